@@ -1,0 +1,41 @@
+-- How much of what was asked for is there.
+--
+-- Columns:
+--   expected          rollouts that were asked for
+--   completed         of these, the ones that are there
+--   extra             rollouts that nobody asked for
+--   tasks             tasks
+--   complete_tasks    tasks with all their rollouts
+--   partial_tasks     tasks with some of them
+
+WITH matched AS (
+    SELECT rollouts.task_index
+    FROM rollouts
+    JOIN tasks
+        ON tasks.task_index = rollouts.task_index
+        AND tasks.first_rollout_index <= rollouts.rollout_index
+        AND tasks.first_rollout_index + tasks.num_repeats > rollouts.rollout_index
+),
+completed AS (
+    SELECT task_index, count(*) AS completed
+    FROM matched
+    GROUP BY task_index
+),
+expected AS (
+    SELECT task_index, sum(num_repeats) AS expected
+    FROM tasks
+    GROUP BY task_index
+),
+per_task AS (
+    SELECT expected.expected, coalesce(completed.completed, 0) AS completed
+    FROM expected
+    LEFT JOIN completed ON completed.task_index = expected.task_index
+)
+SELECT
+    coalesce(sum(expected), 0) AS expected,
+    coalesce(sum(completed), 0) AS completed,
+    (SELECT count(*) FROM rollouts) - coalesce(sum(completed), 0) AS extra,
+    count(*) AS tasks,
+    count(*) FILTER (WHERE completed = expected) AS complete_tasks,
+    count(*) FILTER (WHERE completed > 0 AND completed < expected) AS partial_tasks
+FROM per_task

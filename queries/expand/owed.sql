@@ -1,0 +1,23 @@
+-- The rollouts that are still owed, one row each, in the order of the input.
+--
+-- Reads: tasks, done.
+-- Columns: task_index, rollout_index, agent_name, request.
+--
+-- The side with `done` is the one that is held in memory: two integers a rollout. The other
+-- streams, so that repeats are never all there at once, and its order is kept.
+SELECT
+    owed.task_index,
+    owed.rollout_index,
+    owed.agent_name,
+    owed.request
+FROM done
+RIGHT ANTI JOIN (
+    SELECT
+        task_index,
+        unnest(range(first_rollout_index, first_rollout_index + num_repeats)) AS rollout_index,
+        agent_name,
+        request
+    FROM tasks
+) AS owed
+    ON done.task_index = owed.task_index
+    AND done.rollout_index = owed.rollout_index

@@ -1,0 +1,7 @@
+-- Imported rollouts that an agent made.
+--
+-- Columns: those of rollouts, and where each row was read.
+
+SELECT *
+FROM imported_rollouts
+WHERE agent_name <> ''

@@ -1,0 +1,11 @@
+-- Imported rollouts as those of the agents that their inputs name.
+--
+-- Columns: those of rollouts, and where each row was read.
+
+SELECT
+    imported_rollouts.* EXCEPT (agent_name),
+    coalesce(tasks.agent_name, '') AS agent_name
+FROM imported_rollouts
+LEFT JOIN tasks
+    ON tasks.task_index = imported_rollouts.task_index
+    AND tasks.first_rollout_index = imported_rollouts.rollout_index

@@ -1,0 +1,52 @@
+/// Why the agents of a sweep can't be asked at all. Found before anything is sent.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AgentError {
+    /// The HTTP client could not be set up.
+    #[error("cannot set up the HTTP client: {0}")]
+    Client(String),
+    /// An address can't be used.
+    #[error("agent '{agent}': '{url}' is not an http:// or https:// address: {reason}")]
+    Address {
+        /// The agent.
+        agent: String,
+        /// The address.
+        url: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The head server did not say where its agents are.
+    #[error("head server {url}: {reason}. Is NeMo Gym running there? Its default address is http://127.0.0.1:11000")]
+    HeadServer {
+        /// Its address.
+        url: String,
+        /// What happened.
+        reason: String,
+    },
+    /// The head server does not know an agent.
+    #[error("head server {url} knows no agent {unknown}. It knows: {known}. Check --agent and the rows' agent_ref")]
+    Unknown {
+        /// Its address.
+        url: String,
+        /// Those that it does not know.
+        unknown: String,
+        /// Those that it knows.
+        known: String,
+    },
+    /// Nothing says where an agent is.
+    #[error("no address is known for agent {agents}. Give --head-server URL, or --agent-url NAME=URL for each; `--agent sim` needs neither")]
+    NoAddress {
+        /// The agents.
+        agents: String,
+    },
+    /// A variable that a secret should be in.
+    #[error("environment variable {variable}, named for {purpose}, {reason}")]
+    Secret {
+        /// Its name.
+        variable: String,
+        /// What it is for.
+        purpose: String,
+        /// What is wrong.
+        reason: &'static str,
+    },
+}

@@ -1,0 +1,121 @@
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde_yaml_ng::Value;
+use url::Url;
+
+use super::AgentError;
+use super::http::{HttpClients, describe};
+
+/// Deadline for the head server, which answers from memory.
+const TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Key under which the head server's configuration holds agents.
+const AGENTS: &str = "responses_api_agents";
+
+/// NeMo Gym's head server, as far as a collector needs it: the addresses of its agents.
+#[derive(Debug)]
+pub struct HeadServer {
+    url: String,
+    servers: BTreeMap<String, String>,
+    agents: Vec<String>,
+}
+
+impl HeadServer {
+    /// Asks the head server at `url` for its configuration.
+    ///
+    /// # Errors
+    /// It can't be reached, or what it answers is not such a configuration.
+    pub async fn ask(url: &str, http: &HttpClients) -> Result<Self, AgentError> {
+        let refuse = |reason: String| AgentError::HeadServer { url: url.to_owned(), reason };
+        let base = Url::parse(url).map_err(|source| refuse(source.to_string()))?;
+        let address = format!("{}/global_config_dict_yaml", url.trim_end_matches('/'));
+        let ask = async {
+            let response = http.for_url(&base).get(address).send().await?.error_for_status()?;
+            response.text().await
+        };
+        let text = tokio::time::timeout(TIMEOUT, ask)
+            .await
+            .map_err(|_| refuse(format!("no answer within {TIMEOUT:?}")))?
+            .map_err(|source| refuse(describe(&source)))?;
+        let (servers, agents) = addresses(&text).map_err(|reason| refuse(format!("its answer is not a configuration: {reason}")))?;
+        Ok(Self { url: url.to_owned(), servers, agents })
+    }
+
+    /// Addresses of the agents that `names` names.
+    ///
+    /// # Errors
+    /// One that it does not know.
+    pub fn addresses<'a>(&self, names: impl Iterator<Item = &'a str>) -> Result<BTreeMap<String, String>, AgentError> {
+        let (known, unknown): (Vec<&str>, Vec<&str>) = names.partition(|name| self.servers.contains_key(*name));
+        if !unknown.is_empty() {
+            let list = |names: &[&str]| names.iter().map(|name| format!("'{name}'")).collect::<Vec<_>>().join(", ");
+            let agents: Vec<&str> = self.agents.iter().map(String::as_str).collect();
+            let known = if agents.is_empty() { "none".to_owned() } else { list(&agents) };
+            return Err(AgentError::Unknown { url: self.url.clone(), unknown: list(&unknown), known });
+        }
+        Ok(known.into_iter().filter_map(|name| Some((name.to_owned(), self.servers.get(name)?.clone()))).collect())
+    }
+}
+
+/// Addresses of all servers, and the names of those that are agents, from the head server's
+/// answer: a JSON string whose text is YAML.
+fn addresses(answer: &str) -> Result<(BTreeMap<String, String>, Vec<String>), String> {
+    let yaml: String = serde_json::from_str(answer).map_err(|source| source.to_string())?;
+    let config: Value = serde_yaml_ng::from_str(&yaml).map_err(|source| source.to_string())?;
+    let config = config.as_mapping().ok_or("it is not a mapping")?;
+    let mut servers = BTreeMap::new();
+    let mut agents = Vec::new();
+    for (name, server) in config {
+        let Some(name) = name.as_str() else { continue };
+        let Some((kind, inner)) = first(server) else { continue };
+        let Some((_, settings)) = first(inner) else { continue };
+        let (Some(host), Some(port)) = (settings.get("host").and_then(Value::as_str), port(settings)) else { continue };
+        servers.insert(name.to_owned(), format!("http://{}:{port}", bracketed(host)));
+        if kind.as_str() == Some(AGENTS) {
+            agents.push(name.to_owned());
+        }
+    }
+    agents.sort();
+    Ok((servers, agents))
+}
+
+fn first(value: &Value) -> Option<(&Value, &Value)> {
+    value.as_mapping()?.iter().next()
+}
+
+fn port(settings: &Value) -> Option<u16> {
+    let port = settings.get("port")?;
+    let number = port.as_u64().or_else(|| port.as_str()?.parse().ok())?;
+    u16::try_from(number).ok()
+}
+
+fn bracketed(host: &str) -> String {
+    if host.contains(':') && !host.starts_with('[') { format!("[{host}]") } else { host.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_are_found_through_the_first_key_twice() {
+        let yaml = "policy_base_url: http://model\n\
+            head_server:\n  host: 127.0.0.1\n  port: 11000\n\
+            alpha:\n  responses_api_agents:\n    simple_agent:\n      host: 127.0.0.1\n      port: 12001\n      \
+            model_server: {type: responses_api_models, name: policy}\n\
+            tools:\n  resources_servers:\n    weather:\n      host: '::1'\n      port: '12002'\n      url: ${policy_base_url}\n";
+        let (servers, agents) = addresses(&serde_json::to_string(yaml).unwrap()).unwrap();
+        assert_eq!(agents, ["alpha"]);
+        assert_eq!(servers["alpha"], "http://127.0.0.1:12001");
+        assert_eq!(servers["tools"], "http://[::1]:12002");
+        assert_eq!(servers.len(), 2);
+    }
+
+    #[test]
+    fn what_is_not_a_configuration_is_an_error() {
+        for answer in ["<html>", "{}", "\"- 1\"", "\"a: [\""] {
+            assert!(addresses(answer).is_err(), "{answer}");
+        }
+    }
+}

@@ -1,0 +1,170 @@
+use std::error::Error as _;
+use std::time::{Duration, Instant};
+
+use bytes::{Bytes, BytesMut};
+use reqwest::redirect::Policy;
+use reqwest::{Client, Response};
+use url::{Host, Url};
+
+use super::{AgentError, Failure, FailureClass};
+
+/// An error's body is quoted up to this many bytes.
+const QUOTED_BYTES: usize = 300;
+
+/// Time after which an idle connection is asked whether the other side is still there.
+const KEEPALIVE: Duration = Duration::from_secs(30);
+
+/// How agents are talked to.
+#[derive(Debug, Clone)]
+pub struct HttpSettings {
+    /// Idle connections kept per agent: the calls in flight.
+    pub connections: usize,
+    /// Deadline of a connect.
+    pub connect_timeout: Duration,
+    /// Longest silence on a connection, also before the first byte.
+    pub read_timeout: Duration,
+    /// Largest body that is taken, in bytes after decompression.
+    pub max_body: u64,
+}
+
+/// The HTTP clients of a process: connections are shared by all that use them.
+#[derive(Debug, Clone)]
+pub struct HttpClients {
+    proxied: Client,
+    direct: Client,
+    max_body: u64,
+}
+
+impl HttpClients {
+    /// Clients with pools of their own.
+    ///
+    /// # Errors
+    /// TLS could not be set up.
+    pub fn new(settings: &HttpSettings) -> Result<Self, AgentError> {
+        let builder = || {
+            Client::builder()
+                .user_agent(concat!("rollstream/", env!("CARGO_PKG_VERSION")))
+                .redirect(Policy::none())
+                .pool_max_idle_per_host(settings.connections)
+                .tcp_keepalive(KEEPALIVE)
+                .tcp_nodelay(true)
+                .connect_timeout(settings.connect_timeout)
+                .read_timeout(settings.read_timeout)
+        };
+        let failed = |source: reqwest::Error| AgentError::Client(describe(&source));
+        Ok(Self {
+            proxied: builder().build().map_err(failed)?,
+            direct: builder().no_proxy().build().map_err(failed)?,
+            max_body: settings.max_body,
+        })
+    }
+
+    /// The client for an address: a proxy of the environment is not asked for this very machine.
+    pub fn for_url(&self, url: &Url) -> &Client {
+        let loopback = match url.host() {
+            Some(Host::Domain(name)) => name == "localhost",
+            Some(Host::Ipv4(address)) => address.is_loopback() || address.is_unspecified(),
+            Some(Host::Ipv6(address)) => address.is_loopback(),
+            None => false,
+        };
+        if loopback { &self.direct } else { &self.proxied }
+    }
+
+    /// The whole body of a response, bounded by `max_body`.
+    ///
+    /// # Errors
+    /// The connection broke, fell silent, or the body is too large.
+    pub async fn body(&self, response: Response, call: &Call<'_>) -> Result<Bytes, Failure> {
+        read_body(response, self.max_body, call).await
+    }
+}
+
+/// A call under way, for the texts of its errors.
+#[derive(Debug)]
+pub struct Call<'a> {
+    /// Method and address, without secrets.
+    pub what: &'a str,
+    /// When it began.
+    pub began: Instant,
+}
+
+impl Call<'_> {
+    /// A failure of this call, with its address and the time that it took.
+    pub fn failure(&self, class: FailureClass, why: &str) -> Failure {
+        Failure::new(class, format!("{}: {why} after {:.1?}", self.what, self.began.elapsed()))
+    }
+
+    /// The failure that an error of the client stands for.
+    pub fn client_error(&self, error: &reqwest::Error) -> Failure {
+        let class = match error.is_timeout() && !error.is_connect() {
+            true => FailureClass::Timeout,
+            false => FailureClass::Infra,
+        };
+        self.failure(class, &describe(error))
+    }
+
+    /// The failure that a status other than 200 stands for.
+    pub async fn status_error(&self, response: Response) -> Failure {
+        let status = response.status();
+        let quoted = read_body(response, QUOTED_BYTES as u64 * 16, self).await.unwrap_or_default();
+        let quoted = quote(&quoted);
+        let class = FailureClass::of_status(status.as_u16());
+        let reason = status.canonical_reason().unwrap_or_default();
+        self.failure(class, format!("HTTP {} {reason}{quoted}", status.as_u16()).trim_end())
+    }
+}
+
+async fn read_body(mut response: Response, max_body: u64, call: &Call<'_>) -> Result<Bytes, Failure> {
+    let too_large = || call.failure(FailureClass::Data, &format!("the answer is larger than {max_body} bytes (--max-body)"));
+    let announced = response.content_length();
+    if announced.is_some_and(|length| length > max_body) {
+        return Err(too_large());
+    }
+    let failed = |error: reqwest::Error| call.client_error(&error);
+    let Some(first) = response.chunk().await.map_err(failed)? else {
+        return Ok(Bytes::new());
+    };
+    if announced == Some(first.len() as u64) {
+        return Ok(first);
+    }
+    // What is announced is a hint, not a promise: a large one is believed only as it arrives.
+    let hint = announced.unwrap_or_default().min(64 * 1024 * 1024) as usize;
+    let mut body = BytesMut::with_capacity(hint.max(first.len()));
+    body.extend_from_slice(&first);
+    while let Some(chunk) = response.chunk().await.map_err(failed)? {
+        if (body.len() + chunk.len()) as u64 > max_body {
+            return Err(too_large());
+        }
+        body.extend_from_slice(&chunk);
+    }
+    Ok(body.freeze())
+}
+
+/// Beginning of a body, on one line, for an error text.
+pub(super) fn quote(body: &[u8]) -> String {
+    let text = String::from_utf8_lossy(body.get(..QUOTED_BYTES.min(body.len())).unwrap_or_default());
+    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    if line.is_empty() { line } else { format!(": {line}") }
+}
+
+/// What the innermost causes of an error say; the outer ones only repeat the address.
+pub(super) fn describe(error: &reqwest::Error) -> String {
+    let mut parts: Vec<String> = Vec::new();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let text = error.to_string();
+        if !parts.iter().any(|part| part.contains(&text)) {
+            parts.push(text);
+        }
+        cause = error.source();
+    }
+    if parts.is_empty() { without_url(error) } else { parts.join(": ") }
+}
+
+fn without_url(error: &reqwest::Error) -> String {
+    let text = error.to_string();
+    match text.find(" for url (") {
+        Some(at) => text.get(..at).unwrap_or_default().to_owned(),
+        None => text,
+    }
+}

@@ -1,0 +1,19 @@
+//! Those who are asked: [`Agent`] is the seam, [`NemoGymAgent`] its implementation over HTTP,
+//! [`HeadServer`] tells where NeMo Gym's agents are, [`Agents`] holds all agents of a sweep by
+//! name. [`FailureClass`] is the one place that decides what a failure means.
+
+mod contract;
+mod error;
+mod failure;
+mod head_server;
+mod http;
+mod nemo_gym;
+mod registry;
+
+pub use contract::{Agent, Answer, Reply, RolloutRequest};
+pub use error::AgentError;
+pub use failure::{Failure, FailureClass};
+pub use head_server::HeadServer;
+pub use http::{HttpClients, HttpSettings};
+pub use nemo_gym::NemoGymAgent;
+pub use registry::{Agents, Member};

@@ -1,0 +1,129 @@
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
+
+use super::{Agent, AgentError, HeadServer, HttpClients, HttpSettings, NemoGymAgent};
+use crate::config::{AgentSettings, Settings};
+
+/// Variable that a bearer token for all agents is taken from, unless settings name another.
+const BEARER_TOKEN: &str = "ROLLSTREAM_BEARER_TOKEN";
+
+/// The agents of a sweep, by name.
+#[derive(Debug, Default)]
+pub struct Agents {
+    members: HashMap<String, Member>,
+}
+
+/// An agent of a sweep and its limit.
+#[derive(Debug, Clone)]
+pub struct Member {
+    /// The agent.
+    pub agent: Arc<dyn Agent>,
+    /// Calls in flight at most, beside the sweep's own limit.
+    pub concurrency: Option<usize>,
+}
+
+impl Agents {
+    /// Sets up those agents that `names` names, as `settings` says: addresses of their own come
+    /// before the head server's.
+    ///
+    /// # Errors
+    /// One has no address, the head server does not know it, or its secret is missing.
+    pub async fn connect(names: &[String], settings: &Settings) -> Result<Self, AgentError> {
+        let http = HttpClients::new(&HttpSettings {
+            connections: settings.concurrency,
+            connect_timeout: settings.connect_timeout.duration(),
+            read_timeout: settings.read_timeout.duration(),
+            max_body: settings.max_body.get(),
+        })?;
+        let addresses = addresses(names, settings, &http).await?;
+        let none = AgentSettings::default();
+        let mut members = HashMap::new();
+        for (name, url) in addresses {
+            let own = settings.agents.get(&name).unwrap_or(&none);
+            let agent = NemoGymAgent::new(&name, &url, headers(&name, own, settings)?, http.clone())?;
+            members.insert(name, Member { agent: Arc::new(agent), concurrency: own.concurrency });
+        }
+        Ok(Self { members })
+    }
+
+    /// An agent by its name.
+    pub fn get(&self, name: &str) -> Option<&Member> {
+        self.members.get(name)
+    }
+
+    /// Adds an agent, or replaces the one of that name.
+    pub fn insert(&mut self, name: impl Into<String>, member: Member) {
+        self.members.insert(name.into(), member);
+    }
+
+    /// Address of each agent, without secrets.
+    pub fn addresses(&self) -> BTreeMap<String, String> {
+        self.members.iter().map(|(name, member)| (name.clone(), member.agent.address().to_owned())).collect()
+    }
+}
+
+async fn addresses(
+    names: &[String],
+    settings: &Settings,
+    http: &HttpClients,
+) -> Result<BTreeMap<String, String>, AgentError> {
+    let own = |name: &String| settings.agents.get(name).and_then(|agent| Some(agent.url.as_ref()?.to_string()));
+    let mut found: BTreeMap<String, String> =
+        names.iter().filter_map(|name| Some((name.clone(), own(name)?))).collect();
+    let rest: Vec<&str> = names.iter().map(String::as_str).filter(|name| !found.contains_key(*name)).collect();
+    match &settings.head_server {
+        _ if rest.is_empty() => {}
+        Some(url) => found.extend(HeadServer::ask(url.as_str(), http).await?.addresses(rest.into_iter())?),
+        None => {
+            let agents = rest.iter().map(|name| format!("'{name}'")).collect::<Vec<_>>().join(", ");
+            return Err(AgentError::NoAddress { agents });
+        }
+    }
+    Ok(found)
+}
+
+/// Headers of an agent, those of all agents first. Values come from the environment, never from
+/// settings, so that no file or process list holds them.
+fn headers(name: &str, own: &AgentSettings, settings: &Settings) -> Result<HeaderMap, AgentError> {
+    let mut headers = HeaderMap::new();
+    let token = own.bearer_token_env.as_ref().or(settings.bearer_token_env.as_ref());
+    let token = match token {
+        Some(variable) => Some(secret(variable, || format!("the bearer token of agent '{name}'"))?),
+        None => std::env::var(BEARER_TOKEN).ok(),
+    };
+    if let Some(token) = token {
+        let value = format!("Bearer {token}");
+        headers.insert(AUTHORIZATION, header_value(&value, BEARER_TOKEN, || format!("agent '{name}'"))?);
+    }
+    for (header, variable) in settings.headers_env.iter().chain(&own.headers_env) {
+        let purpose = || format!("header '{header}' of agent '{name}'");
+        let value = header_value(&secret(variable, purpose)?, variable, purpose)?;
+        let header = HeaderName::try_from(header.as_str()).map_err(|_| AgentError::Secret {
+            variable: variable.to_string(),
+            purpose: purpose(),
+            reason: "is for a header whose name is not a legal one",
+        })?;
+        headers.insert(header, value);
+    }
+    Ok(headers)
+}
+
+fn secret(variable: &str, purpose: impl Fn() -> String) -> Result<String, AgentError> {
+    std::env::var(variable).map_err(|_| AgentError::Secret {
+        variable: variable.to_owned(),
+        purpose: purpose(),
+        reason: "is not set",
+    })
+}
+
+fn header_value(value: &str, variable: &str, purpose: impl Fn() -> String) -> Result<HeaderValue, AgentError> {
+    let mut value = HeaderValue::try_from(value).map_err(|_| AgentError::Secret {
+        variable: variable.to_owned(),
+        purpose: purpose(),
+        reason: "holds characters that a header can't carry",
+    })?;
+    value.set_sensitive(true);
+    Ok(value)
+}

@@ -1,0 +1,391 @@
+//! What the collector needs to know of an agent's answer: [`AnswerFields`], the numbers and flags
+//! that stand in it, taken in one pass that builds no value of anything else.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use indexmap::IndexMap;
+use serde::Deserialize;
+use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::value::RawValue;
+
+/// A number or boolean of an answer. Booleans count as the integers 0 and 1.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Number {
+    /// Fits 64 bits, signed.
+    Integer(i64),
+    /// Anything else, rounded to 64 bits.
+    Float(f64),
+}
+
+impl Number {
+    /// The value, rounded to 64 bits where it is an integer above 2^53.
+    pub fn as_f64(self) -> f64 {
+        match self {
+            Self::Integer(value) => value as f64,
+            Self::Float(value) => value,
+        }
+    }
+
+    /// The value, where it is an integer.
+    pub fn as_i64(self) -> Option<i64> {
+        match self {
+            Self::Integer(value) => Some(value),
+            Self::Float(_) => None,
+        }
+    }
+
+    fn of(text: &str) -> Option<Self> {
+        match text.as_bytes().first()? {
+            b't' => Some(Self::Integer(1)),
+            b'f' => Some(Self::Integer(0)),
+            b'-' | b'0'..=b'9' => match text.parse::<i64>() {
+                Ok(value) => Some(Self::Integer(value)),
+                Err(_) => serde_json::from_str(text).ok().map(Self::Float),
+            },
+            _ => None,
+        }
+    }
+}
+
+/// The fields of a rollout's answer that the collector itself uses.
+#[derive(Debug, Default, Clone, PartialEq)]
+pub struct AnswerFields {
+    /// Every numeric or boolean field at the top and in `response.usage`, in the order of first
+    /// appearance; a field of `usage` wins over one of the same name at the top, and keeps its
+    /// place. The two index keys are left out.
+    pub metrics: Vec<(String, Number)>,
+    /// Top-level `reward`, where it is a number or a boolean.
+    pub reward: Option<f64>,
+    /// `usage.input_tokens`, or `usage.prompt_tokens`.
+    pub input_tokens: Option<i64>,
+    /// `usage.output_tokens`, or `usage.completion_tokens`.
+    pub output_tokens: Option<i64>,
+    /// `usage.total_tokens`.
+    pub total_tokens: Option<i64>,
+    /// Truthy `_ng_no_persist`: as if it had never been answered.
+    pub no_persist: bool,
+    /// `_ng_failure_class`, where present and not null: a failed attempt.
+    pub failure_class: Option<String>,
+    /// Truthy `_ng_failure_terminal`: never to be tried again.
+    pub failure_terminal: bool,
+    /// `response` is there and is an object.
+    pub has_response: bool,
+}
+
+impl AnswerFields {
+    /// Takes the fields from an answer's text.
+    ///
+    /// # Errors
+    /// The text is not one JSON object.
+    pub fn parse(text: &str) -> Result<Self, serde_json::Error> {
+        serde_json::from_str::<Top>(text).map(Top::into_fields)
+    }
+}
+
+#[derive(Deserialize, PartialEq, Eq, Hash)]
+struct Key<'a>(#[serde(borrow)] Cow<'a, str>);
+
+/// A value, no deeper than it is needed. Its text is kept rather than its value: a long string is
+/// then skipped instead of unescaped.
+type Raw<'a> = &'a RawValue;
+
+#[derive(Default)]
+struct Top<'a> {
+    fields: IndexMap<Cow<'a, str>, Option<Number>>,
+    usage: IndexMap<Cow<'a, str>, Option<Number>>,
+    no_persist: bool,
+    failure_class: Option<String>,
+    failure_terminal: bool,
+    has_response: bool,
+}
+
+impl Top<'_> {
+    fn into_fields(self) -> AnswerFields {
+        let usage = |names: [&str; 2]| {
+            let number = names
+                .iter()
+                .find_map(|name| self.usage.get(*name).copied().flatten());
+            number.map(|number| number.as_i64().unwrap_or_else(|| number.as_f64() as i64))
+        };
+        let reward = self.fields.get("reward").copied().flatten();
+        let mut answer = AnswerFields {
+            reward: reward.map(Number::as_f64),
+            input_tokens: usage(["input_tokens", "prompt_tokens"]),
+            output_tokens: usage(["output_tokens", "completion_tokens"]),
+            total_tokens: usage(["total_tokens", "total_tokens"]),
+            no_persist: self.no_persist,
+            failure_class: self.failure_class,
+            failure_terminal: self.failure_terminal,
+            has_response: self.has_response,
+            metrics: Vec::new(),
+        };
+        let mut merged = self.fields;
+        merged.extend(self.usage);
+        answer.metrics = merged
+            .into_iter()
+            .filter(|(name, _)| name != "_ng_task_index" && name != "_ng_rollout_index")
+            .filter_map(|(name, number)| Some((name.into_owned(), number?)))
+            .collect();
+        answer
+    }
+}
+
+impl<'de> Deserialize<'de> for Top<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(TopVisitor)
+    }
+}
+
+struct TopVisitor;
+
+impl<'de> Visitor<'de> for TopVisitor {
+    type Value = Top<'de>;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
+        formatter.write_str("a JSON object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Top<'de>, A::Error> {
+        let mut top = Top::default();
+        while let Some(Key(key)) = map.next_key()? {
+            if key == "response" {
+                let response: Response = map.next_value()?;
+                top.has_response = response.is_object;
+                top.usage = response.usage;
+                top.fields.insert(key, response.number);
+                continue;
+            }
+            let raw = map.next_value::<Raw>()?.get();
+            match key.as_ref() {
+                "_ng_no_persist" => top.no_persist = is_truthy(raw),
+                "_ng_failure_terminal" => top.failure_terminal = is_truthy(raw),
+                "_ng_failure_class" => top.failure_class = class_of(raw),
+                _ => {}
+            }
+            top.fields.insert(key, Number::of(raw));
+        }
+        Ok(top)
+    }
+}
+
+/// Python's truth: everything but null, false, zero and what is empty.
+fn is_truthy(raw: &str) -> bool {
+    match Number::of(raw) {
+        Some(number) => number.as_f64() != 0.0,
+        None => {
+            let inner = raw.get(1..raw.len() - 1).unwrap_or_default();
+            raw != "null" && !inner.trim().is_empty()
+        }
+    }
+}
+
+fn class_of(raw: &str) -> Option<String> {
+    match raw {
+        "null" => None,
+        _ => Some(serde_json::from_str(raw).unwrap_or_else(|_| raw.to_owned())),
+    }
+}
+
+#[derive(Default)]
+struct Response<'a> {
+    is_object: bool,
+    usage: IndexMap<Cow<'a, str>, Option<Number>>,
+    number: Option<Number>,
+}
+
+impl<'de> Deserialize<'de> for Response<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(ResponseVisitor)
+    }
+}
+
+/// Descends into an object only; the rest of the variants say what else JSON can hold here.
+struct ResponseVisitor;
+
+impl<'de> Visitor<'de> for ResponseVisitor {
+    type Value = Response<'de>;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
+        formatter.write_str("any value")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut response = Response {
+            is_object: true,
+            ..Response::default()
+        };
+        while let Some(Key(key)) = map.next_key()? {
+            if key == "usage" {
+                response.usage = map.next_value::<Usage>()?.0;
+            } else {
+                map.next_value::<IgnoredAny>()?;
+            }
+        }
+        Ok(response)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
+        while seq.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(Response::default())
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Self::Value, E> {
+        Ok(Response {
+            number: Some(Number::Integer(value.into())),
+            ..Response::default()
+        })
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Self::Value, E> {
+        Ok(Response {
+            number: Some(Number::Integer(value)),
+            ..Response::default()
+        })
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Self::Value, E> {
+        let number = i64::try_from(value).map_or(Number::Float(value as f64), Number::Integer);
+        Ok(Response {
+            number: Some(number),
+            ..Response::default()
+        })
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Self::Value, E> {
+        Ok(Response {
+            number: Some(Number::Float(value)),
+            ..Response::default()
+        })
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<Self::Value, E> {
+        Ok(Response::default())
+    }
+
+    fn visit_unit<E>(self) -> Result<Self::Value, E> {
+        Ok(Response::default())
+    }
+}
+
+struct Usage<'a>(IndexMap<Cow<'a, str>, Option<Number>>);
+
+impl<'de> Deserialize<'de> for Usage<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let raw = Raw::deserialize(deserializer)?.get();
+        let mut fields = IndexMap::new();
+        if raw.starts_with('{') {
+            let usage: IndexMap<Key, Raw> =
+                serde_json::from_str(raw).map_err(serde::de::Error::custom)?;
+            fields.extend(
+                usage
+                    .into_iter()
+                    .map(|(Key(key), raw)| (key, Number::of(raw.get()))),
+            );
+        }
+        Ok(Self(fields))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn metrics(text: &str) -> Vec<(String, Number)> {
+        AnswerFields::parse(text).unwrap().metrics
+    }
+
+    fn named(name: &str, number: Number) -> (String, Number) {
+        (name.to_owned(), number)
+    }
+
+    #[test]
+    fn numbers_of_the_top_and_of_usage_are_metrics_in_order() {
+        let text = r#"{"turns": 3, "reward": 0.5, "ok": true, "text": "7", "list": [1],
+            "_ng_task_index": 4, "_ng_rollout_index": 1,
+            "response": {"output": [{"usage": 9}], "usage": {"turns": 8, "input_tokens": 12, "details": {"x": 1}}}}"#;
+        assert_eq!(
+            metrics(text),
+            [
+                named("turns", Number::Integer(8)),
+                named("reward", Number::Float(0.5)),
+                named("ok", Number::Integer(1)),
+                named("input_tokens", Number::Integer(12)),
+            ]
+        );
+    }
+
+    #[test]
+    fn the_last_of_two_equal_keys_counts_at_the_place_of_the_first() {
+        let text = r#"{"a": "x", "b": 1, "a": 2, "b": "y"}"#;
+        assert_eq!(metrics(text), [named("a", Number::Integer(2))]);
+    }
+
+    #[test]
+    fn flags_follow_the_truth_of_python() {
+        for (value, truthy) in [
+            ("true", true),
+            ("1", true),
+            ("\"x\"", true),
+            ("0", false),
+            ("null", false),
+            ("[]", false),
+            ("{}", false),
+        ] {
+            let text = format!(r#"{{"_ng_no_persist": {value}, "_ng_failure_terminal": {value}}}"#);
+            let fields = AnswerFields::parse(&text).unwrap();
+            assert_eq!(
+                (fields.no_persist, fields.failure_terminal),
+                (truthy, truthy),
+                "{value}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_failure_class_counts_unless_it_is_null() {
+        let class = |value: &str| {
+            AnswerFields::parse(&format!(r#"{{"_ng_failure_class": {value}}}"#))
+                .unwrap()
+                .failure_class
+        };
+        assert_eq!(class("\"sandbox\""), Some("sandbox".to_owned()));
+        assert_eq!(class("\"\""), Some(String::new()));
+        assert_eq!(class("null"), None);
+    }
+
+    #[test]
+    fn a_reward_that_is_no_number_is_no_reward() {
+        for text in [
+            r#"{}"#,
+            r#"{"reward": null}"#,
+            r#"{"reward": "1"}"#,
+            r#"{"reward": 1e400}"#,
+        ] {
+            assert_eq!(AnswerFields::parse(text).unwrap().reward, None, "{text}");
+        }
+        assert_eq!(
+            AnswerFields::parse(r#"{"reward": true}"#).unwrap().reward,
+            Some(1.0)
+        );
+    }
+
+    #[test]
+    fn what_is_not_one_object_is_an_error() {
+        for text in ["", "[]", "1", "{", r#"{"reward": NaN}"#, "{} {}", "<html>"] {
+            assert!(AnswerFields::parse(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn deep_nesting_is_skipped_without_recursion() {
+        let deep = format!(
+            r#"{{"deep": {}{}, "response": {{"o": {}{}}}, "reward": 1}}"#,
+            "[".repeat(100_000),
+            "]".repeat(100_000),
+            "[".repeat(100_000),
+            "]".repeat(100_000)
+        );
+        assert_eq!(AnswerFields::parse(&deep).unwrap().reward, Some(1.0));
+    }
+}

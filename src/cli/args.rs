@@ -1,0 +1,206 @@
+//! The command line: every command and option, and the texts of `--help`.
+//!
+//! [`Cli`] is what clap reads. The options of a sweep are [`SweepArgs`], which become settings; what only changes
+//! how a command shows things is [`DisplayArgs`] and never part of a run's identity.
+
+use std::path::PathBuf;
+
+use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
+
+use super::sim_args::SimArgs;
+use super::sweep_args::SweepArgs;
+use crate::config::{ConfigError, Resolved};
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  0    all rollouts are done
+  1    an error
+  2    the command line, a setting or the input is wrong; nothing was sent
+  3    finished, but some rollouts failed for good
+  130  interrupted; `--resume` continues";
+
+const COLLECT_EXAMPLES: &str = "\
+Examples:
+  rollstream collect -i tasks.jsonl -o runs/first --agent sim --num-repeats 4
+  rollstream collect -i 'tasks/*.jsonl.zst' -o s3://bucket/run --head-server http://gym:11000
+  rollstream collect -i tasks.jsonl -o runs/a --agent-url a=http://10.0.0.7:8000 --set responses_create_params.temperature=0.6
+  rollstream collect --config sweep.toml --resume
+  rollstream collect +agent_name=a +input_jsonl_fpath=x.jsonl +output_jsonl_fpath=y.jsonl +num_repeats=4";
+
+const SQL_EXAMPLES: &str = "\
+Examples:
+  rollstream sql runs/first -c 'select agent_name, avg(reward) from rollouts group by 1'
+  rollstream sql runs/a runs/b -c 'select run, count(*) from attempts group by 1' --format csv
+  rollstream sql s3://bucket/run -f question.sql --format parquet -o answer.parquet
+
+Views: tasks, rollouts (every metric is a column), attempts; with several runs each has a column `run`.";
+
+/// Collects rollouts of language-model agents: JSONL in, Parquet and metrics out.
+#[derive(Debug, Parser)]
+#[command(name = "rollstream", version, after_help = EXIT_CODES, max_term_width = 110)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Send every task to its agent and land the rollouts, then compute metrics
+    #[command(after_help = COLLECT_EXAMPLES, after_long_help = format!("{COLLECT_EXAMPLES}\n\n{EXIT_CODES}"))]
+    Collect(Box<CollectArgs>),
+    /// Print the plan, the counts per agent and an estimate; send nothing
+    Plan(Box<CollectArgs>),
+    /// Print the resolved settings and where each came from
+    #[command(
+        after_help = "The output is TOML that --config reads again; with --json, {key: {value, source}}."
+    )]
+    Config(Box<CollectArgs>),
+    /// Ask SQL questions of one or several runs, also while they are being collected
+    #[command(after_help = SQL_EXAMPLES)]
+    Sql(SqlArgs),
+    /// Serve simulated agents and a head server, for demos, tests and benchmarks
+    Sim(Box<SimArgs>),
+    /// Print the completion script for a shell
+    #[command(
+        after_help = "Example: rollstream completions bash > ~/.local/share/bash-completion/completions/rollstream"
+    )]
+    Completions(CompletionsArgs),
+}
+
+/// The options of `collect`, `plan` and `config`.
+#[derive(Debug, Args)]
+pub struct CollectArgs {
+    /// What becomes settings.
+    #[command(flatten)]
+    pub sweep: SweepArgs,
+    /// How things are shown.
+    #[command(flatten)]
+    pub display: DisplayArgs,
+}
+
+impl CollectArgs {
+    /// The settings that this command line, the environment of this process, the file and the defaults give.
+    ///
+    /// # Errors
+    /// If any of them is wrong.
+    pub fn resolve(&self) -> Result<Resolved, ConfigError> {
+        self.sweep
+            .layers()
+            .environment(std::env::vars_os())
+            .resolve()
+    }
+}
+
+/// How things are shown. These are not settings.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Display")]
+pub struct DisplayArgs {
+    /// Show errors only
+    #[arg(long, short)]
+    pub quiet: bool,
+    /// Show JSON for programs: an event per line, or one document
+    #[arg(long)]
+    pub json: bool,
+    /// Show no colours (so does the variable NO_COLOR)
+    #[arg(long)]
+    pub no_color: bool,
+}
+
+/// The options of `sql`.
+#[derive(Debug, Args)]
+#[command(group = ArgGroup::new("query").required(true).args(["command", "file"]))]
+pub struct SqlArgs {
+    /// Runs: directories or object-store prefixes
+    #[arg(value_name = "RUN", required = true)]
+    pub runs: Vec<String>,
+    /// The question
+    #[arg(long, short, value_name = "SQL")]
+    pub command: Option<String>,
+    /// A file that holds the question
+    #[arg(long, short, value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    /// The format of the answer
+    #[arg(long, value_enum, default_value_t = SqlFormat::Table)]
+    pub format: SqlFormat,
+    /// Write the answer to this file instead of the standard output
+    #[arg(long, short, value_name = "FILE")]
+    pub output_file: Option<PathBuf>,
+}
+
+/// How the answer of `sql` is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum SqlFormat {
+    /// A table for people
+    Table,
+    /// Comma-separated values with a header line
+    Csv,
+    /// One JSON array
+    Json,
+    /// One JSON object per line
+    Ndjson,
+    /// Parquet
+    Parquet,
+}
+
+/// The options of `completions`.
+#[derive(Debug, Args)]
+pub struct CompletionsArgs {
+    /// The shell
+    pub shell: clap_complete::Shell,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+    use clap::error::ErrorKind;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn help_lists_the_exit_codes_and_examples() {
+        let mut command = Cli::command();
+        let help = command.render_help().to_string();
+        for code in ["0 ", "1 ", "2 ", "3 ", "130 "] {
+            assert!(help.contains(&format!("\n  {code}")), "{code}: {help}");
+        }
+        let collect = command.find_subcommand_mut("collect").unwrap();
+        let help = collect.render_long_help().to_string();
+        assert!(
+            help.contains("+input_jsonl_fpath=x.jsonl") && help.contains("130"),
+            "{help}"
+        );
+    }
+
+    #[test]
+    fn sql_wants_runs_and_exactly_one_question() {
+        let kind = |line: &str| {
+            Cli::try_parse_from(line.split(' '))
+                .map(|_| ())
+                .map_err(|error| error.kind())
+        };
+        assert_eq!(kind("rollstream sql a b -c x --format ndjson -o y"), Ok(()));
+        assert_eq!(kind("rollstream sql a -f x.sql"), Ok(()));
+        assert_eq!(
+            kind("rollstream sql -c x"),
+            Err(ErrorKind::MissingRequiredArgument)
+        );
+        assert_eq!(
+            kind("rollstream sql a"),
+            Err(ErrorKind::MissingRequiredArgument)
+        );
+        assert_eq!(
+            kind("rollstream sql a -c x -f y"),
+            Err(ErrorKind::ArgumentConflict)
+        );
+        assert_eq!(
+            kind("rollstream sql a -c x --format xml"),
+            Err(ErrorKind::InvalidValue)
+        );
+    }
+}

@@ -1,0 +1,57 @@
+use std::io::{self, IsTerminal, Write};
+
+use super::args::{CollectArgs, DisplayArgs};
+use super::signals::stop_on_signal;
+use super::{Exit, simulated};
+use crate::error::Error;
+use crate::pipeline::Sweep;
+use crate::show::{self, Progress, ProgressMode};
+use crate::store::RunState;
+
+/// `rollstream collect`.
+pub(super) async fn collect(args: CollectArgs) -> Result<Exit, Error> {
+    let mut settings = args.resolve()?.settings;
+    raise_file_limit();
+    let _sim = simulated::start(&mut settings).await?;
+    let sweep = Sweep::prepare(settings).await?;
+    warn(&sweep);
+    let _signals = stop_on_signal(sweep.shutdown())?;
+    let progress = Progress::start(sweep.tally(), mode(&args.display));
+    let report = sweep.collect().await?;
+    drop(progress);
+    let exit = match report.state {
+        RunState::Interrupted => Exit::Interrupted,
+        _ if report.rollouts.failed > 0 || report.rollouts.pending > 0 => Exit::SomeFailed,
+        _ => Exit::Done,
+    };
+    if !args.display.quiet {
+        match show::report(&report, args.display.json) {
+            Err(error) if !error.is_broken_pipe() => return Err(error.into()),
+            _ => {}
+        }
+    }
+    Ok(exit)
+}
+
+/// Says what is odd about the input.
+pub(super) fn warn(sweep: &Sweep) {
+    for warning in sweep.warnings() {
+        // A terminal that has gone need not be told.
+        let _ = writeln!(io::stderr(), "warning: {warning}");
+    }
+}
+
+fn mode(display: &DisplayArgs) -> ProgressMode {
+    match display {
+        DisplayArgs { json: true, .. } => ProgressMode::Json,
+        DisplayArgs { quiet: true, .. } => ProgressMode::Quiet,
+        _ if io::stderr().is_terminal() => ProgressMode::Terminal,
+        _ => ProgressMode::Lines,
+    }
+}
+
+/// Every call in flight is an open connection: as many as the system allows. Where it allows too
+/// few, the calls beyond fail with an error that says so.
+fn raise_file_limit() {
+    let _ = rlimit::increase_nofile_limit(u64::MAX);
+}

@@ -1,0 +1,20 @@
+//! The command line: [`Cli`] is what was typed, [`run`] does it. One file per command.
+
+pub mod args;
+mod collect;
+pub mod completions;
+pub mod config;
+mod exit;
+mod plan;
+mod run;
+mod signals;
+mod sim;
+pub mod sim_args;
+mod simulated;
+mod sql;
+pub mod sweep_args;
+mod sweep_flags;
+
+pub use args::Cli;
+pub use exit::Exit;
+pub use run::run;

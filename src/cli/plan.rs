@@ -1,0 +1,18 @@
+use super::args::CollectArgs;
+use super::{Exit, simulated};
+use crate::error::Error;
+use crate::pipeline::Sweep;
+use crate::show;
+
+/// `rollstream plan`: what `collect` would do. Sends nothing and writes nothing.
+pub(super) async fn plan(args: CollectArgs) -> Result<Exit, Error> {
+    let mut settings = args.resolve()?.settings;
+    let _sim = simulated::start(&mut settings).await?;
+    let sweep = Sweep::prepare(settings).await?;
+    super::collect::warn(&sweep);
+    let plan = sweep.plan().await?;
+    match show::plan(&plan, args.display.json) {
+        Err(error) if !error.is_broken_pipe() => Err(error.into()),
+        _ => Ok(Exit::Done),
+    }
+}

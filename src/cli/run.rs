@@ -1,0 +1,28 @@
+use std::io::{self, Write};
+
+use super::args::{Cli, Command};
+use super::{Exit, collect, completions, config, plan, sim, sql};
+use crate::error::Error;
+use crate::show::ShowError;
+
+/// Does what was asked.
+///
+/// # Errors
+/// It could not be done; [`Error::exit_code`] says of what kind that is.
+pub async fn run(cli: Cli) -> Result<Exit, Error> {
+    match cli.command {
+        Command::Collect(args) => collect::collect(*args).await,
+        Command::Plan(args) => plan::plan(*args).await,
+        Command::Config(args) => print(config::render(&args)?.as_bytes()),
+        Command::Sql(args) => sql::sql(args).await,
+        Command::Sim(args) => sim::sim(*args).await,
+        Command::Completions(args) => print(&completions::render(&args)),
+    }
+}
+
+fn print(text: &[u8]) -> Result<Exit, Error> {
+    match io::stdout().lock().write_all(text).map_err(ShowError::from) {
+        Err(error) if !error.is_broken_pipe() => Err(error.into()),
+        _ => Ok(Exit::Done),
+    }
+}

@@ -1,0 +1,77 @@
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+
+use datafusion::prelude::SessionContext;
+use futures::TryStreamExt;
+
+use super::Exit;
+use super::args::{SqlArgs, SqlFormat};
+use crate::error::Error;
+use crate::measure::functions;
+use crate::session;
+use crate::show::{Format, ShowError, open_sink};
+use crate::store::{RunRecord, RunStore, StoreError};
+
+/// `rollstream sql`: a query over one or several runs.
+pub(super) async fn sql(args: SqlArgs) -> Result<Exit, Error> {
+    let query = match (&args.command, &args.file) {
+        (Some(query), _) => query.clone(),
+        (None, Some(path)) => std::fs::read_to_string(path)
+            .map_err(|source| StoreError::File { action: "read", path: path.clone(), source })?,
+        (None, None) => String::new(),
+    };
+    let session = SessionContext::new_with_config(session::config());
+    functions::register(&session);
+    session::register_wide(&session, &runs(&args).await?).await?;
+    let frame = session.sql(&query).await?;
+    let schema = std::sync::Arc::new(frame.schema().as_arrow().clone());
+    let output: Box<dyn Write + Send> = match &args.output_file {
+        Some(path) => {
+            let file = File::create(path)
+                .map_err(|source| StoreError::File { action: "create", path: path.clone(), source })?;
+            Box::new(BufWriter::new(file))
+        }
+        None => Box::new(BufWriter::new(io::stdout())),
+    };
+    let mut sink = open_sink(format(args.format), &schema, output)?;
+    let mut rows = frame.execute_stream().await?;
+    while let Some(batch) = rows.try_next().await? {
+        if let Some(exit) = unless_gone(sink.write(&batch))? {
+            return Ok(exit);
+        }
+    }
+    unless_gone(sink.finish())?;
+    Ok(Exit::Done)
+}
+
+/// The runs and what their rows are called by.
+async fn runs(args: &SqlArgs) -> Result<Vec<(String, RunStore)>, Error> {
+    let mut runs = Vec::new();
+    for place in &args.runs {
+        let run = RunStore::open(place, None)?;
+        if RunRecord::load(&run).await?.is_none() {
+            return Err(StoreError::NoRun { place: run.display("") }.into());
+        }
+        runs.push((place.trim_end_matches('/').to_owned(), run));
+    }
+    Ok(runs)
+}
+
+fn format(format: SqlFormat) -> Format {
+    match format {
+        SqlFormat::Table => Format::Table,
+        SqlFormat::Csv => Format::Csv,
+        SqlFormat::Json => Format::Json,
+        SqlFormat::Ndjson => Format::Ndjson,
+        SqlFormat::Parquet => Format::Parquet,
+    }
+}
+
+/// A reader that has had enough ends the command, and is no error.
+fn unless_gone(written: Result<(), ShowError>) -> Result<Option<Exit>, Error> {
+    match written {
+        Ok(()) => Ok(None),
+        Err(error) if error.is_broken_pipe() => Ok(Some(Exit::Done)),
+        Err(error) => Err(error.into()),
+    }
+}

@@ -1,0 +1,154 @@
+//! The flags that become settings, one row each, and what is checked of their texts at once.
+
+use std::fmt::Display;
+use std::num::NonZeroUsize;
+use std::str::FromStr;
+
+use crate::config::{Bytes, KeyPath, Repeats, SeedField, Span};
+
+/// What a flag does with its text.
+#[derive(Clone, Copy)]
+pub(super) enum Target {
+    /// Gives the setting its value.
+    Setting(&'static str),
+    /// Gives the setting a list; every use of the flag adds one item.
+    Items(&'static str),
+    /// Sets the setting to a truth value, without a text.
+    Switch(&'static str, bool),
+    /// `NAME=VALUE`: gives a value to `first.NAME` or `first.NAME.last`.
+    Named(&'static str, Option<&'static str>),
+    /// `responses_create_params.KEY=VALUE`.
+    Parameter,
+}
+
+/// The heading of `--help`, the flag, its short form, the name of its value, its help, its target, and the check
+/// that it gets at once. What may hold a secret is only checked when the settings are resolved: clap's errors
+/// repeat the value.
+pub(super) type Row = (
+    &'static str,
+    &'static str,
+    Option<char>,
+    &'static str,
+    &'static str,
+    Target,
+    Check,
+);
+pub(super) type Check = fn(&str) -> Result<String, String>;
+
+const TASKS: &str = "Tasks";
+const AGENTS: &str = "Agents";
+const CALLS: &str = "Calls";
+pub(super) const RUN: &str = "Run";
+
+#[rustfmt::skip]
+pub(super) const FLAGS: &[Row] = &[
+    (TASKS, "input", Some('i'), "PATH", "Task file (JSONL, also .gz and .zst): path, glob or object-store URL; repeatable", Target::Items("input"), any),
+    (TASKS, "limit", None, "N", "Take the first N lines (0: all)", Target::Setting("limit"), parses::<i64>),
+    (TASKS, "num-repeats", None, "N|AGENT=N,...", "Rollouts per task [default: 1]; per agent: a=32,b=1,_default=4", Target::Setting("num_repeats"), parses::<Repeats>),
+    (TASKS, "num-repeats-add-seed", None, "", "Give every rollout its index as the seed", Target::Switch("num_repeats_add_seed", true), any),
+    (TASKS, "seed-field", None, "FIELD", "Where the seed goes: metadata.extra_body [default] or responses_create_params.seed", Target::Setting("seed_field"), parses::<SeedField>),
+    (TASKS, "prompt-config", None, "FILE", "YAML file with `user` and `system` templates for the prompt", Target::Setting("prompt_config"), any),
+    (TASKS, "set", None, "responses_create_params.KEY=VALUE", "Replace a request parameter of every task (VALUE is YAML); repeatable", Target::Parameter, parameter),
+    (TASKS, "temperature", None, "X", "Short for --set responses_create_params.temperature=X", Target::Setting("responses_create_params.temperature"), parses::<f64>),
+    (TASKS, "top-p", None, "X", "Short for --set responses_create_params.top_p=X", Target::Setting("responses_create_params.top_p"), parses::<f64>),
+    (TASKS, "max-output-tokens", None, "N", "Short for --set responses_create_params.max_output_tokens=N", Target::Setting("responses_create_params.max_output_tokens"), parses::<u64>),
+
+    (AGENTS, "agent", Some('a'), "NAME", "Agent for tasks that name none (sim: the built-in one)", Target::Setting("agent"), any),
+    (AGENTS, "head-server", None, "URL", "NeMo Gym head server, which knows the addresses of all agents", Target::Setting("head_server"), any),
+    (AGENTS, "agent-url", None, "NAME=URL", "Address of an agent; repeatable", Target::Named("agents", Some("url")), any),
+    (AGENTS, "agent-concurrency", None, "NAME=N", "Calls in flight to one agent; repeatable", Target::Named("agents", Some("concurrency")), named_count),
+    (AGENTS, "bearer-token-env", None, "VAR", "Environment variable that holds the bearer token [default: ROLLSTREAM_BEARER_TOKEN]", Target::Setting("bearer_token_env"), any),
+    (AGENTS, "header-env", None, "HEADER=VAR", "Send a header whose value is in an environment variable; repeatable", Target::Named("headers_env", None), any),
+
+    (CALLS, "concurrency", None, "N", "Calls in flight in all [default: 256]", Target::Setting("concurrency"), count),
+    (CALLS, "connect-timeout", None, "TIME", "Longest time to open a connection [default: 10s]", Target::Setting("connect_timeout"), parses::<Span>),
+    (CALLS, "read-timeout", None, "TIME", "Longest silence on a connection [default: 6h]", Target::Setting("read_timeout"), parses::<Span>),
+    (CALLS, "max-body", None, "SIZE", "Largest answer [default: 256MiB]", Target::Setting("max_body"), parses::<Bytes>),
+
+    (RUN, "output", Some('o'), "RUN", "The run: a directory or an object-store URL; a .jsonl at its end is dropped", Target::Setting("output"), any),
+    (RUN, "resume", None, "", "Continue an existing run", Target::Switch("resume", true), any),
+    (RUN, "overwrite", None, "", "Delete an existing run first", Target::Switch("overwrite", true), any),
+    (RUN, "part-size", None, "SIZE", "Size at which a Parquet part is cut [default: 128MiB]", Target::Setting("part_size"), parses::<Bytes>),
+    (RUN, "state-dir", None, "DIR", "Local directory for the journal where the output is not local", Target::Setting("state_dir"), any),
+    (RUN, "disable-aggregation", None, "", "Compute no metrics at the end", Target::Switch("aggregate", false), any),
+    (RUN, "queries", None, "DIR", "Directory of .sql files that replace or add metrics", Target::Setting("queries"), any),
+];
+
+pub(super) fn dotted(key: &str) -> Result<KeyPath, String> {
+    KeyPath::parse(key).ok_or_else(|| format!("`{key}` has an empty part"))
+}
+
+pub(super) fn name_and_value(text: &str) -> Result<(&str, &str), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() && !value.is_empty() => Ok((name, value)),
+        _ => Err(String::from("expected NAME=VALUE")),
+    }
+}
+
+pub(super) fn parameter_and_value(text: &str) -> Result<(KeyPath, &str), String> {
+    let Some((key, value)) = text.split_once('=') else {
+        return Err(String::from("write responses_create_params.KEY=VALUE"));
+    };
+    let path = dotted(key)?;
+    match path.keys() {
+        [root, _, ..] if root == "responses_create_params" => Ok((path, value)),
+        _ => Err(format!(
+            "only request parameters can be set: write responses_create_params.KEY=VALUE; for other settings use \
+             their flag or +{key}=..."
+        )),
+    }
+}
+
+fn any(text: &str) -> Result<String, String> {
+    Ok(text.to_owned())
+}
+
+fn parses<T: FromStr<Err: Display>>(text: &str) -> Result<String, String> {
+    match text.parse::<T>() {
+        Ok(_) => Ok(text.to_owned()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+fn count(text: &str) -> Result<String, String> {
+    match text.parse::<NonZeroUsize>() {
+        Ok(_) => Ok(text.to_owned()),
+        Err(_) => Err(String::from("expected a whole number of at least 1")),
+    }
+}
+
+fn named_count(text: &str) -> Result<String, String> {
+    count(name_and_value(text)?.1).map(|_| text.to_owned())
+}
+
+fn parameter(text: &str) -> Result<String, String> {
+    parameter_and_value(text).map(|_| text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Settings;
+
+    #[test]
+    fn the_defaults_in_the_help_are_those_of_the_settings() {
+        let settings = serde_json::to_value(Settings::default()).unwrap();
+        let mut checked = 0;
+        for (_, name, _, _, help, target, _) in FLAGS {
+            let Target::Setting(key) = target else {
+                continue;
+            };
+            let default = settings[*key].to_string();
+            if let Some((_, shown)) = help.split_once("[default: ")
+                && !settings[*key].is_null()
+            {
+                assert!(
+                    shown.starts_with(&format!("{}]", default.trim_matches('"'))),
+                    "--{name}"
+                );
+                checked += 1;
+            }
+        }
+        assert_eq!(checked, 6);
+    }
+}

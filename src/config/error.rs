@@ -1,0 +1,89 @@
+//! [`ConfigError`]: what can be wrong with what the user asked for.
+
+use std::io;
+use std::path::PathBuf;
+
+use super::Origin;
+
+/// The settings could not be resolved. Nothing has been read or sent yet.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The configuration file could not be read.
+    #[error("cannot read the configuration file '{}': {source}; check the path given with --config or ROLLSTREAM_CONFIG", path.display())]
+    ReadFile {
+        /// The path as it was given.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The configuration file's name says neither TOML nor YAML.
+    #[error("cannot tell the format of the configuration file '{}'; name it .toml, .yaml or .yml", path.display())]
+    FileFormat {
+        /// The path as it was given.
+        path: PathBuf,
+    },
+    /// The configuration file is not valid TOML or YAML.
+    #[error("the configuration file '{}' is not valid {format}: {message}", path.display())]
+    ParseFile {
+        /// The path as it was given.
+        path: PathBuf,
+        /// `TOML` or `YAML`.
+        format: &'static str,
+        /// What the parser said, with line and column where it knows them.
+        message: String,
+    },
+    /// A key that is no setting.
+    #[error("unknown setting `{key}` ({origin}); {hint}")]
+    UnknownKey {
+        /// The key, dotted.
+        key: String,
+        /// Where it was given.
+        origin: Origin,
+        /// What may have been meant.
+        hint: String,
+    },
+    /// A value that the setting cannot have.
+    #[error("the setting `{key}` ({origin}) is not valid: {reason}")]
+    Invalid {
+        /// The key, dotted.
+        key: String,
+        /// Where it was given.
+        origin: Origin,
+        /// What was found and what was expected. Never holds a secret.
+        reason: String,
+    },
+    /// An option of NeMo Gym that means nothing to a collector.
+    #[error("`{key}` has no meaning here: {reason}")]
+    NoMeaning {
+        /// The option as it was given, without its value.
+        key: String,
+        /// Why, and what to do instead.
+        reason: &'static str,
+    },
+    /// An argument that does not read as `+key=value`.
+    #[error("cannot read the override `{text}`: {reason}")]
+    Override {
+        /// The argument, without its value where it has one.
+        text: String,
+        /// Why, and what to write instead.
+        reason: String,
+    },
+    /// Two settings that exclude each other.
+    #[error("{one} and {other} exclude each other; {remedy}")]
+    Conflict {
+        /// One setting, with its origin.
+        one: String,
+        /// The other setting, with its origin.
+        other: String,
+        /// What to do.
+        remedy: &'static str,
+    },
+    /// A setting that the command cannot do without.
+    #[error("{what} is missing; {remedy}")]
+    Missing {
+        /// What is missing.
+        what: &'static str,
+        /// How to give it.
+        remedy: &'static str,
+    },
+}

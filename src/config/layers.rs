@@ -1,0 +1,367 @@
+//! [`Layers`]: defaults, file, environment and command line, each over the one before, become [`Resolved`].
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use serde_json::Value;
+
+use super::environment;
+use super::keys::{self, Source};
+use super::overrides::Overrides;
+use super::tree::{Assignment, Tree, leaves};
+use super::{ConfigError, KeyPath, Origin, Settings, file};
+
+/// One setting on the command line. Of two for the same key, the later wins.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Argument {
+    /// A flag with a value that is read as the setting asks.
+    Text {
+        /// The flag, such as `--limit`.
+        flag: String,
+        /// The setting.
+        key: KeyPath,
+        /// The value as it was typed.
+        text: String,
+    },
+    /// A flag with a value that needs no reading.
+    Value {
+        /// The flag, such as `--resume`.
+        flag: String,
+        /// The setting.
+        key: KeyPath,
+        /// The value.
+        value: Value,
+    },
+    /// `+key=value`, with one of our names or of NeMo Gym's.
+    Override(String),
+}
+
+/// Everything that has a say in the settings.
+///
+/// Mappings (`agents`, `responses_create_params`, `headers_env`, `sim`) merge key by key; scalars and lists replace.
+#[derive(Debug, Default)]
+pub struct Layers {
+    file: Option<PathBuf>,
+    environment: Vec<(OsString, OsString)>,
+    arguments: Vec<Argument>,
+}
+
+/// Settings, and where each came from.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Resolved {
+    /// The settings.
+    pub settings: Settings,
+    /// The origin of each value that is not a default, by its innermost key.
+    pub origins: BTreeMap<KeyPath, Origin>,
+}
+
+impl Layers {
+    /// Only the defaults.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a configuration file; it wins over the one that `ROLLSTREAM_CONFIG` names.
+    #[must_use]
+    pub fn file(mut self, path: impl Into<PathBuf>) -> Self {
+        self.file = Some(path.into());
+        self
+    }
+
+    /// Adds environment variables, such as [`std::env::vars_os`]. Only those that start with `ROLLSTREAM_` count.
+    #[must_use]
+    pub fn environment<N: Into<OsString>, V: Into<OsString>>(
+        mut self,
+        variables: impl IntoIterator<Item = (N, V)>,
+    ) -> Self {
+        let variables = variables.into_iter();
+        self.environment
+            .extend(variables.map(|(name, value)| (name.into(), value.into())));
+        self
+    }
+
+    /// Adds settings from the command line, in the order in which they were typed.
+    #[must_use]
+    pub fn arguments(mut self, arguments: impl IntoIterator<Item = Argument>) -> Self {
+        self.arguments.extend(arguments);
+        self
+    }
+
+    /// Puts the layers on top of each other and checks the result.
+    ///
+    /// # Errors
+    /// If a layer cannot be read, names what is no setting, or holds a value that the setting cannot have.
+    pub fn resolve(self) -> Result<Resolved, ConfigError> {
+        let environment = environment::read(self.environment)?;
+        let mut tree = Tree::default();
+        if let Some(path) = self.file.or(environment.config.map(PathBuf::from)) {
+            for assignment in file::read(&path)? {
+                tree.assign(assignment)?;
+            }
+        }
+        for assignment in environment.assignments {
+            tree.assign(assignment)?;
+        }
+        let mut overrides = Overrides::default();
+        for argument in self.arguments {
+            tree.assign(assignment(argument, &mut overrides)?)?;
+        }
+        let (settings, origins) = tree.finish()?;
+        environment::refuse_unknown(&environment.unknown, &settings)?;
+        let resolved = Resolved { settings, origins };
+        resolved.check()?;
+        Ok(resolved)
+    }
+}
+
+fn assignment(argument: Argument, overrides: &mut Overrides) -> Result<Assignment, ConfigError> {
+    let (path, value, origin) = match argument {
+        Argument::Override(text) => return overrides.read(&text),
+        Argument::Value { flag, key, value } => (key, value, Origin::Flag(flag)),
+        Argument::Text { flag, key, text } => {
+            let origin = Origin::Flag(flag);
+            let kind = keys::kind(&key, &origin)?;
+            let value =
+                keys::read(kind, &text, Source::Flag).map_err(|reason| ConfigError::Invalid {
+                    key: key.to_string(),
+                    origin: origin.clone(),
+                    reason,
+                })?;
+            (key, value, origin)
+        }
+    };
+    Ok(Assignment {
+        path,
+        value,
+        origin,
+    })
+}
+
+impl Resolved {
+    /// Where the value of this key came from.
+    pub fn origin(&self, key: &KeyPath) -> &Origin {
+        self.origins.get(key).unwrap_or(&Origin::Default)
+    }
+
+    /// Every value by its innermost key, in the order of [`Settings`], with its origin. What is not set is `null`;
+    /// unset options of single agents are left out, and so are mappings without entries.
+    pub fn entries(&self) -> Vec<(KeyPath, Value, &Origin)> {
+        let Ok(Value::Object(map)) = serde_json::to_value(&self.settings) else {
+            return Vec::new();
+        };
+        map.into_iter()
+            .flat_map(|(key, value)| leaves(KeyPath::new([key]), value))
+            .filter(|(path, value)| match path.keys() {
+                [root] => root == "num_repeats" || !value.is_object(),
+                [root, ..] if root == "agents" => {
+                    !value.is_null() && !value.as_object().is_some_and(serde_json::Map::is_empty)
+                }
+                _ => true,
+            })
+            .map(|(path, value)| {
+                let origin = self.origin(&path);
+                (path, value, origin)
+            })
+            .collect()
+    }
+
+    fn check(&self) -> Result<(), ConfigError> {
+        let named = |key: &str| format!("`{key}` ({})", self.origin(&KeyPath::new([key])));
+        if self.settings.resume && self.settings.overwrite {
+            return Err(ConfigError::Conflict {
+                one: named("resume"),
+                other: named("overwrite"),
+                remedy: "take one of them back, for example with +overwrite=false",
+            });
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+    use std::fs;
+
+    fn flag(key: &str, text: &str) -> Argument {
+        Argument::Text {
+            flag: format!("--{}", key.replace('_', "-")),
+            key: KeyPath::parse(key).unwrap(),
+            text: text.to_owned(),
+        }
+    }
+
+    fn origin(resolved: &Resolved, key: &str) -> String {
+        resolved.origin(&KeyPath::parse(key).unwrap()).to_string()
+    }
+
+    fn resolve(arguments: &[Argument]) -> Result<Resolved, ConfigError> {
+        Layers::new().arguments(arguments.to_vec()).resolve()
+    }
+
+    #[test]
+    fn nothing_said_gives_the_defaults() {
+        let resolved = resolve(&[]).unwrap();
+        assert_eq!(resolved.settings, Settings::default());
+        assert_eq!(origin(&resolved, "concurrency"), "default");
+    }
+
+    #[test]
+    fn the_command_line_wins_over_the_environment_over_the_file_over_the_defaults() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("sweep.toml");
+        let text = "limit = 1\nconcurrency = 1\nnum_repeats = 1\nagent = 'file'\n\
+                    [agents.a]\nurl = 'http://file'\nconcurrency = 1\n\
+                    [responses_create_params]\ntop_p = 0.5\nstop = ['a', 'b']\n";
+        fs::write(&path, text).unwrap();
+        let environment = [
+            ("ROLLSTREAM_CONCURRENCY", "2"),
+            ("ROLLSTREAM_NUM_REPEATS", "2"),
+            ("ROLLSTREAM_AGENT", "environment"),
+            ("ROLLSTREAM_AGENTS", "{a: {url: http://environment}}"),
+            ("ROLLSTREAM_RESPONSES_CREATE_PARAMS", "{stop: [c]}"),
+        ];
+        let resolved = Layers::new()
+            .file(&path)
+            .environment(environment)
+            .arguments([
+                flag("num_repeats", "3"),
+                flag("agent", "flag"),
+                Argument::Override("+agent_name=override".into()),
+            ])
+            .resolve()
+            .unwrap();
+        let settings = &resolved.settings;
+        assert_eq!(settings.max_body, Settings::default().max_body);
+        assert_eq!(settings.limit, Some(1));
+        assert_eq!(settings.concurrency, 2);
+        assert_eq!(settings.num_repeats, super::super::Repeats::All(3));
+        assert_eq!(settings.agent.as_deref(), Some("override"));
+        let agent = &settings.agents["a"];
+        assert_eq!(agent.url.as_ref().unwrap().as_str(), "http://environment");
+        assert_eq!(agent.concurrency, Some(1));
+        assert_eq!(
+            Value::Object(settings.responses_create_params.clone()),
+            json!({"top_p": 0.5, "stop": ["c"]})
+        );
+        assert_eq!(origin(&resolved, "max_body"), "default");
+        assert_eq!(origin(&resolved, "limit"), format!("{}:1", path.display()));
+        assert_eq!(origin(&resolved, "concurrency"), "ROLLSTREAM_CONCURRENCY");
+        assert_eq!(origin(&resolved, "num_repeats"), "--num-repeats");
+        assert_eq!(origin(&resolved, "agent"), "+agent_name");
+        assert_eq!(origin(&resolved, "agents.a.url"), "ROLLSTREAM_AGENTS");
+        assert_eq!(
+            origin(&resolved, "agents.a.concurrency"),
+            format!("{}:7", path.display())
+        );
+    }
+
+    #[test]
+    fn of_flags_and_overrides_the_later_wins() {
+        let flag = flag("concurrency", "1");
+        let other = Argument::Override("++num_samples_in_parallel=2".into());
+        let settings = |arguments: &[Argument]| resolve(arguments).unwrap().settings;
+        assert_eq!(settings(&[flag.clone(), other.clone()]).concurrency, 2);
+        assert_eq!(settings(&[other, flag]).concurrency, 1);
+    }
+
+    #[test]
+    fn the_environment_can_name_the_file_and_a_flag_another() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = |name: &str, text: &str| {
+            let path = directory.path().join(name);
+            fs::write(&path, text).unwrap();
+            path
+        };
+        let (toml, yaml) = (file("a.toml", "limit = 1"), file("b.yaml", "limit: 2"));
+        let layers = || Layers::new().environment([("ROLLSTREAM_CONFIG", toml.clone())]);
+        assert_eq!(layers().resolve().unwrap().settings.limit, Some(1));
+        assert_eq!(
+            layers().file(yaml).resolve().unwrap().settings.limit,
+            Some(2)
+        );
+    }
+
+    #[test]
+    fn an_unknown_key_in_a_file_is_named_with_its_line() {
+        let directory = tempfile::tempdir().unwrap();
+        for (name, text) in [
+            ("a.toml", "limit = 1\n[agents.a]\nconcurency = 2\n"),
+            ("a.yaml", "limit: 1\nagents: {a: {\n  concurency: 2}}\n"),
+        ] {
+            let path = directory.path().join(name);
+            fs::write(&path, text).unwrap();
+            let message = Layers::new().file(&path).resolve().unwrap_err().to_string();
+            assert!(message.contains(&format!("{name}:3")), "{message}");
+            assert!(message.contains("did you mean `concurrency`?"), "{message}");
+        }
+        for (name, text) in [
+            ("b.toml", "limit = 1\n[agnts.a]\nconcurrency = 2\n"),
+            ("b.yaml", "limit: 1\nagnts:\n  a: {concurrency: 2}\n"),
+        ] {
+            let path = directory.path().join(name);
+            fs::write(&path, text).unwrap();
+            let message = Layers::new().file(&path).resolve().unwrap_err().to_string();
+            assert!(
+                message.contains("`agnts` (") && message.contains(&format!("{name}:2")),
+                "{message}"
+            );
+        }
+    }
+
+    #[test]
+    fn resume_and_overwrite_exclude_each_other() {
+        let message = resolve(&[flag("resume", "true"), flag("overwrite", "true")])
+            .unwrap_err()
+            .to_string();
+        assert!(message.contains("`resume` (--resume)"), "{message}");
+        assert!(message.contains("`overwrite` (--overwrite)"), "{message}");
+    }
+
+    #[test]
+    fn an_output_named_as_a_file_becomes_a_directory() {
+        let overrides = [
+            "+agent_name=a",
+            "+input_jsonl_fpath=x.jsonl",
+            "+output_jsonl_fpath=y.jsonl",
+            "+num_repeats=4",
+        ];
+        let settings = resolve(&overrides.map(|text| Argument::Override(text.into())))
+            .unwrap()
+            .settings;
+        assert_eq!(settings.output.as_deref(), Some("y"));
+        assert_eq!(settings.input, ["x.jsonl"]);
+    }
+
+    #[test]
+    fn entries_show_every_setting_once() {
+        let resolved = resolve(&[
+            flag("agents.a.url", "http://h"),
+            flag("responses_create_params.a", "{b: null}"),
+            flag("num_repeats", "a=1,b=2"),
+        ])
+        .unwrap();
+        let entries: Vec<String> = resolved
+            .entries()
+            .into_iter()
+            .map(|(path, value, origin)| format!("{path}={value} {origin}"))
+            .collect();
+        for line in [
+            "input=[] default",
+            "limit=null default",
+            "num_repeats.b=2 --num-repeats",
+            "responses_create_params.a.b=null --responses-create-params.a",
+            "agents.a.url=\"http://h\" --agents.a.url",
+            "read_timeout=\"6h\" default",
+        ] {
+            assert!(
+                entries.iter().any(|entry| entry == line),
+                "{line}: {entries:?}"
+            );
+        }
+        assert!(!entries.iter().any(|entry| entry.starts_with("sim")
+            || entry.contains("bearer_token_env=") && entry.contains("agents")));
+    }
+}

@@ -1,0 +1,337 @@
+//! [`Repeats`]: how many rollouts each task gets, one number for all or a number per agent.
+//!
+//! Both the flag (`4`, `agent_a=32,_default=4`) and a configuration file (a number or a mapping) become this
+//! type, so that every later step meets numbers that have been checked once.
+
+mod serialized;
+
+use std::collections::HashSet;
+use std::fmt;
+use std::str::FromStr;
+
+/// The entry of [`Repeats::PerAgent`] for agents that have none of their own.
+pub const DEFAULT_AGENT: &str = "_default";
+
+/// The number of rollouts per task. Every number is at least 1.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Repeats {
+    /// The same number for every task.
+    All(u32),
+    /// A number per agent name, in the order given; [`DEFAULT_AGENT`] stands for all unlisted agents.
+    PerAgent(Vec<(String, u32)>),
+}
+
+/// Why a number of repeats was refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RepeatsError {
+    /// One number for all tasks, and it is below 1.
+    #[error("num_repeats must be >= 1, got {0}; give a positive whole number")]
+    NotPositive(i64),
+    /// Entries below 1, in the order given.
+    #[error("num_repeats dict values must be >= 1, got {}; leave an agent's tasks out of the input instead", dict(.0))]
+    EntriesNotPositive(Vec<(String, i64)>),
+    /// More than a rollout index can hold.
+    #[error("num_repeats must be <= {max}, got {0}", max = u32::MAX)]
+    TooMany(String),
+    /// Not a number at all.
+    #[error(
+        "num_repeats must be a whole number or a mapping of agent name to whole number, got {0}; \
+         write 4 or agent_a=32,agent_b=1,_default=4"
+    )]
+    NotANumber(String),
+    /// The flag names one agent twice.
+    #[error("num_repeats names agent {} twice; give each agent one number", quoted(.0))]
+    Duplicate(String),
+}
+
+impl Repeats {
+    /// One number for all tasks.
+    ///
+    /// # Errors
+    /// If `count` is below 1 or above [`u32::MAX`].
+    pub fn all(count: i64) -> Result<Self, RepeatsError> {
+        if count < 1 {
+            return Err(RepeatsError::NotPositive(count));
+        }
+        checked(count).map(Self::All)
+    }
+
+    /// A number per agent name.
+    ///
+    /// # Errors
+    /// If any entry is below 1 (all offenders are listed) or above [`u32::MAX`].
+    pub fn per_agent(entries: Vec<(String, i64)>) -> Result<Self, RepeatsError> {
+        if entries.iter().any(|(_, count)| *count < 1) {
+            let offenders = entries
+                .into_iter()
+                .filter(|(_, count)| *count < 1)
+                .collect();
+            return Err(RepeatsError::EntriesNotPositive(offenders));
+        }
+        let entries = entries
+            .into_iter()
+            .map(|(name, count)| Ok((name, checked(count)?)))
+            .collect::<Result<_, RepeatsError>>()?;
+        Ok(Self::PerAgent(entries))
+    }
+
+    /// The number of rollouts per task of `agent`; `None` if it is neither listed nor covered by a default.
+    pub fn for_agent(&self, agent: &str) -> Option<u32> {
+        match self {
+            Self::All(count) => Some(*count),
+            Self::PerAgent(entries) => {
+                let find = |wanted: &str| {
+                    entries
+                        .iter()
+                        .find(|(name, _)| name == wanted)
+                        .map(|(_, count)| *count)
+                };
+                find(agent).or_else(|| find(DEFAULT_AGENT))
+            }
+        }
+    }
+
+    /// The listed agent names without [`DEFAULT_AGENT`], sorted by code point.
+    pub fn listed(&self) -> Vec<&str> {
+        let Self::PerAgent(entries) = self else {
+            return Vec::new();
+        };
+        let mut names: Vec<&str> = entries
+            .iter()
+            .map(|(name, _)| name.as_str())
+            .filter(|name| *name != DEFAULT_AGENT)
+            .collect();
+        names.sort_unstable();
+        names
+    }
+
+    /// The listed agent names that are not among `seen`, sorted by code point.
+    pub fn unused(&self, seen: &HashSet<String>) -> Vec<&str> {
+        let mut names = self.listed();
+        names.retain(|name| !seen.contains(*name));
+        names
+    }
+}
+
+impl Default for Repeats {
+    fn default() -> Self {
+        Self::All(1)
+    }
+}
+
+/// The flag's own syntax: what it prints can be parsed again.
+impl fmt::Display for Repeats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::All(count) => write!(f, "{count}"),
+            Self::PerAgent(entries) => {
+                for (position, (name, count)) in entries.iter().enumerate() {
+                    let comma = if position == 0 { "" } else { "," };
+                    write!(f, "{comma}{name}={count}")?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+impl FromStr for Repeats {
+    type Err = RepeatsError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if !text.contains('=') {
+            return Self::all(whole_number(text)?);
+        }
+        let mut entries: Vec<(String, i64)> = Vec::new();
+        for entry in text
+            .split(',')
+            .map(str::trim)
+            .filter(|entry| !entry.is_empty())
+        {
+            let Some((name, count)) = entry.rsplit_once('=') else {
+                return Err(RepeatsError::NotANumber(quoted(entry)));
+            };
+            let name = name.trim();
+            if entries.iter().any(|(known, _)| known == name) {
+                return Err(RepeatsError::Duplicate(name.to_owned()));
+            }
+            entries.push((name.to_owned(), whole_number(count)?));
+        }
+        Self::per_agent(entries)
+    }
+}
+
+fn checked(count: i64) -> Result<u32, RepeatsError> {
+    u32::try_from(count).map_err(|_| RepeatsError::TooMany(count.to_string()))
+}
+
+fn from_unsigned(count: u64) -> Result<i64, RepeatsError> {
+    i64::try_from(count).map_err(|_| RepeatsError::TooMany(count.to_string()))
+}
+
+fn from_float(count: f64) -> Result<i64, RepeatsError> {
+    if !count.is_finite() || count.fract() != 0.0 {
+        return Err(RepeatsError::NotANumber(count.to_string()));
+    }
+    if count.abs() > f64::from(u32::MAX) {
+        return Err(RepeatsError::TooMany(count.to_string()));
+    }
+    // Exact: it is whole and within 32 bits.
+    Ok(count as i64)
+}
+
+/// A whole number as a user writes it: `4`, `+4`, `4.0`, with spaces around it.
+fn whole_number(text: &str) -> Result<i64, RepeatsError> {
+    let text = text.trim();
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
+    if fraction.is_empty() || fraction.bytes().any(|digit| digit != b'0') {
+        return Err(RepeatsError::NotANumber(quoted(text)));
+    }
+    whole.parse().map_err(|_| {
+        let digits = whole.trim_start_matches(['+', '-']);
+        if !digits.is_empty() && digits.bytes().all(|digit| digit.is_ascii_digit()) {
+            RepeatsError::TooMany(text.to_owned())
+        } else {
+            RepeatsError::NotANumber(quoted(text))
+        }
+    })
+}
+
+/// `{'a': 0, 'c': -3}`: the spelling that users of the Python collector search for.
+fn dict(entries: &[(String, i64)]) -> String {
+    let entries: Vec<String> = entries
+        .iter()
+        .map(|(name, count)| format!("{}: {count}", quoted(name)))
+        .collect();
+    format!("{{{}}}", entries.join(", "))
+}
+
+fn quoted(name: &str) -> String {
+    let quote = if name.contains('\'') && !name.contains('"') {
+        '"'
+    } else {
+        '\''
+    };
+    let mut text = String::from(quote);
+    for character in name.chars() {
+        match character {
+            '\n' => text.push_str("\\n"),
+            '\r' => text.push_str("\\r"),
+            '\t' => text.push_str("\\t"),
+            '\\' => text.push_str("\\\\"),
+            _ => {
+                if character == quote {
+                    text.push('\\');
+                }
+                text.push(character);
+            }
+        }
+    }
+    text.push(quote);
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn from_json(text: &str) -> Result<Repeats, String> {
+        serde_json::from_str(text).map_err(|error| error.to_string())
+    }
+
+    fn per_agent(entries: &[(&str, u32)]) -> Repeats {
+        Repeats::PerAgent(
+            entries
+                .iter()
+                .map(|(name, count)| ((*name).to_owned(), *count))
+                .collect(),
+        )
+    }
+
+    #[test]
+    fn a_number_in_any_spelling_is_for_all() {
+        for text in ["4", "4.0", "\"4\"", "\" 4 \"", "4e0", "\"4.0\"", "\"+4\""] {
+            assert_eq!(from_json(text), Ok(Repeats::All(4)), "{text}");
+        }
+        assert_eq!(from_json("null"), Ok(Repeats::All(1)));
+        assert_eq!("4".parse(), Ok(Repeats::All(4)));
+    }
+
+    #[test]
+    fn an_empty_mapping_covers_no_agent() {
+        assert_eq!(from_json("{}").unwrap().for_agent("a"), None);
+    }
+
+    #[test]
+    fn a_mapping_is_per_agent_and_the_default_covers_the_rest() {
+        let repeats = from_json(r#"{"a": "32", "_default": 4.0, "b": 1}"#).unwrap();
+        assert_eq!(repeats, per_agent(&[("a", 32), ("_default", 4), ("b", 1)]));
+        assert_eq!(repeats.for_agent("a"), Some(32));
+        assert_eq!(repeats.for_agent("other"), Some(4));
+        assert_eq!(repeats.for_agent("_default"), Some(4));
+        assert_eq!(repeats.listed(), ["a", "b"]);
+        assert_eq!(repeats.unused(&HashSet::from(["b".to_owned()])), ["a"]);
+        assert_eq!(per_agent(&[("a", 2)]).for_agent("b"), None);
+    }
+
+    #[test]
+    fn the_flag_and_its_print_agree() {
+        let repeats: Repeats = " agent_a=32, agent_b = 1 ,_default=4".parse().unwrap();
+        assert_eq!(
+            repeats,
+            per_agent(&[("agent_a", 32), ("agent_b", 1), ("_default", 4)])
+        );
+        assert_eq!(repeats.to_string().parse(), Ok(repeats));
+        assert_eq!(
+            "a=1,a=2".parse::<Repeats>(),
+            Err(RepeatsError::Duplicate("a".into()))
+        );
+        assert_eq!("x=y=3".parse::<Repeats>(), Ok(per_agent(&[("x=y", 3)])));
+    }
+
+    #[test]
+    fn numbers_below_one_are_refused_with_all_offenders() {
+        let text = |result: Result<Repeats, String>| result.unwrap_err();
+        assert!(text(from_json("0")).contains("num_repeats must be >= 1, got 0"));
+        assert!(text(from_json("\"-2\"")).contains("num_repeats must be >= 1, got -2"));
+        assert!(
+            text(from_json(r#"{"a": 0, "b": 2, "c": -3}"#))
+                .contains("num_repeats dict values must be >= 1, got {'a': 0, 'c': -3}")
+        );
+        assert!(text(from_json(r#"{"_default": 0}"#)).contains("got {'_default': 0}"));
+        assert!(text(from_json(r#"{"it's": 0}"#)).contains(r#"got {"it's": 0}"#));
+    }
+
+    #[test]
+    fn what_is_no_whole_number_is_refused() {
+        for text in [
+            "1.5",
+            "\"x\"",
+            "\"\"",
+            "[1]",
+            "{\"a\": null}",
+            "{\"a\": 1.5}",
+            "5000000000",
+            "1e99",
+            "\"1e3\"",
+        ] {
+            assert!(from_json(text).is_err(), "{text}");
+        }
+        assert_eq!(
+            "5000000000".parse::<Repeats>(),
+            Err(RepeatsError::TooMany("5000000000".into()))
+        );
+        assert_eq!(
+            "99999999999999999999".parse::<Repeats>(),
+            Err(RepeatsError::TooMany("99999999999999999999".into()))
+        );
+    }
+
+    #[test]
+    fn serialising_gives_what_deserialising_takes() {
+        for repeats in [Repeats::All(3), per_agent(&[("b", 2), ("a", 1)])] {
+            let text = serde_json::to_string(&repeats).unwrap();
+            assert_eq!(from_json(&text), Ok(repeats));
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! [`Error`]: everything that can end a command, with the exit code that says what kind it is.
+
+use datafusion::error::DataFusionError;
+
+use crate::agent::AgentError;
+use crate::config::ConfigError;
+use crate::measure::MeasureError;
+use crate::read::{InterpolationError, PromptError, ReadTasksError, SourceError};
+use crate::show::ShowError;
+use crate::sim::SimError;
+use crate::store::StoreError;
+
+/// What ends a sweep, or keeps it from beginning.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// What was asked makes no sense.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The input can't be read, or lines of it are not tasks.
+    #[error(transparent)]
+    Input(#[from] ReadTasksError),
+    /// The prompt template can't be used.
+    #[error("prompt_config: {0}")]
+    Prompt(#[from] PromptError),
+    /// An override refers to something that is not there.
+    #[error("responses_create_params: {0}")]
+    Override(#[from] InterpolationError),
+    /// An agent can't be asked.
+    #[error(transparent)]
+    Agent(#[from] AgentError),
+    /// The place of the run can't be used.
+    #[error("cannot use the output: {0}")]
+    Output(#[source] StoreError),
+    /// A run can't be gone on with.
+    #[error("cannot resume {place}: {difference}. Give the same input and options, or another --output")]
+    Resume {
+        /// The run.
+        place: String,
+        /// What differs from `run.json`.
+        difference: String,
+    },
+    /// Storage failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// A metric failed.
+    #[error(transparent)]
+    Measure(#[from] MeasureError),
+    /// The simulated agent's settings make no sense.
+    #[error("[sim]: {0}")]
+    SimSettings(String),
+    /// The simulated agent can't serve.
+    #[error("the simulated agent: {0}")]
+    Sim(#[from] SimError),
+    /// Output can't be written.
+    #[error(transparent)]
+    Show(#[from] ShowError),
+    /// A query failed.
+    #[error("{0}")]
+    Query(String),
+    /// The program is at fault.
+    #[error("a defect of rollstream: {0}")]
+    Defect(String),
+}
+
+impl Error {
+    /// Exit code: 2 for what the user can mend on the command line, 1 for the rest.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Config(_)
+            | Self::Input(_)
+            | Self::Prompt(_)
+            | Self::Override(_)
+            | Self::SimSettings(_)
+            | Self::Sim(_)
+            | Self::Output(_)
+            | Self::Resume { .. } => 2,
+            Self::Agent(error) => match error {
+                AgentError::Client(_) | AgentError::HeadServer { .. } => 1,
+                _ => 2,
+            },
+            Self::Store(StoreError::NoRun { .. } | StoreError::Exists { .. } | StoreError::Address { .. }) => 2,
+            Self::Store(_) | Self::Measure(_) | Self::Show(_) | Self::Query(_) | Self::Defect(_) => 1,
+        }
+    }
+}
+
+impl From<SourceError> for Error {
+    fn from(error: SourceError) -> Self {
+        Self::Input(error.into())
+    }
+}
+
+impl From<DataFusionError> for Error {
+    /// Finds our own error inside, where there is one: a user has no use for the layers around it.
+    fn from(error: DataFusionError) -> Self {
+        match error {
+            DataFusionError::External(inner) => match inner.downcast::<StoreError>() {
+                Ok(store) => Self::Store(*store),
+                Err(other) => Self::Query(other.to_string()),
+            },
+            DataFusionError::Context(_, inner) => Self::from(*inner),
+            other => Self::Query(other.strip_backtrace()),
+        }
+    }
+}

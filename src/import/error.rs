@@ -1,0 +1,116 @@
+//! What is wrong with a file that is imported.
+
+use std::io;
+
+use arrow::error::ArrowError;
+use datafusion::error::DataFusionError;
+
+use crate::json::SyntaxError;
+
+/// Why a file is not imported.
+#[derive(Debug, thiserror::Error)]
+pub enum ImportError {
+    /// It cannot be read.
+    #[error("'{path}' cannot be read: {source}")]
+    Read {
+        /// The file, as given.
+        path: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// A line is not JSON.
+    #[error("Malformed JSON in '{path}' at line {line}: {source}")]
+    Malformed {
+        /// The file, as given.
+        path: String,
+        /// The line, from 1.
+        line: u64,
+        /// What is wrong where.
+        source: SyntaxError,
+    },
+    /// A line is not UTF-8.
+    #[error("Malformed JSON in '{path}' at line {line}: it is not UTF-8; convert the file first")]
+    Encoding {
+        /// The file, as given.
+        path: String,
+        /// The line, from 1.
+        line: u64,
+    },
+    /// A line is JSON, but not a row that can be used.
+    #[error("'{path}', line {line}: {problem}")]
+    Row {
+        /// The file, as given.
+        path: String,
+        /// The line, from 1.
+        line: u64,
+        /// What is wrong, and what it must be.
+        problem: RowProblem,
+    },
+    /// Some rows have keys, others have none.
+    #[error(
+        "'{path}', line {line}: this row has {what} _ng_task_index and _ng_rollout_index, earlier ones have {earlier}; \
+         rows can only be put in order if all of them have both"
+    )]
+    MixedKeys {
+        /// The file, as given.
+        path: String,
+        /// The line, from 1.
+        line: u64,
+        /// `both`, or `not both`.
+        what: &'static str,
+        /// The same of rows before.
+        earlier: &'static str,
+    },
+    /// Two input rows with one key.
+    #[error("Duplicate materialized input row for rollout key {0}")]
+    DuplicateInput(String),
+    /// Two answers with one key.
+    #[error("Duplicate result row for rollout key {0}")]
+    DuplicateResult(String),
+    /// Rows have no keys, but are to be counted by them.
+    #[error(
+        "the rows have no _ng_task_index and _ng_rollout_index; rollouts cannot be aggregated without them"
+    )]
+    NoKeys,
+    /// Merged lines cannot be written.
+    #[error("the merged rollouts cannot be written: {0}")]
+    Write(#[source] io::Error),
+    /// The tables cannot be made, which would be a defect.
+    #[error("the imported rows cannot be made a table: {0}")]
+    Tables(#[from] Box<DataFusionError>),
+}
+
+impl From<ArrowError> for ImportError {
+    fn from(error: ArrowError) -> Self {
+        Self::Tables(Box::new(error.into()))
+    }
+}
+
+impl From<DataFusionError> for ImportError {
+    fn from(error: DataFusionError) -> Self {
+        Self::Tables(Box::new(error))
+    }
+}
+
+/// What a row lacks.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RowProblem {
+    /// It is a list, a string, a number or null.
+    #[error("a row must be a JSON object")]
+    NotAnObject,
+    /// A key is not there.
+    #[error("the row has no {0}")]
+    NoKey(&'static str),
+    /// A key is of a wrong type.
+    #[error("{0} must be an integer of 64 bits")]
+    NotAnInteger(&'static str),
+    /// Tasks are named by strings in some rows and by integers in others.
+    #[error("_ng_task_index is {0} here, but not in earlier rows; tasks can only be put in order if all are of a kind")]
+    OtherKind(&'static str),
+    /// No agent.
+    #[error("the row has no agent_ref with a name")]
+    NoAgent,
+    /// No response.
+    #[error("the row has no response that is a JSON object")]
+    NoResponse,
+}

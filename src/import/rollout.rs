@@ -1,0 +1,132 @@
+//! A rollout's row, cut down to what is measured.
+
+use super::error::RowProblem;
+use crate::json::Object;
+
+/// What a row must have of a response.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ResponseRule {
+    /// There must be one.
+    Required,
+    /// If there is one, it must be an object.
+    Optional,
+    /// It does not count, nor do the fields that tell how the answer came about; the usage in it does.
+    /// So an aggregation sees the rows.
+    Stripped,
+}
+
+/// Fields that hold most of an answer's bytes.
+const HEAVY: [&str; 4] = [
+    "responses_create_params",
+    "ng_agent_observations",
+    "ng_model_call_capture",
+    "ng_trajectory",
+];
+
+/// The row without what no metric reads: of the response, the usage is left; of the heavy fields,
+/// those that are numbers, unless they are stripped.
+///
+/// # Errors
+/// The response is not what the rule wants.
+pub(super) fn reduce(row: &Object<'_>, rule: ResponseRule) -> Result<String, RowProblem> {
+    let response = row.get("response");
+    let object = response.and_then(|response| Object::parse(response).ok());
+    let is_there = response.is_some();
+    if object.is_none() && (rule == ResponseRule::Required || rule == ResponseRule::Optional && is_there)
+    {
+        return Err(RowProblem::NoResponse);
+    }
+    let usage = object.as_ref().and_then(|response| response.get("usage"));
+    let stripped = rule == ResponseRule::Stripped;
+    let mut reduced = Fields::default();
+    for (name, quoted, value) in row.iter() {
+        if name == "response" {
+            if !stripped {
+                reduced.add(quoted, &with_usage(usage));
+            }
+        } else if !HEAVY.contains(&name) || !stripped && is_small(value) {
+            reduced.add(quoted, value);
+        }
+    }
+    if stripped && usage.is_some_and(has_fields) {
+        reduced.add("\"response\"", &with_usage(usage));
+    }
+    Ok(reduced.finish())
+}
+
+#[derive(Default)]
+struct Fields(String);
+
+impl Fields {
+    fn add(&mut self, quoted: &str, value: &str) {
+        self.0.push(if self.0.is_empty() { '{' } else { ',' });
+        self.0.push_str(quoted);
+        self.0.push(':');
+        self.0.push_str(value);
+    }
+
+    fn finish(self) -> String {
+        match self.0.is_empty() {
+            true => "{}".to_owned(),
+            false => self.0 + "}",
+        }
+    }
+}
+
+fn with_usage(usage: Option<&str>) -> String {
+    usage.map_or_else(|| "{}".to_owned(), |usage| format!("{{\"usage\":{usage}}}"))
+}
+
+fn has_fields(usage: &str) -> bool {
+    Object::parse(usage).is_ok_and(|usage| usage.names().next().is_some())
+}
+
+fn is_small(value: &str) -> bool {
+    !value.starts_with(['{', '[', '"'])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reduced(row: &str, rule: ResponseRule) -> Result<String, RowProblem> {
+        reduce(&Object::parse(row).unwrap(), rule)
+    }
+
+    const ROW: &str = r#"{"a": 1, "response": {"output": [1], "usage": {"t": 2}}, "ng_trajectory": 3,
+        "responses_create_params": {}, "kept": "x"}"#;
+
+    #[test]
+    fn what_no_metric_reads_is_left_out() {
+        assert_eq!(
+            reduced(ROW, ResponseRule::Required).unwrap(),
+            r#"{"a":1,"response":{"usage":{"t": 2}},"ng_trajectory":3,"kept":"x"}"#
+        );
+        assert_eq!(
+            reduced(ROW, ResponseRule::Stripped).unwrap(),
+            r#"{"a":1,"kept":"x","response":{"usage":{"t": 2}}}"#
+        );
+    }
+
+    #[test]
+    fn a_usage_without_fields_is_none() {
+        for usage in ["null", "{}", "[]"] {
+            let row = format!(r#"{{"response": {{"usage": {usage}}}}}"#);
+            assert_eq!(reduced(&row, ResponseRule::Stripped).unwrap(), "{}");
+        }
+    }
+
+    #[test]
+    fn a_response_must_be_what_the_rule_wants() {
+        use ResponseRule::{Optional, Required, Stripped};
+        for (row, required, optional) in [
+            ("{}", false, true),
+            (r#"{"response": null}"#, false, false),
+            (r#"{"response": {}}"#, true, true),
+        ] {
+            assert_eq!(reduced(row, Required).is_ok(), required, "{row}");
+            assert_eq!(reduced(row, Optional).is_ok(), optional, "{row}");
+            assert!(reduced(row, Stripped).is_ok(), "{row}");
+        }
+    }
+}

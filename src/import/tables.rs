@@ -1,0 +1,305 @@
+//! [`Import`]: files of rows to tables of a session.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use arrow::array::{AsArray, RecordBatch};
+use arrow::datatypes::{Int64Type, SchemaRef};
+use datafusion::datasource::MemTable;
+use datafusion::prelude::SessionContext;
+
+use super::builder::{
+    RolloutRows, Source, TaskRows, renumbered, rollouts_schema, tasks_schema,
+};
+use super::error::{ImportError, RowProblem};
+use super::keys::{ROLLOUT, RowKey, TASK, TaskKeys, agent_name};
+use super::lines::{Line, LineRule, for_each_line};
+pub use super::rollout::ResponseRule;
+use super::rollout::reduce;
+use crate::answer::AnswerFields;
+use crate::json::{Object, ObjectError, python_string};
+
+/// Whose rollouts a file holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AgentSource {
+    /// Of `agent_ref.name` of each row; rows without are no rollouts of anyone, and are left out.
+    Row,
+    /// Of the agent of the materialized input with the same key, whatever the rows say.
+    Inputs,
+    /// One agent's, whatever the rows say.
+    Fixed(String),
+}
+
+/// What the rows of a file of rollouts are like.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RolloutOptions {
+    /// Blank lines are passed over, and rows may lack keys if all do: so it is with shards.
+    pub is_shard: bool,
+    /// What a row must have of a response.
+    pub response: ResponseRule,
+    /// Whose they are.
+    pub agent: AgentSource,
+}
+
+/// Reads files into the tables `tasks` and `rollouts`. They have the columns of a run's tables, with
+/// one row of `tasks` for each rollout that was asked for, and say where each row was read. Of an
+/// answer, `result` keeps what metrics can read; its text stays in the file.
+#[derive(Default)]
+pub struct Import {
+    keys: TaskKeys,
+    agent: Option<AgentSource>,
+    tasks: Vec<RecordBatch>,
+    rollouts: Vec<RecordBatch>,
+    with_keys: u64,
+    without_keys: u64,
+}
+
+/// What an import gave beside the tables.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Imported {
+    /// Names of the tasks by index, where they are named by strings.
+    pub task_names: Option<Vec<String>>,
+    /// Rows of `rollouts`.
+    pub num_rollouts: u64,
+    /// No row says which task and rollout it is; they all count as task 0, rollout 0.
+    pub without_keys: bool,
+}
+
+impl Import {
+    /// Nothing read yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Reads materialized inputs. `shown` is the file in messages.
+    ///
+    /// # Errors
+    /// The file cannot be read, or a row is malformed or has no key or agent.
+    pub fn materialized_inputs(&mut self, path: &Path, shown: &str) -> Result<(), ImportError> {
+        let mut rows = TaskRows::new();
+        for_each_line(path, shown, LineRule::Text, |line| {
+            let row = parse(&line, shown)?;
+            let failed = |problem| failed(problem, &line, shown);
+            let key = self.keys.key(&row).map_err(failed)?;
+            let agent = agent_name(&row).ok_or_else(|| failed(RowProblem::NoAgent))?;
+            let request = without_keys(&row);
+            rows.append(key, &agent, &request, shown, source(&line, 0))
+        })?;
+        self.tasks.extend(rows.finish()?);
+        Ok(())
+    }
+
+    /// Reads files of rollouts, each with its name in messages.
+    ///
+    /// # Errors
+    /// A file cannot be read, or a row is malformed or not what the options want.
+    pub fn rollouts<P: AsRef<Path>>(
+        &mut self,
+        files: &[(P, String)],
+        options: &RolloutOptions,
+    ) -> Result<(), ImportError> {
+        let mut rows = RolloutRows::new();
+        let rule = match options.is_shard {
+            true => LineRule::Shard,
+            false => LineRule::Text,
+        };
+        for (number, (path, shown)) in files.iter().enumerate() {
+            for_each_line(path.as_ref(), shown, rule, |line| {
+                let row = parse(&line, shown)?;
+                let failed = |problem| failed(problem, &line, shown);
+                let key = self.rollout_key(&row, &line, shown, options)?;
+                let result = reduce(&row, options.response).map_err(failed)?;
+                let fields = AnswerFields::parse(&result)
+                    .map_err(|_| failed(RowProblem::NotAnObject))?;
+                let agent = match &options.agent {
+                    AgentSource::Row => agent_name(&row).unwrap_or_default(),
+                    AgentSource::Inputs => String::new(),
+                    AgentSource::Fixed(name) => name.clone(),
+                };
+                rows.append(key, &agent, result, fields, source(&line, number))
+            })?;
+        }
+        self.rollouts.extend(rows.finish()?);
+        self.agent = Some(options.agent.clone());
+        Ok(())
+    }
+
+    fn rollout_key(
+        &mut self,
+        row: &Object<'_>,
+        line: &Line,
+        shown: &str,
+        options: &RolloutOptions,
+    ) -> Result<RowKey, ImportError> {
+        let has_keys = row.contains(TASK) && row.contains(ROLLOUT);
+        if !options.is_shard || has_keys && self.without_keys == 0 {
+            self.with_keys += 1;
+            return self.keys.key(row).map_err(|problem| failed(problem, line, shown));
+        }
+        if has_keys || self.with_keys > 0 {
+            let spelled = |has_keys| if has_keys { "both" } else { "not both of" };
+            return Err(ImportError::MixedKeys {
+                path: shown.to_owned(),
+                line: line.number,
+                what: spelled(has_keys),
+                earlier: spelled(!has_keys),
+            });
+        }
+        self.without_keys += 1;
+        Ok(RowKey {
+            task_index: 0,
+            rollout_index: 0,
+        })
+    }
+
+    /// Registers in a session the tables `tasks` and `imported_rollouts`, in memory, and the view
+    /// `rollouts` of what counts.
+    ///
+    /// # Errors
+    /// The session has such tables, or does not take them.
+    pub async fn register(self, ctx: &SessionContext) -> Result<Imported, ImportError> {
+        let ranks = self.keys.ranks();
+        let tables = [
+            ("tasks", tasks_schema(), self.tasks),
+            ("imported_rollouts", rollouts_schema(), self.rollouts),
+        ];
+        for (name, schema, batches) in tables {
+            let ranks = ranks.as_ref().map(|(_, ranks)| ranks.as_slice());
+            register(ctx, name, schema, batches, ranks)?;
+        }
+        let view = match self.agent {
+            Some(AgentSource::Row) => include_str!("../../queries/import/rollouts_of_agents.sql"),
+            Some(AgentSource::Inputs) => {
+                include_str!("../../queries/import/rollouts_of_inputs.sql")
+            }
+            Some(AgentSource::Fixed(_)) | None => "SELECT * FROM imported_rollouts",
+        };
+        ctx.register_table("rollouts", ctx.sql(view).await?.into_view())?;
+        Ok(Imported {
+            task_names: ranks.map(|(names, _)| names),
+            num_rollouts: self.with_keys + self.without_keys,
+            without_keys: self.without_keys > 0,
+        })
+    }
+}
+
+impl Imported {
+    /// Refuses two rows of `tasks` with one key, and two of `rollouts`.
+    ///
+    /// # Errors
+    /// There are such, or the tables cannot be read.
+    pub async fn check_profile(&self, ctx: &SessionContext) -> Result<(), ImportError> {
+        let sql = include_str!("../../queries/import/duplicate_input.sql");
+        if let Some(key) = self.first_key(ctx, sql).await? {
+            return Err(ImportError::DuplicateInput(key));
+        }
+        match self.first_duplicate(ctx, true).await? {
+            Some(key) => Err(ImportError::DuplicateResult(key)),
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses two rollouts of one agent with one key, and rollouts without keys. An aggregation sees
+    /// its rows as inputs, too, hence the name in the message. Of several, the smallest key is named,
+    /// or, unless `in_key_order`, the first in the files.
+    ///
+    /// # Errors
+    /// There are such, or the tables cannot be read.
+    pub async fn check_aggregate(
+        &self,
+        ctx: &SessionContext,
+        in_key_order: bool,
+    ) -> Result<(), ImportError> {
+        if self.without_keys && ctx.table("rollouts").await?.count().await? > 0 {
+            return Err(ImportError::NoKeys);
+        }
+        match self.first_duplicate(ctx, in_key_order).await? {
+            Some(key) => Err(ImportError::DuplicateInput(key)),
+            None => Ok(()),
+        }
+    }
+
+    async fn first_duplicate(
+        &self,
+        ctx: &SessionContext,
+        in_key_order: bool,
+    ) -> Result<Option<String>, ImportError> {
+        let sql = match in_key_order {
+            true => include_str!("../../queries/import/smallest_duplicate_rollout.sql"),
+            false => include_str!("../../queries/import/first_duplicate_rollout.sql"),
+        };
+        self.first_key(ctx, sql).await
+    }
+
+    async fn first_key(
+        &self,
+        ctx: &SessionContext,
+        sql: &str,
+    ) -> Result<Option<String>, ImportError> {
+        let batches = ctx.sql(sql).await?.collect().await?;
+        let Some(batch) = batches.iter().find(|batch| batch.num_rows() > 0) else {
+            return Ok(None);
+        };
+        let index = |column: usize| batch.column(column).as_primitive::<Int64Type>().value(0);
+        let (task, rollout) = (index(0), index(1));
+        let names = self.task_names.as_ref();
+        let name = usize::try_from(task).ok();
+        let name = name.and_then(|task| names.and_then(|names| names.get(task)));
+        let task = name.map_or_else(|| task.to_string(), |name| python_string(name));
+        Ok(Some(format!("({task}, {rollout})")))
+    }
+}
+
+fn register(
+    ctx: &SessionContext,
+    name: &str,
+    schema: SchemaRef,
+    mut batches: Vec<RecordBatch>,
+    ranks: Option<&[i64]>,
+) -> Result<(), ImportError> {
+    if let Some(ranks) = ranks {
+        for batch in &mut batches {
+            *batch = renumbered(batch, ranks)?;
+        }
+    }
+    let table = MemTable::try_new(schema, vec![batches])?;
+    ctx.register_table(name, Arc::new(table))?;
+    Ok(())
+}
+
+fn parse<'a>(line: &'a Line, shown: &str) -> Result<Object<'a>, ImportError> {
+    Object::parse(&line.text).map_err(|error| match error {
+        ObjectError::Syntax(source) => ImportError::Malformed {
+            path: shown.to_owned(),
+            line: line.number,
+            source,
+        },
+        ObjectError::NotAnObject(_) => failed(RowProblem::NotAnObject, line, shown),
+    })
+}
+
+fn failed(problem: RowProblem, line: &Line, shown: &str) -> ImportError {
+    ImportError::Row {
+        path: shown.to_owned(),
+        line: line.number,
+        problem,
+    }
+}
+
+fn source(line: &Line, number: usize) -> Source {
+    Source {
+        number,
+        line: line.number,
+        offset: line.offset,
+        length: line.text.len(),
+    }
+}
+
+/// The row without what tells the rollouts of a task apart.
+fn without_keys(row: &Object<'_>) -> String {
+    let fields = row.iter().filter(|(name, ..)| ![TASK, ROLLOUT].contains(name));
+    let fields: Vec<String> = fields
+        .map(|(_, quoted, value)| format!("{quoted}:{value}"))
+        .collect();
+    format!("{{{}}}", fields.join(","))
+}

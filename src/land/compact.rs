@@ -1,0 +1,63 @@
+use crate::outcome::{attempts_of, rollouts_of};
+use crate::schema;
+use crate::store::{JournalSegment, Part, PartWriter, RunStore, StoreError, part_name};
+
+/// Turns what an earlier process left in its journal into parts.
+///
+/// # Errors
+/// The store failed; the journal is then as it was.
+pub async fn recover(run: &RunStore) -> Result<Vec<Part>, StoreError> {
+    let mut parts = Vec::new();
+    for segment in JournalSegment::list(run.journal_dir())? {
+        parts.extend(compact(run, &segment).await?);
+    }
+    Ok(parts)
+}
+
+/// Turns a segment into a part of `rollouts` and one of `attempts`, and removes it. Parts bear the
+/// segment's name, so that doing it twice does it once.
+pub(super) async fn compact(run: &RunStore, segment: &JournalSegment) -> Result<Vec<Part>, StoreError> {
+    let mut rollouts = None;
+    let mut attempts = None;
+    if let Err(error) = copy(run, segment, &mut rollouts, &mut attempts).await {
+        for writer in [rollouts, attempts].into_iter().flatten() {
+            writer.abandon().await;
+        }
+        return Err(error);
+    }
+    let mut parts = Vec::new();
+    for writer in [rollouts, attempts].into_iter().flatten() {
+        parts.push(writer.finish().await?);
+    }
+    segment.remove()?;
+    Ok(parts)
+}
+
+async fn copy(
+    run: &RunStore,
+    segment: &JournalSegment,
+    rollouts: &mut Option<PartWriter>,
+    attempts: &mut Option<PartWriter>,
+) -> Result<(), StoreError> {
+    let malformed = |source| StoreError::Journal { path: run.journal_dir().join(segment.name()), source };
+    for outcomes in segment.open()?.read() {
+        let answered = rollouts_of(&outcomes).map_err(malformed)?;
+        let attempted = attempts_of(&outcomes).map_err(malformed)?;
+        for (table, rows, writer) in
+            [(schema::ROLLOUTS, answered, &mut *rollouts), (schema::ATTEMPTS, attempted, &mut *attempts)]
+        {
+            if rows.num_rows() == 0 {
+                continue;
+            }
+            let writer = match writer {
+                Some(writer) => writer,
+                None => {
+                    let name = part_name(table, segment.name());
+                    writer.insert(PartWriter::new(run, table, &name, rows.schema())?)
+                }
+            };
+            writer.write(&rows).await?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,47 @@
+//! Rollouts of language-model agents, collected as a batch dataflow: tasks are rows of a table,
+//! repeats a relational expansion, calls a streaming operator, answers Parquet, metrics SQL.
+//!
+//! ```text
+//!   read ──► expand ──► run ──► land ──► measure ──► show
+//! ```
+//!
+//! [`Sweep`] joins the steps and is where to begin; the command line is built on it. The modules,
+//! in the order of the data:
+//!
+//! | module | what it knows |
+//! |---|---|
+//! | [`config`] | settings, and where each came from |
+//! | [`read`] | JSONL, prompt templates, overrides, the identity of tasks |
+//! | [`expand`] | repeats, and which rollouts are still owed |
+//! | [`request`], [`agent`], [`answer`] | what is sent, to whom, and what came back |
+//! | [`run`] | the operator that keeps calls in flight |
+//! | [`outcome`], [`land`], [`store`] | what became of an attempt, and how it is kept |
+//! | [`session`], [`measure`] | a run as tables, and what they say |
+//! | [`show`], [`tally`], [`cli`] | what people see |
+//! | [`sim`] | agents to try all this with |
+
+#![cfg_attr(test, allow(clippy::expect_used, clippy::panic, clippy::unwrap_used))]
+
+pub mod agent;
+pub mod answer;
+pub mod cli;
+pub mod config;
+mod error;
+pub mod expand;
+pub mod json;
+pub mod land;
+pub mod measure;
+pub mod outcome;
+mod pipeline;
+pub mod read;
+pub mod request;
+pub mod run;
+pub mod schema;
+pub mod session;
+pub mod show;
+pub mod sim;
+pub mod store;
+pub mod tally;
+
+pub use error::Error;
+pub use pipeline::{AgentMetric, Sweep, SweepPlan, SweepReport};

@@ -1,0 +1,103 @@
+//! What can go wrong between the tables and the numbers.
+
+use std::path::PathBuf;
+
+use datafusion::error::DataFusionError;
+
+/// Why there are no metrics.
+#[derive(Debug, thiserror::Error)]
+pub enum MeasureError {
+    /// A query does not run.
+    #[error("metric query '{name}' ({origin}) failed: {source}")]
+    Query {
+        /// The query's name.
+        name: String,
+        /// Its file, or that it is built in.
+        origin: String,
+        /// What the engine says.
+        source: Box<DataFusionError>,
+    },
+    /// The statistics cannot be read.
+    #[error("the statistics cannot be read: {0}")]
+    Tables(#[source] Box<DataFusionError>),
+    /// A column is not there, or of another type.
+    #[error(
+        "a metric query gives no column '{column}' of type {expected}; the files agent_statistics.sql \
+         and task_statistics.sql must give the columns that their headers name"
+    )]
+    Column {
+        /// The column.
+        column: String,
+        /// Its type.
+        expected: &'static str,
+    },
+    /// A folder of queries cannot be read.
+    #[error("the metric queries of '{path}' cannot be read: {source}")]
+    Directory {
+        /// The folder or file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A file name cannot be the name of a metric family.
+    #[error(
+        "'{path}' cannot be a metric query: name it with letters, digits, '_' and '-', such as my_metric.sql"
+    )]
+    Name {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A line of a query's header is not understood.
+    #[error("metric query '{name}' ({origin}): '{line}' is no parameter; write 'name = value   what it is for'")]
+    Header {
+        /// The query's name.
+        name: String,
+        /// Its file, or that it is built in.
+        origin: String,
+        /// The line.
+        line: String,
+    },
+    /// No query has this name.
+    #[error("there is no metric query '{0}'")]
+    Unknown(String),
+    /// An answer or a request is not what it must be.
+    #[error("{table}: the row of task {task_index} holds no JSON object")]
+    Row {
+        /// The table.
+        table: &'static str,
+        /// The task.
+        task_index: i64,
+    },
+    /// Answers that nobody asked for.
+    #[error(
+        "Rollout results contain rows with no matching materialized input rows. Found {count} extra rollout rows. \
+         Extra rollout keys: [{keys}]"
+    )]
+    Extra {
+        /// Number of them.
+        count: i64,
+        /// The first ten.
+        keys: String,
+    },
+    /// Answers that are still owed.
+    #[error(
+        "Materialized input rows and rollout results do not have matching rollout keys. Missing rollout results for \
+         {count} materialized input rows. Missing rollout keys: [{keys}].\n\nUse ++allow_partial_rollouts=True to \
+         profile completed rollouts from a partial collection."
+    )]
+    Missing {
+        /// Number of them.
+        count: i64,
+        /// The first ten.
+        keys: String,
+    },
+    /// The output cannot be written.
+    #[error("the metrics cannot be written: {0}")]
+    Write(#[source] std::io::Error),
+}
+
+impl MeasureError {
+    pub(super) fn tables(source: DataFusionError) -> Self {
+        Self::Tables(Box::new(source))
+    }
+}

@@ -1,0 +1,139 @@
+//! Runs the metric queries: [`run_families`] gives a [`MetricTable`] for each.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use arrow::array::RecordBatch;
+use arrow::datatypes::SchemaRef;
+use datafusion::common::{ParamValues, ScalarValue};
+use datafusion::datasource::MemTable;
+use datafusion::error::DataFusionError;
+use datafusion::execution::SendableRecordBatchStream;
+use datafusion::execution::context::SQLOptions;
+use datafusion::prelude::{DataFrame, SessionContext};
+
+use super::error::MeasureError;
+use super::functions;
+use super::parameter::ParameterValue;
+use super::queries::{MetricQueries, MetricQuery};
+
+/// Family of the statistics per agent.
+pub const AGENT_STATISTICS: &str = "agent_statistics";
+/// Family of the statistics per task.
+pub const TASK_STATISTICS: &str = "task_statistics";
+
+/// The table that a metric query gives. It is computed when it is read, once.
+#[derive(Debug)]
+pub struct MetricTable {
+    name: String,
+    origin: String,
+    frame: DataFrame,
+}
+
+impl MetricTable {
+    /// Name of the family.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its columns.
+    pub fn schema(&self) -> SchemaRef {
+        Arc::new(self.frame.schema().as_arrow().clone())
+    }
+
+    /// Starts the query.
+    ///
+    /// # Errors
+    /// The query cannot be planned; what fails later fails in the stream.
+    pub async fn stream(self) -> Result<SendableRecordBatchStream, MeasureError> {
+        let Self { name, origin, frame } = self;
+        let stream = frame.execute_stream().await;
+        stream.map_err(|source| failed(name, origin, source))
+    }
+
+    /// Runs the query and holds its rows.
+    ///
+    /// # Errors
+    /// The query fails.
+    pub async fn collect(self) -> Result<Vec<RecordBatch>, MeasureError> {
+        let Self { name, origin, frame } = self;
+        let batches = frame.collect().await;
+        batches.map_err(|source| failed(name, origin, source))
+    }
+}
+
+fn failed(name: String, origin: String, source: DataFusionError) -> MeasureError {
+    MeasureError::Query {
+        name,
+        origin,
+        source: Box::new(source),
+    }
+}
+
+/// Plans every query over the views of a session, `tasks`, `rollouts` and `attempts`, and registers
+/// the functions that they need. A parameter that is not in `parameters` has its default.
+///
+/// # Errors
+/// A query is no valid SQL, or is something else than a query.
+pub async fn run_families(
+    ctx: &SessionContext,
+    queries: &MetricQueries,
+    parameters: &HashMap<String, ParameterValue>,
+) -> Result<Vec<MetricTable>, MeasureError> {
+    functions::register(ctx);
+    let mut tables = Vec::new();
+    for query in queries.iter() {
+        tables.push(plan(ctx, query, parameters).await?);
+    }
+    Ok(tables)
+}
+
+pub(super) async fn plan(
+    ctx: &SessionContext,
+    query: &MetricQuery,
+    parameters: &HashMap<String, ParameterValue>,
+) -> Result<MetricTable, MeasureError> {
+    let values: Vec<(String, ScalarValue)> = query
+        .parameters
+        .iter()
+        .map(|parameter| {
+            let value = parameters.get(&parameter.name);
+            let value = value.unwrap_or(&parameter.default);
+            (parameter.name.clone(), value.into())
+        })
+        .collect();
+    let only_queries = SQLOptions::new()
+        .with_allow_ddl(false)
+        .with_allow_dml(false)
+        .with_allow_statements(false);
+    let frame = ctx.sql_with_options(&query.sql, only_queries).await;
+    let frame = frame.and_then(|frame| match values.is_empty() {
+        true => Ok(frame),
+        false => frame.with_param_values(ParamValues::from(values)),
+    });
+    let (name, origin) = (query.name.clone(), query.origin());
+    match frame {
+        Ok(frame) => Ok(MetricTable { name, origin, frame }),
+        Err(source) => Err(failed(name, origin, source)),
+    }
+}
+
+/// Computes the tables and registers each under its name, in memory: for few tasks.
+///
+/// # Errors
+/// A query fails.
+pub async fn register_tables(
+    ctx: &SessionContext,
+    tables: Vec<MetricTable>,
+) -> Result<(), MeasureError> {
+    for table in tables {
+        let name = table.name().to_owned();
+        let schema = table.schema();
+        let batches = table.collect().await?;
+        let table = MemTable::try_new(schema, vec![batches]).map_err(MeasureError::tables)?;
+        ctx.deregister_table(&*name).map_err(MeasureError::tables)?;
+        ctx.register_table(&*name, Arc::new(table))
+            .map_err(MeasureError::tables)?;
+    }
+    Ok(())
+}

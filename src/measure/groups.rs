@@ -1,0 +1,176 @@
+//! The rollouts of a task together with the task's statistics: [`Groups`] joins the two tables as
+//! they stream by, one [`Group`] at a time.
+
+use arrow::array::RecordBatch;
+use datafusion::common::ScalarValue;
+use datafusion::prelude::SessionContext;
+
+use super::completion::percent;
+use super::error::MeasureError;
+use super::json_object::JsonObject;
+use super::rows::{Rows, counts, texts};
+use super::statistics::{Layout, Statistic, of_tasks};
+use super::task_labels::TaskLabels;
+
+/// The rollouts of one task, or of one agent at one task.
+#[derive(Debug)]
+pub(super) struct Group {
+    pub(super) agent_name: String,
+    pub(super) task_index: i64,
+    num_rollouts: i64,
+    /// Their accounts as JSON objects, separated by commas.
+    infos: String,
+    statistics: Vec<Statistic>,
+}
+
+struct Info {
+    agent_name: String,
+    task_index: i64,
+    rollout_index: i64,
+    info: String,
+}
+
+fn infos(batch: &RecordBatch) -> Result<Vec<Info>, MeasureError> {
+    let mut tasks = counts(batch, "task_index")?.into_iter();
+    let mut rollouts = counts(batch, "rollout_index")?.into_iter();
+    let mut infos = texts(batch, "info")?.into_iter();
+    let agents = texts(batch, "agent_name")?.into_iter();
+    Ok(agents
+        .map(|agent_name| Info {
+            agent_name,
+            task_index: tasks.next().unwrap_or_default(),
+            rollout_index: rollouts.next().unwrap_or_default(),
+            info: infos.next().unwrap_or_default(),
+        })
+        .collect())
+}
+
+/// Groups by agent and task, or by task alone, ascending.
+pub(super) struct Groups<'a> {
+    infos: Rows<Info>,
+    statistics: Rows<Statistic>,
+    labels: &'a TaskLabels,
+}
+
+impl<'a> Groups<'a> {
+    /// Starts reading. The table `task_statistics` must have been made with the same `split_agents`.
+    ///
+    /// # Errors
+    /// The tables are not there.
+    pub(super) async fn read(
+        ctx: &SessionContext,
+        labels: &'a TaskLabels,
+        split_agents: bool,
+    ) -> Result<Self, MeasureError> {
+        let parameters = [("split_agents", ScalarValue::from(split_agents))];
+        let sql = include_str!("../../queries/artifacts/rollout_infos.sql");
+        let infos = Rows::with_parameters(ctx, sql, &parameters, infos).await?;
+        let sql = include_str!("../../queries/artifacts/task_rows.sql");
+        Ok(Self {
+            infos,
+            statistics: Rows::of(ctx, sql, of_tasks).await?,
+            labels,
+        })
+    }
+
+    /// The next group.
+    ///
+    /// # Errors
+    /// The tables cannot be read.
+    pub(super) async fn next(&mut self) -> Result<Option<Group>, MeasureError> {
+        let Some(first) = self.infos.next_if(|_| true).await? else {
+            return Ok(None);
+        };
+        let mut group = Group {
+            agent_name: first.agent_name.clone(),
+            task_index: first.task_index,
+            num_rollouts: 0,
+            infos: String::new(),
+            statistics: Vec::new(),
+        };
+        let mut next = Some(first);
+        while let Some(info) = next {
+            group.append(self.labels, &info);
+            let same = |info: &Info| group.is(&info.agent_name, info.task_index);
+            next = self.infos.next_if(same).await?;
+        }
+        loop {
+            let same = |row: &Statistic| group.is(&row.agent_name, row.task_index);
+            match self.statistics.next_if(same).await? {
+                Some(row) => group.statistics.push(row),
+                None => return Ok(Some(group)),
+            }
+        }
+    }
+
+    /// Passes over the groups of agents whose names come before.
+    ///
+    /// # Errors
+    /// The tables cannot be read.
+    pub(super) async fn skip_to(&mut self, agent: &str) -> Result<(), MeasureError> {
+        let before = |info: &Info| info.agent_name.as_str() < agent;
+        while self.infos.next_if(before).await?.is_some() {}
+        let before = |row: &Statistic| row.agent_name.as_str() < agent;
+        while self.statistics.next_if(before).await?.is_some() {}
+        Ok(())
+    }
+
+    /// The next group, if it is one of the agent.
+    ///
+    /// # Errors
+    /// The tables cannot be read.
+    pub(super) async fn next_of(&mut self, agent: &str) -> Result<Option<Group>, MeasureError> {
+        match self.infos.peek().await? {
+            Some(info) if info.agent_name == agent => self.next().await,
+            _ => Ok(None),
+        }
+    }
+}
+
+impl Group {
+    fn is(&self, agent_name: &str, task_index: i64) -> bool {
+        self.task_index == task_index && self.agent_name == agent_name
+    }
+
+    fn append(&mut self, labels: &TaskLabels, info: &Info) {
+        let mut object = JsonObject::default();
+        // A number of that name in the answer takes the place of ours.
+        if !info.info.starts_with("{\"rollout_id\":") {
+            let id = format!("{}:{}", labels.text(info.task_index), info.rollout_index);
+            object.raw("rollout_id", &crate::json::quote(&id));
+        }
+        object.raw("_ng_task_index", &labels.json(info.task_index));
+        object.integer("_ng_rollout_index", info.rollout_index);
+        object.append(&info.info);
+        self.infos
+            .push_str(if self.num_rollouts == 0 { "" } else { "," });
+        self.infos.push_str(&object.finish());
+        self.num_rollouts += 1;
+    }
+
+    /// The group as a JSON object: its statistics, a sample of what was asked, how much of it is
+    /// there, and every rollout. `expected` is nothing where the rollouts that are there are all
+    /// that was asked for.
+    pub(super) fn to_json(
+        &self,
+        layout: &Layout,
+        labels: &TaskLabels,
+        sample: &str,
+        expected: Option<i64>,
+    ) -> String {
+        let expected = expected.unwrap_or(self.num_rollouts);
+        let mut object = JsonObject::default();
+        object.raw("_ng_task_index", &labels.json(self.task_index));
+        layout.write(&self.statistics, &mut object);
+        object.raw("sample", sample);
+        object.integer("num_rollouts", self.num_rollouts);
+        object.integer("expected_num_rollouts", expected);
+        object.integer("missing_num_rollouts", expected - self.num_rollouts);
+        object.float(
+            "reward_profile_completion_pct",
+            percent(self.num_rollouts, expected),
+        );
+        object.raw("rollout_infos", &format!("[{}]", self.infos));
+        object.finish()
+    }
+}

@@ -1,0 +1,82 @@
+//! JSON objects written field by field: [`JsonObject`].
+
+use crate::json::quote;
+
+/// An object in the making.
+#[derive(Debug, Default)]
+pub(super) struct JsonObject(String);
+
+impl JsonObject {
+    /// Adds a field whose value is JSON text.
+    pub(super) fn raw(&mut self, name: &str, value: &str) {
+        self.0.push(if self.0.is_empty() { '{' } else { ',' });
+        self.0.push_str(&quote(name));
+        self.0.push(':');
+        self.0.push_str(value);
+    }
+
+    /// Adds an integer.
+    pub(super) fn integer(&mut self, name: &str, value: i64) {
+        self.raw(name, &value.to_string());
+    }
+
+    /// Adds a float: `null` if it is infinite, no field at all if it is not a number.
+    pub(super) fn float(&mut self, name: &str, value: f64) {
+        if value.is_nan() {
+            return;
+        }
+        let text = serde_json::Number::from_f64(value);
+        let text = text.map_or_else(|| "null".to_owned(), |number| number.to_string());
+        self.raw(name, &text);
+    }
+
+    /// Adds the fields of an object that is JSON text without spaces around it.
+    pub(super) fn append(&mut self, object: &str) {
+        let fields = object.strip_prefix('{').and_then(|rest| rest.strip_suffix('}'));
+        if let Some(fields) = fields.filter(|fields| !fields.is_empty()) {
+            self.0.push(if self.0.is_empty() { '{' } else { ',' });
+            self.0.push_str(fields);
+        }
+    }
+
+    /// The object's text without its end, for more fields to follow.
+    pub(super) fn unfinished(self) -> String {
+        match self.0.is_empty() {
+            true => "{".to_owned(),
+            false => self.0,
+        }
+    }
+
+    /// The object's text.
+    pub(super) fn finish(self) -> String {
+        match self.0.is_empty() {
+            true => "{}".to_owned(),
+            false => self.0 + "}",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn infinities_are_null_and_nan_is_nothing() {
+        let mut object = JsonObject::default();
+        object.float("a\"b", f64::INFINITY);
+        object.float("c", f64::NAN);
+        object.float("d", 1.0);
+        object.integer("e", 1);
+        assert_eq!(object.finish(), r#"{"a\"b":null,"d":1.0,"e":1}"#);
+        assert_eq!(JsonObject::default().finish(), "{}");
+    }
+
+    #[test]
+    fn fields_of_another_object_are_taken_over() {
+        let mut object = JsonObject::default();
+        object.append("{}");
+        object.append(r#"{"a":{}}"#);
+        object.append(r#"{"b":1,"c":2}"#);
+        assert_eq!(object.finish(), r#"{"a":{},"b":1,"c":2}"#);
+    }
+}

@@ -1,0 +1,30 @@
+//! From the tables of a run to its numbers.
+//!
+//! [`MetricQueries`] are the SQL files that define every metric, [`run_families`] runs them over the
+//! views `tasks`, `rollouts` and `attempts` of a session, one [`MetricTable`] per file.
+//! [`AggregateMetrics`] and [`RewardProfile`] write the statistics tables in the JSON shapes that
+//! NeMo Gym's users know, and compute no number of their own. [`MeasureError`] is what can go wrong.
+
+mod aggregate_metrics;
+mod completion;
+mod error;
+mod families;
+pub mod functions;
+mod groups;
+mod header;
+mod json_object;
+mod parameter;
+mod queries;
+mod reward_profile;
+mod rows;
+mod statistics;
+mod task_labels;
+
+pub use aggregate_metrics::AggregateMetrics;
+pub use completion::CompletionSummary;
+pub use error::MeasureError;
+pub use families::{AGENT_STATISTICS, MetricTable, TASK_STATISTICS, register_tables, run_families};
+pub use parameter::{Parameter, ParameterValue};
+pub use queries::{MetricQueries, MetricQuery};
+pub use reward_profile::RewardProfile;
+pub use task_labels::TaskLabels;

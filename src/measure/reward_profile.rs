@@ -1,0 +1,110 @@
+//! `*_reward_profiling.jsonl` and `*_agent_metrics.json`: [`RewardProfile`] writes them from the
+//! statistics tables.
+
+use std::io::Write;
+
+use arrow::array::RecordBatch;
+use datafusion::prelude::SessionContext;
+
+use super::error::MeasureError;
+use super::functions;
+use super::groups::Groups;
+use super::json_object::JsonObject;
+use super::rows::{Rows, counts, texts};
+use super::statistics::AgentStatistics;
+use super::task_labels::TaskLabels;
+use crate::json::{Object, quote};
+
+const INDEX_KEYS: [&str; 2] = ["_ng_task_index", "_ng_rollout_index"];
+
+/// The statistics of a run in the shape of NeMo Gym's reward profile: a line for each task and an
+/// entry for each agent. The rollouts of all agents are one data set, and a task is one whoever
+/// worked on it.
+///
+/// The session needs the views `tasks` and `rollouts` and the tables `agent_statistics` and
+/// `task_statistics`, the latter with agents not split.
+pub struct RewardProfile<'a> {
+    ctx: &'a SessionContext,
+    labels: &'a TaskLabels,
+}
+
+struct Sample {
+    task_index: i64,
+    expected: i64,
+    request: String,
+}
+
+fn samples(batch: &RecordBatch) -> Result<Vec<Sample>, MeasureError> {
+    let mut expected = counts(batch, "expected")?.into_iter();
+    let mut requests = texts(batch, "request")?.into_iter();
+    let tasks = counts(batch, "task_index")?.into_iter();
+    Ok(tasks
+        .map(|task_index| Sample {
+            task_index,
+            expected: expected.next().unwrap_or_default(),
+            request: requests.next().unwrap_or_default(),
+        })
+        .collect())
+}
+
+impl Sample {
+    /// The request without what tells the rollouts of a task apart.
+    fn to_json(&self) -> Result<String, MeasureError> {
+        let request = Object::parse(&self.request).map_err(|_| MeasureError::Row {
+            table: "tasks",
+            task_index: self.task_index,
+        })?;
+        let mut sample = JsonObject::default();
+        for (name, _, value) in request.iter().filter(|(name, ..)| !INDEX_KEYS.contains(name)) {
+            sample.raw(name, value);
+        }
+        Ok(sample.finish())
+    }
+}
+
+impl<'a> RewardProfile<'a> {
+    /// Of the tables of a session.
+    pub fn new(ctx: &'a SessionContext, labels: &'a TaskLabels) -> Self {
+        functions::register(ctx);
+        Self { ctx, labels }
+    }
+
+    /// Writes a line for each task that has a rollout, by index.
+    ///
+    /// # Errors
+    /// The tables cannot be read, or the output not be written.
+    pub async fn write_tasks(&self, out: &mut impl Write) -> Result<(), MeasureError> {
+        let layout = AgentStatistics::read(self.ctx).await?.run_layout();
+        let sql = include_str!("../../queries/artifacts/samples.sql");
+        let mut asked = Rows::of(self.ctx, sql, samples).await?;
+        let mut groups = Groups::read(self.ctx, self.labels, false).await?;
+        while let Some(group) = groups.next().await? {
+            let of_task = |sample: &Sample| sample.task_index == group.task_index;
+            let sample = asked.next_if(of_task).await?.ok_or(MeasureError::Row {
+                table: "tasks",
+                task_index: group.task_index,
+            })?;
+            let expected = Some(sample.expected);
+            let line = group.to_json(&layout, self.labels, &sample.to_json()?, expected);
+            writeln!(out, "{line}").map_err(MeasureError::Write)?;
+        }
+        Ok(())
+    }
+
+    /// Writes a list with an entry for each agent, by name.
+    ///
+    /// # Errors
+    /// The tables cannot be read, or the output not be written.
+    pub async fn write_agents(&self, out: &mut impl Write) -> Result<(), MeasureError> {
+        let agents = AgentStatistics::read(self.ctx).await?;
+        let layout = agents.run_layout();
+        let mut entries = Vec::new();
+        for (name, agent) in agents.iter() {
+            let mut entry = JsonObject::default();
+            layout.write(&agent.statistics, &mut entry);
+            entry.raw("agent_ref", &format!("{{\"name\":{}}}", quote(name)));
+            entries.push(entry.finish());
+        }
+        write!(out, "[{}]", entries.join(",")).map_err(MeasureError::Write)
+    }
+}

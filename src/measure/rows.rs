@@ -1,0 +1,143 @@
+//! Rows of a query one after the other: [`Rows`], and typed access to the columns of a batch.
+
+use std::collections::VecDeque;
+
+use arrow::array::{ArrayRef, AsArray, RecordBatch};
+use arrow::compute::cast;
+use arrow::datatypes::{DataType, Float64Type, Int64Type};
+use datafusion::common::ScalarValue;
+use datafusion::execution::SendableRecordBatchStream;
+use datafusion::prelude::{DataFrame, SessionContext};
+use futures::StreamExt;
+
+use super::error::MeasureError;
+
+/// Makes rows of a batch.
+pub(super) type Decode<T> = fn(&RecordBatch) -> Result<Vec<T>, MeasureError>;
+
+/// The rows of a query; one batch is held at a time.
+pub(super) struct Rows<T> {
+    stream: SendableRecordBatchStream,
+    decode: Decode<T>,
+    ready: VecDeque<T>,
+}
+
+impl<T> Rows<T> {
+    /// Starts a query.
+    ///
+    /// # Errors
+    /// It is not valid over the session's tables.
+    pub(super) async fn of(
+        ctx: &SessionContext,
+        sql: &str,
+        decode: Decode<T>,
+    ) -> Result<Self, MeasureError> {
+        let frame = ctx.sql(sql).await.map_err(MeasureError::tables)?;
+        Self::start(frame, decode).await
+    }
+
+    /// Starts a query that takes parameters.
+    ///
+    /// # Errors
+    /// It is not valid over the session's tables.
+    pub(super) async fn with_parameters(
+        ctx: &SessionContext,
+        sql: &str,
+        parameters: &[(&str, ScalarValue)],
+        decode: Decode<T>,
+    ) -> Result<Self, MeasureError> {
+        let values = parameters.to_vec();
+        let frame = ctx.sql(sql).await;
+        let frame = frame.and_then(|frame| frame.with_param_values(values));
+        Self::start(frame.map_err(MeasureError::tables)?, decode).await
+    }
+
+    async fn start(frame: DataFrame, decode: Decode<T>) -> Result<Self, MeasureError> {
+        let stream = frame.execute_stream().await;
+        Ok(Self {
+            stream: stream.map_err(MeasureError::tables)?,
+            decode,
+            ready: VecDeque::new(),
+        })
+    }
+
+    /// The next row, which stays the next.
+    ///
+    /// # Errors
+    /// The query fails.
+    pub(super) async fn peek(&mut self) -> Result<Option<&T>, MeasureError> {
+        while self.ready.is_empty() {
+            let Some(batch) = self.stream.next().await else {
+                return Ok(None);
+            };
+            let batch = batch.map_err(MeasureError::tables)?;
+            self.ready = (self.decode)(&batch)?.into();
+        }
+        Ok(self.ready.front())
+    }
+
+    /// The next row, if it is one that is looked for.
+    ///
+    /// # Errors
+    /// The query fails.
+    pub(super) async fn next_if(
+        &mut self,
+        is_it: impl FnOnce(&T) -> bool,
+    ) -> Result<Option<T>, MeasureError> {
+        match self.peek().await? {
+            Some(row) if is_it(row) => Ok(self.ready.pop_front()),
+            _ => Ok(None),
+        }
+    }
+
+    /// All rows that are left.
+    ///
+    /// # Errors
+    /// The query fails.
+    pub(super) async fn collect(mut self) -> Result<Vec<T>, MeasureError> {
+        let mut rows = Vec::new();
+        while let Some(row) = self.next_if(|_| true).await? {
+            rows.push(row);
+        }
+        Ok(rows)
+    }
+}
+
+fn column(
+    batch: &RecordBatch,
+    name: &str,
+    data_type: &DataType,
+    expected: &'static str,
+) -> Result<ArrayRef, MeasureError> {
+    let column = batch.column_by_name(name);
+    let column = column.and_then(|column| cast(column, data_type).ok());
+    column.ok_or_else(|| MeasureError::Column {
+        column: name.to_owned(),
+        expected,
+    })
+}
+
+/// A column of integers.
+pub(super) fn integers(batch: &RecordBatch, name: &str) -> Result<Vec<Option<i64>>, MeasureError> {
+    let column = column(batch, name, &DataType::Int64, "BIGINT")?;
+    Ok(column.as_primitive::<Int64Type>().iter().collect())
+}
+
+/// A column of integers, zero where one is null.
+pub(super) fn counts(batch: &RecordBatch, name: &str) -> Result<Vec<i64>, MeasureError> {
+    let integers = integers(batch, name)?;
+    Ok(integers.into_iter().map(Option::unwrap_or_default).collect())
+}
+
+/// A column of floats.
+pub(super) fn floats(batch: &RecordBatch, name: &str) -> Result<Vec<Option<f64>>, MeasureError> {
+    let column = column(batch, name, &DataType::Float64, "DOUBLE")?;
+    Ok(column.as_primitive::<Float64Type>().iter().collect())
+}
+
+/// A column of text, empty where one is null.
+pub(super) fn texts(batch: &RecordBatch, name: &str) -> Result<Vec<String>, MeasureError> {
+    let column = column(batch, name, &DataType::Utf8View, "VARCHAR")?;
+    let texts = column.as_string_view().iter();
+    Ok(texts.map(|text| text.unwrap_or_default().to_owned()).collect())
+}

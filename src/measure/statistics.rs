@@ -1,0 +1,199 @@
+//! The statistics tables as they are written to JSON: [`Statistic`] is a row, [`Layout`] the order of
+//! the metrics and whether extremes are integers.
+
+use std::collections::{BTreeMap, HashMap};
+
+use arrow::array::RecordBatch;
+use datafusion::prelude::SessionContext;
+
+use super::error::MeasureError;
+use super::json_object::JsonObject;
+use super::rows::{Rows, counts, floats, integers, texts};
+
+/// A metric of an agent, or of a task.
+#[derive(Debug)]
+pub(super) struct Statistic {
+    pub(super) agent_name: String,
+    /// Zero where it is the agent's.
+    pub(super) task_index: i64,
+    metric: String,
+    mean: Option<f64>,
+    max: Option<f64>,
+    min: Option<f64>,
+    median: Option<f64>,
+    std: Option<f64>,
+    integer_max: Option<i64>,
+    integer_min: Option<i64>,
+}
+
+/// What holds for all objects of one data set.
+#[derive(Debug, Default)]
+pub(super) struct Layout {
+    positions: HashMap<String, i64>,
+    /// Every rollout has every metric, and all of them are integers.
+    integers: bool,
+}
+
+/// The statistics per agent, which are few.
+#[derive(Debug)]
+pub(super) struct AgentStatistics {
+    agents: BTreeMap<String, Agent>,
+}
+
+/// One agent's statistics.
+#[derive(Debug, Default)]
+pub(super) struct Agent {
+    pub(super) statistics: Vec<Statistic>,
+    /// With the agent's rollouts as the data set.
+    pub(super) layout: Layout,
+    run_positions: HashMap<String, i64>,
+}
+
+struct Placed {
+    statistic: Statistic,
+    position: i64,
+    run_position: i64,
+}
+
+fn statistics(batch: &RecordBatch, is_task: bool) -> Result<Vec<Statistic>, MeasureError> {
+    let rows = batch.num_rows();
+    let task_index = match is_task {
+        true => counts(batch, "task_index")?,
+        false => vec![0; rows],
+    };
+    let mut agent_name = texts(batch, "agent_name")?.into_iter();
+    let mut metric = texts(batch, "metric")?.into_iter();
+    let mut mean = floats(batch, "mean")?.into_iter();
+    let mut max = floats(batch, "max")?.into_iter();
+    let mut min = floats(batch, "min")?.into_iter();
+    let mut median = floats(batch, "median")?.into_iter();
+    let mut std = floats(batch, "std")?.into_iter();
+    let mut integer_max = integers(batch, "integer_max")?.into_iter();
+    let mut integer_min = integers(batch, "integer_min")?.into_iter();
+    let statistics = task_index.into_iter().map(|task_index| Statistic {
+        agent_name: agent_name.next().unwrap_or_default(),
+        task_index,
+        metric: metric.next().unwrap_or_default(),
+        mean: mean.next().flatten(),
+        max: max.next().flatten(),
+        min: min.next().flatten(),
+        median: median.next().flatten(),
+        std: std.next().flatten(),
+        integer_max: integer_max.next().flatten(),
+        integer_min: integer_min.next().flatten(),
+    });
+    Ok(statistics.collect())
+}
+
+/// The rows of `task_statistics`.
+pub(super) fn of_tasks(batch: &RecordBatch) -> Result<Vec<Statistic>, MeasureError> {
+    statistics(batch, true)
+}
+
+fn of_agents(batch: &RecordBatch) -> Result<Vec<Placed>, MeasureError> {
+    let positions = counts(batch, "position")?;
+    let run_positions = counts(batch, "run_position")?;
+    let statistics = statistics(batch, false)?;
+    let placed = statistics.into_iter().zip(positions).zip(run_positions);
+    Ok(placed
+        .map(|((statistic, position), run_position)| Placed {
+            statistic,
+            position,
+            run_position,
+        })
+        .collect())
+}
+
+impl AgentStatistics {
+    /// Reads the table `agent_statistics`; agents whose rollouts have no metric are there, too.
+    ///
+    /// # Errors
+    /// The tables cannot be read.
+    pub(super) async fn read(ctx: &SessionContext) -> Result<Self, MeasureError> {
+        let names = include_str!("../../queries/artifacts/agents.sql");
+        let names = Rows::of(ctx, names, |batch| texts(batch, "agent_name")).await?;
+        let names = names.collect().await?;
+        let mut agents: BTreeMap<String, Agent> = names
+            .into_iter()
+            .map(|name| (name, Agent::default()))
+            .collect();
+        let rows = include_str!("../../queries/artifacts/agent_rows.sql");
+        for row in Rows::of(ctx, rows, of_agents).await?.collect().await? {
+            let agent = agents.entry(row.statistic.agent_name.clone()).or_default();
+            let metric = &row.statistic.metric;
+            agent.layout.positions.insert(metric.clone(), row.position);
+            agent.run_positions.insert(metric.clone(), row.run_position);
+            agent.statistics.push(row.statistic);
+        }
+        for agent in agents.values_mut() {
+            let mut all = agent.statistics.iter();
+            agent.layout.integers = all.all(|statistic| statistic.integer_max.is_some());
+        }
+        Ok(Self { agents })
+    }
+
+    /// Of one agent, if it has rollouts.
+    pub(super) fn get(&self, name: &str) -> Option<&Agent> {
+        self.agents.get(name)
+    }
+
+    /// By code points of the name.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&str, &Agent)> {
+        self.agents.iter().map(|(name, agent)| (name.as_str(), agent))
+    }
+
+    /// With the rollouts of all agents as one data set.
+    pub(super) fn run_layout(&self) -> Layout {
+        let mut positions = HashMap::new();
+        for agent in self.agents.values() {
+            positions.extend(agent.run_positions.clone());
+        }
+        let mut agents = self.agents.values();
+        let integers = agents.all(|agent| {
+            agent.layout.integers && agent.statistics.len() == positions.len()
+        });
+        Layout {
+            positions,
+            integers,
+        }
+    }
+}
+
+impl Layout {
+    /// Adds the statistics of one agent or task, statistic by statistic.
+    pub(super) fn write(&self, statistics: &[Statistic], object: &mut JsonObject) {
+        self.write_kinds(&KINDS, statistics, object);
+    }
+
+    /// Adds the means alone: what stands for an agent at a glance.
+    pub(super) fn write_means(&self, statistics: &[Statistic], object: &mut JsonObject) {
+        self.write_kinds(&[MEAN], statistics, object);
+    }
+
+    fn write_kinds(&self, kinds: &[Kind], statistics: &[Statistic], object: &mut JsonObject) {
+        let mut ordered: Vec<&Statistic> = statistics.iter().collect();
+        ordered.sort_by_key(|statistic| self.positions.get(&statistic.metric));
+        for (kind, value) in kinds {
+            for statistic in &ordered {
+                let name = format!("{kind}/{}", statistic.metric);
+                match value(statistic) {
+                    (_, Some(integer)) if self.integers => object.integer(&name, integer),
+                    (Some(float), _) => object.float(&name, float),
+                    (None, _) => {}
+                }
+            }
+        }
+    }
+}
+
+/// Name of a statistic, its value, and the same as an integer where it can be one.
+type Kind = (&'static str, fn(&Statistic) -> (Option<f64>, Option<i64>));
+
+const MEAN: Kind = ("mean", |of| (of.mean, None));
+const KINDS: [Kind; 5] = [
+    MEAN,
+    ("max", |of| (of.max, of.integer_max)),
+    ("min", |of| (of.min, of.integer_min)),
+    ("median", |of| (of.median, None)),
+    ("std", |of| (of.std, None)),
+];

@@ -1,0 +1,54 @@
+//! How the caller names its tasks: [`TaskLabels`].
+
+use crate::json::{python_string, quote};
+
+/// Spelling of a task's index in what is written. Tasks are counted by integers throughout; files of
+/// others may name them by strings, which then stand for their rank.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub enum TaskLabels {
+    /// The index itself.
+    #[default]
+    Indices,
+    /// A string for each index from 0.
+    Names(Vec<String>),
+}
+
+impl TaskLabels {
+    /// As JSON.
+    pub fn json(&self, task_index: i64) -> String {
+        match self.name(task_index) {
+            Some(name) => quote(name),
+            None => task_index.to_string(),
+        }
+    }
+
+    /// As it is, within other text.
+    pub fn text(&self, task_index: i64) -> String {
+        match self.name(task_index) {
+            Some(name) => name.to_owned(),
+            None => task_index.to_string(),
+        }
+    }
+
+    /// A rollout's key as Python shows it.
+    pub fn key(&self, task_index: i64, rollout_index: i64) -> String {
+        match self.name(task_index) {
+            Some(name) => format!("({}, {rollout_index})", python_string(name)),
+            None => format!("({task_index}, {rollout_index})"),
+        }
+    }
+
+    fn name(&self, task_index: i64) -> Option<&str> {
+        let Self::Names(names) = self else {
+            return None;
+        };
+        let index = usize::try_from(task_index).ok()?;
+        names.get(index).map(String::as_str)
+    }
+}
+
+impl From<Option<Vec<String>>> for TaskLabels {
+    fn from(names: Option<Vec<String>>) -> Self {
+        names.map_or(Self::Indices, Self::Names)
+    }
+}

@@ -1,0 +1,455 @@
+//! What became of an attempt, as rows of Arrow: [`Outcome`] is one row, [`OutcomeBatchBuilder`]
+//! makes batches of them, [`attempts_of`] and [`rollouts_of`] split a batch into the two tables
+//! that it lands in.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use arrow::array::{
+    ArrayRef, ArrowPrimitiveType, AsArray, BooleanArray, BooleanBuilder, Float64Builder,
+    Int32Builder, Int64Builder, MapBuilder, MapFieldNames, PrimitiveBuilder, RecordBatch,
+    StringBuilder, StringViewBuilder, TimestampMicrosecondBuilder,
+};
+use arrow::buffer::Buffer;
+use arrow::compute::filter_record_batch;
+use arrow::datatypes::{Float64Type, Int64Type, SchemaRef};
+use arrow::error::ArrowError;
+use bytes::Bytes;
+
+use crate::answer::AnswerFields;
+use crate::schema;
+
+/// The outcome of an attempt that gave a rollout.
+pub const OK: &str = "ok";
+
+/// An attempt at a rollout, finished.
+#[derive(Debug)]
+pub struct Outcome {
+    /// Index of the task.
+    pub task_index: i64,
+    /// Index of the rollout within the task.
+    pub rollout_index: i64,
+    /// Number of the attempt, from 0.
+    pub attempt: u32,
+    /// The agent that was asked.
+    pub agent_name: Arc<str>,
+    /// Status code, where HTTP gave one.
+    pub http_status: Option<u16>,
+    /// When the request was sent.
+    pub dispatched_at: SystemTime,
+    /// How long the rollout waited for its turn.
+    pub permit_wait: Duration,
+    /// From the request to the last byte of the answer.
+    pub server: Duration,
+    /// What the collector itself spent on the answer.
+    pub client: Duration,
+    /// The answer, or why there is none.
+    pub verdict: Verdict,
+}
+
+/// How an attempt ended.
+#[derive(Debug)]
+pub enum Verdict {
+    /// An answer with a reward.
+    Ok(Answered),
+    /// No rollout came of it.
+    Failed {
+        /// Name of the failure's class.
+        class: &'static str,
+        /// What went wrong, in words.
+        error: String,
+        /// The rollout must not be tried again.
+        terminal: bool,
+    },
+}
+
+/// An answer as it is kept.
+#[derive(Debug)]
+pub struct Answered {
+    /// The whole body. Valid UTF-8, or the row is refused.
+    pub result: Bytes,
+    /// The numbers that were found in it.
+    pub fields: AnswerFields,
+}
+
+/// Answers of this many bytes and more become a buffer of their batch as they are; smaller ones
+/// are copied together, since a buffer of its own costs more than such a copy.
+const ADOPTED_BYTES: usize = 32 * 1024;
+
+/// Builds batches of [`schema::outcomes`].
+#[derive(Debug)]
+pub struct OutcomeBatchBuilder {
+    task_index: Int64Builder,
+    rollout_index: Int64Builder,
+    attempt: Int64Builder,
+    agent_name: StringViewBuilder,
+    outcome: StringViewBuilder,
+    http_status: Int32Builder,
+    error: StringViewBuilder,
+    terminal: BooleanBuilder,
+    dispatched_at: TimestampMicrosecondBuilder,
+    finished_at: TimestampMicrosecondBuilder,
+    permit_wait_ms: Float64Builder,
+    server_ms: Float64Builder,
+    client_ms: Float64Builder,
+    reward: Float64Builder,
+    input_tokens: Int64Builder,
+    output_tokens: Int64Builder,
+    total_tokens: Int64Builder,
+    metrics: MapBuilder<StringBuilder, PrimitiveBuilder<Float64Type>>,
+    integer_metrics: MapBuilder<StringBuilder, PrimitiveBuilder<Int64Type>>,
+    result: StringViewBuilder,
+    rows: usize,
+    bytes: usize,
+}
+
+fn map_builder<T: ArrowPrimitiveType>() -> MapBuilder<StringBuilder, PrimitiveBuilder<T>> {
+    let names = MapFieldNames {
+        entry: "key_value".into(),
+        key: "key".into(),
+        value: "value".into(),
+    };
+    MapBuilder::new(
+        Some(names),
+        StringBuilder::new(),
+        PrimitiveBuilder::<T>::new(),
+    )
+}
+
+fn milliseconds(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1e3
+}
+
+fn microseconds(time: SystemTime) -> i64 {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
+}
+
+impl Default for OutcomeBatchBuilder {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl OutcomeBatchBuilder {
+    /// An empty batch.
+    pub fn new() -> Self {
+        let utc = || TimestampMicrosecondBuilder::new().with_data_type(schema::timestamp());
+        Self {
+            task_index: Int64Builder::new(),
+            rollout_index: Int64Builder::new(),
+            attempt: Int64Builder::new(),
+            agent_name: StringViewBuilder::new(),
+            outcome: StringViewBuilder::new(),
+            http_status: Int32Builder::new(),
+            error: StringViewBuilder::new(),
+            terminal: BooleanBuilder::new(),
+            dispatched_at: utc(),
+            finished_at: utc(),
+            permit_wait_ms: Float64Builder::new(),
+            server_ms: Float64Builder::new(),
+            client_ms: Float64Builder::new(),
+            reward: Float64Builder::new(),
+            input_tokens: Int64Builder::new(),
+            output_tokens: Int64Builder::new(),
+            total_tokens: Int64Builder::new(),
+            metrics: map_builder::<Float64Type>(),
+            integer_metrics: map_builder::<Int64Type>(),
+            result: StringViewBuilder::new(),
+            rows: 0,
+            bytes: 0,
+        }
+    }
+
+    /// Rows so far.
+    pub fn len(&self) -> usize {
+        self.rows
+    }
+
+    /// No rows yet.
+    pub fn is_empty(&self) -> bool {
+        self.rows == 0
+    }
+
+    /// Bytes of the answers so far.
+    pub fn num_bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Adds a row.
+    ///
+    /// # Errors
+    /// The answer's body is not UTF-8; the row is then not added in part, so the batch is lost.
+    pub fn append(&mut self, outcome: Outcome) -> Result<(), ArrowError> {
+        let Outcome {
+            task_index,
+            rollout_index,
+            attempt,
+            agent_name,
+            http_status,
+            dispatched_at,
+            permit_wait,
+            server,
+            client,
+            verdict,
+        } = outcome;
+        self.rows += 1;
+        self.task_index.append_value(task_index);
+        self.rollout_index.append_value(rollout_index);
+        self.attempt.append_value(attempt.into());
+        self.agent_name.append_value(agent_name);
+        self.http_status.append_option(http_status.map(i32::from));
+        self.dispatched_at.append_value(microseconds(dispatched_at));
+        self.finished_at
+            .append_value(microseconds(dispatched_at + server));
+        self.permit_wait_ms.append_value(milliseconds(permit_wait));
+        self.server_ms.append_value(milliseconds(server));
+        self.client_ms.append_value(milliseconds(client));
+        match verdict {
+            Verdict::Ok(answered) => {
+                self.outcome.append_value(OK);
+                self.error.append_null();
+                self.terminal.append_value(false);
+                self.append_answer(answered)
+            }
+            Verdict::Failed {
+                class,
+                error,
+                terminal,
+            } => {
+                self.outcome.append_value(class);
+                self.error.append_value(error);
+                self.terminal.append_value(terminal);
+                self.append_no_answer()
+            }
+        }
+    }
+
+    fn append_answer(&mut self, Answered { result, fields }: Answered) -> Result<(), ArrowError> {
+        self.reward.append_option(fields.reward);
+        self.input_tokens.append_option(fields.input_tokens);
+        self.output_tokens.append_option(fields.output_tokens);
+        self.total_tokens.append_option(fields.total_tokens);
+        let integers = fields
+            .metrics
+            .iter()
+            .all(|(_, number)| number.as_i64().is_some());
+        for (name, number) in &fields.metrics {
+            self.metrics.keys().append_value(name);
+            self.metrics.values().append_value(number.as_f64());
+            if let Some(value) = number.as_i64().filter(|_| integers) {
+                self.integer_metrics.keys().append_value(name);
+                self.integer_metrics.values().append_value(value);
+            }
+        }
+        self.metrics.append(true)?;
+        self.integer_metrics.append(integers)?;
+        self.bytes += result.len();
+        self.append_result(result)
+    }
+
+    fn append_result(&mut self, result: Bytes) -> Result<(), ArrowError> {
+        match u32::try_from(result.len()) {
+            Ok(len) if result.len() >= ADOPTED_BYTES => {
+                let block = self.result.append_block(Buffer::from(result));
+                self.result.try_append_view(block, 0, len)
+            }
+            _ => {
+                let text = std::str::from_utf8(&result)
+                    .map_err(|e| ArrowError::InvalidArgumentError(e.to_string()))?;
+                self.result.try_append_value(text)
+            }
+        }
+    }
+
+    fn append_no_answer(&mut self) -> Result<(), ArrowError> {
+        self.reward.append_null();
+        self.input_tokens.append_null();
+        self.output_tokens.append_null();
+        self.total_tokens.append_null();
+        self.metrics.append(false)?;
+        self.integer_metrics.append(false)?;
+        self.result.append_null();
+        Ok(())
+    }
+
+    /// The rows so far as a batch; the builder is empty afterwards.
+    ///
+    /// # Errors
+    /// The columns do not fit the schema, which would be a defect.
+    pub fn finish(&mut self) -> Result<RecordBatch, ArrowError> {
+        self.rows = 0;
+        self.bytes = 0;
+        let columns: Vec<ArrayRef> = vec![
+            Arc::new(self.task_index.finish()),
+            Arc::new(self.rollout_index.finish()),
+            Arc::new(self.attempt.finish()),
+            Arc::new(self.agent_name.finish()),
+            Arc::new(self.outcome.finish()),
+            Arc::new(self.http_status.finish()),
+            Arc::new(self.error.finish()),
+            Arc::new(self.terminal.finish()),
+            Arc::new(self.dispatched_at.finish()),
+            Arc::new(self.finished_at.finish()),
+            Arc::new(self.permit_wait_ms.finish()),
+            Arc::new(self.server_ms.finish()),
+            Arc::new(self.client_ms.finish()),
+            Arc::new(self.reward.finish()),
+            Arc::new(self.input_tokens.finish()),
+            Arc::new(self.output_tokens.finish()),
+            Arc::new(self.total_tokens.finish()),
+            Arc::new(self.metrics.finish()),
+            Arc::new(self.integer_metrics.finish()),
+            Arc::new(self.result.finish()),
+        ];
+        RecordBatch::try_new(schema::outcomes(), columns)
+    }
+}
+
+/// The rows of `attempts` that a batch of outcomes stands for: all of them.
+///
+/// # Errors
+/// The batch is not one of [`schema::outcomes`].
+pub fn attempts_of(outcomes: &RecordBatch) -> Result<RecordBatch, ArrowError> {
+    let indices: Vec<usize> = (0..schema::attempts().fields().len()).collect();
+    outcomes.project(&indices)
+}
+
+/// The rows of `rollouts` that a batch of outcomes stands for: those that are `ok`.
+///
+/// # Errors
+/// The batch is not one of [`schema::outcomes`].
+pub fn rollouts_of(outcomes: &RecordBatch) -> Result<RecordBatch, ArrowError> {
+    let ok: BooleanArray = column(outcomes, schema::OUTCOME)?
+        .as_string_view()
+        .iter()
+        .map(|outcome| Some(outcome == Some(OK)))
+        .collect();
+    let all = ok.true_count() == ok.len();
+    let ok = if all {
+        outcomes.clone()
+    } else {
+        filter_record_batch(outcomes, &ok)?
+    };
+    let of = |name: &str| column(&ok, name).cloned();
+    let started = of(schema::DISPATCHED_AT)?;
+    let latency = of(schema::SERVER_MS)?;
+    project(
+        schema::rollouts(),
+        vec![
+            of(schema::TASK_INDEX)?,
+            of(schema::ROLLOUT_INDEX)?,
+            of(schema::AGENT_NAME)?,
+            of(schema::ATTEMPT)?,
+            of(schema::REWARD)?,
+            of(schema::INPUT_TOKENS)?,
+            of(schema::OUTPUT_TOKENS)?,
+            of(schema::TOTAL_TOKENS)?,
+            started,
+            latency,
+            of(schema::METRICS)?,
+            of(schema::INTEGER_METRICS)?,
+            of(schema::RESULT)?,
+        ],
+    )
+}
+
+fn project(schema: SchemaRef, columns: Vec<ArrayRef>) -> Result<RecordBatch, ArrowError> {
+    RecordBatch::try_new(schema, columns)
+}
+
+fn column<'a>(batch: &'a RecordBatch, name: &str) -> Result<&'a ArrayRef, ArrowError> {
+    batch
+        .column_by_name(name)
+        .ok_or_else(|| ArrowError::SchemaError(format!("no column '{name}'")))
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::Array;
+    use arrow::datatypes::Int32Type;
+
+    use super::*;
+
+    fn outcome(rollout_index: i64, verdict: Verdict) -> Outcome {
+        Outcome {
+            task_index: 7,
+            rollout_index,
+            attempt: 0,
+            agent_name: "a".into(),
+            http_status: Some(200),
+            dispatched_at: UNIX_EPOCH + Duration::from_secs(10),
+            permit_wait: Duration::ZERO,
+            server: Duration::from_millis(250),
+            client: Duration::from_millis(1),
+            verdict,
+        }
+    }
+
+    fn ok(text: &str) -> Verdict {
+        let fields = AnswerFields::parse(text).unwrap();
+        Verdict::Ok(Answered {
+            result: Bytes::copy_from_slice(text.as_bytes()),
+            fields,
+        })
+    }
+
+    fn failed() -> Verdict {
+        Verdict::Failed {
+            class: "infra",
+            error: "HTTP 500".into(),
+            terminal: false,
+        }
+    }
+
+    #[test]
+    fn every_outcome_is_an_attempt_and_only_answers_are_rollouts() {
+        let big = format!(
+            r#"{{"reward": 0.5, "text": "{}"}}"#,
+            "é".repeat(ADOPTED_BYTES)
+        );
+        let mut builder = OutcomeBatchBuilder::new();
+        builder
+            .append(outcome(0, ok(r#"{"reward": 1, "turns": 2}"#)))
+            .unwrap();
+        builder.append(outcome(1, failed())).unwrap();
+        builder.append(outcome(2, ok(&big))).unwrap();
+        let batch = builder.finish().unwrap();
+        assert!(builder.is_empty());
+
+        let attempts = attempts_of(&batch).unwrap();
+        assert_eq!(attempts.schema(), schema::attempts());
+        assert_eq!(attempts.num_rows(), 3);
+
+        let rollouts = rollouts_of(&batch).unwrap();
+        assert_eq!(rollouts.num_rows(), 2);
+        let result = rollouts
+            .column_by_name(schema::RESULT)
+            .unwrap()
+            .as_string_view();
+        assert_eq!(result.value(1), big);
+        let integers = rollouts.column_by_name(schema::INTEGER_METRICS).unwrap();
+        assert!(integers.is_valid(0) && integers.is_null(1));
+        let status = attempts
+            .column_by_name(schema::HTTP_STATUS)
+            .unwrap()
+            .as_primitive::<Int32Type>();
+        assert_eq!(status.value(1), 200);
+    }
+
+    #[test]
+    fn a_body_that_is_not_utf8_is_refused() {
+        for len in [1, ADOPTED_BYTES] {
+            let result = Bytes::from(vec![0xff; len]);
+            let verdict = Verdict::Ok(Answered {
+                result,
+                fields: AnswerFields::default(),
+            });
+            assert!(
+                OutcomeBatchBuilder::new()
+                    .append(outcome(0, verdict))
+                    .is_err()
+            );
+        }
+    }
+}

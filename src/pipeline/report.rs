@@ -1,0 +1,62 @@
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::expand::AgentCounts;
+use crate::store::{RunCounts, RunState};
+use crate::tally::AgentTally;
+
+/// What a sweep would do.
+#[derive(Debug, Clone)]
+pub struct SweepPlan {
+    /// DataFusion's physical plan, from source to sink.
+    pub physical: String,
+    /// What is asked of each agent.
+    pub agents: Vec<AgentCounts>,
+    /// Address of each agent.
+    pub addresses: BTreeMap<String, String>,
+}
+
+impl SweepPlan {
+    /// Rollouts that would be sent.
+    pub fn num_owed(&self) -> u64 {
+        self.agents.iter().map(|agent| agent.num_rollouts.saturating_sub(agent.num_done)).sum()
+    }
+}
+
+/// What a sweep did.
+#[derive(Debug)]
+pub struct SweepReport {
+    /// How it ended.
+    pub state: RunState,
+    /// Rollouts of the whole run, by what became of them.
+    pub rollouts: RunCounts,
+    /// The same for all agents together, with the classes of failures.
+    pub total: AgentTally,
+    /// The statistics of every metric, per agent.
+    pub metrics: Vec<AgentMetric>,
+    /// What was written, as a person names it.
+    pub written: Vec<String>,
+    /// Wall time of the calls.
+    pub elapsed: Duration,
+}
+
+/// A row of the family `agent_statistics`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AgentMetric {
+    /// The agent.
+    pub agent_name: String,
+    /// The metric.
+    pub metric: String,
+    /// Rollouts that have it.
+    pub count: u64,
+    /// Mean.
+    pub mean: Option<f64>,
+    /// Standard deviation, with n - 1.
+    pub std: Option<f64>,
+    /// Smallest value.
+    pub min: Option<f64>,
+    /// Median.
+    pub median: Option<f64>,
+    /// Largest value.
+    pub max: Option<f64>,
+}

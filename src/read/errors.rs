@@ -1,0 +1,286 @@
+//! [`InputErrors`]: everything that is wrong with the input, by place.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Arc;
+
+use crate::json::python_list;
+
+/// Places that are kept of each kind; the others are counted.
+const KEPT: usize = 20;
+
+/// What is wrong with a line. Earlier kinds hide later ones: they are reported first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Kind {
+    /// The line is not JSON in UTF-8.
+    Malformed,
+    /// The row has an input of its own and a prompt is to be made.
+    PromptConflict,
+    /// The prompt's template does not go with the row.
+    Prompt,
+    /// The row lacks what every task has, or cannot carry what is to be added.
+    Task,
+    /// Nobody is named to send the task to.
+    NoAgent,
+    /// There is no number of repeats for the task's agent.
+    UnlistedAgent,
+}
+
+/// One line that cannot become a task.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    /// The row's number over all inputs, the first being 0.
+    pub row: u64,
+    /// The name of the input.
+    pub file: Arc<str>,
+    /// The line in it, the first being 1.
+    pub line: u64,
+    /// What is wrong; for [`Kind::UnlistedAgent`], the agent.
+    pub what: String,
+}
+
+/// All that is wrong with the input. There is at least one finding.
+#[derive(Debug, Clone, Default, PartialEq, Eq, thiserror::Error)]
+pub struct InputErrors {
+    groups: BTreeMap<Kind, Group>,
+    unlisted_agents: BTreeSet<String>,
+    listed_agents: Vec<String>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Group {
+    kept: Vec<Finding>,
+    count: u64,
+}
+
+impl InputErrors {
+    /// Whether nothing was found.
+    pub(super) fn is_empty(&self) -> bool {
+        self.groups.is_empty()
+    }
+
+    pub(super) fn add(&mut self, kind: Kind, finding: Finding) {
+        if kind == Kind::UnlistedAgent && self.unlisted_agents.len() < KEPT {
+            self.unlisted_agents.insert(finding.what.clone());
+        }
+        let group = self.groups.entry(kind).or_default();
+        group.count += 1;
+        if group.kept.len() < KEPT {
+            group.kept.push(finding);
+        }
+    }
+
+    /// The agents that do have a number of repeats, for the message about those that have none.
+    pub(super) fn set_listed_agents(&mut self, agents: Vec<&str>) {
+        self.listed_agents = agents.into_iter().map(str::to_owned).collect();
+    }
+
+    /// The number of lines that cannot become tasks.
+    pub fn count(&self) -> u64 {
+        self.groups.values().map(|group| group.count).sum()
+    }
+
+    /// For each kind that was found, how often, and the first findings (at most 20).
+    pub fn findings(&self) -> impl Iterator<Item = (Kind, u64, &[Finding])> {
+        self.groups
+            .iter()
+            .map(|(kind, group)| (*kind, group.count, group.kept.as_slice()))
+    }
+
+    /// What went wrong, the most basic first, in the words that users of NeMo Gym know; places only where those
+    /// words have them.
+    pub fn messages(&self) -> Vec<String> {
+        let mut messages = Vec::new();
+        for (kind, group) in &self.groups {
+            match kind {
+                Kind::Malformed => messages.extend(group.kept.iter().map(Finding::malformed)),
+                Kind::Prompt => {
+                    messages.extend(group.kept.iter().map(|finding| finding.what.clone()))
+                }
+                Kind::Task => messages.extend(group.kept.iter().map(Finding::invalid)),
+                Kind::PromptConflict | Kind::NoAgent | Kind::UnlistedAgent => {
+                    messages.push(self.summary(*kind, group));
+                }
+            }
+        }
+        messages
+    }
+
+    /// The message that stands for all findings of a kind.
+    fn summary(&self, kind: Kind, group: &Group) -> String {
+        match kind {
+            Kind::PromptConflict => format!(
+                "Some rows have responses_create_params.input but prompt_config is also specified. These are \
+                 mutually exclusive. Use one or the other. Violating rows: {}",
+                group.rows()
+            ),
+            Kind::NoAgent => format!(
+                "No agent specified for rows {}. Either provide +agent_name config or include agent_ref in data.",
+                group.rows()
+            ),
+            _ => format!(
+                "num_repeats dict has no entry for agents {} and no '_default' fallback. Listed agents: {}",
+                python_list(&self.unlisted_agents),
+                python_list(&self.listed_agents)
+            ),
+        }
+    }
+}
+
+impl Group {
+    fn rows(&self) -> String {
+        let rows: Vec<String> = self
+            .kept
+            .iter()
+            .map(|finding| finding.row.to_string())
+            .collect();
+        match self.not_kept() {
+            0 => format!("[{}]", rows.join(", ")),
+            _ => format!("[{}, ...]", rows.join(", ")),
+        }
+    }
+
+    fn not_kept(&self) -> u64 {
+        self.count - self.kept.len() as u64
+    }
+}
+
+impl Finding {
+    fn malformed(&self) -> String {
+        format!(
+            "Malformed JSON in '{}' at line {}: {}",
+            self.file, self.line, self.what
+        )
+    }
+
+    fn invalid(&self) -> String {
+        format!(
+            "Invalid task in '{}' at line {}: {}",
+            self.file, self.line, self.what
+        )
+    }
+}
+
+/// What the user can do about a kind of finding.
+fn remedy(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Malformed => {
+            "Each line must be one JSON object in UTF-8; correct or remove these lines."
+        }
+        Kind::PromptConflict => "Leave out the prompt config, or remove the input of these rows.",
+        Kind::Prompt => {
+            "Name fields that every row has in the prompt config, or add them to these rows."
+        }
+        Kind::Task => "Correct or remove these lines.",
+        Kind::NoAgent => "Name one agent for them with --agent, or an agent_ref.name in each.",
+        Kind::UnlistedAgent => "Add these agents to --num-repeats, or a _default for all others.",
+    }
+}
+
+impl fmt::Display for InputErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (position, (kind, group)) in self.groups.iter().enumerate() {
+            if position > 0 {
+                writeln!(f)?;
+            }
+            let has_summary = matches!(
+                kind,
+                Kind::PromptConflict | Kind::NoAgent | Kind::UnlistedAgent
+            );
+            if has_summary {
+                writeln!(f, "{}", self.summary(*kind, group))?;
+            }
+            for finding in &group.kept {
+                match kind {
+                    Kind::Malformed => writeln!(f, "{}", finding.malformed())?,
+                    Kind::Task => writeln!(f, "{}", finding.invalid())?,
+                    Kind::Prompt => writeln!(
+                        f,
+                        "{}\n  at {}:{}",
+                        finding.what, finding.file, finding.line
+                    )?,
+                    Kind::UnlistedAgent => {
+                        writeln!(
+                            f,
+                            "  at {}:{} (agent {})",
+                            finding.file, finding.line, finding.what
+                        )?;
+                    }
+                    Kind::PromptConflict | Kind::NoAgent => {
+                        writeln!(f, "  at {}:{}", finding.file, finding.line)?
+                    }
+                }
+            }
+            if group.not_kept() > 0 {
+                writeln!(f, "  and {} more", group.not_kept())?;
+            }
+            write!(f, "{}", remedy(*kind))?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn finding(row: u64, what: &str) -> Finding {
+        Finding {
+            row,
+            file: Arc::from("/in/a.jsonl"),
+            line: row + 1,
+            what: what.to_owned(),
+        }
+    }
+
+    #[test]
+    fn the_most_basic_errors_come_first_with_their_places() {
+        let mut errors = InputErrors::default();
+        errors.add(Kind::UnlistedAgent, finding(5, "gamma"));
+        errors.add(Kind::UnlistedAgent, finding(6, "beta"));
+        errors.add(Kind::NoAgent, finding(0, ""));
+        errors.add(Kind::NoAgent, finding(2, ""));
+        errors.add(Kind::Malformed, finding(3, "expected ':' at column 5"));
+        errors.set_listed_agents(vec!["alpha"]);
+        let messages = errors.messages();
+        assert_eq!(
+            messages,
+            [
+                "Malformed JSON in '/in/a.jsonl' at line 4: expected ':' at column 5",
+                "No agent specified for rows [0, 2]. Either provide +agent_name config or include agent_ref in data.",
+                "num_repeats dict has no entry for agents ['beta', 'gamma'] and no '_default' fallback. \
+                 Listed agents: ['alpha']",
+            ]
+        );
+        let shown = errors.to_string();
+        assert!(
+            messages.iter().all(|message| shown.contains(message)),
+            "{shown}"
+        );
+        assert!(shown.contains("\n  at /in/a.jsonl:3\n"), "{shown}");
+        assert!(shown.contains("--agent"), "{shown}");
+        assert_eq!(errors.count(), 5);
+    }
+
+    #[test]
+    fn many_findings_are_counted_and_the_first_are_shown() {
+        let mut errors = InputErrors::default();
+        for row in 0..1000 {
+            errors.add(Kind::NoAgent, finding(row, ""));
+        }
+        let shown = errors.to_string();
+        assert!(
+            shown.contains("rows [0, 1, ") && shown.contains("19, ...]"),
+            "{shown}"
+        );
+        assert!(shown.contains("and 980 more"), "{shown}");
+        assert_eq!(
+            errors
+                .findings()
+                .map(|(_, count, kept)| (count, kept.len()))
+                .collect::<Vec<_>>(),
+            [(1000, 20)]
+        );
+    }
+}

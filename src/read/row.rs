@@ -1,0 +1,183 @@
+//! What is done to one row on its way to a task, but for what depends on the rows before it.
+
+use super::errors::Kind;
+use super::overrides::Overrides;
+use super::prompt::{Prompt, is_truthy};
+use crate::json::{Object, ObjectError, unquote};
+use crate::request::{AGENT_REF, RESPONSES_CREATE_PARAMS};
+
+/// Why a row cannot become a task.
+pub(super) type Refusal = (Kind, String);
+
+fn invalid(what: impl Into<String>) -> Refusal {
+    (Kind::Task, what.into())
+}
+
+/// Reads a line.
+pub(super) fn parse(line: &[u8]) -> Result<Object<'_>, Refusal> {
+    let text = std::str::from_utf8(line).map_err(|error| {
+        let at = error.valid_up_to() + 1;
+        (
+            Kind::Malformed,
+            format!("the line is not UTF-8 from byte {at} on; convert the file to UTF-8"),
+        )
+    })?;
+    Object::parse(text).map_err(|error| match error {
+        ObjectError::Syntax(error) => (Kind::Malformed, error.to_string()),
+        ObjectError::NotAnObject(_) => invalid(format!("{error}; a task is a JSON object")),
+    })
+}
+
+/// Makes the row's input out of the prompt's templates.
+pub(super) fn fill_prompt(row: &mut Object<'_>, prompt: &Prompt) -> Result<(), Refusal> {
+    let mut params = match row.get(RESPONSES_CREATE_PARAMS) {
+        Some(params) => parse_params(params)?,
+        None => Object::default(),
+    };
+    if params.get("input").is_some_and(is_truthy) {
+        return Err((Kind::PromptConflict, String::new()));
+    }
+    let messages = prompt
+        .messages(row)
+        .map_err(|error| (Kind::Prompt, error.to_string()))?;
+    params.set("input", messages);
+    let params = params.to_string();
+    row.set(RESPONSES_CREATE_PARAMS, params);
+    Ok(())
+}
+
+/// The name in the row's own `agent_ref`. An empty name is one; null is none.
+pub(super) fn agent_name(row: &Object<'_>) -> Result<String, Refusal> {
+    let missing = || (Kind::NoAgent, String::new());
+    let agent_ref = row
+        .get(AGENT_REF)
+        .filter(|text| is_truthy(text))
+        .ok_or_else(missing)?;
+    let agent_ref =
+        Object::parse(agent_ref).map_err(|error| invalid(format!("{AGENT_REF}: {error}")))?;
+    let name = agent_ref
+        .get("name")
+        .filter(|name| *name != "null")
+        .ok_or_else(missing)?;
+    match name.as_bytes().first() {
+        Some(b'[' | b'{') => Err(invalid(format!("{AGENT_REF}.name must be a string"))),
+        // A number is kept: whether there is such an agent is for the head server to say.
+        _ => Ok(unquote(name).map_or_else(|| name.to_owned(), |name| name.into_owned())),
+    }
+}
+
+/// Sets the overrides in the row's parameters, which every task must have.
+pub(super) fn apply_overrides(row: &mut Object<'_>, overrides: &Overrides) -> Result<(), Refusal> {
+    let params = row.get(RESPONSES_CREATE_PARAMS);
+    let params = params.ok_or_else(|| {
+        invalid(format!(
+            "{RESPONSES_CREATE_PARAMS} is missing; a task needs it"
+        ))
+    })?;
+    if overrides.is_empty() && params.starts_with('{') {
+        return Ok(());
+    }
+    let mut params = parse_params(params)?;
+    overrides.apply(&mut params);
+    let params = params.to_string();
+    row.set(RESPONSES_CREATE_PARAMS, params);
+    Ok(())
+}
+
+fn parse_params(params: &str) -> Result<Object<'_>, Refusal> {
+    Object::parse(params).map_err(|error| invalid(format!("{RESPONSES_CREATE_PARAMS}: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(row: &str) -> Result<String, Kind> {
+        agent_name(&Object::parse(row).unwrap()).map_err(|(kind, _)| kind)
+    }
+
+    #[test]
+    fn an_agent_is_named_or_missing() {
+        assert_eq!(
+            name(r#"{"agent_ref":{"type":"t","name":"a\u00e9"}}"#),
+            Ok("aé".to_owned())
+        );
+        assert_eq!(name(r#"{"agent_ref":{"name":""}}"#), Ok(String::new()));
+        for missing in [
+            "null",
+            "{}",
+            "\"\"",
+            "0",
+            "false",
+            "[]",
+            r#"{"name":null}"#,
+            r#"{"type":"a"}"#,
+        ] {
+            assert_eq!(
+                name(&format!("{{\"agent_ref\":{missing}}}")),
+                Err(Kind::NoAgent),
+                "{missing}"
+            );
+        }
+        assert_eq!(name("{}"), Err(Kind::NoAgent));
+        for wrong in ["\"a\"", "1", "[1]", r#"{"name":["a"]}"#] {
+            assert_eq!(
+                name(&format!("{{\"agent_ref\":{wrong}}}")),
+                Err(Kind::Task),
+                "{wrong}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_line_is_one_object_in_utf8() {
+        let kind = |line: &[u8]| parse(line).err().map(|(kind, _)| kind);
+        assert_eq!(kind(b"{}"), None);
+        assert_eq!(kind(b"[{}]"), Some(Kind::Task));
+        assert_eq!(kind(b""), Some(Kind::Malformed));
+        assert_eq!(kind(b"{\"a\":\"\xff\"}"), Some(Kind::Malformed));
+    }
+
+    #[test]
+    fn parameters_must_be_an_object() {
+        for row in [
+            "{}",
+            r#"{"responses_create_params":null}"#,
+            r#"{"responses_create_params":[]}"#,
+        ] {
+            let mut row = Object::parse(row).unwrap();
+            assert!(matches!(
+                apply_overrides(&mut row, &Overrides::default()),
+                Err((Kind::Task, _))
+            ));
+        }
+    }
+
+    #[test]
+    fn a_prompt_fills_an_empty_input_in_place() {
+        let prompt = Prompt::from_yaml("user: '{q}'").unwrap();
+        let filled = |row: &str| {
+            let mut row = Object::parse(row).unwrap();
+            fill_prompt(&mut row, &prompt)
+                .map(|()| row.to_string())
+                .map_err(|(kind, _)| kind)
+        };
+        assert_eq!(
+            filled(r#"{"responses_create_params":{"input":[],"t":1},"q":"x"}"#).unwrap(),
+            r#"{"responses_create_params":{"input":[{"role":"user","content":"x"}],"t":1},"q":"x"}"#
+        );
+        assert_eq!(
+            filled(r#"{"q":"x"}"#).unwrap(),
+            r#"{"q":"x","responses_create_params":{"input":[{"role":"user","content":"x"}]}}"#
+        );
+        assert_eq!(
+            filled(r#"{"responses_create_params":{"input":"y"},"q":"x"}"#),
+            Err(Kind::PromptConflict)
+        );
+        assert_eq!(
+            filled(r#"{"responses_create_params":null,"q":"x"}"#),
+            Err(Kind::Task)
+        );
+        assert_eq!(filled("{}"), Err(Kind::Prompt));
+    }
+}

@@ -1,0 +1,378 @@
+//! [`TaskReader`]: from inputs to [`TaskRow`]s, one line at a time.
+
+use std::collections::{BTreeMap, HashSet};
+use std::io::Read;
+use std::sync::Arc;
+
+use super::digest::{line_digest, task_digest};
+use super::errors::{Finding, InputErrors, Kind};
+use super::identity::Identity;
+use super::lines::{Line, Lines};
+use super::row::{self, Refusal};
+use super::task::{AgentRows, ReadError, ReadOptions, ReadSummary, TaskRow};
+use crate::json::{python_list, quote};
+use crate::request::{AGENT_REF, RequestTemplate, TASK_INDEX};
+
+/// Reads inputs one after another as if they were one.
+///
+/// ```
+/// use rollstream::config::Repeats;
+/// use rollstream::read::{ReadError, ReadOptions, TaskReader};
+///
+/// let mut tasks = TaskReader::new(ReadOptions {
+///     agent_name: Some("alpha".into()),
+///     repeats: Repeats::All(4),
+///     ..ReadOptions::default()
+/// });
+/// let lines = "{\"responses_create_params\":{}}\n{\"responses_create_params\":{}}\n";
+/// let mut rows = Vec::new();
+/// tasks.read("tasks.jsonl", lines.as_bytes(), |row| Ok::<(), ReadError>(rows.push(row)))?;
+/// assert_eq!((rows[1].task_index, rows[1].first_rollout_index), (0, 4));
+/// assert_eq!(tasks.finish()?.agents["alpha"].rollouts, 8);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct TaskReader {
+    options: ReadOptions,
+    /// The `agent_ref` for rows without one, as JSON text.
+    agent_ref: Option<(Arc<str>, String)>,
+    rows: u64,
+    identity: Identity,
+    agents: BTreeMap<Arc<str>, AgentRows>,
+    errors: InputErrors,
+}
+
+impl TaskReader {
+    /// A reader that has read nothing yet.
+    pub fn new(options: ReadOptions) -> Self {
+        let agent_name = options
+            .agent_name
+            .as_deref()
+            .filter(|name| !name.is_empty());
+        let agent_ref =
+            agent_name.map(|name| (Arc::from(name), format!("{{\"name\":{}}}", quote(name))));
+        Self {
+            options,
+            agent_ref,
+            rows: 0,
+            identity: Identity::default(),
+            agents: BTreeMap::new(),
+            errors: InputErrors::default(),
+        }
+    }
+
+    /// Whether the limit has been reached, so that further inputs need not be opened.
+    pub fn is_full(&self) -> bool {
+        match self.options.limit {
+            None | Some(0) => false,
+            Some(limit) => u64::try_from(limit).map_or(true, |limit| self.rows >= limit),
+        }
+    }
+
+    /// Reads one input to its end or the limit, and gives each task to `emit`. After the first line that cannot
+    /// become a task the rest is only checked.
+    ///
+    /// # Errors
+    /// If the input cannot be read to its end, or `emit` fails.
+    pub fn read<E: From<ReadError>>(
+        &mut self,
+        name: &str,
+        input: impl Read,
+        mut emit: impl FnMut(TaskRow) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let file: Arc<str> = Arc::from(name);
+        let mut lines = Lines::new(input);
+        while !self.is_full() {
+            let read = lines.number();
+            let line = match lines.next() {
+                Ok(Some(line)) => line,
+                Ok(None) => break,
+                Err(source) => {
+                    return Err(E::from(ReadError {
+                        file,
+                        line: read,
+                        source,
+                    }));
+                }
+            };
+            match self.task(&line, &file) {
+                Ok(task) if self.errors.is_empty() => emit(task)?,
+                Ok(_) => {}
+                Err((kind, what)) => {
+                    let finding = Finding {
+                        row: self.rows,
+                        file: file.clone(),
+                        line: line.number,
+                        what,
+                    };
+                    self.errors.add(kind, finding);
+                }
+            }
+            self.rows += 1;
+        }
+        Ok(())
+    }
+
+    /// What was read.
+    ///
+    /// # Errors
+    /// If any line could not become a task: all of them.
+    pub fn finish(mut self) -> Result<ReadSummary, InputErrors> {
+        let repeats = &self.options.repeats;
+        if !self.errors.is_empty() {
+            self.errors.set_listed_agents(repeats.listed());
+            return Err(self.errors);
+        }
+        let seen: HashSet<String> = self.agents.keys().map(|name| name.to_string()).collect();
+        let unused = repeats.unused(&seen);
+        let mut warnings = Vec::new();
+        if !unused.is_empty() {
+            warnings.push(format!(
+                "num_repeats dict contains agent names that never appeared in input rows (possible typo?): {}",
+                python_list(unused)
+            ));
+        }
+        Ok(ReadSummary {
+            rows: self.rows,
+            agents: self.agents,
+            warnings,
+        })
+    }
+
+    fn task(&mut self, line: &Line<'_>, file: &Arc<str>) -> Result<TaskRow, Refusal> {
+        let mut row = row::parse(line.text)?;
+        if let Some(prompt) = &self.options.prompt {
+            row::fill_prompt(&mut row, prompt)?;
+        }
+        let agent_name = match &self.agent_ref {
+            Some((name, agent_ref)) if !row.contains(AGENT_REF) => {
+                row.set(AGENT_REF, agent_ref.clone());
+                name.clone()
+            }
+            _ => self.known_name(row::agent_name(&row)?),
+        };
+        self.agents.entry(agent_name.clone()).or_default();
+        row::apply_overrides(&mut row, &self.options.overrides)?;
+        let task_index = match row.get(TASK_INDEX) {
+            Some(given) => self.identity.of_value(given).ok_or_else(|| {
+                let what =
+                    format!("{TASK_INDEX} must be a number or a string, not an array or object");
+                (Kind::Task, what)
+            })?,
+            None => {
+                let index = self.identity.of_line(line_digest(line));
+                row.set(TASK_INDEX, index.to_string());
+                index
+            }
+        };
+        let num_repeats = self.options.repeats.for_agent(&agent_name);
+        let num_repeats =
+            num_repeats.ok_or_else(|| (Kind::UnlistedAgent, agent_name.to_string()))?;
+        let request = row.to_string();
+        if self.options.seed.is_some() {
+            let template = RequestTemplate::new(&request, self.options.seed);
+            template.map_err(|error| (Kind::Task, error.to_string()))?;
+        }
+        if let Some(agent) = self.agents.get_mut(&agent_name) {
+            agent.rows += 1;
+            agent.rollouts += u64::from(num_repeats);
+        }
+        Ok(TaskRow {
+            task_index,
+            first_rollout_index: self.identity.take_rollouts(task_index, num_repeats),
+            num_repeats,
+            agent_name,
+            source_file: file.clone(),
+            source_line: line.number,
+            task_digest: task_digest(&row),
+            request,
+        })
+    }
+
+    /// The shared copy of a name that was seen before.
+    fn known_name(&self, name: String) -> Arc<str> {
+        let known = self.agents.get_key_value(name.as_str());
+        known.map_or_else(|| Arc::from(name), |(known, _)| known.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Repeats, SeedField};
+
+    fn for_agent(name: &str) -> ReadOptions {
+        ReadOptions {
+            agent_name: Some(name.to_owned()),
+            ..ReadOptions::default()
+        }
+    }
+
+    /// Reads inputs that are called `0`, `1` and so on.
+    fn read(
+        options: ReadOptions,
+        inputs: &[&str],
+    ) -> (Vec<TaskRow>, Result<ReadSummary, InputErrors>) {
+        let mut tasks = TaskReader::new(options);
+        let mut rows = Vec::new();
+        for (position, input) in inputs.iter().enumerate() {
+            let emit = |row| {
+                rows.push(row);
+                Ok::<(), ReadError>(())
+            };
+            tasks
+                .read(&position.to_string(), input.as_bytes(), emit)
+                .unwrap();
+        }
+        (rows, tasks.finish())
+    }
+
+    #[test]
+    fn the_same_line_is_the_same_task_in_any_input() {
+        let options = ReadOptions {
+            repeats: Repeats::All(2),
+            ..for_agent("a")
+        };
+        let (first, second) = (
+            r#"{"responses_create_params":{},"q":1}"#,
+            r#"{"responses_create_params":{},"q":2}"#,
+        );
+        let inputs = [
+            format!("{first}\n{second}\r\n"),
+            format!("{second}\n{first}"),
+        ];
+        let (rows, summary) = read(options, &[&inputs[0], &inputs[1]]);
+        let indices: Vec<_> = rows
+            .iter()
+            .map(|row| (row.task_index, row.first_rollout_index))
+            .collect();
+        // The last line has no end, which makes it another line, but not another task content.
+        assert_eq!(indices, [(0, 0), (1, 0), (1, 2), (2, 0)]);
+        assert_eq!(rows[0].task_digest, rows[3].task_digest);
+        assert_ne!(rows[0].task_digest, rows[1].task_digest);
+        assert_eq!((&*rows[2].source_file, rows[2].source_line), ("1", 1));
+        assert_eq!(
+            rows[1].request,
+            r#"{"responses_create_params":{},"q":2,"agent_ref":{"name":"a"},"_ng_task_index":1}"#
+        );
+        assert_eq!(
+            summary.unwrap().agents["a"],
+            AgentRows {
+                rows: 4,
+                rollouts: 8
+            }
+        );
+    }
+
+    #[test]
+    fn a_given_index_does_not_change_the_digest() {
+        let input = r#"{"responses_create_params":{},"_ng_task_index":"x"}
+            {"responses_create_params":{}, "_ng_task_index":7,"_ng_rollout_index":1}"#;
+        let (rows, _) = read(for_agent("a"), &[input]);
+        assert!(rows[0].task_index < 0 && rows[0].request.contains(r#""_ng_task_index":"x""#));
+        assert_eq!(rows[1].task_index, 7);
+        assert_eq!(rows[0].task_digest, rows[1].task_digest);
+    }
+
+    #[test]
+    fn all_bad_lines_of_all_inputs_are_found_and_later_good_ones_withheld() {
+        let good = r#"{"responses_create_params":{},"agent_ref":{"name":"a"}}"#;
+        let inputs = [
+            format!("{good}\n\n{{}}\n"),
+            format!("{good}\n{{\"a\":}}\n[1]"),
+        ];
+        let (rows, summary) = read(ReadOptions::default(), &[&inputs[0], &inputs[1]]);
+        assert_eq!(rows.len(), 1);
+        let errors = summary.unwrap_err();
+        let found: Vec<_> = errors
+            .findings()
+            .flat_map(|(kind, _, found)| {
+                found
+                    .iter()
+                    .map(move |it| (kind, it.row, it.file.to_string(), it.line))
+            })
+            .collect();
+        let expected = [
+            (Kind::Malformed, 1, "0", 2),
+            (Kind::Malformed, 4, "1", 2),
+            (Kind::Task, 5, "1", 3),
+            (Kind::NoAgent, 2, "0", 3),
+        ];
+        assert_eq!(
+            found,
+            expected.map(|(kind, row, file, line)| (kind, row, file.to_owned(), line))
+        );
+    }
+
+    #[test]
+    fn the_limit_counts_lines_of_all_inputs_and_later_ones_are_not_looked_at() {
+        let line = "{\"responses_create_params\":{}}\n";
+        let limited = |limit| {
+            let options = ReadOptions {
+                limit: Some(limit),
+                ..for_agent("a")
+            };
+            read(options, &[line, &format!("{line}{line}"), "{bad"])
+        };
+        assert_eq!(limited(2).0.len(), 2);
+        assert_eq!(limited(3).1.unwrap().rows, 3);
+        assert_eq!(limited(-1).1.unwrap().rows, 0);
+        assert!(limited(0).1.is_err());
+    }
+
+    #[test]
+    fn a_seed_that_cannot_be_carried_is_found_while_reading() {
+        let options = ReadOptions {
+            seed: Some(SeedField::MetadataExtraBody),
+            ..for_agent("a")
+        };
+        let (_, summary) = read(
+            options,
+            &[r#"{"responses_create_params":{"metadata":null}}"#],
+        );
+        assert!(summary.unwrap_err().messages()[0].contains("metadata must be an object"));
+    }
+
+    #[test]
+    fn agents_without_a_number_are_errors_and_numbers_without_an_agent_warnings() {
+        let input = r#"{"responses_create_params":{}}"#;
+        let per_agent = |name: &str| ReadOptions {
+            repeats: Repeats::PerAgent(vec![(name.to_owned(), 1), ("a".to_owned(), 1)]),
+            ..for_agent("a")
+        };
+        let (rows, summary) = read(per_agent("typo"), &[input]);
+        assert_eq!(rows.len(), 1);
+        assert!(summary.unwrap().warnings[0].ends_with("(possible typo?): ['typo']"));
+
+        let options = ReadOptions {
+            agent_name: Some("b".to_owned()),
+            ..per_agent("c")
+        };
+        let messages = read(options, &[input]).1.unwrap_err().messages();
+        assert!(
+            messages[0].ends_with("['b'] and no '_default' fallback. Listed agents: ['a', 'c']")
+        );
+    }
+
+    #[test]
+    fn an_input_that_breaks_off_says_where() {
+        let mut tasks = TaskReader::new(for_agent("a"));
+        let broken = "{\"responses_create_params\":{}}\n"
+            .as_bytes()
+            .chain(Broken);
+        let error = tasks
+            .read("in.jsonl.gz", broken, |_| Ok::<(), ReadError>(()))
+            .unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "'in.jsonl.gz' cannot be read on after line 1: bad block"
+        );
+    }
+
+    struct Broken;
+
+    impl Read for Broken {
+        fn read(&mut self, _: &mut [u8]) -> std::io::Result<usize> {
+            Err(std::io::Error::other("bad block"))
+        }
+    }
+}

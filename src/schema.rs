@@ -1,0 +1,212 @@
+//! The Arrow schemas of a run, and the names of their columns.
+//!
+//! Every schema is fixed: none depends on what an agent answers. What an answer measures is in
+//! [`METRICS`], a map, and the answer itself is in [`RESULT`], as text.
+
+use std::sync::{Arc, LazyLock};
+
+use arrow::datatypes::{DataType, Field, FieldRef, Fields, Schema, SchemaRef, TimeUnit};
+
+/// Version of the layout of a run; stands in `run.json`, and a reader refuses a newer one.
+pub const SCHEMA_VERSION: u32 = 1;
+
+/// Tables of a run, each a directory of Parquet parts.
+pub const TASKS: &str = "tasks";
+/// One row per completed rollout.
+pub const ROLLOUTS: &str = "rollouts";
+/// One row per dispatch, whatever became of it.
+pub const ATTEMPTS: &str = "attempts";
+
+/// Index of the task within the sweep.
+pub const TASK_INDEX: &str = "task_index";
+/// Index of the rollout within its task.
+pub const ROLLOUT_INDEX: &str = "rollout_index";
+/// Name of the agent that the task is sent to.
+pub const AGENT_NAME: &str = "agent_name";
+/// First rollout index that an input line stands for.
+pub const FIRST_ROLLOUT_INDEX: &str = "first_rollout_index";
+/// Number of rollouts that an input line stands for.
+pub const NUM_REPEATS: &str = "num_repeats";
+/// Input file of a task, as given.
+pub const SOURCE_FILE: &str = "source_file";
+/// Line of a task in its input file, from 1.
+pub const SOURCE_LINE: &str = "source_line";
+/// Digest of the task's content, the same wherever the task stands.
+pub const TASK_DIGEST: &str = "task_digest";
+/// JSON text that is sent, but for what differs between the rollouts of a task.
+pub const REQUEST: &str = "request";
+/// Number of the attempt at a rollout, from 0.
+pub const ATTEMPT: &str = "attempt";
+/// What became of an attempt: `ok`, or the class of its failure.
+pub const OUTCOME: &str = "outcome";
+/// Status code of the HTTP answer, where there was one.
+pub const HTTP_STATUS: &str = "http_status";
+/// What went wrong, in words.
+pub const ERROR: &str = "error";
+/// The rollout must not be tried again.
+pub const TERMINAL: &str = "terminal";
+/// When the request was sent.
+pub const DISPATCHED_AT: &str = "dispatched_at";
+/// When the last byte of the answer was there, or the failure was known.
+pub const FINISHED_AT: &str = "finished_at";
+/// Milliseconds that the rollout was ready but waited for its turn.
+pub const PERMIT_WAIT_MS: &str = "permit_wait_ms";
+/// Milliseconds from the request to the last byte of the answer.
+pub const SERVER_MS: &str = "server_ms";
+/// Milliseconds that the collector itself spent on the answer.
+pub const CLIENT_MS: &str = "client_ms";
+/// The score of the rollout.
+pub const REWARD: &str = "reward";
+/// Tokens of the input, from the answer's `usage`.
+pub const INPUT_TOKENS: &str = "input_tokens";
+/// Tokens of the output, from the answer's `usage`.
+pub const OUTPUT_TOKENS: &str = "output_tokens";
+/// Tokens in all, from the answer's `usage`.
+pub const TOTAL_TOKENS: &str = "total_tokens";
+/// When the request of the attempt that succeeded was sent.
+pub const STARTED_AT: &str = "started_at";
+/// Milliseconds from the request to the last byte of the answer.
+pub const LATENCY_MS: &str = "latency_ms";
+/// Every numeric or boolean top-level field of the answer and of its `response.usage`.
+pub const METRICS: &str = "metrics";
+/// The metrics as exact integers; null unless every one of them is an integer or a boolean.
+pub const INTEGER_METRICS: &str = "integer_metrics";
+/// The whole answer as JSON text, exactly as it came.
+pub const RESULT: &str = "result";
+
+/// Microseconds since the epoch, UTC.
+pub fn timestamp() -> DataType {
+    DataType::Timestamp(TimeUnit::Microsecond, Some(Arc::from("UTC")))
+}
+
+fn text(name: &str) -> Field {
+    Field::new(name, DataType::Utf8View, false)
+}
+
+fn integer(name: &str) -> Field {
+    Field::new(name, DataType::Int64, false)
+}
+
+fn float(name: &str) -> Field {
+    Field::new(name, DataType::Float64, false)
+}
+
+/// The `entries` field of a map column, named as the Parquet specification names it, so that a
+/// schema survives the way through a file.
+pub fn map_entries(value: DataType) -> FieldRef {
+    let key = Field::new("key", DataType::Utf8, false);
+    let value = Field::new("value", value, true);
+    let entries = DataType::Struct(Fields::from(vec![key, value]));
+    Arc::new(Field::new("key_value", entries, false))
+}
+
+fn map(name: &str, value: DataType) -> Field {
+    Field::new(name, DataType::Map(map_entries(value), false), true)
+}
+
+/// `tasks`: one row per input line.
+pub fn tasks() -> SchemaRef {
+    static SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
+        Arc::new(Schema::new(vec![
+            integer(TASK_INDEX),
+            text(AGENT_NAME),
+            integer(FIRST_ROLLOUT_INDEX),
+            integer(NUM_REPEATS),
+            text(SOURCE_FILE),
+            integer(SOURCE_LINE),
+            text(TASK_DIGEST),
+            text(REQUEST),
+        ]))
+    });
+    Arc::clone(&SCHEMA)
+}
+
+/// What `expand` gives and `run` takes: one row per rollout still owed.
+pub fn owed() -> SchemaRef {
+    static SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
+        Arc::new(Schema::new(vec![
+            integer(TASK_INDEX),
+            integer(ROLLOUT_INDEX),
+            text(AGENT_NAME),
+            text(REQUEST),
+        ]))
+    });
+    Arc::clone(&SCHEMA)
+}
+
+fn attempt_fields() -> Vec<Field> {
+    vec![
+        integer(TASK_INDEX),
+        integer(ROLLOUT_INDEX),
+        integer(ATTEMPT),
+        text(AGENT_NAME),
+        text(OUTCOME),
+        Field::new(HTTP_STATUS, DataType::Int32, true),
+        Field::new(ERROR, DataType::Utf8View, true),
+        Field::new(TERMINAL, DataType::Boolean, false),
+        Field::new(DISPATCHED_AT, timestamp(), false),
+        Field::new(FINISHED_AT, timestamp(), false),
+        float(PERMIT_WAIT_MS),
+        float(SERVER_MS),
+        float(CLIENT_MS),
+    ]
+}
+
+/// `attempts`: one row per dispatch.
+pub fn attempts() -> SchemaRef {
+    static SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| Arc::new(Schema::new(attempt_fields())));
+    Arc::clone(&SCHEMA)
+}
+
+/// What `run` gives and the journal holds: an attempt and, where it succeeded, its answer.
+pub fn outcomes() -> SchemaRef {
+    static SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
+        let mut fields = attempt_fields();
+        fields.extend([
+            Field::new(REWARD, DataType::Float64, true),
+            Field::new(INPUT_TOKENS, DataType::Int64, true),
+            Field::new(OUTPUT_TOKENS, DataType::Int64, true),
+            Field::new(TOTAL_TOKENS, DataType::Int64, true),
+            map(METRICS, DataType::Float64),
+            map(INTEGER_METRICS, DataType::Int64),
+            Field::new(RESULT, DataType::Utf8View, true),
+        ]);
+        Arc::new(Schema::new(fields))
+    });
+    Arc::clone(&SCHEMA)
+}
+
+/// `rollouts`: one row per completed rollout.
+pub fn rollouts() -> SchemaRef {
+    static SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
+        Arc::new(Schema::new(vec![
+            integer(TASK_INDEX),
+            integer(ROLLOUT_INDEX),
+            text(AGENT_NAME),
+            integer(ATTEMPT),
+            Field::new(REWARD, DataType::Float64, true),
+            Field::new(INPUT_TOKENS, DataType::Int64, true),
+            Field::new(OUTPUT_TOKENS, DataType::Int64, true),
+            Field::new(TOTAL_TOKENS, DataType::Int64, true),
+            Field::new(STARTED_AT, timestamp(), false),
+            float(LATENCY_MS),
+            map(METRICS, DataType::Float64),
+            map(INTEGER_METRICS, DataType::Int64),
+            text(RESULT),
+        ]))
+    });
+    Arc::clone(&SCHEMA)
+}
+
+/// What `land` gives: one row per object that it published.
+pub fn landed() -> SchemaRef {
+    static SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
+        Arc::new(Schema::new(vec![
+            text("table_name"),
+            text("path"),
+            integer("num_rows"),
+            integer("num_bytes"),
+        ]))
+    });
+    Arc::clone(&SCHEMA)
+}

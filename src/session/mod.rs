@@ -1,0 +1,10 @@
+//! The tables of runs inside DataFusion: [`register_store`] makes a run's store readable,
+//! [`RunTables`] gives its tables as views, also while they are being written.
+
+mod context;
+mod tables;
+mod wide;
+
+pub use context::{config, register_store};
+pub use tables::{RunTables, part};
+pub use wide::register_wide;

@@ -1,0 +1,148 @@
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use arrow::datatypes::SchemaRef;
+use arrow::error::ArrowError;
+use arrow::record_batch::RecordBatch;
+use datafusion::catalog::streaming::StreamingTable;
+use datafusion::common::Result;
+use datafusion::dataframe::DataFrame;
+use datafusion::datasource::file_format::parquet::ParquetFormat;
+use datafusion::datasource::listing::{ListingOptions, ListingTable, ListingTableConfig, ListingTableUrl};
+use datafusion::error::DataFusionError;
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_plan::stream::RecordBatchReceiverStream;
+use datafusion::physical_plan::streaming::PartitionStream;
+use datafusion::prelude::SessionContext;
+use object_store::path::Path;
+
+use super::register_store;
+use crate::outcome::{attempts_of, rollouts_of};
+use crate::schema;
+use crate::store::{JournalSegment, OpenSegment, RunStore};
+
+/// The tables of one run as they are at one moment: landed parts, and what the journal holds
+/// beyond them. Each rollout is there once, whatever a collector does meanwhile.
+#[derive(Debug)]
+pub struct RunTables {
+    run: RunStore,
+    segments: Vec<OpenSegment>,
+}
+
+impl RunTables {
+    /// Looks at a run.
+    ///
+    /// # Errors
+    /// The journal can't be read.
+    pub fn open(run: &RunStore) -> Result<Self> {
+        // The journal comes first. A segment that becomes a part afterwards is seen as that part,
+        // and then left out here; the other way round its rows would be missed.
+        let segments = JournalSegment::list(run.journal_dir()).map_err(external)?;
+        let segments = segments.iter().filter_map(|segment| segment.open().ok()).collect();
+        Ok(Self { run: run.clone(), segments })
+    }
+
+    /// Registers `tasks`, `rollouts` and `attempts`.
+    ///
+    /// # Errors
+    /// The store can't be listed.
+    pub async fn register(&self, session: &SessionContext) -> Result<()> {
+        for table in [schema::TASKS, schema::ROLLOUTS, schema::ATTEMPTS] {
+            session.register_table(table, self.table(session, table).await?.into_view())?;
+        }
+        Ok(())
+    }
+
+    /// One of the three tables.
+    ///
+    /// # Errors
+    /// The store can't be listed.
+    pub async fn table(&self, session: &SessionContext, table: &'static str) -> Result<DataFrame> {
+        register_store(session, &self.run);
+        let (schema, of_outcomes): (SchemaRef, Option<OfOutcomes>) = match table {
+            schema::TASKS => (schema::tasks(), None),
+            schema::ROLLOUTS => (schema::rollouts(), Some(rollouts_of)),
+            _ => (schema::attempts(), Some(attempts_of)),
+        };
+        let parts = self.run.parts(table).await.map_err(external)?;
+        let landed: HashSet<&str> = parts.iter().filter_map(|path| path.filename()?.strip_suffix(".parquet")).collect();
+        let mut frames = Vec::new();
+        if !parts.is_empty() {
+            frames.push(scan(session, &self.run, &parts, &schema)?);
+        }
+        if let Some(of_outcomes) = of_outcomes {
+            let journal: Vec<Arc<dyn PartitionStream>> = self
+                .segments
+                .iter()
+                .filter(|segment| !landed.contains(segment.name()))
+                .map(|segment| {
+                    let (segment, schema) = (segment.clone(), Arc::clone(&schema));
+                    Arc::new(JournalStream { segment, schema, of_outcomes }) as _
+                })
+                .collect();
+            if !journal.is_empty() {
+                frames.push(session.read_table(Arc::new(StreamingTable::try_new(Arc::clone(&schema), journal)?))?);
+            }
+        }
+        let mut frames = frames.into_iter();
+        let Some(first) = frames.next() else {
+            return session.read_batch(RecordBatch::new_empty(schema));
+        };
+        frames.try_fold(first, DataFrame::union)
+    }
+}
+
+/// One Parquet file of a run, whose schema is known.
+///
+/// # Errors
+/// There is no such file.
+pub fn part(session: &SessionContext, run: &RunStore, name: &str, schema: &SchemaRef) -> Result<DataFrame> {
+    register_store(session, run);
+    scan(session, run, &[run.path(name)], schema)
+}
+
+fn scan(session: &SessionContext, run: &RunStore, parts: &[Path], schema: &SchemaRef) -> Result<DataFrame> {
+    let urls: Result<Vec<_>> = parts.iter().map(|path| ListingTableUrl::parse(run.url(path))).collect();
+    let options = ListingOptions::new(Arc::new(ParquetFormat::default())).with_file_extension(".parquet");
+    let config = ListingTableConfig::new_with_multi_paths(urls?)
+        .with_listing_options(options)
+        .with_schema(Arc::clone(schema));
+    session.read_table(Arc::new(ListingTable::try_new(config)?))
+}
+
+type OfOutcomes = fn(&RecordBatch) -> Result<RecordBatch, ArrowError>;
+
+/// Rows of a journal segment, as rows of the table that they will land in.
+#[derive(Debug)]
+struct JournalStream {
+    segment: OpenSegment,
+    schema: SchemaRef,
+    of_outcomes: OfOutcomes,
+}
+
+impl PartitionStream for JournalStream {
+    fn schema(&self) -> &SchemaRef {
+        &self.schema
+    }
+
+    fn execute(&self, _: Arc<TaskContext>) -> SendableRecordBatchStream {
+        let (segment, of_outcomes) = (self.segment.clone(), self.of_outcomes);
+        let mut builder = RecordBatchReceiverStream::builder(Arc::clone(&self.schema), 2);
+        let output = builder.tx();
+        builder.spawn_blocking(move || {
+            for outcomes in segment.read() {
+                let rows = of_outcomes(&outcomes).map_err(DataFusionError::from);
+                // A receiver that is gone means that nobody wants the rest.
+                if output.blocking_send(rows).is_err() {
+                    break;
+                }
+            }
+            Ok(())
+        });
+        builder.build()
+    }
+}
+
+fn external(error: crate::store::StoreError) -> DataFusionError {
+    DataFusionError::External(Box::new(error))
+}

@@ -1,0 +1,84 @@
+use std::io::Write;
+
+use arrow::datatypes::SchemaRef;
+use arrow::error::ArrowError;
+use arrow::record_batch::RecordBatch;
+use ::parquet::errors::ParquetError;
+
+use super::csv::CsvSink;
+use super::json::JsonSink;
+use super::parquet::ParquetSink;
+use super::table::TableSink;
+
+/// A form in which rows are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// For people.
+    Table,
+    /// Comma-separated, with a header.
+    Csv,
+    /// One JSON array.
+    Json,
+    /// One JSON object a line.
+    Ndjson,
+    /// A Parquet file.
+    Parquet,
+}
+
+/// Takes the rows of a query, batch by batch.
+pub trait RowSink {
+    /// Writes rows.
+    ///
+    /// # Errors
+    /// The output is full or gone, or a column has a type that the form can't hold.
+    fn write(&mut self, rows: &RecordBatch) -> Result<(), ShowError>;
+
+    /// Writes what comes after the last row.
+    ///
+    /// # Errors
+    /// The output is full or gone.
+    fn finish(self: Box<Self>) -> Result<(), ShowError>;
+}
+
+/// Why rows could not be shown.
+#[derive(Debug, thiserror::Error)]
+pub enum ShowError {
+    /// The output is full or gone.
+    #[error("cannot write the output: {0}")]
+    Io(#[from] std::io::Error),
+    /// A column does not fit.
+    #[error("cannot write the output: {0}")]
+    Arrow(#[from] ArrowError),
+    /// Parquet refused.
+    #[error("cannot write the output: {0}")]
+    Parquet(#[from] ParquetError),
+}
+
+impl ShowError {
+    /// The reader of our output has gone, as `head` does: no failure.
+    pub fn is_broken_pipe(&self) -> bool {
+        let kind = match self {
+            Self::Io(error) | Self::Arrow(ArrowError::IoError(_, error)) => Some(error.kind()),
+            _ => None,
+        };
+        kind == Some(std::io::ErrorKind::BrokenPipe)
+    }
+}
+
+/// A sink that writes to `output`.
+///
+/// # Errors
+/// The schema has a type that the form can't hold.
+pub fn open_sink<'a>(
+    format: Format,
+    schema: &SchemaRef,
+    output: Box<dyn Write + Send + 'a>,
+) -> Result<Box<dyn RowSink + 'a>, ShowError> {
+    Ok(match format {
+        Format::Table => Box::new(TableSink::new(schema, output)),
+        Format::Csv => Box::new(CsvSink::new(output)),
+        Format::Json => Box::new(JsonSink::array(output)),
+        Format::Ndjson => Box::new(JsonSink::lines(output)),
+        Format::Parquet => Box::new(ParquetSink::new(schema, output)?),
+    })
+}

@@ -1,0 +1,15 @@
+//! What people and programs see: [`Progress`] while a sweep runs, [`report`] when it is done,
+//! [`RowSink`] for the rows of a query, in one of the [`Format`]s.
+
+mod csv;
+mod format;
+mod json;
+mod parquet;
+mod progress;
+mod report;
+mod table;
+mod text;
+
+pub use format::{Format, RowSink, ShowError, open_sink};
+pub use progress::{Progress, ProgressMode};
+pub use report::{event, plan, report};

@@ -1,0 +1,201 @@
+use std::io::{self, Write};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use tokio::task::JoinSet;
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::report::event;
+use super::text;
+use crate::tally::{AgentTally, Tally};
+
+/// Agents that get a line of their own on a terminal.
+const MAX_AGENTS: usize = 12;
+
+/// How progress is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ProgressMode {
+    /// Not at all.
+    Quiet,
+    /// Bars that move, on standard error.
+    Terminal,
+    /// A line every few seconds, on standard error.
+    Lines,
+    /// JSON events, one a line, on standard output.
+    Json,
+}
+
+/// Progress of a sweep, shown until it is dropped.
+#[derive(Debug)]
+pub struct Progress {
+    // Dropped with its owner, and the bars with it.
+    _task: JoinSet<()>,
+}
+
+impl Progress {
+    /// Begins to show `tally`.
+    pub fn start(tally: Arc<Tally>, mode: ProgressMode) -> Self {
+        let mut task = JoinSet::new();
+        match mode {
+            ProgressMode::Quiet => {}
+            ProgressMode::Terminal => {
+                task.spawn(terminal(tally));
+            }
+            ProgressMode::Lines => {
+                task.spawn(every(Duration::from_secs(5), tally, |line| {
+                    let _ = writeln!(io::stderr(), "{}", line.text());
+                }));
+            }
+            ProgressMode::Json => {
+                task.spawn(every(Duration::from_secs(1), tally, |line| {
+                    let _ = writeln!(io::stdout(), "{}", event("progress", &line.json()));
+                }));
+            }
+        }
+        Self { _task: task }
+    }
+}
+
+/// The state of a sweep at one moment.
+struct Line {
+    total: AgentTally,
+    agents: Vec<(String, AgentTally)>,
+    in_flight: usize,
+    rate: f64,
+}
+
+impl Line {
+    fn eta(&self) -> Option<Duration> {
+        Duration::try_from_secs_f64(self.total.pending() as f64 / self.rate).ok()
+    }
+
+    fn numbers(&self) -> String {
+        let eta = self.eta().map_or_else(|| "-".to_owned(), text::duration);
+        format!(
+            "{:.1}/s, ETA {eta}, {} in flight, {}",
+            self.rate,
+            text::count(self.in_flight as u64),
+            text::failures(&self.total)
+        )
+    }
+
+    fn text(&self) -> String {
+        let (done, planned) = (text::count(self.total.done), text::count(self.total.planned));
+        let mut line = format!("{done}/{planned} rollouts, {}", self.numbers());
+        for (name, tally) in &self.agents {
+            line.push_str(" | ");
+            line.push_str(&text::agent(name, tally));
+        }
+        line
+    }
+
+    fn json(&self) -> serde_json::Value {
+        let agents: serde_json::Map<_, _> = self
+            .agents
+            .iter()
+            .map(|(name, tally)| {
+                let value = serde_json::json!({
+                    "planned": tally.planned,
+                    "done": tally.done,
+                    "failed": tally.failed,
+                    "pending": tally.pending(),
+                    "mean_reward": tally.mean_reward(),
+                });
+                (name.clone(), value)
+            })
+            .collect();
+        serde_json::json!({
+            "planned": self.total.planned,
+            "done": self.total.done,
+            "failed": self.total.failed,
+            "pending": self.total.pending(),
+            "in_flight": self.in_flight,
+            "rollouts_per_second": self.rate,
+            "eta_seconds": self.eta().map(|eta| eta.as_secs_f64()),
+            "agents": agents,
+        })
+    }
+}
+
+/// Looks at a tally from time to time. The rate is that of the last stretch, smoothed, so that it
+/// follows a server that slows down.
+struct Watch {
+    tally: Arc<Tally>,
+    last: Option<(Instant, u64)>,
+    rate: f64,
+}
+
+impl Watch {
+    fn new(tally: Arc<Tally>) -> Self {
+        Self { tally, last: None, rate: 0.0 }
+    }
+
+    fn look(&mut self) -> Line {
+        let total = self.tally.total();
+        let finished = total.done_now + total.num_failed();
+        let now = Instant::now();
+        let (since, before) = self.last.unwrap_or((self.tally.started(), 0));
+        let seconds = now.duration_since(since).as_secs_f64();
+        if seconds > 0.0 {
+            let rate = finished.saturating_sub(before) as f64 / seconds;
+            // Weight of a look falls to 1/e within ten seconds.
+            let weight = if self.last.is_none() { 1.0 } else { 1.0 - (-seconds / 10.0).exp() };
+            self.rate += (rate - self.rate) * weight;
+        }
+        self.last = Some((now, finished));
+        let agents = self.tally.agents().into_iter().collect();
+        Line { total, agents, in_flight: self.tally.in_flight(), rate: self.rate }
+    }
+}
+
+async fn every(period: Duration, tally: Arc<Tally>, show: impl Fn(&Line) + Send) {
+    let mut watch = Watch::new(tally);
+    let mut ticks = interval(period);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    ticks.tick().await;
+    loop {
+        ticks.tick().await;
+        show(&watch.look());
+    }
+}
+
+async fn terminal(tally: Arc<Tally>) {
+    let mut watch = Watch::new(Arc::clone(&tally));
+    let screen = MultiProgress::with_draw_target(ProgressDrawTarget::stderr_with_hz(10));
+    let _cleared = Cleared(screen.clone());
+    let bar = screen.add(ProgressBar::new(tally.total().planned));
+    if let Ok(style) = ProgressStyle::with_template("{bar:30.cyan/blue} {human_pos}/{human_len} {wide_msg}") {
+        bar.set_style(style);
+    }
+    let names: Vec<String> = tally.agents().into_keys().take(MAX_AGENTS).collect();
+    let lines: Vec<(String, ProgressBar)> =
+        names.into_iter().map(|name| (name, screen.add(ProgressBar::no_length()))).collect();
+    for (_, line) in &lines {
+        if let Ok(style) = ProgressStyle::with_template("  {wide_msg}") {
+            line.set_style(style);
+        }
+    }
+    let mut ticks = interval(Duration::from_millis(200));
+    loop {
+        ticks.tick().await;
+        let now = watch.look();
+        bar.set_position(now.total.done);
+        bar.set_message(now.numbers());
+        for (name, line) in &lines {
+            if let Some((_, tally)) = now.agents.iter().find(|(agent, _)| agent == name) {
+                line.set_message(text::agent(name, tally));
+            }
+        }
+    }
+}
+
+/// Clears the bars when the task that moves them ends, however it does.
+struct Cleared(MultiProgress);
+
+impl Drop for Cleared {
+    fn drop(&mut self) {
+        // A terminal that has gone needs no clearing.
+        let _ = self.0.clear();
+    }
+}

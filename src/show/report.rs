@@ -1,0 +1,163 @@
+use std::fmt;
+use std::io::{self, Write};
+
+use comfy_table::{Cell, CellAlignment};
+use serde_json::{Value, json};
+
+use super::ShowError;
+use super::text;
+use crate::pipeline::{SweepPlan, SweepReport};
+use crate::store::RunState;
+
+/// A JSON event: one object on one line.
+pub fn event(kind: &str, fields: &Value) -> String {
+    let mut object = serde_json::Map::new();
+    object.insert("event".into(), kind.into());
+    if let Value::Object(fields) = fields {
+        object.extend(fields.clone());
+    }
+    Value::Object(object).to_string()
+}
+
+/// What a sweep would do, for people or as JSON.
+///
+/// # Errors
+/// Standard output is gone.
+pub fn plan(plan: &SweepPlan, as_json: bool) -> Result<(), ShowError> {
+    let mut output = io::stdout().lock();
+    if as_json {
+        let agents: Vec<Value> = plan
+            .agents
+            .iter()
+            .map(|agent| {
+                json!({
+                    "agent_name": agent.agent_name,
+                    "address": plan.addresses.get(&agent.agent_name),
+                    "num_tasks": agent.num_tasks,
+                    "num_rollouts": agent.num_rollouts,
+                    "num_done": agent.num_done,
+                })
+            })
+            .collect();
+        let value = json!({"num_owed": plan.num_owed(), "agents": agents, "physical_plan": plan.physical});
+        writeln!(output, "{value:#}")?;
+        return Ok(());
+    }
+    writeln!(output, "{}", plan.physical.trim_end())?;
+    writeln!(output)?;
+    let mut table = Table::new(["agent", "address", "tasks", "rollouts", "done", "owed"]);
+    for agent in &plan.agents {
+        table.row([
+            agent.agent_name.clone(),
+            plan.addresses.get(&agent.agent_name).cloned().unwrap_or_default(),
+            text::count(agent.num_tasks),
+            text::count(agent.num_rollouts),
+            text::count(agent.num_done),
+            text::count(agent.num_rollouts.saturating_sub(agent.num_done)),
+        ]);
+    }
+    writeln!(output, "{table}")?;
+    writeln!(output, "{} rollouts would be sent; nothing was.", text::count(plan.num_owed()))?;
+    Ok(())
+}
+
+/// What a sweep did: a table of key metrics per agent, and the paths of what it wrote.
+///
+/// # Errors
+/// Standard output is gone.
+pub fn report(report: &SweepReport, as_json: bool) -> Result<(), ShowError> {
+    let mut output = io::stdout().lock();
+    if as_json {
+        writeln!(output, "{}", event("finished", &summary(report)))?;
+        return Ok(());
+    }
+    if !report.metrics.is_empty() {
+        let mut table = Table::new(["agent", "metric", "mean", "std", "min", "median", "max", "count"]);
+        for metric in &report.metrics {
+            let number = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), text::number);
+            table.row([
+                metric.agent_name.clone(),
+                metric.metric.clone(),
+                number(metric.mean),
+                number(metric.std),
+                number(metric.min),
+                number(metric.median),
+                number(metric.max),
+                text::count(metric.count),
+            ]);
+        }
+        writeln!(output, "{table}")?;
+    }
+    let counts = report.rollouts;
+    let tally = &report.total;
+    writeln!(
+        output,
+        "{} in {}: {} of {} rollouts done, {}, {} pending",
+        report.state,
+        text::duration(report.elapsed),
+        text::count(counts.done),
+        text::count(counts.planned),
+        text::failures(tally),
+        text::count(counts.pending),
+    )?;
+    for path in &report.written {
+        writeln!(output, "  {path}")?;
+    }
+    if report.state == RunState::Interrupted {
+        writeln!(output, "Go on with the same command and --resume.")?;
+    }
+    Ok(())
+}
+
+fn summary(report: &SweepReport) -> Value {
+    let metrics: Vec<Value> = report
+        .metrics
+        .iter()
+        .map(|metric| {
+            json!({
+                "agent_name": metric.agent_name,
+                "metric": metric.metric,
+                "mean": metric.mean,
+                "std": metric.std,
+                "min": metric.min,
+                "median": metric.median,
+                "max": metric.max,
+                "count": metric.count,
+            })
+        })
+        .collect();
+    json!({
+        "state": report.state,
+        "rollouts": report.rollouts,
+        "failed": report.total.failed,
+        "elapsed_seconds": report.elapsed.as_secs_f64(),
+        "metrics": metrics,
+        "written": report.written,
+    })
+}
+
+/// A table without lines: columns a space or two apart, numbers to the right.
+struct Table(comfy_table::Table);
+
+impl Table {
+    fn new<const N: usize>(header: [&str; N]) -> Self {
+        let mut table = comfy_table::Table::new();
+        table.load_preset(comfy_table::presets::NOTHING).set_header(header);
+        Self(table)
+    }
+
+    fn row<const N: usize>(&mut self, cells: [String; N]) {
+        let cells = cells.into_iter().map(|cell| {
+            let is_number = cell.starts_with(|first: char| first.is_ascii_digit() || first == '-');
+            let alignment = if is_number { CellAlignment::Right } else { CellAlignment::Left };
+            Cell::new(cell).set_alignment(alignment)
+        });
+        self.0.add_row(cells);
+    }
+}
+
+impl fmt::Display for Table {
+    fn fmt(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
+        self.0.lines().try_for_each(|line| writeln!(formatter, "{}", line.trim_end()))
+    }
+}

@@ -1,0 +1,65 @@
+use std::time::Duration;
+
+use crate::tally::AgentTally;
+
+/// A count with its thousands apart.
+pub(super) fn count(value: u64) -> String {
+    let digits = value.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// A metric to the digits that a table has room for.
+pub(super) fn number(value: f64) -> String {
+    let size = value.abs();
+    if value.fract() == 0.0 && size < 1e15 {
+        return format!("{value:.0}");
+    }
+    if (1e-4..1e7).contains(&size) { format!("{value:.4}") } else { format!("{value:.3e}") }
+}
+
+/// A time for people: `1h02m`, `3m20s`, `4.2s`.
+pub(super) fn duration(time: Duration) -> String {
+    let seconds = time.as_secs();
+    match seconds {
+        0..10 => format!("{:.1}s", time.as_secs_f64()),
+        10..60 => format!("{seconds}s"),
+        60..3600 => format!("{}m{:02}s", seconds / 60, seconds % 60),
+        _ => format!("{}h{:02}m", seconds / 3600, seconds % 3600 / 60),
+    }
+}
+
+/// Failures by class: `3 failed (2 infra, 1 data)`.
+pub(super) fn failures(tally: &AgentTally) -> String {
+    match tally.num_failed() {
+        0 => "0 failed".to_owned(),
+        all => {
+            let classes: Vec<String> = tally.failed.iter().map(|(class, n)| format!("{} {class}", count(*n))).collect();
+            format!("{} failed ({})", count(all), classes.join(", "))
+        }
+    }
+}
+
+/// An agent's share: what is left and the running mean reward.
+pub(super) fn agent(name: &str, tally: &AgentTally) -> String {
+    let reward = tally.mean_reward().map_or_else(|| "-".to_owned(), |mean| format!("{mean:.4}"));
+    format!("{name}: {} left, mean reward {reward}", count(tally.pending()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_and_times_read_well() {
+        assert_eq!([0, 999, 1000, 1234567].map(count), ["0", "999", "1,000", "1,234,567"]);
+        let times = [4.25, 42.0, 200.0, 3720.0].map(|seconds| duration(Duration::from_secs_f64(seconds)));
+        assert_eq!(times, ["4.2s", "42s", "3m20s", "1h02m"]);
+    }
+}

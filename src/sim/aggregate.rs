@@ -1,0 +1,114 @@
+//! What an agent says to `POST /aggregate_metrics`: the mean of every number, over all responses
+//! and per task. [`aggregate`].
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+/// The fields that say which rollout it is; they measure nothing.
+const INDICES: [&str; 2] = ["_ng_task_index", "_ng_rollout_index"];
+
+#[derive(Deserialize)]
+struct Request {
+    verify_responses: Vec<Map<String, Value>>,
+}
+
+/// Sum and number of values, by metric in order of first appearance.
+#[derive(Default)]
+struct Means(Vec<(String, f64, f64)>);
+
+impl Means {
+    fn add(&mut self, response: &Map<String, Value>) {
+        let usage = response
+            .get("response")
+            .and_then(|r| r.get("usage"))
+            .and_then(Value::as_object);
+        for (name, value) in response.iter().chain(usage.into_iter().flatten()) {
+            let number = value
+                .as_bool()
+                .map(|b| f64::from(u8::from(b)))
+                .or(value.as_f64());
+            let Some(number) = number.filter(|_| !INDICES.contains(&name.as_str())) else {
+                continue;
+            };
+            match self.0.iter_mut().find(|(known, ..)| known == name) {
+                Some((_, sum, n)) => (*sum, *n) = (*sum + number, *n + 1.0),
+                None => self.0.push((name.clone(), number, 1.0)),
+            }
+        }
+    }
+
+    fn write(self, to: &mut Map<String, Value>) {
+        to.extend(
+            self.0
+                .into_iter()
+                .map(|(name, sum, n)| (format!("mean/{name}"), json!(sum / n))),
+        );
+    }
+}
+
+/// The metrics of the responses in a request's body.
+///
+/// # Errors
+/// The body is not `{"verify_responses": [{...}, ...]}`.
+pub(super) fn aggregate(body: &[u8]) -> Result<Value, serde_json::Error> {
+    let Request { verify_responses } = serde_json::from_slice(body)?;
+    let mut all = Means::default();
+    let mut per_task: BTreeMap<i64, Means> = BTreeMap::new();
+    for response in &verify_responses {
+        all.add(response);
+        if let Some(task) = response.get("_ng_task_index").and_then(Value::as_i64) {
+            per_task.entry(task).or_default().add(response);
+        }
+    }
+    let mut agent_metrics = Map::new();
+    all.write(&mut agent_metrics);
+    let group = |(task, means): (i64, Means)| {
+        let mut group = Map::from_iter([("_ng_task_index".to_owned(), json!(task))]);
+        means.write(&mut group);
+        group
+    };
+    let group_level_metrics: Vec<_> = per_task.into_iter().map(group).collect();
+    Ok(json!({
+        "agent_metrics": agent_metrics,
+        "key_metrics": agent_metrics,
+        "group_level_metrics": group_level_metrics,
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn means_are_over_all_and_per_task() {
+        let body = json!({"verify_responses": [
+            {"_ng_task_index": 1, "_ng_rollout_index": 0, "reward": 1.0, "ok": true, "name": "x"},
+            {"_ng_task_index": 0, "_ng_rollout_index": 0, "reward": 0.0, "ok": false,
+             "response": {"usage": {"output_tokens": 8, "details": {"n": 1}}}},
+            {"_ng_task_index": 1, "_ng_rollout_index": 1, "reward": 0.5},
+        ]});
+        let metrics = aggregate(body.to_string().as_bytes()).unwrap();
+        let all = json!({"mean/reward": 0.5, "mean/ok": 0.5, "mean/output_tokens": 8.0});
+        assert_eq!(metrics["agent_metrics"], all);
+        assert_eq!(metrics["key_metrics"], all);
+        assert_eq!(
+            metrics["group_level_metrics"],
+            json!([
+                {"_ng_task_index": 0, "mean/reward": 0.0, "mean/ok": 0.0, "mean/output_tokens": 8.0},
+                {"_ng_task_index": 1, "mean/reward": 0.75, "mean/ok": 1.0},
+            ])
+        );
+    }
+
+    #[test]
+    fn no_responses_have_no_metrics() {
+        let metrics = aggregate(br#"{"verify_responses": []}"#).unwrap();
+        assert_eq!(
+            metrics,
+            json!({"agent_metrics": {}, "key_metrics": {}, "group_level_metrics": []})
+        );
+        assert!(aggregate(b"[]").is_err());
+    }
+}

@@ -1,0 +1,349 @@
+//! What a simulation is made of: [`SimConfig`], flat keys that a table `[sim]` and flags fill
+//! alike, and [`AgentConfig`], what one agent has of its own.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
+
+use serde::{Deserialize, Deserializer, Serialize, de};
+
+use super::error::SimError;
+use super::fault::{FaultAt, FaultRates};
+use super::latency::Latency;
+use super::quantity;
+
+/// The largest answer that can be asked for.
+pub const MAX_BODY_SIZE: usize = 256 << 20;
+
+/// A simulation: a head server and its agents.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SimConfig {
+    /// Address to listen on.
+    pub host: IpAddr,
+    /// Port of the head server; 0 takes a free one.
+    pub port: u16,
+    /// Host name or address under which the head server tells clients to reach the agents.
+    /// Missing: `host`, or the loopback address where `host` means all addresses.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub advertise_host: Option<String>,
+    /// The agents by name: a list of names, or a table of names and what each has of its own.
+    #[serde(deserialize_with = "agents")]
+    pub agents: BTreeMap<String, AgentConfig>,
+    /// Everything that happens is a function of this and of task, rollout and attempt.
+    pub seed: u64,
+    /// Time from a request to its answer.
+    pub latency: Latency,
+    /// Size of the whole answer in bytes. An answer that is larger without filler stays as it is.
+    #[serde(with = "quantity::size")]
+    pub body_size: usize,
+    /// The answer repeats the fields of the row, as a real agent's does.
+    pub echo: bool,
+    /// Share of wrong answers at the median task, from 0 to 1.
+    pub difficulty: f64,
+    /// How unlike the tasks are: standard deviation of the log-odds of success over tasks. With 0
+    /// all are equally hard.
+    pub difficulty_spread: f64,
+    /// Mean number of input tokens. A task has the same number in all its rollouts.
+    pub input_tokens: f64,
+    /// Standard deviation of the number of input tokens, over tasks.
+    pub input_tokens_spread: f64,
+    /// Mean number of output tokens.
+    pub output_tokens: f64,
+    /// Standard deviation of the number of output tokens, over rollouts.
+    pub output_tokens_spread: f64,
+    /// Share of requests that each fault happens to, from 0 to 1; they sum to 1 at most.
+    pub faults: FaultRates,
+    /// Faults at exact places; the first that fits counts, before all rates.
+    pub fault_at: Vec<FaultAt>,
+    /// Attempts from this number on have no fault, so that retries succeed; does not touch places
+    /// in `fault_at` that name their attempt. Missing: any attempt can fail.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fault_attempts: Option<u64>,
+    /// `Retry-After` of a 429, in whole seconds, rounded up.
+    #[serde(with = "quantity::duration")]
+    pub retry_after: Duration,
+    /// What a slow first byte adds to the latency.
+    #[serde(with = "quantity::duration")]
+    pub slow_first_byte: Duration,
+    /// Rollouts that an agent works on at a time; more wait in line. Missing: no limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub capacity: Option<usize>,
+}
+
+impl Default for SimConfig {
+    fn default() -> Self {
+        Self {
+            host: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            port: 0,
+            advertise_host: None,
+            agents: BTreeMap::from([("sim".to_owned(), AgentConfig::default())]),
+            seed: 0,
+            latency: Latency::LogNormal {
+                median: Duration::from_millis(20),
+                sigma: 0.6,
+                cap: None,
+            },
+            body_size: 2000,
+            echo: true,
+            difficulty: 0.4,
+            difficulty_spread: 1.2,
+            input_tokens: 300.0,
+            input_tokens_spread: 100.0,
+            output_tokens: 500.0,
+            output_tokens_spread: 250.0,
+            faults: FaultRates::default(),
+            fault_at: Vec::new(),
+            fault_attempts: None,
+            retry_after: Duration::from_secs(1),
+            slow_first_byte: Duration::from_secs(1),
+            capacity: None,
+        }
+    }
+}
+
+/// What one agent has of its own; what is missing is as for all.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct AgentConfig {
+    /// Port; missing or 0 takes a free one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub port: Option<u16>,
+    /// As [`SimConfig::latency`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub latency: Option<Latency>,
+    /// As [`SimConfig::body_size`], in bytes.
+    #[serde(
+        with = "quantity::optional_size",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub body_size: Option<usize>,
+    /// As [`SimConfig::difficulty`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub difficulty: Option<f64>,
+    /// In place of [`SimConfig::faults`], all of them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub faults: Option<FaultRates>,
+    /// In place of [`SimConfig::fault_at`], all of them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fault_at: Option<Vec<FaultAt>>,
+    /// As [`SimConfig::fault_attempts`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fault_attempts: Option<u64>,
+    /// As [`SimConfig::capacity`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub capacity: Option<usize>,
+}
+
+impl SimConfig {
+    /// Checks what types cannot.
+    ///
+    /// # Errors
+    /// The first setting that is out of range, by name.
+    pub fn check(&self) -> Result<(), SimError> {
+        if self.agents.is_empty() {
+            return Err(SimError::NoAgents);
+        }
+        let shares = [("difficulty", self.difficulty)];
+        let amounts = [
+            ("difficulty_spread", self.difficulty_spread),
+            ("input_tokens", self.input_tokens),
+            ("input_tokens_spread", self.input_tokens_spread),
+            ("output_tokens", self.output_tokens),
+            ("output_tokens_spread", self.output_tokens_spread),
+        ];
+        for (name, value) in shares {
+            within(name, value, 1.0, "from 0 to 1")?;
+        }
+        for (name, value) in amounts {
+            within(name, value, 1e12, "from 0 to 1e12")?;
+        }
+        check_size("body_size", self.body_size)?;
+        check_capacity("capacity", self.capacity)?;
+        self.latency.bad_shape().map_or(Ok(()), Err)?;
+        self.faults.check()?;
+        self.agents
+            .iter()
+            .try_for_each(|(name, agent)| agent.check(name))
+    }
+}
+
+impl AgentConfig {
+    fn check(&self, name: &str) -> Result<(), SimError> {
+        if name.is_empty() || name.chars().any(char::is_control) {
+            return Err(SimError::AgentName(name.to_owned()));
+        }
+        let setting = |key: &str| format!("agents.{name}.{key}");
+        within(
+            &setting("difficulty"),
+            self.difficulty.unwrap_or(0.0),
+            1.0,
+            "from 0 to 1",
+        )?;
+        check_size(&setting("body_size"), self.body_size.unwrap_or(0))?;
+        check_capacity(&setting("capacity"), self.capacity)?;
+        self.latency
+            .and_then(|latency| latency.bad_shape())
+            .map_or(Ok(()), Err)?;
+        self.faults.as_ref().map_or(Ok(()), FaultRates::check)?;
+        Ok(())
+    }
+}
+
+fn within(setting: &str, value: f64, max: f64, range: &'static str) -> Result<(), SimError> {
+    if (0.0..=max).contains(&value) {
+        Ok(())
+    } else {
+        Err(out_of_range(setting, value, range))
+    }
+}
+
+fn check_size(setting: &str, bytes: usize) -> Result<(), SimError> {
+    if bytes <= MAX_BODY_SIZE {
+        Ok(())
+    } else {
+        Err(out_of_range(setting, bytes, "256 MiB at most"))
+    }
+}
+
+fn check_capacity(setting: &str, capacity: Option<usize>) -> Result<(), SimError> {
+    match capacity {
+        Some(n) if n == 0 || n > tokio::sync::Semaphore::MAX_PERMITS => Err(out_of_range(
+            setting,
+            n,
+            "at least 1; leave it out for no limit",
+        )),
+        _ => Ok(()),
+    }
+}
+
+fn out_of_range(setting: &str, value: impl ToString, range: &'static str) -> SimError {
+    SimError::Setting {
+        setting: setting.to_owned(),
+        value: value.to_string(),
+        range,
+    }
+}
+
+fn agents<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, AgentConfig>, D::Error> {
+    from.deserialize_any(AgentsVisitor)
+}
+
+struct AgentsVisitor;
+
+impl<'de> de::Visitor<'de> for AgentsVisitor {
+    type Value = BTreeMap<String, AgentConfig>;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
+        formatter.write_str("a list of agent names, or a table of agents by name")
+    }
+
+    fn visit_seq<A: de::SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
+        let mut agents = BTreeMap::new();
+        while let Some(name) = seq.next_element()? {
+            agents.insert(name, AgentConfig::default());
+        }
+        Ok(agents)
+    }
+
+    fn visit_map<A: de::MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut agents = BTreeMap::new();
+        while let Some((name, agent)) = map.next_entry()? {
+            agents.insert(name, agent);
+        }
+        Ok(agents)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fault::FaultKind;
+    use super::*;
+
+    #[test]
+    fn a_toml_table_fills_every_kind_of_setting() {
+        let config: SimConfig = toml::from_str(
+            r#"
+            seed = 7
+            latency = "lognormal:200ms,1.0"
+            body_size = "20KB"
+            slow_first_byte = "250ms"
+            faults = { error_500 = 0.05, hang = 0.01 }
+            fault_at = [{ task = 3, rollout = 0, kind = "reset" }]
+            fault_attempts = 1
+            [agents.quick]
+            latency = "fixed:1ms"
+            body_size = 700
+            [agents.narrow]
+            capacity = 2
+            "#,
+        )
+        .unwrap();
+        assert_eq!(config.body_size, 20_000);
+        assert_eq!(config.slow_first_byte, Duration::from_millis(250));
+        assert_eq!(config.faults.0[&FaultKind::Error500], 0.05);
+        assert_eq!(config.fault_at[0].attempt, None);
+        assert_eq!(config.agents["quick"].body_size, Some(700));
+        assert_eq!(config.agents["narrow"].capacity, Some(2));
+        assert!(!config.agents.contains_key("sim"));
+        config.check().unwrap();
+    }
+
+    #[test]
+    fn settings_round_trip_through_yaml_and_toml() {
+        let mut config = SimConfig {
+            capacity: Some(3),
+            ..SimConfig::default()
+        };
+        config.faults.0.insert(FaultKind::NoPersist, 0.5);
+        config.fault_at.push("1:2=hang".parse().unwrap());
+        config.agents.insert(
+            "b".into(),
+            AgentConfig {
+                body_size: Some(9),
+                ..AgentConfig::default()
+            },
+        );
+        let yaml = serde_yaml_ng::to_string(&config).unwrap();
+        assert_eq!(serde_yaml_ng::from_str::<SimConfig>(&yaml).unwrap(), config);
+        let toml = toml::to_string(&config).unwrap();
+        assert_eq!(toml::from_str::<SimConfig>(&toml).unwrap(), config);
+    }
+
+    #[test]
+    fn agents_can_be_a_mere_list() {
+        let config: SimConfig = serde_yaml_ng::from_str("agents: [b, a]").unwrap();
+        assert_eq!(config.agents.keys().collect::<Vec<_>>(), ["a", "b"]);
+    }
+
+    #[test]
+    fn unknown_keys_are_refused() {
+        for text in ["sed = 1", "agents.a.latencies = 1", "faults.gremlin = 0.1"] {
+            let error = toml::from_str::<SimConfig>(text).unwrap_err().to_string();
+            assert!(error.contains("unknown"), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_is_out_of_range_is_named() {
+        for (text, fragment) in [
+            ("agents = []", "has no agents"),
+            ("agents = [\"\"]", "is no name"),
+            (
+                "difficulty = 1.5",
+                "difficulty is 1.5, but must be from 0 to 1",
+            ),
+            ("output_tokens = nan", "output_tokens is NaN"),
+            ("body_size = \"1GB\"", "body_size is 1000000000"),
+            ("capacity = 0", "capacity is 0, but must be at least 1"),
+            ("agents.x.capacity = 0", "agents.x.capacity is 0"),
+            ("faults = { hang = 0.7, reset = 0.7 }", "sum to 1.4"),
+            ("agents.x.faults = { hang = 2 }", "rate of 'hang' is 2"),
+        ] {
+            let config: SimConfig = toml::from_str(text).unwrap();
+            let error = config.check().unwrap_err().to_string();
+            assert!(error.contains(fragment), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! [`SimError`]: why a simulated agent does not start.
+
+use std::io;
+use std::net::SocketAddr;
+
+use thiserror::Error;
+
+use super::fault::FaultError;
+use super::latency::LatencyError;
+
+/// Why a simulated agent does not start.
+#[derive(Debug, Error)]
+pub enum SimError {
+    /// No agent has a name.
+    #[error("the simulation has no agents: name at least one, such as agents = [\"sim\"]")]
+    NoAgents,
+    /// A name that no YAML key, URL or table could show.
+    #[error(
+        "'{0}' is no name for a simulated agent: use a name that is not empty and has no control characters"
+    )]
+    AgentName(String),
+    /// A setting is out of range.
+    #[error("{setting} is {value}, but must be {range}")]
+    Setting {
+        /// Name of the setting.
+        setting: String,
+        /// Its value.
+        value: String,
+        /// What is allowed.
+        range: &'static str,
+    },
+    /// A distribution is out of range.
+    #[error(transparent)]
+    Latency(#[from] LatencyError),
+    /// Fault rates are out of range.
+    #[error(transparent)]
+    Fault(#[from] FaultError),
+    /// An address cannot be listened on.
+    #[error(
+        "the simulation cannot listen on {address}: {source}; choose another host or port, or port 0 for a free one"
+    )]
+    Bind {
+        /// The address.
+        address: SocketAddr,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// What the head server serves cannot be written down.
+    #[error("the configuration of the simulated head server cannot be written: {0}")]
+    Head(String),
+}

@@ -1,0 +1,310 @@
+//! What can go wrong, on purpose: [`FaultKind`], the rates at which faults happen
+//! ([`FaultRates`]), and faults at an exact place ([`FaultAt`]).
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+/// A way for an agent to fail a `POST /run`. Every fault happens when the answer would have come,
+/// after the planned latency.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FaultKind {
+    /// Status 500.
+    #[serde(rename = "error_500")]
+    Error500,
+    /// Status 429 with `Retry-After`.
+    #[serde(rename = "rate_limited_429")]
+    RateLimited429,
+    /// The connection is reset (TCP RST) in place of an answer.
+    Reset,
+    /// No answer ever; ends when the client closes the connection.
+    Hang,
+    /// `Content-Length` promises the whole answer, half of it comes, then the connection closes.
+    TruncatedBody,
+    /// Status 200 with a page of HTML.
+    NotJson,
+    /// The right answer, but its first byte comes late.
+    SlowFirstByte,
+    /// An answer without `reward`.
+    MissingReward,
+    /// An answer with `_ng_no_persist: true`.
+    NoPersist,
+    /// An answer with `_ng_failure_class`.
+    FailureClass,
+    /// An answer with `_ng_failure_class` and `_ng_failure_terminal: true`.
+    FailureTerminal,
+}
+
+impl FaultKind {
+    /// All kinds, in the order in which their rates divide the unit interval.
+    pub const ALL: [Self; 11] = [
+        Self::Error500,
+        Self::RateLimited429,
+        Self::Reset,
+        Self::Hang,
+        Self::TruncatedBody,
+        Self::NotJson,
+        Self::SlowFirstByte,
+        Self::MissingReward,
+        Self::NoPersist,
+        Self::FailureClass,
+        Self::FailureTerminal,
+    ];
+
+    /// The name in settings, flags and statistics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Error500 => "error_500",
+            Self::RateLimited429 => "rate_limited_429",
+            Self::Reset => "reset",
+            Self::Hang => "hang",
+            Self::TruncatedBody => "truncated_body",
+            Self::NotJson => "not_json",
+            Self::SlowFirstByte => "slow_first_byte",
+            Self::MissingReward => "missing_reward",
+            Self::NoPersist => "no_persist",
+            Self::FailureClass => "failure_class",
+            Self::FailureTerminal => "failure_terminal",
+        }
+    }
+}
+
+impl fmt::Display for FaultKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for FaultKind {
+    type Err = FaultError;
+
+    fn from_str(text: &str) -> Result<Self, FaultError> {
+        let kind = Self::ALL
+            .into_iter()
+            .find(|kind| kind.name() == text.trim());
+        kind.ok_or_else(|| FaultError::Kind {
+            kind: text.to_owned(),
+            known: known_kinds(),
+        })
+    }
+}
+
+fn known_kinds() -> String {
+    FaultKind::ALL.map(FaultKind::name).join(", ")
+}
+
+/// A fault that cannot be read, or a rate that cannot be.
+#[derive(Debug, Clone, PartialEq, Error)]
+pub enum FaultError {
+    /// No such kind.
+    #[error("there is no fault '{kind}'; the faults are {known}")]
+    Kind {
+        /// What was asked for.
+        kind: String,
+        /// All names.
+        known: String,
+    },
+    /// Not `KIND=RATE`.
+    #[error(
+        "'{0}' is not a fault rate: write KIND=RATE with a rate from 0 to 1, such as error_500=0.05"
+    )]
+    Rate(String),
+    /// Not `TASK[:ROLLOUT[:ATTEMPT]]=KIND`.
+    #[error(
+        "'{0}' is not a place and a fault: write TASK[:ROLLOUT[:ATTEMPT]]=KIND, such as 3:0=reset"
+    )]
+    Place(String),
+    /// A rate outside 0 to 1.
+    #[error("the rate of '{kind}' is {rate}, but must be from 0 to 1")]
+    RateRange {
+        /// The fault.
+        kind: FaultKind,
+        /// Its rate.
+        rate: f64,
+    },
+    /// More than every request would fail.
+    #[error(
+        "the fault rates sum to {0}, but a request has one fault at most: lower them to sum to 1 or less"
+    )]
+    RateSum(f64),
+}
+
+/// How often each fault happens: its share of all requests, from 0 to 1.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct FaultRates(pub BTreeMap<FaultKind, f64>);
+
+impl FaultRates {
+    /// The fault that belongs to `unit`, a uniform draw from (0, 1): the kinds' rates lie side by
+    /// side from 0 upwards, in the order of [`FaultKind::ALL`].
+    pub fn pick(&self, unit: f64) -> Option<FaultKind> {
+        let mut upper = 0.0;
+        self.0.iter().find_map(|(kind, rate)| {
+            upper += rate;
+            (unit < upper).then_some(*kind)
+        })
+    }
+
+    /// # Errors
+    /// A rate is outside 0 to 1, or they sum to more than 1.
+    pub fn check(&self) -> Result<(), FaultError> {
+        if let Some((kind, rate)) = self.0.iter().find(|(_, rate)| !(0.0..=1.0).contains(*rate)) {
+            return Err(FaultError::RateRange {
+                kind: *kind,
+                rate: *rate,
+            });
+        }
+        let sum: f64 = self.0.values().sum();
+        if sum > 1.0 + 1e-9 {
+            Err(FaultError::RateSum(sum))
+        } else {
+            Ok(())
+        }
+    }
+}
+
+/// The rate of one fault, written `error_500=0.05`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct FaultRate {
+    /// The fault.
+    pub kind: FaultKind,
+    /// Its share of all requests, from 0 to 1.
+    pub rate: f64,
+}
+
+impl FromStr for FaultRate {
+    type Err = FaultError;
+
+    fn from_str(text: &str) -> Result<Self, FaultError> {
+        let bad = || FaultError::Rate(text.to_owned());
+        let (kind, rate) = text.split_once('=').ok_or_else(bad)?;
+        let (kind, rate) = (kind.parse()?, rate.trim().parse().map_err(|_| bad())?);
+        if !(0.0..=1.0).contains(&rate) {
+            return Err(FaultError::RateRange { kind, rate });
+        }
+        Ok(Self { kind, rate })
+    }
+}
+
+/// A fault at an exact place, written `TASK[:ROLLOUT[:ATTEMPT]]=KIND`. Comes before all rates.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FaultAt {
+    /// Index of the task.
+    pub task: u64,
+    /// Index of the rollout; all rollouts where it is missing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rollout: Option<u64>,
+    /// Number of the attempt, from 0; all attempts (below `fault_attempts`) where it is missing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempt: Option<u64>,
+    /// What goes wrong.
+    pub kind: FaultKind,
+}
+
+impl FromStr for FaultAt {
+    type Err = FaultError;
+
+    fn from_str(text: &str) -> Result<Self, FaultError> {
+        let bad = || FaultError::Place(text.to_owned());
+        let (place, kind) = text.split_once('=').ok_or_else(bad)?;
+        let indices: Result<Vec<u64>, _> = place
+            .split(':')
+            .map(|index| index.trim().parse().map_err(|_| bad()))
+            .collect();
+        let (task, rollout, attempt) = match indices?.as_slice() {
+            [task] => (*task, None, None),
+            [task, rollout] => (*task, Some(*rollout), None),
+            [task, rollout, attempt] => (*task, Some(*rollout), Some(*attempt)),
+            _ => return Err(bad()),
+        };
+        Ok(Self {
+            task,
+            rollout,
+            attempt,
+            kind: kind.parse()?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rates(of: &[(FaultKind, f64)]) -> FaultRates {
+        FaultRates(of.iter().copied().collect())
+    }
+
+    #[test]
+    fn names_are_those_of_serde() {
+        for kind in FaultKind::ALL {
+            assert_eq!(serde_json::to_value(kind).unwrap(), kind.name());
+            assert_eq!(kind.name().parse(), Ok(kind));
+        }
+    }
+
+    #[test]
+    fn rates_divide_the_unit_interval() {
+        let rates = rates(&[(FaultKind::Hang, 0.25), (FaultKind::Error500, 0.5)]);
+        assert_eq!(rates.pick(0.4), Some(FaultKind::Error500));
+        assert_eq!(rates.pick(0.6), Some(FaultKind::Hang));
+        assert_eq!(rates.pick(0.8), None);
+        assert_eq!(FaultRates::default().pick(1e-17), None);
+    }
+
+    #[test]
+    fn rates_must_be_shares_that_sum_to_one_at_most() {
+        assert_eq!(
+            rates(&[(FaultKind::Hang, 0.4), (FaultKind::Reset, 0.6)]).check(),
+            Ok(())
+        );
+        let too_many = rates(&[(FaultKind::Hang, 0.5), (FaultKind::Reset, 0.75)]).check();
+        assert_eq!(too_many, Err(FaultError::RateSum(1.25)));
+        for rate in [-0.1, 1.5, f64::NAN] {
+            let error = rates(&[(FaultKind::Hang, rate)]).check();
+            assert!(matches!(error, Err(FaultError::RateRange { .. })), "{rate}");
+        }
+    }
+
+    #[test]
+    fn a_rate_is_written_with_its_kind() {
+        let rate = FaultRate {
+            kind: FaultKind::NotJson,
+            rate: 0.25,
+        };
+        assert_eq!("not_json=0.25".parse(), Ok(rate));
+        for (text, fragment) in [
+            ("not_json", "write KIND=RATE"),
+            ("not_json=often", "write KIND=RATE"),
+            ("not_json=2", "must be from 0 to 1"),
+            (
+                "gremlins=0.1",
+                "there is no fault 'gremlins'; the faults are error_500",
+            ),
+        ] {
+            let error = text.parse::<FaultRate>().unwrap_err().to_string();
+            assert!(error.contains(fragment), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_place_is_written_from_the_task_down() {
+        let at = |rollout, attempt| FaultAt {
+            task: 3,
+            rollout,
+            attempt,
+            kind: FaultKind::Reset,
+        };
+        assert_eq!("3=reset".parse(), Ok(at(None, None)));
+        assert_eq!("3:1=reset".parse(), Ok(at(Some(1), None)));
+        assert_eq!("3:1:0=reset".parse(), Ok(at(Some(1), Some(0))));
+        for text in ["3", "x=reset", "1:2:3:4=reset", "=reset", "-1=reset"] {
+            let error = text.parse::<FaultAt>();
+            assert_eq!(error, Err(FaultError::Place(text.to_owned())), "{text}");
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! Simulated agents: a real HTTP server for demonstrations, tests and benchmarks.
+//!
+//! [`Sim`] serves a NeMo Gym head server and the agents of a [`SimConfig`], each on a port of its
+//! own. What an agent does to a request is planned by its [`Profile`] from the seed and from task,
+//! rollout and attempt alone, so that a caller can know it beforehand: [`oracle`], [`Planned`].
+//! [`Counts`] tells what became of every request, [`FaultKind`] names what can go wrong.
+
+mod agent;
+mod aggregate;
+mod answer;
+mod arithmetic;
+mod config;
+mod connection;
+mod counters;
+mod draws;
+mod error;
+mod fault;
+mod filler;
+mod head;
+mod http;
+mod latency;
+mod oracle;
+mod profile;
+mod quantity;
+mod row;
+mod server;
+#[cfg(test)]
+mod tests;
+
+pub use config::{AgentConfig, MAX_BODY_SIZE, SimConfig};
+pub use counters::Counts;
+pub use draws::Draws;
+pub use error::SimError;
+pub use fault::{FaultAt, FaultError, FaultKind, FaultRate, FaultRates};
+pub use latency::{Latency, LatencyError, MAX_LATENCY};
+pub use oracle::{Key, Planned, ROW_DIFFICULTY_SHIFT, RowDifficulty, oracle};
+pub use profile::Profile;
+pub use quantity::{QuantityError, format_duration, parse_duration, parse_size};
+pub use server::Sim;

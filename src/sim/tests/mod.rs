@@ -1,0 +1,5 @@
+//! The server as its clients see it: over TCP, byte for byte.
+
+mod client;
+mod faults;
+mod serving;

@@ -1,0 +1,81 @@
+use std::io;
+use std::path::PathBuf;
+
+use arrow::error::ArrowError;
+use parquet::errors::ParquetError;
+
+/// What can go wrong between a run and the place where it is kept.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// The place is neither a path nor an address that is known.
+    #[error("'{place}' is not a path or an object-store address: {reason}. Give a directory, or s3://, gs://, az:// or memory://")]
+    Address {
+        /// As given, without secrets.
+        place: String,
+        /// Why it can't be used.
+        reason: String,
+    },
+    /// The object store failed.
+    #[error("cannot {action} {object}: {source}")]
+    Object {
+        /// What was tried.
+        action: &'static str,
+        /// Object or prefix, as an address.
+        object: String,
+        /// What the store said.
+        #[source]
+        source: object_store::Error,
+    },
+    /// The local file system failed.
+    #[error("cannot {action} '{path}': {source}")]
+    File {
+        /// What was tried.
+        action: &'static str,
+        /// The file or directory.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// A part could not be encoded or published.
+    #[error("cannot write {object}: {source}")]
+    Parquet {
+        /// The part, as an address.
+        object: String,
+        /// What failed.
+        #[source]
+        source: ParquetError,
+    },
+    /// A journal segment could not be encoded or decoded.
+    #[error("journal '{path}': {source}")]
+    Journal {
+        /// The segment.
+        path: PathBuf,
+        /// What failed.
+        #[source]
+        source: ArrowError,
+    },
+    /// `run.json` is not what it should be.
+    #[error("{object} is not a rollstream run record: {reason}")]
+    Record {
+        /// The record, as an address.
+        object: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// There is no run at the place.
+    #[error("there is no run at {place} (no run.json). Check the path; `rollstream collect --output` makes one")]
+    NoRun {
+        /// Where was looked.
+        place: String,
+    },
+    /// There is a run already.
+    #[error("there is a run at {place} already ({state}). Continue it with --resume, replace it with --overwrite, or choose another --output")]
+    Exists {
+        /// Where it is.
+        place: String,
+        /// Its state.
+        state: String,
+    },
+}

@@ -1,0 +1,129 @@
+use std::sync::Arc;
+
+use arrow::datatypes::SchemaRef;
+use arrow::record_batch::RecordBatch;
+use object_store::buffered::BufWriter;
+use parquet::arrow::AsyncArrowWriter;
+use parquet::arrow::arrow_writer::ArrowWriterOptions;
+use parquet::basic::{Compression, ZstdLevel};
+use parquet::errors::ParquetError;
+use parquet::file::properties::{EnabledStatistics, WriterProperties};
+use parquet::schema::types::ColumnPath;
+use tokio::io::AsyncWriteExt;
+
+use super::{RunStore, StoreError};
+use crate::schema;
+
+/// A row group is closed at this many encoded bytes: what a writer holds in memory is bounded by
+/// it, however large its part grows.
+const ROW_GROUP_BYTES: usize = 8 * 1024 * 1024;
+
+/// A row group is closed at this many rows, so that a reader who wants a few tasks can skip most.
+const ROW_GROUP_ROWS: usize = 128 * 1024;
+
+/// Bytes that are gathered before they are sent to the store. A smaller part is one put.
+const UPLOAD_BYTES: usize = 8 * 1024 * 1024;
+
+/// A part that is published.
+#[derive(Debug, Clone)]
+pub struct Part {
+    /// Table that it belongs to.
+    pub table: String,
+    /// As a person names it.
+    pub path: String,
+    /// Rows.
+    pub num_rows: u64,
+    /// Bytes of the file.
+    pub num_bytes: u64,
+}
+
+/// Name of the part of `table` that `segment` becomes, relative to the run.
+pub fn part_name(table: &str, segment: &str) -> String {
+    format!("{table}/{segment}.parquet")
+}
+
+/// Writes one Parquet file, which is visible when it is finished and not before.
+pub struct PartWriter {
+    writer: AsyncArrowWriter<BufWriter>,
+    run: RunStore,
+    table: String,
+    name: String,
+    rows: u64,
+}
+
+impl PartWriter {
+    /// Begins the part `name` (relative to the run) of a table.
+    ///
+    /// # Errors
+    /// The schema can't be written as Parquet.
+    pub fn new(run: &RunStore, table: &str, name: &str, schema: SchemaRef) -> Result<Self, StoreError> {
+        let sink = BufWriter::with_capacity(Arc::clone(run.object_store()), run.path(name), UPLOAD_BYTES);
+        // Without the Arrow schema in the file every reader sees plain Parquet types; with it,
+        // some fail on the views that we hold text in.
+        let options = ArrowWriterOptions::new().with_properties(properties()).with_skip_arrow_metadata(true);
+        let writer = AsyncArrowWriter::try_new_with_options(sink, schema, options)
+            .map_err(|source| StoreError::Parquet { object: run.display(name), source })?;
+        Ok(Self { writer, run: run.clone(), table: table.to_owned(), name: name.to_owned(), rows: 0 })
+    }
+
+    /// Adds rows.
+    ///
+    /// # Errors
+    /// Encoding or the store failed.
+    pub async fn write(&mut self, batch: &RecordBatch) -> Result<(), StoreError> {
+        self.rows += batch.num_rows() as u64;
+        let written = async {
+            self.writer.write(batch).await?;
+            if self.writer.in_progress_size() >= ROW_GROUP_BYTES {
+                self.writer.flush().await?;
+            }
+            Ok(())
+        };
+        let written: Result<(), ParquetError> = written.await;
+        written.map_err(|source| self.failed(source))
+    }
+
+    /// Publishes the part.
+    ///
+    /// # Errors
+    /// The store failed; then nothing is visible.
+    pub async fn finish(mut self) -> Result<Part, StoreError> {
+        if let Err(source) = self.writer.finish().await {
+            return Err(self.failed(source));
+        }
+        let num_bytes = self.writer.bytes_written() as u64;
+        let path = self.run.display(&self.name);
+        if let Some(local) = self.run.local_path() {
+            let file = local.join(&self.name);
+            let synced = async { tokio::fs::File::open(&file).await?.sync_all().await };
+            synced.await.map_err(|source| StoreError::File { action: "sync", path: file.clone(), source })?;
+        }
+        Ok(Part { table: self.table, path, num_rows: self.rows, num_bytes })
+    }
+
+    /// Gives the part up; nothing of it stays.
+    pub async fn abandon(self) {
+        let mut sink = self.writer.into_inner();
+        // Nothing is lost if even this fails: an upload that is not completed is never visible.
+        let _ = sink.flush().await;
+        let _ = sink.abort().await;
+    }
+
+    fn failed(&self, source: ParquetError) -> StoreError {
+        StoreError::Parquet { object: self.run.display(&self.name), source }
+    }
+}
+
+fn properties() -> WriterProperties {
+    let mut properties = WriterProperties::builder()
+        .set_compression(Compression::ZSTD(ZstdLevel::default()))
+        .set_created_by(format!("rollstream {}", env!("CARGO_PKG_VERSION")))
+        .set_max_row_group_row_count(Some(ROW_GROUP_ROWS));
+    for text in [schema::RESULT, schema::REQUEST] {
+        let column = ColumnPath::from(text);
+        properties = properties
+            .set_column_dictionary_enabled(column.clone(), false)
+            .set_column_statistics_enabled(column, EnabledStatistics::None);
+    }
+    properties.build()
+}

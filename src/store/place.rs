@@ -1,0 +1,246 @@
+use std::env;
+use std::path::{Path as FilePath, PathBuf};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::TryStreamExt;
+use object_store::buffered::BufWriter;
+use object_store::local::LocalFileSystem;
+use object_store::path::Path;
+use object_store::{ObjectStore, ObjectStoreExt, PutPayload};
+use tokio::fs::File;
+use tokio::io::AsyncWriteExt;
+use url::Url;
+
+use super::{JournalSegment, StoreError};
+
+/// Directory of the journal within a local run.
+const JOURNAL: &str = "journal";
+
+/// The directory or object-store prefix that holds a run.
+#[derive(Debug, Clone)]
+pub struct RunStore {
+    store: Arc<dyn ObjectStore>,
+    base: Url,
+    prefix: Path,
+    local: Option<PathBuf>,
+    journal: PathBuf,
+}
+
+impl RunStore {
+    /// The place that `place` names: a path, `file://`, `s3://`, `gs://`, `az://` or `memory://`.
+    /// Settings of object stores are taken from their usual environment variables. Nothing is
+    /// created or asked yet. `state_dir` holds the journals of runs that are not on a local disk.
+    ///
+    /// # Errors
+    /// The place is not an address, or its store can't be set up from the environment.
+    pub fn open(place: &str, state_dir: Option<&FilePath>) -> Result<Self, StoreError> {
+        let refuse = |reason: String| StoreError::Address { place: without_secrets(place), reason };
+        match Url::parse(place) {
+            Ok(url) if url.scheme() == "file" => {
+                let path = url.to_file_path().map_err(|()| refuse("not an absolute file address".into()))?;
+                Self::local(&path, refuse)
+            }
+            Ok(url) if place.contains("://") => {
+                if !url.username().is_empty() || url.password().is_some() {
+                    return Err(refuse("it holds a secret; put keys into environment variables".into()));
+                }
+                let (store, prefix) = object_store::parse_url_opts(&url, store_options())
+                    .map_err(|source| refuse(source.to_string()))?;
+                let mut base = url.clone();
+                base.set_path("");
+                let name = blake3::hash(place.trim_end_matches('/').as_bytes()).to_hex();
+                let journal = state_directory(state_dir).join(name.get(..16).unwrap_or_default()).join(JOURNAL);
+                Ok(Self { store: Arc::from(store), base, prefix, local: None, journal })
+            }
+            _ => Self::local(FilePath::new(place), refuse),
+        }
+    }
+
+    fn local(path: &FilePath, refuse: impl Fn(String) -> StoreError) -> Result<Self, StoreError> {
+        let path = std::path::absolute(path).map_err(|source| refuse(source.to_string()))?;
+        let prefix = Path::from_absolute_path(&path).map_err(|source| refuse(source.to_string()))?;
+        let base = Url::parse("file:///").map_err(|source| refuse(source.to_string()))?;
+        let store = Arc::new(LocalFileSystem::new());
+        let journal = path.join(JOURNAL);
+        Ok(Self { store, base, prefix, local: Some(path), journal })
+    }
+
+    /// The store behind the place.
+    pub fn object_store(&self) -> &Arc<dyn ObjectStore> {
+        &self.store
+    }
+
+    /// Scheme and host, under which a session registers the store.
+    pub fn base(&self) -> &Url {
+        &self.base
+    }
+
+    /// Local directory of the run, if it is on a local disk.
+    pub fn local_path(&self) -> Option<&FilePath> {
+        self.local.as_deref()
+    }
+
+    /// Local directory of the journal.
+    pub fn journal_dir(&self) -> &FilePath {
+        &self.journal
+    }
+
+    /// Path of an object of the run within the store.
+    pub fn path(&self, relative: &str) -> Path {
+        relative.split('/').filter(|part| !part.is_empty()).fold(self.prefix.clone(), |path, part| path.join(part))
+    }
+
+    /// How a person names an object of the run: a path or an address.
+    pub fn display(&self, relative: &str) -> String {
+        match &self.local {
+            Some(path) => {
+                let shown = env::current_dir().ok().and_then(|dir| path.strip_prefix(dir).ok()).unwrap_or(path);
+                shown.join(relative).display().to_string()
+            }
+            None => format!("{}/{}", self.base.as_str().trim_end_matches('/'), self.path(relative)),
+        }
+    }
+
+    /// Address of an object, as a session reads it.
+    pub fn url(&self, path: &Path) -> String {
+        format!("{}/{path}", self.base.as_str().trim_end_matches('/'))
+    }
+
+    /// Text or bytes of an object, `None` where there is no such object.
+    ///
+    /// # Errors
+    /// The store failed.
+    pub async fn get(&self, relative: &str) -> Result<Option<Bytes>, StoreError> {
+        let failed = |source| StoreError::Object { action: "read", object: self.display(relative), source };
+        match self.store.get(&self.path(relative)).await {
+            Ok(found) => found.bytes().await.map(Some).map_err(failed),
+            Err(object_store::Error::NotFound { .. }) => Ok(None),
+            Err(source) => Err(failed(source)),
+        }
+    }
+
+    /// Writes an object whole.
+    ///
+    /// # Errors
+    /// The store failed.
+    pub async fn put(&self, relative: &str, content: impl Into<PutPayload>) -> Result<(), StoreError> {
+        let done = self.store.put(&self.path(relative), content.into()).await;
+        done.map(|_| ()).map_err(|source| StoreError::Object {
+            action: "write",
+            object: self.display(relative),
+            source,
+        })
+    }
+
+    /// Writes an object whole from a file of any size.
+    ///
+    /// # Errors
+    /// The store failed; then nothing is visible.
+    pub async fn upload(&self, relative: &str, mut from: File) -> Result<(), StoreError> {
+        let failed = |source| StoreError::File { action: "write", path: self.display(relative).into(), source };
+        let mut sink = BufWriter::new(Arc::clone(&self.store), self.path(relative));
+        let copied = async {
+            tokio::io::copy(&mut from, &mut sink).await?;
+            sink.shutdown().await
+        };
+        copied.await.map_err(failed)
+    }
+
+    /// Paths of the Parquet parts of a table, in the order of their names.
+    ///
+    /// # Errors
+    /// The store failed.
+    pub async fn parts(&self, table: &str) -> Result<Vec<Path>, StoreError> {
+        let listed: Result<Vec<_>, _> = self.store.list(Some(&self.path(table))).try_collect().await;
+        let listed =
+            listed.map_err(|source| StoreError::Object { action: "list", object: self.display(table), source })?;
+        let mut paths: Vec<Path> =
+            listed.into_iter().map(|meta| meta.location).filter(|path| path.extension() == Some("parquet")).collect();
+        paths.sort();
+        Ok(paths)
+    }
+
+    /// Removes everything that a run left at the place, and nothing else.
+    ///
+    /// # Errors
+    /// The store failed.
+    pub async fn clear(&self) -> Result<(), StoreError> {
+        use crate::schema::{ATTEMPTS, ROLLOUTS, TASKS};
+        for table in [TASKS, ROLLOUTS, ATTEMPTS, "metrics"] {
+            for path in self.parts(table).await? {
+                self.delete(&path).await?;
+            }
+        }
+        for object in ["run.json", "aggregate_metrics.json"] {
+            self.delete(&self.path(object)).await?;
+        }
+        for segment in JournalSegment::list(self.journal_dir())? {
+            segment.remove()?;
+        }
+        Ok(())
+    }
+
+    async fn delete(&self, path: &Path) -> Result<(), StoreError> {
+        match self.store.delete(path).await {
+            Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
+            Err(source) => Err(StoreError::Object { action: "delete", object: self.url(path), source }),
+        }
+    }
+}
+
+/// Options of the clouds' stores, from the variables that their own tools read.
+fn store_options() -> impl Iterator<Item = (String, String)> {
+    const PREFIXES: [&str; 3] = ["AWS_", "GOOGLE_", "AZURE_"];
+    env::vars_os().filter_map(|(key, value)| {
+        let key = key.into_string().ok()?;
+        let known = PREFIXES.iter().any(|prefix| key.starts_with(prefix));
+        known.then_some((key, value.into_string().ok()?))
+    })
+}
+
+fn state_directory(given: Option<&FilePath>) -> PathBuf {
+    if let Some(given) = given {
+        return given.to_owned();
+    }
+    let home = || env::var_os("HOME").map_or_else(env::temp_dir, |home| PathBuf::from(home).join(".local/state"));
+    env::var_os("XDG_STATE_HOME").map_or_else(home, PathBuf::from).join("rollstream")
+}
+
+fn without_secrets(place: &str) -> String {
+    match (place.find("://"), place.rfind('@')) {
+        (Some(scheme), Some(at)) if at > scheme => {
+            format!("{}://{}", place.get(..scheme).unwrap_or_default(), place.get(at + 1..).unwrap_or_default())
+        }
+        _ => place.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_a_local_place_and_keeps_its_journal_inside() {
+        let run = RunStore::open("some/run", None).unwrap();
+        let path = run.local_path().unwrap();
+        assert!(path.is_absolute() && path.ends_with("some/run"));
+        assert_eq!(run.journal_dir(), path.join("journal"));
+        assert_eq!(run.display("run.json"), "some/run/run.json");
+    }
+
+    #[test]
+    fn an_object_store_keeps_its_journal_in_the_state_directory() {
+        let state = FilePath::new("/state");
+        let run = RunStore::open("memory:///sweeps/a", Some(state)).unwrap();
+        assert!(run.local_path().is_none());
+        assert!(run.journal_dir().starts_with(state));
+        assert_eq!(run.path("rollouts/x.parquet").as_ref(), "sweeps/a/rollouts/x.parquet");
+    }
+
+    #[test]
+    fn what_is_no_place_is_refused_without_repeating_a_secret() {
+        let error = RunStore::open("ftp://user:hunter2@host/x", None).unwrap_err().to_string();
+        assert!(error.contains("ftp://host/x") && !error.contains("hunter2"), "{error}");
+    }
+}

@@ -1,0 +1,119 @@
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::{RunStore, StoreError};
+use crate::schema::SCHEMA_VERSION;
+
+/// Name of the record within a run.
+const RUN_JSON: &str = "run.json";
+
+/// `run.json`: what was asked of a sweep, and what became of it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RunRecord {
+    /// Layout of the run.
+    pub schema_version: u32,
+    /// Version of the program that wrote it last.
+    pub rollstream_version: String,
+    /// How far it is.
+    pub state: RunState,
+    /// When the sweep was first started, RFC 3339.
+    pub created_at: String,
+    /// When it was last finished or interrupted, RFC 3339.
+    pub finished_at: Option<String>,
+    /// The settings that decide what is sent. A resume must have the same.
+    pub identity: serde_json::Value,
+    /// All settings, resolved. Secrets are not among them: settings only name the variables that
+    /// hold secrets.
+    pub settings: serde_json::Value,
+    /// The inputs that the tasks were read from.
+    pub inputs: Vec<InputRecord>,
+    /// Tasks.
+    pub num_tasks: u64,
+    /// Address of each agent.
+    pub agents: BTreeMap<String, String>,
+    /// Rollouts, by what became of them.
+    pub rollouts: RunCounts,
+}
+
+/// How far a run is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RunState {
+    /// A collector is at work, or was killed.
+    Running,
+    /// Nothing is left to be sent.
+    Finished,
+    /// Stopped by a signal; `--resume` goes on.
+    Interrupted,
+    /// Stopped by an error of its own; `--resume` goes on.
+    Failed,
+}
+
+impl std::fmt::Display for RunState {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter) -> std::fmt::Result {
+        formatter.write_str(match self {
+            Self::Running => "running",
+            Self::Finished => "finished",
+            Self::Interrupted => "interrupted",
+            Self::Failed => "failed",
+        })
+    }
+}
+
+/// An input file of a run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InputRecord {
+    /// As given.
+    pub path: String,
+    /// Digest of the bytes that were read, after decompression.
+    pub digest: String,
+    /// How many.
+    pub num_bytes: u64,
+}
+
+/// Rollouts of a run: `planned = done + failed + pending`.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunCounts {
+    /// All that the sweep asks for.
+    pub planned: u64,
+    /// Answered and kept.
+    pub done: u64,
+    /// Tried and given up.
+    pub failed: u64,
+    /// Not tried yet, or owed again.
+    pub pending: u64,
+}
+
+impl RunRecord {
+    /// The record at a place, `None` where there is none.
+    ///
+    /// # Errors
+    /// The store failed, or what is there is not a record, or is one of a newer version.
+    pub async fn load(run: &RunStore) -> Result<Option<Self>, StoreError> {
+        let Some(bytes) = run.get(RUN_JSON).await? else {
+            return Ok(None);
+        };
+        let refuse = |reason: String| StoreError::Record { object: run.display(RUN_JSON), reason };
+        let record: Self = serde_json::from_slice(&bytes).map_err(|source| refuse(source.to_string()))?;
+        if record.schema_version > SCHEMA_VERSION {
+            let version = record.schema_version;
+            return Err(refuse(format!("its schema version {version} is newer than {SCHEMA_VERSION}; use a newer rollstream")));
+        }
+        Ok(Some(record))
+    }
+
+    /// Writes the record.
+    ///
+    /// # Errors
+    /// The store failed.
+    pub async fn save(&self, run: &RunStore) -> Result<(), StoreError> {
+        let refuse = |source: serde_json::Error| StoreError::Record {
+            object: run.display(RUN_JSON),
+            reason: source.to_string(),
+        };
+        let mut text = serde_json::to_vec_pretty(self).map_err(refuse)?;
+        text.push(b'\n');
+        run.put(RUN_JSON, text).await
+    }
+}

@@ -1,0 +1,139 @@
+//! How far a sweep is, at any moment: [`Tally`] is written by the steps and read by whoever shows
+//! progress.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use arrow::array::{Array, AsArray, RecordBatch};
+use arrow::datatypes::Float64Type;
+
+use crate::outcome::OK;
+use crate::schema;
+
+/// Counts of a sweep under way, shared by its steps.
+#[derive(Debug)]
+pub struct Tally {
+    started: Instant,
+    in_flight: AtomicUsize,
+    agents: Mutex<BTreeMap<String, AgentTally>>,
+}
+
+/// Counts of one agent: `planned = done + failed + pending`.
+#[derive(Debug, Default, Clone, PartialEq)]
+pub struct AgentTally {
+    /// Rollouts that the sweep asks of it.
+    pub planned: u64,
+    /// Answered, and safe on disk. Those of earlier runs count.
+    pub done: u64,
+    /// Answered in this process.
+    pub done_now: u64,
+    /// Given up, by the class of the failure.
+    pub failed: BTreeMap<String, u64>,
+    /// Sum of the rewards that were answered in this process.
+    pub reward_sum: f64,
+}
+
+impl AgentTally {
+    /// Rollouts given up.
+    pub fn num_failed(&self) -> u64 {
+        self.failed.values().sum()
+    }
+
+    /// Rollouts still to come.
+    pub fn pending(&self) -> u64 {
+        self.planned.saturating_sub(self.done + self.num_failed())
+    }
+
+    /// Mean of the rewards so far; none before the first.
+    pub fn mean_reward(&self) -> Option<f64> {
+        (self.done_now > 0).then(|| self.reward_sum / self.done_now as f64)
+    }
+}
+
+impl Default for Tally {
+    fn default() -> Self {
+        Self { started: Instant::now(), in_flight: AtomicUsize::new(0), agents: Mutex::default() }
+    }
+}
+
+impl Tally {
+    /// A tally in which `planned` rollouts are owed by each agent, `done` of them done before.
+    pub fn new(agents: impl IntoIterator<Item = (String, u64, u64)>) -> Self {
+        let of = |(name, planned, done)| (name, AgentTally { planned, done, ..AgentTally::default() });
+        Self { agents: Mutex::new(agents.into_iter().map(of).collect()), ..Self::default() }
+    }
+
+    /// When the sweep began.
+    pub fn started(&self) -> Instant {
+        self.started
+    }
+
+    /// Calls in flight now.
+    pub fn in_flight(&self) -> usize {
+        self.in_flight.load(Ordering::Relaxed)
+    }
+
+    /// One more call is in flight.
+    pub fn dispatched(&self) {
+        self.in_flight.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A call came back, or was dropped.
+    pub fn returned(&self) {
+        self.in_flight.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Counts a batch of outcomes that is safe on disk. Interrupted attempts are owed again, and
+    /// change nothing.
+    pub fn landed(&self, outcomes: &RecordBatch) {
+        let column = |name: &str| outcomes.column_by_name(name);
+        let text = |name: &str| column(name).and_then(|column| column.as_string_view_opt());
+        let rewards = column(schema::REWARD).and_then(|column| column.as_primitive_opt::<Float64Type>());
+        let (Some(names), Some(classes), Some(rewards)) = (text(schema::AGENT_NAME), text(schema::OUTCOME), rewards)
+        else {
+            return;
+        };
+        let mut agents = self.lock();
+        for row in 0..outcomes.num_rows() {
+            if !agents.contains_key(names.value(row)) {
+                agents.insert(names.value(row).to_owned(), AgentTally::default());
+            }
+            let Some(agent) = agents.get_mut(names.value(row)) else { continue };
+            match classes.value(row) {
+                OK => {
+                    agent.done += 1;
+                    agent.done_now += 1;
+                    agent.reward_sum += if rewards.is_valid(row) { rewards.value(row) } else { 0.0 };
+                }
+                "interrupted" => {}
+                class => *agent.failed.entry(class.to_owned()).or_default() += 1,
+            }
+        }
+    }
+
+    /// The counts of every agent now.
+    pub fn agents(&self) -> BTreeMap<String, AgentTally> {
+        self.lock().clone()
+    }
+
+    /// The counts of all agents together.
+    pub fn total(&self) -> AgentTally {
+        let mut total = AgentTally::default();
+        for agent in self.lock().values() {
+            total.planned += agent.planned;
+            total.done += agent.done;
+            total.done_now += agent.done_now;
+            total.reward_sum += agent.reward_sum;
+            for (class, count) in &agent.failed {
+                *total.failed.entry(class.clone()).or_default() += count;
+            }
+        }
+        total
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, AgentTally>> {
+        self.agents.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
