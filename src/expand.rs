@@ -22,6 +22,8 @@ pub struct AgentCounts {
     pub num_tasks: u64,
     /// Rollouts of these tasks.
     pub num_rollouts: u64,
+    /// Bytes of their requests, about.
+    pub request_bytes: u64,
     /// Those that are done already.
     pub num_done: u64,
 }
@@ -47,7 +49,8 @@ pub async fn counts(session: &SessionContext) -> Result<Vec<AgentCounts>> {
             batch.column_by_name(name).ok_or_else(|| exec_datafusion_err!("counts.sql gives no column '{name}'"))
         };
         let integers = |name: &str| -> Result<Vec<i64>> { Ok(column(name)?.as_primitive::<Int64Type>().values().to_vec()) };
-        let (tasks, rollouts, done) = (integers("num_tasks")?, integers("num_rollouts")?, integers("num_done")?);
+        let (tasks, rollouts) = (integers("num_tasks")?, integers("num_rollouts")?);
+        let (bytes, done) = (integers("request_bytes")?, integers("num_done")?);
         let names = column("agent_name")?.as_string_view();
         for (row, name) in names.iter().enumerate() {
             let at = |values: &[i64]| values.get(row).copied().unwrap_or_default().unsigned_abs();
@@ -55,6 +58,7 @@ pub async fn counts(session: &SessionContext) -> Result<Vec<AgentCounts>> {
                 agent_name: name.unwrap_or_default().to_owned(),
                 num_tasks: at(&tasks),
                 num_rollouts: at(&rollouts),
+                request_bytes: at(&bytes),
                 num_done: at(&done),
             });
         }

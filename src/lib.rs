@@ -11,7 +11,7 @@
 //! | module | what it knows |
 //! |---|---|
 //! | [`config`] | settings, and where each came from |
-//! | [`read`] | JSONL, prompt templates, overrides, the identity of tasks |
+//! | [`read`], [`import`] | JSONL, prompt templates, overrides, the identity of tasks |
 //! | [`expand`] | repeats, and which rollouts are still owed |
 //! | [`request`], [`agent`], [`answer`] | what is sent, to whom, and what came back |
 //! | [`run`] | the operator that keeps calls in flight |
@@ -28,6 +28,7 @@ pub mod cli;
 pub mod config;
 mod error;
 pub mod expand;
+pub mod import;
 pub mod json;
 pub mod land;
 pub mod measure;

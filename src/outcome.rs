@@ -117,7 +117,7 @@ fn map_builder<T: ArrowPrimitiveType>() -> MapBuilder<StringBuilder, PrimitiveBu
 }
 
 fn milliseconds(duration: Duration) -> f64 {
-    duration.as_secs_f64() * 1e3
+    duration.as_nanos() as f64 / 1e6
 }
 
 fn microseconds(time: SystemTime) -> i64 {

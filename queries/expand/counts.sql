@@ -1,17 +1,19 @@
 -- How much a sweep asks of each agent, and how much of that is done.
 --
 -- Reads: tasks, rollouts.
--- Columns: agent_name, num_tasks, num_rollouts, num_done.
+-- Columns: agent_name, num_tasks, num_rollouts, request_bytes (of all rollouts, about), num_done.
 SELECT
     planned.agent_name,
     planned.num_tasks,
     planned.num_rollouts,
+    planned.request_bytes,
     coalesce(done.num_done, 0) AS num_done
 FROM (
     SELECT
         agent_name,
         count(DISTINCT task_index) AS num_tasks,
-        sum(num_repeats) AS num_rollouts
+        sum(num_repeats) AS num_rollouts,
+        sum(num_repeats * octet_length(request)) AS request_bytes
     FROM tasks
     GROUP BY agent_name
 ) AS planned

@@ -17,8 +17,9 @@ pub(super) async fn collect(args: CollectArgs) -> Result<Exit, Error> {
     warn(&sweep);
     let _signals = stop_on_signal(sweep.shutdown())?;
     let progress = Progress::start(sweep.tally(), mode(&args.display));
-    let report = sweep.collect().await?;
-    drop(progress);
+    let report = sweep.collect().await;
+    progress.finish().await;
+    let report = report?;
     let exit = match report.state {
         RunState::Interrupted => Exit::Interrupted,
         _ if report.rollouts.failed > 0 || report.rollouts.pending > 0 => Exit::SomeFailed,
@@ -45,7 +46,10 @@ fn mode(display: &DisplayArgs) -> ProgressMode {
     match display {
         DisplayArgs { json: true, .. } => ProgressMode::Json,
         DisplayArgs { quiet: true, .. } => ProgressMode::Quiet,
-        _ if io::stderr().is_terminal() => ProgressMode::Terminal,
+        _ if io::stderr().is_terminal() => {
+            let unwanted = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+            ProgressMode::Terminal { colors: !display.no_color && !unwanted }
+        }
         _ => ProgressMode::Lines,
     }
 }

@@ -7,12 +7,15 @@ use super::signals::interrupted;
 use crate::error::Error;
 use crate::sim::{Sim, SimConfig};
 
+/// Where NeMo Gym's own head server is.
+const PORT: u16 = 11000;
+
 /// Time that answers under way get when the server is stopped.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// `rollstream sim`: serves until it is interrupted.
 pub(super) async fn sim(args: SimArgs) -> Result<Exit, Error> {
-    let sim = Sim::start(args.apply(SimConfig::default())).await?;
+    let sim = Sim::start(args.apply(SimConfig { port: PORT, ..SimConfig::default() })).await?;
     let mut output = io::stdout().lock();
     // Whoever started us in the background reads the addresses from here; a terminal shows them.
     let mut lines = vec![format!("head server  {}", sim.head_url())];

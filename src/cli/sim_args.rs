@@ -13,7 +13,7 @@ pub struct SimArgs {
     /// Address to listen on
     #[arg(long, value_name = "ADDRESS")]
     pub host: Option<IpAddr>,
-    /// Port of the head server; 0 takes a free one
+    /// Port of the head server [default: 11000]; 0 takes a free one
     #[arg(long)]
     pub port: Option<u16>,
     /// Host under which the head server tells clients to reach the agents

@@ -1,5 +1,6 @@
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
+use std::path::PathBuf;
 
 use datafusion::prelude::SessionContext;
 use futures::TryStreamExt;
@@ -46,9 +47,10 @@ pub(super) async fn sql(args: SqlArgs) -> Result<Exit, Error> {
 
 /// The runs and what their rows are called by.
 async fn runs(args: &SqlArgs) -> Result<Vec<(String, RunStore)>, Error> {
+    let state_dir = std::env::var_os("ROLLSTREAM_STATE_DIR").map(PathBuf::from);
     let mut runs = Vec::new();
     for place in &args.runs {
-        let run = RunStore::open(place, None)?;
+        let run = RunStore::open(place, state_dir.as_deref())?;
         if RunRecord::load(&run).await?.is_none() {
             return Err(StoreError::NoRun { place: run.display("") }.into());
         }

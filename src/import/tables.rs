@@ -210,12 +210,12 @@ impl Imported {
         ctx: &SessionContext,
         in_key_order: bool,
     ) -> Result<(), ImportError> {
-        if self.without_keys && ctx.table("rollouts").await?.count().await? > 0 {
-            return Err(ImportError::NoKeys);
+        if let Some(key) = self.first_duplicate(ctx, in_key_order).await? {
+            return Err(ImportError::DuplicateInput(key));
         }
-        match self.first_duplicate(ctx, in_key_order).await? {
-            Some(key) => Err(ImportError::DuplicateInput(key)),
-            None => Ok(()),
+        match self.without_keys && ctx.table("rollouts").await?.count().await? > 0 {
+            true => Err(ImportError::NoKeys),
+            false => Ok(()),
         }
     }
 

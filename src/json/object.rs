@@ -118,14 +118,22 @@ impl<'a> Object<'a> {
 
     /// Appends the object as JSON text, without spaces at this level.
     pub fn write(&self, out: &mut String) {
-        let length: usize = self
-            .fields
-            .iter()
+        self.write_without(&[], out);
+    }
+
+    /// Appends the object without the fields of the given names.
+    pub fn write_without(&self, names: &[&str], out: &mut String) {
+        let fields = || {
+            self.fields
+                .iter()
+                .filter(|field| !names.contains(&&*field.name))
+        };
+        let length: usize = fields()
             .map(|field| field.quoted.len() + field.value.len() + 2)
             .sum();
         out.reserve(length + 2);
         out.push('{');
-        for (position, field) in self.fields.iter().enumerate() {
+        for (position, field) in fields().enumerate() {
             if position > 0 {
                 out.push(',');
             }
@@ -238,6 +246,9 @@ mod tests {
         object.set("q\"", String::from("null"));
         assert_eq!(object.to_string(), r#"{"a":[],"b":2,"q\"":null}"#);
         assert!(object.contains("q\""));
+        let mut rest = String::new();
+        object.write_without(&["a", "none"], &mut rest);
+        assert_eq!(rest, r#"{"b":2,"q\"":null}"#);
     }
 
     #[test]

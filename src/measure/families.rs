@@ -41,6 +41,16 @@ impl MetricTable {
         Arc::new(self.frame.schema().as_arrow().clone())
     }
 
+    /// The optimised plan, as text.
+    ///
+    /// # Errors
+    /// The query cannot be planned.
+    pub fn explain(&self) -> Result<String, MeasureError> {
+        let plan = self.frame.clone().into_optimized_plan();
+        let plan = plan.map(|plan| plan.display_indent().to_string());
+        plan.map_err(|source| failed(self.name.clone(), self.origin.clone(), source))
+    }
+
     /// Starts the query.
     ///
     /// # Errors

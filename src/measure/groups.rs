@@ -11,6 +11,10 @@ use super::json_object::JsonObject;
 use super::rows::{Rows, counts, texts};
 use super::statistics::{Layout, Statistic, of_tasks};
 use super::task_labels::TaskLabels;
+use crate::json::quote;
+
+/// How an account starts that brings a number under the name of our own id.
+const OWN_ID: &str = "{\"rollout_id\":";
 
 /// The rollouts of one task, or of one agent at one task.
 #[derive(Debug)]
@@ -134,14 +138,22 @@ impl Group {
 
     fn append(&mut self, labels: &TaskLabels, info: &Info) {
         let mut object = JsonObject::default();
-        // A number of that name in the answer takes the place of ours.
-        if !info.info.starts_with("{\"rollout_id\":") {
-            let id = format!("{}:{}", labels.text(info.task_index), info.rollout_index);
-            object.raw("rollout_id", &crate::json::quote(&id));
-        }
+        let rest = match info.info.strip_prefix(OWN_ID) {
+            // A number of that name in the answer takes the place of ours.
+            Some(number) => {
+                let (number, rest) = number.split_at(number.find([',', '}']).unwrap_or_default());
+                object.raw("rollout_id", number);
+                format!("{{{}", rest.trim_start_matches(','))
+            }
+            None => {
+                let id = format!("{}:{}", labels.text(info.task_index), info.rollout_index);
+                object.raw("rollout_id", &quote(&id));
+                info.info.clone()
+            }
+        };
         object.raw("_ng_task_index", &labels.json(info.task_index));
         object.integer("_ng_rollout_index", info.rollout_index);
-        object.append(&info.info);
+        object.append(&rest);
         self.infos
             .push_str(if self.num_rollouts == 0 { "" } else { "," });
         self.infos.push_str(&object.finish());

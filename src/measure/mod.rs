@@ -19,6 +19,8 @@ mod reward_profile;
 mod rows;
 mod statistics;
 mod task_labels;
+#[cfg(test)]
+mod tests;
 
 pub use aggregate_metrics::AggregateMetrics;
 pub use completion::CompletionSummary;

@@ -21,6 +21,11 @@ impl SweepPlan {
     pub fn num_owed(&self) -> u64 {
         self.agents.iter().map(|agent| agent.num_rollouts.saturating_sub(agent.num_done)).sum()
     }
+
+    /// Bytes of the requests of the whole sweep, about.
+    pub fn request_bytes(&self) -> u64 {
+        self.agents.iter().map(|agent| agent.request_bytes).sum()
+    }
 }
 
 /// What a sweep did.

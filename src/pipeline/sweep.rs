@@ -73,6 +73,7 @@ pub struct Sweep {
     run: RunStore,
     inputs: Inputs,
     record: RunRecord,
+    replaces: bool,
     continues: bool,
     agents: Agents,
     counts: Vec<AgentCounts>,
@@ -93,7 +94,10 @@ impl Sweep {
             None => queries,
         };
         let run = RunStore::open(settings.required_output()?, settings.state_dir.as_deref())?;
-        let existing = existing(&run, &settings).await?;
+        let (existing, replaces) = match existing(&run, &settings).await? {
+            Some(_) if settings.overwrite => (None, true),
+            existing => (existing, false),
+        };
         let inputs = Inputs::read(&settings).await?;
         let names: Vec<String> = inputs.summary.agents.keys().map(|name| name.to_string()).collect();
         let agents = Agents::connect(&names, &settings).await?;
@@ -121,6 +125,7 @@ impl Sweep {
             run,
             inputs,
             record,
+            replaces,
             continues,
             agents,
             counts: Vec::new(),
@@ -219,7 +224,9 @@ impl Sweep {
             recover(&self.run).await?;
             self.count().await?;
         } else {
-            self.run.clear().await?;
+            if self.replaces {
+                self.run.clear().await?;
+            }
             self.inputs.spool.publish(&self.run).await?;
         }
         self.record.save(&self.run).await.map_err(Error::Output)
@@ -300,8 +307,7 @@ async fn existing(run: &RunStore, settings: &Settings) -> Result<Option<RunRecor
         return Err(Error::Output(StoreError::File { action: "create a run at", path: path.to_owned(), source }));
     }
     match RunRecord::load(run).await.map_err(Error::Output)? {
-        Some(_) if settings.overwrite => Ok(None),
-        Some(record) if settings.resume => Ok(Some(record)),
+        Some(record) if settings.resume || settings.overwrite => Ok(Some(record)),
         Some(record) => {
             let state = record.state.to_string();
             Err(StoreError::Exists { place: run.display(""), state }.into())

@@ -2,13 +2,15 @@
 
 use std::collections::HashMap;
 
+use super::digest::LineKey;
+
 /// Task indices from here down stand for values that are not whole numbers of 64 bits.
 const STANDING_FOR_OTHERS: i64 = i64::MIN / 2;
 
 /// The tasks seen so far.
 #[derive(Default)]
 pub(super) struct Identity {
-    by_line: HashMap<[u8; 16], i64>,
+    by_line: HashMap<LineKey, i64>,
     by_value: HashMap<Given, i64>,
     next_rollout: HashMap<i64, i64>,
 }
@@ -25,10 +27,10 @@ enum Given {
 }
 
 impl Identity {
-    /// The index of the task that a line is, by the digest of its text: lines are numbered as they first appear.
-    pub fn of_line(&mut self, digest: [u8; 16]) -> i64 {
+    /// The index of the task that a line is: lines are numbered as they first appear.
+    pub fn of_line(&mut self, key: LineKey) -> i64 {
         let next = self.by_line.len() as i64;
-        *self.by_line.entry(digest).or_insert(next)
+        *self.by_line.entry(key).or_insert(next)
     }
 
     /// The index for a value that came with the row, given as JSON text; `None` for an array or object, which
@@ -89,7 +91,7 @@ mod tests {
     #[test]
     fn lines_are_numbered_as_they_first_appear() {
         let mut identity = Identity::default();
-        let indices = [[1; 16], [2; 16], [1; 16], [3; 16]].map(|digest| identity.of_line(digest));
+        let indices = [1, 2, 1, 3].map(|hash| identity.of_line(([0; 16], hash)));
         assert_eq!(indices, [0, 1, 0, 2]);
     }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::io::Read;
 use std::sync::Arc;
 
-use super::digest::{line_digest, task_digest};
+use super::digest::{Content, line_key};
 use super::errors::{Finding, InputErrors, Kind};
 use super::identity::Identity;
 use super::lines::{Line, Lines};
@@ -152,6 +152,8 @@ impl TaskReader {
         };
         self.agents.entry(agent_name.clone()).or_default();
         row::apply_overrides(&mut row, &self.options.overrides)?;
+        let content = Content::of(&row);
+        let task_digest = content.digest;
         let task_index = match row.get(TASK_INDEX) {
             Some(given) => self.identity.of_value(given).ok_or_else(|| {
                 let what =
@@ -159,7 +161,7 @@ impl TaskReader {
                 (Kind::Task, what)
             })?,
             None => {
-                let index = self.identity.of_line(line_digest(line));
+                let index = self.identity.of_line(line_key(line, task_digest));
                 row.set(TASK_INDEX, index.to_string());
                 index
             }
@@ -167,7 +169,7 @@ impl TaskReader {
         let num_repeats = self.options.repeats.for_agent(&agent_name);
         let num_repeats =
             num_repeats.ok_or_else(|| (Kind::UnlistedAgent, agent_name.to_string()))?;
-        let request = row.to_string();
+        let request = content.numbered(&row, task_index);
         if self.options.seed.is_some() {
             let template = RequestTemplate::new(&request, self.options.seed);
             template.map_err(|error| (Kind::Task, error.to_string()))?;
@@ -183,7 +185,7 @@ impl TaskReader {
             agent_name,
             source_file: file.clone(),
             source_line: line.number,
-            task_digest: task_digest(&row),
+            task_digest,
             request,
         })
     }

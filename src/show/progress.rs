@@ -19,18 +19,20 @@ pub enum ProgressMode {
     /// Not at all.
     Quiet,
     /// Bars that move, on standard error.
-    Terminal,
+    Terminal {
+        /// With colours.
+        colors: bool,
+    },
     /// A line every few seconds, on standard error.
     Lines,
     /// JSON events, one a line, on standard output.
     Json,
 }
 
-/// Progress of a sweep, shown until it is dropped.
+/// Progress of a sweep, shown until it is finished or dropped.
 #[derive(Debug)]
 pub struct Progress {
-    // Dropped with its owner, and the bars with it.
-    _task: JoinSet<()>,
+    task: JoinSet<()>,
 }
 
 impl Progress {
@@ -39,8 +41,8 @@ impl Progress {
         let mut task = JoinSet::new();
         match mode {
             ProgressMode::Quiet => {}
-            ProgressMode::Terminal => {
-                task.spawn(terminal(tally));
+            ProgressMode::Terminal { colors } => {
+                task.spawn(terminal(tally, colors));
             }
             ProgressMode::Lines => {
                 task.spawn(every(Duration::from_secs(5), tally, |line| {
@@ -53,7 +55,12 @@ impl Progress {
                 }));
             }
         }
-        Self { _task: task }
+        Self { task }
+    }
+
+    /// Ends it. When this returns, nothing of it is left on the terminal.
+    pub async fn finish(mut self) {
+        self.task.shutdown().await;
     }
 }
 
@@ -160,12 +167,16 @@ async fn every(period: Duration, tally: Arc<Tally>, show: impl Fn(&Line) + Send)
     }
 }
 
-async fn terminal(tally: Arc<Tally>) {
+async fn terminal(tally: Arc<Tally>, colors: bool) {
     let mut watch = Watch::new(Arc::clone(&tally));
     let screen = MultiProgress::with_draw_target(ProgressDrawTarget::stderr_with_hz(10));
     let _cleared = Cleared(screen.clone());
     let bar = screen.add(ProgressBar::new(tally.total().planned));
-    if let Ok(style) = ProgressStyle::with_template("{bar:30.cyan/blue} {human_pos}/{human_len} {wide_msg}") {
+    let template = match colors {
+        true => "{bar:30.cyan/blue} {human_pos}/{human_len} {wide_msg}",
+        false => "{bar:30} {human_pos}/{human_len} {wide_msg}",
+    };
+    if let Ok(style) = ProgressStyle::with_template(template) {
         bar.set_style(style);
     }
     let names: Vec<String> = tally.agents().into_keys().take(MAX_AGENTS).collect();

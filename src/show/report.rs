@@ -35,6 +35,7 @@ pub fn plan(plan: &SweepPlan, as_json: bool) -> Result<(), ShowError> {
                     "address": plan.addresses.get(&agent.agent_name),
                     "num_tasks": agent.num_tasks,
                     "num_rollouts": agent.num_rollouts,
+                    "request_bytes": agent.request_bytes,
                     "num_done": agent.num_done,
                 })
             })
@@ -57,7 +58,15 @@ pub fn plan(plan: &SweepPlan, as_json: bool) -> Result<(), ShowError> {
         ]);
     }
     writeln!(output, "{table}")?;
-    writeln!(output, "{} rollouts would be sent; nothing was.", text::count(plan.num_owed()))?;
+    let planned: u64 = plan.agents.iter().map(|agent| agent.num_rollouts).sum();
+    // The requests of what is done already are not sent again; they are taken for average ones.
+    let bytes = plan.request_bytes() as f64 * plan.num_owed() as f64 / planned.max(1) as f64;
+    writeln!(
+        output,
+        "{} rollouts would be sent, about {} of requests; nothing was.",
+        text::count(plan.num_owed()),
+        bytesize::ByteSize(bytes as u64),
+    )?;
     Ok(())
 }
 

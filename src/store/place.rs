@@ -96,7 +96,8 @@ impl RunStore {
         match &self.local {
             Some(path) => {
                 let shown = env::current_dir().ok().and_then(|dir| path.strip_prefix(dir).ok()).unwrap_or(path);
-                shown.join(relative).display().to_string()
+                let shown = if relative.is_empty() { shown.to_owned() } else { shown.join(relative) };
+                shown.display().to_string()
             }
             None => format!("{}/{}", self.base.as_str().trim_end_matches('/'), self.path(relative)),
         }

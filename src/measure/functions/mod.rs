@@ -5,6 +5,8 @@ mod groups;
 mod pairwise;
 mod pairwise_sum;
 mod rollout_info;
+#[cfg(test)]
+mod tests;
 
 pub use pairwise::{PairwiseError, PairwiseSum};
 pub use pairwise_sum::pairwise_sum;

@@ -1,0 +1,176 @@
+//! The embedded queries over tables of a run.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
+
+use arrow::array::RecordBatch;
+use arrow::util::pretty::pretty_format_batches;
+use bytes::Bytes;
+use datafusion::datasource::MemTable;
+use datafusion::prelude::{SessionConfig, SessionContext};
+
+use super::{
+    AggregateMetrics, MeasureError, MetricQueries, MetricTable, TaskLabels, register_tables,
+    run_families,
+};
+use crate::answer::AnswerFields;
+use crate::outcome::{Answered, Outcome, OutcomeBatchBuilder, Verdict, rollouts_of};
+use crate::schema;
+
+fn answered(agent: &str, task_index: i64, rollout_index: i64, answer: &str) -> Outcome {
+    Outcome {
+        task_index,
+        rollout_index,
+        attempt: 0,
+        agent_name: agent.into(),
+        http_status: Some(200),
+        dispatched_at: UNIX_EPOCH,
+        permit_wait: Duration::ZERO,
+        server: Duration::ZERO,
+        client: Duration::ZERO,
+        verdict: Verdict::Ok(Answered {
+            result: Bytes::copy_from_slice(answer.as_bytes()),
+            fields: AnswerFields::parse(answer).unwrap(),
+        }),
+    }
+}
+
+/// A session with one batch for each of the parts.
+fn session(parts: Vec<Vec<Outcome>>) -> SessionContext {
+    let batches: Vec<RecordBatch> = parts
+        .into_iter()
+        .map(|part| {
+            let mut builder = OutcomeBatchBuilder::new();
+            part.into_iter()
+                .for_each(|outcome| builder.append(outcome).unwrap());
+            rollouts_of(&builder.finish().unwrap()).unwrap()
+        })
+        .collect();
+    let ctx = SessionContext::new_with_config(SessionConfig::new().with_target_partitions(3));
+    let partitions = batches.into_iter().map(|batch| vec![batch]).collect();
+    let rollouts = MemTable::try_new(schema::rollouts(), partitions).unwrap();
+    ctx.register_table("rollouts", Arc::new(rollouts)).unwrap();
+    let tasks = MemTable::try_new(schema::tasks(), vec![vec![]]).unwrap();
+    ctx.register_table("tasks", Arc::new(tasks)).unwrap();
+    ctx
+}
+
+async fn families(ctx: &SessionContext) -> Vec<MetricTable> {
+    let queries = MetricQueries::embedded().unwrap();
+    run_families(ctx, &queries, &HashMap::new()).await.unwrap()
+}
+
+async fn shown(ctx: &SessionContext, sql: &str) -> String {
+    let batches = ctx.sql(sql).await.unwrap().collect().await.unwrap();
+    pretty_format_batches(&batches).unwrap().to_string()
+}
+
+fn two_agents() -> SessionContext {
+    session(vec![
+        vec![
+            answered("b", 1, 0, r#"{"x": 2, "reward": 1}"#),
+            answered("a", 0, 1, r#"{"reward": 0.5, "y": 3}"#),
+        ],
+        vec![
+            answered("b", 0, 0, r#"{"reward": 9007199254740993, "x": 1}"#),
+            answered("a", 0, 2, r#"{"reward": 1.5}"#),
+        ],
+    ])
+}
+
+#[tokio::test]
+async fn agents_have_their_statistics_in_the_order_of_appearance() {
+    let ctx = two_agents();
+    register_tables(&ctx, families(&ctx).await).await.unwrap();
+    let sql = "SELECT agent_name AS agent, metric, position AS p, run_position AS r, count AS n, num_rollouts AS of, \
+               mean, median, std, integer_max AS imax FROM agent_statistics";
+    insta::assert_snapshot!(shown(&ctx, sql).await, @"");
+    let sql = "SELECT agent_name AS agent, task_index AS task, metric, count AS n, mean, std, integer_min AS imin \
+               FROM task_statistics";
+    insta::assert_snapshot!(shown(&ctx, sql).await, @"");
+}
+
+#[tokio::test]
+async fn aggregate_metrics_are_integers_for_the_agent_that_has_nothing_else() {
+    let ctx = two_agents();
+    register_tables(&ctx, families(&ctx).await).await.unwrap();
+    let mut out = Vec::new();
+    let labels = TaskLabels::default();
+    let written = AggregateMetrics::new(&ctx, &labels).write(&mut out).await;
+    assert_eq!(written.unwrap(), 2);
+    insta::assert_snapshot!(String::from_utf8(out).unwrap(), @"");
+}
+
+#[tokio::test]
+async fn no_rollouts_give_no_numbers() {
+    let ctx = session(vec![]);
+    register_tables(&ctx, families(&ctx).await).await.unwrap();
+    let labels = TaskLabels::default();
+    let metrics = AggregateMetrics::new(&ctx, &labels);
+    let mut out = Vec::new();
+    assert_eq!(metrics.write(&mut out).await.unwrap(), 0);
+    metrics.write_agent("a", &mut out).await.unwrap();
+    let empty = "[]\n{\"group_level_metrics\":[],\"agent_metrics\":{},\"key_metrics\":{}}\n";
+    assert_eq!(String::from_utf8(out).unwrap(), empty);
+}
+
+#[tokio::test]
+async fn no_statistic_reads_an_answer() {
+    let ctx = two_agents();
+    for table in families(&ctx).await {
+        let plan = table.explain().unwrap();
+        let scans: Vec<&str> = plan.lines().filter(|line| line.contains("TableScan")).collect();
+        assert!(!scans.is_empty());
+        for scan in scans {
+            assert!(scan.contains("projection=["), "{scan}");
+            assert!(!scan.contains("result"), "{}: {scan}", table.name());
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_file_in_a_folder_is_a_family() {
+    let folder = tempfile::tempdir().unwrap();
+    let sql = "-- Rollouts above a threshold.\n-- Parameters:\n--   at_least = 1.0   the threshold\n\
+               SELECT agent_name, count(*) AS n FROM rollouts WHERE reward >= $at_least \
+               GROUP BY agent_name ORDER BY agent_name";
+    std::fs::write(folder.path().join("good.sql"), sql).unwrap();
+    let queries = MetricQueries::default()
+        .with_directory(folder.path())
+        .unwrap();
+    let ctx = two_agents();
+    for (parameters, expected) in [
+        (HashMap::new(), "| a          | 1 |"),
+        (
+            HashMap::from([("at_least".to_owned(), super::ParameterValue::Float(0.5))]),
+            "| a          | 2 |",
+        ),
+    ] {
+        let mut tables = run_families(&ctx, &queries, &parameters).await.unwrap();
+        let table = tables.pop().unwrap();
+        assert_eq!(table.name(), "good");
+        let rows = table.collect().await.unwrap();
+        let rows = pretty_format_batches(&rows).unwrap().to_string();
+        assert!(rows.contains(expected), "{rows}");
+    }
+}
+
+#[tokio::test]
+async fn a_file_that_is_no_query_is_refused_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    for sql in ["SELEC 1", "DROP TABLE rollouts", "SELECT nothing FROM rollouts"] {
+        std::fs::write(folder.path().join("bad.sql"), sql).unwrap();
+        let queries = MetricQueries::default()
+            .with_directory(folder.path())
+            .unwrap();
+        let error = run_families(&two_agents(), &queries, &HashMap::new()).await;
+        match error {
+            Err(MeasureError::Query { name, origin, .. }) => {
+                assert_eq!(name, "bad");
+                assert!(origin.ends_with("bad.sql"), "{origin}");
+            }
+            other => panic!("{sql}: {other:?}"),
+        }
+    }
+}

@@ -1,0 +1,89 @@
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use tempfile::TempDir;
+
+use super::{Program, Task};
+
+/// A test's own folder, removed at its end. The program runs in it, so that paths in options and messages are short.
+pub struct Folder {
+    directory: TempDir,
+}
+
+impl Folder {
+    pub fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        fs::create_dir(directory.path().join("tmp")).unwrap();
+        Self { directory }
+    }
+
+    /// A folder with `tasks.jsonl`.
+    pub fn with_tasks(tasks: impl IntoIterator<Item = Task>) -> Self {
+        let folder = Self::new();
+        folder.tasks("tasks.jsonl", tasks);
+        folder
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    pub fn write(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.path(name);
+        fs::write(&path, text).unwrap();
+        path
+    }
+
+    /// Writes a task file, one line a task.
+    pub fn tasks(&self, name: &str, tasks: impl IntoIterator<Item = Task>) -> PathBuf {
+        let lines: Vec<String> = tasks.into_iter().map(|task| format!("{task}\n")).collect();
+        self.write(name, &lines.concat())
+    }
+
+    pub fn read(&self, name: &str) -> String {
+        fs::read_to_string(self.path(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
+    }
+
+    pub fn json(&self, name: &str) -> serde_json::Value {
+        serde_json::from_str(&self.read(name)).unwrap()
+    }
+
+    pub fn has(&self, name: &str) -> bool {
+        self.path(name).exists()
+    }
+
+    /// Every file, with the folder's own name left out, in order.
+    pub fn files(&self) -> Vec<String> {
+        let mut files = Vec::new();
+        list(self.directory.path(), &mut files);
+        let relative = |path: PathBuf| {
+            let path = path.strip_prefix(self.directory.path()).unwrap();
+            path.to_str().unwrap().to_owned()
+        };
+        let mut files: Vec<String> = files.into_iter().map(relative).collect();
+        files.sort();
+        files
+    }
+
+    /// The program with the options of `line`, which spaces separate. Those that hold spaces are added with
+    /// [`Program::arg`].
+    pub fn rollstream(&self, line: &str) -> Program {
+        Program::new(self.directory.path()).args(line)
+    }
+
+    /// The answer of `rollstream sql` as CSV, without its header.
+    pub fn sql(&self, runs: &str, query: &str) -> Vec<String> {
+        let ended = self.rollstream("sql --format csv").args(runs).arg("-c").arg(query).run();
+        ended.succeeded().stdout.lines().skip(1).map(str::to_owned).collect()
+    }
+}
+
+fn list(directory: &Path, files: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        match path.is_dir() {
+            true => list(&path, files),
+            false => files.push(path),
+        }
+    }
+}

@@ -1,0 +1,43 @@
+use std::time::Duration;
+
+use rollstream::sim::{AgentConfig, Latency, Sim, SimConfig};
+use tokio::runtime::Runtime;
+
+/// Agents that this test serves while the program runs beside it.
+pub struct Simulated {
+    // Dropped before the runtime that it is served on.
+    sim: Sim,
+    _runtime: Runtime,
+}
+
+/// Agents of these names, which answer at once.
+pub fn instant<const N: usize>(names: [&str; N]) -> SimConfig {
+    SimConfig {
+        agents: names.map(|name| (name.to_owned(), AgentConfig::default())).into(),
+        latency: Latency::Fixed(Duration::ZERO),
+        ..SimConfig::default()
+    }
+}
+
+impl Simulated {
+    pub fn start(config: SimConfig) -> Self {
+        let runtime = Runtime::new().unwrap();
+        let sim = runtime.block_on(Sim::start(config)).unwrap();
+        Self { sim, _runtime: runtime }
+    }
+
+    /// Options that lead to these agents.
+    pub fn options(&self) -> String {
+        format!("--head-server {}", self.sim.head_url())
+    }
+
+    /// Rollouts that the agents were asked for, all together.
+    pub fn requests(&self) -> u64 {
+        self.sim.counters().values().map(|agent| agent.requests).sum()
+    }
+
+    /// Rollouts whose caller left before the answer.
+    pub fn abandoned(&self) -> u64 {
+        self.sim.counters().values().map(|agent| agent.abandoned).sum()
+    }
+}

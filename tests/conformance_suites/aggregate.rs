@@ -1,0 +1,182 @@
+//! Suite `aggregate`: from rollouts, also in shards, to aggregate metrics.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use arrow::array::AsArray;
+use datafusion::prelude::SessionContext;
+use rollstream::import::{AgentSource, Import, Imported, ResponseRule, RolloutOptions, merge};
+use rollstream::json::{Object, quote};
+use rollstream::measure::{
+    AggregateMetrics, MeasureError, MetricQueries, TaskLabels, register_tables, run_families,
+};
+use rollstream::read::expand;
+use serde_json::Value;
+
+use super::expected_error::{block_on, check_error, read};
+use super::outcome::Outcome;
+use super::same_json::{items, same, same_lines};
+
+
+const METRICS: &str = "aggregate_metrics.json";
+const MERGED: &str = "merged_rollouts.jsonl";
+const REQUESTS: &str = "agent_requests.json";
+
+/// Runs a case.
+pub fn run(case_dir: &Path, case: &Value) -> Result<Outcome, String> {
+    let output = tempfile::tempdir().map_err(|error| error.to_string())?;
+    let options = &case["options"];
+    let operation = case["operation"].as_str().unwrap_or_default();
+    let result = match operation {
+        "aggregate_shards" => block_on(shards(case_dir, options, output.path()))?,
+        "aggregate_metrics" if needs_hooks(options) => {
+            return Ok(Outcome::NotSupported("metrics beyond the statistics".into()));
+        }
+        "aggregate_metrics" => block_on(one_agent(case_dir, case, output.path()))?,
+        other => return Ok(Outcome::NotSupported(other.to_owned())),
+    };
+    let expected = case_dir.join("expected");
+    if expected.join("error.json").exists() {
+        return match result {
+            Ok(()) => Err("expected an error, got metrics".into()),
+            Err(message) => check_error(case_dir, &expected, &message),
+        };
+    }
+    result.map_err(|message| format!("unexpected error: {message}"))?;
+    for name in [METRICS, MERGED, REQUESTS] {
+        let (wanted, got) = (expected.join(name), output.path().join(name));
+        if wanted.exists() || got.exists() && name != REQUESTS {
+            let (wanted, got) = (read(&wanted)?, read(&got)?);
+            compare(name, &wanted, &got).map_err(|error| format!("{name}: {error}"))?;
+        }
+    }
+    Ok(Outcome::Passed)
+}
+
+fn needs_hooks(options: &Value) -> bool {
+    !options["compute_metrics"].is_null() || !options["key_metrics"].is_null()
+}
+
+fn compare(name: &str, wanted: &str, got: &str) -> Result<(), String> {
+    match name {
+        MERGED => same_lines(wanted, got),
+        // Agents are listed in the order of completion.
+        METRICS if wanted.trim().starts_with('[') => same(&by_agent(wanted)?, &by_agent(got)?),
+        _ => same(wanted, got),
+    }
+}
+
+fn by_agent(list: &str) -> Result<String, String> {
+    let mut entries = Vec::new();
+    for entry in items(list)? {
+        let object = Object::parse(entry.get()).map_err(|error| error.to_string())?;
+        let agent = object.get("agent_ref").unwrap_or_default().replace(' ', "");
+        entries.push((agent, entry.get()));
+    }
+    entries.sort();
+    let entries: Vec<&str> = entries.into_iter().map(|(_, entry)| entry).collect();
+    Ok(format!("[{}]", entries.join(",")))
+}
+
+async fn shards(case_dir: &Path, options: &Value, output: &Path) -> Result<(), String> {
+    let glob = options["input_glob"].as_str().unwrap_or_default();
+    let files: Vec<(PathBuf, String)> = expand(glob, case_dir)
+        .into_iter()
+        .map(|shown| (case_dir.join(&shown), shown))
+        .collect();
+    if files.is_empty() {
+        return Err(format!("No shards matched input_glob='{glob}'"));
+    }
+    let ctx = SessionContext::new();
+    let mut import = Import::new();
+    let rule = RolloutOptions {
+        is_shard: true,
+        response: ResponseRule::Stripped,
+        agent: AgentSource::Row,
+    };
+    import
+        .rollouts(&files, &rule)
+        .map_err(|error| error.to_string())?;
+    let imported = import.register(&ctx).await;
+    let imported = imported.map_err(|error| error.to_string())?;
+    if options["merge_shards"].as_bool().unwrap_or(true) {
+        let mut out = create(&output.join(MERGED))?;
+        let merged = merge(&ctx, &files, &mut out).await;
+        merged.map_err(|error| error.to_string())?;
+    }
+    let unique = imported.check_aggregate(&ctx, true).await;
+    unique.map_err(|error| error.to_string())?;
+    write_requests(&ctx, output).await?;
+    if imported.num_rollouts == 0 {
+        return Ok(());
+    }
+    let labels = statistics(&ctx, imported).await?;
+    let written = AggregateMetrics::new(&ctx, &labels)
+        .write(&mut create(&output.join(METRICS))?)
+        .await;
+    written.map(drop).map_err(|error| error.to_string())
+}
+
+async fn one_agent(case_dir: &Path, case: &Value, output: &Path) -> Result<(), String> {
+    let name = case["verify_responses"].as_str();
+    let path = case_dir.join(name.unwrap_or("verify_responses.jsonl"));
+    let shown = path.display().to_string();
+    let ctx = SessionContext::new();
+    let mut import = Import::new();
+    let rule = RolloutOptions {
+        is_shard: false,
+        response: ResponseRule::Optional,
+        agent: AgentSource::Fixed("agent".into()),
+    };
+    import
+        .rollouts(&[(path, shown)], &rule)
+        .map_err(|error| error.to_string())?;
+    let imported = import.register(&ctx).await;
+    let imported = imported.map_err(|error| error.to_string())?;
+    let unique = imported.check_aggregate(&ctx, false).await;
+    unique.map_err(|error| error.to_string())?;
+    let labels = statistics(&ctx, imported).await?;
+    AggregateMetrics::new(&ctx, &labels)
+        .write_agent("agent", &mut create(&output.join(METRICS))?)
+        .await
+        .map_err(|error| error.to_string())
+}
+
+async fn statistics(ctx: &SessionContext, imported: Imported) -> Result<TaskLabels, String> {
+    let compute = async {
+        let tables = run_families(ctx, &MetricQueries::embedded()?, &HashMap::new()).await?;
+        register_tables(ctx, tables).await
+    };
+    let computed: Result<(), MeasureError> = compute.await;
+    computed.map_err(|error| error.to_string())?;
+    Ok(TaskLabels::from(imported.task_names))
+}
+
+/// What an agent's server would be asked: the imported rows.
+async fn write_requests(ctx: &SessionContext, output: &Path) -> Result<(), String> {
+    let sql = "SELECT agent_name, result FROM rollouts \
+               ORDER BY agent_name, task_index, rollout_index, source_row";
+    let frame = ctx.sql(sql).await.map_err(|error| error.to_string())?;
+    let batches = frame.collect().await.map_err(|error| error.to_string())?;
+    let mut agents: Vec<(String, Vec<String>)> = Vec::new();
+    for batch in &batches {
+        let names = batch.column(0).as_string_view().iter().flatten();
+        for (name, row) in names.zip(batch.column(1).as_string_view().iter().flatten()) {
+            match agents.last_mut().filter(|(last, _)| last == name) {
+                Some((_, rows)) => rows.push(row.to_owned()),
+                None => agents.push((name.to_owned(), vec![row.to_owned()])),
+            }
+        }
+    }
+    let fields: Vec<String> = agents
+        .iter()
+        .map(|(name, rows)| format!("{}:[{}]", quote(name), rows.join(",")))
+        .collect();
+    std::fs::write(output.join(REQUESTS), format!("{{{}}}", fields.join(",")))
+        .map_err(|error| error.to_string())
+}
+
+fn create(path: &Path) -> Result<File, String> {
+    File::create(path).map_err(|error| format!("{}: {error}", path.display()))
+}
