@@ -17,6 +17,9 @@ pub enum Error {
     /// What was asked makes no sense.
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// What was asked names something that is not there.
+    #[error("{0}")]
+    Usage(String),
     /// The input can't be read, or lines of it are not tasks.
     #[error(transparent)]
     Input(#[from] ReadTasksError),
@@ -68,6 +71,7 @@ impl Error {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Config(_)
+            | Self::Usage(_)
             | Self::Input(_)
             | Self::Prompt(_)
             | Self::Override(_)

@@ -26,6 +26,15 @@ pub struct AgentCounts {
     pub request_bytes: u64,
     /// Those that are done already.
     pub num_done: u64,
+    /// Those that were given up for good.
+    pub num_failed: u64,
+}
+
+impl AgentCounts {
+    /// Rollouts that are still to be sent.
+    pub fn num_owed(&self) -> u64 {
+        self.num_rollouts.saturating_sub(self.num_done + self.num_failed)
+    }
 }
 
 /// The rollouts still owed, in the order of the input.
@@ -51,6 +60,7 @@ pub async fn counts(session: &SessionContext) -> Result<Vec<AgentCounts>> {
         let integers = |name: &str| -> Result<Vec<i64>> { Ok(column(name)?.as_primitive::<Int64Type>().values().to_vec()) };
         let (tasks, rollouts) = (integers("num_tasks")?, integers("num_rollouts")?);
         let (bytes, done) = (integers("request_bytes")?, integers("num_done")?);
+        let failed = integers("num_failed")?;
         let names = column("agent_name")?.as_string_view();
         for (row, name) in names.iter().enumerate() {
             let at = |values: &[i64]| values.get(row).copied().unwrap_or_default().unsigned_abs();
@@ -60,6 +70,7 @@ pub async fn counts(session: &SessionContext) -> Result<Vec<AgentCounts>> {
                 num_rollouts: at(&rollouts),
                 request_bytes: at(&bytes),
                 num_done: at(&done),
+                num_failed: at(&failed),
             });
         }
     }

@@ -36,6 +36,13 @@ pub struct AgentTally {
 }
 
 impl AgentTally {
+    /// What is known of an agent before a process sends anything: earlier ones left `done` rollouts
+    /// answered, and `failed` given up for good.
+    pub fn before(planned: u64, done: u64, failed: u64) -> Self {
+        let failed = (failed > 0).then(|| ("terminal".to_owned(), failed));
+        Self { planned, done, failed: failed.into_iter().collect(), ..Self::default() }
+    }
+
     /// Rollouts given up.
     pub fn num_failed(&self) -> u64 {
         self.failed.values().sum()
@@ -59,10 +66,9 @@ impl Default for Tally {
 }
 
 impl Tally {
-    /// A tally in which `planned` rollouts are owed by each agent, `done` of them done before.
-    pub fn new(agents: impl IntoIterator<Item = (String, u64, u64)>) -> Self {
-        let of = |(name, planned, done)| (name, AgentTally { planned, done, ..AgentTally::default() });
-        Self { agents: Mutex::new(agents.into_iter().map(of).collect()), ..Self::default() }
+    /// A tally that begins with these counts.
+    pub fn new(agents: impl IntoIterator<Item = (String, AgentTally)>) -> Self {
+        Self { agents: Mutex::new(agents.into_iter().collect()), ..Self::default() }
     }
 
     /// When the sweep began.

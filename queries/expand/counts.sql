@@ -1,13 +1,15 @@
 -- How much a sweep asks of each agent, and how much of that is done.
 --
--- Reads: tasks, rollouts.
--- Columns: agent_name, num_tasks, num_rollouts, request_bytes (of all rollouts, about), num_done.
+-- Reads: tasks, rollouts, attempts.
+-- Columns: agent_name, num_tasks, num_rollouts, request_bytes (of all rollouts, about), num_done,
+-- num_failed (given up for good).
 SELECT
     planned.agent_name,
     planned.num_tasks,
     planned.num_rollouts,
     planned.request_bytes,
-    coalesce(done.num_done, 0) AS num_done
+    coalesce(done.num_done, 0) AS num_done,
+    coalesce(failed.num_failed, 0) AS num_failed
 FROM (
     SELECT
         agent_name,
@@ -22,4 +24,10 @@ LEFT JOIN (
     FROM rollouts
     GROUP BY agent_name
 ) AS done ON planned.agent_name = done.agent_name
+LEFT JOIN (
+    SELECT agent_name, count(*) AS num_failed
+    FROM attempts
+    WHERE terminal
+    GROUP BY agent_name
+) AS failed ON planned.agent_name = failed.agent_name
 ORDER BY planned.agent_name

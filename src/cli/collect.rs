@@ -1,7 +1,7 @@
 use std::io::{self, IsTerminal, Write};
 
 use super::args::{CollectArgs, DisplayArgs};
-use super::signals::stop_on_signal;
+use super::signals::{interrupted, stop_on_signal};
 use super::{Exit, simulated};
 use crate::error::Error;
 use crate::pipeline::Sweep;
@@ -13,7 +13,11 @@ pub(super) async fn collect(args: CollectArgs) -> Result<Exit, Error> {
     let mut settings = args.resolve()?.settings;
     raise_file_limit();
     let _sim = simulated::start(&mut settings).await?;
-    let sweep = Sweep::prepare(settings).await?;
+    let sweep = tokio::select! {
+        prepared = Sweep::prepare(settings) => prepared?,
+        // Nothing was sent or written yet.
+        stopped = interrupted() => return stopped.map(|()| Exit::Interrupted),
+    };
     warn(&sweep);
     let _signals = stop_on_signal(sweep.shutdown())?;
     let progress = Progress::start(sweep.tally(), mode(&args.display));
@@ -44,8 +48,8 @@ pub(super) fn warn(sweep: &Sweep) {
 
 fn mode(display: &DisplayArgs) -> ProgressMode {
     match display {
-        DisplayArgs { json: true, .. } => ProgressMode::Json,
         DisplayArgs { quiet: true, .. } => ProgressMode::Quiet,
+        DisplayArgs { json: true, .. } => ProgressMode::Json,
         _ if io::stderr().is_terminal() => {
             let unwanted = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
             ProgressMode::Terminal { colors: !display.no_color && !unwanted }
@@ -58,4 +62,16 @@ fn mode(display: &DisplayArgs) -> ProgressMode {
 /// few, the calls beyond fail with an error that says so.
 fn raise_file_limit() {
     let _ = rlimit::increase_nofile_limit(u64::MAX);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quiet_wins_over_json() {
+        let display = |quiet, json| DisplayArgs { quiet, json, no_color: false };
+        assert_eq!(mode(&display(true, true)), ProgressMode::Quiet);
+        assert_eq!(mode(&display(false, true)), ProgressMode::Json);
+    }
 }

@@ -2,6 +2,7 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 
+use datafusion::execution::context::SQLOptions;
 use datafusion::prelude::SessionContext;
 use futures::TryStreamExt;
 
@@ -17,14 +18,14 @@ use crate::store::{RunRecord, RunStore, StoreError};
 pub(super) async fn sql(args: SqlArgs) -> Result<Exit, Error> {
     let query = match (&args.command, &args.file) {
         (Some(query), _) => query.clone(),
-        (None, Some(path)) => std::fs::read_to_string(path)
-            .map_err(|source| StoreError::File { action: "read", path: path.clone(), source })?,
+        (None, Some(path)) => std::fs::read_to_string(path).map_err(|source| Error::Usage(format!("cannot read the query '{}' (-f): {source}", path.display())))?,
         (None, None) => String::new(),
     };
     let session = SessionContext::new_with_config(session::config());
     functions::register(&session);
     session::register_wide(&session, &runs(&args).await?).await?;
-    let frame = session.sql(&query).await?;
+    let only_queries = SQLOptions::new().with_allow_ddl(false).with_allow_dml(false);
+    let frame = session.sql_with_options(&query, only_queries).await?;
     let schema = std::sync::Arc::new(frame.schema().as_arrow().clone());
     let output: Box<dyn Write + Send> = match &args.output_file {
         Some(path) => {

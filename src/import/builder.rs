@@ -237,7 +237,9 @@ pub(super) fn renumbered(batch: &RecordBatch, ranks: &[i64]) -> Result<RecordBat
         };
         let ranked: Option<Int64Array> = numbers.map(|numbers| {
             let numbers = numbers.iter().flatten();
-            numbers.map(|number| rank(number).unwrap_or(number)).collect()
+            numbers
+                .map(|number| rank(number).unwrap_or(number))
+                .collect()
         });
         if let Some(ranked) = ranked {
             *column = Arc::new(ranked);

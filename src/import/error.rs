@@ -105,7 +105,9 @@ pub enum RowProblem {
     #[error("{0} must be an integer of 64 bits")]
     NotAnInteger(&'static str),
     /// Tasks are named by strings in some rows and by integers in others.
-    #[error("_ng_task_index is {0} here, but not in earlier rows; tasks can only be put in order if all are of a kind")]
+    #[error(
+        "_ng_task_index is {0} here, but not in earlier rows; tasks can only be put in order if all are of a kind"
+    )]
     OtherKind(&'static str),
     /// No agent.
     #[error("the row has no agent_ref with a name")]

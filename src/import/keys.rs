@@ -29,8 +29,21 @@ impl TaskKeys {
     /// # Errors
     /// A part is missing or of a wrong type, or the task is of another kind than earlier ones.
     pub(super) fn key(&mut self, row: &Object<'_>) -> Result<RowKey, RowProblem> {
-        let task = row.get(TASK).ok_or(RowProblem::NoKey(TASK))?;
-        let rollout = row.get(ROLLOUT).ok_or(RowProblem::NoKey(ROLLOUT))?;
+        for part in [TASK, ROLLOUT] {
+            if !row.contains(part) {
+                return Err(RowProblem::NoKey(part));
+            }
+        }
+        self.key_or_zero(row)
+    }
+
+    /// The same, with zero for a part that is missing.
+    ///
+    /// # Errors
+    /// A part is of a wrong type, or the task is of another kind than earlier ones.
+    pub(super) fn key_or_zero(&mut self, row: &Object<'_>) -> Result<RowKey, RowProblem> {
+        let task = row.get(TASK).unwrap_or("0");
+        let rollout = row.get(ROLLOUT).unwrap_or("0");
         let rollout_index = rollout
             .parse()
             .map_err(|_| RowProblem::NotAnInteger(ROLLOUT))?;
@@ -67,7 +80,9 @@ impl TaskKeys {
                 *place = rank;
             }
         }
-        let names = order.iter().filter_map(|&number| self.names.get_index(number));
+        let names = order
+            .iter()
+            .filter_map(|&number| self.names.get_index(number));
         Some((names.cloned().collect(), ranks))
     }
 }
@@ -91,7 +106,10 @@ mod tests {
         let mut keys = TaskKeys::default();
         for (name, number) in [("b", 0), ("a", 1), ("b", 0), ("é", 2), ("B", 3)] {
             let row = format!(r#"{{"_ng_task_index": "{name}", "_ng_rollout_index": 7}}"#);
-            let expected = RowKey { task_index: number, rollout_index: 7 };
+            let expected = RowKey {
+                task_index: number,
+                rollout_index: 7,
+            };
             assert_eq!(key(&mut keys, &row), Ok(expected));
         }
         let (names, ranks) = keys.ranks().unwrap();
@@ -124,8 +142,15 @@ mod tests {
     #[test]
     fn an_agent_needs_a_name() {
         let name = |row: &str| agent_name(&Object::parse(row).unwrap());
-        assert_eq!(name(r#"{"agent_ref": {"name": "a\"b"}}"#).as_deref(), Some("a\"b"));
-        for row in [r#"{}"#, r#"{"agent_ref": null}"#, r#"{"agent_ref": {"name": 1}}"#] {
+        assert_eq!(
+            name(r#"{"agent_ref": {"name": "a\"b"}}"#).as_deref(),
+            Some("a\"b")
+        );
+        for row in [
+            r#"{}"#,
+            r#"{"agent_ref": null}"#,
+            r#"{"agent_ref": {"name": 1}}"#,
+        ] {
             assert_eq!(name(row), None, "{row}");
         }
     }

@@ -74,7 +74,11 @@ pub(super) fn for_each_line(
                 let text = text.trim_matches(|c: char| c.is_ascii_whitespace() || c == '\x0b');
                 if !text.is_empty() {
                     let offset = offset + start as u64;
-                    take(Line { number, offset, text: text.to_owned() })?;
+                    take(Line {
+                        number,
+                        offset,
+                        text: text.to_owned(),
+                    })?;
                 }
             }
         }

@@ -4,12 +4,13 @@
 
 mod builder;
 mod error;
-mod tables;
 mod keys;
 mod lines;
 mod merge;
 mod rollout;
+mod tables;
 
 pub use error::ImportError;
-pub use tables::{AgentSource, Import, Imported, ResponseRule, RolloutOptions};
 pub use merge::merge;
+pub use rollout::ResponseRule;
+pub use tables::{AgentSource, Import, Imported, KeyRule, RolloutOptions};

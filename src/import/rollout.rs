@@ -32,7 +32,8 @@ pub(super) fn reduce(row: &Object<'_>, rule: ResponseRule) -> Result<String, Row
     let response = row.get("response");
     let object = response.and_then(|response| Object::parse(response).ok());
     let is_there = response.is_some();
-    if object.is_none() && (rule == ResponseRule::Required || rule == ResponseRule::Optional && is_there)
+    if object.is_none()
+        && (rule == ResponseRule::Required || rule == ResponseRule::Optional && is_there)
     {
         return Err(RowProblem::NoResponse);
     }

@@ -8,14 +8,11 @@ use arrow::datatypes::{Int64Type, SchemaRef};
 use datafusion::datasource::MemTable;
 use datafusion::prelude::SessionContext;
 
-use super::builder::{
-    RolloutRows, Source, TaskRows, renumbered, rollouts_schema, tasks_schema,
-};
+use super::builder::{RolloutRows, Source, TaskRows, renumbered, rollouts_schema, tasks_schema};
 use super::error::{ImportError, RowProblem};
 use super::keys::{ROLLOUT, RowKey, TASK, TaskKeys, agent_name};
 use super::lines::{Line, LineRule, for_each_line};
-pub use super::rollout::ResponseRule;
-use super::rollout::reduce;
+use super::rollout::{ResponseRule, reduce};
 use crate::answer::AnswerFields;
 use crate::json::{Object, ObjectError, python_string};
 
@@ -30,11 +27,24 @@ pub enum AgentSource {
     Fixed(String),
 }
 
+/// Whether rows must say which task and rollout they are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeyRule {
+    /// Each must.
+    Required,
+    /// All or none: rows of both kinds cannot be put in order. None count as task 0, rollout 0.
+    AllOrNone,
+    /// What is missing counts as 0.
+    Optional,
+}
+
 /// What the rows of a file of rollouts are like.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RolloutOptions {
-    /// Blank lines are passed over, and rows may lack keys if all do: so it is with shards.
+    /// Blank lines are passed over, and only LF ends a line: so it is with shards.
     pub is_shard: bool,
+    /// Whether rows must say which task and rollout they are.
+    pub keys: KeyRule,
     /// What a row must have of a response.
     pub response: ResponseRule,
     /// Whose they are.
@@ -61,7 +71,7 @@ pub struct Imported {
     pub task_names: Option<Vec<String>>,
     /// Rows of `rollouts`.
     pub num_rollouts: u64,
-    /// No row says which task and rollout it is; they all count as task 0, rollout 0.
+    /// Some do not say which task and rollout they are, and count as 0.
     pub without_keys: bool,
 }
 
@@ -109,8 +119,8 @@ impl Import {
                 let failed = |problem| failed(problem, &line, shown);
                 let key = self.rollout_key(&row, &line, shown, options)?;
                 let result = reduce(&row, options.response).map_err(failed)?;
-                let fields = AnswerFields::parse(&result)
-                    .map_err(|_| failed(RowProblem::NotAnObject))?;
+                let fields =
+                    AnswerFields::parse(&result).map_err(|_| failed(RowProblem::NotAnObject))?;
                 let agent = match &options.agent {
                     AgentSource::Row => agent_name(&row).unwrap_or_default(),
                     AgentSource::Inputs => String::new(),
@@ -132,11 +142,12 @@ impl Import {
         options: &RolloutOptions,
     ) -> Result<RowKey, ImportError> {
         let has_keys = row.contains(TASK) && row.contains(ROLLOUT);
-        if !options.is_shard || has_keys && self.without_keys == 0 {
-            self.with_keys += 1;
-            return self.keys.key(row).map_err(|problem| failed(problem, line, shown));
-        }
-        if has_keys || self.with_keys > 0 {
+        let seen = match has_keys {
+            true => &mut self.with_keys,
+            false => &mut self.without_keys,
+        };
+        *seen += 1;
+        if options.keys == KeyRule::AllOrNone && self.with_keys.min(self.without_keys) > 0 {
             let spelled = |has_keys| if has_keys { "both" } else { "not both of" };
             return Err(ImportError::MixedKeys {
                 path: shown.to_owned(),
@@ -145,11 +156,11 @@ impl Import {
                 earlier: spelled(!has_keys),
             });
         }
-        self.without_keys += 1;
-        Ok(RowKey {
-            task_index: 0,
-            rollout_index: 0,
-        })
+        let key = match options.keys {
+            KeyRule::Required => self.keys.key(row),
+            KeyRule::AllOrNone | KeyRule::Optional => self.keys.key_or_zero(row),
+        };
+        key.map_err(|problem| failed(problem, line, shown))
     }
 
     /// Registers in a session the tables `tasks` and `imported_rollouts`, in memory, and the view
@@ -297,7 +308,9 @@ fn source(line: &Line, number: usize) -> Source {
 
 /// The row without what tells the rollouts of a task apart.
 fn without_keys(row: &Object<'_>) -> String {
-    let fields = row.iter().filter(|(name, ..)| ![TASK, ROLLOUT].contains(name));
+    let fields = row
+        .iter()
+        .filter(|(name, ..)| ![TASK, ROLLOUT].contains(name));
     let fields: Vec<String> = fields
         .map(|(_, quoted, value)| format!("{quoted}:{value}"))
         .collect();

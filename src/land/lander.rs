@@ -17,6 +17,9 @@ use crate::store::{JournalSegment, JournalWriter, Part, StoreError};
 /// Assumed ratio of a journal's bytes to those of its parts, until one was measured.
 const FIRST_RATIO: f64 = 4.0;
 
+/// Bytes of a segment, and the parts that it became.
+type Compacted = Result<(u64, Vec<Part>), StoreError>;
+
 /// Takes outcomes to the journal and the journal to parts.
 pub(super) struct Lander {
     context: Arc<LandContext>,
@@ -25,7 +28,7 @@ pub(super) struct Lander {
     prefix: String,
     segments: usize,
     ratio: f64,
-    compaction: Option<SpawnedTask<Result<(u64, Vec<Part>), StoreError>>>,
+    compaction: Option<SpawnedTask<Compacted>>,
     parts: Vec<Part>,
 }
 

@@ -89,7 +89,10 @@ impl<'a> AggregateMetrics<'a> {
         put(out, "\"group_level_metrics\":[")?;
         while let Some(group) = groups.next_of(name).await? {
             put(out, separator)?;
-            put(out, &group.to_json(&agent.layout, self.labels, SAMPLE, None))?;
+            put(
+                out,
+                &group.to_json(&agent.layout, self.labels, SAMPLE, None),
+            )?;
             separator = ",";
         }
         put(out, "]")

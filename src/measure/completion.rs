@@ -68,7 +68,10 @@ fn summaries(batch: &RecordBatch) -> Result<Vec<CompletionSummary>, MeasureError
 
 fn keys(batch: &RecordBatch) -> Result<Vec<(i64, i64)>, MeasureError> {
     let tasks = counts(batch, "task_index")?;
-    Ok(tasks.into_iter().zip(counts(batch, "rollout_index")?).collect())
+    Ok(tasks
+        .into_iter()
+        .zip(counts(batch, "rollout_index")?)
+        .collect())
 }
 
 impl CompletionSummary {
@@ -98,7 +101,9 @@ impl CompletionSummary {
     ) -> Result<(), MeasureError> {
         let spelled = |keys: Vec<(i64, i64)>| {
             let keys = keys.into_iter();
-            let keys: Vec<String> = keys.map(|(task, rollout)| labels.key(task, rollout)).collect();
+            let keys: Vec<String> = keys
+                .map(|(task, rollout)| labels.key(task, rollout))
+                .collect();
             keys.join(", ")
         };
         if self.extra_rollout_rows > 0 {

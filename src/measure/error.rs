@@ -48,7 +48,9 @@ pub enum MeasureError {
         path: PathBuf,
     },
     /// A line of a query's header is not understood.
-    #[error("metric query '{name}' ({origin}): '{line}' is no parameter; write 'name = value   what it is for'")]
+    #[error(
+        "metric query '{name}' ({origin}): '{line}' is no parameter; write 'name = value   what it is for'"
+    )]
     Header {
         /// The query's name.
         name: String,

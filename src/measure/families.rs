@@ -56,7 +56,11 @@ impl MetricTable {
     /// # Errors
     /// The query cannot be planned; what fails later fails in the stream.
     pub async fn stream(self) -> Result<SendableRecordBatchStream, MeasureError> {
-        let Self { name, origin, frame } = self;
+        let Self {
+            name,
+            origin,
+            frame,
+        } = self;
         let stream = frame.execute_stream().await;
         stream.map_err(|source| failed(name, origin, source))
     }
@@ -66,7 +70,11 @@ impl MetricTable {
     /// # Errors
     /// The query fails.
     pub async fn collect(self) -> Result<Vec<RecordBatch>, MeasureError> {
-        let Self { name, origin, frame } = self;
+        let Self {
+            name,
+            origin,
+            frame,
+        } = self;
         let batches = frame.collect().await;
         batches.map_err(|source| failed(name, origin, source))
     }
@@ -123,7 +131,11 @@ pub(super) async fn plan(
     });
     let (name, origin) = (query.name.clone(), query.origin());
     match frame {
-        Ok(frame) => Ok(MetricTable { name, origin, frame }),
+        Ok(frame) => Ok(MetricTable {
+            name,
+            origin,
+            frame,
+        }),
         Err(source) => Err(failed(name, origin, source)),
     }
 }

@@ -28,7 +28,9 @@ impl Header {
         let lines = sql.lines().map_while(|line| line.strip_prefix("--"));
         for line in lines {
             let text = line.trim();
-            let title = text.split_once(':').map(|(title, rest)| (title, rest.trim()));
+            let title = text
+                .split_once(':')
+                .map(|(title, rest)| (title, rest.trim()));
             match title {
                 Some(("Parameters", "" | "none.")) => section = Section::Parameters,
                 Some(("Columns", "")) => section = Section::Columns,
@@ -36,7 +38,9 @@ impl Header {
                 _ => header.take(section, line)?,
             }
         }
-        header.description.truncate(header.description.trim_end().len());
+        header
+            .description
+            .truncate(header.description.trim_end().len());
         Ok(header)
     }
 

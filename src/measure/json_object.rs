@@ -32,7 +32,9 @@ impl JsonObject {
 
     /// Adds the fields of an object that is JSON text without spaces around it.
     pub(super) fn append(&mut self, object: &str) {
-        let fields = object.strip_prefix('{').and_then(|rest| rest.strip_suffix('}'));
+        let fields = object
+            .strip_prefix('{')
+            .and_then(|rest| rest.strip_suffix('}'));
         if let Some(fields) = fields.filter(|fields| !fields.is_empty()) {
             self.0.push(if self.0.is_empty() { '{' } else { ',' });
             self.0.push_str(fields);

@@ -151,7 +151,10 @@ mod tests {
         let before = MetricQueries::embedded().unwrap();
         let after = before.clone().with_directory(folder.path()).unwrap();
         assert_eq!(after.iter().count(), before.iter().count() + 1);
-        assert_eq!(after.get("agent_statistics").unwrap().sql, "SELECT 1 AS one");
+        assert_eq!(
+            after.get("agent_statistics").unwrap().sql,
+            "SELECT 1 AS one"
+        );
         assert_eq!(after.get("mine").unwrap().description, "Mine.");
         assert!(matches!(after.get("README"), Err(MeasureError::Unknown(_))));
     }

@@ -55,7 +55,10 @@ impl Sample {
             task_index: self.task_index,
         })?;
         let mut sample = JsonObject::default();
-        for (name, _, value) in request.iter().filter(|(name, ..)| !INDEX_KEYS.contains(name)) {
+        for (name, _, value) in request
+            .iter()
+            .filter(|(name, ..)| !INDEX_KEYS.contains(name))
+        {
             sample.raw(name, value);
         }
         Ok(sample.finish())

@@ -126,7 +126,10 @@ pub(super) fn integers(batch: &RecordBatch, name: &str) -> Result<Vec<Option<i64
 /// A column of integers, zero where one is null.
 pub(super) fn counts(batch: &RecordBatch, name: &str) -> Result<Vec<i64>, MeasureError> {
     let integers = integers(batch, name)?;
-    Ok(integers.into_iter().map(Option::unwrap_or_default).collect())
+    Ok(integers
+        .into_iter()
+        .map(Option::unwrap_or_default)
+        .collect())
 }
 
 /// A column of floats.
@@ -139,5 +142,7 @@ pub(super) fn floats(batch: &RecordBatch, name: &str) -> Result<Vec<Option<f64>>
 pub(super) fn texts(batch: &RecordBatch, name: &str) -> Result<Vec<String>, MeasureError> {
     let column = column(batch, name, &DataType::Utf8View, "VARCHAR")?;
     let texts = column.as_string_view().iter();
-    Ok(texts.map(|text| text.unwrap_or_default().to_owned()).collect())
+    Ok(texts
+        .map(|text| text.unwrap_or_default().to_owned())
+        .collect())
 }

@@ -139,7 +139,9 @@ impl AgentStatistics {
 
     /// By code points of the name.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&str, &Agent)> {
-        self.agents.iter().map(|(name, agent)| (name.as_str(), agent))
+        self.agents
+            .iter()
+            .map(|(name, agent)| (name.as_str(), agent))
     }
 
     /// With the rollouts of all agents as one data set.
@@ -149,9 +151,8 @@ impl AgentStatistics {
             positions.extend(agent.run_positions.clone());
         }
         let mut agents = self.agents.values();
-        let integers = agents.all(|agent| {
-            agent.layout.integers && agent.statistics.len() == positions.len()
-        });
+        let integers =
+            agents.all(|agent| agent.layout.integers && agent.statistics.len() == positions.len());
         Layout {
             positions,
             integers,

@@ -85,10 +85,30 @@ async fn agents_have_their_statistics_in_the_order_of_appearance() {
     register_tables(&ctx, families(&ctx).await).await.unwrap();
     let sql = "SELECT agent_name AS agent, metric, position AS p, run_position AS r, count AS n, num_rollouts AS of, \
                mean, median, std, integer_max AS imax FROM agent_statistics";
-    insta::assert_snapshot!(shown(&ctx, sql).await, @"");
+    insta::assert_snapshot!(shown(&ctx, sql).await, @r"
+    +-------+--------+---+---+---+----+--------------------+--------------------+--------------------+------------------+
+    | agent | metric | p | r | n | of | mean               | median             | std                | imax             |
+    +-------+--------+---+---+---+----+--------------------+--------------------+--------------------+------------------+
+    | a     | reward | 0 | 0 | 2 | 2  | 1.0                | 1.0                | 0.7071067811865476 |                  |
+    | a     | y      | 1 | 2 | 1 | 2  | 3.0                | 3.0                |                    |                  |
+    | b     | reward | 0 | 0 | 2 | 2  | 4503599627370496.0 | 4503599627370496.0 | 6369051672525772.0 | 9007199254740993 |
+    | b     | x      | 1 | 1 | 2 | 2  | 1.5                | 1.5                | 0.7071067811865476 | 2                |
+    +-------+--------+---+---+---+----+--------------------+--------------------+--------------------+------------------+
+    ");
     let sql = "SELECT agent_name AS agent, task_index AS task, metric, count AS n, mean, std, integer_min AS imin \
                FROM task_statistics";
-    insta::assert_snapshot!(shown(&ctx, sql).await, @"");
+    insta::assert_snapshot!(shown(&ctx, sql).await, @r"
+    +-------+------+--------+---+--------------------+--------------------+------------------+
+    | agent | task | metric | n | mean               | std                | imin             |
+    +-------+------+--------+---+--------------------+--------------------+------------------+
+    | a     | 0    | reward | 2 | 1.0                | 0.7071067811865476 |                  |
+    | a     | 0    | y      | 1 | 3.0                |                    |                  |
+    | b     | 0    | reward | 1 | 9007199254740992.0 | 0.0                | 9007199254740993 |
+    | b     | 0    | x      | 1 | 1.0                | 0.0                | 1                |
+    | b     | 1    | x      | 1 | 2.0                | 0.0                | 2                |
+    | b     | 1    | reward | 1 | 1.0                | 0.0                | 1                |
+    +-------+------+--------+---+--------------------+--------------------+------------------+
+    ");
 }
 
 #[tokio::test]
@@ -99,12 +119,22 @@ async fn aggregate_metrics_are_integers_for_the_agent_that_has_nothing_else() {
     let labels = TaskLabels::default();
     let written = AggregateMetrics::new(&ctx, &labels).write(&mut out).await;
     assert_eq!(written.unwrap(), 2);
-    insta::assert_snapshot!(String::from_utf8(out).unwrap(), @"");
+    let out = String::from_utf8(out).unwrap();
+    for part in [
+        r#"[{"agent_ref":{"name":"a"},"agent_metrics":{"mean/reward":1.0,"mean/y":3.0,"max/reward":1.5,"max/y":3.0,"#,
+        r#""std/reward":0.7071067811865476},"key_metrics":{"mean/reward":1.0,"mean/y":3.0},"group_level_metrics":["#,
+        r#"{"rollout_id":"0:2","_ng_task_index":0,"_ng_rollout_index":2,"reward":1.5}]}]},{"agent_ref":{"name":"b"},"#,
+        r#""max/reward":9007199254740993,"max/x":2,"min/reward":1,"min/x":1,"median/reward":4503599627370496.0,"#,
+        r#"{"_ng_task_index":1,"mean/reward":1.0,"mean/x":2.0,"max/reward":1,"max/x":2,"#,
+        r#""sample":{"agent_ref":{"name":"agent"}},"num_rollouts":1,"expected_num_rollouts":1,"#,
+    ] {
+        assert!(out.contains(part), "{part} is not in {out}");
+    }
 }
 
 #[tokio::test]
 async fn no_rollouts_give_no_numbers() {
-    let ctx = session(vec![]);
+    let ctx = session(vec![vec![]]);
     register_tables(&ctx, families(&ctx).await).await.unwrap();
     let labels = TaskLabels::default();
     let metrics = AggregateMetrics::new(&ctx, &labels);
@@ -120,7 +150,10 @@ async fn no_statistic_reads_an_answer() {
     let ctx = two_agents();
     for table in families(&ctx).await {
         let plan = table.explain().unwrap();
-        let scans: Vec<&str> = plan.lines().filter(|line| line.contains("TableScan")).collect();
+        let scans: Vec<&str> = plan
+            .lines()
+            .filter(|line| line.contains("TableScan"))
+            .collect();
         assert!(!scans.is_empty());
         for scan in scans {
             assert!(scan.contains("projection=["), "{scan}");
@@ -159,7 +192,11 @@ async fn a_file_in_a_folder_is_a_family() {
 #[tokio::test]
 async fn a_file_that_is_no_query_is_refused_by_name() {
     let folder = tempfile::tempdir().unwrap();
-    for sql in ["SELEC 1", "DROP TABLE rollouts", "SELECT nothing FROM rollouts"] {
+    for sql in [
+        "SELEC 1",
+        "DROP TABLE rollouts",
+        "SELECT nothing FROM rollouts",
+    ] {
         std::fs::write(folder.path().join("bad.sql"), sql).unwrap();
         let queries = MetricQueries::default()
             .with_directory(folder.path())

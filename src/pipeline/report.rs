@@ -19,7 +19,7 @@ pub struct SweepPlan {
 impl SweepPlan {
     /// Rollouts that would be sent.
     pub fn num_owed(&self) -> u64 {
-        self.agents.iter().map(|agent| agent.num_rollouts.saturating_sub(agent.num_done)).sum()
+        self.agents.iter().map(AgentCounts::num_owed).sum()
     }
 
     /// Bytes of the requests of the whole sweep, about.

@@ -25,10 +25,10 @@ use crate::expand::{self, AgentCounts};
 use crate::land::{LandContext, LandNode, LandPlanner, recover};
 use crate::measure::MetricQueries;
 use crate::run::{RunContext, RunNode, RunPlanner, Shutdown};
-use crate::schema::SCHEMA_VERSION;
+use crate::schema::{ATTEMPTS, ROLLOUTS, SCHEMA_VERSION, TASKS};
 use crate::session::{self, RunTables};
 use crate::store::{RunCounts, RunRecord, RunState, RunStore, StoreError};
-use crate::tally::Tally;
+use crate::tally::{AgentTally, Tally};
 
 /// Rows that wait for their turn beyond those in flight. More of them where agents have limits of
 /// their own: the rows of one that is busy must not hide those of the others.
@@ -148,8 +148,12 @@ impl Sweep {
     }
 
     /// Oddities of the input that are no errors.
-    pub fn warnings(&self) -> &[String] {
-        &self.inputs.summary.warnings
+    pub fn warnings(&self) -> Vec<String> {
+        let mut warnings = self.inputs.summary.warnings.clone();
+        if self.inputs.summary.rows == 0 {
+            warnings.push("the input has no tasks".to_owned());
+        }
+        warnings
     }
 
     /// What [`Self::collect`] would do. Sends nothing and writes nothing.
@@ -198,7 +202,11 @@ impl Sweep {
         };
         self.record.save(&self.run).await?;
         let measured = match self.settings.aggregate {
-            true => artifacts::measure(&self.run, &self.queries).await?,
+            true => tokio::select! {
+                measured = artifacts::measure(&self.run, &self.queries) => measured?,
+                // What has landed can be measured another time.
+                () = self.shutdown.aborting() => Measured::default(),
+            },
             false => Measured::default(),
         };
         written.extend(measured.written);
@@ -235,8 +243,10 @@ impl Sweep {
     async fn count(&mut self) -> Result<(), Error> {
         let session = self.session(SessionStateBuilder::new_with_default_features()).await?;
         self.counts = expand::counts(&session).await?;
-        let of = |agent: &AgentCounts| (agent.agent_name.clone(), agent.num_rollouts, agent.num_done);
-        self.tally = Arc::new(Tally::new(self.counts.iter().map(of)));
+        self.tally = Arc::new(Tally::new(self.counts.iter().map(|agent| {
+            let AgentCounts { agent_name, num_rollouts, num_done, num_failed, .. } = agent;
+            (agent_name.clone(), AgentTally::before(*num_rollouts, *num_done, *num_failed))
+        })));
         Ok(())
     }
 
@@ -281,11 +291,13 @@ impl Sweep {
             builder = builder.with_config(self.config());
         }
         let session = SessionContext::new_with_state(builder.build());
-        RunTables::open(&self.run)?.register(&session).await?;
+        // Of a run that is not gone on with nothing counts, though it may still be there.
         let spooled = RunTables::open(self.inputs.spool.store())?;
-        session.deregister_table("tasks")?;
-        let tasks = spooled.table(&session, crate::schema::TASKS).await?;
-        session.register_table("tasks", tasks.into_view())?;
+        let landed = if self.continues { RunTables::open(&self.run)? } else { spooled.clone() };
+        for (table, of) in [(TASKS, &spooled), (ROLLOUTS, &landed), (ATTEMPTS, &landed)] {
+            let view = of.table(&session, table).await?.into_view();
+            session.register_table(table, view)?;
+        }
         Ok(session)
     }
 

@@ -23,7 +23,7 @@ use crate::store::{JournalSegment, OpenSegment, RunStore};
 
 /// The tables of one run as they are at one moment: landed parts, and what the journal holds
 /// beyond them. Each rollout is there once, whatever a collector does meanwhile.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct RunTables {
     run: RunStore,
     segments: Vec<OpenSegment>,

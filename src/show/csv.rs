@@ -3,6 +3,7 @@ use std::sync::Arc;
 
 use arrow::array::{ArrayRef, StringArray};
 use arrow::csv::{Writer, WriterBuilder};
+use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 use arrow::util::display::{ArrayFormatter, FormatOptions};
 
@@ -14,8 +15,11 @@ pub(super) struct CsvSink<'a> {
 }
 
 impl<'a> CsvSink<'a> {
-    pub(super) fn new(output: Box<dyn Write + Send + 'a>) -> Self {
-        Self { writer: WriterBuilder::new().with_header(true).build(output) }
+    pub(super) fn new(schema: &SchemaRef, output: Box<dyn Write + Send + 'a>) -> Result<Self, ShowError> {
+        let mut sink = Self { writer: WriterBuilder::new().with_header(true).build(output) };
+        // The header, also where no row follows.
+        sink.write(&RecordBatch::new_empty(SchemaRef::clone(schema)))?;
+        Ok(sink)
     }
 }
 

@@ -57,11 +57,12 @@ pub enum ShowError {
 impl ShowError {
     /// The reader of our output has gone, as `head` does: no failure.
     pub fn is_broken_pipe(&self) -> bool {
-        let kind = match self {
-            Self::Io(error) | Self::Arrow(ArrowError::IoError(_, error)) => Some(error.kind()),
-            _ => None,
-        };
-        kind == Some(std::io::ErrorKind::BrokenPipe)
+        // Some writers keep no more of the cause than its text.
+        let text = std::io::Error::from(std::io::ErrorKind::BrokenPipe).to_string();
+        match self {
+            Self::Io(error) => error.kind() == std::io::ErrorKind::BrokenPipe,
+            Self::Arrow(_) | Self::Parquet(_) => self.to_string().to_lowercase().contains(&text),
+        }
     }
 }
 
@@ -76,7 +77,7 @@ pub fn open_sink<'a>(
 ) -> Result<Box<dyn RowSink + 'a>, ShowError> {
     Ok(match format {
         Format::Table => Box::new(TableSink::new(schema, output)),
-        Format::Csv => Box::new(CsvSink::new(output)),
+        Format::Csv => Box::new(CsvSink::new(schema, output)?),
         Format::Json => Box::new(JsonSink::array(output)),
         Format::Ndjson => Box::new(JsonSink::lines(output)),
         Format::Parquet => Box::new(ParquetSink::new(schema, output)?),

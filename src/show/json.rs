@@ -24,10 +24,11 @@ impl<'a> JsonSink<'a> {
 
 impl RowSink for JsonSink<'_> {
     fn write(&mut self, rows: &RecordBatch) -> Result<(), ShowError> {
-        Ok(match self {
+        match self {
             Self::Array(writer) => writer.write(rows)?,
             Self::Lines(writer) => writer.write(rows)?,
-        })
+        }
+        Ok(())
     }
 
     fn finish(self: Box<Self>) -> Result<(), ShowError> {

@@ -13,6 +13,9 @@ use crate::tally::{AgentTally, Tally};
 /// Agents that get a line of their own on a terminal.
 const MAX_AGENTS: usize = 12;
 
+/// Seconds after which a look at the rate weighs a third of what it did.
+const SMOOTHING: f64 = 10.0;
+
 /// How progress is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProgressMode {
@@ -142,14 +145,16 @@ impl Watch {
         let total = self.tally.total();
         let finished = total.done_now + total.num_failed();
         let now = Instant::now();
-        let (since, before) = self.last.unwrap_or((self.tally.started(), 0));
-        let seconds = now.duration_since(since).as_secs_f64();
-        if seconds > 0.0 {
-            let rate = finished.saturating_sub(before) as f64 / seconds;
-            // Weight of a look falls to 1/e within ten seconds.
-            let weight = if self.last.is_none() { 1.0 } else { 1.0 - (-seconds / 10.0).exp() };
-            self.rate += (rate - self.rate) * weight;
-        }
+        let all = now.duration_since(self.tally.started()).as_secs_f64();
+        self.rate = match self.last {
+            Some((since, before)) if all > SMOOTHING => {
+                let seconds = now.duration_since(since).as_secs_f64();
+                let rate = finished.saturating_sub(before) as f64 / seconds.max(1e-3);
+                self.rate + (rate - self.rate) * (1.0 - (-seconds / SMOOTHING).exp())
+            }
+            // Too early for a trend: the mean since the beginning.
+            _ => finished as f64 / all.max(1e-3),
+        };
         self.last = Some((now, finished));
         let agents = self.tally.agents().into_iter().collect();
         Line { total, agents, in_flight: self.tally.in_flight(), rate: self.rate }

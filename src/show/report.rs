@@ -37,6 +37,7 @@ pub fn plan(plan: &SweepPlan, as_json: bool) -> Result<(), ShowError> {
                     "num_rollouts": agent.num_rollouts,
                     "request_bytes": agent.request_bytes,
                     "num_done": agent.num_done,
+                    "num_failed": agent.num_failed,
                 })
             })
             .collect();
@@ -46,7 +47,7 @@ pub fn plan(plan: &SweepPlan, as_json: bool) -> Result<(), ShowError> {
     }
     writeln!(output, "{}", plan.physical.trim_end())?;
     writeln!(output)?;
-    let mut table = Table::new(["agent", "address", "tasks", "rollouts", "done", "owed"]);
+    let mut table = Table::new(["agent", "address", "tasks", "rollouts", "done", "failed", "owed"]);
     for agent in &plan.agents {
         table.row([
             agent.agent_name.clone(),
@@ -54,7 +55,8 @@ pub fn plan(plan: &SweepPlan, as_json: bool) -> Result<(), ShowError> {
             text::count(agent.num_tasks),
             text::count(agent.num_rollouts),
             text::count(agent.num_done),
-            text::count(agent.num_rollouts.saturating_sub(agent.num_done)),
+            text::count(agent.num_failed),
+            text::count(agent.num_owed()),
         ]);
     }
     writeln!(output, "{table}")?;

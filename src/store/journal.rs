@@ -1,5 +1,5 @@
 use std::fs::{self, File};
-use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::io::{self, BufReader, BufWriter, Read, Seek, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -51,14 +51,15 @@ impl JournalWriter {
         self.writer.write(batch).map_err(|source| self.segment.failed(source))?;
         let flushed = self.writer.get_mut().flush();
         flushed.map_err(|source| self.segment.file_failed("write", source))?;
-        self.bytes += batch.get_array_memory_size() as u64;
+        let written = self.writer.get_mut().get_mut().stream_position();
+        self.bytes = written.map_err(|source| self.segment.file_failed("write", source))?;
         if self.synced.elapsed() >= SYNC_INTERVAL {
             self.sync()?;
         }
         Ok(())
     }
 
-    /// Bytes of rows so far, about.
+    /// Bytes of the file so far.
     pub fn num_bytes(&self) -> u64 {
         self.bytes
     }

@@ -16,13 +16,17 @@ use crate::schema;
 
 /// A row group is closed at this many encoded bytes: what a writer holds in memory is bounded by
 /// it, however large its part grows.
-const ROW_GROUP_BYTES: usize = 8 * 1024 * 1024;
+const ROW_GROUP_BYTES: usize = 4 * 1024 * 1024;
 
 /// A row group is closed at this many rows, so that a reader who wants a few tasks can skip most.
 const ROW_GROUP_ROWS: usize = 128 * 1024;
 
-/// Bytes that are gathered before they are sent to the store. A smaller part is one put.
-const UPLOAD_BYTES: usize = 8 * 1024 * 1024;
+/// Bytes that are gathered before they are sent to the store, the least that S3 takes as a piece of
+/// an upload. A smaller part is one put.
+const UPLOAD_BYTES: usize = 5 * 1024 * 1024;
+
+/// Pieces of an upload that are under way at a time.
+const UPLOADS: usize = 2;
 
 /// A part that is published.
 #[derive(Debug, Clone)]
@@ -57,7 +61,8 @@ impl PartWriter {
     /// # Errors
     /// The schema can't be written as Parquet.
     pub fn new(run: &RunStore, table: &str, name: &str, schema: SchemaRef) -> Result<Self, StoreError> {
-        let sink = BufWriter::with_capacity(Arc::clone(run.object_store()), run.path(name), UPLOAD_BYTES);
+        let sink = BufWriter::with_capacity(Arc::clone(run.object_store()), run.path(name), UPLOAD_BYTES)
+            .with_max_concurrency(UPLOADS);
         // Without the Arrow schema in the file every reader sees plain Parquet types; with it,
         // some fail on the views that we hold text in.
         let options = ArrowWriterOptions::new().with_properties(properties()).with_skip_arrow_metadata(true);

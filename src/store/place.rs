@@ -53,6 +53,10 @@ impl RunStore {
                 let journal = state_directory(state_dir).join(name.get(..16).unwrap_or_default()).join(JOURNAL);
                 Ok(Self { store: Arc::from(store), base, prefix, local: None, journal })
             }
+            Ok(url) if !url.cannot_be_a_base() && !FilePath::new(place).exists() => {
+                let scheme = url.scheme();
+                Err(refuse(format!("it begins like an address; write {scheme}:// or ./{place}")))
+            }
             _ => Self::local(FilePath::new(place), refuse),
         }
     }

@@ -91,6 +91,9 @@ impl RunRecord {
     /// # Errors
     /// The store failed, or what is there is not a record, or is one of a newer version.
     pub async fn load(run: &RunStore) -> Result<Option<Self>, StoreError> {
+        if run.local_path().is_some_and(|path| !path.is_dir()) {
+            return Ok(None);
+        }
         let Some(bytes) = run.get(RUN_JSON).await? else {
             return Ok(None);
         };

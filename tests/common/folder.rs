@@ -52,8 +52,8 @@ impl Folder {
         self.path(name).exists()
     }
 
-    /// Every file, with the folder's own name left out, in order.
-    pub fn files(&self) -> Vec<String> {
+    /// Every file and folder below, in order.
+    pub fn content(&self) -> Vec<String> {
         let mut files = Vec::new();
         list(self.directory.path(), &mut files);
         let relative = |path: PathBuf| {
@@ -73,17 +73,28 @@ impl Folder {
 
     /// The answer of `rollstream sql` as CSV, without its header.
     pub fn sql(&self, runs: &str, query: &str) -> Vec<String> {
-        let ended = self.rollstream("sql --format csv").args(runs).arg("-c").arg(query).run();
-        ended.succeeded().stdout.lines().skip(1).map(str::to_owned).collect()
+        let ended = self
+            .rollstream("sql --format csv")
+            .args(runs)
+            .arg("-c")
+            .arg(query)
+            .run();
+        ended
+            .succeeded()
+            .stdout
+            .lines()
+            .skip(1)
+            .map(str::to_owned)
+            .collect()
     }
 }
 
 fn list(directory: &Path, files: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
-        match path.is_dir() {
-            true => list(&path, files),
-            false => files.push(path),
+        if path.is_dir() {
+            list(&path, files);
         }
+        files.push(path);
     }
 }

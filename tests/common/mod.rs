@@ -1,7 +1,6 @@
 //! What tests of the whole program share: [`Folder`], a place of a test's own where the program runs in a clean
 //! environment; [`task`], task files that read like sentences; [`Simulated`], agents that the test can ask what they
 //! were sent.
-#![allow(dead_code, unused_imports)]
 
 mod folder;
 mod program;

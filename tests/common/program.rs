@@ -16,8 +16,15 @@ impl Program {
     pub fn new(folder: &Path) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_rollstream"));
         // Settings, proxies and the width of the terminal of whoever runs the tests must not matter.
-        command.env_clear().env("HOME", folder).env("TMPDIR", folder.join("tmp")).current_dir(folder);
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+            .env_clear()
+            .env("HOME", folder)
+            .env("TMPDIR", folder.join("tmp"))
+            .current_dir(folder);
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
         Self(command)
     }
 
@@ -40,26 +47,13 @@ impl Program {
 
     pub fn start(mut self) -> Running {
         let mut child = self.0.spawn().unwrap();
-        let (line, lines) = channel();
-        let mut stdout = child.stdout.take().unwrap();
-        let stderr = BufReader::new(child.stderr.take().unwrap());
-        let stdout = spawn(move || {
-            let mut bytes = Vec::new();
-            stdout.read_to_end(&mut bytes).unwrap();
-            String::from_utf8_lossy(&bytes).into_owned()
-        });
-        let stderr = spawn(move || {
-            let mut text = String::new();
-            for read in stderr.lines() {
-                let read = read.unwrap();
-                text.push_str(&read);
-                text.push('\n');
-                // Not every test listens.
-                let _ = line.send(read);
-            }
-            text
-        });
-        Running { child, output: Some((stdout, stderr)), lines }
+        let stdout = Listener::start(child.stdout.take().unwrap());
+        let stderr = Listener::start(child.stderr.take().unwrap());
+        Running {
+            child: Guard(child),
+            stdout,
+            stderr,
+        }
     }
 
     /// Runs to the end.
@@ -70,63 +64,111 @@ impl Program {
 
 /// The program at work; killed if the test ends before it.
 pub struct Running {
-    child: Child,
-    output: Option<(JoinHandle<String>, JoinHandle<String>)>,
-    lines: Receiver<String>,
+    child: Guard,
+    stdout: Listener,
+    stderr: Listener,
 }
 
 impl Running {
     /// Waits for a line on standard error that holds `text`, and gives it.
+    #[track_caller]
     pub fn until_it_says(&self, text: &str) -> String {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            match self.lines.recv_timeout(left) {
-                Ok(line) if line.contains(text) => return line,
-                Ok(_) => {}
-                Err(error) => panic!("it never said '{text}': {error}"),
-            }
-        }
+        self.stderr.until(text)
     }
 
-    pub fn interrupt(&self) {
-        self.signal("INT");
+    /// Waits for a line on standard output that holds `text`, and gives it.
+    #[track_caller]
+    pub fn until_it_prints(&self, text: &str) -> String {
+        self.stdout.until(text)
     }
 
+    /// Sends a signal, such as `INT`.
     pub fn signal(&self, name: &str) {
-        let sent = Command::new("kill").arg(format!("-{name}")).arg(self.child.id().to_string()).status().unwrap();
-        assert!(sent.success());
+        let kill = format!("kill -{name} {}", self.child.0.id());
+        assert!(
+            Command::new("sh")
+                .args(["-c", &kill])
+                .status()
+                .unwrap()
+                .success(),
+            "{kill}"
+        );
     }
 
     pub fn is_running(&mut self) -> bool {
-        self.child.try_wait().unwrap().is_none()
+        self.child.0.try_wait().unwrap().is_none()
     }
 
     pub fn end(mut self) -> Ended {
         let deadline = Instant::now() + PATIENCE;
-        while self.is_running() && Instant::now() < deadline {
+        while self.is_running() {
+            assert!(Instant::now() < deadline, "it does not end");
             // Only spares the processor; nothing depends on it.
             sleep(Duration::from_millis(5));
         }
-        let was_running = self.is_running();
-        // Fails where it has ended, which is well.
-        let _ = self.child.kill();
-        let code = self.child.wait().unwrap().code();
-        let (stdout, stderr) = self.output.take().unwrap();
-        let (stdout, stderr) = (stdout.join().unwrap(), stderr.join().unwrap());
-        let ended = Ended { code, stdout, stderr };
-        assert!(!was_running, "it does not end: {ended:?}");
-        ended
+        let code = self.child.0.wait().unwrap().code();
+        Ended {
+            code,
+            stdout: self.stdout.text(),
+            stderr: self.stderr.text(),
+        }
     }
 }
 
-impl Drop for Running {
+/// Kills the program where it is still running.
+struct Guard(Child);
+
+impl Drop for Guard {
     fn drop(&mut self) {
-        if self.output.is_some() {
-            // Fails where it has ended, which is well.
-            let _ = self.child.kill();
-            let _ = self.child.wait();
+        // Fails where it has ended, which is well.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Reads an output of the program to its end, so that it is never held up.
+struct Listener {
+    thread: JoinHandle<String>,
+    lines: Receiver<String>,
+}
+
+impl Listener {
+    fn start(output: impl Read + Send + 'static) -> Self {
+        let (line, lines) = channel();
+        let mut output = BufReader::new(output);
+        let thread = spawn(move || {
+            let mut text = String::new();
+            let mut bytes = Vec::new();
+            while output.read_until(b'\n', &mut bytes).unwrap() > 0 {
+                let read = String::from_utf8_lossy(&bytes).into_owned();
+                bytes.clear();
+                text.push_str(&read);
+                // Not every test listens.
+                let _ = line.send(read);
+            }
+            text
+        });
+        Self { thread, lines }
+    }
+
+    #[track_caller]
+    fn until(&self, text: &str) -> String {
+        let deadline = Instant::now() + PATIENCE;
+        let mut heard = String::new();
+        loop {
+            match self
+                .lines
+                .recv_timeout(deadline.saturating_duration_since(Instant::now()))
+            {
+                Ok(line) if line.contains(text) => return line,
+                Ok(line) => heard.push_str(&line),
+                Err(error) => panic!("never '{text}' ({error}), but:\n{heard}"),
+            }
         }
+    }
+
+    fn text(self) -> String {
+        self.thread.join().unwrap()
     }
 }
 
@@ -153,10 +195,20 @@ impl Ended {
     /// There is one error, on standard error alone, and it says all of `parts`.
     #[track_caller]
     pub fn complaining(self, parts: &[&str]) -> Self {
-        let missing: Vec<&&str> = parts.iter().filter(|part| !self.stderr.contains(**part)).collect();
+        let missing: Vec<&&str> = parts
+            .iter()
+            .filter(|part| !self.stderr.contains(**part))
+            .collect();
         assert!(missing.is_empty(), "{missing:?} is missing: {self:#?}");
-        assert_eq!(self.stderr.matches("error: ").count(), 1, "{self:#?}");
-        assert!(self.stderr.starts_with("error: ") && self.stdout.is_empty(), "{self:#?}");
+        let errors = self
+            .stderr
+            .lines()
+            .filter(|line| line.starts_with("error: "))
+            .count();
+        assert!(
+            errors == 1 && self.stderr.starts_with("error: ") && self.stdout.is_empty(),
+            "{self:#?}"
+        );
         self
     }
 }

@@ -13,7 +13,9 @@ pub struct Simulated {
 /// Agents of these names, which answer at once.
 pub fn instant<const N: usize>(names: [&str; N]) -> SimConfig {
     SimConfig {
-        agents: names.map(|name| (name.to_owned(), AgentConfig::default())).into(),
+        agents: names
+            .map(|name| (name.to_owned(), AgentConfig::default()))
+            .into(),
         latency: Latency::Fixed(Duration::ZERO),
         ..SimConfig::default()
     }
@@ -23,7 +25,10 @@ impl Simulated {
     pub fn start(config: SimConfig) -> Self {
         let runtime = Runtime::new().unwrap();
         let sim = runtime.block_on(Sim::start(config)).unwrap();
-        Self { sim, _runtime: runtime }
+        Self {
+            sim,
+            _runtime: runtime,
+        }
     }
 
     /// Options that lead to these agents.
@@ -33,11 +38,19 @@ impl Simulated {
 
     /// Rollouts that the agents were asked for, all together.
     pub fn requests(&self) -> u64 {
-        self.sim.counters().values().map(|agent| agent.requests).sum()
+        self.sim
+            .counters()
+            .values()
+            .map(|agent| agent.requests)
+            .sum()
     }
 
     /// Rollouts whose caller left before the answer.
     pub fn abandoned(&self) -> u64 {
-        self.sim.counters().values().map(|agent| agent.abandoned).sum()
+        self.sim
+            .counters()
+            .values()
+            .map(|agent| agent.abandoned)
+            .sum()
     }
 }

@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 
 use arrow::array::AsArray;
 use datafusion::prelude::SessionContext;
-use rollstream::import::{AgentSource, Import, Imported, ResponseRule, RolloutOptions, merge};
+use rollstream::import::{
+    AgentSource, Import, Imported, KeyRule, ResponseRule, RolloutOptions, merge,
+};
 use rollstream::json::{Object, quote};
 use rollstream::measure::{
     AggregateMetrics, MeasureError, MetricQueries, TaskLabels, register_tables, run_families,
@@ -17,7 +19,6 @@ use serde_json::Value;
 use super::expected_error::{block_on, check_error, read};
 use super::outcome::Outcome;
 use super::same_json::{items, same, same_lines};
-
 
 const METRICS: &str = "aggregate_metrics.json";
 const MERGED: &str = "merged_rollouts.jsonl";
@@ -31,7 +32,9 @@ pub fn run(case_dir: &Path, case: &Value) -> Result<Outcome, String> {
     let result = match operation {
         "aggregate_shards" => block_on(shards(case_dir, options, output.path()))?,
         "aggregate_metrics" if needs_hooks(options) => {
-            return Ok(Outcome::NotSupported("metrics beyond the statistics".into()));
+            return Ok(Outcome::NotSupported(
+                "metrics beyond the statistics".into(),
+            ));
         }
         "aggregate_metrics" => block_on(one_agent(case_dir, case, output.path()))?,
         other => return Ok(Outcome::NotSupported(other.to_owned())),
@@ -92,6 +95,7 @@ async fn shards(case_dir: &Path, options: &Value, output: &Path) -> Result<(), S
     let mut import = Import::new();
     let rule = RolloutOptions {
         is_shard: true,
+        keys: KeyRule::AllOrNone,
         response: ResponseRule::Stripped,
         agent: AgentSource::Row,
     };
@@ -126,6 +130,7 @@ async fn one_agent(case_dir: &Path, case: &Value, output: &Path) -> Result<(), S
     let mut import = Import::new();
     let rule = RolloutOptions {
         is_shard: false,
+        keys: KeyRule::Optional,
         response: ResponseRule::Optional,
         agent: AgentSource::Fixed("agent".into()),
     };

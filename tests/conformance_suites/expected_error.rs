@@ -33,8 +33,14 @@ pub fn check_error(case_dir: &Path, expected: &Path, message: &str) -> Result<Ou
     let compare = error["compare"].as_str().unwrap_or_default();
     let (wanted, same) = match compare {
         "exact" => (in_place("message"), message == in_place("message")),
-        "prefix" => (in_place("fragment"), message.starts_with(&in_place("fragment"))),
-        "contains" => (in_place("fragment"), message.contains(&in_place("fragment"))),
+        "prefix" => (
+            in_place("fragment"),
+            message.starts_with(&in_place("fragment")),
+        ),
+        "contains" => (
+            in_place("fragment"),
+            message.contains(&in_place("fragment")),
+        ),
         "any_error" => (String::new(), true),
         other => return Err(format!("unknown comparison {other}")),
     };

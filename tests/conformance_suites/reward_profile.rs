@@ -5,7 +5,7 @@ use std::fs::File;
 use std::path::Path;
 
 use datafusion::prelude::SessionContext;
-use rollstream::import::{AgentSource, Import, ResponseRule, RolloutOptions};
+use rollstream::import::{AgentSource, Import, KeyRule, ResponseRule, RolloutOptions};
 use rollstream::measure::{
     CompletionSummary, MetricQueries, ParameterValue, RewardProfile, TaskLabels, register_tables,
     run_families,
@@ -29,7 +29,8 @@ pub fn run(case_dir: &Path, case: &Value) -> Result<Outcome, String> {
     let expected = case_dir.join("expected");
     let mut summary = None;
     let result = block_on(profile(case_dir, case, output.path(), &mut summary))?;
-    if let (Ok(wanted), Some(summary)) = (read(&expected.join("completion_summary.json")), summary) {
+    if let (Ok(wanted), Some(summary)) = (read(&expected.join("completion_summary.json")), summary)
+    {
         let summary = serde_json::to_string(&summary).map_err(|error| error.to_string())?;
         same(&wanted, &summary).map_err(|error| format!("completion_summary: {error}"))?;
     }
@@ -42,7 +43,10 @@ pub fn run(case_dir: &Path, case: &Value) -> Result<Outcome, String> {
     }
     result.map_err(|message| format!("unexpected error: {message}"))?;
     let both = |name: &str| -> Result<_, String> {
-        Ok((read(&expected.join(name))?, read(&output.path().join(name))?))
+        Ok((
+            read(&expected.join(name))?,
+            read(&output.path().join(name))?,
+        ))
     };
     let (wanted, got) = both("reward_profiling.jsonl")?;
     same_lines(&wanted, &got).map_err(|error| format!("reward_profiling: {error}"))?;
@@ -78,6 +82,7 @@ async fn profile(
     read.map_err(|error| error.to_string())?;
     let options = RolloutOptions {
         is_shard: false,
+        keys: KeyRule::Required,
         response: ResponseRule::Required,
         agent: AgentSource::Inputs,
     };
@@ -89,9 +94,15 @@ async fn profile(
     unique.map_err(|error| error.to_string())?;
     let labels = TaskLabels::from(imported.task_names);
     let allow_partial = case["options"]["allow_partial_rollouts"].as_bool();
-    write(&ctx, &labels, allow_partial.unwrap_or(false), output, summary)
-        .await
-        .map_err(|error| error.to_string())
+    write(
+        &ctx,
+        &labels,
+        allow_partial.unwrap_or(false),
+        output,
+        summary,
+    )
+    .await
+    .map_err(|error| error.to_string())
 }
 
 async fn write(
@@ -110,7 +121,11 @@ async fn write(
     let create = |name: &str| {
         File::create(output.join(name)).map_err(rollstream::measure::MeasureError::Write)
     };
-    profile.write_tasks(&mut create("reward_profiling.jsonl")?).await?;
-    profile.write_agents(&mut create("agent_metrics.json")?).await?;
+    profile
+        .write_tasks(&mut create("reward_profiling.jsonl")?)
+        .await?;
+    profile
+        .write_agents(&mut create("agent_metrics.json")?)
+        .await?;
     Ok(())
 }

@@ -16,7 +16,11 @@ pub fn same_lines(expected: &str, got: &str) -> Result<(), String> {
     };
     let (expected, got) = (split(expected), split(got));
     if expected.len() != got.len() {
-        return Err(format!("expected {} lines, got {}", expected.len(), got.len()));
+        return Err(format!(
+            "expected {} lines, got {}",
+            expected.len(),
+            got.len()
+        ));
     }
     for (number, (expected, got)) in expected.iter().zip(&got).enumerate() {
         differ(expected, got, &format!("line {}: $", number + 1))?;

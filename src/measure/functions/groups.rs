@@ -51,14 +51,16 @@ fn terms(
     let rows = value.as_primitive::<Float64Type>().iter();
     let rows = rows.zip(position.as_primitive::<Int64Type>());
     let rows = rows.zip(length.as_primitive::<Int64Type>());
-    Ok(rows.enumerate().map(move |(row, ((value, position), length))| {
-        let selected = filter.is_none_or(|filter| filter.is_valid(row) && filter.value(row));
-        selected.then_some(Term {
-            value: value?,
-            position: position?,
-            length: length?,
-        })
-    }))
+    Ok(rows
+        .enumerate()
+        .map(move |(row, ((value, position), length))| {
+            let selected = filter.is_none_or(|filter| filter.is_valid(row) && filter.value(row));
+            selected.then_some(Term {
+                value: value?,
+                position: position?,
+                length: length?,
+            })
+        }))
 }
 
 impl PairwiseGroups {
@@ -111,7 +113,12 @@ impl GroupsAccumulator for PairwiseGroups {
     ) -> Result<()> {
         self.grow(total_num_groups);
         for (term, &group) in terms(values, opt_filter)?.zip(group_indices) {
-            if let Some(Term { value, position, length }) = term {
+            if let Some(Term {
+                value,
+                position,
+                length,
+            }) = term
+            {
                 self.change(group, |sum| sum.add(value, position, length))?;
             }
         }
@@ -174,7 +181,11 @@ impl GroupsAccumulator for PairwiseGroups {
         let mut state = StateBuilder::default();
         for term in terms(values, opt_filter)? {
             match term {
-                Some(Term { value, position, length }) => {
+                Some(Term {
+                    value,
+                    position,
+                    length,
+                }) => {
                     let part = Part {
                         start: usize::try_from(position).unwrap_or(usize::MAX),
                         len: 1,

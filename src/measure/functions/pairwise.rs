@@ -268,7 +268,8 @@ impl Tree {
                 break;
             }
             self.complete.remove(&sibling);
-            sum = if start == from { sum + other } else { other + sum };
+            // Either way round: addition of two terms is commutative in every bit.
+            sum += other;
             (start, len) = (from, size);
         }
         self.complete.insert(start, (len, sum));

@@ -31,7 +31,10 @@ pub fn pairwise_sum() -> AggregateUDF {
             "Sum of an array given element by element, rounded as NumPy rounds it.",
             "pairwise_sum(value, position, length)",
         )
-        .with_argument("value", "The element; one that is not given counts as zero.")
+        .with_argument(
+            "value",
+            "The element; one that is not given counts as zero.",
+        )
         .with_argument("position", "Its position in the array, from 0.")
         .with_argument("length", "Number of elements, the same in every row.")
         .build(),

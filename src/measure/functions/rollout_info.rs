@@ -165,15 +165,19 @@ mod tests {
     fn the_top_level_wins_over_the_usage_but_for_the_reward() {
         let result = r#"{"b": 1, "reward": true, "a": false, "text": "x", "_ng_task_index": 3,
             "response": {"usage": {"a": 7, "tokens": 1e3, "reward": 0.5, "details": {"n": 1}}}}"#;
-        assert_eq!(
-            info(result),
-            r#"{"reward":0.5,"a":0,"tokens":1e3,"b":1}"#
-        );
+        assert_eq!(info(result), r#"{"reward":0.5,"a":0,"tokens":1e3,"b":1}"#);
     }
 
     #[test]
     fn the_reward_stays_as_it_is() {
-        for reward in ["null", "true", r#""0.5""#, "[1, 2]", "0.50", "9007199254740993"] {
+        for reward in [
+            "null",
+            "true",
+            r#""0.5""#,
+            "[1, 2]",
+            "0.50",
+            "9007199254740993",
+        ] {
             let result = format!(r#"{{"reward": {reward}}}"#);
             assert_eq!(info(&result), format!(r#"{{"reward":{reward}}}"#));
         }

@@ -26,7 +26,10 @@ fn defined(elements: &[f64]) -> f64 {
         let blocks = len / 8 * 8;
         let lane = |lane: usize| {
             let column = elements[..blocks].iter().skip(lane).step_by(8);
-            column.copied().reduce(|sum, element| sum + element).unwrap()
+            column
+                .copied()
+                .reduce(|sum, element| sum + element)
+                .unwrap()
         };
         let pair = |first: usize| lane(first) + lane(first + 1);
         sum = (pair(0) + pair(2)) + (pair(4) + pair(6));
@@ -94,7 +97,10 @@ fn parts() -> impl Strategy<Value = (Vec<f64>, Vec<Vec<Row>>)> {
                 true => Just(rows).boxed(),
                 false => Just(rows).prop_shuffle().boxed(),
             };
-            (Just(elements), shuffled.prop_map(move |rows| cut(&rows, size)))
+            (
+                Just(elements),
+                shuffled.prop_map(move |rows| cut(&rows, size)),
+            )
         })
 }
 
@@ -190,8 +196,11 @@ async fn sql_gives_the_defined_sum_over_partitions() {
         let names = ["value", "position", "length"];
         RecordBatch::try_from_iter(names.into_iter().zip(columns(rows, elements.len()))).unwrap()
     };
-    let partitions: Vec<Vec<RecordBatch>> = rows.chunks(700).map(|part| vec![batch(part)]).collect();
-    let config = SessionConfig::new().with_target_partitions(4).with_batch_size(64);
+    let partitions: Vec<Vec<RecordBatch>> =
+        rows.chunks(700).map(|part| vec![batch(part)]).collect();
+    let config = SessionConfig::new()
+        .with_target_partitions(4)
+        .with_batch_size(64);
     let ctx = SessionContext::new_with_config(config);
     super::register(&ctx);
     let table = MemTable::try_new(partitions[0][0].schema(), partitions).unwrap();

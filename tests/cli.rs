@@ -1,0 +1,25 @@
+//! The program as its users meet it: what it prints and where, its exit codes, and what it leaves behind.
+#![allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used
+)]
+
+mod common;
+
+mod cli {
+    mod config;
+    mod existing_runs;
+    mod failures;
+    mod help;
+    mod input_errors;
+    mod interrupts;
+    mod plan;
+    mod progress;
+    mod quickstart;
+    mod secrets;
+    mod sim;
+    mod sql;
+    mod sql_while_running;
+}

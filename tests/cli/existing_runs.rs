@@ -1,0 +1,149 @@
+//! What happens where there is a run already.
+
+use crate::common::{Folder, Simulated, instant, sums};
+
+const COLLECT: &str = "collect -i tasks.jsonl --agent sim -o run";
+
+/// A finished run of 3 tasks, two rollouts each, and a simulation that has seen none of it.
+fn finished() -> (Folder, Simulated) {
+    let folder = Folder::with_tasks(sums(3));
+    folder
+        .rollstream(COLLECT)
+        .args("--num-repeats 2 -q")
+        .run()
+        .succeeded();
+    (folder, Simulated::start(instant(["sim"])))
+}
+
+#[test]
+fn a_run_is_neither_continued_nor_replaced_unasked() {
+    let (folder, sim) = finished();
+    let before = (folder.content(), folder.read("run/run.json"));
+    let ended = folder
+        .rollstream(COLLECT)
+        .args("--num-repeats 2")
+        .args(&sim.options())
+        .run();
+    ended.exited_with(2).complaining(&[
+        "there is a run at run",
+        "already (finished)",
+        "--resume",
+        "--overwrite",
+    ]);
+    assert_eq!((folder.content(), folder.read("run/run.json")), before);
+    assert_eq!(sim.requests(), 0);
+}
+
+#[test]
+fn resuming_what_is_finished_sends_nothing() {
+    let (folder, sim) = finished();
+    let ended = folder
+        .rollstream(COLLECT)
+        .args("--num-repeats 2 --resume")
+        .args(&sim.options())
+        .run()
+        .succeeded();
+    assert!(
+        ended.stdout.contains("6 of 6 rollouts done"),
+        "{}",
+        ended.stdout
+    );
+    assert_eq!(sim.requests(), 0);
+    assert_eq!(folder.sql("run", "select count(*) from rollouts"), ["6"]);
+}
+
+#[test]
+fn overwriting_replaces_the_run_whole() {
+    let (folder, sim) = finished();
+    folder.tasks("tasks.jsonl", sums(1));
+    let plan = folder
+        .rollstream("plan -i tasks.jsonl --agent sim -o run --num-repeats 4 --overwrite --json")
+        .run();
+    let plan: serde_json::Value = serde_json::from_str(&plan.succeeded().stdout).unwrap();
+    assert_eq!(plan["num_owed"], 4);
+    let ended = folder
+        .rollstream(COLLECT)
+        .args("--num-repeats 4 --overwrite")
+        .args(&sim.options())
+        .run()
+        .succeeded();
+    assert!(
+        ended
+            .stdout
+            .contains("4 of 4 rollouts done, 0 failed, 0 pending"),
+        "{}",
+        ended.stdout
+    );
+    assert_eq!(sim.requests(), 4);
+    let run = folder.json("run/run.json");
+    assert_eq!(
+        run["rollouts"],
+        serde_json::json!({"planned": 4, "done": 4, "failed": 0, "pending": 0})
+    );
+    assert_eq!(
+        folder.sql(
+            "run",
+            "select task_index, count(*) from rollouts group by 1"
+        ),
+        ["0,4"]
+    );
+    assert_eq!(folder.sql("run", "select count(*) from tasks"), ["1"]);
+    assert_eq!(folder.sql("run", "select count(*) from attempts"), ["4"]);
+}
+
+#[test]
+fn resuming_with_something_else_names_what_differs() {
+    let (folder, sim) = finished();
+    let before = (folder.content(), folder.read("run/run.json"));
+    let refused = |options: &str, parts: &[&str]| {
+        let command = folder
+            .rollstream(COLLECT)
+            .args("--resume")
+            .args(&sim.options());
+        let parts = [&["cannot resume run"], parts].concat();
+        command
+            .args(options)
+            .run()
+            .exited_with(2)
+            .complaining(&parts);
+        assert_eq!(
+            (folder.content(), folder.read("run/run.json")),
+            before,
+            "{options}"
+        );
+        assert_eq!(sim.requests(), 0, "{options}");
+    };
+    refused("--num-repeats 3", &["'num_repeats' was 2 and is 3"]);
+    refused(
+        "--num-repeats 2 --temperature 0.5",
+        &["'responses_create_params' was {} and is {\"temperature\":0.5}"],
+    );
+    refused("--num-repeats 2 --limit 1", &["'limit' was null and is 1"]);
+    folder.tasks("tasks.jsonl", sums(4));
+    refused("--num-repeats 2", &["'input' was ["]);
+}
+
+#[test]
+fn resume_and_overwrite_exclude_each_other() {
+    let (folder, _) = finished();
+    let ended = folder
+        .rollstream(COLLECT)
+        .args("--num-repeats 2 --resume --overwrite")
+        .run();
+    ended
+        .exited_with(2)
+        .complaining(&["--resume", "--overwrite", "exclude each other"]);
+}
+
+#[test]
+fn overwriting_leaves_files_alone_that_are_no_part_of_a_run() {
+    let (folder, sim) = finished();
+    folder.write("run/notes.txt", "mine");
+    folder
+        .rollstream(COLLECT)
+        .args("--num-repeats 2 --overwrite")
+        .args(&sim.options())
+        .run()
+        .succeeded();
+    assert_eq!(folder.read("run/notes.txt"), "mine");
+}

@@ -1,0 +1,153 @@
+//! Rollouts that fail: rows and an exit code, never the end of a sweep.
+
+use serde_json::json;
+
+use crate::common::{Folder, sums};
+
+const FAULTS: &str = r#"
+input = "tasks.jsonl"
+agent = "sim"
+num_repeats = 2
+output = "run"
+
+[sim]
+latency = "fixed:1ms"
+fault_at = [
+    { task = 0, kind = "error_500" },
+    { task = 1, rollout = 1, kind = "not_json" },
+    { task = 2, rollout = 0, kind = "failure_terminal" },
+]
+"#;
+
+#[test]
+fn some_rollouts_that_fail_make_exit_code_3_and_rows_that_say_why() {
+    let folder = Folder::with_tasks(sums(4));
+    folder.write("sweep.toml", FAULTS);
+    let ended = folder
+        .rollstream("collect --config sweep.toml")
+        .run()
+        .exited_with(3);
+    assert!(
+        ended.stdout.contains("4 of 8 rollouts done, 4 failed ("),
+        "{}",
+        ended.stdout
+    );
+    assert!(
+        ended.stdout.contains("2 infra") && ended.stdout.contains("1 data"),
+        "{}",
+        ended.stdout
+    );
+    let run = folder.json("run/run.json");
+    assert_eq!(
+        run["rollouts"],
+        json!({"planned": 8, "done": 4, "failed": 4, "pending": 0})
+    );
+
+    let failed = "select task_index, rollout_index, outcome, http_status, terminal from attempts \
+                  where outcome <> 'ok' order by 1, 2";
+    let failed = folder.sql("run", failed);
+    assert_eq!(
+        failed[..3],
+        [
+            "0,0,infra,500,false",
+            "0,1,infra,500,false",
+            "1,1,data,200,false"
+        ]
+    );
+    assert!(
+        failed[3].starts_with("2,0,") && failed[3].ends_with("200,true"),
+        "{failed:?}"
+    );
+    let why = folder.sql("run", "select error from attempts where task_index = 0");
+    assert!(
+        why.iter()
+            .all(|why| why.contains("POST http://") && why.contains("HTTP 500")),
+        "{why:?}"
+    );
+    // A failure is a gap, not a reward of zero.
+    assert_eq!(
+        folder.sql("run", "select count(*) from rollouts where task_index = 0"),
+        ["0"]
+    );
+    assert_eq!(
+        folder.sql("run", "select count(*) from attempts where error is null"),
+        ["4"]
+    );
+}
+
+#[test]
+fn resume_tries_again_what_failed_but_not_what_failed_for_good() {
+    let folder = Folder::with_tasks(sums(4));
+    folder.write("sweep.toml", FAULTS);
+    folder
+        .rollstream("collect --config sweep.toml")
+        .run()
+        .exited_with(3);
+    let healthy = FAULTS.split("fault_at").next().unwrap();
+    folder.write("sweep.toml", healthy);
+    folder
+        .rollstream("collect --config sweep.toml --resume")
+        .run();
+    let rollouts = "select task_index, count(*) from rollouts group by 1 order by 1";
+    assert_eq!(folder.sql("run", rollouts), ["0,2", "1,2", "2,1", "3,2"]);
+    assert_eq!(
+        folder.sql(
+            "run",
+            "select count(*) from attempts where task_index = 2 and rollout_index = 0"
+        ),
+        ["1"]
+    );
+}
+
+#[test]
+fn the_exit_code_is_still_3_when_what_failed_for_good_is_all_that_is_missing() {
+    let folder = Folder::with_tasks(sums(4));
+    folder.write("sweep.toml", FAULTS);
+    folder
+        .rollstream("collect --config sweep.toml")
+        .run()
+        .exited_with(3);
+    folder.write("sweep.toml", FAULTS.split("fault_at").next().unwrap());
+    let ended = folder
+        .rollstream("collect --config sweep.toml --resume")
+        .run()
+        .exited_with(3);
+    let plan = folder
+        .rollstream("plan --config sweep.toml --resume --json")
+        .run()
+        .succeeded()
+        .stdout;
+    let plan: serde_json::Value = serde_json::from_str(&plan).unwrap();
+    assert_eq!(plan["num_owed"], 0, "{plan:#}");
+    assert!(
+        ended.stdout.contains("7 of 8 rollouts done, 1 failed"),
+        "{}",
+        ended.stdout
+    );
+}
+
+#[test]
+fn every_rollout_can_fail_without_an_end_before_the_last() {
+    let folder = Folder::with_tasks(sums(20));
+    folder.write(
+        "sweep.yaml",
+        "sim: {latency: 'fixed:0ms', faults: {reset: 0.5, error_500: 0.5}}\n",
+    );
+    let command =
+        folder.rollstream("collect --config sweep.yaml -i tasks.jsonl --agent sim -o run --json");
+    let ended = command.run().exited_with(3);
+    let finished: serde_json::Value =
+        serde_json::from_str(ended.stdout.lines().last().unwrap()).unwrap();
+    assert_eq!(
+        finished["rollouts"],
+        json!({"planned": 20, "done": 0, "failed": 20, "pending": 0})
+    );
+    assert_eq!(finished["failed"], json!({"infra": 20}));
+    assert_eq!(
+        folder.sql(
+            "run",
+            "select count(*) from attempts where error is not null"
+        ),
+        ["20"]
+    );
+}

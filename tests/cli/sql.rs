@@ -1,0 +1,217 @@
+//! Questions to one or several runs.
+
+use std::process::Command;
+
+use parquet::file::reader::{FileReader, SerializedFileReader};
+
+use crate::common::{Folder, sums, task};
+
+/// Two runs, `a` of 2 tasks and `b` of 3, two rollouts each.
+fn two_runs() -> Folder {
+    let folder = Folder::with_tasks(sums(3));
+    let collect = "collect -i tasks.jsonl --agent sim --num-repeats 2 -q -o";
+    folder
+        .rollstream(collect)
+        .args("a --limit 2")
+        .run()
+        .succeeded();
+    folder.rollstream(collect).args("b").run().succeeded();
+    folder
+}
+
+fn answer(folder: &Folder, options: &str, query: &str) -> String {
+    let ended = folder
+        .rollstream("sql")
+        .args(options)
+        .arg("-c")
+        .arg(query)
+        .run()
+        .succeeded();
+    assert_eq!(ended.stderr, "");
+    ended.stdout
+}
+
+const QUESTION: &str =
+    "select * from (values (1, 'a,b', 0.5), (2, null, 1.0)) as t(n, text, x) order by n";
+
+#[test]
+fn every_format_gives_the_same_rows() {
+    let folder = two_runs();
+    let table = "+---+------+-----+\n| n | text | x   |\n+---+------+-----+\n| 1 | a,b  | 0.5 |\n\
+                 | 2 | NULL | 1.0 |\n+---+------+-----+\n";
+    assert_eq!(answer(&folder, "a", QUESTION), table);
+    assert_eq!(answer(&folder, "a --format table", QUESTION), table);
+    assert_eq!(
+        answer(&folder, "a --format csv", QUESTION),
+        "n,text,x\n1,\"a,b\",0.5\n2,,1.0\n"
+    );
+    let rows = [
+        r#"{"n":1,"text":"a,b","x":0.5}"#,
+        r#"{"n":2,"text":null,"x":1.0}"#,
+    ];
+    assert_eq!(
+        answer(&folder, "a --format json", QUESTION),
+        format!("[{}]\n", rows.join(","))
+    );
+    assert_eq!(
+        answer(&folder, "a --format ndjson", QUESTION),
+        format!("{}\n", rows.join("\n"))
+    );
+
+    assert_eq!(
+        answer(&folder, "a --format parquet -o answer.parquet", QUESTION),
+        ""
+    );
+    let file =
+        SerializedFileReader::new(std::fs::File::open(folder.path("answer.parquet")).unwrap())
+            .unwrap();
+    let rows: Vec<String> = file
+        .get_row_iter(None)
+        .unwrap()
+        .map(|row| row.unwrap().to_string())
+        .collect();
+    assert_eq!(
+        rows,
+        [
+            "{n: 1, text: \"a,b\", x: 0.5}",
+            "{n: 2, text: null, x: 1.0}"
+        ]
+    );
+}
+
+#[test]
+fn an_answer_without_rows_is_one_in_every_format() {
+    let folder = two_runs();
+    let none = "select task_index from rollouts where false";
+    assert!(answer(&folder, "a", none).contains("| task_index |"));
+    assert_eq!(answer(&folder, "a --format csv", none), "task_index\n");
+    assert_eq!(answer(&folder, "a --format json", none), "[]\n");
+    assert_eq!(answer(&folder, "a --format ndjson", none), "");
+    answer(&folder, "a --format parquet -o none.parquet", none);
+    let file = SerializedFileReader::new(std::fs::File::open(folder.path("none.parquet")).unwrap())
+        .unwrap();
+    assert_eq!(file.metadata().file_metadata().num_rows(), 0);
+}
+
+#[test]
+fn parquet_goes_down_a_pipe_too() {
+    let folder = two_runs();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rollstream"));
+    command
+        .args(["sql", "a", "--format", "parquet", "-c", QUESTION])
+        .current_dir(folder.path(""));
+    let bytes = command.output().unwrap().stdout;
+    assert!(bytes.starts_with(b"PAR1") && bytes.ends_with(b"PAR1"));
+}
+
+#[test]
+fn several_runs_have_a_column_that_tells_them_apart() {
+    let folder = two_runs();
+    for table in ["rollouts", "attempts"] {
+        let query = format!("select run, count(*) from {table} group by 1 order by 1");
+        assert_eq!(folder.sql("a b", &query), ["a,4", "b,6"], "{table}");
+    }
+    assert_eq!(
+        folder.sql(
+            "a b",
+            "select run, count(*) from tasks group by 1 order by 1"
+        ),
+        ["a,2", "b,3"]
+    );
+    let ended = folder
+        .rollstream("sql a -c")
+        .arg("select run from rollouts")
+        .run();
+    ended.exited_with(1).complaining(&["run"]);
+}
+
+#[test]
+fn every_metric_is_a_column() {
+    let folder = two_runs();
+    let columns =
+        "select column_name from information_schema.columns where table_name = 'rollouts'";
+    let columns = folder.sql("a", columns);
+    for column in [
+        "task_index",
+        "agent_name",
+        "reward",
+        "accuracy",
+        "turns",
+        "output_tokens",
+        "metrics",
+        "result",
+    ] {
+        assert_eq!(
+            columns.iter().filter(|name| **name == column).count(),
+            1,
+            "{column}: {columns:?}"
+        );
+    }
+    let same = "select count(*) from rollouts where accuracy = metrics['accuracy'] and turns >= 1";
+    assert_eq!(folder.sql("a", same), ["4"]);
+}
+
+#[test]
+fn a_metric_that_only_one_run_has_is_null_in_the_other() {
+    let folder = two_runs();
+    folder.tasks(
+        "rated.jsonl",
+        [task("Why?").answered_by(1).with("rating", 7)],
+    );
+    folder
+        .rollstream("collect -i rated.jsonl --agent sim -q -o rated")
+        .run()
+        .succeeded();
+    let query = "select run, count(rating), max(rating) from rollouts group by 1 order by 1";
+    assert_eq!(folder.sql("a rated", query), ["a,0,", "rated,1,7.0"]);
+}
+
+#[test]
+fn the_question_can_be_in_a_file_and_the_answer_too() {
+    let folder = two_runs();
+    folder.write(
+        "question.sql",
+        "-- How many?\nSELECT count(*) AS n\nFROM rollouts\n",
+    );
+    let ended = folder
+        .rollstream("sql a -f question.sql --format csv --output-file answer.csv")
+        .run()
+        .succeeded();
+    assert_eq!(ended.stdout, "");
+    assert_eq!(folder.read("answer.csv"), "n\n4\n");
+}
+
+#[test]
+fn bad_questions_are_answered_with_what_is_wrong() {
+    let folder = two_runs();
+    let refused = |query: &str, parts: &[&str]| {
+        folder
+            .rollstream("sql a -c")
+            .arg(query)
+            .run()
+            .exited_with(1)
+            .complaining(parts);
+    };
+    refused("selec 1", &["SQL", "found: selec", "Line: 1, Column: 1"]);
+    refused(
+        "select rewrd from rollouts",
+        &["No field named rewrd", "rollouts.reward"],
+    );
+    refused("select * from rolouts", &["rolouts", "not found"]);
+}
+
+#[test]
+fn a_place_that_is_no_run_is_said_to_be_none() {
+    let folder = two_runs();
+    std::fs::create_dir(folder.path("empty")).unwrap();
+    for place in ["nowhere", "empty"] {
+        let ended = folder
+            .rollstream("sql a")
+            .args(place)
+            .args("-c 1")
+            .run()
+            .exited_with(2);
+        ended.complaining(&[&format!("there is no run at {place}"), "run.json"]);
+    }
+    assert!(!folder.has("nowhere"));
+}

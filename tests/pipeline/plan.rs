@@ -1,0 +1,35 @@
+//! The one physical plan of a sweep, as `rollstream plan` shows it.
+
+use std::collections::BTreeMap;
+
+use rollstream::Sweep;
+use rollstream::config::{AgentSettings, Settings};
+
+use super::workspace::{Workspace, tasks};
+
+/// What differs from one machine and moment to another.
+const FILTERS: [(&str, &str); 3] = [
+    (r"(output=)[^,]*/run/?", "${1}[RUN]"),
+    (r"[^\s\[,]*/?tasks/tasks\.parquet(:[0-9]+\.\.[0-9]+)?", "[TASKS]"),
+    (r"http://127\.0\.0\.1:[0-9]+", "[AGENT]"),
+];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sweep_is_one_plan_from_source_to_sink() {
+    let place = Workspace::new();
+    let url = |port: u16| AgentSettings { url: Some(format!("http://127.0.0.1:{port}").parse().unwrap()), ..AgentSettings::default() };
+    let settings = Settings {
+        input: vec![place.write("tasks.jsonl", tasks(7, &["alpha", "beta"]))],
+        agents: BTreeMap::from([("alpha".to_owned(), url(1)), ("beta".to_owned(), url(2))]),
+        num_repeats: "alpha=3,beta=1".parse().unwrap(),
+        concurrency: 64,
+        ..place.bare_settings(1)
+    };
+    let plan = Sweep::prepare(settings).await.unwrap().plan().await.unwrap();
+    insta::with_settings!({filters => FILTERS.to_vec()}, {
+        insta::assert_snapshot!(plan.physical, @"");
+    });
+    let counts = plan.agents.iter().map(|agent| (&*agent.agent_name, agent.num_tasks, agent.num_rollouts, agent.num_done));
+    assert_eq!(counts.collect::<Vec<_>>(), [("alpha", 4, 12, 0), ("beta", 3, 3, 0)]);
+    assert_eq!(plan.num_owed(), 15);
+}
