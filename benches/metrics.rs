@@ -192,7 +192,10 @@ impl Work {
         if self == Self::Generate {
             return generate(cli, &run).await;
         }
-        let session = SessionContext::new_with_config(session::config());
+        let session = match self {
+            Self::Baseline => SessionContext::new_with_config(session::config()),
+            _ => session::measuring()?,
+        };
         RunTables::open(&run)?.register(&session).await?;
         match self {
             Self::Families => families(&run, &session).await,

@@ -36,7 +36,9 @@ pub enum Error {
     #[error("cannot use the output: {0}")]
     Output(#[source] StoreError),
     /// A run can't be gone on with.
-    #[error("cannot resume {place}: {difference}. Give the same input and options, or another --output")]
+    #[error(
+        "cannot resume {place}: {difference}. Give the same input and options, or another --output"
+    )]
     Resume {
         /// The run.
         place: String,
@@ -83,8 +85,14 @@ impl Error {
                 AgentError::Client(_) | AgentError::HeadServer { .. } => 1,
                 _ => 2,
             },
-            Self::Store(StoreError::NoRun { .. } | StoreError::Exists { .. } | StoreError::Address { .. }) => 2,
-            Self::Store(_) | Self::Measure(_) | Self::Show(_) | Self::Query(_) | Self::Defect(_) => 1,
+            Self::Store(
+                StoreError::NoRun { .. } | StoreError::Exists { .. } | StoreError::Address { .. },
+            ) => 2,
+            Self::Store(_)
+            | Self::Measure(_)
+            | Self::Show(_)
+            | Self::Query(_)
+            | Self::Defect(_) => 1,
         }
     }
 }

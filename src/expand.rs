@@ -33,7 +33,8 @@ pub struct AgentCounts {
 impl AgentCounts {
     /// Rollouts that are still to be sent.
     pub fn num_owed(&self) -> u64 {
-        self.num_rollouts.saturating_sub(self.num_done + self.num_failed)
+        self.num_rollouts
+            .saturating_sub(self.num_done + self.num_failed)
     }
 }
 
@@ -55,9 +56,13 @@ pub async fn counts(session: &SessionContext) -> Result<Vec<AgentCounts>> {
     let mut counts = Vec::new();
     for batch in session.sql(COUNTS).await?.collect().await? {
         let column = |name: &str| {
-            batch.column_by_name(name).ok_or_else(|| exec_datafusion_err!("counts.sql gives no column '{name}'"))
+            batch
+                .column_by_name(name)
+                .ok_or_else(|| exec_datafusion_err!("counts.sql gives no column '{name}'"))
         };
-        let integers = |name: &str| -> Result<Vec<i64>> { Ok(column(name)?.as_primitive::<Int64Type>().values().to_vec()) };
+        let integers = |name: &str| -> Result<Vec<i64>> {
+            Ok(column(name)?.as_primitive::<Int64Type>().values().to_vec())
+        };
         let (tasks, rollouts) = (integers("num_tasks")?, integers("num_rollouts")?);
         let (bytes, done) = (integers("request_bytes")?, integers("num_done")?);
         let failed = integers("num_failed")?;

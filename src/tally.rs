@@ -40,7 +40,12 @@ impl AgentTally {
     /// answered, and `failed` given up for good.
     pub fn before(planned: u64, done: u64, failed: u64) -> Self {
         let failed = (failed > 0).then(|| ("terminal".to_owned(), failed));
-        Self { planned, done, failed: failed.into_iter().collect(), ..Self::default() }
+        Self {
+            planned,
+            done,
+            failed: failed.into_iter().collect(),
+            ..Self::default()
+        }
     }
 
     /// Rollouts given up.
@@ -61,14 +66,21 @@ impl AgentTally {
 
 impl Default for Tally {
     fn default() -> Self {
-        Self { started: Instant::now(), in_flight: AtomicUsize::new(0), agents: Mutex::default() }
+        Self {
+            started: Instant::now(),
+            in_flight: AtomicUsize::new(0),
+            agents: Mutex::default(),
+        }
     }
 }
 
 impl Tally {
     /// A tally that begins with these counts.
     pub fn new(agents: impl IntoIterator<Item = (String, AgentTally)>) -> Self {
-        Self { agents: Mutex::new(agents.into_iter().collect()), ..Self::default() }
+        Self {
+            agents: Mutex::new(agents.into_iter().collect()),
+            ..Self::default()
+        }
     }
 
     /// When the sweep began.
@@ -96,8 +108,10 @@ impl Tally {
     pub fn landed(&self, outcomes: &RecordBatch) {
         let column = |name: &str| outcomes.column_by_name(name);
         let text = |name: &str| column(name).and_then(|column| column.as_string_view_opt());
-        let rewards = column(schema::REWARD).and_then(|column| column.as_primitive_opt::<Float64Type>());
-        let (Some(names), Some(classes), Some(rewards)) = (text(schema::AGENT_NAME), text(schema::OUTCOME), rewards)
+        let rewards =
+            column(schema::REWARD).and_then(|column| column.as_primitive_opt::<Float64Type>());
+        let (Some(names), Some(classes), Some(rewards)) =
+            (text(schema::AGENT_NAME), text(schema::OUTCOME), rewards)
         else {
             return;
         };
@@ -106,12 +120,18 @@ impl Tally {
             if !agents.contains_key(names.value(row)) {
                 agents.insert(names.value(row).to_owned(), AgentTally::default());
             }
-            let Some(agent) = agents.get_mut(names.value(row)) else { continue };
+            let Some(agent) = agents.get_mut(names.value(row)) else {
+                continue;
+            };
             match classes.value(row) {
                 OK => {
                     agent.done += 1;
                     agent.done_now += 1;
-                    agent.reward_sum += if rewards.is_valid(row) { rewards.value(row) } else { 0.0 };
+                    agent.reward_sum += if rewards.is_valid(row) {
+                        rewards.value(row)
+                    } else {
+                        0.0
+                    };
                 }
                 "interrupted" => {}
                 class => *agent.failed.entry(class.to_owned()).or_default() += 1,

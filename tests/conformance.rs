@@ -2,7 +2,12 @@
 //!
 //! The folder is `ROLLSTREAM_CONFORMANCE`, or `tests/conformance`; its README says what a case is.
 //! `cargo test --test conformance -- preprocess/2` runs the cases whose names hold that text.
-#![allow(clippy::expect_used, clippy::indexing_slicing, clippy::panic, clippy::unwrap_used)]
+#![allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used
+)]
 
 #[path = "conformance_suites/mod.rs"]
 mod suites;
@@ -21,7 +26,10 @@ fn main() -> ExitCode {
         || Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/conformance"),
         PathBuf::from,
     );
-    let filters: Vec<String> = env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();
+    let filters: Vec<String> = env::args()
+        .skip(1)
+        .filter(|arg| !arg.starts_with('-'))
+        .collect();
     let (mut passed, mut failed, mut skipped) = (0, 0, 0);
     for (name, directory) in cases(&root) {
         if !filters.is_empty() && !filters.iter().any(|filter| name.contains(filter)) {
@@ -58,7 +66,11 @@ fn cases(root: &Path) -> Vec<(String, PathBuf)> {
     for suite in folders(root) {
         for directory in folders(&suite) {
             if directory.join("case.json").is_file() {
-                let name = directory.strip_prefix(root).unwrap_or(&directory).display().to_string();
+                let name = directory
+                    .strip_prefix(root)
+                    .unwrap_or(&directory)
+                    .display()
+                    .to_string();
                 cases.push((name, directory));
             }
         }
@@ -69,7 +81,10 @@ fn cases(root: &Path) -> Vec<(String, PathBuf)> {
 
 fn folders(directory: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
-    entries.map(|entry| entry.path()).filter(|path| path.is_dir()).collect()
+    entries
+        .map(|entry| entry.path())
+        .filter(|path| path.is_dir())
+        .collect()
 }
 
 fn run(directory: &Path) -> Result<Outcome, String> {
@@ -81,7 +96,9 @@ fn run(directory: &Path) -> Result<Outcome, String> {
 }
 
 /// Cases nest JSON deeply, and the comparison is recursive.
-fn on_large_stack<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> thread::Result<T> {
+fn on_large_stack<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> thread::Result<T> {
     let thread = thread::Builder::new().stack_size(256 << 20).spawn(work);
     thread.expect("a thread").join()
 }

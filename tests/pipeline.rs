@@ -1,6 +1,11 @@
 //! Whole sweeps against simulated agents: what is landed is compared with what must come out.
 
-#![allow(clippy::expect_used, clippy::indexing_slicing, clippy::panic, clippy::unwrap_used)]
+#![allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used
+)]
 
 #[path = "pipeline/backpressure.rs"]
 mod backpressure;

@@ -19,34 +19,38 @@
 --                  for every metric of the agent, and all its rollouts have this one
 --   integer_max, integer_min   max and min exactly, where every rollout of the agent has the metric and
 --                  holds nothing but integers and booleans
+--
+-- Rows pass in the order of tasks and rollouts twice, once for the mean and once for the deviations
+-- from it; of their values only the median holds all.
 
-WITH placed AS (
+WITH sizes AS (
+    SELECT agent_name, count(*) AS num_rollouts
+    FROM rollouts
+    GROUP BY agent_name
+),
+placed AS (
     SELECT
         agent_name,
         task_index,
         rollout_index,
         CAST(row_number() OVER (PARTITION BY agent_name ORDER BY task_index, rollout_index) - 1 AS BIGINT) AS place,
-        CAST(row_number() OVER (ORDER BY task_index, rollout_index, agent_name) - 1 AS BIGINT) AS run_place
+        metrics,
+        integer_metrics
     FROM rollouts
-),
-sizes AS (
-    SELECT agent_name, count(*) AS num_rollouts
-    FROM rollouts
-    GROUP BY agent_name
 ),
 entries AS (
     SELECT
         placed.agent_name,
+        placed.task_index,
+        placed.rollout_index,
         sizes.num_rollouts,
         placed.place,
-        placed.run_place,
-        unnest(range(cardinality(rollouts.metrics))) AS ordinal,
-        unnest(map_keys(rollouts.metrics)) AS metric,
-        unnest(map_values(rollouts.metrics)) AS value,
-        unnest(map_values(rollouts.integer_metrics)) AS integer_value
-    FROM placed
-    JOIN rollouts USING (agent_name, task_index, rollout_index)
-    JOIN sizes USING (agent_name)
+        unnest(range(cardinality(placed.metrics))) AS ordinal,
+        unnest(map_keys(placed.metrics)) AS metric,
+        unnest(map_values(placed.metrics)) AS value,
+        unnest(map_values(placed.integer_metrics)) AS integer_value
+    FROM sizes
+    JOIN placed USING (agent_name)
 ),
 means AS (
     SELECT
@@ -75,14 +79,22 @@ statistics AS (
         min(integer_value) AS integer_min,
         -- Far more metrics than a rollout can have.
         min(place * 1000000 + ordinal) AS first,
-        min(run_place * 1000000 + ordinal) AS run_first
-    FROM entries
-    JOIN means USING (agent_name, metric)
+        first_value(task_index ORDER BY place) AS first_task,
+        first_value(rollout_index ORDER BY place) AS first_rollout,
+        first_value(ordinal ORDER BY place) AS first_ordinal
+    FROM means
+    JOIN entries USING (agent_name, metric)
     GROUP BY entries.agent_name, entries.metric, entries.num_rollouts, means.count, means.mean
+),
+ranked AS (
+    SELECT
+        *,
+        row_number() OVER (ORDER BY first_task, first_rollout, agent_name, first_ordinal) AS run_first
+    FROM statistics
 ),
 ordered AS (
     SELECT *, min(run_first) OVER (PARTITION BY metric) AS metric_first
-    FROM statistics
+    FROM ranked
 )
 SELECT
     agent_name,

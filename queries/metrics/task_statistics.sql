@@ -21,6 +21,9 @@
 --                  for every metric of the task, and all its rollouts have this one
 --   integer_max, integer_min   max and min exactly, where all rollouts that have the metric hold nothing
 --                  but integers and booleans
+--
+-- Rows pass in the order of tasks, so that no more than a task's values are held at a time: they are
+-- gathered in arrays for the second look that a deviation takes.
 
 WITH chosen AS (
     SELECT
@@ -31,18 +34,19 @@ WITH chosen AS (
         integer_metrics
     FROM rollouts
 ),
-placed AS (
-    SELECT
-        agent_name,
-        task_index,
-        rollout_index,
-        CAST(row_number() OVER (PARTITION BY agent_name, task_index ORDER BY rollout_index) - 1 AS BIGINT) AS place
-    FROM chosen
-),
 sizes AS (
     SELECT agent_name, task_index, count(*) AS num_rollouts
     FROM chosen
     GROUP BY agent_name, task_index
+),
+placed AS (
+    SELECT
+        agent_name,
+        task_index,
+        CAST(row_number() OVER (PARTITION BY agent_name, task_index ORDER BY rollout_index) - 1 AS BIGINT) AS place,
+        metrics,
+        integer_metrics
+    FROM chosen
 ),
 entries AS (
     SELECT
@@ -50,69 +54,98 @@ entries AS (
         placed.task_index,
         sizes.num_rollouts,
         placed.place,
-        unnest(range(cardinality(chosen.metrics))) AS ordinal,
-        unnest(map_keys(chosen.metrics)) AS metric,
-        unnest(map_values(chosen.metrics)) AS value,
-        unnest(map_values(chosen.integer_metrics)) AS integer_value
-    FROM placed
-    JOIN chosen USING (agent_name, task_index, rollout_index)
-    JOIN sizes USING (agent_name, task_index)
+        unnest(range(cardinality(placed.metrics))) AS ordinal,
+        unnest(map_keys(placed.metrics)) AS metric,
+        unnest(map_values(placed.metrics)) AS value,
+        unnest(map_values(placed.integer_metrics)) AS integer_value
+    FROM sizes
+    JOIN placed USING (agent_name, task_index)
 ),
-means AS (
+gathered AS (
     SELECT
         agent_name,
         task_index,
         metric,
+        num_rollouts,
         count(value) AS count,
-        pairwise_sum(value, place, num_rollouts) / count(value) AS mean
-    FROM entries
-    GROUP BY agent_name, task_index, metric
-),
-statistics AS (
-    SELECT
-        entries.agent_name,
-        entries.task_index,
-        entries.metric,
-        entries.num_rollouts,
-        means.count,
-        means.mean,
+        pairwise_sum(value, place, num_rollouts) / count(value) AS mean,
         max(value) AS max,
         min(value) AS min,
         0.0 + median(value) AS median,
-        CASE WHEN means.count > 1 THEN nanvl(sqrt(
-            pairwise_sum((mean - value) * (mean - value), place, num_rollouts) / (means.count - 1)
-        ), NULL) END AS std,
         count(integer_value) AS integers,
         max(integer_value) AS integer_max,
         min(integer_value) AS integer_min,
         -- Far more metrics than a rollout can have.
-        min(place * 1000000 + ordinal) AS first
+        min(place * 1000000 + ordinal) AS first,
+        array_agg(value) AS values,
+        array_agg(place) AS places
     FROM entries
-    JOIN means USING (agent_name, task_index, metric)
-    GROUP BY
-        entries.agent_name,
-        entries.task_index,
-        entries.metric,
-        entries.num_rollouts,
-        means.count,
-        means.mean
+    GROUP BY agent_name, task_index, metric, num_rollouts
+),
+deviations AS (
+    SELECT
+        agent_name,
+        task_index,
+        metric,
+        num_rollouts,
+        named_struct(
+            'count', count,
+            'mean', mean,
+            'max', max,
+            'min', min,
+            'median', median,
+            'integer_max', CASE WHEN integers = count THEN integer_max END,
+            'integer_min', CASE WHEN integers = count THEN integer_min END,
+            'first', first
+        ) AS known,
+        mean - unnest(values) AS deviation,
+        unnest(places) AS place
+    FROM gathered
+),
+statistics AS (
+    SELECT
+        agent_name,
+        task_index,
+        metric,
+        num_rollouts,
+        first_value(known) AS known,
+        CASE WHEN count(*) > 1 THEN nanvl(sqrt(
+            pairwise_sum(deviation * deviation, place, num_rollouts) / (count(*) - 1)
+        ), NULL) END AS std
+    FROM deviations
+    GROUP BY agent_name, task_index, metric, num_rollouts
+),
+tasks_of AS (
+    SELECT
+        agent_name,
+        task_index,
+        num_rollouts,
+        max(std) AS largest_std,
+        array_agg(named_struct('metric', metric, 'known', known, 'std', std)) AS metrics
+    FROM statistics
+    GROUP BY agent_name, task_index, num_rollouts
+),
+listed AS (
+    SELECT agent_name, task_index, num_rollouts, largest_std, unnest(metrics) AS one
+    FROM tasks_of
 )
 SELECT
     agent_name,
     task_index,
-    metric,
-    CAST(row_number() OVER (PARTITION BY agent_name, task_index ORDER BY first) - 1 AS BIGINT) AS position,
-    count,
+    one['metric'] AS metric,
+    CAST(row_number() OVER (PARTITION BY agent_name, task_index ORDER BY one['known']['first']) - 1 AS BIGINT)
+        AS position,
+    one['known']['count'] AS count,
     num_rollouts,
-    mean,
-    max,
-    min,
-    median,
+    one['known']['mean'] AS mean,
+    one['known']['max'] AS max,
+    one['known']['min'] AS min,
+    one['known']['median'] AS median,
     CASE
-        WHEN max(std) OVER (PARTITION BY agent_name, task_index) IS NULL AND count = num_rollouts THEN 0.0
-        ELSE std
+        WHEN largest_std IS NULL AND one['known']['count'] = num_rollouts THEN 0.0
+        ELSE one['std']
     END AS std,
-    CASE WHEN integers = count THEN integer_max END AS integer_max,
-    CASE WHEN integers = count THEN integer_min END AS integer_min
-FROM statistics
+    one['known']['integer_max'] AS integer_max,
+    one['known']['integer_min'] AS integer_min
+FROM listed
 ORDER BY agent_name, task_index, position

@@ -16,7 +16,9 @@ pub enum AgentError {
         reason: String,
     },
     /// The head server did not say where its agents are.
-    #[error("head server {url}: {reason}. Is NeMo Gym running there? Its default address is http://127.0.0.1:11000")]
+    #[error(
+        "head server {url}: {reason}. Is NeMo Gym running there? Its default address is http://127.0.0.1:11000"
+    )]
     HeadServer {
         /// Its address.
         url: String,
@@ -24,7 +26,9 @@ pub enum AgentError {
         reason: String,
     },
     /// The head server does not know an agent.
-    #[error("head server {url} knows no agent {unknown}. It knows: {known}. Check --agent and the rows' agent_ref")]
+    #[error(
+        "head server {url} knows no agent {unknown}. It knows: {known}. Check --agent and the rows' agent_ref"
+    )]
     Unknown {
         /// Its address.
         url: String,
@@ -34,7 +38,9 @@ pub enum AgentError {
         known: String,
     },
     /// Nothing says where an agent is.
-    #[error("no address is known for agent {agents}. Give --head-server URL, or --agent-url NAME=URL for each; `--agent sim` needs neither")]
+    #[error(
+        "no address is known for agent {agents}. Give --head-server URL, or --agent-url NAME=URL for each; `--agent sim` needs neither"
+    )]
     NoAddress {
         /// The agents.
         agents: String,

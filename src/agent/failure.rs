@@ -14,7 +14,11 @@ pub struct Failure {
 impl Failure {
     /// A failure that another attempt may mend.
     pub fn new(class: FailureClass, message: impl Into<String>) -> Self {
-        Self { class, message: message.into(), terminal: false }
+        Self {
+            class,
+            message: message.into(),
+            terminal: false,
+        }
     }
 }
 
@@ -37,8 +41,14 @@ pub enum FailureClass {
 
 impl FailureClass {
     /// Every class.
-    pub const ALL: [Self; 6] =
-        [Self::Infra, Self::Data, Self::Timeout, Self::AgentFlagged, Self::NotPersisted, Self::Interrupted];
+    pub const ALL: [Self; 6] = [
+        Self::Infra,
+        Self::Data,
+        Self::Timeout,
+        Self::AgentFlagged,
+        Self::NotPersisted,
+        Self::Interrupted,
+    ];
 
     /// The class of an HTTP status that is not 200.
     pub fn of_status(status: u16) -> Self {
@@ -73,7 +83,9 @@ mod tests {
 
     #[test]
     fn statuses_that_another_attempt_may_mend_are_infra() {
-        let infra: Vec<u16> = (100..600).filter(|status| FailureClass::of_status(*status) == FailureClass::Infra).collect();
+        let infra: Vec<u16> = (100..600)
+            .filter(|status| FailureClass::of_status(*status) == FailureClass::Infra)
+            .collect();
         let expected: Vec<u16> = [408, 429].into_iter().chain(500..600).collect();
         assert_eq!(infra, expected);
     }

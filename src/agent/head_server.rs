@@ -27,34 +27,68 @@ impl HeadServer {
     /// # Errors
     /// It can't be reached, or what it answers is not such a configuration.
     pub async fn ask(url: &str, http: &HttpClients) -> Result<Self, AgentError> {
-        let refuse = |reason: String| AgentError::HeadServer { url: url.to_owned(), reason };
+        let refuse = |reason: String| AgentError::HeadServer {
+            url: url.to_owned(),
+            reason,
+        };
         let base = Url::parse(url).map_err(|source| refuse(source.to_string()))?;
         let address = format!("{}/global_config_dict_yaml", url.trim_end_matches('/'));
         let ask = async {
-            let response = http.for_url(&base).get(address).send().await?.error_for_status()?;
+            let response = http
+                .for_url(&base)
+                .get(address)
+                .send()
+                .await?
+                .error_for_status()?;
             response.text().await
         };
         let text = tokio::time::timeout(TIMEOUT, ask)
             .await
             .map_err(|_| refuse(format!("no answer within {TIMEOUT:?}")))?
             .map_err(|source| refuse(describe(&source)))?;
-        let (servers, agents) = addresses(&text).map_err(|reason| refuse(format!("its answer is not a configuration: {reason}")))?;
-        Ok(Self { url: url.to_owned(), servers, agents })
+        let (servers, agents) = addresses(&text)
+            .map_err(|reason| refuse(format!("its answer is not a configuration: {reason}")))?;
+        Ok(Self {
+            url: url.to_owned(),
+            servers,
+            agents,
+        })
     }
 
     /// Addresses of the agents that `names` names.
     ///
     /// # Errors
     /// One that it does not know.
-    pub fn addresses<'a>(&self, names: impl Iterator<Item = &'a str>) -> Result<BTreeMap<String, String>, AgentError> {
-        let (known, unknown): (Vec<&str>, Vec<&str>) = names.partition(|name| self.servers.contains_key(*name));
+    pub fn addresses<'a>(
+        &self,
+        names: impl Iterator<Item = &'a str>,
+    ) -> Result<BTreeMap<String, String>, AgentError> {
+        let (known, unknown): (Vec<&str>, Vec<&str>) =
+            names.partition(|name| self.servers.contains_key(*name));
         if !unknown.is_empty() {
-            let list = |names: &[&str]| names.iter().map(|name| format!("'{name}'")).collect::<Vec<_>>().join(", ");
+            let list = |names: &[&str]| {
+                names
+                    .iter()
+                    .map(|name| format!("'{name}'"))
+                    .collect::<Vec<_>>()
+                    .join(", ")
+            };
             let agents: Vec<&str> = self.agents.iter().map(String::as_str).collect();
-            let known = if agents.is_empty() { "none".to_owned() } else { list(&agents) };
-            return Err(AgentError::Unknown { url: self.url.clone(), unknown: list(&unknown), known });
+            let known = if agents.is_empty() {
+                "none".to_owned()
+            } else {
+                list(&agents)
+            };
+            return Err(AgentError::Unknown {
+                url: self.url.clone(),
+                unknown: list(&unknown),
+                known,
+            });
         }
-        Ok(known.into_iter().filter_map(|name| Some((name.to_owned(), self.servers.get(name)?.clone()))).collect())
+        Ok(known
+            .into_iter()
+            .filter_map(|name| Some((name.to_owned(), self.servers.get(name)?.clone())))
+            .collect())
     }
 }
 
@@ -68,10 +102,21 @@ fn addresses(answer: &str) -> Result<(BTreeMap<String, String>, Vec<String>), St
     let mut agents = Vec::new();
     for (name, server) in config {
         let Some(name) = name.as_str() else { continue };
-        let Some((kind, inner)) = first(server) else { continue };
-        let Some((_, settings)) = first(inner) else { continue };
-        let (Some(host), Some(port)) = (settings.get("host").and_then(Value::as_str), port(settings)) else { continue };
-        servers.insert(name.to_owned(), format!("http://{}:{port}", bracketed(host)));
+        let Some((kind, inner)) = first(server) else {
+            continue;
+        };
+        let Some((_, settings)) = first(inner) else {
+            continue;
+        };
+        let (Some(host), Some(port)) =
+            (settings.get("host").and_then(Value::as_str), port(settings))
+        else {
+            continue;
+        };
+        servers.insert(
+            name.to_owned(),
+            format!("http://{}:{port}", bracketed(host)),
+        );
         if kind.as_str() == Some(AGENTS) {
             agents.push(name.to_owned());
         }
@@ -91,7 +136,11 @@ fn port(settings: &Value) -> Option<u16> {
 }
 
 fn bracketed(host: &str) -> String {
-    if host.contains(':') && !host.starts_with('[') { format!("[{host}]") } else { host.to_owned() }
+    if host.contains(':') && !host.starts_with('[') {
+        format!("[{host}]")
+    } else {
+        host.to_owned()
+    }
 }
 
 #[cfg(test)]

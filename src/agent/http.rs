@@ -67,7 +67,11 @@ impl HttpClients {
             Some(Host::Ipv6(address)) => address.is_loopback(),
             None => false,
         };
-        if loopback { &self.direct } else { &self.proxied }
+        if loopback {
+            &self.direct
+        } else {
+            &self.proxied
+        }
     }
 
     /// The whole body of a response, bounded by `max_body`.
@@ -91,7 +95,10 @@ pub struct Call<'a> {
 impl Call<'_> {
     /// A failure of this call, with its address and the time that it took.
     pub fn failure(&self, class: FailureClass, why: &str) -> Failure {
-        Failure::new(class, format!("{}: {why} after {:.1?}", self.what, self.began.elapsed()))
+        Failure::new(
+            class,
+            format!("{}: {why} after {:.1?}", self.what, self.began.elapsed()),
+        )
     }
 
     /// The failure that an error of the client stands for.
@@ -106,16 +113,30 @@ impl Call<'_> {
     /// The failure that a status other than 200 stands for.
     pub async fn status_error(&self, response: Response) -> Failure {
         let status = response.status();
-        let quoted = read_body(response, QUOTED_BYTES as u64 * 16, self).await.unwrap_or_default();
+        let quoted = read_body(response, QUOTED_BYTES as u64 * 16, self)
+            .await
+            .unwrap_or_default();
         let quoted = quote(&quoted);
         let class = FailureClass::of_status(status.as_u16());
         let reason = status.canonical_reason().unwrap_or_default();
-        self.failure(class, format!("HTTP {} {reason}{quoted}", status.as_u16()).trim_end())
+        self.failure(
+            class,
+            format!("HTTP {} {reason}{quoted}", status.as_u16()).trim_end(),
+        )
     }
 }
 
-async fn read_body(mut response: Response, max_body: u64, call: &Call<'_>) -> Result<Bytes, Failure> {
-    let too_large = || call.failure(FailureClass::Data, &format!("the answer is larger than {max_body} bytes (--max-body)"));
+async fn read_body(
+    mut response: Response,
+    max_body: u64,
+    call: &Call<'_>,
+) -> Result<Bytes, Failure> {
+    let too_large = || {
+        call.failure(
+            FailureClass::Data,
+            &format!("the answer is larger than {max_body} bytes (--max-body)"),
+        )
+    };
     let announced = response.content_length();
     if announced.is_some_and(|length| length > max_body) {
         return Err(too_large());
@@ -142,9 +163,14 @@ async fn read_body(mut response: Response, max_body: u64, call: &Call<'_>) -> Re
 
 /// Beginning of a body, on one line, for an error text.
 pub(super) fn quote(body: &[u8]) -> String {
-    let text = String::from_utf8_lossy(body.get(..QUOTED_BYTES.min(body.len())).unwrap_or_default());
+    let text =
+        String::from_utf8_lossy(body.get(..QUOTED_BYTES.min(body.len())).unwrap_or_default());
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    if line.is_empty() { line } else { format!(": {line}") }
+    if line.is_empty() {
+        line
+    } else {
+        format!(": {line}")
+    }
 }
 
 /// What the innermost causes of an error say; the outer ones only repeat the address.
@@ -158,7 +184,11 @@ pub(super) fn describe(error: &reqwest::Error) -> String {
         }
         cause = error.source();
     }
-    if parts.is_empty() { without_url(error) } else { parts.join(": ") }
+    if parts.is_empty() {
+        without_url(error)
+    } else {
+        parts.join(": ")
+    }
 }
 
 fn without_url(error: &reqwest::Error) -> String {

@@ -23,8 +23,17 @@ impl NemoGymAgent {
     ///
     /// # Errors
     /// The address can't be used.
-    pub fn new(name: &str, base: &str, headers: HeaderMap, http: HttpClients) -> Result<Self, AgentError> {
-        let refuse = |reason: String| AgentError::Address { agent: name.to_owned(), url: base.to_owned(), reason };
+    pub fn new(
+        name: &str,
+        base: &str,
+        headers: HeaderMap,
+        http: HttpClients,
+    ) -> Result<Self, AgentError> {
+        let refuse = |reason: String| AgentError::Address {
+            agent: name.to_owned(),
+            url: base.to_owned(),
+            reason,
+        };
         let mut run = Url::parse(base).map_err(|source| refuse(source.to_string()))?;
         if !matches!(run.scheme(), "http" | "https") || !run.has_host() {
             return Err(refuse("give http://host:port".into()));
@@ -32,10 +41,19 @@ impl NemoGymAgent {
         let path = format!("{}/run", run.path().trim_end_matches('/'));
         run.set_path(&path);
         let what = format!("POST {run}");
-        Ok(Self { http, run, what, headers })
+        Ok(Self {
+            http,
+            run,
+            what,
+            headers,
+        })
     }
 
-    async fn call(&self, request: RolloutRequest, call: &Call<'_>) -> (Option<u16>, Result<Bytes, Failure>) {
+    async fn call(
+        &self,
+        request: RolloutRequest,
+        call: &Call<'_>,
+    ) -> (Option<u16>, Result<Bytes, Failure>) {
         let sent = self
             .http
             .for_url(&self.run)
@@ -61,15 +79,24 @@ impl NemoGymAgent {
 #[async_trait]
 impl Agent for NemoGymAgent {
     async fn run(&self, request: RolloutRequest) -> Reply {
-        let call = Call { what: &self.what, began: Instant::now() };
+        let call = Call {
+            what: &self.what,
+            began: Instant::now(),
+        };
         let (http_status, body) = self.call(request, &call).await;
         let server = call.began.elapsed();
         let result = body.and_then(|body| judge(body, &call));
-        Reply { http_status, server, result }
+        Reply {
+            http_status,
+            server,
+            result,
+        }
     }
 
     fn address(&self) -> &str {
-        self.what.trim_start_matches("POST ").trim_end_matches("/run")
+        self.what
+            .trim_start_matches("POST ")
+            .trim_end_matches("/run")
     }
 }
 
@@ -77,18 +104,35 @@ impl Agent for NemoGymAgent {
 /// carries one need not have a reward.
 fn judge(body: Bytes, call: &Call<'_>) -> Result<Answer, Failure> {
     let data = |why: String| call.failure(FailureClass::Data, &why);
-    let text = std::str::from_utf8(&body).map_err(|source| data(format!("the answer is not UTF-8 ({source})")))?;
-    let fields = AnswerFields::parse(text)
-        .map_err(|source| data(format!("the answer is not a JSON object ({source}){}", quote(&body))))?;
-    let flagged = |class, why: String| Failure { terminal: fields.failure_terminal, ..call.failure(class, &why) };
+    let text = std::str::from_utf8(&body)
+        .map_err(|source| data(format!("the answer is not UTF-8 ({source})")))?;
+    let fields = AnswerFields::parse(text).map_err(|source| {
+        data(format!(
+            "the answer is not a JSON object ({source}){}",
+            quote(&body)
+        ))
+    })?;
+    let flagged = |class, why: String| Failure {
+        terminal: fields.failure_terminal,
+        ..call.failure(class, &why)
+    };
     if fields.no_persist {
-        return Err(flagged(FailureClass::NotPersisted, "the agent asked for its answer to be forgotten (_ng_no_persist)".into()));
+        return Err(flagged(
+            FailureClass::NotPersisted,
+            "the agent asked for its answer to be forgotten (_ng_no_persist)".into(),
+        ));
     }
     if let Some(class) = &fields.failure_class {
-        return Err(flagged(FailureClass::AgentFlagged, format!("the agent reported a failure (_ng_failure_class: {class:?})")));
+        return Err(flagged(
+            FailureClass::AgentFlagged,
+            format!("the agent reported a failure (_ng_failure_class: {class:?})"),
+        ));
     }
     if fields.reward.is_none() {
-        return Err(data(format!("the answer has no numeric 'reward'{}", quote(&body))));
+        return Err(data(format!(
+            "the answer has no numeric 'reward'{}",
+            quote(&body)
+        )));
     }
     Ok(Answer { fields, body })
 }
@@ -98,8 +142,13 @@ mod tests {
     use super::*;
 
     fn class_of(body: &[u8]) -> Option<(FailureClass, bool)> {
-        let call = Call { what: "POST http://a/run", began: Instant::now() };
-        judge(Bytes::copy_from_slice(body), &call).err().map(|failure| (failure.class, failure.terminal))
+        let call = Call {
+            what: "POST http://a/run",
+            began: Instant::now(),
+        };
+        judge(Bytes::copy_from_slice(body), &call)
+            .err()
+            .map(|failure| (failure.class, failure.terminal))
     }
 
     #[test]
@@ -107,13 +156,25 @@ mod tests {
         assert_eq!(class_of(br#"{"reward": 1}"#), None);
         assert_eq!(class_of(b"<html>"), Some((FailureClass::Data, false)));
         assert_eq!(class_of(b"\xff{}"), Some((FailureClass::Data, false)));
-        assert_eq!(class_of(br#"{"accuracy": 1}"#), Some((FailureClass::Data, false)));
-        assert_eq!(class_of(br#"{"reward": 1, "_ng_no_persist": true}"#), Some((FailureClass::NotPersisted, false)));
-        assert_eq!(class_of(br#"{"reward": 1, "_ng_failure_class": ""}"#), Some((FailureClass::AgentFlagged, false)));
+        assert_eq!(
+            class_of(br#"{"accuracy": 1}"#),
+            Some((FailureClass::Data, false))
+        );
+        assert_eq!(
+            class_of(br#"{"reward": 1, "_ng_no_persist": true}"#),
+            Some((FailureClass::NotPersisted, false))
+        );
+        assert_eq!(
+            class_of(br#"{"reward": 1, "_ng_failure_class": ""}"#),
+            Some((FailureClass::AgentFlagged, false))
+        );
         assert_eq!(
             class_of(br#"{"_ng_failure_class": "x", "_ng_failure_terminal": 1}"#),
             Some((FailureClass::AgentFlagged, true))
         );
-        assert_eq!(class_of(br#"{"reward": 1, "_ng_failure_class": null}"#), None);
+        assert_eq!(
+            class_of(br#"{"reward": 1, "_ng_failure_class": null}"#),
+            None
+        );
     }
 }

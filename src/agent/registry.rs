@@ -42,8 +42,15 @@ impl Agents {
         let mut members = HashMap::new();
         for (name, url) in addresses {
             let own = settings.agents.get(&name).unwrap_or(&none);
-            let agent = NemoGymAgent::new(&name, &url, headers(&name, own, settings)?, http.clone())?;
-            members.insert(name, Member { agent: Arc::new(agent), concurrency: own.concurrency });
+            let agent =
+                NemoGymAgent::new(&name, &url, headers(&name, own, settings)?, http.clone())?;
+            members.insert(
+                name,
+                Member {
+                    agent: Arc::new(agent),
+                    concurrency: own.concurrency,
+                },
+            );
         }
         Ok(Self { members })
     }
@@ -60,7 +67,10 @@ impl Agents {
 
     /// Address of each agent, without secrets.
     pub fn addresses(&self) -> BTreeMap<String, String> {
-        self.members.iter().map(|(name, member)| (name.clone(), member.agent.address().to_owned())).collect()
+        self.members
+            .iter()
+            .map(|(name, member)| (name.clone(), member.agent.address().to_owned()))
+            .collect()
     }
 }
 
@@ -69,15 +79,34 @@ async fn addresses(
     settings: &Settings,
     http: &HttpClients,
 ) -> Result<BTreeMap<String, String>, AgentError> {
-    let own = |name: &String| settings.agents.get(name).and_then(|agent| Some(agent.url.as_ref()?.to_string()));
-    let mut found: BTreeMap<String, String> =
-        names.iter().filter_map(|name| Some((name.clone(), own(name)?))).collect();
-    let rest: Vec<&str> = names.iter().map(String::as_str).filter(|name| !found.contains_key(*name)).collect();
+    let own = |name: &String| {
+        settings
+            .agents
+            .get(name)
+            .and_then(|agent| Some(agent.url.as_ref()?.to_string()))
+    };
+    let mut found: BTreeMap<String, String> = names
+        .iter()
+        .filter_map(|name| Some((name.clone(), own(name)?)))
+        .collect();
+    let rest: Vec<&str> = names
+        .iter()
+        .map(String::as_str)
+        .filter(|name| !found.contains_key(*name))
+        .collect();
     match &settings.head_server {
         _ if rest.is_empty() => {}
-        Some(url) => found.extend(HeadServer::ask(url.as_str(), http).await?.addresses(rest.into_iter())?),
+        Some(url) => found.extend(
+            HeadServer::ask(url.as_str(), http)
+                .await?
+                .addresses(rest.into_iter())?,
+        ),
         None => {
-            let agents = rest.iter().map(|name| format!("'{name}'")).collect::<Vec<_>>().join(", ");
+            let agents = rest
+                .iter()
+                .map(|name| format!("'{name}'"))
+                .collect::<Vec<_>>()
+                .join(", ");
             return Err(AgentError::NoAddress { agents });
         }
     }
@@ -88,14 +117,22 @@ async fn addresses(
 /// settings, so that no file or process list holds them.
 fn headers(name: &str, own: &AgentSettings, settings: &Settings) -> Result<HeaderMap, AgentError> {
     let mut headers = HeaderMap::new();
-    let token = own.bearer_token_env.as_ref().or(settings.bearer_token_env.as_ref());
+    let token = own
+        .bearer_token_env
+        .as_ref()
+        .or(settings.bearer_token_env.as_ref());
     let token = match token {
-        Some(variable) => Some(secret(variable, || format!("the bearer token of agent '{name}'"))?),
+        Some(variable) => Some(secret(variable, || {
+            format!("the bearer token of agent '{name}'")
+        })?),
         None => std::env::var(BEARER_TOKEN).ok(),
     };
     if let Some(token) = token {
         let value = format!("Bearer {token}");
-        headers.insert(AUTHORIZATION, header_value(&value, BEARER_TOKEN, || format!("agent '{name}'"))?);
+        headers.insert(
+            AUTHORIZATION,
+            header_value(&value, BEARER_TOKEN, || format!("agent '{name}'"))?,
+        );
     }
     for (header, variable) in settings.headers_env.iter().chain(&own.headers_env) {
         let purpose = || format!("header '{header}' of agent '{name}'");
@@ -118,7 +155,11 @@ fn secret(variable: &str, purpose: impl Fn() -> String) -> Result<String, AgentE
     })
 }
 
-fn header_value(value: &str, variable: &str, purpose: impl Fn() -> String) -> Result<HeaderValue, AgentError> {
+fn header_value(
+    value: &str,
+    variable: &str,
+    purpose: impl Fn() -> String,
+) -> Result<HeaderValue, AgentError> {
     let mut value = HeaderValue::try_from(value).map_err(|_| AgentError::Secret {
         variable: variable.to_owned(),
         purpose: purpose(),

@@ -52,7 +52,9 @@ fn mode(display: &DisplayArgs) -> ProgressMode {
         DisplayArgs { json: true, .. } => ProgressMode::Json,
         _ if io::stderr().is_terminal() => {
             let unwanted = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-            ProgressMode::Terminal { colors: !display.no_color && !unwanted }
+            ProgressMode::Terminal {
+                colors: !display.no_color && !unwanted,
+            }
         }
         _ => ProgressMode::Lines,
     }
@@ -70,7 +72,11 @@ mod tests {
 
     #[test]
     fn quiet_wins_over_json() {
-        let display = |quiet, json| DisplayArgs { quiet, json, no_color: false };
+        let display = |quiet, json| DisplayArgs {
+            quiet,
+            json,
+            no_color: false,
+        };
         assert_eq!(mode(&display(true, true)), ProgressMode::Quiet);
         assert_eq!(mode(&display(false, true)), ProgressMode::Json);
     }

@@ -19,8 +19,14 @@ struct Signals {
 
 impl Signals {
     fn listen() -> Result<Self, Error> {
-        let listen = |kind| signal(kind).map_err(|error| Error::Defect(format!("cannot listen for signals: {error}")));
-        Ok(Self { interrupt: listen(SignalKind::interrupt())?, terminate: listen(SignalKind::terminate())? })
+        let listen = |kind| {
+            signal(kind)
+                .map_err(|error| Error::Defect(format!("cannot listen for signals: {error}")))
+        };
+        Ok(Self {
+            interrupt: listen(SignalKind::interrupt())?,
+            terminate: listen(SignalKind::terminate())?,
+        })
     }
 
     async fn next(&mut self) {

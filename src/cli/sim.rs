@@ -2,8 +2,8 @@ use std::io::{self, Write};
 use std::time::Duration;
 
 use super::Exit;
-use super::sim_args::SimArgs;
 use super::signals::interrupted;
+use super::sim_args::SimArgs;
 use crate::error::Error;
 use crate::sim::{Sim, SimConfig};
 
@@ -15,11 +15,19 @@ const GRACE: Duration = Duration::from_secs(1);
 
 /// `rollstream sim`: serves until it is interrupted.
 pub(super) async fn sim(args: SimArgs) -> Result<Exit, Error> {
-    let sim = Sim::start(args.apply(SimConfig { port: PORT, ..SimConfig::default() })).await?;
+    let sim = Sim::start(args.apply(SimConfig {
+        port: PORT,
+        ..SimConfig::default()
+    }))
+    .await?;
     let mut output = io::stdout().lock();
     // Whoever started us in the background reads the addresses from here; a terminal shows them.
     let mut lines = vec![format!("head server  {}", sim.head_url())];
-    lines.extend(sim.agent_urls().iter().map(|(name, url)| format!("agent {name}  {url}")));
+    lines.extend(
+        sim.agent_urls()
+            .iter()
+            .map(|(name, url)| format!("agent {name}  {url}")),
+    );
     for line in lines {
         // Nobody need read it.
         let _ = writeln!(output, "{line}");

@@ -12,12 +12,14 @@ const AGENT: &str = "sim";
 /// Its settings make no sense, or it finds no port.
 pub(super) async fn start(settings: &mut Settings) -> Result<Option<Sim>, Error> {
     let own = settings.agents.get(AGENT);
-    let has_address = settings.head_server.is_some() || own.is_some_and(|agent| agent.url.is_some());
+    let has_address =
+        settings.head_server.is_some() || own.is_some_and(|agent| agent.url.is_some());
     if settings.agent.as_deref() != Some(AGENT) || has_address {
         return Ok(None);
     }
     let sim = Sim::start(config(settings)?).await?;
-    settings.agents.entry(AGENT.to_owned()).or_default().url = sim.agent_url(AGENT).and_then(|url| url.parse().ok());
+    settings.agents.entry(AGENT.to_owned()).or_default().url =
+        sim.agent_url(AGENT).and_then(|url| url.parse().ok());
     Ok(Some(sim))
 }
 

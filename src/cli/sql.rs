@@ -18,19 +18,29 @@ use crate::store::{RunRecord, RunStore, StoreError};
 pub(super) async fn sql(args: SqlArgs) -> Result<Exit, Error> {
     let query = match (&args.command, &args.file) {
         (Some(query), _) => query.clone(),
-        (None, Some(path)) => std::fs::read_to_string(path).map_err(|source| Error::Usage(format!("cannot read the query '{}' (-f): {source}", path.display())))?,
+        (None, Some(path)) => std::fs::read_to_string(path).map_err(|source| {
+            Error::Usage(format!(
+                "cannot read the query '{}' (-f): {source}",
+                path.display()
+            ))
+        })?,
         (None, None) => String::new(),
     };
     let session = SessionContext::new_with_config(session::config());
     functions::register(&session);
     session::register_wide(&session, &runs(&args).await?).await?;
-    let only_queries = SQLOptions::new().with_allow_ddl(false).with_allow_dml(false);
+    let only_queries = SQLOptions::new()
+        .with_allow_ddl(false)
+        .with_allow_dml(false);
     let frame = session.sql_with_options(&query, only_queries).await?;
     let schema = std::sync::Arc::new(frame.schema().as_arrow().clone());
     let output: Box<dyn Write + Send> = match &args.output_file {
         Some(path) => {
-            let file = File::create(path)
-                .map_err(|source| StoreError::File { action: "create", path: path.clone(), source })?;
+            let file = File::create(path).map_err(|source| StoreError::File {
+                action: "create",
+                path: path.clone(),
+                source,
+            })?;
             Box::new(BufWriter::new(file))
         }
         None => Box::new(BufWriter::new(io::stdout())),
@@ -53,7 +63,10 @@ async fn runs(args: &SqlArgs) -> Result<Vec<(String, RunStore)>, Error> {
     for place in &args.runs {
         let run = RunStore::open(place, state_dir.as_deref())?;
         if RunRecord::load(&run).await?.is_none() {
-            return Err(StoreError::NoRun { place: run.display("") }.into());
+            return Err(StoreError::NoRun {
+                place: run.display(""),
+            }
+            .into());
         }
         runs.push((place.trim_end_matches('/').to_owned(), run));
     }

@@ -16,7 +16,10 @@ pub async fn recover(run: &RunStore) -> Result<Vec<Part>, StoreError> {
 
 /// Turns a segment into a part of `rollouts` and one of `attempts`, and removes it. Parts bear the
 /// segment's name, so that doing it twice does it once.
-pub(super) async fn compact(run: &RunStore, segment: &JournalSegment) -> Result<Vec<Part>, StoreError> {
+pub(super) async fn compact(
+    run: &RunStore,
+    segment: &JournalSegment,
+) -> Result<Vec<Part>, StoreError> {
     let mut rollouts = None;
     let mut attempts = None;
     if let Err(error) = copy(run, segment, &mut rollouts, &mut attempts).await {
@@ -39,13 +42,17 @@ async fn copy(
     rollouts: &mut Option<PartWriter>,
     attempts: &mut Option<PartWriter>,
 ) -> Result<(), StoreError> {
-    let malformed = |source| StoreError::Journal { path: run.journal_dir().join(segment.name()), source };
+    let malformed = |source| StoreError::Journal {
+        path: run.journal_dir().join(segment.name()),
+        source,
+    };
     for outcomes in segment.open()?.read() {
         let answered = rollouts_of(&outcomes).map_err(malformed)?;
         let attempted = attempts_of(&outcomes).map_err(malformed)?;
-        for (table, rows, writer) in
-            [(schema::ROLLOUTS, answered, &mut *rollouts), (schema::ATTEMPTS, attempted, &mut *attempts)]
-        {
+        for (table, rows, writer) in [
+            (schema::ROLLOUTS, answered, &mut *rollouts),
+            (schema::ATTEMPTS, attempted, &mut *attempts),
+        ] {
             if rows.num_rows() == 0 {
                 continue;
             }

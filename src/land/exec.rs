@@ -33,7 +33,13 @@ impl LandExec {
     /// Lands at `output`, in parts of about `part_size` bytes.
     pub fn new(input: Arc<dyn ExecutionPlan>, output: String, part_size: u64) -> Self {
         let properties = Arc::new(Self::compute_properties(&input));
-        Self { input, output, part_size, properties, metrics: ExecutionPlanMetricsSet::new() }
+        Self {
+            input,
+            output,
+            part_size,
+            properties,
+            metrics: ExecutionPlanMetricsSet::new(),
+        }
     }
 
     fn compute_properties(input: &Arc<dyn ExecutionPlan>) -> PlanProperties {
@@ -49,7 +55,9 @@ impl LandExec {
 
 impl DisplayAs for LandExec {
     fn fmt_as(&self, format: DisplayFormatType, f: &mut fmt::Formatter) -> fmt::Result {
-        let Self { output, part_size, .. } = self;
+        let Self {
+            output, part_size, ..
+        } = self;
         match format {
             DisplayFormatType::Default | DisplayFormatType::Verbose => {
                 write!(f, "LandExec: output={output}, part_size={part_size}")
@@ -89,20 +97,36 @@ impl ExecutionPlan for LandExec {
         _: ReplaceChildrenOptions,
     ) -> Result<Arc<dyn ExecutionPlan>> {
         match (children.pop(), children.pop()) {
-            (Some(input), None) => Ok(Arc::new(Self::new(input, self.output.clone(), self.part_size))),
+            (Some(input), None) => Ok(Arc::new(Self::new(
+                input,
+                self.output.clone(),
+                self.part_size,
+            ))),
             _ => internal_err!("LandExec has one input"),
         }
     }
 
-    fn with_new_children(self: Arc<Self>, children: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {
-        self.replace_children(children, ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute))
+    fn with_new_children(
+        self: Arc<Self>,
+        children: Vec<Arc<dyn ExecutionPlan>>,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        self.replace_children(
+            children,
+            ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute),
+        )
     }
 
-    fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
+    fn execute(
+        &self,
+        partition: usize,
+        context: Arc<TaskContext>,
+    ) -> Result<SendableRecordBatchStream> {
         let land = context
             .session_config()
             .get_extension::<LandContext>()
-            .ok_or_else(|| exec_datafusion_err!("the session has no place to land: it lacks a LandContext"))?;
+            .ok_or_else(|| {
+                exec_datafusion_err!("the session has no place to land: it lacks a LandContext")
+            })?;
         let input = self.input.execute(partition, Arc::clone(&context))?;
         let lander = Lander::new(land, self.part_size);
         let baseline = BaselineMetrics::new(&self.metrics, partition);

@@ -34,7 +34,9 @@ pub(super) struct Lander {
 
 impl Lander {
     pub(super) fn new(context: Arc<LandContext>, part_size: u64) -> Self {
-        let started = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let started = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
         Self {
             context,
             part_size,
@@ -48,7 +50,10 @@ impl Lander {
     }
 
     /// Lands all of `input`; gives what was published.
-    pub(super) async fn land(mut self, mut input: SendableRecordBatchStream) -> Result<RecordBatch> {
+    pub(super) async fn land(
+        mut self,
+        mut input: SendableRecordBatchStream,
+    ) -> Result<RecordBatch> {
         while let Some(outcomes) = input.next().await {
             self.keep(outcomes?).await?;
         }
@@ -83,7 +88,9 @@ impl Lander {
     /// Ends the segment and has it made into parts, beside what goes on. One at a time: a store
     /// that is slower than the agents slows the sweep down, and not the disk up.
     async fn rotate(&mut self) -> Result<()> {
-        let Some(journal) = self.journal.take() else { return Ok(()) };
+        let Some(journal) = self.journal.take() else {
+            return Ok(());
+        };
         self.join_compaction().await?;
         let bytes = journal.num_bytes();
         let segment: JournalSegment = blocking(move || journal.seal()).await?;
@@ -98,11 +105,19 @@ impl Lander {
     }
 
     async fn join_compaction(&mut self) -> Result<()> {
-        let Some(compaction) = self.compaction.take() else { return Ok(()) };
-        let joined = compaction.join().await.map_err(|error| exec_datafusion_err!("landing ended in a defect: {error}"))?;
+        let Some(compaction) = self.compaction.take() else {
+            return Ok(());
+        };
+        let joined = compaction
+            .join()
+            .await
+            .map_err(|error| exec_datafusion_err!("landing ended in a defect: {error}"))?;
         let (bytes, parts) = joined.map_err(external)?;
-        let encoded: u64 =
-            parts.iter().filter(|part| part.table == schema::ROLLOUTS).map(|part| part.num_bytes).sum();
+        let encoded: u64 = parts
+            .iter()
+            .filter(|part| part.table == schema::ROLLOUTS)
+            .map(|part| part.num_bytes)
+            .sum();
         if encoded > 0 {
             self.ratio = (bytes as f64 / encoded as f64).clamp(1.0, 16.0);
         }
@@ -111,9 +126,13 @@ impl Lander {
     }
 }
 
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, StoreError> + Send + 'static) -> Result<T> {
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, StoreError> + Send + 'static,
+) -> Result<T> {
     let joined = SpawnedTask::spawn_blocking(work).join().await;
-    joined.map_err(|error| exec_datafusion_err!("landing ended in a defect: {error}"))?.map_err(external)
+    joined
+        .map_err(|error| exec_datafusion_err!("landing ended in a defect: {error}"))?
+        .map_err(external)
 }
 
 fn external(error: StoreError) -> DataFusionError {
@@ -122,12 +141,26 @@ fn external(error: StoreError) -> DataFusionError {
 
 fn landed(parts: &[Part]) -> Result<RecordBatch> {
     let integers = |of: fn(&Part) -> u64| -> ArrayRef {
-        Arc::new(parts.iter().map(|part| i64::try_from(of(part)).ok()).collect::<Int64Array>())
+        Arc::new(
+            parts
+                .iter()
+                .map(|part| i64::try_from(of(part)).ok())
+                .collect::<Int64Array>(),
+        )
     };
     let text = |of: fn(&Part) -> &str| -> ArrayRef {
-        Arc::new(parts.iter().map(|part| Some(of(part))).collect::<StringViewArray>())
+        Arc::new(
+            parts
+                .iter()
+                .map(|part| Some(of(part)))
+                .collect::<StringViewArray>(),
+        )
     };
-    let columns =
-        vec![text(|part| &part.table), text(|part| &part.path), integers(|part| part.num_rows), integers(|part| part.num_bytes)];
+    let columns = vec![
+        text(|part| &part.table),
+        text(|part| &part.path),
+        integers(|part| part.num_rows),
+        integers(|part| part.num_bytes),
+    ];
     Ok(RecordBatch::try_new(schema::landed(), columns)?)
 }

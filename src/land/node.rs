@@ -4,11 +4,13 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use datafusion::common::{DFSchema, DFSchemaRef, Result, internal_err};
 use datafusion::catalog::Session;
-use datafusion::logical_expr::{Expr, Extension, LogicalPlan, UserDefinedLogicalNode, UserDefinedLogicalNodeCore};
-use datafusion::physical_plan::ExecutionPlan;
+use datafusion::common::{DFSchema, DFSchemaRef, Result, internal_err};
 use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext;
+use datafusion::logical_expr::{
+    Expr, Extension, LogicalPlan, UserDefinedLogicalNode, UserDefinedLogicalNodeCore,
+};
+use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_planner::{ExtensionPlanner, PhysicalPlanner};
 
 use super::LandExec;
@@ -31,7 +33,14 @@ impl LandNode {
     /// The schema of what was landed can't be qualified, which would be a defect.
     pub fn plan(input: LogicalPlan, output: String, part_size: u64) -> Result<LogicalPlan> {
         let schema = Arc::new(DFSchema::try_from(schema::landed())?);
-        Ok(LogicalPlan::Extension(Extension { node: Arc::new(Self { input, output, part_size, schema }) }))
+        Ok(LogicalPlan::Extension(Extension {
+            node: Arc::new(Self {
+                input,
+                output,
+                part_size,
+                schema,
+            }),
+        }))
     }
 
     fn key(&self) -> (&LogicalPlan, &str, u64) {
@@ -77,12 +86,19 @@ impl UserDefinedLogicalNodeCore for LandNode {
     }
 
     fn fmt_for_explain(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        write!(f, "Land: output={}, part_size={}", self.output, self.part_size)
+        write!(
+            f,
+            "Land: output={}, part_size={}",
+            self.output, self.part_size
+        )
     }
 
     fn with_exprs_and_inputs(&self, _: Vec<Expr>, mut inputs: Vec<LogicalPlan>) -> Result<Self> {
         match (inputs.pop(), inputs.pop()) {
-            (Some(input), None) => Ok(Self { input, ..self.clone() }),
+            (Some(input), None) => Ok(Self {
+                input,
+                ..self.clone()
+            }),
             _ => internal_err!("Land has one input"),
         }
     }
@@ -104,9 +120,11 @@ impl ExtensionPlanner for LandPlanner {
         _: &PhysicalPlanningContext,
     ) -> Result<Option<Arc<dyn ExecutionPlan>>> {
         match (node.as_any().downcast_ref::<LandNode>(), inputs) {
-            (Some(land), [input]) => {
-                Ok(Some(Arc::new(LandExec::new(Arc::clone(input), land.output.clone(), land.part_size))))
-            }
+            (Some(land), [input]) => Ok(Some(Arc::new(LandExec::new(
+                Arc::clone(input),
+                land.output.clone(),
+                land.part_size,
+            )))),
             _ => Ok(None),
         }
     }

@@ -9,7 +9,9 @@ use futures::TryStreamExt;
 
 use super::report::AgentMetric;
 use crate::error::Error;
-use crate::measure::{AGENT_STATISTICS, AggregateMetrics, MetricQueries, MetricTable, TaskLabels, run_families};
+use crate::measure::{
+    AGENT_STATISTICS, AggregateMetrics, MetricQueries, MetricTable, TaskLabels, run_families,
+};
 use crate::session::{self, RunTables};
 use crate::store::{PartWriter, RunStore, StoreError, part_name};
 
@@ -28,21 +30,29 @@ pub(super) struct Measured {
 
 /// Computes every metric family over what has landed, and writes the tables and the JSON.
 pub(super) async fn measure(run: &RunStore, queries: &MetricQueries) -> Result<Measured, Error> {
-    let session = SessionContext::new_with_config(session::config());
+    let session = session::measuring()?;
     RunTables::open(run)?.register(&session).await?;
     let mut measured = Measured::default();
     for table in run_families(&session, queries, &HashMap::new()).await? {
         let (name, schema) = (table.name().to_owned(), table.schema());
-        measured.written.push(land(run, table, &mut measured.metrics).await?);
+        measured
+            .written
+            .push(land(run, table, &mut measured.metrics).await?);
         // From here on the family is its file: what else is made of it can't differ from it.
         let landed = session::part(&session, run, &part_name(METRICS, &name), &schema)?;
         session.register_table(&*name, landed.into_view())?;
     }
-    measured.written.push(aggregate_metrics(run, &session).await?);
+    measured
+        .written
+        .push(aggregate_metrics(run, &session).await?);
     Ok(measured)
 }
 
-async fn land(run: &RunStore, table: MetricTable, metrics: &mut Vec<AgentMetric>) -> Result<String, Error> {
+async fn land(
+    run: &RunStore,
+    table: MetricTable,
+    metrics: &mut Vec<AgentMetric>,
+) -> Result<String, Error> {
     let is_shown = table.name() == AGENT_STATISTICS;
     let name = part_name(METRICS, table.name());
     let mut writer = PartWriter::new(run, METRICS, &name, table.schema())?;
@@ -58,23 +68,37 @@ async fn land(run: &RunStore, table: MetricTable, metrics: &mut Vec<AgentMetric>
 
 /// Writes the JSON to a temporary file first: with every rollout in it, it can be larger than memory.
 async fn aggregate_metrics(run: &RunStore, session: &SessionContext) -> Result<String, Error> {
-    let failed = |source| StoreError::File { action: "write", path: std::env::temp_dir(), source };
+    let failed = |source| StoreError::File {
+        action: "write",
+        path: std::env::temp_dir(),
+        source,
+    };
     let mut file = BufWriter::new(tempfile::tempfile().map_err(failed)?);
-    AggregateMetrics::new(session, &TaskLabels::default()).write(&mut file).await?;
+    AggregateMetrics::new(session, &TaskLabels::default())
+        .write(&mut file)
+        .await?;
     file.flush().map_err(failed)?;
-    let mut file = file.into_inner().map_err(|error| failed(error.into_error()))?;
+    let mut file = file
+        .into_inner()
+        .map_err(|error| failed(error.into_error()))?;
     file.seek(SeekFrom::Start(0)).map_err(failed)?;
-    run.upload(AGGREGATE, tokio::fs::File::from_std(file)).await?;
+    run.upload(AGGREGATE, tokio::fs::File::from_std(file))
+        .await?;
     Ok(run.display(AGGREGATE))
 }
 
 fn agent_metrics(batch: &RecordBatch) -> Result<Vec<AgentMetric>, Error> {
     let of = |name: &str, to: &DataType| {
         let column = batch.column_by_name(name);
-        let column = column.ok_or_else(|| Error::Query(format!("{AGENT_STATISTICS}.sql gives no column '{name}'")))?;
+        let column = column.ok_or_else(|| {
+            Error::Query(format!("{AGENT_STATISTICS}.sql gives no column '{name}'"))
+        })?;
         arrow::compute::cast(column, to).map_err(|error| Error::Query(error.to_string()))
     };
-    let (agents, names) = (of("agent_name", &DataType::Utf8)?, of("metric", &DataType::Utf8)?);
+    let (agents, names) = (
+        of("agent_name", &DataType::Utf8)?,
+        of("metric", &DataType::Utf8)?,
+    );
     let (agents, names) = (agents.as_string::<i32>(), names.as_string::<i32>());
     let counts = of("count", &DataType::Int64)?;
     let counts = counts.as_primitive::<Int64Type>();
@@ -82,8 +106,13 @@ fn agent_metrics(batch: &RecordBatch) -> Result<Vec<AgentMetric>, Error> {
         let column = of(name, &DataType::Float64)?;
         Ok::<Vec<Option<f64>>, Error>(column.as_primitive::<Float64Type>().iter().collect())
     };
-    let [mean, std, min, median, max] =
-        [float("mean")?, float("std")?, float("min")?, float("median")?, float("max")?];
+    let [mean, std, min, median, max] = [
+        float("mean")?,
+        float("std")?,
+        float("min")?,
+        float("median")?,
+        float("max")?,
+    ];
     let at = |values: &[Option<f64>], row: usize| values.get(row).copied().flatten();
     Ok((0..batch.num_rows())
         .map(|row| AgentMetric {

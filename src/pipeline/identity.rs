@@ -33,5 +33,8 @@ pub(super) fn check(record: &RunRecord, now: &Value, place: &str) -> Result<(), 
     if differences.is_empty() {
         return Ok(());
     }
-    Err(Error::Resume { place: place.to_owned(), difference: differences.join("; ") })
+    Err(Error::Resume {
+        place: place.to_owned(),
+        difference: differences.join("; "),
+    })
 }

@@ -10,7 +10,8 @@ use super::spool::Spool;
 use crate::config::Settings;
 use crate::error::Error;
 use crate::read::{
-    self, OpenSource, Overrides, Prompt, PromptError, ReadOptions, ReadSummary, ReadTasksError, SourceError, batches, read_tasks,
+    self, OpenSource, Overrides, Prompt, PromptError, ReadOptions, ReadSummary, ReadTasksError,
+    SourceError, batches, read_tasks,
 };
 use crate::store::{InputRecord, RunStore};
 
@@ -27,7 +28,11 @@ pub(super) struct Inputs {
 impl Inputs {
     /// Reads all that `settings` names. Nothing is left behind if anything is wrong with it.
     pub(super) async fn read(settings: &Settings) -> Result<Self, Error> {
-        let prompt = settings.prompt_config.as_deref().map(prompt_text).transpose()?;
+        let prompt = settings
+            .prompt_config
+            .as_deref()
+            .map(prompt_text)
+            .transpose()?;
         let options = ReadOptions {
             agent_name: settings.agent.clone(),
             limit: settings.limit,
@@ -59,13 +64,20 @@ impl Inputs {
             digest: source.digest,
             num_bytes: source.num_bytes,
         };
-        Ok(Self { spool: spool?, records: digests.into_iter().map(record).collect(), summary, prompt })
+        Ok(Self {
+            spool: spool?,
+            records: digests.into_iter().map(record).collect(),
+            summary,
+            prompt,
+        })
     }
 }
 
 fn prompt_text(path: &Path) -> Result<String, PromptError> {
-    std::fs::read_to_string(path)
-        .map_err(|source| PromptError::Unreadable { path: path.display().to_string(), source })
+    std::fs::read_to_string(path).map_err(|source| PromptError::Unreadable {
+        path: path.display().to_string(),
+        source,
+    })
 }
 
 /// The inputs that `patterns` names, in order: a pattern stands for the files that match it now.
@@ -89,12 +101,19 @@ fn expand(patterns: &[String]) -> Result<Vec<String>, SourceError> {
 
 /// Opens an input, wherever it is. Blocks.
 fn open(name: &str, runtime: &Handle) -> Result<OpenSource, SourceError> {
-    let open = |reader| OpenSource { name: name.to_owned(), reader };
+    let open = |reader| OpenSource {
+        name: name.to_owned(),
+        reader,
+    };
     if !name.contains("://") {
         return read::open(Path::new(name)).map(open);
     }
-    let unreadable = |source: std::io::Error| SourceError::Unreadable { path: name.to_owned(), source };
-    let object = RunStore::open(name, None).map_err(|error| unreadable(std::io::Error::other(error)))?;
+    let unreadable = |source: std::io::Error| SourceError::Unreadable {
+        path: name.to_owned(),
+        source,
+    };
+    let object =
+        RunStore::open(name, None).map_err(|error| unreadable(std::io::Error::other(error)))?;
     let store = Arc::clone(object.object_store());
     let found = runtime.block_on(async { store.get(&object.path("")).await });
     let found = found.map_err(|error| match error {

@@ -27,7 +27,11 @@ pub(super) struct Spool {
 impl Spool {
     /// Writes what `batches` gives.
     pub(super) async fn write(mut batches: Batches) -> Result<Self, Error> {
-        let failed = |source| StoreError::File { action: "create a directory in", path: std::env::temp_dir(), source };
+        let failed = |source| StoreError::File {
+            action: "create a directory in",
+            path: std::env::temp_dir(),
+            source,
+        };
         let directory = TempDir::with_prefix("rollstream-").map_err(failed)?;
         let store = open(directory.path())?;
         let name = part_name(schema::TASKS, PART);
@@ -39,7 +43,12 @@ impl Spool {
             writer.write(&batch).await?;
         }
         writer.finish().await?;
-        Ok(Self { _directory: directory, store, num_rows, num_bytes })
+        Ok(Self {
+            _directory: directory,
+            store,
+            num_rows,
+            num_bytes,
+        })
     }
 
     /// The table, as a run of its own that has nothing but tasks.
@@ -50,9 +59,17 @@ impl Spool {
     /// Copies the table to the run.
     pub(super) async fn publish(&self, run: &RunStore) -> Result<(), StoreError> {
         let name = part_name(schema::TASKS, PART);
-        let path = self.store.local_path().unwrap_or(Path::new("/")).join(&name);
+        let path = self
+            .store
+            .local_path()
+            .unwrap_or(Path::new("/"))
+            .join(&name);
         let part = File::open(&path).await;
-        let part = part.map_err(|source| StoreError::File { action: "read", path, source })?;
+        let part = part.map_err(|source| StoreError::File {
+            action: "read",
+            path,
+            source,
+        })?;
         run.upload(&name, part).await
     }
 }

@@ -4,10 +4,10 @@ use std::time::Instant;
 use arrow::array::AsArray;
 use async_trait::async_trait;
 use chrono::{SecondsFormat, Utc};
+use datafusion::catalog::Session;
 use datafusion::common::Result as QueryResult;
 use datafusion::execution::context::QueryPlanner;
 use datafusion::execution::session_state::SessionStateBuilder;
-use datafusion::catalog::Session;
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::physical_plan::{ExecutionPlan, displayable, execute_stream};
 use datafusion::physical_planner::{DefaultPhysicalPlanner, PhysicalPlanner};
@@ -99,7 +99,12 @@ impl Sweep {
             existing => (existing, false),
         };
         let inputs = Inputs::read(&settings).await?;
-        let names: Vec<String> = inputs.summary.agents.keys().map(|name| name.to_string()).collect();
+        let names: Vec<String> = inputs
+            .summary
+            .agents
+            .keys()
+            .map(|name| name.to_string())
+            .collect();
         let agents = Agents::connect(&names, &settings).await?;
         let identity = identity::identity(&settings, &inputs.records, inputs.prompt.as_deref());
         if let Some(record) = &existing {
@@ -110,10 +115,13 @@ impl Sweep {
             schema_version: SCHEMA_VERSION,
             rollstream_version: env!("CARGO_PKG_VERSION").to_owned(),
             state: RunState::Running,
-            created_at: existing.as_ref().map_or(now, |record| record.created_at.clone()),
+            created_at: existing
+                .as_ref()
+                .map_or(now, |record| record.created_at.clone()),
             finished_at: None,
             identity,
-            settings: serde_json::to_value(&settings).map_err(|error| Error::Defect(error.to_string()))?,
+            settings: serde_json::to_value(&settings)
+                .map_err(|error| Error::Defect(error.to_string()))?,
             inputs: inputs.records.clone(),
             num_tasks: inputs.summary.rows,
             agents: agents.addresses(),
@@ -161,7 +169,9 @@ impl Sweep {
     /// # Errors
     /// The plan can't be made.
     pub async fn plan(&self) -> Result<SweepPlan, Error> {
-        let session = self.session(SessionStateBuilder::new_with_default_features()).await?;
+        let session = self
+            .session(SessionStateBuilder::new_with_default_features())
+            .await?;
         let plan = self.physical(&session).await?;
         Ok(SweepPlan {
             physical: displayable(plan.as_ref()).indent(false).to_string(),
@@ -225,7 +235,11 @@ impl Sweep {
         if let Some(path) = self.run.local_path() {
             let made = std::fs::create_dir_all(path);
             made.map_err(|source| {
-                Error::Output(StoreError::File { action: "create", path: path.to_owned(), source })
+                Error::Output(StoreError::File {
+                    action: "create",
+                    path: path.to_owned(),
+                    source,
+                })
             })?;
         }
         if self.continues {
@@ -241,34 +255,67 @@ impl Sweep {
     }
 
     async fn count(&mut self) -> Result<(), Error> {
-        let session = self.session(SessionStateBuilder::new_with_default_features()).await?;
+        let session = self
+            .session(SessionStateBuilder::new_with_default_features())
+            .await?;
         self.counts = expand::counts(&session).await?;
         self.tally = Arc::new(Tally::new(self.counts.iter().map(|agent| {
-            let AgentCounts { agent_name, num_rollouts, num_done, num_failed, .. } = agent;
-            (agent_name.clone(), AgentTally::before(*num_rollouts, *num_done, *num_failed))
+            let AgentCounts {
+                agent_name,
+                num_rollouts,
+                num_done,
+                num_failed,
+                ..
+            } = agent;
+            (
+                agent_name.clone(),
+                AgentTally::before(*num_rollouts, *num_done, *num_failed),
+            )
         })));
         Ok(())
     }
 
     /// The one plan, from source to sink, and what it published.
     async fn dataflow(&mut self) -> Result<Vec<String>, Error> {
-        let limited = self.settings.agents.values().any(|agent| agent.concurrency.is_some());
+        let limited = self
+            .settings
+            .agents
+            .values()
+            .any(|agent| agent.concurrency.is_some());
         let run = RunContext {
             agents: std::mem::take(&mut self.agents),
-            seed: self.settings.num_repeats_add_seed.then_some(self.settings.seed_field),
-            lookahead: if limited { LOOKAHEAD_WITH_LIMITS } else { LOOKAHEAD },
+            seed: self
+                .settings
+                .num_repeats_add_seed
+                .then_some(self.settings.seed_field),
+            lookahead: if limited {
+                LOOKAHEAD_WITH_LIMITS
+            } else {
+                LOOKAHEAD
+            },
             tally: Arc::clone(&self.tally),
             shutdown: self.shutdown.clone(),
         };
-        let land = LandContext { run: self.run.clone(), tally: Arc::clone(&self.tally) };
-        let config = self.config().with_extension(Arc::new(run)).with_extension(Arc::new(land));
-        let session = self.session(SessionStateBuilder::new_with_default_features().with_config(config)).await?;
+        let land = LandContext {
+            run: self.run.clone(),
+            tally: Arc::clone(&self.tally),
+        };
+        let config = self
+            .config()
+            .with_extension(Arc::new(run))
+            .with_extension(Arc::new(land));
+        let session = self
+            .session(SessionStateBuilder::new_with_default_features().with_config(config))
+            .await?;
         let plan = self.physical(&session).await?;
         let mut landed = execute_stream(plan, session.task_ctx())?;
         let mut written = Vec::new();
         while let Some(batch) = landed.next().await {
             let batch = batch?;
-            if let Some(paths) = batch.column_by_name("path").and_then(|column| column.as_string_view_opt()) {
+            if let Some(paths) = batch
+                .column_by_name("path")
+                .and_then(|column| column.as_string_view_opt())
+            {
                 written.extend(paths.iter().flatten().map(str::to_owned));
             }
         }
@@ -281,7 +328,9 @@ impl Sweep {
         let spool = &self.inputs.spool;
         let row = spool.num_bytes / spool.num_rows.max(1);
         let rows = usize::try_from(BATCH_BYTES / row.max(1)).unwrap_or(usize::MAX);
-        session::config().with_target_partitions(1).with_batch_size(rows.clamp(1, 4096))
+        session::config()
+            .with_target_partitions(1)
+            .with_batch_size(rows.clamp(1, 4096))
     }
 
     /// A session with the tables that the plan reads.
@@ -293,7 +342,11 @@ impl Sweep {
         let session = SessionContext::new_with_state(builder.build());
         // Of a run that is not gone on with nothing counts, though it may still be there.
         let spooled = RunTables::open(self.inputs.spool.store())?;
-        let landed = if self.continues { RunTables::open(&self.run)? } else { spooled.clone() };
+        let landed = if self.continues {
+            RunTables::open(&self.run)?
+        } else {
+            spooled.clone()
+        };
         for (table, of) in [(TASKS, &spooled), (ROLLOUTS, &landed), (ATTEMPTS, &landed)] {
             let view = of.table(&session, table).await?.into_view();
             session.register_table(table, view)?;
@@ -304,7 +357,11 @@ impl Sweep {
     async fn physical(&self, session: &SessionContext) -> Result<Arc<dyn ExecutionPlan>, Error> {
         let owed = expand::owed(session).await?.logical_plan().clone();
         let answered = RunNode::plan(owed, self.settings.concurrency)?;
-        let landed = LandNode::plan(answered, self.run.display(""), self.settings.part_size.get())?;
+        let landed = LandNode::plan(
+            answered,
+            self.run.display(""),
+            self.settings.part_size.get(),
+        )?;
         Ok(session.state().create_physical_plan(&landed).await?)
     }
 }
@@ -316,13 +373,21 @@ async fn existing(run: &RunStore, settings: &Settings) -> Result<Option<RunRecor
         && !path.is_dir()
     {
         let source = std::io::Error::from(std::io::ErrorKind::NotADirectory);
-        return Err(Error::Output(StoreError::File { action: "create a run at", path: path.to_owned(), source }));
+        return Err(Error::Output(StoreError::File {
+            action: "create a run at",
+            path: path.to_owned(),
+            source,
+        }));
     }
     match RunRecord::load(run).await.map_err(Error::Output)? {
         Some(record) if settings.resume || settings.overwrite => Ok(Some(record)),
         Some(record) => {
             let state = record.state.to_string();
-            Err(StoreError::Exists { place: run.display(""), state }.into())
+            Err(StoreError::Exists {
+                place: run.display(""),
+                state,
+            }
+            .into())
         }
         None => Ok(None),
     }
@@ -343,7 +408,10 @@ impl QueryPlanner for Planner {
         plan: &LogicalPlan,
         session: &dyn Session,
     ) -> QueryResult<Arc<dyn ExecutionPlan>> {
-        let planner = DefaultPhysicalPlanner::with_extension_planners(vec![Arc::new(RunPlanner), Arc::new(LandPlanner)]);
+        let planner = DefaultPhysicalPlanner::with_extension_planners(vec![
+            Arc::new(RunPlanner),
+            Arc::new(LandPlanner),
+        ]);
         planner.create_physical_plan(plan, session).await
     }
 }

@@ -44,11 +44,14 @@ impl TaskBatchBuilder {
     pub fn append(&mut self, row: &TaskRow) -> Result<(), ArrowError> {
         self.task_index.append_value(row.task_index);
         self.agent_name.try_append_value(&row.agent_name)?;
-        self.first_rollout_index.append_value(row.first_rollout_index);
+        self.first_rollout_index
+            .append_value(row.first_rollout_index);
         self.num_repeats.append_value(row.num_repeats.into());
         self.source_file.try_append_value(&row.source_file)?;
-        self.source_line.append_value(i64::try_from(row.source_line).unwrap_or(i64::MAX));
-        self.task_digest.try_append_value(hex::encode(row.task_digest))?;
+        self.source_line
+            .append_value(i64::try_from(row.source_line).unwrap_or(i64::MAX));
+        self.task_digest
+            .try_append_value(hex::encode(row.task_digest))?;
         self.request.try_append_value(&row.request)?;
         self.rows += 1;
         self.bytes += row.request.len();

@@ -3,7 +3,9 @@ use std::io::Read;
 use arrow::record_batch::RecordBatch;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
-use super::{InputErrors, ReadError, ReadOptions, ReadSummary, SourceError, TaskBatchBuilder, TaskReader};
+use super::{
+    InputErrors, ReadError, ReadOptions, ReadSummary, SourceError, TaskBatchBuilder, TaskReader,
+};
 
 /// Batches of [`crate::schema::tasks`] as they are read.
 pub type Batches = Receiver<RecordBatch>;
@@ -51,13 +53,25 @@ pub fn read_tasks(
             break;
         }
         let OpenSource { name, reader } = source?;
-        let mut reader = Digesting { reader, hasher: blake3::Hasher::new(), num_bytes: 0 };
+        let mut reader = Digesting {
+            reader,
+            hasher: blake3::Hasher::new(),
+            num_bytes: 0,
+        };
         tasks.read(&name, &mut reader, |row| {
             batch.append(&row)?;
-            if batch.is_full() { send(&mut batch, output) } else { Ok(()) }
+            if batch.is_full() {
+                send(&mut batch, output)
+            } else {
+                Ok(())
+            }
         })?;
         let digest = reader.hasher.finalize().to_hex().to_string();
-        digests.push(SourceDigest { name, digest, num_bytes: reader.num_bytes });
+        digests.push(SourceDigest {
+            name,
+            digest,
+            num_bytes: reader.num_bytes,
+        });
     }
     let summary = tasks.finish()?;
     if !batch.is_empty() {
@@ -67,7 +81,9 @@ pub fn read_tasks(
 }
 
 fn send(batch: &mut TaskBatchBuilder, output: &Sender<RecordBatch>) -> Result<(), ReadTasksError> {
-    output.blocking_send(batch.finish()?).map_err(|_| ReadTasksError::Abandoned)
+    output
+        .blocking_send(batch.finish()?)
+        .map_err(|_| ReadTasksError::Abandoned)
 }
 
 /// Why an input was not read.

@@ -43,15 +43,35 @@ impl Dispatch {
     /// The row of a call that was cut off.
     pub(super) fn cut_off(self, class: FailureClass, why: &str) -> Outcome {
         let server = self.began.elapsed();
-        self.outcome(Reply { http_status: None, server, result: Err(Failure::new(class, why)) })
+        self.outcome(Reply {
+            http_status: None,
+            server,
+            result: Err(Failure::new(class, why)),
+        })
     }
 
-    fn outcome(self, Reply { http_status, server, result }: Reply) -> Outcome {
+    fn outcome(
+        self,
+        Reply {
+            http_status,
+            server,
+            result,
+        }: Reply,
+    ) -> Outcome {
         let verdict = match result {
-            Ok(Answer { body, fields }) => Verdict::Ok(Answered { result: body, fields }),
-            Err(Failure { class, message, terminal }) => {
-                Verdict::Failed { class: class.name(), error: message, terminal }
-            }
+            Ok(Answer { body, fields }) => Verdict::Ok(Answered {
+                result: body,
+                fields,
+            }),
+            Err(Failure {
+                class,
+                message,
+                terminal,
+            }) => Verdict::Failed {
+                class: class.name(),
+                error: message,
+                terminal,
+            },
         };
         Outcome {
             task_index: self.task_index,
@@ -75,7 +95,9 @@ pub(super) async fn call(agents: &Agents, row: OwedRow, dispatch: Dispatch) -> O
         server: Duration::ZERO,
         result: Err(Failure::new(FailureClass::Data, why)),
     };
-    let body = row.template.map(|template| template.materialize(row.rollout_index, 0));
+    let body = row
+        .template
+        .map(|template| template.materialize(row.rollout_index, 0));
     let reply = match (agents.get(&row.agent_name), body) {
         (Some(member), Ok(body)) => {
             let request = RolloutRequest {

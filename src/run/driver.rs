@@ -70,6 +70,7 @@ impl Driver {
             }
             let full = self.is_full();
             let due = self.due.unwrap_or_else(Instant::now);
+            let overdue = self.due.is_some_and(|due| due <= Instant::now());
             tokio::select! {
                 () = &mut aborting => {
                     self.cut_off()?;
@@ -91,12 +92,13 @@ impl Driver {
                     }
                 }
                 // A batch that is full waits for room further down; so does, by the guard above,
-                // every call that completes meanwhile, and with them the dispatch of more.
-                permit = output.reserve(), if full => {
+                // every call that completes meanwhile, and with them the dispatch of more. One that
+                // is merely overdue goes on growing until there is room.
+                permit = output.reserve(), if full || overdue => {
                     let Ok(permit) = permit else { return Ok(()) };
                     permit.send(self.finish());
                 }
-                () = sleep_until(due), if self.due.is_some() && !full => self.pass_on(&output).await?,
+                () = sleep_until(due), if self.due.is_some() && !full && !overdue => {}
             }
         }
     }
@@ -111,7 +113,9 @@ impl Driver {
         {
             let dispatch = Dispatch::of(&row);
             let (context, of_call) = (Arc::clone(&self.context), dispatch.clone());
-            let task = self.calls.spawn(async move { call(&context.agents, row, of_call).await });
+            let task = self
+                .calls
+                .spawn(async move { call(&context.agents, row, of_call).await });
             self.dispatches.insert(task.id(), dispatch);
             self.context.tally.dispatched();
             self.metrics.dispatched.add(1);
@@ -120,12 +124,17 @@ impl Driver {
 
     fn gather(&mut self, done: Result<(Id, Outcome), JoinError>) -> Result<()> {
         let id = done.as_ref().map_or_else(JoinError::id, |(id, _)| *id);
-        let Some(dispatch) = self.dispatches.remove(&id) else { return Ok(()) };
+        let Some(dispatch) = self.dispatches.remove(&id) else {
+            return Ok(());
+        };
         self.queue.returned(&dispatch.agent_name);
         self.context.tally.returned();
         let outcome = match done {
             Ok((_, outcome)) => outcome,
-            Err(error) => dispatch.cut_off(FailureClass::Data, &format!("the call ended in a defect: {error}")),
+            Err(error) => dispatch.cut_off(
+                FailureClass::Data,
+                &format!("the call ended in a defect: {error}"),
+            ),
         };
         self.append(outcome)
     }
@@ -139,10 +148,17 @@ impl Driver {
     /// Drops the calls in flight; their rollouts are owed again.
     fn cut_off(&mut self) -> Result<()> {
         self.calls.abort_all();
-        let cut: Vec<Dispatch> = self.dispatches.drain().map(|(_, dispatch)| dispatch).collect();
+        let cut: Vec<Dispatch> = self
+            .dispatches
+            .drain()
+            .map(|(_, dispatch)| dispatch)
+            .collect();
         for dispatch in cut {
             self.context.tally.returned();
-            self.append(dispatch.cut_off(FailureClass::Interrupted, "cut off when the sweep was stopped"))?;
+            self.append(dispatch.cut_off(
+                FailureClass::Interrupted,
+                "cut off when the sweep was stopped",
+            ))?;
         }
         Ok(())
     }

@@ -6,10 +6,13 @@ use datafusion::common::{Result, exec_datafusion_err, internal_err};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::{EquivalenceProperties, PhysicalExpr};
 use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType, SchedulingType};
-use datafusion::physical_plan::metrics::{BaselineMetrics, Count, ExecutionPlanMetricsSet, MetricBuilder, MetricsSet};
+use datafusion::physical_plan::metrics::{
+    BaselineMetrics, Count, ExecutionPlanMetricsSet, MetricBuilder, MetricsSet,
+};
 use datafusion::physical_plan::stream::RecordBatchReceiverStream;
 use datafusion::physical_plan::{
-    DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, PlanProperties, ReplaceChildrenOptions,
+    DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, PlanProperties,
+    ReplaceChildrenOptions,
 };
 
 use super::context::RunContext;
@@ -33,7 +36,12 @@ impl RunExec {
     /// Calls in flight in all: `concurrency`, in each partition.
     pub fn new(input: Arc<dyn ExecutionPlan>, concurrency: usize) -> Self {
         let properties = Arc::new(Self::compute_properties(&input));
-        Self { input, concurrency, properties, metrics: ExecutionPlanMetricsSet::new() }
+        Self {
+            input,
+            concurrency,
+            properties,
+            metrics: ExecutionPlanMetricsSet::new(),
+        }
     }
 
     fn compute_properties(input: &Arc<dyn ExecutionPlan>) -> PlanProperties {
@@ -94,18 +102,33 @@ impl ExecutionPlan for RunExec {
         }
     }
 
-    fn with_new_children(self: Arc<Self>, children: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {
-        let options = ReplaceChildrenOptions::new(datafusion::physical_plan::ChildrenPropertiesMode::Recompute);
+    fn with_new_children(
+        self: Arc<Self>,
+        children: Vec<Arc<dyn ExecutionPlan>>,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        let options = ReplaceChildrenOptions::new(
+            datafusion::physical_plan::ChildrenPropertiesMode::Recompute,
+        );
         self.replace_children(children, options)
     }
 
-    fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
+    fn execute(
+        &self,
+        partition: usize,
+        context: Arc<TaskContext>,
+    ) -> Result<SendableRecordBatchStream> {
         let run = context
             .session_config()
             .get_extension::<RunContext>()
-            .ok_or_else(|| exec_datafusion_err!("the session has no agents to run: it lacks a RunContext"))?;
+            .ok_or_else(|| {
+                exec_datafusion_err!("the session has no agents to run: it lacks a RunContext")
+            })?;
         let input = self.input.execute(partition, Arc::clone(&context))?;
-        let driver = Driver::new(run, self.concurrency, RunMetrics::new(&self.metrics, partition));
+        let driver = Driver::new(
+            run,
+            self.concurrency,
+            RunMetrics::new(&self.metrics, partition),
+        );
         // The builder owns the driver's task, and the driver its calls: when the stream is
         // dropped, so is every call in flight.
         let mut builder = RecordBatchReceiverStream::builder(self.schema(), 2);

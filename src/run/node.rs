@@ -4,11 +4,13 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use datafusion::common::{DFSchema, DFSchemaRef, Result, internal_err};
 use datafusion::catalog::Session;
-use datafusion::logical_expr::{Expr, Extension, LogicalPlan, UserDefinedLogicalNode, UserDefinedLogicalNodeCore};
-use datafusion::physical_plan::ExecutionPlan;
+use datafusion::common::{DFSchema, DFSchemaRef, Result, internal_err};
 use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext;
+use datafusion::logical_expr::{
+    Expr, Extension, LogicalPlan, UserDefinedLogicalNode, UserDefinedLogicalNodeCore,
+};
+use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_planner::{ExtensionPlanner, PhysicalPlanner};
 
 use super::RunExec;
@@ -29,7 +31,13 @@ impl RunNode {
     /// The schema of outcomes can't be qualified, which would be a defect.
     pub fn plan(input: LogicalPlan, concurrency: usize) -> Result<LogicalPlan> {
         let schema = Arc::new(DFSchema::try_from(schema::outcomes())?);
-        Ok(LogicalPlan::Extension(Extension { node: Arc::new(Self { input, concurrency, schema }) }))
+        Ok(LogicalPlan::Extension(Extension {
+            node: Arc::new(Self {
+                input,
+                concurrency,
+                schema,
+            }),
+        }))
     }
 
     fn key(&self) -> (&LogicalPlan, usize) {
@@ -80,7 +88,10 @@ impl UserDefinedLogicalNodeCore for RunNode {
 
     fn with_exprs_and_inputs(&self, _: Vec<Expr>, mut inputs: Vec<LogicalPlan>) -> Result<Self> {
         match (inputs.pop(), inputs.pop()) {
-            (Some(input), None) => Ok(Self { input, ..self.clone() }),
+            (Some(input), None) => Ok(Self {
+                input,
+                ..self.clone()
+            }),
             _ => internal_err!("Run has one input"),
         }
     }
@@ -102,7 +113,10 @@ impl ExtensionPlanner for RunPlanner {
         _: &PhysicalPlanningContext,
     ) -> Result<Option<Arc<dyn ExecutionPlan>>> {
         match (node.as_any().downcast_ref::<RunNode>(), inputs) {
-            (Some(run), [input]) => Ok(Some(Arc::new(RunExec::new(Arc::clone(input), run.concurrency)))),
+            (Some(run), [input]) => Ok(Some(Arc::new(RunExec::new(
+                Arc::clone(input),
+                run.concurrency,
+            )))),
             _ => Ok(None),
         }
     }

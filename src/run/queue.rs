@@ -57,7 +57,13 @@ struct OwedBatch {
 
 impl Queue {
     pub(super) fn new(capacity: usize, seed: Option<SeedField>) -> Self {
-        Self { lanes: IndexMap::new(), capacity, len: 0, pushed: 0, seed }
+        Self {
+            lanes: IndexMap::new(),
+            capacity,
+            len: 0,
+            pushed: 0,
+            seed,
+        }
     }
 
     pub(super) fn has_room(&self) -> bool {
@@ -91,12 +97,25 @@ impl Queue {
         for row in 0..batch.num_rows() {
             let name = names.value(row);
             if !self.lanes.contains_key(name) {
-                let limit = agents.get(name).and_then(|member| member.concurrency).unwrap_or(usize::MAX);
-                let lane = Lane { limit, in_flight: 0, rows: VecDeque::new(), template: None };
+                let limit = agents
+                    .get(name)
+                    .and_then(|member| member.concurrency)
+                    .unwrap_or(usize::MAX);
+                let lane = Lane {
+                    limit,
+                    in_flight: 0,
+                    rows: VecDeque::new(),
+                    template: None,
+                };
                 self.lanes.insert(Arc::from(name), lane);
             }
             if let Some(lane) = self.lanes.get_mut(name) {
-                lane.rows.push_back(Queued { order: self.pushed, batch: Arc::clone(&owed), row, since });
+                lane.rows.push_back(Queued {
+                    order: self.pushed,
+                    batch: Arc::clone(&owed),
+                    row,
+                    since,
+                });
                 self.pushed += 1;
                 self.len += 1;
             }
@@ -106,10 +125,17 @@ impl Queue {
 
     /// The next row that may be sent: the first in the plan's order whose agent is below its limit.
     pub(super) fn pop(&mut self) -> Option<OwedRow> {
-        let free = self.lanes.iter_mut().filter(|(_, lane)| lane.in_flight < lane.limit);
-        let first = free.filter_map(|(name, lane)| Some((lane.rows.front()?.order, name, lane))).min_by_key(|of| of.0);
+        let free = self
+            .lanes
+            .iter_mut()
+            .filter(|(_, lane)| lane.in_flight < lane.limit);
+        let first = free
+            .filter_map(|(name, lane)| Some((lane.rows.front()?.order, name, lane)))
+            .min_by_key(|of| of.0);
         let (_, name, lane) = first?;
-        let Queued { batch, row, since, .. } = lane.rows.pop_front()?;
+        let Queued {
+            batch, row, since, ..
+        } = lane.rows.pop_front()?;
         lane.in_flight += 1;
         self.len -= 1;
         let template = lane.template(&batch, row, self.seed);
@@ -145,10 +171,14 @@ impl Lane {
         {
             return Ok(Arc::clone(&cached.template));
         }
-        let template = RequestTemplate::new(batch.request.value(row), seed).map_err(|error| error.to_string())?;
+        let template = RequestTemplate::new(batch.request.value(row), seed)
+            .map_err(|error| error.to_string())?;
         let template = Arc::new(template);
-        self.template =
-            Some(CachedTemplate { batch: Arc::clone(batch), view, template: Arc::clone(&template) });
+        self.template = Some(CachedTemplate {
+            batch: Arc::clone(batch),
+            view,
+            template: Arc::clone(&template),
+        });
         Ok(template)
     }
 }

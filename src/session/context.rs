@@ -1,7 +1,10 @@
 use std::sync::Arc;
 
+use datafusion::common::Result;
+use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::prelude::{SessionConfig, SessionContext};
 
+use super::memory::SpillingSorts;
 use crate::store::RunStore;
 
 /// The configuration that every session of ours starts from.
@@ -11,6 +14,27 @@ pub fn config() -> SessionConfig {
     config.options_mut().execution.parquet.skip_metadata = true;
     config.options_mut().execution.collect_statistics = false;
     config
+}
+
+/// Memory that the sorts of a query over a whole run may take, in bytes; what is more goes to
+/// temporary files.
+const SORT_MEMORY: usize = 16 * 1024 * 1024;
+
+/// A session for queries that read all of a run: one partition, so that rows keep an order from the
+/// first sort to the last group, and little memory, since they run where a sweep has just run.
+///
+/// # Errors
+/// There is no place for temporary files.
+pub fn measuring() -> Result<SessionContext> {
+    let mut config = config().with_target_partitions(1).with_batch_size(1024);
+    let options = config.options_mut();
+    options.execution.sort_spill_reservation_bytes = SORT_MEMORY / 8;
+    // The small side of each join is written first, and must stay there: the other keeps its order.
+    options.optimizer.join_reordering = false;
+    let runtime = RuntimeEnvBuilder::new()
+        .with_memory_pool(Arc::new(SpillingSorts::new(SORT_MEMORY)))
+        .build_arc()?;
+    Ok(SessionContext::new_with_config_rt(config, runtime))
 }
 
 /// Lets a session read what is kept in a run's store.

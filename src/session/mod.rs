@@ -2,9 +2,10 @@
 //! [`RunTables`] gives its tables as views, also while they are being written.
 
 mod context;
+mod memory;
 mod tables;
 mod wide;
 
-pub use context::{config, register_store};
+pub use context::{config, measuring, register_store};
 pub use tables::{RunTables, part};
 pub use wide::register_wide;

@@ -8,7 +8,9 @@ use datafusion::catalog::streaming::StreamingTable;
 use datafusion::common::Result;
 use datafusion::dataframe::DataFrame;
 use datafusion::datasource::file_format::parquet::ParquetFormat;
-use datafusion::datasource::listing::{ListingOptions, ListingTable, ListingTableConfig, ListingTableUrl};
+use datafusion::datasource::listing::{
+    ListingOptions, ListingTable, ListingTableConfig, ListingTableUrl,
+};
 use datafusion::error::DataFusionError;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_plan::stream::RecordBatchReceiverStream;
@@ -38,8 +40,14 @@ impl RunTables {
         // The journal comes first. A segment that becomes a part afterwards is seen as that part,
         // and then left out here; the other way round its rows would be missed.
         let segments = JournalSegment::list(run.journal_dir()).map_err(external)?;
-        let segments = segments.iter().filter_map(|segment| segment.open().ok()).collect();
-        Ok(Self { run: run.clone(), segments })
+        let segments = segments
+            .iter()
+            .filter_map(|segment| segment.open().ok())
+            .collect();
+        Ok(Self {
+            run: run.clone(),
+            segments,
+        })
     }
 
     /// Registers `tasks`, `rollouts` and `attempts`.
@@ -65,7 +73,10 @@ impl RunTables {
             _ => (schema::attempts(), Some(attempts_of)),
         };
         let parts = self.run.parts(table).await.map_err(external)?;
-        let landed: HashSet<&str> = parts.iter().filter_map(|path| path.filename()?.strip_suffix(".parquet")).collect();
+        let landed: HashSet<&str> = parts
+            .iter()
+            .filter_map(|path| path.filename()?.strip_suffix(".parquet"))
+            .collect();
         let mut frames = Vec::new();
         if !parts.is_empty() {
             frames.push(scan(session, &self.run, &parts, &schema)?);
@@ -77,11 +88,18 @@ impl RunTables {
                 .filter(|segment| !landed.contains(segment.name()))
                 .map(|segment| {
                     let (segment, schema) = (segment.clone(), Arc::clone(&schema));
-                    Arc::new(JournalStream { segment, schema, of_outcomes }) as _
+                    Arc::new(JournalStream {
+                        segment,
+                        schema,
+                        of_outcomes,
+                    }) as _
                 })
                 .collect();
             if !journal.is_empty() {
-                frames.push(session.read_table(Arc::new(StreamingTable::try_new(Arc::clone(&schema), journal)?))?);
+                frames.push(session.read_table(Arc::new(StreamingTable::try_new(
+                    Arc::clone(&schema),
+                    journal,
+                )?))?);
             }
         }
         let mut frames = frames.into_iter();
@@ -96,14 +114,28 @@ impl RunTables {
 ///
 /// # Errors
 /// There is no such file.
-pub fn part(session: &SessionContext, run: &RunStore, name: &str, schema: &SchemaRef) -> Result<DataFrame> {
+pub fn part(
+    session: &SessionContext,
+    run: &RunStore,
+    name: &str,
+    schema: &SchemaRef,
+) -> Result<DataFrame> {
     register_store(session, run);
     scan(session, run, &[run.path(name)], schema)
 }
 
-fn scan(session: &SessionContext, run: &RunStore, parts: &[Path], schema: &SchemaRef) -> Result<DataFrame> {
-    let urls: Result<Vec<_>> = parts.iter().map(|path| ListingTableUrl::parse(run.url(path))).collect();
-    let options = ListingOptions::new(Arc::new(ParquetFormat::default())).with_file_extension(".parquet");
+fn scan(
+    session: &SessionContext,
+    run: &RunStore,
+    parts: &[Path],
+    schema: &SchemaRef,
+) -> Result<DataFrame> {
+    let urls: Result<Vec<_>> = parts
+        .iter()
+        .map(|path| ListingTableUrl::parse(run.url(path)))
+        .collect();
+    let options =
+        ListingOptions::new(Arc::new(ParquetFormat::default())).with_file_extension(".parquet");
     let config = ListingTableConfig::new_with_multi_paths(urls?)
         .with_listing_options(options)
         .with_schema(Arc::clone(schema));

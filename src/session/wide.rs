@@ -1,8 +1,8 @@
 use arrow::array::AsArray;
 use datafusion::common::Result;
 use datafusion::dataframe::DataFrame;
-use datafusion::functions_nested::expr_fn::map_keys;
 use datafusion::functions::core::expr_ext::FieldAccessor;
+use datafusion::functions_nested::expr_fn::map_keys;
 use datafusion::logical_expr::{Expr, ident, lit};
 use datafusion::prelude::SessionContext;
 
@@ -17,15 +17,24 @@ use crate::store::RunStore;
 /// # Errors
 /// A store can't be read.
 pub async fn register_wide(session: &SessionContext, runs: &[(String, RunStore)]) -> Result<()> {
-    let opened: Result<Vec<_>> = runs.iter().map(|(name, run)| Ok((name, RunTables::open(run)?))).collect();
+    let opened: Result<Vec<_>> = runs
+        .iter()
+        .map(|(name, run)| Ok((name, RunTables::open(run)?)))
+        .collect();
     let opened = opened?;
     for table in [schema::TASKS, schema::ROLLOUTS, schema::ATTEMPTS] {
         let mut all: Option<DataFrame> = None;
         for (name, tables) in &opened {
             let mut frame = tables.table(session, table).await?;
             if opened.len() > 1 {
-                let columns = frame.schema().fields().iter().map(|field| ident(field.name()));
-                let columns: Vec<Expr> = std::iter::once(lit(name.as_str()).alias("run")).chain(columns).collect();
+                let columns = frame
+                    .schema()
+                    .fields()
+                    .iter()
+                    .map(|field| ident(field.name()));
+                let columns: Vec<Expr> = std::iter::once(lit(name.as_str()).alias("run"))
+                    .chain(columns)
+                    .collect();
                 frame = frame.select(columns)?;
             }
             all = Some(match all {
@@ -46,11 +55,16 @@ async fn with_metrics(rollouts: DataFrame) -> Result<DataFrame> {
     let mut columns: Vec<Expr> = Vec::new();
     let mut last: Vec<Expr> = Vec::new();
     for field in rollouts.schema().fields() {
-        let heavy = [schema::METRICS, schema::INTEGER_METRICS, schema::RESULT].contains(&field.name().as_str());
+        let heavy = [schema::METRICS, schema::INTEGER_METRICS, schema::RESULT]
+            .contains(&field.name().as_str());
         if heavy { &mut last } else { &mut columns }.push(ident(field.name()));
     }
     for name in metric_names(&rollouts).await? {
-        if rollouts.schema().field_with_unqualified_name(&name).is_err() {
+        if rollouts
+            .schema()
+            .field_with_unqualified_name(&name)
+            .is_err()
+        {
             columns.push(ident(schema::METRICS).field(name.as_str()).alias(name));
         }
     }
@@ -59,12 +73,23 @@ async fn with_metrics(rollouts: DataFrame) -> Result<DataFrame> {
 }
 
 async fn metric_names(rollouts: &DataFrame) -> Result<Vec<String>> {
-    let keys = rollouts.clone().select(vec![map_keys(ident(schema::METRICS)).alias("name")])?;
-    let names = keys.unnest_columns(&["name"])?.distinct()?.sort(vec![ident("name").sort(true, false)])?;
+    let keys = rollouts
+        .clone()
+        .select(vec![map_keys(ident(schema::METRICS)).alias("name")])?;
+    let names = keys
+        .unnest_columns(&["name"])?
+        .distinct()?
+        .sort(vec![ident("name").sort(true, false)])?;
     let mut all = Vec::new();
     for batch in names.collect().await? {
         let column = arrow::compute::cast(batch.column(0), &arrow::datatypes::DataType::Utf8)?;
-        all.extend(column.as_string::<i32>().iter().flatten().map(str::to_owned));
+        all.extend(
+            column
+                .as_string::<i32>()
+                .iter()
+                .flatten()
+                .map(str::to_owned),
+        );
     }
     Ok(all)
 }

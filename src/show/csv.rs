@@ -15,8 +15,13 @@ pub(super) struct CsvSink<'a> {
 }
 
 impl<'a> CsvSink<'a> {
-    pub(super) fn new(schema: &SchemaRef, output: Box<dyn Write + Send + 'a>) -> Result<Self, ShowError> {
-        let mut sink = Self { writer: WriterBuilder::new().with_header(true).build(output) };
+    pub(super) fn new(
+        schema: &SchemaRef,
+        output: Box<dyn Write + Send + 'a>,
+    ) -> Result<Self, ShowError> {
+        let mut sink = Self {
+            writer: WriterBuilder::new().with_header(true).build(output),
+        };
         // The header, also where no row follows.
         sink.write(&RecordBatch::new_empty(SchemaRef::clone(schema)))?;
         Ok(sink)
@@ -33,7 +38,9 @@ impl RowSink for CsvSink<'_> {
             .map(|(field, column)| Ok((field.name().as_str(), flat(column)?)))
             .collect();
         let flat = RecordBatch::try_from_iter_with_nullable(
-            columns?.into_iter().map(|(name, column)| (name, column, true)),
+            columns?
+                .into_iter()
+                .map(|(name, column)| (name, column, true)),
         )?;
         Ok(self.writer.write(&flat)?)
     }
@@ -49,6 +56,10 @@ fn flat(column: &ArrayRef) -> Result<ArrayRef, ShowError> {
     }
     let options = FormatOptions::default();
     let formatter = ArrayFormatter::try_new(column, &options)?;
-    let text = (0..column.len()).map(|row| column.is_valid(row).then(|| formatter.value(row).to_string()));
+    let text = (0..column.len()).map(|row| {
+        column
+            .is_valid(row)
+            .then(|| formatter.value(row).to_string())
+    });
     Ok(Arc::new(text.collect::<StringArray>()))
 }

@@ -1,9 +1,9 @@
 use std::io::Write;
 
+use ::parquet::errors::ParquetError;
 use arrow::datatypes::SchemaRef;
 use arrow::error::ArrowError;
 use arrow::record_batch::RecordBatch;
-use ::parquet::errors::ParquetError;
 
 use super::csv::CsvSink;
 use super::json::JsonSink;

@@ -15,10 +15,16 @@ pub(super) struct ParquetSink<'a> {
 }
 
 impl<'a> ParquetSink<'a> {
-    pub(super) fn new(schema: &SchemaRef, output: Box<dyn Write + Send + 'a>) -> Result<Self, ShowError> {
-        let properties =
-            WriterProperties::builder().set_compression(Compression::ZSTD(ZstdLevel::default())).build();
-        let options = ArrowWriterOptions::new().with_properties(properties).with_skip_arrow_metadata(true);
+    pub(super) fn new(
+        schema: &SchemaRef,
+        output: Box<dyn Write + Send + 'a>,
+    ) -> Result<Self, ShowError> {
+        let properties = WriterProperties::builder()
+            .set_compression(Compression::ZSTD(ZstdLevel::default()))
+            .build();
+        let options = ArrowWriterOptions::new()
+            .with_properties(properties)
+            .with_skip_arrow_metadata(true);
         let writer = ArrowWriter::try_new_with_options(output, SchemaRef::clone(schema), options)?;
         Ok(Self { writer })
     }

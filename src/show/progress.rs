@@ -91,7 +91,10 @@ impl Line {
     }
 
     fn text(&self) -> String {
-        let (done, planned) = (text::count(self.total.done), text::count(self.total.planned));
+        let (done, planned) = (
+            text::count(self.total.done),
+            text::count(self.total.planned),
+        );
         let mut line = format!("{done}/{planned} rollouts, {}", self.numbers());
         for (name, tally) in &self.agents {
             line.push_str(" | ");
@@ -138,7 +141,11 @@ struct Watch {
 
 impl Watch {
     fn new(tally: Arc<Tally>) -> Self {
-        Self { tally, last: None, rate: 0.0 }
+        Self {
+            tally,
+            last: None,
+            rate: 0.0,
+        }
     }
 
     fn look(&mut self) -> Line {
@@ -157,7 +164,12 @@ impl Watch {
         };
         self.last = Some((now, finished));
         let agents = self.tally.agents().into_iter().collect();
-        Line { total, agents, in_flight: self.tally.in_flight(), rate: self.rate }
+        Line {
+            total,
+            agents,
+            in_flight: self.tally.in_flight(),
+            rate: self.rate,
+        }
     }
 }
 
@@ -185,8 +197,10 @@ async fn terminal(tally: Arc<Tally>, colors: bool) {
         bar.set_style(style);
     }
     let names: Vec<String> = tally.agents().into_keys().take(MAX_AGENTS).collect();
-    let lines: Vec<(String, ProgressBar)> =
-        names.into_iter().map(|name| (name, screen.add(ProgressBar::no_length()))).collect();
+    let lines: Vec<(String, ProgressBar)> = names
+        .into_iter()
+        .map(|name| (name, screen.add(ProgressBar::no_length())))
+        .collect();
     for (_, line) in &lines {
         if let Ok(style) = ProgressStyle::with_template("  {wide_msg}") {
             line.set_style(style);

@@ -41,17 +41,23 @@ pub fn plan(plan: &SweepPlan, as_json: bool) -> Result<(), ShowError> {
                 })
             })
             .collect();
-        let value = json!({"num_owed": plan.num_owed(), "agents": agents, "physical_plan": plan.physical});
+        let value =
+            json!({"num_owed": plan.num_owed(), "agents": agents, "physical_plan": plan.physical});
         writeln!(output, "{value:#}")?;
         return Ok(());
     }
     writeln!(output, "{}", plan.physical.trim_end())?;
     writeln!(output)?;
-    let mut table = Table::new(["agent", "address", "tasks", "rollouts", "done", "failed", "owed"]);
+    let mut table = Table::new([
+        "agent", "address", "tasks", "rollouts", "done", "failed", "owed",
+    ]);
     for agent in &plan.agents {
         table.row([
             agent.agent_name.clone(),
-            plan.addresses.get(&agent.agent_name).cloned().unwrap_or_default(),
+            plan.addresses
+                .get(&agent.agent_name)
+                .cloned()
+                .unwrap_or_default(),
             text::count(agent.num_tasks),
             text::count(agent.num_rollouts),
             text::count(agent.num_done),
@@ -83,7 +89,9 @@ pub fn report(report: &SweepReport, as_json: bool) -> Result<(), ShowError> {
         return Ok(());
     }
     if !report.metrics.is_empty() {
-        let mut table = Table::new(["agent", "metric", "mean", "std", "min", "median", "max", "count"]);
+        let mut table = Table::new([
+            "agent", "metric", "mean", "std", "min", "median", "max", "count",
+        ]);
         for metric in &report.metrics {
             let number = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), text::number);
             table.row([
@@ -153,14 +161,20 @@ struct Table(comfy_table::Table);
 impl Table {
     fn new<const N: usize>(header: [&str; N]) -> Self {
         let mut table = comfy_table::Table::new();
-        table.load_preset(comfy_table::presets::NOTHING).set_header(header);
+        table
+            .load_preset(comfy_table::presets::NOTHING)
+            .set_header(header);
         Self(table)
     }
 
     fn row<const N: usize>(&mut self, cells: [String; N]) {
         let cells = cells.into_iter().map(|cell| {
             let is_number = cell.starts_with(|first: char| first.is_ascii_digit() || first == '-');
-            let alignment = if is_number { CellAlignment::Right } else { CellAlignment::Left };
+            let alignment = if is_number {
+                CellAlignment::Right
+            } else {
+                CellAlignment::Left
+            };
             Cell::new(cell).set_alignment(alignment)
         });
         self.0.add_row(cells);
@@ -169,6 +183,8 @@ impl Table {
 
 impl fmt::Display for Table {
     fn fmt(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
-        self.0.lines().try_for_each(|line| writeln!(formatter, "{}", line.trim_end()))
+        self.0
+            .lines()
+            .try_for_each(|line| writeln!(formatter, "{}", line.trim_end()))
     }
 }

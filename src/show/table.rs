@@ -21,7 +21,13 @@ pub(super) struct TableSink<'a> {
 
 impl<'a> TableSink<'a> {
     pub(super) fn new(schema: &SchemaRef, output: Box<dyn Write + Send + 'a>) -> Self {
-        Self { schema: SchemaRef::clone(schema), output, shown: Vec::new(), rows: 0, all: 0 }
+        Self {
+            schema: SchemaRef::clone(schema),
+            output,
+            shown: Vec::new(),
+            rows: 0,
+            all: 0,
+        }
     }
 }
 
@@ -41,9 +47,17 @@ impl RowSink for TableSink<'_> {
             self.shown.push(RecordBatch::new_empty(self.schema));
         }
         let options = FormatOptions::default().with_null("NULL");
-        writeln!(self.output, "{}", pretty_format_batches_with_options(&self.shown, &options)?)?;
+        writeln!(
+            self.output,
+            "{}",
+            pretty_format_batches_with_options(&self.shown, &options)?
+        )?;
         if self.all > self.rows {
-            writeln!(self.output, "{} of {} rows; --format csv, json, ndjson or parquet gives all", self.rows, self.all)?;
+            writeln!(
+                self.output,
+                "{} of {} rows; --format csv, json, ndjson or parquet gives all",
+                self.rows, self.all
+            )?;
         }
         Ok(self.output.flush()?)
     }

@@ -21,7 +21,11 @@ pub(super) fn number(value: f64) -> String {
     if value.fract() == 0.0 && size < 1e15 {
         return format!("{value:.0}");
     }
-    if (1e-4..1e7).contains(&size) { format!("{value:.4}") } else { format!("{value:.3e}") }
+    if (1e-4..1e7).contains(&size) {
+        format!("{value:.4}")
+    } else {
+        format!("{value:.3e}")
+    }
 }
 
 /// A time for people: `1h02m`, `3m20s`, `4.2s`.
@@ -40,7 +44,11 @@ pub(super) fn failures(tally: &AgentTally) -> String {
     match tally.num_failed() {
         0 => "0 failed".to_owned(),
         all => {
-            let classes: Vec<String> = tally.failed.iter().map(|(class, n)| format!("{} {class}", count(*n))).collect();
+            let classes: Vec<String> = tally
+                .failed
+                .iter()
+                .map(|(class, n)| format!("{} {class}", count(*n)))
+                .collect();
             format!("{} failed ({})", count(all), classes.join(", "))
         }
     }
@@ -48,8 +56,13 @@ pub(super) fn failures(tally: &AgentTally) -> String {
 
 /// An agent's share: what is left and the running mean reward.
 pub(super) fn agent(name: &str, tally: &AgentTally) -> String {
-    let reward = tally.mean_reward().map_or_else(|| "-".to_owned(), |mean| format!("{mean:.4}"));
-    format!("{name}: {} left, mean reward {reward}", count(tally.pending()))
+    let reward = tally
+        .mean_reward()
+        .map_or_else(|| "-".to_owned(), |mean| format!("{mean:.4}"));
+    format!(
+        "{name}: {} left, mean reward {reward}",
+        count(tally.pending())
+    )
 }
 
 #[cfg(test)]
@@ -58,8 +71,12 @@ mod tests {
 
     #[test]
     fn counts_and_times_read_well() {
-        assert_eq!([0, 999, 1000, 1234567].map(count), ["0", "999", "1,000", "1,234,567"]);
-        let times = [4.25, 42.0, 200.0, 3720.0].map(|seconds| duration(Duration::from_secs_f64(seconds)));
+        assert_eq!(
+            [0, 999, 1000, 1234567].map(count),
+            ["0", "999", "1,000", "1,234,567"]
+        );
+        let times =
+            [4.25, 42.0, 200.0, 3720.0].map(|seconds| duration(Duration::from_secs_f64(seconds)));
         assert_eq!(times, ["4.2s", "42s", "3m20s", "1h02m"]);
     }
 }

@@ -9,7 +9,9 @@ use parquet::errors::ParquetError;
 #[non_exhaustive]
 pub enum StoreError {
     /// The place is neither a path nor an address that is known.
-    #[error("'{place}' is not a path or an object-store address: {reason}. Give a directory, or s3://, gs://, az:// or memory://")]
+    #[error(
+        "'{place}' is not a path or an object-store address: {reason}. Give a directory, or s3://, gs://, az:// or memory://"
+    )]
     Address {
         /// As given, without secrets.
         place: String,
@@ -65,13 +67,17 @@ pub enum StoreError {
         reason: String,
     },
     /// There is no run at the place.
-    #[error("there is no run at {place} (no run.json). Check the path; `rollstream collect --output` makes one")]
+    #[error(
+        "there is no run at {place} (no run.json). Check the path; `rollstream collect --output` makes one"
+    )]
     NoRun {
         /// Where was looked.
         place: String,
     },
     /// There is a run already.
-    #[error("there is a run at {place} already ({state}). Continue it with --resume, replace it with --overwrite, or choose another --output")]
+    #[error(
+        "there is a run at {place} already ({state}). Continue it with --resume, replace it with --overwrite, or choose another --output"
+    )]
     Exists {
         /// Where it is.
         place: String,

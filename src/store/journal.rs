@@ -34,13 +34,28 @@ impl JournalWriter {
     /// The file can't be made.
     pub fn create(directory: &Path, name: &str, schema: &SchemaRef) -> Result<Self, StoreError> {
         let path = directory.join(name).with_extension(EXTENSION);
-        let failed = |source| StoreError::File { action: "create", path: path.clone(), source };
+        let failed = |source| StoreError::File {
+            action: "create",
+            path: path.clone(),
+            source,
+        };
         fs::create_dir_all(directory).map_err(failed)?;
         let file = File::create_new(&path).map_err(failed)?;
         let writer = StreamWriter::try_new(BufWriter::with_capacity(1 << 20, file), schema)
-            .map_err(|source| StoreError::Journal { path: path.clone(), source })?;
-        let segment = JournalSegment { path, name: name.to_owned() };
-        Ok(Self { writer, segment, bytes: 0, synced: Instant::now() })
+            .map_err(|source| StoreError::Journal {
+                path: path.clone(),
+                source,
+            })?;
+        let segment = JournalSegment {
+            path,
+            name: name.to_owned(),
+        };
+        Ok(Self {
+            writer,
+            segment,
+            bytes: 0,
+            synced: Instant::now(),
+        })
     }
 
     /// Appends rows. When this returns, they survive the end of the process.
@@ -48,7 +63,9 @@ impl JournalWriter {
     /// # Errors
     /// The disk is full or broken.
     pub fn append(&mut self, batch: &RecordBatch) -> Result<(), StoreError> {
-        self.writer.write(batch).map_err(|source| self.segment.failed(source))?;
+        self.writer
+            .write(batch)
+            .map_err(|source| self.segment.failed(source))?;
         let flushed = self.writer.get_mut().flush();
         flushed.map_err(|source| self.segment.file_failed("write", source))?;
         let written = self.writer.get_mut().get_mut().stream_position();
@@ -69,7 +86,9 @@ impl JournalWriter {
     /// # Errors
     /// The disk is full or broken.
     pub fn seal(mut self) -> Result<JournalSegment, StoreError> {
-        self.writer.finish().map_err(|source| self.segment.failed(source))?;
+        self.writer
+            .finish()
+            .map_err(|source| self.segment.failed(source))?;
         self.sync()?;
         Ok(self.segment)
     }
@@ -94,7 +113,11 @@ impl JournalSegment {
     /// # Errors
     /// The directory can't be read.
     pub fn list(directory: &Path) -> Result<Vec<Self>, StoreError> {
-        let failed = |source| StoreError::File { action: "read", path: directory.to_owned(), source };
+        let failed = |source| StoreError::File {
+            action: "read",
+            path: directory.to_owned(),
+            source,
+        };
         let entries = match fs::read_dir(directory) {
             Ok(entries) => entries,
             Err(source) if source.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -103,10 +126,15 @@ impl JournalSegment {
         let mut segments = Vec::new();
         for entry in entries {
             let path = entry.map_err(failed)?.path();
-            if path.extension().is_some_and(|extension| extension == EXTENSION)
+            if path
+                .extension()
+                .is_some_and(|extension| extension == EXTENSION)
                 && let Some(name) = path.file_stem().and_then(|stem| stem.to_str())
             {
-                segments.push(Self { name: name.to_owned(), path: path.clone() });
+                segments.push(Self {
+                    name: name.to_owned(),
+                    path: path.clone(),
+                });
             }
         }
         segments.sort_by(|a, b| a.name.cmp(&b.name));
@@ -129,7 +157,11 @@ impl JournalSegment {
             Ok((file, len))
         };
         let (file, len) = open().map_err(|source| self.file_failed("open", source))?;
-        Ok(OpenSegment { name: self.name.clone(), file: Arc::new(file), len })
+        Ok(OpenSegment {
+            name: self.name.clone(),
+            file: Arc::new(file),
+            len,
+        })
     }
 
     /// Removes the file.
@@ -141,11 +173,18 @@ impl JournalSegment {
     }
 
     fn failed(&self, source: arrow::error::ArrowError) -> StoreError {
-        StoreError::Journal { path: self.path.clone(), source }
+        StoreError::Journal {
+            path: self.path.clone(),
+            source,
+        }
     }
 
     fn file_failed(&self, action: &'static str, source: io::Error) -> StoreError {
-        StoreError::File { action, path: self.path.clone(), source }
+        StoreError::File {
+            action,
+            path: self.path.clone(),
+            source,
+        }
     }
 }
 
@@ -166,7 +205,11 @@ impl OpenSegment {
     /// Its batches. The file may still be written to, or may have been cut off by a crash: what is
     /// not whole at its end is left out.
     pub fn read(&self) -> impl Iterator<Item = RecordBatch> + Send + use<> {
-        let bytes = Bytes { file: Arc::clone(&self.file), position: 0, len: self.len };
+        let bytes = Bytes {
+            file: Arc::clone(&self.file),
+            position: 0,
+            len: self.len,
+        };
         let reader = StreamReader::try_new(BufReader::with_capacity(1 << 20, bytes), None).ok();
         reader.into_iter().flatten().map_while(Result::ok)
     }
@@ -183,7 +226,9 @@ impl Read for Bytes {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let left = usize::try_from(self.len - self.position).unwrap_or(usize::MAX);
         let wanted = left.min(buffer.len());
-        let read = self.file.read_at(buffer.get_mut(..wanted).unwrap_or_default(), self.position)?;
+        let read = self
+            .file
+            .read_at(buffer.get_mut(..wanted).unwrap_or_default(), self.position)?;
         self.position += read as u64;
         Ok(read)
     }

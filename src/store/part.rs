@@ -21,9 +21,12 @@ const ROW_GROUP_BYTES: usize = 4 * 1024 * 1024;
 /// A row group is closed at this many rows, so that a reader who wants a few tasks can skip most.
 const ROW_GROUP_ROWS: usize = 128 * 1024;
 
-/// Bytes that are gathered before they are sent to the store, the least that S3 takes as a piece of
-/// an upload. A smaller part is one put.
+/// Bytes that are gathered before they are sent to an object store: the least that S3 takes as a
+/// piece of an upload. A smaller part is one put.
 const UPLOAD_BYTES: usize = 5 * 1024 * 1024;
+
+/// The same for a local disk, which has no such wish.
+const LOCAL_BYTES: usize = 512 * 1024;
 
 /// Pieces of an upload that are under way at a time.
 const UPLOADS: usize = 2;
@@ -60,15 +63,38 @@ impl PartWriter {
     ///
     /// # Errors
     /// The schema can't be written as Parquet.
-    pub fn new(run: &RunStore, table: &str, name: &str, schema: SchemaRef) -> Result<Self, StoreError> {
-        let sink = BufWriter::with_capacity(Arc::clone(run.object_store()), run.path(name), UPLOAD_BYTES)
+    pub fn new(
+        run: &RunStore,
+        table: &str,
+        name: &str,
+        schema: SchemaRef,
+    ) -> Result<Self, StoreError> {
+        let bytes = if run.local_path().is_some() {
+            LOCAL_BYTES
+        } else {
+            UPLOAD_BYTES
+        };
+        let sink = BufWriter::with_capacity(Arc::clone(run.object_store()), run.path(name), bytes)
             .with_max_concurrency(UPLOADS);
         // Without the Arrow schema in the file every reader sees plain Parquet types; with it,
         // some fail on the views that we hold text in.
-        let options = ArrowWriterOptions::new().with_properties(properties()).with_skip_arrow_metadata(true);
-        let writer = AsyncArrowWriter::try_new_with_options(sink, schema, options)
-            .map_err(|source| StoreError::Parquet { object: run.display(name), source })?;
-        Ok(Self { writer, run: run.clone(), table: table.to_owned(), name: name.to_owned(), rows: 0 })
+        let options = ArrowWriterOptions::new()
+            .with_properties(properties())
+            .with_skip_arrow_metadata(true);
+        let writer =
+            AsyncArrowWriter::try_new_with_options(sink, schema, options).map_err(|source| {
+                StoreError::Parquet {
+                    object: run.display(name),
+                    source,
+                }
+            })?;
+        Ok(Self {
+            writer,
+            run: run.clone(),
+            table: table.to_owned(),
+            name: name.to_owned(),
+            rows: 0,
+        })
     }
 
     /// Adds rows.
@@ -101,9 +127,18 @@ impl PartWriter {
         if let Some(local) = self.run.local_path() {
             let file = local.join(&self.name);
             let synced = async { tokio::fs::File::open(&file).await?.sync_all().await };
-            synced.await.map_err(|source| StoreError::File { action: "sync", path: file.clone(), source })?;
+            synced.await.map_err(|source| StoreError::File {
+                action: "sync",
+                path: file.clone(),
+                source,
+            })?;
         }
-        Ok(Part { table: self.table, path, num_rows: self.rows, num_bytes })
+        Ok(Part {
+            table: self.table,
+            path,
+            num_rows: self.rows,
+            num_bytes,
+        })
     }
 
     /// Gives the part up; nothing of it stays.
@@ -115,7 +150,10 @@ impl PartWriter {
     }
 
     fn failed(&self, source: ParquetError) -> StoreError {
-        StoreError::Parquet { object: self.run.display(&self.name), source }
+        StoreError::Parquet {
+            object: self.run.display(&self.name),
+            source,
+        }
     }
 }
 

@@ -35,27 +35,44 @@ impl RunStore {
     /// # Errors
     /// The place is not an address, or its store can't be set up from the environment.
     pub fn open(place: &str, state_dir: Option<&FilePath>) -> Result<Self, StoreError> {
-        let refuse = |reason: String| StoreError::Address { place: without_secrets(place), reason };
+        let refuse = |reason: String| StoreError::Address {
+            place: without_secrets(place),
+            reason,
+        };
         match Url::parse(place) {
             Ok(url) if url.scheme() == "file" => {
-                let path = url.to_file_path().map_err(|()| refuse("not an absolute file address".into()))?;
+                let path = url
+                    .to_file_path()
+                    .map_err(|()| refuse("not an absolute file address".into()))?;
                 Self::local(&path, refuse)
             }
             Ok(url) if place.contains("://") => {
                 if !url.username().is_empty() || url.password().is_some() {
-                    return Err(refuse("it holds a secret; put keys into environment variables".into()));
+                    return Err(refuse(
+                        "it holds a secret; put keys into environment variables".into(),
+                    ));
                 }
                 let (store, prefix) = object_store::parse_url_opts(&url, store_options())
                     .map_err(|source| refuse(source.to_string()))?;
                 let mut base = url.clone();
                 base.set_path("");
                 let name = blake3::hash(place.trim_end_matches('/').as_bytes()).to_hex();
-                let journal = state_directory(state_dir).join(name.get(..16).unwrap_or_default()).join(JOURNAL);
-                Ok(Self { store: Arc::from(store), base, prefix, local: None, journal })
+                let journal = state_directory(state_dir)
+                    .join(name.get(..16).unwrap_or_default())
+                    .join(JOURNAL);
+                Ok(Self {
+                    store: Arc::from(store),
+                    base,
+                    prefix,
+                    local: None,
+                    journal,
+                })
             }
             Ok(url) if !url.cannot_be_a_base() && !FilePath::new(place).exists() => {
                 let scheme = url.scheme();
-                Err(refuse(format!("it begins like an address; write {scheme}:// or ./{place}")))
+                Err(refuse(format!(
+                    "it begins like an address; write {scheme}:// or ./{place}"
+                )))
             }
             _ => Self::local(FilePath::new(place), refuse),
         }
@@ -63,11 +80,18 @@ impl RunStore {
 
     fn local(path: &FilePath, refuse: impl Fn(String) -> StoreError) -> Result<Self, StoreError> {
         let path = std::path::absolute(path).map_err(|source| refuse(source.to_string()))?;
-        let prefix = Path::from_absolute_path(&path).map_err(|source| refuse(source.to_string()))?;
+        let prefix =
+            Path::from_absolute_path(&path).map_err(|source| refuse(source.to_string()))?;
         let base = Url::parse("file:///").map_err(|source| refuse(source.to_string()))?;
         let store = Arc::new(LocalFileSystem::new());
         let journal = path.join(JOURNAL);
-        Ok(Self { store, base, prefix, local: Some(path), journal })
+        Ok(Self {
+            store,
+            base,
+            prefix,
+            local: Some(path),
+            journal,
+        })
     }
 
     /// The store behind the place.
@@ -92,24 +116,37 @@ impl RunStore {
 
     /// Path of an object of the run within the store.
     pub fn path(&self, relative: &str) -> Path {
-        relative.split('/').filter(|part| !part.is_empty()).fold(self.prefix.clone(), |path, part| path.join(part))
+        relative
+            .split('/')
+            .filter(|part| !part.is_empty())
+            .fold(self.prefix.clone(), |path, part| path.join(part))
     }
 
     /// How a person names an object of the run: a path or an address.
     pub fn display(&self, relative: &str) -> String {
         match &self.local {
             Some(path) => {
-                let shown = env::current_dir().ok().and_then(|dir| path.strip_prefix(dir).ok()).unwrap_or(path);
-                let shown = if relative.is_empty() { shown.to_owned() } else { shown.join(relative) };
+                let shown = env::current_dir()
+                    .ok()
+                    .and_then(|dir| path.strip_prefix(dir).ok())
+                    .unwrap_or(path);
+                let shown = if relative.is_empty() {
+                    shown.to_owned()
+                } else {
+                    shown.join(relative)
+                };
                 shown.display().to_string()
             }
-            None => format!("{}/{}", self.base.as_str().trim_end_matches('/'), self.path(relative)),
+            None => self.url(&self.path(relative)),
         }
     }
 
     /// Address of an object, as a session reads it.
     pub fn url(&self, path: &Path) -> String {
-        format!("{}/{path}", self.base.as_str().trim_end_matches('/'))
+        // Where there is no host, all of `://` is to stay.
+        let root = self.base.as_str();
+        let root = root.strip_suffix(self.base.path()).unwrap_or(root);
+        format!("{root}/{path}")
     }
 
     /// Text or bytes of an object, `None` where there is no such object.
@@ -117,7 +154,11 @@ impl RunStore {
     /// # Errors
     /// The store failed.
     pub async fn get(&self, relative: &str) -> Result<Option<Bytes>, StoreError> {
-        let failed = |source| StoreError::Object { action: "read", object: self.display(relative), source };
+        let failed = |source| StoreError::Object {
+            action: "read",
+            object: self.display(relative),
+            source,
+        };
         match self.store.get(&self.path(relative)).await {
             Ok(found) => found.bytes().await.map(Some).map_err(failed),
             Err(object_store::Error::NotFound { .. }) => Ok(None),
@@ -129,7 +170,11 @@ impl RunStore {
     ///
     /// # Errors
     /// The store failed.
-    pub async fn put(&self, relative: &str, content: impl Into<PutPayload>) -> Result<(), StoreError> {
+    pub async fn put(
+        &self,
+        relative: &str,
+        content: impl Into<PutPayload>,
+    ) -> Result<(), StoreError> {
         let done = self.store.put(&self.path(relative), content.into()).await;
         done.map(|_| ()).map_err(|source| StoreError::Object {
             action: "write",
@@ -143,7 +188,11 @@ impl RunStore {
     /// # Errors
     /// The store failed; then nothing is visible.
     pub async fn upload(&self, relative: &str, mut from: File) -> Result<(), StoreError> {
-        let failed = |source| StoreError::File { action: "write", path: self.display(relative).into(), source };
+        let failed = |source| StoreError::File {
+            action: "write",
+            path: self.display(relative).into(),
+            source,
+        };
         let mut sink = BufWriter::new(Arc::clone(&self.store), self.path(relative));
         let copied = async {
             tokio::io::copy(&mut from, &mut sink).await?;
@@ -157,11 +206,18 @@ impl RunStore {
     /// # Errors
     /// The store failed.
     pub async fn parts(&self, table: &str) -> Result<Vec<Path>, StoreError> {
-        let listed: Result<Vec<_>, _> = self.store.list(Some(&self.path(table))).try_collect().await;
-        let listed =
-            listed.map_err(|source| StoreError::Object { action: "list", object: self.display(table), source })?;
-        let mut paths: Vec<Path> =
-            listed.into_iter().map(|meta| meta.location).filter(|path| path.extension() == Some("parquet")).collect();
+        let listed: Result<Vec<_>, _> =
+            self.store.list(Some(&self.path(table))).try_collect().await;
+        let listed = listed.map_err(|source| StoreError::Object {
+            action: "list",
+            object: self.display(table),
+            source,
+        })?;
+        let mut paths: Vec<Path> = listed
+            .into_iter()
+            .map(|meta| meta.location)
+            .filter(|path| path.extension() == Some("parquet"))
+            .collect();
         paths.sort();
         Ok(paths)
     }
@@ -189,7 +245,11 @@ impl RunStore {
     async fn delete(&self, path: &Path) -> Result<(), StoreError> {
         match self.store.delete(path).await {
             Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
-            Err(source) => Err(StoreError::Object { action: "delete", object: self.url(path), source }),
+            Err(source) => Err(StoreError::Object {
+                action: "delete",
+                object: self.url(path),
+                source,
+            }),
         }
     }
 }
@@ -208,14 +268,24 @@ fn state_directory(given: Option<&FilePath>) -> PathBuf {
     if let Some(given) = given {
         return given.to_owned();
     }
-    let home = || env::var_os("HOME").map_or_else(env::temp_dir, |home| PathBuf::from(home).join(".local/state"));
-    env::var_os("XDG_STATE_HOME").map_or_else(home, PathBuf::from).join("rollstream")
+    let home = || {
+        env::var_os("HOME").map_or_else(env::temp_dir, |home| {
+            PathBuf::from(home).join(".local/state")
+        })
+    };
+    env::var_os("XDG_STATE_HOME")
+        .map_or_else(home, PathBuf::from)
+        .join("rollstream")
 }
 
 fn without_secrets(place: &str) -> String {
     match (place.find("://"), place.rfind('@')) {
         (Some(scheme), Some(at)) if at > scheme => {
-            format!("{}://{}", place.get(..scheme).unwrap_or_default(), place.get(at + 1..).unwrap_or_default())
+            format!(
+                "{}://{}",
+                place.get(..scheme).unwrap_or_default(),
+                place.get(at + 1..).unwrap_or_default()
+            )
         }
         _ => place.to_owned(),
     }
@@ -240,12 +310,21 @@ mod tests {
         let run = RunStore::open("memory:///sweeps/a", Some(state)).unwrap();
         assert!(run.local_path().is_none());
         assert!(run.journal_dir().starts_with(state));
-        assert_eq!(run.path("rollouts/x.parquet").as_ref(), "sweeps/a/rollouts/x.parquet");
+        assert_eq!(
+            run.path("rollouts/x.parquet").as_ref(),
+            "sweeps/a/rollouts/x.parquet"
+        );
+        assert_eq!(run.display("run.json"), "memory:///sweeps/a/run.json");
     }
 
     #[test]
     fn what_is_no_place_is_refused_without_repeating_a_secret() {
-        let error = RunStore::open("ftp://user:hunter2@host/x", None).unwrap_err().to_string();
-        assert!(error.contains("ftp://host/x") && !error.contains("hunter2"), "{error}");
+        let error = RunStore::open("ftp://user:hunter2@host/x", None)
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("ftp://host/x") && !error.contains("hunter2"),
+            "{error}"
+        );
     }
 }

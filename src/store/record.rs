@@ -97,11 +97,17 @@ impl RunRecord {
         let Some(bytes) = run.get(RUN_JSON).await? else {
             return Ok(None);
         };
-        let refuse = |reason: String| StoreError::Record { object: run.display(RUN_JSON), reason };
-        let record: Self = serde_json::from_slice(&bytes).map_err(|source| refuse(source.to_string()))?;
+        let refuse = |reason: String| StoreError::Record {
+            object: run.display(RUN_JSON),
+            reason,
+        };
+        let record: Self =
+            serde_json::from_slice(&bytes).map_err(|source| refuse(source.to_string()))?;
         if record.schema_version > SCHEMA_VERSION {
             let version = record.schema_version;
-            return Err(refuse(format!("its schema version {version} is newer than {SCHEMA_VERSION}; use a newer rollstream")));
+            return Err(refuse(format!(
+                "its schema version {version} is newer than {SCHEMA_VERSION}; use a newer rollstream"
+            )));
         }
         Ok(Some(record))
     }

@@ -22,6 +22,8 @@ pub fn run(directory: &Path, case: &Value) -> Result<Outcome, String> {
         "glob" => glob::run(directory, case).map(|()| Outcome::Passed),
         "reward_profile" => reward_profile::run(directory, case),
         "aggregate" => aggregate::run(directory, case),
-        other => Ok(Outcome::NotSupported(format!("the suite '{other}' is about what is not built yet"))),
+        other => Ok(Outcome::NotSupported(format!(
+            "the suite '{other}' is about what is not built yet"
+        ))),
     }
 }

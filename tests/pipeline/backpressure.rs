@@ -45,12 +45,27 @@ async fn a_blocked_consumer_bounds_the_calls_and_the_reading() {
         yield_now().await;
     }
     let (asked, read) = (agent.asked.load(Ordering::SeqCst), operator.num_read());
-    assert!(asked > 0, "the operator does not work ahead of its consumer");
-    assert!(asked <= BUFFERED + CONCURRENCY, "{asked} calls for a consumer that takes nothing");
+    assert!(
+        asked > 0,
+        "the operator does not work ahead of its consumer"
+    );
+    assert!(
+        asked <= BUFFERED + CONCURRENCY,
+        "{asked} calls for a consumer that takes nothing"
+    );
     let in_memory = BUFFERED + CONCURRENCY + LOOKAHEAD + 2 * ROWS;
-    assert!(read * ROWS <= in_memory, "{read} of {BATCHES} batches were read ahead");
+    assert!(
+        read * ROWS <= in_memory,
+        "{read} of {BATCHES} batches were read ahead"
+    );
 
     let rows: Vec<_> = stream.try_collect().await.unwrap();
-    assert_eq!(rows.iter().map(|batch| batch.num_rows()).sum::<usize>(), BATCHES * ROWS);
-    assert_eq!((agent.asked.load(Ordering::SeqCst), operator.num_read()), (BATCHES * ROWS, BATCHES));
+    assert_eq!(
+        rows.iter().map(|batch| batch.num_rows()).sum::<usize>(),
+        BATCHES * ROWS
+    );
+    assert_eq!(
+        (agent.asked.load(Ordering::SeqCst), operator.num_read()),
+        (BATCHES * ROWS, BATCHES)
+    );
 }

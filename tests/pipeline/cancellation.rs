@@ -20,8 +20,16 @@ use super::workspace::{Workspace, counts, quick, tasks, until};
 async fn a_sweep_that_is_dropped_drops_its_calls() {
     let place = Workspace::new();
     let faults = FaultRates(BTreeMap::from([(FaultKind::Hang, 1.0)]));
-    let sim = Sim::start(SimConfig { faults, ..quick(&[("sim", AgentConfig::default())]) }).await.unwrap();
-    let settings = Settings { concurrency: 8, ..place.settings(&tasks(40, &["sim"]), 1, &sim) };
+    let sim = Sim::start(SimConfig {
+        faults,
+        ..quick(&[("sim", AgentConfig::default())])
+    })
+    .await
+    .unwrap();
+    let settings = Settings {
+        concurrency: 8,
+        ..place.settings(&tasks(40, &["sim"]), 1, &sim)
+    };
     let sweep = Sweep::prepare(settings).await.unwrap();
     {
         let collecting = sweep.collect();
@@ -30,7 +38,10 @@ async fn a_sweep_that_is_dropped_drops_its_calls() {
             () = until("8 calls are in flight", || counts(&sim, "sim").in_flight == 8) => {}
         }
     }
-    until("no call is in flight", || counts(&sim, "sim").in_flight == 0).await;
+    until("no call is in flight", || {
+        counts(&sim, "sim").in_flight == 0
+    })
+    .await;
     assert_eq!(counts(&sim, "sim").requests, 8);
 }
 
@@ -63,13 +74,19 @@ impl Agent for Probed {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_operator_that_is_dropped_drops_its_calls() {
-    let agent = Arc::new(Probed { answers: 10, ..Probed::default() });
+    let agent = Arc::new(Probed {
+        answers: 10,
+        ..Probed::default()
+    });
     let operator = Operator::new(Arc::clone(&agent) as _, None, 1, 100);
     let mut stream = operator.stream(8);
     assert!(stream.next().await.unwrap().is_ok());
     until("8 calls wait", || Arc::strong_count(&agent.probe) == 1 + 8).await;
     drop(stream);
-    until("no call holds the probe", || Arc::strong_count(&agent.probe) == 1).await;
+    until("no call holds the probe", || {
+        Arc::strong_count(&agent.probe) == 1
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -79,20 +96,38 @@ async fn an_abort_ends_what_is_in_flight_and_says_what_it_was() {
     let stream = operator.stream(8);
     until("8 calls wait", || Arc::strong_count(&agent.probe) == 1 + 8).await;
     operator.shutdown.abort();
-    let batches: Vec<_> = tokio::time::timeout(Duration::from_secs(120), stream.collect()).await.unwrap();
-    let rows: usize = batches.iter().map(|batch| batch.as_ref().unwrap().num_rows()).sum();
+    let batches: Vec<_> = tokio::time::timeout(Duration::from_secs(120), stream.collect())
+        .await
+        .unwrap();
+    let rows: usize = batches
+        .iter()
+        .map(|batch| batch.as_ref().unwrap().num_rows())
+        .sum();
     assert_eq!(rows, 8);
     assert_eq!(operator.tally.in_flight(), 0);
-    until("no call holds the probe", || Arc::strong_count(&agent.probe) == 1).await;
+    until("no call holds the probe", || {
+        Arc::strong_count(&agent.probe) == 1
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_abort_ends_the_calls_even_if_nobody_takes_the_answers() {
     // Answers that come one by one are passed on one by one: the few places for them are soon taken.
-    let agent = Arc::new(Probed { answers: 8, pace: Duration::from_millis(25), ..Probed::default() });
+    let agent = Arc::new(Probed {
+        answers: 8,
+        pace: Duration::from_millis(25),
+        ..Probed::default()
+    });
     let operator = Operator::new(Arc::clone(&agent) as _, None, 1, 100);
     let _stream = operator.stream(16);
-    until("8 calls are answered", || agent.answered.load(Ordering::SeqCst) == 8).await;
+    until("8 calls are answered", || {
+        agent.answered.load(Ordering::SeqCst) == 8
+    })
+    .await;
     operator.shutdown.abort();
-    until("no call holds the probe", || Arc::strong_count(&agent.probe) == 1).await;
+    until("no call holds the probe", || {
+        Arc::strong_count(&agent.probe) == 1
+    })
+    .await;
 }

@@ -3,7 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use rollstream::sim::{AgentConfig, FaultKind, FaultRates, Key, Planned, Profile, RowDifficulty, Sim, SimConfig};
+use rollstream::config::{AgentSettings, Settings};
+use rollstream::sim::{
+    AgentConfig, FaultKind, FaultRates, Key, Planned, Profile, RowDifficulty, Sim, SimConfig,
+};
 use rollstream::store::RunState;
 
 use super::landed;
@@ -29,7 +32,11 @@ const FAULTS: [FaultKind; 10] = [
 
 fn simulation() -> SimConfig {
     let of = |rate: f64| FaultRates(FAULTS.into_iter().map(|kind| (kind, rate)).collect());
-    let beta = AgentConfig { difficulty: Some(0.8), faults: Some(of(0.02)), ..AgentConfig::default() };
+    let beta = AgentConfig {
+        difficulty: Some(0.8),
+        faults: Some(of(0.02)),
+        ..AgentConfig::default()
+    };
     SimConfig {
         seed: 11,
         faults: of(0.05),
@@ -58,10 +65,20 @@ fn plans(config: &SimConfig) -> BTreeMap<(i64, i64), (&'static str, Planned)> {
     let profiles = AGENTS.map(|agent| (agent, Profile::new(config, agent)));
     let plan = |(task, rollout): (i64, i64)| {
         let (agent, profile) = &profiles[task as usize % AGENTS.len()];
-        let key = Key { task: task as u64, rollout: rollout as u64, attempt: 0 };
-        ((task, rollout), (*agent, profile.plan(key, RowDifficulty::Medium)))
+        let key = Key {
+            task: task as u64,
+            rollout: rollout as u64,
+            attempt: 0,
+        };
+        (
+            (task, rollout),
+            (*agent, profile.plan(key, RowDifficulty::Medium)),
+        )
     };
-    landed::all(TASKS as i64, REPEATS.into()).into_iter().map(plan).collect()
+    landed::all(TASKS as i64, REPEATS.into())
+        .into_iter()
+        .map(plan)
+        .collect()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -79,7 +96,11 @@ async fn a_sweep_is_what_the_oracle_says() {
         }
     }
     let failed: u64 = classes.values().sum();
-    assert_eq!(classes.len(), 4, "the simulation is to give every class: {classes:?}");
+    assert_eq!(
+        classes.len(),
+        4,
+        "the simulation is to give every class: {classes:?}"
+    );
     assert_eq!(report.total.failed, classes);
     assert_eq!(report.state, RunState::Finished);
     let rollouts = report.rollouts;
@@ -88,38 +109,71 @@ async fn a_sweep_is_what_the_oracle_says() {
 
     let attempts = landed::attempts(&place.run());
     assert_eq!(attempts.len(), plans.len());
-    let attempts: BTreeMap<_, _> = attempts.into_iter().map(|row| ((row.task, row.rollout), row)).collect();
+    let attempts: BTreeMap<_, _> = attempts
+        .into_iter()
+        .map(|row| ((row.task, row.rollout), row))
+        .collect();
     assert_eq!(attempts.len(), plans.len(), "a rollout has two attempts");
     for (key, (agent, plan)) in &plans {
         let row = &attempts[key];
         let (class, status, terminal) = expected(plan.fault).unwrap_or(("ok", Some(200), false));
         let found = (&*row.agent, &*row.outcome, row.http_status, row.terminal);
-        assert_eq!(found, (*agent, class, status, terminal), "{key:?}: {:?}", row.error);
+        assert_eq!(
+            found,
+            (*agent, class, status, terminal),
+            "{key:?}: {:?}",
+            row.error
+        );
         assert_eq!(row.error.is_some(), class != "ok", "{key:?}");
         assert!(row.finished_at >= row.dispatched_at);
     }
 
     let rollouts = landed::rollouts(&place.run());
     assert_eq!(rollouts.len() as u64, 1200 - failed);
-    let rollouts: BTreeMap<_, _> = rollouts.into_iter().map(|row| ((row.task, row.rollout), row)).collect();
-    assert_eq!(rollouts.len() as u64, 1200 - failed, "a rollout was landed twice");
-    for (key, (agent, plan)) in plans.iter().filter(|(_, (_, plan))| expected(plan.fault).is_none()) {
+    let rollouts: BTreeMap<_, _> = rollouts
+        .into_iter()
+        .map(|row| ((row.task, row.rollout), row))
+        .collect();
+    assert_eq!(
+        rollouts.len() as u64,
+        1200 - failed,
+        "a rollout was landed twice"
+    );
+    for (key, (agent, plan)) in plans
+        .iter()
+        .filter(|(_, (_, plan))| expected(plan.fault).is_none())
+    {
         let row = &rollouts[key];
         assert_eq!((&*row.agent, row.attempt), (*agent, 0));
         assert_eq!(row.reward, Some(plan.reward), "{key:?}");
         let total = plan.input_tokens + plan.output_tokens;
-        assert_eq!(row.tokens, [plan.input_tokens, plan.output_tokens, total].map(|n| Some(n as i64)), "{key:?}");
+        assert_eq!(
+            row.tokens,
+            [plan.input_tokens, plan.output_tokens, total].map(|n| Some(n as i64)),
+            "{key:?}"
+        );
         let id = format!(r#""id":"resp_{:016x}""#, plan.answer_id);
-        assert!(row.result.contains(&id), "{key:?} has the answer of another: {}", row.result);
+        assert!(
+            row.result.contains(&id),
+            "{key:?} has the answer of another: {}",
+            row.result
+        );
     }
 
     for agent in AGENTS {
         let counts = counts(&sim, agent);
         let of_agent = plans.values().filter(|(name, _)| *name == agent);
         let mut faults: BTreeMap<FaultKind, u64> = BTreeMap::new();
-        of_agent.clone().filter_map(|(_, plan)| plan.fault).for_each(|kind| *faults.entry(kind).or_default() += 1);
+        of_agent
+            .clone()
+            .filter_map(|(_, plan)| plan.fault)
+            .for_each(|kind| *faults.entry(kind).or_default() += 1);
         assert_eq!(counts.requests, of_agent.count() as u64, "{agent}");
-        assert_eq!((counts.faults, counts.abandoned, counts.rejected), (faults, 0, 0), "{agent}");
+        assert_eq!(
+            (counts.faults, counts.abandoned, counts.rejected),
+            (faults, 0, 0),
+            "{agent}"
+        );
     }
 }
 
@@ -127,14 +181,34 @@ async fn a_sweep_is_what_the_oracle_says() {
 async fn what_hangs_is_given_up_at_the_deadline() {
     let place = Workspace::new();
     let faults = FaultRates(BTreeMap::from([(FaultKind::Hang, 1.0)]));
-    let sim = Sim::start(SimConfig { faults, ..quick(&[("sim", AgentConfig::default())]) }).await.unwrap();
-    let mut settings = place.settings(&tasks(3, &["sim"]), 2, &sim);
-    settings.read_timeout = "200ms".parse().unwrap();
+    let sim = Sim::start(SimConfig {
+        faults,
+        ..quick(&[("sim", AgentConfig::default())])
+    })
+    .await
+    .unwrap();
+    // The head server is not asked: the deadline would be its own as well.
+    let own = AgentSettings {
+        url: Some(sim.agent_url("sim").unwrap().parse().unwrap()),
+        ..AgentSettings::default()
+    };
+    let settings = Settings {
+        head_server: None,
+        agents: BTreeMap::from([("sim".to_owned(), own)]),
+        read_timeout: "200ms".parse().unwrap(),
+        ..place.settings(&tasks(3, &["sim"]), 2, &sim)
+    };
     let report = sweep(settings).await;
-    assert_eq!(report.total.failed, BTreeMap::from([("timeout".to_owned(), 6)]));
+    assert_eq!(
+        report.total.failed,
+        BTreeMap::from([("timeout".to_owned(), 6)])
+    );
     let attempts = landed::attempts(&place.run());
     assert_eq!(attempts.len(), 6);
     for row in attempts {
-        assert_eq!((&*row.outcome, row.http_status, row.terminal), ("timeout", None, false));
+        assert_eq!(
+            (&*row.outcome, row.http_status, row.terminal),
+            ("timeout", None, false)
+        );
     }
 }

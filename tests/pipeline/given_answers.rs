@@ -40,11 +40,18 @@ impl GivenAnswers {
             let mut connections = JoinSet::new();
             while let Ok((stream, _)) = listener.accept().await {
                 let (bodies, noted) = (Arc::clone(&bodies), Arc::clone(&noted));
-                let service = service_fn(move |request| answer(request, Arc::clone(&bodies), Arc::clone(&noted)));
-                connections.spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), service));
+                let service = service_fn(move |request| {
+                    answer(request, Arc::clone(&bodies), Arc::clone(&noted))
+                });
+                connections
+                    .spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), service));
             }
         });
-        Self { url, asked, _serving: serving }
+        Self {
+            url,
+            asked,
+            _serving: serving,
+        }
     }
 
     pub fn url(&self) -> &str {
@@ -61,10 +68,16 @@ async fn answer(
     bodies: Arc<Vec<Bytes>>,
     noted: Arc<Mutex<Vec<Asked>>>,
 ) -> Result<Response<Full<Bytes>>, Infallible> {
-    let header = request.headers().get(AUTHORIZATION).map(|value| value.to_str().unwrap().to_owned());
+    let header = request
+        .headers()
+        .get(AUTHORIZATION)
+        .map(|value| value.to_str().unwrap().to_owned());
     let body = request.into_body().collect().await.unwrap().to_bytes();
     let row: Value = serde_json::from_slice(&body).unwrap();
     let task = row["_ng_task_index"].as_u64().unwrap() as usize;
-    noted.lock().unwrap().push(Asked { authorization: header, row });
+    noted.lock().unwrap().push(Asked {
+        authorization: header,
+        row,
+    });
     Ok(Response::new(Full::new(bodies[task].clone())))
 }

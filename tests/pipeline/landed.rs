@@ -54,9 +54,13 @@ pub fn segments(journal: &Path) -> Vec<PathBuf> {
 }
 
 fn files(directory: &Path, extension: &str) -> Vec<PathBuf> {
-    let Ok(entries) = directory.read_dir() else { return Vec::new() };
+    let Ok(entries) = directory.read_dir() else {
+        return Vec::new();
+    };
     let paths = entries.map(|entry| entry.unwrap().path());
-    let mut paths: Vec<PathBuf> = paths.filter(|path| path.extension().is_some_and(|found| found == extension)).collect();
+    let mut paths: Vec<PathBuf> = paths
+        .filter(|path| path.extension().is_some_and(|found| found == extension))
+        .collect();
     paths.sort();
     paths
 }
@@ -65,7 +69,11 @@ fn files(directory: &Path, extension: &str) -> Vec<PathBuf> {
 pub fn batches(run: &Path, table: &str) -> Vec<RecordBatch> {
     let of_part = |path: PathBuf| {
         let reader = ParquetRecordBatchReaderBuilder::try_new(File::open(path).unwrap()).unwrap();
-        reader.build().unwrap().map(Result::unwrap).collect::<Vec<_>>()
+        reader
+            .build()
+            .unwrap()
+            .map(Result::unwrap)
+            .collect::<Vec<_>>()
     };
     parts(run, table).into_iter().flat_map(of_part).collect()
 }
@@ -88,7 +96,8 @@ pub fn rollouts(run: &Path) -> Vec<Rollout> {
         agent: row.text("agent_name"),
         attempt: row.integer("attempt"),
         reward: row.number::<Float64Type>("reward"),
-        tokens: ["input_tokens", "output_tokens", "total_tokens"].map(|name| row.number::<Int64Type>(name)),
+        tokens: ["input_tokens", "output_tokens", "total_tokens"]
+            .map(|name| row.number::<Int64Type>(name)),
         result: row.text("result"),
     })
 }
@@ -102,26 +111,37 @@ pub fn attempts(run: &Path) -> Vec<Attempt> {
         http_status: row.number::<Int32Type>("http_status"),
         error: row.optional_text("error"),
         terminal: row.of("terminal").as_boolean().value(row.index),
-        dispatched_at: row.number::<TimestampMicrosecondType>("dispatched_at").unwrap(),
-        finished_at: row.number::<TimestampMicrosecondType>("finished_at").unwrap(),
+        dispatched_at: row
+            .number::<TimestampMicrosecondType>("dispatched_at")
+            .unwrap(),
+        finished_at: row
+            .number::<TimestampMicrosecondType>("finished_at")
+            .unwrap(),
     })
 }
 
 /// Task and rollout of every rollout that is landed, in order.
 pub fn done(run: &Path) -> Vec<(i64, i64)> {
-    let mut done: Vec<_> = rollouts(run).iter().map(|row| (row.task, row.rollout)).collect();
+    let mut done: Vec<_> = rollouts(run)
+        .iter()
+        .map(|row| (row.task, row.rollout))
+        .collect();
     done.sort_unstable();
     done
 }
 
 /// `(0, 0), (0, 1) … (tasks - 1, repeats - 1)`.
 pub fn all(tasks: i64, repeats: i64) -> Vec<(i64, i64)> {
-    (0..tasks).flat_map(|task| (0..repeats).map(move |rollout| (task, rollout))).collect()
+    (0..tasks)
+        .flat_map(|task| (0..repeats).map(move |rollout| (task, rollout)))
+        .collect()
 }
 
 fn rows<T>(run: &Path, table: &str, read: impl Fn(&Row) -> T) -> Vec<T> {
     let batches = batches(run, table);
-    let rows = batches.iter().flat_map(|batch| (0..batch.num_rows()).map(move |index| Row { batch, index }));
+    let rows = batches
+        .iter()
+        .flat_map(|batch| (0..batch.num_rows()).map(move |index| Row { batch, index }));
     rows.map(|row| read(&row)).collect()
 }
 
@@ -132,12 +152,16 @@ struct Row<'a> {
 
 impl Row<'_> {
     fn of(&self, name: &str) -> &dyn Array {
-        self.batch.column_by_name(name).unwrap_or_else(|| panic!("no column '{name}'"))
+        self.batch
+            .column_by_name(name)
+            .unwrap_or_else(|| panic!("no column '{name}'"))
     }
 
     fn number<T: ArrowPrimitiveType>(&self, name: &str) -> Option<T::Native> {
         let column = self.of(name).as_primitive::<T>();
-        column.is_valid(self.index).then(|| column.value(self.index))
+        column
+            .is_valid(self.index)
+            .then(|| column.value(self.index))
     }
 
     fn integer(&self, name: &str) -> i64 {
@@ -146,7 +170,9 @@ impl Row<'_> {
 
     fn optional_text(&self, name: &str) -> Option<String> {
         let column = self.of(name).as_string::<i32>();
-        column.is_valid(self.index).then(|| column.value(self.index).to_owned())
+        column
+            .is_valid(self.index)
+            .then(|| column.value(self.index).to_owned())
     }
 
     fn text(&self, name: &str) -> String {

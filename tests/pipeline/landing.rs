@@ -17,7 +17,12 @@ use super::workspace::{Workspace, quick, sweep, tasks};
 
 /// A run of 200 rollouts in many small parts.
 async fn run_in_parts(place: &Workspace) -> Vec<String> {
-    let sim = Sim::start(SimConfig { body_size: 20_000, ..quick(&[("sim", AgentConfig::default())]) }).await.unwrap();
+    let sim = Sim::start(SimConfig {
+        body_size: 20_000,
+        ..quick(&[("sim", AgentConfig::default())])
+    })
+    .await
+    .unwrap();
     let settings = Settings {
         concurrency: 2,
         part_size: "20KB".parse().unwrap(),
@@ -27,14 +32,20 @@ async fn run_in_parts(place: &Workspace) -> Vec<String> {
 }
 
 fn metadata(path: &std::path::Path) -> ParquetMetaData {
-    SerializedFileReader::new(File::open(path).unwrap()).unwrap().metadata().clone()
+    SerializedFileReader::new(File::open(path).unwrap())
+        .unwrap()
+        .metadata()
+        .clone()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_run_lands_in_parts_of_the_size_asked_for_and_its_journal_is_empty() {
     let place = Workspace::new();
     let written = run_in_parts(&place).await;
-    let (rollouts, attempts) = (landed::parts(&place.run(), "rollouts"), landed::parts(&place.run(), "attempts"));
+    let (rollouts, attempts) = (
+        landed::parts(&place.run(), "rollouts"),
+        landed::parts(&place.run(), "attempts"),
+    );
     assert!(rollouts.len() > 2, "{rollouts:?}");
     assert_eq!(rollouts.len(), attempts.len());
     assert_eq!(landed::done(&place.run()), landed::all(100, 2));
@@ -42,7 +53,11 @@ async fn a_run_lands_in_parts_of_the_size_asked_for_and_its_journal_is_empty() {
     assert!(landed::segments(&place.run().join("journal")).is_empty());
 
     let published: BTreeSet<_> = written.iter().map(std::path::PathBuf::from).collect();
-    let there: BTreeSet<_> = rollouts.into_iter().chain(attempts).chain([place.run().join("run.json")]).collect();
+    let there: BTreeSet<_> = rollouts
+        .into_iter()
+        .chain(attempts)
+        .chain([place.run().join("run.json")])
+        .collect();
     assert_eq!(published, there);
 }
 
@@ -59,18 +74,34 @@ fn plain(field: &Field) -> Field {
 async fn files_have_the_declared_schema_in_types_that_every_reader_knows() {
     let place = Workspace::new();
     run_in_parts(&place).await;
-    let tables: [(&str, SchemaRef); 3] =
-        [("tasks", schema::tasks()), ("rollouts", schema::rollouts()), ("attempts", schema::attempts())];
+    let tables: [(&str, SchemaRef); 3] = [
+        ("tasks", schema::tasks()),
+        ("rollouts", schema::rollouts()),
+        ("attempts", schema::attempts()),
+    ];
     for (table, declared) in tables {
         let declared: Vec<Field> = declared.fields().iter().map(|field| plain(field)).collect();
         for path in landed::parts(&place.run(), table) {
-            let reader = ParquetRecordBatchReaderBuilder::try_new(File::open(&path).unwrap()).unwrap();
-            let found: Vec<Field> =
-                reader.schema().fields().iter().map(|field| field.as_ref().clone().with_metadata(Default::default())).collect();
+            let reader =
+                ParquetRecordBatchReaderBuilder::try_new(File::open(&path).unwrap()).unwrap();
+            let found: Vec<Field> = reader
+                .schema()
+                .fields()
+                .iter()
+                .map(|field| field.as_ref().clone().with_metadata(Default::default()))
+                .collect();
             assert_eq!(found, declared, "{}", path.display());
             let metadata = metadata(&path);
-            let keys = metadata.file_metadata().key_value_metadata().cloned().unwrap_or_default();
-            assert!(keys.iter().all(|pair| pair.key != "ARROW:schema"), "{}", path.display());
+            let keys = metadata
+                .file_metadata()
+                .key_value_metadata()
+                .cloned()
+                .unwrap_or_default();
+            assert!(
+                keys.iter().all(|pair| pair.key != "ARROW:schema"),
+                "{}",
+                path.display()
+            );
         }
     }
 }
@@ -84,11 +115,17 @@ async fn columns_are_compressed_and_long_texts_carry_neither_dictionary_nor_stat
             for group in metadata(&path).row_groups() {
                 for column in group.columns() {
                     let name = column.column_path().string();
-                    assert!(matches!(column.compression(), Compression::ZSTD(_)), "{table}.{name}");
+                    assert!(
+                        matches!(column.compression(), Compression::ZSTD(_)),
+                        "{table}.{name}"
+                    );
                     if [schema::RESULT, schema::REQUEST].contains(&&*name) {
                         let encodings: Vec<Encoding> = column.encodings().collect();
                         assert!(column.dictionary_page_offset().is_none(), "{table}.{name}");
-                        assert!(!encodings.contains(&Encoding::RLE_DICTIONARY), "{table}.{name}");
+                        assert!(
+                            !encodings.contains(&Encoding::RLE_DICTIONARY),
+                            "{table}.{name}"
+                        );
                         assert!(column.statistics().is_none(), "{table}.{name}");
                     }
                     if name == schema::TASK_INDEX {

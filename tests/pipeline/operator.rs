@@ -35,7 +35,13 @@ impl Operator {
     pub fn new(agent: Arc<dyn Agent>, limit: Option<usize>, batches: usize, rows: usize) -> Self {
         let (tally, shutdown) = (Arc::new(Tally::default()), Shutdown::default());
         let mut agents = Agents::default();
-        agents.insert("agent", Member { agent, concurrency: limit });
+        agents.insert(
+            "agent",
+            Member {
+                agent,
+                concurrency: limit,
+            },
+        );
         let context = RunContext {
             agents,
             seed: None,
@@ -43,16 +49,31 @@ impl Operator {
             tally: Arc::clone(&tally),
             shutdown: shutdown.clone(),
         };
-        let source = Source { schema: schema::owed(), batches, rows, read: Arc::default() };
-        let session = SessionContext::new_with_config(SessionConfig::new().with_extension(Arc::new(context)));
-        Self { source: Arc::new(source), session, tally, shutdown }
+        let source = Source {
+            schema: schema::owed(),
+            batches,
+            rows,
+            read: Arc::default(),
+        };
+        let session =
+            SessionContext::new_with_config(SessionConfig::new().with_extension(Arc::new(context)));
+        Self {
+            source: Arc::new(source),
+            session,
+            tally,
+            shutdown,
+        }
     }
 
     /// What the operator gives, with so many calls in flight.
     pub fn stream(&self, concurrency: usize) -> SendableRecordBatchStream {
         let source = Arc::clone(&self.source) as Arc<dyn PartitionStream>;
-        let source = StreamingTableExec::try_new(schema::owed(), vec![source], None, None, false, None).unwrap();
-        RunExec::new(Arc::new(source), concurrency).execute(0, self.session.task_ctx()).unwrap()
+        let source =
+            StreamingTableExec::try_new(schema::owed(), vec![source], None, None, false, None)
+                .unwrap();
+        RunExec::new(Arc::new(source), concurrency)
+            .execute(0, self.session.task_ctx())
+            .unwrap()
     }
 
     /// Batches that were read from the source so far.
@@ -64,8 +85,15 @@ impl Operator {
 /// The reply of an agent whose answer is `text`.
 pub fn answered(text: &'static str) -> Reply {
     let fields = AnswerFields::parse(text).unwrap();
-    let answer = Answer { body: Bytes::from_static(text.as_bytes()), fields };
-    Reply { http_status: Some(200), server: Duration::ZERO, result: Ok(answer) }
+    let answer = Answer {
+        body: Bytes::from_static(text.as_bytes()),
+        fields,
+    };
+    Reply {
+        http_status: Some(200),
+        server: Duration::ZERO,
+        result: Ok(answer),
+    }
 }
 
 #[derive(Debug)]
@@ -87,17 +115,30 @@ impl PartitionStream for Source {
             read.fetch_add(1, Ordering::SeqCst);
             Ok(owed(batch * rows..(batch + 1) * rows))
         });
-        Box::pin(RecordBatchStreamAdapter::new(schema::owed(), stream::iter(batches)))
+        Box::pin(RecordBatchStreamAdapter::new(
+            schema::owed(),
+            stream::iter(batches),
+        ))
     }
 }
 
 fn owed(tasks: std::ops::Range<usize>) -> RecordBatch {
-    let request = |task: usize| format!(r#"{{"responses_create_params":{{}},"_ng_task_index":{task}}}"#);
+    let request =
+        |task: usize| format!(r#"{{"responses_create_params":{{}},"_ng_task_index":{task}}}"#);
     let columns: Vec<arrow::array::ArrayRef> = vec![
-        Arc::new(tasks.clone().map(|task| task as i64).collect::<Int64Array>()),
+        Arc::new(
+            tasks
+                .clone()
+                .map(|task| task as i64)
+                .collect::<Int64Array>(),
+        ),
         Arc::new(Int64Array::from(vec![0; tasks.len()])),
         Arc::new(StringViewArray::from(vec!["agent"; tasks.len()])),
-        Arc::new(tasks.map(|task| Some(request(task))).collect::<StringViewArray>()),
+        Arc::new(
+            tasks
+                .map(|task| Some(request(task)))
+                .collect::<StringViewArray>(),
+        ),
     ];
     RecordBatch::try_new(schema::owed(), columns).unwrap()
 }

@@ -33,15 +33,35 @@ fn integers(values: impl Iterator<Item = i64>) -> ArrayRef {
 
 /// Rollouts in the order of the input, with the line that each comes from.
 fn planned(lines: &[Line]) -> Vec<(i64, i64, usize)> {
-    let first = |line: usize| lines[..line].iter().filter(|other| other.0 == lines[line].0).map(|other| other.1).sum::<i64>();
-    let of_line = |line: usize| (first(line)..first(line) + lines[line].1).map(move |rollout| (lines[line].0, rollout, line));
+    let first = |line: usize| {
+        lines[..line]
+            .iter()
+            .filter(|other| other.0 == lines[line].0)
+            .map(|other| other.1)
+            .sum::<i64>()
+    };
+    let of_line = |line: usize| {
+        (first(line)..first(line) + lines[line].1)
+            .map(move |rollout| (lines[line].0, rollout, line))
+    };
     (0..lines.len()).flat_map(of_line).collect()
 }
 
 fn tasks(lines: &[Line]) -> RecordBatch {
     let planned = planned(lines);
-    let first = |line: usize| planned.iter().find(|row| row.2 == line).map_or(0, |row| row.1);
-    let text = |of: &dyn Fn(usize) -> String| column((0..lines.len()).map(|line| Some(of(line))).collect::<StringViewArray>());
+    let first = |line: usize| {
+        planned
+            .iter()
+            .find(|row| row.2 == line)
+            .map_or(0, |row| row.1)
+    };
+    let text = |of: &dyn Fn(usize) -> String| {
+        column(
+            (0..lines.len())
+                .map(|line| Some(of(line)))
+                .collect::<StringViewArray>(),
+        )
+    };
     let columns = vec![
         integers(lines.iter().map(|line| line.0)),
         text(&|line| format!("agent {}", line % 3)),
@@ -71,26 +91,49 @@ fn done(rows: &[(i64, i64, bool)]) -> RecordBatch {
 }
 
 async fn owed(lines: &[Line], had: &BTreeSet<(i64, i64, Had)>) -> Vec<(i64, i64, usize)> {
-    let config = session::config().with_target_partitions(1).with_batch_size(7);
+    let config = session::config()
+        .with_target_partitions(1)
+        .with_batch_size(7);
     let session = SessionContext::new_with_config(config);
     let register = |name: &str, rows: RecordBatch| {
         let table = MemTable::try_new(rows.schema(), vec![vec![rows]]).unwrap();
         session.register_table(name, Arc::new(table)).unwrap();
     };
     let of = |wanted: &dyn Fn(Had) -> bool| -> Vec<(i64, i64, bool)> {
-        had.iter().filter(|row| wanted(row.2)).map(|row| (row.0, row.1, row.2 == Had::FailureForGood)).collect()
+        had.iter()
+            .filter(|row| wanted(row.2))
+            .map(|row| (row.0, row.1, row.2 == Had::FailureForGood))
+            .collect()
     };
     register("tasks", tasks(lines));
     register("rollouts", done(&of(&|had| had == Had::Answer)));
     register("attempts", done(&of(&|_| true)));
     let mut rows = Vec::new();
-    for batch in expand::owed(&session).await.unwrap().collect().await.unwrap() {
-        let integer = |name: &str| batch.column_by_name(name).unwrap().as_primitive::<Int64Type>().clone();
+    for batch in expand::owed(&session)
+        .await
+        .unwrap()
+        .collect()
+        .await
+        .unwrap()
+    {
+        let integer = |name: &str| {
+            batch
+                .column_by_name(name)
+                .unwrap()
+                .as_primitive::<Int64Type>()
+                .clone()
+        };
         let text = |name: &str| batch.column_by_name(name).unwrap().as_string_view().clone();
         let (task, rollout) = (integer(schema::TASK_INDEX), integer(schema::ROLLOUT_INDEX));
         let (agent, request) = (text(schema::AGENT_NAME), text(schema::REQUEST));
         for row in 0..batch.num_rows() {
-            let line: usize = request.value(row).rsplit(' ').next().unwrap().parse().unwrap();
+            let line: usize = request
+                .value(row)
+                .rsplit(' ')
+                .next()
+                .unwrap()
+                .parse()
+                .unwrap();
             assert_eq!(agent.value(row), format!("agent {}", line % 3));
             rows.push((task.value(row), rollout.value(row), line));
         }
@@ -99,7 +142,11 @@ async fn owed(lines: &[Line], had: &BTreeSet<(i64, i64, Had)>) -> Vec<(i64, i64,
 }
 
 fn had() -> impl Strategy<Value = BTreeSet<(i64, i64, Had)>> {
-    let had = prop_oneof![Just(Had::Answer), Just(Had::FailureForGood), Just(Had::Failure)];
+    let had = prop_oneof![
+        Just(Had::Answer),
+        Just(Had::FailureForGood),
+        Just(Had::Failure)
+    ];
     btree_set((-2_i64..8, 0_i64..9, had), 0..40)
 }
 

@@ -10,14 +10,20 @@ use super::workspace::{Workspace, tasks};
 /// What differs from one machine and moment to another.
 const FILTERS: [(&str, &str); 3] = [
     (r"(output=)[^,]*/run/?", "${1}[RUN]"),
-    (r"[^\s\[,]*/?tasks/tasks\.parquet(:[0-9]+\.\.[0-9]+)?", "[TASKS]"),
+    (
+        r"[^\s\[,]*/?tasks/tasks\.parquet(:[0-9]+\.\.[0-9]+)?",
+        "TASKS",
+    ),
     (r"http://127\.0\.0\.1:[0-9]+", "[AGENT]"),
 ];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_sweep_is_one_plan_from_source_to_sink() {
     let place = Workspace::new();
-    let url = |port: u16| AgentSettings { url: Some(format!("http://127.0.0.1:{port}").parse().unwrap()), ..AgentSettings::default() };
+    let url = |port: u16| AgentSettings {
+        url: Some(format!("http://127.0.0.1:{port}").parse().unwrap()),
+        ..AgentSettings::default()
+    };
     let settings = Settings {
         input: vec![place.write("tasks.jsonl", tasks(7, &["alpha", "beta"]))],
         agents: BTreeMap::from([("alpha".to_owned(), url(1)), ("beta".to_owned(), url(2))]),
@@ -25,11 +31,38 @@ async fn a_sweep_is_one_plan_from_source_to_sink() {
         concurrency: 64,
         ..place.bare_settings(1)
     };
-    let plan = Sweep::prepare(settings).await.unwrap().plan().await.unwrap();
+    let plan = Sweep::prepare(settings)
+        .await
+        .unwrap()
+        .plan()
+        .await
+        .unwrap();
     insta::with_settings!({filters => FILTERS.to_vec()}, {
-        insta::assert_snapshot!(plan.physical, @"");
+        insta::assert_snapshot!(plan.physical, @r"
+        LandExec: output=[RUN], part_size=134217728
+          RunExec: concurrency=64
+            HashJoinExec: mode=CollectLeft, join_type=RightAnti, on=[(task_index@0, task_index@0), (rollout_index@1, rollout_index@1)]
+              CoalescePartitionsExec
+                UnionExec
+                  DataSourceExec: partitions=1, partition_sizes=[1]
+                  FilterExec: terminal@2, projection=[task_index@0, rollout_index@1]
+                    DataSourceExec: partitions=1, partition_sizes=[1]
+              ProjectionExec: expr=[task_index@0 as task_index, __unnest_placeholder(range(tasks.first_rollout_index,tasks.first_rollout_index + tasks.num_repeats),depth=1)@1 as rollout_index, agent_name@2 as agent_name, request@3 as request]
+                UnnestExec
+                  DataSourceExec: file_groups={1 group: [[TASKS]]}, projection=[task_index, range(first_rollout_index@2, first_rollout_index@2 + num_repeats@3) as __unnest_placeholder(range(tasks.first_rollout_index,tasks.first_rollout_index + tasks.num_repeats)), agent_name, request], file_type=parquet
+        ");
     });
-    let counts = plan.agents.iter().map(|agent| (&*agent.agent_name, agent.num_tasks, agent.num_rollouts, agent.num_done));
-    assert_eq!(counts.collect::<Vec<_>>(), [("alpha", 4, 12, 0), ("beta", 3, 3, 0)]);
+    let counts = plan.agents.iter().map(|agent| {
+        (
+            &*agent.agent_name,
+            agent.num_tasks,
+            agent.num_rollouts,
+            agent.num_done,
+        )
+    });
+    assert_eq!(
+        counts.collect::<Vec<_>>(),
+        [("alpha", 4, 12, 0), ("beta", 3, 3, 0)]
+    );
     assert_eq!(plan.num_owed(), 15);
 }

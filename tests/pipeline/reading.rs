@@ -23,8 +23,15 @@ fn zstd(text: &str) -> Vec<u8> {
 }
 
 /// Does a sweep over `input`; gives the rows of `tasks` as file name, line, task and first rollout.
-async fn read(place: &Workspace, input: Vec<String>, limit: Option<i64>, repeats: u32) -> Vec<(String, i64, i64, i64)> {
-    let sim = Sim::start(quick(&[("sim", AgentConfig::default())])).await.unwrap();
+async fn read(
+    place: &Workspace,
+    input: Vec<String>,
+    limit: Option<i64>,
+    repeats: u32,
+) -> Vec<(String, i64, i64, i64)> {
+    let sim = Sim::start(quick(&[("sim", AgentConfig::default())]))
+        .await
+        .unwrap();
     let settings = Settings {
         input,
         limit,
@@ -33,13 +40,21 @@ async fn read(place: &Workspace, input: Vec<String>, limit: Option<i64>, repeats
     };
     let report = sweep(settings).await;
     let tasks = landed::tasks(&place.run());
-    assert_eq!(report.rollouts.done, tasks.len() as u64 * u64::from(repeats));
+    assert_eq!(
+        report.rollouts.done,
+        tasks.len() as u64 * u64::from(repeats)
+    );
     let name = |row: &Task| row.file.rsplit('/').next().unwrap().to_owned();
-    tasks.iter().map(|row| (name(row), row.line, row.task, row.first_rollout)).collect()
+    tasks
+        .iter()
+        .map(|row| (name(row), row.line, row.task, row.first_rollout))
+        .collect()
 }
 
 fn lines(file: &str, rows: &[(i64, i64, i64)]) -> Vec<(String, i64, i64, i64)> {
-    rows.iter().map(|(line, task, first)| (file.to_owned(), *line, *task, *first)).collect()
+    rows.iter()
+        .map(|(line, task, first)| (file.to_owned(), *line, *task, *first))
+        .collect()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -73,7 +88,10 @@ async fn a_glob_stands_for_the_files_that_match_it() {
     let pattern = place.path("tasks/*.jsonl*").display().to_string();
     let mut found = read(&place, vec![pattern], None, 1).await;
     found.sort();
-    assert_eq!(found.iter().map(|row| &*row.0).collect::<Vec<_>>(), ["1.jsonl", "2.jsonl", "3.jsonl.gz"]);
+    assert_eq!(
+        found.iter().map(|row| &*row.0).collect::<Vec<_>>(),
+        ["1.jsonl", "2.jsonl", "3.jsonl.gz"]
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -85,11 +103,16 @@ async fn the_same_line_in_two_files_is_one_task_with_more_rollouts() {
         place.write("a.jsonl", [line[0], line[1], line[0]].concat()),
         place.write("b.jsonl.gz", gzip(&[line[2], line[0]].concat())),
     ];
-    let expected =
-        [lines("a.jsonl", &[(1, 0, 0), (2, 1, 0), (3, 0, 2)]), lines("b.jsonl.gz", &[(1, 2, 0), (2, 0, 4)])];
+    let expected = [
+        lines("a.jsonl", &[(1, 0, 0), (2, 1, 0), (3, 0, 2)]),
+        lines("b.jsonl.gz", &[(1, 2, 0), (2, 0, 4)]),
+    ];
     assert_eq!(read(&place, input, None, 2).await, expected.concat());
     let rollouts = |task: i64, count: i64| (0..count).map(move |rollout| (task, rollout));
-    let done: Vec<_> = rollouts(0, 6).chain(rollouts(1, 2)).chain(rollouts(2, 2)).collect();
+    let done: Vec<_> = rollouts(0, 6)
+        .chain(rollouts(1, 2))
+        .chain(rollouts(2, 2))
+        .collect();
     assert_eq!(landed::done(&place.run()), done);
 }
 
@@ -103,7 +126,10 @@ async fn the_limit_is_of_lines_of_all_inputs_together() {
         place.write("b.jsonl", line[2..5].concat()),
         place.write("c.jsonl", "never looked at"),
     ];
-    let expected = [lines("a.jsonl", &[(1, 0, 0), (2, 1, 0)]), lines("b.jsonl", &[(1, 2, 0)])];
+    let expected = [
+        lines("a.jsonl", &[(1, 0, 0), (2, 1, 0)]),
+        lines("b.jsonl", &[(1, 2, 0)]),
+    ];
     assert_eq!(read(&place, input, Some(3), 1).await, expected.concat());
 }
 
@@ -111,7 +137,10 @@ async fn the_limit_is_of_lines_of_all_inputs_together() {
 async fn an_agent_gets_the_row_with_its_numbers_and_seed() {
     let place = Workspace::new();
     let agent = GivenAnswers::start(vec![br#"{"reward": 1}"#.as_slice().into(); 2]).await;
-    let own = AgentSettings { url: Some(agent.url().parse().unwrap()), ..AgentSettings::default() };
+    let own = AgentSettings {
+        url: Some(agent.url().parse().unwrap()),
+        ..AgentSettings::default()
+    };
     let settings = Settings {
         input: vec![place.write("tasks.jsonl", tasks(2, &["given"]))],
         agents: BTreeMap::from([("given".to_owned(), own)]),

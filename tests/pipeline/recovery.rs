@@ -34,7 +34,11 @@ fn outcomes(tasks: std::ops::Range<i64>) -> RecordBatch {
                 fields: AnswerFields::parse(&text).unwrap(),
                 result: Bytes::from(text),
             }),
-            _ => Verdict::Failed { class: "infra", error: "HTTP 500".into(), terminal: false },
+            _ => Verdict::Failed {
+                class: "infra",
+                error: "HTTP 500".into(),
+                terminal: false,
+            },
         };
         let outcome = Outcome {
             task_index,
@@ -70,14 +74,25 @@ fn store(place: &Workspace) -> RunStore {
 
 async fn count(run: &RunStore, table: &str) -> usize {
     let session = SessionContext::new();
-    RunTables::open(run).unwrap().register(&session).await.unwrap();
+    RunTables::open(run)
+        .unwrap()
+        .register(&session)
+        .await
+        .unwrap();
     session.table(table).await.unwrap().count().await.unwrap()
 }
 
 /// A run of 12 tasks in which nothing came of anything, and its settings.
 async fn failed_run(place: &Workspace) -> Settings {
-    let fault_at = (0..12).map(|task| format!("{task}=error_500").parse().unwrap()).collect();
-    let sim = Sim::start(SimConfig { fault_at, ..quick(&[("sim", AgentConfig::default())]) }).await.unwrap();
+    let fault_at = (0..12)
+        .map(|task| format!("{task}=error_500").parse().unwrap())
+        .collect();
+    let sim = Sim::start(SimConfig {
+        fault_at,
+        ..quick(&[("sim", AgentConfig::default())])
+    })
+    .await
+    .unwrap();
     let settings = place.settings(&tasks(12, &["sim"]), 1, &sim);
     assert_eq!(sweep(settings.clone()).await.rollouts.failed, 12);
     settings
@@ -90,24 +105,51 @@ async fn a_resume_lands_the_whole_batches_of_a_torn_segment() {
     let journal = place.run().join("journal");
     leave_torn_segment(&journal);
     let run = store(&place);
-    assert_eq!((count(&run, "rollouts").await, count(&run, "attempts").await), (2, 12 + 4));
+    assert_eq!(
+        (count(&run, "rollouts").await, count(&run, "attempts").await),
+        (2, 12 + 4)
+    );
 
-    let sim = Sim::start(quick(&[("sim", AgentConfig::default())])).await.unwrap();
-    let settings = Settings { resume: true, head_server: Some(sim.head_url().parse().unwrap()), ..settings };
+    let sim = Sim::start(quick(&[("sim", AgentConfig::default())]))
+        .await
+        .unwrap();
+    let settings = Settings {
+        resume: true,
+        head_server: Some(sim.head_url().parse().unwrap()),
+        ..settings
+    };
     let prepared = Sweep::prepare(settings).await.unwrap();
     assert_eq!(prepared.plan().await.unwrap().num_owed(), 10);
     let report = prepared.collect().await.unwrap();
     // Tasks 0 and 2 were answered in the whole batch; all others are asked again.
     assert_eq!(counts(&sim, "sim").requests, 10);
-    assert_eq!((report.rollouts.done, report.rollouts.failed, report.rollouts.pending), (12, 0, 0));
+    assert_eq!(
+        (
+            report.rollouts.done,
+            report.rollouts.failed,
+            report.rollouts.pending
+        ),
+        (12, 0, 0)
+    );
     assert_eq!(landed::done(&place.run()), landed::all(12, 1));
     assert_eq!(landed::attempts(&place.run()).len(), 12 + 4 + 10);
     let rollouts = landed::rollouts(&place.run());
-    let left: Vec<i64> = rollouts.iter().filter(|row| row.result.contains("left behind by")).map(|row| row.task).collect();
+    let left: Vec<i64> = rollouts
+        .iter()
+        .filter(|row| row.result.contains("left behind by"))
+        .map(|row| row.task)
+        .collect();
     assert_eq!(left, [0, 2]);
     assert!(landed::segments(&journal).is_empty());
     for table in ["rollouts", "attempts"] {
-        assert!(place.run().join(table).join(SEGMENT).with_extension("parquet").exists());
+        assert!(
+            place
+                .run()
+                .join(table)
+                .join(SEGMENT)
+                .with_extension("parquet")
+                .exists()
+        );
     }
 }
 
@@ -121,14 +163,23 @@ async fn a_segment_that_is_compacted_twice_is_landed_once() {
     let rows = || (landed::done(&place.run()), landed::attempts(&place.run()));
 
     let parts = recover(&run).await.unwrap();
-    assert_eq!(parts.iter().map(|part| (&*part.table, part.num_rows)).collect::<Vec<_>>(), [("rollouts", 2), ("attempts", 4)]);
+    assert_eq!(
+        parts
+            .iter()
+            .map(|part| (&*part.table, part.num_rows))
+            .collect::<Vec<_>>(),
+        [("rollouts", 2), ("attempts", 4)]
+    );
     assert!(!path.exists());
     let once = rows();
     assert_eq!((&once.0, once.1.len()), (&vec![(0, 0), (2, 0)], 4));
 
     // As if the process had ended between publishing the parts and removing the segment.
     fs::write(&path, &segment).unwrap();
-    assert_eq!((count(&run, "rollouts").await, count(&run, "attempts").await), (2, 4));
+    assert_eq!(
+        (count(&run, "rollouts").await, count(&run, "attempts").await),
+        (2, 4)
+    );
     recover(&run).await.unwrap();
     assert_eq!(rows(), once);
     assert_eq!(recover(&run).await.unwrap().len(), 0);
@@ -136,7 +187,10 @@ async fn a_segment_that_is_compacted_twice_is_landed_once() {
     // As if it had ended between the two parts.
     fs::write(&path, &segment).unwrap();
     fs::remove_file(landed::parts(&place.run(), "attempts").pop().unwrap()).unwrap();
-    assert_eq!((count(&run, "rollouts").await, count(&run, "attempts").await), (2, 4));
+    assert_eq!(
+        (count(&run, "rollouts").await, count(&run, "attempts").await),
+        (2, 4)
+    );
     recover(&run).await.unwrap();
     assert_eq!(rows(), once);
 }
@@ -145,14 +199,27 @@ async fn a_segment_that_is_compacted_twice_is_landed_once() {
 async fn a_segment_with_nothing_whole_in_it_is_no_hindrance() {
     let place = Workspace::new();
     let run = store(&place);
-    for (name, length) in [("0000000000001-00000", 0), ("0000000000001-00001", 7), ("0000000000001-00002", 500)] {
-        let mut writer = JournalWriter::create(run.journal_dir(), name, &schema::outcomes()).unwrap();
+    for (name, length) in [
+        ("0000000000001-00000", 0),
+        ("0000000000001-00001", 7),
+        ("0000000000001-00002", 500),
+    ] {
+        let mut writer =
+            JournalWriter::create(run.journal_dir(), name, &schema::outcomes()).unwrap();
         writer.append(&outcomes(0..4)).unwrap();
         drop(writer);
         let path = run.journal_dir().join(name).with_extension("arrows");
-        fs::OpenOptions::new().write(true).open(path).unwrap().set_len(length).unwrap();
+        fs::OpenOptions::new()
+            .write(true)
+            .open(path)
+            .unwrap()
+            .set_len(length)
+            .unwrap();
     }
-    assert_eq!((count(&run, "rollouts").await, count(&run, "attempts").await), (0, 0));
+    assert_eq!(
+        (count(&run, "rollouts").await, count(&run, "attempts").await),
+        (0, 0)
+    );
     assert_eq!(recover(&run).await.unwrap().len(), 0);
     assert!(landed::segments(run.journal_dir()).is_empty());
 }

@@ -11,20 +11,35 @@ use super::workspace::{Workspace, quick, sweep, tasks};
 /// The same small sweep, measured as well, to `output`.
 async fn measured(place: &Workspace, output: String) -> SweepReport {
     let faults = FaultRates([(FaultKind::Error500, 0.2)].into());
-    let sim = Sim::start(SimConfig { faults, body_size: 5000, ..quick(&[("sim", AgentConfig::default())]) });
+    let sim = Sim::start(SimConfig {
+        faults,
+        body_size: 5000,
+        ..quick(&[("sim", AgentConfig::default())])
+    });
     let sim = sim.await.unwrap();
     let settings = place.settings(&tasks(50, &["sim"]), 2, &sim);
-    sweep(Settings { output: Some(output), aggregate: true, part_size: "50KB".parse().unwrap(), ..settings }).await
+    sweep(Settings {
+        output: Some(output),
+        aggregate: true,
+        part_size: "50KB".parse().unwrap(),
+        ..settings
+    })
+    .await
 }
 
 /// Names of what was written within the run, with each part's own name left out.
 fn kinds(report: &SweepReport, root: &str) -> Vec<String> {
-    let relative = report.written.iter().map(|path| path.strip_prefix(root).unwrap_or_else(|| panic!("{path} is not in {root}")));
+    let relative = report.written.iter().map(|path| {
+        path.strip_prefix(root)
+            .unwrap_or_else(|| panic!("{path} is not in {root}"))
+    });
     let kind = |path: &str| match path.split_once('/') {
         Some((table @ ("rollouts" | "attempts"), _)) => table.to_owned(),
         _ => path.to_owned(),
     };
-    let mut kinds: Vec<String> = relative.map(|path| kind(path.trim_start_matches('/'))).collect();
+    let mut kinds: Vec<String> = relative
+        .map(|path| kind(path.trim_start_matches('/')))
+        .collect();
     kinds.sort();
     kinds.dedup();
     kinds
@@ -41,16 +56,31 @@ async fn a_run_in_an_object_store_is_what_it_is_on_disk() {
 
     assert!(disk.rollouts.done > 0 && disk.rollouts.failed > 0);
     assert_eq!(memory.rollouts, disk.rollouts);
-    let reward = disk.metrics.iter().find(|metric| metric.metric == "reward").unwrap();
+    let reward = disk
+        .metrics
+        .iter()
+        .find(|metric| metric.metric == "reward")
+        .unwrap();
     assert_eq!(reward.count, disk.rollouts.done);
     assert_eq!(memory.metrics, disk.metrics);
 
     let kinds_on_disk = kinds(&disk, &root);
-    assert!(kinds_on_disk.iter().any(|kind| kind == "aggregate_metrics.json"), "{kinds_on_disk:?}");
+    assert!(
+        kinds_on_disk
+            .iter()
+            .any(|kind| kind == "aggregate_metrics.json"),
+        "{kinds_on_disk:?}"
+    );
     assert_eq!(kinds(&memory, "memory:///sweeps/first"), kinds_on_disk);
-    assert!(disk.written.iter().all(|path| std::path::Path::new(path).exists()));
+    assert!(
+        disk.written
+            .iter()
+            .all(|path| std::path::Path::new(path).exists())
+    );
 
     let journal = RunStore::open("memory:///sweeps/first", Some(&place.path("state"))).unwrap();
-    assert!(journal.journal_dir().starts_with(place.path("state")) && journal.journal_dir().exists());
+    assert!(
+        journal.journal_dir().starts_with(place.path("state")) && journal.journal_dir().exists()
+    );
     assert!(landed::segments(journal.journal_dir()).is_empty());
 }

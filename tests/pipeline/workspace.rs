@@ -18,7 +18,9 @@ pub struct Workspace {
 
 impl Workspace {
     pub fn new() -> Self {
-        Self { directory: tempfile::tempdir().unwrap() }
+        Self {
+            directory: tempfile::tempdir().unwrap(),
+        }
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -78,7 +80,10 @@ pub fn tasks(count: usize, agents: &[&str]) -> String {
 /// A simulation whose answers are small and immediate.
 pub fn quick(agents: &[(&str, AgentConfig)]) -> SimConfig {
     SimConfig {
-        agents: agents.iter().map(|(name, own)| ((*name).to_owned(), own.clone())).collect(),
+        agents: agents
+            .iter()
+            .map(|(name, own)| ((*name).to_owned(), own.clone()))
+            .collect(),
         latency: Latency::Fixed(Duration::ZERO),
         body_size: 600,
         ..SimConfig::default()
@@ -91,11 +96,20 @@ pub fn counts(sim: &Sim, agent: &str) -> Counts {
 
 /// Prepares a sweep and does it.
 pub async fn sweep(settings: Settings) -> SweepReport {
-    Sweep::prepare(settings).await.unwrap().collect().await.unwrap()
+    Sweep::prepare(settings)
+        .await
+        .unwrap()
+        .collect()
+        .await
+        .unwrap()
 }
 
 /// Does a sweep that is cut off as soon as `holds`.
-pub async fn sweep_until(settings: Settings, what: &str, holds: impl Fn(&Sweep) -> Box<dyn FnMut() -> bool>) -> SweepReport {
+pub async fn sweep_until(
+    settings: Settings,
+    what: &str,
+    holds: impl Fn(&Sweep) -> Box<dyn FnMut() -> bool>,
+) -> SweepReport {
     let sweep = Sweep::prepare(settings).await.unwrap();
     let shutdown = sweep.shutdown();
     let holds = holds(&sweep);
