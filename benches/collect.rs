@@ -60,6 +60,9 @@ fn main() -> anyhow::Result<()> {
     }
 }
 
+/// Name, unit, and how it is worked out.
+type Figure<'a> = (&'static str, &'static str, &'a dyn Fn(&Usage) -> f64);
+
 /// A cell of the table.
 struct Cell<'a> {
     agent_url: &'a str,
@@ -127,7 +130,7 @@ impl Cell<'_> {
         let rate = |usage: &Usage| count / usage.wall.as_secs_f64();
         let cpu = |usage: &Usage| usage.cpu.as_secs_f64() * 1e6 / count;
         let memory = |usage: &Usage| millions(usage.peak_memory as f64);
-        let figures: [(&str, &'static str, &dyn Fn(&Usage) -> f64); 3] = [
+        let figures: [Figure; 3] = [
             ("rate", "rollouts/s", &rate),
             ("CPU", "µs/rollout", &cpu),
             ("peak memory", "MB", &memory),

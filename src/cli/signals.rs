@@ -43,7 +43,8 @@ pub(super) async fn interrupted() -> Result<(), Error> {
     Ok(())
 }
 
-/// Stops a sweep on the first signal, and drops what is in flight on the second, or after a time.
+/// Stops a sweep on the first signal, drops what is in flight on the second, or after a time, and ends
+/// the process on the next.
 /// The signals are listened for until what is returned is dropped.
 pub(super) fn stop_on_signal(shutdown: Shutdown) -> Result<JoinSet<()>, Error> {
     let mut signals = Signals::listen()?;
@@ -60,6 +61,11 @@ pub(super) fn stop_on_signal(shutdown: Shutdown) -> Result<JoinSet<()>, Error> {
             say("dropping the calls in flight");
         }
         shutdown.abort();
+        signals.next().await;
+        // A store that does not answer can hold up the landing for minutes. What was answered is in
+        // the journal; whoever asks a third time wants the terminal back.
+        say("not waiting for what was answered to land; --resume lands it");
+        std::process::exit(130);
     });
     Ok(task)
 }

@@ -15,6 +15,7 @@ const GRACE: Duration = Duration::from_secs(1);
 
 /// `rollstream sim`: serves until it is interrupted.
 pub(super) async fn sim(args: SimArgs) -> Result<Exit, Error> {
+    super::collect::raise_file_limit();
     let sim = Sim::start(args.apply(SimConfig {
         port: PORT,
         ..SimConfig::default()

@@ -1,3 +1,4 @@
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -85,7 +86,14 @@ fn expand(patterns: &[String]) -> Result<Vec<String>, SourceError> {
     let here = PathBuf::from(".");
     let mut names = Vec::new();
     for pattern in patterns {
-        let is_pattern = pattern.contains(['*', '?', '[']) && !pattern.contains("://");
+        let is_pattern = pattern.contains(['*', '?', '[']);
+        if is_pattern && pattern.contains("://") {
+            let source = io::Error::other("patterns are for local files; name each object");
+            return Err(SourceError::Unreadable {
+                path: pattern.clone(),
+                source,
+            });
+        }
         if !is_pattern || Path::new(pattern).exists() {
             names.push(pattern.clone());
             continue;
@@ -108,19 +116,18 @@ fn open(name: &str, runtime: &Handle) -> Result<OpenSource, SourceError> {
     if !name.contains("://") {
         return read::open(Path::new(name)).map(open);
     }
-    let unreadable = |source: std::io::Error| SourceError::Unreadable {
+    let unreadable = |source: io::Error| SourceError::Unreadable {
         path: name.to_owned(),
         source,
     };
-    let object =
-        RunStore::open(name, None).map_err(|error| unreadable(std::io::Error::other(error)))?;
+    let object = RunStore::open(name, None).map_err(|error| unreadable(io::Error::other(error)))?;
     let store = Arc::clone(object.object_store());
     let found = runtime.block_on(async { store.get(&object.path("")).await });
     let found = found.map_err(|error| match error {
         object_store::Error::NotFound { .. } => SourceError::NotFound(name.to_owned()),
         other => unreadable(other.into()),
     })?;
-    let bytes = StreamReader::new(found.into_stream().map_err(std::io::Error::from));
+    let bytes = StreamReader::new(found.into_stream().map_err(io::Error::from));
     let reader = SyncIoBridge::new_with_handle(Box::pin(bytes), runtime.clone());
     read::decoded(name, reader).map(open).map_err(unreadable)
 }

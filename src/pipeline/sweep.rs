@@ -247,9 +247,10 @@ impl Sweep {
             self.count().await?;
         } else {
             if self.replaces {
-                self.run.clear().await?;
+                self.run.clear().await.map_err(Error::Output)?;
             }
-            self.inputs.spool.publish(&self.run).await?;
+            let published = self.inputs.spool.publish(&self.run).await;
+            published.map_err(Error::Output)?;
         }
         self.record.save(&self.run).await.map_err(Error::Output)
     }

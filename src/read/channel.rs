@@ -1,4 +1,4 @@
-use std::io::Read;
+use std::io::{self, Read};
 
 use arrow::record_batch::RecordBatch;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
@@ -114,10 +114,20 @@ struct Digesting<R> {
 }
 
 impl<R: Read> Read for Digesting<R> {
-    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
-        let read = self.reader.read(buffer)?;
-        self.hasher.update(buffer.get(..read).unwrap_or_default());
-        self.num_bytes += read as u64;
-        Ok(read)
+    /// Fills the buffer where it can: what is read, and so the digest where a limit ends the reading
+    /// early, must not depend on the pieces in which a network delivers.
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let mut filled = 0;
+        while let Some(rest) = buffer.get_mut(filled..).filter(|rest| !rest.is_empty()) {
+            match self.reader.read(rest) {
+                Ok(0) => break,
+                Ok(read) => filled += read,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        self.hasher.update(buffer.get(..filled).unwrap_or_default());
+        self.num_bytes += filled as u64;
+        Ok(filled)
     }
 }

@@ -116,7 +116,7 @@ fn the_plan_of_a_resume_owes_what_is_missing() {
         .unwrap()
         .split_whitespace()
         .collect();
-    assert_eq!(table[2..], ["3", "6", "4", "2"]);
+    assert_eq!(table[2..], ["3", "6", "4", "0", "2"]);
     assert!(
         ended.stdout.contains("\n2 rollouts would be sent"),
         "{}",
