@@ -15,7 +15,7 @@ use crate::schema;
 /// Counts of a sweep under way, shared by its steps.
 #[derive(Debug)]
 pub struct Tally {
-    started: Instant,
+    started: Mutex<Instant>,
     in_flight: AtomicUsize,
     agents: Mutex<BTreeMap<String, AgentTally>>,
 }
@@ -67,7 +67,7 @@ impl AgentTally {
 impl Default for Tally {
     fn default() -> Self {
         Self {
-            started: Instant::now(),
+            started: Mutex::new(Instant::now()),
             in_flight: AtomicUsize::new(0),
             agents: Mutex::default(),
         }
@@ -75,17 +75,15 @@ impl Default for Tally {
 }
 
 impl Tally {
-    /// A tally that begins with these counts.
-    pub fn new(agents: impl IntoIterator<Item = (String, AgentTally)>) -> Self {
-        Self {
-            agents: Mutex::new(agents.into_iter().collect()),
-            ..Self::default()
-        }
+    /// The sweep begins now, with these counts.
+    pub fn begin(&self, agents: impl IntoIterator<Item = (String, AgentTally)>) {
+        *self.agents() = agents.into_iter().collect();
+        *self.started.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
     }
 
     /// When the sweep began.
     pub fn started(&self) -> Instant {
-        self.started
+        *self.started.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Calls in flight now.
@@ -115,7 +113,7 @@ impl Tally {
         else {
             return;
         };
-        let mut agents = self.lock();
+        let mut agents = self.agents();
         for row in 0..outcomes.num_rows() {
             if !agents.contains_key(names.value(row)) {
                 agents.insert(names.value(row).to_owned(), AgentTally::default());
@@ -140,14 +138,14 @@ impl Tally {
     }
 
     /// The counts of every agent now.
-    pub fn agents(&self) -> BTreeMap<String, AgentTally> {
-        self.lock().clone()
+    pub fn by_agent(&self) -> BTreeMap<String, AgentTally> {
+        self.agents().clone()
     }
 
     /// The counts of all agents together.
     pub fn total(&self) -> AgentTally {
         let mut total = AgentTally::default();
-        for agent in self.lock().values() {
+        for agent in self.agents().values() {
             total.planned += agent.planned;
             total.done += agent.done;
             total.done_now += agent.done_now;
@@ -159,7 +157,7 @@ impl Tally {
         total
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, AgentTally>> {
+    fn agents(&self) -> MutexGuard<'_, BTreeMap<String, AgentTally>> {
         self.agents.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

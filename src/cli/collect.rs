@@ -22,7 +22,7 @@ pub(super) async fn collect(args: CollectArgs) -> Result<Exit, Error> {
     let _signals = stop_on_signal(sweep.shutdown())?;
     let progress = Progress::start(sweep.tally(), mode(&args.display));
     let report = sweep.collect().await;
-    progress.finish().await;
+    progress.finish(report.is_ok()).await;
     let report = report?;
     let exit = match report.state {
         RunState::Interrupted => Exit::Interrupted,

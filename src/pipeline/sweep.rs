@@ -260,19 +260,10 @@ impl Sweep {
             .session(SessionStateBuilder::new_with_default_features())
             .await?;
         self.counts = expand::counts(&session).await?;
-        self.tally = Arc::new(Tally::new(self.counts.iter().map(|agent| {
-            let AgentCounts {
-                agent_name,
-                num_rollouts,
-                num_done,
-                num_failed,
-                ..
-            } = agent;
-            (
-                agent_name.clone(),
-                AgentTally::before(*num_rollouts, *num_done, *num_failed),
-            )
-        })));
+        self.tally.begin(self.counts.iter().map(|agent| {
+            let before = AgentTally::before(agent.num_rollouts, agent.num_done, agent.num_failed);
+            (agent.agent_name.clone(), before)
+        }));
         Ok(())
     }
 

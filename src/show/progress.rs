@@ -36,34 +36,37 @@ pub enum ProgressMode {
 #[derive(Debug)]
 pub struct Progress {
     task: JoinSet<()>,
+    tally: Arc<Tally>,
+    show: Option<fn(&Line)>,
 }
 
 impl Progress {
     /// Begins to show `tally`.
     pub fn start(tally: Arc<Tally>, mode: ProgressMode) -> Self {
         let mut task = JoinSet::new();
-        match mode {
-            ProgressMode::Quiet => {}
+        let mut every = |period: Duration, show: fn(&Line)| {
+            task.spawn(every(period, Arc::clone(&tally), show));
+            Some(show)
+        };
+        let show = match mode {
+            ProgressMode::Quiet => None,
+            ProgressMode::Lines => every(Duration::from_secs(5), Line::to_stderr),
+            ProgressMode::Json => every(Duration::from_secs(1), Line::to_stdout),
             ProgressMode::Terminal { colors } => {
-                task.spawn(terminal(tally, colors));
+                task.spawn(terminal(Arc::clone(&tally), colors));
+                None
             }
-            ProgressMode::Lines => {
-                task.spawn(every(Duration::from_secs(5), tally, |line| {
-                    let _ = writeln!(io::stderr(), "{}", line.text());
-                }));
-            }
-            ProgressMode::Json => {
-                task.spawn(every(Duration::from_secs(1), tally, |line| {
-                    let _ = writeln!(io::stdout(), "{}", event("progress", &line.json()));
-                }));
-            }
-        }
-        Self { task }
+        };
+        Self { task, tally, show }
     }
 
-    /// Ends it. When this returns, nothing of it is left on the terminal.
-    pub async fn finish(mut self) {
+    /// Ends it; where lines are shown, and `came_to_an_end`, with the last of them. When this
+    /// returns, no bar is left on the terminal.
+    pub async fn finish(mut self, came_to_an_end: bool) {
         self.task.shutdown().await;
+        if let Some(show) = self.show.filter(|_| came_to_an_end) {
+            show(&Watch::new(self.tally).look());
+        }
     }
 }
 
@@ -76,6 +79,15 @@ struct Line {
 }
 
 impl Line {
+    // Where nobody reads what is shown, nobody need be told.
+    fn to_stderr(&self) {
+        let _ = writeln!(io::stderr(), "{}", self.text());
+    }
+
+    fn to_stdout(&self) {
+        let _ = writeln!(io::stdout(), "{}", event("progress", &self.json()));
+    }
+
     fn eta(&self) -> Option<Duration> {
         Duration::try_from_secs_f64(self.total.pending() as f64 / self.rate).ok()
     }
@@ -163,7 +175,7 @@ impl Watch {
             _ => finished as f64 / all.max(1e-3),
         };
         self.last = Some((now, finished));
-        let agents = self.tally.agents().into_iter().collect();
+        let agents = self.tally.by_agent().into_iter().collect();
         Line {
             total,
             agents,
@@ -173,7 +185,7 @@ impl Watch {
     }
 }
 
-async fn every(period: Duration, tally: Arc<Tally>, show: impl Fn(&Line) + Send) {
+async fn every(period: Duration, tally: Arc<Tally>, show: fn(&Line)) {
     let mut watch = Watch::new(tally);
     let mut ticks = interval(period);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
@@ -196,7 +208,7 @@ async fn terminal(tally: Arc<Tally>, colors: bool) {
     if let Ok(style) = ProgressStyle::with_template(template) {
         bar.set_style(style);
     }
-    let names: Vec<String> = tally.agents().into_keys().take(MAX_AGENTS).collect();
+    let names: Vec<String> = tally.by_agent().into_keys().take(MAX_AGENTS).collect();
     let lines: Vec<(String, ProgressBar)> = names
         .into_iter()
         .map(|name| (name, screen.add(ProgressBar::no_length())))

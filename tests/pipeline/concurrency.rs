@@ -181,7 +181,7 @@ async fn an_agent_at_its_own_limit_holds_up_nobody_elses_rows() {
     };
     let report = sweep_until(settings, "the swift agent is done", |sweep| {
         let tally = sweep.tally();
-        Box::new(move || tally.agents()["swift"].pending() == 0)
+        Box::new(move || tally.by_agent()["swift"].pending() == 0)
     })
     .await;
     assert_eq!((report.rollouts.done, report.rollouts.pending), (80, 40));
