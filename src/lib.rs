@@ -17,7 +17,7 @@
 //! | [`run`] | the operator that keeps calls in flight |
 //! | [`outcome`], [`land`], [`store`] | what became of an attempt, and how it is kept |
 //! | [`session`], [`measure`] | a run as tables, and what they say |
-//! | [`show`], [`tally`], [`cli`] | what people see |
+//! | [`tally`], [`report`], [`show`], [`cli`] | what people see |
 //! | [`sim`] | agents to try all this with |
 
 #![cfg_attr(test, allow(clippy::expect_used, clippy::panic, clippy::unwrap_used))]
@@ -35,6 +35,7 @@ pub mod measure;
 pub mod outcome;
 mod pipeline;
 pub mod read;
+pub mod report;
 pub mod request;
 pub mod run;
 pub mod schema;
@@ -45,4 +46,5 @@ pub mod store;
 pub mod tally;
 
 pub use error::Error;
-pub use pipeline::{AgentMetric, Sweep, SweepPlan, SweepReport};
+pub use pipeline::Sweep;
+pub use report::{AgentMetric, SweepPlan, SweepReport};

@@ -148,10 +148,12 @@ impl FromStr for Repeats {
             .map(str::trim)
             .filter(|entry| !entry.is_empty())
         {
-            let Some((name, count)) = entry.rsplit_once('=') else {
+            let named = entry
+                .rsplit_once('=')
+                .map(|(name, count)| (name.trim(), count));
+            let Some((name, count)) = named.filter(|(name, _)| !name.is_empty()) else {
                 return Err(RepeatsError::NotANumber(quoted(entry)));
             };
-            let name = name.trim();
             if entries.iter().any(|(known, _)| known == name) {
                 return Err(RepeatsError::Duplicate(name.to_owned()));
             }

@@ -7,11 +7,11 @@ use arrow::record_batch::RecordBatch;
 use datafusion::prelude::SessionContext;
 use futures::TryStreamExt;
 
-use super::report::AgentMetric;
 use crate::error::Error;
 use crate::measure::{
     AGENT_STATISTICS, AggregateMetrics, MetricQueries, MetricTable, TaskLabels, run_families,
 };
+use crate::report::AgentMetric;
 use crate::session::{self, RunTables};
 use crate::store::{PartWriter, RunStore, StoreError, part_name};
 

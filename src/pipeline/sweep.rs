@@ -17,13 +17,13 @@ use futures::StreamExt;
 use super::artifacts::{self, Measured};
 use super::identity;
 use super::inputs::Inputs;
-use super::report::{SweepPlan, SweepReport};
 use crate::agent::Agents;
 use crate::config::Settings;
 use crate::error::Error;
 use crate::expand::{self, AgentCounts};
 use crate::land::{LandContext, LandNode, LandPlanner, recover};
 use crate::measure::MetricQueries;
+use crate::report::{SweepPlan, SweepReport};
 use crate::run::{RunContext, RunNode, RunPlanner, Shutdown};
 use crate::schema::{ATTEMPTS, ROLLOUTS, SCHEMA_VERSION, TASKS};
 use crate::session::{self, RunTables};
@@ -222,6 +222,7 @@ impl Sweep {
         written.extend(measured.written);
         written.push(self.run.display("run.json"));
         Ok(SweepReport {
+            place: self.run.display(""),
             state: self.record.state,
             rollouts: self.record.rollouts,
             total: tally,

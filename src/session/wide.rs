@@ -10,9 +10,20 @@ use super::RunTables;
 use crate::schema;
 use crate::store::RunStore;
 
+/// Column that tells the rows of several runs apart.
+const RUN: &str = "run";
+
+/// Metrics that are columns of every run already.
+const SAME_AS_COLUMN: [&str; 4] = [
+    schema::REWARD,
+    schema::INPUT_TOKENS,
+    schema::OUTPUT_TOKENS,
+    schema::TOTAL_TOKENS,
+];
+
 /// Registers the tables of one or several runs the way people ask for them: `rollouts` has a
-/// column for every metric, under its own name, unless a column is called so already. Of several
-/// runs, each table has a column `run` as well.
+/// column for every metric, under its own name, or as `metric_NAME` where a column is called so
+/// already. Of several runs, each table has a column `run` as well.
 ///
 /// # Errors
 /// A store can't be read.
@@ -32,7 +43,7 @@ pub async fn register_wide(session: &SessionContext, runs: &[(String, RunStore)]
                     .fields()
                     .iter()
                     .map(|field| ident(field.name()));
-                let columns: Vec<Expr> = std::iter::once(lit(name.as_str()).alias("run"))
+                let columns: Vec<Expr> = std::iter::once(lit(name.as_str()).alias(RUN))
                     .chain(columns)
                     .collect();
                 frame = frame.select(columns)?;
@@ -60,13 +71,16 @@ async fn with_metrics(rollouts: DataFrame) -> Result<DataFrame> {
         if heavy { &mut last } else { &mut columns }.push(ident(field.name()));
     }
     for name in metric_names(&rollouts).await? {
-        if rollouts
-            .schema()
-            .field_with_unqualified_name(&name)
-            .is_err()
-        {
-            columns.push(ident(schema::METRICS).field(name.as_str()).alias(name));
+        let metric = ident(schema::METRICS).field(name.as_str());
+        if SAME_AS_COLUMN.contains(&name.as_str()) {
+            continue;
         }
+        let taken = name == RUN || rollouts.schema().field_with_unqualified_name(&name).is_ok();
+        columns.push(metric.alias(if taken {
+            format!("metric_{name}")
+        } else {
+            name
+        }));
     }
     columns.extend(last);
     rollouts.select(columns)

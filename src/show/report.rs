@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::ShowError;
 use super::text;
-use crate::pipeline::{SweepPlan, SweepReport};
+use crate::report::{SweepPlan, SweepReport};
 use crate::store::RunState;
 
 /// A JSON event: one object on one line.
@@ -122,6 +122,14 @@ pub fn report(report: &SweepReport, as_json: bool) -> Result<(), ShowError> {
     for path in &report.written {
         writeln!(output, "  {path}")?;
     }
+    if tally.num_failed() > 0 {
+        writeln!(
+            output,
+            "Why some failed: rollstream sql {} -c \"SELECT outcome, http_status, error, count(*) FROM attempts \
+             WHERE outcome <> 'ok' GROUP BY 1, 2, 3\"",
+            report.place,
+        )?;
+    }
     if report.state == RunState::Interrupted {
         writeln!(output, "Go on with the same command and --resume.")?;
     }
@@ -169,6 +177,8 @@ impl Table {
 
     fn row<const N: usize>(&mut self, cells: [String; N]) {
         let cells = cells.into_iter().map(|cell| {
+            // A name can hold anything, a line break included.
+            let cell = cell.replace(char::is_control, " ");
             let is_number = cell.starts_with(|first: char| first.is_ascii_digit() || first == '-');
             let alignment = if is_number {
                 CellAlignment::Right

@@ -1,3 +1,6 @@
+//! What a sweep would do, and what one did: [`SweepPlan`] and [`SweepReport`], which the pipeline
+//! makes and others show.
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -31,6 +34,8 @@ impl SweepPlan {
 /// What a sweep did.
 #[derive(Debug)]
 pub struct SweepReport {
+    /// The run, as a person names it.
+    pub place: String,
     /// How it ended.
     pub state: RunState,
     /// Rollouts of the whole run, by what became of them.
