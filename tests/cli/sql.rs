@@ -152,6 +152,21 @@ fn every_metric_is_a_column() {
 }
 
 #[test]
+fn a_metric_called_like_a_column_keeps_a_name() {
+    let folder = Folder::new();
+    // The simulated agent echoes the row, numbers and all.
+    folder.write(
+        "tasks.jsonl",
+        r#"{"responses_create_params": {"input": "2 + 2?"}, "run": 7, "latency_ms": 8, "a/b \"c\"": 9}"#,
+    );
+    let collect = "collect -i tasks.jsonl --agent sim -q -o a";
+    folder.rollstream(collect).run().succeeded();
+    let query = r#"select metric_run, metric_latency_ms, "a/b ""c""", latency_ms = 8 as same from rollouts"#;
+    let row = answer(&folder, "a --format csv", query);
+    assert_eq!(row.lines().nth(1), Some("7.0,8.0,9.0,false"));
+}
+
+#[test]
 fn a_metric_that_only_one_run_has_is_null_in_the_other() {
     let folder = two_runs();
     folder.tasks(
