@@ -11,7 +11,7 @@ use datafusion::execution::session_state::SessionStateBuilder;
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::physical_plan::{ExecutionPlan, displayable, execute_stream};
 use datafusion::physical_planner::{DefaultPhysicalPlanner, PhysicalPlanner};
-use datafusion::prelude::SessionContext;
+use datafusion::prelude::{SessionConfig, SessionContext};
 use futures::StreamExt;
 
 use super::artifacts::{self, Measured};
@@ -27,7 +27,7 @@ use crate::report::{SweepPlan, SweepReport};
 use crate::run::{RunContext, RunNode, RunPlanner, Shutdown};
 use crate::schema::{ATTEMPTS, ROLLOUTS, SCHEMA_VERSION, TASKS};
 use crate::session::{self, RunTables};
-use crate::store::{RunCounts, RunRecord, RunState, RunStore, StoreError};
+use crate::store::{JournalSegment, RunCounts, RunRecord, RunState, RunStore, StoreError};
 use crate::tally::{AgentTally, Tally};
 
 /// Rows that wait for their turn beyond those in flight. More of them where agents have limits of
@@ -169,9 +169,7 @@ impl Sweep {
     /// # Errors
     /// The plan can't be made.
     pub async fn plan(&self) -> Result<SweepPlan, Error> {
-        let session = self
-            .session(SessionStateBuilder::new_with_default_features())
-            .await?;
+        let session = self.session(self.config()).await?;
         let plan = self.physical(&session).await?;
         Ok(SweepPlan {
             physical: displayable(plan.as_ref()).indent(false).to_string(),
@@ -257,9 +255,7 @@ impl Sweep {
     }
 
     async fn count(&mut self) -> Result<(), Error> {
-        let session = self
-            .session(SessionStateBuilder::new_with_default_features())
-            .await?;
+        let session = self.session(self.config()).await?;
         self.counts = expand::counts(&session).await?;
         self.tally.begin(self.counts.iter().map(|agent| {
             let before = AgentTally::before(agent.num_rollouts, agent.num_done, agent.num_failed);
@@ -297,9 +293,7 @@ impl Sweep {
             .config()
             .with_extension(Arc::new(run))
             .with_extension(Arc::new(land));
-        let session = self
-            .session(SessionStateBuilder::new_with_default_features().with_config(config))
-            .await?;
+        let session = self.session(config).await?;
         let plan = self.physical(&session).await?;
         let mut landed = execute_stream(plan, session.task_ctx())?;
         let mut written = Vec::new();
@@ -317,7 +311,7 @@ impl Sweep {
 
     /// Configuration of the session that collects: one partition, so that the order of the input
     /// is the order of dispatch, and batches that stay small where requests are large.
-    fn config(&self) -> datafusion::prelude::SessionConfig {
+    fn config(&self) -> SessionConfig {
         let spool = &self.inputs.spool;
         let row = spool.num_bytes / spool.num_rows.max(1);
         let rows = usize::try_from(BATCH_BYTES / row.max(1)).unwrap_or(usize::MAX);
@@ -327,12 +321,12 @@ impl Sweep {
     }
 
     /// A session with the tables that the plan reads.
-    async fn session(&self, builder: SessionStateBuilder) -> Result<SessionContext, Error> {
-        let mut builder = builder.with_query_planner(Arc::new(Planner));
-        if builder.config().is_none() {
-            builder = builder.with_config(self.config());
-        }
-        let session = SessionContext::new_with_state(builder.build());
+    async fn session(&self, config: SessionConfig) -> Result<SessionContext, Error> {
+        let state = SessionStateBuilder::new_with_default_features()
+            .with_config(config)
+            .with_query_planner(Arc::new(Planner))
+            .build();
+        let session = SessionContext::new_with_state(state);
         // Of a run that is not gone on with nothing counts, though it may still be there.
         let spooled = RunTables::open(self.inputs.spool.store())?;
         let landed = if self.continues {
@@ -382,7 +376,19 @@ async fn existing(run: &RunStore, settings: &Settings) -> Result<Option<RunRecor
             }
             .into())
         }
-        None => Ok(None),
+        None => no_stray_journal(run).map(|()| None).map_err(Error::Output),
+    }
+}
+
+/// A run has its run.json before anything is sent: answers without one belong to a run that was
+/// removed, and would be counted as those of the new one.
+fn no_stray_journal(run: &RunStore) -> Result<(), StoreError> {
+    let journal = run.journal_dir();
+    match JournalSegment::list(journal)?.is_empty() {
+        true => Ok(()),
+        false => Err(StoreError::StrayJournal {
+            journal: journal.to_owned(),
+        }),
     }
 }
 

@@ -74,6 +74,14 @@ pub enum StoreError {
         /// Where was looked.
         place: String,
     },
+    /// A journal whose run has gone.
+    #[error(
+        "'{journal}' holds answers of a run that is no longer there. Put its run.json back and use --resume, or delete that directory"
+    )]
+    StrayJournal {
+        /// The directory.
+        journal: PathBuf,
+    },
     /// There is a run already.
     #[error(
         "there is a run at {place} already ({state}). Continue it with --resume, replace it with --overwrite, or choose another --output"
