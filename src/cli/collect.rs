@@ -1,6 +1,7 @@
 use std::io::{self, IsTerminal, Write};
 
 use super::args::{CollectArgs, DisplayArgs};
+use super::exit::unless_gone;
 use super::signals::{interrupted, stop_on_signal};
 use super::{Exit, simulated};
 use crate::error::Error;
@@ -30,10 +31,7 @@ pub(super) async fn collect(args: CollectArgs) -> Result<Exit, Error> {
         _ => Exit::Done,
     };
     if !args.display.quiet {
-        match show::report(&report, args.display.json) {
-            Err(error) if !error.is_broken_pipe() => return Err(error.into()),
-            _ => {}
-        }
+        unless_gone(show::report(&report, args.display.json))?;
     }
     Ok(exit)
 }

@@ -1,5 +1,8 @@
 use std::process::ExitCode;
 
+use crate::error::Error;
+use crate::show::ShowError;
+
 /// How a command ended, where it was no error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
@@ -18,5 +21,15 @@ impl From<Exit> for ExitCode {
             Exit::SomeFailed => 3,
             Exit::Interrupted => 130,
         })
+    }
+}
+
+/// How a command ends whose output was `written`, if it has to end: a reader that has had enough is
+/// no error.
+pub(super) fn unless_gone(written: Result<(), ShowError>) -> Result<Option<Exit>, Error> {
+    match written {
+        Ok(()) => Ok(None),
+        Err(error) if error.is_broken_pipe() => Ok(Some(Exit::Done)),
+        Err(error) => Err(error.into()),
     }
 }

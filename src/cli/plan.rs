@@ -1,4 +1,5 @@
 use super::args::CollectArgs;
+use super::exit::unless_gone;
 use super::{Exit, simulated};
 use crate::error::Error;
 use crate::pipeline::Sweep;
@@ -11,8 +12,6 @@ pub(super) async fn plan(args: CollectArgs) -> Result<Exit, Error> {
     let sweep = Sweep::prepare(settings).await?;
     super::collect::warn(&sweep);
     let plan = sweep.plan().await?;
-    match show::plan(&plan, args.display.json) {
-        Err(error) if !error.is_broken_pipe() => Err(error.into()),
-        _ => Ok(Exit::Done),
-    }
+    unless_gone(show::plan(&plan, args.display.json))?;
+    Ok(Exit::Done)
 }

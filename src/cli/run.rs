@@ -1,6 +1,7 @@
 use std::io::{self, Write};
 
 use super::args::{Cli, Command};
+use super::exit::unless_gone;
 use super::{Exit, collect, completions, config, plan, sim, sql};
 use crate::error::Error;
 use crate::show::ShowError;
@@ -21,8 +22,6 @@ pub async fn run(cli: Cli) -> Result<Exit, Error> {
 }
 
 fn print(text: &[u8]) -> Result<Exit, Error> {
-    match io::stdout().lock().write_all(text).map_err(ShowError::from) {
-        Err(error) if !error.is_broken_pipe() => Err(error.into()),
-        _ => Ok(Exit::Done),
-    }
+    unless_gone(io::stdout().lock().write_all(text).map_err(ShowError::from))?;
+    Ok(Exit::Done)
 }

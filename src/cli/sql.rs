@@ -8,10 +8,11 @@ use futures::TryStreamExt;
 
 use super::Exit;
 use super::args::{SqlArgs, SqlFormat};
+use super::exit::unless_gone;
 use crate::error::Error;
 use crate::measure::functions;
 use crate::session;
-use crate::show::{Format, ShowError, open_sink};
+use crate::show::{Format, open_sink};
 use crate::store::{RunRecord, RunStore, StoreError};
 
 /// `rollstream sql`: a query over one or several runs.
@@ -80,14 +81,5 @@ fn format(format: SqlFormat) -> Format {
         SqlFormat::Json => Format::Json,
         SqlFormat::Ndjson => Format::Ndjson,
         SqlFormat::Parquet => Format::Parquet,
-    }
-}
-
-/// A reader that has had enough ends the command, and is no error.
-fn unless_gone(written: Result<(), ShowError>) -> Result<Option<Exit>, Error> {
-    match written {
-        Ok(()) => Ok(None),
-        Err(error) if error.is_broken_pipe() => Ok(Some(Exit::Done)),
-        Err(error) => Err(error.into()),
     }
 }

@@ -1,6 +1,5 @@
 //! What is dropped leaves nothing behind, and what is aborted ends.
 
-use std::collections::BTreeMap;
 use std::future::pending;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,21 +10,14 @@ use futures::StreamExt;
 use rollstream::Sweep;
 use rollstream::agent::{Agent, Reply, RolloutRequest};
 use rollstream::config::Settings;
-use rollstream::sim::{AgentConfig, FaultKind, FaultRates, Sim, SimConfig};
 
 use super::operator::{Operator, answered};
-use super::workspace::{Workspace, counts, quick, tasks, until};
+use super::workspace::{Workspace, counts, hanging, tasks, until};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_sweep_that_is_dropped_drops_its_calls() {
     let place = Workspace::new();
-    let faults = FaultRates(BTreeMap::from([(FaultKind::Hang, 1.0)]));
-    let sim = Sim::start(SimConfig {
-        faults,
-        ..quick(&[("sim", AgentConfig::default())])
-    })
-    .await
-    .unwrap();
+    let sim = hanging().await;
     let settings = Settings {
         concurrency: 8,
         ..place.settings(&tasks(40, &["sim"]), 1, &sim)

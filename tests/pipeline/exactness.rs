@@ -10,7 +10,7 @@ use rollstream::sim::{
 use rollstream::store::RunState;
 
 use super::landed;
-use super::workspace::{Workspace, counts, quick, sweep, tasks};
+use super::workspace::{Workspace, counts, hanging, quick, sweep, tasks};
 
 const TASKS: usize = 300;
 const REPEATS: u32 = 4;
@@ -180,13 +180,7 @@ async fn a_sweep_is_what_the_oracle_says() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_hangs_is_given_up_at_the_deadline() {
     let place = Workspace::new();
-    let faults = FaultRates(BTreeMap::from([(FaultKind::Hang, 1.0)]));
-    let sim = Sim::start(SimConfig {
-        faults,
-        ..quick(&[("sim", AgentConfig::default())])
-    })
-    .await
-    .unwrap();
+    let sim = hanging().await;
     // The head server is not asked: the deadline would be its own as well.
     let own = AgentSettings {
         url: Some(sim.agent_url("sim").unwrap().parse().unwrap()),

@@ -6,11 +6,11 @@ use std::fs;
 use bytes::Bytes;
 use rollstream::Sweep;
 use rollstream::config::{AgentSettings, Settings};
-use rollstream::sim::{AgentConfig, FaultKind, FaultRates, Sim, SimConfig};
+use rollstream::sim::{AgentConfig, Sim, SimConfig};
 use serde_json::{Value, json};
 
 use super::given_answers::GivenAnswers;
-use super::workspace::{Workspace, quick, sweep, sweep_until, tasks};
+use super::workspace::{Workspace, hanging, quick, sweep, sweep_until, tasks};
 
 fn record(place: &Workspace) -> Value {
     serde_json::from_slice(&fs::read(place.run().join("run.json")).unwrap()).unwrap()
@@ -68,13 +68,7 @@ async fn a_finished_run_says_what_was_asked_and_what_became_of_it() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_run_that_was_stopped_says_so() {
     let place = Workspace::new();
-    let faults = FaultRates(BTreeMap::from([(FaultKind::Hang, 1.0)]));
-    let sim = Sim::start(SimConfig {
-        faults,
-        ..quick(&[("sim", AgentConfig::default())])
-    })
-    .await
-    .unwrap();
+    let sim = hanging().await;
     let settings = place.settings(&tasks(10, &["sim"]), 2, &sim);
     let run = place.run();
     sweep_until(settings, "the run is under way", move |sweep| {

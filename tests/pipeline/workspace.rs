@@ -1,11 +1,12 @@
 //! [`Workspace`]: a directory with input files and a run, and how to make sweeps of them.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use rollstream::config::Settings;
-use rollstream::sim::{AgentConfig, Counts, Latency, Sim, SimConfig};
+use rollstream::sim::{AgentConfig, Counts, FaultKind, FaultRates, Latency, Sim, SimConfig};
 use rollstream::{Sweep, SweepReport};
 use tempfile::TempDir;
 
@@ -88,6 +89,16 @@ pub fn quick(agents: &[(&str, AgentConfig)]) -> SimConfig {
         body_size: 600,
         ..SimConfig::default()
     }
+}
+
+/// One agent, `sim`, that never answers.
+pub async fn hanging() -> Sim {
+    let faults = FaultRates(BTreeMap::from([(FaultKind::Hang, 1.0)]));
+    let config = SimConfig {
+        faults,
+        ..quick(&[("sim", AgentConfig::default())])
+    };
+    Sim::start(config).await.unwrap()
 }
 
 pub fn counts(sim: &Sim, agent: &str) -> Counts {
