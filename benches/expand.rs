@@ -17,9 +17,10 @@ use clap::Parser;
 use datafusion::prelude::SessionContext;
 use futures::TryStreamExt;
 use rollstream::answer::AnswerFields;
+use rollstream::config::Budgets;
 use rollstream::expand;
 use rollstream::outcome::{
-    Answered, Outcome, OutcomeBatchBuilder, Verdict, attempts_of, rollouts_of,
+    Answered, Outcome, OutcomeBatchBuilder, Times, Verdict, attempts_of, rollouts_of,
 };
 use rollstream::schema;
 use rollstream::session::{self, RunTables};
@@ -104,6 +105,13 @@ async fn main() -> anyhow::Result<()> {
     report.finish(&cli.options)
 }
 
+const BUDGETS: Budgets = Budgets {
+    infra: 5,
+    rate_limit: 50,
+    data: 2,
+    attempts: 3,
+};
+
 /// The rows of the plan, as the collector reads them: one partition, one batch at a time.
 async fn owed_rows(run: &RunStore) -> anyhow::Result<usize> {
     let config = session::config()
@@ -111,6 +119,7 @@ async fn owed_rows(run: &RunStore) -> anyhow::Result<usize> {
         .with_batch_size(BATCH_ROWS);
     let session = SessionContext::new_with_config(config);
     RunTables::open(run)?.register(&session).await?;
+    expand::prepare(&session, [("agent", BUDGETS)]).await?;
     let mut rows = expand::owed(&session).await?.execute_stream().await?;
     let mut count = 0;
     while let Some(batch) = rows.try_next().await? {
@@ -273,9 +282,12 @@ fn outcome(task_index: i64, rollout_index: i64, agent: &Arc<str>) -> Outcome {
         agent_name: Arc::clone(agent),
         http_status: Some(200),
         dispatched_at: UNIX_EPOCH,
-        permit_wait: Duration::ZERO,
-        server: Duration::from_millis(1),
-        client: Duration::ZERO,
+        response_headers: None,
+        times: Times {
+            server: Some(Duration::from_millis(1)),
+            ..Times::default()
+        },
+        concurrency_limit: None,
         verdict: Verdict::Ok(Answered {
             result: Bytes::from_static(b"{}"),
             fields,

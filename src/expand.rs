@@ -1,14 +1,20 @@
 //! From tasks to rollouts: the relational expansion, as SQL over the tables of a run.
 //!
-//! [`owed`] is one row per rollout that is still to be sent, [`counts`] is what that makes per
-//! agent. Both read the views `tasks`, `rollouts` and `attempts` of a session.
+//! [`prepare`] makes the views that say what is done and given up; then [`owed`] is one row per
+//! rollout that is still to be sent, and [`counts`] is what that makes per agent.
 
-use arrow::array::AsArray;
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, AsArray, Int64Array, RecordBatch, StringViewArray};
 use arrow::datatypes::Int64Type;
 use datafusion::common::{Result, exec_datafusion_err};
 use datafusion::dataframe::DataFrame;
 use datafusion::prelude::SessionContext;
 
+use crate::config::Budgets;
+
+const FAILURES: &str = include_str!("../queries/expand/failures.sql");
+const GIVEN_UP: &str = include_str!("../queries/expand/given_up.sql");
 const DONE: &str = include_str!("../queries/expand/done.sql");
 const OWED: &str = include_str!("../queries/expand/owed.sql");
 const COUNTS: &str = include_str!("../queries/expand/counts.sql");
@@ -38,13 +44,48 @@ impl AgentCounts {
     }
 }
 
+/// Makes the views `budgets`, `failures`, `given_up` and `done` from `tasks`, `rollouts` and
+/// `attempts`. `budgets` are those of each agent.
+///
+/// # Errors
+/// The session lacks a view.
+pub async fn prepare<'a>(
+    session: &SessionContext,
+    budgets: impl IntoIterator<Item = (&'a str, Budgets)>,
+) -> Result<()> {
+    session.register_batch("budgets", budgets_table(budgets)?)?;
+    for (name, query) in [
+        ("failures", FAILURES),
+        ("given_up", GIVEN_UP),
+        ("done", DONE),
+    ] {
+        let view = session.sql(query).await?.into_view();
+        session.register_table(name, view)?;
+    }
+    Ok(())
+}
+
+fn budgets_table<'a>(budgets: impl IntoIterator<Item = (&'a str, Budgets)>) -> Result<RecordBatch> {
+    let (names, budgets): (Vec<&str>, Vec<Budgets>) = budgets.into_iter().unzip();
+    let column = |of: fn(&Budgets) -> u32| -> ArrayRef {
+        let values = budgets.iter().map(|budgets| i64::from(of(budgets)));
+        Arc::new(values.collect::<Int64Array>())
+    };
+    let names: ArrayRef = Arc::new(StringViewArray::from(names));
+    Ok(RecordBatch::try_from_iter([
+        ("agent_name", names),
+        ("infra", column(|budgets| budgets.infra)),
+        ("rate_limit", column(|budgets| budgets.rate_limit)),
+        ("data", column(|budgets| budgets.data)),
+        ("attempts", column(|budgets| budgets.attempts)),
+    ])?)
+}
+
 /// The rollouts still owed, in the order of the input.
 ///
 /// # Errors
 /// The session lacks a view.
 pub async fn owed(session: &SessionContext) -> Result<DataFrame> {
-    let done = session.sql(DONE).await?;
-    session.register_table("done", done.into_view())?;
     session.sql(OWED).await
 }
 

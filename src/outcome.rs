@@ -35,16 +35,33 @@ pub struct Outcome {
     pub agent_name: Arc<str>,
     /// Status code, where HTTP gave one.
     pub http_status: Option<u16>,
+    /// Headers of the response that matter, as the text of a JSON object.
+    pub response_headers: Option<String>,
     /// When the request was sent.
     pub dispatched_at: SystemTime,
-    /// How long the rollout waited for its turn.
-    pub permit_wait: Duration,
-    /// From the request to the last byte of the answer.
-    pub server: Duration,
-    /// What the collector itself spent on the answer.
-    pub client: Duration,
+    /// Where the time went.
+    pub times: Times,
+    /// Calls that were allowed in flight to the agent.
+    pub concurrency_limit: Option<u32>,
     /// The answer, or why there is none.
     pub verdict: Verdict,
+}
+
+/// Where the time of an attempt went. What nobody saw of one that was cut off is none.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct Times {
+    /// How long the rollout waited for its turn.
+    pub permit_wait: Duration,
+    /// How long rate limits held it back.
+    pub rate_wait: Duration,
+    /// What opening a connection took.
+    pub connect: Option<Duration>,
+    /// From the dispatch to the head of the answer.
+    pub first_byte: Option<Duration>,
+    /// From the request, on an open connection, to the last byte of the answer.
+    pub server: Option<Duration>,
+    /// What the collector itself spent on it.
+    pub client: Option<Duration>,
 }
 
 /// How an attempt ended.
@@ -58,8 +75,12 @@ pub enum Verdict {
         class: &'static str,
         /// What went wrong, in words.
         error: String,
-        /// The rollout must not be tried again.
+        /// The rollout is given up.
         terminal: bool,
+        /// The agent said never again.
+        failure_terminal: bool,
+        /// What the agent answered, where it flagged its answer. Valid UTF-8, or the row is refused.
+        answer: Option<Bytes>,
     },
 }
 
@@ -87,11 +108,18 @@ pub struct OutcomeBatchBuilder {
     http_status: Int32Builder,
     error: StringViewBuilder,
     terminal: BooleanBuilder,
+    failure_terminal: BooleanBuilder,
+    response_headers: StringViewBuilder,
     dispatched_at: TimestampMicrosecondBuilder,
+    first_byte_at: TimestampMicrosecondBuilder,
     finished_at: TimestampMicrosecondBuilder,
     permit_wait_ms: Float64Builder,
+    rate_wait_ms: Float64Builder,
+    connect_ms: Float64Builder,
     server_ms: Float64Builder,
     client_ms: Float64Builder,
+    concurrency_limit: Int32Builder,
+    answer: StringViewBuilder,
     reward: Float64Builder,
     input_tokens: Int64Builder,
     output_tokens: Int64Builder,
@@ -144,11 +172,18 @@ impl OutcomeBatchBuilder {
             http_status: Int32Builder::new(),
             error: StringViewBuilder::new(),
             terminal: BooleanBuilder::new(),
+            failure_terminal: BooleanBuilder::new(),
+            response_headers: StringViewBuilder::new(),
             dispatched_at: utc(),
+            first_byte_at: utc(),
             finished_at: utc(),
             permit_wait_ms: Float64Builder::new(),
+            rate_wait_ms: Float64Builder::new(),
+            connect_ms: Float64Builder::new(),
             server_ms: Float64Builder::new(),
             client_ms: Float64Builder::new(),
+            concurrency_limit: Int32Builder::new(),
+            answer: StringViewBuilder::new(),
             reward: Float64Builder::new(),
             input_tokens: Int64Builder::new(),
             output_tokens: Int64Builder::new(),
@@ -187,10 +222,10 @@ impl OutcomeBatchBuilder {
             attempt,
             agent_name,
             http_status,
+            response_headers,
             dispatched_at,
-            permit_wait,
-            server,
-            client,
+            times,
+            concurrency_limit,
             verdict,
         } = outcome;
         self.rows += 1;
@@ -199,30 +234,59 @@ impl OutcomeBatchBuilder {
         self.attempt.append_value(attempt.into());
         self.agent_name.append_value(agent_name);
         self.http_status.append_option(http_status.map(i32::from));
-        self.dispatched_at.append_value(microseconds(dispatched_at));
-        self.finished_at
-            .append_value(microseconds(dispatched_at + server));
-        self.permit_wait_ms.append_value(milliseconds(permit_wait));
-        self.server_ms.append_value(milliseconds(server));
-        self.client_ms.append_value(milliseconds(client));
+        self.response_headers.append_option(response_headers);
+        self.append_times(dispatched_at, times);
+        self.concurrency_limit
+            .append_option(concurrency_limit.and_then(|limit| i32::try_from(limit).ok()));
         match verdict {
             Verdict::Ok(answered) => {
                 self.outcome.append_value(OK);
                 self.error.append_null();
                 self.terminal.append_value(false);
+                self.failure_terminal.append_value(false);
+                self.answer.append_null();
                 self.append_answer(answered)
             }
             Verdict::Failed {
                 class,
                 error,
                 terminal,
+                failure_terminal,
+                answer,
             } => {
                 self.outcome.append_value(class);
                 self.error.append_value(error);
                 self.terminal.append_value(terminal);
+                self.failure_terminal.append_value(failure_terminal);
+                match answer {
+                    Some(answer) => {
+                        self.bytes += answer.len();
+                        append_text(&mut self.answer, answer)?;
+                    }
+                    None => self.answer.append_null(),
+                }
                 self.append_no_answer()
             }
         }
+    }
+
+    fn append_times(&mut self, dispatched_at: SystemTime, times: Times) {
+        let after = |span: Duration| microseconds(dispatched_at + span);
+        let finished = times
+            .server
+            .map(|server| times.connect.unwrap_or_default() + server);
+        self.dispatched_at.append_value(microseconds(dispatched_at));
+        self.first_byte_at
+            .append_option(times.first_byte.map(after));
+        self.finished_at.append_option(finished.map(after));
+        self.permit_wait_ms
+            .append_value(milliseconds(times.permit_wait));
+        self.rate_wait_ms
+            .append_value(milliseconds(times.rate_wait));
+        self.connect_ms
+            .append_option(times.connect.map(milliseconds));
+        self.server_ms.append_option(times.server.map(milliseconds));
+        self.client_ms.append_option(times.client.map(milliseconds));
     }
 
     fn append_answer(&mut self, Answered { result, fields }: Answered) -> Result<(), ArrowError> {
@@ -245,21 +309,7 @@ impl OutcomeBatchBuilder {
         self.metrics.append(true)?;
         self.integer_metrics.append(integers)?;
         self.bytes += result.len();
-        self.append_result(result)
-    }
-
-    fn append_result(&mut self, result: Bytes) -> Result<(), ArrowError> {
-        match u32::try_from(result.len()) {
-            Ok(len) if result.len() >= ADOPTED_BYTES => {
-                let block = self.result.append_block(Buffer::from(result));
-                self.result.try_append_view(block, 0, len)
-            }
-            _ => {
-                let text = std::str::from_utf8(&result)
-                    .map_err(|e| ArrowError::InvalidArgumentError(e.to_string()))?;
-                self.result.try_append_value(text)
-            }
-        }
+        append_text(&mut self.result, result)
     }
 
     fn append_no_answer(&mut self) -> Result<(), ArrowError> {
@@ -289,11 +339,18 @@ impl OutcomeBatchBuilder {
             Arc::new(self.http_status.finish()),
             Arc::new(self.error.finish()),
             Arc::new(self.terminal.finish()),
+            Arc::new(self.failure_terminal.finish()),
+            Arc::new(self.response_headers.finish()),
             Arc::new(self.dispatched_at.finish()),
+            Arc::new(self.first_byte_at.finish()),
             Arc::new(self.finished_at.finish()),
             Arc::new(self.permit_wait_ms.finish()),
+            Arc::new(self.rate_wait_ms.finish()),
+            Arc::new(self.connect_ms.finish()),
             Arc::new(self.server_ms.finish()),
             Arc::new(self.client_ms.finish()),
+            Arc::new(self.concurrency_limit.finish()),
+            Arc::new(self.answer.finish()),
             Arc::new(self.reward.finish()),
             Arc::new(self.input_tokens.finish()),
             Arc::new(self.output_tokens.finish()),
@@ -303,6 +360,20 @@ impl OutcomeBatchBuilder {
             Arc::new(self.result.finish()),
         ];
         RecordBatch::try_new(schema::outcomes(), columns)
+    }
+}
+
+fn append_text(column: &mut StringViewBuilder, text: Bytes) -> Result<(), ArrowError> {
+    match u32::try_from(text.len()) {
+        Ok(len) if text.len() >= ADOPTED_BYTES => {
+            let block = column.append_block(Buffer::from(text));
+            column.try_append_view(block, 0, len)
+        }
+        _ => {
+            let text = std::str::from_utf8(&text)
+                .map_err(|e| ArrowError::InvalidArgumentError(e.to_string()))?;
+            column.try_append_value(text)
+        }
     }
 }
 
@@ -378,10 +449,13 @@ mod tests {
             attempt: 0,
             agent_name: "a".into(),
             http_status: Some(200),
+            response_headers: None,
             dispatched_at: UNIX_EPOCH + Duration::from_secs(10),
-            permit_wait: Duration::ZERO,
-            server: Duration::from_millis(250),
-            client: Duration::from_millis(1),
+            times: Times {
+                server: Some(Duration::from_millis(250)),
+                ..Times::default()
+            },
+            concurrency_limit: None,
             verdict,
         }
     }
@@ -399,6 +473,8 @@ mod tests {
             class: "infra",
             error: "HTTP 500".into(),
             terminal: false,
+            failure_terminal: false,
+            answer: None,
         }
     }
 

@@ -43,18 +43,42 @@ pub const OUTCOME: &str = "outcome";
 pub const HTTP_STATUS: &str = "http_status";
 /// What went wrong, in words.
 pub const ERROR: &str = "error";
-/// The rollout must not be tried again.
+/// The rollout was given up with this attempt: its budget was spent, or the agent said never again.
 pub const TERMINAL: &str = "terminal";
+/// The agent said never again, with `_ng_failure_terminal`.
+pub const FAILURE_TERMINAL: &str = "failure_terminal";
+/// Headers of the response that matter, as the text of a JSON object.
+pub const RESPONSE_HEADERS: &str = "response_headers";
 /// When the request was sent.
 pub const DISPATCHED_AT: &str = "dispatched_at";
-/// When the last byte of the answer was there, or the failure was known.
+/// When the head of the answer was there; none where there was none.
+pub const FIRST_BYTE_AT: &str = "first_byte_at";
+/// When the last byte of the answer was there, or the failure was known; none where the collector
+/// did not live to see it.
 pub const FINISHED_AT: &str = "finished_at";
 /// Milliseconds that the rollout was ready but waited for its turn.
 pub const PERMIT_WAIT_MS: &str = "permit_wait_ms";
-/// Milliseconds from the request to the last byte of the answer.
+/// Milliseconds that the rollout was ready but held back by the agent's rate limits.
+pub const RATE_WAIT_MS: &str = "rate_wait_ms";
+/// Milliseconds that opening a connection took; 0 where an open one was used.
+pub const CONNECT_MS: &str = "connect_ms";
+/// Milliseconds from the request, on an open connection, to the last byte of the answer.
 pub const SERVER_MS: &str = "server_ms";
-/// Milliseconds that the collector itself spent on the answer.
+/// Milliseconds that the collector itself spent: making the request, reading the answer, and
+/// waiting for a core. Large values mean that the collector is short of processors.
 pub const CLIENT_MS: &str = "client_ms";
+/// Calls that were allowed in flight to the agent when this one was sent.
+pub const CONCURRENCY_LIMIT: &str = "concurrency_limit";
+/// The whole answer as JSON text where the agent flagged it as a failure.
+pub const ANSWER: &str = "answer";
+/// Failed attempts so far that count against the budget of class `infra`.
+pub const INFRA_FAILURES: &str = "infra_failures";
+/// Failed attempts so far that count against the budget of refusals by rate limits.
+pub const RATE_LIMITED_FAILURES: &str = "rate_limited_failures";
+/// Failed attempts so far that count against the budget of class `data`.
+pub const DATA_FAILURES: &str = "data_failures";
+/// Failed attempts so far that the agent flagged.
+pub const FLAGGED_FAILURES: &str = "flagged_failures";
 /// The score of the rollout.
 pub const REWARD: &str = "reward";
 /// Tokens of the input, from the answer's `usage`.
@@ -129,6 +153,28 @@ pub fn owed() -> SchemaRef {
             integer(ROLLOUT_INDEX),
             text(AGENT_NAME),
             text(REQUEST),
+            integer(ATTEMPT),
+            integer(INFRA_FAILURES),
+            integer(RATE_LIMITED_FAILURES),
+            integer(DATA_FAILURES),
+            integer(FLAGGED_FAILURES),
+        ]))
+    });
+    Arc::clone(&SCHEMA)
+}
+
+/// What the journal holds of every dispatch from before it is sent, so that one whose end nobody
+/// saw is known.
+pub fn dispatches() -> SchemaRef {
+    static SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
+        Arc::new(Schema::new(vec![
+            integer(TASK_INDEX),
+            integer(ROLLOUT_INDEX),
+            integer(ATTEMPT),
+            text(AGENT_NAME),
+            Field::new(DISPATCHED_AT, timestamp(), false),
+            float(PERMIT_WAIT_MS),
+            float(RATE_WAIT_MS),
         ]))
     });
     Arc::clone(&SCHEMA)
@@ -144,11 +190,18 @@ fn attempt_fields() -> Vec<Field> {
         Field::new(HTTP_STATUS, DataType::Int32, true),
         Field::new(ERROR, DataType::Utf8View, true),
         Field::new(TERMINAL, DataType::Boolean, false),
+        Field::new(FAILURE_TERMINAL, DataType::Boolean, false),
+        Field::new(RESPONSE_HEADERS, DataType::Utf8View, true),
         Field::new(DISPATCHED_AT, timestamp(), false),
-        Field::new(FINISHED_AT, timestamp(), false),
+        Field::new(FIRST_BYTE_AT, timestamp(), true),
+        Field::new(FINISHED_AT, timestamp(), true),
         float(PERMIT_WAIT_MS),
-        float(SERVER_MS),
-        float(CLIENT_MS),
+        float(RATE_WAIT_MS),
+        Field::new(CONNECT_MS, DataType::Float64, true),
+        Field::new(SERVER_MS, DataType::Float64, true),
+        Field::new(CLIENT_MS, DataType::Float64, true),
+        Field::new(CONCURRENCY_LIMIT, DataType::Int32, true),
+        Field::new(ANSWER, DataType::Utf8View, true),
     ]
 }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use arrow::array::RecordBatch;
 use bytes::Bytes;
 use rollstream::answer::AnswerFields;
-use rollstream::outcome::{Answered, Outcome, OutcomeBatchBuilder, Verdict};
+use rollstream::outcome::{Answered, Outcome, OutcomeBatchBuilder, Times, Verdict};
 use rollstream::sim::Draws;
 
 /// Rows of a batch, as the collector gathers them.
@@ -86,9 +86,16 @@ impl Answers {
             agent_name: self.agents.get(agent as usize).cloned().unwrap_or_default(),
             http_status: Some(200),
             dispatched_at: UNIX_EPOCH + Duration::from_millis(number.unsigned_abs()),
-            permit_wait: Duration::from_micros(50),
-            server: Duration::from_millis(20),
-            client: Duration::from_micros(10),
+            response_headers: None,
+            times: Times {
+                permit_wait: Duration::from_micros(50),
+                connect: Some(Duration::ZERO),
+                first_byte: Some(Duration::from_millis(19)),
+                server: Some(Duration::from_millis(20)),
+                client: Some(Duration::from_micros(10)),
+                ..Times::default()
+            },
+            concurrency_limit: Some(256),
             verdict: Verdict::Ok(Answered {
                 result: Bytes::from(result),
                 fields,

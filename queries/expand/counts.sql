@@ -1,6 +1,6 @@
 -- How much a sweep asks of each agent, and how much of that is done.
 --
--- Reads: tasks, rollouts, attempts.
+-- Reads: tasks, rollouts, given_up.
 -- Columns: agent_name, num_tasks, num_rollouts, request_bytes (of all rollouts, about), num_done,
 -- num_failed (given up for good).
 SELECT
@@ -26,8 +26,7 @@ LEFT JOIN (
 ) AS done ON planned.agent_name = done.agent_name
 LEFT JOIN (
     SELECT agent_name, count(*) AS num_failed
-    FROM attempts
-    WHERE terminal
+    FROM given_up
     GROUP BY agent_name
 ) AS failed ON planned.agent_name = failed.agent_name
 ORDER BY planned.agent_name

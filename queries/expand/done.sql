@@ -1,10 +1,9 @@
 -- Rollouts that are not sent again.
 --
--- Reads: rollouts, attempts.
--- Columns: task_index, rollout_index: answered, or given up for good (an attempt that is terminal).
+-- Reads: rollouts, given_up.
+-- Columns: task_index, rollout_index.
 SELECT task_index, rollout_index
 FROM rollouts
 UNION ALL
 SELECT task_index, rollout_index
-FROM attempts
-WHERE terminal
+FROM given_up

@@ -37,10 +37,30 @@ pub struct RolloutRequest {
 pub struct Reply {
     /// Status code, where HTTP gave one.
     pub http_status: Option<u16>,
-    /// From the request to the last byte of the answer, or to the failure.
-    pub server: Duration,
+    /// Headers of the response that matter, as the text of a JSON object.
+    pub headers: Option<String>,
+    /// What opening a connection took; zero where an open one was used.
+    pub connect: Duration,
+    /// From the request to the head of the answer, where there was one.
+    pub first_byte: Option<Duration>,
+    /// From the request to the last byte of the answer, or to the failure; `connect` included.
+    pub elapsed: Duration,
     /// The answer, or why there is none.
     pub result: Result<Answer, Failure>,
+}
+
+impl Reply {
+    /// A reply of which nothing is known but its result.
+    pub fn new(result: Result<Answer, Failure>) -> Self {
+        Self {
+            http_status: None,
+            headers: None,
+            connect: Duration::ZERO,
+            first_byte: None,
+            elapsed: Duration::ZERO,
+            result,
+        }
+    }
 }
 
 /// An answer that counts as a rollout.

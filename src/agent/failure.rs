@@ -1,4 +1,7 @@
 use std::fmt;
+use std::time::Duration;
+
+use bytes::Bytes;
 
 /// Why an attempt gave no rollout.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -7,8 +10,14 @@ pub struct Failure {
     pub class: FailureClass,
     /// What happened to what, without secrets.
     pub message: String,
-    /// The rollout must not be tried again.
-    pub terminal: bool,
+    /// The agent said never again.
+    pub failure_terminal: bool,
+    /// How long the agent asked to be left alone.
+    pub retry_after: Option<Duration>,
+    /// No connection came about: nothing that was asked can be the cause.
+    pub unreachable: bool,
+    /// What was answered, where the agent flagged its answer. Valid UTF-8.
+    pub answer: Option<Bytes>,
 }
 
 impl Failure {
@@ -17,17 +26,32 @@ impl Failure {
         Self {
             class,
             message: message.into(),
-            terminal: false,
+            failure_terminal: false,
+            retry_after: None,
+            unreachable: false,
+            answer: None,
         }
     }
 }
 
-/// The kinds of failure. What follows from each is decided by its class alone.
+/// The kinds of failure. What follows from each is decided by its class and status alone:
+///
+/// | what happened | class | budget |
+/// |---|---|---|
+/// | no connection, reset, closed before or within the answer | `infra` | infra |
+/// | 408, 500 to 599 | `infra` | infra |
+/// | 429 | `infra` | rate limit |
+/// | a deadline passed | `timeout` | infra |
+/// | any other status but 200 | `data` | data |
+/// | 200, but not JSON, not UTF-8, too large, no reward | `data` | data |
+/// | `_ng_failure_class` | `agent_flagged` | attempts |
+/// | `_ng_no_persist` | `not_persisted` | none: owed again, by a resume |
+/// | cut off by our own end | `interrupted` | none: owed again, by a resume |
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum FailureClass {
-    /// The way to the agent or the agent's server: connect, reset, 408, 429, 5xx.
+    /// The way to the agent, or the agent's server.
     Infra,
-    /// The same request would fail anywhere: other statuses, an answer that is not JSON, no reward.
+    /// The same request would fail anywhere.
     Data,
     /// A deadline passed.
     Timeout,
@@ -35,8 +59,34 @@ pub enum FailureClass {
     AgentFlagged,
     /// The agent asked for the answer to be forgotten, with `_ng_no_persist`.
     NotPersisted,
-    /// Cut off by our own shutdown.
+    /// Cut off by our own shutdown or crash.
     Interrupted,
+}
+
+/// What a failed attempt counts against. A rollout is given up when one of its budgets is spent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Budget {
+    /// Failures of networks and servers.
+    Infra,
+    /// Refusals by a rate limit: the agent is well, and only asks to be asked later.
+    RateLimit,
+    /// Failures that the request itself seems to cause.
+    Data,
+    /// Failures that the agent reported: NeMo Gym's attempts.
+    Attempts,
+}
+
+impl Budget {
+    /// The budget that a failure counts against, if any.
+    pub fn of(class: FailureClass, http_status: Option<u16>) -> Option<Self> {
+        match (class, http_status) {
+            (FailureClass::Infra, Some(429)) => Some(Self::RateLimit),
+            (FailureClass::Infra | FailureClass::Timeout, _) => Some(Self::Infra),
+            (FailureClass::Data, _) => Some(Self::Data),
+            (FailureClass::AgentFlagged, _) => Some(Self::Attempts),
+            (FailureClass::NotPersisted | FailureClass::Interrupted, _) => None,
+        }
+    }
 }
 
 impl FailureClass {

@@ -1,15 +1,21 @@
 use std::error::Error as _;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use bytes::{Bytes, BytesMut};
 use reqwest::redirect::Policy;
-use reqwest::{Client, Response};
+use reqwest::{Client, RequestBuilder, Response};
+use tokio::time::timeout;
 use url::{Host, Url};
 
+use super::connect_time::ConnectTimeLayer;
+use super::retry_after::retry_after;
 use super::{AgentError, Failure, FailureClass};
 
 /// An error's body is quoted up to this many bytes.
 const QUOTED_BYTES: usize = 300;
+
+/// The rest of an error is waited for this long; what matters of it is known by then.
+const QUOTE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Time after which an idle connection is asked whether the other side is still there.
 const KEEPALIVE: Duration = Duration::from_secs(30);
@@ -21,6 +27,8 @@ pub struct HttpSettings {
     pub connections: usize,
     /// Deadline of a connect.
     pub connect_timeout: Duration,
+    /// Longest time from the request to the head of the answer.
+    pub first_byte_timeout: Option<Duration>,
     /// Longest silence on a connection, also before the first byte.
     pub read_timeout: Duration,
     /// Largest body that is taken, in bytes after decompression.
@@ -32,6 +40,7 @@ pub struct HttpSettings {
 pub struct HttpClients {
     proxied: Client,
     direct: Client,
+    first_byte_timeout: Option<Duration>,
     max_body: u64,
 }
 
@@ -48,6 +57,7 @@ impl HttpClients {
                 .pool_max_idle_per_host(settings.connections)
                 .tcp_keepalive(KEEPALIVE)
                 .tcp_nodelay(true)
+                .connector_layer(ConnectTimeLayer)
                 .connect_timeout(settings.connect_timeout)
                 .read_timeout(settings.read_timeout)
         };
@@ -55,6 +65,7 @@ impl HttpClients {
         Ok(Self {
             proxied: builder().build().map_err(failed)?,
             direct: builder().no_proxy().build().map_err(failed)?,
+            first_byte_timeout: settings.first_byte_timeout,
             max_body: settings.max_body,
         })
     }
@@ -72,6 +83,25 @@ impl HttpClients {
         } else {
             &self.proxied
         }
+    }
+
+    /// Sends a request, and waits for the head of the response.
+    ///
+    /// # Errors
+    /// No connection came about, it broke, or there was no answer in time.
+    pub async fn send(
+        &self,
+        request: RequestBuilder,
+        call: &Call<'_>,
+    ) -> Result<Response, Failure> {
+        let sent = match self.first_byte_timeout {
+            Some(limit) => timeout(limit, request.send()).await.map_err(|_| {
+                let why = "no answer began within --first-byte-timeout";
+                call.failure(FailureClass::Timeout, why)
+            })?,
+            None => request.send().await,
+        };
+        sent.map_err(|error| call.client_error(&error))
     }
 
     /// The whole body of a response, bounded by `max_body`.
@@ -103,26 +133,35 @@ impl Call<'_> {
 
     /// The failure that an error of the client stands for.
     pub fn client_error(&self, error: &reqwest::Error) -> Failure {
-        let class = match error.is_timeout() && !error.is_connect() {
-            true => FailureClass::Timeout,
-            false => FailureClass::Infra,
+        let class = match error {
+            error if error.is_connect() => FailureClass::Infra,
+            error if error.is_timeout() => FailureClass::Timeout,
+            // The body came whole, and can't be unpacked.
+            error if error.is_decode() && !is_io(error) => FailureClass::Data,
+            _ => FailureClass::Infra,
         };
-        self.failure(class, &describe(error))
+        Failure {
+            unreachable: error.is_connect(),
+            ..self.failure(class, &describe(error))
+        }
     }
 
     /// The failure that a status other than 200 stands for.
     pub async fn status_error(&self, response: Response) -> Failure {
         let status = response.status();
-        let quoted = read_body(response, QUOTED_BYTES as u64 * 16, self)
-            .await
-            .unwrap_or_default();
-        let quoted = quote(&quoted);
+        let retry_after = retry_after(response.headers(), SystemTime::now());
+        let quoted = read_body(response, QUOTED_BYTES as u64 * 16, self);
+        let quoted = timeout(QUOTE_TIMEOUT, quoted).await;
+        let quoted = quote(&quoted.ok().and_then(Result::ok).unwrap_or_default());
         let class = FailureClass::of_status(status.as_u16());
         let reason = status.canonical_reason().unwrap_or_default();
-        self.failure(
-            class,
-            format!("HTTP {} {reason}{quoted}", status.as_u16()).trim_end(),
-        )
+        Failure {
+            retry_after: retry_after.filter(|_| matches!(status.as_u16(), 429 | 503)),
+            ..self.failure(
+                class,
+                format!("HTTP {} {reason}{quoted}", status.as_u16()).trim_end(),
+            )
+        }
     }
 }
 
@@ -171,6 +210,18 @@ pub(super) fn quote(body: &[u8]) -> String {
     } else {
         format!(": {line}")
     }
+}
+
+/// The error is one of the connection, and not of what came over it.
+fn is_io(error: &reqwest::Error) -> bool {
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        if error.is::<hyper::Error>() {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
 }
 
 /// What the innermost causes of an error say; the outer ones only repeat the address.

@@ -2,6 +2,7 @@
 //! [`HeadServer`] tells where NeMo Gym's agents are, [`Agents`] holds all agents of a sweep by
 //! name. [`FailureClass`] is the one place that decides what a failure means.
 
+mod connect_time;
 mod contract;
 mod error;
 mod failure;
@@ -9,10 +10,11 @@ mod head_server;
 mod http;
 mod nemo_gym;
 mod registry;
+mod retry_after;
 
 pub use contract::{Agent, Answer, Reply, RolloutRequest};
 pub use error::AgentError;
-pub use failure::{Failure, FailureClass};
+pub use failure::{Budget, Failure, FailureClass};
 pub use head_server::HeadServer;
 pub use http::{HttpClients, HttpSettings};
 pub use nemo_gym::NemoGymAgent;

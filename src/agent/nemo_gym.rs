@@ -5,7 +5,9 @@ use bytes::Bytes;
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use url::Url;
 
+use super::connect_time;
 use super::http::{Call, HttpClients, quote};
+use super::retry_after::headers_that_matter;
 use super::{Agent, AgentError, Answer, Failure, FailureClass, Reply, RolloutRequest};
 use crate::answer::AnswerFields;
 
@@ -49,30 +51,35 @@ impl NemoGymAgent {
         })
     }
 
-    async fn call(
-        &self,
-        request: RolloutRequest,
-        call: &Call<'_>,
-    ) -> (Option<u16>, Result<Bytes, Failure>) {
-        let sent = self
+    async fn call(&self, request: RolloutRequest, call: &Call<'_>) -> Reply {
+        let request = self
             .http
             .for_url(&self.run)
             .post(self.run.clone())
             .headers(self.headers.clone())
             .header(CONTENT_TYPE, HeaderValue::from_static("application/json"))
-            .body(request.body)
-            .send()
-            .await;
-        let response = match sent {
+            .body(request.body);
+        let response = match self.http.send(request, call).await {
             Ok(response) => response,
-            Err(error) => return (None, Err(call.client_error(&error))),
+            Err(failure) => return Reply::new(Err(failure)),
         };
+        let first_byte = call.began.elapsed();
         let status = response.status().as_u16();
-        let body = match status {
-            200 => self.http.body(response, call).await,
+        let headers = headers_that_matter(response.headers());
+        let result = match status {
+            200 => self
+                .http
+                .body(response, call)
+                .await
+                .and_then(|body| judge(body, call)),
             _ => Err(call.status_error(response).await),
         };
-        (Some(status), body)
+        Reply {
+            http_status: Some(status),
+            headers,
+            first_byte: Some(first_byte),
+            ..Reply::new(result)
+        }
     }
 }
 
@@ -83,13 +90,11 @@ impl Agent for NemoGymAgent {
             what: &self.what,
             began: Instant::now(),
         };
-        let (http_status, body) = self.call(request, &call).await;
-        let server = call.began.elapsed();
-        let result = body.and_then(|body| judge(body, &call));
+        let (reply, connect) = connect_time::of(self.call(request, &call)).await;
         Reply {
-            http_status,
-            server,
-            result,
+            connect,
+            elapsed: call.began.elapsed(),
+            ..reply
         }
     }
 
@@ -112,21 +117,22 @@ fn judge(body: Bytes, call: &Call<'_>) -> Result<Answer, Failure> {
             quote(&body)
         ))
     })?;
-    let flagged = |class, why: String| Failure {
-        terminal: fields.failure_terminal,
-        ..call.failure(class, &why)
-    };
     if fields.no_persist {
-        return Err(flagged(
-            FailureClass::NotPersisted,
-            "the agent asked for its answer to be forgotten (_ng_no_persist)".into(),
-        ));
+        return Err(Failure {
+            failure_terminal: fields.failure_terminal,
+            ..call.failure(
+                FailureClass::NotPersisted,
+                "the agent asked for its answer to be forgotten (_ng_no_persist)",
+            )
+        });
     }
     if let Some(class) = &fields.failure_class {
-        return Err(flagged(
-            FailureClass::AgentFlagged,
-            format!("the agent reported a failure (_ng_failure_class: {class:?})"),
-        ));
+        let why = format!("the agent reported a failure (_ng_failure_class: {class:?})");
+        return Err(Failure {
+            failure_terminal: fields.failure_terminal,
+            answer: Some(body),
+            ..call.failure(FailureClass::AgentFlagged, &why)
+        });
     }
     if fields.reward.is_none() {
         return Err(data(format!(
@@ -148,7 +154,7 @@ mod tests {
         };
         judge(Bytes::copy_from_slice(body), &call)
             .err()
-            .map(|failure| (failure.class, failure.terminal))
+            .map(|failure| (failure.class, failure.failure_terminal))
     }
 
     #[test]

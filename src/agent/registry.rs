@@ -4,7 +4,7 @@ use std::sync::Arc;
 use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
 
 use super::{Agent, AgentError, HeadServer, HttpClients, HttpSettings, NemoGymAgent};
-use crate::config::{AgentSettings, Settings};
+use crate::config::{AgentSettings, Concurrency, Settings, Span};
 
 /// Variable that a bearer token for all agents is taken from, unless settings name another.
 const BEARER_TOKEN: &str = "ROLLSTREAM_BEARER_TOKEN";
@@ -32,7 +32,8 @@ impl Agents {
     /// One has no address, the head server does not know it, or its secret is missing.
     pub async fn connect(names: &[String], settings: &Settings) -> Result<Self, AgentError> {
         let http = HttpClients::new(&HttpSettings {
-            connections: settings.concurrency,
+            connections: settings.concurrency.most(),
+            first_byte_timeout: settings.first_byte_timeout.map(Span::duration),
             connect_timeout: settings.connect_timeout.duration(),
             read_timeout: settings.read_timeout.duration(),
             max_body: settings.max_body.get(),
@@ -48,7 +49,7 @@ impl Agents {
                 name,
                 Member {
                     agent: Arc::new(agent),
-                    concurrency: own.concurrency,
+                    concurrency: own.concurrency.map(Concurrency::most),
                 },
             );
         }

@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::num::NonZeroUsize;
 use std::str::FromStr;
 
-use crate::config::{Bytes, KeyPath, Repeats, SeedField, Span};
+use crate::config::{Bytes, Concurrency, KeyPath, Repeats, SeedField, Shard, Span};
 
 /// What a flag does with its text.
 #[derive(Clone, Copy)]
@@ -38,6 +38,7 @@ pub(super) type Check = fn(&str) -> Result<String, String>;
 const TASKS: &str = "Tasks";
 const AGENTS: &str = "Agents";
 const CALLS: &str = "Calls";
+const FAILURES: &str = "Failures";
 pub(super) const RUN: &str = "Run";
 
 #[rustfmt::skip]
@@ -56,19 +57,41 @@ pub(super) const FLAGS: &[Row] = &[
     (AGENTS, "agent", Some('a'), "NAME", "Agent for tasks that name none (sim: the built-in one)", Target::Setting("agent"), any),
     (AGENTS, "head-server", None, "URL", "NeMo Gym head server, which knows the addresses of all agents", Target::Setting("head_server"), any),
     (AGENTS, "agent-url", None, "NAME=URL", "Address of an agent; repeatable", Target::Named("agents", Some("url")), any),
-    (AGENTS, "agent-concurrency", None, "NAME=N", "Calls in flight to one agent; repeatable", Target::Named("agents", Some("concurrency")), named_count),
+    (AGENTS, "agent-concurrency", None, "NAME=N", "Calls in flight to one agent, or auto; repeatable", Target::Named("agents", Some("concurrency")), named_concurrency),
+    (AGENTS, "agent-requests-per-second", None, "NAME=X", "Requests to one agent per second; repeatable", Target::Named("agents", Some("requests_per_second")), any),
+    (AGENTS, "agent-tokens-per-minute", None, "NAME=X", "Tokens of one agent per minute; repeatable", Target::Named("agents", Some("tokens_per_minute")), any),
+    (AGENTS, "agent-patience", None, "TIME", "Wait so long for an agent that answers nothing, then leave its rest owed [default: 2m]", Target::Setting("agent_patience"), parses::<Span>),
     (AGENTS, "bearer-token-env", None, "VAR", "Environment variable that holds the bearer token [default: ROLLSTREAM_BEARER_TOKEN]", Target::Setting("bearer_token_env"), any),
     (AGENTS, "header-env", None, "HEADER=VAR", "Send a header whose value is in an environment variable; repeatable", Target::Named("headers_env", None), any),
 
-    (CALLS, "concurrency", None, "N", "Calls in flight in all [default: 256]", Target::Setting("concurrency"), count),
+    (CALLS, "concurrency", None, "N|auto", "Calls in flight in all [default: 256]; auto finds what each agent takes well", Target::Setting("concurrency"), parses::<Concurrency>),
+    (CALLS, "requests-per-second", None, "X", "Requests to each agent per second, at most", Target::Setting("requests_per_second"), parses::<f64>),
+    (CALLS, "tokens-per-minute", None, "X", "Tokens of each agent per minute, at most, by the answers' usage", Target::Setting("tokens_per_minute"), parses::<f64>),
+    (CALLS, "rollout-timeout", None, "TIME", "Longest time for a rollout, from request to answer [default: none]", Target::Setting("rollout_timeout"), parses::<Span>),
+    (CALLS, "first-byte-timeout", None, "TIME", "Longest time to the first byte of an answer [default: none]", Target::Setting("first_byte_timeout"), parses::<Span>),
     (CALLS, "connect-timeout", None, "TIME", "Longest time to open a connection [default: 10s]", Target::Setting("connect_timeout"), parses::<Span>),
     (CALLS, "read-timeout", None, "TIME", "Longest silence on a connection [default: 6h]", Target::Setting("read_timeout"), parses::<Span>),
     (CALLS, "max-body", None, "SIZE", "Largest answer [default: 256MiB]", Target::Setting("max_body"), parses::<Bytes>),
 
+    (FAILURES, "infra-budget", None, "N", "Failures of network or server before a rollout is given up [default: 5]", Target::Setting("infra_budget"), count),
+    (FAILURES, "rate-limit-budget", None, "N", "Refusals (429) before a rollout is given up [default: 50]", Target::Setting("rate_limit_budget"), count),
+    (FAILURES, "data-budget", None, "N", "Bad requests or answers before a rollout is given up [default: 2]", Target::Setting("data_budget"), count),
+    (FAILURES, "max-attempts", None, "N", "Failures that the agent reports before a rollout is given up, over all runs [default: 3]", Target::Setting("max_attempts"), count),
+    (FAILURES, "retry-backoff", None, "TIME", "Longest pause before the second attempt, doubled with each [default: 500ms]", Target::Setting("retry_backoff"), parses::<Span>),
+    (FAILURES, "retry-backoff-cap", None, "TIME", "What that pause doubles up to [default: 1m]", Target::Setting("retry_backoff_cap"), parses::<Span>),
+    (FAILURES, "max-failures", None, "N", "Stop when so many rollouts are given up", Target::Setting("max_failures"), count),
+    (FAILURES, "max-error-rate", None, "X", "Stop when this share of the rollouts (0 to 1) is given up", Target::Setting("max_error_rate"), parses::<f64>),
+    (FAILURES, "deadline", None, "TIME", "Stop the sweep after this time", Target::Setting("deadline"), parses::<Span>),
+    (FAILURES, "grace", None, "TIME", "Wait so long for the calls in flight when stopping [default: 30s]", Target::Setting("grace"), parses::<Span>),
+
     (RUN, "output", Some('o'), "RUN", "The run: a directory or an object-store URL; a .jsonl at its end is dropped", Target::Setting("output"), any),
     (RUN, "resume", None, "", "Continue an existing run", Target::Switch("resume", true), any),
+    (RUN, "extend", None, "", "Let a run that is continued get more tasks or more rollouts per task", Target::Switch("extend", true), any),
+    (RUN, "shard", None, "I/N", "Work on one of N shares of the tasks, beside other processes, in the same run", Target::Setting("shard"), parses::<Shard>),
+    (RUN, "break-lock", None, "", "Take the run over from another process that holds its lock", Target::Switch("break_lock", true), any),
     (RUN, "overwrite", None, "", "Delete an existing run first", Target::Switch("overwrite", true), any),
     (RUN, "part-size", None, "SIZE", "Size at which a Parquet part is cut [default: 128MiB]", Target::Setting("part_size"), parses::<Bytes>),
+    (RUN, "checkpoint-interval", None, "TIME", "Copy the journal to the output so often, where that is not local [default: 10s]", Target::Setting("checkpoint_interval"), parses::<Span>),
     (RUN, "state-dir", None, "DIR", "Local directory for the journal where the output is not local", Target::Setting("state_dir"), any),
     (RUN, "disable-aggregation", None, "", "Compute no metrics at the end", Target::Switch("aggregate", false), any),
     (RUN, "queries", None, "DIR", "Directory of .sql files that replace or add metrics", Target::Setting("queries"), any),
@@ -117,8 +140,8 @@ fn count(text: &str) -> Result<String, String> {
     }
 }
 
-fn named_count(text: &str) -> Result<String, String> {
-    count(name_and_value(text)?.1).map(|_| text.to_owned())
+fn named_concurrency(text: &str) -> Result<String, String> {
+    parses::<Concurrency>(name_and_value(text)?.1).map(|_| text.to_owned())
 }
 
 fn parameter(text: &str) -> Result<String, String> {

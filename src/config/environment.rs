@@ -1,6 +1,6 @@
 //! Settings from environment variables: `ROLLSTREAM_` and the setting's name in capitals.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 
 use super::keys::{self, KEYS, Source};
 use super::tree::Assignment;
@@ -14,6 +14,9 @@ pub const CONFIG_VARIABLE: &str = "ROLLSTREAM_CONFIG";
 
 /// The variable that holds the bearer token where `bearer_token_env` names no other.
 pub const BEARER_TOKEN_VARIABLE: &str = "ROLLSTREAM_BEARER_TOKEN";
+
+/// NeMo Gym's variable for `max_attempts`. As there, a value that is no number of at least 1 counts as not set.
+const NEMO_GYM_MAX_ATTEMPTS: &str = "NEMO_GYM_MAX_ROLLOUT_ATTEMPTS";
 
 /// Variables that are not settings, but ours: their values are never read here.
 const OTHERS: [&str; 3] = [
@@ -38,7 +41,12 @@ pub(super) fn read(
     variables: impl IntoIterator<Item = (OsString, OsString)>,
 ) -> Result<Environment, ConfigError> {
     let mut environment = Environment::default();
+    let mut nemo_gym = None;
     for (name, value) in variables {
+        if name == NEMO_GYM_MAX_ATTEMPTS {
+            nemo_gym = max_attempts(&value);
+            continue;
+        }
         let Some(name) = name.to_str().filter(|name| name.starts_with(PREFIX)) else {
             continue;
         };
@@ -72,8 +80,19 @@ pub(super) fn read(
             origin,
         });
     }
+    // Before our own variables, so that these win.
+    environment.assignments.splice(0..0, nemo_gym);
     environment.unknown.sort_unstable();
     Ok(environment)
+}
+
+fn max_attempts(value: &OsStr) -> Option<Assignment> {
+    let attempts: u32 = value.to_str()?.trim().parse().ok()?;
+    (attempts >= 1).then(|| Assignment {
+        path: KeyPath::new(["max_attempts"]),
+        value: attempts.into(),
+        origin: Origin::Environment(NEMO_GYM_MAX_ATTEMPTS.to_owned()),
+    })
 }
 
 /// Refuses the first name that is neither a setting nor a secret that the settings refer to.
@@ -159,6 +178,19 @@ mod tests {
         );
         assert_eq!(read.config, Some("a.toml".into()));
         assert_eq!(read.unknown, ["ROLLSTREAM_OTHER"]);
+    }
+
+    #[test]
+    fn nemo_gyms_attempts_count_where_they_are_a_number() {
+        let attempts = |variables: &[(&str, &str)]| -> Vec<serde_json::Value> {
+            let read = environment(variables).assignments.into_iter();
+            read.map(|assignment| assignment.value).collect()
+        };
+        let name = NEMO_GYM_MAX_ATTEMPTS;
+        assert_eq!(attempts(&[(name, " 5 ")]), [json!(5)]);
+        assert!(attempts(&[(name, "0")]).is_empty() && attempts(&[(name, "x")]).is_empty());
+        let both = [("ROLLSTREAM_MAX_ATTEMPTS", "7"), (name, "5")];
+        assert_eq!(attempts(&both), [json!(5), json!(7)]);
     }
 
     #[test]

@@ -181,6 +181,7 @@ impl Resolved {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Concurrency;
     use super::*;
     use serde_json::json;
     use std::fs;
@@ -236,12 +237,12 @@ mod tests {
         let settings = &resolved.settings;
         assert_eq!(settings.max_body, Settings::default().max_body);
         assert_eq!(settings.limit, Some(1));
-        assert_eq!(settings.concurrency, 2);
+        assert_eq!(settings.concurrency, Concurrency::Fixed(2));
         assert_eq!(settings.num_repeats, super::super::Repeats::All(3));
         assert_eq!(settings.agent.as_deref(), Some("override"));
         let agent = &settings.agents["a"];
         assert_eq!(agent.url.as_ref().unwrap().as_str(), "http://environment");
-        assert_eq!(agent.concurrency, Some(1));
+        assert_eq!(agent.concurrency, Some(Concurrency::Fixed(1)));
         assert_eq!(
             Value::Object(settings.responses_create_params.clone()),
             json!({"top_p": 0.5, "stop": ["c"]})
@@ -263,8 +264,11 @@ mod tests {
         let flag = flag("concurrency", "1");
         let other = Argument::Override("++num_samples_in_parallel=2".into());
         let settings = |arguments: &[Argument]| resolve(arguments).unwrap().settings;
-        assert_eq!(settings(&[flag.clone(), other.clone()]).concurrency, 2);
-        assert_eq!(settings(&[other, flag]).concurrency, 1);
+        assert_eq!(
+            settings(&[flag.clone(), other.clone()]).concurrency,
+            Concurrency::Fixed(2)
+        );
+        assert_eq!(settings(&[other, flag]).concurrency, Concurrency::Fixed(1));
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! the [`Origin`] of each. NeMo Gym's own option names are translated on the way in. Everything that can be wrong
 //! with a setting by itself is a [`ConfigError`] here, so that later steps only meet values that make sense.
 
+mod concurrency;
 mod environment;
 mod error;
 mod file;
@@ -20,10 +21,12 @@ mod repeats;
 mod seed_field;
 mod server_url;
 mod settings;
+mod shard;
 mod tree;
 mod variable_name;
 mod yaml_line;
 
+pub use concurrency::Concurrency;
 pub use environment::{BEARER_TOKEN_VARIABLE, CONFIG_VARIABLE, PREFIX as ENVIRONMENT_PREFIX};
 pub use error::ConfigError;
 pub use key_path::KeyPath;
@@ -33,5 +36,6 @@ pub use quantity::{Bytes, Span};
 pub use repeats::{DEFAULT_AGENT, Repeats, RepeatsError};
 pub use seed_field::{SeedField, UnknownSeedField};
 pub use server_url::{ServerUrl, ServerUrlError};
-pub use settings::{AgentSettings, Settings};
+pub use settings::{AgentSettings, Budgets, Settings};
+pub use shard::Shard;
 pub use variable_name::{VariableName, VariableNameError};

@@ -26,6 +26,15 @@ impl Span {
         Self(Duration::from_secs(if seconds == 0 { 1 } else { seconds }))
     }
 
+    /// A span of whole milliseconds; zero becomes one millisecond.
+    pub const fn from_millis(milliseconds: u64) -> Self {
+        Self(Duration::from_millis(if milliseconds == 0 {
+            1
+        } else {
+            milliseconds
+        }))
+    }
+
     /// The time.
     pub const fn duration(self) -> Duration {
         self.0

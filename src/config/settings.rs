@@ -2,12 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::marker::PhantomData;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Deserializer, Serialize, de};
 use serde_json::{Map, Value};
 
-use super::{Bytes, ConfigError, Repeats, SeedField, ServerUrl, Span, VariableName};
+use super::{
+    Bytes, Concurrency, ConfigError, Repeats, SeedField, ServerUrl, Shard, Span, VariableName,
+};
 
 /// What a run was asked to do. It holds no secrets, only the names of environment variables that hold them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -38,15 +41,52 @@ pub struct Settings {
     pub head_server: Option<ServerUrl>,
     /// Settings of single agents, by agent name.
     pub agents: BTreeMap<String, AgentSettings>,
-    /// Calls in flight in all; at least 1.
-    #[serde(deserialize_with = "count")]
-    pub concurrency: usize,
+    /// Calls in flight in all; `auto` finds out for each agent how many it takes well.
+    pub concurrency: Concurrency,
+    /// Requests that are sent to each agent in a second, at most.
+    #[serde(deserialize_with = "optional_rate")]
+    pub requests_per_second: Option<f64>,
+    /// Tokens that each agent may use in a minute, at most, by the answers' `usage`.
+    #[serde(deserialize_with = "optional_rate")]
+    pub tokens_per_minute: Option<f64>,
+    /// The longest time that a rollout may take, from its request to the end of its answer.
+    pub rollout_timeout: Option<Span>,
+    /// The longest time from a request to the beginning of its answer.
+    pub first_byte_timeout: Option<Span>,
     /// The longest time that opening a connection may take.
     pub connect_timeout: Span,
     /// The longest silence on a connection, also before the first byte of an answer.
     pub read_timeout: Span,
     /// The largest answer that is taken, in bytes after decompression.
     pub max_body: Bytes,
+    /// Attempts at a rollout that may fail for the network's or the server's sake before it is given up; at least 1.
+    #[serde(deserialize_with = "count")]
+    pub infra_budget: u32,
+    /// Attempts at a rollout that a rate limit may refuse before it is given up; at least 1.
+    #[serde(deserialize_with = "count")]
+    pub rate_limit_budget: u32,
+    /// Attempts at a rollout whose request or answer may be bad before it is given up; at least 1.
+    #[serde(deserialize_with = "count")]
+    pub data_budget: u32,
+    /// Attempts at a rollout that the agent may report as failed before it is given up; at least 1.
+    #[serde(deserialize_with = "count")]
+    pub max_attempts: u32,
+    /// The longest pause before the second attempt; it doubles with each further one.
+    pub retry_backoff: Span,
+    /// What that pause doubles up to.
+    pub retry_backoff_cap: Span,
+    /// How long an agent that answers nothing is waited for before the rest of its rollouts is left owed.
+    pub agent_patience: Span,
+    /// Rollouts given up at which the sweep is stopped.
+    #[serde(deserialize_with = "optional_count")]
+    pub max_failures: Option<u64>,
+    /// Share of finished rollouts, from 0 to 1, that are given up at which the sweep is stopped.
+    #[serde(deserialize_with = "optional_share")]
+    pub max_error_rate: Option<f64>,
+    /// The longest time that the sweep may take; then it is stopped.
+    pub deadline: Option<Span>,
+    /// How long a sweep that is stopped waits for the calls in flight.
+    pub grace: Span,
     /// The environment variable that holds the bearer token sent to all agents.
     pub bearer_token_env: Option<VariableName>,
     /// Headers sent to all agents: header name to the environment variable that holds the value.
@@ -54,10 +94,18 @@ pub struct Settings {
     pub headers_env: BTreeMap<String, VariableName>,
     /// Whether an existing run is continued.
     pub resume: bool,
+    /// Whether the run that is continued may get more tasks, or more rollouts per task.
+    pub extend: bool,
+    /// The share of the tasks that this process works on, where several work on one run.
+    pub shard: Option<Shard>,
+    /// Whether a lock that another process holds on the run is broken.
+    pub break_lock: bool,
     /// Whether an existing run is deleted first.
     pub overwrite: bool,
     /// The size at which a Parquet part is cut, in bytes.
     pub part_size: Bytes,
+    /// How often the journal of a run whose output is not local is copied there.
+    pub checkpoint_interval: Span,
     /// The local directory for journals of runs whose output is not local.
     pub state_dir: Option<PathBuf>,
     /// Whether metrics are computed at the end.
@@ -74,9 +122,28 @@ pub struct Settings {
 pub struct AgentSettings {
     /// The agent's address; it wins over what the head server says.
     pub url: Option<ServerUrl>,
-    /// Calls in flight to this agent, within the limit for all; at least 1.
+    /// Calls in flight to this agent, within the limit for all.
+    pub concurrency: Option<Concurrency>,
+    /// Requests that are sent to this agent in a second, at most.
+    #[serde(deserialize_with = "optional_rate")]
+    pub requests_per_second: Option<f64>,
+    /// Tokens that this agent may use in a minute, at most.
+    #[serde(deserialize_with = "optional_rate")]
+    pub tokens_per_minute: Option<f64>,
+    /// The longest time that a rollout of this agent may take.
+    pub rollout_timeout: Option<Span>,
+    /// As `infra_budget` for all.
     #[serde(deserialize_with = "optional_count")]
-    pub concurrency: Option<usize>,
+    pub infra_budget: Option<u32>,
+    /// As `rate_limit_budget` for all.
+    #[serde(deserialize_with = "optional_count")]
+    pub rate_limit_budget: Option<u32>,
+    /// As `data_budget` for all.
+    #[serde(deserialize_with = "optional_count")]
+    pub data_budget: Option<u32>,
+    /// As `max_attempts` for all.
+    #[serde(deserialize_with = "optional_count")]
+    pub max_attempts: Option<u32>,
     /// The environment variable that holds this agent's bearer token.
     pub bearer_token_env: Option<VariableName>,
     /// Headers for this agent, over those for all: header name to the variable that holds the value.
@@ -98,15 +165,34 @@ impl Default for Settings {
             responses_create_params: Map::new(),
             head_server: None,
             agents: BTreeMap::new(),
-            concurrency: 256,
+            concurrency: Concurrency::Fixed(256),
+            requests_per_second: None,
+            tokens_per_minute: None,
+            rollout_timeout: None,
+            first_byte_timeout: None,
             connect_timeout: Span::from_secs(10),
             read_timeout: Span::from_secs(6 * 60 * 60),
             max_body: Bytes::from_mib(256),
+            infra_budget: 5,
+            rate_limit_budget: 50,
+            data_budget: 2,
+            max_attempts: 3,
+            retry_backoff: Span::from_millis(500),
+            retry_backoff_cap: Span::from_secs(60),
+            agent_patience: Span::from_secs(2 * 60),
+            max_failures: None,
+            max_error_rate: None,
+            deadline: None,
+            grace: Span::from_secs(30),
             bearer_token_env: None,
             headers_env: BTreeMap::new(),
             resume: false,
+            extend: false,
+            shard: None,
+            break_lock: false,
             overwrite: false,
             part_size: Bytes::from_mib(128),
+            checkpoint_interval: Span::from_secs(10),
             state_dir: None,
             aggregate: true,
             queries: None,
@@ -140,6 +226,36 @@ impl Settings {
             remedy: "name a directory or an object-store prefix for the run with --output runs/first",
         })
     }
+}
+
+impl Settings {
+    /// How many failed attempts a rollout of an agent may have.
+    pub fn budgets(&self, agent: &str) -> Budgets {
+        let own = self.agents.get(agent);
+        let or = |own: Option<u32>, all: u32| own.unwrap_or(all);
+        Budgets {
+            infra: or(own.and_then(|own| own.infra_budget), self.infra_budget),
+            rate_limit: or(
+                own.and_then(|own| own.rate_limit_budget),
+                self.rate_limit_budget,
+            ),
+            data: or(own.and_then(|own| own.data_budget), self.data_budget),
+            attempts: or(own.and_then(|own| own.max_attempts), self.max_attempts),
+        }
+    }
+}
+
+/// How many failed attempts a rollout may have before it is given up, by what they count against.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Budgets {
+    /// Failures of networks and servers.
+    pub infra: u32,
+    /// Refusals by a rate limit.
+    pub rate_limit: u32,
+    /// Failures that the request itself seems to cause.
+    pub data: u32,
+    /// Failures that the agent reported: NeMo Gym's attempts.
+    pub attempts: u32,
 }
 
 /// A path that names one file and a list of them are both welcome.
@@ -209,31 +325,61 @@ fn optional_whole<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<i
         .transpose()
 }
 
-struct Count;
+fn count<'de, D: Deserializer<'de>, N: TryFrom<u64>>(deserializer: D) -> Result<N, D::Error> {
+    struct Count<N>(PhantomData<N>);
+    impl<N: TryFrom<u64>> de::Visitor<'_> for Count<N> {
+        type Value = N;
 
-impl de::Visitor<'_> for Count {
-    type Value = usize;
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a whole number of at least 1")
+        }
 
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a whole number of at least 1")
+        fn visit_u64<E: de::Error>(self, number: u64) -> Result<N, E> {
+            let refuse = || E::invalid_value(de::Unexpected::Unsigned(number), &self);
+            match N::try_from(number) {
+                Ok(count) if number >= 1 => Ok(count),
+                _ => Err(refuse()),
+            }
+        }
     }
-
-    fn visit_u64<E: de::Error>(self, number: u64) -> Result<usize, E> {
-        usize::try_from(number)
-            .ok()
-            .filter(|number| *number >= 1)
-            .ok_or_else(|| E::invalid_value(de::Unexpected::Unsigned(number), &self))
-    }
+    deserializer.deserialize_any(Count(PhantomData))
 }
 
-fn count<'de, D: Deserializer<'de>>(deserializer: D) -> Result<usize, D::Error> {
-    deserializer.deserialize_any(Count)
-}
-
-fn optional_count<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<usize>, D::Error> {
+fn optional_count<'de, D, N>(deserializer: D) -> Result<Option<N>, D::Error>
+where
+    D: Deserializer<'de>,
+    N: TryFrom<u64>,
+{
     #[derive(Deserialize)]
-    struct One(#[serde(deserialize_with = "count")] usize);
-    Ok(Option::<One>::deserialize(deserializer)?.map(|One(number)| number))
+    #[serde(bound = "N: TryFrom<u64>")]
+    struct One<N>(#[serde(deserialize_with = "count")] N);
+    Ok(Option::<One<N>>::deserialize(deserializer)?.map(|One(number)| number))
+}
+
+fn optional_rate<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::Error> {
+    optional_number(deserializer, "a number greater than zero", |rate| {
+        rate.is_finite() && rate > 0.0
+    })
+}
+
+fn optional_share<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::Error> {
+    optional_number(deserializer, "a share from 0 to 1", |share| {
+        (0.0..=1.0).contains(&share)
+    })
+}
+
+fn optional_number<'de, D: Deserializer<'de>>(
+    deserializer: D,
+    expected: &str,
+    is_good: impl Fn(f64) -> bool,
+) -> Result<Option<f64>, D::Error> {
+    match Option::<Value>::deserialize(deserializer)? {
+        None => Ok(None),
+        Some(value) => match value.as_f64().filter(|number| is_good(*number)) {
+            Some(number) => Ok(Some(number)),
+            None => Err(de::Error::custom(format!("{value} is not {expected}"))),
+        },
+    }
 }
 
 #[cfg(test)]
@@ -253,7 +399,10 @@ mod tests {
         .unwrap();
         assert_eq!(settings.input, ["a.jsonl"]);
         assert_eq!(settings.output.as_deref(), Some("runs/a"));
-        assert_eq!(settings.agents["a"].concurrency, Some(2));
+        assert_eq!(
+            settings.agents["a"].concurrency,
+            Some(Concurrency::Fixed(2))
+        );
         let text = serde_json::to_string(&settings).unwrap();
         assert_eq!(serde_json::from_str::<Settings>(&text).unwrap(), settings);
     }
@@ -265,6 +414,10 @@ mod tests {
             ("limit: some", "\"some\" is not a whole number"),
             ("limit: 1.5", "1.5 is not a whole number"),
             ("concurrency: many", "a whole number of at least 1"),
+            ("data_budget: 0", "a whole number of at least 1"),
+            ("requests_per_second: 0", "a number greater than zero"),
+            ("max_error_rate: 20", "a share from 0 to 1"),
+            ("shard: 9/8", "is not a shard"),
             (
                 "agents: {a: {concurrency: 0}}",
                 "a whole number of at least 1",

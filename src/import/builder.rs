@@ -10,7 +10,7 @@ use bytes::Bytes;
 use super::error::ImportError;
 use super::keys::RowKey;
 use crate::answer::AnswerFields;
-use crate::outcome::{Answered, Outcome, OutcomeBatchBuilder, Verdict, rollouts_of};
+use crate::outcome::{Answered, Outcome, OutcomeBatchBuilder, Times, Verdict, rollouts_of};
 use crate::schema;
 
 /// Running number of a row over all files of a table.
@@ -196,9 +196,12 @@ impl RolloutRows {
             http_status: None,
             // The files do not say when.
             dispatched_at: UNIX_EPOCH,
-            permit_wait: Duration::ZERO,
-            server: Duration::ZERO,
-            client: Duration::ZERO,
+            response_headers: None,
+            times: Times {
+                server: Some(Duration::ZERO),
+                ..Times::default()
+            },
+            concurrency_limit: None,
             verdict: Verdict::Ok(Answered {
                 result: Bytes::from(result),
                 fields,

@@ -15,7 +15,7 @@ use super::{
     run_families,
 };
 use crate::answer::AnswerFields;
-use crate::outcome::{Answered, Outcome, OutcomeBatchBuilder, Verdict, rollouts_of};
+use crate::outcome::{Answered, Outcome, OutcomeBatchBuilder, Times, Verdict, rollouts_of};
 use crate::schema;
 
 fn answered(agent: &str, task_index: i64, rollout_index: i64, answer: &str) -> Outcome {
@@ -26,9 +26,12 @@ fn answered(agent: &str, task_index: i64, rollout_index: i64, answer: &str) -> O
         agent_name: agent.into(),
         http_status: Some(200),
         dispatched_at: UNIX_EPOCH,
-        permit_wait: Duration::ZERO,
-        server: Duration::ZERO,
-        client: Duration::ZERO,
+        response_headers: None,
+        times: Times {
+            server: Some(Duration::ZERO),
+            ..Times::default()
+        },
+        concurrency_limit: None,
         verdict: Verdict::Ok(Answered {
             result: Bytes::copy_from_slice(answer.as_bytes()),
             fields: AnswerFields::parse(answer).unwrap(),

@@ -338,12 +338,15 @@ impl Sweep {
             let view = of.table(&session, table).await?.into_view();
             session.register_table(table, view)?;
         }
+        let names = self.record.agents.keys().map(String::as_str);
+        let budgets = names.map(|name| (name, self.settings.budgets(name)));
+        expand::prepare(&session, budgets).await?;
         Ok(session)
     }
 
     async fn physical(&self, session: &SessionContext) -> Result<Arc<dyn ExecutionPlan>, Error> {
         let owed = expand::owed(session).await?.logical_plan().clone();
-        let answered = RunNode::plan(owed, self.settings.concurrency)?;
+        let answered = RunNode::plan(owed, self.settings.concurrency.most())?;
         let landed = LandNode::plan(
             answered,
             self.run.display(""),

@@ -52,6 +52,7 @@ struct CachedTemplate {
 struct OwedBatch {
     task_index: Vec<i64>,
     rollout_index: Vec<i64>,
+    attempt: Vec<i64>,
     request: StringViewArray,
 }
 
@@ -91,6 +92,7 @@ impl Queue {
         let owed = Arc::new(OwedBatch {
             task_index: integers(schema::TASK_INDEX)?,
             rollout_index: integers(schema::ROLLOUT_INDEX)?,
+            attempt: integers(schema::ATTEMPT)?,
             request: column(schema::REQUEST)?.as_string_view().clone(),
         });
         let since = Instant::now();
@@ -142,6 +144,7 @@ impl Queue {
         Some(OwedRow {
             task_index: *batch.task_index.get(row)?,
             rollout_index: *batch.rollout_index.get(row)?,
+            attempt: u32::try_from(*batch.attempt.get(row)?).unwrap_or(u32::MAX),
             agent_name: Arc::clone(name),
             template,
             since,

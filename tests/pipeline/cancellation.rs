@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use futures::StreamExt;
 use rollstream::Sweep;
 use rollstream::agent::{Agent, Reply, RolloutRequest};
-use rollstream::config::Settings;
+use rollstream::config::{Concurrency, Settings};
 
 use super::operator::{Operator, answered};
 use super::workspace::{Workspace, counts, hanging, tasks, until};
@@ -19,7 +19,7 @@ async fn a_sweep_that_is_dropped_drops_its_calls() {
     let place = Workspace::new();
     let sim = hanging().await;
     let settings = Settings {
-        concurrency: 8,
+        concurrency: Concurrency::Fixed(8),
         ..place.settings(&tasks(40, &["sim"]), 1, &sim)
     };
     let sweep = Sweep::prepare(settings).await.unwrap();

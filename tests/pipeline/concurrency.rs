@@ -9,7 +9,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures::TryStreamExt;
 use rollstream::agent::{Agent, Reply, RolloutRequest};
-use rollstream::config::{AgentSettings, Settings};
+use rollstream::config::{AgentSettings, Concurrency, Settings};
 use rollstream::sim::{AgentConfig, FaultKind, FaultRates, Latency, Sim, SimConfig};
 use rollstream::store::RunState;
 use tokio::sync::Barrier;
@@ -22,7 +22,7 @@ fn limited(agent: &str, concurrency: usize) -> BTreeMap<String, AgentSettings> {
     BTreeMap::from([(
         agent.to_owned(),
         AgentSettings {
-            concurrency: Some(concurrency),
+            concurrency: Some(Concurrency::Fixed(concurrency)),
             ..AgentSettings::default()
         },
     )])
@@ -62,7 +62,7 @@ async fn limits_are_never_exceeded() {
     });
     let sim = sim.await.unwrap();
     let settings = Settings {
-        concurrency: 7,
+        concurrency: Concurrency::Fixed(7),
         agents: limited("narrow", 2),
         ..place.settings(&tasks(60, &["narrow", "wide", "wide"]), 2, &sim)
     };
@@ -88,7 +88,7 @@ async fn limits_are_reached() {
             .unwrap(),
     );
     let settings = Settings {
-        concurrency: 8,
+        concurrency: Concurrency::Fixed(8),
         agents: limited("narrow", 3),
         ..place.settings(&tasks(40, &["narrow", "wide"]), 1, &sim)
     };
@@ -174,7 +174,7 @@ async fn an_agent_at_its_own_limit_holds_up_nobody_elses_rows() {
         .await
         .unwrap();
     let settings = Settings {
-        concurrency: 2,
+        concurrency: Concurrency::Fixed(2),
         agents: limited("slow", 1),
         // The rows of the one that is slow all come first.
         ..place.settings(&(tasks(40, &["slow"]) + &tasks(80, &["swift"])), 1, &sim)
@@ -211,7 +211,7 @@ async fn a_straggler_holds_up_nobody() {
     });
     let sim = sim.await.unwrap();
     let settings = Settings {
-        concurrency: 2,
+        concurrency: Concurrency::Fixed(2),
         ..place.settings(&tasks(50, &["sim"]), 2, &sim)
     };
     let report = sweep_until(settings, "all but the straggler are done", |sweep| {

@@ -8,7 +8,7 @@ use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use parquet::basic::{Compression, Encoding};
 use parquet::file::metadata::ParquetMetaData;
 use parquet::file::reader::{FileReader, SerializedFileReader};
-use rollstream::config::Settings;
+use rollstream::config::{Concurrency, Settings};
 use rollstream::schema;
 use rollstream::sim::{AgentConfig, Sim, SimConfig};
 
@@ -24,7 +24,7 @@ async fn run_in_parts(place: &Workspace) -> Vec<String> {
     .await
     .unwrap();
     let settings = Settings {
-        concurrency: 2,
+        concurrency: Concurrency::Fixed(2),
         part_size: "20KB".parse().unwrap(),
         ..place.settings(&tasks(100, &["sim"]), 2, &sim)
     };

@@ -3,7 +3,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
 use arrow::array::{Int64Array, RecordBatch, StringViewArray};
 use arrow::datatypes::SchemaRef;
@@ -91,8 +90,7 @@ pub fn answered(text: &'static str) -> Reply {
     };
     Reply {
         http_status: Some(200),
-        server: Duration::ZERO,
-        result: Ok(answer),
+        ..Reply::new(Ok(answer))
     }
 }
 
@@ -136,9 +134,14 @@ fn owed(tasks: std::ops::Range<usize>) -> RecordBatch {
         Arc::new(StringViewArray::from(vec!["agent"; tasks.len()])),
         Arc::new(
             tasks
+                .clone()
                 .map(|task| Some(request(task)))
                 .collect::<StringViewArray>(),
         ),
     ];
+    let zeros = || Arc::new(Int64Array::from(vec![0; tasks.len()])) as arrow::array::ArrayRef;
+    let failures =
+        std::iter::repeat_with(zeros).take(schema::owed().fields().len() - columns.len());
+    let columns = columns.into_iter().chain(failures).collect();
     RecordBatch::try_new(schema::owed(), columns).unwrap()
 }

@@ -1,5 +1,6 @@
 //! The order of dispatch is the order of the plan.
 
+use rollstream::config::{Concurrency, Settings};
 use rollstream::sim::{AgentConfig, Sim};
 
 use super::landed;
@@ -17,8 +18,8 @@ async fn rows_are_sent_in_the_order_of_lines_and_rollouts() {
     // Large enough that the plan hands them on in several batches.
     let filler = "x".repeat(40_000);
     let tasks = tasks(300, &["alpha", "beta", "alpha"]).replace("What is", &filler);
-    let settings = rollstream::config::Settings {
-        concurrency: 1,
+    let settings = Settings {
+        concurrency: Concurrency::Fixed(1),
         ..place.settings(&tasks, 2, &sim)
     };
     sweep(settings).await;

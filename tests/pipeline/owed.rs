@@ -3,12 +3,15 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, AsArray, BooleanArray, Int64Array, RecordBatch, StringViewArray};
-use arrow::datatypes::{DataType, Field, Int64Type, Schema};
+use arrow::array::{
+    ArrayRef, AsArray, BooleanArray, Int32Array, Int64Array, RecordBatch, StringViewArray,
+};
+use arrow::datatypes::Int64Type;
 use datafusion::datasource::MemTable;
 use datafusion::prelude::SessionContext;
 use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
+use rollstream::config::Budgets;
 use rollstream::{expand, schema, session};
 use tokio::runtime::Runtime;
 
@@ -75,19 +78,47 @@ fn tasks(lines: &[Line]) -> RecordBatch {
     RecordBatch::try_new(schema::tasks(), columns).unwrap()
 }
 
+const AGENT: &str = "agent";
+
+const BUDGETS: Budgets = Budgets {
+    infra: 2,
+    rate_limit: 2,
+    data: 2,
+    attempts: 2,
+};
+
 /// The columns of `rollouts` or `attempts` that tell what is done.
-fn done(rows: &[(i64, i64, bool)]) -> RecordBatch {
-    let fields = [
-        Field::new(schema::TASK_INDEX, DataType::Int64, false),
-        Field::new(schema::ROLLOUT_INDEX, DataType::Int64, false),
-        Field::new(schema::TERMINAL, DataType::Boolean, false),
-    ];
-    let columns = vec![
-        integers(rows.iter().map(|row| row.0)),
-        integers(rows.iter().map(|row| row.1)),
-        column(rows.iter().map(|row| Some(row.2)).collect::<BooleanArray>()),
-    ];
-    RecordBatch::try_new(Arc::new(Schema::new(fields.to_vec())), columns).unwrap()
+fn done(had: impl Iterator<Item = (i64, i64, Had)>) -> RecordBatch {
+    let rows: Vec<_> = had.collect();
+    let text = |of: fn(Had) -> &'static str| {
+        column(StringViewArray::from_iter_values(
+            rows.iter().map(|row| of(row.2)),
+        ))
+    };
+    let outcome = |had| match had {
+        Had::Answer => "ok",
+        Had::FailureForGood | Had::Failure => "agent_flagged",
+    };
+    let terminal = rows.iter().map(|row| Some(row.2 == Had::FailureForGood));
+    RecordBatch::try_from_iter([
+        (schema::TASK_INDEX, integers(rows.iter().map(|row| row.0))),
+        (
+            schema::ROLLOUT_INDEX,
+            integers(rows.iter().map(|row| row.1)),
+        ),
+        (schema::ATTEMPT, integers(rows.iter().map(|_| 0))),
+        (schema::AGENT_NAME, text(|_| AGENT)),
+        (schema::OUTCOME, text(outcome)),
+        (
+            schema::HTTP_STATUS,
+            column(Int32Array::from(vec![200; rows.len()])),
+        ),
+        (
+            schema::FAILURE_TERMINAL,
+            column(terminal.collect::<BooleanArray>()),
+        ),
+    ])
+    .unwrap()
 }
 
 async fn owed(lines: &[Line], had: &BTreeSet<(i64, i64, Had)>) -> Vec<(i64, i64, usize)> {
@@ -99,15 +130,11 @@ async fn owed(lines: &[Line], had: &BTreeSet<(i64, i64, Had)>) -> Vec<(i64, i64,
         let table = MemTable::try_new(rows.schema(), vec![vec![rows]]).unwrap();
         session.register_table(name, Arc::new(table)).unwrap();
     };
-    let of = |wanted: &dyn Fn(Had) -> bool| -> Vec<(i64, i64, bool)> {
-        had.iter()
-            .filter(|row| wanted(row.2))
-            .map(|row| (row.0, row.1, row.2 == Had::FailureForGood))
-            .collect()
-    };
+    let answered = had.iter().filter(|row| row.2 == Had::Answer);
     register("tasks", tasks(lines));
-    register("rollouts", done(&of(&|had| had == Had::Answer)));
-    register("attempts", done(&of(&|_| true)));
+    register("rollouts", done(answered.copied()));
+    register("attempts", done(had.iter().copied()));
+    expand::prepare(&session, [(AGENT, BUDGETS)]).await.unwrap();
     let mut rows = Vec::new();
     for batch in expand::owed(&session)
         .await

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use rollstream::Sweep;
-use rollstream::config::{AgentSettings, Settings};
+use rollstream::config::{AgentSettings, Concurrency, Settings};
 
 use super::workspace::{Workspace, tasks};
 
@@ -28,7 +28,7 @@ async fn a_sweep_is_one_plan_from_source_to_sink() {
         input: vec![place.write("tasks.jsonl", tasks(7, &["alpha", "beta"]))],
         agents: BTreeMap::from([("alpha".to_owned(), url(1)), ("beta".to_owned(), url(2))]),
         num_repeats: "alpha=3,beta=1".parse().unwrap(),
-        concurrency: 64,
+        concurrency: Concurrency::Fixed(64),
         ..place.bare_settings(1)
     };
     let plan = Sweep::prepare(settings)

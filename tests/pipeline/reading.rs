@@ -5,7 +5,7 @@ use std::io::Write;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use rollstream::config::{AgentSettings, Settings};
+use rollstream::config::{AgentSettings, Concurrency, Settings};
 use rollstream::sim::{AgentConfig, Sim};
 
 use super::given_answers::GivenAnswers;
@@ -147,7 +147,7 @@ async fn an_agent_gets_the_row_with_its_numbers_and_seed() {
         num_repeats_add_seed: true,
         seed_field: "responses_create_params.seed".parse().unwrap(),
         responses_create_params: serde_json::from_str(r#"{"temperature": 0.6}"#).unwrap(),
-        concurrency: 1,
+        concurrency: Concurrency::Fixed(1),
         ..place.bare_settings(2)
     };
     sweep(settings).await;

@@ -13,7 +13,7 @@ use rollstream::Sweep;
 use rollstream::answer::AnswerFields;
 use rollstream::config::Settings;
 use rollstream::land::recover;
-use rollstream::outcome::{Answered, Outcome, OutcomeBatchBuilder, Verdict};
+use rollstream::outcome::{Answered, Outcome, OutcomeBatchBuilder, Times, Verdict};
 use rollstream::schema;
 use rollstream::session::RunTables;
 use rollstream::sim::{AgentConfig, Sim, SimConfig};
@@ -38,6 +38,8 @@ fn outcomes(tasks: std::ops::Range<i64>) -> RecordBatch {
                 class: "infra",
                 error: "HTTP 500".into(),
                 terminal: false,
+                failure_terminal: false,
+                answer: None,
             },
         };
         let outcome = Outcome {
@@ -47,9 +49,12 @@ fn outcomes(tasks: std::ops::Range<i64>) -> RecordBatch {
             agent_name: Arc::from("sim"),
             http_status: Some(200),
             dispatched_at: SystemTime::now(),
-            permit_wait: Duration::ZERO,
-            server: Duration::from_millis(5),
-            client: Duration::ZERO,
+            response_headers: None,
+            times: Times {
+                server: Some(Duration::from_millis(5)),
+                ..Times::default()
+            },
+            concurrency_limit: None,
             verdict,
         };
         builder.append(outcome).unwrap();

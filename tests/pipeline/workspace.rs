@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use rollstream::config::Settings;
+use rollstream::config::{Concurrency, Settings};
 use rollstream::sim::{AgentConfig, Counts, FaultKind, FaultRates, Latency, Sim, SimConfig};
 use rollstream::{Sweep, SweepReport};
 use tempfile::TempDir;
@@ -55,7 +55,7 @@ impl Workspace {
         Settings {
             output: Some(self.run().display().to_string()),
             num_repeats: repeats.to_string().parse().unwrap(),
-            concurrency: 16,
+            concurrency: Concurrency::Fixed(16),
             state_dir: Some(self.path("state")),
             aggregate: false,
             ..Settings::default()
