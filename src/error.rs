@@ -86,7 +86,10 @@ impl Error {
                 _ => 2,
             },
             Self::Store(
-                StoreError::NoRun { .. } | StoreError::Exists { .. } | StoreError::Address { .. },
+                StoreError::NoRun { .. }
+                | StoreError::Exists { .. }
+                | StoreError::Address { .. }
+                | StoreError::Locked { .. },
             ) => 2,
             Self::Store(_)
             | Self::Measure(_)

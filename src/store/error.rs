@@ -1,8 +1,11 @@
 use std::io;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use arrow::error::ArrowError;
 use parquet::errors::ParquetError;
+
+use super::LockHolder;
 
 /// What can go wrong between a run and the place where it is kept.
 #[derive(Debug, thiserror::Error)]
@@ -91,5 +94,40 @@ pub enum StoreError {
         place: String,
         /// Its state.
         state: String,
+    },
+    /// The object store takes too long.
+    #[error("cannot {action} {object}: the store did not answer within {}", humantime::format_duration(*.after))]
+    NoAnswer {
+        /// What was tried.
+        action: &'static str,
+        /// Object or prefix, as an address.
+        object: String,
+        /// How long was waited.
+        after: Duration,
+    },
+    /// Another process writes to the run.
+    #[error(
+        "{place} is locked by {holder}: it writes {}, and was last heard of {} ago. Wait until it has ended, or end it. If it is dead, its lock ends {} after it was last heard of, or at once with --break-lock",
+        .holder.scope,
+        humantime::format_duration(*.silent),
+        humantime::format_duration(.holder.lease)
+    )]
+    Locked {
+        /// Where the run is.
+        place: String,
+        /// Who writes to it.
+        holder: Box<LockHolder>,
+        /// Since when it was not heard of, in whole seconds.
+        silent: Duration,
+    },
+    /// The lock of the run is no longer ours.
+    #[error(
+        "the lock of {place} is lost: {why}. This process stopped, so that no two write; what has landed is kept. Continue with --resume when nobody else writes to it"
+    )]
+    LockLost {
+        /// Where the run is.
+        place: String,
+        /// How it was lost.
+        why: String,
     },
 }

@@ -1,15 +1,18 @@
 //! A run where it is kept: [`RunStore`] is the place (a directory or an object-store prefix),
 //! [`RunRecord`] its `run.json`, [`PartWriter`] writes a table's Parquet parts, and
-//! [`JournalWriter`] and [`JournalSegment`] are what is answered but not yet in a part.
+//! [`JournalWriter`] and [`JournalSegment`] are what is answered but not yet in a part. [`RunLock`]
+//! keeps two processes from writing the same rollouts.
 
 mod error;
 mod journal;
+mod lock;
 mod part;
 mod place;
 mod record;
 
 pub use error::StoreError;
 pub use journal::{JournalSegment, JournalWriter, OpenSegment};
+pub use lock::{LockHolder, LockOptions, LockScope, RunLock};
 pub use part::{Part, PartWriter, part_name};
 pub use place::RunStore;
 pub use record::{InputRecord, RunCounts, RunRecord, RunState};

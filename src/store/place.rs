@@ -7,7 +7,7 @@ use futures::TryStreamExt;
 use object_store::buffered::BufWriter;
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
-use object_store::{ObjectStore, ObjectStoreExt, PutPayload};
+use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutPayload};
 use tokio::fs::File;
 use tokio::io::AsyncWriteExt;
 use url::Url;
@@ -92,6 +92,12 @@ impl RunStore {
             local: Some(path),
             journal,
         })
+    }
+
+    /// The same place in another store.
+    #[cfg(test)]
+    pub(super) fn with_store(self, store: Arc<dyn ObjectStore>) -> Self {
+        Self { store, ..self }
     }
 
     /// The store behind the place.
@@ -183,6 +189,29 @@ impl RunStore {
         })
     }
 
+    /// Writes an object whole unless it is there already. Says whether it did. An answer that was
+    /// lost on the way may make it say that it did not, or fail, though it did.
+    ///
+    /// # Errors
+    /// The store failed.
+    pub async fn create(
+        &self,
+        relative: &str,
+        content: impl Into<PutPayload>,
+    ) -> Result<bool, StoreError> {
+        let path = self.path(relative);
+        let options = PutMode::Create.into();
+        match self.store.put_opts(&path, content.into(), options).await {
+            Ok(_) => Ok(true),
+            Err(object_store::Error::AlreadyExists { .. }) => Ok(false),
+            Err(source) => Err(StoreError::Object {
+                action: "create",
+                object: self.display(relative),
+                source,
+            }),
+        }
+    }
+
     /// Writes an object whole from a file of any size.
     ///
     /// # Errors
@@ -206,14 +235,9 @@ impl RunStore {
     /// # Errors
     /// The store failed.
     pub async fn parts(&self, table: &str) -> Result<Vec<Path>, StoreError> {
-        let listed: Result<Vec<_>, _> =
-            self.store.list(Some(&self.path(table))).try_collect().await;
-        let listed = listed.map_err(|source| StoreError::Object {
-            action: "list",
-            object: self.display(table),
-            source,
-        })?;
-        let mut paths: Vec<Path> = listed
+        let mut paths: Vec<Path> = self
+            .list(table)
+            .await?
             .into_iter()
             .map(|meta| meta.location)
             .filter(|path| path.extension() == Some("parquet"))
@@ -222,7 +246,21 @@ impl RunStore {
         Ok(paths)
     }
 
-    /// Removes everything that a run left at the place, and nothing else.
+    /// Every object below a directory of the run.
+    ///
+    /// # Errors
+    /// The store failed.
+    pub async fn list(&self, relative: &str) -> Result<Vec<ObjectMeta>, StoreError> {
+        let listed = self.store.list(Some(&self.path(relative))).try_collect();
+        listed.await.map_err(|source| StoreError::Object {
+            action: "list",
+            object: self.display(relative),
+            source,
+        })
+    }
+
+    /// Removes everything that a run left at the place, and nothing else. The locks stay: who
+    /// clears holds one.
     ///
     /// # Errors
     /// The store failed.
@@ -242,7 +280,11 @@ impl RunStore {
         Ok(())
     }
 
-    async fn delete(&self, path: &Path) -> Result<(), StoreError> {
+    /// Deletes an object, if it is there.
+    ///
+    /// # Errors
+    /// The store failed.
+    pub async fn delete(&self, path: &Path) -> Result<(), StoreError> {
         match self.store.delete(path).await {
             Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
             Err(source) => Err(StoreError::Object {

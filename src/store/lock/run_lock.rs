@@ -1,0 +1,353 @@
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use tokio::time::Instant;
+
+use super::record::age;
+use super::{LockEntry, LockHolder, LockRecord, LockScope, directory};
+use crate::store::{RunStore, StoreError};
+
+/// Attempts to take a lock that others are taking at the same moment.
+const MAX_ATTEMPTS: u32 = 5;
+
+/// How long a write may go on that nobody waits for any more.
+const SETTLE: Duration = Duration::from_secs(1);
+
+/// How a lock is taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LockOptions {
+    /// What is to be kept from others.
+    pub scope: LockScope,
+    /// How long the owner may be silent before others take over.
+    pub lease: Duration,
+    /// Take over from those who are alive, too.
+    pub break_existing: bool,
+}
+
+impl Default for LockOptions {
+    fn default() -> Self {
+        Self {
+            scope: LockScope::Run,
+            lease: Duration::from_secs(60),
+            break_existing: false,
+        }
+    }
+}
+
+/// A lock that is held, as long as [`Self::keep`] is polled and has not ended.
+///
+/// Who takes one creates its object first, and looks for others after; who renews one writes it
+/// first, and looks for others after. So of two at least one sees the other, and gives way.
+///
+/// A lock is taken over when its owner has provably died (same boot, same process namespace, no
+/// such process), or after its lease. The lease has passed if it has by the heartbeat and our
+/// clock, *and* by the time at which the store says that the lock was written and the store's own
+/// clock: a clock that is wrong takes nothing from anybody, it can only make us wait.
+///
+/// A process that is stopped for longer than its lease, and goes on, may write until
+/// [`Self::keep`] finds out: no lock can keep it from that.
+#[derive(Debug)]
+pub struct RunLock {
+    run: RunStore,
+    object: String,
+    scope: LockScope,
+    record: LockRecord,
+    lease: Duration,
+    /// A renewal is under way, or was when its future was dropped.
+    is_writing: AtomicBool,
+}
+
+/// Why an attempt to take a lock failed.
+enum Failure {
+    /// Others were at it at the same moment, or the store failed in passing.
+    Again(StoreError),
+    Final(StoreError),
+}
+
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Self {
+        Self::Final(error)
+    }
+}
+
+impl RunLock {
+    /// Takes the lock, and takes over from those who overlap and are gone.
+    ///
+    /// # Errors
+    /// [`StoreError::Locked`] if another overlaps and lives; else the store failed.
+    pub async fn acquire(run: &RunStore, options: LockOptions) -> Result<Self, StoreError> {
+        let mut record = LockRecord::new(options.lease, Utc::now());
+        let mut attempts = 1;
+        loop {
+            match Self::attempt(run, options, &mut record).await {
+                Ok(lock) => return Ok(lock),
+                Err(Failure::Again(_)) if attempts < MAX_ATTEMPTS => attempts += 1,
+                Err(Failure::Again(error) | Failure::Final(error)) => return Err(error),
+            }
+        }
+    }
+
+    /// Every lock of a run, held or left behind, for people to see.
+    ///
+    /// # Errors
+    /// The store failed.
+    pub async fn holders(run: &RunStore) -> Result<Vec<LockHolder>, StoreError> {
+        let mut locks = directory::read(run, directory::list(run).await?).await?;
+        locks.sort_by_key(|(entry, _)| entry.object());
+        let now = Utc::now();
+        let holder = |(entry, record): &(LockEntry, LockRecord)| record.holder(entry.scope, now);
+        Ok(locks.iter().map(holder).collect())
+    }
+
+    /// Renews the lock as long as it is polled, to be polled beside the work. Ends only when the
+    /// lock is lost, with [`StoreError::LockLost`]: another took it over, it was deleted, or the
+    /// store took no renewal for a whole lease. The work must stop then.
+    pub async fn keep(&self) -> StoreError {
+        let interval = (self.lease / 4).max(Duration::from_millis(1));
+        self.keep_every(interval).await
+    }
+
+    pub(super) async fn keep_every(&self, interval: Duration) -> StoreError {
+        let mut failure: Option<String> = None;
+        let mut end = Instant::now() + self.lease;
+        let mut next = Instant::now() + interval;
+        loop {
+            tokio::time::sleep_until(next).await;
+            let began = Instant::now();
+            let patience = match failure.take() {
+                // Also after a long stop: if nobody took it over, it is still ours.
+                None => interval,
+                Some(cause) if began >= end => {
+                    let lease = humantime::format_duration(self.lease);
+                    return self.lost(format!("it could not be renewed for {lease}: {cause}"));
+                }
+                Some(_) => interval.min(end - began),
+            };
+            match tokio::time::timeout(patience, self.renew()).await {
+                Ok(Ok(None)) => {
+                    end = began + self.lease;
+                    next = began + interval;
+                    continue;
+                }
+                Ok(Ok(Some(why))) => return self.lost(why),
+                Ok(Err(error)) => failure = Some(error.to_string()),
+                Err(_) => failure = Some("the store does not answer".to_owned()),
+            }
+            next = (began + interval).min(end);
+        }
+    }
+
+    /// Gives the lock back. If the store fails, its lease ends it.
+    pub async fn release(self) {
+        if self.is_writing.load(Ordering::Relaxed) {
+            // What was under way when `keep` was dropped must not bring the object back.
+            tokio::time::sleep(SETTLE).await;
+        }
+        self.withdraw().await;
+    }
+
+    async fn attempt(
+        run: &RunStore,
+        options: LockOptions,
+        record: &mut LockRecord,
+    ) -> Result<Self, Failure> {
+        let LockOptions {
+            scope,
+            lease,
+            break_existing,
+        } = options;
+        let now = Utc::now();
+        let listed = directory::list(run).await?;
+        let same_scope = listed.iter().filter(|entry| entry.scope == scope);
+        let last = same_scope.map(|entry| entry.number).max();
+        let object = directory::object(scope, last.unwrap_or_default().saturating_add(1));
+        let found = overlapping(run, listed, scope).await?;
+        // A write of ours that was given up may have been done since.
+        let (own, displaced): (Vec<_>, Vec<_>) = found
+            .into_iter()
+            .partition(|(_, found)| found.owner == record.owner);
+        for (entry, _) in own {
+            directory::remove(run, &entry.object()).await?;
+        }
+        if !break_existing {
+            refuse_living(run, &displaced, &record.owner).await?;
+        }
+        record.displaces = displaced
+            .iter()
+            .map(|(_, found)| found.owner.clone())
+            .collect();
+        record.acquired_at = now;
+        record.heartbeat_at = now;
+
+        let created = directory::write(run, &object, record, true).await;
+        // A failure may only be one of the answer, and what is there already may be our own: the
+        // client sends a write again whose answer was lost.
+        if !matches!(created, Ok(true)) {
+            let found = directory::list(run).await?;
+            let found = found.into_iter().filter(|entry| entry.object() == object);
+            let found = directory::read(run, found).await?.pop();
+            match (found, created) {
+                (Some((_, found)), _) if found.owner == record.owner => {}
+                (_, Err(error @ StoreError::NoAnswer { .. })) => return Err(error.into()),
+                (_, Err(error)) => return Err(Failure::Again(error)),
+                (found, Ok(_)) => {
+                    let found = found.map(|(_, found)| found);
+                    let found = found.unwrap_or_else(|| LockRecord::unreadable(now));
+                    let age = found.heartbeat_age(now);
+                    return Err(Failure::Again(locked(run, scope, &found, age)));
+                }
+            }
+        }
+        let lock = Self {
+            run: run.clone(),
+            object,
+            scope,
+            record: record.clone(),
+            lease,
+            is_writing: AtomicBool::new(false),
+        };
+        let contender = lock.contender(scope, &displaced, break_existing).await;
+        let failure = match contender {
+            Ok(None) => None,
+            Ok(Some(contender)) => Some(Failure::Again(contender)),
+            Err(error) => Some(Failure::Final(error)),
+        };
+        if let Some(failure) = failure {
+            lock.withdraw().await;
+            return Err(failure);
+        }
+        for (entry, _) in &displaced {
+            // That we take over from it stands in our own lock: nothing rests on its deletion.
+            let _ = directory::remove(run, &entry.object()).await;
+        }
+        Ok(lock)
+    }
+
+    /// After the lock was created: who is in the way, beside those whom it says that it displaces.
+    async fn contender(
+        &self,
+        scope: LockScope,
+        displaced: &[(LockEntry, LockRecord)],
+        break_existing: bool,
+    ) -> Result<Option<StoreError>, StoreError> {
+        let now = Utc::now();
+        let listed = directory::list(&self.run).await?;
+        if !listed.iter().any(|entry| entry.object() == self.object) {
+            let unknown = LockRecord::unreadable(now);
+            return Ok(Some(locked(&self.run, scope, &unknown, Duration::ZERO)));
+        }
+        for (entry, found) in overlapping(&self.run, listed, scope).await? {
+            let is_displaced = displaced.iter().any(|(before, was)| {
+                before.object() == entry.object()
+                    && was.owner == found.owner
+                    // Else it has come to life again.
+                    && (break_existing || was.heartbeat_at == found.heartbeat_at)
+            });
+            if found.owner != self.record.owner && !is_displaced {
+                let age = found.heartbeat_age(now);
+                return Ok(Some(locked(&self.run, entry.scope, &found, age)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Writes the lock anew. Says why if it is no longer ours.
+    pub(super) async fn renew(&self) -> Result<Option<String>, StoreError> {
+        let owner = directory::owner(&self.run, &self.object).await?;
+        let ours = owner.as_ref() == Some(&self.record.owner);
+        if ours {
+            let mut record = self.record.clone();
+            record.heartbeat_at = Utc::now();
+            self.is_writing.store(true, Ordering::Relaxed);
+            let written = directory::write(&self.run, &self.object, &record, false).await;
+            self.is_writing.store(false, Ordering::Relaxed);
+            written?;
+        }
+        let listed = directory::list(&self.run).await?;
+        let locks = overlapping(&self.run, listed, self.scope).await?;
+        let taken = locks.iter().find(|(_, found)| self.yields_to(found));
+        Ok(match taken {
+            Some((entry, found)) => {
+                let taker = found.holder(entry.scope, Utc::now());
+                if ours {
+                    // Ours may just have come back after its deletion.
+                    let _ = directory::remove(&self.run, &self.object).await;
+                }
+                Some(format!("it was taken over by {taker}"))
+            }
+            None if ours => None,
+            None => Some(format!("{} has gone", self.run.display(&self.object))),
+        })
+    }
+
+    /// Whether another's lock that overlaps says that ours is over.
+    fn yields_to(&self, other: &LockRecord) -> bool {
+        let ours = &self.record;
+        // Who has renewed its lock has found nobody in its way, so ours was gone then. One that
+        // is as new as on its creation may yet give way to ours.
+        let is_settled = other.heartbeat_at > other.acquired_at;
+        let is_later = (other.acquired_at, &other.owner) > (ours.acquired_at, &ours.owner);
+        other.displaces.contains(&ours.owner)
+            || is_settled && is_later && !ours.displaces.contains(&other.owner)
+    }
+
+    fn lost(&self, why: String) -> StoreError {
+        StoreError::LockLost {
+            place: self.run.display(""),
+            why,
+        }
+    }
+
+    /// Deletes the lock, if it is still ours. A failure leaves it to its lease.
+    async fn withdraw(&self) {
+        let owner = directory::owner(&self.run, &self.object).await;
+        if owner.is_ok_and(|owner| owner.as_ref() == Some(&self.record.owner)) {
+            let _ = directory::remove(&self.run, &self.object).await;
+        }
+    }
+}
+
+async fn overlapping(
+    run: &RunStore,
+    listed: Vec<LockEntry>,
+    scope: LockScope,
+) -> Result<Vec<(LockEntry, LockRecord)>, StoreError> {
+    let overlaps = |entry: &LockEntry| entry.scope.overlaps(scope);
+    directory::read(run, listed.into_iter().filter(overlaps)).await
+}
+
+/// Refuses if one of the locks may still have its owner.
+async fn refuse_living(
+    run: &RunStore,
+    locks: &[(LockEntry, LockRecord)],
+    owner: &str,
+) -> Result<(), StoreError> {
+    let now = Utc::now();
+    let mut store_now: Option<DateTime<Utc>> = None;
+    for (entry, found) in locks {
+        if found.process.has_died() {
+            continue;
+        }
+        let mut silent = found.heartbeat_age(now);
+        if silent > found.lease() {
+            let store_now = match store_now {
+                Some(known) => known,
+                None => *store_now.insert(directory::clock(run, owner).await?),
+            };
+            silent = age(entry.modified, store_now);
+        }
+        if silent <= found.lease() {
+            return Err(locked(run, entry.scope, found, silent));
+        }
+    }
+    Ok(())
+}
+
+fn locked(run: &RunStore, scope: LockScope, found: &LockRecord, silent: Duration) -> StoreError {
+    StoreError::Locked {
+        place: run.display(""),
+        holder: Box::new(found.holder(scope, Utc::now())),
+        silent: Duration::from_secs(silent.as_secs()),
+    }
+}

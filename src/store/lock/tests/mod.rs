@@ -1,0 +1,5 @@
+mod acquire;
+mod forged;
+mod keep;
+mod scripted_store;
+mod takeover;
