@@ -1,6 +1,8 @@
 use std::io::{self, Write};
 use std::time::Duration;
 
+use serde_json::json;
+
 use super::Exit;
 use super::signals::interrupted;
 use super::sim_args::SimArgs;
@@ -16,26 +18,39 @@ const GRACE: Duration = Duration::from_secs(1);
 /// `rollstream sim`: serves until it is interrupted.
 pub(super) async fn sim(args: SimArgs) -> Result<Exit, Error> {
     super::collect::raise_file_limit();
+    let as_json = args.json;
     let sim = Sim::start(args.apply(SimConfig {
         port: PORT,
         ..SimConfig::default()
     }))
     .await?;
-    let mut output = io::stdout().lock();
-    // Whoever started us in the background reads the addresses from here; a terminal shows them.
-    let mut lines = vec![format!("head server  {}", sim.head_url())];
-    lines.extend(
-        sim.agent_urls()
-            .iter()
-            .map(|(name, url)| format!("agent {name}  {url}")),
-    );
-    for line in lines {
-        // Nobody need read it.
-        let _ = writeln!(output, "{line}");
-    }
-    let _ = output.flush();
-    drop(output);
-    interrupted().await?;
+    // Whoever has read the addresses may send a signal at once.
+    let (signal, ()) = tokio::join! {
+        biased;
+        interrupted(),
+        async { tell(&sim, as_json) },
+    };
+    signal?;
     sim.shutdown(GRACE).await;
     Ok(Exit::Done)
+}
+
+/// Whoever started us in the background reads the addresses from here; a terminal shows them.
+fn tell(sim: &Sim, as_json: bool) {
+    let addresses = if as_json {
+        json!({"head_server": sim.head_url(), "agents": sim.agent_urls()}).to_string()
+    } else {
+        text(sim)
+    };
+    let mut output = io::stdout().lock();
+    // Nobody need read it.
+    let _ = writeln!(output, "{addresses}").and_then(|()| output.flush());
+}
+
+fn text(sim: &Sim) -> String {
+    let agents = sim.agent_urls();
+    let agents = agents
+        .iter()
+        .map(|(name, url)| format!("\nagent {name}  {url}"));
+    format!("head server  {}", sim.head_url()) + &agents.collect::<String>()
 }

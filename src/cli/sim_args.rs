@@ -1,11 +1,13 @@
-//! Flags of the simulation: [`SimArgs`], each the flag of one setting of [`SimConfig`].
+//! Flags of the simulation: [`SimArgs`], each but `--json` the flag of one setting of [`SimConfig`].
 
 use std::net::IpAddr;
 use std::time::Duration;
 
 use clap::Args;
 
-use crate::sim::{FaultAt, FaultRate, Latency, SimConfig, parse_duration, parse_size};
+use crate::sim::{
+    FaultAt, FaultRate, Latency, OverCapacity, SimConfig, parse_duration, parse_size,
+};
 
 /// What the simulated agents do. A flag that is not given leaves its setting as it is.
 #[derive(Debug, Clone, Default, PartialEq, Args)]
@@ -61,15 +63,21 @@ pub struct SimArgs {
     /// Attempts from this number on have no fault, so that retries succeed
     #[arg(long, value_name = "N")]
     pub fault_attempts: Option<u64>,
-    /// Retry-After of a 429
+    /// How long a 429 or a 503 asks the client to wait
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub retry_after: Option<Duration>,
     /// What a slow first byte adds to the latency
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub slow_first_byte: Option<Duration>,
-    /// Rollouts that an agent works on at a time; more wait in line
+    /// Rollouts that an agent works on at a time
     #[arg(long, value_name = "N")]
     pub capacity: Option<usize>,
+    /// What happens to a request beyond the capacity
+    #[arg(long, value_name = "POLICY")]
+    pub over_capacity: Option<OverCapacity>,
+    /// Print the addresses as one line of JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 impl SimArgs {
@@ -98,6 +106,8 @@ impl SimArgs {
             retry_after,
             slow_first_byte,
             capacity,
+            over_capacity,
+            json: _,
         } = self;
         let mut known = config.agents;
         let agents = if agents.is_empty() {
@@ -137,6 +147,7 @@ impl SimArgs {
             retry_after: retry_after.unwrap_or(config.retry_after),
             slow_first_byte: slow_first_byte.unwrap_or(config.slow_first_byte),
             capacity: capacity.or(config.capacity),
+            over_capacity: over_capacity.unwrap_or(config.over_capacity),
         }
     }
 }
@@ -194,6 +205,7 @@ mod tests {
             "--retry-after=3s",
             "--slow-first-byte=250ms",
             "--capacity=5",
+            "--over-capacity=refuse",
         ]);
         let expected = SimConfig {
             host: "::1".parse().unwrap(),
@@ -220,6 +232,7 @@ mod tests {
             retry_after: Duration::from_secs(3),
             slow_first_byte: Duration::from_millis(250),
             capacity: Some(5),
+            over_capacity: OverCapacity::Refuse,
         };
         assert_eq!(config, expected);
     }
@@ -244,6 +257,7 @@ mod tests {
             ("--body-size=big", "'big' is not a size"),
             ("--retry-after=3", "'3' is not a duration"),
             ("--fault=gremlin=0.1", "there is no fault 'gremlin'"),
+            ("--over-capacity=panic", "[possible values: wait, refuse]"),
             ("--fault-at=reset", "write TASK[:ROLLOUT[:ATTEMPT]]=KIND"),
         ] {
             let error = parse(&[flag]).unwrap_err();

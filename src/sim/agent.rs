@@ -2,22 +2,27 @@
 //! /aggregate_metrics`, and `GET /`.
 
 use std::future::pending;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use bytes::Bytes;
 use hyper::body::Incoming;
-use hyper::header::{HeaderValue, RETRY_AFTER};
 use hyper::{Method, Request, StatusCode};
-use tokio::sync::Semaphore;
 use tokio::time::sleep;
 
 use super::aggregate::aggregate;
 use super::answer::write_answer;
+use super::capacity::Capacity;
+use super::config::OverCapacity;
+use super::control::AgentChange;
 use super::counters::{Admission, AgentCounters};
 use super::fault::FaultKind;
-use super::http::{Abrupt, Reply, alive, detail, html, json, json_of, not_found, read_body};
-use super::oracle::Planned;
+use super::hostile::{endless_body, gzip_bomb};
+use super::http::{
+    Abrupt, BodyError, Reply, alive, detail, html, json, json_of, not_found, read_body,
+};
 use super::profile::Profile;
+use super::refusal::Refusal;
+use super::requests::now_us;
 use super::row::Row;
 
 const NOT_JSON: &str = "<!doctype html><html><head><title>Bad gateway</title></head>\
@@ -26,19 +31,46 @@ const NOT_JSON: &str = "<!doctype html><html><head><title>Bad gateway</title></h
 /// A simulated agent.
 #[derive(Debug)]
 pub(super) struct Agent {
-    profile: Profile,
+    profile: RwLock<Arc<Profile>>,
     counters: Arc<AgentCounters>,
-    permits: Option<Semaphore>,
+    capacity: Arc<Capacity>,
 }
 
 impl Agent {
     /// An agent that nobody has asked yet.
-    pub(super) fn new(profile: Profile, counters: Arc<AgentCounters>) -> Self {
+    pub(super) fn new(profile: Profile) -> Self {
         Self {
-            permits: profile.capacity.map(Semaphore::new),
-            profile,
-            counters,
+            capacity: Capacity::new(profile.capacity),
+            profile: RwLock::new(Arc::new(profile)),
+            counters: Arc::default(),
         }
+    }
+
+    /// What it lives by at this moment.
+    pub(super) fn profile(&self) -> Arc<Profile> {
+        let profile = self.profile.read().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(&profile)
+    }
+
+    /// Its counters.
+    pub(super) fn counters(&self) -> &Arc<AgentCounters> {
+        &self.counters
+    }
+
+    /// Changes all that is its own, which is all but its port.
+    pub(super) fn change(&self, change: &AgentChange) {
+        let mut current = self.profile.write().unwrap_or_else(PoisonError::into_inner);
+        let mut profile = Profile::clone(&current);
+        if let Some(capacity) = change.capacity {
+            profile.capacity = capacity;
+            self.capacity.set(capacity);
+        }
+        if let Some(faults) = &change.faults {
+            profile.faults = faults.clone();
+        }
+        profile.over_capacity = change.over_capacity.unwrap_or(profile.over_capacity);
+        profile.latency = change.latency.unwrap_or(profile.latency);
+        *current = Arc::new(profile);
     }
 
     /// Answers a request.
@@ -59,15 +91,21 @@ impl Agent {
         let body = match read_body(body).await {
             Ok(body) => body,
             Err(error) => {
-                admission.reject();
+                if !matches!(error, BodyError::Broken(_)) {
+                    admission.reject();
+                }
                 return Ok(error.reply());
             }
         };
+        let arrived_at_us = now_us();
         match std::str::from_utf8(&body)
             .map_err(|e| e.to_string())
             .and_then(parse)
         {
-            Ok(row) => self.work(&row, &mut admission).await,
+            Ok(row) => {
+                admission.received(row.key(), arrived_at_us);
+                self.work(&row, &mut admission).await
+            }
             Err(why) => {
                 admission.reject();
                 Ok(detail(
@@ -79,51 +117,57 @@ impl Agent {
     }
 
     async fn work(&self, row: &Row<'_>, admission: &mut Admission) -> Result<Reply, Abrupt> {
-        let planned = self.profile.plan(row.key(), row.difficulty());
-        // Nobody closes the semaphore, so that an agent of limited capacity always gets a permit.
-        let _permit = match &self.permits {
-            Some(permits) => permits.acquire().await.ok(),
-            None => None,
+        let profile = self.profile();
+        let planned = profile.plan(row.key(), row.difficulty());
+        let slot = match profile.over_capacity {
+            OverCapacity::Wait => Some(self.capacity.slot().await),
+            OverCapacity::Refuse => self.capacity.free_slot(),
         };
-        admission.begin_work();
+        let Some(slot) = slot else {
+            let now = now_us();
+            let refusal = Refusal::over_capacity(profile.retry_after, now);
+            admission.refuse(now, refusal.not_before_us);
+            return Ok(refusal.reply);
+        };
+        admission.begin_work(slot);
         if !planned.latency.is_zero() {
             sleep(planned.latency).await;
         }
-        admission.settle(planned.fault);
-        self.finish(row, &planned).await
-    }
-
-    async fn finish(&self, row: &Row<'_>, planned: &Planned) -> Result<Reply, Abrupt> {
-        let answer = || write_answer(row, planned, &self.profile);
-        match planned.fault {
-            Some(FaultKind::Error500) => Ok(detail(
-                StatusCode::INTERNAL_SERVER_ERROR,
-                "the simulated agent failed",
-            )),
-            Some(FaultKind::RateLimited429) => Ok(self.too_many_requests()),
-            Some(FaultKind::Reset) => Err(Abrupt::Reset),
-            Some(FaultKind::Hang) => pending().await,
-            Some(FaultKind::TruncatedBody) => Err(Abrupt::Raw(truncated(&answer()))),
-            Some(FaultKind::NotJson) => Ok(html(NOT_JSON)),
-            None
-            | Some(
-                FaultKind::SlowFirstByte
-                | FaultKind::MissingReward
-                | FaultKind::NoPersist
-                | FaultKind::FailureClass
-                | FaultKind::FailureTerminal,
-            ) => Ok(json(answer())),
+        let now = now_us();
+        let answer = || write_answer(row, &planned, &profile);
+        let Some(kind) = planned.fault else {
+            admission.answer(now);
+            return Ok(json(answer()));
+        };
+        let refusal = Refusal::of_fault(kind, profile.retry_after, now);
+        let not_before_us = refusal.as_ref().map(|refusal| refusal.not_before_us);
+        admission.fault(kind, now, not_before_us);
+        match refusal {
+            Some(refusal) => Ok(refusal.reply),
+            None => fail(kind, answer).await,
         }
     }
+}
 
-    fn too_many_requests(&self) -> Reply {
-        let wait = self.profile.retry_after;
-        let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
-        let mut reply = detail(StatusCode::TOO_MANY_REQUESTS, "the simulated agent is busy");
-        reply
-            .headers_mut()
-            .insert(RETRY_AFTER, HeaderValue::from(seconds));
-        reply
+/// What a fault that is no refusal does to the answer.
+async fn fail(kind: FaultKind, answer: impl Fn() -> Bytes) -> Result<Reply, Abrupt> {
+    match kind {
+        FaultKind::Error500 => Ok(detail(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "the simulated agent failed",
+        )),
+        FaultKind::BadRequest400 => Ok(detail(
+            StatusCode::BAD_REQUEST,
+            "the simulated agent does not like the request",
+        )),
+        FaultKind::Fin => Err(Abrupt::Fin),
+        FaultKind::Reset => Err(Abrupt::Reset),
+        FaultKind::Hang => pending().await,
+        FaultKind::TruncatedBody => Err(Abrupt::Raw(truncated(&answer()))),
+        FaultKind::NotJson => Ok(html(NOT_JSON)),
+        FaultKind::GzipBomb => Ok(gzip_bomb()),
+        FaultKind::EndlessBody => Ok(endless_body()),
+        _ => Ok(json(answer())),
     }
 }
 

@@ -28,6 +28,12 @@ const REASONING_OPEN: &str =
     r#"{"type":"reasoning","id":"rs_0","summary":[{"type":"summary_text","text":""#;
 const REASONING_CLOSE: &str = r#""}]},"#;
 
+/// Size of an answer that is huge, in bytes.
+pub(super) const HUGE_BYTES: usize = 40_000_000;
+
+/// How deep the arrays of a deep answer are nested.
+const DEPTH: usize = 100_000;
+
 /// What the verifier made of what the model said.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Verdict {
@@ -45,7 +51,11 @@ pub fn write_answer(row: &Row, planned: &Planned, profile: &Profile) -> Bytes {
         Default::default()
     };
     let tail = tail(row, planned, profile.echo);
-    let mut out = Vec::with_capacity(profile.body_size.max(fields.len() + tail.len() + 256));
+    let size = match planned.fault {
+        Some(FaultKind::HugeAnswer) => profile.body_size.max(HUGE_BYTES),
+        _ => profile.body_size,
+    };
+    let mut out = Vec::with_capacity(size.max(fields.len() + tail.len() + 256));
     out.push(b'{');
     if !fields.is_empty() {
         out.extend_from_slice(fields.as_bytes());
@@ -58,7 +68,7 @@ pub fn write_answer(row: &Row, planned: &Planned, profile: &Profile) -> Bytes {
             planned.answer_id
         ),
     );
-    let missing = profile.body_size.saturating_sub(out.len() + tail.len());
+    let missing = size.saturating_sub(out.len() + tail.len());
     let wrapping = REASONING_OPEN.len() + REASONING_CLOSE.len();
     if missing > wrapping {
         out.extend_from_slice(REASONING_OPEN.as_bytes());
@@ -93,16 +103,30 @@ fn tail(row: &Row, planned: &Planned, echo: bool) -> Vec<u8> {
     append(
         &mut out,
         format_args!(
-            r#"{{"id":"msg_0","type":"message","role":"assistant","status":"completed","content":[{{"type":"output_text","text":"{said}","annotations":[]}}]}}],"parallel_tool_calls":false,"tool_choice":"auto","tools":[],"usage":{{"input_tokens":{input_tokens},"input_tokens_details":{{"cached_tokens":0}},"output_tokens":{output_tokens},"output_tokens_details":{{"reasoning_tokens":0}},"total_tokens":{total_tokens}}}}}"#
+            r#"{{"id":"msg_0","type":"message","role":"assistant","status":"completed","content":[{{"type":"output_text","text":"{said}"#
         ),
     );
-    if *fault != Some(FaultKind::MissingReward) {
-        out.extend_from_slice(if verdict.correct {
-            br#","reward":1.0"#
-        } else {
-            br#","reward":0.0"#
-        });
+    if *fault == Some(FaultKind::InvalidUtf8) {
+        out.push(0xff);
     }
+    append(
+        &mut out,
+        format_args!(
+            r#"","annotations":[]}}]}}],"parallel_tool_calls":false,"tool_choice":"auto","tools":[],"usage":{{"input_tokens":{input_tokens},"input_tokens_details":{{"cached_tokens":0}},"output_tokens":{output_tokens},"output_tokens_details":{{"reasoning_tokens":0}},"total_tokens":{total_tokens}}}}}"#
+        ),
+    );
+    if *fault == Some(FaultKind::DeepJson) {
+        out.extend_from_slice(br#","nested":"#);
+        out.resize(out.len() + DEPTH, b'[');
+        out.resize(out.len() + DEPTH, b']');
+    }
+    let reward: &[u8] = match fault {
+        Some(FaultKind::MissingReward) => b"",
+        Some(FaultKind::NotANumber) => br#","reward":NaN"#,
+        _ if verdict.correct => br#","reward":1.0"#,
+        _ => br#","reward":0.0"#,
+    };
+    out.extend_from_slice(reward);
     if let Some(expected) = row.expected_text().filter(|_| !echo) {
         append(&mut out, format_args!(r#","expected_answer":{expected}"#));
     }

@@ -6,6 +6,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
+use clap::ValueEnum;
 use serde::{Deserialize, Deserializer, Serialize, de};
 
 use super::error::SimError;
@@ -61,15 +62,29 @@ pub struct SimConfig {
     /// in `fault_at` that name their attempt. Missing: any attempt can fail.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fault_attempts: Option<u64>,
-    /// `Retry-After` of a 429, in whole seconds, rounded up.
+    /// What a 429 or a 503 asks the client to wait: `Retry-After` in whole seconds, rounded up, or
+    /// what another fault has in its place.
     #[serde(with = "quantity::duration")]
     pub retry_after: Duration,
     /// What a slow first byte adds to the latency.
     #[serde(with = "quantity::duration")]
     pub slow_first_byte: Duration,
-    /// Rollouts that an agent works on at a time; more wait in line. Missing: no limit.
+    /// Rollouts that an agent works on at a time. Missing: no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub capacity: Option<usize>,
+    /// What happens to a request beyond the capacity.
+    pub over_capacity: OverCapacity,
+}
+
+/// What happens to a request beyond an agent's capacity.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub enum OverCapacity {
+    /// It waits in line.
+    #[default]
+    Wait,
+    /// It is refused at once: 429 with `Retry-After`.
+    Refuse,
 }
 
 impl Default for SimConfig {
@@ -99,6 +114,7 @@ impl Default for SimConfig {
             retry_after: Duration::from_secs(1),
             slow_first_byte: Duration::from_secs(1),
             capacity: None,
+            over_capacity: OverCapacity::Wait,
         }
     }
 }
@@ -134,6 +150,9 @@ pub struct AgentConfig {
     /// As [`SimConfig::capacity`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub capacity: Option<usize>,
+    /// As [`SimConfig::over_capacity`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub over_capacity: Option<OverCapacity>,
 }
 
 impl SimConfig {
@@ -207,7 +226,7 @@ fn check_size(setting: &str, bytes: usize) -> Result<(), SimError> {
     }
 }
 
-fn check_capacity(setting: &str, capacity: Option<usize>) -> Result<(), SimError> {
+pub(super) fn check_capacity(setting: &str, capacity: Option<usize>) -> Result<(), SimError> {
     match capacity {
         Some(n) if n == 0 || n > tokio::sync::Semaphore::MAX_PERMITS => Err(out_of_range(
             setting,
@@ -277,6 +296,7 @@ mod tests {
             body_size = 700
             [agents.narrow]
             capacity = 2
+            over_capacity = "refuse"
             "#,
         )
         .unwrap();
@@ -286,6 +306,11 @@ mod tests {
         assert_eq!(config.fault_at[0].attempt, None);
         assert_eq!(config.agents["quick"].body_size, Some(700));
         assert_eq!(config.agents["narrow"].capacity, Some(2));
+        assert_eq!(
+            config.agents["narrow"].over_capacity,
+            Some(OverCapacity::Refuse)
+        );
+        assert_eq!(config.over_capacity, OverCapacity::Wait);
         assert!(!config.agents.contains_key("sim"));
         config.check().unwrap();
     }

@@ -1,5 +1,5 @@
-//! What became of every request: [`AgentCounters`] counts while the server runs, [`Counts`] is a
-//! reading, and [`Admission`] makes sure that each request is counted once.
+//! What became of every request: [`AgentCounters`] counts while the server runs and keeps a record
+//! of each, [`Counts`] is a reading, and [`Admission`] makes sure that each is counted once.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,7 +7,10 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use serde::Serialize;
 
+use super::capacity::Slot;
 use super::fault::FaultKind;
+use super::oracle::Key;
+use super::requests::{Ending, RequestEnd, RequestLog, now_us};
 
 /// Counts the requests to one agent's `POST /run`.
 #[derive(Debug, Default)]
@@ -16,26 +19,31 @@ pub struct AgentCounters {
     ok: AtomicU64,
     faults: [AtomicU64; FaultKind::ALL.len()],
     rejected: AtomicU64,
+    refused: AtomicU64,
     abandoned: AtomicU64,
     in_flight: AtomicU64,
     max_in_flight: AtomicU64,
     max_working: AtomicU64,
     working: AtomicU64,
+    log: RequestLog,
 }
 
 /// A reading of [`AgentCounters`].
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
-    /// Requests received.
+    /// Requests received: those whose body was read, and those rejected. One whose client left
+    /// while it was being sent does not count.
     pub requests: u64,
     /// Answered as a good agent answers.
     pub ok: u64,
     /// Met with a fault, by kind; kinds that never happened are left out. A hang is counted when
     /// it begins.
     pub faults: BTreeMap<FaultKind, u64>,
-    /// Refused, since the body was too large, too slow or no JSON object.
+    /// Rejected, since the body was too large, too slow or no JSON object.
     pub rejected: u64,
-    /// The client left before there was an answer.
+    /// Refused for want of capacity.
+    pub refused: u64,
+    /// The connection ended before there was an answer: the client left, or the agent went down.
     pub abandoned: u64,
     /// Nothing became of them yet. `requests` is the sum of all the others and this.
     pub pending: u64,
@@ -48,16 +56,20 @@ pub struct Counts {
 }
 
 impl AgentCounters {
-    /// Counts a request in; what is returned counts it out.
+    /// Begins with a request; what is returned counts it.
     pub(super) fn admit(self: &Arc<Self>) -> Admission {
-        self.requests.fetch_add(1, Relaxed);
         let in_flight = self.in_flight.fetch_add(1, Relaxed) + 1;
         self.max_in_flight.fetch_max(in_flight, Relaxed);
         Admission {
             counters: Arc::clone(self),
-            settled: false,
-            working: false,
+            open: None,
+            slot: None,
         }
+    }
+
+    /// The record of every request.
+    pub(super) fn log(&self) -> &RequestLog {
+        &self.log
     }
 
     /// Reads all counters. A reading while requests are on their way is not of one moment.
@@ -71,14 +83,15 @@ impl AgentCounters {
             .filter_map(fault)
             .collect();
         let (ok, rejected) = (self.ok.load(Relaxed), self.rejected.load(Relaxed));
-        let abandoned = self.abandoned.load(Relaxed);
+        let (refused, abandoned) = (self.refused.load(Relaxed), self.abandoned.load(Relaxed));
         let requests = self.requests.load(Relaxed);
-        let settled = ok + rejected + abandoned + faults.values().sum::<u64>();
+        let settled = ok + rejected + refused + abandoned + faults.values().sum::<u64>();
         Counts {
             requests,
             ok,
             faults,
             rejected,
+            refused,
             abandoned,
             pending: requests.saturating_sub(settled),
             in_flight: self.in_flight.load(Relaxed),
@@ -88,48 +101,88 @@ impl AgentCounters {
     }
 }
 
-/// A request in flight. Dropped unsettled, it counts as abandoned.
+/// A request in flight. Dropped with its end open, it counts as abandoned.
 #[derive(Debug)]
 pub(super) struct Admission {
     counters: Arc<AgentCounters>,
-    settled: bool,
-    working: bool,
+    /// Its number on record, from when it counts to its end.
+    open: Option<u64>,
+    slot: Option<Slot>,
 }
 
 impl Admission {
-    /// The agent begins to work on it.
-    pub fn begin_work(&mut self) {
-        self.working = true;
+    /// It has been read, at this time in microseconds since 1970, and counts from now on.
+    pub fn received(&mut self, key: Key, arrived_at_us: u64) {
+        self.counters.requests.fetch_add(1, Relaxed);
+        self.open = Some(self.counters.log.open(key, arrived_at_us));
+    }
+
+    /// It is no request that could be answered.
+    pub fn reject(&mut self) {
+        self.counters.requests.fetch_add(1, Relaxed);
+        self.counters.rejected.fetch_add(1, Relaxed);
+    }
+
+    /// The agent begins to work on it, and has a slot for it until it is done.
+    pub fn begin_work(&mut self, slot: Slot) {
+        self.slot = Some(slot);
         let working = self.counters.working.fetch_add(1, Relaxed) + 1;
         self.counters.max_working.fetch_max(working, Relaxed);
     }
 
-    /// It gets a good answer, or a fault.
-    pub fn settle(&mut self, fault: Option<FaultKind>) {
-        let slot = match fault {
-            None => Some(&self.counters.ok),
-            Some(kind) => FaultKind::ALL
-                .iter()
-                .position(|other| *other == kind)
-                .and_then(|place| self.counters.faults.get(place)),
-        };
-        self.settled = true;
-        slot.map(|counter| counter.fetch_add(1, Relaxed));
+    /// It gets a good answer.
+    pub fn answer(&mut self, at_us: u64) {
+        self.counters.ok.fetch_add(1, Relaxed);
+        self.close(RequestEnd::Answered, None, at_us, None);
     }
 
-    /// It is refused.
-    pub fn reject(&mut self) {
-        self.settled = true;
-        self.counters.rejected.fetch_add(1, Relaxed);
+    /// It meets with a fault, which may tell the client when to come back.
+    pub fn fault(&mut self, kind: FaultKind, at_us: u64, not_before_us: Option<u64>) {
+        let place = FaultKind::ALL.iter().position(|other| *other == kind);
+        if let Some(counter) = place.and_then(|place| self.counters.faults.get(place)) {
+            counter.fetch_add(1, Relaxed);
+        }
+        let end = match not_before_us {
+            Some(_) => RequestEnd::Refused,
+            None if kind.gives_rollout() => RequestEnd::Answered,
+            None => RequestEnd::Failed,
+        };
+        self.close(end, Some(kind), at_us, not_before_us);
+    }
+
+    /// It is refused for want of capacity.
+    pub fn refuse(&mut self, at_us: u64, not_before_us: u64) {
+        self.counters.refused.fetch_add(1, Relaxed);
+        self.close(RequestEnd::Refused, None, at_us, Some(not_before_us));
+    }
+
+    fn close(
+        &mut self,
+        end: RequestEnd,
+        fault: Option<FaultKind>,
+        at_us: u64,
+        not_before_us: Option<u64>,
+    ) {
+        let ending = Ending {
+            end,
+            fault,
+            at_us,
+            not_before_us,
+        };
+        if let Some(number) = self.open.take() {
+            self.counters.log.close(number, ending);
+        }
     }
 }
 
 impl Drop for Admission {
     fn drop(&mut self) {
-        if !self.settled {
+        if self.open.is_some() {
             self.counters.abandoned.fetch_add(1, Relaxed);
+            self.close(RequestEnd::Abandoned, None, now_us(), None);
         }
-        if self.working {
+        if self.slot.is_some() {
+            // Before the slot is free, or there would seem to be more at work than there are slots.
             self.counters.working.fetch_sub(1, Relaxed);
         }
         self.counters.in_flight.fetch_sub(1, Relaxed);
@@ -138,37 +191,65 @@ impl Drop for Admission {
 
 #[cfg(test)]
 mod tests {
+    use super::super::capacity::Capacity;
     use super::*;
 
-    #[test]
-    fn every_request_is_counted_once() {
+    fn received(counters: &Arc<AgentCounters>, task: u64) -> Admission {
+        let mut admission = counters.admit();
+        let key = Key {
+            task,
+            rollout: 0,
+            attempt: 0,
+        };
+        admission.received(key, 100 + task);
+        admission
+    }
+
+    #[tokio::test]
+    async fn every_request_is_counted_once() {
         let counters = Arc::new(AgentCounters::default());
-        counters.admit().settle(None);
-        counters.admit().settle(Some(FaultKind::NotJson));
+        received(&counters, 0).answer(200);
+        received(&counters, 1).fault(FaultKind::NotJson, 200, None);
+        received(&counters, 2).fault(FaultKind::SlowFirstByte, 200, None);
+        received(&counters, 3).fault(FaultKind::Error503, 200, Some(300));
+        received(&counters, 4).refuse(200, 300);
+        drop(received(&counters, 5));
         counters.admit().reject();
         drop(counters.admit());
-        let mut open = counters.admit();
-        open.begin_work();
+        let mut open = received(&counters, 6);
+        open.begin_work(Capacity::new(None).slot().await);
         let counts = counters.read();
         assert_eq!(
-            (
-                counts.requests,
-                counts.ok,
-                counts.rejected,
-                counts.abandoned
-            ),
-            (5, 1, 1, 1)
+            (counts.requests, counts.ok, counts.rejected),
+            (8, 1, 1),
+            "{counts:?}"
         );
-        assert_eq!(counts.faults, BTreeMap::from([(FaultKind::NotJson, 1)]));
+        assert_eq!((counts.refused, counts.abandoned), (1, 1));
+        let met = [
+            FaultKind::NotJson,
+            FaultKind::SlowFirstByte,
+            FaultKind::Error503,
+        ];
+        assert_eq!(counts.faults, met.map(|kind| (kind, 1)).into());
         assert_eq!(
             (counts.pending, counts.in_flight, counts.max_working),
             (1, 1, 1)
         );
-        open.settle(Some(FaultKind::Hang));
+        let ends = |log: &RequestLog| {
+            let page = log.page(0, log.next(), 100);
+            page.iter().map(|record| record.end).collect::<Vec<_>>()
+        };
+        use RequestEnd::{Abandoned, Answered, Failed, Pending, Refused};
+        let first = [Answered, Failed, Answered, Refused, Refused, Abandoned];
+        assert_eq!(ends(counters.log())[..6], first);
+        assert_eq!(ends(counters.log())[6..], [Pending]);
+
+        open.fault(FaultKind::Hang, 200, None);
         let counts = counters.read();
         assert_eq!((counts.pending, counts.in_flight), (0, 1));
         drop(open);
         assert_eq!(counters.read().in_flight, 0);
+        assert_eq!(ends(counters.log())[6..], [Failed]);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! [`SimError`]: why a simulated agent does not start.
+//! [`SimError`]: why a simulated agent does not start, or does not change.
 
 use std::io;
 use std::net::SocketAddr;
@@ -8,7 +8,7 @@ use thiserror::Error;
 use super::fault::FaultError;
 use super::latency::LatencyError;
 
-/// Why a simulated agent does not start.
+/// Why a simulated agent does not start, or does not change.
 #[derive(Debug, Error)]
 pub enum SimError {
     /// No agent has a name.
@@ -45,6 +45,17 @@ pub enum SimError {
         /// What the system says.
         source: io::Error,
     },
+    /// There is no agent of this name.
+    #[error("there is no simulated agent '{name}'; the agents are {known}")]
+    UnknownAgent {
+        /// What was asked for.
+        name: String,
+        /// All names.
+        known: String,
+    },
+    /// The simulation has been told to stop.
+    #[error("the simulated agent at {0} has been stopped, so that its port cannot be changed")]
+    Stopped(SocketAddr),
     /// What the head server serves cannot be written down.
     #[error("the configuration of the simulated head server cannot be written: {0}")]
     Head(String),

@@ -37,11 +37,37 @@ pub enum FaultKind {
     FailureClass,
     /// An answer with `_ng_failure_class` and `_ng_failure_terminal: true`.
     FailureTerminal,
+    /// The connection is closed in good order (TCP FIN) in place of an answer.
+    Fin,
+    /// Status 503 with `Retry-After` in seconds.
+    #[serde(rename = "error_503")]
+    Error503,
+    /// Status 429 with `Retry-After` as an HTTP date.
+    RateLimitedDate,
+    /// Status 429 without `Retry-After`, but with `x-ratelimit-remaining-requests: 0` and
+    /// `x-ratelimit-reset-requests`, such as `1.5s`.
+    RateLimitedReset,
+    /// An answer in gzip that has a reward, takes 1.1 MB, and is more than 1 GiB when it is
+    /// unpacked: a gigabyte of spaces in one string.
+    GzipBomb,
+    /// The beginning of an answer, then a string that never ends, as fast as the client takes it.
+    EndlessBody,
+    /// The right answer, with arrays nested 100,000 deep in a field of their own.
+    DeepJson,
+    /// The right answer, with a byte in the model's text that is no UTF-8.
+    InvalidUtf8,
+    /// The right answer, but for `"reward":NaN`.
+    NotANumber,
+    /// The right answer, 40 MB large.
+    HugeAnswer,
+    /// Status 400 with a `detail`.
+    #[serde(rename = "bad_request_400")]
+    BadRequest400,
 }
 
 impl FaultKind {
     /// All kinds, in the order in which their rates divide the unit interval.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 22] = [
         Self::Error500,
         Self::RateLimited429,
         Self::Reset,
@@ -53,6 +79,17 @@ impl FaultKind {
         Self::NoPersist,
         Self::FailureClass,
         Self::FailureTerminal,
+        Self::Fin,
+        Self::Error503,
+        Self::RateLimitedDate,
+        Self::RateLimitedReset,
+        Self::GzipBomb,
+        Self::EndlessBody,
+        Self::DeepJson,
+        Self::InvalidUtf8,
+        Self::NotANumber,
+        Self::HugeAnswer,
+        Self::BadRequest400,
     ];
 
     /// The name in settings, flags and statistics.
@@ -69,7 +106,23 @@ impl FaultKind {
             Self::NoPersist => "no_persist",
             Self::FailureClass => "failure_class",
             Self::FailureTerminal => "failure_terminal",
+            Self::Fin => "fin",
+            Self::Error503 => "error_503",
+            Self::RateLimitedDate => "rate_limited_date",
+            Self::RateLimitedReset => "rate_limited_reset",
+            Self::GzipBomb => "gzip_bomb",
+            Self::EndlessBody => "endless_body",
+            Self::DeepJson => "deep_json",
+            Self::InvalidUtf8 => "invalid_utf8",
+            Self::NotANumber => "not_a_number",
+            Self::HugeAnswer => "huge_answer",
+            Self::BadRequest400 => "bad_request_400",
         }
+    }
+
+    /// The client gets the right answer all the same, only late or in an unusual size.
+    pub fn gives_rollout(self) -> bool {
+        matches!(self, Self::SlowFirstByte | Self::HugeAnswer)
     }
 }
 

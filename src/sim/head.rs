@@ -1,27 +1,35 @@
-//! The head server: [`Head`] tells where the agents are, and how they fare.
+//! The head server: [`Head`] tells where the agents are, and how they fare, and lets them be changed.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use hyper::body::Incoming;
-use hyper::{Method, Request};
+use futures::stream;
+use http_body_util::StreamBody;
+use hyper::body::{Frame, Incoming};
+use hyper::{Method, Request, StatusCode};
 use serde_json::{Map, Value, json};
 
+use super::control::{AgentChange, Control};
 use super::counters::{AgentCounters, Counts};
 use super::error::SimError;
-use super::http::{Reply, alive, json as reply_json, json_of, not_found};
+use super::http::{
+    Reply, alive, detail, json as reply_json, json_of, not_found, read_body, streamed,
+};
+
+/// Records of requests that are written at a time.
+const PAGE: usize = 1000;
 
 /// What an agent is to the head server.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) struct Listed {
     /// Host under which clients reach it.
     pub host: String,
     /// Its port.
     pub port: u16,
-    /// Its counters.
-    pub counters: Arc<AgentCounters>,
+    /// Itself and its port.
+    pub control: Control,
 }
 
 /// The head server of a simulation.
@@ -64,19 +72,59 @@ impl Head {
     }
 
     /// Answers a request.
-    pub(super) fn answer(&self, request: &Request<Incoming>) -> Reply {
-        match (request.method(), request.uri().path()) {
+    pub(super) async fn answer(self: Arc<Self>, request: Request<Incoming>) -> Reply {
+        let (head, body) = request.into_parts();
+        match (&head.method, head.uri.path()) {
             (&Method::GET, "/global_config_dict_yaml") => reply_json(self.global_config.clone()),
             (&Method::GET, "/server_instances") => reply_json(self.server_instances.clone()),
             (&Method::GET, "/stats") => json_of(&json!({ "agents": self.counts() })),
             (&Method::GET, "/") => alive(),
+            (method, path) => match path.strip_prefix("/sim/") {
+                Some(path) => self.answer_of_agent(method, path, body).await,
+                None => not_found(),
+            },
+        }
+    }
+
+    /// Answers a request below `/sim/`.
+    async fn answer_of_agent(&self, method: &Method, path: &str, body: Incoming) -> Reply {
+        let mut segments = path.split('/').map(decoded);
+        let control = match self.control(&segments.next().unwrap_or_default()) {
+            Ok(control) => control,
+            Err(error) => return detail(StatusCode::NOT_FOUND, error),
+        };
+        let rest: Vec<String> = segments.collect();
+        match (method, rest.as_slice()) {
+            (&Method::GET, []) => json_of(&control.state()),
+            (&Method::POST, []) => changed(control, body).await,
+            (&Method::GET, [what]) if what == "requests" => {
+                requests(Arc::clone(control.agent().counters()))
+            }
             _ => not_found(),
         }
     }
 
+    /// The agent of this name.
+    ///
+    /// # Errors
+    /// There is none.
+    pub(super) fn control(&self, name: &str) -> Result<&Control, SimError> {
+        let agent = self.agents.get(name).map(|listed| &listed.control);
+        agent.ok_or_else(|| {
+            let known: Vec<&str> = self.agents.keys().map(String::as_str).collect();
+            SimError::UnknownAgent {
+                name: name.to_owned(),
+                known: known.join(", "),
+            }
+        })
+    }
+
     /// A reading of every agent's counters, by name.
     pub(super) fn counts(&self) -> BTreeMap<String, Counts> {
-        let read = |(name, agent): (&String, &Listed)| (name.clone(), agent.counters.read());
+        let read = |(name, listed): (&String, &Listed)| {
+            let counters = listed.control.agent().counters();
+            (name.clone(), counters.read())
+        };
         self.agents.iter().map(read).collect()
     }
 
@@ -94,6 +142,57 @@ pub(super) fn url(host: &str, port: u16) -> String {
     } else {
         format!("http://{host}:{port}")
     }
+}
+
+/// Changes an agent; answers with what it has become.
+async fn changed(control: &Control, body: Incoming) -> Reply {
+    let body = match read_body(body).await {
+        Ok(body) => body,
+        Err(error) => return error.reply(),
+    };
+    let refused = |error: String| detail(StatusCode::UNPROCESSABLE_ENTITY, error);
+    // By way of an object: a struct could also be read from a list.
+    let object = serde_json::from_slice::<Map<String, Value>>(&body);
+    let change = object.and_then(|object| serde_json::from_value(Value::Object(object)));
+    let change: AgentChange = match change {
+        Ok(change) => change,
+        Err(error) => return refused(format!("the body is no change of an agent: {error}")),
+    };
+    match control.change(&change).await {
+        Ok(()) => json_of(&control.state()),
+        Err(error @ (SimError::Bind { .. } | SimError::Stopped(_))) => {
+            detail(StatusCode::SERVICE_UNAVAILABLE, error)
+        }
+        Err(error) => refused(error.to_string()),
+    }
+}
+
+/// The records of all requests until now, one line of JSON each.
+fn requests(counters: Arc<AgentCounters>) -> Reply {
+    let end = counters.log().next();
+    let pages = stream::unfold(0, move |from| {
+        let page = counters.log().page(from, end, PAGE);
+        let next = page.last().map(|record| {
+            let mut lines = Vec::new();
+            for record in &page {
+                // Writing a record to memory cannot fail.
+                let _ = serde_json::to_writer(&mut lines, record);
+                lines.push(b'\n');
+            }
+            (Ok(Frame::data(Bytes::from(lines))), record.number + 1)
+        });
+        std::future::ready(next)
+    });
+    streamed("application/x-ndjson", StreamBody::new(pages))
+}
+
+/// A segment of a path without its percent signs.
+fn decoded(segment: &str) -> String {
+    // The same as in a form, but for the characters that mean something there.
+    let value = segment.replace('+', "%2B").replace('&', "%26");
+    let form = format!("segment={value}");
+    let decoded = url::form_urlencoded::parse(form.as_bytes()).next();
+    decoded.map_or_else(String::new, |(_, value)| value.into_owned())
 }
 
 fn instance((name, agent): (&String, &Listed)) -> Value {

@@ -1,18 +1,19 @@
-//! HTTP in the small: replies with a body in memory ([`Reply`]), and bodies read within a bound
-//! and a deadline ([`read_body`]).
+//! HTTP in the small: replies ([`Reply`]), most of them with a body in memory, and bodies read
+//! within a bound and a deadline ([`read_body`]).
 
 use std::convert::Infallible;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Either, Full, LengthLimitError, Limited};
 use hyper::body::{Body, Incoming};
 use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::{Response, StatusCode};
 use thiserror::Error;
 
-/// A reply whose body is in memory.
-pub(super) type Reply = Response<Full<Bytes>>;
+/// A reply whose body is in memory, or made as the client takes it.
+pub(super) type Reply = Response<Either<Full<Bytes>, UnsyncBoxBody<Bytes, Infallible>>>;
 
 /// The largest request that is read, in bytes.
 pub(super) const MAX_REQUEST_BYTES: usize = 128 << 20;
@@ -26,6 +27,9 @@ const HTML: HeaderValue = HeaderValue::from_static("text/html; charset=utf-8");
 /// An answer that is not an HTTP reply: the connection ends with it.
 #[derive(Debug, Error)]
 pub(super) enum Abrupt {
+    /// The connection is closed in good order.
+    #[error("the simulated agent closes the connection")]
+    Fin,
     /// The connection is reset.
     #[error("the simulated agent resets the connection")]
     Reset,
@@ -79,6 +83,17 @@ pub(super) fn json(body: impl Into<Bytes>) -> Reply {
     reply(StatusCode::OK, JSON, body.into())
 }
 
+/// 200 with a body that is made as the client takes it.
+pub(super) fn streamed<B>(content_type: &'static str, body: B) -> Reply
+where
+    B: Body<Data = Bytes, Error = Infallible> + Send + 'static,
+{
+    let mut reply = Response::new(Either::Right(body.boxed_unsync()));
+    let content_type = HeaderValue::from_static(content_type);
+    reply.headers_mut().insert(CONTENT_TYPE, content_type);
+    reply
+}
+
 /// 200 with a page of HTML.
 pub(super) fn html(body: &'static str) -> Reply {
     reply(StatusCode::OK, HTML, Bytes::from_static(body.as_bytes()))
@@ -114,7 +129,7 @@ pub(super) fn certain(reply: Reply) -> Result<Reply, Infallible> {
 }
 
 fn reply(status: StatusCode, content_type: HeaderValue, body: Bytes) -> Reply {
-    let mut reply = Response::new(Full::new(body));
+    let mut reply = Response::new(Either::Left(Full::new(body)));
     *reply.status_mut() = status;
     reply.headers_mut().insert(CONTENT_TYPE, content_type);
     reply

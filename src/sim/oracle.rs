@@ -69,9 +69,17 @@ pub struct Planned {
     pub answer_id: u64,
 }
 
+impl Planned {
+    /// The request gives a rollout: a whole answer that has a reward and no flag of failure.
+    pub fn gives_rollout(&self) -> bool {
+        self.fault.is_none_or(FaultKind::gives_rollout)
+    }
+}
+
 impl Profile {
     /// What happens to the request `key`, whose row says that it is `difficulty`. A function of
-    /// the settings and the arguments, and of nothing else.
+    /// the settings and the arguments, and of nothing else: that an agent is down, or over capacity
+    /// and refuses, is no part of it.
     pub fn plan(&self, key: Key, difficulty: RowDifficulty) -> Planned {
         let Key {
             task,
@@ -342,6 +350,23 @@ mod tests {
         assert_eq!(fault(5, 0, 0), Some(FaultKind::Error500));
         assert_eq!(fault(5, 0, 2), None);
         assert_eq!(fault(5, 0, 7), Some(FaultKind::NotJson));
+    }
+
+    #[test]
+    fn an_answer_that_is_late_or_huge_gives_a_rollout_and_no_other_fault_does() {
+        let gives = |at: &str| {
+            let fault_at = vec![at.parse().unwrap()];
+            let config = SimConfig {
+                fault_at,
+                ..SimConfig::default()
+            };
+            oracle(&config, 0, 0, 0).gives_rollout()
+        };
+        assert!(gives("1=reset"));
+        for kind in FaultKind::ALL {
+            let expected = ["slow_first_byte", "huge_answer"].contains(&kind.name());
+            assert_eq!(gives(&format!("0={kind}")), expected, "{kind}");
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::config::SimConfig;
+use super::config::{OverCapacity, SimConfig};
 use super::fault::{FaultAt, FaultRates};
 use super::latency::Latency;
 
@@ -24,10 +24,12 @@ pub struct Profile {
     pub body_size: usize,
     /// The answer repeats the row.
     pub echo: bool,
-    /// What a 429 asks for.
+    /// What a 429 or a 503 asks for.
     pub retry_after: Duration,
     /// Rollouts at a time.
     pub capacity: Option<usize>,
+    /// What happens to a request beyond the capacity.
+    pub over_capacity: OverCapacity,
 }
 
 impl Profile {
@@ -53,6 +55,7 @@ impl Profile {
             echo: config.echo,
             retry_after: config.retry_after,
             capacity: own.capacity.or(config.capacity),
+            over_capacity: own.over_capacity.unwrap_or(config.over_capacity),
         }
     }
 }

@@ -12,12 +12,14 @@ use tokio::time::timeout;
 
 use super::agent::Agent;
 use super::config::SimConfig;
-use super::connection::{accept, listen};
-use super::counters::{AgentCounters, Counts};
+use super::control::{AgentChange, Control};
+use super::counters::Counts;
 use super::error::SimError;
 use super::head::{Head, Listed, url};
 use super::http::certain;
+use super::port::Port;
 use super::profile::Profile;
+use super::requests::{MAX_REQUESTS, RequestRecord};
 
 /// A head server and its agents, serving. Dropping it ends everything at once.
 #[derive(Debug)]
@@ -40,28 +42,28 @@ impl Sim {
         let mut tasks = JoinSet::new();
         let mut agents = BTreeMap::new();
         for (name, own) in &config.agents {
-            let listener = listen(SocketAddr::new(config.host, own.port.unwrap_or(0)))?;
-            let address = local_address(&listener)?;
-            let counters = Arc::new(AgentCounters::default());
-            let agent = Agent::new(Profile::new(&config, name), Arc::clone(&counters));
-            let agent = Arc::new(agent);
-            let service = service_fn(move |request| Box::pin(Arc::clone(&agent).answer(request)));
-            tasks.spawn(accept(listener, stopped.clone(), service));
+            let address = SocketAddr::new(config.host, own.port.unwrap_or(0));
+            let (port, switch) = Port::bind(address)?;
+            let agent = Arc::new(Agent::new(Profile::new(&config, name)));
             let listed = Listed {
                 host: advertised(&config),
-                port: address.port(),
-                counters,
+                port: port.address().port(),
+                control: Control::new(Arc::clone(&agent), switch),
             };
+            let service = service_fn(move |request| Box::pin(Arc::clone(&agent).answer(request)));
+            tasks.spawn(port.serve(stopped.clone(), service));
             agents.insert(name.clone(), listed);
         }
-        let listener = listen(SocketAddr::new(config.host, config.port))?;
-        let address = local_address(&listener)?;
+        let (port, _) = Port::bind(SocketAddr::new(config.host, config.port))?;
+        let address = port.address();
         let host = advertised(&config);
         let head = Arc::new(Head::new(&host, address, agents)?);
         let serving = Arc::clone(&head);
-        let service =
-            service_fn(move |request| std::future::ready(certain(serving.answer(&request))));
-        tasks.spawn(accept(listener, stopped, service));
+        let service = service_fn(move |request| {
+            let reply = Arc::clone(&serving).answer(request);
+            Box::pin(async { certain(reply.await) })
+        });
+        tasks.spawn(port.serve(stopped, service));
         Ok(Self {
             head_url: url(&host, address.port()),
             head,
@@ -90,6 +92,51 @@ impl Sim {
         self.head.counts()
     }
 
+    /// Every request that an agent counted, in the order of arrival: the last
+    /// [`MAX_REQUESTS`].
+    ///
+    /// # Errors
+    /// There is no such agent.
+    pub fn requests(&self, agent: &str) -> Result<Vec<RequestRecord>, SimError> {
+        let log = self.head.control(agent)?.agent().counters().log();
+        Ok(log.page(0, log.next(), MAX_REQUESTS))
+    }
+
+    /// Changes what an agent does, from now on.
+    ///
+    /// # Errors
+    /// There is no such agent, a setting is out of range, or a port that was down cannot be bound
+    /// again.
+    pub async fn change(&self, agent: &str, change: AgentChange) -> Result<(), SimError> {
+        self.head.control(agent)?.change(&change).await
+    }
+
+    /// Changes how many rollouts an agent works on at a time; missing: no limit. What is worked on
+    /// is finished.
+    ///
+    /// # Errors
+    /// There is no such agent, or the capacity is 0.
+    pub async fn set_capacity(&self, agent: &str, capacity: Option<usize>) -> Result<(), SimError> {
+        let change = AgentChange {
+            capacity: Some(capacity),
+            ..AgentChange::default()
+        };
+        self.change(agent, change).await
+    }
+
+    /// Takes an agent's port down, or brings it back: when this returns, connections are refused
+    /// and those that were open are reset, or connections are accepted again.
+    ///
+    /// # Errors
+    /// There is no such agent, or its port cannot be bound again.
+    pub async fn set_down(&self, agent: &str, down: bool) -> Result<(), SimError> {
+        let change = AgentChange {
+            down: Some(down),
+            ..AgentChange::default()
+        };
+        self.change(agent, change).await
+    }
+
     /// Accepts nothing more, lets requests in flight be answered for as long as `grace`, then ends
     /// what is left.
     pub async fn shutdown(mut self, grace: Duration) {
@@ -99,14 +146,6 @@ impl Sim {
             self.tasks.shutdown().await;
         }
     }
-}
-
-fn local_address(listener: &tokio::net::TcpListener) -> Result<SocketAddr, SimError> {
-    let unknown = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
-    listener.local_addr().map_err(|source| SimError::Bind {
-        address: unknown,
-        source,
-    })
 }
 
 /// The host under which clients reach what listens on the configured one.

@@ -1,5 +1,7 @@
 //! `rollstream sim`: agents in a process of their own.
 
+use std::net::TcpStream;
+
 use crate::common::{Folder, sums};
 
 #[test]
@@ -27,6 +29,24 @@ fn simulated_agents_serve_until_they_are_interrupted() {
 
     sim.signal("INT");
     sim.end().succeeded();
+}
+
+#[test]
+fn the_addresses_can_be_read_by_a_program() {
+    let folder = Folder::new();
+    let sim = folder
+        .rollstream("sim --json --port 0 --agents a,b --over-capacity refuse --capacity 3")
+        .start();
+    let line = sim.until_it_prints("{");
+    let addresses: serde_json::Value = serde_json::from_str(&line).unwrap();
+    for address in ["/head_server", "/agents/a", "/agents/b"] {
+        let address = addresses.pointer(address).unwrap().as_str().unwrap();
+        let address = address.strip_prefix("http://").unwrap();
+        assert!(TcpStream::connect(address).is_ok(), "{address}");
+    }
+    sim.signal("TERM");
+    let ended = sim.end().succeeded();
+    assert_eq!(ended.stdout, line);
 }
 
 #[test]

@@ -58,6 +58,7 @@ fn expected(fault: Option<FaultKind>) -> Option<(&'static str, Option<i32>, bool
         FaultKind::FailureClass => Some(("agent_flagged", Some(200), false)),
         FaultKind::FailureTerminal => Some(("agent_flagged", Some(200), true)),
         FaultKind::Hang => Some(("timeout", None, false)),
+        other => unreachable!("{other} is none of those above"),
     }
 }
 

@@ -43,7 +43,20 @@ pub struct Answer {
     pub body: Vec<u8>,
 }
 
+fn header<'a>(head: &'a str, name: &str) -> Option<&'a str> {
+    let mut lines = head.split("\r\n");
+    lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
+}
+
 impl Answer {
+    pub fn header(&self, name: &str) -> Option<&str> {
+        header(&self.head, name)
+    }
+
+    pub fn holds(&self, text: &str) -> bool {
+        memchr::memmem::find(&self.body, text.as_bytes()).is_some()
+    }
+
     pub fn json(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap()
     }
@@ -55,11 +68,11 @@ impl Answer {
 
 impl Client {
     pub async fn connect(url: &str) -> Self {
-        Self(
-            TcpStream::connect(url.strip_prefix("http://").unwrap())
-                .await
-                .unwrap(),
-        )
+        let address = url.strip_prefix("http://").unwrap();
+        let stream = TcpStream::connect(address).await.unwrap();
+        // Head and body are written one after the other.
+        stream.set_nodelay(true).unwrap();
+        Self(stream)
     }
 
     pub async fn agent(sim: &Sim) -> Self {
@@ -75,21 +88,16 @@ impl Client {
         self.0.write_all(body).await.unwrap();
     }
 
-    /// Reads an answer, or as much of it as comes before the connection ends.
+    /// Reads an answer, or as much of it as comes before the connection ends. A body that does not
+    /// say how long it is stays unread.
     pub async fn receive(&mut self) -> std::io::Result<Answer> {
         let mut head = Vec::new();
         while !head.ends_with(b"\r\n\r\n") {
             head.push(self.0.read_u8().await?);
         }
         let head = String::from_utf8(head).unwrap();
-        let length = head
-            .split("content-length: ")
-            .nth(1)
-            .unwrap()
-            .split("\r\n")
-            .next()
-            .unwrap();
-        let promised = length.parse().unwrap();
+        let length = header(&head, "content-length");
+        let promised = length.map_or(0, |length| length.parse().unwrap());
         let mut body = Vec::new();
         (&mut self.0)
             .take(promised as u64)
