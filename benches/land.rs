@@ -109,6 +109,7 @@ async fn land(directory: &Path, batches: &[RecordBatch]) -> anyhow::Result<f64> 
         None,
     )?;
     let context = LandContext {
+        segments: "bench".to_owned(),
         run: run.clone(),
         tally: Arc::new(Tally::default()),
     };

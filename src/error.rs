@@ -37,7 +37,8 @@ pub enum Error {
     Output(#[source] StoreError),
     /// A run can't be gone on with.
     #[error(
-        "cannot resume {place}: {difference}. Give the same input and options, or another --output"
+        "cannot resume {place}: {difference}. Give the same input and options (--extend allows more tasks and repeats), or \
+         another --output"
     )]
     Resume {
         /// The run.
@@ -97,6 +98,13 @@ impl Error {
             | Self::Query(_)
             | Self::Defect(_) => 1,
         }
+    }
+}
+
+impl Error {
+    /// What can't happen, but did.
+    pub(crate) fn defect(error: impl std::fmt::Display) -> Self {
+        Self::Defect(error.to_string())
     }
 }
 

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::expand::AgentCounts;
+use crate::run::StopReason;
 use crate::store::{RunCounts, RunState};
 use crate::tally::AgentTally;
 
@@ -38,6 +39,8 @@ pub struct SweepReport {
     pub place: String,
     /// How it ended.
     pub state: RunState,
+    /// Why it ended early, if it did.
+    pub stopped_by: Option<StopReason>,
     /// Rollouts of the whole run, by what became of them.
     pub rollouts: RunCounts,
     /// The same for all agents together, with the classes of failures.

@@ -171,7 +171,6 @@ pub fn dispatches() -> SchemaRef {
             integer(TASK_INDEX),
             integer(ROLLOUT_INDEX),
             integer(ATTEMPT),
-            text(AGENT_NAME),
             Field::new(DISPATCHED_AT, timestamp(), false),
             float(PERMIT_WAIT_MS),
             float(RATE_WAIT_MS),

@@ -1,7 +1,7 @@
 //! How far a sweep is, at any moment: [`Tally`] is written by the steps and read by whoever shows
 //! progress.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -11,6 +11,7 @@ use arrow::datatypes::Float64Type;
 
 use crate::outcome::OK;
 use crate::schema;
+use crate::store::RunCounts;
 
 /// Counts of a sweep under way, shared by its steps.
 #[derive(Debug)]
@@ -18,7 +19,11 @@ pub struct Tally {
     started: Mutex<Instant>,
     in_flight: AtomicUsize,
     agents: Mutex<BTreeMap<String, AgentTally>>,
+    notices: Mutex<VecDeque<String>>,
 }
+
+/// Notices that nobody took are dropped beyond so many, the oldest first.
+const MOST_NOTICES: usize = 100;
 
 /// Counts of one agent: `planned = done + failed + pending`.
 #[derive(Debug, Default, Clone, PartialEq)]
@@ -31,6 +36,12 @@ pub struct AgentTally {
     pub done_now: u64,
     /// Given up, by the class of the failure.
     pub failed: BTreeMap<String, u64>,
+    /// Given up in this process.
+    pub failed_now: u64,
+    /// Attempts that failed in this process, by class; most are followed by another.
+    pub failed_attempts: BTreeMap<String, u64>,
+    /// Calls that may be in flight, where that adapts.
+    pub concurrency_limit: Option<usize>,
     /// Sum of the rewards that were answered in this process.
     pub reward_sum: f64,
 }
@@ -53,9 +64,25 @@ impl AgentTally {
         self.failed.values().sum()
     }
 
+    /// Attempts that failed in this process and were not the last of their rollouts.
+    pub fn num_retries(&self) -> u64 {
+        let failed = self.failed_attempts.values().sum::<u64>();
+        failed.saturating_sub(self.failed_now)
+    }
+
     /// Rollouts still to come.
     pub fn pending(&self) -> u64 {
         self.planned.saturating_sub(self.done + self.num_failed())
+    }
+
+    /// The same as a run records it.
+    pub fn counts(&self) -> RunCounts {
+        RunCounts {
+            planned: self.planned,
+            done: self.done,
+            failed: self.num_failed(),
+            pending: self.pending(),
+        }
     }
 
     /// Mean of the rewards so far; none before the first.
@@ -70,6 +97,7 @@ impl Default for Tally {
             started: Mutex::new(Instant::now()),
             in_flight: AtomicUsize::new(0),
             agents: Mutex::default(),
+            notices: Mutex::default(),
         }
     }
 }
@@ -101,16 +129,42 @@ impl Tally {
         self.in_flight.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Counts a batch of outcomes that is safe on disk. Interrupted attempts are owed again, and
-    /// change nothing.
+    /// The number of calls that may be in flight to an agent has changed.
+    pub fn set_concurrency_limit(&self, agent_name: &str, limit: usize) {
+        if let Some(agent) = self.agents().get_mut(agent_name) {
+            agent.concurrency_limit = Some(limit);
+        }
+    }
+
+    /// Something that whoever watches should know.
+    pub fn notice(&self, text: String) {
+        let mut notices = self.notices.lock().unwrap_or_else(PoisonError::into_inner);
+        if notices.len() == MOST_NOTICES {
+            notices.pop_front();
+        }
+        notices.push_back(text);
+    }
+
+    /// The notices since this was last asked.
+    pub fn take_notices(&self) -> Vec<String> {
+        let mut notices = self.notices.lock().unwrap_or_else(PoisonError::into_inner);
+        notices.drain(..).collect()
+    }
+
+    /// Counts a batch of outcomes that is safe on disk. Attempts that another follows, and those
+    /// whose rollouts are owed again, change nothing.
     pub fn landed(&self, outcomes: &RecordBatch) {
         let column = |name: &str| outcomes.column_by_name(name);
         let text = |name: &str| column(name).and_then(|column| column.as_string_view_opt());
         let rewards =
             column(schema::REWARD).and_then(|column| column.as_primitive_opt::<Float64Type>());
-        let (Some(names), Some(classes), Some(rewards)) =
-            (text(schema::AGENT_NAME), text(schema::OUTCOME), rewards)
-        else {
+        let terminal = column(schema::TERMINAL).and_then(|column| column.as_boolean_opt());
+        let (Some(names), Some(classes), Some(terminal), Some(rewards)) = (
+            text(schema::AGENT_NAME),
+            text(schema::OUTCOME),
+            terminal,
+            rewards,
+        ) else {
             return;
         };
         let mut agents = self.agents();
@@ -132,7 +186,13 @@ impl Tally {
                     };
                 }
                 "interrupted" => {}
-                class => *agent.failed.entry(class.to_owned()).or_default() += 1,
+                class => {
+                    *agent.failed_attempts.entry(class.to_owned()).or_default() += 1;
+                    if terminal.value(row) {
+                        agent.failed_now += 1;
+                        *agent.failed.entry(class.to_owned()).or_default() += 1;
+                    }
+                }
             }
         }
     }
@@ -149,9 +209,13 @@ impl Tally {
             total.planned += agent.planned;
             total.done += agent.done;
             total.done_now += agent.done_now;
+            total.failed_now += agent.failed_now;
             total.reward_sum += agent.reward_sum;
             for (class, count) in &agent.failed {
                 *total.failed.entry(class.clone()).or_default() += count;
+            }
+            for (class, count) in &agent.failed_attempts {
+                *total.failed_attempts.entry(class.clone()).or_default() += count;
             }
         }
         total

@@ -18,4 +18,4 @@ pub use failure::{Budget, Failure, FailureClass};
 pub use head_server::HeadServer;
 pub use http::{HttpClients, HttpSettings};
 pub use nemo_gym::NemoGymAgent;
-pub use registry::{Agents, Member};
+pub use registry::{AgentLimits, Agents, Member};

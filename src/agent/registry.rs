@@ -1,10 +1,11 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use std::time::Duration;
 
 use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
 
 use super::{Agent, AgentError, HeadServer, HttpClients, HttpSettings, NemoGymAgent};
-use crate::config::{AgentSettings, Concurrency, Settings, Span};
+use crate::config::{AgentSettings, Budgets, Concurrency, Settings, Span};
 
 /// Variable that a bearer token for all agents is taken from, unless settings name another.
 const BEARER_TOKEN: &str = "ROLLSTREAM_BEARER_TOKEN";
@@ -15,13 +16,46 @@ pub struct Agents {
     members: HashMap<String, Member>,
 }
 
-/// An agent of a sweep and its limit.
+/// An agent of a sweep and its limits.
 #[derive(Debug, Clone)]
 pub struct Member {
     /// The agent.
     pub agent: Arc<dyn Agent>,
-    /// Calls in flight at most, beside the sweep's own limit.
-    pub concurrency: Option<usize>,
+    /// How it may be asked.
+    pub limits: AgentLimits,
+}
+
+/// How an agent may be asked, beside the limits of the sweep.
+#[derive(Debug, Clone)]
+pub struct AgentLimits {
+    /// Calls in flight at most.
+    pub concurrency: Option<Concurrency>,
+    /// Requests per second at most.
+    pub requests_per_second: Option<f64>,
+    /// Tokens per minute at most.
+    pub tokens_per_minute: Option<f64>,
+    /// The longest time of a call.
+    pub rollout_timeout: Option<Duration>,
+    /// How many attempts at a rollout may fail.
+    pub budgets: Budgets,
+}
+
+impl AgentLimits {
+    /// What `settings` say of an agent, and of all.
+    pub fn of(name: &str, settings: &Settings) -> Self {
+        let own = settings.agents.get(name);
+        let auto = (settings.concurrency == Concurrency::Auto).then_some(Concurrency::Auto);
+        let timeout = own.and_then(|own| own.rollout_timeout);
+        let requests = own.and_then(|own| own.requests_per_second);
+        let tokens = own.and_then(|own| own.tokens_per_minute);
+        Self {
+            concurrency: own.and_then(|own| own.concurrency).or(auto),
+            requests_per_second: requests.or(settings.requests_per_second),
+            tokens_per_minute: tokens.or(settings.tokens_per_minute),
+            rollout_timeout: timeout.or(settings.rollout_timeout).map(Span::duration),
+            budgets: settings.budgets(name),
+        }
+    }
 }
 
 impl Agents {
@@ -45,13 +79,9 @@ impl Agents {
             let own = settings.agents.get(&name).unwrap_or(&none);
             let agent =
                 NemoGymAgent::new(&name, &url, headers(&name, own, settings)?, http.clone())?;
-            members.insert(
-                name,
-                Member {
-                    agent: Arc::new(agent),
-                    concurrency: own.concurrency.map(Concurrency::most),
-                },
-            );
+            let limits = AgentLimits::of(&name, settings);
+            let agent = Arc::new(agent);
+            members.insert(name, Member { agent, limits });
         }
         Ok(Self { members })
     }

@@ -16,7 +16,8 @@ Exit codes:
   0    all rollouts are done
   1    an error
   2    the command line, a setting or the input is wrong; nothing was sent
-  3    finished, but some rollouts failed for good
+  3    finished, but some rollouts failed for good, or are left owed
+  4    stopped by --deadline, --max-failures or --max-error-rate; `--resume` continues
   130  interrupted; `--resume` continues";
 
 const COLLECT_EXAMPLES: &str = "\
@@ -166,7 +167,7 @@ mod tests {
     fn help_lists_the_exit_codes_and_examples() {
         let mut command = Cli::command();
         let help = command.render_help().to_string();
-        for code in ["0 ", "1 ", "2 ", "3 ", "130 "] {
+        for code in ["0 ", "1 ", "2 ", "3 ", "4 ", "130 "] {
             assert!(help.contains(&format!("\n  {code}")), "{code}: {help}");
         }
         let collect = command.find_subcommand_mut("collect").unwrap();

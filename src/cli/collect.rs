@@ -13,6 +13,7 @@ use crate::store::RunState;
 pub(super) async fn collect(args: CollectArgs) -> Result<Exit, Error> {
     let mut settings = args.resolve()?.settings;
     raise_file_limit();
+    let grace = settings.grace.duration();
     let _sim = simulated::start(&mut settings).await?;
     let sweep = tokio::select! {
         prepared = Sweep::prepare(settings) => prepared?,
@@ -20,13 +21,14 @@ pub(super) async fn collect(args: CollectArgs) -> Result<Exit, Error> {
         stopped = interrupted() => return stopped.map(|()| Exit::Interrupted),
     };
     warn(&sweep);
-    let _signals = stop_on_signal(sweep.shutdown())?;
+    let _signals = stop_on_signal(sweep.shutdown(), grace)?;
     let progress = Progress::start(sweep.tally(), mode(&args.display));
     let report = sweep.collect().await;
     progress.finish(report.is_ok()).await;
     let report = report?;
     let exit = match report.state {
         RunState::Interrupted => Exit::Interrupted,
+        RunState::Stopped => Exit::Stopped,
         _ if report.rollouts.failed > 0 || report.rollouts.pending > 0 => Exit::SomeFailed,
         _ => Exit::Done,
     };

@@ -8,8 +8,10 @@ use crate::show::ShowError;
 pub enum Exit {
     /// All is done.
     Done,
-    /// Finished, but some rollouts failed for good.
+    /// Finished, but some rollouts failed for good, or are left owed.
     SomeFailed,
+    /// Stopped early by a limit that was set; it can be gone on with.
+    Stopped,
     /// Interrupted; it can be gone on with.
     Interrupted,
 }
@@ -19,6 +21,7 @@ impl From<Exit> for ExitCode {
         Self::from(match exit {
             Exit::Done => 0,
             Exit::SomeFailed => 3,
+            Exit::Stopped => 4,
             Exit::Interrupted => 130,
         })
     }

@@ -3,18 +3,16 @@ use std::time::Duration;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
-use tokio::time::timeout;
 
 use crate::error::Error;
-use crate::run::Shutdown;
+use crate::run::{Shutdown, StopReason};
 
-/// Time that calls in flight get after the first signal.
-const GRACE: Duration = Duration::from_secs(30);
-
-/// SIGINT and SIGTERM.
+/// SIGINT and SIGTERM. SIGHUP is listened to as well, and nothing follows from it: a sweep outlives
+/// its terminal.
 struct Signals {
     interrupt: Signal,
     terminate: Signal,
+    hangup: Signal,
 }
 
 impl Signals {
@@ -26,13 +24,17 @@ impl Signals {
         Ok(Self {
             interrupt: listen(SignalKind::interrupt())?,
             terminate: listen(SignalKind::terminate())?,
+            hangup: listen(SignalKind::hangup())?,
         })
     }
 
     async fn next(&mut self) {
-        tokio::select! {
-            _ = self.interrupt.recv() => {}
-            _ = self.terminate.recv() => {}
+        loop {
+            tokio::select! {
+                _ = self.interrupt.recv() => return,
+                _ = self.terminate.recv() => return,
+                _ = self.hangup.recv() => {}
+            }
         }
     }
 }
@@ -43,10 +45,10 @@ pub(super) async fn interrupted() -> Result<(), Error> {
     Ok(())
 }
 
-/// Stops a sweep on the first signal, drops what is in flight on the second, or after a time, and ends
-/// the process on the next.
+/// Stops a sweep on the first signal, drops what is in flight on the second, and ends the process on
+/// the third. `grace` is what the sweep gives the calls in flight.
 /// The signals are listened for until what is returned is dropped.
-pub(super) fn stop_on_signal(shutdown: Shutdown) -> Result<JoinSet<()>, Error> {
+pub(super) fn stop_on_signal(shutdown: Shutdown, grace: Duration) -> Result<JoinSet<()>, Error> {
     let mut signals = Signals::listen()?;
     let mut task = JoinSet::new();
     task.spawn(async move {
@@ -55,11 +57,13 @@ pub(super) fn stop_on_signal(shutdown: Shutdown) -> Result<JoinSet<()>, Error> {
             // A terminal that has gone need not be told.
             let _ = writeln!(io::stderr(), "{text}");
         };
-        say("stopping: waiting up to 30 s for the calls in flight; interrupt again to drop them");
-        shutdown.stop();
-        if timeout(GRACE, signals.next()).await.is_ok() {
-            say("dropping the calls in flight");
-        }
+        let grace = humantime::format_duration(grace);
+        say(&format!(
+            "stopping: waiting up to {grace} for the calls in flight; interrupt again to drop them"
+        ));
+        shutdown.stop(StopReason::Signal);
+        signals.next().await;
+        say("dropping the calls in flight");
         shutdown.abort();
         signals.next().await;
         // A store that does not answer can hold up the landing for minutes. What was answered is in

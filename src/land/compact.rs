@@ -2,14 +2,20 @@ use crate::outcome::{attempts_of, rollouts_of};
 use crate::schema;
 use crate::store::{JournalSegment, Part, PartWriter, RunStore, StoreError, part_name};
 
-/// Turns what an earlier process left in its journal into parts.
+/// Turns those segments that an earlier process left in its journal into parts that `is_wanted`
+/// says of by name.
 ///
 /// # Errors
 /// The store failed; the journal is then as it was.
-pub async fn recover(run: &RunStore) -> Result<Vec<Part>, StoreError> {
+pub async fn recover(
+    run: &RunStore,
+    is_wanted: impl Fn(&str) -> bool,
+) -> Result<Vec<Part>, StoreError> {
     let mut parts = Vec::new();
     for segment in JournalSegment::list(run.journal_dir())? {
-        parts.extend(compact(run, &segment).await?);
+        if is_wanted(segment.name()) {
+            parts.extend(compact(run, &segment).await?);
+        }
     }
     Ok(parts)
 }

@@ -9,6 +9,8 @@ use crate::tally::Tally;
 pub struct LandContext {
     /// Where the run is kept.
     pub run: RunStore,
+    /// What the names of the journal's segments begin with, for this process alone.
+    pub segments: String,
     /// The sweep's counts.
     pub tally: Arc<Tally>,
 }

@@ -1,5 +1,4 @@
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use arrow::array::{ArrayRef, Int64Array, StringViewArray};
 use arrow::record_batch::RecordBatch;
@@ -25,7 +24,6 @@ pub(super) struct Lander {
     context: Arc<LandContext>,
     part_size: u64,
     journal: Option<JournalWriter>,
-    prefix: String,
     segments: usize,
     ratio: f64,
     compaction: Option<SpawnedTask<Compacted>>,
@@ -34,14 +32,10 @@ pub(super) struct Lander {
 
 impl Lander {
     pub(super) fn new(context: Arc<LandContext>, part_size: u64) -> Self {
-        let started = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or_default();
         Self {
             context,
             part_size,
             journal: None,
-            prefix: format!("{:013}", started.as_millis()),
             segments: 0,
             ratio: FIRST_RATIO,
             compaction: None,
@@ -79,7 +73,7 @@ impl Lander {
     }
 
     fn next_segment(&mut self) -> Result<JournalWriter> {
-        let name = format!("{}-{:05}", self.prefix, self.segments);
+        let name = format!("{}-{:05}", self.context.segments, self.segments);
         self.segments += 1;
         let directory = self.context.run.journal_dir();
         JournalWriter::create(directory, &name, &schema::outcomes()).map_err(external)

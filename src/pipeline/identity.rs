@@ -19,22 +19,27 @@ pub(super) fn identity(settings: &Settings, inputs: &[InputRecord], prompt: Opti
     })
 }
 
+/// What differs between the identity that a run was begun with and that of now, by key.
+pub(super) fn differences(record: &RunRecord, now: &Value) -> Vec<(String, String)> {
+    let (Value::Object(before), Value::Object(now)) = (&record.identity, now) else {
+        return Vec::new();
+    };
+    let differs = |(key, value): (&String, &Value)| {
+        let was = before.get(key).unwrap_or(&Value::Null);
+        (was != value).then(|| (key.clone(), format!("'{key}' was {was} and is {value}")))
+    };
+    now.iter().filter_map(differs).collect()
+}
+
 /// Refuses a resume that would send other requests than the run was begun with.
 pub(super) fn check(record: &RunRecord, now: &Value, place: &str) -> Result<(), Error> {
-    let mut differences = Vec::new();
-    if let (Value::Object(before), Value::Object(now)) = (&record.identity, now) {
-        for (key, value) in now {
-            let was = before.get(key).unwrap_or(&Value::Null);
-            if was != value {
-                differences.push(format!("'{key}' was {was} and is {value}"));
-            }
-        }
-    }
+    let differences = differences(record, now);
     if differences.is_empty() {
         return Ok(());
     }
+    let texts: Vec<String> = differences.into_iter().map(|(_, text)| text).collect();
     Err(Error::Resume {
         place: place.to_owned(),
-        difference: differences.join("; "),
+        difference: texts.join("; "),
     })
 }

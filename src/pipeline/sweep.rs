@@ -2,38 +2,36 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use arrow::array::AsArray;
-use async_trait::async_trait;
 use chrono::{SecondsFormat, Utc};
-use datafusion::catalog::Session;
-use datafusion::common::Result as QueryResult;
-use datafusion::execution::context::QueryPlanner;
-use datafusion::execution::session_state::SessionStateBuilder;
-use datafusion::logical_expr::LogicalPlan;
 use datafusion::physical_plan::{ExecutionPlan, displayable, execute_stream};
-use datafusion::physical_planner::{DefaultPhysicalPlanner, PhysicalPlanner};
 use datafusion::prelude::{SessionConfig, SessionContext};
 use futures::StreamExt;
 
 use super::artifacts::{self, Measured};
-use super::identity;
 use super::inputs::Inputs;
+use super::supervisor::Supervisor;
+use super::tables::Tables;
+use super::{extension, identity, recovery};
 use crate::agent::Agents;
-use crate::config::Settings;
+use crate::config::{AgentSettings, Settings, Shard};
 use crate::error::Error;
 use crate::expand::{self, AgentCounts};
-use crate::land::{LandContext, LandNode, LandPlanner, recover};
+use crate::land::{LandContext, LandNode};
 use crate::measure::MetricQueries;
 use crate::report::{SweepPlan, SweepReport};
-use crate::run::{RunContext, RunNode, RunPlanner, Shutdown};
-use crate::schema::{ATTEMPTS, ROLLOUTS, SCHEMA_VERSION, TASKS};
-use crate::session::{self, RunTables};
-use crate::store::{JournalSegment, RunCounts, RunRecord, RunState, RunStore, StoreError};
+use crate::run::{FailureLimits, RunContext, RunNode, Shutdown, StopReason};
+use crate::schema::{SCHEMA_VERSION, TASKS};
+use crate::session;
+use crate::store::{
+    DispatchLog, JournalSegment, LockOptions, LockScope, RunCounts, RunLock, RunRecord, RunState,
+    RunStore, StoreError,
+};
 use crate::tally::{AgentTally, Tally};
 
-/// Rows that wait for their turn beyond those in flight. More of them where agents have limits of
-/// their own: the rows of one that is busy must not hide those of the others.
+/// Rows that wait for their turn beyond those in flight. More of them where there are several agents:
+/// the rows of one that is busy must not hide those of the others.
 const LOOKAHEAD: usize = 4096;
-const LOOKAHEAD_WITH_LIMITS: usize = 64 * 1024;
+const LOOKAHEAD_OF_MANY: usize = 64 * 1024;
 
 /// Bytes of requests that a batch of rows may hold, about.
 const BATCH_BYTES: u64 = 4 * 1024 * 1024;
@@ -75,6 +73,9 @@ pub struct Sweep {
     record: RunRecord,
     replaces: bool,
     continues: bool,
+    extends: bool,
+    /// What the journal's files of this process are called.
+    process: String,
     agents: Agents,
     counts: Vec<AgentCounts>,
     queries: MetricQueries,
@@ -107,9 +108,16 @@ impl Sweep {
             .collect();
         let agents = Agents::connect(&names, &settings).await?;
         let identity = identity::identity(&settings, &inputs.records, inputs.prompt.as_deref());
-        if let Some(record) = &existing {
-            identity::check(record, &identity, &run.display(""))?;
-        }
+        let extends = match &existing {
+            Some(record) if settings.extend => {
+                extension::check(record, &identity, &run, &inputs.spool).await?
+            }
+            Some(record) => {
+                identity::check(record, &identity, &run.display(""))?;
+                false
+            }
+            None => false,
+        };
         let now = now();
         let record = RunRecord {
             schema_version: SCHEMA_VERSION,
@@ -129,12 +137,14 @@ impl Sweep {
         };
         let continues = existing.is_some();
         let mut sweep = Self {
+            process: process_name(settings.shard),
             settings,
             run,
             inputs,
             record,
             replaces,
             continues,
+            extends,
             agents,
             counts: Vec::new(),
             queries,
@@ -169,7 +179,7 @@ impl Sweep {
     /// # Errors
     /// The plan can't be made.
     pub async fn plan(&self) -> Result<SweepPlan, Error> {
-        let session = self.session(self.config()).await?;
+        let session = self.tables().session(self.config()).await?;
         let plan = self.physical(&session).await?;
         Ok(SweepPlan {
             physical: displayable(plan.as_ref()).indent(false).to_string(),
@@ -181,35 +191,65 @@ impl Sweep {
     /// Sends what is owed, lands what is answered, measures it, and says what came of it.
     ///
     /// # Errors
-    /// Landing or measuring failed. A rollout that fails is no error but a row of `attempts`.
+    /// The run is locked, or landing or measuring failed. A rollout that fails is no error but a row
+    /// of `attempts`.
     pub async fn collect(mut self) -> Result<SweepReport, Error> {
+        let lock = RunLock::acquire(&self.run, self.lock_options()).await?;
+        let supervisor = Supervisor::new(&self.settings, self.shutdown.clone());
+        let report = tokio::select! {
+            report = self.work() => report,
+            lost = supervisor.watch(&lock) => Err(lost.into()),
+        };
+        lock.release().await;
+        report
+    }
+
+    fn lock_options(&self) -> LockOptions {
+        let scope = match self.settings.shard {
+            Some(shard) => LockScope::Shard {
+                index: shard.index(),
+                count: shard.count(),
+            },
+            None => LockScope::Run,
+        };
+        LockOptions {
+            scope,
+            break_existing: self.settings.break_lock,
+            ..LockOptions::default()
+        }
+    }
+
+    async fn work(&mut self) -> Result<SweepReport, Error> {
         self.begin().await?;
         let began = Instant::now();
         let landed = self.dataflow().await;
         let elapsed = began.elapsed();
-        let tally = self.tally.total();
-        self.record.rollouts = RunCounts {
-            planned: tally.planned,
-            done: tally.done,
-            failed: tally.num_failed(),
-            pending: tally.pending(),
-        };
         self.record.finished_at = Some(now());
         let mut written = match landed {
             Ok(written) => written,
             Err(error) => {
+                self.record.rollouts = self.tally.total().counts();
                 self.record.state = RunState::Failed;
                 // What ended the sweep matters more than that it could not be noted.
                 let _ = self.record.save(&self.run).await;
                 return Err(error);
             }
         };
-        self.record.state = match self.shutdown.is_stopping() && tally.pending() > 0 {
-            true => RunState::Interrupted,
-            false => RunState::Finished,
+        let tally = self.tally.total();
+        self.record.rollouts = match self.settings.shard {
+            Some(_) => self.counts_of_all().await?,
+            None => tally.counts(),
+        };
+        let own = self.state(tally.pending());
+        self.record.state = match self.settings.shard {
+            Some(_) if self.others_work().await? => RunState::Running,
+            Some(_) => self.state(self.record.rollouts.pending),
+            None => own,
         };
         self.record.save(&self.run).await?;
-        let measured = match self.settings.aggregate {
+        // The last of several processes measures what all of them did.
+        let is_whole = self.settings.shard.is_none() || self.record.rollouts.pending == 0;
+        let measured = match self.settings.aggregate && is_whole {
             true => tokio::select! {
                 measured = artifacts::measure(&self.run, &self.queries) => measured?,
                 // What has landed can be measured another time.
@@ -221,13 +261,32 @@ impl Sweep {
         written.push(self.run.display("run.json"));
         Ok(SweepReport {
             place: self.run.display(""),
-            state: self.record.state,
-            rollouts: self.record.rollouts,
+            state: own,
+            stopped_by: self.shutdown.reason(),
+            rollouts: tally.counts(),
             total: tally,
             metrics: measured.metrics,
             written,
             elapsed,
         })
+    }
+
+    fn state(&self, pending: u64) -> RunState {
+        match self.shutdown.reason() {
+            _ if pending == 0 => RunState::Finished,
+            Some(StopReason::Signal) => RunState::Interrupted,
+            Some(_) => RunState::Stopped,
+            None => RunState::Incomplete,
+        }
+    }
+
+    /// Another process holds a lock on a share of the run.
+    async fn others_work(&self) -> Result<bool, Error> {
+        let own = self.lock_options().scope;
+        let holders = RunLock::holders(&self.run).await?;
+        Ok(holders
+            .iter()
+            .any(|holder| holder.alive && holder.scope != own))
     }
 
     async fn begin(&mut self) -> Result<(), Error> {
@@ -241,21 +300,47 @@ impl Sweep {
                 })
             })?;
         }
-        if self.continues {
-            recover(&self.run).await?;
-            self.count().await?;
-        } else {
-            if self.replaces {
-                self.run.clear().await.map_err(Error::Output)?;
-            }
+        if self.replaces {
+            self.run.clear().await.map_err(Error::Output)?;
+        }
+        if !self.continues && !self.record.create(&self.run).await.map_err(Error::Output)? {
+            self.join().await?;
+        }
+        let tasks = self.run.parts(TASKS).await.map_err(Error::Output)?;
+        if tasks.is_empty() || self.extends {
             let published = self.inputs.spool.publish(&self.run).await;
             published.map_err(Error::Output)?;
+        }
+        if self.continues {
+            let session = self.tables().session(session::config()).await?;
+            recovery::recover(&self.run, self.settings.shard, &session).await?;
+            self.count().await?;
         }
         self.record.save(&self.run).await.map_err(Error::Output)
     }
 
+    /// Somebody made the run since it was looked for: where several processes share the work, that is
+    /// one of them.
+    async fn join(&mut self) -> Result<(), Error> {
+        let place = self.run.display("");
+        let record = RunRecord::load(&self.run).await.map_err(Error::Output)?;
+        match (record, self.settings.shard) {
+            (Some(record), Some(_)) => {
+                identity::check(&record, &self.record.identity, &place)?;
+                self.record.created_at = record.created_at;
+                self.continues = true;
+                Ok(())
+            }
+            (record, _) => {
+                let state = record.map_or(RunState::Running, |record| record.state);
+                let state = state.to_string();
+                Err(StoreError::Exists { place, state }.into())
+            }
+        }
+    }
+
     async fn count(&mut self) -> Result<(), Error> {
-        let session = self.session(self.config()).await?;
+        let session = self.tables().session(session::config()).await?;
         self.counts = expand::counts(&session).await?;
         self.tally.begin(self.counts.iter().map(|agent| {
             let before = AgentTally::before(agent.num_rollouts, agent.num_done, agent.num_failed);
@@ -264,36 +349,72 @@ impl Sweep {
         Ok(())
     }
 
+    /// Counts of the whole run, where this process works on a share of it.
+    async fn counts_of_all(&self) -> Result<RunCounts, Error> {
+        let tables = Tables {
+            shard: None,
+            ..self.tables()
+        };
+        let session = tables.session(session::config()).await?;
+        let counts = expand::counts(&session).await?;
+        let sum = |of: fn(&AgentCounts) -> u64| counts.iter().map(of).sum::<u64>();
+        Ok(RunCounts {
+            planned: sum(|agent| agent.num_rollouts),
+            done: sum(|agent| agent.num_done),
+            failed: sum(|agent| agent.num_failed),
+            pending: sum(AgentCounts::num_owed),
+        })
+    }
+
+    fn tables(&self) -> Tables<'_> {
+        Tables {
+            spool: &self.inputs.spool,
+            // Of a run that is not gone on with nothing counts, though it may still be there.
+            run: self.continues.then_some(&self.run),
+            shard: self.settings.shard,
+            settings: &self.settings,
+            agents: self.record.agents.keys().map(String::as_str).collect(),
+        }
+    }
+
     /// The one plan, from source to sink, and what it published.
     async fn dataflow(&mut self) -> Result<Vec<String>, Error> {
-        let limited = self
-            .settings
-            .agents
-            .values()
-            .any(|agent| agent.concurrency.is_some());
+        let settings = &self.settings;
+        let is_limited = |agent: &AgentSettings| agent.concurrency.is_some();
+        let many = self.counts.len() > 1 || settings.agents.values().any(is_limited);
+        let dispatches = Arc::new(DispatchLog::new(self.run.journal_dir(), &self.process));
+        let owed = self.counts.iter();
         let run = RunContext {
-            agents: std::mem::take(&mut self.agents),
-            seed: self
-                .settings
-                .num_repeats_add_seed
-                .then_some(self.settings.seed_field),
-            lookahead: if limited {
-                LOOKAHEAD_WITH_LIMITS
-            } else {
-                LOOKAHEAD
+            owed: owed
+                .map(|agent| (agent.agent_name.clone(), agent.num_owed()))
+                .collect(),
+            seed: settings.num_repeats_add_seed.then_some(settings.seed_field),
+            lookahead: match many {
+                true => LOOKAHEAD_OF_MANY,
+                false => LOOKAHEAD,
             },
+            retry_backoff: settings.retry_backoff.duration(),
+            retry_backoff_cap: settings.retry_backoff_cap.duration(),
+            agent_patience: settings.agent_patience.duration(),
+            failure_limits: FailureLimits {
+                max_failures: settings.max_failures,
+                max_error_rate: settings.max_error_rate,
+            },
+            dispatches: Some(Arc::clone(&dispatches)),
             tally: Arc::clone(&self.tally),
             shutdown: self.shutdown.clone(),
+            agents: std::mem::take(&mut self.agents),
         };
         let land = LandContext {
             run: self.run.clone(),
+            segments: self.process.clone(),
             tally: Arc::clone(&self.tally),
         };
         let config = self
             .config()
             .with_extension(Arc::new(run))
             .with_extension(Arc::new(land));
-        let session = self.session(config).await?;
+        let session = self.tables().session(config).await?;
         let plan = self.physical(&session).await?;
         let mut landed = execute_stream(plan, session.task_ctx())?;
         let mut written = Vec::new();
@@ -306,6 +427,7 @@ impl Sweep {
                 written.extend(paths.iter().flatten().map(str::to_owned));
             }
         }
+        dispatches.close()?;
         Ok(written)
     }
 
@@ -318,30 +440,6 @@ impl Sweep {
         session::config()
             .with_target_partitions(1)
             .with_batch_size(rows.clamp(1, 4096))
-    }
-
-    /// A session with the tables that the plan reads.
-    async fn session(&self, config: SessionConfig) -> Result<SessionContext, Error> {
-        let state = SessionStateBuilder::new_with_default_features()
-            .with_config(config)
-            .with_query_planner(Arc::new(Planner))
-            .build();
-        let session = SessionContext::new_with_state(state);
-        // Of a run that is not gone on with nothing counts, though it may still be there.
-        let spooled = RunTables::open(self.inputs.spool.store())?;
-        let landed = if self.continues {
-            RunTables::open(&self.run)?
-        } else {
-            spooled.clone()
-        };
-        for (table, of) in [(TASKS, &spooled), (ROLLOUTS, &landed), (ATTEMPTS, &landed)] {
-            let view = of.table(&session, table).await?.into_view();
-            session.register_table(table, view)?;
-        }
-        let names = self.record.agents.keys().map(String::as_str);
-        let budgets = names.map(|name| (name, self.settings.budgets(name)));
-        expand::prepare(&session, budgets).await?;
-        Ok(session)
     }
 
     async fn physical(&self, session: &SessionContext) -> Result<Arc<dyn ExecutionPlan>, Error> {
@@ -370,7 +468,9 @@ async fn existing(run: &RunStore, settings: &Settings) -> Result<Option<RunRecor
         }));
     }
     match RunRecord::load(run).await.map_err(Error::Output)? {
-        Some(record) if settings.resume || settings.overwrite => Ok(Some(record)),
+        Some(record) if settings.resume || settings.overwrite || settings.shard.is_some() => {
+            Ok(Some(record))
+        }
         Some(record) => {
             let state = record.state.to_string();
             Err(StoreError::Exists {
@@ -395,25 +495,13 @@ fn no_stray_journal(run: &RunStore) -> Result<(), StoreError> {
     }
 }
 
-fn now() -> String {
-    Utc::now().to_rfc3339_opts(SecondsFormat::Millis, true)
+/// Names sort by time, and say whose share of the run it is: see [`recovery`].
+fn process_name(shard: Option<Shard>) -> String {
+    let millis = Utc::now().timestamp_millis();
+    let share = recovery::share(shard);
+    format!("{millis:013}-{share}")
 }
 
-/// Plans our nodes beside DataFusion's own.
-#[derive(Debug)]
-struct Planner;
-
-#[async_trait]
-impl QueryPlanner for Planner {
-    async fn create_physical_plan(
-        &self,
-        plan: &LogicalPlan,
-        session: &dyn Session,
-    ) -> QueryResult<Arc<dyn ExecutionPlan>> {
-        let planner = DefaultPhysicalPlanner::with_extension_planners(vec![
-            Arc::new(RunPlanner),
-            Arc::new(LandPlanner),
-        ]);
-        planner.create_physical_plan(plan, session).await
-    }
+fn now() -> String {
+    Utc::now().to_rfc3339_opts(SecondsFormat::Millis, true)
 }

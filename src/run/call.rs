@@ -1,11 +1,13 @@
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 
+use super::budget::Failures;
 use crate::agent::{Agents, Answer, Failure, FailureClass, Reply, RolloutRequest};
 use crate::outcome::{Answered, Outcome, Times, Verdict};
 use crate::request::RequestTemplate;
+use crate::store::DispatchRecord;
 
 /// A rollout that is owed and whose turn it is.
 #[derive(Debug, Clone)]
@@ -14,104 +16,145 @@ pub(super) struct OwedRow {
     pub(super) rollout_index: i64,
     pub(super) attempt: u32,
     pub(super) agent_name: Arc<str>,
-    pub(super) template: Result<Arc<RequestTemplate>, String>,
-    pub(super) since: Instant,
+    pub(super) template: Result<Arc<RequestTemplate>, Arc<str>>,
+    /// What went wrong with it before.
+    pub(super) failures: Failures,
+    /// Its place in the plan.
+    pub(super) order: u64,
 }
 
-/// What is known of a call from the moment of its dispatch; enough for a row if it is cut off.
-#[derive(Debug, Clone)]
+/// A call under way: enough for a row of the ledger if it is cut off, and for another attempt.
+#[derive(Debug)]
 pub(super) struct Dispatch {
-    task_index: i64,
-    rollout_index: i64,
-    attempt: u32,
-    pub(super) agent_name: Arc<str>,
+    pub(super) row: OwedRow,
+    pub(super) began: Instant,
     dispatched_at: SystemTime,
-    began: Instant,
     permit_wait: Duration,
+    rate_wait: Duration,
+    pub(super) concurrency_limit: usize,
+    /// It asks whether an agent that was taken to be down is back.
+    pub(super) probe: bool,
+    /// Tokens that were set aside for it.
+    pub(super) reserved_tokens: f64,
+    /// Somebody was told how long it takes.
+    pub(super) is_late: bool,
+}
+
+/// What the queue knows of a row that it gives out.
+#[derive(Debug)]
+pub(super) struct Turn {
+    pub(super) row: OwedRow,
+    pub(super) permit_wait: Duration,
+    pub(super) rate_wait: Duration,
+    pub(super) concurrency_limit: usize,
+    pub(super) probe: bool,
+    pub(super) reserved_tokens: f64,
 }
 
 impl Dispatch {
-    pub(super) fn of(row: &OwedRow) -> Self {
+    pub(super) fn new(turn: Turn, now: Instant, time: SystemTime) -> Self {
         Self {
-            task_index: row.task_index,
-            rollout_index: row.rollout_index,
-            attempt: row.attempt,
-            agent_name: Arc::clone(&row.agent_name),
-            dispatched_at: SystemTime::now(),
-            began: Instant::now(),
-            permit_wait: row.since.elapsed(),
+            row: turn.row,
+            began: now,
+            dispatched_at: time,
+            permit_wait: turn.permit_wait,
+            rate_wait: turn.rate_wait,
+            concurrency_limit: turn.concurrency_limit,
+            probe: turn.probe,
+            reserved_tokens: turn.reserved_tokens,
+            is_late: false,
+        }
+    }
+
+    /// What is noted of it before it is sent.
+    pub(super) fn record(&self) -> DispatchRecord {
+        let since = self.dispatched_at.duration_since(UNIX_EPOCH);
+        DispatchRecord {
+            task_index: self.row.task_index,
+            rollout_index: self.row.rollout_index,
+            attempt: self.row.attempt,
+            dispatched_at_us: since.unwrap_or_default().as_micros() as i64,
+            permit_wait: self.permit_wait,
+            rate_wait: self.rate_wait,
         }
     }
 
     /// The row of a call that was cut off.
-    pub(super) fn cut_off(self, class: FailureClass, why: &str) -> Outcome {
-        let elapsed = self.began.elapsed();
-        self.outcome(Reply {
-            elapsed,
-            ..Reply::new(Err(Failure::new(class, why)))
-        })
+    pub(super) fn cut_off(self, why: &str) -> Outcome {
+        let reply = Reply {
+            elapsed: self.began.elapsed(),
+            ..Reply::new(Err(Failure::new(FailureClass::Interrupted, why)))
+        };
+        self.outcome(reply, false)
     }
 
-    fn outcome(self, reply: Reply) -> Outcome {
+    /// The row of a call that ended; `terminal` if nothing more is tried.
+    pub(super) fn outcome(self, reply: Reply, terminal: bool) -> Outcome {
         let verdict = match reply.result {
             Ok(Answer { body, fields }) => Verdict::Ok(Answered {
                 result: body,
                 fields,
             }),
-            Err(Failure {
-                class,
-                message,
-                failure_terminal,
-                answer,
-                ..
-            }) => Verdict::Failed {
-                class: class.name(),
-                error: message,
-                terminal: failure_terminal,
-                failure_terminal,
-                answer,
+            Err(failure) => Verdict::Failed {
+                class: failure.class.name(),
+                error: failure.message,
+                terminal,
+                failure_terminal: failure.failure_terminal,
+                answer: failure.answer,
             },
         };
         Outcome {
-            task_index: self.task_index,
-            rollout_index: self.rollout_index,
-            attempt: self.attempt,
-            agent_name: self.agent_name,
+            task_index: self.row.task_index,
+            rollout_index: self.row.rollout_index,
+            attempt: self.row.attempt,
+            agent_name: self.row.agent_name,
             http_status: reply.http_status,
             response_headers: reply.headers,
             dispatched_at: self.dispatched_at,
             times: Times {
                 permit_wait: self.permit_wait,
-                rate_wait: Duration::ZERO,
+                rate_wait: self.rate_wait,
                 connect: Some(reply.connect),
                 first_byte: reply.first_byte,
                 server: Some(reply.elapsed.saturating_sub(reply.connect)),
                 client: Some(self.began.elapsed().saturating_sub(reply.elapsed)),
             },
-            concurrency_limit: None,
+            concurrency_limit: u32::try_from(self.concurrency_limit).ok(),
             verdict,
         }
     }
 }
 
-/// Calls the agent. Whatever happens becomes a row.
-pub(super) async fn call(agents: &Agents, row: OwedRow, dispatch: Dispatch) -> Outcome {
+/// Calls the agent. Whatever happens becomes a reply.
+pub(super) async fn call(agents: &Agents, row: OwedRow) -> Reply {
     let failed = |why: String| Reply::new(Err(Failure::new(FailureClass::Data, why)));
     let body = row
         .template
         .map(|template| template.materialize(row.rollout_index, row.attempt));
-    let reply = match (agents.get(&row.agent_name), body) {
-        (Some(member), Ok(body)) => {
-            let request = RolloutRequest {
-                task_index: row.task_index,
-                rollout_index: row.rollout_index,
-                attempt: row.attempt,
-                body: Bytes::from(body),
-            };
-            member.agent.run(request).await
-        }
-        (None, _) => failed(format!("no agent '{}' is known", row.agent_name)),
-        (_, Err(why)) => failed(format!("the request can't be made: {why}")),
+    let (member, body) = match (agents.get(&row.agent_name), body) {
+        (Some(member), Ok(body)) => (member, body),
+        (None, _) => return failed(format!("no agent '{}' is known", row.agent_name)),
+        (_, Err(why)) => return failed(format!("the request can't be made: {why}")),
     };
-    dispatch.outcome(reply)
+    let reply = member.agent.run(RolloutRequest {
+        task_index: row.task_index,
+        rollout_index: row.rollout_index,
+        attempt: row.attempt,
+        body: Bytes::from(body),
+    });
+    let Some(limit) = member.limits.rollout_timeout else {
+        return reply.await;
+    };
+    match tokio::time::timeout(limit, reply).await {
+        Ok(reply) => reply,
+        Err(_) => {
+            let limit_text = humantime::format_duration(limit);
+            let address = member.agent.address();
+            let why = format!("{address}: no answer within {limit_text} (--rollout-timeout)");
+            Reply {
+                elapsed: limit,
+                ..Reply::new(Err(Failure::new(FailureClass::Timeout, why)))
+            }
+        }
+    }
 }

@@ -1,9 +1,12 @@
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
 use crate::agent::Agents;
 use crate::config::SeedField;
+use crate::store::DispatchLog;
 use crate::tally::Tally;
 
 /// What [`RunExec`](super::RunExec) needs that is not in the plan: it travels as an extension of
@@ -12,14 +15,66 @@ use crate::tally::Tally;
 pub struct RunContext {
     /// Whom to ask.
     pub agents: Agents,
+    /// Rollouts owed by each agent; an agent that is missing has unknown many.
+    pub owed: BTreeMap<String, u64>,
     /// Where the rollout index goes as a seed, if anywhere.
     pub seed: Option<SeedField>,
     /// Rows that may be queued beyond those in flight.
     pub lookahead: usize,
+    /// The longest pause before the second attempt at a rollout; it doubles with each further one.
+    pub retry_backoff: Duration,
+    /// What that pause doubles up to.
+    pub retry_backoff_cap: Duration,
+    /// How long an agent that answers nothing is waited for.
+    pub agent_patience: Duration,
+    /// When to end early because too much fails.
+    pub failure_limits: FailureLimits,
+    /// Where dispatches are noted before they are sent.
+    pub dispatches: Option<Arc<DispatchLog>>,
     /// The sweep's counts.
     pub tally: Arc<Tally>,
     /// How to end early.
     pub shutdown: Shutdown,
+}
+
+/// When to end early because too much fails.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct FailureLimits {
+    /// Rollouts given up.
+    pub max_failures: Option<u64>,
+    /// Share of the finished rollouts that are given up, once [`Self::LEAST`] are finished.
+    pub max_error_rate: Option<f64>,
+}
+
+impl FailureLimits {
+    /// A share of fewer rollouts than this says nothing.
+    pub const LEAST: u64 = 20;
+
+    /// What is exceeded, if anything.
+    pub fn exceeded(&self, done: u64, given_up: u64) -> Option<StopReason> {
+        let finished = done + given_up;
+        let rate = given_up as f64 / finished.max(1) as f64;
+        if self.max_failures.is_some_and(|max| given_up >= max) {
+            return Some(StopReason::MaxFailures);
+        }
+        let is_over = self.max_error_rate.is_some_and(|max| rate > max);
+        (is_over && finished >= Self::LEAST).then_some(StopReason::MaxErrorRate)
+    }
+}
+
+/// Why a sweep was ended early.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StopReason {
+    /// Somebody interrupted it.
+    Signal,
+    /// Its deadline passed.
+    Deadline,
+    /// Too many rollouts were given up.
+    MaxFailures,
+    /// Too large a share of the rollouts was given up.
+    MaxErrorRate,
+    /// Something of ours failed, such as the disk; the error says what.
+    Failure,
 }
 
 /// The two ways to end a sweep early.
@@ -27,18 +82,26 @@ pub struct RunContext {
 pub struct Shutdown {
     stop: CancellationToken,
     abort: CancellationToken,
+    reason: Arc<OnceLock<StopReason>>,
 }
 
 impl Shutdown {
-    /// Nothing more is sent; what is in flight is waited for.
-    pub fn stop(&self) {
+    /// Nothing more is sent; what is in flight is waited for. The first reason counts.
+    pub fn stop(&self, reason: StopReason) {
+        let _ = self.reason.set(reason);
         self.stop.cancel();
     }
 
     /// What is in flight is dropped as well, and owed again.
     pub fn abort(&self) {
+        let _ = self.reason.set(StopReason::Signal);
         self.stop.cancel();
         self.abort.cancel();
+    }
+
+    /// Why [`Self::stop`] was called, if it was.
+    pub fn reason(&self) -> Option<StopReason> {
+        self.reason.get().copied()
     }
 
     /// [`Self::stop`] was called.
@@ -54,5 +117,41 @@ impl Shutdown {
     /// Waits for [`Self::abort`].
     pub async fn aborting(&self) {
         self.abort.cancelled().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn too_many_failures_and_too_large_a_share_end_a_sweep() {
+        let limits = FailureLimits {
+            max_failures: Some(50),
+            max_error_rate: Some(0.25),
+        };
+        for (done, given_up, expected) in [
+            (0, 19, None),
+            (15, 5, None),
+            (14, 6, Some(StopReason::MaxErrorRate)),
+            (1000, 49, None),
+            (1000, 50, Some(StopReason::MaxFailures)),
+        ] {
+            assert_eq!(
+                limits.exceeded(done, given_up),
+                expected,
+                "{done} {given_up}"
+            );
+        }
+        assert_eq!(FailureLimits::default().exceeded(0, 1000), None);
+    }
+
+    #[test]
+    fn the_first_reason_counts() {
+        let shutdown = Shutdown::default();
+        assert_eq!(shutdown.reason(), None);
+        shutdown.stop(StopReason::Deadline);
+        shutdown.abort();
+        assert_eq!(shutdown.reason(), Some(StopReason::Deadline));
     }
 }

@@ -1,7 +1,7 @@
 use std::collections::HashMap;
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant, SystemTime};
 
 use arrow::record_batch::RecordBatch;
 use datafusion::common::{DataFusionError, Result};
@@ -9,14 +9,18 @@ use datafusion::execution::SendableRecordBatchStream;
 use futures::StreamExt;
 use tokio::sync::mpsc::Sender;
 use tokio::task::{Id, JoinError, JoinSet};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::sleep_until;
 
 use super::call::{Dispatch, call};
-use super::context::RunContext;
+use super::context::{RunContext, StopReason};
 use super::exec::RunMetrics;
-use super::queue::Queue;
-use crate::agent::FailureClass;
+use super::lane::News;
+use super::lateness::Lateness;
+use super::queue::{Next, Queue};
+use super::retry::{Retries, Sequel};
+use crate::agent::{Failure, FailureClass, Reply};
 use crate::outcome::{Outcome, OutcomeBatchBuilder};
+use crate::store::StoreError;
 
 /// A batch is passed on at this many rows, or bytes of answers ...
 const BATCH_ROWS: usize = 1024;
@@ -25,34 +29,52 @@ const BATCH_BYTES: usize = 8 * 1024 * 1024;
 /// ... or when its first row is this old: an answer is not safe before it is passed on.
 const LINGER: Duration = Duration::from_millis(10);
 
+/// How often calls that take long are looked for.
+const LATENESS_CHECK: Duration = Duration::from_secs(5);
+
 /// Keeps calls in flight and gathers what comes of them.
 pub(super) struct Driver {
     context: Arc<RunContext>,
-    concurrency: usize,
     queue: Queue,
-    calls: JoinSet<Outcome>,
+    retries: Retries,
+    calls: JoinSet<Reply>,
     dispatches: HashMap<Id, Dispatch>,
     batch: OutcomeBatchBuilder,
     due: Option<Instant>,
+    /// When the queue may have a row whose turn has come.
+    wake: Option<Instant>,
+    lateness: Lateness,
+    stopped: bool,
+    /// What keeps calls from being sent, for good.
+    failed: Option<StoreError>,
+    done: u64,
+    given_up: u64,
     metrics: RunMetrics,
 }
 
 impl Driver {
     pub(super) fn new(context: Arc<RunContext>, concurrency: usize, metrics: RunMetrics) -> Self {
-        let queue = Queue::new(context.lookahead, context.seed);
+        let started = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let seed = started.unwrap_or_default().as_nanos() as u64;
         Self {
+            queue: Queue::new(Arc::clone(&context), concurrency),
+            retries: Retries::new(&context, seed),
             context,
-            concurrency,
-            queue,
             calls: JoinSet::new(),
             dispatches: HashMap::new(),
             batch: OutcomeBatchBuilder::new(),
             due: None,
+            wake: None,
+            lateness: Lateness::default(),
+            stopped: false,
+            failed: None,
+            done: 0,
+            given_up: 0,
             metrics,
         }
     }
 
-    /// Runs until every row of `input` is answered, or the sweep is stopped.
+    /// Runs until every row of `input` is answered or given up, or the sweep is stopped.
     pub(super) async fn drive(
         mut self,
         input: SendableRecordBatchStream,
@@ -62,27 +84,34 @@ impl Driver {
         let mut stopping = pin!(context.shutdown.stopping());
         let mut aborting = pin!(context.shutdown.aborting());
         let mut input = Some(input);
-        let mut stopped = false;
+        let mut look = tokio::time::interval(LATENESS_CHECK);
+        look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             self.dispatch();
             if input.is_none() && self.queue.is_empty() && self.calls.is_empty() {
-                return self.pass_on(&output).await;
+                self.pass_on(&output).await?;
+                return match self.failed.take() {
+                    Some(error) => Err(DataFusionError::External(Box::new(error))),
+                    None => Ok(()),
+                };
             }
             let full = self.is_full();
-            let due = self.due.unwrap_or_else(Instant::now);
-            let overdue = self.due.is_some_and(|due| due <= Instant::now());
+            let now = Instant::now();
+            let overdue = self.due.is_some_and(|due| due <= now);
+            let due = self.due.filter(|_| !full && !overdue);
+            let alarm = due.into_iter().chain(self.wake).min();
             tokio::select! {
                 () = &mut aborting => {
                     self.cut_off()?;
                     return self.pass_on(&output).await;
                 }
-                () = &mut stopping, if !stopped => {
-                    stopped = true;
+                () = &mut stopping, if !self.stopped => {
+                    self.stopped = true;
                     input = None;
                     self.queue.clear();
                 }
                 rows = next(&mut input), if input.is_some() && self.queue.has_room() => match rows {
-                    Some(rows) => self.queue.push(&rows?, &context.agents)?,
+                    Some(rows) => self.queue.push(&rows?)?,
                     None => input = None,
                 },
                 Some(done) = self.calls.join_next_with_id(), if !full => {
@@ -98,7 +127,11 @@ impl Driver {
                     let Ok(permit) = permit else { return Ok(()) };
                     permit.send(self.finish());
                 }
-                () = sleep_until(due), if self.due.is_some() && !full && !overdue => {}
+                () = sleep_until(alarm.unwrap_or(now).into()), if alarm.is_some() => {}
+                _ = look.tick() => {
+                    let late = self.lateness.look(self.dispatches.values_mut());
+                    late.into_iter().for_each(|text| self.context.tally.notice(text));
+                }
             }
         }
     }
@@ -107,36 +140,139 @@ impl Driver {
         self.batch.len() >= BATCH_ROWS || self.batch.num_bytes() >= BATCH_BYTES
     }
 
+    /// Sends every row whose turn it is.
     fn dispatch(&mut self) {
-        while self.calls.len() < self.concurrency
-            && let Some(row) = self.queue.pop()
+        self.wake = None;
+        if self.stopped || self.queue.is_empty() {
+            return;
+        }
+        let (now, time) = (Instant::now(), SystemTime::now());
+        let mut wave = Vec::new();
+        self.queue.share();
+        loop {
+            match self.queue.next(now) {
+                Next::Row(turn) => wave.push(Dispatch::new(*turn, now, time)),
+                Next::At(then) => {
+                    self.wake = Some(then);
+                    break;
+                }
+                Next::Later => break,
+                Next::GivenUp(agent, left) => self.say_given_up(&agent, left),
+            }
+        }
+        if wave.is_empty() {
+            return;
+        }
+        if let Some(log) = &self.context.dispatches
+            && let Err(error) = log.record(wave.iter().map(Dispatch::record))
         {
-            let dispatch = Dispatch::of(&row);
-            let (context, of_call) = (Arc::clone(&self.context), dispatch.clone());
+            // Nothing is sent that is not on record. These rows are owed as before.
+            self.failed = Some(error);
+            self.context.shutdown.stop(StopReason::Failure);
+            return;
+        }
+        for dispatch in wave {
+            let (context, row) = (Arc::clone(&self.context), dispatch.row.clone());
             let task = self
                 .calls
-                .spawn(async move { call(&context.agents, row, of_call).await });
+                .spawn(async move { call(&context.agents, row).await });
             self.dispatches.insert(task.id(), dispatch);
             self.context.tally.dispatched();
             self.metrics.dispatched.add(1);
         }
+        self.rotate_log();
     }
 
-    fn gather(&mut self, done: Result<(Id, Outcome), JoinError>) -> Result<()> {
+    /// A log that has grown long is begun anew with what is in flight.
+    fn rotate_log(&mut self) {
+        let Some(log) = &self.context.dispatches else {
+            return;
+        };
+        if log.is_long()
+            && let Err(error) = log.rotate(self.dispatches.values().map(Dispatch::record))
+        {
+            self.failed = Some(error);
+            self.context.shutdown.stop(StopReason::Failure);
+        }
+    }
+
+    fn gather(&mut self, done: Result<(Id, Reply), JoinError>) -> Result<()> {
         let id = done.as_ref().map_or_else(JoinError::id, |(id, _)| *id);
-        let Some(dispatch) = self.dispatches.remove(&id) else {
+        let Some(mut dispatch) = self.dispatches.remove(&id) else {
             return Ok(());
         };
-        self.queue.returned(&dispatch.agent_name);
         self.context.tally.returned();
-        let outcome = match done {
-            Ok((_, outcome)) => outcome,
-            Err(error) => dispatch.cut_off(
+        let reply = match done {
+            Ok((_, reply)) => reply,
+            Err(error) => Reply::new(Err(Failure::new(
                 FailureClass::Data,
-                &format!("the call ended in a defect: {error}"),
-            ),
+                format!("the call ended in a defect: {error}"),
+            ))),
         };
-        self.append(outcome)
+        let now = Instant::now();
+        let news = self.queue.ended(now, &dispatch, &reply);
+        self.say(news, &dispatch, &reply);
+        let sequel = match &reply.result {
+            Ok(_) => None,
+            Err(failure) => {
+                let member = self.context.agents.get(&dispatch.row.agent_name);
+                let budgets = member.map(|member| &member.limits.budgets);
+                let row = &mut dispatch.row;
+                Some(
+                    self.retries
+                        .after(row, failure, reply.http_status, budgets, now),
+                )
+            }
+        };
+        match sequel {
+            Some(Sequel::Retry(due)) if !self.stopped => {
+                let mut row = dispatch.row.clone();
+                row.attempt += 1;
+                self.queue.retry(row, due);
+            }
+            Some(Sequel::Retry(_)) => {}
+            Some(Sequel::LeaveOwed) => self.queue.finished(&dispatch.row.agent_name),
+            Some(Sequel::GiveUp) => {
+                self.given_up += 1;
+                self.queue.finished(&dispatch.row.agent_name);
+            }
+            None => {
+                self.done += 1;
+                self.lateness.ended(&dispatch, reply.elapsed);
+                self.queue.finished(&dispatch.row.agent_name);
+            }
+        }
+        let given_up = sequel == Some(Sequel::GiveUp);
+        let limits = self.context.failure_limits;
+        if given_up && let Some(reason) = limits.exceeded(self.done, self.given_up) {
+            self.context.shutdown.stop(reason);
+        }
+        self.append(dispatch.outcome(reply, given_up))
+    }
+
+    fn say(&self, news: News, dispatch: &Dispatch, reply: &Reply) {
+        let agent = &dispatch.row.agent_name;
+        let text = match (news, &reply.result) {
+            (News::None, _) => return,
+            (News::Down, Err(failure)) => {
+                let patience = humantime::format_duration(self.context.agent_patience);
+                let why = &failure.message;
+                format!(
+                    "agent '{agent}' answers nothing but failures ({why}): its rollouts wait for up to \
+                     {patience} (--agent-patience) while it is probed"
+                )
+            }
+            (News::Down | News::Back, _) => format!("agent '{agent}' answers again"),
+        };
+        self.context.tally.notice(text);
+    }
+
+    fn say_given_up(&self, agent: &str, left: usize) {
+        let patience = humantime::format_duration(self.context.agent_patience);
+        self.context.tally.notice(format!(
+            "agent '{agent}' did not answer for {patience} (--agent-patience): the rest of its rollouts, {left} \
+             and those not read yet, is left owed; --resume tries again"
+        ));
     }
 
     fn append(&mut self, outcome: Outcome) -> Result<()> {
@@ -155,10 +291,7 @@ impl Driver {
             .collect();
         for dispatch in cut {
             self.context.tally.returned();
-            self.append(dispatch.cut_off(
-                FailureClass::Interrupted,
-                "cut off when the sweep was stopped",
-            ))?;
+            self.append(dispatch.cut_off("cut off when the sweep was stopped"))?;
         }
         Ok(())
     }

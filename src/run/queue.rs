@@ -1,187 +1,182 @@
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
-use arrow::array::{AsArray, RecordBatch, StringViewArray};
-use arrow::datatypes::Int64Type;
-use datafusion::common::{Result, exec_datafusion_err};
+use arrow::array::RecordBatch;
+use datafusion::common::Result;
 use indexmap::IndexMap;
 
-use super::call::OwedRow;
-use crate::agent::Agents;
-use crate::config::SeedField;
-use crate::request::RequestTemplate;
-use crate::schema;
+use super::call::{Dispatch, OwedRow, Turn};
+use super::context::RunContext;
+use super::lane::{Lane, News, Readiness};
+use super::owed::{OwedBatch, Queued};
+use crate::agent::Reply;
 
-/// Rows owed, in the order of the plan, in a lane per agent: an agent at its own limit holds up
-/// nobody else's rows.
+/// Rows owed, in the order of the plan, in a lane per agent: an agent that is busy, limited or down
+/// holds up nobody else's rows.
 #[derive(Debug)]
 pub(super) struct Queue {
+    context: Arc<RunContext>,
     lanes: IndexMap<Arc<str>, Lane>,
-    capacity: usize,
-    len: usize,
-    pushed: u64,
-    seed: Option<SeedField>,
-}
-
-#[derive(Debug)]
-struct Lane {
-    limit: usize,
+    concurrency: usize,
     in_flight: usize,
-    rows: VecDeque<Queued>,
-    template: Option<CachedTemplate>,
+    ceilings: Vec<usize>,
+    pushed: u64,
 }
 
+/// What the queue has to say when it is asked for a row.
 #[derive(Debug)]
-struct Queued {
-    order: u64,
-    batch: Arc<OwedBatch>,
-    row: usize,
-    since: Instant,
-}
-
-/// The request of the last task: the rollouts of a task follow each other.
-#[derive(Debug)]
-struct CachedTemplate {
-    batch: Arc<OwedBatch>,
-    view: u128,
-    template: Arc<RequestTemplate>,
-}
-
-#[derive(Debug)]
-struct OwedBatch {
-    task_index: Vec<i64>,
-    rollout_index: Vec<i64>,
-    attempt: Vec<i64>,
-    request: StringViewArray,
+pub(super) enum Next {
+    /// A row whose turn it is.
+    Row(Box<Turn>),
+    /// None before this.
+    At(Instant),
+    /// None before a call ends, or rows come.
+    Later,
+    /// An agent was given up; how many rows were left owed.
+    GivenUp(Arc<str>, usize),
 }
 
 impl Queue {
-    pub(super) fn new(capacity: usize, seed: Option<SeedField>) -> Self {
-        Self {
+    pub(super) fn new(context: Arc<RunContext>, concurrency: usize) -> Self {
+        let mut queue = Self {
+            context: Arc::clone(&context),
             lanes: IndexMap::new(),
-            capacity,
-            len: 0,
+            concurrency,
+            in_flight: 0,
+            ceilings: Vec::new(),
             pushed: 0,
-            seed,
+        };
+        for (name, owed) in &context.owed {
+            queue.lane(name, *owed);
         }
+        queue.share();
+        queue
+    }
+
+    fn lane(&mut self, name: &str, outstanding: u64) -> Option<&mut Lane> {
+        if !self.lanes.contains_key(name) {
+            let context = &self.context;
+            let limits = context.agents.get(name).map(|member| &member.limits);
+            let name: Arc<str> = Arc::from(name);
+            let lane = Lane::new(
+                Arc::clone(&name),
+                limits,
+                context.seed,
+                context.agent_patience,
+                outstanding,
+            );
+            self.lanes.insert(name, lane);
+        }
+        self.lanes.get_mut(name)
+    }
+
+    fn len(&self) -> usize {
+        self.lanes.values().map(Lane::len).sum()
     }
 
     pub(super) fn has_room(&self) -> bool {
-        self.len < self.capacity
+        self.len() < self.context.lookahead
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.len == 0
+        self.lanes.values().all(|lane| lane.len() == 0)
     }
 
     pub(super) fn clear(&mut self) {
-        self.lanes.values_mut().for_each(|lane| lane.rows.clear());
-        self.len = 0;
+        self.lanes.values_mut().for_each(Lane::clear);
     }
 
-    pub(super) fn push(&mut self, batch: &RecordBatch, agents: &Agents) -> Result<()> {
-        let column = |name: &str| {
-            let column = batch.column_by_name(name);
-            column.ok_or_else(|| exec_datafusion_err!("the rows owed have no column '{name}'"))
-        };
-        let integers = |name: &str| -> Result<Vec<i64>> {
-            Ok(column(name)?.as_primitive::<Int64Type>().values().to_vec())
-        };
-        let names = column(schema::AGENT_NAME)?.as_string_view();
-        let owed = Arc::new(OwedBatch {
-            task_index: integers(schema::TASK_INDEX)?,
-            rollout_index: integers(schema::ROLLOUT_INDEX)?,
-            attempt: integers(schema::ATTEMPT)?,
-            request: column(schema::REQUEST)?.as_string_view().clone(),
-        });
+    pub(super) fn push(&mut self, batch: &RecordBatch) -> Result<()> {
+        let batch = Arc::new(OwedBatch::new(batch)?);
         let since = Instant::now();
-        for row in 0..batch.num_rows() {
-            let name = names.value(row);
-            if !self.lanes.contains_key(name) {
-                let limit = agents
-                    .get(name)
-                    .and_then(|member| member.concurrency)
-                    .unwrap_or(usize::MAX);
-                let lane = Lane {
-                    limit,
-                    in_flight: 0,
-                    rows: VecDeque::new(),
-                    template: None,
-                };
-                self.lanes.insert(Arc::from(name), lane);
+        for (row, name) in batch.agent_names().enumerate() {
+            let order = self.pushed;
+            if let Some(lane) = self.lane(name, u64::MAX) {
+                lane.push(Queued::new(&batch, row, order, since));
             }
-            if let Some(lane) = self.lanes.get_mut(name) {
-                lane.rows.push_back(Queued {
-                    order: self.pushed,
-                    batch: Arc::clone(&owed),
-                    row,
-                    since,
-                });
-                self.pushed += 1;
-                self.len += 1;
-            }
+            self.pushed += 1;
         }
         Ok(())
     }
 
-    /// The next row that may be sent: the first in the plan's order whose agent is below its limit.
-    pub(super) fn pop(&mut self) -> Option<OwedRow> {
-        let free = self
-            .lanes
-            .iter_mut()
-            .filter(|(_, lane)| lane.in_flight < lane.limit);
-        let first = free
-            .filter_map(|(name, lane)| Some((lane.rows.front()?.order, name, lane)))
-            .min_by_key(|of| of.0);
-        let (_, name, lane) = first?;
-        let Queued {
-            batch, row, since, ..
-        } = lane.rows.pop_front()?;
-        lane.in_flight += 1;
-        self.len -= 1;
-        let template = lane.template(&batch, row, self.seed);
-        Some(OwedRow {
-            task_index: *batch.task_index.get(row)?,
-            rollout_index: *batch.rollout_index.get(row)?,
-            attempt: u32::try_from(*batch.attempt.get(row)?).unwrap_or(u32::MAX),
-            agent_name: Arc::clone(name),
-            template,
-            since,
-        })
-    }
-
-    /// A call to an agent came back.
-    pub(super) fn returned(&mut self, agent_name: &str) {
-        if let Some(lane) = self.lanes.get_mut(agent_name) {
-            lane.in_flight -= 1;
+    /// A row that waits for another attempt until `due`.
+    pub(super) fn retry(&mut self, row: OwedRow, due: Instant) {
+        if let Some(lane) = self.lanes.get_mut(&row.agent_name) {
+            lane.retry(row, due);
         }
     }
-}
 
-impl Lane {
-    fn template(
-        &mut self,
-        batch: &Arc<OwedBatch>,
-        row: usize,
-        seed: Option<SeedField>,
-    ) -> Result<Arc<RequestTemplate>, String> {
-        // The same view into the same buffers is the same text, unless it is too short to be one.
-        let view = batch.request.views().get(row).copied().unwrap_or_default();
-        if let Some(cached) = &self.template
-            && cached.view == view
-            && Arc::ptr_eq(&cached.batch, batch)
-        {
-            return Ok(Arc::clone(&cached.template));
+    /// The next row. Agents share what may be in flight: the one with the fewest calls comes first,
+    /// and nobody gets what is another's fair share as long as that one has work left. Rows of an
+    /// agent come in the order of the plan.
+    pub(super) fn next(&mut self, now: Instant) -> Next {
+        if self.in_flight >= self.concurrency {
+            return Next::Later;
         }
-        let template = RequestTemplate::new(batch.request.value(row), seed)
-            .map_err(|error| error.to_string())?;
-        let template = Arc::new(template);
-        self.template = Some(CachedTemplate {
-            batch: Arc::clone(batch),
-            view,
-            template: Arc::clone(&template),
+        let mut first: Option<(usize, u64, usize)> = None;
+        let mut wake: Option<Instant> = None;
+        for (place, (lane, ceiling)) in self.lanes.values_mut().zip(&self.ceilings).enumerate() {
+            match lane.readiness(now, *ceiling) {
+                Readiness::Now(order) => {
+                    let rank = (lane.in_flight(), order, place);
+                    first = Some(first.map_or(rank, |first| first.min(rank)));
+                }
+                Readiness::At(then) => wake = Some(wake.map_or(then, |wake| wake.min(then))),
+                Readiness::Later => {}
+                Readiness::GivenUp(left) => {
+                    let name = self
+                        .lanes
+                        .get_index(place)
+                        .map(|(name, _)| Arc::clone(name));
+                    return Next::GivenUp(name.unwrap_or_default(), left);
+                }
+            }
+        }
+        let turn = first.and_then(|(_, _, place)| {
+            let (_, lane) = self.lanes.get_index_mut(place)?;
+            lane.take(now, self.concurrency)
         });
-        Ok(template)
+        match (turn, wake) {
+            (Some(turn), _) => {
+                self.in_flight += 1;
+                Next::Row(Box::new(turn))
+            }
+            (None, Some(wake)) => Next::At(wake),
+            (None, None) => Next::Later,
+        }
+    }
+
+    /// Works out the most calls that each agent may have in flight, until this is called again.
+    pub(super) fn share(&mut self) {
+        let share = (self.concurrency / self.lanes.len().max(1)).max(1);
+        let reserved = self.lanes.values().map(|lane| lane.reserved(share));
+        let all: usize = reserved.sum();
+        self.ceilings.clear();
+        let ceilings = self.lanes.values().map(|lane| {
+            let others = all - lane.reserved(share);
+            lane.ceiling(self.concurrency.saturating_sub(others).max(1))
+        });
+        self.ceilings.extend(ceilings);
+    }
+
+    /// A call ended: what that says of its agent.
+    pub(super) fn ended(&mut self, now: Instant, dispatch: &Dispatch, reply: &Reply) -> News {
+        let Some(lane) = self.lanes.get_mut(&dispatch.row.agent_name) else {
+            return News::None;
+        };
+        self.in_flight = self.in_flight.saturating_sub(1);
+        let news = lane.ended(now, dispatch, reply);
+        if let Some(limit) = lane.new_limit() {
+            let tally = &self.context.tally;
+            tally.set_concurrency_limit(&dispatch.row.agent_name, limit);
+        }
+        news
+    }
+
+    /// A rollout is finished, or left owed.
+    pub(super) fn finished(&mut self, agent_name: &str) {
+        if let Some(lane) = self.lanes.get_mut(agent_name) {
+            lane.finished();
+        }
     }
 }

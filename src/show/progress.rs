@@ -76,15 +76,24 @@ struct Line {
     agents: Vec<(String, AgentTally)>,
     in_flight: usize,
     rate: f64,
+    /// What came up since the line before.
+    notices: Vec<String>,
 }
 
 impl Line {
     // Where nobody reads what is shown, nobody need be told.
     fn to_stderr(&self) {
+        for notice in &self.notices {
+            let _ = writeln!(io::stderr(), "warning: {notice}");
+        }
         let _ = writeln!(io::stderr(), "{}", self.text());
     }
 
     fn to_stdout(&self) {
+        for notice in &self.notices {
+            let notice = serde_json::json!({ "text": notice });
+            let _ = writeln!(io::stdout(), "{}", event("notice", &notice));
+        }
         let _ = writeln!(io::stdout(), "{}", event("progress", &self.json()));
     }
 
@@ -95,10 +104,11 @@ impl Line {
     fn numbers(&self) -> String {
         let eta = self.eta().map_or_else(|| "-".to_owned(), text::duration);
         format!(
-            "{:.1}/s, ETA {eta}, {} in flight, {}",
+            "{:.1}/s, ETA {eta}, {} in flight, {}{}",
             self.rate,
             text::count(self.in_flight as u64),
-            text::failures(&self.total)
+            text::failures(&self.total),
+            text::retries(&self.total)
         )
     }
 
@@ -125,6 +135,8 @@ impl Line {
                     "done": tally.done,
                     "failed": tally.failed,
                     "pending": tally.pending(),
+                    "failed_attempts": tally.failed_attempts,
+                    "concurrency_limit": tally.concurrency_limit,
                     "mean_reward": tally.mean_reward(),
                 });
                 (name.clone(), value)
@@ -135,6 +147,7 @@ impl Line {
             "done": self.total.done,
             "failed": self.total.failed,
             "pending": self.total.pending(),
+            "failed_attempts": self.total.failed_attempts,
             "in_flight": self.in_flight,
             "rollouts_per_second": self.rate,
             "eta_seconds": self.eta().map(|eta| eta.as_secs_f64()),
@@ -162,7 +175,7 @@ impl Watch {
 
     fn look(&mut self) -> Line {
         let total = self.tally.total();
-        let finished = total.done_now + total.num_failed();
+        let finished = total.done_now + total.failed_now;
         let now = Instant::now();
         let all = now.duration_since(self.tally.started()).as_secs_f64();
         self.rate = match self.last {
@@ -181,6 +194,7 @@ impl Watch {
             agents,
             in_flight: self.tally.in_flight(),
             rate: self.rate,
+            notices: self.tally.take_notices(),
         }
     }
 }
@@ -222,6 +236,9 @@ async fn terminal(tally: Arc<Tally>, colors: bool) {
     loop {
         ticks.tick().await;
         let now = watch.look();
+        for notice in &now.notices {
+            let _ = screen.println(format!("warning: {notice}"));
+        }
         bar.set_position(now.total.done);
         bar.set_message(now.numbers());
         for (name, line) in &lines {

@@ -54,13 +54,26 @@ pub(super) fn failures(tally: &AgentTally) -> String {
     }
 }
 
-/// An agent's share: what is left and the running mean reward.
+/// Failed attempts that were not the last of their rollouts: `, 12 retries`; nothing where there are none.
+pub(super) fn retries(tally: &AgentTally) -> String {
+    match tally.num_retries() {
+        0 => String::new(),
+        1 => ", 1 retry".to_owned(),
+        retries => format!(", {} retries", count(retries)),
+    }
+}
+
+/// An agent's share: what is left, the running mean reward and, where it adapts, the limit of calls
+/// in flight.
 pub(super) fn agent(name: &str, tally: &AgentTally) -> String {
     let reward = tally
         .mean_reward()
         .map_or_else(|| "-".to_owned(), |mean| format!("{mean:.4}"));
+    let limit = tally
+        .concurrency_limit
+        .map_or_else(String::new, |limit| format!(", limit {limit}"));
     format!(
-        "{name}: {} left, mean reward {reward}",
+        "{name}: {} left, mean reward {reward}{limit}",
         count(tally.pending())
     )
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arrow::datatypes::SchemaRef;
+use arrow::error::ArrowError;
 use arrow::ipc::reader::StreamReader;
 use arrow::ipc::writer::StreamWriter;
 use arrow::record_batch::RecordBatch;
@@ -63,9 +64,11 @@ impl JournalWriter {
     /// # Errors
     /// The disk is full or broken.
     pub fn append(&mut self, batch: &RecordBatch) -> Result<(), StoreError> {
-        self.writer
-            .write(batch)
-            .map_err(|source| self.segment.failed(source))?;
+        let written = self.writer.write(batch).map_err(|source| match source {
+            ArrowError::IoError(_, source) => self.segment.file_failed("write", source),
+            source => self.segment.failed(source),
+        });
+        written?;
         let flushed = self.writer.get_mut().flush();
         flushed.map_err(|source| self.segment.file_failed("write", source))?;
         let written = self.writer.get_mut().get_mut().stream_position();
@@ -113,32 +116,11 @@ impl JournalSegment {
     /// # Errors
     /// The directory can't be read.
     pub fn list(directory: &Path) -> Result<Vec<Self>, StoreError> {
-        let failed = |source| StoreError::File {
-            action: "read",
-            path: directory.to_owned(),
-            source,
-        };
-        let entries = match fs::read_dir(directory) {
-            Ok(entries) => entries,
-            Err(source) if source.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(source) => return Err(failed(source)),
-        };
-        let mut segments = Vec::new();
-        for entry in entries {
-            let path = entry.map_err(failed)?.path();
-            if path
-                .extension()
-                .is_some_and(|extension| extension == EXTENSION)
-                && let Some(name) = path.file_stem().and_then(|stem| stem.to_str())
-            {
-                segments.push(Self {
-                    name: name.to_owned(),
-                    path: path.clone(),
-                });
-            }
-        }
-        segments.sort_by(|a, b| a.name.cmp(&b.name));
-        Ok(segments)
+        let files = files(directory, EXTENSION)?;
+        Ok(files
+            .into_iter()
+            .map(|(name, path)| Self { path, name })
+            .collect())
     }
 
     /// Its name; the parts that it becomes carry the same.
@@ -164,15 +146,20 @@ impl JournalSegment {
         })
     }
 
-    /// Removes the file.
+    /// Removes the file; no error if it has gone already.
     ///
     /// # Errors
     /// The system refused.
     pub fn remove(&self) -> Result<(), StoreError> {
-        fs::remove_file(&self.path).map_err(|source| self.file_failed("remove", source))
+        match fs::remove_file(&self.path) {
+            Err(source) if source.kind() != io::ErrorKind::NotFound => {
+                Err(self.file_failed("remove", source))
+            }
+            _ => Ok(()),
+        }
     }
 
-    fn failed(&self, source: arrow::error::ArrowError) -> StoreError {
+    fn failed(&self, source: ArrowError) -> StoreError {
         StoreError::Journal {
             path: self.path.clone(),
             source,
@@ -186,6 +173,35 @@ impl JournalSegment {
             source,
         }
     }
+}
+
+/// Names and paths of the files of a directory that have an extension, in the order of their names;
+/// none where there is no directory.
+pub(super) fn files(
+    directory: &Path,
+    extension: &str,
+) -> Result<Vec<(String, PathBuf)>, StoreError> {
+    let failed = |source| StoreError::File {
+        action: "read",
+        path: directory.to_owned(),
+        source,
+    };
+    let entries = match fs::read_dir(directory) {
+        Ok(entries) => entries,
+        Err(source) if source.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(source) => return Err(failed(source)),
+    };
+    let mut files = Vec::new();
+    for entry in entries {
+        let path = entry.map_err(failed)?.path();
+        if path.extension().is_some_and(|found| found == extension)
+            && let Some(name) = path.file_stem().and_then(|stem| stem.to_str())
+        {
+            files.push((name.to_owned(), path.clone()));
+        }
+    }
+    files.sort();
+    Ok(files)
 }
 
 /// The rows that a segment held at one moment.

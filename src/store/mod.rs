@@ -1,8 +1,10 @@
 //! A run where it is kept: [`RunStore`] is the place (a directory or an object-store prefix),
 //! [`RunRecord`] its `run.json`, [`PartWriter`] writes a table's Parquet parts, and
-//! [`JournalWriter`] and [`JournalSegment`] are what is answered but not yet in a part. [`RunLock`]
+//! [`JournalWriter`] and [`JournalSegment`] are what is answered but not yet in a part,
+//! [`DispatchLog`] is what was sent. [`RunLock`]
 //! keeps two processes from writing the same rollouts.
 
+mod dispatch_log;
 mod error;
 mod journal;
 mod lock;
@@ -10,6 +12,7 @@ mod part;
 mod place;
 mod record;
 
+pub use dispatch_log::{DispatchLog, DispatchLogFile, DispatchRecord};
 pub use error::StoreError;
 pub use journal::{JournalSegment, JournalWriter, OpenSegment};
 pub use lock::{LockHolder, LockOptions, LockScope, RunLock};

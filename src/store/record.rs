@@ -44,6 +44,10 @@ pub enum RunState {
     Running,
     /// Nothing is left to be sent.
     Finished,
+    /// Some agent did not answer, or asked for an answer to be forgotten; `--resume` goes on.
+    Incomplete,
+    /// Stopped by a limit that was set: a deadline, or too many failures; `--resume` goes on.
+    Stopped,
     /// Stopped by a signal; `--resume` goes on.
     Interrupted,
     /// Stopped by an error of its own; `--resume` goes on.
@@ -55,6 +59,8 @@ impl std::fmt::Display for RunState {
         formatter.write_str(match self {
             Self::Running => "running",
             Self::Finished => "finished",
+            Self::Incomplete => "incomplete",
+            Self::Stopped => "stopped",
             Self::Interrupted => "interrupted",
             Self::Failed => "failed",
         })
@@ -112,17 +118,29 @@ impl RunRecord {
         Ok(Some(record))
     }
 
+    /// Writes the record where there is none yet; gives whether it did.
+    ///
+    /// # Errors
+    /// The store failed.
+    pub async fn create(&self, run: &RunStore) -> Result<bool, StoreError> {
+        run.create(RUN_JSON, self.text(run)?).await
+    }
+
     /// Writes the record.
     ///
     /// # Errors
     /// The store failed.
     pub async fn save(&self, run: &RunStore) -> Result<(), StoreError> {
+        run.put(RUN_JSON, self.text(run)?).await
+    }
+
+    fn text(&self, run: &RunStore) -> Result<Vec<u8>, StoreError> {
         let refuse = |source: serde_json::Error| StoreError::Record {
             object: run.display(RUN_JSON),
             reason: source.to_string(),
         };
         let mut text = serde_json::to_vec_pretty(self).map_err(refuse)?;
         text.push(b'\n');
-        run.put(RUN_JSON, text).await
+        Ok(text)
     }
 }

@@ -1,8 +1,10 @@
 //! [`Operator`]: `RunExec` by itself, over rows that are made as they are read, asking an agent of
 //! the test's own.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use arrow::array::{Int64Array, RecordBatch, StringViewArray};
 use arrow::datatypes::SchemaRef;
@@ -13,9 +15,10 @@ use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::streaming::{PartitionStream, StreamingTableExec};
 use datafusion::prelude::{SessionConfig, SessionContext};
 use futures::stream;
-use rollstream::agent::{Agent, Agents, Answer, Member, Reply};
+use rollstream::agent::{Agent, AgentLimits, Agents, Answer, Member, Reply};
 use rollstream::answer::AnswerFields;
-use rollstream::run::{RunContext, RunExec, Shutdown};
+use rollstream::config::{Concurrency, Settings};
+use rollstream::run::{FailureLimits, RunContext, RunExec, Shutdown};
 use rollstream::schema;
 use rollstream::tally::Tally;
 
@@ -38,13 +41,22 @@ impl Operator {
             "agent",
             Member {
                 agent,
-                concurrency: limit,
+                limits: AgentLimits {
+                    concurrency: limit.map(Concurrency::Fixed),
+                    ..AgentLimits::of("agent", &Settings::default())
+                },
             },
         );
         let context = RunContext {
             agents,
+            owed: BTreeMap::new(),
             seed: None,
             lookahead: LOOKAHEAD,
+            retry_backoff: Duration::from_millis(1),
+            retry_backoff_cap: Duration::from_millis(1),
+            agent_patience: Duration::from_secs(60),
+            failure_limits: FailureLimits::default(),
+            dispatches: None,
             tally: Arc::clone(&tally),
             shutdown: shutdown.clone(),
         };

@@ -167,7 +167,7 @@ async fn a_segment_that_is_compacted_twice_is_landed_once() {
     let segment = fs::read(&path).unwrap();
     let rows = || (landed::done(&place.run()), landed::attempts(&place.run()));
 
-    let parts = recover(&run).await.unwrap();
+    let parts = recover(&run, |_| true).await.unwrap();
     assert_eq!(
         parts
             .iter()
@@ -185,9 +185,9 @@ async fn a_segment_that_is_compacted_twice_is_landed_once() {
         (count(&run, "rollouts").await, count(&run, "attempts").await),
         (2, 4)
     );
-    recover(&run).await.unwrap();
+    recover(&run, |_| true).await.unwrap();
     assert_eq!(rows(), once);
-    assert_eq!(recover(&run).await.unwrap().len(), 0);
+    assert_eq!(recover(&run, |_| true).await.unwrap().len(), 0);
 
     // As if it had ended between the two parts.
     fs::write(&path, &segment).unwrap();
@@ -196,7 +196,7 @@ async fn a_segment_that_is_compacted_twice_is_landed_once() {
         (count(&run, "rollouts").await, count(&run, "attempts").await),
         (2, 4)
     );
-    recover(&run).await.unwrap();
+    recover(&run, |_| true).await.unwrap();
     assert_eq!(rows(), once);
 }
 
@@ -225,6 +225,6 @@ async fn a_segment_with_nothing_whole_in_it_is_no_hindrance() {
         (count(&run, "rollouts").await, count(&run, "attempts").await),
         (0, 0)
     );
-    assert_eq!(recover(&run).await.unwrap().len(), 0);
+    assert_eq!(recover(&run, |_| true).await.unwrap().len(), 0);
     assert!(landed::segments(run.journal_dir()).is_empty());
 }

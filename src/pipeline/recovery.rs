@@ -1,0 +1,189 @@
+//! What an earlier process left in the journal becomes parts: its answers, and a row for each of
+//! its calls whose end nobody saw.
+
+use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
+
+use arrow::array::{AsArray, RecordBatch};
+use arrow::datatypes::{Float64Type, Int64Type, TimestampMicrosecondType};
+use datafusion::datasource::MemTable;
+use datafusion::prelude::SessionContext;
+use futures::TryStreamExt;
+
+use crate::agent::FailureClass;
+use crate::config::Shard;
+use crate::error::Error;
+use crate::land;
+use crate::outcome::{Outcome, OutcomeBatchBuilder, Times, Verdict};
+use crate::schema;
+use crate::session::RunTables;
+use crate::store::{DispatchLogFile, JournalWriter, RunStore, StoreError};
+
+const INTERRUPTED: &str = include_str!("../../queries/expand/interrupted.sql");
+
+/// Rows of a batch of interrupted attempts.
+const BATCH_ROWS: usize = 8192;
+
+/// What the names of the journal's files say of the share of the run that they belong to.
+pub(super) fn share(shard: Option<Shard>) -> String {
+    match shard {
+        Some(shard) => format!("s{}of{}", shard.index(), shard.count()),
+        None => "run".to_owned(),
+    }
+}
+
+/// A file of the journal is ours to recover unless its process may be alive: that of another shard
+/// of as many. All others would keep our lock from being taken.
+fn is_ours(name: &str, shard: Option<Shard>) -> bool {
+    let Some(shard) = shard else { return true };
+    let of = name.split('-').nth(1).unwrap_or_default();
+    of == share(Some(shard)) || !of.ends_with(&format!("of{}", shard.count()))
+}
+
+/// Lands what earlier processes left in the journal of `run`. `session` needs no tables.
+pub(super) async fn recover(
+    run: &RunStore,
+    shard: Option<Shard>,
+    session: &SessionContext,
+) -> Result<(), Error> {
+    land::recover(run, |name| is_ours(name, shard)).await?;
+    for log in DispatchLogFile::list(run.journal_dir())? {
+        if is_ours(log.name(), shard) {
+            record_interrupted(run, &log, session).await?;
+            log.remove()?;
+        }
+    }
+    Ok(())
+}
+
+async fn record_interrupted(
+    run: &RunStore,
+    log: &DispatchLogFile,
+    session: &SessionContext,
+) -> Result<(), Error> {
+    // The same name each time, so that doing it twice does it once.
+    let name = format!("{}-interrupted", log.name());
+    let tables = RunTables::open(run)?;
+    for table in [schema::TASKS, schema::ATTEMPTS] {
+        let view = tables.table(session, table).await?.into_view();
+        session.deregister_table(table)?;
+        session.register_table(table, view)?;
+    }
+    let dispatches = MemTable::try_new(schema::dispatches(), vec![log.read()?])?;
+    session.deregister_table("dispatches")?;
+    session.register_table("dispatches", Arc::new(dispatches))?;
+    let mut rows = session.sql(INTERRUPTED).await?.execute_stream().await?;
+    let mut journal: Option<JournalWriter> = None;
+    let mut outcomes = OutcomeBatchBuilder::new();
+    while let Some(batch) = rows.try_next().await? {
+        for outcome in interrupted(&batch) {
+            outcomes.append(outcome).map_err(Error::defect)?;
+            if outcomes.len() == BATCH_ROWS {
+                append(run, &name, &mut journal, &mut outcomes)?;
+            }
+        }
+    }
+    if !outcomes.is_empty() {
+        append(run, &name, &mut journal, &mut outcomes)?;
+    }
+    if let Some(journal) = journal {
+        journal.seal()?;
+        land::recover(run, |segment| segment == name).await?;
+    }
+    Ok(())
+}
+
+fn append(
+    run: &RunStore,
+    name: &str,
+    journal: &mut Option<JournalWriter>,
+    outcomes: &mut OutcomeBatchBuilder,
+) -> Result<(), Error> {
+    let batch = outcomes.finish().map_err(Error::defect)?;
+    let writer = match journal {
+        Some(writer) => writer,
+        None => {
+            let directory = run.journal_dir();
+            journal.insert(JournalWriter::create(directory, name, &schema::outcomes())?)
+        }
+    };
+    Ok::<(), StoreError>(writer.append(&batch)?).map_err(Error::from)
+}
+
+fn interrupted(rows: &RecordBatch) -> Vec<Outcome> {
+    let column = |name: &str| rows.column_by_name(name);
+    let integers = |name: &str| {
+        let column = column(name).and_then(|column| column.as_primitive_opt::<Int64Type>());
+        column
+            .map(|column| column.values().to_vec())
+            .unwrap_or_default()
+    };
+    let milliseconds = |name: &str| {
+        let column = column(name).and_then(|column| column.as_primitive_opt::<Float64Type>());
+        column
+            .map(|column| column.values().to_vec())
+            .unwrap_or_default()
+    };
+    let (tasks, rollouts) = (
+        integers(schema::TASK_INDEX),
+        integers(schema::ROLLOUT_INDEX),
+    );
+    let attempts = integers(schema::ATTEMPT);
+    let (permits, rates) = (
+        milliseconds(schema::PERMIT_WAIT_MS),
+        milliseconds(schema::RATE_WAIT_MS),
+    );
+    let agents = column(schema::AGENT_NAME).and_then(|column| column.as_string_view_opt());
+    let at = column(schema::DISPATCHED_AT)
+        .and_then(|column| column.as_primitive_opt::<TimestampMicrosecondType>());
+    let wait = |waits: &[f64], row: usize| {
+        let wait = waits.get(row).copied().unwrap_or_default() / 1e3;
+        Duration::try_from_secs_f64(wait).unwrap_or_default()
+    };
+    let of = |values: &[i64], row: usize| values.get(row).copied().unwrap_or_default();
+    (0..rows.num_rows())
+        .map(|row| Outcome {
+            task_index: of(&tasks, row),
+            rollout_index: of(&rollouts, row),
+            attempt: u32::try_from(of(&attempts, row)).unwrap_or(u32::MAX),
+            agent_name: agents.map_or("", |agents| agents.value(row)).into(),
+            http_status: None,
+            response_headers: None,
+            dispatched_at: UNIX_EPOCH
+                + Duration::from_micros(at.map_or(0, |at| at.value(row)).unsigned_abs()),
+            times: Times {
+                permit_wait: wait(&permits, row),
+                rate_wait: wait(&rates, row),
+                ..Times::default()
+            },
+            concurrency_limit: None,
+            verdict: Verdict::Failed {
+                class: FailureClass::Interrupted.name(),
+                error: "the collector ended before it saw what came of this".to_owned(),
+                terminal: false,
+                failure_terminal: false,
+                answer: None,
+            },
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_of_processes_that_may_live_are_left_alone() {
+        let shard = |text: &str| Some(text.parse().unwrap());
+        for (name, shard, expected) in [
+            ("0173-run-00000", None, true),
+            ("0173-s2of8-00000", None, true),
+            ("0173-run-00000", shard("2/8"), true),
+            ("0173-s2of8-00000", shard("2/8"), true),
+            ("0173-s1of8-00000", shard("2/8"), false),
+            ("0173-s2of4-00000", shard("2/8"), true),
+        ] {
+            assert_eq!(is_ours(name, shard), expected, "{name} {shard:?}");
+        }
+    }
+}

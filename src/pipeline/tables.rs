@@ -1,0 +1,92 @@
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use datafusion::catalog::Session;
+use datafusion::common::Result as QueryResult;
+use datafusion::dataframe::DataFrame;
+use datafusion::execution::context::QueryPlanner;
+use datafusion::execution::session_state::SessionStateBuilder;
+use datafusion::logical_expr::LogicalPlan;
+use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_planner::{DefaultPhysicalPlanner, PhysicalPlanner};
+use datafusion::prelude::{SessionConfig, SessionContext, col, lit};
+
+use super::spool::Spool;
+use crate::config::{Settings, Shard};
+use crate::error::Error;
+use crate::expand;
+use crate::land::LandPlanner;
+use crate::run::RunPlanner;
+use crate::schema::{ATTEMPTS, ROLLOUTS, TASK_INDEX, TASKS};
+use crate::session::RunTables;
+use crate::store::RunStore;
+
+/// What the plan of a sweep reads.
+pub(super) struct Tables<'a> {
+    /// The tasks.
+    pub(super) spool: &'a Spool,
+    /// What was answered before, if anything counts.
+    pub(super) run: Option<&'a RunStore>,
+    /// The share of the tasks that is looked at.
+    pub(super) shard: Option<Shard>,
+    /// For the budgets of ...
+    pub(super) settings: &'a Settings,
+    /// ... these agents.
+    pub(super) agents: Vec<&'a str>,
+}
+
+impl Tables<'_> {
+    /// A session with these tables, and the views of [`expand`] over them.
+    pub(super) async fn session(&self, config: SessionConfig) -> Result<SessionContext, Error> {
+        let state = SessionStateBuilder::new_with_default_features()
+            .with_config(config)
+            .with_query_planner(Arc::new(Planner))
+            .build();
+        let session = SessionContext::new_with_state(state);
+        let spooled = RunTables::open(self.spool.store())?;
+        let landed = match self.run {
+            Some(run) => RunTables::open(run)?,
+            None => spooled.clone(),
+        };
+        for (table, of) in [(TASKS, &spooled), (ROLLOUTS, &landed), (ATTEMPTS, &landed)] {
+            let view = self.share(of.table(&session, table).await?)?.into_view();
+            session.register_table(table, view)?;
+        }
+        let budgets = self
+            .agents
+            .iter()
+            .map(|agent| (*agent, self.settings.budgets(agent)));
+        expand::prepare(&session, budgets).await?;
+        Ok(session)
+    }
+
+    /// The rows of this process. Tasks are dealt out by index, so that all rollouts of a task are in
+    /// one share.
+    fn share(&self, rows: DataFrame) -> QueryResult<DataFrame> {
+        let Some(shard) = self.shard else {
+            return Ok(rows);
+        };
+        let count = || lit(i64::from(shard.count()));
+        let place = ((col(TASK_INDEX) % count()) + count()) % count();
+        rows.filter(place.eq(lit(i64::from(shard.index()) - 1)))
+    }
+}
+
+/// Plans our nodes beside DataFusion's own.
+#[derive(Debug)]
+struct Planner;
+
+#[async_trait]
+impl QueryPlanner for Planner {
+    async fn create_physical_plan(
+        &self,
+        plan: &LogicalPlan,
+        session: &dyn Session,
+    ) -> QueryResult<Arc<dyn ExecutionPlan>> {
+        let planner = DefaultPhysicalPlanner::with_extension_planners(vec![
+            Arc::new(RunPlanner),
+            Arc::new(LandPlanner),
+        ]);
+        planner.create_physical_plan(plan, session).await
+    }
+}

@@ -1,0 +1,138 @@
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use arrow::array::{AsArray, RecordBatch, StringViewArray};
+use arrow::datatypes::Int64Type;
+use datafusion::common::{Result, exec_datafusion_err};
+
+use super::budget::Failures;
+use super::call::OwedRow;
+use crate::config::SeedField;
+use crate::request::RequestTemplate;
+use crate::schema;
+
+/// Rows owed as they come from the plan.
+#[derive(Debug)]
+pub(super) struct OwedBatch {
+    task_index: Vec<i64>,
+    rollout_index: Vec<i64>,
+    attempt: Vec<i64>,
+    failures: [Vec<i64>; 4],
+    request: StringViewArray,
+    agent_name: StringViewArray,
+}
+
+/// A row that waits for its first turn in this process.
+#[derive(Debug)]
+pub(super) struct Queued {
+    /// Its place in the plan.
+    pub(super) order: u64,
+    /// Since when it waits.
+    pub(super) since: Instant,
+    /// How long its lane had been held back by then.
+    pub(super) held_before: Duration,
+    batch: Arc<OwedBatch>,
+    row: usize,
+}
+
+/// The request of the last task: the rollouts of a task follow each other.
+#[derive(Debug)]
+pub(super) struct CachedTemplate {
+    batch: Arc<OwedBatch>,
+    view: u128,
+    template: Arc<RequestTemplate>,
+}
+
+impl OwedBatch {
+    pub(super) fn new(batch: &RecordBatch) -> Result<Self> {
+        let column = |name: &str| {
+            let column = batch.column_by_name(name);
+            column.ok_or_else(|| exec_datafusion_err!("the rows owed have no column '{name}'"))
+        };
+        let integers = |name: &str| -> Result<Vec<i64>> {
+            Ok(column(name)?.as_primitive::<Int64Type>().values().to_vec())
+        };
+        Ok(Self {
+            task_index: integers(schema::TASK_INDEX)?,
+            rollout_index: integers(schema::ROLLOUT_INDEX)?,
+            attempt: integers(schema::ATTEMPT)?,
+            failures: [
+                integers(schema::INFRA_FAILURES)?,
+                integers(schema::RATE_LIMITED_FAILURES)?,
+                integers(schema::DATA_FAILURES)?,
+                integers(schema::FLAGGED_FAILURES)?,
+            ],
+            request: column(schema::REQUEST)?.as_string_view().clone(),
+            agent_name: column(schema::AGENT_NAME)?.as_string_view().clone(),
+        })
+    }
+
+    pub(super) fn agent_names(&self) -> impl Iterator<Item = &str> {
+        self.agent_name.iter().map(Option::unwrap_or_default)
+    }
+}
+
+impl Queued {
+    pub(super) fn new(batch: &Arc<OwedBatch>, row: usize, order: u64, since: Instant) -> Self {
+        Self {
+            order,
+            since,
+            held_before: Duration::ZERO,
+            batch: Arc::clone(batch),
+            row,
+        }
+    }
+
+    /// The row with its request. `cache` holds the request of the row before.
+    pub(super) fn owed(
+        &self,
+        agent_name: &Arc<str>,
+        seed: Option<SeedField>,
+        cache: &mut Option<CachedTemplate>,
+    ) -> Option<OwedRow> {
+        let batch = &self.batch;
+        let count = |values: &[i64]| -> Option<u32> {
+            Some(u32::try_from(*values.get(self.row)?).unwrap_or(u32::MAX))
+        };
+        let [infra, rate_limit, data, attempts] = &batch.failures;
+        Some(OwedRow {
+            task_index: *batch.task_index.get(self.row)?,
+            rollout_index: *batch.rollout_index.get(self.row)?,
+            attempt: count(&batch.attempt)?,
+            agent_name: Arc::clone(agent_name),
+            template: self.template(seed, cache),
+            failures: Failures {
+                infra: count(infra)?,
+                rate_limit: count(rate_limit)?,
+                data: count(data)?,
+                attempts: count(attempts)?,
+            },
+            order: self.order,
+        })
+    }
+
+    fn template(
+        &self,
+        seed: Option<SeedField>,
+        cache: &mut Option<CachedTemplate>,
+    ) -> Result<Arc<RequestTemplate>, Arc<str>> {
+        // The same view into the same buffers is the same text, unless it is too short to be one.
+        let view = self.batch.request.views().get(self.row).copied();
+        let view = view.unwrap_or_default();
+        if let Some(cached) = cache
+            && cached.view == view
+            && Arc::ptr_eq(&cached.batch, &self.batch)
+        {
+            return Ok(Arc::clone(&cached.template));
+        }
+        let template = RequestTemplate::new(self.batch.request.value(self.row), seed)
+            .map_err(|error| Arc::from(error.to_string()))?;
+        let template = Arc::new(template);
+        *cache = Some(CachedTemplate {
+            batch: Arc::clone(&self.batch),
+            view,
+            template: Arc::clone(&template),
+        });
+        Ok(template)
+    }
+}

@@ -1,0 +1,60 @@
+use std::time::Instant;
+
+use super::backoff::{Backoff, Jitter};
+use super::call::OwedRow;
+use super::context::RunContext;
+use crate::agent::{Budget, Failure};
+use crate::config::Budgets;
+
+/// Decides what follows from a failed attempt.
+#[derive(Debug)]
+pub(super) struct Retries {
+    backoff: Backoff,
+    jitter: Jitter,
+}
+
+/// What follows from a failed attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sequel {
+    /// Another attempt, not before this.
+    Retry(Instant),
+    /// The rollout is given up.
+    GiveUp,
+    /// Nothing in this process: the rollout stays owed.
+    LeaveOwed,
+}
+
+impl Retries {
+    pub(super) fn new(context: &RunContext, seed: u64) -> Self {
+        Self {
+            backoff: Backoff {
+                base: context.retry_backoff,
+                cap: context.retry_backoff_cap,
+            },
+            jitter: Jitter::new(seed),
+        }
+    }
+
+    /// Counts a failed attempt at `row`, and says what follows.
+    pub(super) fn after(
+        &mut self,
+        row: &mut OwedRow,
+        failure: &Failure,
+        http_status: Option<u16>,
+        budgets: Option<&Budgets>,
+        now: Instant,
+    ) -> Sequel {
+        if failure.failure_terminal {
+            return Sequel::GiveUp;
+        }
+        let Some(budget) = Budget::of(failure.class, http_status) else {
+            return Sequel::LeaveOwed;
+        };
+        let failures = row.failures.count(budget);
+        if budgets.is_none_or(|budgets| row.failures.spent(budgets)) {
+            return Sequel::GiveUp;
+        }
+        let pause = self.backoff.delay(failures, self.jitter.unit());
+        Sequel::Retry(now + pause.max(failure.retry_after.unwrap_or_default()))
+    }
+}

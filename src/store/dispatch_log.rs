@@ -1,0 +1,389 @@
+//! The log of dispatches: [`DispatchLog`] notes each call before it is sent, so that a call whose
+//! end nobody saw is known; [`DispatchLogFile`] reads what a process left behind.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use arrow::array::{Float64Array, Int64Array, RecordBatch, TimestampMicrosecondArray};
+use arrow::error::ArrowError;
+
+use super::StoreError;
+use crate::schema;
+
+/// Extension of a log.
+pub const DISPATCHES: &str = "dispatches";
+
+/// A log of so many dispatches is long.
+const LONG: u64 = 1 << 20;
+
+/// Rows of a batch that is read.
+const BATCH_ROWS: usize = 64 * 1024;
+
+/// Bytes of a record.
+const RECORD: usize = 40;
+
+/// A call that is about to be sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DispatchRecord {
+    /// Index of the task.
+    pub task_index: i64,
+    /// Index of the rollout within the task.
+    pub rollout_index: i64,
+    /// Number of the attempt, from 0.
+    pub attempt: u32,
+    /// When it is sent, in microseconds since the epoch.
+    pub dispatched_at_us: i64,
+    /// How long the rollout waited for its turn. Kept in microseconds, up to about an hour.
+    pub permit_wait: Duration,
+    /// How long rate limits held it back. Kept likewise.
+    pub rate_wait: Duration,
+}
+
+impl DispatchRecord {
+    fn encode(&self, buffer: &mut Vec<u8>) {
+        let micros = |wait: Duration| u32::try_from(wait.as_micros()).unwrap_or(u32::MAX);
+        buffer.extend(self.task_index.to_le_bytes());
+        buffer.extend(self.rollout_index.to_le_bytes());
+        buffer.extend(self.dispatched_at_us.to_le_bytes());
+        buffer.extend(u64::from(self.attempt).to_le_bytes());
+        buffer.extend(micros(self.permit_wait).to_le_bytes());
+        buffer.extend(micros(self.rate_wait).to_le_bytes());
+    }
+
+    fn decode(bytes: &[u8; RECORD]) -> Self {
+        let long = |at: usize| {
+            let mut value = [0; 8];
+            value.copy_from_slice(bytes.get(at..at + 8).unwrap_or(&[0; 8]));
+            i64::from_le_bytes(value)
+        };
+        let waits = long(32) as u64;
+        Self {
+            task_index: long(0),
+            rollout_index: long(8),
+            dispatched_at_us: long(16),
+            attempt: u32::try_from(long(24)).unwrap_or(u32::MAX),
+            permit_wait: Duration::from_micros(waits & u64::from(u32::MAX)),
+            rate_wait: Duration::from_micros(waits >> 32),
+        }
+    }
+}
+
+/// The log of the calls of this process, in files of records of one size. What is noted survives
+/// the end of the process; a power cut can lose the last of it.
+#[derive(Debug)]
+pub struct DispatchLog {
+    directory: PathBuf,
+    name: String,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    file: Option<LogFile>,
+    /// The file before, whose calls may not all be in the journal yet.
+    previous: Option<PathBuf>,
+    number: u32,
+    buffer: Vec<u8>,
+}
+
+#[derive(Debug)]
+struct LogFile {
+    file: File,
+    path: PathBuf,
+    records: u64,
+}
+
+impl DispatchLog {
+    /// A log in `directory`, whose files' names begin with `name`. Nothing is written yet.
+    pub fn new(directory: &Path, name: &str) -> Self {
+        Self {
+            directory: directory.to_owned(),
+            name: name.to_owned(),
+            state: Mutex::default(),
+        }
+    }
+
+    /// Notes calls that are about to be sent.
+    ///
+    /// # Errors
+    /// The disk is full or broken; then none of them is noted, and none may be sent.
+    pub fn record(&self, calls: impl Iterator<Item = DispatchRecord>) -> Result<(), StoreError> {
+        let mut state = self.state();
+        let mut buffer = std::mem::take(&mut state.buffer);
+        buffer.clear();
+        calls.for_each(|call| call.encode(&mut buffer));
+        let written = self.write(&mut state, &buffer);
+        state.buffer = buffer;
+        written
+    }
+
+    fn write(&self, state: &mut State, records: &[u8]) -> Result<(), StoreError> {
+        let log = match &mut state.file {
+            Some(log) => log,
+            none => none.insert(self.create(state.number)?),
+        };
+        if let Err(source) = log.file.write_all(records) {
+            // Half a record would put all after it out of step.
+            let _ = log.file.set_len(log.records * RECORD as u64);
+            return Err(StoreError::File {
+                action: "write",
+                path: log.path.clone(),
+                source,
+            });
+        }
+        log.records += (records.len() / RECORD) as u64;
+        Ok(())
+    }
+
+    fn create(&self, number: u32) -> Result<LogFile, StoreError> {
+        let name = format!("{}-{number:05}.{DISPATCHES}", self.name);
+        let path = self.directory.join(name);
+        let create = || {
+            fs::create_dir_all(&self.directory)?;
+            OpenOptions::new().append(true).create_new(true).open(&path)
+        };
+        let file = create().map_err(|source| StoreError::File {
+            action: "create",
+            path: path.clone(),
+            source,
+        })?;
+        Ok(LogFile {
+            file,
+            path,
+            records: 0,
+        })
+    }
+
+    /// It is worth beginning another file.
+    pub fn is_long(&self) -> bool {
+        let state = self.state();
+        state.file.as_ref().is_some_and(|log| log.records >= LONG)
+    }
+
+    /// Begins another file with the calls that are in flight. The file before stays until the next
+    /// time: by then, what came of its other calls is in the journal.
+    ///
+    /// # Errors
+    /// The disk is full or broken.
+    pub fn rotate(
+        &self,
+        in_flight: impl Iterator<Item = DispatchRecord>,
+    ) -> Result<(), StoreError> {
+        let mut state = self.state();
+        state.number += 1;
+        let mut next = self.create(state.number)?;
+        let mut records = Vec::new();
+        in_flight.for_each(|call| call.encode(&mut records));
+        next.file
+            .write_all(&records)
+            .map_err(|source| StoreError::File {
+                action: "write",
+                path: next.path.clone(),
+                source,
+            })?;
+        next.records = (records.len() / RECORD) as u64;
+        let current = state.file.replace(next);
+        let previous = std::mem::replace(&mut state.previous, current.map(|log| log.path));
+        drop(state);
+        previous.map_or(Ok(()), |path| remove(&path))
+    }
+
+    /// Removes the log: what came of every call is in the journal or in parts.
+    ///
+    /// # Errors
+    /// The system refused.
+    pub fn close(&self) -> Result<(), StoreError> {
+        let state = std::mem::take(&mut *self.state());
+        let files = state.previous.into_iter();
+        files
+            .chain(state.file.map(|log| log.path))
+            .try_for_each(|path| remove(&path))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn remove(path: &Path) -> Result<(), StoreError> {
+    match fs::remove_file(path) {
+        Err(source) if source.kind() != io::ErrorKind::NotFound => Err(StoreError::File {
+            action: "remove",
+            path: path.to_owned(),
+            source,
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// A file of a log that some process left.
+#[derive(Debug, Clone)]
+pub struct DispatchLogFile {
+    path: PathBuf,
+    name: String,
+}
+
+impl DispatchLogFile {
+    /// The files in a directory, oldest first; none where there is no directory.
+    ///
+    /// # Errors
+    /// The directory can't be read.
+    pub fn list(directory: &Path) -> Result<Vec<Self>, StoreError> {
+        let files = super::journal::files(directory, DISPATCHES)?;
+        Ok(files
+            .into_iter()
+            .map(|(name, path)| Self { path, name })
+            .collect())
+    }
+
+    /// Its name, without the extension.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its calls, as batches of [`schema::dispatches`]. A record that was cut off at the end is left
+    /// out: that call was not sent.
+    ///
+    /// # Errors
+    /// The file can't be read.
+    pub fn read(&self) -> Result<Vec<RecordBatch>, StoreError> {
+        let failed = |source| StoreError::File {
+            action: "read",
+            path: self.path.clone(),
+            source,
+        };
+        let file = match File::open(&self.path) {
+            Ok(file) => file,
+            Err(source) if source.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(source) => return Err(failed(source)),
+        };
+        let mut file = BufReader::with_capacity(1 << 16, file);
+        let mut batches = Vec::new();
+        let mut records = Vec::new();
+        let mut bytes = [0; RECORD];
+        loop {
+            let ended = match file.read_exact(&mut bytes) {
+                Ok(()) => false,
+                Err(source) if source.kind() == io::ErrorKind::UnexpectedEof => true,
+                Err(source) => return Err(failed(source)),
+            };
+            if !ended {
+                records.push(DispatchRecord::decode(&bytes));
+            }
+            if records.len() == BATCH_ROWS || (ended && !records.is_empty()) {
+                let batch = batch(&records).map_err(|source| StoreError::Journal {
+                    path: self.path.clone(),
+                    source,
+                })?;
+                batches.push(batch);
+                records.clear();
+            }
+            if ended {
+                return Ok(batches);
+            }
+        }
+    }
+
+    /// Removes the file; no error if it has gone already.
+    ///
+    /// # Errors
+    /// The system refused.
+    pub fn remove(&self) -> Result<(), StoreError> {
+        remove(&self.path)
+    }
+}
+
+fn batch(records: &[DispatchRecord]) -> Result<RecordBatch, ArrowError> {
+    let integers = |of: fn(&DispatchRecord) -> i64| -> Arc<Int64Array> {
+        Arc::new(records.iter().map(of).collect())
+    };
+    let milliseconds = |of: fn(&DispatchRecord) -> Duration| -> Arc<Float64Array> {
+        let values = records.iter().map(of);
+        Arc::new(values.map(|wait| wait.as_secs_f64() * 1e3).collect())
+    };
+    let at = records.iter().map(|record| record.dispatched_at_us);
+    let at = TimestampMicrosecondArray::from_iter_values(at).with_data_type(schema::timestamp());
+    RecordBatch::try_new(
+        schema::dispatches(),
+        vec![
+            integers(|record| record.task_index),
+            integers(|record| record.rollout_index),
+            integers(|record| record.attempt.into()),
+            Arc::new(at),
+            milliseconds(|record| record.permit_wait),
+            milliseconds(|record| record.rate_wait),
+        ],
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::AsArray;
+    use arrow::datatypes::Int64Type;
+
+    use super::*;
+
+    fn call(task_index: i64) -> DispatchRecord {
+        DispatchRecord {
+            task_index,
+            rollout_index: 1,
+            attempt: 2,
+            dispatched_at_us: 3,
+            permit_wait: Duration::from_micros(4),
+            rate_wait: Duration::from_micros(5),
+        }
+    }
+
+    fn tasks(directory: &Path) -> Vec<Vec<i64>> {
+        let files = DispatchLogFile::list(directory).unwrap();
+        let read = |file: &DispatchLogFile| -> Vec<i64> {
+            let batches = file.read().unwrap();
+            let column = |batch: &RecordBatch| batch.column(0).as_primitive::<Int64Type>().clone();
+            batches
+                .iter()
+                .flat_map(|batch| column(batch).values().to_vec())
+                .collect()
+        };
+        files.iter().map(read).collect()
+    }
+
+    #[test]
+    fn what_is_noted_is_read_again_but_for_what_was_cut_off() {
+        let directory = tempfile::tempdir().unwrap();
+        let log = DispatchLog::new(directory.path(), "log");
+        assert!(tasks(directory.path()).is_empty());
+        log.record([call(7), call(-8)].into_iter()).unwrap();
+        log.record([call(9)].into_iter()).unwrap();
+        assert_eq!(tasks(directory.path()), [[7, -8, 9]]);
+
+        let path = directory.path().join("log-00000.dispatches");
+        let file = OpenOptions::new().write(true).open(path).unwrap();
+        file.set_len(3 * RECORD as u64 - 1).unwrap();
+        assert_eq!(tasks(directory.path()), [[7, -8]]);
+    }
+
+    #[test]
+    fn a_record_survives_being_written_and_read() {
+        let mut bytes = Vec::new();
+        call(-5).encode(&mut bytes);
+        let bytes: [u8; RECORD] = bytes.try_into().unwrap();
+        assert_eq!(DispatchRecord::decode(&bytes), call(-5));
+    }
+
+    #[test]
+    fn a_rotated_log_keeps_one_file_before() {
+        let directory = tempfile::tempdir().unwrap();
+        let log = DispatchLog::new(directory.path(), "log");
+        log.record([call(0)].into_iter()).unwrap();
+        log.rotate([call(0)].into_iter()).unwrap();
+        assert_eq!(tasks(directory.path()), [[0], [0]]);
+        log.record([call(1)].into_iter()).unwrap();
+        log.rotate([call(1)].into_iter()).unwrap();
+        assert_eq!(tasks(directory.path()), [vec![0, 1], vec![1]]);
+        log.close().unwrap();
+        assert!(tasks(directory.path()).is_empty());
+    }
+}
