@@ -21,11 +21,20 @@ pub async fn recover(
 }
 
 /// Turns a segment into a part of `rollouts` and one of `attempts`, and removes it. Parts bear the
-/// segment's name, so that doing it twice does it once.
+/// segment's name, so that doing it twice does it once. That of `attempts` comes last: with it the
+/// segment is finished, and is only removed.
 pub(super) async fn compact(
     run: &RunStore,
     segment: &JournalSegment,
 ) -> Result<Vec<Part>, StoreError> {
+    // Another machine may have landed an earlier copy of it, and asked the rest again.
+    if run
+        .exists(&part_name(schema::ATTEMPTS, segment.name()))
+        .await?
+    {
+        segment.remove()?;
+        return Ok(Vec::new());
+    }
     let mut rollouts = None;
     let mut attempts = None;
     if let Err(error) = copy(run, segment, &mut rollouts, &mut attempts).await {

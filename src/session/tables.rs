@@ -72,9 +72,16 @@ impl RunTables {
             schema::ROLLOUTS => (schema::rollouts(), Some(rollouts_of)),
             _ => (schema::attempts(), Some(attempts_of)),
         };
+        // A segment's part of `attempts` is published last. So these are listed first: where it is
+        // there, what else became of the segment is found too.
+        let finished = match table {
+            schema::ROLLOUTS => self.run.parts(schema::ATTEMPTS).await.map_err(external)?,
+            _ => Vec::new(),
+        };
         let parts = self.run.parts(table).await.map_err(external)?;
-        let landed: HashSet<&str> = parts
+        let landed: HashSet<&str> = finished
             .iter()
+            .chain(&parts)
             .filter_map(|path| path.filename()?.strip_suffix(".parquet"))
             .collect();
         let mut frames = Vec::new();

@@ -172,6 +172,22 @@ impl RunStore {
         }
     }
 
+    /// Whether there is such an object.
+    ///
+    /// # Errors
+    /// The store failed.
+    pub async fn exists(&self, relative: &str) -> Result<bool, StoreError> {
+        match self.store.head(&self.path(relative)).await {
+            Ok(_) => Ok(true),
+            Err(object_store::Error::NotFound { .. }) => Ok(false),
+            Err(source) => Err(StoreError::Object {
+                action: "look for",
+                object: self.display(relative),
+                source,
+            }),
+        }
+    }
+
     /// Writes an object whole.
     ///
     /// # Errors

@@ -17,7 +17,7 @@ use rollstream::outcome::{Answered, Outcome, OutcomeBatchBuilder, Times, Verdict
 use rollstream::schema;
 use rollstream::session::RunTables;
 use rollstream::sim::{AgentConfig, Sim, SimConfig};
-use rollstream::store::{JournalWriter, RunStore};
+use rollstream::store::{JournalSegment, JournalWriter, RunStore};
 
 use super::landed;
 use super::workspace::{Workspace, counts, quick, sweep, tasks};
@@ -198,6 +198,71 @@ async fn a_segment_that_is_compacted_twice_is_landed_once() {
     );
     recover(&run, |_| true).await.unwrap();
     assert_eq!(rows(), once);
+}
+
+/// Leaves a segment with tasks 0 to 7, which goes on where the torn one was cut off.
+fn leave_whole_segment(journal: &Path) {
+    let mut writer = JournalWriter::create(journal, SEGMENT, &schema::outcomes()).unwrap();
+    writer.append(&outcomes(0..8)).unwrap();
+    writer.seal().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_segment_whose_attempts_have_landed_is_only_removed() {
+    let place = Workspace::new();
+    let run = store(&place);
+    let counts = async || (count(&run, "rollouts").await, count(&run, "attempts").await);
+    let part = |table| landed::parts(&place.run(), table).pop().unwrap();
+    leave_torn_segment(run.journal_dir());
+    recover(&run).await.unwrap();
+
+    // As if another machine had landed an earlier copy of what this one wrote.
+    leave_whole_segment(run.journal_dir());
+    assert_eq!(counts().await, (2, 4));
+    assert_eq!(recover(&run).await.unwrap().len(), 0);
+    assert!(landed::segments(run.journal_dir()).is_empty());
+    assert_eq!(counts().await, (2, 4));
+
+    // As if that other machine had ended between the two parts.
+    leave_whole_segment(run.journal_dir());
+    fs::remove_file(part("attempts")).unwrap();
+    assert_eq!(counts().await, (2, 8));
+    assert_eq!(recover(&run).await.unwrap().len(), 2);
+    assert_eq!(counts().await, (4, 8));
+
+    // As if nothing in that copy had been answered.
+    leave_whole_segment(run.journal_dir());
+    fs::remove_file(part("rollouts")).unwrap();
+    assert_eq!(counts().await, (0, 8));
+    assert_eq!(recover(&run).await.unwrap().len(), 0);
+    assert_eq!(counts().await, (0, 8));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_part_of_attempts_is_published_last() {
+    let place = Workspace::new();
+    let run = store(&place);
+    leave_whole_segment(run.journal_dir());
+    // No file can be put there.
+    let obstacle = place.run().join(format!("attempts/{SEGMENT}.parquet"));
+    fs::create_dir_all(obstacle.join("in the way")).unwrap();
+    recover(&run).await.unwrap_err();
+    assert_eq!(landed::rollouts(&place.run()).len(), 4);
+    assert_eq!(landed::segments(run.journal_dir()).len(), 1);
+    fs::remove_dir_all(&obstacle).unwrap();
+    assert_eq!(recover(&run).await.unwrap().len(), 2);
+    assert_eq!(landed::attempts(&place.run()).len(), 8);
+    assert!(landed::segments(run.journal_dir()).is_empty());
+}
+
+#[test]
+fn a_segment_that_has_gone_is_removed_without_complaint() {
+    let place = Workspace::new();
+    leave_whole_segment(&place.run());
+    let segment = JournalSegment::list(&place.run()).unwrap().remove(0);
+    segment.remove().unwrap();
+    segment.remove().unwrap();
+    assert!(landed::segments(&place.run()).is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
