@@ -105,6 +105,20 @@ pub enum StoreError {
         /// How long was waited.
         after: Duration,
     },
+    /// The journal is not on the object store as it should be.
+    #[error(
+        "the journal could not be copied to {place} for {}: {source}. The sweep goes on and tries again; what was answered meanwhile is on this machine only",
+        humantime::format_duration(*.silent)
+    )]
+    NotCheckpointed {
+        /// Where the run is.
+        place: String,
+        /// Since when nothing was copied, in whole seconds.
+        silent: Duration,
+        /// What went wrong the last time.
+        #[source]
+        source: Box<StoreError>,
+    },
     /// Another process writes to the run.
     #[error(
         "{place} is locked by {holder}: it writes {}, and was last heard of {} ago. Wait until it has ended, or end it. If it is dead, its lock ends {} after it was last heard of, or at once with --break-lock",

@@ -1,9 +1,11 @@
 //! A run where it is kept: [`RunStore`] is the place (a directory or an object-store prefix),
 //! [`RunRecord`] its `run.json`, [`PartWriter`] writes a table's Parquet parts, and
 //! [`JournalWriter`] and [`JournalSegment`] are what is answered but not yet in a part,
-//! [`DispatchLog`] is what was sent. [`RunLock`]
-//! keeps two processes from writing the same rollouts.
+//! [`DispatchLog`] is what was sent. [`RunLock`] keeps two processes from writing the same rollouts,
+//! and a [`Checkpointer`] the journal from being lost with its machine.
 
+pub mod checkpoint;
+mod deadline;
 mod dispatch_log;
 mod error;
 mod journal;
@@ -12,6 +14,7 @@ mod part;
 mod place;
 mod record;
 
+pub use checkpoint::{CheckpointedFile, Checkpointer};
 pub use dispatch_log::{DispatchLog, DispatchLogFile, DispatchRecord};
 pub use error::StoreError;
 pub use journal::{JournalSegment, JournalWriter, OpenSegment};

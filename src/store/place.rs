@@ -12,7 +12,7 @@ use tokio::fs::File;
 use tokio::io::AsyncWriteExt;
 use url::Url;
 
-use super::{JournalSegment, StoreError};
+use super::{JournalSegment, StoreError, checkpoint};
 
 /// Directory of the journal within a local run.
 const JOURNAL: &str = "journal";
@@ -282,6 +282,8 @@ impl RunStore {
     /// The store failed.
     pub async fn clear(&self) -> Result<(), StoreError> {
         use crate::schema::{ATTEMPTS, ROLLOUTS, TASKS};
+        // While there is a run.json: else the next run could take these answers for its own.
+        checkpoint::forget_all(self).await?;
         for table in [TASKS, ROLLOUTS, ATTEMPTS, "metrics"] {
             for path in self.parts(table).await? {
                 self.delete(&path).await?;

@@ -5,7 +5,7 @@ use chrono::{DateTime, Utc};
 use futures::{StreamExt, TryStreamExt, stream};
 
 use super::{LockRecord, LockScope};
-use crate::store::{RunStore, StoreError};
+use crate::store::{RunStore, StoreError, deadline};
 
 /// Directory of the locks within a run.
 const LOCK: &str = "lock";
@@ -149,12 +149,5 @@ async fn within<T>(
     object: &str,
     work: impl Future<Output = Result<T, StoreError>>,
 ) -> Result<T, StoreError> {
-    let answered = tokio::time::timeout(DEADLINE, work).await;
-    answered.unwrap_or_else(|_| {
-        Err(StoreError::NoAnswer {
-            action,
-            object: run.display(object),
-            after: DEADLINE,
-        })
-    })
+    deadline::within(DEADLINE, action, || run.display(object), work).await
 }

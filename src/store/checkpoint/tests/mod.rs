@@ -1,0 +1,5 @@
+mod cleaning;
+mod copying;
+mod faulty_store;
+mod machine;
+mod random;
