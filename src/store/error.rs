@@ -22,7 +22,7 @@ pub enum StoreError {
         reason: String,
     },
     /// The object store failed.
-    #[error("cannot {action} {object}: {source}")]
+    #[error("cannot {action} {object}: {}", reason(source))]
     Object {
         /// What was tried.
         action: &'static str,
@@ -144,4 +144,57 @@ pub enum StoreError {
         /// How it was lost.
         why: String,
     },
+}
+
+/// What a store said, and what to do where it refused who asked.
+fn reason(error: &object_store::Error) -> String {
+    use object_store::Error::{PermissionDenied, Unauthenticated};
+    let (PermissionDenied { source, .. } | Unauthenticated { source, .. }) = error else {
+        return error.to_string();
+    };
+    let said = source.to_string();
+    let said = match (element(&said, "Code"), element(&said, "Message")) {
+        (Some(code), Some(message)) => format!("{code}: {message}"),
+        (Some(code), None) => code.to_owned(),
+        _ => said,
+    };
+    let said = said.trim_end_matches('.');
+    format!(
+        "the store refuses the credentials: {said}. Renew or correct them in the environment, then try again; what a \
+         sweep had answered is kept, and --resume goes on"
+    )
+}
+
+/// Text of an XML element that holds no others.
+fn element<'a>(xml: &'a str, name: &str) -> Option<&'a str> {
+    let (_, rest) = xml.split_once(&format!("<{name}>"))?;
+    let (text, _) = rest.split_once(&format!("</{name}>"))?;
+    Some(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(said: &str) -> String {
+        let source = object_store::Error::PermissionDenied {
+            path: "x".into(),
+            source: said.into(),
+        };
+        let error = StoreError::Object {
+            action: "write",
+            object: "s3://bucket/x".into(),
+            source,
+        };
+        error.to_string()
+    }
+
+    #[test]
+    fn a_refusal_says_what_the_store_said_and_what_to_do() {
+        let xml = "Error performing PUT: 403: <Error><Code>ExpiredToken</Code><Message>It has expired.</Message></Error>";
+        let text = refused(xml);
+        let expected = "cannot write s3://bucket/x: the store refuses the credentials: ExpiredToken: It has expired. Renew";
+        assert!(text.starts_with(expected), "{text}");
+        assert!(refused("403: go away").contains("credentials: 403: go away. Renew"));
+    }
 }

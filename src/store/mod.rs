@@ -5,14 +5,17 @@
 //! and a [`Checkpointer`] the journal from being lost with its machine.
 
 pub mod checkpoint;
+mod connect;
 mod deadline;
 mod dispatch_log;
 mod error;
 mod journal;
 mod lock;
+mod multipart;
 mod part;
 mod place;
 mod record;
+mod upload;
 
 pub use checkpoint::{CheckpointedFile, Checkpointer};
 pub use dispatch_log::{DispatchLog, DispatchLogFile, DispatchRecord};

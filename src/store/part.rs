@@ -1,16 +1,13 @@
-use std::sync::Arc;
-
 use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
-use object_store::buffered::BufWriter;
 use parquet::arrow::AsyncArrowWriter;
 use parquet::arrow::arrow_writer::ArrowWriterOptions;
 use parquet::basic::{Compression, ZstdLevel};
 use parquet::errors::ParquetError;
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use parquet::schema::types::ColumnPath;
-use tokio::io::AsyncWriteExt;
 
+use super::upload::Upload;
 use super::{RunStore, StoreError};
 use crate::schema;
 
@@ -20,16 +17,6 @@ const ROW_GROUP_BYTES: usize = 4 * 1024 * 1024;
 
 /// A row group is closed at this many rows, so that a reader who wants a few tasks can skip most.
 const ROW_GROUP_ROWS: usize = 128 * 1024;
-
-/// Bytes that are gathered before they are sent to an object store: the least that S3 takes as a
-/// piece of an upload. A smaller part is one put.
-const UPLOAD_BYTES: usize = 5 * 1024 * 1024;
-
-/// The same for a local disk, which has no such wish.
-const LOCAL_BYTES: usize = 512 * 1024;
-
-/// Pieces of an upload that are under way at a time.
-const UPLOADS: usize = 2;
 
 /// A part that is published.
 #[derive(Debug, Clone)]
@@ -51,7 +38,7 @@ pub fn part_name(table: &str, segment: &str) -> String {
 
 /// Writes one Parquet file, which is visible when it is finished and not before.
 pub struct PartWriter {
-    writer: AsyncArrowWriter<BufWriter>,
+    writer: AsyncArrowWriter<Upload>,
     run: RunStore,
     table: String,
     name: String,
@@ -69,13 +56,7 @@ impl PartWriter {
         name: &str,
         schema: SchemaRef,
     ) -> Result<Self, StoreError> {
-        let bytes = if run.local_path().is_some() {
-            LOCAL_BYTES
-        } else {
-            UPLOAD_BYTES
-        };
-        let sink = BufWriter::with_capacity(Arc::clone(run.object_store()), run.path(name), bytes)
-            .with_max_concurrency(UPLOADS);
+        let sink = Upload::new(run, name);
         // Without the Arrow schema in the file every reader sees plain Parquet types; with it,
         // some fail on the views that we hold text in.
         let options = ArrowWriterOptions::new()
@@ -143,17 +124,34 @@ impl PartWriter {
 
     /// Gives the part up; nothing of it stays.
     pub async fn abandon(self) {
-        let mut sink = self.writer.into_inner();
-        // Nothing is lost if even this fails: an upload that is not completed is never visible.
-        let _ = sink.flush().await;
-        let _ = sink.abort().await;
+        self.writer.into_inner().abort().await;
     }
 
     fn failed(&self, source: ParquetError) -> StoreError {
-        StoreError::Parquet {
-            object: self.run.display(&self.name),
-            source,
+        let object = self.run.display(&self.name);
+        match of_store(source) {
+            Ok(source) => StoreError::Object {
+                action: "write",
+                object,
+                source,
+            },
+            Err(source) => StoreError::Parquet { object, source },
         }
+    }
+}
+
+/// What the store said, where it was not the encoding that failed.
+fn of_store(error: ParquetError) -> Result<object_store::Error, ParquetError> {
+    match error {
+        ParquetError::External(inner) => match inner.downcast::<object_store::Error>() {
+            Ok(store) => Ok(*store),
+            // The writer wraps what its sink says once more.
+            Err(inner) => match inner.downcast::<ParquetError>() {
+                Ok(inner) => of_store(*inner),
+                Err(inner) => Err(ParquetError::External(inner)),
+            },
+        },
+        other => Err(other),
     }
 }
 

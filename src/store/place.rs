@@ -2,25 +2,34 @@ use std::env;
 use std::path::{Path as FilePath, PathBuf};
 use std::sync::Arc;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use futures::TryStreamExt;
-use object_store::buffered::BufWriter;
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutPayload};
 use tokio::fs::File;
-use tokio::io::AsyncWriteExt;
+use tokio::io::AsyncReadExt;
 use url::Url;
 
+use super::connect::{NamedUploads, connect};
+use super::multipart::abort_left;
+use super::upload::Upload;
 use super::{JournalSegment, StoreError, checkpoint};
 
 /// Directory of the journal within a local run.
 const JOURNAL: &str = "journal";
 
+/// Directory, beside the journal of a run in an object store, of the names of uploads that are open.
+const UPLOADS: &str = "uploads";
+
+/// Bytes of a file that are read at a time.
+const UPLOAD_BUFFER: usize = 256 * 1024;
+
 /// The directory or object-store prefix that holds a run.
 #[derive(Debug, Clone)]
 pub struct RunStore {
     store: Arc<dyn ObjectStore>,
+    uploads: Option<Arc<dyn NamedUploads>>,
     base: Url,
     prefix: Path,
     local: Option<PathBuf>,
@@ -52,18 +61,17 @@ impl RunStore {
                         "it holds a secret; put keys into environment variables".into(),
                     ));
                 }
-                let (store, prefix) = object_store::parse_url_opts(&url, store_options())
-                    .map_err(|source| refuse(source.to_string()))?;
+                let connected = connect(&url).map_err(|source| refuse(source.to_string()))?;
                 let mut base = url.clone();
                 base.set_path("");
                 let name = blake3::hash(place.trim_end_matches('/').as_bytes()).to_hex();
-                let journal = state_directory(state_dir)
-                    .join(name.get(..16).unwrap_or_default())
-                    .join(JOURNAL);
+                let state = state_directory(state_dir).join(name.get(..16).unwrap_or_default());
+                let journal = state.join(JOURNAL);
                 Ok(Self {
-                    store: Arc::from(store),
+                    store: connected.store,
+                    uploads: connected.uploads,
                     base,
-                    prefix,
+                    prefix: connected.path,
                     local: None,
                     journal,
                 })
@@ -87,6 +95,7 @@ impl RunStore {
         let journal = path.join(JOURNAL);
         Ok(Self {
             store,
+            uploads: None,
             base,
             prefix,
             local: Some(path),
@@ -103,6 +112,16 @@ impl RunStore {
     /// The store behind the place.
     pub fn object_store(&self) -> &Arc<dyn ObjectStore> {
         &self.store
+    }
+
+    /// The store again, where what it has of an unfinished upload must be removed by name.
+    pub(super) fn named_uploads(&self) -> Option<&Arc<dyn NamedUploads>> {
+        self.uploads.as_ref()
+    }
+
+    /// Local directory of the names of uploads that are open.
+    pub(super) fn uploads_dir(&self) -> PathBuf {
+        self.journal.with_file_name(UPLOADS)
     }
 
     /// Scheme and host, under which a session registers the store.
@@ -233,17 +252,28 @@ impl RunStore {
     /// # Errors
     /// The store failed; then nothing is visible.
     pub async fn upload(&self, relative: &str, mut from: File) -> Result<(), StoreError> {
-        let failed = |source| StoreError::File {
+        let mut upload = Upload::new(self, relative);
+        let failed = |source| StoreError::Object {
             action: "write",
-            path: self.display(relative).into(),
+            object: self.display(relative),
             source,
         };
-        let mut sink = BufWriter::new(Arc::clone(&self.store), self.path(relative));
-        let copied = async {
-            tokio::io::copy(&mut from, &mut sink).await?;
-            sink.shutdown().await
-        };
-        copied.await.map_err(failed)
+        loop {
+            let mut bytes = BytesMut::with_capacity(UPLOAD_BUFFER);
+            match from.read_buf(&mut bytes).await {
+                Ok(0) => break,
+                Ok(_) => upload.push(bytes.freeze()).await.map_err(failed)?,
+                Err(source) => {
+                    upload.abort().await;
+                    return Err(StoreError::File {
+                        action: "read what is to become",
+                        path: self.display(relative).into(),
+                        source,
+                    });
+                }
+            }
+        }
+        upload.finish().await.map_err(failed)
     }
 
     /// Paths of the Parquet parts of a table, in the order of their names.
@@ -295,7 +325,7 @@ impl RunStore {
         for segment in JournalSegment::list(self.journal_dir())? {
             segment.remove()?;
         }
-        Ok(())
+        abort_left(self).await
     }
 
     /// Deletes an object, if it is there.
@@ -312,16 +342,6 @@ impl RunStore {
             }),
         }
     }
-}
-
-/// Options of the clouds' stores, from the variables that their own tools read.
-fn store_options() -> impl Iterator<Item = (String, String)> {
-    const PREFIXES: [&str; 3] = ["AWS_", "GOOGLE_", "AZURE_"];
-    env::vars_os().filter_map(|(key, value)| {
-        let key = key.into_string().ok()?;
-        let known = PREFIXES.iter().any(|prefix| key.starts_with(prefix));
-        known.then_some((key, value.into_string().ok()?))
-    })
 }
 
 fn state_directory(given: Option<&FilePath>) -> PathBuf {

@@ -1,0 +1,1 @@
+//! What is said where a store can't be used as it is set up.
