@@ -90,7 +90,8 @@ impl Error {
                 StoreError::NoRun { .. }
                 | StoreError::Exists { .. }
                 | StoreError::Address { .. }
-                | StoreError::Locked { .. },
+                | StoreError::Locked { .. }
+                | StoreError::Setup { .. },
             ) => 2,
             Self::Store(_)
             | Self::Measure(_)

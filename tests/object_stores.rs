@@ -28,6 +28,7 @@ mod object_stores {
     mod faults;
     mod place;
     mod reader;
+    mod server;
     mod settings;
     mod suite;
 }

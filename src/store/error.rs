@@ -21,6 +21,16 @@ pub enum StoreError {
         /// Why it can't be used.
         reason: String,
     },
+    /// The place is an address, but the environment does not say how to reach its store.
+    #[error("cannot use the store of '{place}' as it is set up: {reason}. {advice}")]
+    Setup {
+        /// As given, without secrets.
+        place: String,
+        /// What is missing or wrong.
+        reason: String,
+        /// Which environment variables there are.
+        advice: &'static str,
+    },
     /// The object store failed.
     #[error("cannot {action} {object}: {}", reason(source))]
     Object {
@@ -146,11 +156,20 @@ pub enum StoreError {
     },
 }
 
+/// Where clouds tell their own machines who they are.
+const METADATA_SERVER: &str = "169.254.169.254";
+
 /// What a store said, and what to do where it refused who asked.
 fn reason(error: &object_store::Error) -> String {
     use object_store::Error::{PermissionDenied, Unauthenticated};
     let (PermissionDenied { source, .. } | Unauthenticated { source, .. }) = error else {
-        return error.to_string();
+        let said = with_cause(error);
+        return match said.contains(METADATA_SERVER) {
+            true => format!(
+                "there are no credentials in the environment, and this machine has none of its cloud: {said}"
+            ),
+            false => said,
+        };
     };
     let said = source.to_string();
     let said = match (element(&said, "Code"), element(&said, "Message")) {
@@ -160,9 +179,23 @@ fn reason(error: &object_store::Error) -> String {
     };
     let said = said.trim_end_matches('.');
     format!(
-        "the store refuses the credentials: {said}. Renew or correct them in the environment, then try again; what a \
-         sweep had answered is kept, and --resume goes on"
+        "the store refuses the credentials: {said}. Renew or correct them in the environment, then try again; a sweep \
+         goes on with --resume, and nothing that was answered is lost"
     )
+}
+
+/// The text of an error, and that of what caused it all, which the layers between do not pass on.
+fn with_cause(error: &object_store::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause: &dyn std::error::Error = error;
+    while let Some(deeper) = cause.source() {
+        cause = deeper;
+    }
+    let cause = cause.to_string();
+    if !text.contains(&cause) {
+        text = format!("{}: {cause}", text.trim_end());
+    }
+    text
 }
 
 /// Text of an XML element that holds no others.
@@ -196,5 +229,30 @@ mod tests {
         let expected = "cannot write s3://bucket/x: the store refuses the credentials: ExpiredToken: It has expired. Renew";
         assert!(text.starts_with(expected), "{text}");
         assert!(refused("403: go away").contains("credentials: 403: go away. Renew"));
+    }
+
+    #[test]
+    fn what_the_layers_between_do_not_pass_on_is_told() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("HTTP error")]
+        struct Layer(#[source] io::Error);
+        let cause = io::Error::other("Connection refused");
+        let error = object_store::Error::Generic {
+            store: "S3",
+            source: Box::new(Layer(cause)),
+        };
+        assert_eq!(
+            reason(&error),
+            "Generic S3 error: HTTP error: Connection refused"
+        );
+    }
+
+    #[test]
+    fn a_machine_that_is_nobody_s_is_told_to_lack_credentials() {
+        let error = object_store::Error::Generic {
+            store: "S3",
+            source: "PUT http://169.254.169.254/latest/api/token: timed out".into(),
+        };
+        assert!(reason(&error).starts_with("there are no credentials in the environment"));
     }
 }

@@ -91,7 +91,11 @@ impl Multipart {
         match self {
             Self::Unnamed(upload) => upload.complete().await.map(|_| ()),
             Self::Named(upload) => {
-                let receipts = upload.receipts.iter().cloned().flatten().collect();
+                let receipts: Option<Vec<PartId>> = upload.receipts.iter().cloned().collect();
+                let receipts = receipts.ok_or_else(|| Error::Generic {
+                    store: "upload",
+                    source: "a piece has not arrived".into(),
+                })?;
                 let (path, id) = (&upload.path, &upload.id);
                 let done = upload.store.complete_multipart(path, id, receipts).await;
                 done.map(|_| ())

@@ -61,7 +61,7 @@ impl RunStore {
                         "it holds a secret; put keys into environment variables".into(),
                     ));
                 }
-                let connected = connect(&url).map_err(|source| refuse(source.to_string()))?;
+                let connected = connect(&url, &without_secrets(place))?;
                 let mut base = url.clone();
                 base.set_path("");
                 let name = blake3::hash(place.trim_end_matches('/').as_bytes()).to_hex();

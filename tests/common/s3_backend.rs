@@ -13,8 +13,8 @@ use super::s3_server::{BUCKET, Change};
 /// The least that S3 takes as a piece of an upload that is not the last.
 const LEAST_PIECE: usize = 5 * 1024 * 1024;
 
-/// Objects in a page of a listing; S3 has 1000. Few, so that a run's listing has more than one.
-const PAGE: usize = 3;
+/// Objects in a page of a listing; S3 has 1000. Few, so that a run's listing has more than one page.
+const PAGE: usize = 1;
 
 /// What the bucket holds.
 #[derive(Default)]

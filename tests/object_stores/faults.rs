@@ -10,11 +10,12 @@ use crate::store_proxy::Accident::{
     self, AnswerLost, ExpiredToken, InternalError, Reset, SlowDown, Stall,
 };
 use crate::store_proxy::Fault;
-use rollstream::sim::SimConfig;
+use rollstream::sim::{Latency, SimConfig};
 
 const TASKS: u64 = 12;
 const REPEATS: i64 = 2;
 
+const CONCURRENCY: u64 = 4;
 const COLLECT: &str = "--num-repeats 2 --concurrency 4 --disable-aggregation";
 
 /// Answers that make one part of two pieces of an upload.
@@ -158,6 +159,72 @@ fn credentials_that_have_expired_are_found_before_anything_is_sent() {
     ended.complaining(&[&EXPIRED[..], &["s3://sweeps/a/run"]].concat());
     assert_eq!(sim.requests(), 0);
     assert!(place.objects().is_empty());
+}
+
+#[test]
+fn credentials_that_expire_when_all_has_landed_lose_nothing() {
+    // The first is that the run has begun.
+    let record = ExpiredToken.to("PUT", "run.json", "").after(1);
+    let (place, sim) = (s3([record.always()]), agents());
+    let ended = collect(&place, &sim, "-q").exited_with(1);
+    ended.complaining(&[&EXPIRED[..], &["cannot write s3://sweeps/a/run/run.json"]].concat());
+    assert_eq!(place.record()["state"], "running");
+    let place = place.reached_with([]);
+    collect(&place, &sim, "--resume").succeeded();
+    is_whole(&place, &sim);
+}
+
+/// Small answers and smaller parts: the store is asked all the time while the sweep goes on.
+fn many_parts(faults: impl IntoIterator<Item = Fault>) -> (Place, Simulated) {
+    let sim = Simulated::start(SimConfig {
+        body_size: 20_000,
+        latency: Latency::Fixed(Duration::from_millis(20)),
+        ..instant(["sim"])
+    });
+    (s3(faults), sim)
+}
+
+const MANY_PARTS: &str = "--part-size 20KB -q";
+
+#[test]
+fn accidents_while_a_sweep_goes_on_leave_no_trace() {
+    let part = |accident: Accident| accident.to("PUT", "/rollouts/", "");
+    let (place, sim) = many_parts([
+        part(SlowDown).times(2),
+        part(AnswerLost).after(2),
+        part(InternalError).after(3),
+        // The first part is there; the next.
+        part(Reset).after(5),
+        part(AnswerLost).after(6),
+    ]);
+    collect(&place, &sim, MANY_PARTS).succeeded();
+    assert_eq!(place.accidents(), 6);
+    let all = reader::all(TASKS.try_into().unwrap(), REPEATS);
+    assert_eq!(reader::keys(&place.objects(), "rollouts"), all);
+    assert_eq!(reader::keys(&place.objects(), "attempts"), all);
+    assert_eq!(sim.requests(), all.len() as u64);
+    reader::was_whole_at_every_moment(&place.server().history());
+}
+
+#[test]
+fn credentials_that_expire_while_a_sweep_goes_on_end_it_and_the_rest_is_resumed() {
+    let second = ExpiredToken.to("PUT", "/rollouts/", "").after(1);
+    let (place, sim) = many_parts([second.always()]);
+    let ended = collect(&place, &sim, MANY_PARTS).exited_with(1);
+    ended.complaining(&EXPIRED);
+    assert_eq!(place.record()["state"], "failed");
+    let all = reader::all(TASKS.try_into().unwrap(), REPEATS);
+    let kept = reader::keys(&place.objects(), "rollouts").len();
+    assert!(kept > 0 && kept < all.len(), "{kept}");
+
+    let place = place.reached_with([]);
+    collect(&place, &sim, "--resume").succeeded();
+    assert_eq!(reader::keys(&place.objects(), "rollouts"), all);
+    assert_eq!(place.record()["state"], "finished");
+    reader::was_whole_at_every_moment(&place.server().history());
+    // What was in flight when the sweep ended is asked again; what was answered is not.
+    let again = sim.requests() - all.len() as u64;
+    assert!(again <= 2 * CONCURRENCY, "{again}");
 }
 
 /// A store that refuses even that uploads are aborted.

@@ -81,27 +81,36 @@ impl Place {
     /// The program with what it needs to reach the place.
     pub fn rollstream(&self, line: &str) -> Program {
         let program = self.folder.rollstream(line);
+        let environment = self.environment().into_iter();
+        environment.fold(program, |program, (name, value)| program.env(name, &value))
+    }
+
+    /// How the program learns to reach the place.
+    pub fn environment(&self) -> Vec<(&'static str, String)> {
         match &self.kept {
-            Kept::Disk => program,
-            Kept::S3(_, proxy) => program
-                .env("AWS_ACCESS_KEY_ID", ACCESS_KEY)
-                .env("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
-                .env("AWS_REGION", "us-east-1")
-                .env("AWS_ENDPOINT", &format!("http://{}", proxy.address()))
-                .env("AWS_ALLOW_HTTP", "true"),
+            Kept::Disk => Vec::new(),
+            Kept::S3(_, proxy) => vec![
+                ("AWS_ACCESS_KEY_ID", ACCESS_KEY.to_owned()),
+                ("AWS_SECRET_ACCESS_KEY", SECRET_KEY.to_owned()),
+                ("AWS_REGION", "us-east-1".to_owned()),
+                ("AWS_ENDPOINT", format!("http://{}", proxy.address())),
+                ("AWS_ALLOW_HTTP", "true".to_owned()),
+            ],
             Kept::Google(server) => {
                 let account = serde_json::json!({
                     "gcs_base_url": format!("http://{}", server.address()),
                     "disable_oauth": true,
                     "client_email": "", "private_key": "", "private_key_id": "",
                 });
-                program
-                    .env("GOOGLE_SERVICE_ACCOUNT_KEY", &account.to_string())
-                    .env("GOOGLE_ALLOW_HTTP", "true")
+                vec![
+                    ("GOOGLE_SERVICE_ACCOUNT_KEY", account.to_string()),
+                    ("GOOGLE_ALLOW_HTTP", "true".to_owned()),
+                ]
             }
-            Kept::Azure(azurite) => program
-                .env("AZURE_STORAGE_USE_EMULATOR", "true")
-                .env("AZURITE_BLOB_STORAGE_URL", &azurite.url()),
+            Kept::Azure(azurite) => vec![
+                ("AZURE_STORAGE_USE_EMULATOR", "true".to_owned()),
+                ("AZURITE_BLOB_STORAGE_URL", azurite.url()),
+            ],
         }
     }
 

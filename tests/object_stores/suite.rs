@@ -39,16 +39,17 @@ pub fn a_sweep_is_there_whole_and_once(place: Place) {
     let place = place.with_tasks(sums(20));
     let sim = Simulated::start(SimConfig {
         body_size: 20_000,
+        latency: Latency::Fixed(Duration::from_millis(20)),
         ..instant(["sim"])
     });
-    // Many parts, so that a listing has more than one page.
-    let program = place.collect("--num-repeats 3 --part-size 40KB --concurrency 4");
+    // More than one part, so that a listing has more than one page.
+    let program = place.collect("--num-repeats 3 --part-size 20KB --concurrency 4");
     let ended = program.args(&sim.options()).run().succeeded();
     assert!(ended.stdout.contains("60 of 60 rollouts done"), "{ended:?}");
 
     let objects = place.objects();
     let parts = objects.keys().filter(|name| name.starts_with("rollouts/"));
-    assert!(parts.count() > 3, "{:?}", objects.keys());
+    assert!(parts.count() > 1, "{:?}", objects.keys());
     assert!(
         objects.contains_key("aggregate_metrics.json")
             && objects.keys().any(|name| name.starts_with("metrics/")),
