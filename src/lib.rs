@@ -17,7 +17,7 @@
 //! | [`run`] | the operator that keeps calls in flight |
 //! | [`outcome`], [`land`], [`store`] | what became of an attempt, and how it is kept |
 //! | [`session`], [`measure`] | a run as tables, and what they say |
-//! | [`tally`], [`report`], [`show`], [`cli`] | what people see |
+//! | [`tally`], [`report`], [`status`], [`show`], [`cli`] | what people see |
 //! | [`sim`] | agents to try all this with |
 
 #![cfg_attr(test, allow(clippy::expect_used, clippy::panic, clippy::unwrap_used))]
@@ -42,9 +42,11 @@ pub mod schema;
 pub mod session;
 pub mod show;
 pub mod sim;
+pub mod status;
 pub mod store;
 pub mod tally;
 
 pub use error::Error;
 pub use pipeline::Sweep;
 pub use report::{AgentMetric, SweepPlan, SweepReport};
+pub use status::RunStatus;

@@ -22,4 +22,5 @@ mod cli {
     mod sim;
     mod sql;
     mod sql_while_running;
+    mod status;
 }

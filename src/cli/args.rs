@@ -9,7 +9,7 @@ use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 
 use super::sim_args::SimArgs;
 use super::sweep_args::SweepArgs;
-use crate::config::{ConfigError, Resolved};
+use crate::config::{ConfigError, Resolved, Span};
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -36,6 +36,12 @@ Examples:
 
 Views: tasks, rollouts (every metric is a column), attempts; with several runs each has a column `run`.";
 
+const STATUS_EXAMPLES: &str = "\
+Examples:
+  rollstream status runs/first
+  rollstream status s3://bucket/run --watch --interval 10s
+  rollstream status runs/first --json | jq '.agents[] | {agent_name, done, pending, errors}'";
+
 /// Collects rollouts of language-model agents: JSONL in, Parquet and metrics out.
 #[derive(Debug, Parser)]
 #[command(name = "rollstream", version, after_help = EXIT_CODES, max_term_width = 110)]
@@ -61,6 +67,9 @@ pub enum Command {
     /// Ask SQL questions of one or several runs, also while they are being collected
     #[command(after_help = SQL_EXAMPLES)]
     Sql(SqlArgs),
+    /// Say how a run is doing, live, dead or finished
+    #[command(after_help = STATUS_EXAMPLES)]
+    Status(StatusArgs),
     /// Serve simulated agents and a head server, for demos, tests and benchmarks
     Sim(Box<SimArgs>),
     /// Print the completion script for a shell
@@ -143,6 +152,25 @@ pub enum SqlFormat {
     Ndjson,
     /// Parquet
     Parquet,
+}
+
+/// The options of `status`.
+#[derive(Debug, Args)]
+pub struct StatusArgs {
+    /// The run: a directory or an object-store prefix
+    pub run: String,
+    /// Show it again and again until nobody works on the run any more
+    #[arg(long)]
+    pub watch: bool,
+    /// The time between two looks
+    #[arg(long, value_name = "TIME", default_value = "2s", requires = "watch")]
+    pub interval: Span,
+    /// Show JSON for programs: one document, or with --watch one a line
+    #[arg(long)]
+    pub json: bool,
+    /// Show no colours (so does the variable NO_COLOR)
+    #[arg(long)]
+    pub no_color: bool,
 }
 
 /// The options of `completions`.

@@ -12,6 +12,7 @@ mod sim;
 pub mod sim_args;
 mod simulated;
 mod sql;
+mod status;
 pub mod sweep_args;
 mod sweep_flags;
 

@@ -1,5 +1,5 @@
 //! What people and programs see: [`Progress`] while a sweep runs, [`report`] when it is done,
-//! [`RowSink`] for the rows of a query, in one of the [`Format`]s.
+//! [`RowSink`] for the rows of a query, in one of the [`Format`]s, [`StatusView`] for how a run is doing.
 
 mod csv;
 mod format;
@@ -7,9 +7,11 @@ mod json;
 mod parquet;
 mod progress;
 mod report;
+mod status;
 mod table;
 mod text;
 
 pub use format::{Format, RowSink, ShowError, open_sink};
 pub use progress::{Progress, ProgressMode};
 pub use report::{event, plan, report};
+pub use status::{StatusForm, StatusView};

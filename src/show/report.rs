@@ -164,10 +164,10 @@ fn summary(report: &SweepReport) -> Value {
 }
 
 /// A table without lines: columns a space or two apart, numbers to the right.
-struct Table(comfy_table::Table);
+pub(super) struct Table(comfy_table::Table);
 
 impl Table {
-    fn new<const N: usize>(header: [&str; N]) -> Self {
+    pub(super) fn new<const N: usize>(header: [&str; N]) -> Self {
         let mut table = comfy_table::Table::new();
         table
             .load_preset(comfy_table::presets::NOTHING)
@@ -175,7 +175,7 @@ impl Table {
         Self(table)
     }
 
-    fn row<const N: usize>(&mut self, cells: [String; N]) {
+    pub(super) fn row<const N: usize>(&mut self, cells: [String; N]) {
         let cells = cells.into_iter().map(|cell| {
             // A name can hold anything, a line break included.
             let cell = cell.replace(char::is_control, " ");

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use rollstream::sim::{AgentConfig, Latency, Sim, SimConfig};
+use rollstream::sim::{AgentConfig, Counts, Latency, Sim, SimConfig};
 use tokio::runtime::Runtime;
 
 /// Agents that this test serves while the program runs beside it.
@@ -43,6 +43,11 @@ impl Simulated {
             .values()
             .map(|agent| agent.requests)
             .sum()
+    }
+
+    /// What one of the agents counted.
+    pub fn counts(&self, agent: &str) -> Counts {
+        self.sim.counters().remove(agent).unwrap()
     }
 
     /// Rollouts whose caller left before the answer.

@@ -1,0 +1,17 @@
+-- How much of what is asked of each agent is done, and what reward it got.
+--
+-- Reads: tasks, rollouts.
+-- Columns: agent_name, num_done, num_rewards (rollouts that have a reward), reward_sum.
+--
+-- A rollout that nobody asked for, as an import can bring, is not counted: it is owed by nobody.
+SELECT
+    tasks.agent_name,
+    count(*) AS num_done,
+    count(rollouts.reward) AS num_rewards,
+    sum(rollouts.reward) AS reward_sum
+FROM tasks
+INNER JOIN rollouts
+    ON tasks.task_index = rollouts.task_index
+    AND tasks.first_rollout_index <= rollouts.rollout_index
+    AND tasks.first_rollout_index + tasks.num_repeats > rollouts.rollout_index
+GROUP BY tasks.agent_name

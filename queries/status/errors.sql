@@ -1,0 +1,34 @@
+-- The most frequent errors of each agent, three of them, the most frequent first.
+--
+-- Reads: attempts.
+-- Columns: agent_name, outcome, http_status, error (of one of the attempts), num_attempts.
+--
+-- Errors that differ only in words that hold a digit (a port, a time, the id of a request) are taken
+-- for the same: else each could be one of its own, and there would be as many as attempts.
+SELECT agent_name, outcome, http_status, error, num_attempts
+FROM (
+    SELECT
+        agent_name,
+        outcome,
+        http_status,
+        error,
+        num_attempts,
+        row_number() OVER (
+            PARTITION BY agent_name
+            ORDER BY num_attempts DESC, outcome, http_status, error
+        ) AS place
+    FROM (
+        SELECT
+            agent_name,
+            outcome,
+            http_status,
+            regexp_replace(substr(error, 1, 300), '[[:alnum:]_.-]*[0-9][[:alnum:]_.-]*', '#', 'g') AS kind,
+            min(substr(error, 1, 300)) AS error,
+            count(*) AS num_attempts
+        FROM attempts
+        WHERE outcome NOT IN ('ok', 'interrupted')
+        GROUP BY agent_name, outcome, http_status, kind
+    ) AS kinds
+) AS ranked
+WHERE place <= 3
+ORDER BY agent_name, place

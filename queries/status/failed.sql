@@ -1,0 +1,26 @@
+-- Rollouts of each agent that were given up, by the class of their last failure.
+--
+-- Reads: tasks, attempts, given_up.
+-- Columns: agent_name, outcome (the class), num_failed.
+SELECT agent_name, outcome, count(*) AS num_failed
+FROM (
+    SELECT
+        failed.agent_name,
+        failed.task_index,
+        failed.rollout_index,
+        last_value(attempts.outcome ORDER BY attempts.attempt) AS outcome
+    FROM (
+        SELECT tasks.agent_name, given_up.task_index, given_up.rollout_index
+        FROM given_up
+        INNER JOIN tasks
+            ON given_up.task_index = tasks.task_index
+            AND given_up.rollout_index >= tasks.first_rollout_index
+            AND given_up.rollout_index < tasks.first_rollout_index + tasks.num_repeats
+    ) AS failed
+    INNER JOIN attempts
+        ON failed.task_index = attempts.task_index
+        AND failed.rollout_index = attempts.rollout_index
+    WHERE attempts.outcome NOT IN ('ok', 'interrupted')
+    GROUP BY failed.agent_name, failed.task_index, failed.rollout_index
+) AS last_failures
+GROUP BY agent_name, outcome

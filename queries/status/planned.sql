@@ -1,0 +1,8 @@
+-- What is asked of each agent.
+--
+-- Reads: tasks.
+-- Columns: agent_name, num_planned (rollouts).
+SELECT agent_name, sum(num_repeats) AS num_planned
+FROM tasks
+GROUP BY agent_name
+ORDER BY agent_name

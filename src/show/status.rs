@@ -1,0 +1,406 @@
+use std::fmt::{self, Write as _};
+use std::io::{self, Write as _};
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use super::ShowError;
+use super::report::Table;
+use super::text;
+use crate::outcome::OK;
+use crate::status::{Figures, LockStatus, ObservedState, RunStatus};
+
+/// Characters of an error that a table has room for.
+const MAX_ERROR: usize = 120;
+
+/// How the status of a run is shown, on standard output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StatusForm {
+    /// For people.
+    Text {
+        /// With colours.
+        colors: bool,
+    },
+    /// For people, on a terminal, each in the place of the one before.
+    Screen {
+        /// With colours.
+        colors: bool,
+    },
+    /// One JSON document over several lines.
+    Json,
+    /// A JSON document a line.
+    JsonLines,
+}
+
+/// Shows the status of a run, once or again and again.
+#[derive(Debug)]
+pub struct StatusView {
+    form: StatusForm,
+    screen: Option<ProgressBar>,
+}
+
+impl StatusView {
+    /// Nothing is shown yet.
+    pub fn new(form: StatusForm) -> Self {
+        let screen = matches!(form, StatusForm::Screen { .. }).then(|| {
+            let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stdout());
+            if let Ok(style) = ProgressStyle::with_template("{msg}") {
+                bar.set_style(style);
+            }
+            bar
+        });
+        Self { form, screen }
+    }
+
+    /// Shows a status.
+    ///
+    /// # Errors
+    /// Standard output is gone.
+    pub fn show(&mut self, status: &RunStatus) -> Result<(), ShowError> {
+        match (self.form, &self.screen) {
+            (StatusForm::Screen { colors }, Some(screen)) => {
+                screen.set_message(people(status, colors).trim_end().to_owned());
+                Ok(())
+            }
+            (form, _) => print(status, form),
+        }
+    }
+
+    /// Ends it; on a terminal `last` is what stays there.
+    ///
+    /// # Errors
+    /// Standard output is gone.
+    pub fn finish(self, last: Option<&RunStatus>) -> Result<(), ShowError> {
+        let Some(screen) = &self.screen else {
+            return Ok(());
+        };
+        screen.finish_and_clear();
+        last.map_or(Ok(()), |last| print(last, self.form))
+    }
+}
+
+impl Drop for StatusView {
+    fn drop(&mut self) {
+        if let Some(screen) = &self.screen {
+            screen.finish_and_clear();
+        }
+    }
+}
+
+fn print(status: &RunStatus, form: StatusForm) -> Result<(), ShowError> {
+    let text = match form {
+        StatusForm::Text { colors } | StatusForm::Screen { colors } => people(status, colors),
+        StatusForm::Json => serde_json::to_string_pretty(status).map_err(io::Error::from)? + "\n",
+        StatusForm::JsonLines => serde_json::to_string(status).map_err(io::Error::from)? + "\n",
+    };
+    let mut output = io::stdout().lock();
+    output.write_all(text.as_bytes())?;
+    Ok(output.flush()?)
+}
+
+/// A status for people.
+fn people(status: &RunStatus, colors: bool) -> String {
+    let mut text = String::new();
+    // Writing to a String cannot fail.
+    let _ = write(&mut text, status, colors);
+    text
+}
+
+fn write(text: &mut String, status: &RunStatus, colors: bool) -> fmt::Result {
+    let total = &status.total;
+    writeln!(
+        text,
+        "{} {}: {} of {} rollouts done{}, {}, {} pending",
+        state(status.state, colors),
+        one_line(&status.place),
+        text::count(total.done),
+        text::count(total.planned),
+        percentage(total.done, total.planned),
+        failed(total),
+        text::count(total.pending),
+    )?;
+    write_rate(text, status)?;
+    for lock in &status.locks {
+        write_lock(text, lock)?;
+    }
+    if status.state != ObservedState::Running && total.pending > 0 {
+        writeln!(
+            text,
+            "Nobody works on it; `rollstream collect --resume` goes on."
+        )?;
+    }
+    writeln!(text, "\n{}", agents(status))?;
+    if total.attempts > 0 {
+        writeln!(
+            text,
+            "{} attempts: {}",
+            text::count(total.attempts),
+            outcomes(total)
+        )?;
+        writeln!(text, "\n{}", times(status))?;
+    }
+    if num_failures(total) > 0 {
+        writeln!(text, "{}", failures(status))?;
+    }
+    Ok(())
+}
+
+fn write_rate(text: &mut String, status: &RunStatus) -> fmt::Result {
+    let (Some(window), Some(rate)) = (&status.rate_window, status.total.rollouts_per_second) else {
+        return Ok(());
+    };
+    let span = text::duration(Duration::from_secs_f64(window.seconds));
+    match window.is_current {
+        true => writeln!(
+            text,
+            "{rate:.1} rollouts/s in the last {span}, ETA {}",
+            eta(&status.total)
+        ),
+        false => writeln!(text, "{rate:.1} rollouts/s in the last {span} of its work"),
+    }
+}
+
+fn write_lock(text: &mut String, lock: &LockStatus) -> fmt::Result {
+    let user = lock
+        .user
+        .as_ref()
+        .map_or_else(String::new, |user| format!("{user}@"));
+    let who = one_line(&format!("{user}{} (process {})", lock.host, lock.pid));
+    let since = lock.since.format("%Y-%m-%d %H:%M:%S UTC");
+    let silent = Duration::from_secs_f64(lock.heartbeat_age_seconds.max(0.0));
+    let silent = text::duration(silent);
+    match lock.alive {
+        true => writeln!(
+            text,
+            "lock on {}: held by {who} since {since}, last heard of {silent} ago",
+            lock.scope
+        ),
+        false => writeln!(
+            text,
+            "lock on {}: left behind by {who}, which took it at {since} and was last heard of {silent} ago",
+            lock.scope
+        ),
+    }
+}
+
+fn agents(status: &RunStatus) -> Table {
+    let mut table = Table::new([
+        "agent",
+        "planned",
+        "done",
+        "failed",
+        "pending",
+        "in flight",
+        "limit",
+        "rollouts/s",
+        "ETA",
+        "mean reward",
+    ]);
+    let mut row = |name: &str, figures: &Figures, limit: Option<u32>| {
+        let or_dash = |value: Option<String>| value.unwrap_or_else(|| "-".to_owned());
+        table.row([
+            name.to_owned(),
+            text::count(figures.planned),
+            text::count(figures.done),
+            text::count(figures.failed),
+            text::count(figures.pending),
+            or_dash(figures.in_flight.map(text::count)),
+            or_dash(limit.map(|limit| text::count(limit.into()))),
+            or_dash(figures.rollouts_per_second.map(|rate| format!("{rate:.1}"))),
+            eta(figures),
+            or_dash(figures.mean_reward.map(text::number)),
+        ]);
+    };
+    for agent in &status.agents {
+        row(&agent.agent_name, &agent.figures, agent.concurrency_limit);
+    }
+    if status.agents.len() > 1 {
+        row("all", &status.total, None);
+    }
+    table
+}
+
+fn times(status: &RunStatus) -> Table {
+    let mut table = Table::new([
+        "mean time of an attempt",
+        "permit wait",
+        "rate wait",
+        "connect",
+        "server",
+        "client",
+    ]);
+    for agent in &status.agents {
+        let times = &agent.figures.mean_times;
+        table.row([
+            agent.agent_name.clone(),
+            milliseconds(times.permit_wait_ms),
+            milliseconds(times.rate_wait_ms),
+            milliseconds(times.connect_ms),
+            milliseconds(times.server_ms),
+            milliseconds(times.client_ms),
+        ]);
+    }
+    table
+}
+
+/// Who failed and why: all failures are counted, also those whose error is not among the frequent ones.
+fn failures(status: &RunStatus) -> Table {
+    let mut table = Table::new(["failures of", "class", "HTTP", "attempts", "error"]);
+    for agent in &status.agents {
+        let mut others = num_failures(&agent.figures);
+        for error in &agent.errors {
+            others = others.saturating_sub(error.attempts);
+            table.row([
+                agent.agent_name.clone(),
+                error.outcome.clone(),
+                error
+                    .http_status
+                    .map_or_else(|| "-".to_owned(), |status| status.to_string()),
+                text::count(error.attempts),
+                shortened(&error.error),
+            ]);
+        }
+        if others > 0 {
+            table.row([
+                agent.agent_name.clone(),
+                String::new(),
+                String::new(),
+                text::count(others),
+                "other errors".to_owned(),
+            ]);
+        }
+    }
+    table
+}
+
+/// Attempts that failed. One that we cut off ourselves did not.
+fn num_failures(figures: &Figures) -> u64 {
+    let failed = figures
+        .outcomes
+        .iter()
+        .filter(|(name, _)| ![OK, "interrupted"].contains(&name.as_str()));
+    failed.map(|(_, outcome)| outcome.attempts).sum()
+}
+
+/// `1,234 ok, 54 infra (40 HTTP 500, 14 HTTP 429), 2 interrupted`.
+fn outcomes(figures: &Figures) -> String {
+    let mut parts = Vec::new();
+    let ok = figures.outcomes.get_key_value(OK);
+    let others = figures.outcomes.iter().filter(|(name, _)| *name != OK);
+    for (name, outcome) in ok.into_iter().chain(others) {
+        if outcome.attempts == 0 && name != OK {
+            continue;
+        }
+        let statuses: Vec<String> = outcome
+            .http_statuses
+            .iter()
+            .map(|(status, count)| format!("{} HTTP {status}", text::count(*count)))
+            .collect();
+        let statuses = match name != OK && !statuses.is_empty() {
+            true => format!(" ({})", statuses.join(", ")),
+            false => String::new(),
+        };
+        parts.push(format!(
+            "{} {}{statuses}",
+            text::count(outcome.attempts),
+            one_line(name)
+        ));
+    }
+    parts.join(", ")
+}
+
+fn failed(figures: &Figures) -> String {
+    let classes: Vec<String> = figures
+        .failed_by_class
+        .iter()
+        .map(|(class, count)| format!("{} {class}", text::count(*count)))
+        .collect();
+    match classes.is_empty() {
+        true => "0 failed".to_owned(),
+        false => format!(
+            "{} failed ({})",
+            text::count(figures.failed),
+            classes.join(", ")
+        ),
+    }
+}
+
+fn state(state: ObservedState, colors: bool) -> String {
+    let color = match state {
+        ObservedState::Running => 36,
+        ObservedState::Finished => 32,
+        ObservedState::Interrupted => 33,
+        ObservedState::Died | ObservedState::Failed => 31,
+    };
+    match colors {
+        true => format!("\x1b[1;{color}m{state}\x1b[0m"),
+        false => state.to_string(),
+    }
+}
+
+fn percentage(part: u64, whole: u64) -> String {
+    match whole {
+        0 => String::new(),
+        _ => {
+            // Never 100.0 % before all are done.
+            let thousandths = u128::from(part) * 1000 / u128::from(whole);
+            format!(" ({}.{} %)", thousandths / 10, thousandths % 10)
+        }
+    }
+}
+
+fn eta(figures: &Figures) -> String {
+    let eta = figures.eta_seconds;
+    eta.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
+        .map_or_else(|| "-".to_owned(), text::duration)
+}
+
+fn milliseconds(value: Option<f64>) -> String {
+    match value {
+        None => "-".to_owned(),
+        Some(value) if value < 1000.0 => format!("{value:.1}ms"),
+        Some(value) => text::duration(Duration::from_secs_f64(value / 1000.0)),
+    }
+}
+
+fn shortened(error: &str) -> String {
+    match error.char_indices().nth(MAX_ERROR) {
+        None => error.to_owned(),
+        Some((end, _)) => format!("{}…", error.get(..end).unwrap_or_default()),
+    }
+}
+
+fn one_line(text: &str) -> String {
+    text.replace(char::is_control, " ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_all_done_is_a_hundred_percent() {
+        assert_eq!(percentage(999_999, 1_000_000), " (99.9 %)");
+        assert_eq!(percentage(7, 7), " (100.0 %)");
+        assert_eq!(percentage(0, 0), "");
+    }
+
+    #[test]
+    fn only_a_terminal_gets_colours() {
+        assert_eq!(state(ObservedState::Died, false), "died");
+        assert_eq!(state(ObservedState::Died, true), "\x1b[1;31mdied\x1b[0m");
+    }
+
+    #[test]
+    fn a_long_error_is_cut_between_characters() {
+        let short = "ü".repeat(MAX_ERROR);
+        assert_eq!(shortened(&short), short);
+        assert_eq!(shortened(&format!("{short}ü")), format!("{short}…"));
+    }
+
+    #[test]
+    fn times_read_well() {
+        let shown = [None, Some(0.25), Some(203.4), Some(61_000.0)].map(milliseconds);
+        assert_eq!(shown, ["-", "0.2ms", "203.4ms", "1m01s"]);
+    }
+}
