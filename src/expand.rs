@@ -1,8 +1,10 @@
 //! From tasks to rollouts: the relational expansion, as SQL over the tables of a run.
 //!
 //! [`prepare`] makes the views that say what is done and given up; then [`owed`] is one row per
-//! rollout that is still to be sent, and [`counts`] is what that makes per agent.
+//! rollout that is still to be sent, [`prior`] what went wrong before with them, and [`counts`] is
+//! what that makes per agent.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, AsArray, Int64Array, RecordBatch, StringViewArray};
@@ -11,11 +13,13 @@ use datafusion::common::{Result, exec_datafusion_err};
 use datafusion::dataframe::DataFrame;
 use datafusion::prelude::SessionContext;
 
+use crate::agent::{Failures, Prior};
 use crate::config::Budgets;
 
 const FAILURES: &str = include_str!("../queries/expand/failures.sql");
 const GIVEN_UP: &str = include_str!("../queries/expand/given_up.sql");
 const DONE: &str = include_str!("../queries/expand/done.sql");
+const PRIOR: &str = include_str!("../queries/expand/prior.sql");
 const OWED: &str = include_str!("../queries/expand/owed.sql");
 const COUNTS: &str = include_str!("../queries/expand/counts.sql");
 
@@ -87,6 +91,39 @@ fn budgets_table<'a>(budgets: impl IntoIterator<Item = (&'a str, Budgets)>) -> R
 /// The session lacks a view.
 pub async fn owed(session: &SessionContext) -> Result<DataFrame> {
     session.sql(OWED).await
+}
+
+/// What went wrong before with the rollouts still owed, by task and rollout.
+///
+/// # Errors
+/// The session lacks a view, or a table can't be read.
+pub async fn prior(session: &SessionContext) -> Result<HashMap<(i64, i64), Prior>> {
+    let mut prior = HashMap::new();
+    for batch in session.sql(PRIOR).await?.collect().await? {
+        let integers = |column: usize| -> Result<Vec<i64>> {
+            let column = batch.columns().get(column);
+            let column = column.and_then(|column| column.as_primitive_opt::<Int64Type>());
+            let column =
+                column.ok_or_else(|| exec_datafusion_err!("prior.sql gives other columns"));
+            Ok(column?.values().to_vec())
+        };
+        let (tasks, rollouts, attempts) = (integers(0)?, integers(1)?, integers(2)?);
+        let (infra, rate_limit) = (integers(3)?, integers(4)?);
+        let (data, flagged) = (integers(5)?, integers(6)?);
+        for row in 0..batch.num_rows() {
+            let at = |values: &[i64]| values.get(row).copied().unwrap_or_default();
+            let count = |values: &[i64]| u32::try_from(at(values)).unwrap_or(u32::MAX);
+            let failures = Failures {
+                infra: count(&infra),
+                rate_limit: count(&rate_limit),
+                data: count(&data),
+                attempts: count(&flagged),
+            };
+            let attempt = count(&attempts);
+            prior.insert((at(&tasks), at(&rollouts)), Prior { attempt, failures });
+        }
+    }
+    Ok(prior)
 }
 
 /// What the sweep asks of each agent, by name.

@@ -71,14 +71,6 @@ pub const CLIENT_MS: &str = "client_ms";
 pub const CONCURRENCY_LIMIT: &str = "concurrency_limit";
 /// The whole answer as JSON text where the agent flagged it as a failure.
 pub const ANSWER: &str = "answer";
-/// Failed attempts so far that count against the budget of class `infra`.
-pub const INFRA_FAILURES: &str = "infra_failures";
-/// Failed attempts so far that count against the budget of refusals by rate limits.
-pub const RATE_LIMITED_FAILURES: &str = "rate_limited_failures";
-/// Failed attempts so far that count against the budget of class `data`.
-pub const DATA_FAILURES: &str = "data_failures";
-/// Failed attempts so far that the agent flagged.
-pub const FLAGGED_FAILURES: &str = "flagged_failures";
 /// The score of the rollout.
 pub const REWARD: &str = "reward";
 /// Tokens of the input, from the answer's `usage`.
@@ -153,11 +145,6 @@ pub fn owed() -> SchemaRef {
             integer(ROLLOUT_INDEX),
             text(AGENT_NAME),
             text(REQUEST),
-            integer(ATTEMPT),
-            integer(INFRA_FAILURES),
-            integer(RATE_LIMITED_FAILURES),
-            integer(DATA_FAILURES),
-            integer(FLAGGED_FAILURES),
         ]))
     });
     Arc::clone(&SCHEMA)

@@ -2,6 +2,7 @@
 //! [`HeadServer`] tells where NeMo Gym's agents are, [`Agents`] holds all agents of a sweep by
 //! name. [`FailureClass`] is the one place that decides what a failure means.
 
+mod budget;
 mod connect_time;
 mod contract;
 mod error;
@@ -12,6 +13,7 @@ mod nemo_gym;
 mod registry;
 mod retry_after;
 
+pub use budget::{Failures, Prior};
 pub use contract::{Agent, Answer, Reply, RolloutRequest};
 pub use error::AgentError;
 pub use failure::{Budget, Failure, FailureClass};

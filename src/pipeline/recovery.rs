@@ -17,7 +17,7 @@ use crate::land;
 use crate::outcome::{Outcome, OutcomeBatchBuilder, Times, Verdict};
 use crate::schema;
 use crate::session::RunTables;
-use crate::store::{DispatchLogFile, JournalWriter, RunStore, StoreError};
+use crate::store::{DispatchLogFile, JournalWriter, RunStore, checkpoint};
 
 const INTERRUPTED: &str = include_str!("../../queries/expand/interrupted.sql");
 
@@ -34,13 +34,14 @@ pub(super) fn share(shard: Option<Shard>) -> String {
 
 /// A file of the journal is ours to recover unless its process may be alive: that of another shard
 /// of as many. All others would keep our lock from being taken.
-fn is_ours(name: &str, shard: Option<Shard>) -> bool {
+pub(super) fn is_ours(name: &str, shard: Option<Shard>) -> bool {
     let Some(shard) = shard else { return true };
     let of = name.split('-').nth(1).unwrap_or_default();
     of == share(Some(shard)) || !of.ends_with(&format!("of{}", shard.count()))
 }
 
-/// Lands what earlier processes left in the journal of `run`. `session` needs no tables.
+/// Lands what earlier processes left in the journal of `run`, on this machine or, as copies, on the
+/// store. `session` needs no tables.
 pub(super) async fn recover(
     run: &RunStore,
     shard: Option<Shard>,
@@ -51,6 +52,16 @@ pub(super) async fn recover(
         if is_ours(log.name(), shard) {
             record_interrupted(run, &log, session).await?;
             log.remove()?;
+        }
+    }
+    forget_copies(run, shard).await
+}
+
+/// Deletes the copies of journal files that have become parts.
+pub(super) async fn forget_copies(run: &RunStore, shard: Option<Shard>) -> Result<(), Error> {
+    for copy in checkpoint::list(run).await? {
+        if is_ours(&copy.name, shard) && !run.journal_dir().join(&copy.name).exists() {
+            checkpoint::forget(run, &copy.name).await?;
         }
     }
     Ok(())
@@ -107,7 +118,7 @@ fn append(
             journal.insert(JournalWriter::create(directory, name, &schema::outcomes())?)
         }
     };
-    Ok::<(), StoreError>(writer.append(&batch)?).map_err(Error::from)
+    writer.append(&batch).map_err(Error::from)
 }
 
 fn interrupted(rows: &RecordBatch) -> Vec<Outcome> {

@@ -3,6 +3,7 @@ use std::time::Instant;
 
 use arrow::array::AsArray;
 use chrono::{SecondsFormat, Utc};
+use datafusion::execution::SendableRecordBatchStream;
 use datafusion::physical_plan::{ExecutionPlan, displayable, execute_stream};
 use datafusion::prelude::{SessionConfig, SessionContext};
 use futures::StreamExt;
@@ -23,8 +24,8 @@ use crate::run::{FailureLimits, RunContext, RunNode, Shutdown, StopReason};
 use crate::schema::{SCHEMA_VERSION, TASKS};
 use crate::session;
 use crate::store::{
-    DispatchLog, JournalSegment, LockOptions, LockScope, RunCounts, RunLock, RunRecord, RunState,
-    RunStore, StoreError,
+    Checkpointer, DispatchLog, JournalSegment, LockOptions, LockScope, RunCounts, RunLock,
+    RunRecord, RunState, RunStore, StoreError, checkpoint,
 };
 use crate::tally::{AgentTally, Tally};
 
@@ -79,6 +80,7 @@ pub struct Sweep {
     agents: Agents,
     counts: Vec<AgentCounts>,
     queries: MetricQueries,
+    checkpointer: Option<Checkpointer>,
     tally: Arc<Tally>,
     shutdown: Shutdown,
 }
@@ -148,6 +150,7 @@ impl Sweep {
             agents,
             counts: Vec::new(),
             queries,
+            checkpointer: None,
             tally: Arc::default(),
             shutdown: Shutdown::default(),
         };
@@ -311,9 +314,18 @@ impl Sweep {
             let published = self.inputs.spool.publish(&self.run).await;
             published.map_err(Error::Output)?;
         }
+        let shard = self.settings.shard;
+        if self.continues {
+            let journal = self.run.journal_dir();
+            let is_ours = |name: &str| recovery::is_ours(name, shard);
+            checkpoint::fetch(&self.run, journal, is_ours).await?;
+        }
+        let process = self.process.clone();
+        let is_own = move |name: &str| name.starts_with(&process);
+        self.checkpointer = Some(Checkpointer::new(self.run.clone(), is_own)?);
         if self.continues {
             let session = self.tables().session(session::config()).await?;
-            recovery::recover(&self.run, self.settings.shard, &session).await?;
+            recovery::recover(&self.run, shard, &session).await?;
             self.count().await?;
         }
         self.record.save(&self.run).await.map_err(Error::Output)
@@ -384,7 +396,10 @@ impl Sweep {
         let many = self.counts.len() > 1 || settings.agents.values().any(is_limited);
         let dispatches = Arc::new(DispatchLog::new(self.run.journal_dir(), &self.process));
         let owed = self.counts.iter();
+        let session = self.tables().session(session::config()).await?;
+        let prior = expand::prior(&session).await?;
         let run = RunContext {
+            prior,
             owed: owed
                 .map(|agent| (agent.agent_name.clone(), agent.num_owed()))
                 .collect(),
@@ -416,18 +431,19 @@ impl Sweep {
             .with_extension(Arc::new(land));
         let session = self.tables().session(config).await?;
         let plan = self.physical(&session).await?;
-        let mut landed = execute_stream(plan, session.task_ctx())?;
-        let mut written = Vec::new();
-        while let Some(batch) = landed.next().await {
-            let batch = batch?;
-            if let Some(paths) = batch
-                .column_by_name("path")
-                .and_then(|column| column.as_string_view_opt())
-            {
-                written.extend(paths.iter().flatten().map(str::to_owned));
-            }
-        }
+        let landed = published(execute_stream(plan, session.task_ctx())?);
+        let tally = Arc::clone(&self.tally);
+        let tell = move |error: StoreError| tally.notice(error.to_string());
+        let interval = self.settings.checkpoint_interval.duration();
+        let written = match &mut self.checkpointer {
+            Some(checkpointer) => tokio::select! {
+                landed = landed => landed?,
+                never = checkpointer.keep(interval, tell) => match never {},
+            },
+            None => landed.await?,
+        };
         dispatches.close()?;
+        recovery::forget_copies(&self.run, self.settings.shard).await?;
         Ok(written)
     }
 
@@ -452,6 +468,18 @@ impl Sweep {
         )?;
         Ok(session.state().create_physical_plan(&landed).await?)
     }
+}
+
+/// Paths of the parts that a plan lands.
+async fn published(mut landed: SendableRecordBatchStream) -> Result<Vec<String>, Error> {
+    let mut written = Vec::new();
+    while let Some(batch) = landed.next().await {
+        let batch = batch?;
+        let paths = batch.column_by_name("path");
+        let paths = paths.and_then(|column| column.as_string_view_opt());
+        written.extend(paths.into_iter().flatten().flatten().map(str::to_owned));
+    }
+    Ok(written)
 }
 
 /// What is at the place already, if it may be gone on with.

@@ -3,8 +3,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 
-use super::budget::Failures;
-use crate::agent::{Agents, Answer, Failure, FailureClass, Reply, RolloutRequest};
+use crate::agent::{Agents, Answer, Failure, FailureClass, Failures, Reply, RolloutRequest};
 use crate::outcome::{Answered, Outcome, Times, Verdict};
 use crate::request::RequestTemplate;
 use crate::store::DispatchRecord;

@@ -1,10 +1,10 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use crate::agent::Agents;
+use crate::agent::{Agents, Prior};
 use crate::config::SeedField;
 use crate::store::DispatchLog;
 use crate::tally::Tally;
@@ -17,6 +17,8 @@ pub struct RunContext {
     pub agents: Agents,
     /// Rollouts owed by each agent; an agent that is missing has unknown many.
     pub owed: BTreeMap<String, u64>,
+    /// What earlier processes did for rollouts that are still owed, by task and rollout.
+    pub prior: HashMap<(i64, i64), Prior>,
     /// Where the rollout index goes as a seed, if anywhere.
     pub seed: Option<SeedField>,
     /// Rows that may be queued beyond those in flight.

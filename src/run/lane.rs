@@ -7,9 +7,10 @@ use super::adaptive::{AdaptiveLimit, Sample};
 use super::breaker::{Admission, Breaker};
 use super::bucket::{LeakyBucket, TokenEstimate};
 use super::call::{Dispatch, OwedRow, Turn};
+use super::context::RunContext;
 use super::owed::{CachedTemplate, Queued};
 use crate::agent::{AgentLimits, Budget, FailureClass, Reply};
-use crate::config::{Concurrency, SeedField};
+use crate::config::Concurrency;
 
 /// The rows of one agent that wait for their turn, and what decides when it comes.
 #[derive(Debug)]
@@ -17,7 +18,7 @@ pub(super) struct Lane {
     name: Arc<str>,
     fresh: VecDeque<Queued>,
     retries: BinaryHeap<Reverse<Retry>>,
-    seed: Option<SeedField>,
+    context: Arc<RunContext>,
     template: Option<CachedTemplate>,
     ceiling: Ceiling,
     told_limit: Option<usize>,
@@ -94,13 +95,8 @@ pub(super) enum News {
 }
 
 impl Lane {
-    pub(super) fn new(
-        name: Arc<str>,
-        limits: Option<&AgentLimits>,
-        seed: Option<SeedField>,
-        patience: Duration,
-        outstanding: u64,
-    ) -> Self {
+    pub(super) fn new(name: Arc<str>, context: Arc<RunContext>, outstanding: u64) -> Self {
+        let limits = context.agents.get(&name).map(|member| &member.limits);
         let ceiling = match limits.and_then(|limits| limits.concurrency) {
             None => Ceiling::None,
             Some(Concurrency::Fixed(calls)) => Ceiling::Fixed(calls),
@@ -115,7 +111,6 @@ impl Lane {
             name,
             fresh: VecDeque::new(),
             retries: BinaryHeap::new(),
-            seed,
             template: None,
             ceiling,
             told_limit: None,
@@ -131,10 +126,11 @@ impl Lane {
             ),
             tokens_of_one: TokenEstimate::default(),
             paused_until: None,
-            breaker: Breaker::new(patience),
+            breaker: Breaker::new(context.agent_patience),
             given_up: false,
             held: Duration::ZERO,
             held_since: None,
+            context,
         }
     }
 
@@ -260,7 +256,7 @@ impl Lane {
             let queued = self.fresh.pop_front()?;
             let waited = now.saturating_duration_since(queued.since);
             let held = self.held.saturating_sub(queued.held_before).min(waited);
-            let row = queued.owed(&self.name, self.seed, &mut self.template)?;
+            let row = queued.owed(&self.name, &self.context, &mut self.template)?;
             (row, waited, held)
         };
         let probe = self.breaker.admission(now) == Admission::Probe;

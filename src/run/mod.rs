@@ -16,7 +16,6 @@ mod adaptive;
 mod backoff;
 mod breaker;
 mod bucket;
-mod budget;
 mod call;
 mod context;
 mod driver;

@@ -5,8 +5,9 @@ use arrow::array::{AsArray, RecordBatch, StringViewArray};
 use arrow::datatypes::Int64Type;
 use datafusion::common::{Result, exec_datafusion_err};
 
-use super::budget::Failures;
 use super::call::OwedRow;
+use super::context::RunContext;
+use crate::agent::Prior;
 use crate::config::SeedField;
 use crate::request::RequestTemplate;
 use crate::schema;
@@ -16,8 +17,6 @@ use crate::schema;
 pub(super) struct OwedBatch {
     task_index: Vec<i64>,
     rollout_index: Vec<i64>,
-    attempt: Vec<i64>,
-    failures: [Vec<i64>; 4],
     request: StringViewArray,
     agent_name: StringViewArray,
 }
@@ -55,13 +54,6 @@ impl OwedBatch {
         Ok(Self {
             task_index: integers(schema::TASK_INDEX)?,
             rollout_index: integers(schema::ROLLOUT_INDEX)?,
-            attempt: integers(schema::ATTEMPT)?,
-            failures: [
-                integers(schema::INFRA_FAILURES)?,
-                integers(schema::RATE_LIMITED_FAILURES)?,
-                integers(schema::DATA_FAILURES)?,
-                integers(schema::FLAGGED_FAILURES)?,
-            ],
             request: column(schema::REQUEST)?.as_string_view().clone(),
             agent_name: column(schema::AGENT_NAME)?.as_string_view().clone(),
         })
@@ -87,26 +79,20 @@ impl Queued {
     pub(super) fn owed(
         &self,
         agent_name: &Arc<str>,
-        seed: Option<SeedField>,
+        context: &RunContext,
         cache: &mut Option<CachedTemplate>,
     ) -> Option<OwedRow> {
-        let batch = &self.batch;
-        let count = |values: &[i64]| -> Option<u32> {
-            Some(u32::try_from(*values.get(self.row)?).unwrap_or(u32::MAX))
-        };
-        let [infra, rate_limit, data, attempts] = &batch.failures;
+        let task_index = *self.batch.task_index.get(self.row)?;
+        let rollout_index = *self.batch.rollout_index.get(self.row)?;
+        let prior = context.prior.get(&(task_index, rollout_index));
+        let Prior { attempt, failures } = prior.copied().unwrap_or_default();
         Some(OwedRow {
-            task_index: *batch.task_index.get(self.row)?,
-            rollout_index: *batch.rollout_index.get(self.row)?,
-            attempt: count(&batch.attempt)?,
+            task_index,
+            rollout_index,
+            attempt,
             agent_name: Arc::clone(agent_name),
-            template: self.template(seed, cache),
-            failures: Failures {
-                infra: count(infra)?,
-                rate_limit: count(rate_limit)?,
-                data: count(data)?,
-                attempts: count(attempts)?,
-            },
+            template: self.template(context.seed, cache),
+            failures,
             order: self.order,
         })
     }

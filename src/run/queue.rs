@@ -55,16 +55,8 @@ impl Queue {
 
     fn lane(&mut self, name: &str, outstanding: u64) -> Option<&mut Lane> {
         if !self.lanes.contains_key(name) {
-            let context = &self.context;
-            let limits = context.agents.get(name).map(|member| &member.limits);
             let name: Arc<str> = Arc::from(name);
-            let lane = Lane::new(
-                Arc::clone(&name),
-                limits,
-                context.seed,
-                context.agent_patience,
-                outstanding,
-            );
+            let lane = Lane::new(Arc::clone(&name), Arc::clone(&self.context), outstanding);
             self.lanes.insert(name, lane);
         }
         self.lanes.get_mut(name)

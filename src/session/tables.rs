@@ -21,7 +21,7 @@ use object_store::path::Path;
 use super::register_store;
 use crate::outcome::{attempts_of, rollouts_of};
 use crate::schema;
-use crate::store::{JournalSegment, OpenSegment, RunStore};
+use crate::store::{JournalSegment, OpenSegment, RunStore, StoreError, checkpoint};
 
 /// The tables of one run as they are at one moment: landed parts, and what the journal holds
 /// beyond them. Each rollout is there once, whatever a collector does meanwhile.
@@ -48,6 +48,41 @@ impl RunTables {
             run: run.clone(),
             segments,
         })
+    }
+
+    /// Looks at a run that may be collected on another machine: what its journal holds is then read
+    /// from the copies that the collector makes from time to time.
+    ///
+    /// # Errors
+    /// A journal can't be read, or the store failed.
+    pub async fn look(run: &RunStore) -> Result<Self> {
+        if run.local_path().is_some() {
+            return Self::open(run);
+        }
+        // What is open can be read after the directory has gone.
+        let copies = tempfile::TempDir::with_prefix("rollstream-").map_err(|source| {
+            external(StoreError::File {
+                action: "create a directory in",
+                path: std::env::temp_dir(),
+                source,
+            })
+        })?;
+        let fetched = checkpoint::fetch(run, copies.path(), |_| true).await;
+        fetched.map_err(external)?;
+        let mut tables = Self::open(run)?;
+        for copy in JournalSegment::list(copies.path()).map_err(external)? {
+            let Ok(copy) = copy.open() else { continue };
+            let own = tables
+                .segments
+                .iter_mut()
+                .find(|segment| segment.name() == copy.name());
+            match own {
+                Some(own) if own.num_bytes() >= copy.num_bytes() => {}
+                Some(own) => *own = copy,
+                None => tables.segments.push(copy),
+            }
+        }
+        Ok(tables)
     }
 
     /// Registers `tasks`, `rollouts` and `attempts`.
@@ -182,6 +217,6 @@ impl PartitionStream for JournalStream {
     }
 }
 
-fn external(error: crate::store::StoreError) -> DataFusionError {
+fn external(error: StoreError) -> DataFusionError {
     DataFusionError::External(Box::new(error))
 }

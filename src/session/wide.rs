@@ -28,11 +28,10 @@ const SAME_AS_COLUMN: [&str; 4] = [
 /// # Errors
 /// A store can't be read.
 pub async fn register_wide(session: &SessionContext, runs: &[(String, RunStore)]) -> Result<()> {
-    let opened: Result<Vec<_>> = runs
-        .iter()
-        .map(|(name, run)| Ok((name, RunTables::open(run)?)))
-        .collect();
-    let opened = opened?;
+    let mut opened = Vec::new();
+    for (name, run) in runs {
+        opened.push((name, RunTables::look(run).await?));
+    }
     for table in [schema::TASKS, schema::ROLLOUTS, schema::ATTEMPTS] {
         let mut all: Option<DataFrame> = None;
         for (name, tables) in &opened {

@@ -329,7 +329,7 @@ fn state(state: ObservedState, colors: bool) -> String {
     let color = match state {
         ObservedState::Running => 36,
         ObservedState::Finished => 32,
-        ObservedState::Interrupted => 33,
+        ObservedState::Incomplete | ObservedState::Stopped | ObservedState::Interrupted => 33,
         ObservedState::Died | ObservedState::Failed => 31,
     };
     match colors {

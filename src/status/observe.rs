@@ -17,6 +17,10 @@ pub enum ObservedState {
     Died,
     /// Nothing was left to be sent.
     Finished,
+    /// Some agent did not answer, or asked for an answer to be forgotten; `--resume` goes on.
+    Incomplete,
+    /// Stopped by a limit that was set; `--resume` goes on.
+    Stopped,
     /// Stopped by a signal; `--resume` goes on.
     Interrupted,
     /// Stopped by an error; `--resume` goes on.
@@ -34,6 +38,8 @@ impl ObservedState {
             _ if is_locked => Self::Running,
             RunState::Running => Self::Died,
             RunState::Finished => Self::Finished,
+            RunState::Incomplete => Self::Incomplete,
+            RunState::Stopped => Self::Stopped,
             RunState::Interrupted => Self::Interrupted,
             RunState::Failed => Self::Failed,
         }
@@ -46,6 +52,8 @@ impl fmt::Display for ObservedState {
             Self::Running => "running",
             Self::Died => "died",
             Self::Finished => "finished",
+            Self::Incomplete => "incomplete",
+            Self::Stopped => "stopped",
             Self::Interrupted => "interrupted",
             Self::Failed => "failed",
         })

@@ -218,6 +218,11 @@ impl OpenSegment {
         &self.name
     }
 
+    /// Bytes that it held.
+    pub fn num_bytes(&self) -> u64 {
+        self.len
+    }
+
     /// Its batches. The file may still be written to, or may have been cut off by a crash: what is
     /// not whole at its end is left out.
     pub fn read(&self) -> impl Iterator<Item = RecordBatch> + Send + use<> {

@@ -1,7 +1,7 @@
 //! [`Operator`]: `RunExec` by itself, over rows that are made as they are read, asking an agent of
 //! the test's own.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -50,6 +50,7 @@ impl Operator {
         let context = RunContext {
             agents,
             owed: BTreeMap::new(),
+            prior: HashMap::new(),
             seed: None,
             lookahead: LOOKAHEAD,
             retry_backoff: Duration::from_millis(1),
@@ -151,9 +152,5 @@ fn owed(tasks: std::ops::Range<usize>) -> RecordBatch {
                 .collect::<StringViewArray>(),
         ),
     ];
-    let zeros = || Arc::new(Int64Array::from(vec![0; tasks.len()])) as arrow::array::ArrayRef;
-    let failures =
-        std::iter::repeat_with(zeros).take(schema::owed().fields().len() - columns.len());
-    let columns = columns.into_iter().chain(failures).collect();
     RecordBatch::try_new(schema::owed(), columns).unwrap()
 }

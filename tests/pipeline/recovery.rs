@@ -214,12 +214,12 @@ async fn a_segment_whose_attempts_have_landed_is_only_removed() {
     let counts = async || (count(&run, "rollouts").await, count(&run, "attempts").await);
     let part = |table| landed::parts(&place.run(), table).pop().unwrap();
     leave_torn_segment(run.journal_dir());
-    recover(&run).await.unwrap();
+    recover(&run, |_| true).await.unwrap();
 
     // As if another machine had landed an earlier copy of what this one wrote.
     leave_whole_segment(run.journal_dir());
     assert_eq!(counts().await, (2, 4));
-    assert_eq!(recover(&run).await.unwrap().len(), 0);
+    assert_eq!(recover(&run, |_| true).await.unwrap().len(), 0);
     assert!(landed::segments(run.journal_dir()).is_empty());
     assert_eq!(counts().await, (2, 4));
 
@@ -227,14 +227,14 @@ async fn a_segment_whose_attempts_have_landed_is_only_removed() {
     leave_whole_segment(run.journal_dir());
     fs::remove_file(part("attempts")).unwrap();
     assert_eq!(counts().await, (2, 8));
-    assert_eq!(recover(&run).await.unwrap().len(), 2);
+    assert_eq!(recover(&run, |_| true).await.unwrap().len(), 2);
     assert_eq!(counts().await, (4, 8));
 
     // As if nothing in that copy had been answered.
     leave_whole_segment(run.journal_dir());
     fs::remove_file(part("rollouts")).unwrap();
     assert_eq!(counts().await, (0, 8));
-    assert_eq!(recover(&run).await.unwrap().len(), 0);
+    assert_eq!(recover(&run, |_| true).await.unwrap().len(), 0);
     assert_eq!(counts().await, (0, 8));
 }
 
@@ -246,11 +246,11 @@ async fn the_part_of_attempts_is_published_last() {
     // No file can be put there.
     let obstacle = place.run().join(format!("attempts/{SEGMENT}.parquet"));
     fs::create_dir_all(obstacle.join("in the way")).unwrap();
-    recover(&run).await.unwrap_err();
+    recover(&run, |_| true).await.unwrap_err();
     assert_eq!(landed::rollouts(&place.run()).len(), 4);
     assert_eq!(landed::segments(run.journal_dir()).len(), 1);
     fs::remove_dir_all(&obstacle).unwrap();
-    assert_eq!(recover(&run).await.unwrap().len(), 2);
+    assert_eq!(recover(&run, |_| true).await.unwrap().len(), 2);
     assert_eq!(landed::attempts(&place.run()).len(), 8);
     assert!(landed::segments(run.journal_dir()).is_empty());
 }

@@ -1,18 +1,31 @@
-use crate::agent::Budget;
+use super::Budget;
 use crate::config::Budgets;
 
 /// Failed attempts at a rollout so far, by what they count against.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Failures {
-    pub(super) infra: u32,
-    pub(super) rate_limit: u32,
-    pub(super) data: u32,
-    pub(super) attempts: u32,
+pub struct Failures {
+    /// Failures of networks and servers.
+    pub infra: u32,
+    /// Refusals by a rate limit.
+    pub rate_limit: u32,
+    /// Failures that the request itself seems to cause.
+    pub data: u32,
+    /// Failures that the agent reported.
+    pub attempts: u32,
+}
+
+/// What earlier processes did for a rollout that is still owed.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Prior {
+    /// Number of the next attempt.
+    pub attempt: u32,
+    /// Its failed attempts.
+    pub failures: Failures,
 }
 
 impl Failures {
     /// Counts one more; gives how many count against that budget now.
-    pub(super) fn count(&mut self, budget: Budget) -> u32 {
+    pub fn count(&mut self, budget: Budget) -> u32 {
         let of = match budget {
             Budget::Infra => &mut self.infra,
             Budget::RateLimit => &mut self.rate_limit,
@@ -24,8 +37,8 @@ impl Failures {
     }
 
     /// One of the budgets is spent: the rollout is given up. The same rule as in
-    /// `queries/expand/given_up.sql`, for what this process saw.
-    pub(super) fn spent(&self, budgets: &Budgets) -> bool {
+    /// `queries/expand/given_up.sql`, for what one process saw.
+    pub fn spent(&self, budgets: &Budgets) -> bool {
         self.infra >= budgets.infra
             || self.rate_limit >= budgets.rate_limit
             || self.data >= budgets.data

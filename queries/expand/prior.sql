@@ -1,0 +1,17 @@
+-- What went wrong before with the rollouts that are still owed.
+--
+-- Reads: failures, done.
+-- Columns: task_index, rollout_index, attempt (number of the next one), infra_failures,
+-- rate_limited_failures, data_failures, flagged_failures.
+SELECT
+    failures.task_index,
+    failures.rollout_index,
+    failures.attempt,
+    failures.infra_failures,
+    failures.rate_limited_failures,
+    failures.data_failures,
+    failures.flagged_failures
+FROM failures
+LEFT ANTI JOIN done
+    ON failures.task_index = done.task_index
+    AND failures.rollout_index = done.rollout_index
