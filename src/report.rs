@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::expand::AgentCounts;
 use crate::run::StopReason;
+use crate::status::RunStatus;
 use crate::store::{RunCounts, RunState};
 use crate::tally::AgentTally;
 
@@ -45,6 +46,8 @@ pub struct SweepReport {
     pub rollouts: RunCounts,
     /// The same for all agents together, with the classes of failures.
     pub total: AgentTally,
+    /// How each agent did, where not all went well.
+    pub status: Option<RunStatus>,
     /// The statistics of every metric, per agent.
     pub metrics: Vec<AgentMetric>,
     /// What was written, as a person names it.

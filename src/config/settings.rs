@@ -75,7 +75,8 @@ pub struct Settings {
     pub retry_backoff: Span,
     /// What that pause doubles up to.
     pub retry_backoff_cap: Span,
-    /// How long an agent that answers nothing is waited for before the rest of its rollouts is left owed.
+    /// How long an agent that answers nothing any more is waited for before the rest of its rollouts is left owed;
+    /// one that never answered, an eighth of that.
     pub agent_patience: Span,
     /// Rollouts given up at which the sweep is stopped.
     #[serde(deserialize_with = "optional_count")]

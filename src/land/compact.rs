@@ -44,8 +44,17 @@ pub(super) async fn compact(
         return Err(error);
     }
     let mut parts = Vec::new();
-    for writer in [rollouts, attempts].into_iter().flatten() {
-        parts.push(writer.finish().await?);
+    let mut writers = [rollouts, attempts].into_iter().flatten();
+    while let Some(writer) = writers.next() {
+        match writer.finish().await {
+            Ok(part) => parts.push(part),
+            Err(error) => {
+                for writer in writers {
+                    writer.abandon().await;
+                }
+                return Err(error);
+            }
+        }
     }
     segment.remove()?;
     Ok(parts)

@@ -1,3 +1,4 @@
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Int64Array, StringViewArray};
@@ -16,8 +17,20 @@ use crate::store::{JournalSegment, JournalWriter, Part, StoreError};
 /// Assumed ratio of a journal's bytes to those of its parts, until one was measured.
 const FIRST_RATIO: f64 = 4.0;
 
-/// Bytes of a segment, and the parts that it became.
-type Compacted = Result<(u64, Vec<Part>), StoreError>;
+/// What became of segments: the bytes of those that are parts now, the parts, and where it stopped,
+/// if it did.
+struct Compacted {
+    bytes: u64,
+    parts: Vec<Part>,
+    left: VecDeque<Sealed>,
+    failed: Option<StoreError>,
+}
+
+/// A segment that is to become parts.
+struct Sealed {
+    segment: JournalSegment,
+    bytes: u64,
+}
 
 /// Takes outcomes to the journal and the journal to parts.
 pub(super) struct Lander {
@@ -26,6 +39,8 @@ pub(super) struct Lander {
     journal: Option<JournalWriter>,
     segments: usize,
     ratio: f64,
+    /// Segments whose parts could not be written; the store may be back next time.
+    left: VecDeque<Sealed>,
     compaction: Option<SpawnedTask<Compacted>>,
     parts: Vec<Part>,
 }
@@ -38,6 +53,7 @@ impl Lander {
             journal: None,
             segments: 0,
             ratio: FIRST_RATIO,
+            left: VecDeque::new(),
             compaction: None,
             parts: Vec::new(),
         }
@@ -48,12 +64,24 @@ impl Lander {
         mut self,
         mut input: SendableRecordBatchStream,
     ) -> Result<RecordBatch> {
+        let mut ended = Ok(());
         while let Some(outcomes) = input.next().await {
-            self.keep(outcomes?).await?;
+            match outcomes {
+                Ok(outcomes) => self.keep(outcomes).await?,
+                // What was answered before is landed all the same.
+                Err(error) => {
+                    ended = Err(error);
+                    break;
+                }
+            }
         }
         self.rotate().await?;
-        self.join_compaction().await?;
-        landed(&self.parts)
+        let failed = self.join_compaction().await?;
+        ended?;
+        match failed {
+            Some(error) => Err(external(error)),
+            None => landed(&self.parts),
+        }
     }
 
     async fn keep(&mut self, outcomes: RecordBatch) -> Result<()> {
@@ -82,42 +110,76 @@ impl Lander {
     /// Ends the segment and has it made into parts, beside what goes on. One at a time: a store
     /// that is slower than the agents slows the sweep down, and not the disk up.
     async fn rotate(&mut self) -> Result<()> {
-        let Some(journal) = self.journal.take() else {
+        let failed = self.join_compaction().await?;
+        if let Some(error) = failed {
+            self.context.tally.notice(format!(
+                "{error}. The answers stay in the journal, '{}'; it is tried again",
+                self.context.run.journal_dir().display()
+            ));
+        }
+        if let Some(journal) = self.journal.take() {
+            let bytes = journal.num_bytes();
+            let segment = blocking(move || journal.seal()).await?;
+            self.left.push_back(Sealed { segment, bytes });
+        }
+        if self.left.is_empty() {
             return Ok(());
-        };
-        self.join_compaction().await?;
-        let bytes = journal.num_bytes();
-        let segment: JournalSegment = blocking(move || journal.seal()).await?;
+        }
         let (context, runtime) = (Arc::clone(&self.context), Handle::current());
+        let segments = std::mem::take(&mut self.left);
         // Encoding is work for a core of its own: on a thread of the runtime it would hold up
         // the calls in flight.
         self.compaction = Some(SpawnedTask::spawn_blocking(move || {
-            let parts = runtime.block_on(compact(&context.run, &segment))?;
-            Ok((bytes, parts))
+            runtime.block_on(compact_all(&context, segments))
         }));
         Ok(())
     }
 
-    async fn join_compaction(&mut self) -> Result<()> {
+    /// Waits for the parts; gives why not all could be written, if so. The answers are safe then.
+    async fn join_compaction(&mut self) -> Result<Option<StoreError>> {
         let Some(compaction) = self.compaction.take() else {
-            return Ok(());
+            return Ok(None);
         };
         let joined = compaction
             .join()
             .await
             .map_err(|error| exec_datafusion_err!("landing ended in a defect: {error}"))?;
-        let (bytes, parts) = joined.map_err(external)?;
-        let encoded: u64 = parts
+        let encoded: u64 = joined
+            .parts
             .iter()
             .filter(|part| part.table == schema::ROLLOUTS)
             .map(|part| part.num_bytes)
             .sum();
         if encoded > 0 {
-            self.ratio = (bytes as f64 / encoded as f64).clamp(1.0, 16.0);
+            self.ratio = (joined.bytes as f64 / encoded as f64).clamp(1.0, 16.0);
         }
-        self.parts.extend(parts);
-        Ok(())
+        self.parts.extend(joined.parts);
+        self.left = joined.left;
+        Ok(joined.failed)
     }
+}
+
+async fn compact_all(context: &LandContext, segments: VecDeque<Sealed>) -> Compacted {
+    let mut compacted = Compacted {
+        bytes: 0,
+        parts: Vec::new(),
+        left: segments,
+        failed: None,
+    };
+    while let Some(sealed) = compacted.left.front() {
+        match compact(&context.run, &sealed.segment).await {
+            Ok(parts) => {
+                compacted.bytes += sealed.bytes;
+                compacted.parts.extend(parts);
+                compacted.left.pop_front();
+            }
+            Err(error) => {
+                compacted.failed = Some(error);
+                break;
+            }
+        }
+    }
+    compacted
 }
 
 async fn blocking<T: Send + 'static>(

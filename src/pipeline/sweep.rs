@@ -23,6 +23,7 @@ use crate::report::{SweepPlan, SweepReport};
 use crate::run::{FailureLimits, RunContext, RunNode, Shutdown, StopReason};
 use crate::schema::{SCHEMA_VERSION, TASKS};
 use crate::session;
+use crate::status::RunStatus;
 use crate::store::{
     Checkpointer, DispatchLog, JournalSegment, LockOptions, LockScope, RunCounts, RunLock,
     RunRecord, RunState, RunStore, StoreError, checkpoint,
@@ -197,7 +198,11 @@ impl Sweep {
     /// The run is locked, or landing or measuring failed. A rollout that fails is no error but a row
     /// of `attempts`.
     pub async fn collect(mut self) -> Result<SweepReport, Error> {
-        let lock = RunLock::acquire(&self.run, self.lock_options()).await?;
+        let lock = RunLock::acquire(&self.run, self.lock_options()).await;
+        let lock = lock.map_err(|error| match error {
+            StoreError::Locked { .. } => Error::Store(error),
+            error => Error::Output(error),
+        })?;
         let supervisor = Supervisor::new(&self.settings, self.shutdown.clone());
         let report = tokio::select! {
             report = self.work() => report,
@@ -261,6 +266,11 @@ impl Sweep {
             false => Measured::default(),
         };
         written.extend(measured.written);
+        let all_well = tally.pending() + tally.num_failed() + tally.num_retries() == 0;
+        let status = match all_well {
+            true => None,
+            false => Some(RunStatus::of(&self.run).await?),
+        };
         written.push(self.run.display("run.json"));
         Ok(SweepReport {
             place: self.run.display(""),
@@ -268,6 +278,7 @@ impl Sweep {
             stopped_by: self.shutdown.reason(),
             rollouts: tally.counts(),
             total: tally,
+            status,
             metrics: measured.metrics,
             written,
             elapsed,
@@ -306,7 +317,9 @@ impl Sweep {
         if self.replaces {
             self.run.clear().await.map_err(Error::Output)?;
         }
-        if !self.continues && !self.record.create(&self.run).await.map_err(Error::Output)? {
+        let created =
+            !self.continues && self.record.create(&self.run).await.map_err(Error::Output)?;
+        if !created && !self.continues {
             self.join().await?;
         }
         let tasks = self.run.parts(TASKS).await.map_err(Error::Output)?;
@@ -328,7 +341,10 @@ impl Sweep {
             recovery::recover(&self.run, shard, &session).await?;
             self.count().await?;
         }
-        self.record.save(&self.run).await.map_err(Error::Output)
+        match created {
+            true => Ok(()),
+            false => self.record.save(&self.run).await.map_err(Error::Output),
+        }
     }
 
     /// Somebody made the run since it was looked for: where several processes share the work, that is

@@ -33,6 +33,8 @@ pub(super) enum Admission {
 #[derive(Debug)]
 pub(super) struct Breaker {
     patience: Duration,
+    /// It has answered at some time.
+    has_answered: bool,
     state: State,
 }
 
@@ -53,6 +55,10 @@ struct Broken {
     probing: bool,
 }
 
+/// An agent that has never answered is more likely not there at all than coming back: it is waited
+/// for only this fraction of the time.
+const NEVER_ANSWERED: u32 = 8;
+
 /// Ten years: a longer patience would not fit every clock.
 const ENDLESS: Duration = Duration::from_secs(10 * 365 * 86_400);
 
@@ -70,6 +76,7 @@ impl Breaker {
     pub(super) fn new(patience: Duration) -> Self {
         Self {
             patience: patience.min(ENDLESS),
+            has_answered: false,
             state: State::alive(),
         }
     }
@@ -77,6 +84,7 @@ impl Breaker {
     /// The agent replied, with anything but an infra failure: it is alive. A refusal because of
     /// load is such a reply too: an agent that is merely busy must not be given up.
     pub(super) fn answered(&mut self) {
+        self.has_answered = true;
         self.state = State::alive();
     }
 
@@ -114,7 +122,11 @@ impl Breaker {
         let State::Broken(broken) = &self.state else {
             return Admission::Open;
         };
-        let end = broken.since + self.patience;
+        let patience = match self.has_answered {
+            true => self.patience,
+            false => self.patience / NEVER_ANSWERED,
+        };
+        let end = broken.since + patience;
         if now >= end {
             Admission::GivenUp
         } else if broken.probing {
@@ -167,9 +179,10 @@ mod tests {
         Duration::from_secs(seconds)
     }
 
-    /// A breaker that opened at this instant.
+    /// A breaker of an agent that had answered, and that opened at this instant.
     fn open() -> (Breaker, Instant) {
         let (mut breaker, now) = (Breaker::new(PATIENCE), Instant::now());
+        breaker.answered();
         for task in 0..8 {
             breaker.failed(now, task, false, false);
         }
@@ -263,6 +276,17 @@ mod tests {
             breaker.admission(now + seconds(250)),
             Admission::Until(next)
         );
+    }
+
+    #[test]
+    fn an_agent_that_never_answered_is_waited_for_only_a_while() {
+        let (mut breaker, now) = (Breaker::new(PATIENCE), Instant::now());
+        for task in 0..8 {
+            breaker.failed(now, task, false, false);
+        }
+        let end = now + PATIENCE / NEVER_ANSWERED;
+        assert_eq!(breaker.admission(end - seconds(1)), Admission::Probe);
+        assert_eq!(breaker.admission(end), Admission::GivenUp);
     }
 
     #[test]

@@ -29,6 +29,9 @@ const BATCH_BYTES: usize = 8 * 1024 * 1024;
 /// ... or when its first row is this old: an answer is not safe before it is passed on.
 const LINGER: Duration = Duration::from_millis(10);
 
+/// What is left of the size of a large answer with each later one.
+const FORGETTING: f64 = 0.999;
+
 /// How often calls that take long are looked for.
 const LATENESS_CHECK: Duration = Duration::from_secs(5);
 
@@ -47,6 +50,8 @@ pub(super) struct Driver {
     stopped: bool,
     /// What keeps calls from being sent, for good.
     failed: Option<StoreError>,
+    /// Of a large answer among the recent ones.
+    answer_bytes: f64,
     done: u64,
     given_up: u64,
     metrics: RunMetrics,
@@ -68,6 +73,7 @@ impl Driver {
             lateness: Lateness::default(),
             stopped: false,
             failed: None,
+            answer_bytes: 0.0,
             done: 0,
             given_up: 0,
             metrics,
@@ -88,6 +94,9 @@ impl Driver {
         look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             self.dispatch();
+            if self.stopped {
+                input = None;
+            }
             if input.is_none() && self.queue.is_empty() && self.calls.is_empty() {
                 self.pass_on(&output).await?;
                 return match self.failed.take() {
@@ -107,7 +116,6 @@ impl Driver {
                 }
                 () = &mut stopping, if !self.stopped => {
                     self.stopped = true;
-                    input = None;
                     self.queue.clear();
                 }
                 rows = next(&mut input), if input.is_some() && self.queue.has_room() => match rows {
@@ -163,12 +171,9 @@ impl Driver {
         if wave.is_empty() {
             return;
         }
-        if let Some(log) = &self.context.dispatches
-            && let Err(error) = log.record(wave.iter().map(Dispatch::record))
-        {
+        if let Err(error) = self.note(&wave) {
             // Nothing is sent that is not on record. These rows are owed as before.
-            self.failed = Some(error);
-            self.context.shutdown.stop(StopReason::Failure);
+            self.fail(error);
             return;
         }
         for dispatch in wave {
@@ -191,9 +196,26 @@ impl Driver {
         if log.is_long()
             && let Err(error) = log.rotate(self.dispatches.values().map(Dispatch::record))
         {
-            self.failed = Some(error);
-            self.context.shutdown.stop(StopReason::Failure);
+            self.fail(error);
         }
+    }
+
+    /// Notes what is about to be sent, if there is room for its answers.
+    fn note(&self, wave: &[Dispatch]) -> Result<(), StoreError> {
+        let Some(log) = &self.context.dispatches else {
+            return Ok(());
+        };
+        let answers = (self.dispatches.len() + wave.len()) as f64 * self.answer_bytes;
+        log.check_room(answers as u64 + self.batch.num_bytes() as u64)?;
+        log.record(wave.iter().map(Dispatch::record))
+    }
+
+    /// Sends nothing more; what is in flight is waited for.
+    fn fail(&mut self, error: StoreError) {
+        self.stopped = true;
+        self.queue.clear();
+        self.failed = Some(error);
+        self.context.shutdown.stop(StopReason::Failure);
     }
 
     fn gather(&mut self, done: Result<(Id, Reply), JoinError>) -> Result<()> {
@@ -239,6 +261,8 @@ impl Driver {
             None => {
                 self.done += 1;
                 self.lateness.ended(&dispatch, reply.elapsed);
+                let bytes = reply.result.as_ref().map_or(0, |answer| answer.body.len());
+                self.answer_bytes = (self.answer_bytes * FORGETTING).max(bytes as f64);
                 self.queue.finished(&dispatch.row.agent_name);
             }
         }

@@ -5,8 +5,9 @@ use comfy_table::{Cell, CellAlignment};
 use serde_json::{Value, json};
 
 use super::ShowError;
-use super::text;
+use super::{status, text};
 use crate::report::{SweepPlan, SweepReport};
+use crate::run::StopReason;
 use crate::store::RunState;
 
 /// A JSON event: one object on one line.
@@ -109,6 +110,10 @@ pub fn report(report: &SweepReport, as_json: bool) -> Result<(), ShowError> {
     }
     let counts = report.rollouts;
     let tally = &report.total;
+    if let Some(status) = &report.status {
+        writeln!(output, "{}", status::counts(status))?;
+        writeln!(output, "{}", status::failures(status))?;
+    }
     writeln!(
         output,
         "{} in {}: {} of {} rollouts done, {}, {} pending",
@@ -122,17 +127,15 @@ pub fn report(report: &SweepReport, as_json: bool) -> Result<(), ShowError> {
     for path in &report.written {
         writeln!(output, "  {path}")?;
     }
-    if tally.num_failed() > 0 {
-        writeln!(
-            output,
-            "Why some failed: rollstream sql {} -c \"SELECT outcome, http_status, error, count(*) FROM attempts \
-             WHERE outcome <> 'ok' GROUP BY 1, 2, 3\"",
-            report.place,
-        )?;
-    }
-    if report.state == RunState::Interrupted {
-        writeln!(output, "Go on with the same command and --resume.")?;
-    }
+    let why = match (report.state, report.stopped_by) {
+        (RunState::Finished, _) => return Ok(()),
+        (_, Some(StopReason::Deadline)) => "Its --deadline has passed. ",
+        (_, Some(StopReason::MaxFailures)) => "--max-failures rollouts were given up. ",
+        (_, Some(StopReason::MaxErrorRate)) => "More than --max-error-rate of it was given up. ",
+        (RunState::Incomplete, _) => "Some rollouts are left owed. ",
+        _ => "",
+    };
+    writeln!(output, "{why}Go on with the same command and --resume.")?;
     Ok(())
 }
 
@@ -155,6 +158,7 @@ fn summary(report: &SweepReport) -> Value {
         .collect();
     json!({
         "state": report.state,
+        "agents": report.status.as_ref().map(|status| &status.agents),
         "rollouts": report.rollouts,
         "failed": report.total.failed,
         "elapsed_seconds": report.elapsed.as_secs_f64(),

@@ -243,8 +243,24 @@ fn times(status: &RunStatus) -> Table {
     table
 }
 
+/// Counts per agent.
+pub(super) fn counts(status: &RunStatus) -> Table {
+    let mut table = Table::new(["agent", "planned", "done", "failed", "pending"]);
+    for agent in &status.agents {
+        let figures = &agent.figures;
+        table.row([
+            agent.agent_name.clone(),
+            text::count(figures.planned),
+            text::count(figures.done),
+            text::count(figures.failed),
+            text::count(figures.pending),
+        ]);
+    }
+    table
+}
+
 /// Who failed and why: all failures are counted, also those whose error is not among the frequent ones.
-fn failures(status: &RunStatus) -> Table {
+pub(super) fn failures(status: &RunStatus) -> Table {
     let mut table = Table::new(["failures of", "class", "HTTP", "attempts", "error"]);
     for agent in &status.agents {
         let mut others = num_failures(&agent.figures);

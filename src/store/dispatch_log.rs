@@ -5,7 +5,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use arrow::array::{Float64Array, Int64Array, RecordBatch, TimestampMicrosecondArray};
 use arrow::error::ArrowError;
@@ -18,6 +18,12 @@ pub const DISPATCHES: &str = "dispatches";
 
 /// A log of so many dispatches is long.
 const LONG: u64 = 1 << 20;
+
+/// How often the disk is asked how much room there is.
+const ROOM_CHECK: Duration = Duration::from_millis(100);
+
+/// Room on the disk that is kept for what is not answers.
+const ROOM: u64 = 512 * 1024;
 
 /// Rows of a batch that is read.
 const BATCH_ROWS: usize = 64 * 1024;
@@ -86,6 +92,7 @@ struct State {
     /// The file before, whose calls may not all be in the journal yet.
     previous: Option<PathBuf>,
     number: u32,
+    room_checked: Option<Instant>,
     buffer: Vec<u8>,
 }
 
@@ -104,6 +111,34 @@ impl DispatchLog {
             name: name.to_owned(),
             state: Mutex::default(),
         }
+    }
+
+    /// Makes sure that the disk has room for answers of so many bytes in all, and some more.
+    ///
+    /// # Errors
+    /// It has not: nothing more should be sent.
+    pub fn check_room(&self, answers: u64) -> Result<(), StoreError> {
+        let mut state = self.state();
+        let is_recent = |checked: Instant| checked.elapsed() < ROOM_CHECK;
+        if state.room_checked.is_some_and(is_recent) {
+            return Ok(());
+        }
+        // The directory may not be there yet.
+        let there = self.directory.ancestors().find(|path| path.exists());
+        let Some(Ok(disk)) = there.map(rustix::fs::statvfs) else {
+            return Ok(());
+        };
+        let free = disk.f_bavail.saturating_mul(disk.f_frsize);
+        let needed = ROOM + answers.saturating_mul(2);
+        if free < needed {
+            return Err(StoreError::DiskFull {
+                path: self.directory.clone(),
+                free: bytesize::ByteSize(free),
+                needed: bytesize::ByteSize(needed),
+            });
+        }
+        state.room_checked = Some(Instant::now());
+        Ok(())
     }
 
     /// Notes calls that are about to be sent.

@@ -53,6 +53,19 @@ pub enum StoreError {
         #[source]
         source: io::Error,
     },
+    /// The disk of the journal is nearly full.
+    #[error(
+        "the disk of the journal '{path}' has {free} left, and the answers in flight may need {needed}: nothing more \
+         is sent. What was answered is safe; make space and go on with --resume"
+    )]
+    DiskFull {
+        /// The directory.
+        path: PathBuf,
+        /// What is free.
+        free: bytesize::ByteSize,
+        /// What may be needed.
+        needed: bytesize::ByteSize,
+    },
     /// A part could not be encoded or published.
     #[error("cannot write {object}: {source}")]
     Parquet {

@@ -123,7 +123,11 @@ impl RunRecord {
     /// # Errors
     /// The store failed.
     pub async fn create(&self, run: &RunStore) -> Result<bool, StoreError> {
-        run.create(RUN_JSON, self.text(run)?).await
+        if run.create(RUN_JSON, self.text(run)?).await? {
+            return Ok(true);
+        }
+        // A put whose answer was lost is tried again by the client, and finds itself.
+        Ok(Self::load(run).await?.as_ref() == Some(self))
     }
 
     /// Writes the record.

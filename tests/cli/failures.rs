@@ -9,6 +9,7 @@ input = "tasks.jsonl"
 agent = "sim"
 num_repeats = 2
 output = "run"
+retry_backoff = "1ms"
 
 [sim]
 latency = "fixed:1ms"
@@ -32,6 +33,15 @@ fn some_rollouts_that_fail_make_exit_code_3_and_rows_that_say_why() {
         "{}",
         ended.stdout
     );
+    for part in ["failures of", "infra           500        10"] {
+        let text = ended
+            .stdout
+            .split_whitespace()
+            .collect::<Vec<_>>()
+            .join(" ");
+        let part = part.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(text.contains(&part), "{part}: {}", ended.stdout);
+    }
     assert!(
         ended.stdout.contains("2 infra") && ended.stdout.contains("1 data"),
         "{}",
@@ -43,20 +53,18 @@ fn some_rollouts_that_fail_make_exit_code_3_and_rows_that_say_why() {
         json!({"planned": 8, "done": 4, "failed": 4, "pending": 0})
     );
 
-    let failed = "select task_index, rollout_index, outcome, http_status, terminal from attempts \
-                  where outcome <> 'ok' order by 1, 2";
-    let failed = folder.sql("run", failed);
+    // Each until its budget is spent: 5 of the one, 2 of the other, and none where the agent says so.
+    let failed = "select task_index, rollout_index, outcome, http_status, count(*), min(attempt), max(attempt), \
+                  count(*) filter (where terminal), max(attempt) filter (where terminal) \
+                  from attempts where outcome <> 'ok' group by 1, 2, 3, 4 order by 1, 2";
     assert_eq!(
-        failed[..3],
+        folder.sql("run", failed),
         [
-            "0,0,infra,500,false",
-            "0,1,infra,500,false",
-            "1,1,data,200,false"
+            "0,0,infra,500,5,0,4,1,4",
+            "0,1,infra,500,5,0,4,1,4",
+            "1,1,data,200,2,0,1,1,1",
+            "2,0,agent_flagged,200,1,0,0,1,0"
         ]
-    );
-    assert!(
-        failed[3].starts_with("2,0,") && failed[3].ends_with("200,true"),
-        "{failed:?}"
     );
     let why = folder.sql("run", "select error from attempts where task_index = 0");
     assert!(
@@ -76,7 +84,7 @@ fn some_rollouts_that_fail_make_exit_code_3_and_rows_that_say_why() {
 }
 
 #[test]
-fn resume_tries_again_what_failed_but_not_what_failed_for_good() {
+fn a_resume_with_larger_budgets_tries_again_what_was_given_up_but_not_what_never_may() {
     let folder = Folder::with_tasks(sums(4));
     folder.write("sweep.toml", FAULTS);
     folder
@@ -85,9 +93,15 @@ fn resume_tries_again_what_failed_but_not_what_failed_for_good() {
         .exited_with(3);
     let healthy = FAULTS.split("fault_at").next().unwrap();
     folder.write("sweep.toml", healthy);
+    let resume = "collect --config sweep.toml --resume";
+    folder.rollstream(resume).run().exited_with(3);
+    let done = "select count(*) from rollouts";
+    assert_eq!(folder.sql("run", done), ["4"]);
+    let larger = " --infra-budget 6 --data-budget 3 --max-attempts 9";
     folder
-        .rollstream("collect --config sweep.toml --resume")
-        .run();
+        .rollstream(&format!("{resume}{larger}"))
+        .run()
+        .exited_with(3);
     let rollouts = "select task_index, count(*) from rollouts group by 1 order by 1";
     assert_eq!(folder.sql("run", rollouts), ["0,2", "1,2", "2,1", "3,2"]);
     assert_eq!(
@@ -109,11 +123,11 @@ fn the_exit_code_is_still_3_when_what_failed_for_good_is_all_that_is_missing() {
         .exited_with(3);
     folder.write("sweep.toml", FAULTS.split("fault_at").next().unwrap());
     let ended = folder
-        .rollstream("collect --config sweep.toml --resume")
+        .rollstream("collect --config sweep.toml --resume --infra-budget 6 --data-budget 3")
         .run()
         .exited_with(3);
     let plan = folder
-        .rollstream("plan --config sweep.toml --resume --json")
+        .rollstream("plan --config sweep.toml --resume --infra-budget 6 --data-budget 3 --json")
         .run()
         .succeeded()
         .stdout;
@@ -128,26 +142,27 @@ fn the_exit_code_is_still_3_when_what_failed_for_good_is_all_that_is_missing() {
 
 #[test]
 fn every_rollout_can_fail_without_an_end_before_the_last() {
-    let folder = Folder::with_tasks(sums(20));
+    let folder = Folder::with_tasks(sums(6));
     folder.write(
         "sweep.yaml",
         "sim: {latency: 'fixed:0ms', faults: {reset: 0.5, error_500: 0.5}}\n",
     );
-    let command =
-        folder.rollstream("collect --config sweep.yaml -i tasks.jsonl --agent sim -o run --json");
+    let command = folder.rollstream(
+        "collect --config sweep.yaml -i tasks.jsonl --agent sim -o run --retry-backoff 1ms --json",
+    );
     let ended = command.run().exited_with(3);
     let finished: serde_json::Value =
         serde_json::from_str(ended.stdout.lines().last().unwrap()).unwrap();
     assert_eq!(
         finished["rollouts"],
-        json!({"planned": 20, "done": 0, "failed": 20, "pending": 0})
+        json!({"planned": 6, "done": 0, "failed": 6, "pending": 0})
     );
-    assert_eq!(finished["failed"], json!({"infra": 20}));
+    assert_eq!(finished["failed"], json!({"infra": 6}));
     assert_eq!(
         folder.sql(
             "run",
             "select count(*) from attempts where error is not null"
         ),
-        ["20"]
+        ["30"]
     );
 }

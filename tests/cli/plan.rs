@@ -94,7 +94,7 @@ fn the_plan_of_a_resume_owes_what_is_missing() {
     );
     folder.write(
         "faults.toml",
-        "[sim]\nlatency = 'fixed:0ms'\nfault_at = [{task = 1, kind = 'error_500'}]\n",
+        "[sim]\nlatency = 'fixed:0ms'\nfault_at = [{task = 1, kind = 'no_persist'}]\n",
     );
     let options = "-i tasks.jsonl --agent sim --num-repeats 2 -o run";
     folder

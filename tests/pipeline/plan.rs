@@ -45,8 +45,7 @@ async fn a_sweep_is_one_plan_from_source_to_sink() {
               CoalescePartitionsExec
                 UnionExec
                   DataSourceExec: partitions=1, partition_sizes=[1]
-                  FilterExec: terminal@2, projection=[task_index@0, rollout_index@1]
-                    DataSourceExec: partitions=1, partition_sizes=[1]
+                  DataSourceExec: partitions=1, partition_sizes=[0]
               ProjectionExec: expr=[task_index@0 as task_index, __unnest_placeholder(range(tasks.first_rollout_index,tasks.first_rollout_index + tasks.num_repeats),depth=1)@1 as rollout_index, agent_name@2 as agent_name, request@3 as request]
                 UnnestExec
                   DataSourceExec: file_groups={1 group: [[TASKS]]}, projection=[task_index, range(first_rollout_index@2, first_rollout_index@2 + num_repeats@3) as __unnest_placeholder(range(tasks.first_rollout_index,tasks.first_rollout_index + tasks.num_repeats)), agent_name, request], file_type=parquet

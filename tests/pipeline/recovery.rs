@@ -121,6 +121,7 @@ async fn a_resume_lands_the_whole_batches_of_a_torn_segment() {
     let settings = Settings {
         resume: true,
         head_server: Some(sim.head_url().parse().unwrap()),
+        infra_budget: 3,
         ..settings
     };
     let prepared = Sweep::prepare(settings).await.unwrap();

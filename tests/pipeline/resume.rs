@@ -92,6 +92,8 @@ async fn failures_are_asked_again_unless_they_are_for_good() {
     let settings = Settings {
         resume: true,
         head_server,
+        infra_budget: 2,
+        max_attempts: 2,
         ..settings
     };
     let second = sweep(settings.clone()).await;

@@ -58,6 +58,12 @@ impl Workspace {
             concurrency: Concurrency::Fixed(16),
             state_dir: Some(self.path("state")),
             aggregate: false,
+            // One attempt each, where a test asks for no more.
+            infra_budget: 1,
+            rate_limit_budget: 1,
+            data_budget: 1,
+            max_attempts: 1,
+            retry_backoff: "1ms".parse().unwrap(),
             ..Settings::default()
         }
     }
