@@ -99,10 +99,12 @@ impl Driver {
             }
             if input.is_none() && self.queue.is_empty() && self.calls.is_empty() {
                 self.pass_on(&output).await?;
-                return match self.failed.take() {
-                    Some(error) => Err(DataFusionError::External(Box::new(error))),
-                    None => Ok(()),
-                };
+                if let Some(error) = self.failed.take() {
+                    // By the way of the batches: returned, it would overtake them.
+                    let error = DataFusionError::External(Box::new(error));
+                    let _ = output.send(Err(error)).await;
+                }
+                return Ok(());
             }
             let full = self.is_full();
             let now = Instant::now();

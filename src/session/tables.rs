@@ -7,6 +7,7 @@ use arrow::record_batch::RecordBatch;
 use datafusion::catalog::streaming::StreamingTable;
 use datafusion::common::Result;
 use datafusion::dataframe::DataFrame;
+use datafusion::datasource::MemTable;
 use datafusion::datasource::file_format::parquet::ParquetFormat;
 use datafusion::datasource::listing::{
     ListingOptions, ListingTable, ListingTableConfig, ListingTableUrl,
@@ -21,7 +22,9 @@ use object_store::path::Path;
 use super::register_store;
 use crate::outcome::{attempts_of, rollouts_of};
 use crate::schema;
-use crate::store::{JournalSegment, OpenSegment, RunStore, StoreError, checkpoint};
+use crate::store::{
+    DispatchLogFile, JournalSegment, OpenSegment, RunStore, StoreError, checkpoint,
+};
 
 /// The tables of one run as they are at one moment: landed parts, and what the journal holds
 /// beyond them. Each rollout is there once, whatever a collector does meanwhile.
@@ -94,6 +97,22 @@ impl RunTables {
             session.register_table(table, self.table(session, table).await?.into_view())?;
         }
         Ok(())
+    }
+
+    /// Registers `dispatches`: the calls that the collectors of this machine noted before they sent
+    /// them. Gives whether there are any collectors of this machine.
+    ///
+    /// # Errors
+    /// A log can't be read.
+    pub fn register_dispatches(&self, session: &SessionContext) -> Result<bool> {
+        let logs = DispatchLogFile::list(self.run.journal_dir()).map_err(external)?;
+        let mut batches = Vec::new();
+        for log in &logs {
+            batches.extend(log.read().map_err(external)?);
+        }
+        let dispatches = MemTable::try_new(schema::dispatches(), vec![batches])?;
+        session.register_table("dispatches", Arc::new(dispatches))?;
+        Ok(!logs.is_empty())
     }
 
     /// One of the three tables.

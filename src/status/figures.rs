@@ -94,6 +94,7 @@ pub(super) struct Sums {
     pub done: u64,
     pub failed: BTreeMap<String, u64>,
     pub recently_done: u64,
+    pub in_flight: Option<u64>,
     pub reward: Mean,
     outcomes: BTreeMap<String, OutcomeCount>,
     pub first_dispatched: Option<i64>,
@@ -137,6 +138,10 @@ impl Sums {
         self.planned += other.planned;
         self.done += other.done;
         self.recently_done += other.recently_done;
+        self.in_flight = match (self.in_flight, other.in_flight) {
+            (Some(own), Some(other)) => Some(own + other),
+            (own, other) => own.or(other),
+        };
         for (class, count) in &other.failed {
             *self.failed.entry(class.clone()).or_default() += count;
         }
@@ -184,7 +189,7 @@ impl Sums {
             done: self.done,
             failed,
             pending,
-            in_flight: None,
+            in_flight: self.in_flight,
             failed_by_class: self.failed.clone(),
             mean_reward: self.reward.value(),
             rollouts_per_second: rate,

@@ -13,6 +13,7 @@ const DONE: &str = include_str!("../../queries/status/done.sql");
 const FAILED: &str = include_str!("../../queries/status/failed.sql");
 const ATTEMPTS: &str = include_str!("../../queries/status/attempts.sql");
 const RECENT: &str = include_str!("../../queries/status/recent.sql");
+const IN_FLIGHT: &str = include_str!("../../queries/status/in_flight.sql");
 const ERRORS: &str = include_str!("../../queries/status/errors.sql");
 
 /// A row of `planned.sql`.
@@ -70,6 +71,13 @@ pub(super) struct Recent {
     pub num_done: u64,
 }
 
+/// A row of `in_flight.sql`.
+#[derive(Debug, Deserialize)]
+pub(super) struct InFlight {
+    pub agent_name: String,
+    pub num_in_flight: u64,
+}
+
 /// A row of `errors.sql`.
 #[derive(Debug, Deserialize)]
 pub(super) struct Errors {
@@ -105,6 +113,10 @@ pub(super) async fn recent(
     };
     let values = vec![("since", time(window.since)), ("until", time(window.until))];
     rows(session, RECENT, values).await
+}
+
+pub(super) async fn in_flight(session: &SessionContext) -> Result<Vec<InFlight>, Error> {
+    rows(session, IN_FLIGHT, Vec::new()).await
 }
 
 pub(super) async fn errors(session: &SessionContext) -> Result<Vec<Errors>, Error> {

@@ -78,7 +78,8 @@ impl RunStatus {
         // Before the tables: of a run that is seen as finished they have all there will be.
         let (record, state, locks) = observe(run, now).await?;
         let session = SessionContext::new_with_config(session::config());
-        RunTables::look(run).await?.register(&session).await?;
+        let tables = RunTables::look(run).await?;
+        tables.register(&session).await?;
 
         let mut agents = planned(&session, &settings(run, &record)?).await?;
         for row in queries::done(&session).await? {
@@ -99,6 +100,14 @@ impl RunStatus {
             for row in queries::recent(&session, window).await? {
                 let agent = agents.entry(row.agent_name).or_default();
                 agent.recently_done = row.num_done;
+            }
+        }
+        if state.is_live() && tables.register_dispatches(&session)? {
+            for agent in agents.values_mut() {
+                agent.in_flight = Some(0);
+            }
+            for row in queries::in_flight(&session).await? {
+                agents.entry(row.agent_name).or_default().in_flight = Some(row.num_in_flight);
             }
         }
         let mut errors = errors(&session).await?;

@@ -4,9 +4,7 @@
 use std::time::{Duration, Instant};
 
 use rollstream::sim::{AgentConfig, FaultKind, FaultRates, Latency, SimConfig};
-use rollstream::store::{LockOptions, RunLock, RunStore};
 use serde_json::{Value, json};
-use tokio::runtime::Runtime;
 
 use crate::common::{Folder, Running, Simulated, instant, sums};
 
@@ -86,30 +84,6 @@ fn until_done(rollouts: u64, folder: &Folder, running: &mut Running) {
             running.is_running() && Instant::now() < deadline,
             "{rollouts} rollouts are never done: {ended:#?}"
         );
-    }
-}
-
-/// Somebody holds the lock of the run: the collector, or else this test until it drops it.
-struct Held(Runtime, Option<RunLock>);
-
-impl Held {
-    fn by_somebody(folder: &Folder) -> Self {
-        let runtime = Runtime::new().unwrap();
-        let run = RunStore::open(folder.path("run").to_str().unwrap(), None).unwrap();
-        let options = LockOptions {
-            lease: Duration::from_secs(3600),
-            ..LockOptions::default()
-        };
-        let lock = runtime.block_on(RunLock::acquire(&run, options)).ok();
-        Self(runtime, lock)
-    }
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        if let Some(lock) = self.1.take() {
-            self.0.block_on(lock.release());
-        }
     }
 }
 
@@ -236,7 +210,6 @@ fn a_run_that_is_being_collected_is_running_and_its_lock_has_a_holder() {
     let (folder, sim) = (folder("slow"), Simulated::start(quick_and("slow", slow())));
     let mut running = folder.rollstream(COLLECT).args(&sim.options()).start();
     until_done(12, &folder, &mut running);
-    let _held = Held::by_somebody(&folder);
 
     let live = status(&folder);
     assert_eq!(live["state"], "running");
@@ -248,6 +221,8 @@ fn a_run_that_is_being_collected_is_running_and_its_lock_has_a_holder() {
     );
     assert!(lock["pid"].as_u64() > Some(0), "{lock}");
     assert_eq!(live["rate_window"]["is_current"], true);
+    assert_eq!(agent(&live, "slow")["in_flight"], 8);
+    assert_eq!(agent(&live, "quick")["in_flight"], 0);
     let ended = folder.rollstream("status run").run().succeeded();
     let parts = [
         "running run: 12 of 20 rollouts done (60.0 %), 0 failed, 8 pending",
@@ -282,7 +257,6 @@ fn a_watch_adds_up_while_parts_land_and_ends_with_the_run() {
         assert!(running.is_running() && Instant::now() < deadline);
         std::thread::yield_now();
     }
-    let held = Held::by_somebody(&folder);
     let watch = folder
         .rollstream("status run --watch --interval 10ms --json")
         .start();
@@ -291,7 +265,6 @@ fn a_watch_adds_up_while_parts_land_and_ends_with_the_run() {
     running.until_it_says("stopping");
     running.signal("INT");
     running.end().exited_with(130);
-    drop(held);
 
     let ended = watch.end().succeeded();
     let looks: Vec<Value> = ended
