@@ -4,6 +4,8 @@ use datafusion::error::DataFusionError;
 
 use crate::agent::AgentError;
 use crate::config::ConfigError;
+use crate::export::ExportError;
+use crate::import::ImportError;
 use crate::measure::MeasureError;
 use crate::read::{InterpolationError, PromptError, ReadTasksError, SourceError};
 use crate::show::ShowError;
@@ -23,6 +25,12 @@ pub enum Error {
     /// The input can't be read, or lines of it are not tasks.
     #[error(transparent)]
     Input(#[from] ReadTasksError),
+    /// Files of another tool can't be imported.
+    #[error("cannot import: {0}")]
+    Import(#[from] ImportError),
+    /// A run can't be written as files of another tool.
+    #[error("cannot export: {0}")]
+    Export(#[from] ExportError),
     /// The prompt template can't be used.
     #[error("prompt_config: {0}")]
     Prompt(#[from] PromptError),
@@ -85,6 +93,17 @@ impl Error {
             Self::Agent(error) => match error {
                 AgentError::Client(_) | AgentError::HeadServer { .. } => 1,
                 _ => 2,
+            },
+            Self::Import(error) => match error {
+                ImportError::Read { .. }
+                | ImportError::Write(_)
+                | ImportError::Tables(_)
+                | ImportError::Abandoned => 1,
+                _ => 2,
+            },
+            Self::Export(error) => match error {
+                ExportError::Exists(_) | ExportError::Target(_) => 2,
+                _ => 1,
             },
             Self::Store(
                 StoreError::NoRun { .. }

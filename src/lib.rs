@@ -17,6 +17,7 @@
 //! | [`run`] | the operator that keeps calls in flight |
 //! | [`outcome`], [`land`], [`store`] | what became of an attempt, and how it is kept |
 //! | [`session`], [`measure`] | a run as tables, and what they say |
+//! | [`export`] | a run as the files of another tool |
 //! | [`tally`], [`report`], [`status`], [`show`], [`cli`] | what people see |
 //! | [`sim`] | agents to try all this with |
 
@@ -28,6 +29,7 @@ pub mod cli;
 pub mod config;
 mod error;
 pub mod expand;
+pub mod export;
 pub mod import;
 pub mod json;
 pub mod land;
@@ -47,6 +49,6 @@ pub mod store;
 pub mod tally;
 
 pub use error::Error;
-pub use pipeline::Sweep;
-pub use report::{AgentMetric, SweepPlan, SweepReport};
+pub use pipeline::{Sweep, import_collection};
+pub use report::{AgentMetric, ImportReport, SweepPlan, SweepReport};
 pub use status::RunStatus;

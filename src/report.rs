@@ -1,10 +1,11 @@
-//! What a sweep would do, and what one did: [`SweepPlan`] and [`SweepReport`], which the pipeline
-//! makes and others show.
+//! What a sweep would do, what one did, and what was imported: [`SweepPlan`], [`SweepReport`] and
+//! [`ImportReport`], which the pipeline makes and others show.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::expand::AgentCounts;
+use crate::import::FailureCounts;
 use crate::run::StopReason;
 use crate::status::RunStatus;
 use crate::store::{RunCounts, RunState};
@@ -54,6 +55,31 @@ pub struct SweepReport {
     pub written: Vec<String>,
     /// Wall time of the calls.
     pub elapsed: Duration,
+}
+
+/// What an import made a run of.
+#[derive(Debug)]
+pub struct ImportReport {
+    /// The run, as a person names it.
+    pub place: String,
+    /// Whether anything is left to be sent.
+    pub state: RunState,
+    /// Rollouts by what became of them.
+    pub rollouts: RunCounts,
+    /// Materialized inputs, more than are planned where several have one key.
+    pub inputs: u64,
+    /// Rows of the file of rollouts, more than are done where several have one key.
+    pub answers: u64,
+    /// Rows of the file of failures that have a key.
+    pub failed_attempts: u64,
+    /// The rollouts that these are of, whether they were asked for or not.
+    pub failures: FailureCounts,
+    /// Failures that the agent reports before a rollout is given up.
+    pub max_attempts: u32,
+    /// What is odd about the files.
+    pub warnings: Vec<String>,
+    /// What was written, as a person names it.
+    pub written: Vec<String>,
 }
 
 /// A row of the family `agent_statistics`.

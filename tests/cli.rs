@@ -13,6 +13,7 @@ mod cli {
     mod existing_runs;
     mod failures;
     mod help;
+    mod import_export;
     mod input_errors;
     mod interrupts;
     mod plan;

@@ -42,6 +42,21 @@ Examples:
   rollstream status s3://bucket/run --watch --interval 10s
   rollstream status runs/first --json | jq '.agents[] | {agent_name, done, pending, errors}'";
 
+const IMPORT_EXAMPLES: &str = "\
+Examples:
+  rollstream import results/rollouts.jsonl -o runs/rollouts
+  rollstream collect --resume -o runs/rollouts --head-server http://127.0.0.1:11000
+
+It reads NAME.jsonl, NAME_materialized_inputs.jsonl and, if there is one, NAME_failures.jsonl, and leaves them as they
+are. A last line that NeMo Gym was cut off in writing is left out, with a warning.";
+
+const EXPORT_EXAMPLES: &str = "\
+Examples:
+  rollstream export runs/rollouts -o results/rollouts.jsonl
+  rollstream export s3://bucket/run -o results/
+
+It writes NAME.jsonl, NAME_materialized_inputs.jsonl and NAME_failures.jsonl, sorted by task and rollout.";
+
 /// Collects rollouts of language-model agents: JSONL in, Parquet and metrics out.
 #[derive(Debug, Parser)]
 #[command(name = "rollstream", version, after_help = EXIT_CODES, max_term_width = 110)]
@@ -70,6 +85,12 @@ pub enum Command {
     /// Say how a run is doing, live, dead or finished
     #[command(after_help = STATUS_EXAMPLES)]
     Status(StatusArgs),
+    /// Make a run of the files of a NeMo Gym collection, to be finished with `collect --resume`
+    #[command(after_help = IMPORT_EXAMPLES)]
+    Import(ImportArgs),
+    /// Write a run as the files of a NeMo Gym collection
+    #[command(after_help = EXPORT_EXAMPLES)]
+    Export(ExportArgs),
     /// Serve simulated agents and a head server, for demos, tests and benchmarks
     Sim(Box<SimArgs>),
     /// Print the completion script for a shell
@@ -171,6 +192,56 @@ pub struct StatusArgs {
     /// Show no colours (so does the variable NO_COLOR)
     #[arg(long)]
     pub no_color: bool,
+}
+
+/// The options of `import`.
+#[derive(Debug, Args)]
+pub struct ImportArgs {
+    /// The rollouts of the collection, or their path without .jsonl
+    #[arg(value_name = "NAME.jsonl")]
+    pub rollouts: PathBuf,
+    /// Where the run goes: directory or object-store prefix
+    #[arg(long, short, value_name = "RUN")]
+    pub output: String,
+    /// The materialized inputs, if not NAME_materialized_inputs.jsonl
+    #[arg(long, value_name = "FILE")]
+    pub materialized_inputs: Option<PathBuf>,
+    /// The flagged answers, if not NAME_failures.jsonl
+    #[arg(long, value_name = "FILE")]
+    pub failures: Option<PathBuf>,
+    /// Delete a run that is there already
+    #[arg(long)]
+    pub overwrite: bool,
+    /// How things are shown.
+    #[command(flatten)]
+    pub display: DisplayArgs,
+}
+
+/// The options of `export`.
+#[derive(Debug, Args)]
+pub struct ExportArgs {
+    /// The run: a directory or an object-store prefix
+    #[arg(value_name = "RUN")]
+    pub run: String,
+    /// Where the files go: NAME.jsonl, or a directory
+    #[arg(long, short, value_name = "PATH")]
+    pub output: PathBuf,
+    /// Whose files they are
+    #[arg(long, value_enum, default_value_t = ExportFormat::NemoGym)]
+    pub format: ExportFormat,
+    /// Replace files that are there already
+    #[arg(long)]
+    pub overwrite: bool,
+    /// How things are shown.
+    #[command(flatten)]
+    pub display: DisplayArgs,
+}
+
+/// What a run is exported as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ExportFormat {
+    /// NAME.jsonl, NAME_materialized_inputs.jsonl and NAME_failures.jsonl
+    NemoGym,
 }
 
 /// The options of `completions`.

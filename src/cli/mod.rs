@@ -5,6 +5,8 @@ mod collect;
 pub mod completions;
 pub mod config;
 mod exit;
+mod export;
+mod import;
 mod plan;
 mod run;
 mod signals;

@@ -2,7 +2,7 @@ use std::io::{self, Write};
 
 use super::args::{Cli, Command};
 use super::exit::unless_gone;
-use super::{Exit, collect, completions, config, plan, sim, sql, status};
+use super::{Exit, collect, completions, config, export, import, plan, sim, sql, status};
 use crate::error::Error;
 use crate::show::ShowError;
 
@@ -17,6 +17,8 @@ pub async fn run(cli: Cli) -> Result<Exit, Error> {
         Command::Config(args) => print(config::render(&args)?.as_bytes()),
         Command::Sql(args) => sql::sql(args).await,
         Command::Status(args) => status::status(args).await,
+        Command::Import(args) => import::import(args).await,
+        Command::Export(args) => export::export(args).await,
         Command::Sim(args) => sim::sim(*args).await,
         Command::Completions(args) => print(&completions::render(&args)),
     }

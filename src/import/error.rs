@@ -5,7 +5,7 @@ use std::io;
 use arrow::error::ArrowError;
 use datafusion::error::DataFusionError;
 
-use crate::json::SyntaxError;
+use crate::json::{ObjectError, SyntaxError};
 
 /// Why a file is not imported.
 #[derive(Debug, thiserror::Error)]
@@ -46,6 +46,55 @@ pub enum ImportError {
         /// What is wrong, and what it must be.
         problem: RowProblem,
     },
+    /// A file is missing without which there is nothing to go on with.
+    #[error(
+        "'{path}' is not there: without it NeMo Gym would start over, and nothing can be imported. Start over with \
+         `rollstream collect --input input.jsonl --output RUN`, or, if the file has another name, say which with {option}"
+    )]
+    NoFile {
+        /// The file that was looked for.
+        path: String,
+        /// What says another name.
+        option: &'static str,
+    },
+    /// The materialized inputs end within a line.
+    #[error(
+        "'{path}' ends within line {line}: {source}. NeMo Gym writes this file before it sends anything, so either \
+         it is a copy that is not whole (copy it again), or nothing was collected yet (start over with \
+         `rollstream collect --input input.jsonl`). What comes after that line is not known; delete the line to do \
+         without"
+    )]
+    TornInputs {
+        /// The file, as given.
+        path: String,
+        /// The line, from 1.
+        line: u64,
+        /// What is wrong where.
+        source: ObjectError,
+    },
+    /// A line is longer than a table can hold.
+    #[error("'{path}', line {line}: the line is longer than 1 GiB")]
+    TooLong {
+        /// The file, as given.
+        path: String,
+        /// The line, from 1.
+        line: u64,
+    },
+    /// A rollout that nobody asked for.
+    #[error(
+        "'{path}', line {line}: no materialized input has the rollout key {key}; the files are not of one collection"
+    )]
+    UnknownKey {
+        /// The file, as given.
+        path: String,
+        /// The line, from 1.
+        line: u64,
+        /// Task and rollout.
+        key: String,
+    },
+    /// Nobody takes the rows any more.
+    #[error("the import was given up")]
+    Abandoned,
     /// Some rows have keys, others have none.
     #[error(
         "'{path}', line {line}: this row has {what} _ng_task_index and _ng_rollout_index, earlier ones have {earlier}; \

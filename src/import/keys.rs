@@ -9,7 +9,7 @@ pub(super) const TASK: &str = "_ng_task_index";
 pub(super) const ROLLOUT: &str = "_ng_rollout_index";
 
 /// Task and rollout of a row.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct RowKey {
     pub(super) task_index: i64,
     pub(super) rollout_index: i64,
@@ -84,6 +84,12 @@ impl TaskKeys {
             .iter()
             .filter_map(|&number| self.names.get_index(number));
         Some((names.cloned().collect(), ranks))
+    }
+}
+
+impl std::fmt::Display for RowKey {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "({}, {})", self.task_index, self.rollout_index)
     }
 }
 

@@ -2,12 +2,13 @@
 //!
 //! [`validate`] says whether a text is one well-formed value, and [`Object`] is one level of an object: its
 //! values stay slices of the text, so numbers, key order and spelling below that level cannot change on the way
-//! through. [`SyntaxError`] says where and why a text is malformed. [`python_float`], [`python_string`] and
+//! through. [`splice`] sets fields in a text that otherwise stays as it is. [`SyntaxError`] says where and why a text is malformed. [`python_float`], [`python_string`] and
 //! [`python_list`] are the spellings of the Python tools whose files and messages this crate shares.
 
 mod object;
 mod python;
 mod scan;
+mod splice;
 mod syntax_error;
 mod text;
 mod token;
@@ -15,5 +16,6 @@ mod token;
 pub use object::{Object, ObjectError};
 pub use python::{is_printable, python_float, python_list, python_string};
 pub use scan::{MAX_DEPTH, validate};
+pub use splice::splice;
 pub use syntax_error::{Problem, SyntaxError};
 pub use text::{quote, unquote};

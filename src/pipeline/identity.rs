@@ -31,6 +31,16 @@ pub(super) fn differences(record: &RunRecord, now: &Value) -> Vec<(String, Strin
     now.iter().filter_map(differs).collect()
 }
 
+/// What of the identity the settings say otherwise than the defaults do: what somebody gave who named no input.
+pub(super) fn given(settings: &Settings, prompt: Option<&str>) -> Value {
+    let mut given = identity(settings, &[], prompt);
+    let default = identity(&Settings::default(), &[], None);
+    if let Value::Object(fields) = &mut given {
+        fields.retain(|key, value| default.get(key) != Some(value));
+    }
+    given
+}
+
 /// Refuses a resume that would send other requests than the run was begun with.
 pub(super) fn check(record: &RunRecord, now: &Value, place: &str) -> Result<(), Error> {
     let differences = differences(record, now);

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use futures::TryStreamExt;
 use object_store::ObjectStoreExt;
+use serde_json::Value;
 use tokio::runtime::Handle;
 use tokio_util::io::{StreamReader, SyncIoBridge};
 
@@ -24,6 +25,8 @@ pub(super) struct Inputs {
     pub(super) summary: ReadSummary,
     /// Text of the prompt template, which is part of the sweep's identity.
     pub(super) prompt: Option<String>,
+    /// The identity that the run has already, where the tasks are its own.
+    pub(super) identity: Option<Value>,
 }
 
 impl Inputs {
@@ -70,11 +73,12 @@ impl Inputs {
             records: digests.into_iter().map(record).collect(),
             summary,
             prompt,
+            identity: None,
         })
     }
 }
 
-fn prompt_text(path: &Path) -> Result<String, PromptError> {
+pub(super) fn prompt_text(path: &Path) -> Result<String, PromptError> {
     std::fs::read_to_string(path).map_err(|source| PromptError::Unreadable {
         path: path.display().to_string(),
         source,

@@ -1,13 +1,17 @@
-//! The one place that joins the steps: [`Sweep`] reads, expands, runs, lands and measures.
+//! The one place that joins the steps: [`Sweep`] reads, expands, runs, lands and measures;
+//! [`import_collection`] makes a run of what another collector has read and run.
 
 mod artifacts;
 mod extension;
 mod identity;
+mod imported;
 mod inputs;
+mod inputs_of_run;
 mod recovery;
 mod spool;
 mod supervisor;
 mod sweep;
 mod tables;
 
+pub use imported::import_collection;
 pub use sweep::Sweep;

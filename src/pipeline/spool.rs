@@ -15,8 +15,8 @@ const PART: &str = "tasks";
 /// must leave nothing behind where the run would be.
 #[derive(Debug)]
 pub(super) struct Spool {
-    // Removed from the disk when dropped.
-    _directory: TempDir,
+    // Removed from the disk when dropped. None where the table is that of a run.
+    _directory: Option<TempDir>,
     store: RunStore,
     /// Tasks, or rather lines of the input.
     pub(super) num_rows: u64,
@@ -44,11 +44,21 @@ impl Spool {
         }
         writer.finish().await?;
         Ok(Self {
-            _directory: directory,
+            _directory: Some(directory),
             store,
             num_rows,
             num_bytes,
         })
+    }
+
+    /// The tasks of a run as they are: nothing is spooled.
+    pub(super) fn of_run(run: &RunStore, num_rows: u64, num_bytes: u64) -> Self {
+        Self {
+            _directory: None,
+            store: run.clone(),
+            num_rows,
+            num_bytes,
+        }
     }
 
     /// The table, as a run of its own that has nothing but tasks.

@@ -91,7 +91,7 @@ impl Sweep {
     ///
     /// # Errors
     /// Anything is wrong with what was asked; nothing has been sent or written then.
-    pub async fn prepare(settings: Settings) -> Result<Self, Error> {
+    pub async fn prepare(mut settings: Settings) -> Result<Self, Error> {
         let queries = MetricQueries::embedded()?;
         let queries = match &settings.queries {
             Some(directory) => queries.with_directory(directory)?,
@@ -102,7 +102,12 @@ impl Sweep {
             Some(_) if settings.overwrite => (None, true),
             existing => (existing, false),
         };
-        let inputs = Inputs::read(&settings).await?;
+        let inputs = match &existing {
+            Some(record) if settings.input.is_empty() && !settings.extend => {
+                Inputs::of_run(&mut settings, &run, record).await?
+            }
+            _ => Inputs::read(&settings).await?,
+        };
         let names: Vec<String> = inputs
             .summary
             .agents
@@ -110,7 +115,9 @@ impl Sweep {
             .map(|name| name.to_string())
             .collect();
         let agents = Agents::connect(&names, &settings).await?;
-        let identity = identity::identity(&settings, &inputs.records, inputs.prompt.as_deref());
+        let identity = inputs.identity.clone().unwrap_or_else(|| {
+            identity::identity(&settings, &inputs.records, inputs.prompt.as_deref())
+        });
         let extends = match &existing {
             Some(record) if settings.extend => {
                 extension::check(record, &identity, &run, &inputs.spool).await?

@@ -6,6 +6,8 @@ mod expected_error;
 mod glob;
 mod outcome;
 mod preprocess;
+mod recording_agent;
+mod resume;
 mod reward_profile;
 mod same_json;
 
@@ -22,6 +24,7 @@ pub fn run(directory: &Path, case: &Value) -> Result<Outcome, String> {
         "glob" => glob::run(directory, case).map(|()| Outcome::Passed),
         "reward_profile" => reward_profile::run(directory, case),
         "aggregate" => aggregate::run(directory, case),
+        "resume" => resume::run(directory, case),
         other => Ok(Outcome::NotSupported(format!(
             "the suite '{other}' is about what is not built yet"
         ))),

@@ -1,0 +1,37 @@
+use std::io;
+use std::path::PathBuf;
+
+use datafusion::error::DataFusionError;
+
+use crate::request::RequestError;
+
+/// Why a run is not exported.
+#[derive(Debug, thiserror::Error)]
+pub enum ExportError {
+    /// A file is there already.
+    #[error("'{path}' is there already. Replace it with --overwrite, or choose another --output", path = .0.display())]
+    Exists(PathBuf),
+    /// The output names no file.
+    #[error("--output '{path}' names no file; write a path such as out/rollouts.jsonl, or a directory", path = .0.display())]
+    Target(PathBuf),
+    /// A file cannot be written.
+    #[error("cannot write '{path}': {source}", path = path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The run cannot be read.
+    #[error("cannot read the run: {0}")]
+    Read(#[from] Box<DataFusionError>),
+    /// A task of the run is not a request.
+    #[error("a task of the run cannot be written: {0}")]
+    Request(#[from] RequestError),
+}
+
+impl From<DataFusionError> for ExportError {
+    fn from(error: DataFusionError) -> Self {
+        Self::Read(Box::new(error))
+    }
+}

@@ -1,0 +1,124 @@
+//! Answers, flagged or not, as outcomes of attempts.
+
+use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
+
+use bytes::Bytes;
+
+use super::super::error::{ImportError, RowProblem};
+use super::super::keys::{ROLLOUT, RowKey, TASK, TaskKeys};
+use super::ledger::Collection;
+use super::rows::Line;
+use crate::agent::FailureClass;
+use crate::answer::AnswerFields;
+use crate::json::{Object, ObjectError};
+use crate::outcome::{Answered, Outcome, Times, Verdict};
+use crate::request::ATTEMPT_INDEX;
+
+/// What came of a line of rollouts.
+pub(super) enum Answer {
+    First(Box<Outcome>),
+    /// An earlier line has its key.
+    Again,
+}
+
+/// A line of the file of rollouts.
+pub(super) fn answer(
+    line: &Line<'_>,
+    keys: &mut TaskKeys,
+    collection: &mut Collection,
+) -> Result<Answer, ImportError> {
+    let row = line.row()?;
+    let key = keys.key(&row).map_err(|problem| line.problem(problem))?;
+    let Some(rollout) = collection.planned.get_mut(&key) else {
+        return Err(ImportError::UnknownKey {
+            path: line.file.to_owned(),
+            line: line.number,
+            key: key.to_string(),
+        });
+    };
+    collection.answers += 1;
+    if std::mem::replace(&mut rollout.is_done, true) {
+        return Ok(Answer::Again);
+    }
+    let stamped = row.get(ATTEMPT_INDEX).and_then(|text| text.parse().ok());
+    let attempt = stamped.unwrap_or(rollout.failures.count);
+    let verdict = Verdict::Ok(Answered {
+        result: Bytes::copy_from_slice(line.text.as_bytes()),
+        fields: fields(line)?,
+    });
+    let outcome = outcome(key, attempt, collection.agent_of(key), verdict);
+    Ok(Answer::First(Box::new(outcome)))
+}
+
+/// What came of a line of failures.
+pub(super) enum Flagged {
+    Attempt(Box<Outcome>),
+    /// A failure of a rollout that nobody asked for.
+    Foreign,
+    /// No failure of any rollout: a blank line, or a row without a key.
+    Nothing,
+}
+
+/// A line of the file of failures.
+pub(super) fn flagged(
+    line: &Line<'_>,
+    keys: &mut TaskKeys,
+    collection: &mut Collection,
+) -> Result<Flagged, ImportError> {
+    if line.text.trim_ascii().is_empty() {
+        return Ok(Flagged::Nothing);
+    }
+    let row = match Object::parse(line.text) {
+        Ok(row) => row,
+        Err(ObjectError::NotAnObject(_)) => return Ok(Flagged::Nothing),
+        Err(ObjectError::Syntax(source)) => return Err(line.malformed(source)),
+    };
+    if !row.contains(TASK) || !row.contains(ROLLOUT) {
+        return Ok(Flagged::Nothing);
+    }
+    // What is of another type than the keys of the inputs is not one of them.
+    let Ok(key) = keys.key(&row) else {
+        return Ok(Flagged::Nothing);
+    };
+    let fields = fields(line)?;
+    let Some(attempt) = collection.fail(key, fields.failure_terminal) else {
+        return Ok(Flagged::Foreign);
+    };
+    let error = match &fields.failure_class {
+        Some(class) => format!("the agent reported a failure (_ng_failure_class: {class:?})"),
+        None => "the agent reported a failure".to_owned(),
+    };
+    let verdict = Verdict::Failed {
+        class: FailureClass::AgentFlagged.name(),
+        error,
+        terminal: fields.failure_terminal,
+        failure_terminal: fields.failure_terminal,
+        answer: Some(Bytes::copy_from_slice(line.text.as_bytes())),
+    };
+    let outcome = outcome(key, attempt, collection.agent_of(key), verdict);
+    Ok(Flagged::Attempt(Box::new(outcome)))
+}
+
+fn fields(line: &Line<'_>) -> Result<AnswerFields, ImportError> {
+    AnswerFields::parse(line.text).map_err(|_| line.problem(RowProblem::NotAnObject))
+}
+
+fn outcome(key: RowKey, attempt: u32, agent_name: &str, verdict: Verdict) -> Outcome {
+    Outcome {
+        task_index: key.task_index,
+        rollout_index: key.rollout_index,
+        attempt,
+        agent_name: Arc::from(agent_name),
+        http_status: None,
+        response_headers: None,
+        // The files do not say when. It is also how an export knows an answer that was imported.
+        dispatched_at: UNIX_EPOCH,
+        times: Times {
+            server: Some(Duration::ZERO),
+            ..Times::default()
+        },
+        concurrency_limit: None,
+        verdict,
+    }
+}

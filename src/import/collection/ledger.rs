@@ -1,0 +1,175 @@
+//! What is known of every rollout of a collection: a few bytes each, whatever the files hold.
+
+use std::collections::HashMap;
+
+use indexmap::IndexSet;
+
+use super::super::keys::RowKey;
+use crate::config::Settings;
+use crate::store::{InputRecord, RunCounts};
+
+/// What was read of a collection.
+#[derive(Debug, Default)]
+pub struct Collection {
+    /// Materialized inputs, rollouts, failures; of the last none where there is no such file.
+    pub files: Vec<InputRecord>,
+    /// What is odd about the files, but no error.
+    pub warnings: Vec<String>,
+    /// Rows of the table `tasks`.
+    pub num_tasks: u64,
+    /// Materialized inputs, those included that have the key of an earlier one.
+    pub inputs: u64,
+    /// Rows of the file of rollouts, those included that have the key of an earlier one.
+    pub answers: u64,
+    /// Rows of the file of failures, those included that nobody asked for.
+    pub failures: u64,
+    pub(super) agents: IndexSet<String>,
+    pub(super) planned: HashMap<RowKey, Rollout>,
+    /// Failures of rollouts that nobody asked for.
+    pub(super) foreign: HashMap<RowKey, Failures>,
+}
+
+/// Failed attempts at a rollout.
+#[derive(Debug, Default, Clone, Copy)]
+pub(super) struct Failures {
+    pub(super) count: u32,
+    pub(super) terminal: bool,
+}
+
+/// A rollout that was asked for.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Rollout {
+    /// Place of its agent's name.
+    agent: usize,
+    /// Materialized inputs with its key.
+    inputs: u32,
+    pub(super) failures: Failures,
+    pub(super) is_done: bool,
+}
+
+/// Failed attempts of a collection, by the budgets of now.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct FailureCounts {
+    /// Rollouts that have any.
+    pub rollouts: u64,
+    /// Rollouts that are never to be tried again.
+    pub terminal: u64,
+    /// Rollouts that have had all attempts that they may have.
+    pub exhausted: u64,
+}
+
+impl Rollout {
+    /// It is not sent again, whatever the budgets are.
+    pub(super) fn is_settled(&self) -> bool {
+        self.is_done || self.failures.terminal
+    }
+}
+
+impl Collection {
+    /// Adds a materialized input.
+    pub(super) fn plan(&mut self, key: RowKey, agent: &str) {
+        self.inputs += 1;
+        let agent = match self.agents.get_index_of(agent) {
+            Some(known) => known,
+            None => self.agents.insert_full(agent.to_owned()).0,
+        };
+        let rollout = self.planned.entry(key).or_insert(Rollout {
+            agent,
+            inputs: 0,
+            failures: Failures::default(),
+            is_done: false,
+        });
+        rollout.inputs += 1;
+    }
+
+    /// Adds a failure; gives the number of the attempt, where the rollout was asked for.
+    pub(super) fn fail(&mut self, key: RowKey, terminal: bool) -> Option<u32> {
+        self.failures += 1;
+        let planned = self.planned.get_mut(&key);
+        let (failures, is_planned) = match planned {
+            Some(rollout) => (&mut rollout.failures, true),
+            None => (self.foreign.entry(key).or_default(), false),
+        };
+        let attempt = failures.count;
+        failures.count += 1;
+        failures.terminal |= terminal;
+        is_planned.then_some(attempt)
+    }
+
+    /// Name of the agent of a rollout.
+    pub(super) fn agent_of(&self, key: RowKey) -> &str {
+        let rollout = self.planned.get(&key);
+        let name = rollout.and_then(|rollout| self.agents.get_index(rollout.agent));
+        name.map_or("", String::as_str)
+    }
+
+    /// Names of all agents.
+    pub fn agents(&self) -> impl Iterator<Item = &str> {
+        self.agents.iter().map(String::as_str)
+    }
+
+    /// Materialized inputs whose key an earlier one has, and which are not sent again.
+    pub(super) fn settled_copies(&self) -> u64 {
+        let settled = self.planned.values().filter(|rollout| rollout.is_settled());
+        settled.map(|rollout| u64::from(rollout.inputs - 1)).sum()
+    }
+
+    /// The materialized inputs are read once more, now that it is known what is settled.
+    pub(super) fn begin_second_reading(&mut self) {
+        let rollouts = self.planned.values_mut();
+        rollouts.for_each(|rollout| rollout.inputs = 0);
+    }
+
+    /// Whether an input that is read once more stays: of those of a settled rollout the first does.
+    pub(super) fn keeps(&mut self, key: RowKey) -> bool {
+        let Some(rollout) = self.planned.get_mut(&key) else {
+            return false;
+        };
+        let keeps = rollout.inputs == 0 || !rollout.is_settled();
+        rollout.inputs += u32::from(keeps);
+        keeps
+    }
+
+    /// Rollouts by what became of them, with the budgets of `settings`.
+    pub fn counts(&self, settings: &Settings) -> RunCounts {
+        let budgets = self.budgets(settings);
+        let mut counts = RunCounts::default();
+        for rollout in self.planned.values() {
+            let inputs = u64::from(rollout.inputs);
+            let is_given_up = rollout.failures.terminal
+                || budgets
+                    .get(rollout.agent)
+                    .is_some_and(|most| rollout.failures.count >= *most);
+            counts.planned += inputs;
+            match (rollout.is_done, is_given_up) {
+                (true, _) => counts.done += inputs,
+                (false, true) => counts.failed += inputs,
+                (false, false) => counts.pending += inputs,
+            }
+        }
+        counts
+    }
+
+    /// Failed attempts, of rollouts that nobody asked for too, with the budgets of `settings`.
+    pub fn failure_counts(&self, settings: &Settings) -> FailureCounts {
+        let budgets = self.budgets(settings);
+        let planned = self.planned.values().map(|rollout| {
+            let most = budgets.get(rollout.agent).copied();
+            (rollout.failures, most.unwrap_or(settings.max_attempts))
+        });
+        let foreign = self.foreign.values();
+        let foreign = foreign.map(|failures| (*failures, settings.max_attempts));
+        let mut counts = FailureCounts::default();
+        for (failures, most) in planned.chain(foreign) {
+            counts.rollouts += u64::from(failures.count > 0);
+            counts.terminal += u64::from(failures.terminal);
+            counts.exhausted += u64::from(failures.count >= most);
+        }
+        counts
+    }
+
+    fn budgets(&self, settings: &Settings) -> Vec<u32> {
+        let most = |agent: &String| settings.budgets(agent).attempts;
+        self.agents.iter().map(most).collect()
+    }
+}

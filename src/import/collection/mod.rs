@@ -1,0 +1,12 @@
+//! A collection of NeMo Gym, finished or not, as batches for the tables of a run.
+
+mod answers;
+mod files;
+mod inputs;
+mod ledger;
+mod reading;
+mod rows;
+
+pub use files::CollectionFiles;
+pub use ledger::{Collection, FailureCounts};
+pub use reading::{Piece, read_collection};
