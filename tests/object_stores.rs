@@ -26,6 +26,7 @@ mod store_proxy;
 mod object_stores {
     mod azure;
     mod faults;
+    mod lost_machine;
     mod place;
     mod reader;
     mod server;

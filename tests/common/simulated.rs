@@ -50,6 +50,21 @@ impl Simulated {
         self.sim.counters().remove(agent).unwrap()
     }
 
+    /// Task, rollout and attempt of each request, in the order in which they came.
+    pub fn asked(&self, agent: &str) -> Vec<(i64, i64, i64)> {
+        let records = self.sim.requests(agent).unwrap().into_iter();
+        let number = |number: u64| i64::try_from(number).unwrap();
+        records
+            .map(|record| {
+                (
+                    number(record.task_index),
+                    number(record.rollout_index),
+                    number(record.attempt),
+                )
+            })
+            .collect()
+    }
+
     /// Rollouts whose caller left before the answer.
     pub fn abandoned(&self) -> u64 {
         self.sim
