@@ -6,12 +6,14 @@
     clippy::unwrap_used
 )]
 
+#[allow(dead_code, reason = "not every test file asks for all of it")]
 mod common;
 
 mod cli {
     mod config;
     mod existing_runs;
     mod failures;
+    mod full_disk;
     mod help;
     mod import_export;
     mod input_errors;

@@ -98,13 +98,7 @@ impl Driver {
                 input = None;
             }
             if input.is_none() && self.queue.is_empty() && self.calls.is_empty() {
-                self.pass_on(&output).await?;
-                if let Some(error) = self.failed.take() {
-                    // By the way of the batches: returned, it would overtake them.
-                    let error = DataFusionError::External(Box::new(error));
-                    let _ = output.send(Err(error)).await;
-                }
-                return Ok(());
+                return self.end(&output).await;
             }
             let full = self.is_full();
             let now = Instant::now();
@@ -114,7 +108,7 @@ impl Driver {
             tokio::select! {
                 () = &mut aborting => {
                     self.cut_off()?;
-                    return self.pass_on(&output).await;
+                    return self.end(&output).await;
                 }
                 () = &mut stopping, if !self.stopped => {
                     self.stopped = true;
@@ -322,13 +316,18 @@ impl Driver {
         Ok(())
     }
 
-    async fn pass_on(&mut self, output: &Sender<Result<RecordBatch>>) -> Result<()> {
-        if self.batch.is_empty() {
-            return Ok(());
+    /// Passes on what is left. A receiver that is gone means that the sweep was dropped: nobody is
+    /// left to tell.
+    async fn end(&mut self, output: &Sender<Result<RecordBatch>>) -> Result<()> {
+        if !self.batch.is_empty() {
+            let batch = self.finish();
+            let _ = output.send(batch).await;
         }
-        let batch = self.finish();
-        // A receiver that is gone means that the sweep was dropped: nobody is left to tell.
-        let _ = output.send(batch).await;
+        if let Some(error) = self.failed.take() {
+            // By the way of the batches: returned, it would overtake them.
+            let error = DataFusionError::External(Box::new(error));
+            let _ = output.send(Err(error)).await;
+        }
         Ok(())
     }
 

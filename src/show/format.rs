@@ -60,7 +60,11 @@ impl ShowError {
         // Some writers keep no more of the cause than its text.
         let text = std::io::Error::from(std::io::ErrorKind::BrokenPipe).to_string();
         match self {
-            Self::Io(error) => error.kind() == std::io::ErrorKind::BrokenPipe,
+            // A terminal that was closed is an error of input and output.
+            Self::Io(error) => {
+                error.kind() == std::io::ErrorKind::BrokenPipe
+                    || error.raw_os_error() == Some(libc::EIO)
+            }
             Self::Arrow(_) | Self::Parquet(_) => self.to_string().to_lowercase().contains(&text),
         }
     }

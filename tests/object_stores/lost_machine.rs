@@ -80,7 +80,9 @@ fn another_machine_goes_on_from_the_copies_of_the_journal() {
     let attempts: BTreeSet<String> = attempts.into_iter().collect();
     let mut asked: BTreeMap<String, u64> = BTreeMap::new();
     for (task, rollout, attempt) in sim.asked("sim") {
-        *asked.entry(format!("{task},{rollout},{attempt}")).or_default() += 1;
+        *asked
+            .entry(format!("{task},{rollout},{attempt}"))
+            .or_default() += 1;
     }
     let missing: Vec<&String> = asked
         .keys()

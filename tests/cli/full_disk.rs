@@ -1,0 +1,70 @@
+//! A disk that fills up under the journal: nothing more is sent, nothing that was answered is lost, and the sweep goes
+//! on when there is room.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::common::{Folder, Simulated, instant, sums};
+use rollstream::sim::SimConfig;
+
+/// A small disk of its own, in memory.
+struct SmallDisk(PathBuf);
+
+impl SmallDisk {
+    /// None where this process may not mount disks.
+    fn mount(at: &Path, size: &str) -> Option<Self> {
+        std::fs::create_dir_all(at).unwrap();
+        let options = format!("size={size}");
+        let mut mount = Command::new("mount");
+        let mount = mount.args(["-t", "tmpfs", "-o", &options, "tmpfs"]).arg(at);
+        let mounted = mount.output().is_ok_and(|ended| ended.status.success());
+        mounted.then(|| Self(at.to_owned()))
+    }
+
+    fn grow(&self, size: &str) {
+        let options = format!("remount,size={size}");
+        let grown = Command::new("mount")
+            .args(["-o", &options])
+            .arg(&self.0)
+            .status();
+        assert!(grown.unwrap().success());
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        // Left behind, it is gone with the machine.
+        let _ = Command::new("umount").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn a_full_disk_stops_a_sweep_before_anything_is_lost() {
+    let folder = Folder::with_tasks(sums(500));
+    let Some(disk) = SmallDisk::mount(&folder.path("small"), "6m") else {
+        eprintln!("skipped: this process may not mount a disk");
+        return;
+    };
+    let sim = Simulated::start(SimConfig {
+        body_size: 4000,
+        ..instant(["sim"])
+    });
+    let collect =
+        "collect -i tasks.jsonl --agent sim --num-repeats 4 --concurrency 32 -o small/run -q";
+    let ended = folder.rollstream(collect).args(&sim.options()).run();
+    ended
+        .exited_with(1)
+        .complaining(&["small/run/journal", "nothing more is sent", "--resume"]);
+    let answered = sim.requests();
+    assert!(answered > 100 && answered < 2000, "{answered}");
+    // What was in flight was waited for and kept.
+    let kept = folder.sql("small/run", "select count(*) from rollouts");
+    assert_eq!(kept, [answered.to_string()]);
+
+    disk.grow("64m");
+    let resume = folder.rollstream(collect).args(&sim.options());
+    resume.args("--resume").run().succeeded();
+    assert_eq!(sim.requests(), 2000, "some were asked again");
+    let done = "select count(*), count(distinct task_index * 10 + rollout_index) from rollouts";
+    assert_eq!(folder.sql("small/run", done), ["2000,2000"]);
+}
