@@ -257,8 +257,11 @@ impl Sweep {
         };
         let own = self.state(tally.pending());
         self.record.state = match self.settings.shard {
-            Some(_) if self.others_work().await? => RunState::Running,
-            Some(_) => self.state(self.record.rollouts.pending),
+            Some(_) => match self.state(self.record.rollouts.pending) {
+                RunState::Finished => RunState::Finished,
+                _ if self.others_work().await? => RunState::Running,
+                own => own,
+            },
             None => own,
         };
         self.record.save(&self.run).await?;

@@ -45,7 +45,7 @@ impl Tables<'_> {
         let session = SessionContext::new_with_state(state);
         let spooled = RunTables::open(self.spool.store())?;
         let landed = match self.run {
-            Some(run) => RunTables::open(run)?,
+            Some(run) => RunTables::look(run).await?,
             None => spooled.clone(),
         };
         for (table, of) in [(TASKS, &spooled), (ROLLOUTS, &landed), (ATTEMPTS, &landed)] {

@@ -99,22 +99,6 @@ impl RunTables {
         Ok(())
     }
 
-    /// Registers `dispatches`: the calls that the collectors of this machine noted before they sent
-    /// them. Gives whether there are any collectors of this machine.
-    ///
-    /// # Errors
-    /// A log can't be read.
-    pub fn register_dispatches(&self, session: &SessionContext) -> Result<bool> {
-        let logs = DispatchLogFile::list(self.run.journal_dir()).map_err(external)?;
-        let mut batches = Vec::new();
-        for log in &logs {
-            batches.extend(log.read().map_err(external)?);
-        }
-        let dispatches = MemTable::try_new(schema::dispatches(), vec![batches])?;
-        session.register_table("dispatches", Arc::new(dispatches))?;
-        Ok(!logs.is_empty())
-    }
-
     /// One of the three tables.
     ///
     /// # Errors
@@ -168,6 +152,23 @@ impl RunTables {
             return session.read_batch(RecordBatch::new_empty(schema));
         };
         frames.try_fold(first, DataFrame::union)
+    }
+}
+
+/// The calls that the collectors of this machine noted before they sent them; none where there are
+/// no such collectors. To be read before the tables, so that none counts as in flight that had ended.
+///
+/// # Errors
+/// A log can't be read.
+pub fn dispatches(run: &RunStore) -> Result<Option<MemTable>> {
+    let logs = DispatchLogFile::list(run.journal_dir()).map_err(external)?;
+    let mut batches = Vec::new();
+    for log in &logs {
+        batches.extend(log.read().map_err(external)?);
+    }
+    match logs.is_empty() {
+        true => Ok(None),
+        false => MemTable::try_new(schema::dispatches(), vec![batches]).map(Some),
     }
 }
 

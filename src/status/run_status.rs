@@ -1,4 +1,5 @@
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
 use datafusion::prelude::SessionContext;
@@ -78,8 +79,8 @@ impl RunStatus {
         // Before the tables: of a run that is seen as finished they have all there will be.
         let (record, state, locks) = observe(run, now).await?;
         let session = SessionContext::new_with_config(session::config());
-        let tables = RunTables::look(run).await?;
-        tables.register(&session).await?;
+        let dispatches = session::dispatches(run)?;
+        RunTables::look(run).await?.register(&session).await?;
 
         let mut agents = planned(&session, &settings(run, &record)?).await?;
         for row in queries::done(&session).await? {
@@ -102,7 +103,8 @@ impl RunStatus {
                 agent.recently_done = row.num_done;
             }
         }
-        if state.is_live() && tables.register_dispatches(&session)? {
+        if let Some(dispatches) = dispatches.filter(|_| state.is_live()) {
+            session.register_table("dispatches", Arc::new(dispatches))?;
             for agent in agents.values_mut() {
                 agent.in_flight = Some(0);
             }
