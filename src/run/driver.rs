@@ -147,7 +147,8 @@ impl Driver {
     /// Sends every row whose turn it is.
     fn dispatch(&mut self) {
         self.wake = None;
-        if self.stopped || self.queue.is_empty() {
+        // Who stopped the sweep may have done so a moment ago, in `gather`.
+        if self.context.shutdown.is_stopping() || self.queue.is_empty() {
             return;
         }
         let (now, time) = (Instant::now(), SystemTime::now());
