@@ -10,6 +10,7 @@ use super::http::{Call, HttpClients, quote};
 use super::retry_after::headers_that_matter;
 use super::{Agent, AgentError, Answer, Failure, FailureClass, Reply, RolloutRequest};
 use crate::answer::AnswerFields;
+use crate::json;
 
 /// An agent server of NeMo Gym: `POST /run` with the row answers the verify response.
 #[derive(Debug)]
@@ -117,6 +118,10 @@ fn judge(body: Bytes, call: &Call<'_>) -> Result<Answer, Failure> {
             quote(&body)
         ))
     })?;
+    if json::is_too_deep(text) {
+        let most = json::MAX_DEPTH;
+        return Err(data(format!("the answer nests deeper than {most} levels")));
+    }
     if fields.no_persist {
         return Err(Failure {
             failure_terminal: fields.failure_terminal,
@@ -162,6 +167,12 @@ mod tests {
         assert_eq!(class_of(br#"{"reward": 1}"#), None);
         assert_eq!(class_of(b"<html>"), Some((FailureClass::Data, false)));
         assert_eq!(class_of(b"\xff{}"), Some((FailureClass::Data, false)));
+        let deep = format!(
+            r#"{{"reward": 1, "x": {}{}}}"#,
+            "[".repeat(9999),
+            "]".repeat(9999)
+        );
+        assert_eq!(class_of(deep.as_bytes()), Some((FailureClass::Data, false)));
         assert_eq!(
             class_of(br#"{"accuracy": 1}"#),
             Some((FailureClass::Data, false))
