@@ -17,7 +17,7 @@ use crate::land;
 use crate::outcome::{Outcome, OutcomeBatchBuilder, Times, Verdict};
 use crate::schema;
 use crate::session::RunTables;
-use crate::store::{DispatchLogFile, JournalWriter, RunStore, checkpoint};
+use crate::store::{DispatchLogFile, JournalWriter, RunStore, checkpoint, part_name};
 
 const INTERRUPTED: &str = include_str!("../../queries/expand/interrupted.sql");
 
@@ -72,8 +72,7 @@ async fn record_interrupted(
     log: &DispatchLogFile,
     session: &SessionContext,
 ) -> Result<(), Error> {
-    // The same name each time, so that doing it twice does it once.
-    let name = format!("{}-interrupted", log.name());
+    let name = free_name(run, log).await?;
     let tables = RunTables::open(run)?;
     for table in [schema::TASKS, schema::ATTEMPTS] {
         let view = tables.table(session, table).await?.into_view();
@@ -102,6 +101,20 @@ async fn record_interrupted(
         land::recover(run, |segment| segment == name).await?;
     }
     Ok(())
+}
+
+/// A name for a segment of what `log` says. Its rows are those that `attempts` lacks, so that there may be parts of it
+/// already: of a recovery that was killed in the middle of it, or that knew an earlier copy of the log. What bears
+/// their name would be taken for them, and removed.
+async fn free_name(run: &RunStore, log: &DispatchLogFile) -> Result<String, Error> {
+    let mut number = 0;
+    loop {
+        let name = format!("{}-interrupted-{number:05}", log.name());
+        if !run.exists(&part_name(schema::ATTEMPTS, &name)).await? {
+            return Ok(name);
+        }
+        number += 1;
+    }
 }
 
 fn append(

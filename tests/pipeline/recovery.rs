@@ -17,7 +17,7 @@ use rollstream::outcome::{Answered, Outcome, OutcomeBatchBuilder, Times, Verdict
 use rollstream::schema;
 use rollstream::session::RunTables;
 use rollstream::sim::{AgentConfig, Sim, SimConfig};
-use rollstream::store::{JournalSegment, JournalWriter, RunStore};
+use rollstream::store::{DispatchLog, DispatchRecord, JournalSegment, JournalWriter, RunStore};
 
 use super::landed;
 use super::workspace::{Workspace, counts, quick, sweep, tasks};
@@ -293,4 +293,66 @@ async fn a_segment_with_nothing_whole_in_it_is_no_hindrance() {
     );
     assert_eq!(recover(&run, |_| true).await.unwrap().len(), 0);
     assert!(landed::segments(run.journal_dir()).is_empty());
+}
+
+/// Attempts whose end nobody saw.
+fn interrupted(tasks: std::ops::Range<i64>) -> RecordBatch {
+    let mut builder = OutcomeBatchBuilder::new();
+    for task_index in tasks {
+        let outcome = Outcome {
+            task_index,
+            rollout_index: 0,
+            attempt: 9,
+            agent_name: Arc::from("sim"),
+            http_status: None,
+            dispatched_at: SystemTime::now(),
+            response_headers: None,
+            times: Times::default(),
+            concurrency_limit: None,
+            verdict: Verdict::Failed {
+                class: "interrupted",
+                error: "nobody saw its end".into(),
+                terminal: false,
+                failure_terminal: false,
+                answer: None,
+            },
+        };
+        builder.append(outcome).unwrap();
+    }
+    builder.finish().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_recovery_that_was_killed_noted_in_part_is_noted_whole_and_once() {
+    let place = Workspace::new();
+    let settings = failed_run(&place).await;
+    let journal = place.run().join("journal");
+    let calls = (0..12).map(|task_index| DispatchRecord {
+        task_index,
+        rollout_index: 0,
+        attempt: 9,
+        dispatched_at_us: 1,
+        permit_wait: Duration::ZERO,
+        rate_wait: Duration::ZERO,
+    });
+    let log = DispatchLog::new(&journal, "0000000000001-run");
+    log.record(calls).unwrap();
+    let name = "0000000000001-run-00000-interrupted-00000";
+    let mut writer = JournalWriter::create(&journal, name, &schema::outcomes()).unwrap();
+    writer.append(&interrupted(0..4)).unwrap();
+    writer.seal().unwrap();
+
+    let sim = Sim::start(quick(&[("sim", AgentConfig::default())]))
+        .await
+        .unwrap();
+    let settings = Settings {
+        resume: true,
+        head_server: Some(sim.head_url().parse().unwrap()),
+        ..settings
+    };
+    for _ in 0..2 {
+        assert_eq!(sweep(settings.clone()).await.rollouts.failed, 12);
+        // Nothing is asked again: the budgets are spent.
+        assert_eq!(count(&store(&place), "attempts").await, 12 + 12);
+    }
 }
