@@ -82,9 +82,13 @@ impl Running {
         self.stdout.until(text)
     }
 
+    pub fn pid(&self) -> u32 {
+        self.child.0.id()
+    }
+
     /// Sends a signal, such as `INT`.
     pub fn signal(&self, name: &str) {
-        let kill = format!("kill -{name} {}", self.child.0.id());
+        let kill = format!("kill -{name} {}", self.pid());
         assert!(
             Command::new("sh")
                 .args(["-c", &kill])

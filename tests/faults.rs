@@ -1,0 +1,50 @@
+//! Nothing is lost: whatever happens to agents, networks and the collector itself, every other rollout is done, every
+//! dispatch is on record, and the sweep can go on from where it was.
+//!
+//! The real binary runs against agents that the test itself serves, and what it leaves behind is read from its Parquet
+//! parts by other code than its own.
+
+#![allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used
+)]
+
+#[allow(
+    dead_code,
+    unused_imports,
+    reason = "not every test file asks for all of it"
+)]
+mod common;
+#[path = "common/s3_backend.rs"]
+mod s3_backend;
+#[path = "common/s3_server.rs"]
+#[allow(dead_code, reason = "the tests of object stores ask for more of it")]
+mod s3_server;
+
+mod faults {
+    mod agents;
+    mod bad_answers;
+    mod capacity;
+    mod connections;
+    mod crashes;
+    mod extension;
+    mod flags;
+    mod hangs;
+    mod ledger;
+    mod limits;
+    mod locks;
+    mod memory;
+    mod outages;
+    mod reader;
+    mod refusals;
+    mod scene;
+    mod schedule;
+    mod schedules;
+    mod secrets;
+    mod server_errors;
+    mod shards;
+    mod signals;
+    mod three_agents;
+}

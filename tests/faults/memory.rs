@@ -1,0 +1,69 @@
+//! Answers that are large, or that are made to be too large, take no more memory than their share.
+
+use std::fs::read_to_string;
+use std::thread::sleep;
+use std::time::Duration;
+
+use super::scene::{FAULTY, REPEATS, Scene};
+use crate::common::{Ended, Program};
+
+const MB: u64 = 1_000_000;
+
+/// Runs to the end; also gives the most memory that was resident, in bytes.
+fn with_peak_memory(program: Program) -> (Ended, u64) {
+    let mut running = program.start();
+    let status = format!("/proc/{}/status", running.pid());
+    let mut peak = 0;
+    while running.is_running() {
+        // The kernel keeps the mark: how often it is read does not matter, but for the very last moments.
+        let text = read_to_string(&status).unwrap_or_default();
+        let mark = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        let kilobytes = mark.and_then(|mark| mark.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+        peak = peak.max(kilobytes.unwrap_or_default() * 1024);
+        // Only spares the processor.
+        sleep(Duration::from_millis(2));
+    }
+    assert!(peak > 0);
+    (running.end(), peak)
+}
+
+/// What a sweep takes whose answers are small.
+fn usual() -> u64 {
+    let scene = Scene::with_faults_at(&[]);
+    let (ended, peak) = with_peak_memory(scene.collect("--concurrency 16"));
+    ended.succeeded();
+    peak
+}
+
+#[test]
+fn hostile_answers_take_no_more_than_the_largest_that_is_allowed() {
+    let usual = usual();
+    for fault in ["gzip_bomb", "endless_body", "deep_json", "not_a_number"] {
+        let scene = Scene::with_first_attempts(fault);
+        let options = "--concurrency 16 --max-body 1MB --data-budget 3";
+        let (ended, peak) = with_peak_memory(scene.collect(options));
+        ended.succeeded();
+        let ledger = scene.is_done_but_for(&[]);
+        assert_eq!(
+            ledger.ends(|row| row.outcome == "data")[0].3,
+            200,
+            "{fault}"
+        );
+        // 16 bodies in flight, and what becomes of them: one bomb alone would be a thousand.
+        assert!(peak < usual + 100 * MB, "{fault}: {peak}, usual {usual}");
+    }
+}
+
+#[test]
+fn an_answer_of_40_mb_is_a_rollout() {
+    let usual = usual();
+    let scene = Scene::with_faults_at(&["7:2=huge_answer"]);
+    let (ended, peak) = with_peak_memory(scene.collect("--concurrency 16"));
+    ended.succeeded();
+    let ledger = scene.is_done_but_for(&[]);
+    let sizes = (0..REPEATS as i64).map(|rollout| ledger.rollouts[&(FAULTY, rollout)].result.len());
+    let huge: Vec<usize> = sizes.filter(|size| *size >= 40_000_000).collect();
+    assert_eq!(huge, [40_000_000]);
+    // As it came, in a batch, in the journal's buffer, and in a part that is encoded and compressed.
+    assert!(peak < usual + 400 * MB, "{peak}, usual {usual}");
+}

@@ -1,0 +1,83 @@
+//! An agent whose port closes while a sweep goes on.
+
+use super::scene::{ROLLOUTS, Scene};
+
+#[test]
+fn an_agent_that_comes_back_is_waited_for() {
+    let scene = Scene::slow(5);
+    let running = scene.collect("--concurrency 16").start();
+    scene
+        .agents
+        .until("it runs", |agents| agents.num_requests() >= 50);
+    scene.agents.set_down("sim", true);
+    let said = running.until_it_says("answers nothing but failures");
+    assert!(
+        said.contains("agent 'sim'") && said.contains("--agent-patience"),
+        "{said}"
+    );
+    scene.agents.set_down("sim", false);
+    running.until_it_says("agent 'sim' answers again");
+    running.end().succeeded();
+    let ledger = scene.is_done_but_for(&[]);
+    let failed = ledger.ends(|row| row.outcome != "ok");
+    assert!(
+        matches!(failed[..], [("infra", None, false, failures)] if failures >= 3),
+        "{failed:?}"
+    );
+}
+
+#[test]
+fn an_agent_that_does_not_come_back_leaves_its_rest_owed() {
+    let scene = Scene::slow(5);
+    let running = scene
+        .collect("--concurrency 16 --agent-patience 1s")
+        .start();
+    scene
+        .agents
+        .until("it runs", |agents| agents.num_requests() >= 50);
+    scene.agents.set_down("sim", true);
+    let said = running.until_it_says("left owed");
+    assert!(
+        said.contains("agent 'sim'") && said.contains("--resume"),
+        "{said}"
+    );
+    running.end().exited_with(3);
+    scene.has_state("incomplete");
+    let ledger = scene.ledger();
+    scene.answers_are_right(&ledger);
+    scene.requests_are_on_record(&ledger);
+    let counts = scene.folder.json("run/run.json")["rollouts"].clone();
+    let done = ledger.rollouts.len() as u64;
+    assert!(done < ROLLOUTS, "it was not down");
+    assert_eq!(
+        counts,
+        serde_json::json!({"planned": 200, "done": done, "failed": 0, "pending": ROLLOUTS - done})
+    );
+    let failed = ledger.ends(|row| row.outcome != "ok");
+    assert!(
+        matches!(failed[..], [("infra", None, false, _)]),
+        "{failed:?}"
+    );
+
+    scene.agents.set_down("sim", false);
+    scene.collect("--resume").run().succeeded();
+    scene.is_done_but_for(&[]);
+    scene.has_state("finished");
+}
+
+#[test]
+fn an_agent_that_is_never_there_costs_no_budget_to_speak_of() {
+    let scene = Scene::slow(0);
+    scene.agents.set_down("sim", true);
+    let options = "--concurrency 16 --agent-patience 1s";
+    for _ in 0..3 {
+        scene.collect(options).args("--resume").run().exited_with(3);
+    }
+    assert_eq!(scene.agents.num_requests(), 0);
+    let ledger = scene.ledger();
+    assert!(ledger.rollouts.is_empty());
+    let given_up = ledger.attempts.iter().filter(|row| row.terminal).count();
+    assert_eq!(given_up, 0, "{:?}", ledger.ends(|_| true));
+    let counts = scene.folder.json("run/run.json")["rollouts"].clone();
+    assert_eq!(counts["pending"], ROLLOUTS, "{counts}");
+}

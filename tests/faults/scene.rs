@@ -1,0 +1,180 @@
+//! A sweep of 50 tasks with 4 rollouts each, against agents that fail as they are told.
+
+use std::collections::BTreeSet;
+
+use rollstream::sim::{AgentChange, FaultRates, Latency, SimConfig, oracle};
+use serde_json::Value;
+
+use super::agents::Agents;
+use super::ledger::{Ledger, RolloutKey};
+use crate::common::{Ended, Folder, Program, instant, sums};
+
+pub const TASKS: u64 = 50;
+pub const REPEATS: u64 = 4;
+pub const ROLLOUTS: u64 = TASKS * REPEATS;
+
+/// The task that a single fault happens to.
+pub const FAULTY: i64 = 7;
+
+/// Pauses are short, and nothing is measured: that is not what is tested here.
+pub const COLLECT: &str =
+    "collect -i tasks.jsonl --num-repeats 4 -o run --retry-backoff 1ms --disable-aggregation";
+
+/// A sweep and its agents.
+pub struct Scene {
+    pub folder: Folder,
+    pub agents: Agents,
+    pub config: SimConfig,
+}
+
+/// One agent that answers at once.
+pub fn quick() -> SimConfig {
+    instant(["sim"])
+}
+
+impl Scene {
+    pub fn new(config: SimConfig) -> Self {
+        Self {
+            folder: Folder::with_tasks(sums(TASKS)),
+            agents: Agents::start(config.clone()),
+            config,
+        }
+    }
+
+    /// What goes wrong, as `7=reset` or `7:0:1=reset`.
+    pub fn with_faults_at(places: &[&str]) -> Self {
+        Self::new(SimConfig {
+            fault_at: places.iter().map(|at| at.parse().unwrap()).collect(),
+            ..quick()
+        })
+    }
+
+    /// The first attempt at every rollout meets with a fault.
+    pub fn with_first_attempts(fault: &str) -> Self {
+        Self::new(SimConfig {
+            faults: rates(&[(fault, 1.0)]),
+            fault_attempts: Some(1),
+            ..quick()
+        })
+    }
+
+    /// An agent that takes a while, so that things can happen to a sweep.
+    pub fn slow(milliseconds: u64) -> Self {
+        Self::new(SimConfig {
+            latency: Latency::Fixed(std::time::Duration::from_millis(milliseconds)),
+            ..quick()
+        })
+    }
+
+    pub fn collect(&self, options: &str) -> Program {
+        let program = self.folder.rollstream(COLLECT).args("--agent sim");
+        program.args(&self.agents.options()).args(options)
+    }
+
+    pub fn ledger(&self) -> Ledger {
+        let ledger = Ledger::read(&self.folder.path("run"));
+        ledger.is_consistent();
+        ledger
+    }
+
+    /// Faults that were set by rate end.
+    pub fn heal(&self) {
+        let change = AgentChange {
+            faults: Some(FaultRates::default()),
+            latency: Some(quick().latency),
+            ..AgentChange::default()
+        };
+        self.agents.change("sim", change);
+    }
+
+    /// Every rollout but those of `failed` is done, with the answer that the agent gave to that attempt; every request
+    /// that the agent counted is on record; and `run.json` has counted the same.
+    #[track_caller]
+    pub fn is_done_but_for(&self, failed: &[i64]) -> Ledger {
+        let ledger = self.ledger();
+        let all = (0..TASKS as i64).filter(|task| !failed.contains(task));
+        let all = all.flat_map(|task| (0..REPEATS as i64).map(move |rollout| (task, rollout)));
+        let done: BTreeSet<RolloutKey> = ledger.rollouts.keys().copied().collect();
+        assert_eq!(done, all.collect());
+        self.answers_are_right(&ledger);
+        self.requests_are_on_record(&ledger);
+        let run = self.folder.json("run/run.json");
+        assert_eq!(run["rollouts"]["planned"], ROLLOUTS);
+        assert_eq!(run["rollouts"]["done"], done.len());
+        ledger
+    }
+
+    #[track_caller]
+    pub fn answers_are_right(&self, ledger: &Ledger) {
+        answers_are_right(&self.config, ledger);
+    }
+
+    #[track_caller]
+    pub fn requests_are_on_record(&self, ledger: &Ledger) {
+        requests_are_on_record(&self.agents, ledger);
+    }
+
+    /// `run.json` says so.
+    #[track_caller]
+    pub fn has_state(&self, state: &str) {
+        assert_eq!(self.folder.json("run/run.json")["state"], state);
+    }
+
+    /// What `rollstream status` says.
+    pub fn status(&self) -> Value {
+        let ended = self.folder.rollstream("status run --json").run();
+        serde_json::from_str(&ended.succeeded().stdout).unwrap()
+    }
+}
+
+pub fn rates(rates: &[(&str, f64)]) -> FaultRates {
+    let rates = rates.iter();
+    FaultRates(
+        rates
+            .map(|(kind, rate)| (kind.parse().unwrap(), *rate))
+            .collect(),
+    )
+}
+
+/// Each rollout is what the agent answers to its attempt.
+#[track_caller]
+pub fn answers_are_right(config: &SimConfig, ledger: &Ledger) {
+    for ((task, rollout), row) in &ledger.rollouts {
+        let planned = oracle(config, *task as u64, *rollout as u64, row.attempt as u64);
+        assert!(planned.gives_rollout(), "{task} {rollout} {row:?}");
+        let answer: Value = serde_json::from_str(&row.result).unwrap();
+        let id = format!("resp_{:016x}", planned.answer_id);
+        assert_eq!(answer["response"]["id"], id, "{task} {rollout}");
+        assert_eq!(answer["_ng_task_index"], *task);
+        assert_eq!(answer["_ng_rollout_index"], *rollout);
+        assert_eq!(row.reward, Some(planned.reward), "{task} {rollout}");
+    }
+}
+
+/// Every request that the agents counted has a row, and none was sent twice under one number.
+#[track_caller]
+pub fn requests_are_on_record(agents: &Agents, ledger: &Ledger) {
+    let rows: BTreeSet<(i64, i64, i64)> = ledger.attempts.iter().map(|row| row.key()).collect();
+    let mut seen = BTreeSet::new();
+    for request in agents.requests("sim") {
+        let key =
+            [request.task_index, request.rollout_index, request.attempt].map(|index| index as i64);
+        let key = (key[0], key[1], key[2]);
+        assert!(rows.contains(&key), "no row of {request:?}");
+        assert!(seen.insert(key), "sent twice: {request:?}");
+    }
+}
+
+/// The last line says how the counts ended: `planned`, `done`, `failed`, `pending`.
+#[track_caller]
+pub fn counted(ended: &Ended, done: u64, failed: u64, pending: u64) {
+    let stdout = &ended.stdout;
+    let planned = done + failed + pending;
+    let said = format!("{done} of {planned} rollouts done, {failed} failed");
+    assert!(stdout.contains(&said), "{said}: {ended:#?}");
+    let pending_said = format!("{pending} pending");
+    assert!(
+        pending == 0 || stdout.contains(&pending_said),
+        "{pending_said}: {ended:#?}"
+    );
+}

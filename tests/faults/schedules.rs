@@ -1,0 +1,18 @@
+//! Random schedules of faults, kills and resumes: see [`schedule`](super::schedule).
+
+use super::schedule::{Happened, run};
+
+const KILLS: usize = 30;
+
+#[test]
+fn nothing_is_lost_whatever_fails_and_whenever_the_collector_is_killed() {
+    let mut happened = Happened::default();
+    let mut seed = 0;
+    while happened.kills < KILLS {
+        happened = happened.and(run(seed, 12));
+        seed += 1;
+        assert!(seed < 20, "it is hardly ever killed: {happened:?}");
+    }
+    println!("{happened:?}");
+    assert!(happened.interrupted > 0 && happened.given_up > 0 && happened.looks > 0);
+}

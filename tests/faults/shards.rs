@@ -1,0 +1,63 @@
+//! Several processes that share the work on one run.
+
+use std::collections::BTreeSet;
+
+use super::scene::{ROLLOUTS, Scene};
+
+const SHARDS: [&str; 2] = ["1/2", "2/2"];
+
+/// The tasks that each shard asked for, by the names of the parts.
+fn tasks_of(scene: &Scene) -> [BTreeSet<i64>; 2] {
+    let ledger = scene.ledger();
+    ["s1of2", "s2of2"].map(|share| {
+        let own = ledger.attempts.iter();
+        let own = own.filter(|row| row.part.contains(share));
+        own.map(|row| row.task).collect()
+    })
+}
+
+#[track_caller]
+fn is_shared_out(scene: &Scene) {
+    let [first, second] = tasks_of(scene);
+    assert!(first.is_disjoint(&second), "{first:?} {second:?}");
+    assert!(first.len() >= 10 && second.len() >= 10);
+    assert_eq!(first.len() + second.len(), 50);
+    scene.has_state("finished");
+}
+
+#[test]
+fn two_processes_do_the_work_of_one_at_the_same_time() {
+    let scene = Scene::slow(5);
+    let running = SHARDS.map(|shard| {
+        let options = format!("--concurrency 4 --shard {shard}");
+        scene.collect(&options).start()
+    });
+    for process in running {
+        process.end().succeeded();
+    }
+    let ledger = scene.is_done_but_for(&[]);
+    assert_eq!(
+        ledger.ends(|_| true),
+        [("ok", Some(200), false, ROLLOUTS as usize)]
+    );
+    assert_eq!(scene.agents.num_requests(), ROLLOUTS);
+    is_shared_out(&scene);
+}
+
+#[test]
+fn one_of_two_processes_is_killed_and_gone_on_with_while_the_other_works() {
+    let scene = Scene::slow(20);
+    let options = |shard: &str| format!("--concurrency 2 --shard {shard}");
+    let other = scene.collect(&options("1/2")).start();
+    let killed = scene.collect(&options("2/2")).start();
+    scene
+        .agents
+        .until("both run", |agents| agents.num_requests() >= 60);
+    killed.signal("KILL");
+    killed.end();
+    let again = scene.collect(&options("2/2")).args("--resume").start();
+    again.end().succeeded();
+    other.end().succeeded();
+    scene.is_done_but_for(&[]);
+    is_shared_out(&scene);
+}
