@@ -120,9 +120,26 @@ pub struct Call<'a> {
     pub what: &'a str,
     /// When it began.
     pub began: Instant,
+    /// What must not be quoted, should the agent repeat it.
+    pub secrets: &'a [String],
 }
 
 impl Call<'_> {
+    /// Beginning of a body, on one line and without secrets, for an error text.
+    pub fn quote(&self, body: &[u8]) -> String {
+        let start = body.get(..16 * QUOTED_BYTES).unwrap_or(body);
+        let mut text = String::from_utf8_lossy(start).into_owned();
+        for secret in self.secrets {
+            text = text.replace(secret.as_str(), "[secret]");
+        }
+        let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        match line.char_indices().nth(QUOTED_BYTES) {
+            _ if line.is_empty() => line,
+            Some((end, _)) => format!(": {}", line.get(..end).unwrap_or_default()),
+            None => format!(": {line}"),
+        }
+    }
+
     /// A failure of this call, with its address and the time that it took.
     pub fn failure(&self, class: FailureClass, why: &str) -> Failure {
         Failure::new(
@@ -150,9 +167,7 @@ impl Call<'_> {
     pub async fn status_error(&self, response: Response) -> Failure {
         let status = response.status();
         let retry_after = retry_after(response.headers(), SystemTime::now());
-        let quoted = read_body(response, QUOTED_BYTES as u64 * 16, self);
-        let quoted = timeout(QUOTE_TIMEOUT, quoted).await;
-        let quoted = quote(&quoted.ok().and_then(Result::ok).unwrap_or_default());
+        let quoted = self.quote(&read_start(response).await);
         let class = FailureClass::of_status(status.as_u16());
         let reason = status.canonical_reason().unwrap_or_default();
         Failure {
@@ -200,16 +215,19 @@ async fn read_body(
     Ok(body.freeze())
 }
 
-/// Beginning of a body, on one line, for an error text.
-pub(super) fn quote(body: &[u8]) -> String {
-    let text =
-        String::from_utf8_lossy(body.get(..QUOTED_BYTES.min(body.len())).unwrap_or_default());
-    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    if line.is_empty() {
-        line
-    } else {
-        format!(": {line}")
-    }
+/// The beginning of a body: as much of it as comes soon, and is wanted for an error text.
+async fn read_start(mut response: Response) -> Vec<u8> {
+    let mut start = Vec::new();
+    let read = async {
+        while start.len() < 16 * QUOTED_BYTES
+            && let Ok(Some(chunk)) = response.chunk().await
+        {
+            start.extend_from_slice(&chunk);
+        }
+    };
+    // What came before the time was up is all there is to be quoted.
+    let _ = timeout(QUOTE_TIMEOUT, read).await;
+    start
 }
 
 /// The error is one of the connection, and not of what came over it.

@@ -6,7 +6,7 @@ use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use url::Url;
 
 use super::connect_time;
-use super::http::{Call, HttpClients, quote};
+use super::http::{Call, HttpClients};
 use super::retry_after::headers_that_matter;
 use super::{Agent, AgentError, Answer, Failure, FailureClass, Reply, RolloutRequest};
 use crate::answer::AnswerFields;
@@ -19,6 +19,8 @@ pub struct NemoGymAgent {
     run: Url,
     what: String,
     headers: HeaderMap,
+    /// What the headers hold that must not be repeated.
+    secrets: Vec<String>,
 }
 
 impl NemoGymAgent {
@@ -44,11 +46,13 @@ impl NemoGymAgent {
         let path = format!("{}/run", run.path().trim_end_matches('/'));
         run.set_path(&path);
         let what = format!("POST {run}");
+        let secrets = secrets(&headers);
         Ok(Self {
             http,
             run,
             what,
             headers,
+            secrets,
         })
     }
 
@@ -90,6 +94,7 @@ impl Agent for NemoGymAgent {
         let call = Call {
             what: &self.what,
             began: Instant::now(),
+            secrets: &self.secrets,
         };
         let (reply, connect) = connect_time::of(self.call(request, &call)).await;
         Reply {
@@ -106,6 +111,16 @@ impl Agent for NemoGymAgent {
     }
 }
 
+/// The values of the headers that hold secrets, also without what stands before the token.
+fn secrets(headers: &HeaderMap) -> Vec<String> {
+    const SHORTEST: usize = 6;
+    let values = headers.values().filter(|value| value.is_sensitive());
+    let texts = values.filter_map(|value| value.to_str().ok());
+    let tokens = texts.flat_map(|text| [Some(text), text.rsplit(' ').next()]);
+    let long = tokens.flatten().filter(|token| token.len() >= SHORTEST);
+    long.map(str::to_owned).collect()
+}
+
 /// What a body of status 200 means, by NeMo Gym's contract. The flags come first: an answer that
 /// carries one need not have a reward.
 fn judge(body: Bytes, call: &Call<'_>) -> Result<Answer, Failure> {
@@ -115,7 +130,7 @@ fn judge(body: Bytes, call: &Call<'_>) -> Result<Answer, Failure> {
     let fields = AnswerFields::parse(text).map_err(|source| {
         data(format!(
             "the answer is not a JSON object ({source}){}",
-            quote(&body)
+            call.quote(&body)
         ))
     })?;
     if json::is_too_deep(text) {
@@ -142,7 +157,7 @@ fn judge(body: Bytes, call: &Call<'_>) -> Result<Answer, Failure> {
     if fields.reward.is_none() {
         return Err(data(format!(
             "the answer has no numeric 'reward'{}",
-            quote(&body)
+            call.quote(&body)
         )));
     }
     Ok(Answer { fields, body })
@@ -156,6 +171,7 @@ mod tests {
         let call = Call {
             what: "POST http://a/run",
             began: Instant::now(),
+            secrets: &[],
         };
         judge(Bytes::copy_from_slice(body), &call)
             .err()

@@ -175,6 +175,13 @@ impl Resolved {
                 remedy: "take one of them back, for example with +overwrite=false",
             });
         }
+        if self.settings.shard.is_some() && self.settings.overwrite {
+            return Err(ConfigError::Conflict {
+                one: named("shard"),
+                other: named("overwrite"),
+                remedy: "each process would delete what the others did: remove the run first",
+            });
+        }
         Ok(())
     }
 }

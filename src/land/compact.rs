@@ -71,6 +71,7 @@ async fn copy(
         source,
     };
     for outcomes in segment.open()?.read() {
+        let outcomes = outcomes.map_err(malformed)?;
         let answered = rollouts_of(&outcomes).map_err(malformed)?;
         let attempted = attempts_of(&outcomes).map_err(malformed)?;
         for (table, rows, writer) in [

@@ -1,5 +1,6 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use arrow::array::{ArrayRef, Int64Array, StringViewArray};
 use arrow::record_batch::RecordBatch;
@@ -8,6 +9,7 @@ use datafusion::common::{DataFusionError, Result, exec_datafusion_err};
 use datafusion::execution::SendableRecordBatchStream;
 use futures::StreamExt;
 use tokio::runtime::Handle;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::compact::compact;
 use super::context::LandContext;
@@ -42,12 +44,25 @@ pub(super) struct Lander {
     /// Segments whose parts could not be written; the store may be back next time.
     left: VecDeque<Sealed>,
     compaction: Option<SpawnedTask<Compacted>>,
+    /// The last compaction has ended.
+    is_idle: Arc<AtomicBool>,
+    /// Ends a compaction that nobody waits for any more: the run may be another's by then.
+    abandon: CancellationToken,
+    _abandoned: DropGuard,
     parts: Vec<Part>,
 }
 
+/// While parts are being written, a segment may grow to this many times its size: what is answered
+/// is better in it than in memory.
+const OVERFULL: f64 = 4.0;
+
 impl Lander {
     pub(super) fn new(context: Arc<LandContext>, part_size: u64) -> Self {
+        let abandon = CancellationToken::new();
         Self {
+            is_idle: Arc::new(AtomicBool::new(true)),
+            _abandoned: abandon.clone().drop_guard(),
+            abandon,
             context,
             part_size,
             journal: None,
@@ -95,7 +110,11 @@ impl Lander {
         })
         .await?;
         self.context.tally.landed(&outcomes);
-        let full = journal.num_bytes() as f64 >= self.part_size as f64 * self.ratio;
+        let fill = journal.num_bytes() as f64 / (self.part_size as f64 * self.ratio);
+        let full = match self.is_idle.load(Ordering::Acquire) {
+            true => fill >= 1.0,
+            false => fill >= OVERFULL,
+        };
         self.journal = Some(journal);
         if full { self.rotate().await } else { Ok(()) }
     }
@@ -129,8 +148,12 @@ impl Lander {
         let segments = std::mem::take(&mut self.left);
         // Encoding is work for a core of its own: on a thread of the runtime it would hold up
         // the calls in flight.
+        let (is_idle, abandon) = (Arc::clone(&self.is_idle), self.abandon.clone());
+        is_idle.store(false, Ordering::Release);
         self.compaction = Some(SpawnedTask::spawn_blocking(move || {
-            runtime.block_on(compact_all(&context, segments))
+            let compacted = runtime.block_on(compact_all(&context, segments, &abandon));
+            is_idle.store(true, Ordering::Release);
+            compacted
         }));
         Ok(())
     }
@@ -159,7 +182,11 @@ impl Lander {
     }
 }
 
-async fn compact_all(context: &LandContext, segments: VecDeque<Sealed>) -> Compacted {
+async fn compact_all(
+    context: &LandContext,
+    segments: VecDeque<Sealed>,
+    abandon: &CancellationToken,
+) -> Compacted {
     let mut compacted = Compacted {
         bytes: 0,
         parts: Vec::new(),
@@ -167,7 +194,11 @@ async fn compact_all(context: &LandContext, segments: VecDeque<Sealed>) -> Compa
         failed: None,
     };
     while let Some(sealed) = compacted.left.front() {
-        match compact(&context.run, &sealed.segment).await {
+        let compacting = compact(&context.run, &sealed.segment);
+        let Some(done) = abandon.run_until_cancelled(compacting).await else {
+            break;
+        };
+        match done {
             Ok(parts) => {
                 compacted.bytes += sealed.bytes;
                 compacted.parts.extend(parts);

@@ -31,7 +31,7 @@ pub(super) struct Measured {
 /// Computes every metric family over what has landed, and writes the tables and the JSON.
 pub(super) async fn measure(run: &RunStore, queries: &MetricQueries) -> Result<Measured, Error> {
     let session = session::measuring()?;
-    RunTables::open(run)?.register(&session).await?;
+    RunTables::look(run).await?.register(&session).await?;
     let mut measured = Measured::default();
     for table in run_families(&session, queries, &HashMap::new()).await? {
         let (name, schema) = (table.name().to_owned(), table.schema());
@@ -46,6 +46,22 @@ pub(super) async fn measure(run: &RunStore, queries: &MetricQueries) -> Result<M
         .written
         .push(aggregate_metrics(run, &session).await?);
     Ok(measured)
+}
+
+/// What was measured before, where it is still there: of a run to which nothing was added it would
+/// be the same again.
+pub(super) async fn earlier(run: &RunStore) -> Result<Option<Measured>, Error> {
+    let name = part_name(METRICS, AGENT_STATISTICS);
+    if !run.exists(AGGREGATE).await? || !run.exists(&name).await? {
+        return Ok(None);
+    }
+    let session = SessionContext::new_with_config(session::config());
+    let mut measured = Measured::default();
+    let table = session::any_part(&session, run, &name).await?;
+    for batch in table.collect().await? {
+        measured.metrics.extend(agent_metrics(&batch)?);
+    }
+    Ok(Some(measured))
 }
 
 async fn land(

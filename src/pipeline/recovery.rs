@@ -1,11 +1,13 @@
 //! What an earlier process left in the journal becomes parts: its answers, and a row for each of
 //! its calls whose end nobody saw.
 
+use std::fs::File;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use arrow::array::{AsArray, RecordBatch};
 use arrow::datatypes::{Float64Type, Int64Type, TimestampMicrosecondType};
+use datafusion::common::runtime::SpawnedTask;
 use datafusion::datasource::MemTable;
 use datafusion::prelude::SessionContext;
 use futures::TryStreamExt;
@@ -17,7 +19,9 @@ use crate::land;
 use crate::outcome::{Outcome, OutcomeBatchBuilder, Times, Verdict};
 use crate::schema;
 use crate::session::RunTables;
-use crate::store::{DispatchLogFile, JournalWriter, RunStore, checkpoint, part_name};
+use crate::store::{
+    DispatchLogFile, JournalSegment, JournalWriter, RunStore, StoreError, checkpoint, part_name,
+};
 
 const INTERRUPTED: &str = include_str!("../../queries/expand/interrupted.sql");
 
@@ -41,20 +45,49 @@ pub(super) fn is_ours(name: &str, shard: Option<Shard>) -> bool {
 }
 
 /// Lands what earlier processes left in the journal of `run`, on this machine or, as copies, on the
-/// store. `session` needs no tables.
+/// store; gives whether there was anything. `session` needs no tables.
 pub(super) async fn recover(
     run: &RunStore,
     shard: Option<Shard>,
     session: &SessionContext,
-) -> Result<(), Error> {
-    land::recover(run, |name| is_ours(name, shard)).await?;
+) -> Result<bool, Error> {
+    let is_ours = |name: &str| is_ours(name, shard);
+    let _alone = alone(run, shard).await?;
+    let left = JournalSegment::list(run.journal_dir())?;
+    let mut any = left.iter().any(|segment| is_ours(segment.name()));
+    land::recover(run, is_ours).await?;
     for log in DispatchLogFile::list(run.journal_dir())? {
-        if is_ours(log.name(), shard) {
+        if is_ours(log.name()) {
             record_interrupted(run, &log, session).await?;
             log.remove()?;
+            any = true;
         }
     }
-    forget_copies(run, shard).await
+    forget_copies(run, shard).await?;
+    Ok(any)
+}
+
+/// Shards that begin together recover one after the other what a process of the whole run left.
+async fn alone(run: &RunStore, shard: Option<Shard>) -> Result<Option<File>, Error> {
+    if shard.is_none() {
+        return Ok(None);
+    }
+    let directory = run.journal_dir().to_owned();
+    let locked = SpawnedTask::spawn_blocking(move || {
+        let lock = || {
+            std::fs::create_dir_all(&directory)?;
+            let opened = File::open(&directory)?;
+            opened.lock()?;
+            Ok(opened)
+        };
+        lock().map_err(|source| StoreError::File {
+            action: "lock",
+            path: directory.clone(),
+            source,
+        })
+    });
+    let locked = locked.join().await.map_err(Error::defect)?;
+    Ok(Some(locked?))
 }
 
 /// Deletes the copies of journal files that have become parts.

@@ -1,5 +1,6 @@
+use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use arrow::array::AsArray;
 use chrono::{SecondsFormat, Utc};
@@ -13,7 +14,7 @@ use super::inputs::Inputs;
 use super::supervisor::Supervisor;
 use super::tables::Tables;
 use super::{extension, identity, recovery};
-use crate::agent::Agents;
+use crate::agent::{Agents, Prior};
 use crate::config::{AgentSettings, Settings, Shard};
 use crate::error::Error;
 use crate::expand::{self, AgentCounts};
@@ -25,8 +26,8 @@ use crate::schema::{SCHEMA_VERSION, TASKS};
 use crate::session;
 use crate::status::RunStatus;
 use crate::store::{
-    Checkpointer, DispatchLog, JournalSegment, LockOptions, LockScope, RunCounts, RunLock,
-    RunRecord, RunState, RunStore, StoreError, checkpoint,
+    Checkpointer, DispatchLog, DispatchLogFile, JournalSegment, LockOptions, LockScope, RunCounts,
+    RunLock, RunRecord, RunState, RunStore, StoreError, checkpoint,
 };
 use crate::tally::{AgentTally, Tally};
 
@@ -76,10 +77,14 @@ pub struct Sweep {
     replaces: bool,
     continues: bool,
     extends: bool,
+    /// Nothing was left to be done when it was gone on with.
+    was_finished: bool,
     /// What the journal's files of this process are called.
     process: String,
     agents: Agents,
     counts: Vec<AgentCounts>,
+    /// What earlier processes did for rollouts that are still owed.
+    prior: HashMap<(i64, i64), Prior>,
     queries: MetricQueries,
     checkpointer: Option<Checkpointer>,
     tally: Arc<Tally>,
@@ -146,6 +151,8 @@ impl Sweep {
             rollouts: RunCounts::default(),
         };
         let continues = existing.is_some();
+        let is_finished = |record: &RunRecord| record.state == RunState::Finished;
+        let was_finished = existing.as_ref().is_some_and(is_finished);
         let mut sweep = Self {
             process: process_name(settings.shard),
             settings,
@@ -155,8 +162,10 @@ impl Sweep {
             replaces,
             continues,
             extends,
+            was_finished,
             agents,
             counts: Vec::new(),
+            prior: HashMap::new(),
             queries,
             checkpointer: None,
             tally: Arc::default(),
@@ -235,7 +244,14 @@ impl Sweep {
     }
 
     async fn work(&mut self) -> Result<SweepReport, Error> {
-        self.begin().await?;
+        let shutdown = self.shutdown.clone();
+        tokio::select! {
+            begun = self.begin() => begun?,
+            // What was being recovered can be recovered another time.
+            () = shutdown.aborting() => {
+                return self.report(Vec::new(), Measured::default(), Duration::ZERO).await;
+            }
+        }
         let began = Instant::now();
         let landed = self.dataflow().await;
         let elapsed = began.elapsed();
@@ -243,48 +259,80 @@ impl Sweep {
         let mut written = match landed {
             Ok(written) => written,
             Err(error) => {
-                self.record.rollouts = self.tally.total().counts();
+                if self.settings.shard.is_none() {
+                    self.record.rollouts = self.tally.total().counts();
+                }
                 self.record.state = RunState::Failed;
                 // What ended the sweep matters more than that it could not be noted.
                 let _ = self.record.save(&self.run).await;
                 return Err(error);
             }
         };
-        let tally = self.tally.total();
-        self.record.rollouts = match self.settings.shard {
-            Some(_) => self.counts_of_all().await?,
-            None => tally.counts(),
-        };
-        let own = self.state(tally.pending());
-        self.record.state = match self.settings.shard {
-            Some(_) => match self.state(self.record.rollouts.pending) {
-                RunState::Finished => RunState::Finished,
-                _ if self.others_work().await? => RunState::Running,
-                own => own,
-            },
-            None => own,
-        };
-        self.record.save(&self.run).await?;
+        self.note_the_end().await?;
         // The last of several processes measures what all of them did.
         let is_whole = self.settings.shard.is_none() || self.record.rollouts.pending == 0;
-        let measured = match self.settings.aggregate && is_whole {
-            true => tokio::select! {
+        let is_as_before =
+            self.was_finished && written.is_empty() && self.settings.queries.is_none();
+        let earlier = match is_as_before {
+            true => artifacts::earlier(&self.run).await?,
+            false => None,
+        };
+        let measured = match earlier {
+            Some(earlier) => earlier,
+            None if self.settings.aggregate && is_whole => tokio::select! {
                 measured = artifacts::measure(&self.run, &self.queries) => measured?,
                 // What has landed can be measured another time.
                 () = self.shutdown.aborting() => Measured::default(),
             },
-            false => Measured::default(),
+            None => Measured::default(),
         };
+        written.push(self.run.display("run.json"));
+        self.report(written, measured, elapsed).await
+    }
+
+    /// Writes how it ended. Of several processes each may be the last; who sees that another ended
+    /// meanwhile writes again.
+    async fn note_the_end(&mut self) -> Result<(), Error> {
+        let own = self.tally.total().counts();
+        if self.settings.shard.is_none() {
+            self.record.rollouts = own;
+            self.record.state = self.state(own.pending);
+            return Ok(self.record.save(&self.run).await?);
+        }
+        let mut counts = self.counts_of_all().await?;
+        loop {
+            self.record.rollouts = counts;
+            self.record.state = match self.state(counts.pending) {
+                RunState::Finished => RunState::Finished,
+                _ if self.others_work().await? => RunState::Running,
+                own => own,
+            };
+            self.record.save(&self.run).await?;
+            counts = self.counts_of_all().await?;
+            if counts == self.record.rollouts {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn report(
+        &self,
+        mut written: Vec<String>,
+        measured: Measured,
+        elapsed: Duration,
+    ) -> Result<SweepReport, Error> {
+        let tally = self.tally.total();
+        let place = written.pop();
         written.extend(measured.written);
+        written.extend(place);
         let all_well = tally.pending() + tally.num_failed() + tally.num_retries() == 0;
         let status = match all_well {
             true => None,
             false => Some(RunStatus::of(&self.run).await?),
         };
-        written.push(self.run.display("run.json"));
         Ok(SweepReport {
             place: self.run.display(""),
-            state: own,
+            state: self.state(tally.pending()),
             stopped_by: self.shutdown.reason(),
             rollouts: tally.counts(),
             total: tally,
@@ -347,9 +395,11 @@ impl Sweep {
         let is_own = move |name: &str| name.starts_with(&process);
         self.checkpointer = Some(Checkpointer::new(self.run.clone(), is_own)?);
         if self.continues {
-            let session = self.tables().session(session::config()).await?;
-            recovery::recover(&self.run, shard, &session).await?;
-            self.count().await?;
+            let session = SessionContext::new_with_config(session::config());
+            if recovery::recover(&self.run, shard, &session).await? {
+                self.was_finished = false;
+                self.count().await?;
+            }
         }
         match created {
             true => Ok(()),
@@ -380,6 +430,7 @@ impl Sweep {
     async fn count(&mut self) -> Result<(), Error> {
         let session = self.tables().session(session::config()).await?;
         self.counts = expand::counts(&session).await?;
+        self.prior = expand::prior(&session).await?;
         self.tally.begin(self.counts.iter().map(|agent| {
             let before = AgentTally::before(agent.num_rollouts, agent.num_done, agent.num_failed);
             (agent.agent_name.clone(), before)
@@ -422,10 +473,8 @@ impl Sweep {
         let many = self.counts.len() > 1 || settings.agents.values().any(is_limited);
         let dispatches = Arc::new(DispatchLog::new(self.run.journal_dir(), &self.process));
         let owed = self.counts.iter();
-        let session = self.tables().session(session::config()).await?;
-        let prior = expand::prior(&session).await?;
         let run = RunContext {
-            prior,
+            prior: std::mem::take(&mut self.prior),
             owed: owed
                 .map(|agent| (agent.agent_name.clone(), agent.num_owed()))
                 .collect(),
@@ -541,7 +590,8 @@ async fn existing(run: &RunStore, settings: &Settings) -> Result<Option<RunRecor
 /// removed, and would be counted as those of the new one.
 fn no_stray_journal(run: &RunStore) -> Result<(), StoreError> {
     let journal = run.journal_dir();
-    match JournalSegment::list(journal)?.is_empty() {
+    let segments = JournalSegment::list(journal)?;
+    match segments.is_empty() && DispatchLogFile::list(journal)?.is_empty() {
         true => Ok(()),
         false => Err(StoreError::StrayJournal {
             journal: journal.to_owned(),

@@ -52,7 +52,8 @@ struct Broken {
     since: Instant,
     pause: Duration,
     next_probe: Instant,
-    probing: bool,
+    /// Probes that are out.
+    probing: u32,
 }
 
 /// An agent that has never answered is more likely not there at all than coming back: it is waited
@@ -104,12 +105,12 @@ impl Breaker {
                         since: now,
                         pause: FIRST_PAUSE,
                         next_probe: now + FIRST_PAUSE,
-                        probing: false,
+                        probing: 0,
                     });
                 }
             }
             State::Broken(broken) if probe => {
-                broken.probing = false;
+                broken.probing = broken.probing.saturating_sub(1);
                 broken.pause = (broken.pause * 2).min(LONGEST_PAUSE);
                 broken.next_probe = now + broken.pause;
             }
@@ -127,29 +128,29 @@ impl Breaker {
             false => self.patience / NEVER_ANSWERED,
         };
         let end = broken.since + patience;
-        if now >= end {
-            Admission::GivenUp
-        } else if broken.probing {
-            Admission::Until(end)
-        } else if now >= broken.next_probe {
-            Admission::Probe
-        } else {
-            Admission::Until(broken.next_probe.min(end))
+        match broken.probing {
+            0 if now >= end => Admission::GivenUp,
+            // A probe is a rollout and may take its time: only one that failed says that nobody is there.
+            _ if now >= end => Admission::Until(now + LONGEST_PAUSE),
+            _ if now >= broken.next_probe => Admission::Probe,
+            0 => Admission::Until(broken.next_probe.min(end)),
+            _ => Admission::Until(broken.next_probe),
         }
     }
 
-    /// A probe is sent; nothing else is until it ends, in [`Self::answered`], [`Self::failed`] or
-    /// [`Self::probe_dropped`].
-    pub(super) fn probing(&mut self) {
+    /// A probe is sent; the next one is due after a pause, and it ends in [`Self::answered`],
+    /// [`Self::failed`] or [`Self::probe_dropped`].
+    pub(super) fn probing(&mut self, now: Instant) {
         if let State::Broken(broken) = &mut self.state {
-            broken.probing = true;
+            broken.probing += 1;
+            broken.next_probe = now + broken.pause;
         }
     }
 
     /// The probe ended without news of the agent, as when it was cut off.
     pub(super) fn probe_dropped(&mut self) {
         if let State::Broken(broken) = &mut self.state {
-            broken.probing = false;
+            broken.probing = broken.probing.saturating_sub(1);
         }
     }
 
@@ -230,7 +231,6 @@ mod tests {
     #[test]
     fn sends_one_probe_at_a_time_at_growing_pauses() {
         let (mut breaker, mut now) = open();
-        let end = now + PATIENCE;
         let mut pauses = Vec::new();
         for _ in 0..8 {
             let Admission::Until(next) = breaker.admission(now) else {
@@ -239,8 +239,8 @@ mod tests {
             pauses.push((next - now).as_secs());
             now = next;
             assert_eq!(breaker.admission(now), Admission::Probe);
-            breaker.probing();
-            assert_eq!(breaker.admission(now), Admission::Until(end));
+            breaker.probing(now);
+            assert!(matches!(breaker.admission(now), Admission::Until(_)));
             breaker.failed(now, 1, true, true);
         }
         assert_eq!(pauses, [1, 2, 4, 8, 16, 30, 30, 30]);
@@ -252,18 +252,30 @@ mod tests {
         let later = now + seconds(1);
         breaker.failed(later, 9, false, false);
         assert_eq!(breaker.admission(later), Admission::Probe);
-        breaker.probing();
+        breaker.probing(later);
         breaker.failed(later, 10, false, false);
-        assert!(matches!(breaker.admission(later), Admission::Until(_)));
+        let next = later + seconds(1);
+        assert_eq!(breaker.admission(later), Admission::Until(next));
         breaker.probe_dropped();
-        assert_eq!(breaker.admission(later), Admission::Probe);
+        assert_eq!(breaker.admission(next), Admission::Probe);
+    }
+
+    #[test]
+    fn a_probe_that_takes_long_keeps_it_from_being_given_up_and_others_follow() {
+        let (mut breaker, now) = open();
+        breaker.probing(now + seconds(1));
+        assert_eq!(breaker.admission(now + seconds(2)), Admission::Probe);
+        let end = now + PATIENCE;
+        assert!(matches!(breaker.admission(end), Admission::Until(_)));
+        breaker.failed(end, 1, false, true);
+        assert_eq!(breaker.admission(end), Admission::GivenUp);
     }
 
     #[test]
     fn an_answer_closes_it_and_the_next_pause_is_short_again() {
         let (mut breaker, now) = open();
         for probe in 1..6 {
-            breaker.probing();
+            breaker.probing(now + seconds(probe * 40));
             breaker.failed(now + seconds(probe * 40), 1, false, true);
         }
         breaker.answered();
@@ -330,14 +342,15 @@ mod tests {
                         probing = false;
                     }
                     _ if breaker.admission(now) == Admission::Probe => {
-                        breaker.probing();
+                        breaker.probing(now);
                         probing = true;
                     }
                     _ => {}
                 }
                 if let Admission::Until(next) = breaker.admission(now) {
                     prop_assert!(next > now);
-                    prop_assert!(!matches!(breaker.admission(next), Admission::Until(_)));
+                    let is_late = now >= breaker.open_since().map_or(now, |since| since + PATIENCE / 8);
+                    prop_assert!(is_late || !matches!(breaker.admission(next), Admission::Until(_)));
                 }
             }
         }

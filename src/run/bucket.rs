@@ -6,6 +6,9 @@ use std::time::{Duration, Instant};
 /// Tokens per minute may come in bursts of this many seconds' worth.
 const TOKEN_BURST_SECONDS: f64 = 10.0;
 
+/// How late somebody who waits may be woken.
+const LATE_SECONDS: f64 = 0.005;
+
 /// No wait is longer than this: a day, which keeps sums of instants in range.
 const LONGEST_WAIT: f64 = 86_400.0;
 
@@ -35,8 +38,9 @@ impl LeakyBucket {
 
     /// Requests, evenly spaced.
     pub(super) fn requests_per_second(rate: f64) -> Self {
-        // A request is let through when the one before has leaked away: the burst is the last one.
-        Self::new(rate, 0.0)
+        // A request is let through when the one before has leaked away: the burst is the last one. At
+        // high rates some more, since who is woken for the next one is woken up to milliseconds late.
+        Self::new(rate, (rate * LATE_SECONDS - 0.5).max(0.0))
     }
 
     /// Tokens, in bursts of 10 s worth.

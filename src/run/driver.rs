@@ -49,7 +49,7 @@ pub(super) struct Driver {
     lateness: Lateness,
     stopped: bool,
     /// What keeps calls from being sent, for good.
-    failed: Option<StoreError>,
+    failed: Option<DataFusionError>,
     /// Of a large answer among the recent ones.
     answer_bytes: f64,
     done: u64,
@@ -107,6 +107,9 @@ impl Driver {
             let alarm = due.into_iter().chain(self.wake).min();
             tokio::select! {
                 () = &mut aborting => {
+                    while let Some(done) = self.calls.try_join_next_with_id() {
+                        self.gather(done)?;
+                    }
                     self.cut_off()?;
                     return self.end(&output).await;
                 }
@@ -115,7 +118,10 @@ impl Driver {
                     self.queue.clear();
                 }
                 rows = next(&mut input), if input.is_some() && self.queue.has_room() => match rows {
-                    Some(rows) => self.queue.push(&rows?)?,
+                    Some(Ok(rows)) => if let Err(error) = self.queue.push(&rows) {
+                        self.fail(error);
+                    },
+                    Some(Err(error)) => self.fail(error),
                     None => input = None,
                 },
                 Some(done) = self.calls.join_next_with_id(), if !full => {
@@ -170,7 +176,7 @@ impl Driver {
         }
         if let Err(error) = self.note(&wave) {
             // Nothing is sent that is not on record. These rows are owed as before.
-            self.fail(error);
+            self.fail(DataFusionError::External(Box::new(error)));
             return;
         }
         for dispatch in wave {
@@ -193,7 +199,7 @@ impl Driver {
         if log.is_long()
             && let Err(error) = log.rotate(self.dispatches.values().map(Dispatch::record))
         {
-            self.fail(error);
+            self.fail(DataFusionError::External(Box::new(error)));
         }
     }
 
@@ -208,7 +214,7 @@ impl Driver {
     }
 
     /// Sends nothing more; what is in flight is waited for.
-    fn fail(&mut self, error: StoreError) {
+    fn fail(&mut self, error: DataFusionError) {
         self.stopped = true;
         self.queue.clear();
         self.failed = Some(error);
@@ -326,7 +332,6 @@ impl Driver {
         }
         if let Some(error) = self.failed.take() {
             // By the way of the batches: returned, it would overtake them.
-            let error = DataFusionError::External(Box::new(error));
             let _ = output.send(Err(error)).await;
         }
         Ok(())

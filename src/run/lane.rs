@@ -12,6 +12,9 @@ use super::owed::{CachedTemplate, Queued};
 use crate::agent::{AgentLimits, Budget, FailureClass, Reply};
 use crate::config::Concurrency;
 
+/// The tokens of an answer count as those of so many minutes at most.
+const MOST_MINUTES: f64 = 10.0;
+
 /// The rows of one agent that wait for their turn, and what decides when it comes.
 #[derive(Debug)]
 pub(super) struct Lane {
@@ -28,6 +31,7 @@ pub(super) struct Lane {
     requests: Option<LeakyBucket>,
     tokens: Option<LeakyBucket>,
     tokens_of_one: TokenEstimate,
+    most_tokens: u64,
     /// The agent asked to be left alone until then.
     paused_until: Option<Instant>,
     breaker: Breaker,
@@ -48,6 +52,8 @@ enum Ceiling {
 #[derive(Debug)]
 struct Retry {
     due: Instant,
+    /// How long its lane had been held back when it was put here.
+    held_before: Duration,
     row: OwedRow,
 }
 
@@ -125,6 +131,9 @@ impl Lane {
                 LeakyBucket::tokens_per_minute,
             ),
             tokens_of_one: TokenEstimate::default(),
+            most_tokens: limits
+                .and_then(|limits| limits.tokens_per_minute)
+                .map_or(u64::MAX, |rate| (rate * MOST_MINUTES) as u64),
             paused_until: None,
             breaker: Breaker::new(context.agent_patience),
             given_up: false,
@@ -148,6 +157,8 @@ impl Lane {
             0 => 0,
             // One call probes whether it is back.
             _ if self.breaker.is_open() => 1,
+            // What is held back by rates or pauses can't use more.
+            _ if self.held_since.is_some() => self.ceiling(share).min(self.in_flight + 1),
             _ => self.ceiling(share),
         };
         share.min(usize::try_from(self.outstanding).unwrap_or(usize::MAX))
@@ -181,7 +192,11 @@ impl Lane {
 
     pub(super) fn retry(&mut self, row: OwedRow, due: Instant) {
         if !self.given_up {
-            self.retries.push(Reverse(Retry { due, row }));
+            self.retries.push(Reverse(Retry {
+                due,
+                held_before: self.held,
+                row,
+            }));
         }
     }
 
@@ -211,19 +226,20 @@ impl Lane {
     }
 
     fn look(&mut self, now: Instant, ceiling: usize) -> Readiness {
+        let admission = self.breaker.admission(now);
+        if admission == Admission::GivenUp && self.len() > 0 {
+            let left = self.len();
+            self.given_up = true;
+            self.outstanding = 0;
+            self.clear();
+            return Readiness::GivenUp(left);
+        }
         if self.len() == 0 || self.in_flight >= ceiling {
             return Readiness::Later;
         }
-        let admitted = match self.breaker.admission(now) {
-            Admission::Open | Admission::Probe => now,
+        let admitted = match admission {
             Admission::Until(then) => then,
-            Admission::GivenUp => {
-                let left = self.len();
-                self.given_up = true;
-                self.outstanding = 0;
-                self.clear();
-                return Readiness::GivenUp(left);
-            }
+            _ => now,
         };
         let buckets = [&self.requests, &self.tokens];
         let wait = buckets.into_iter().flatten();
@@ -250,8 +266,14 @@ impl Lane {
     /// The row that [`Self::readiness`] said may be sent now.
     pub(super) fn take(&mut self, now: Instant, all: usize) -> Option<Turn> {
         let (row, waited, rate_wait) = if self.retry_due(now) {
-            let Reverse(Retry { due, row }) = self.retries.pop()?;
-            (row, now.saturating_duration_since(due), Duration::ZERO)
+            let Reverse(Retry {
+                due,
+                held_before,
+                row,
+            }) = self.retries.pop()?;
+            let waited = now.saturating_duration_since(due);
+            let held = self.held.saturating_sub(held_before).min(waited);
+            (row, waited, held)
         } else {
             let queued = self.fresh.pop_front()?;
             let waited = now.saturating_duration_since(queued.since);
@@ -261,7 +283,7 @@ impl Lane {
         };
         let probe = self.breaker.admission(now) == Admission::Probe;
         if probe {
-            self.breaker.probing();
+            self.breaker.probing(now);
         }
         let reserved_tokens = self.tokens_of_one.tokens();
         if let Some(bucket) = &mut self.requests {
@@ -290,6 +312,8 @@ impl Lane {
             Err(_) => None,
         };
         let tokens = tokens.and_then(|tokens| u64::try_from(tokens).ok());
+        // An answer that claims more than a limit of some minutes must not stop its agent for days.
+        let tokens = tokens.map(|tokens| tokens.min(self.most_tokens));
         if let Some(tokens) = tokens {
             self.tokens_of_one.finished(tokens);
         }
@@ -337,6 +361,7 @@ impl Lane {
             _ => self.breaker.answered(),
         }
         match (was_open, self.breaker.is_open()) {
+            _ if self.given_up => News::None,
             (false, true) => News::Down,
             (true, false) => News::Back,
             _ => News::None,

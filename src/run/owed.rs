@@ -1,4 +1,5 @@
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use arrow::array::{AsArray, RecordBatch, StringViewArray};
@@ -19,6 +20,14 @@ pub(super) struct OwedBatch {
     rollout_index: Vec<i64>,
     request: StringViewArray,
     agent_name: StringViewArray,
+    bytes: usize,
+    held: Arc<AtomicUsize>,
+}
+
+impl Drop for OwedBatch {
+    fn drop(&mut self) {
+        self.held.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
 }
 
 /// A row that waits for its first turn in this process.
@@ -43,7 +52,8 @@ pub(super) struct CachedTemplate {
 }
 
 impl OwedBatch {
-    pub(super) fn new(batch: &RecordBatch) -> Result<Self> {
+    /// The bytes of its requests are added to `held`, until it is dropped.
+    pub(super) fn new(batch: &RecordBatch, held: &Arc<AtomicUsize>) -> Result<Self> {
         let column = |name: &str| {
             let column = batch.column_by_name(name);
             column.ok_or_else(|| exec_datafusion_err!("the rows owed have no column '{name}'"))
@@ -51,11 +61,26 @@ impl OwedBatch {
         let integers = |name: &str| -> Result<Vec<i64>> {
             Ok(column(name)?.as_primitive::<Int64Type>().values().to_vec())
         };
+        let request = column(schema::REQUEST)?.as_string_view().clone();
+        // The rollouts of a task share the text of their request.
+        let mut before = None;
+        let mut bytes = 0;
+        for view in request.views() {
+            if before.replace(view) != Some(view) {
+                bytes += *view as u32 as usize;
+            }
+        }
+        let agent_name = column(schema::AGENT_NAME)?.as_string_view().clone();
+        let task_index = integers(schema::TASK_INDEX)?;
+        let rollout_index = integers(schema::ROLLOUT_INDEX)?;
+        held.fetch_add(bytes, Ordering::Relaxed);
         Ok(Self {
-            task_index: integers(schema::TASK_INDEX)?,
-            rollout_index: integers(schema::ROLLOUT_INDEX)?,
-            request: column(schema::REQUEST)?.as_string_view().clone(),
-            agent_name: column(schema::AGENT_NAME)?.as_string_view().clone(),
+            task_index,
+            rollout_index,
+            request,
+            agent_name,
+            bytes,
+            held: Arc::clone(held),
         })
     }
 

@@ -1,4 +1,5 @@
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use arrow::array::RecordBatch;
@@ -21,7 +22,12 @@ pub(super) struct Queue {
     in_flight: usize,
     ceilings: Vec<usize>,
     pushed: u64,
+    /// Bytes of the requests of all rows that wait.
+    held: Arc<AtomicUsize>,
 }
+
+/// Requests that wait may be of so many bytes in all, where they are more than the calls in flight.
+const LOOKAHEAD_BYTES: usize = 256 * 1024 * 1024;
 
 /// What the queue has to say when it is asked for a row.
 #[derive(Debug)]
@@ -45,6 +51,7 @@ impl Queue {
             in_flight: 0,
             ceilings: Vec::new(),
             pushed: 0,
+            held: Arc::default(),
         };
         for (name, owed) in &context.owed {
             queue.lane(name, *owed);
@@ -67,7 +74,9 @@ impl Queue {
     }
 
     pub(super) fn has_room(&self) -> bool {
-        self.len() < self.context.lookahead
+        let len = self.len();
+        let held = self.held.load(Ordering::Relaxed);
+        len < self.context.lookahead && (held < LOOKAHEAD_BYTES || len < self.concurrency)
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -79,7 +88,7 @@ impl Queue {
     }
 
     pub(super) fn push(&mut self, batch: &RecordBatch) -> Result<()> {
-        let batch = Arc::new(OwedBatch::new(batch)?);
+        let batch = Arc::new(OwedBatch::new(batch, &self.held)?);
         let since = Instant::now();
         for (row, name) in batch.agent_names().enumerate() {
             let order = self.pushed;

@@ -7,5 +7,5 @@ mod tables;
 mod wide;
 
 pub use context::{config, measuring, register_store};
-pub use tables::{RunTables, dispatches, part};
+pub use tables::{RunTables, any_part, dispatches, part};
 pub use wide::register_wide;

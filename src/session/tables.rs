@@ -16,7 +16,7 @@ use datafusion::error::DataFusionError;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_plan::stream::RecordBatchReceiverStream;
 use datafusion::physical_plan::streaming::PartitionStream;
-use datafusion::prelude::SessionContext;
+use datafusion::prelude::{ParquetReadOptions, SessionContext};
 use object_store::path::Path;
 
 use super::register_store;
@@ -186,6 +186,18 @@ pub fn part(
     scan(session, run, &[run.path(name)], schema)
 }
 
+/// One Parquet file of a run, whose schema is its own.
+///
+/// # Errors
+/// There is no such file.
+pub async fn any_part(session: &SessionContext, run: &RunStore, name: &str) -> Result<DataFrame> {
+    register_store(session, run);
+    let url = run.url(&run.path(name));
+    session
+        .read_parquet(url, ParquetReadOptions::default())
+        .await
+}
+
 fn scan(
     session: &SessionContext,
     run: &RunStore,
@@ -225,7 +237,8 @@ impl PartitionStream for JournalStream {
         let output = builder.tx();
         builder.spawn_blocking(move || {
             for outcomes in segment.read() {
-                let rows = of_outcomes(&outcomes).map_err(DataFusionError::from);
+                let rows = outcomes.and_then(|outcomes| of_outcomes(&outcomes));
+                let rows = rows.map_err(DataFusionError::from);
                 // A receiver that is gone means that nobody wants the rest.
                 if output.blocking_send(rows).is_err() {
                     break;

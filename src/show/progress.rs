@@ -38,6 +38,7 @@ pub struct Progress {
     task: JoinSet<()>,
     tally: Arc<Tally>,
     show: Option<fn(&Line)>,
+    mode: ProgressMode,
 }
 
 impl Progress {
@@ -57,13 +58,35 @@ impl Progress {
                 None
             }
         };
-        Self { task, tally, show }
+        Self {
+            task,
+            tally,
+            show,
+            mode,
+        }
+    }
+
+    /// Says what came up since the last time.
+    fn tell_the_rest(&self) {
+        for notice in self.tally.take_notices() {
+            let told = match self.mode {
+                ProgressMode::Quiet => Ok(()),
+                ProgressMode::Json => {
+                    let notice = serde_json::json!({ "text": notice });
+                    writeln!(io::stdout(), "{}", event("notice", &notice))
+                }
+                _ => writeln!(io::stderr(), "warning: {notice}"),
+            };
+            // Where nobody reads what is shown, nobody need be told.
+            let _ = told;
+        }
     }
 
     /// Ends it; where lines are shown, and `came_to_an_end`, with the last of them. When this
     /// returns, no bar is left on the terminal.
     pub async fn finish(mut self, came_to_an_end: bool) {
         self.task.shutdown().await;
+        self.tell_the_rest();
         if let Some(show) = self.show.filter(|_| came_to_an_end) {
             show(&Watch::new(self.tally).look());
         }

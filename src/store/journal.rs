@@ -225,14 +225,26 @@ impl OpenSegment {
 
     /// Its batches. The file may still be written to, or may have been cut off by a crash: what is
     /// not whole at its end is left out.
-    pub fn read(&self) -> impl Iterator<Item = RecordBatch> + Send + use<> {
+    ///
+    /// # Errors
+    /// The disk failed; what follows is then not known.
+    pub fn read(&self) -> impl Iterator<Item = Result<RecordBatch, ArrowError>> + Send + use<> {
         let bytes = Bytes {
             file: Arc::clone(&self.file),
             position: 0,
             len: self.len,
         };
         let reader = StreamReader::try_new(BufReader::with_capacity(1 << 20, bytes), None).ok();
-        reader.into_iter().flatten().map_while(Result::ok)
+        let is_broken = |source: &io::Error| source.kind() != io::ErrorKind::UnexpectedEof;
+        reader
+            .into_iter()
+            .flatten()
+            .map_while(move |batch| match batch {
+                Err(ArrowError::IoError(text, source)) if is_broken(&source) => {
+                    Some(Err(ArrowError::IoError(text, source)))
+                }
+                batch => batch.ok().map(Ok),
+            })
     }
 }
 

@@ -14,7 +14,7 @@ use url::Url;
 use super::connect::{NamedUploads, connect};
 use super::multipart::abort_left;
 use super::upload::Upload;
-use super::{JournalSegment, StoreError, checkpoint};
+use super::{DispatchLogFile, JournalSegment, StoreError, checkpoint};
 
 /// Directory of the journal within a local run.
 const JOURNAL: &str = "journal";
@@ -324,6 +324,9 @@ impl RunStore {
         }
         for segment in JournalSegment::list(self.journal_dir())? {
             segment.remove()?;
+        }
+        for log in DispatchLogFile::list(self.journal_dir())? {
+            log.remove()?;
         }
         abort_left(self).await
     }
