@@ -1,7 +1,9 @@
 use std::error::Error as _;
+use std::fmt;
 use std::time::{Duration, Instant, SystemTime};
 
 use bytes::{Bytes, BytesMut};
+use reqwest::header::HeaderMap;
 use reqwest::redirect::Policy;
 use reqwest::{Client, RequestBuilder, Response};
 use tokio::time::timeout;
@@ -121,7 +123,31 @@ pub struct Call<'a> {
     /// When it began.
     pub began: Instant,
     /// What must not be quoted, should the agent repeat it.
-    pub secrets: &'a [String],
+    pub secrets: &'a Secrets,
+}
+
+/// Texts that must not be shown.
+#[derive(Default)]
+pub struct Secrets(Vec<String>);
+
+impl Secrets {
+    /// Shorter texts are no secrets: they are found everywhere.
+    const SHORTEST: usize = 6;
+
+    /// The values of the headers that hold secrets, also without what stands before the token.
+    pub fn of(headers: &HeaderMap) -> Self {
+        let values = headers.values().filter(|value| value.is_sensitive());
+        let texts = values.filter_map(|value| value.to_str().ok());
+        let tokens = texts.flat_map(|text| [Some(text), text.rsplit(' ').next()]);
+        let long = |token: &&str| token.len() >= Self::SHORTEST;
+        Self(tokens.flatten().filter(long).map(str::to_owned).collect())
+    }
+}
+
+impl fmt::Debug for Secrets {
+    fn fmt(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
+        write!(formatter, "{} secrets", self.0.len())
+    }
 }
 
 impl Call<'_> {
@@ -129,7 +155,7 @@ impl Call<'_> {
     pub fn quote(&self, body: &[u8]) -> String {
         let start = body.get(..16 * QUOTED_BYTES).unwrap_or(body);
         let mut text = String::from_utf8_lossy(start).into_owned();
-        for secret in self.secrets {
+        for secret in &self.secrets.0 {
             text = text.replace(secret.as_str(), "[secret]");
         }
         let line = text.split_whitespace().collect::<Vec<_>>().join(" ");

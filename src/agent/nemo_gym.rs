@@ -6,7 +6,7 @@ use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use url::Url;
 
 use super::connect_time;
-use super::http::{Call, HttpClients};
+use super::http::{Call, HttpClients, Secrets};
 use super::retry_after::headers_that_matter;
 use super::{Agent, AgentError, Answer, Failure, FailureClass, Reply, RolloutRequest};
 use crate::answer::AnswerFields;
@@ -20,7 +20,7 @@ pub struct NemoGymAgent {
     what: String,
     headers: HeaderMap,
     /// What the headers hold that must not be repeated.
-    secrets: Vec<String>,
+    secrets: Secrets,
 }
 
 impl NemoGymAgent {
@@ -46,7 +46,7 @@ impl NemoGymAgent {
         let path = format!("{}/run", run.path().trim_end_matches('/'));
         run.set_path(&path);
         let what = format!("POST {run}");
-        let secrets = secrets(&headers);
+        let secrets = Secrets::of(&headers);
         Ok(Self {
             http,
             run,
@@ -111,16 +111,6 @@ impl Agent for NemoGymAgent {
     }
 }
 
-/// The values of the headers that hold secrets, also without what stands before the token.
-fn secrets(headers: &HeaderMap) -> Vec<String> {
-    const SHORTEST: usize = 6;
-    let values = headers.values().filter(|value| value.is_sensitive());
-    let texts = values.filter_map(|value| value.to_str().ok());
-    let tokens = texts.flat_map(|text| [Some(text), text.rsplit(' ').next()]);
-    let long = tokens.flatten().filter(|token| token.len() >= SHORTEST);
-    long.map(str::to_owned).collect()
-}
-
 /// What a body of status 200 means, by NeMo Gym's contract. The flags come first: an answer that
 /// carries one need not have a reward.
 fn judge(body: Bytes, call: &Call<'_>) -> Result<Answer, Failure> {
@@ -171,11 +161,31 @@ mod tests {
         let call = Call {
             what: "POST http://a/run",
             began: Instant::now(),
-            secrets: &[],
+            secrets: &Secrets::default(),
         };
         judge(Bytes::copy_from_slice(body), &call)
             .err()
             .map(|failure| (failure.class, failure.failure_terminal))
+    }
+
+    #[test]
+    fn a_secret_that_is_repeated_is_not_quoted() {
+        let mut headers = HeaderMap::new();
+        let mut token = HeaderValue::from_static("Bearer hunter2hunter2");
+        token.set_sensitive(true);
+        headers.insert("authorization", token);
+        let call = Call {
+            what: "POST http://a/run",
+            began: Instant::now(),
+            secrets: &Secrets::of(&headers),
+        };
+        let body = Bytes::from_static(b"invalid key hunter2hunter2 (Bearer hunter2hunter2)");
+        let failure = judge(body, &call).unwrap_err();
+        assert!(!failure.message.contains("hunter2"), "{failure:?}");
+        assert!(
+            failure.message.contains("invalid key [secret]"),
+            "{failure:?}"
+        );
     }
 
     #[test]

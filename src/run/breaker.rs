@@ -349,7 +349,7 @@ mod tests {
                 }
                 if let Admission::Until(next) = breaker.admission(now) {
                     prop_assert!(next > now);
-                    let is_late = now >= breaker.open_since().map_or(now, |since| since + PATIENCE / 8);
+                    let is_late = next >= breaker.open_since().map_or(now, |since| since + PATIENCE / 8);
                     prop_assert!(is_late || !matches!(breaker.admission(next), Admission::Until(_)));
                 }
             }

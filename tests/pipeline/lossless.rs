@@ -37,8 +37,8 @@ async fn landed_of(bodies: &[Bytes]) -> Vec<String> {
 async fn every_way_to_write_json_is_kept_as_it_was_written() {
     let deep = format!(
         r#"{{"reward": 1, "deep": {}{}}}"#,
-        "[".repeat(20_000),
-        "]".repeat(20_000)
+        "[".repeat(1000),
+        "]".repeat(1000)
     );
     let bodies = [
         r#"{"reward": 1, "n": 123456789012345678901234567890, "m": -98765432109876543210}"#,
