@@ -4,8 +4,6 @@
 
 mod common;
 
-use std::fs::File;
-use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,7 +15,7 @@ use reqwest::header::CONTENT_TYPE;
 use tempfile::TempDir;
 use tokio::task::JoinSet;
 
-use common::{Child, Options, Report, SimServer, Usage, itself, millions, rollstream};
+use common::{Child, Options, Report, SimServer, Usage, itself, millions, rollstream, write_tasks};
 
 const BASELINE: &str = "bare reqwest";
 
@@ -80,7 +78,7 @@ fn measure(cli: &Cli) -> anyhow::Result<()> {
     let num_tasks = (num_rollouts / cli.repeats_of_a_task).max(1);
     let directory = TempDir::with_prefix("rollstream-bench-")?;
     let input = directory.path().join("tasks.jsonl");
-    write_tasks(&input, num_tasks).with_context(|| format!("cannot write {}", input.display()))?;
+    write_tasks(&input, num_tasks)?;
     let mut report = Report::new("collect");
     for size in &cli.body_sizes {
         let sim = SimServer::start(&["--latency", "fixed:0s", "--body-size", size])?;
@@ -187,22 +185,6 @@ impl Cell<'_> {
         command.args(["--concurrency", &self.concurrency.to_string()]);
         Ok(Child::start(&mut command)?.finish()?.1)
     }
-}
-
-/// Tasks that the simulated agent can work on, of some 300 bytes.
-fn write_tasks(path: &Path, num_tasks: usize) -> std::io::Result<()> {
-    let mut file = BufWriter::new(File::create(path)?);
-    for task in 0..num_tasks {
-        let (apples, pears) = (task % 97 + 2, task % 89 + 3);
-        writeln!(
-            file,
-            "{{\"responses_create_params\":{{\"input\":[{{\"role\":\"user\",\"content\":\"Basket {task} holds {apples} \
-             apples and {pears} pears. How many pieces of fruit does it hold? Give the number alone, with no words \
-             around it.\"}}],\"temperature\":1.0}},\"expected_answer\":{},\"agent_ref\":{{\"name\":\"sim\"}}}}",
-            apples + pears
-        )?;
-    }
-    file.flush()
 }
 
 /// The same calls with nothing around them.

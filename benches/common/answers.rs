@@ -43,13 +43,20 @@ impl Answers {
             text.push(' ');
         }
         text.truncate(TEXT_BYTES);
-        let agents = ["left", "right"].map(Arc::from).to_vec();
         Self {
-            agents,
+            agents: ["left", "right"].map(Arc::from).to_vec(),
             text,
             num_tasks,
             num_repeats,
             body_size,
+        }
+    }
+
+    /// The same, all by one agent.
+    pub fn of_agent(self, name: &str) -> Self {
+        Self {
+            agents: vec![Arc::from(name)],
+            ..self
         }
     }
 
@@ -76,14 +83,14 @@ impl Answers {
 
     fn outcome(&self, number: i64) -> anyhow::Result<Outcome> {
         let task_index = number / self.num_repeats;
-        let agent = task_index % 2;
+        let agent = task_index as usize % self.agents.len();
         let result = self.body(number);
         let fields = AnswerFields::parse(&result)?;
         Ok(Outcome {
             task_index,
             rollout_index: number % self.num_repeats,
             attempt: 0,
-            agent_name: self.agents.get(agent as usize).cloned().unwrap_or_default(),
+            agent_name: self.agents.get(agent).cloned().unwrap_or_default(),
             http_status: Some(200),
             dispatched_at: UNIX_EPOCH + Duration::from_millis(number.unsigned_abs()),
             response_headers: None,
@@ -103,7 +110,8 @@ impl Answers {
         })
     }
 
-    fn body(&self, number: i64) -> String {
+    /// The answer of a rollout, by its number.
+    pub fn body(&self, number: i64) -> String {
         let mut draws = Draws::from_state(number.unsigned_abs());
         let (reward, turns, input, output) = (
             draws.below(2),

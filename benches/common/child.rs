@@ -51,6 +51,12 @@ impl Child {
         })
     }
 
+    /// Its number with the system.
+    pub fn id(&self) -> anyhow::Result<u32> {
+        let id = self.process.as_ref().map(std::process::Child::id);
+        id.context("it was waited for already")
+    }
+
     /// Its standard output, once.
     pub fn output(&mut self) -> anyhow::Result<std::process::ChildStdout> {
         let output = self
