@@ -2,6 +2,8 @@
 //! [`import_collection`] makes a run of what another collector has read and run.
 
 mod artifacts;
+mod begin;
+mod end;
 mod extension;
 mod identity;
 mod imported;

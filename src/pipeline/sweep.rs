@@ -10,6 +10,7 @@ use datafusion::prelude::{SessionConfig, SessionContext};
 use futures::StreamExt;
 
 use super::artifacts::{self, Measured};
+use super::begin::existing;
 use super::inputs::Inputs;
 use super::supervisor::Supervisor;
 use super::tables::Tables;
@@ -21,15 +22,14 @@ use crate::expand::{self, AgentCounts};
 use crate::land::{LandContext, LandNode};
 use crate::measure::MetricQueries;
 use crate::report::{SweepPlan, SweepReport};
-use crate::run::{FailureLimits, RunContext, RunNode, Shutdown, StopReason};
-use crate::schema::{SCHEMA_VERSION, TASKS};
+use crate::run::{FailureLimits, RunContext, RunNode, Shutdown};
+use crate::schema::SCHEMA_VERSION;
 use crate::session;
-use crate::status::RunStatus;
 use crate::store::{
-    Checkpointer, DispatchLog, DispatchLogFile, JournalSegment, LockOptions, LockScope, RunCounts,
-    RunLock, RunRecord, RunState, RunStore, StoreError, checkpoint,
+    Checkpointer, DispatchLog, LockOptions, LockScope, RunCounts, RunLock, RunRecord, RunState,
+    RunStore, StoreError,
 };
-use crate::tally::{AgentTally, Tally};
+use crate::tally::Tally;
 
 /// Rows that wait for their turn beyond those in flight. More of them where there are several agents:
 /// the rows of one that is busy must not hide those of the others.
@@ -70,25 +70,25 @@ const BATCH_BYTES: u64 = 4 * 1024 * 1024;
 /// ```
 #[derive(Debug)]
 pub struct Sweep {
-    settings: Settings,
-    run: RunStore,
-    inputs: Inputs,
-    record: RunRecord,
-    replaces: bool,
-    continues: bool,
-    extends: bool,
+    pub(super) settings: Settings,
+    pub(super) run: RunStore,
+    pub(super) inputs: Inputs,
+    pub(super) record: RunRecord,
+    pub(super) replaces: bool,
+    pub(super) continues: bool,
+    pub(super) extends: bool,
     /// Nothing was left to be done when it was gone on with.
-    was_finished: bool,
+    pub(super) was_finished: bool,
     /// What the journal's files of this process are called.
-    process: String,
-    agents: Agents,
-    counts: Vec<AgentCounts>,
+    pub(super) process: String,
+    pub(super) agents: Agents,
+    pub(super) counts: Vec<AgentCounts>,
     /// What earlier processes did for rollouts that are still owed.
-    prior: HashMap<(i64, i64), Prior>,
-    queries: MetricQueries,
-    checkpointer: Option<Checkpointer>,
-    tally: Arc<Tally>,
-    shutdown: Shutdown,
+    pub(super) prior: HashMap<(i64, i64), Prior>,
+    pub(super) queries: MetricQueries,
+    pub(super) checkpointer: Option<Checkpointer>,
+    pub(super) tally: Arc<Tally>,
+    pub(super) shutdown: Shutdown,
 }
 
 impl Sweep {
@@ -228,7 +228,7 @@ impl Sweep {
         report
     }
 
-    fn lock_options(&self) -> LockOptions {
+    pub(super) fn lock_options(&self) -> LockOptions {
         let scope = match self.settings.shard {
             Some(shard) => LockScope::Shard {
                 index: shard.index(),
@@ -290,172 +290,7 @@ impl Sweep {
         self.report(written, measured, elapsed).await
     }
 
-    /// Writes how it ended. Of several processes each may be the last; who sees that another ended
-    /// meanwhile writes again.
-    async fn note_the_end(&mut self) -> Result<(), Error> {
-        let own = self.tally.total().counts();
-        if self.settings.shard.is_none() {
-            self.record.rollouts = own;
-            self.record.state = self.state(own.pending);
-            return Ok(self.record.save(&self.run).await?);
-        }
-        let mut counts = self.counts_of_all().await?;
-        loop {
-            self.record.rollouts = counts;
-            self.record.state = match self.state(counts.pending) {
-                RunState::Finished => RunState::Finished,
-                _ if self.others_work().await? => RunState::Running,
-                own => own,
-            };
-            self.record.save(&self.run).await?;
-            counts = self.counts_of_all().await?;
-            if counts == self.record.rollouts {
-                return Ok(());
-            }
-        }
-    }
-
-    async fn report(
-        &self,
-        mut written: Vec<String>,
-        measured: Measured,
-        elapsed: Duration,
-    ) -> Result<SweepReport, Error> {
-        let tally = self.tally.total();
-        let place = written.pop();
-        written.extend(measured.written);
-        written.extend(place);
-        let all_well = tally.pending() + tally.num_failed() + tally.num_retries() == 0;
-        let status = match all_well {
-            true => None,
-            false => Some(RunStatus::of(&self.run).await?),
-        };
-        Ok(SweepReport {
-            place: self.run.display(""),
-            state: self.state(tally.pending()),
-            stopped_by: self.shutdown.reason(),
-            rollouts: tally.counts(),
-            total: tally,
-            status,
-            metrics: measured.metrics,
-            written,
-            elapsed,
-        })
-    }
-
-    fn state(&self, pending: u64) -> RunState {
-        match self.shutdown.reason() {
-            _ if pending == 0 => RunState::Finished,
-            Some(StopReason::Signal) => RunState::Interrupted,
-            Some(_) => RunState::Stopped,
-            None => RunState::Incomplete,
-        }
-    }
-
-    /// Another process holds a lock on a share of the run.
-    async fn others_work(&self) -> Result<bool, Error> {
-        let own = self.lock_options().scope;
-        let holders = RunLock::holders(&self.run).await?;
-        Ok(holders
-            .iter()
-            .any(|holder| holder.alive && holder.scope != own))
-    }
-
-    async fn begin(&mut self) -> Result<(), Error> {
-        if let Some(path) = self.run.local_path() {
-            let made = std::fs::create_dir_all(path);
-            made.map_err(|source| {
-                Error::Output(StoreError::File {
-                    action: "create",
-                    path: path.to_owned(),
-                    source,
-                })
-            })?;
-        }
-        if self.replaces {
-            self.run.clear().await.map_err(Error::Output)?;
-        }
-        let created =
-            !self.continues && self.record.create(&self.run).await.map_err(Error::Output)?;
-        if !created && !self.continues {
-            self.join().await?;
-        }
-        let tasks = self.run.parts(TASKS).await.map_err(Error::Output)?;
-        if tasks.is_empty() || self.extends {
-            let published = self.inputs.spool.publish(&self.run).await;
-            published.map_err(Error::Output)?;
-        }
-        let shard = self.settings.shard;
-        if self.continues {
-            let journal = self.run.journal_dir();
-            let is_ours = |name: &str| recovery::is_ours(name, shard);
-            checkpoint::fetch(&self.run, journal, is_ours).await?;
-        }
-        let process = self.process.clone();
-        let is_own = move |name: &str| name.starts_with(&process);
-        self.checkpointer = Some(Checkpointer::new(self.run.clone(), is_own)?);
-        if self.continues {
-            let session = SessionContext::new_with_config(session::config());
-            if recovery::recover(&self.run, shard, &session).await? {
-                self.was_finished = false;
-                self.count().await?;
-            }
-        }
-        match created {
-            true => Ok(()),
-            false => self.record.save(&self.run).await.map_err(Error::Output),
-        }
-    }
-
-    /// Somebody made the run since it was looked for: where several processes share the work, that is
-    /// one of them.
-    async fn join(&mut self) -> Result<(), Error> {
-        let place = self.run.display("");
-        let record = RunRecord::load(&self.run).await.map_err(Error::Output)?;
-        match (record, self.settings.shard) {
-            (Some(record), Some(_)) => {
-                identity::check(&record, &self.record.identity, &place)?;
-                self.record.created_at = record.created_at;
-                self.continues = true;
-                Ok(())
-            }
-            (record, _) => {
-                let state = record.map_or(RunState::Running, |record| record.state);
-                let state = state.to_string();
-                Err(StoreError::Exists { place, state }.into())
-            }
-        }
-    }
-
-    async fn count(&mut self) -> Result<(), Error> {
-        let session = self.tables().session(session::config()).await?;
-        self.counts = expand::counts(&session).await?;
-        self.prior = expand::prior(&session).await?;
-        self.tally.begin(self.counts.iter().map(|agent| {
-            let before = AgentTally::before(agent.num_rollouts, agent.num_done, agent.num_failed);
-            (agent.agent_name.clone(), before)
-        }));
-        Ok(())
-    }
-
-    /// Counts of the whole run, where this process works on a share of it.
-    async fn counts_of_all(&self) -> Result<RunCounts, Error> {
-        let tables = Tables {
-            shard: None,
-            ..self.tables()
-        };
-        let session = tables.session(session::config()).await?;
-        let counts = expand::counts(&session).await?;
-        let sum = |of: fn(&AgentCounts) -> u64| counts.iter().map(of).sum::<u64>();
-        Ok(RunCounts {
-            planned: sum(|agent| agent.num_rollouts),
-            done: sum(|agent| agent.num_done),
-            failed: sum(|agent| agent.num_failed),
-            pending: sum(AgentCounts::num_owed),
-        })
-    }
-
-    fn tables(&self) -> Tables<'_> {
+    pub(super) fn tables(&self) -> Tables<'_> {
         Tables {
             spool: &self.inputs.spool,
             // Of a run that is not gone on with nothing counts, though it may still be there.
@@ -557,48 +392,6 @@ async fn published(mut landed: SendableRecordBatchStream) -> Result<Vec<String>,
     Ok(written)
 }
 
-/// What is at the place already, if it may be gone on with.
-async fn existing(run: &RunStore, settings: &Settings) -> Result<Option<RunRecord>, Error> {
-    if let Some(path) = run.local_path()
-        && path.exists()
-        && !path.is_dir()
-    {
-        let source = std::io::Error::from(std::io::ErrorKind::NotADirectory);
-        return Err(Error::Output(StoreError::File {
-            action: "create a run at",
-            path: path.to_owned(),
-            source,
-        }));
-    }
-    match RunRecord::load(run).await.map_err(Error::Output)? {
-        Some(record) if settings.resume || settings.overwrite || settings.shard.is_some() => {
-            Ok(Some(record))
-        }
-        Some(record) => {
-            let state = record.state.to_string();
-            Err(StoreError::Exists {
-                place: run.display(""),
-                state,
-            }
-            .into())
-        }
-        None => no_stray_journal(run).map(|()| None).map_err(Error::Output),
-    }
-}
-
-/// A run has its run.json before anything is sent: answers without one belong to a run that was
-/// removed, and would be counted as those of the new one.
-fn no_stray_journal(run: &RunStore) -> Result<(), StoreError> {
-    let journal = run.journal_dir();
-    let segments = JournalSegment::list(journal)?;
-    match segments.is_empty() && DispatchLogFile::list(journal)?.is_empty() {
-        true => Ok(()),
-        false => Err(StoreError::StrayJournal {
-            journal: journal.to_owned(),
-        }),
-    }
-}
-
 /// Names sort by time, and say whose share of the run it is: see [`recovery`].
 fn process_name(shard: Option<Shard>) -> String {
     let millis = Utc::now().timestamp_millis();
@@ -606,6 +399,6 @@ fn process_name(shard: Option<Shard>) -> String {
     format!("{millis:013}-{share}")
 }
 
-fn now() -> String {
+pub(super) fn now() -> String {
     Utc::now().to_rfc3339_opts(SecondsFormat::Millis, true)
 }

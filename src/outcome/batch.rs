@@ -1,101 +1,22 @@
-//! What became of an attempt, as rows of Arrow: [`Outcome`] is one row, [`OutcomeBatchBuilder`]
-//! makes batches of them, [`attempts_of`] and [`rollouts_of`] split a batch into the two tables
-//! that it lands in.
-
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use arrow::array::{
-    ArrayRef, ArrowPrimitiveType, AsArray, BooleanArray, BooleanBuilder, Float64Builder,
-    Int32Builder, Int64Builder, MapBuilder, MapFieldNames, PrimitiveBuilder, RecordBatch,
-    StringBuilder, StringViewBuilder, TimestampMicrosecondBuilder,
+    ArrayRef, ArrowPrimitiveType, BooleanBuilder, Float64Builder, Int32Builder, Int64Builder,
+    MapBuilder, MapFieldNames, PrimitiveBuilder, RecordBatch, StringBuilder, StringViewBuilder,
+    TimestampMicrosecondBuilder,
 };
 use arrow::buffer::Buffer;
-use arrow::compute::filter_record_batch;
-use arrow::datatypes::{Float64Type, Int64Type, SchemaRef};
+use arrow::datatypes::{Float64Type, Int64Type};
 use arrow::error::ArrowError;
 use bytes::Bytes;
 
-use crate::answer::AnswerFields;
+use super::row::{Answered, OK, Outcome, Times, Verdict};
 use crate::schema;
-
-/// The outcome of an attempt that gave a rollout.
-pub const OK: &str = "ok";
-
-/// An attempt at a rollout, finished.
-#[derive(Debug)]
-pub struct Outcome {
-    /// Index of the task.
-    pub task_index: i64,
-    /// Index of the rollout within the task.
-    pub rollout_index: i64,
-    /// Number of the attempt, from 0.
-    pub attempt: u32,
-    /// The agent that was asked.
-    pub agent_name: Arc<str>,
-    /// Status code, where HTTP gave one.
-    pub http_status: Option<u16>,
-    /// Headers of the response that matter, as the text of a JSON object.
-    pub response_headers: Option<String>,
-    /// When the request was sent.
-    pub dispatched_at: SystemTime,
-    /// Where the time went.
-    pub times: Times,
-    /// Calls that were allowed in flight to the agent.
-    pub concurrency_limit: Option<u32>,
-    /// The answer, or why there is none.
-    pub verdict: Verdict,
-}
-
-/// Where the time of an attempt went. What nobody saw of one that was cut off is none.
-#[derive(Debug, Default, Clone, Copy)]
-pub struct Times {
-    /// How long the rollout waited for its turn.
-    pub permit_wait: Duration,
-    /// How long rate limits held it back.
-    pub rate_wait: Duration,
-    /// What opening a connection took.
-    pub connect: Option<Duration>,
-    /// From the dispatch to the head of the answer.
-    pub first_byte: Option<Duration>,
-    /// From the request, on an open connection, to the last byte of the answer.
-    pub server: Option<Duration>,
-    /// What the collector itself spent on it.
-    pub client: Option<Duration>,
-}
-
-/// How an attempt ended.
-#[derive(Debug)]
-pub enum Verdict {
-    /// An answer with a reward.
-    Ok(Answered),
-    /// No rollout came of it.
-    Failed {
-        /// Name of the failure's class.
-        class: &'static str,
-        /// What went wrong, in words.
-        error: String,
-        /// The rollout is given up.
-        terminal: bool,
-        /// The agent said never again.
-        failure_terminal: bool,
-        /// What the agent answered, where it flagged its answer. Valid UTF-8, or the row is refused.
-        answer: Option<Bytes>,
-    },
-}
-
-/// An answer as it is kept.
-#[derive(Debug)]
-pub struct Answered {
-    /// The whole body. Valid UTF-8, or the row is refused.
-    pub result: Bytes,
-    /// The numbers that were found in it.
-    pub fields: AnswerFields,
-}
 
 /// Answers of this many bytes and more become a buffer of their batch as they are; smaller ones
 /// are copied together, since a buffer of its own costs more than such a copy.
-const ADOPTED_BYTES: usize = 32 * 1024;
+pub(super) const ADOPTED_BYTES: usize = 32 * 1024;
 
 /// Builds batches of [`schema::outcomes`].
 #[derive(Debug)]
@@ -373,159 +294,6 @@ fn append_text(column: &mut StringViewBuilder, text: Bytes) -> Result<(), ArrowE
             let text = std::str::from_utf8(&text)
                 .map_err(|e| ArrowError::InvalidArgumentError(e.to_string()))?;
             column.try_append_value(text)
-        }
-    }
-}
-
-/// The rows of `attempts` that a batch of outcomes stands for: all of them.
-///
-/// # Errors
-/// The batch is not one of [`schema::outcomes`].
-pub fn attempts_of(outcomes: &RecordBatch) -> Result<RecordBatch, ArrowError> {
-    let indices: Vec<usize> = (0..schema::attempts().fields().len()).collect();
-    outcomes.project(&indices)
-}
-
-/// The rows of `rollouts` that a batch of outcomes stands for: those that are `ok`.
-///
-/// # Errors
-/// The batch is not one of [`schema::outcomes`].
-pub fn rollouts_of(outcomes: &RecordBatch) -> Result<RecordBatch, ArrowError> {
-    let ok: BooleanArray = column(outcomes, schema::OUTCOME)?
-        .as_string_view()
-        .iter()
-        .map(|outcome| Some(outcome == Some(OK)))
-        .collect();
-    let all = ok.true_count() == ok.len();
-    let ok = if all {
-        outcomes.clone()
-    } else {
-        filter_record_batch(outcomes, &ok)?
-    };
-    let of = |name: &str| column(&ok, name).cloned();
-    let started = of(schema::DISPATCHED_AT)?;
-    let latency = of(schema::SERVER_MS)?;
-    project(
-        schema::rollouts(),
-        vec![
-            of(schema::TASK_INDEX)?,
-            of(schema::ROLLOUT_INDEX)?,
-            of(schema::AGENT_NAME)?,
-            of(schema::ATTEMPT)?,
-            of(schema::REWARD)?,
-            of(schema::INPUT_TOKENS)?,
-            of(schema::OUTPUT_TOKENS)?,
-            of(schema::TOTAL_TOKENS)?,
-            started,
-            latency,
-            of(schema::METRICS)?,
-            of(schema::INTEGER_METRICS)?,
-            of(schema::RESULT)?,
-        ],
-    )
-}
-
-fn project(schema: SchemaRef, columns: Vec<ArrayRef>) -> Result<RecordBatch, ArrowError> {
-    RecordBatch::try_new(schema, columns)
-}
-
-fn column<'a>(batch: &'a RecordBatch, name: &str) -> Result<&'a ArrayRef, ArrowError> {
-    batch
-        .column_by_name(name)
-        .ok_or_else(|| ArrowError::SchemaError(format!("no column '{name}'")))
-}
-
-#[cfg(test)]
-mod tests {
-    use arrow::array::Array;
-    use arrow::datatypes::Int32Type;
-
-    use super::*;
-
-    fn outcome(rollout_index: i64, verdict: Verdict) -> Outcome {
-        Outcome {
-            task_index: 7,
-            rollout_index,
-            attempt: 0,
-            agent_name: "a".into(),
-            http_status: Some(200),
-            response_headers: None,
-            dispatched_at: UNIX_EPOCH + Duration::from_secs(10),
-            times: Times {
-                server: Some(Duration::from_millis(250)),
-                ..Times::default()
-            },
-            concurrency_limit: None,
-            verdict,
-        }
-    }
-
-    fn ok(text: &str) -> Verdict {
-        let fields = AnswerFields::parse(text).unwrap();
-        Verdict::Ok(Answered {
-            result: Bytes::copy_from_slice(text.as_bytes()),
-            fields,
-        })
-    }
-
-    fn failed() -> Verdict {
-        Verdict::Failed {
-            class: "infra",
-            error: "HTTP 500".into(),
-            terminal: false,
-            failure_terminal: false,
-            answer: None,
-        }
-    }
-
-    #[test]
-    fn every_outcome_is_an_attempt_and_only_answers_are_rollouts() {
-        let big = format!(
-            r#"{{"reward": 0.5, "text": "{}"}}"#,
-            "é".repeat(ADOPTED_BYTES)
-        );
-        let mut builder = OutcomeBatchBuilder::new();
-        builder
-            .append(outcome(0, ok(r#"{"reward": 1, "turns": 2}"#)))
-            .unwrap();
-        builder.append(outcome(1, failed())).unwrap();
-        builder.append(outcome(2, ok(&big))).unwrap();
-        let batch = builder.finish().unwrap();
-        assert!(builder.is_empty());
-
-        let attempts = attempts_of(&batch).unwrap();
-        assert_eq!(attempts.schema(), schema::attempts());
-        assert_eq!(attempts.num_rows(), 3);
-
-        let rollouts = rollouts_of(&batch).unwrap();
-        assert_eq!(rollouts.num_rows(), 2);
-        let result = rollouts
-            .column_by_name(schema::RESULT)
-            .unwrap()
-            .as_string_view();
-        assert_eq!(result.value(1), big);
-        let integers = rollouts.column_by_name(schema::INTEGER_METRICS).unwrap();
-        assert!(integers.is_valid(0) && integers.is_null(1));
-        let status = attempts
-            .column_by_name(schema::HTTP_STATUS)
-            .unwrap()
-            .as_primitive::<Int32Type>();
-        assert_eq!(status.value(1), 200);
-    }
-
-    #[test]
-    fn a_body_that_is_not_utf8_is_refused() {
-        for len in [1, ADOPTED_BYTES] {
-            let result = Bytes::from(vec![0xff; len]);
-            let verdict = Verdict::Ok(Answered {
-                result,
-                fields: AnswerFields::default(),
-            });
-            assert!(
-                OutcomeBatchBuilder::new()
-                    .append(outcome(0, verdict))
-                    .is_err()
-            );
         }
     }
 }

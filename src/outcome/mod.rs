@@ -1,0 +1,13 @@
+//! What became of an attempt, as rows of Arrow: [`Outcome`] is one row, [`OutcomeBatchBuilder`]
+//! makes batches of them, [`attempts_of`] and [`rollouts_of`] split a batch into the two tables
+//! that it lands in.
+
+mod batch;
+mod row;
+mod split;
+#[cfg(test)]
+mod tests;
+
+pub use batch::OutcomeBatchBuilder;
+pub use row::{Answered, OK, Outcome, Times, Verdict};
+pub use split::{attempts_of, rollouts_of};

@@ -1,0 +1,65 @@
+use arrow::array::{ArrayRef, AsArray, BooleanArray, RecordBatch};
+use arrow::compute::filter_record_batch;
+use arrow::datatypes::SchemaRef;
+use arrow::error::ArrowError;
+
+use super::row::OK;
+use crate::schema;
+
+/// The rows of `attempts` that a batch of outcomes stands for: all of them.
+///
+/// # Errors
+/// The batch is not one of [`schema::outcomes`].
+pub fn attempts_of(outcomes: &RecordBatch) -> Result<RecordBatch, ArrowError> {
+    let indices: Vec<usize> = (0..schema::attempts().fields().len()).collect();
+    outcomes.project(&indices)
+}
+
+/// The rows of `rollouts` that a batch of outcomes stands for: those that are `ok`.
+///
+/// # Errors
+/// The batch is not one of [`schema::outcomes`].
+pub fn rollouts_of(outcomes: &RecordBatch) -> Result<RecordBatch, ArrowError> {
+    let ok: BooleanArray = column(outcomes, schema::OUTCOME)?
+        .as_string_view()
+        .iter()
+        .map(|outcome| Some(outcome == Some(OK)))
+        .collect();
+    let all = ok.true_count() == ok.len();
+    let ok = if all {
+        outcomes.clone()
+    } else {
+        filter_record_batch(outcomes, &ok)?
+    };
+    let of = |name: &str| column(&ok, name).cloned();
+    let started = of(schema::DISPATCHED_AT)?;
+    let latency = of(schema::SERVER_MS)?;
+    project(
+        schema::rollouts(),
+        vec![
+            of(schema::TASK_INDEX)?,
+            of(schema::ROLLOUT_INDEX)?,
+            of(schema::AGENT_NAME)?,
+            of(schema::ATTEMPT)?,
+            of(schema::REWARD)?,
+            of(schema::INPUT_TOKENS)?,
+            of(schema::OUTPUT_TOKENS)?,
+            of(schema::TOTAL_TOKENS)?,
+            started,
+            latency,
+            of(schema::METRICS)?,
+            of(schema::INTEGER_METRICS)?,
+            of(schema::RESULT)?,
+        ],
+    )
+}
+
+fn project(schema: SchemaRef, columns: Vec<ArrayRef>) -> Result<RecordBatch, ArrowError> {
+    RecordBatch::try_new(schema, columns)
+}
+
+fn column<'a>(batch: &'a RecordBatch, name: &str) -> Result<&'a ArrayRef, ArrowError> {
+    batch
+        .column_by_name(name)
+        .ok_or_else(|| ArrowError::SchemaError(format!("no column '{name}'")))
+}
