@@ -255,7 +255,11 @@ impl Kept {
             Self::Parts => tally.total().done_now as usize,
             _ => kept,
         };
-        ensure!(kept == rollouts, "{kept} of {rollouts} rollouts were kept");
+        ensure!(
+            kept == rollouts,
+            "{kept} of {rollouts} rollouts were kept: {:?}",
+            tally.take_notices()
+        );
         println!("{}", took.as_secs_f64());
         Ok(())
     }
