@@ -12,6 +12,9 @@ use super::owed::{CachedTemplate, Queued};
 use crate::agent::{AgentLimits, Budget, FailureClass, Reply};
 use crate::config::Concurrency;
 
+/// A latency of which our own part is more than one in so many says nothing of the server.
+const OWN_SHARE: u32 = 5;
+
 /// The tokens of an answer count as those of so many minutes at most.
 const MOST_MINUTES: f64 = 10.0;
 
@@ -331,10 +334,14 @@ impl Lane {
                 Some(FailureClass::Data) => reply.http_status == Some(200),
                 Some(_) => false,
             };
+        // Time in which we were short of a core looks like a server that queues.
+        let latency = reply.elapsed;
+        let own = now.saturating_duration_since(dispatch.began + latency);
+        let is_ours = own > latency / OWN_SHARE && !congested;
         if let Ceiling::Auto(limit) = &mut self.ceiling
             && says_something
+            && !is_ours
         {
-            let latency = reply.elapsed;
             limit.completed(
                 now,
                 Sample {

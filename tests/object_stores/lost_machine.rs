@@ -13,7 +13,7 @@ use crate::common::{Running, Simulated, instant, sums};
 /// Far longer than anything takes.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-const TASKS: u64 = 60;
+const TASKS: u64 = 150;
 const REPEATS: i64 = 5;
 const COLLECT: &str =
     "--num-repeats 5 --concurrency 4 --checkpoint-interval 50ms --disable-aggregation -q";
