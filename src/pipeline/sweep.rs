@@ -36,6 +36,11 @@ use crate::tally::Tally;
 const LOOKAHEAD: usize = 4096;
 const LOOKAHEAD_OF_MANY: usize = 64 * 1024;
 
+/// How long a collector that falls silent keeps its lock. A store that does not answer must not end a
+/// sweep at once: its answers are safe in the journal meanwhile.
+const LEASE: Duration = Duration::from_secs(60);
+const LEASE_ON_A_STORE: Duration = Duration::from_secs(3 * 60);
+
 /// Bytes of requests that a batch of rows may hold, about.
 const BATCH_BYTES: u64 = 4 * 1024 * 1024;
 
@@ -238,8 +243,11 @@ impl Sweep {
         };
         LockOptions {
             scope,
+            lease: match self.run.local_path() {
+                Some(_) => LEASE,
+                None => LEASE_ON_A_STORE,
+            },
             break_existing: self.settings.break_lock,
-            ..LockOptions::default()
         }
     }
 
