@@ -170,7 +170,12 @@ impl Call<'_> {
     pub fn failure(&self, class: FailureClass, why: &str) -> Failure {
         Failure::new(
             class,
-            format!("{}: {why} after {:.1?}", self.what, self.began.elapsed()),
+            // Always in seconds, so that texts of the same error differ in a number alone.
+            format!(
+                "{}: {why} after {:.3} s",
+                self.what,
+                self.began.elapsed().as_secs_f64()
+            ),
         )
     }
 

@@ -168,7 +168,7 @@ impl Driver {
                     break;
                 }
                 Next::Later => break,
-                Next::GivenUp(agent, left) => self.say_given_up(&agent, left),
+                Next::GivenUp(agent, silent) => self.say_given_up(&agent, silent),
             }
         }
         if wave.is_empty() {
@@ -285,8 +285,8 @@ impl Driver {
                 let patience = humantime::format_duration(self.context.agent_patience);
                 let why = &failure.message;
                 format!(
-                    "agent '{agent}' answers nothing but failures ({why}): its rollouts wait for up to \
-                     {patience} (--agent-patience) while it is probed"
+                    "agent '{agent}' answers nothing but failures ({why}): its rollouts wait while it is probed, for up \
+                     to {patience} (--agent-patience), or an eighth of that if it has never answered"
                 )
             }
             (News::Down | News::Back, _) => format!("agent '{agent}' answers again"),
@@ -294,11 +294,11 @@ impl Driver {
         self.context.tally.notice(text);
     }
 
-    fn say_given_up(&self, agent: &str, left: usize) {
-        let patience = humantime::format_duration(self.context.agent_patience);
+    fn say_given_up(&self, agent: &str, silent: Duration) {
+        let silent = silent.as_secs();
         self.context.tally.notice(format!(
-            "agent '{agent}' did not answer for {patience} (--agent-patience): the rest of its rollouts, {left} \
-             and those not read yet, is left owed; --resume tries again"
+            "agent '{agent}' has not answered for {silent} s (--agent-patience): the rest of its rollouts is left owed; \
+             --resume tries again"
         ));
     }
 

@@ -89,8 +89,8 @@ pub(super) enum Readiness {
     At(Instant),
     /// When a call ends, or rows come.
     Later,
-    /// Never: the agent does not answer, and its rows were left owed. How many they were.
-    GivenUp(usize),
+    /// Never: the agent has not answered for this long, and its rows were left owed.
+    GivenUp(Duration),
 }
 
 /// What the end of a call says of its agent.
@@ -231,11 +231,11 @@ impl Lane {
     fn look(&mut self, now: Instant, ceiling: usize) -> Readiness {
         let admission = self.breaker.admission(now);
         if admission == Admission::GivenUp && self.len() > 0 {
-            let left = self.len();
+            let since = self.breaker.open_since().unwrap_or(now);
             self.given_up = true;
             self.outstanding = 0;
             self.clear();
-            return Readiness::GivenUp(left);
+            return Readiness::GivenUp(now.saturating_duration_since(since));
         }
         if self.len() == 0 || self.in_flight >= ceiling {
             return Readiness::Later;

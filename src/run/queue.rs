@@ -1,6 +1,6 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use arrow::array::RecordBatch;
 use datafusion::common::Result;
@@ -38,8 +38,8 @@ pub(super) enum Next {
     At(Instant),
     /// None before a call ends, or rows come.
     Later,
-    /// An agent was given up; how many rows were left owed.
-    GivenUp(Arc<str>, usize),
+    /// An agent was given up that had not answered for this long.
+    GivenUp(Arc<str>, Duration),
 }
 
 impl Queue {
@@ -124,12 +124,12 @@ impl Queue {
                 }
                 Readiness::At(then) => wake = Some(wake.map_or(then, |wake| wake.min(then))),
                 Readiness::Later => {}
-                Readiness::GivenUp(left) => {
+                Readiness::GivenUp(silent) => {
                     let name = self
                         .lanes
                         .get_index(place)
                         .map(|(name, _)| Arc::clone(name));
-                    return Next::GivenUp(name.unwrap_or_default(), left);
+                    return Next::GivenUp(name.unwrap_or_default(), silent);
                 }
             }
         }
