@@ -20,6 +20,7 @@ const FAILURES: &str = include_str!("../queries/expand/failures.sql");
 const GIVEN_UP: &str = include_str!("../queries/expand/given_up.sql");
 const DONE: &str = include_str!("../queries/expand/done.sql");
 const PRIOR: &str = include_str!("../queries/expand/prior.sql");
+const UNANSWERED: &str = include_str!("../queries/expand/unanswered.sql");
 const OWED: &str = include_str!("../queries/expand/owed.sql");
 const COUNTS: &str = include_str!("../queries/expand/counts.sql");
 
@@ -123,6 +124,14 @@ pub async fn prior(session: &SessionContext) -> Result<HashMap<(i64, i64), Prior
         }
     }
     Ok(prior)
+}
+
+/// The calls among `dispatches` whose end is not known: what was sent, and when.
+///
+/// # Errors
+/// The session lacks `dispatches`, `attempts` or `tasks`.
+pub async fn unanswered(session: &SessionContext) -> Result<DataFrame> {
+    session.sql(UNANSWERED).await
 }
 
 /// What the sweep asks of each agent, by name.

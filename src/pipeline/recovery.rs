@@ -15,6 +15,7 @@ use futures::TryStreamExt;
 use crate::agent::FailureClass;
 use crate::config::Shard;
 use crate::error::Error;
+use crate::expand;
 use crate::land;
 use crate::outcome::{Outcome, OutcomeBatchBuilder, Times, Verdict};
 use crate::schema;
@@ -22,8 +23,6 @@ use crate::session::RunTables;
 use crate::store::{
     DispatchLogFile, JournalSegment, JournalWriter, RunStore, StoreError, checkpoint, part_name,
 };
-
-const INTERRUPTED: &str = include_str!("../../queries/expand/interrupted.sql");
 
 /// Rows of a batch of interrupted attempts.
 const BATCH_ROWS: usize = 8192;
@@ -115,7 +114,7 @@ async fn record_interrupted(
     let dispatches = MemTable::try_new(schema::dispatches(), vec![log.read()?])?;
     session.deregister_table("dispatches")?;
     session.register_table("dispatches", Arc::new(dispatches))?;
-    let mut rows = session.sql(INTERRUPTED).await?.execute_stream().await?;
+    let mut rows = expand::unanswered(session).await?.execute_stream().await?;
     let mut journal: Option<JournalWriter> = None;
     let mut outcomes = OutcomeBatchBuilder::new();
     while let Some(batch) = rows.try_next().await? {

@@ -105,6 +105,8 @@ impl RunStatus {
         }
         if let Some(dispatches) = dispatches.filter(|_| state.is_live()) {
             session.register_table("dispatches", Arc::new(dispatches))?;
+            let unanswered = expand::unanswered(&session).await?;
+            session.register_table("unanswered", unanswered.into_view())?;
             for agent in agents.values_mut() {
                 agent.in_flight = Some(0);
             }

@@ -1,16 +1,16 @@
--- Dispatches whose end nobody saw: the collector was killed, or its machine lost.
+-- Dispatches whose end is not known: they are in flight or, where no collector is alive, were cut off.
 --
 -- Reads: dispatches, attempts, tasks.
 -- Columns: task_index, rollout_index, attempt, agent_name, dispatched_at, permit_wait_ms,
 -- rate_wait_ms.
 SELECT DISTINCT
-    cut_off.task_index,
-    cut_off.rollout_index,
-    cut_off.attempt,
+    calls.task_index,
+    calls.rollout_index,
+    calls.attempt,
     tasks.agent_name,
-    cut_off.dispatched_at,
-    cut_off.permit_wait_ms,
-    cut_off.rate_wait_ms
+    calls.dispatched_at,
+    calls.permit_wait_ms,
+    calls.rate_wait_ms
 FROM (
     SELECT
         dispatches.task_index,
@@ -24,9 +24,9 @@ FROM (
         ON dispatches.task_index = attempts.task_index
         AND dispatches.rollout_index = attempts.rollout_index
         AND dispatches.attempt = attempts.attempt
-) AS cut_off
+) AS calls
 INNER JOIN tasks
-    ON cut_off.task_index = tasks.task_index
-    AND cut_off.rollout_index >= tasks.first_rollout_index
-    AND cut_off.rollout_index < tasks.first_rollout_index + tasks.num_repeats
-ORDER BY cut_off.task_index, cut_off.rollout_index, cut_off.attempt
+    ON calls.task_index = tasks.task_index
+    AND calls.rollout_index >= tasks.first_rollout_index
+    AND calls.rollout_index < tasks.first_rollout_index + tasks.num_repeats
+ORDER BY calls.task_index, calls.rollout_index, calls.attempt
