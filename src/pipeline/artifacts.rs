@@ -12,6 +12,7 @@ use crate::measure::{
     AGENT_STATISTICS, AggregateMetrics, MetricQueries, MetricTable, TaskLabels, run_families,
 };
 use crate::report::AgentMetric;
+use crate::schema::{ATTEMPTS, ROLLOUTS};
 use crate::session::{self, RunTables};
 use crate::store::{PartWriter, RunStore, StoreError, part_name};
 
@@ -48,11 +49,22 @@ pub(super) async fn measure(run: &RunStore, queries: &MetricQueries) -> Result<M
     Ok(measured)
 }
 
-/// What was measured before, where it is still there: of a run to which nothing was added it would
-/// be the same again.
+/// What was measured before, where it is still there and measures all that has landed: of a run to
+/// which nothing was added it would be the same again.
 pub(super) async fn earlier(run: &RunStore) -> Result<Option<Measured>, Error> {
     let name = part_name(METRICS, AGENT_STATISTICS);
-    if !run.exists(AGGREGATE).await? || !run.exists(&name).await? {
+    // Written last; but measuring can have been cut off after more had landed.
+    let measured_at = run.written_at(AGGREGATE).await?;
+    for table in [ROLLOUTS, ATTEMPTS] {
+        let parts = run.list(table).await?;
+        if parts
+            .iter()
+            .any(|part| measured_at <= Some(part.last_modified))
+        {
+            return Ok(None);
+        }
+    }
+    if measured_at.is_none() || !run.exists(&name).await? {
         return Ok(None);
     }
     let session = SessionContext::new_with_config(session::config());

@@ -3,6 +3,7 @@ use std::path::{Path as FilePath, PathBuf};
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
+use chrono::{DateTime, Utc};
 use futures::TryStreamExt;
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
@@ -191,20 +192,28 @@ impl RunStore {
         }
     }
 
-    /// Whether there is such an object.
+    /// When an object was written; none where there is no such object.
     ///
     /// # Errors
     /// The store failed.
-    pub async fn exists(&self, relative: &str) -> Result<bool, StoreError> {
+    pub async fn written_at(&self, relative: &str) -> Result<Option<DateTime<Utc>>, StoreError> {
         match self.store.head(&self.path(relative)).await {
-            Ok(_) => Ok(true),
-            Err(object_store::Error::NotFound { .. }) => Ok(false),
+            Ok(object) => Ok(Some(object.last_modified)),
+            Err(object_store::Error::NotFound { .. }) => Ok(None),
             Err(source) => Err(StoreError::Object {
                 action: "look for",
                 object: self.display(relative),
                 source,
             }),
         }
+    }
+
+    /// Whether there is an object.
+    ///
+    /// # Errors
+    /// The store failed.
+    pub async fn exists(&self, relative: &str) -> Result<bool, StoreError> {
+        Ok(self.written_at(relative).await?.is_some())
     }
 
     /// Writes an object whole.

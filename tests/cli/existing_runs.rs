@@ -1,5 +1,8 @@
 //! What happens where there is a run already.
 
+use std::fs;
+use std::time::{Duration, SystemTime};
+
 use crate::common::{Folder, Simulated, instant, sums};
 
 const COLLECT: &str = "collect -i tasks.jsonl --agent sim -o run";
@@ -160,4 +163,28 @@ fn answers_of_a_run_that_has_gone_are_not_counted_as_those_of_a_new_one() {
     assert!(ended.stderr.contains("run/journal"), "{ended:?}");
     assert!(ended.stderr.contains("no longer there"), "{ended:?}");
     assert!(!folder.has("run/run.json"));
+}
+
+#[test]
+fn a_finished_run_is_measured_again_only_if_more_has_landed_than_was_measured() {
+    let folder = Folder::with_tasks(sums(3));
+    let collect = "collect -q -i tasks.jsonl --agent sim -o run";
+    let resume = || {
+        let program = folder.rollstream(collect).args("--resume");
+        program.run().succeeded();
+        folder.read("run/aggregate_metrics.json")
+    };
+    folder.rollstream(collect).run().succeeded();
+    let measured = folder.read("run/aggregate_metrics.json");
+    folder.write("run/aggregate_metrics.json", "as it was left");
+    assert_eq!(resume(), "as it was left");
+
+    // As after a resume that was killed while it measured what it had landed.
+    let parts = fs::read_dir(folder.path("run/rollouts")).unwrap();
+    for part in parts {
+        let part = fs::File::options().append(true).open(part.unwrap().path());
+        let later = SystemTime::now() + Duration::from_secs(60);
+        part.unwrap().set_modified(later).unwrap();
+    }
+    assert_eq!(resume(), measured);
 }
