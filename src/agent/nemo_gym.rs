@@ -66,24 +66,28 @@ impl NemoGymAgent {
             .body(request.body);
         let response = match self.http.send(request, call).await {
             Ok(response) => response,
-            Err(failure) => return Reply::new(Err(failure)),
+            Err(failure) => {
+                return Reply {
+                    elapsed: call.began.elapsed(),
+                    ..Reply::new(Err(failure))
+                };
+            }
         };
         let first_byte = call.began.elapsed();
         let status = response.status().as_u16();
         let headers = headers_that_matter(response.headers());
-        let result = match status {
-            200 => self
-                .http
-                .body(response, call)
-                .await
-                .and_then(|body| judge(body, call)),
+        let body = match status {
+            200 => self.http.body(response, call).await,
             _ => Err(call.status_error(response).await),
         };
+        // What follows is our own work, and not the server's.
+        let elapsed = call.began.elapsed();
         Reply {
             http_status: Some(status),
             headers,
             first_byte: Some(first_byte),
-            ..Reply::new(result)
+            elapsed,
+            ..Reply::new(body.and_then(|body| judge(body, call)))
         }
     }
 }
@@ -97,11 +101,7 @@ impl Agent for NemoGymAgent {
             secrets: &self.secrets,
         };
         let (reply, connect) = connect_time::of(self.call(request, &call)).await;
-        Reply {
-            connect,
-            elapsed: call.began.elapsed(),
-            ..reply
-        }
+        Reply { connect, ..reply }
     }
 
     fn address(&self) -> &str {
