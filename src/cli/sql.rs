@@ -29,6 +29,7 @@ pub(super) async fn sql(args: SqlArgs) -> Result<Exit, Error> {
     };
     let session = SessionContext::new_with_config(session::config());
     functions::register(&session);
+    functions::register_json(&session)?;
     session::register_wide(&session, &runs(&args).await?).await?;
     let only_queries = SQLOptions::new()
         .with_allow_ddl(false)

@@ -99,6 +99,7 @@ pub async fn run_families(
     parameters: &HashMap<String, ParameterValue>,
 ) -> Result<Vec<MetricTable>, MeasureError> {
     functions::register(ctx);
+    functions::register_json(ctx).map_err(MeasureError::tables)?;
     let mut tables = Vec::new();
     for query in queries.iter() {
         tables.push(plan(ctx, query, parameters).await?);

@@ -230,3 +230,16 @@ fn a_place_that_is_no_run_is_said_to_be_none() {
     }
     assert!(!folder.has("nowhere"));
 }
+
+#[test]
+fn paths_lead_into_answers_and_requests() {
+    let folder = two_runs();
+    let query = "select distinct json_get_str(request, 'agent_ref', 'name') as agent, \
+                 result->'response'->>'object' as object, \
+                 json_get_float(result, 'reward') = reward as same \
+                 from rollouts join tasks using (task_index)";
+    assert_eq!(
+        answer(&folder, "a --format csv", query),
+        "agent,object,same\nsim,response,true\n"
+    );
+}
