@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
+use datafusion::catalog::TableProvider;
 use datafusion::common::{ParamValues, ScalarValue};
 use datafusion::datasource::MemTable;
 use datafusion::error::DataFusionError;
@@ -13,9 +14,9 @@ use datafusion::execution::context::SQLOptions;
 use datafusion::prelude::{DataFrame, SessionContext};
 
 use super::error::MeasureError;
-use super::functions;
 use super::parameter::ParameterValue;
 use super::queries::{MetricQueries, MetricQuery};
+use super::views::register_views;
 
 /// Family of the statistics per agent.
 pub const AGENT_STATISTICS: &str = "agent_statistics";
@@ -49,6 +50,11 @@ impl MetricTable {
         let plan = self.frame.clone().into_optimized_plan();
         let plan = plan.map(|plan| plan.display_indent().to_string());
         plan.map_err(|source| failed(self.name.clone(), self.origin.clone(), source))
+    }
+
+    /// As a view, which computes it anew for each query that reads it.
+    pub fn into_view(self) -> Arc<dyn TableProvider> {
+        self.frame.into_view()
     }
 
     /// Starts the query.
@@ -88,8 +94,8 @@ fn failed(name: String, origin: String, source: DataFusionError) -> MeasureError
     }
 }
 
-/// Plans every query over the views of a session, `tasks`, `rollouts` and `attempts`, and registers
-/// the functions that they need. A parameter that is not in `parameters` has its default.
+/// Plans every query over the tables of a session, `tasks`, `rollouts` and `attempts`, and registers
+/// the functions and views that they need where they are not there. A parameter that is not in `parameters` has its default.
 ///
 /// # Errors
 /// A query is no valid SQL, or is something else than a query.
@@ -98,8 +104,7 @@ pub async fn run_families(
     queries: &MetricQueries,
     parameters: &HashMap<String, ParameterValue>,
 ) -> Result<Vec<MetricTable>, MeasureError> {
-    functions::register(ctx);
-    functions::register_json(ctx).map_err(MeasureError::tables)?;
+    register_views(ctx, parameters).await?;
     let mut tables = Vec::new();
     for query in queries.iter() {
         tables.push(plan(ctx, query, parameters).await?);

@@ -1,7 +1,8 @@
 //! From the tables of a run to its numbers.
 //!
 //! [`MetricQueries`] are the SQL files that define every metric, [`run_families`] runs them over the
-//! views `tasks`, `rollouts` and `attempts` of a session, one [`MetricTable`] per file.
+//! tables `tasks`, `rollouts` and `attempts` of a session and the views that [`register_views`] makes of
+//! them, one [`MetricTable`] per file. A [`Spool`] keeps what several of them read.
 //! [`AggregateMetrics`] and [`RewardProfile`] write the statistics tables in the JSON shapes that
 //! NeMo Gym's users know, and compute no number of their own. [`MeasureError`] is what can go wrong.
 
@@ -17,10 +18,12 @@ mod parameter;
 mod queries;
 mod reward_profile;
 mod rows;
+mod spool;
 mod statistics;
 mod task_labels;
 #[cfg(test)]
 mod tests;
+mod views;
 
 pub use aggregate_metrics::AggregateMetrics;
 pub use completion::CompletionSummary;
@@ -29,4 +32,6 @@ pub use families::{AGENT_STATISTICS, MetricTable, TASK_STATISTICS, register_tabl
 pub use parameter::{Parameter, ParameterValue};
 pub use queries::{MetricQueries, MetricQuery};
 pub use reward_profile::RewardProfile;
+pub use spool::Spool;
 pub use task_labels::TaskLabels;
+pub use views::{register_views, spool_scores};

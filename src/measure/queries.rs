@@ -10,7 +10,8 @@ use super::error::MeasureError;
 use super::header::Header;
 use super::parameter::Parameter;
 
-static EMBEDDED: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/queries/metrics");
+static METRICS: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/queries/metrics");
+static VIEWS: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/queries/views");
 
 /// One metric family: a query that gives a table.
 #[derive(Debug, Clone, PartialEq)]
@@ -74,8 +75,20 @@ impl MetricQueries {
     /// # Errors
     /// One has a header that is not understood, which would be a defect.
     pub fn embedded() -> Result<Self, MeasureError> {
+        Self::of(&METRICS)
+    }
+
+    /// The views that the metrics are written over.
+    ///
+    /// # Errors
+    /// One has a header that is not understood, which would be a defect.
+    pub fn views() -> Result<Self, MeasureError> {
+        Self::of(&VIEWS)
+    }
+
+    fn of(directory: &Dir<'_>) -> Result<Self, MeasureError> {
         let mut queries = Self::default();
-        for file in EMBEDDED.files() {
+        for file in directory.files() {
             if let Some(sql) = file.contents_utf8().filter(|_| is_sql(file.path())) {
                 queries.insert(MetricQuery::new(file.path(), sql.to_owned(), false)?);
             }
@@ -132,13 +145,14 @@ mod tests {
     #[test]
     fn every_embedded_query_says_what_it_answers_and_gives() {
         let queries = MetricQueries::embedded().unwrap();
+        let views = MetricQueries::views().unwrap();
         assert!(queries.iter().count() >= 2);
-        for query in queries.iter() {
+        for query in queries.iter().chain(views.iter()) {
             assert!(!query.description.is_empty(), "{}", query.name);
             assert!(!query.columns.is_empty(), "{}", query.name);
         }
-        let task = queries.get("task_statistics").unwrap();
-        assert_eq!(task.parameters[0].name, "split_agents");
+        let scores = views.get("scores").unwrap();
+        assert_eq!(scores.parameters[0].name, "split_agents");
     }
 
     #[test]

@@ -1,18 +1,23 @@
 //! `*_reward_profiling.jsonl` and `*_agent_metrics.json`: [`RewardProfile`] writes them from the
 //! statistics tables.
 
+use std::collections::HashMap;
 use std::io::Write;
 
 use arrow::array::RecordBatch;
 use datafusion::prelude::SessionContext;
 
 use super::error::MeasureError;
-use super::functions;
+use super::families::{AGENT_STATISTICS, TASK_STATISTICS, plan};
 use super::groups::Groups;
 use super::json_object::JsonObject;
+use super::parameter::ParameterValue;
+use super::queries::MetricQueries;
 use super::rows::{Rows, counts, texts};
+use super::spool::Spool;
 use super::statistics::AgentStatistics;
 use super::task_labels::TaskLabels;
+use super::views::spool_scores;
 use crate::json::{Object, quote};
 
 const INDEX_KEYS: [&str; 2] = ["_ng_task_index", "_ng_rollout_index"];
@@ -21,11 +26,11 @@ const INDEX_KEYS: [&str; 2] = ["_ng_task_index", "_ng_rollout_index"];
 /// entry for each agent. The rollouts of all agents are one data set, and a task is one whoever
 /// worked on it.
 ///
-/// The session needs the views `tasks` and `rollouts` and the tables `agent_statistics` and
-/// `task_statistics`, the latter with agents not split.
+/// Tasks are written as they are read, one at a time.
 pub struct RewardProfile<'a> {
     ctx: &'a SessionContext,
     labels: &'a TaskLabels,
+    _spool: Spool,
 }
 
 struct Sample {
@@ -66,10 +71,29 @@ impl Sample {
 }
 
 impl<'a> RewardProfile<'a> {
-    /// Of the tables of a session.
-    pub fn new(ctx: &'a SessionContext, labels: &'a TaskLabels) -> Self {
-        functions::register(ctx);
-        Self { ctx, labels }
+    /// Computes the statistics over the tables `tasks` and `rollouts` of a session, to which it adds
+    /// `task_statistics` and `agent_statistics`.
+    ///
+    /// # Errors
+    /// The tables cannot be read.
+    pub async fn compute(
+        ctx: &'a SessionContext,
+        labels: &'a TaskLabels,
+    ) -> Result<Self, MeasureError> {
+        let spool = Spool::new()?;
+        let queries = MetricQueries::embedded()?;
+        for (name, split_agents) in [(TASK_STATISTICS, false), (AGENT_STATISTICS, true)] {
+            let parameters =
+                HashMap::from([("split_agents".into(), ParameterValue::Boolean(split_agents))]);
+            spool_scores(&spool, ctx, ctx, &parameters).await?;
+            let table = plan(ctx, queries.get(name)?, &parameters).await?;
+            spool.keep(ctx, table, &[]).await?;
+        }
+        Ok(Self {
+            ctx,
+            labels,
+            _spool: spool,
+        })
     }
 
     /// Writes a line for each task that has a rollout, by index.

@@ -9,7 +9,8 @@ use futures::TryStreamExt;
 
 use crate::error::Error;
 use crate::measure::{
-    AGENT_STATISTICS, AggregateMetrics, MetricQueries, MetricTable, TaskLabels, run_families,
+    AGENT_STATISTICS, AggregateMetrics, MetricQueries, MetricTable, Spool, TaskLabels,
+    run_families, spool_scores,
 };
 use crate::report::AgentMetric;
 use crate::schema::{ATTEMPTS, ROLLOUTS};
@@ -33,8 +34,11 @@ pub(super) struct Measured {
 pub(super) async fn measure(run: &RunStore, queries: &MetricQueries) -> Result<Measured, Error> {
     let session = session::measuring()?;
     RunTables::look(run).await?.register(&session).await?;
+    let spool = Spool::new()?;
+    let parameters = HashMap::new();
+    spool_scores(&spool, &session, &session, &parameters).await?;
     let mut measured = Measured::default();
-    for table in run_families(&session, queries, &HashMap::new()).await? {
+    for table in run_families(&session, queries, &parameters).await? {
         let (name, schema) = (table.name().to_owned(), table.schema());
         measured
             .written

@@ -1,15 +1,11 @@
 //! Suite `reward_profile`: from materialized inputs and rollouts to a profile.
 
-use std::collections::HashMap;
 use std::fs::File;
 use std::path::Path;
 
 use datafusion::prelude::SessionContext;
 use rollstream::import::{AgentSource, Import, KeyRule, ResponseRule, RolloutOptions};
-use rollstream::measure::{
-    CompletionSummary, MetricQueries, ParameterValue, RewardProfile, TaskLabels, register_tables,
-    run_families,
-};
+use rollstream::measure::{CompletionSummary, RewardProfile, TaskLabels};
 use serde_json::Value;
 
 use super::expected_error::{block_on, check_error, read};
@@ -114,10 +110,7 @@ async fn write(
 ) -> Result<(), rollstream::measure::MeasureError> {
     let completion = summary.insert(CompletionSummary::of(ctx).await?);
     completion.check(ctx, labels, allow_partial).await?;
-    let together = HashMap::from([("split_agents".into(), ParameterValue::Boolean(false))]);
-    let tables = run_families(ctx, &MetricQueries::embedded()?, &together).await?;
-    register_tables(ctx, tables).await?;
-    let profile = RewardProfile::new(ctx, labels);
+    let profile = RewardProfile::compute(ctx, labels).await?;
     let create = |name: &str| {
         File::create(output.join(name)).map_err(rollstream::measure::MeasureError::Write)
     };

@@ -1,25 +1,29 @@
-//! Functions that SQL lacks and the metrics need: [`pairwise_sum`], a sum whose rounding is fixed by
-//! the position of its terms, and [`rollout_info`], the short account of a rollout. Paths into JSON
-//! text (`result ->> 'answer'`, `json_get_float(request, 'difficulty')`) are those of
-//! `datafusion-functions-json`.
+//! Functions that SQL lacks and the metrics need: [`gather_scores`] turns rollouts into lists of scores,
+//! [`list_statistics`] and [`statistics`] say what such lists come to, and [`rollout_info`] gives the
+//! short account of a rollout. Paths into JSON text (`result ->> 'answer'`,
+//! `json_get_float(request, 'difficulty')`) are those of `datafusion-functions-json`.
 
-mod groups;
+mod gather_scores;
+mod gathered;
+mod one_group;
 mod pairwise;
-mod pairwise_sum;
 mod rollout_info;
+mod statistics;
 #[cfg(test)]
 mod tests;
 
-pub use pairwise::{PairwiseError, PairwiseSum};
-pub use pairwise_sum::pairwise_sum;
+pub use gather_scores::gather_scores;
 pub use rollout_info::rollout_info;
+pub use statistics::{list_statistics, statistics};
 
 use datafusion::common::Result;
 use datafusion::prelude::SessionContext;
 
 /// Makes the functions known to a session.
 pub fn register(ctx: &SessionContext) {
-    ctx.register_udaf(pairwise_sum());
+    ctx.register_udaf(gather_scores());
+    ctx.register_udaf(statistics());
+    ctx.register_udf(list_statistics());
     ctx.register_udf(rollout_info());
 }
 

@@ -1,0 +1,102 @@
+-- The scores of every task: a row for each agent, task and metric.
+--
+-- A metric is a number or boolean of the answer. This is what metrics are written over: it holds every number of the
+-- rollouts once, and nothing else of them.
+--
+-- Parameters:
+--   split_agents = true   a task that several agents worked on stands once for each of them; with
+--                         false the agents are taken together, and agent_name is empty
+--   missing = 'drop'      how rollouts count that were asked for and are not there: 'drop' leaves them out; with 'fill'
+--                         each has all metrics of its agent, with the value of fill
+--   fill = 0.0            what a missing rollout scores
+--
+-- Columns:
+--   agent_name       the agent
+--   metric           name of the metric
+--   task_index       the task
+--   values           the score of each of the task's rollouts, by rollout_index; null where one lacks the metric
+--   num_rollouts     rollouts of the agent at the task
+--   start            rollouts of the agent at earlier tasks
+--   agent_rollouts   rollouts of the agent
+--   first_rollout_index, ordinal   where the metric first appears: the rollout, and the place among its metrics
+--   integers         rollouts that have it and hold nothing but integers and booleans
+--   integer_max, integer_min       the largest and smallest of those
+
+WITH planned AS (
+    SELECT
+        agent_name,
+        task_index,
+        unnest(range(first_rollout_index, first_rollout_index + num_repeats)) AS rollout_index
+    FROM tasks
+    WHERE $missing = 'fill'
+),
+absent AS (
+    SELECT planned.agent_name, planned.task_index, planned.rollout_index
+    FROM planned
+    LEFT ANTI JOIN rollouts
+        ON planned.task_index = rollouts.task_index
+        AND planned.rollout_index = rollouts.rollout_index
+        AND planned.agent_name = rollouts.agent_name
+),
+names AS (
+    SELECT agent_name, array_agg(DISTINCT metric) AS metrics
+    FROM (
+        SELECT agent_name, unnest(map_keys(metrics)) AS metric
+        FROM rollouts
+        WHERE $missing = 'fill'
+    ) AS keys
+    GROUP BY agent_name
+),
+chosen AS (
+    SELECT
+        CASE WHEN $split_agents THEN agent_name ELSE '' END AS agent_name,
+        task_index,
+        rollout_index,
+        metrics,
+        integer_metrics
+    FROM rollouts
+    UNION ALL
+    SELECT
+        CASE WHEN $split_agents THEN absent.agent_name ELSE '' END AS agent_name,
+        absent.task_index,
+        absent.rollout_index,
+        map(names.metrics, array_repeat(CAST($fill AS DOUBLE), cardinality(names.metrics))) AS metrics,
+        NULL AS integer_metrics
+    FROM names
+    JOIN absent ON absent.agent_name = names.agent_name
+),
+sizes AS (
+    SELECT agent_name, task_index, count(*) AS num_rollouts
+    FROM chosen
+    GROUP BY agent_name, task_index
+),
+placed AS (
+    SELECT
+        agent_name,
+        task_index,
+        num_rollouts,
+        sum(num_rollouts) OVER (PARTITION BY agent_name ORDER BY task_index) - num_rollouts AS start,
+        sum(num_rollouts) OVER (PARTITION BY agent_name) AS agent_rollouts
+    FROM sizes
+),
+gathered AS (
+    SELECT agent_name, task_index, unnest(gather_scores(rollout_index, metrics, integer_metrics)) AS score
+    FROM chosen
+    GROUP BY agent_name, task_index
+)
+SELECT
+    placed.agent_name,
+    score['metric'] AS metric,
+    placed.task_index,
+    score['values'] AS values,
+    placed.num_rollouts,
+    placed.start,
+    placed.agent_rollouts,
+    score['first_rollout_index'] AS first_rollout_index,
+    score['ordinal'] AS ordinal,
+    score['integers'] AS integers,
+    score['integer_max'] AS integer_max,
+    score['integer_min'] AS integer_min
+FROM placed
+JOIN gathered ON gathered.agent_name = placed.agent_name AND gathered.task_index = placed.task_index
+ORDER BY agent_name, metric, task_index

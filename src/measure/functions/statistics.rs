@@ -1,0 +1,379 @@
+//! The statistics of a set of scores: the scalar function [`list_statistics`] for scores in a list,
+//! the aggregate function [`statistics`] for scores in the lists of many rows.
+
+use std::mem::size_of;
+use std::sync::Arc;
+
+use arrow::array::{
+    Array, ArrayRef, AsArray, BooleanArray, Float64Array, Float64Builder, Int64Array, ListArray,
+    StructArray,
+};
+use arrow::buffer::{NullBuffer, OffsetBuffer};
+use arrow::datatypes::{DataType, Field, FieldRef, Fields, Float64Type, Int64Type};
+use datafusion::common::{Result, exec_datafusion_err, exec_err};
+use datafusion::logical_expr::function::{AccumulatorArgs, StateFieldsArgs};
+use datafusion::logical_expr::utils::format_state_name;
+use datafusion::logical_expr::{
+    Accumulator, AggregateUDF, AggregateUDFImpl, ColumnarValue, Documentation, EmitTo,
+    GroupsAccumulator, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
+    scalar_doc_sections::{DOC_SECTION_ARRAY, DOC_SECTION_MATH},
+};
+
+use super::one_group::OneGroup;
+use super::pairwise::pairwise_sum;
+
+/// `list_statistics(values DOUBLE[]) -> STRUCT(count, mean, max, min, median, std)` of a list of
+/// scores, in which null is a score that is missing.
+///
+/// The rules are those of `pandas.DataFrame.describe` as NeMo Gym uses it: `mean` is the sum by the
+/// number of scores, and `std` is `sqrt(sum((mean - score)^2) / (count - 1))`; both sums are rounded
+/// pairwise over all of the list, in which a missing score counts as zero. `std` is null for fewer
+/// than two scores, and all but `count` is for none.
+pub fn list_statistics() -> ScalarUDF {
+    ScalarUDF::from(OfList {
+        signature: Signature::exact(vec![list(DataType::Float64)], Volatility::Immutable),
+        documentation: Documentation::builder(
+            DOC_SECTION_ARRAY,
+            "Count, mean, max, min, median and std (ddof 1) of a list, whose nulls are missing scores.",
+            "list_statistics(values)",
+        )
+        .with_argument("values", "Scores in the order of the rollouts.")
+        .build(),
+    })
+}
+
+/// `statistics(values DOUBLE[], start BIGINT, length BIGINT) -> STRUCT(count, mean, max, min, median,
+/// std)`: what [`list_statistics`] says of an array of `length` scores that is given in parts: the
+/// list of a row stands at `start` and after. What no row gives is missing. The order and the
+/// partitions in which rows arrive make no difference to any bit.
+///
+/// It holds 8 bytes for each of the `length` scores.
+pub fn statistics() -> AggregateUDF {
+    AggregateUDF::from(OfParts {
+        signature: Signature::exact(
+            vec![list(DataType::Float64), DataType::Int64, DataType::Int64],
+            Volatility::Immutable,
+        ),
+        documentation: Documentation::builder(
+            DOC_SECTION_MATH,
+            "Count, mean, max, min, median and std (ddof 1) of an array that is given in parts.",
+            "statistics(values, start, length)",
+        )
+        .with_argument("values", "A part of the array; null is a missing score.")
+        .with_argument("start", "Position of the part in the array, from 0.")
+        .with_argument("length", "Length of the array, the same in every row.")
+        .build(),
+    })
+}
+
+pub(super) fn list(item: DataType) -> DataType {
+    DataType::List(Arc::new(Field::new_list_field(item, true)))
+}
+
+fn fields() -> Fields {
+    let float = |name: &str| Field::new(name, DataType::Float64, true);
+    Fields::from(vec![
+        Field::new("count", DataType::Int64, false),
+        float("mean"),
+        float("max"),
+        float("min"),
+        float("median"),
+        float("std"),
+    ])
+}
+
+#[derive(Default)]
+struct Builder {
+    count: Vec<i64>,
+    mean: Float64Builder,
+    max: Float64Builder,
+    min: Float64Builder,
+    median: Float64Builder,
+    std: Float64Builder,
+    scratch: Vec<f64>,
+}
+
+impl Builder {
+    /// Adds a row: the statistics of `len` scores, of which nothing is a missing one.
+    fn append(&mut self, len: usize, score: impl Fn(usize) -> Option<f64>) {
+        self.scratch.clear();
+        self.scratch.extend((0..len).filter_map(&score));
+        let count = self.scratch.len();
+        self.count.push(i64::try_from(count).unwrap_or(i64::MAX));
+        if count == 0 {
+            for column in [&mut self.mean, &mut self.max, &mut self.min] {
+                column.append_null();
+            }
+            self.median.append_null();
+            self.std.append_null();
+            return;
+        }
+        let mean = pairwise_sum(len, |at| score(at).unwrap_or(0.0)) / count as f64;
+        self.mean.append_value(mean);
+        let scores = self.scratch.iter().copied();
+        self.max
+            .append_option(scores.clone().reduce(|a, b| if b > a { b } else { a }));
+        self.min
+            .append_option(scores.reduce(|a, b| if b < a { b } else { a }));
+        let squares = |at| score(at).map_or(0.0, |score| (mean - score) * (mean - score));
+        let std = (count > 1)
+            .then(|| (pairwise_sum(len, squares) / (count - 1) as f64).sqrt())
+            .filter(|std| !std.is_nan());
+        self.std.append_option(std);
+        self.median.append_value(0.0 + median(&mut self.scratch));
+    }
+
+    fn finish(mut self) -> StructArray {
+        let columns: Vec<ArrayRef> = vec![
+            Arc::new(Int64Array::from(self.count)),
+            Arc::new(self.mean.finish()),
+            Arc::new(self.max.finish()),
+            Arc::new(self.min.finish()),
+            Arc::new(self.median.finish()),
+            Arc::new(self.std.finish()),
+        ];
+        StructArray::new(fields(), columns, None)
+    }
+}
+
+/// The middle one of at least one score, or the mean of the two middle ones.
+fn median(scores: &mut [f64]) -> f64 {
+    let middle = scores.len() / 2;
+    let is_even = scores.len().is_multiple_of(2);
+    let (below, upper, _) = scores.select_nth_unstable_by(middle, f64::total_cmp);
+    let upper = *upper;
+    match below.iter().copied().reduce(f64::max) {
+        Some(lower) if is_even => (lower + upper) / 2.0,
+        _ => upper,
+    }
+}
+
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct OfList {
+    signature: Signature,
+    documentation: Documentation,
+}
+
+impl ScalarUDFImpl for OfList {
+    fn name(&self) -> &str {
+        "list_statistics"
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn return_type(&self, _: &[DataType]) -> Result<DataType> {
+        Ok(DataType::Struct(fields()))
+    }
+
+    fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        let [lists] = args.args.as_slice() else {
+            return exec_err!("list_statistics takes one argument");
+        };
+        let lists = lists.to_array(args.number_rows)?;
+        let lists = lists.as_list::<i32>();
+        let scores = lists.values().as_primitive::<Float64Type>();
+        let mut rows = Builder::default();
+        for ends in lists.offsets().windows(2) {
+            let (start, end) = (offset(ends, 0), offset(ends, 1));
+            rows.append(end - start, |at| {
+                let at = start + at;
+                scores.is_valid(at).then(|| scores.value(at))
+            });
+        }
+        Ok(ColumnarValue::Array(Arc::new(rows.finish())))
+    }
+
+    fn documentation(&self) -> Option<&Documentation> {
+        Some(&self.documentation)
+    }
+}
+
+pub(super) fn offset(ends: &[i32], which: usize) -> usize {
+    let offset = ends.get(which).copied().unwrap_or_default();
+    usize::try_from(offset).unwrap_or_default()
+}
+
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct OfParts {
+    signature: Signature,
+    documentation: Documentation,
+}
+
+impl AggregateUDFImpl for OfParts {
+    fn name(&self) -> &str {
+        "statistics"
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn return_type(&self, _: &[DataType]) -> Result<DataType> {
+        Ok(DataType::Struct(fields()))
+    }
+
+    fn state_fields(&self, args: StateFieldsArgs) -> Result<Vec<FieldRef>> {
+        Ok(vec![Arc::new(Field::new(
+            format_state_name(args.name, "scores"),
+            list(DataType::Float64),
+            true,
+        ))])
+    }
+
+    fn accumulator(&self, _: AccumulatorArgs) -> Result<Box<dyn Accumulator>> {
+        let mut one = Arrays::default();
+        one.grow(1);
+        Ok(Box::new(OneGroup(one)))
+    }
+
+    fn groups_accumulator_supported(&self, _: AccumulatorArgs) -> bool {
+        true
+    }
+
+    fn create_groups_accumulator(&self, _: AccumulatorArgs) -> Result<Box<dyn GroupsAccumulator>> {
+        Ok(Box::<Arrays>::default())
+    }
+
+    fn documentation(&self) -> Option<&Documentation> {
+        Some(&self.documentation)
+    }
+}
+
+/// The array of each group, NaN where nothing has arrived: JSON has no such number.
+#[derive(Debug, Default)]
+struct Arrays {
+    arrays: Vec<Vec<f64>>,
+    bytes: usize,
+}
+
+impl Arrays {
+    fn grow(&mut self, groups: usize) {
+        let groups = groups.max(self.arrays.len());
+        self.arrays.resize_with(groups, Vec::new);
+    }
+
+    fn of(&mut self, group: usize, len: usize) -> Result<&mut [f64]> {
+        let Some(array) = self.arrays.get_mut(group) else {
+            return exec_err!("statistics: no group {group}");
+        };
+        if array.len() < len {
+            self.bytes += size_of::<f64>() * (len - array.len());
+            array.resize(len, f64::NAN);
+        }
+        Ok(array)
+    }
+
+    fn put(&mut self, group: usize, part: &Float64Array, start: i64, length: i64) -> Result<()> {
+        let end = usize::try_from(start)
+            .ok()
+            .and_then(|start| start.checked_add(part.len()));
+        let length = usize::try_from(length).unwrap_or_default();
+        let Some(end) = end.filter(|end| *end <= length) else {
+            return exec_err!(
+                "statistics: a list of {} at {start} is outside an array of {length}; \
+                 count positions from 0 within the group",
+                part.len()
+            );
+        };
+        let places = self.of(group, length)?.iter_mut();
+        for (place, score) in places.skip(end - part.len()).zip(part) {
+            if let Some(score) = score {
+                *place = score;
+            }
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, emit_to: EmitTo) -> Vec<Vec<f64>> {
+        let taken = emit_to.take_needed(&mut self.arrays);
+        let scores: usize = taken.iter().map(Vec::len).sum();
+        self.bytes = self.bytes.saturating_sub(scores * size_of::<f64>());
+        taken
+    }
+}
+
+impl GroupsAccumulator for Arrays {
+    fn update_batch(
+        &mut self,
+        values: &[ArrayRef],
+        group_indices: &[usize],
+        opt_filter: Option<&BooleanArray>,
+        total_num_groups: usize,
+    ) -> Result<()> {
+        let [parts, starts, lengths] = values else {
+            return exec_err!("statistics takes three arguments");
+        };
+        self.grow(total_num_groups);
+        let parts = parts.as_list::<i32>().iter();
+        let starts = starts.as_primitive::<Int64Type>().iter();
+        let lengths = lengths.as_primitive::<Int64Type>().iter();
+        let rows = parts.zip(starts).zip(lengths).zip(group_indices);
+        for (row, (((part, start), length), &group)) in rows.enumerate() {
+            let selected =
+                opt_filter.is_none_or(|filter| filter.is_valid(row) && filter.value(row));
+            if let (true, Some(part), Some(start), Some(length)) = (selected, part, start, length) {
+                self.put(group, part.as_primitive(), start, length)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn evaluate(&mut self, emit_to: EmitTo) -> Result<ArrayRef> {
+        let mut rows = Builder::default();
+        for array in self.take(emit_to) {
+            rows.append(array.len(), |at| {
+                array.get(at).copied().filter(|score| !score.is_nan())
+            });
+        }
+        Ok(Arc::new(rows.finish()))
+    }
+
+    fn state(&mut self, emit_to: EmitTo) -> Result<Vec<ArrayRef>> {
+        let arrays = self.take(emit_to);
+        let offsets = OffsetBuffer::from_lengths(arrays.iter().map(Vec::len));
+        let scores = Float64Array::from(arrays.concat());
+        let field = Arc::new(Field::new_list_field(DataType::Float64, true));
+        let state = ListArray::try_new(field, offsets, Arc::new(scores), None::<NullBuffer>);
+        Ok(vec![Arc::new(state?)])
+    }
+
+    fn merge_batch(
+        &mut self,
+        values: &[ArrayRef],
+        group_indices: &[usize],
+        total_num_groups: usize,
+    ) -> Result<()> {
+        let state = values
+            .first()
+            .ok_or_else(|| exec_datafusion_err!("statistics: no state"))?;
+        self.grow(total_num_groups);
+        for (array, &group) in state.as_list::<i32>().iter().zip(group_indices) {
+            let Some(array) = array else { continue };
+            let scores = array.as_primitive::<Float64Type>().values();
+            let places = self.of(group, scores.len())?.iter_mut();
+            for (place, score) in places.zip(scores).filter(|(_, score)| !score.is_nan()) {
+                *place = *score;
+            }
+        }
+        Ok(())
+    }
+
+    fn convert_to_state(
+        &self,
+        values: &[ArrayRef],
+        opt_filter: Option<&BooleanArray>,
+    ) -> Result<Vec<ArrayRef>> {
+        // Each row is a group of its own.
+        let rows = values.first().map_or(0, |column| column.len());
+        let groups: Vec<usize> = (0..rows).collect();
+        let mut state = Self::default();
+        state.update_batch(values, &groups, opt_filter, rows)?;
+        state.state(EmitTo::All)
+    }
+
+    fn size(&self) -> usize {
+        self.arrays.capacity() * size_of::<Vec<f64>>() + self.bytes
+    }
+}

@@ -1,0 +1,86 @@
+//! [`Spool`]: tables that are computed once and read several times.
+
+use std::fs::File;
+use std::sync::Arc;
+
+use datafusion::datasource::file_format::parquet::ParquetFormat;
+use datafusion::datasource::listing::{
+    ListingOptions, ListingTable, ListingTableConfig, ListingTableUrl,
+};
+use datafusion::prelude::{SessionContext, col};
+use futures::TryStreamExt;
+use parquet::arrow::ArrowWriter;
+use parquet::basic::{Compression, ZstdLevel};
+use parquet::file::properties::WriterProperties;
+use tempfile::TempDir;
+
+use super::error::MeasureError;
+use super::families::MetricTable;
+
+/// Rows of a row group: few enough that one of them is no load, also where a row is a list of a
+/// thousand scores.
+const GROUP_ROWS: usize = 16 * 1024;
+
+/// Temporary files that stand for tables of a session. They are there as long as this is.
+#[derive(Debug)]
+pub struct Spool {
+    directory: TempDir,
+}
+
+impl Spool {
+    /// Nothing yet.
+    ///
+    /// # Errors
+    /// There is no place for temporary files.
+    pub fn new() -> Result<Self, MeasureError> {
+        let directory = TempDir::with_prefix("rollstream-").map_err(MeasureError::Write)?;
+        Ok(Self { directory })
+    }
+
+    /// Computes a table and makes it known to a session under its name, in the place of one that is
+    /// called so. The session need not be the one that computes it. `order` are the columns that it
+    /// is sorted by.
+    ///
+    /// # Errors
+    /// The table cannot be computed, or the file not be written.
+    pub async fn keep(
+        &self,
+        ctx: &SessionContext,
+        table: MetricTable,
+        order: &[&str],
+    ) -> Result<(), MeasureError> {
+        let name = table.name().to_owned();
+        let schema = table.schema();
+        let mut file = tempfile::Builder::new();
+        let file = file.prefix(&name).suffix(".parquet").disable_cleanup(true);
+        let file = file.tempfile_in(&self.directory);
+        let (file, path): (File, _) = file.map_err(MeasureError::Write)?.into_parts();
+        let properties = WriterProperties::builder()
+            .set_compression(Compression::ZSTD(ZstdLevel::default()))
+            .set_max_row_group_row_count(Some(GROUP_ROWS))
+            .build();
+        let writer = ArrowWriter::try_new(file, Arc::clone(&schema), Some(properties));
+        let mut writer = writer.map_err(failed)?;
+        let mut rows = table.stream().await?;
+        while let Some(batch) = rows.try_next().await.map_err(MeasureError::tables)? {
+            writer.write(&batch).map_err(failed)?;
+        }
+        writer.close().map_err(failed)?;
+        let register = || {
+            let order = order.iter().map(|name| col(*name).sort(true, false));
+            let options = ListingOptions::new(Arc::new(ParquetFormat::default()))
+                .with_file_sort_order(vec![order.collect()]);
+            let config =
+                ListingTableConfig::new(ListingTableUrl::parse(path.display().to_string())?)
+                    .with_listing_options(options)
+                    .with_schema(schema);
+            ctx.deregister_table(&*name)?;
+            ctx.register_table(&*name, Arc::new(ListingTable::try_new(config)?))
+        };
+        register().map(drop).map_err(MeasureError::tables)
+    }
+}
+
+fn failed(error: parquet::errors::ParquetError) -> MeasureError {
+    MeasureError::tables(error.into())
+}
