@@ -7,8 +7,8 @@ use std::sync::{Arc, LazyLock};
 
 use arrow::datatypes::{DataType, Field, FieldRef, Fields, Schema, SchemaRef, TimeUnit};
 
-/// Version of the layout of a run; stands in `run.json`, and a reader refuses a newer one.
-pub const SCHEMA_VERSION: u32 = 1;
+/// Version of the layout of a run; stands in `run.json`, and a reader refuses others.
+pub const SCHEMA_VERSION: u32 = 2;
 
 /// Tables of a run, each a directory of Parquet parts.
 pub const TASKS: &str = "tasks";
@@ -87,6 +87,10 @@ pub const LATENCY_MS: &str = "latency_ms";
 pub const METRICS: &str = "metrics";
 /// The metrics as exact integers; null unless every one of them is an integer or a boolean.
 pub const INTEGER_METRICS: &str = "integer_metrics";
+/// The answer's response was cut off; null where it does not say.
+pub const TRUNCATED: &str = "truncated";
+/// Reward and numbers of the answer as the text of a JSON object, spelled as in the answer.
+pub const INFO: &str = "info";
 /// The whole answer as JSON text, exactly as it came.
 pub const RESULT: &str = "result";
 
@@ -208,6 +212,8 @@ pub fn outcomes() -> SchemaRef {
             Field::new(TOTAL_TOKENS, DataType::Int64, true),
             map(METRICS, DataType::Float64),
             map(INTEGER_METRICS, DataType::Int64),
+            Field::new(TRUNCATED, DataType::Boolean, true),
+            Field::new(INFO, DataType::Utf8View, true),
             Field::new(RESULT, DataType::Utf8View, true),
         ]);
         Arc::new(Schema::new(fields))
@@ -231,6 +237,8 @@ pub fn rollouts() -> SchemaRef {
             float(LATENCY_MS),
             map(METRICS, DataType::Float64),
             map(INTEGER_METRICS, DataType::Int64),
+            Field::new(TRUNCATED, DataType::Boolean, true),
+            text(INFO),
             text(RESULT),
         ]))
     });

@@ -1,7 +1,5 @@
 -- What stands of every rollout in a report: keys and numbers, never the answer's text.
 --
--- The answer is reduced before the rows are sorted, so that a sort holds some hundred bytes a rollout.
---
 -- Parameters:
 --   split_agents = true   rollouts of one agent stand together; with false, those of one task
 --
@@ -15,6 +13,6 @@ SELECT
     CASE WHEN $split_agents THEN agent_name ELSE '' END AS agent_name,
     task_index,
     rollout_index,
-    rollout_info(result) AS info
+    info
 FROM rollouts
 ORDER BY agent_name, task_index, rollout_index

@@ -27,7 +27,7 @@ WITH computed AS (
         agent_name,
         metric,
         agent_rollouts AS num_rollouts,
-        statistics(values, start, agent_rollouts) AS statistics,
+        statistics(rollout_scores, start, agent_rollouts) AS statistics,
         sum(integers) AS integers,
         max(integer_max) AS integer_max,
         min(integer_min) AS integer_min,

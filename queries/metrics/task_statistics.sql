@@ -27,7 +27,7 @@ WITH computed AS (
         task_index,
         metric,
         num_rollouts,
-        list_statistics(values) AS statistics,
+        list_statistics(rollout_scores) AS statistics,
         first_rollout_index,
         ordinal,
         integers,

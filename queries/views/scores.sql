@@ -6,15 +6,17 @@
 -- Parameters:
 --   split_agents = true   a task that several agents worked on stands once for each of them; with
 --                         false the agents are taken together, and agent_name is empty
---   missing = 'drop'      how rollouts count that were asked for and are not there: 'drop' leaves them out; with 'fill'
---                         each has all metrics of its agent, with the value of fill
---   fill = 0.0            what a missing rollout scores
+--   missing = 'drop'      how rollouts count that were asked for and are not there: 'drop' leaves them out; 'zero'
+--                         gives them 0 for every metric of their agent; 'low' and 'high' give them score_min and
+--                         score_max, and leave out metrics that have other values than those between
+--   score_min = 0.0       the lowest score that is possible
+--   score_max = 1.0       the highest score that is possible
 --
 -- Columns:
 --   agent_name       the agent
 --   metric           name of the metric
 --   task_index       the task
---   values           the score of each of the task's rollouts, by rollout_index; null where one lacks the metric
+--   rollout_scores   the score of each of the task's rollouts, by rollout_index; null where one lacks the metric
 --   num_rollouts     rollouts of the agent at the task
 --   start            rollouts of the agent at earlier tasks
 --   agent_rollouts   rollouts of the agent
@@ -22,29 +24,24 @@
 --   integers         rollouts that have it and hold nothing but integers and booleans
 --   integer_max, integer_min       the largest and smallest of those
 
-WITH planned AS (
-    SELECT
-        agent_name,
-        task_index,
-        unnest(range(first_rollout_index, first_rollout_index + num_repeats)) AS rollout_index
-    FROM tasks
-    WHERE $missing = 'fill'
+WITH entries AS (
+    SELECT agent_name, unnest(map_keys(metrics)) AS metric, unnest(map_values(metrics)) AS value
+    FROM rollouts
+    WHERE $missing <> 'drop'
 ),
-absent AS (
-    SELECT planned.agent_name, planned.task_index, planned.rollout_index
-    FROM planned
-    LEFT ANTI JOIN rollouts
-        ON planned.task_index = rollouts.task_index
-        AND planned.rollout_index = rollouts.rollout_index
-        AND planned.agent_name = rollouts.agent_name
+ranges AS (
+    SELECT agent_name, metric, min(value) AS min, max(value) AS max
+    FROM entries
+    GROUP BY agent_name, metric
+),
+counted AS (
+    SELECT agent_name, metric
+    FROM ranges
+    WHERE $missing = 'zero' OR (min >= $score_min AND max <= $score_max)
 ),
 names AS (
-    SELECT agent_name, array_agg(DISTINCT metric) AS metrics
-    FROM (
-        SELECT agent_name, unnest(map_keys(metrics)) AS metric
-        FROM rollouts
-        WHERE $missing = 'fill'
-    ) AS keys
+    SELECT agent_name, array_agg(metric) AS metrics
+    FROM counted
     GROUP BY agent_name
 ),
 chosen AS (
@@ -60,7 +57,13 @@ chosen AS (
         CASE WHEN $split_agents THEN absent.agent_name ELSE '' END AS agent_name,
         absent.task_index,
         absent.rollout_index,
-        map(names.metrics, array_repeat(CAST($fill AS DOUBLE), cardinality(names.metrics))) AS metrics,
+        map(
+            names.metrics,
+            array_repeat(
+                CASE $missing WHEN 'low' THEN $score_min WHEN 'high' THEN $score_max ELSE 0.0 END,
+                cardinality(names.metrics)
+            )
+        ) AS metrics,
         NULL AS integer_metrics
     FROM names
     JOIN absent ON absent.agent_name = names.agent_name
@@ -88,7 +91,7 @@ SELECT
     placed.agent_name,
     score['metric'] AS metric,
     placed.task_index,
-    score['values'] AS values,
+    score['values'] AS rollout_scores,
     placed.num_rollouts,
     placed.start,
     placed.agent_rollouts,
@@ -99,4 +102,9 @@ SELECT
     score['integer_min'] AS integer_min
 FROM placed
 JOIN gathered ON gathered.agent_name = placed.agent_name AND gathered.task_index = placed.task_index
+WHERE $missing NOT IN ('low', 'high')
+    OR EXISTS (
+        SELECT 1 FROM counted
+        WHERE counted.metric = score['metric'] AND counted.agent_name = placed.agent_name
+    )
 ORDER BY agent_name, metric, task_index

@@ -1,15 +1,19 @@
 //! `aggregate_metrics.json`: [`AggregateMetrics`] writes it from the statistics tables.
 
+use std::collections::HashMap;
 use std::io::Write;
 
 use datafusion::prelude::SessionContext;
 
 use super::error::MeasureError;
-use super::functions;
+use super::families::{AGENT_STATISTICS, TASK_STATISTICS, plan};
 use super::groups::Groups;
 use super::json_object::JsonObject;
+use super::queries::MetricQueries;
+use super::spool::Spool;
 use super::statistics::{Agent, AgentStatistics};
 use super::task_labels::TaskLabels;
+use super::views::spool_scores;
 use crate::json::quote;
 
 /// What stands in the place of a task's request: an aggregation sees answers only.
@@ -19,18 +23,46 @@ const SAMPLE: &str = r#"{"agent_ref":{"name":"agent"}}"#;
 /// metrics, the ones that matter most, and those of its tasks with every rollout. Each agent's
 /// rollouts are a data set of their own.
 ///
-/// The session needs the view `rollouts` and the tables `agent_statistics` and `task_statistics`,
-/// the latter with agents split. Tasks are written as they are read, one at a time.
+/// Tasks are written as they are read, one at a time.
 pub struct AggregateMetrics<'a> {
     ctx: &'a SessionContext,
     labels: &'a TaskLabels,
+    _spool: Option<Spool>,
 }
 
 impl<'a> AggregateMetrics<'a> {
-    /// Of the tables of a session.
+    /// Of the tables of a session: `rollouts`, and the families `agent_statistics` and
+    /// `task_statistics`.
     pub fn new(ctx: &'a SessionContext, labels: &'a TaskLabels) -> Self {
-        functions::register(ctx);
-        Self { ctx, labels }
+        let _spool = None;
+        Self {
+            ctx,
+            labels,
+            _spool,
+        }
+    }
+
+    /// Computes the families over the tables `tasks` and `rollouts` of a session, to which it adds them.
+    ///
+    /// # Errors
+    /// The tables cannot be read.
+    pub async fn compute(
+        ctx: &'a SessionContext,
+        labels: &'a TaskLabels,
+    ) -> Result<Self, MeasureError> {
+        let (spool, parameters) = (Spool::new()?, HashMap::new());
+        let queries = MetricQueries::embedded()?;
+        spool_scores(&spool, ctx, ctx, &parameters).await?;
+        for name in [TASK_STATISTICS, AGENT_STATISTICS] {
+            let table = plan(ctx, queries.get(name)?, &parameters).await?;
+            spool.keep(ctx, table, &[]).await?;
+        }
+        let _spool = Some(spool);
+        Ok(Self {
+            ctx,
+            labels,
+            _spool,
+        })
     }
 
     /// Writes a list with an entry for each agent, by name; says how many.

@@ -7,7 +7,6 @@ use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 use datafusion::catalog::TableProvider;
 use datafusion::common::{ParamValues, ScalarValue};
-use datafusion::datasource::MemTable;
 use datafusion::error::DataFusionError;
 use datafusion::execution::SendableRecordBatchStream;
 use datafusion::execution::context::SQLOptions;
@@ -144,24 +143,4 @@ pub(super) async fn plan(
         }),
         Err(source) => Err(failed(name, origin, source)),
     }
-}
-
-/// Computes the tables and registers each under its name, in memory: for few tasks.
-///
-/// # Errors
-/// A query fails.
-pub async fn register_tables(
-    ctx: &SessionContext,
-    tables: Vec<MetricTable>,
-) -> Result<(), MeasureError> {
-    for table in tables {
-        let name = table.name().to_owned();
-        let schema = table.schema();
-        let batches = table.collect().await?;
-        let table = MemTable::try_new(schema, vec![batches]).map_err(MeasureError::tables)?;
-        ctx.deregister_table(&*name).map_err(MeasureError::tables)?;
-        ctx.register_table(&*name, Arc::new(table))
-            .map_err(MeasureError::tables)?;
-    }
-    Ok(())
 }

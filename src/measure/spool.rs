@@ -3,11 +3,13 @@
 use std::fs::File;
 use std::sync::Arc;
 
+use arrow::datatypes::SchemaRef;
 use datafusion::datasource::file_format::parquet::ParquetFormat;
 use datafusion::datasource::listing::{
     ListingOptions, ListingTable, ListingTableConfig, ListingTableUrl,
 };
-use datafusion::prelude::{SessionContext, col};
+use datafusion::execution::SendableRecordBatchStream;
+use datafusion::prelude::{DataFrame, SessionContext, col};
 use futures::TryStreamExt;
 use parquet::arrow::ArrowWriter;
 use parquet::basic::{Compression, ZstdLevel};
@@ -49,10 +51,37 @@ impl Spool {
         table: MetricTable,
         order: &[&str],
     ) -> Result<(), MeasureError> {
-        let name = table.name().to_owned();
-        let schema = table.schema();
+        let (name, schema) = (table.name().to_owned(), table.schema());
+        let rows = table.stream().await?;
+        self.write(ctx, &name, schema, rows, order).await
+    }
+
+    /// Computes a query's rows and makes them known to a session as a table.
+    ///
+    /// # Errors
+    /// The rows cannot be computed, or the file not be written.
+    pub async fn keep_frame(
+        &self,
+        ctx: &SessionContext,
+        name: &str,
+        frame: DataFrame,
+    ) -> Result<(), MeasureError> {
+        let schema = Arc::new(frame.schema().as_arrow().clone());
+        let rows = frame.execute_stream().await;
+        let rows = rows.map_err(MeasureError::tables)?;
+        self.write(ctx, name, schema, rows, &[]).await
+    }
+
+    async fn write(
+        &self,
+        ctx: &SessionContext,
+        name: &str,
+        schema: SchemaRef,
+        mut rows: SendableRecordBatchStream,
+        order: &[&str],
+    ) -> Result<(), MeasureError> {
         let mut file = tempfile::Builder::new();
-        let file = file.prefix(&name).suffix(".parquet").disable_cleanup(true);
+        let file = file.prefix(name).suffix(".parquet").disable_cleanup(true);
         let file = file.tempfile_in(&self.directory);
         let (file, path): (File, _) = file.map_err(MeasureError::Write)?.into_parts();
         let properties = WriterProperties::builder()
@@ -61,7 +90,6 @@ impl Spool {
             .build();
         let writer = ArrowWriter::try_new(file, Arc::clone(&schema), Some(properties));
         let mut writer = writer.map_err(failed)?;
-        let mut rows = table.stream().await?;
         while let Some(batch) = rows.try_next().await.map_err(MeasureError::tables)? {
             writer.write(&batch).map_err(failed)?;
         }
@@ -74,8 +102,8 @@ impl Spool {
                 ListingTableConfig::new(ListingTableUrl::parse(path.display().to_string())?)
                     .with_listing_options(options)
                     .with_schema(schema);
-            ctx.deregister_table(&*name)?;
-            ctx.register_table(&*name, Arc::new(ListingTable::try_new(config)?))
+            ctx.deregister_table(name)?;
+            ctx.register_table(name, Arc::new(ListingTable::try_new(config)?))
         };
         register().map(drop).map_err(MeasureError::tables)
     }

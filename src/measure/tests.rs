@@ -10,10 +10,7 @@ use bytes::Bytes;
 use datafusion::datasource::MemTable;
 use datafusion::prelude::{SessionConfig, SessionContext};
 
-use super::{
-    AggregateMetrics, MeasureError, MetricQueries, MetricTable, TaskLabels, register_tables,
-    run_families,
-};
+use super::{AggregateMetrics, MeasureError, MetricQueries, MetricTable, TaskLabels, run_families};
 use crate::answer::AnswerFields;
 use crate::outcome::{Answered, Outcome, OutcomeBatchBuilder, Times, Verdict, rollouts_of};
 use crate::schema;
@@ -85,7 +82,8 @@ fn two_agents() -> SessionContext {
 #[tokio::test]
 async fn agents_have_their_statistics_in_the_order_of_appearance() {
     let ctx = two_agents();
-    register_tables(&ctx, families(&ctx).await).await.unwrap();
+    let labels = TaskLabels::default();
+    let _metrics = AggregateMetrics::compute(&ctx, &labels).await.unwrap();
     let sql = "SELECT agent_name AS agent, metric, position AS p, run_position AS r, count AS n, num_rollouts AS of, \
                mean, median, std, integer_max AS imax FROM agent_statistics";
     insta::assert_snapshot!(shown(&ctx, sql).await, @r"
@@ -117,10 +115,10 @@ async fn agents_have_their_statistics_in_the_order_of_appearance() {
 #[tokio::test]
 async fn aggregate_metrics_are_integers_for_the_agent_that_has_nothing_else() {
     let ctx = two_agents();
-    register_tables(&ctx, families(&ctx).await).await.unwrap();
     let mut out = Vec::new();
     let labels = TaskLabels::default();
-    let written = AggregateMetrics::new(&ctx, &labels).write(&mut out).await;
+    let metrics = AggregateMetrics::compute(&ctx, &labels).await.unwrap();
+    let written = metrics.write(&mut out).await;
     assert_eq!(written.unwrap(), 2);
     let out = String::from_utf8(out).unwrap();
     for part in [
@@ -138,9 +136,8 @@ async fn aggregate_metrics_are_integers_for_the_agent_that_has_nothing_else() {
 #[tokio::test]
 async fn no_rollouts_give_no_numbers() {
     let ctx = session(vec![vec![]]);
-    register_tables(&ctx, families(&ctx).await).await.unwrap();
     let labels = TaskLabels::default();
-    let metrics = AggregateMetrics::new(&ctx, &labels);
+    let metrics = AggregateMetrics::compute(&ctx, &labels).await.unwrap();
     let mut out = Vec::new();
     assert_eq!(metrics.write(&mut out).await.unwrap(), 0);
     metrics.write_agent("a", &mut out).await.unwrap();

@@ -2,16 +2,24 @@
 //! [`spool_scores`] computes the largest of them once for all metrics.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use datafusion::datasource::empty::EmptyTable;
 use datafusion::prelude::SessionContext;
 
 use super::error::MeasureError;
-use super::families::plan;
+use super::families::{MetricTable, plan};
 use super::functions;
 use super::parameter::ParameterValue;
 use super::queries::MetricQueries;
 use super::spool::Spool;
+use crate::schema;
 
+/// The table of what tokens cost.
+pub const PRICES: &str = "prices";
+/// The view that says how much of a run is there.
+pub const COVERAGE: &str = "coverage";
 /// The view that holds every score.
 const SCORES: &str = "scores";
 /// What its rows are sorted by.
@@ -27,15 +35,47 @@ pub async fn register_views(
     parameters: &HashMap<String, ParameterValue>,
 ) -> Result<(), MeasureError> {
     register_functions(ctx)?;
+    // Files of others have no attempts, and most agents no prices.
+    for (name, schema) in [(schema::ATTEMPTS, schema::attempts()), (PRICES, prices())] {
+        if !is_there(ctx, name)? {
+            ctx.register_table(name, Arc::new(EmptyTable::new(schema)))
+                .map_err(MeasureError::tables)?;
+        }
+    }
+    // In the order of their names, in which each comes after those that it reads.
     for query in MetricQueries::views()?.iter() {
-        let is_there = ctx.table_exist(&*query.name);
-        if !is_there.map_err(MeasureError::tables)? {
+        if !is_there(ctx, &query.name)? {
             let view = plan(ctx, query, parameters).await?.into_view();
             ctx.register_table(&*query.name, view)
                 .map_err(MeasureError::tables)?;
         }
     }
     Ok(())
+}
+
+fn is_there(ctx: &SessionContext, table: &str) -> Result<bool, MeasureError> {
+    ctx.table_exist(table).map_err(MeasureError::tables)
+}
+
+/// The table `prices`: what a million tokens cost, by agent.
+pub fn prices() -> SchemaRef {
+    Arc::new(Schema::new(vec![
+        Field::new(schema::AGENT_NAME, DataType::Utf8View, false),
+        Field::new("input_price", DataType::Float64, false),
+        Field::new("output_price", DataType::Float64, false),
+    ]))
+}
+
+/// One of the views as a table that can be kept.
+///
+/// # Errors
+/// There is no such view, or a table that it needs is not there.
+pub async fn view(
+    ctx: &SessionContext,
+    name: &str,
+    parameters: &HashMap<String, ParameterValue>,
+) -> Result<MetricTable, MeasureError> {
+    plan(ctx, MetricQueries::views()?.get(name)?, parameters).await
 }
 
 /// Computes the view `scores` over the tables of `source` and makes it known to `ctx`, which may be
@@ -49,9 +89,11 @@ pub async fn spool_scores(
     ctx: &SessionContext,
     parameters: &HashMap<String, ParameterValue>,
 ) -> Result<(), MeasureError> {
-    register_functions(source)?;
-    let views = MetricQueries::views()?;
-    let table = plan(source, views.get(SCORES)?, parameters).await?;
+    source
+        .deregister_table(SCORES)
+        .map_err(MeasureError::tables)?;
+    register_views(source, parameters).await?;
+    let table = view(source, SCORES, parameters).await?;
     spool.keep(ctx, table, &SCORES_ORDER).await
 }
 

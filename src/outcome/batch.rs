@@ -47,6 +47,8 @@ pub struct OutcomeBatchBuilder {
     total_tokens: Int64Builder,
     metrics: MapBuilder<StringBuilder, PrimitiveBuilder<Float64Type>>,
     integer_metrics: MapBuilder<StringBuilder, PrimitiveBuilder<Int64Type>>,
+    truncated: BooleanBuilder,
+    info: StringViewBuilder,
     result: StringViewBuilder,
     rows: usize,
     bytes: usize,
@@ -111,6 +113,8 @@ impl OutcomeBatchBuilder {
             total_tokens: Int64Builder::new(),
             metrics: map_builder::<Float64Type>(),
             integer_metrics: map_builder::<Int64Type>(),
+            truncated: BooleanBuilder::new(),
+            info: StringViewBuilder::new(),
             result: StringViewBuilder::new(),
             rows: 0,
             bytes: 0,
@@ -229,6 +233,8 @@ impl OutcomeBatchBuilder {
         }
         self.metrics.append(true)?;
         self.integer_metrics.append(integers)?;
+        self.truncated.append_option(fields.truncated);
+        self.info.append_value(&fields.info);
         self.bytes += result.len();
         append_text(&mut self.result, result)
     }
@@ -240,6 +246,8 @@ impl OutcomeBatchBuilder {
         self.total_tokens.append_null();
         self.metrics.append(false)?;
         self.integer_metrics.append(false)?;
+        self.truncated.append_null();
+        self.info.append_null();
         self.result.append_null();
         Ok(())
     }
@@ -278,6 +286,8 @@ impl OutcomeBatchBuilder {
             Arc::new(self.total_tokens.finish()),
             Arc::new(self.metrics.finish()),
             Arc::new(self.integer_metrics.finish()),
+            Arc::new(self.truncated.finish()),
+            Arc::new(self.info.finish()),
             Arc::new(self.result.finish()),
         ];
         RecordBatch::try_new(schema::outcomes(), columns)

@@ -49,6 +49,8 @@ pub fn rollouts_of(outcomes: &RecordBatch) -> Result<RecordBatch, ArrowError> {
             latency,
             of(schema::METRICS)?,
             of(schema::INTEGER_METRICS)?,
+            of(schema::TRUNCATED)?,
+            of(schema::INFO)?,
             of(schema::RESULT)?,
         ],
     )

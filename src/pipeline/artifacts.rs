@@ -1,24 +1,19 @@
-use std::collections::HashMap;
 use std::io::{BufWriter, Seek, SeekFrom, Write};
 
 use arrow::array::AsArray;
 use arrow::datatypes::{DataType, Float64Type, Int64Type};
 use arrow::record_batch::RecordBatch;
 use datafusion::prelude::SessionContext;
-use futures::TryStreamExt;
 
 use crate::error::Error;
-use crate::measure::{
-    AGENT_STATISTICS, AggregateMetrics, MetricQueries, MetricTable, Spool, TaskLabels,
-    run_families, spool_scores,
-};
+use crate::measure::{AGENT_STATISTICS, AggregateMetrics, TaskLabels};
 use crate::report::AgentMetric;
 use crate::schema::{ATTEMPTS, ROLLOUTS};
-use crate::session::{self, RunTables};
-use crate::store::{PartWriter, RunStore, StoreError, part_name};
+use crate::session;
+use crate::store::{RunStore, StoreError, part_name};
 
 /// Directory of the metric tables within a run.
-const METRICS: &str = "metrics";
+pub(super) const METRICS: &str = "metrics";
 
 /// Name of the metrics in NeMo Gym's shape.
 const AGGREGATE: &str = "aggregate_metrics.json";
@@ -28,29 +23,8 @@ const AGGREGATE: &str = "aggregate_metrics.json";
 pub(super) struct Measured {
     pub(super) metrics: Vec<AgentMetric>,
     pub(super) written: Vec<String>,
-}
-
-/// Computes every metric family over what has landed, and writes the tables and the JSON.
-pub(super) async fn measure(run: &RunStore, queries: &MetricQueries) -> Result<Measured, Error> {
-    let session = session::measuring()?;
-    RunTables::look(run).await?.register(&session).await?;
-    let spool = Spool::new()?;
-    let parameters = HashMap::new();
-    spool_scores(&spool, &session, &session, &parameters).await?;
-    let mut measured = Measured::default();
-    for table in run_families(&session, queries, &parameters).await? {
-        let (name, schema) = (table.name().to_owned(), table.schema());
-        measured
-            .written
-            .push(land(run, table, &mut measured.metrics).await?);
-        // From here on the family is its file: what else is made of it can't differ from it.
-        let landed = session::part(&session, run, &part_name(METRICS, &name), &schema)?;
-        session.register_table(&*name, landed.into_view())?;
-    }
-    measured
-        .written
-        .push(aggregate_metrics(run, &session).await?);
-    Ok(measured)
+    /// Tasks of several runs had to be numbered anew.
+    pub(super) is_renumbered: bool,
 }
 
 /// What was measured before, where it is still there and measures all that has landed: of a run to
@@ -80,26 +54,11 @@ pub(super) async fn earlier(run: &RunStore) -> Result<Option<Measured>, Error> {
     Ok(Some(measured))
 }
 
-async fn land(
-    run: &RunStore,
-    table: MetricTable,
-    metrics: &mut Vec<AgentMetric>,
-) -> Result<String, Error> {
-    let is_shown = table.name() == AGENT_STATISTICS;
-    let name = part_name(METRICS, table.name());
-    let mut writer = PartWriter::new(run, METRICS, &name, table.schema())?;
-    let mut rows = table.stream().await?;
-    while let Some(batch) = rows.try_next().await? {
-        if is_shown {
-            metrics.extend(agent_metrics(&batch)?);
-        }
-        writer.write(&batch).await?;
-    }
-    Ok(writer.finish().await?.path)
-}
-
 /// Writes the JSON to a temporary file first: with every rollout in it, it can be larger than memory.
-async fn aggregate_metrics(run: &RunStore, session: &SessionContext) -> Result<String, Error> {
+pub(super) async fn write_aggregate_metrics(
+    run: &RunStore,
+    session: &SessionContext,
+) -> Result<String, Error> {
     let failed = |source| StoreError::File {
         action: "write",
         path: std::env::temp_dir(),
@@ -119,7 +78,8 @@ async fn aggregate_metrics(run: &RunStore, session: &SessionContext) -> Result<S
     Ok(run.display(AGGREGATE))
 }
 
-fn agent_metrics(batch: &RecordBatch) -> Result<Vec<AgentMetric>, Error> {
+/// Rows of `agent_statistics`.
+pub(super) fn agent_metrics(batch: &RecordBatch) -> Result<Vec<AgentMetric>, Error> {
     let of = |name: &str, to: &DataType| {
         let column = batch.column_by_name(name);
         let column = column.ok_or_else(|| {

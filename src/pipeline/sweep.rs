@@ -12,6 +12,7 @@ use futures::StreamExt;
 use super::artifacts::{self, Measured};
 use super::begin::existing;
 use super::inputs::Inputs;
+use super::measurement::{self, Measurement, Source};
 use super::supervisor::Supervisor;
 use super::tables::Tables;
 use super::{extension, identity, recovery};
@@ -30,6 +31,10 @@ use crate::store::{
     RunStore, StoreError,
 };
 use crate::tally::Tally;
+
+/// Bytes of memory that the metrics of a sweep may take where they can go to temporary files: little, since
+/// they run where the sweep has just run.
+const MEMORY: usize = 32 * 1024 * 1024;
 
 /// Rows that wait for their turn beyond those in flight. More of them where there are several agents:
 /// the rows of one that is busy must not hide those of the others.
@@ -292,7 +297,7 @@ impl Sweep {
         let measured = match earlier {
             Some(earlier) => earlier,
             None if self.settings.aggregate && is_whole => tokio::select! {
-                measured = artifacts::measure(&self.run, &self.queries) => measured?,
+                measured = self.measure() => measured?,
                 // What has landed can be measured another time.
                 () = self.shutdown.aborting() => Measured::default(),
             },
@@ -300,6 +305,12 @@ impl Sweep {
         };
         written.push(self.run.display("run.json"));
         self.report(written, measured, elapsed).await
+    }
+
+    async fn measure(&self) -> Result<Measured, Error> {
+        let measurement = Measurement::new(self.queries.clone(), MEMORY);
+        let runs = std::slice::from_ref(&self.run);
+        measurement::measure(&Source::Runs(runs), &self.run, &measurement).await
     }
 
     pub(super) fn tables(&self) -> Tables<'_> {

@@ -4,7 +4,7 @@ use datafusion::common::Result;
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::prelude::{SessionConfig, SessionContext};
 
-use super::memory::SpillingSorts;
+use super::memory::Spilling;
 use crate::store::RunStore;
 
 /// The configuration that every session of ours starts from.
@@ -16,23 +16,32 @@ pub fn config() -> SessionConfig {
     config
 }
 
-/// Memory that the sorts of a query over a whole run may take, in bytes; what is more goes to
-/// temporary files.
-const SORT_MEMORY: usize = 16 * 1024 * 1024;
-
-/// A session for queries that read all of a run: one partition, so that rows keep an order from the
-/// first sort to the last group, and little memory, since they run where a sweep has just run.
+/// A session for queries that take few rows of all of a run: one partition, so that rows keep an order
+/// from the first sort to the last group. What can go to temporary files is kept below `memory` bytes.
 ///
 /// # Errors
 /// There is no place for temporary files.
-pub fn measuring() -> Result<SessionContext> {
-    let mut config = config().with_target_partitions(1).with_batch_size(1024);
+pub fn measuring(memory: usize) -> Result<SessionContext> {
+    bounded(config().with_target_partitions(1), memory)
+}
+
+/// A session for queries that read all of a run and need no order: on all cores. What can go to
+/// temporary files is kept below `memory` bytes.
+///
+/// # Errors
+/// There is no place for temporary files.
+pub fn gathering(memory: usize) -> Result<SessionContext> {
+    bounded(config(), memory)
+}
+
+fn bounded(config: SessionConfig, memory: usize) -> Result<SessionContext> {
+    let mut config = config.with_batch_size(1024);
     let options = config.options_mut();
-    options.execution.sort_spill_reservation_bytes = SORT_MEMORY / 8;
+    options.execution.sort_spill_reservation_bytes = memory / 8;
     // The small side of each join is written first, and must stay there: the other keeps its order.
     options.optimizer.join_reordering = false;
     let runtime = RuntimeEnvBuilder::new()
-        .with_memory_pool(Arc::new(SpillingSorts::new(SORT_MEMORY)))
+        .with_memory_pool(Arc::new(Spilling::new(memory)))
         .build_arc()?;
     Ok(SessionContext::new_with_config_rt(config, runtime))
 }

@@ -4,51 +4,45 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use datafusion::common::{Result, resources_datafusion_err};
 use datafusion::execution::memory_pool::{MemoryLimit, MemoryPool, MemoryReservation};
 
-/// A pool that sends sorts to temporary files early, and refuses nobody else.
+/// A pool that sends to temporary files what can go there, and refuses nobody else.
 ///
-/// The sorts of a metric query are what grows with the number of rollouts, and they lose little by
-/// going to disk. What can't (the small side of a join) must get what it needs: a limit there would
-/// not save memory but fail a query.
+/// Sorts and groups are what grows with the number of rollouts, and they lose little by going to disk.
+/// What can't (the small side of a join) must get what it needs: a limit there would not save memory
+/// but fail a query.
 #[derive(Debug)]
-pub(super) struct SpillingSorts {
+pub(super) struct Spilling {
     limit: usize,
-    sorts: AtomicUsize,
+    spillable: AtomicUsize,
     others: AtomicUsize,
 }
 
-impl SpillingSorts {
-    /// Sorts have `limit` bytes among them.
+impl Spilling {
+    /// What can go to temporary files has `limit` bytes in all.
     pub(super) fn new(limit: usize) -> Self {
         Self {
             limit,
-            sorts: AtomicUsize::new(0),
+            spillable: AtomicUsize::new(0),
             others: AtomicUsize::new(0),
         }
     }
 
     fn account(&self, reservation: &MemoryReservation) -> &AtomicUsize {
-        if is_sort(reservation) {
-            &self.sorts
-        } else {
-            &self.others
+        match reservation.consumer().can_spill() {
+            true => &self.spillable,
+            false => &self.others,
         }
     }
 }
 
-fn is_sort(reservation: &MemoryReservation) -> bool {
-    let consumer = reservation.consumer();
-    consumer.can_spill() && consumer.name().starts_with("ExternalSorter")
-}
-
-impl fmt::Display for SpillingSorts {
+impl fmt::Display for Spilling {
     fn fmt(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
-        write!(formatter, "{}({} bytes for sorts)", self.name(), self.limit)
+        write!(formatter, "{}({} bytes)", self.name(), self.limit)
     }
 }
 
-impl MemoryPool for SpillingSorts {
+impl MemoryPool for Spilling {
     fn name(&self) -> &str {
-        "spilling_sorts"
+        "spilling"
     }
 
     fn grow(&self, reservation: &MemoryReservation, additional: usize) {
@@ -62,11 +56,13 @@ impl MemoryPool for SpillingSorts {
     }
 
     fn try_grow(&self, reservation: &MemoryReservation, additional: usize) -> Result<()> {
-        let wanted = self.sorts.load(Ordering::Relaxed) + additional;
-        // A sort that holds nothing has nothing to spill: its first batch is let in, however large.
-        if is_sort(reservation) && reservation.size() > 0 && wanted > self.limit {
+        let wanted = self.spillable.load(Ordering::Relaxed) + additional;
+        // What holds nothing has nothing to spill: its first batch is let in, however large.
+        let can_spill = reservation.consumer().can_spill() && reservation.size() > 0;
+        if can_spill && wanted > self.limit {
             return Err(resources_datafusion_err!(
-                "{self}: a sort wants {wanted} bytes"
+                "{self}: {} wants {wanted} bytes",
+                reservation.consumer().name()
             ));
         }
         self.grow(reservation, additional);
@@ -74,7 +70,7 @@ impl MemoryPool for SpillingSorts {
     }
 
     fn reserved(&self) -> usize {
-        self.sorts.load(Ordering::Relaxed) + self.others.load(Ordering::Relaxed)
+        self.spillable.load(Ordering::Relaxed) + self.others.load(Ordering::Relaxed)
     }
 
     fn memory_limit(&self) -> MemoryLimit {
@@ -91,8 +87,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sort_is_refused_beyond_the_limit_but_not_its_first_batch() {
-        let pool: Arc<dyn MemoryPool> = Arc::new(SpillingSorts::new(100));
+    fn what_can_spill_is_refused_beyond_the_limit_but_not_its_first_batch() {
+        let pool: Arc<dyn MemoryPool> = Arc::new(Spilling::new(100));
         let sort = MemoryConsumer::new("ExternalSorter[0]")
             .with_can_spill(true)
             .register(&pool);

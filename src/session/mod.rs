@@ -4,8 +4,10 @@
 mod context;
 mod memory;
 mod tables;
+mod union;
 mod wide;
 
-pub use context::{config, measuring, register_store};
+pub use context::{config, gathering, measuring, register_store};
 pub use tables::{RunTables, any_part, dispatches, part};
+pub use union::register_union;
 pub use wide::register_wide;

@@ -65,8 +65,13 @@ async fn with_metrics(rollouts: DataFrame) -> Result<DataFrame> {
     let mut columns: Vec<Expr> = Vec::new();
     let mut last: Vec<Expr> = Vec::new();
     for field in rollouts.schema().fields() {
-        let heavy = [schema::METRICS, schema::INTEGER_METRICS, schema::RESULT]
-            .contains(&field.name().as_str());
+        let heavy = [
+            schema::METRICS,
+            schema::INTEGER_METRICS,
+            schema::INFO,
+            schema::RESULT,
+        ]
+        .contains(&field.name().as_str());
         if heavy { &mut last } else { &mut columns }.push(ident(field.name()));
     }
     for name in metric_names(&rollouts).await? {

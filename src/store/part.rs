@@ -160,7 +160,7 @@ fn properties() -> WriterProperties {
         .set_compression(Compression::ZSTD(ZstdLevel::default()))
         .set_created_by(format!("rollstream {}", env!("CARGO_PKG_VERSION")))
         .set_max_row_group_row_count(Some(ROW_GROUP_ROWS));
-    for text in [schema::RESULT, schema::REQUEST] {
+    for text in [schema::RESULT, schema::INFO, schema::REQUEST] {
         let column = ColumnPath::from(text);
         properties = properties
             .set_column_dictionary_enabled(column.clone(), false)

@@ -109,10 +109,17 @@ impl RunRecord {
         };
         let record: Self =
             serde_json::from_slice(&bytes).map_err(|source| refuse(source.to_string()))?;
-        if record.schema_version > SCHEMA_VERSION {
-            let version = record.schema_version;
+        let version = record.schema_version;
+        if version != SCHEMA_VERSION {
+            let (than, other) = match version > SCHEMA_VERSION {
+                true => ("newer", "a newer rollstream"),
+                false => (
+                    "older",
+                    "the rollstream that made it, whose `export` can be imported here",
+                ),
+            };
             return Err(refuse(format!(
-                "its schema version {version} is newer than {SCHEMA_VERSION}; use a newer rollstream"
+                "its schema version {version} is {than} than {SCHEMA_VERSION}; use {other}"
             )));
         }
         Ok(Some(record))

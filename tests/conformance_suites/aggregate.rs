@@ -1,18 +1,13 @@
 //! Suite `aggregate`: from rollouts, also in shards, to aggregate metrics.
 
-use std::collections::HashMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use arrow::array::AsArray;
 use datafusion::prelude::SessionContext;
-use rollstream::import::{
-    AgentSource, Import, Imported, KeyRule, ResponseRule, RolloutOptions, merge,
-};
+use rollstream::import::{AgentSource, Import, KeyRule, ResponseRule, RolloutOptions, merge};
 use rollstream::json::{Object, quote};
-use rollstream::measure::{
-    AggregateMetrics, MeasureError, MetricQueries, TaskLabels, register_tables, run_families,
-};
+use rollstream::measure::{AggregateMetrics, TaskLabels};
 use rollstream::read::expand;
 use serde_json::Value;
 
@@ -115,10 +110,10 @@ async fn shards(case_dir: &Path, options: &Value, output: &Path) -> Result<(), S
     if imported.num_rollouts == 0 {
         return Ok(());
     }
-    let labels = statistics(&ctx, imported).await?;
-    let written = AggregateMetrics::new(&ctx, &labels)
-        .write(&mut create(&output.join(METRICS))?)
-        .await;
+    let labels = TaskLabels::from(imported.task_names);
+    let metrics = AggregateMetrics::compute(&ctx, &labels).await;
+    let metrics = metrics.map_err(|error| error.to_string())?;
+    let written = metrics.write(&mut create(&output.join(METRICS))?).await;
     written.map(drop).map_err(|error| error.to_string())
 }
 
@@ -141,21 +136,12 @@ async fn one_agent(case_dir: &Path, case: &Value, output: &Path) -> Result<(), S
     let imported = imported.map_err(|error| error.to_string())?;
     let unique = imported.check_aggregate(&ctx, false).await;
     unique.map_err(|error| error.to_string())?;
-    let labels = statistics(&ctx, imported).await?;
-    AggregateMetrics::new(&ctx, &labels)
-        .write_agent("agent", &mut create(&output.join(METRICS))?)
-        .await
-        .map_err(|error| error.to_string())
-}
-
-async fn statistics(ctx: &SessionContext, imported: Imported) -> Result<TaskLabels, String> {
-    let compute = async {
-        let tables = run_families(ctx, &MetricQueries::embedded()?, &HashMap::new()).await?;
-        register_tables(ctx, tables).await
-    };
-    let computed: Result<(), MeasureError> = compute.await;
-    computed.map_err(|error| error.to_string())?;
-    Ok(TaskLabels::from(imported.task_names))
+    let labels = TaskLabels::from(imported.task_names);
+    let metrics = AggregateMetrics::compute(&ctx, &labels).await;
+    let metrics = metrics.map_err(|error| error.to_string())?;
+    let out = &mut create(&output.join(METRICS))?;
+    let written = metrics.write_agent("agent", out).await;
+    written.map_err(|error| error.to_string())
 }
 
 /// What an agent's server would be asked: the imported rows.

@@ -5,8 +5,8 @@ use std::mem::size_of;
 use std::sync::Arc;
 
 use arrow::array::{
-    Array, ArrayRef, AsArray, BooleanArray, Float64Array, Float64Builder, Int64Array, ListArray,
-    StructArray,
+    Array, ArrayRef, AsArray, BooleanArray, BooleanBuilder, Float64Array, Float64Builder,
+    Int64Array, ListArray, StructArray,
 };
 use arrow::buffer::{NullBuffer, OffsetBuffer};
 use arrow::datatypes::{DataType, Field, FieldRef, Fields, Float64Type, Int64Type};
@@ -22,13 +22,13 @@ use datafusion::logical_expr::{
 use super::one_group::OneGroup;
 use super::pairwise::pairwise_sum;
 
-/// `list_statistics(values DOUBLE[]) -> STRUCT(count, mean, max, min, median, std)` of a list of
-/// scores, in which null is a score that is missing.
+/// `list_statistics(values DOUBLE[]) -> STRUCT(count, mean, max, min, median, std, is_binary)` of a
+/// list of scores, in which null is a score that is missing.
 ///
 /// The rules are those of `pandas.DataFrame.describe` as NeMo Gym uses it: `mean` is the sum by the
 /// number of scores, and `std` is `sqrt(sum((mean - score)^2) / (count - 1))`; both sums are rounded
 /// pairwise over all of the list, in which a missing score counts as zero. `std` is null for fewer
-/// than two scores, and all but `count` is for none.
+/// than two scores, and all but `count` is for none. `is_binary` says that all scores are 0 or 1.
 pub fn list_statistics() -> ScalarUDF {
     ScalarUDF::from(OfList {
         signature: Signature::exact(vec![list(DataType::Float64)], Volatility::Immutable),
@@ -43,7 +43,7 @@ pub fn list_statistics() -> ScalarUDF {
 }
 
 /// `statistics(values DOUBLE[], start BIGINT, length BIGINT) -> STRUCT(count, mean, max, min, median,
-/// std)`: what [`list_statistics`] says of an array of `length` scores that is given in parts: the
+/// std, is_binary)`: what [`list_statistics`] says of an array of `length` scores that is given in parts: the
 /// list of a row stands at `start` and after. What no row gives is missing. The order and the
 /// partitions in which rows arrive make no difference to any bit.
 ///
@@ -79,6 +79,7 @@ fn fields() -> Fields {
         float("min"),
         float("median"),
         float("std"),
+        Field::new("is_binary", DataType::Boolean, true),
     ])
 }
 
@@ -90,6 +91,7 @@ struct Builder {
     min: Float64Builder,
     median: Float64Builder,
     std: Float64Builder,
+    is_binary: BooleanBuilder,
     scratch: Vec<f64>,
 }
 
@@ -106,11 +108,14 @@ impl Builder {
             }
             self.median.append_null();
             self.std.append_null();
+            self.is_binary.append_null();
             return;
         }
         let mean = pairwise_sum(len, |at| score(at).unwrap_or(0.0)) / count as f64;
         self.mean.append_value(mean);
         let scores = self.scratch.iter().copied();
+        let is_binary = scores.clone().all(|score| score == 0.0 || score == 1.0);
+        self.is_binary.append_value(is_binary);
         self.max
             .append_option(scores.clone().reduce(|a, b| if b > a { b } else { a }));
         self.min
@@ -131,6 +136,7 @@ impl Builder {
             Arc::new(self.min.finish()),
             Arc::new(self.median.finish()),
             Arc::new(self.std.finish()),
+            Arc::new(self.is_binary.finish()),
         ];
         StructArray::new(fields(), columns, None)
     }

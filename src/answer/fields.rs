@@ -1,5 +1,4 @@
-//! What the collector needs to know of an agent's answer: [`AnswerFields`], the numbers and flags
-//! that stand in it, taken in one pass that builds no value of anything else.
+//! [`AnswerFields`], taken in one pass over an answer that builds no value of anything else.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -9,44 +8,8 @@ use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
-/// A number or boolean of an answer. Booleans count as the integers 0 and 1.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Number {
-    /// Fits 64 bits, signed.
-    Integer(i64),
-    /// Anything else, rounded to 64 bits.
-    Float(f64),
-}
-
-impl Number {
-    /// The value, rounded to 64 bits where it is an integer above 2^53.
-    pub fn as_f64(self) -> f64 {
-        match self {
-            Self::Integer(value) => value as f64,
-            Self::Float(value) => value,
-        }
-    }
-
-    /// The value, where it is an integer.
-    pub fn as_i64(self) -> Option<i64> {
-        match self {
-            Self::Integer(value) => Some(value),
-            Self::Float(_) => None,
-        }
-    }
-
-    fn of(text: &str) -> Option<Self> {
-        match text.as_bytes().first()? {
-            b't' => Some(Self::Integer(1)),
-            b'f' => Some(Self::Integer(0)),
-            b'-' | b'0'..=b'9' => match text.parse::<i64>() {
-                Ok(value) => Some(Self::Integer(value)),
-                Err(_) => serde_json::from_str(text).ok().map(Self::Float),
-            },
-            _ => None,
-        }
-    }
-}
+use super::info::info;
+use super::number::Number;
 
 /// The fields of a rollout's answer that the collector itself uses.
 #[derive(Debug, Default, Clone, PartialEq)]
@@ -71,6 +34,14 @@ pub struct AnswerFields {
     pub failure_terminal: bool,
     /// `response` is there and is an object.
     pub has_response: bool,
+    /// The response was cut off: its `status` is `incomplete`, or it has `incomplete_details`. None
+    /// where it says neither that nor another status.
+    pub truncated: Option<bool>,
+    /// Account of the rollout as a JSON object: the reward as it is and every other number or boolean
+    /// of `response.usage` and of the top level, in this order and as they are written. Of two of one
+    /// name the one of the top level counts, at the place of the first; for the reward, the one of the
+    /// usage. Booleans become 0 or 1, but not a boolean reward. A field `rollout_id` comes first.
+    pub info: String,
 }
 
 impl AnswerFields {
@@ -90,10 +61,28 @@ struct Key<'a>(#[serde(borrow)] Cow<'a, str>);
 /// then skipped instead of unescaped.
 type Raw<'a> = &'a RawValue;
 
+/// A value as it is written, and the number that it is.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Value<'a> {
+    pub(super) text: &'a str,
+    number: Option<Number>,
+}
+
+impl<'a> Value<'a> {
+    fn of(text: &'a str) -> Self {
+        let number = Number::of(text);
+        Self { text, number }
+    }
+}
+
+/// Values by name, in order; of two of one name the last, at the place of the first.
+pub(super) type Values<'a> = IndexMap<Cow<'a, str>, Value<'a>>;
+
 #[derive(Default)]
 struct Top<'a> {
-    fields: IndexMap<Cow<'a, str>, Option<Number>>,
-    usage: IndexMap<Cow<'a, str>, Option<Number>>,
+    fields: Values<'a>,
+    usage: Values<'a>,
+    truncated: Option<bool>,
     no_persist: bool,
     failure_class: Option<String>,
     failure_terminal: bool,
@@ -103,12 +92,10 @@ struct Top<'a> {
 impl Top<'_> {
     fn into_fields(self) -> AnswerFields {
         let usage = |names: [&str; 2]| {
-            let number = names
-                .iter()
-                .find_map(|name| self.usage.get(*name).copied().flatten());
+            let number = names.iter().find_map(|name| self.usage.get(*name)?.number);
             number.map(|number| number.as_i64().unwrap_or_else(|| number.as_f64() as i64))
         };
-        let reward = self.fields.get("reward").copied().flatten();
+        let reward = self.fields.get("reward").and_then(|value| value.number);
         let mut answer = AnswerFields {
             reward: reward.map(Number::as_f64),
             input_tokens: usage(["input_tokens", "prompt_tokens"]),
@@ -118,6 +105,8 @@ impl Top<'_> {
             failure_class: self.failure_class,
             failure_terminal: self.failure_terminal,
             has_response: self.has_response,
+            truncated: self.truncated,
+            info: info(&self.fields, &self.usage),
             metrics: Vec::new(),
         };
         let mut merged = self.fields;
@@ -125,7 +114,7 @@ impl Top<'_> {
         answer.metrics = merged
             .into_iter()
             .filter(|(name, _)| name != "_ng_task_index" && name != "_ng_rollout_index")
-            .filter_map(|(name, number)| Some((name.into_owned(), number?)))
+            .filter_map(|(name, value)| Some((name.into_owned(), value.number?)))
             .collect();
         answer
     }
@@ -153,7 +142,9 @@ impl<'de> Visitor<'de> for TopVisitor {
                 let response: Response = map.next_value()?;
                 top.has_response = response.is_object;
                 top.usage = response.usage;
-                top.fields.insert(key, response.number);
+                top.truncated = response.truncated;
+                let number = response.number;
+                top.fields.insert(key, Value { text: "", number });
                 continue;
             }
             let raw = map.next_value::<Raw>()?.get();
@@ -163,7 +154,7 @@ impl<'de> Visitor<'de> for TopVisitor {
                 "_ng_failure_class" => top.failure_class = class_of(raw),
                 _ => {}
             }
-            top.fields.insert(key, Number::of(raw));
+            top.fields.insert(key, Value::of(raw));
         }
         Ok(top)
     }
@@ -190,7 +181,8 @@ fn class_of(raw: &str) -> Option<String> {
 #[derive(Default)]
 struct Response<'a> {
     is_object: bool,
-    usage: IndexMap<Cow<'a, str>, Option<Number>>,
+    usage: Values<'a>,
+    truncated: Option<bool>,
     number: Option<Number>,
 }
 
@@ -216,10 +208,17 @@ impl<'de> Visitor<'de> for ResponseVisitor {
             ..Response::default()
         };
         while let Some(Key(key)) = map.next_key()? {
-            if key == "usage" {
-                response.usage = map.next_value::<Usage>()?.0;
-            } else {
-                map.next_value::<IgnoredAny>()?;
+            match key.as_ref() {
+                "usage" => response.usage = map.next_value::<Usage>()?.0,
+                "status" => {
+                    let is_incomplete = map.next_value::<Raw>()?.get() == "\"incomplete\"";
+                    response.truncated = Some(is_incomplete || response.truncated == Some(true));
+                }
+                "incomplete_details" if map.next_value::<Raw>()?.get() != "null" => {
+                    response.truncated = Some(true);
+                }
+                "incomplete_details" => {}
+                _ => drop(map.next_value::<IgnoredAny>()?),
             }
         }
         Ok(response)
@@ -268,7 +267,7 @@ impl<'de> Visitor<'de> for ResponseVisitor {
     }
 }
 
-struct Usage<'a>(IndexMap<Cow<'a, str>, Option<Number>>);
+struct Usage<'a>(Values<'a>);
 
 impl<'de> Deserialize<'de> for Usage<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -280,7 +279,7 @@ impl<'de> Deserialize<'de> for Usage<'de> {
             fields.extend(
                 usage
                     .into_iter()
-                    .map(|(Key(key), raw)| (key, Number::of(raw.get()))),
+                    .map(|(Key(key), raw)| (key, Value::of(raw.get()))),
             );
         }
         Ok(Self(fields))
@@ -374,6 +373,26 @@ mod tests {
     fn what_is_not_one_object_is_an_error() {
         for text in ["", "[]", "1", "{", r#"{"reward": NaN}"#, "{} {}", "<html>"] {
             assert!(AnswerFields::parse(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_response_says_whether_it_was_cut_off() {
+        for (response, truncated) in [
+            (
+                r#"{"status": "completed", "incomplete_details": null}"#,
+                Some(false),
+            ),
+            (r#"{"status": "incomplete"}"#, Some(true)),
+            (
+                r#"{"incomplete_details": {"reason": "max_output_tokens"}, "status": "done"}"#,
+                Some(true),
+            ),
+            (r#"{"incomplete_details": null}"#, None),
+            ("7", None),
+        ] {
+            let fields = AnswerFields::parse(&format!(r#"{{"response": {response}}}"#));
+            assert_eq!(fields.unwrap().truncated, truncated, "{response}");
         }
     }
 

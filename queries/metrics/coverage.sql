@@ -1,0 +1,21 @@
+-- How much of what was asked of each agent is there: a score says nothing without it.
+--
+-- Parameters: none.
+--
+-- Columns:
+--   agent_name   the agent
+--   planned      rollouts that were asked for
+--   done         of these, the ones that are there
+--   failed       of these, given up
+--   pending      of these, owed still
+--   done_share   done / planned
+
+SELECT
+    agent_name,
+    planned,
+    done,
+    failed,
+    pending,
+    CASE WHEN planned > 0 THEN CAST(done AS DOUBLE) / planned END AS done_share
+FROM coverage
+ORDER BY agent_name

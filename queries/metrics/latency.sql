@@ -1,0 +1,39 @@
+-- How long the rollouts of each agent took, from the request to the last byte of the answer.
+--
+-- Parameters: none.
+--
+-- Columns:
+--   agent_name     the agent
+--   num_rollouts   rollouts that are done
+--   mean_ms        mean, in milliseconds
+--   p50_ms, p90_ms, p95_ms, p99_ms   quantiles, interpolated linearly
+--   max_ms         the longest
+--   first_started_at, last_finished_at   when the first rollout was sent, and the last one answered
+--   rollouts_per_second   rollouts by the time between the two
+
+WITH totals AS (
+    SELECT
+        agent_name,
+        count(*) AS num_rollouts,
+        avg(latency_ms) AS mean_ms,
+        list_quantiles(array_agg(latency_ms), [0.5, 0.9, 0.95, 0.99]) AS quantiles,
+        max(latency_ms) AS max_ms,
+        min(started_at) AS first_started_at,
+        max(CAST(started_at AS BIGINT) + CAST(latency_ms * 1000.0 AS BIGINT)) AS last_finished
+    FROM rollouts
+    GROUP BY agent_name
+)
+SELECT
+    agent_name,
+    num_rollouts,
+    mean_ms,
+    quantiles[1] AS p50_ms,
+    quantiles[2] AS p90_ms,
+    quantiles[3] AS p95_ms,
+    quantiles[4] AS p99_ms,
+    max_ms,
+    first_started_at,
+    arrow_cast(last_finished, 'Timestamp(Microsecond, Some("UTC"))') AS last_finished_at,
+    num_rollouts / nullif((last_finished - CAST(first_started_at AS BIGINT)) / 1000000.0, 0.0) AS rollouts_per_second
+FROM totals
+ORDER BY agent_name

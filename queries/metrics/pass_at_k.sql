@@ -1,0 +1,67 @@
+-- pass@k, pass^k, best-of-k and pass@1[avg-of-k] of every metric, for every k up to the number of repeats.
+--
+-- Each is computed for a task and averaged over the tasks that have enough scores. A score is binary at a task if all of
+-- the task's scores are 0 or 1; n are the task's scores, c the ones that are 1.
+--
+-- Parameters: none.
+--
+-- Columns:
+--   agent_name     the agent
+--   metric         name of the metric
+--   k              how many rollouts of a task are looked at
+--   num_tasks      tasks with k scores or more
+--   pass_at_k      binary: 1 - C(n - c, k) / C(n, k), the chance that one of k is right (Chen et al. 2021); others: the
+--                  maximum of the first k
+--   pass_at_k_stderr   its standard error over tasks
+--   pass_hat_k     binary: C(c, k) / C(n, k), the chance that all of k are right (Yao et al. 2024); others: null
+--   best_of_k      mean of the largest of k, over all ways to draw k of the task's scores
+--   avg_of_k       mean of the first k
+--   planned, done, failed, pending   rollouts of the agent: how much of the sweep the numbers stand for
+
+WITH sizes AS (
+    SELECT agent_name, max(cardinality(rollout_scores)) AS max_k
+    FROM scores
+    GROUP BY agent_name
+),
+computed AS (
+    SELECT
+        scores.agent_name,
+        scores.metric,
+        CAST(sizes.max_k AS BIGINT) AS max_k,
+        summary_each(pass_at_each_k(scores.rollout_scores) ORDER BY scores.task_index) AS pass_at,
+        summary_each(pass_hat_each_k(scores.rollout_scores) ORDER BY scores.task_index) AS pass_hat,
+        summary_each(best_of_each_k(scores.rollout_scores) ORDER BY scores.task_index) AS best_of,
+        summary_each(mean_of_each_first_k(scores.rollout_scores, CAST(sizes.max_k AS BIGINT)) ORDER BY scores.task_index)
+            AS avg_of
+    FROM sizes
+    JOIN scores ON scores.agent_name = sizes.agent_name
+    GROUP BY scores.agent_name, scores.metric, sizes.max_k
+),
+listed AS (
+    SELECT
+        agent_name,
+        metric,
+        unnest(range(1, max_k + 1)) AS k,
+        unnest(pass_at) AS pass_at,
+        unnest(pass_hat) AS pass_hat,
+        unnest(best_of) AS best_of,
+        unnest(avg_of) AS avg_of
+    FROM computed
+)
+SELECT
+    listed.agent_name,
+    metric,
+    k,
+    coalesce(pass_at['count'], 0) AS num_tasks,
+    pass_at['mean'] AS pass_at_k,
+    pass_at['std'] / sqrt(pass_at['count']) AS pass_at_k_stderr,
+    pass_hat['mean'] AS pass_hat_k,
+    best_of['mean'] AS best_of_k,
+    avg_of['mean'] AS avg_of_k,
+    coverage.planned,
+    coverage.done,
+    coverage.failed,
+    coverage.pending
+FROM listed
+LEFT JOIN coverage ON coverage.agent_name = listed.agent_name
+ORDER BY agent_name, metric, k

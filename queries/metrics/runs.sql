@@ -1,0 +1,23 @@
+-- The mean of every metric over the first rollouts of all tasks, over the second ones, and so on.
+--
+-- Parameters: none.
+--
+-- Columns:
+--   agent_name   the agent
+--   metric       name of the metric
+--   run          place of the rollout at its task, from 0
+--   num_tasks    tasks that have the metric there
+--   mean         mean over those tasks
+
+WITH computed AS (
+    SELECT agent_name, metric, summary_each(rollout_scores ORDER BY task_index) AS runs
+    FROM scores
+    GROUP BY agent_name, metric
+),
+listed AS (
+    SELECT agent_name, metric, unnest(range(0, CAST(cardinality(runs) AS BIGINT))) AS run, unnest(runs) AS summary
+    FROM computed
+)
+SELECT agent_name, metric, run, summary['count'] AS num_tasks, summary['mean'] AS mean
+FROM listed
+ORDER BY agent_name, metric, run

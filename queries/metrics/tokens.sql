@@ -1,0 +1,56 @@
+-- How many tokens the rollouts of each agent took, how fast they came, and what they cost.
+--
+-- Prices are those of the table prices, which the settings of an agent fill (input_price, output_price): without them the
+-- costs are null. Attempts that failed are not in it, since nobody says what they took.
+--
+-- Parameters: none.
+--
+-- Columns:
+--   agent_name      the agent
+--   num_rollouts    rollouts that are done
+--   input_tokens, output_tokens, total_tokens   sums over the rollouts that say
+--   mean_output_tokens, p50_output_tokens, p99_output_tokens, max_output_tokens   of a rollout
+--   output_tokens_per_second   output tokens by the time that their rollouts took, one after the other
+--   truncated_rate   share of truncated rollouts among those whose answer says whether it is complete
+--   cost            of all rollouts, in the currency of the prices
+--   cost_per_rollout   the same by the number of rollouts
+
+WITH totals AS (
+    SELECT
+        agent_name,
+        count(*) AS num_rollouts,
+        sum(input_tokens) AS input_tokens,
+        sum(output_tokens) AS output_tokens,
+        sum(total_tokens) AS total_tokens,
+        avg(output_tokens) AS mean_output_tokens,
+        list_quantiles(array_agg(CAST(output_tokens AS DOUBLE)), [0.5, 0.99]) AS quantiles,
+        max(output_tokens) AS max_output_tokens,
+        sum(latency_ms) FILTER (WHERE output_tokens IS NOT NULL) / 1000.0 AS seconds,
+        avg(CASE WHEN truncated THEN 1.0 WHEN NOT truncated THEN 0.0 END) AS truncated_rate
+    FROM rollouts
+    GROUP BY agent_name
+),
+priced AS (
+    SELECT
+        totals.*,
+        (coalesce(input_tokens, 0) * prices.input_price + coalesce(output_tokens, 0) * prices.output_price)
+            / 1000000.0 AS cost
+    FROM totals
+    LEFT JOIN prices ON prices.agent_name = totals.agent_name
+)
+SELECT
+    agent_name,
+    num_rollouts,
+    input_tokens,
+    output_tokens,
+    total_tokens,
+    mean_output_tokens,
+    quantiles[1] AS p50_output_tokens,
+    quantiles[2] AS p99_output_tokens,
+    max_output_tokens,
+    output_tokens / nullif(seconds, 0.0) AS output_tokens_per_second,
+    truncated_rate,
+    cost,
+    cost / num_rollouts AS cost_per_rollout
+FROM priced
+ORDER BY agent_name

@@ -1,0 +1,313 @@
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, StringViewArray};
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use arrow::record_batch::RecordBatch;
+use datafusion::error::DataFusionError;
+use datafusion::prelude::SessionContext;
+use futures::TryStreamExt;
+
+use super::artifacts::{METRICS, Measured, agent_metrics, write_aggregate_metrics};
+use super::subsets::Subsets;
+use crate::error::Error;
+use crate::measure::{
+    AGENT_STATISTICS, COVERAGE, MetricQueries, MetricTable, PRICES, ParameterValue, Spool,
+    TASK_STATISTICS, prices, register_views, run_families, spool_scores,
+};
+use crate::schema::{ATTEMPTS, ROLLOUTS, TASKS};
+use crate::session::{self, register_union};
+use crate::store::{PartWriter, RunStore, part_name};
+
+/// How rollouts count that were asked for and are not there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Missing {
+    /// Not at all.
+    #[default]
+    Drop,
+    /// As zero, in every metric.
+    Zero,
+    /// Not at all; beside each number stand the lowest and the highest that it can become.
+    Bounds,
+}
+
+/// What tokens cost.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Price {
+    /// Of a million tokens of input.
+    pub input: f64,
+    /// Of a million tokens of output.
+    pub output: f64,
+}
+
+/// What is measured, and how.
+#[derive(Debug, Clone)]
+pub struct Measurement {
+    /// The metric families.
+    pub queries: MetricQueries,
+    /// What they are told, by parameter; others have their defaults.
+    pub parameters: HashMap<String, ParameterValue>,
+    /// How missing rollouts count.
+    pub missing: Missing,
+    /// A column, or a path into the requests or answers, by whose values all is measured a second time.
+    pub by: Option<String>,
+    /// What tokens cost, by agent.
+    pub prices: BTreeMap<String, Price>,
+    /// Bytes of memory for what can go to temporary files.
+    pub memory: usize,
+}
+
+impl Measurement {
+    /// Of families with their defaults.
+    pub fn new(queries: MetricQueries, memory: usize) -> Self {
+        Self {
+            queries,
+            parameters: HashMap::new(),
+            missing: Missing::default(),
+            by: None,
+            prices: BTreeMap::new(),
+            memory,
+        }
+    }
+}
+
+/// Where the tables come from.
+pub(super) enum Source<'a> {
+    /// Runs, as one.
+    Runs(&'a [RunStore]),
+    /// The tables of a session.
+    Tables(&'a SessionContext),
+}
+
+impl Source<'_> {
+    /// Makes the tables known to a session; says whether tasks had to be numbered anew.
+    pub(super) async fn register(&self, session: &SessionContext) -> Result<bool, Error> {
+        match self {
+            Self::Runs(runs) => Ok(register_union(session, runs).await?),
+            Self::Tables(source) => {
+                for table in [TASKS, ROLLOUTS, ATTEMPTS] {
+                    if source.table_exist(table)? {
+                        let provider = source.table_provider(table).await?;
+                        session.register_table(table, provider)?;
+                    }
+                }
+                Ok(false)
+            }
+        }
+    }
+}
+
+/// All is measured once for each of these.
+#[derive(Debug, Clone, Default)]
+struct Variant {
+    subset: Option<String>,
+    bound: Option<&'static str>,
+}
+
+impl Variant {
+    fn is_whole(&self) -> bool {
+        self.subset.is_none() && self.bound.is_none_or(|bound| bound == OBSERVED)
+    }
+}
+
+/// Column that tells the bounds of a number from what was observed.
+const BOUND: &str = "bound";
+const OBSERVED: &str = "observed";
+/// Column that holds the value that a subset stands for.
+const SUBSET: &str = "subset";
+
+/// Computes every metric family, and writes the tables and the JSON into `out`.
+pub(super) async fn measure(
+    source: &Source<'_>,
+    out: &RunStore,
+    measurement: &Measurement,
+) -> Result<Measured, Error> {
+    let spool = Spool::new()?;
+    let subsets = match &measurement.by {
+        Some(by) => Some(Subsets::of(source, by, measurement.memory, &spool).await?),
+        None => None,
+    };
+    let bounds: &[Option<&'static str>] = match measurement.missing {
+        Missing::Bounds => &[Some(OBSERVED), Some("low"), Some("high")],
+        _ => &[None],
+    };
+    let values = subsets.iter().flat_map(|subsets| subsets.values());
+    let subset_values = std::iter::once(None).chain(values.map(|value| Some(value.clone())));
+    let mut landed = Landed::new(out, measurement);
+    for subset in subset_values {
+        for &bound in bounds {
+            let variant = Variant {
+                subset: subset.clone(),
+                bound,
+            };
+            compute(source, subsets.as_ref(), &variant, measurement, &mut landed).await?;
+        }
+    }
+    landed.finish().await
+}
+
+async fn compute(
+    source: &Source<'_>,
+    subsets: Option<&Subsets>,
+    variant: &Variant,
+    measurement: &Measurement,
+    landed: &mut Landed<'_>,
+) -> Result<(), Error> {
+    let gathering = session::gathering(measurement.memory)?;
+    let measuring = session::measuring(measurement.memory)?;
+    for session in [&gathering, &measuring] {
+        landed.measured.is_renumbered = source.register(session).await?;
+        if let (Some(subsets), Some(value)) = (subsets, &variant.subset) {
+            subsets.restrict(session, value).await?;
+        }
+        register_prices(session, &measurement.prices)?;
+    }
+    let mut parameters = measurement.parameters.clone();
+    let missing = match (measurement.missing, variant.bound) {
+        (Missing::Zero, _) => "zero",
+        (_, Some(bound)) if bound != OBSERVED => bound,
+        _ => "drop",
+    };
+    parameters.insert("missing".into(), ParameterValue::Text(missing.into()));
+    let spool = Spool::new()?;
+    spool_scores(&spool, &gathering, &measuring, &parameters).await?;
+    register_views(&measuring, &parameters).await?;
+    let coverage = measurement_view(&measuring, COVERAGE, &parameters).await?;
+    spool.keep(&measuring, coverage, &[]).await?;
+    for table in run_families(&measuring, &measurement.queries, &parameters).await? {
+        let is_kept = [AGENT_STATISTICS, TASK_STATISTICS].contains(&table.name());
+        let name = table.name().to_owned();
+        match is_kept && variant.is_whole() {
+            // The JSON reads them again: so its numbers can't differ from the table's.
+            true => {
+                spool.keep(&measuring, table, &[]).await?;
+                let rows = measuring.table(&*name).await?;
+                let schema = Arc::new(rows.schema().as_arrow().clone());
+                let rows = rows.execute_stream().await?;
+                landed.add(&name, &schema, rows, variant).await?;
+            }
+            false => {
+                let schema = table.schema();
+                let rows = table.stream().await?;
+                landed.add(&name, &schema, rows, variant).await?;
+            }
+        }
+    }
+    if variant.is_whole() {
+        let path = write_aggregate_metrics(landed.out, &measuring).await?;
+        landed.measured.written.push(path);
+    }
+    Ok(())
+}
+
+async fn measurement_view(
+    session: &SessionContext,
+    name: &str,
+    parameters: &HashMap<String, ParameterValue>,
+) -> Result<MetricTable, Error> {
+    Ok(crate::measure::view(session, name, parameters).await?)
+}
+
+fn register_prices(
+    session: &SessionContext,
+    by_agent: &BTreeMap<String, Price>,
+) -> Result<(), Error> {
+    let names: StringViewArray = by_agent.keys().map(Some).collect();
+    let float = |price: fn(&Price) -> f64| -> ArrayRef {
+        let values = by_agent.values().map(price);
+        Arc::new(arrow::array::Float64Array::from_iter_values(values))
+    };
+    let columns = vec![
+        Arc::new(names) as ArrayRef,
+        float(|price| price.input),
+        float(|price| price.output),
+    ];
+    let batch = RecordBatch::try_new(prices(), columns).map_err(DataFusionError::from)?;
+    session.deregister_table(PRICES)?;
+    session.register_batch(PRICES, batch)?;
+    Ok(())
+}
+
+/// The tables as they are written, each a Parquet file of all variants.
+struct Landed<'a> {
+    out: &'a RunStore,
+    has_subsets: bool,
+    has_bounds: bool,
+    writers: BTreeMap<String, (SchemaRef, PartWriter)>,
+    measured: Measured,
+}
+
+impl<'a> Landed<'a> {
+    fn new(out: &'a RunStore, measurement: &Measurement) -> Self {
+        Self {
+            out,
+            has_subsets: measurement.by.is_some(),
+            has_bounds: measurement.missing == Missing::Bounds,
+            writers: BTreeMap::new(),
+            measured: Measured::default(),
+        }
+    }
+
+    async fn add(
+        &mut self,
+        name: &str,
+        schema: &SchemaRef,
+        mut rows: datafusion::execution::SendableRecordBatchStream,
+        variant: &Variant,
+    ) -> Result<(), Error> {
+        if !self.writers.contains_key(name) {
+            let schema = self.schema(schema);
+            let part = part_name(METRICS, name);
+            let writer = PartWriter::new(self.out, METRICS, &part, Arc::clone(&schema))?;
+            self.writers.insert(name.to_owned(), (schema, writer));
+        }
+        let is_shown = name == AGENT_STATISTICS && variant.is_whole();
+        let (subsets, bounds) = (self.has_subsets, self.has_bounds);
+        while let Some(batch) = rows.try_next().await? {
+            if is_shown {
+                self.measured.metrics.extend(agent_metrics(&batch)?);
+            }
+            let Some((schema, writer)) = self.writers.get_mut(name) else {
+                continue;
+            };
+            let constant = |value: Option<&str>| -> ArrayRef {
+                let values = std::iter::repeat_n(value, batch.num_rows());
+                Arc::new(values.collect::<StringViewArray>())
+            };
+            let mut columns = Vec::new();
+            if subsets {
+                columns.push(constant(variant.subset.as_deref()));
+            }
+            if bounds {
+                columns.push(constant(variant.bound));
+            }
+            columns.extend(batch.columns().iter().cloned());
+            let batch = RecordBatch::try_new(Arc::clone(schema), columns);
+            let batch = batch.map_err(DataFusionError::from)?;
+            writer.write(&batch).await?;
+        }
+        Ok(())
+    }
+
+    fn schema(&self, schema: &SchemaRef) -> SchemaRef {
+        let constant = |name| Arc::new(Field::new(name, DataType::Utf8View, true));
+        let mut fields = Vec::new();
+        if self.has_subsets {
+            fields.push(constant(SUBSET));
+        }
+        if self.has_bounds {
+            fields.push(constant(BOUND));
+        }
+        fields.extend(schema.fields().iter().cloned());
+        Arc::new(Schema::new(fields))
+    }
+
+    async fn finish(self) -> Result<Measured, Error> {
+        let mut measured = self.measured;
+        for (_, writer) in self.writers.into_values() {
+            measured.written.push(writer.finish().await?.path);
+        }
+        measured.written.sort();
+        Ok(measured)
+    }
+}
