@@ -4,7 +4,9 @@ use std::collections::HashMap;
 use std::io::Write;
 
 use datafusion::prelude::SessionContext;
+use indexmap::IndexMap;
 
+use super::custom_metrics::CustomMetrics;
 use super::error::MeasureError;
 use super::families::{AGENT_STATISTICS, TASK_STATISTICS, plan};
 use super::groups::Groups;
@@ -14,7 +16,7 @@ use super::spool::Spool;
 use super::statistics::{Agent, AgentStatistics};
 use super::task_labels::TaskLabels;
 use super::views::spool_scores;
-use crate::json::quote;
+use crate::json::{Object, quote};
 
 /// What stands in the place of a task's request: an aggregation sees answers only.
 const SAMPLE: &str = r#"{"agent_ref":{"name":"agent"}}"#;
@@ -27,6 +29,7 @@ const SAMPLE: &str = r#"{"agent_ref":{"name":"agent"}}"#;
 pub struct AggregateMetrics<'a> {
     ctx: &'a SessionContext,
     labels: &'a TaskLabels,
+    custom: HashMap<String, CustomMetrics>,
     _spool: Option<Spool>,
 }
 
@@ -34,12 +37,18 @@ impl<'a> AggregateMetrics<'a> {
     /// Of the tables of a session: `rollouts`, and the families `agent_statistics` and
     /// `task_statistics`.
     pub fn new(ctx: &'a SessionContext, labels: &'a TaskLabels) -> Self {
-        let _spool = None;
         Self {
             ctx,
             labels,
-            _spool,
+            custom: HashMap::new(),
+            _spool: None,
         }
+    }
+
+    /// With metrics of a benchmark's own beside the statistics: by agent.
+    pub fn with_custom(mut self, custom: HashMap<String, CustomMetrics>) -> Self {
+        self.custom = custom;
+        self
     }
 
     /// Computes the families over the tables `tasks` and `rollouts` of a session, to which it adds them.
@@ -57,11 +66,9 @@ impl<'a> AggregateMetrics<'a> {
             let table = plan(ctx, queries.get(name)?, &parameters).await?;
             spool.keep(ctx, table, &[]).await?;
         }
-        let _spool = Some(spool);
         Ok(Self {
-            ctx,
-            labels,
-            _spool,
+            _spool: Some(spool),
+            ..Self::new(ctx, labels)
         })
     }
 
@@ -77,8 +84,8 @@ impl<'a> AggregateMetrics<'a> {
         for (name, agent) in agents.iter() {
             let mut head = JsonObject::default();
             head.raw("agent_ref", &format!("{{\"name\":{}}}", quote(name)));
-            head.raw("agent_metrics", &metrics(agent));
-            head.raw("key_metrics", &key_metrics(agent));
+            head.raw("agent_metrics", &self.metrics(name, agent));
+            head.raw("key_metrics", &self.key_metrics(name, agent));
             put(out, if count == 0 { "" } else { "," })?;
             put(out, &head.unfinished())?;
             put(out, ",")?;
@@ -104,9 +111,9 @@ impl<'a> AggregateMetrics<'a> {
         put(out, "{")?;
         self.write_groups(&mut groups, name, agent, out).await?;
         put(out, ",\"agent_metrics\":")?;
-        put(out, &metrics(agent))?;
+        put(out, &self.metrics(name, agent))?;
         put(out, ",\"key_metrics\":")?;
-        put(out, &key_metrics(agent))?;
+        put(out, &self.key_metrics(name, agent))?;
         put(out, "}\n")
     }
 
@@ -121,26 +128,53 @@ impl<'a> AggregateMetrics<'a> {
         put(out, "\"group_level_metrics\":[")?;
         while let Some(group) = groups.next_of(name).await? {
             put(out, separator)?;
-            put(
-                out,
-                &group.to_json(&agent.layout, self.labels, SAMPLE, None),
-            )?;
+            let text = group.to_json(&agent.layout, self.labels, SAMPLE, None);
+            let tasks = self.custom.get(name).map(|custom| &custom.tasks);
+            let custom = tasks.and_then(|tasks| tasks.get(&group.task_index));
+            match custom {
+                Some(custom) => put(out, &JsonObject::from(text).merged(custom))?,
+                None => put(out, &text)?,
+            }
             separator = ",";
         }
         put(out, "]")
     }
-}
 
-fn metrics(agent: &Agent) -> String {
-    let mut object = JsonObject::default();
-    agent.layout.write(&agent.statistics, &mut object);
-    object.finish()
-}
+    fn metrics(&self, name: &str, agent: &Agent) -> String {
+        let mut object = JsonObject::default();
+        agent.layout.write(&agent.statistics, &mut object);
+        match self.custom.get(name) {
+            Some(custom) => object.merged(&custom.agent),
+            None => object.finish(),
+        }
+    }
 
-fn key_metrics(agent: &Agent) -> String {
-    let mut object = JsonObject::default();
-    agent.layout.write_means(&agent.statistics, &mut object);
-    object.finish()
+    fn key_metrics(&self, name: &str, agent: &Agent) -> String {
+        let mut object = JsonObject::default();
+        match self.custom.get(name).and_then(|custom| custom.key.as_ref()) {
+            Some(key) => return object.merged(key),
+            None => agent.layout.write_means(&agent.statistics, &mut object),
+        }
+        object.finish()
+    }
+
+    /// The metrics of an agent by name, as JSON text: those that key metrics are chosen of.
+    ///
+    /// # Errors
+    /// The tables cannot be read.
+    pub async fn agent_metrics(
+        &self,
+        name: &str,
+    ) -> Result<IndexMap<String, String>, MeasureError> {
+        let agents = AgentStatistics::read(self.ctx).await?;
+        let text = agents.get(name).map(|agent| self.metrics(name, agent));
+        let text = text.unwrap_or_else(|| "{}".into());
+        let object = Object::parse(&text).unwrap_or_default();
+        let fields = object.iter();
+        Ok(fields
+            .map(|(name, _, value)| (name.to_owned(), value.to_owned()))
+            .collect())
+    }
 }
 
 fn put(out: &mut impl Write, text: &str) -> Result<(), MeasureError> {

@@ -1,10 +1,23 @@
 //! JSON objects written field by field: [`JsonObject`].
 
-use crate::json::quote;
+use indexmap::IndexMap;
+
+use crate::json::{Object, quote};
 
 /// An object in the making.
 #[derive(Debug, Default)]
 pub(super) struct JsonObject(String);
+
+impl From<String> for JsonObject {
+    /// Goes on with an object that is JSON text without spaces around it.
+    fn from(mut object: String) -> Self {
+        object.pop();
+        Self(match object.as_str() {
+            "{" => String::new(),
+            _ => object,
+        })
+    }
+}
 
 impl JsonObject {
     /// Adds a field whose value is JSON text.
@@ -39,6 +52,16 @@ impl JsonObject {
             self.0.push(if self.0.is_empty() { '{' } else { ',' });
             self.0.push_str(fields);
         }
+    }
+
+    /// The object's text with more fields: in place of those of the same name, else at the end.
+    pub(super) fn merged(self, fields: &IndexMap<String, String>) -> String {
+        let text = self.finish();
+        let mut object = Object::parse(&text).unwrap_or_default();
+        for (name, value) in fields {
+            object.set(name, value);
+        }
+        object.to_string()
     }
 
     /// The object's text without its end, for more fields to follow.

@@ -8,6 +8,7 @@
 
 mod aggregate_metrics;
 mod completion;
+mod custom_metrics;
 mod error;
 mod families;
 pub mod functions;
@@ -15,6 +16,7 @@ mod groups;
 mod header;
 mod json_object;
 mod parameter;
+mod pass_majority;
 mod queries;
 mod reward_profile;
 mod rows;
@@ -27,9 +29,11 @@ mod views;
 
 pub use aggregate_metrics::AggregateMetrics;
 pub use completion::CompletionSummary;
+pub use custom_metrics::{CustomMetrics, KeyMetrics};
 pub use error::MeasureError;
 pub use families::{AGENT_STATISTICS, MetricTable, TASK_STATISTICS, run_families};
 pub use parameter::{Parameter, ParameterValue};
+pub use pass_majority::{PassMajority, PassMajorityOptions};
 pub use queries::{MetricQueries, MetricQuery};
 pub use reward_profile::RewardProfile;
 pub use spool::Spool;

@@ -1,5 +1,6 @@
 //! Suite `aggregate`: from rollouts, also in shards, to aggregate metrics.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
@@ -12,6 +13,7 @@ use rollstream::read::expand;
 use serde_json::Value;
 
 use super::expected_error::{block_on, check_error, read};
+use super::hooks;
 use super::outcome::Outcome;
 use super::same_json::{items, same, same_lines};
 
@@ -26,12 +28,8 @@ pub fn run(case_dir: &Path, case: &Value) -> Result<Outcome, String> {
     let operation = case["operation"].as_str().unwrap_or_default();
     let result = match operation {
         "aggregate_shards" => block_on(shards(case_dir, options, output.path()))?,
-        "aggregate_metrics" if needs_hooks(options) => {
-            return Ok(Outcome::NotSupported(
-                "metrics beyond the statistics".into(),
-            ));
-        }
         "aggregate_metrics" => block_on(one_agent(case_dir, case, output.path()))?,
+        "pass_majority" => block_on(hooks::pass_majority(case_dir, options))?,
         other => return Ok(Outcome::NotSupported(other.to_owned())),
     };
     let expected = case_dir.join("expected");
@@ -50,10 +48,6 @@ pub fn run(case_dir: &Path, case: &Value) -> Result<Outcome, String> {
         }
     }
     Ok(Outcome::Passed)
-}
-
-fn needs_hooks(options: &Value) -> bool {
-    !options["compute_metrics"].is_null() || !options["key_metrics"].is_null()
 }
 
 fn compare(name: &str, wanted: &str, got: &str) -> Result<(), String> {
@@ -127,7 +121,7 @@ async fn one_agent(case_dir: &Path, case: &Value, output: &Path) -> Result<(), S
         is_shard: false,
         keys: KeyRule::Optional,
         response: ResponseRule::Optional,
-        agent: AgentSource::Fixed("agent".into()),
+        agent: AgentSource::Fixed(hooks::AGENT.into()),
     };
     import
         .rollouts(&[(path, shown)], &rule)
@@ -139,8 +133,10 @@ async fn one_agent(case_dir: &Path, case: &Value, output: &Path) -> Result<(), S
     let labels = TaskLabels::from(imported.task_names);
     let metrics = AggregateMetrics::compute(&ctx, &labels).await;
     let metrics = metrics.map_err(|error| error.to_string())?;
+    let custom = hooks::custom_metrics(&ctx, &metrics, &case["options"]).await?;
+    let metrics = metrics.with_custom(HashMap::from([(hooks::AGENT.to_owned(), custom)]));
     let out = &mut create(&output.join(METRICS))?;
-    let written = metrics.write_agent("agent", out).await;
+    let written = metrics.write_agent(hooks::AGENT, out).await;
     written.map_err(|error| error.to_string())
 }
 

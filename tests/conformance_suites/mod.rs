@@ -4,6 +4,7 @@ mod aggregate;
 mod differences;
 mod expected_error;
 mod glob;
+mod hooks;
 mod outcome;
 mod preprocess;
 mod recording_agent;

@@ -7,6 +7,7 @@ use datafusion::logical_expr::ScalarUDF;
 use datafusion::logical_expr::scalar_doc_sections::DOC_SECTION_MATH;
 
 use super::argument::{Argument, integer, list_of, numbers};
+use super::compensated::Compensated;
 use super::moments::Moments;
 use super::number_lists::{ListWriter, NumberLists};
 use super::pass_at_k::SCORES;
@@ -22,13 +23,14 @@ pub fn mean_of_each_first_k() -> ScalarUDF {
         "The mean of the scores among the first k rollouts, for each k up to max_k.",
         arguments(),
         list_of(DataType::Float64),
-        |columns| each_first_k("mean_of_each_first_k", columns, Moments::mean),
+        |columns| each_first_k("mean_of_each_first_k", columns, |moments, _| moments.mean()),
     )
 }
 
 /// `std_of_each_first_k(values DOUBLE[], max_k BIGINT) -> DOUBLE[]`: for k = 1, 2, ..., `max_k` the
 /// sample standard deviation (ddof 1) of the scores among the first k positions; null for fewer than
-/// two. Beyond the list it stays. A null argument gives null.
+/// two: `sqrt(sum((score - mean)^2) / (n - 1))` with Python's `sum()`, for the first 1,000. Beyond the
+/// list it stays. A null argument gives null.
 pub fn std_of_each_first_k() -> ScalarUDF {
     ScalarFunction::udf(
         DOC_SECTION_MATH,
@@ -36,8 +38,21 @@ pub fn std_of_each_first_k() -> ScalarUDF {
         "The sample standard deviation of the scores among the first k rollouts, for each k up to max_k.",
         arguments(),
         list_of(DataType::Float64),
-        |columns| each_first_k("std_of_each_first_k", columns, Moments::std),
+        |columns| each_first_k("std_of_each_first_k", columns, std),
     )
+}
+
+/// More scores than these are not summed anew for each k, but in one pass, to the same within a few bits.
+const TWO_PASSES: usize = 1_000;
+
+fn std(moments: &Moments, scores: &[f64]) -> Option<f64> {
+    if scores.len() > TWO_PASSES {
+        return moments.std();
+    }
+    let mean = moments.mean()?;
+    let squares = scores.iter().map(|score| (score - mean) * (score - mean));
+    let squares: Compensated = squares.collect();
+    (scores.len() > 1).then(|| (squares.total() / (scores.len() - 1) as f64).sqrt())
 }
 
 fn arguments() -> Vec<Argument> {
@@ -59,7 +74,7 @@ pub(super) fn length(function: &str, max_k: i64) -> Result<usize> {
 fn each_first_k(
     function: &str,
     columns: &[ArrayRef],
-    statistic: impl Fn(&Moments) -> Option<f64>,
+    statistic: impl Fn(&Moments, &[f64]) -> Option<f64>,
 ) -> Result<ArrayRef> {
     let [values, max_k] = columns else {
         return exec_err!("{function}: {} columns instead of 2", columns.len());
@@ -74,12 +89,13 @@ fn each_first_k(
             continue;
         };
         let mut moments = Moments::default();
-        let mut last = None;
+        let (mut last, mut so_far) = (None, Vec::new());
         let mut scores = scores.fuse();
         for _ in 0..length(function, max_k)? {
             if let Some(score) = scores.next().flatten() {
                 moments.add(score);
-                last = statistic(&moments);
+                so_far.push(score);
+                last = statistic(&moments, &so_far);
             }
             lists.push_option(last);
         }

@@ -1,0 +1,280 @@
+//! What a benchmark's own metrics are asked to be, and the operation `pass_majority`.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
+
+use arrow::array::{AsArray, Int64Array, RecordBatch, StringViewArray};
+use arrow::datatypes::{Float64Type, Int64Type};
+use bytes::Bytes;
+use datafusion::prelude::SessionContext;
+use rollstream::answer::AnswerFields;
+use rollstream::measure::{
+    AggregateMetrics, CustomMetrics, KeyMetrics, PassMajority, PassMajorityOptions,
+};
+use rollstream::outcome::{Answered, Outcome, OutcomeBatchBuilder, Times, Verdict, rollouts_of};
+use rollstream::schema;
+use serde_json::{Value, json};
+
+use super::same_json::same;
+
+/// The agent that a case's rows are of.
+pub const AGENT: &str = "agent";
+
+/// What the hooks of a case ask for.
+pub fn options(hooks: &Value) -> PassMajorityOptions {
+    let mut options = PassMajorityOptions {
+        answer_key: hooks["answer_key"].as_str().map(str::to_owned),
+        add_avg_sample_std_dev: hooks["add_avg_sample_std_dev"].as_bool().unwrap_or(false),
+        ..PassMajorityOptions::default()
+    };
+    if let Some(scores) = hooks["scores"].as_object() {
+        let field = |score: &Value| score["field"].as_str().unwrap_or_default().to_owned();
+        let scores = scores
+            .iter()
+            .map(|(name, score)| (name.clone(), field(score)));
+        options.scores = scores.collect();
+    }
+    options
+}
+
+/// Which metrics of a case are key metrics.
+fn key_metrics(choice: &Value) -> KeyMetrics {
+    let names = |names: &Value| -> Option<Vec<String>> {
+        let names = names.as_array()?.iter();
+        Some(
+            names
+                .filter_map(|name| name.as_str().map(str::to_owned))
+                .collect(),
+        )
+    };
+    match names(&choice["keys"]) {
+        Some(keys) => KeyMetrics::Names(keys),
+        None => KeyMetrics::HighestK {
+            pattern: choice["pattern"].as_str().unwrap_or_default().to_owned(),
+            score_names: names(&choice["score_names"]),
+            exclude_names: names(&choice["exclude_names"]).unwrap_or_default(),
+        },
+    }
+}
+
+/// The metrics that the hooks of a case add to those of `rows`.
+pub async fn custom_metrics(
+    rows: &SessionContext,
+    metrics: &AggregateMetrics<'_>,
+    case: &Value,
+) -> Result<CustomMetrics, String> {
+    let mut custom = CustomMetrics::default();
+    let hooks = &case["compute_metrics"];
+    if !hooks.is_null() {
+        let in_order = in_order_of_arrival(rows).await.map_err(text)?;
+        let computed = PassMajority::compute(&in_order, &options(hooks)).await;
+        if let Some(computed) = computed.map_err(text)?.remove(AGENT) {
+            custom.agent = computed.metrics;
+        }
+        if let Some(subset_key) = hooks["subset_key"].as_str() {
+            for (name, of_subset) in subsets(&in_order, &options(hooks), subset_key).await? {
+                custom.agent.insert(name, of_subset.to_string());
+            }
+        }
+        if hooks["per_task_reward_sum"].as_bool() == Some(true) {
+            custom.tasks = reward_sums(&in_order).await.map_err(text)?;
+        }
+    }
+    if let Some(choices) = case["key_metrics"].as_array() {
+        let mut all = metrics.agent_metrics(AGENT).await.map_err(text)?;
+        all.extend(custom.agent.clone());
+        let chosen = choices
+            .iter()
+            .flat_map(|choice| key_metrics(choice).select(&all));
+        custom.key = Some(chosen.collect());
+    }
+    Ok(custom)
+}
+
+fn text(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
+
+/// The rollouts of a session in the order in which they stand in their file.
+async fn in_order_of_arrival(
+    rows: &SessionContext,
+) -> Result<SessionContext, datafusion::error::DataFusionError> {
+    let ctx = SessionContext::new();
+    for table in ["tasks", "rollouts"] {
+        ctx.register_table(table, rows.table_provider(table).await?)?;
+    }
+    let sql = "SELECT * REPLACE (source_row AS rollout_index) FROM rollouts";
+    let rollouts = ctx.sql(sql).await?.collect().await?;
+    let schema = rollouts.first().map(RecordBatch::schema);
+    ctx.deregister_table("rollouts")?;
+    let schema = schema.unwrap_or_else(schema::rollouts);
+    let table = datafusion::datasource::MemTable::try_new(schema, vec![rollouts])?;
+    ctx.register_table("rollouts", Arc::new(table))?;
+    Ok(ctx)
+}
+
+/// What a hook of the suite reports of every task.
+async fn reward_sums(
+    ctx: &SessionContext,
+) -> Result<BTreeMap<i64, indexmap::IndexMap<String, String>>, datafusion::error::DataFusionError> {
+    let sql = "SELECT task_index, compensated_sum(reward ORDER BY rollout_index) AS sum, count(*) AS n \
+               FROM rollouts GROUP BY task_index";
+    let mut tasks = BTreeMap::new();
+    for batch in ctx.sql(sql).await?.collect().await? {
+        let integers = |column: usize| batch.column(column).as_primitive::<Int64Type>().clone();
+        let (task, n) = (integers(0), integers(2));
+        let sums = batch.column(1).as_primitive::<Float64Type>();
+        for row in 0..batch.num_rows() {
+            let fields = [
+                ("reward_sum".to_owned(), json!(sums.value(row)).to_string()),
+                ("n".to_owned(), n.value(row).to_string()),
+            ];
+            tasks.insert(task.value(row), fields.into_iter().collect());
+        }
+    }
+    Ok(tasks)
+}
+
+/// Runs a case of the operation `pass_majority`.
+pub async fn pass_majority(case_dir: &Path, options_of_case: &Value) -> Result<(), String> {
+    let read = |name: &str| {
+        let path = case_dir.join(name);
+        std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))
+    };
+    let tasks: Vec<Vec<Box<serde_json::value::RawValue>>> =
+        serde_json::from_str(&read("tasks.json")?).map_err(text)?;
+    let ctx = session(&tasks)?;
+    let mut options = options(options_of_case);
+    options.num_tasks = i64::try_from(tasks.len()).ok();
+    let computed = PassMajority::compute(&ctx, &options).await.map_err(text)?;
+    let computed = computed.into_values().next();
+    // Of no tasks there is nothing, not even the names.
+    let computed = match (computed, tasks.is_empty()) {
+        (Some(computed), _) => computed,
+        (None, true) => PassMajority::default(),
+        (None, false) => return Err("no metrics".into()),
+    };
+    let object = |metrics: &indexmap::IndexMap<String, String>| -> Result<Value, String> {
+        let fields = metrics.iter().map(|(name, value)| {
+            let value: Value = serde_json::from_str(value).map_err(text)?;
+            Ok((name.clone(), value))
+        });
+        fields
+            .collect::<Result<serde_json::Map<_, _>, String>>()
+            .map(Value::Object)
+    };
+    let mut got = json!({
+        "metrics": object(&computed.metrics)?,
+        "score_names": computed.score_names,
+        "max_k": computed.max_k,
+    });
+    if let Some(subset_key) = options_of_case["subset_key"].as_str() {
+        options.num_tasks = None;
+        let subsets = subsets(&ctx, &options, subset_key).await?;
+        got["subset_metrics"] = Value::Object(subsets.into_iter().collect());
+    }
+    let choices = options_of_case["highest_k"].as_array();
+    if let Some(choices) = choices.filter(|choices| !choices.is_empty()) {
+        let chosen = choices
+            .iter()
+            .map(|choice| object(&key_metrics(choice).select(&computed.metrics)));
+        got["highest_k"] = chosen.collect::<Result<Vec<Value>, String>>()?.into();
+    }
+    same(&read("expected/pass_majority.json")?, &got.to_string())
+}
+
+/// Rollouts by task as tables.
+fn session(tasks: &[Vec<Box<serde_json::value::RawValue>>]) -> Result<SessionContext, String> {
+    let mut builder = OutcomeBatchBuilder::new();
+    for (task_index, rollouts) in (0..).zip(tasks) {
+        for (rollout_index, rollout) in (0..).zip(rollouts) {
+            let answered = Answered {
+                result: Bytes::copy_from_slice(rollout.get().as_bytes()),
+                fields: AnswerFields::parse(rollout.get()).map_err(text)?,
+            };
+            let outcome = Outcome {
+                task_index,
+                rollout_index,
+                attempt: 0,
+                agent_name: AGENT.into(),
+                http_status: Some(200),
+                dispatched_at: UNIX_EPOCH,
+                response_headers: None,
+                times: Times {
+                    server: Some(Duration::ZERO),
+                    ..Times::default()
+                },
+                concurrency_limit: None,
+                verdict: Verdict::Ok(answered),
+            };
+            builder.append(outcome).map_err(text)?;
+        }
+    }
+    let ctx = SessionContext::new();
+    let rollouts = builder.finish().and_then(|outcomes| rollouts_of(&outcomes));
+    ctx.register_batch("rollouts", rollouts.map_err(text)?)
+        .map_err(text)?;
+    let none = RecordBatch::new_empty(schema::tasks());
+    ctx.register_batch("tasks", none).map_err(text)?;
+    Ok(ctx)
+}
+
+/// The metrics of the tasks by a field of their first rollout, in the order in which its values appear.
+async fn subsets(
+    ctx: &SessionContext,
+    options: &PassMajorityOptions,
+    key: &str,
+) -> Result<Vec<(String, Value)>, String> {
+    let sql = "SELECT task_index, first_value(result ORDER BY rollout_index) AS result \
+               FROM rollouts GROUP BY task_index ORDER BY task_index";
+    let mut values: Vec<(String, Vec<i64>)> = Vec::new();
+    let firsts = async { ctx.sql(sql).await?.collect().await };
+    for batch in firsts.await.map_err(text)? {
+        let (tasks, results): (&Int64Array, &StringViewArray) = (
+            batch.column(0).as_primitive(),
+            batch.column(1).as_string_view(),
+        );
+        for row in 0..batch.num_rows() {
+            let result: Value = serde_json::from_str(results.value(row)).map_err(text)?;
+            let value = match &result[key] {
+                Value::String(value) if !value.is_empty() => value.clone(),
+                Value::Number(value) if value.as_f64() != Some(0.0) => value.to_string(),
+                Value::Bool(true) => "True".to_owned(),
+                _ => continue,
+            };
+            match values.iter_mut().find(|(other, _)| *other == value) {
+                Some((_, tasks_of)) => tasks_of.push(tasks.value(row)),
+                None => values.push((value, vec![tasks.value(row)])),
+            }
+        }
+    }
+    let mut metrics = Vec::new();
+    for (value, tasks) in values {
+        let of_subset = SessionContext::new();
+        let list = tasks
+            .iter()
+            .map(i64::to_string)
+            .collect::<Vec<_>>()
+            .join(",");
+        let sql = format!("SELECT * FROM rollouts WHERE task_index IN ({list})");
+        let register = async {
+            let rollouts = ctx.sql(&sql).await?.into_view();
+            of_subset.register_table("rollouts", rollouts)?;
+            of_subset.register_table("tasks", ctx.table_provider("tasks").await?)?;
+            Ok::<(), datafusion::error::DataFusionError>(())
+        };
+        register.await.map_err(text)?;
+        let computed: HashMap<_, _> = PassMajority::compute(&of_subset, options)
+            .await
+            .map_err(text)?;
+        for (name, metric) in computed.into_values().flat_map(|agent| agent.metrics) {
+            if name != "per_sample_aggregate" {
+                let metric = serde_json::from_str(&metric).map_err(text)?;
+                metrics.push((format!("{value}/{name}"), metric));
+            }
+        }
+    }
+    Ok(metrics)
+}
