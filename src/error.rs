@@ -112,6 +112,13 @@ impl Error {
                 | StoreError::Locked { .. }
                 | StoreError::Setup { .. },
             ) => 2,
+            Self::Measure(
+                MeasureError::Parameter { .. }
+                | MeasureError::Directory { .. }
+                | MeasureError::Header { .. }
+                | MeasureError::Name { .. }
+                | MeasureError::Unknown(_),
+            ) => 2,
             Self::Store(_)
             | Self::Measure(_)
             | Self::Show(_)

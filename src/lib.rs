@@ -49,6 +49,10 @@ pub mod store;
 pub mod tally;
 
 pub use error::Error;
-pub use pipeline::{Sweep, import_collection};
-pub use report::{AgentMetric, ImportReport, SweepPlan, SweepReport};
+pub use pipeline::{
+    Aggregation, AggregationSource, Measurement, Missing, Price, Sweep, import_collection,
+};
+pub use report::{
+    AgentCoverage, AgentMetric, ImportReport, MetricsReport, PassAt, SweepPlan, SweepReport,
+};
 pub use status::RunStatus;

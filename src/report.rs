@@ -4,6 +4,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use serde::Serialize;
+
 use crate::expand::AgentCounts;
 use crate::import::FailureCounts;
 use crate::run::StopReason;
@@ -82,8 +84,36 @@ pub struct ImportReport {
     pub written: Vec<String>,
 }
 
-/// A row of the family `agent_statistics`.
-#[derive(Debug, Clone, PartialEq)]
+/// What was measured.
+#[derive(Debug)]
+pub struct MetricsReport {
+    /// How much of what was asked of each agent is there.
+    pub coverage: Vec<AgentCoverage>,
+    /// The statistics of every metric, per agent.
+    pub metrics: Vec<AgentMetric>,
+    /// What is to be known of the numbers.
+    pub notes: Vec<String>,
+    /// What was written, as a person names it.
+    pub written: Vec<String>,
+}
+
+/// A row of the family `coverage`: `planned = done + failed + pending`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct AgentCoverage {
+    /// The agent.
+    pub agent_name: String,
+    /// Rollouts that were asked for.
+    pub planned: i64,
+    /// Of these, the ones that are there.
+    pub done: i64,
+    /// Given up.
+    pub failed: i64,
+    /// Owed still.
+    pub pending: i64,
+}
+
+/// A row of the family `agent_statistics`, with what `spread` and `pass_at_k` say of it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct AgentMetric {
     /// The agent.
     pub agent_name: String,
@@ -93,6 +123,8 @@ pub struct AgentMetric {
     pub count: u64,
     /// Mean.
     pub mean: Option<f64>,
+    /// Standard error of the mean, clustered by task.
+    pub stderr: Option<f64>,
     /// Standard deviation, with n - 1.
     pub std: Option<f64>,
     /// Smallest value.
@@ -101,4 +133,17 @@ pub struct AgentMetric {
     pub median: Option<f64>,
     /// Largest value.
     pub max: Option<f64>,
+    /// Of a metric that is 0 or 1: the largest number of rollouts of a task, and pass@k and pass^k of it.
+    pub pass_at: Option<PassAt>,
+}
+
+/// A row of the family `pass_at_k`.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct PassAt {
+    /// Rollouts of a task that are looked at.
+    pub k: i64,
+    /// The chance that one of them is right.
+    pub pass_at_k: f64,
+    /// The chance that all are.
+    pub pass_hat_k: f64,
 }

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 
+use super::measure_args::AggregateArgs;
 use super::sim_args::SimArgs;
 use super::sweep_args::SweepArgs;
 use crate::config::{ConfigError, Resolved, Span};
@@ -35,6 +36,12 @@ Examples:
   rollstream sql s3://bucket/run -f question.sql --format parquet -o answer.parquet
 
 Views: tasks, rollouts (every metric is a column), attempts; with several runs each has a column `run`.";
+
+const AGGREGATE_EXAMPLES: &str = "\
+Examples:
+  rollstream aggregate runs/first --missing bounds --by difficulty
+  rollstream aggregate runs/a s3://bucket/b -o runs/both --answer-key extracted_answer
+  rollstream aggregate 'results/shard-*.jsonl' -o results --score accuracy=reward --key-metric 'pass@{k}'";
 
 const STATUS_EXAMPLES: &str = "\
 Examples:
@@ -82,6 +89,9 @@ pub enum Command {
     /// Ask SQL questions of one or several runs, also while they are being collected
     #[command(after_help = SQL_EXAMPLES)]
     Sql(SqlArgs),
+    /// Compute the metrics of one or several runs, or of files of rollouts, as if they were one
+    #[command(after_help = AGGREGATE_EXAMPLES)]
+    Aggregate(AggregateArgs),
     /// Say how a run is doing, live, dead or finished
     #[command(after_help = STATUS_EXAMPLES)]
     Status(StatusArgs),

@@ -1,5 +1,6 @@
 //! The command line: [`Cli`] is what was typed, [`run`] does it. One file per command.
 
+mod aggregate;
 pub mod args;
 mod collect;
 pub mod completions;
@@ -7,6 +8,8 @@ pub mod config;
 mod exit;
 mod export;
 mod import;
+pub mod measure_args;
+mod measurement;
 mod plan;
 mod run;
 mod signals;

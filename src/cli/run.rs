@@ -2,7 +2,9 @@ use std::io::{self, Write};
 
 use super::args::{Cli, Command};
 use super::exit::unless_gone;
-use super::{Exit, collect, completions, config, export, import, plan, sim, sql, status};
+use super::{
+    Exit, aggregate, collect, completions, config, export, import, plan, sim, sql, status,
+};
 use crate::error::Error;
 use crate::show::ShowError;
 
@@ -16,6 +18,7 @@ pub async fn run(cli: Cli) -> Result<Exit, Error> {
         Command::Plan(args) => plan::plan(*args).await,
         Command::Config(args) => print(config::render(&args)?.as_bytes()),
         Command::Sql(args) => sql::sql(args).await,
+        Command::Aggregate(args) => aggregate::aggregate(args).await,
         Command::Status(args) => status::status(args).await,
         Command::Import(args) => import::import(args).await,
         Command::Export(args) => export::export(args).await,

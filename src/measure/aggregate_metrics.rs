@@ -158,6 +158,15 @@ impl<'a> AggregateMetrics<'a> {
         object.finish()
     }
 
+    /// The agents that have rollouts, by name.
+    ///
+    /// # Errors
+    /// The tables cannot be read.
+    pub async fn agents(&self) -> Result<Vec<String>, MeasureError> {
+        let agents = AgentStatistics::read(self.ctx).await?;
+        Ok(agents.iter().map(|(name, _)| name.to_owned()).collect())
+    }
+
     /// The metrics of an agent by name, as JSON text: those that key metrics are chosen of.
     ///
     /// # Errors

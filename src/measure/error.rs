@@ -47,6 +47,14 @@ pub enum MeasureError {
         /// The file.
         path: PathBuf,
     },
+    /// A parameter is given that no query has, or with a value that it can't have.
+    #[error("--param {text}: {why}")]
+    Parameter {
+        /// What was given.
+        text: String,
+        /// What is wrong with it.
+        why: String,
+    },
     /// A line of a query's header is not understood.
     #[error(
         "metric query '{name}' ({origin}): '{line}' is no parameter; write 'name = value   what it is for'"

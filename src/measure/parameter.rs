@@ -40,6 +40,25 @@ impl ParameterValue {
             .or_else(|| literal.parse().map(Self::Integer).ok())
             .or_else(|| literal.parse().map(Self::Float).ok())
     }
+
+    /// What a text says as a value of the same type: text may do without quotes.
+    pub fn same_type(&self, text: &str) -> Option<Self> {
+        match (self, Self::parse(text)) {
+            (Self::Text(_), Some(value @ Self::Text(_))) => Some(value),
+            (Self::Text(_), _) => Some(Self::Text(text.to_owned())),
+            (Self::Boolean(_), Some(value @ Self::Boolean(_)))
+            | (Self::Integer(_), Some(value @ Self::Integer(_)))
+            | (Self::Float(_), Some(value @ Self::Float(_))) => Some(value),
+            (Self::Float(_), Some(Self::Integer(value))) => Some(Self::Float(value as f64)),
+            _ => None,
+        }
+    }
+}
+
+impl From<&str> for ParameterValue {
+    fn from(text: &str) -> Self {
+        Self::Text(text.to_owned())
+    }
 }
 
 impl fmt::Display for ParameterValue {

@@ -1,6 +1,6 @@
 //! The SQL files that define the metrics: [`MetricQueries`], each a [`MetricQuery`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use include_dir::{Dir, include_dir};
 
 use super::error::MeasureError;
 use super::header::Header;
-use super::parameter::Parameter;
+use super::parameter::{Parameter, ParameterValue};
 
 static METRICS: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/queries/metrics");
 static VIEWS: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/queries/views");
@@ -122,6 +122,48 @@ impl MetricQueries {
     pub fn get(&self, name: &str) -> Result<&MetricQuery, MeasureError> {
         let query = self.0.get(name);
         query.ok_or_else(|| MeasureError::Unknown(name.to_owned()))
+    }
+
+    /// What `NAME=VALUE` texts say of the parameters of these queries, and of the views that they read.
+    ///
+    /// # Errors
+    /// No query has such a parameter, or the value is of another type than its default.
+    pub fn parameters(
+        &self,
+        texts: &[String],
+    ) -> Result<HashMap<String, ParameterValue>, MeasureError> {
+        let views = Self::views()?;
+        let known: Vec<&Parameter> = self
+            .iter()
+            .chain(views.iter())
+            .flat_map(|query| &query.parameters)
+            .collect();
+        let mut values = HashMap::new();
+        for text in texts {
+            let wrong = |why: String| MeasureError::Parameter {
+                text: text.clone(),
+                why,
+            };
+            let (name, value) = text
+                .split_once('=')
+                .ok_or_else(|| wrong("write NAME=VALUE".into()))?;
+            let Some(parameter) = known.iter().find(|parameter| parameter.name == name) else {
+                let names: BTreeSet<&str> = known
+                    .iter()
+                    .map(|parameter| parameter.name.as_str())
+                    .collect();
+                let names: Vec<&str> = names.into_iter().collect();
+                return Err(wrong(format!("there are {}", names.join(", "))));
+            };
+            let value = parameter.default.same_type(value).ok_or_else(|| {
+                wrong(format!(
+                    "give a value like its default, {}",
+                    parameter.default
+                ))
+            })?;
+            values.insert(name.to_owned(), value);
+        }
+        Ok(values)
     }
 
     /// All, by name.

@@ -1,13 +1,12 @@
+use std::collections::HashMap;
 use std::io::{BufWriter, Seek, SeekFrom, Write};
 
-use arrow::array::AsArray;
-use arrow::datatypes::{DataType, Float64Type, Int64Type};
-use arrow::record_batch::RecordBatch;
 use datafusion::prelude::SessionContext;
 
+use super::measured::Measured;
+use super::measurement::Measurement;
 use crate::error::Error;
-use crate::measure::{AGENT_STATISTICS, AggregateMetrics, TaskLabels};
-use crate::report::AgentMetric;
+use crate::measure::{AGENT_STATISTICS, AggregateMetrics, CustomMetrics, PassMajority};
 use crate::schema::{ATTEMPTS, ROLLOUTS};
 use crate::session;
 use crate::store::{RunStore, StoreError, part_name};
@@ -17,15 +16,6 @@ pub(super) const METRICS: &str = "metrics";
 
 /// Name of the metrics in NeMo Gym's shape.
 const AGGREGATE: &str = "aggregate_metrics.json";
-
-/// What was measured, and where it stands.
-#[derive(Debug, Default)]
-pub(super) struct Measured {
-    pub(super) metrics: Vec<AgentMetric>,
-    pub(super) written: Vec<String>,
-    /// Tasks of several runs had to be numbered anew.
-    pub(super) is_renumbered: bool,
-}
 
 /// What was measured before, where it is still there and measures all that has landed: of a run to
 /// which nothing was added it would be the same again.
@@ -47,10 +37,16 @@ pub(super) async fn earlier(run: &RunStore) -> Result<Option<Measured>, Error> {
     }
     let session = SessionContext::new_with_config(session::config());
     let mut measured = Measured::default();
-    let table = session::any_part(&session, run, &name).await?;
-    for batch in table.collect().await? {
-        measured.metrics.extend(agent_metrics(&batch)?);
+    for family in Measured::FAMILIES {
+        let name = part_name(METRICS, family);
+        if run.exists(&name).await? {
+            let table = session::any_part(&session, run, &name).await?;
+            for batch in table.collect().await? {
+                measured.look(family, &batch)?;
+            }
+        }
     }
+    measured.join();
     Ok(Some(measured))
 }
 
@@ -58,6 +54,7 @@ pub(super) async fn earlier(run: &RunStore) -> Result<Option<Measured>, Error> {
 pub(super) async fn write_aggregate_metrics(
     run: &RunStore,
     session: &SessionContext,
+    measurement: &Measurement,
 ) -> Result<String, Error> {
     let failed = |source| StoreError::File {
         action: "write",
@@ -65,9 +62,9 @@ pub(super) async fn write_aggregate_metrics(
         source,
     };
     let mut file = BufWriter::new(tempfile::tempfile().map_err(failed)?);
-    AggregateMetrics::new(session, &TaskLabels::default())
-        .write(&mut file)
-        .await?;
+    let metrics = AggregateMetrics::new(session, &measurement.labels);
+    let custom = custom_metrics(session, &metrics, measurement).await?;
+    metrics.with_custom(custom).write(&mut file).await?;
     file.flush().map_err(failed)?;
     let mut file = file
         .into_inner()
@@ -78,44 +75,26 @@ pub(super) async fn write_aggregate_metrics(
     Ok(run.display(AGGREGATE))
 }
 
-/// Rows of `agent_statistics`.
-pub(super) fn agent_metrics(batch: &RecordBatch) -> Result<Vec<AgentMetric>, Error> {
-    let of = |name: &str, to: &DataType| {
-        let column = batch.column_by_name(name);
-        let column = column.ok_or_else(|| {
-            Error::Query(format!("{AGENT_STATISTICS}.sql gives no column '{name}'"))
-        })?;
-        arrow::compute::cast(column, to).map_err(|error| Error::Query(error.to_string()))
-    };
-    let (agents, names) = (
-        of("agent_name", &DataType::Utf8)?,
-        of("metric", &DataType::Utf8)?,
-    );
-    let (agents, names) = (agents.as_string::<i32>(), names.as_string::<i32>());
-    let counts = of("count", &DataType::Int64)?;
-    let counts = counts.as_primitive::<Int64Type>();
-    let float = |name: &str| {
-        let column = of(name, &DataType::Float64)?;
-        Ok::<Vec<Option<f64>>, Error>(column.as_primitive::<Float64Type>().iter().collect())
-    };
-    let [mean, std, min, median, max] = [
-        float("mean")?,
-        float("std")?,
-        float("min")?,
-        float("median")?,
-        float("max")?,
-    ];
-    let at = |values: &[Option<f64>], row: usize| values.get(row).copied().flatten();
-    Ok((0..batch.num_rows())
-        .map(|row| AgentMetric {
-            agent_name: agents.value(row).to_owned(),
-            metric: names.value(row).to_owned(),
-            count: counts.value(row).unsigned_abs(),
-            mean: at(&mean, row),
-            std: at(&std, row),
-            min: at(&min, row),
-            median: at(&median, row),
-            max: at(&max, row),
-        })
-        .collect())
+/// What a benchmark would report, by agent.
+async fn custom_metrics(
+    session: &SessionContext,
+    metrics: &AggregateMetrics<'_>,
+    measurement: &Measurement,
+) -> Result<HashMap<String, CustomMetrics>, Error> {
+    let mut custom: HashMap<String, CustomMetrics> = HashMap::new();
+    if let Some(options) = &measurement.benchmark {
+        for (agent, computed) in PassMajority::compute(session, options).await? {
+            custom.entry(agent).or_default().agent = computed.metrics;
+        }
+    }
+    if !measurement.key_metrics.is_empty() {
+        for agent in metrics.agents().await? {
+            let mut all = metrics.agent_metrics(&agent).await?;
+            let of_agent = custom.entry(agent).or_default();
+            all.extend(of_agent.agent.clone());
+            let chosen = measurement.key_metrics.iter();
+            of_agent.key = Some(chosen.flat_map(|key| key.select(&all)).collect());
+        }
+    }
+    Ok(custom)
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::artifacts::Measured;
+use super::measured::Measured;
 use super::sweep::Sweep;
 use super::tables::Tables;
 use crate::error::Error;

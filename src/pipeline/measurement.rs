@@ -8,12 +8,14 @@ use datafusion::error::DataFusionError;
 use datafusion::prelude::SessionContext;
 use futures::TryStreamExt;
 
-use super::artifacts::{METRICS, Measured, agent_metrics, write_aggregate_metrics};
+use super::artifacts::{METRICS, write_aggregate_metrics};
+use super::measured::Measured;
 use super::subsets::Subsets;
 use crate::error::Error;
 use crate::measure::{
-    AGENT_STATISTICS, COVERAGE, MetricQueries, MetricTable, PRICES, ParameterValue, Spool,
-    TASK_STATISTICS, prices, register_views, run_families, spool_scores,
+    AGENT_STATISTICS, COVERAGE, KeyMetrics, MetricQueries, PRICES, ParameterValue,
+    PassMajorityOptions, Spool, TASK_STATISTICS, TaskLabels, prices, register_views, run_families,
+    spool_scores, view,
 };
 use crate::schema::{ATTEMPTS, ROLLOUTS, TASKS};
 use crate::session::{self, register_union};
@@ -55,6 +57,12 @@ pub struct Measurement {
     pub prices: BTreeMap<String, Price>,
     /// Bytes of memory for what can go to temporary files.
     pub memory: usize,
+    /// What a benchmark of NeMo Gym would report beside the statistics, in `aggregate_metrics.json`.
+    pub benchmark: Option<PassMajorityOptions>,
+    /// Which metrics stand for an agent at a glance there; none: the means.
+    pub key_metrics: Vec<KeyMetrics>,
+    /// What tasks are called there.
+    pub labels: TaskLabels,
 }
 
 impl Measurement {
@@ -67,6 +75,9 @@ impl Measurement {
             by: None,
             prices: BTreeMap::new(),
             memory,
+            benchmark: None,
+            key_metrics: Vec::new(),
+            labels: TaskLabels::default(),
         }
     }
 }
@@ -172,7 +183,7 @@ async fn compute(
     let spool = Spool::new()?;
     spool_scores(&spool, &gathering, &measuring, &parameters).await?;
     register_views(&measuring, &parameters).await?;
-    let coverage = measurement_view(&measuring, COVERAGE, &parameters).await?;
+    let coverage = view(&measuring, COVERAGE, &parameters).await?;
     spool.keep(&measuring, coverage, &[]).await?;
     for table in run_families(&measuring, &measurement.queries, &parameters).await? {
         let is_kept = [AGENT_STATISTICS, TASK_STATISTICS].contains(&table.name());
@@ -194,18 +205,13 @@ async fn compute(
         }
     }
     if variant.is_whole() {
-        let path = write_aggregate_metrics(landed.out, &measuring).await?;
+        if landed.measured.metrics.is_empty() && landed.measured.coverage.is_empty() {
+            return Ok(());
+        }
+        let path = write_aggregate_metrics(landed.out, &measuring, measurement).await?;
         landed.measured.written.push(path);
     }
     Ok(())
-}
-
-async fn measurement_view(
-    session: &SessionContext,
-    name: &str,
-    parameters: &HashMap<String, ParameterValue>,
-) -> Result<MetricTable, Error> {
-    Ok(crate::measure::view(session, name, parameters).await?)
 }
 
 fn register_prices(
@@ -261,11 +267,10 @@ impl<'a> Landed<'a> {
             let writer = PartWriter::new(self.out, METRICS, &part, Arc::clone(&schema))?;
             self.writers.insert(name.to_owned(), (schema, writer));
         }
-        let is_shown = name == AGENT_STATISTICS && variant.is_whole();
         let (subsets, bounds) = (self.has_subsets, self.has_bounds);
         while let Some(batch) = rows.try_next().await? {
-            if is_shown {
-                self.measured.metrics.extend(agent_metrics(&batch)?);
+            if variant.is_whole() {
+                self.measured.look(name, &batch)?;
             }
             let Some((schema, writer)) = self.writers.get_mut(name) else {
                 continue;
@@ -304,6 +309,7 @@ impl<'a> Landed<'a> {
 
     async fn finish(self) -> Result<Measured, Error> {
         let mut measured = self.measured;
+        measured.join();
         for (_, writer) in self.writers.into_values() {
             measured.written.push(writer.finish().await?.path);
         }

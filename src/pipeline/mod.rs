@@ -1,6 +1,7 @@
 //! The one place that joins the steps: [`Sweep`] reads, expands, runs, lands and measures;
 //! [`import_collection`] makes a run of what another collector has read and run.
 
+mod aggregation;
 mod artifacts;
 mod begin;
 mod end;
@@ -9,6 +10,7 @@ mod identity;
 mod imported;
 mod inputs;
 mod inputs_of_run;
+mod measured;
 mod measurement;
 mod recovery;
 mod spool;
@@ -17,5 +19,7 @@ mod supervisor;
 mod sweep;
 mod tables;
 
+pub use aggregation::{Aggregation, AggregationSource};
 pub use imported::import_collection;
+pub use measurement::{Measurement, Missing, Price};
 pub use sweep::Sweep;

@@ -9,9 +9,10 @@ use datafusion::physical_plan::{ExecutionPlan, displayable, execute_stream};
 use datafusion::prelude::{SessionConfig, SessionContext};
 use futures::StreamExt;
 
-use super::artifacts::{self, Measured};
+use super::artifacts;
 use super::begin::existing;
 use super::inputs::Inputs;
+use super::measured::Measured;
 use super::measurement::{self, Measurement, Source};
 use super::supervisor::Supervisor;
 use super::tables::Tables;

@@ -13,5 +13,5 @@ mod text;
 
 pub use format::{Format, RowSink, ShowError, open_sink};
 pub use progress::{Progress, ProgressMode};
-pub use report::{event, plan, report};
+pub use report::{event, metrics, plan, report};
 pub use status::{StatusForm, StatusView};

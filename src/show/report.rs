@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::ShowError;
 use super::{status, text};
-use crate::report::{SweepPlan, SweepReport};
+use crate::report::{AgentMetric, MetricsReport, PassAt, SweepPlan, SweepReport};
 use crate::run::StopReason;
 use crate::store::RunState;
 
@@ -90,23 +90,7 @@ pub fn report(report: &SweepReport, as_json: bool) -> Result<(), ShowError> {
         return Ok(());
     }
     if !report.metrics.is_empty() {
-        let mut table = Table::new([
-            "agent", "metric", "mean", "std", "min", "median", "max", "count",
-        ]);
-        for metric in &report.metrics {
-            let number = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), text::number);
-            table.row([
-                metric.agent_name.clone(),
-                metric.metric.clone(),
-                number(metric.mean),
-                number(metric.std),
-                number(metric.min),
-                number(metric.median),
-                number(metric.max),
-                text::count(metric.count),
-            ]);
-        }
-        writeln!(output, "{table}")?;
+        writeln!(output, "{}", metrics_table(&report.metrics))?;
     }
     let counts = report.rollouts;
     let tally = &report.total;
@@ -139,30 +123,81 @@ pub fn report(report: &SweepReport, as_json: bool) -> Result<(), ShowError> {
     Ok(())
 }
 
+/// What was measured: a table per agent and metric, beside how much of the sweep it stands for.
+///
+/// # Errors
+/// Standard output is gone.
+pub fn metrics(report: &MetricsReport, as_json: bool) -> Result<(), ShowError> {
+    let mut output = io::stdout().lock();
+    if as_json {
+        let value = json!({
+            "coverage": report.coverage,
+            "metrics": report.metrics,
+            "notes": report.notes,
+            "written": report.written,
+        });
+        writeln!(output, "{value:#}")?;
+        return Ok(());
+    }
+    if !report.metrics.is_empty() {
+        writeln!(output, "{}", metrics_table(&report.metrics))?;
+    }
+    for agent in &report.coverage {
+        let count = |count: i64| text::count(count.unsigned_abs());
+        writeln!(
+            output,
+            "{}: {} of {} rollouts done, {} failed, {} pending",
+            agent.agent_name.replace(char::is_control, " "),
+            count(agent.done),
+            count(agent.planned),
+            count(agent.failed),
+            count(agent.pending),
+        )?;
+    }
+    for path in &report.written {
+        writeln!(output, "  {path}")?;
+    }
+    Ok(())
+}
+
+fn metrics_table(metrics: &[AgentMetric]) -> Table {
+    let mut table = Table::new([
+        "agent", "metric", "mean", "stderr", "std", "min", "median", "max", "count", "pass@k",
+        "pass^k",
+    ]);
+    for metric in metrics {
+        let number = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), text::number);
+        let pass = |value: fn(&PassAt) -> f64, sign: char| {
+            let pass = metric.pass_at.filter(|pass| pass.k > 1);
+            let text =
+                pass.map(|pass| format!("{} ({sign}{})", text::number(value(&pass)), pass.k));
+            text.unwrap_or_default()
+        };
+        table.row([
+            metric.agent_name.clone(),
+            metric.metric.clone(),
+            number(metric.mean),
+            number(metric.stderr),
+            number(metric.std),
+            number(metric.min),
+            number(metric.median),
+            number(metric.max),
+            text::count(metric.count),
+            pass(|pass| pass.pass_at_k, '@'),
+            pass(|pass| pass.pass_hat_k, '^'),
+        ]);
+    }
+    table
+}
+
 fn summary(report: &SweepReport) -> Value {
-    let metrics: Vec<Value> = report
-        .metrics
-        .iter()
-        .map(|metric| {
-            json!({
-                "agent_name": metric.agent_name,
-                "metric": metric.metric,
-                "mean": metric.mean,
-                "std": metric.std,
-                "min": metric.min,
-                "median": metric.median,
-                "max": metric.max,
-                "count": metric.count,
-            })
-        })
-        .collect();
     json!({
         "state": report.state,
         "agents": report.status.as_ref().map(|status| &status.agents),
         "rollouts": report.rollouts,
         "failed": report.total.failed,
         "elapsed_seconds": report.elapsed.as_secs_f64(),
-        "metrics": metrics,
+        "metrics": report.metrics,
         "written": report.written,
     })
 }

@@ -1,0 +1,117 @@
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use super::Exit;
+use super::exit::unless_gone;
+use super::measure_args::AggregateArgs;
+use super::measurement::measurement;
+use crate::error::Error;
+use crate::measure::{KeyMetrics, PassMajorityOptions};
+use crate::pipeline::{Aggregation, AggregationSource};
+use crate::show;
+use crate::store::{RunRecord, RunStore, StoreError};
+
+/// `rollstream aggregate`: metrics over the union of runs, or of files of rollouts.
+pub(super) async fn aggregate(args: AggregateArgs) -> Result<Exit, Error> {
+    let measurement = measurement(&args.metrics)?;
+    let source = match args.runs.iter().all(|run| is_file(run)) {
+        true => AggregationSource::Files {
+            globs: args.runs.clone(),
+            merged: args.merge.clone(),
+        },
+        false => AggregationSource::Runs(runs(&args.runs).await?),
+    };
+    let output = match (&args.output, &source) {
+        (Some(output), _) => open(output)?,
+        (None, AggregationSource::Runs(runs)) if runs.len() == 1 => match runs.first() {
+            Some(run) => run.clone(),
+            None => return Ok(Exit::Done),
+        },
+        (None, _) => {
+            return Err(Error::Usage(
+                "several runs or files have no place of their own for metrics; name one with --output".into(),
+            ));
+        }
+    };
+    let aggregation = Aggregation {
+        source,
+        output,
+        measurement,
+        benchmark: benchmark(&args)?,
+        key_metrics: args
+            .key_metrics
+            .iter()
+            .map(|name| key_metric(name))
+            .collect(),
+    };
+    let report = aggregation.run().await?;
+    for note in &report.notes {
+        // A terminal that has gone need not be told.
+        let _ = writeln!(io::stderr(), "note: {note}");
+    }
+    if !args.display.quiet {
+        unless_gone(show::metrics(&report, args.display.json))?;
+    }
+    Ok(Exit::Done)
+}
+
+/// Whether an argument names files of rollouts rather than a run.
+fn is_file(text: &str) -> bool {
+    text.ends_with(".jsonl") && !PathBuf::from(text).is_dir()
+}
+
+fn open(place: &str) -> Result<RunStore, Error> {
+    let state_dir = std::env::var_os("ROLLSTREAM_STATE_DIR").map(PathBuf::from);
+    Ok(RunStore::open(place, state_dir.as_deref())?)
+}
+
+/// Runs that are there.
+pub(super) async fn runs(places: &[String]) -> Result<Vec<RunStore>, Error> {
+    let mut runs: Vec<RunStore> = Vec::new();
+    for place in places {
+        let run = open(place)?;
+        if RunRecord::load(&run).await?.is_none() {
+            let place = run.display("");
+            return Err(StoreError::NoRun { place }.into());
+        }
+        if runs
+            .iter()
+            .any(|other| other.display("") == run.display(""))
+        {
+            return Err(Error::Usage(format!("{place} is given twice")));
+        }
+        runs.push(run);
+    }
+    Ok(runs)
+}
+
+fn benchmark(args: &AggregateArgs) -> Result<Option<PassMajorityOptions>, Error> {
+    if args.scores.is_empty() {
+        return Ok(None);
+    }
+    let scores = args.scores.iter().map(|text| {
+        let (name, metric) = text.split_once('=').unwrap_or((text, text));
+        match name.is_empty() || metric.is_empty() {
+            true => Err(Error::Usage(format!(
+                "--score {text}: write NAME=METRIC, as accuracy=reward"
+            ))),
+            false => Ok((name.to_owned(), metric.to_owned())),
+        }
+    });
+    Ok(Some(PassMajorityOptions {
+        scores: scores.collect::<Result<_, _>>()?,
+        answer_key: args.metrics.answer_key.clone(),
+        ..PassMajorityOptions::default()
+    }))
+}
+
+fn key_metric(pattern: &str) -> KeyMetrics {
+    match pattern.contains("{k}") {
+        true => KeyMetrics::HighestK {
+            pattern: pattern.to_owned(),
+            score_names: None,
+            exclude_names: vec!["no_answer".into()],
+        },
+        false => KeyMetrics::Names(vec![pattern.to_owned()]),
+    }
+}

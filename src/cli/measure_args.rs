@@ -1,0 +1,72 @@
+//! The options of the commands that measure what has landed.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+
+use super::args::DisplayArgs;
+use crate::config::Bytes;
+
+/// Which metrics, and how.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Metrics")]
+pub struct MetricArgs {
+    /// A directory whose `.sql` files add to the built-in metric families or replace them
+    #[arg(long, value_name = "DIR")]
+    pub queries: Option<PathBuf>,
+    /// A parameter of the metric families (`rollstream metrics` lists them); may be given several times
+    #[arg(long = "param", value_name = "NAME=VALUE")]
+    pub parameters: Vec<String>,
+    /// Where the answer stands in what the agent gave back, for majority@k: a path as extracted_answer or a.b[0]
+    #[arg(long, value_name = "PATH")]
+    pub answer_key: Option<String>,
+    /// How rollouts count that were asked for and are not there
+    #[arg(long, value_enum, default_value_t = MissingArg::Drop)]
+    pub missing: MissingArg,
+    /// Measure the rollouts by the values of this, too: a column, or a path into the request or the answer
+    #[arg(long, value_name = "NAME")]
+    pub by: Option<String>,
+    /// What a million tokens of input and of output cost at an agent
+    #[arg(long = "price", value_name = "AGENT=INPUT,OUTPUT")]
+    pub prices: Vec<String>,
+    /// The memory for what can go to temporary files
+    #[arg(long, value_name = "SIZE", default_value = "256MB")]
+    pub memory: Bytes,
+}
+
+/// How rollouts count that were asked for and are not there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum MissingArg {
+    /// Not at all
+    Drop,
+    /// As zero in every metric
+    Zero,
+    /// Not at all; but the lowest and highest that each number can become stand beside it
+    Bounds,
+}
+
+/// The options of `aggregate`.
+#[derive(Debug, Args)]
+pub struct AggregateArgs {
+    /// Runs, which count as one; or files of rollouts of NeMo Gym, also as globs
+    #[arg(value_name = "RUN", required = true)]
+    pub runs: Vec<String>,
+    /// Where metrics/ and aggregate_metrics.json go: a directory or an object-store prefix [default: the run, if it is one]
+    #[arg(long, short, value_name = "DIR")]
+    pub output: Option<String>,
+    /// Write the rollouts of all files, sorted, to this file as well
+    #[arg(long, value_name = "FILE")]
+    pub merge: Option<PathBuf>,
+    /// Report pass@k of this in aggregate_metrics.json as NeMo Gym's benchmarks do, as accuracy=reward
+    #[arg(long = "score", value_name = "NAME=METRIC", help_heading = "NeMo Gym")]
+    pub scores: Vec<String>,
+    /// Which metrics are key metrics: the largest k of names such as pass@{k}, or a whole name
+    #[arg(long = "key-metric", value_name = "PATTERN", help_heading = "NeMo Gym")]
+    pub key_metrics: Vec<String>,
+    /// Which metrics, and how.
+    #[command(flatten)]
+    pub metrics: MetricArgs,
+    /// How things are shown.
+    #[command(flatten)]
+    pub display: DisplayArgs,
+}

@@ -1,0 +1,53 @@
+use std::collections::BTreeMap;
+
+use super::measure_args::{MetricArgs, MissingArg};
+use crate::error::Error;
+use crate::measure::MetricQueries;
+use crate::pipeline::{Measurement, Missing, Price};
+
+/// What the options say is measured.
+pub(super) fn measurement(args: &MetricArgs) -> Result<Measurement, Error> {
+    let mut queries = MetricQueries::embedded()?;
+    if let Some(directory) = &args.queries {
+        queries = queries.with_directory(directory)?;
+    }
+    let memory = args.memory.as_usize();
+    let mut parameters = queries.parameters(&args.parameters)?;
+    if let Some(path) = &args.answer_key {
+        crate::json::Path::parse(path)
+            .map_err(|error| Error::Usage(format!("--answer-key: {error}")))?;
+        parameters.insert("answer_key".into(), path.as_str().into());
+    }
+    Ok(Measurement {
+        parameters,
+        missing: match args.missing {
+            MissingArg::Drop => Missing::Drop,
+            MissingArg::Zero => Missing::Zero,
+            MissingArg::Bounds => Missing::Bounds,
+        },
+        by: args.by.clone(),
+        prices: prices(&args.prices)?,
+        ..Measurement::new(queries, memory)
+    })
+}
+
+fn prices(prices: &[String]) -> Result<BTreeMap<String, Price>, Error> {
+    let price = |text: &String| {
+        let (agent, prices) = text.rsplit_once('=')?;
+        let (input, output) = prices.split_once(',')?;
+        let amount = |text: &str| text.trim().parse().ok().filter(|price| *price >= 0.0);
+        let price = Price {
+            input: amount(input)?,
+            output: amount(output)?,
+        };
+        Some((agent.to_owned(), price))
+    };
+    let priced = prices.iter().map(|text| {
+        price(text).ok_or_else(|| {
+            Error::Usage(format!(
+                "--price {text}: write AGENT=INPUT,OUTPUT, the prices of a million tokens, as alpha=3,15"
+            ))
+        })
+    });
+    priced.collect()
+}

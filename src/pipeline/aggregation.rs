@@ -1,0 +1,116 @@
+use std::fs::File;
+use std::io::BufWriter;
+use std::path::PathBuf;
+
+use datafusion::prelude::SessionContext;
+
+use super::measurement::{self, Measurement, Source};
+use crate::error::Error;
+use crate::import::{
+    AgentSource, Import, ImportError, KeyRule, ResponseRule, RolloutOptions, merge,
+};
+use crate::measure::{KeyMetrics, PassMajorityOptions, TaskLabels};
+use crate::read::expand;
+use crate::report::MetricsReport;
+use crate::store::RunStore;
+
+/// What metrics are computed over.
+#[derive(Debug, Clone)]
+pub enum AggregationSource {
+    /// Runs, as if they were one.
+    Runs(Vec<RunStore>),
+    /// Files of rollouts of NeMo Gym.
+    Files {
+        /// Paths and globs, each a list with commas.
+        globs: Vec<String>,
+        /// Where the rows of all files go, sorted by task and rollout.
+        merged: Option<PathBuf>,
+    },
+}
+
+/// Metrics over the union of runs, with no merging step before.
+#[derive(Debug, Clone)]
+pub struct Aggregation {
+    /// What is measured.
+    pub source: AggregationSource,
+    /// Where `metrics/` and `aggregate_metrics.json` go.
+    pub output: RunStore,
+    /// Which metrics, and how.
+    pub measurement: Measurement,
+    /// What a benchmark of NeMo Gym would report beside the statistics.
+    pub benchmark: Option<PassMajorityOptions>,
+    /// Which metrics stand for an agent at a glance; none: the means.
+    pub key_metrics: Vec<KeyMetrics>,
+}
+
+impl Aggregation {
+    /// Computes and writes.
+    ///
+    /// # Errors
+    /// The source can't be read, a metric fails, or the output can't be written.
+    pub async fn run(mut self) -> Result<MetricsReport, Error> {
+        self.measurement.benchmark = self.benchmark.take();
+        self.measurement.key_metrics = std::mem::take(&mut self.key_metrics);
+        let measured = match &self.source {
+            AggregationSource::Runs(runs) => {
+                measurement::measure(&Source::Runs(runs), &self.output, &self.measurement).await?
+            }
+            AggregationSource::Files { globs, merged } => {
+                let (session, labels) = files(globs, merged.as_ref()).await?;
+                self.measurement.labels = labels;
+                measurement::measure(&Source::Tables(&session), &self.output, &self.measurement)
+                    .await?
+            }
+        };
+        let mut notes = Vec::new();
+        if measured.is_renumbered {
+            notes.push(
+                "the runs have tasks or rollouts of the same number: tasks are matched by content and numbered \
+                 anew, and the rollouts of later runs come after those of earlier ones"
+                    .to_owned(),
+            );
+        }
+        Ok(MetricsReport {
+            coverage: measured.coverage,
+            metrics: measured.metrics,
+            notes,
+            written: measured.written,
+        })
+    }
+}
+
+async fn files(
+    globs: &[String],
+    merged: Option<&PathBuf>,
+) -> Result<(SessionContext, TaskLabels), Error> {
+    let shown: Vec<String> = globs
+        .iter()
+        .flat_map(|glob| expand(glob, std::path::Path::new(".")))
+        .collect();
+    if shown.is_empty() {
+        let globs = globs.join(",");
+        return Err(Error::Usage(format!(
+            "No shards matched input_glob='{globs}'"
+        )));
+    }
+    let files: Vec<(PathBuf, String)> = shown
+        .into_iter()
+        .map(|path| (PathBuf::from(&path), path))
+        .collect();
+    let session = SessionContext::new();
+    let mut import = Import::new();
+    let options = RolloutOptions {
+        is_shard: true,
+        keys: KeyRule::AllOrNone,
+        response: ResponseRule::Stripped,
+        agent: AgentSource::Row,
+    };
+    import.rollouts(&files, &options)?;
+    let imported = import.register(&session).await?;
+    if let Some(path) = merged {
+        let file = File::create(path).map_err(ImportError::Write)?;
+        merge(&session, &files, &mut BufWriter::new(file)).await?;
+    }
+    imported.check_aggregate(&session, true).await?;
+    Ok((session, TaskLabels::from(imported.task_names)))
+}

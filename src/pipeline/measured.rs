@@ -1,0 +1,156 @@
+use arrow::array::AsArray;
+use arrow::compute::cast;
+use arrow::datatypes::{DataType, Float64Type, Int64Type};
+use arrow::record_batch::RecordBatch;
+
+use crate::error::Error;
+use crate::measure::AGENT_STATISTICS;
+use crate::report::{AgentCoverage, AgentMetric, PassAt};
+
+const COVERAGE: &str = "coverage";
+const SPREAD: &str = "spread";
+const PASS_AT_K: &str = "pass_at_k";
+
+/// What was measured, and where it stands.
+#[derive(Debug, Default)]
+pub(super) struct Measured {
+    pub(super) coverage: Vec<AgentCoverage>,
+    pub(super) metrics: Vec<AgentMetric>,
+    pub(super) written: Vec<String>,
+    /// Tasks of several runs had to be numbered anew.
+    pub(super) is_renumbered: bool,
+    stderrs: Vec<(String, String, Option<f64>)>,
+    passes: Vec<(String, String, PassAt)>,
+}
+
+impl Measured {
+    /// The families that are shown.
+    pub(super) const FAMILIES: [&str; 4] = [AGENT_STATISTICS, COVERAGE, SPREAD, PASS_AT_K];
+
+    /// Takes what is shown from the rows of a family. Of a family that a user has replaced by one of
+    /// other columns nothing is shown, but for the statistics.
+    pub(super) fn look(&mut self, family: &str, batch: &RecordBatch) -> Result<(), Error> {
+        match family {
+            AGENT_STATISTICS => self.metrics.extend(agent_metrics(batch)?),
+            COVERAGE => self.coverage.extend(coverage(batch).unwrap_or_default()),
+            SPREAD => self.stderrs.extend(stderrs(batch).unwrap_or_default()),
+            PASS_AT_K => self.passes.extend(passes(batch).unwrap_or_default()),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Puts what several families say of a metric together.
+    pub(super) fn join(&mut self) {
+        for metric in &mut self.metrics {
+            let is_it =
+                |agent: &str, name: &str| agent == metric.agent_name && name == metric.metric;
+            let stderr = self
+                .stderrs
+                .iter()
+                .find(|(agent, name, _)| is_it(agent, name));
+            metric.stderr = stderr.and_then(|(_, _, stderr)| *stderr);
+            let passes = self
+                .passes
+                .iter()
+                .filter(|(agent, name, _)| is_it(agent, name));
+            let largest = passes.max_by_key(|(_, _, pass)| pass.k);
+            metric.pass_at = largest.map(|(_, _, pass)| *pass);
+        }
+    }
+}
+
+fn column(batch: &RecordBatch, name: &str, to: &DataType) -> Result<arrow::array::ArrayRef, Error> {
+    let column = batch.column_by_name(name);
+    let column = column
+        .ok_or_else(|| Error::Query(format!("{AGENT_STATISTICS}.sql gives no column '{name}'")))?;
+    cast(column, to).map_err(|error| Error::Query(error.to_string()))
+}
+
+fn texts(batch: &RecordBatch, name: &str) -> Result<Vec<String>, Error> {
+    let column = column(batch, name, &DataType::Utf8)?;
+    let texts = column.as_string::<i32>().iter();
+    Ok(texts
+        .map(|text| text.unwrap_or_default().to_owned())
+        .collect())
+}
+
+fn integers(batch: &RecordBatch, name: &str) -> Result<Vec<i64>, Error> {
+    let column = column(batch, name, &DataType::Int64)?;
+    let integers = column.as_primitive::<Int64Type>().iter();
+    Ok(integers.map(Option::unwrap_or_default).collect())
+}
+
+fn floats(batch: &RecordBatch, name: &str) -> Result<Vec<Option<f64>>, Error> {
+    let column = column(batch, name, &DataType::Float64)?;
+    Ok(column.as_primitive::<Float64Type>().iter().collect())
+}
+
+fn agent_metrics(batch: &RecordBatch) -> Result<Vec<AgentMetric>, Error> {
+    let mut names = texts(batch, "metric")?.into_iter();
+    let mut counts = integers(batch, "count")?.into_iter();
+    let mut means = floats(batch, "mean")?.into_iter();
+    let mut stds = floats(batch, "std")?.into_iter();
+    let mut mins = floats(batch, "min")?.into_iter();
+    let mut medians = floats(batch, "median")?.into_iter();
+    let mut maxs = floats(batch, "max")?.into_iter();
+    let agents = texts(batch, "agent_name")?.into_iter();
+    let metrics = agents.map(|agent_name| AgentMetric {
+        agent_name,
+        metric: names.next().unwrap_or_default(),
+        count: counts.next().unwrap_or_default().unsigned_abs(),
+        mean: means.next().flatten(),
+        stderr: None,
+        std: stds.next().flatten(),
+        min: mins.next().flatten(),
+        median: medians.next().flatten(),
+        max: maxs.next().flatten(),
+        pass_at: None,
+    });
+    Ok(metrics.collect())
+}
+
+fn coverage(batch: &RecordBatch) -> Result<Vec<AgentCoverage>, Error> {
+    let mut planned = integers(batch, "planned")?.into_iter();
+    let mut done = integers(batch, "done")?.into_iter();
+    let mut failed = integers(batch, "failed")?.into_iter();
+    let mut pending = integers(batch, "pending")?.into_iter();
+    let agents = texts(batch, "agent_name")?.into_iter();
+    let coverage = agents.map(|agent_name| AgentCoverage {
+        agent_name,
+        planned: planned.next().unwrap_or_default(),
+        done: done.next().unwrap_or_default(),
+        failed: failed.next().unwrap_or_default(),
+        pending: pending.next().unwrap_or_default(),
+    });
+    Ok(coverage.collect())
+}
+
+fn stderrs(batch: &RecordBatch) -> Result<Vec<(String, String, Option<f64>)>, Error> {
+    let agents = texts(batch, "agent_name")?.into_iter();
+    let rows = agents
+        .zip(texts(batch, "metric")?)
+        .zip(floats(batch, "stderr")?);
+    Ok(rows
+        .map(|((agent, metric), stderr)| (agent, metric, stderr))
+        .collect())
+}
+
+fn passes(batch: &RecordBatch) -> Result<Vec<(String, String, PassAt)>, Error> {
+    let mut ks = integers(batch, "k")?.into_iter();
+    let mut pass_at = floats(batch, "pass_at_k")?.into_iter();
+    let mut pass_hat = floats(batch, "pass_hat_k")?.into_iter();
+    let agents = texts(batch, "agent_name")?.into_iter();
+    let rows = agents
+        .zip(texts(batch, "metric")?)
+        .filter_map(|(agent, metric)| {
+            let (k, pass_at_k, pass_hat_k) = (ks.next()?, pass_at.next()?, pass_hat.next()?);
+            let pass = PassAt {
+                k,
+                pass_at_k: pass_at_k?,
+                pass_hat_k: pass_hat_k?,
+            };
+            Some((agent, metric, pass))
+        });
+    Ok(rows.collect())
+}
