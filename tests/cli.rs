@@ -18,12 +18,15 @@ mod cli {
     mod import_export;
     mod input_errors;
     mod interrupts;
+    mod metrics;
     mod plan;
     mod progress;
     mod quickstart;
     mod secrets;
     mod sim;
     mod sql;
+    mod sql_names;
+    mod sql_scripts;
     mod sql_while_running;
     mod status;
 }

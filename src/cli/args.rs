@@ -5,10 +5,12 @@
 
 use std::path::PathBuf;
 
-use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use super::measure_args::AggregateArgs;
+use super::metrics_args::{METRICS_EXAMPLES, MetricsArgs};
 use super::sim_args::SimArgs;
+use super::sql::args::{SQL_EXAMPLES, SqlArgs};
 use super::sweep_args::SweepArgs;
 use crate::config::{ConfigError, Resolved, Span};
 
@@ -28,14 +30,6 @@ Examples:
   rollstream collect -i tasks.jsonl -o runs/a --agent-url a=http://10.0.0.7:8000 --set responses_create_params.temperature=0.6
   rollstream collect --config sweep.toml --resume
   rollstream collect +agent_name=a +input_jsonl_fpath=x.jsonl +output_jsonl_fpath=y.jsonl +num_repeats=4";
-
-const SQL_EXAMPLES: &str = "\
-Examples:
-  rollstream sql runs/first -c 'select agent_name, avg(reward) from rollouts group by 1'
-  rollstream sql runs/a runs/b -c 'select run, count(*) from attempts group by 1' --format csv
-  rollstream sql s3://bucket/run -f question.sql --format parquet -o answer.parquet
-
-Views: tasks, rollouts (every metric is a column), attempts; with several runs each has a column `run`.";
 
 const AGGREGATE_EXAMPLES: &str = "\
 Examples:
@@ -92,6 +86,9 @@ pub enum Command {
     /// Compute the metrics of one or several runs, or of files of rollouts, as if they were one
     #[command(after_help = AGGREGATE_EXAMPLES)]
     Aggregate(AggregateArgs),
+    /// List the metric families, or show one
+    #[command(after_help = METRICS_EXAMPLES)]
+    Metrics(MetricsArgs),
     /// Say how a run is doing, live, dead or finished
     #[command(after_help = STATUS_EXAMPLES)]
     Status(StatusArgs),
@@ -147,42 +144,6 @@ pub struct DisplayArgs {
     /// Show no colours (so does the variable NO_COLOR)
     #[arg(long)]
     pub no_color: bool,
-}
-
-/// The options of `sql`.
-#[derive(Debug, Args)]
-#[command(group = ArgGroup::new("query").required(true).args(["command", "file"]))]
-pub struct SqlArgs {
-    /// Runs: directories or object-store prefixes
-    #[arg(value_name = "RUN", required = true)]
-    pub runs: Vec<String>,
-    /// The question
-    #[arg(long, short, value_name = "SQL")]
-    pub command: Option<String>,
-    /// A file that holds the question
-    #[arg(long, short, value_name = "FILE")]
-    pub file: Option<PathBuf>,
-    /// The format of the answer
-    #[arg(long, value_enum, default_value_t = SqlFormat::Table)]
-    pub format: SqlFormat,
-    /// Write the answer to this file instead of the standard output
-    #[arg(long, short, value_name = "FILE")]
-    pub output_file: Option<PathBuf>,
-}
-
-/// How the answer of `sql` is written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum SqlFormat {
-    /// A table for people
-    Table,
-    /// Comma-separated values with a header line
-    Csv,
-    /// One JSON array
-    Json,
-    /// One JSON object per line
-    Ndjson,
-    /// Parquet
-    Parquet,
 }
 
 /// The options of `status`.
@@ -265,7 +226,6 @@ pub struct CompletionsArgs {
 mod tests {
     use super::*;
     use clap::CommandFactory;
-    use clap::error::ErrorKind;
 
     #[test]
     fn the_command_line_is_consistent() {
@@ -284,33 +244,6 @@ mod tests {
         assert!(
             help.contains("+input_jsonl_fpath=x.jsonl") && help.contains("130"),
             "{help}"
-        );
-    }
-
-    #[test]
-    fn sql_wants_runs_and_exactly_one_question() {
-        let kind = |line: &str| {
-            Cli::try_parse_from(line.split(' '))
-                .map(|_| ())
-                .map_err(|error| error.kind())
-        };
-        assert_eq!(kind("rollstream sql a b -c x --format ndjson -o y"), Ok(()));
-        assert_eq!(kind("rollstream sql a -f x.sql"), Ok(()));
-        assert_eq!(
-            kind("rollstream sql -c x"),
-            Err(ErrorKind::MissingRequiredArgument)
-        );
-        assert_eq!(
-            kind("rollstream sql a"),
-            Err(ErrorKind::MissingRequiredArgument)
-        );
-        assert_eq!(
-            kind("rollstream sql a -c x -f y"),
-            Err(ErrorKind::ArgumentConflict)
-        );
-        assert_eq!(
-            kind("rollstream sql a -c x --format xml"),
-            Err(ErrorKind::InvalidValue)
         );
     }
 }

@@ -1,7 +1,9 @@
 use std::io::{self, Write};
 use std::time::Duration;
 
+use tokio::runtime::Builder;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::error::Error;
@@ -17,10 +19,6 @@ struct Signals {
 
 impl Signals {
     fn listen() -> Result<Self, Error> {
-        let listen = |kind| {
-            signal(kind)
-                .map_err(|error| Error::Defect(format!("cannot listen for signals: {error}")))
-        };
         Ok(Self {
             interrupt: listen(SignalKind::interrupt())?,
             terminate: listen(SignalKind::terminate())?,
@@ -43,6 +41,35 @@ impl Signals {
 pub(super) async fn interrupted() -> Result<(), Error> {
     Signals::listen()?.next().await;
     Ok(())
+}
+
+/// Counts interrupts from here on. SIGTERM and SIGHUP go on to end the process.
+///
+/// A thread of its own listens: where queries keep every thread of the runtime busy, nobody there
+/// would hear anything.
+pub(super) fn interrupts() -> Result<watch::Receiver<u64>, Error> {
+    let failed = |error| Error::Defect(format!("cannot listen for signals: {error}"));
+    let runtime = Builder::new_current_thread().enable_io().build();
+    let runtime = runtime.map_err(failed)?;
+    let (counted, count) = watch::channel(0);
+    std::thread::Builder::new()
+        .name("interrupts".to_owned())
+        .spawn(move || {
+            runtime.block_on(async {
+                let Ok(mut interrupt) = listen(SignalKind::interrupt()) else {
+                    return;
+                };
+                while !counted.is_closed() && interrupt.recv().await.is_some() {
+                    counted.send_modify(|count| *count += 1);
+                }
+            });
+        })
+        .map_err(failed)?;
+    Ok(count)
+}
+
+fn listen(kind: SignalKind) -> Result<Signal, Error> {
+    signal(kind).map_err(|error| Error::Defect(format!("cannot listen for signals: {error}")))
 }
 
 /// Stops a sweep on the first signal, drops what is in flight on the second, and ends the process on

@@ -88,6 +88,16 @@ impl RunTables {
         Ok(tables)
     }
 
+    /// The run.
+    pub(super) fn run(&self) -> &RunStore {
+        &self.run
+    }
+
+    /// What its journal holds, landed or not.
+    pub(super) fn segments(&self) -> &[OpenSegment] {
+        &self.segments
+    }
+
     /// Registers `tasks`, `rollouts` and `attempts`.
     ///
     /// # Errors
@@ -198,7 +208,7 @@ pub async fn any_part(session: &SessionContext, run: &RunStore, name: &str) -> R
         .await
 }
 
-fn scan(
+pub(super) fn scan(
     session: &SessionContext,
     run: &RunStore,
     parts: &[Path],
@@ -250,6 +260,6 @@ impl PartitionStream for JournalStream {
     }
 }
 
-fn external(error: StoreError) -> DataFusionError {
+pub(super) fn external(error: StoreError) -> DataFusionError {
     DataFusionError::External(Box::new(error))
 }

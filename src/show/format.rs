@@ -8,7 +8,7 @@ use arrow::record_batch::RecordBatch;
 use super::csv::CsvSink;
 use super::json::JsonSink;
 use super::parquet::ParquetSink;
-use super::table::TableSink;
+use super::table::{RowLimit, TableSink};
 
 /// A form in which rows are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,6 +32,11 @@ pub trait RowSink {
     /// # Errors
     /// The output is full or gone, or a column has a type that the form can't hold.
     fn write(&mut self, rows: &RecordBatch) -> Result<(), ShowError>;
+
+    /// Whether it has no use for more rows.
+    fn is_full(&self) -> bool {
+        false
+    }
 
     /// Writes what comes after the last row.
     ///
@@ -80,10 +85,19 @@ pub fn open_sink<'a>(
     output: Box<dyn Write + Send + 'a>,
 ) -> Result<Box<dyn RowSink + 'a>, ShowError> {
     Ok(match format {
-        Format::Table => Box::new(TableSink::new(schema, output)),
+        Format::Table => open_table(schema, output, RowLimit::default()),
         Format::Csv => Box::new(CsvSink::new(schema, output)?),
         Format::Json => Box::new(JsonSink::array(output)),
         Format::Ndjson => Box::new(JsonSink::lines(output)),
         Format::Parquet => Box::new(ParquetSink::new(schema, output)?),
     })
+}
+
+/// A sink for people that shows no more rows than it is told to.
+pub fn open_table<'a>(
+    schema: &SchemaRef,
+    output: Box<dyn Write + Send + 'a>,
+    limit: RowLimit,
+) -> Box<dyn RowSink + 'a> {
+    Box::new(TableSink::new(schema, output, limit))
 }

@@ -11,7 +11,8 @@ mod status;
 mod table;
 mod text;
 
-pub use format::{Format, RowSink, ShowError, open_sink};
+pub use format::{Format, RowSink, ShowError, open_sink, open_table};
 pub use progress::{Progress, ProgressMode};
 pub use report::{event, metrics, plan, report};
 pub use status::{StatusForm, StatusView};
+pub use table::RowLimit;

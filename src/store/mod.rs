@@ -23,5 +23,5 @@ pub use error::StoreError;
 pub use journal::{JournalSegment, JournalWriter, OpenSegment};
 pub use lock::{LockHolder, LockOptions, LockScope, RunLock};
 pub use part::{Part, PartWriter, part_name};
-pub use place::RunStore;
+pub use place::{RunStore, state_directory};
 pub use record::{InputRecord, RunCounts, RunRecord, RunState};

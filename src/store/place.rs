@@ -356,7 +356,9 @@ impl RunStore {
     }
 }
 
-fn state_directory(given: Option<&FilePath>) -> PathBuf {
+/// Where this machine keeps what is of use to it alone: the directory `given`, or
+/// `$XDG_STATE_HOME/rollstream`, or `~/.local/state/rollstream`.
+pub fn state_directory(given: Option<&FilePath>) -> PathBuf {
     if let Some(given) = given {
         return given.to_owned();
     }

@@ -40,7 +40,8 @@ fn wrong_usage_is_exit_code_2_and_says_what_is_wrong() {
             ["the input is missing", "--input"],
         ),
         ("collect --concurrency 0", ["--concurrency", "at least 1"]),
-        ("sql run", ["required", "--command"]),
+        ("sql", ["required", "RUN"]),
+        ("sql run -o x", ["required", "--command"]),
         ("sql run -c 1 --format xml", ["'xml'", "ndjson"]),
         ("completions tcsh", ["'tcsh'", "fish"]),
     ] {

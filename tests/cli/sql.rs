@@ -243,3 +243,59 @@ fn paths_lead_into_answers_and_requests() {
         "agent,object,same\nsim,response,true\n"
     );
 }
+
+#[test]
+fn several_questions_are_answered_one_after_another() {
+    let folder = two_runs();
+    assert_eq!(
+        answer(
+            &folder,
+            "a --format csv",
+            "select 1 as n; -- and\nselect ';' as t;"
+        ),
+        "n\n1\nt\n;\n"
+    );
+    let ended = folder
+        .rollstream("sql a --format parquet -o both.parquet -c")
+        .arg("select 1; select 2")
+        .run()
+        .exited_with(2);
+    ended.complaining(&["one answer"]);
+    let ended = folder.rollstream("sql a -c").arg(" -- nothing").run();
+    ended
+        .exited_with(1)
+        .complaining(&["No SQL statements were provided"]);
+}
+
+#[test]
+fn a_table_shows_no_more_rows_than_a_terminal_has_use_for() {
+    let folder = two_runs();
+    let numbers = "select * from generate_series(1, 1200)";
+    let table = answer(&folder, "a", numbers);
+    assert_eq!(table.lines().count(), 1000 + 5);
+    let last = table.lines().last().unwrap();
+    assert!(
+        last.contains("the first 1,000 rows, there are more; --format csv"),
+        "{last}"
+    );
+    let all = answer(&folder, "a --format csv", numbers);
+    assert_eq!(all.lines().count(), 1201);
+}
+
+#[test]
+fn questions_cannot_change_anything() {
+    let folder = two_runs();
+    for statement in [
+        "create table t as select 1",
+        "drop table rollouts",
+        "insert into rollouts select * from rollouts",
+        "copy rollouts to 'x.parquet'",
+    ] {
+        let ended = folder.rollstream("sql a -c").arg(statement).run();
+        ended.exited_with(1).complaining(&["not supported"]);
+    }
+    assert!(!folder.has("x.parquet"));
+    for statement in ["explain select 1", "show tables", "describe rollouts"] {
+        assert!(!answer(&folder, "a", statement).is_empty());
+    }
+}

@@ -45,6 +45,12 @@ impl Program {
         self
     }
 
+    /// What it reads as its standard input.
+    pub fn stdin(mut self, input: impl Into<Stdio>) -> Self {
+        self.0.stdin(input);
+        self
+    }
+
     pub fn start(mut self) -> Running {
         let mut child = self.0.spawn().unwrap();
         let stdout = Listener::start(child.stdout.take().unwrap());

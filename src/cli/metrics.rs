@@ -1,0 +1,191 @@
+use std::fmt::Write;
+
+use serde_json::{Value, json};
+
+use super::metrics_args::MetricsArgs;
+use super::sql::first_sentence;
+use crate::error::Error;
+use crate::measure::{MeasureError, MetricQueries, MetricQuery, Parameter, ParameterValue};
+
+/// `rollstream metrics`: what the metric families say of themselves.
+pub(super) fn render(args: &MetricsArgs) -> Result<String, Error> {
+    let mut queries = MetricQueries::embedded()?;
+    if let Some(directory) = &args.queries {
+        let read = queries.with_directory(directory);
+        // What is wrong is in what was given, and nothing was done yet.
+        queries = read.map_err(|error| Error::Usage(error.to_string()))?;
+    }
+    match &args.name {
+        Some(name) => {
+            let query = queries
+                .get(name)
+                .map_err(|error| unknown(&error, &queries))?;
+            match args.json {
+                true => text(&as_json(query, args.sql)),
+                false => Ok(whole(query, args.sql)),
+            }
+        }
+        None if args.json => {
+            let all: Vec<Value> = queries
+                .iter()
+                .map(|query| as_json(query, args.sql))
+                .collect();
+            text(&Value::Array(all))
+        }
+        None => {
+            let all: Vec<String> = queries.iter().map(|query| brief(query, args.sql)).collect();
+            Ok(all.join("\n"))
+        }
+    }
+}
+
+fn unknown(error: &MeasureError, queries: &MetricQueries) -> Error {
+    let names: Vec<&str> = queries.iter().map(|query| query.name.as_str()).collect();
+    Error::Usage(format!("{error}; there are {}", names.join(", ")))
+}
+
+fn text(value: &Value) -> Result<String, Error> {
+    let text = serde_json::to_string_pretty(value).map_err(Error::defect)?;
+    Ok(text + "\n")
+}
+
+/// A family in a few lines. Of what its header does not say there is no line.
+fn brief(query: &MetricQuery, sql: bool) -> String {
+    let mut lines = vec![title(query)];
+    let answer = first_sentence(&query.description);
+    let parameters: Vec<String> = query.parameters.iter().map(setting).collect();
+    let columns: Vec<&str> = query
+        .columns
+        .iter()
+        .map(|(name, _)| name.as_str())
+        .collect();
+    for (label, value) in [
+        ("", answer),
+        ("parameters: ", parameters.join(", ")),
+        ("columns: ", columns.join(", ")),
+    ] {
+        if !value.is_empty() {
+            lines.push(format!("  {label}{value}"));
+        }
+    }
+    let mut text = lines.join("\n") + "\n";
+    if sql {
+        let _ = write!(text, "\n{}\n", query.sql.trim_end());
+    }
+    text
+}
+
+/// All that the header of a family says.
+fn whole(query: &MetricQuery, sql: bool) -> String {
+    let mut text = title(query) + "\n";
+    let mut section = |head: &str, rows: Vec<(String, &str)>| {
+        let width = rows.iter().map(|(name, _)| name.chars().count()).max();
+        let Some(width) = width else { return };
+        // Writing to a string can't fail.
+        let _ = writeln!(text, "\n{head}:");
+        for (name, description) in rows {
+            let line = format!("  {name:width$}   {description}");
+            let _ = writeln!(text, "{}", line.trim_end());
+        }
+    };
+    let parameters = query.parameters.iter();
+    let parameters = parameters.map(|parameter| (setting(parameter), &*parameter.description));
+    let columns = query.columns.iter();
+    let columns = columns.map(|(name, description)| (name.clone(), &**description));
+    section("Parameters", parameters.collect());
+    section("Columns", columns.collect());
+    if !query.description.is_empty() {
+        let at = title(query).len() + 1;
+        text.insert_str(at, &format!("\n{}\n", query.description));
+    }
+    if sql {
+        let _ = write!(text, "\n{}\n", query.sql.trim_end());
+    }
+    text
+}
+
+fn title(query: &MetricQuery) -> String {
+    match &query.path {
+        Some(path) => format!("{} ({})", query.name, path.display()),
+        None => query.name.clone(),
+    }
+}
+
+fn setting(parameter: &Parameter) -> String {
+    format!("{} = {}", parameter.name, parameter.default)
+}
+
+fn as_json(query: &MetricQuery, sql: bool) -> Value {
+    let parameters = query.parameters.iter().map(|parameter| {
+        json!({
+            "name": parameter.name,
+            "default": as_value(&parameter.default),
+            "description": parameter.description,
+        })
+    });
+    let columns = query
+        .columns
+        .iter()
+        .map(|(name, description)| json!({"name": name, "description": description}));
+    let mut value = json!({
+        "name": query.name,
+        "path": query.path.as_ref().map(|path| path.display().to_string()),
+        "description": query.description,
+        "parameters": parameters.collect::<Vec<Value>>(),
+        "columns": columns.collect::<Vec<Value>>(),
+    });
+    if sql && let Some(fields) = value.as_object_mut() {
+        fields.insert("sql".to_owned(), query.sql.clone().into());
+    }
+    value
+}
+
+fn as_value(value: &ParameterValue) -> Value {
+    match value {
+        ParameterValue::Boolean(value) => json!(value),
+        ParameterValue::Integer(value) => json!(value),
+        ParameterValue::Float(value) => json!(value),
+        ParameterValue::Text(value) => json!(value),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn query(sql: &str) -> MetricQuery {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("cost.sql"), sql).unwrap();
+        let queries = MetricQueries::default().with_directory(folder.path());
+        MetricQuery {
+            path: None,
+            ..queries.unwrap().get("cost").unwrap().clone()
+        }
+    }
+
+    const COST: &str = "-- What it costs. In dollars.\n--\n-- Parameters:\n--   price = 0.5   of a token\n\
+                        -- Columns:\n--   agent_name   the agent\n--   cost\nSELECT 1\n";
+
+    #[test]
+    fn a_family_is_shown_in_brief_and_whole() {
+        assert_eq!(
+            brief(&query(COST), false),
+            "cost\n  What it costs.\n  parameters: price = 0.5\n  columns: agent_name, cost\n"
+        );
+        let shown = whole(&query(COST), false);
+        assert_eq!(
+            shown,
+            "cost\n\nWhat it costs. In dollars.\n\nParameters:\n  price = 0.5   of a token\n\n\
+             Columns:\n  agent_name   the agent\n  cost\n"
+        );
+        assert_eq!(whole(&query(COST), true), format!("{shown}\n{COST}"));
+    }
+
+    #[test]
+    fn a_family_that_says_nothing_of_itself_is_shown_as_well() {
+        let silent = query("SELECT 1");
+        assert_eq!(brief(&silent, false), "cost\n");
+        assert_eq!(whole(&silent, true), "cost\n\nSELECT 1\n");
+        assert_eq!(as_json(&silent, false)["columns"], json!([]));
+    }
+}

@@ -1,0 +1,105 @@
+use std::path::PathBuf;
+
+use clap::{ArgGroup, Args, ValueEnum};
+
+use crate::show::Format;
+
+pub(in crate::cli) const SQL_EXAMPLES: &str = "\
+Examples:
+  rollstream sql runs/first
+  rollstream sql runs/first -c 'select agent_name, avg(reward) from rollouts group by 1'
+  rollstream sql runs/a runs/b -c 'select run, count(*) from attempts group by 1' --format csv
+  rollstream sql base=runs/a cand=s3://bucket/b -c 'select count(*) from base.rollouts join cand.rollouts using (task_index)'
+  rollstream sql s3://bucket/run -f question.sql --format parquet -o answer.parquet
+  rollstream sql runs/first < questions.sql
+
+Without -c and -f it asks for statements, each ending with `;`, or runs those of the standard input one after another
+and stops at the first that fails. \\help lists the other commands.
+
+Tables: tasks, rollouts (every metric is a column), attempts; with several runs, or a name, each has a column `run`.
+Each run's own tables are NAME.tasks, NAME.rollouts and NAME.attempts. The name of a run that is given as a path alone
+is the last part of the path, if that is a word of letters, digits and `_`.";
+
+/// The options of `sql`.
+#[derive(Debug, Args)]
+#[command(group = ArgGroup::new("query").args(["command", "file"]))]
+pub struct SqlArgs {
+    /// Runs: directories or object-store prefixes, with a name if need be
+    #[arg(value_name = "[NAME=]RUN", required = true)]
+    pub runs: Vec<String>,
+    /// The question, or several with `;` between them
+    #[arg(long, short, value_name = "SQL")]
+    pub command: Option<String>,
+    /// A file that holds the question or questions
+    #[arg(long, short, value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    /// The format of the answer
+    #[arg(long, value_enum, default_value_t = SqlFormat::Table)]
+    pub format: SqlFormat,
+    /// Write the answer to this file instead of the standard output
+    #[arg(long, short, value_name = "FILE", requires = "query")]
+    pub output_file: Option<PathBuf>,
+}
+
+/// How the answer of `sql` is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum SqlFormat {
+    /// A table for people
+    Table,
+    /// Comma-separated values with a header line
+    Csv,
+    /// One JSON array
+    Json,
+    /// One JSON object per line
+    Ndjson,
+    /// Parquet
+    Parquet,
+}
+
+impl From<SqlFormat> for Format {
+    fn from(format: SqlFormat) -> Self {
+        match format {
+            SqlFormat::Table => Self::Table,
+            SqlFormat::Csv => Self::Csv,
+            SqlFormat::Json => Self::Json,
+            SqlFormat::Ndjson => Self::Ndjson,
+            SqlFormat::Parquet => Self::Parquet,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use clap::error::ErrorKind;
+
+    use crate::cli::Cli;
+
+    #[test]
+    fn sql_wants_runs_and_at_most_one_question() {
+        let kind = |line: &str| {
+            Cli::try_parse_from(line.split(' '))
+                .map(|_| ())
+                .map_err(|error| error.kind())
+        };
+        assert_eq!(kind("rollstream sql a b -c x --format ndjson -o y"), Ok(()));
+        assert_eq!(kind("rollstream sql a -f x.sql"), Ok(()));
+        assert_eq!(kind("rollstream sql a"), Ok(()));
+        assert_eq!(
+            kind("rollstream sql -c x"),
+            Err(ErrorKind::MissingRequiredArgument)
+        );
+        assert_eq!(
+            kind("rollstream sql a -o y"),
+            Err(ErrorKind::MissingRequiredArgument)
+        );
+        assert_eq!(
+            kind("rollstream sql a -c x -f y"),
+            Err(ErrorKind::ArgumentConflict)
+        );
+        assert_eq!(
+            kind("rollstream sql a -c x --format xml"),
+            Err(ErrorKind::InvalidValue)
+        );
+    }
+}

@@ -1,0 +1,138 @@
+use crate::error::Error;
+use crate::show::Format;
+
+/// What is asked for with `\` or `.` instead of SQL.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Command {
+    /// The tables, or the columns of one.
+    Describe(Option<String>),
+    /// The functions, or those of a name.
+    Functions(Option<String>),
+    /// Times on, off, or the other way round.
+    Timing(Option<bool>),
+    /// The format of answers, or to say which it is.
+    Format(Option<Format>),
+    /// How many rows a table shows, or to say how many.
+    Limit(Option<usize>),
+    /// What there is to ask for.
+    Help,
+    /// To leave.
+    Quit,
+}
+
+/// What `\help` prints.
+pub(super) const HELP: &str = "\
+Statements end with `;`. Each looks at the runs anew. Other commands begin with \\ or . and take a line:
+  \\d [TABLE]         list the tables, or the columns of one
+  \\df [FUNCTION]     list the functions, or explain one
+  \\format [FORMAT]   show answers as table, csv, json or ndjson
+  \\limit [ROWS]      show at most so many rows of a table, 0 for all
+  \\timing [on|off]   say how long each statement takes
+  \\help              show this
+  \\quit              leave; so does Ctrl-D
+Ctrl-C drops what is being typed, or cancels the statement that is running.
+";
+
+/// Names of the commands, for completion.
+pub(super) const NAMES: [&str; 7] = ["d", "df", "format", "help", "limit", "quit", "timing"];
+
+/// Formats that answers can be shown in, one after another.
+pub(super) const FORMATS: [(&str, Format); 4] = [
+    ("csv", Format::Csv),
+    ("json", Format::Json),
+    ("ndjson", Format::Ndjson),
+    ("table", Format::Table),
+];
+
+impl Command {
+    /// Reads a line without its first character.
+    ///
+    /// # Errors
+    /// There is no such command, or it does not take what it was given.
+    pub(super) fn parse(line: &str) -> Result<Self, Error> {
+        let line = line.trim().trim_end_matches(';');
+        let mut words = line.split_whitespace();
+        let name = words.next().unwrap_or_default();
+        let argument = words.next();
+        if let Some(more) = words.next() {
+            return Err(wrong(name, &format!("takes no second word '{more}'")));
+        }
+        let text = || argument.map(str::to_owned);
+        let refused = |takes: &str| wrong(name, &format!("takes {takes}"));
+        match name {
+            "d" | "dt" | "tables" => Ok(Self::Describe(text())),
+            "df" => Ok(Self::Functions(text())),
+            "timing" | "timer" => match argument {
+                None => Ok(Self::Timing(None)),
+                Some("on") => Ok(Self::Timing(Some(true))),
+                Some("off") => Ok(Self::Timing(Some(false))),
+                Some(_) => Err(refused("on or off")),
+            },
+            "format" | "mode" => {
+                let known = |name: &str| FORMATS.iter().find(|(known, _)| *known == name);
+                match argument.map(known) {
+                    None => Ok(Self::Format(None)),
+                    Some(Some((_, format))) => Ok(Self::Format(Some(*format))),
+                    Some(None) => Err(refused(
+                        "table, csv, json or ndjson (Parquet needs -c and -o)",
+                    )),
+                }
+            }
+            "limit" => match argument.map(str::parse) {
+                None => Ok(Self::Limit(None)),
+                Some(Ok(rows)) => Ok(Self::Limit(Some(rows))),
+                Some(Err(_)) => Err(refused("a number of rows, or 0 for all")),
+            },
+            "help" | "h" | "?" => Ok(Self::Help),
+            "q" | "quit" | "exit" => Ok(Self::Quit),
+            _ => Err(Error::Usage(format!(
+                "there is no command '\\{name}'; \\help lists them"
+            ))),
+        }
+    }
+}
+
+fn wrong(name: &str, complaint: &str) -> Error {
+    Error::Usage(format!("\\{name} {complaint}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_are_read() {
+        let of = |line: &str| Command::parse(line).unwrap();
+        assert_eq!(of("d"), Command::Describe(None));
+        assert_eq!(of("d  a.b ;"), Command::Describe(Some("a.b".into())));
+        assert_eq!(of("df avg"), Command::Functions(Some("avg".into())));
+        assert_eq!(of("timing"), Command::Timing(None));
+        assert_eq!(of("timing off"), Command::Timing(Some(false)));
+        assert_eq!(of("format csv"), Command::Format(Some(Format::Csv)));
+        assert_eq!(of("limit 0"), Command::Limit(Some(0)));
+        assert_eq!((of("?"), of("q")), (Command::Help, Command::Quit));
+    }
+
+    #[test]
+    fn what_is_no_command_is_said_to_be_none() {
+        for (line, complaint) in [
+            ("x", "'\\x'; \\help"),
+            ("", "\\help"),
+            ("format xml", "table, csv"),
+            ("limit -1", "a number of rows"),
+            ("timing maybe", "on or off"),
+            ("d a b", "second word 'b'"),
+        ] {
+            let error = Command::parse(line).unwrap_err();
+            assert!(error.to_string().contains(complaint), "{line}: {error}");
+        }
+    }
+
+    #[test]
+    fn every_command_is_in_the_help() {
+        for name in NAMES {
+            assert!(Command::parse(name).is_ok());
+            assert!(HELP.contains(&format!("\n  \\{name} ")), "{name}");
+        }
+    }
+}

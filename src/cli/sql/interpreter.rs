@@ -1,0 +1,227 @@
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
+
+use datafusion::dataframe::DataFrame;
+use futures::TryStreamExt;
+
+use super::catalog;
+use super::command::{Command, FORMATS, HELP};
+use super::engine::Engine;
+use super::functions::{self, Found};
+use super::session::SqlSession;
+use super::statements::{Item, Statement};
+use crate::cli::exit::unless_gone;
+use crate::error::Error;
+use crate::show::{Format, RowLimit, open_sink, open_table};
+use crate::store::StoreError;
+
+/// Rows that are written before anything else has its turn: an interrupt need not wait for more.
+const WRITTEN_AT_ONCE: usize = 512;
+
+/// Does one thing after another.
+pub(super) struct Interpreter {
+    session: SqlSession,
+    engine: Engine,
+    format: Format,
+    limit: RowLimit,
+    times: bool,
+    output_file: Option<PathBuf>,
+    /// Answers so far, where there may be one only.
+    has_answered: bool,
+}
+
+/// Whether to go on: not after a command to leave, nor when nobody reads the output any more.
+pub(super) type Flow = ControlFlow<()>;
+
+impl Interpreter {
+    pub(super) fn new(session: SqlSession, format: Format, output_file: Option<PathBuf>) -> Self {
+        Self {
+            session,
+            engine: Engine::default(),
+            format,
+            limit: RowLimit::default(),
+            times: false,
+            output_file,
+            has_answered: false,
+        }
+    }
+
+    /// Has tables show so many rows.
+    pub(super) fn limit(&mut self, limit: RowLimit) {
+        self.limit = limit;
+    }
+
+    /// Has queries run on threads of their own from here on, whatever those before do with theirs.
+    ///
+    /// # Errors
+    /// The system refused.
+    pub(super) fn run_apart(&mut self) -> Result<(), Error> {
+        self.engine = Engine::start()?;
+        Ok(())
+    }
+
+    pub(super) fn session(&self) -> &SqlSession {
+        &self.session
+    }
+
+    pub(super) fn session_mut(&mut self) -> &mut SqlSession {
+        &mut self.session
+    }
+
+    /// Does what is next.
+    ///
+    /// # Errors
+    /// It can't be done, or its answer can't be written.
+    pub(super) async fn execute(&mut self, item: &Item) -> Result<Flow, Error> {
+        match item {
+            Item::Statement(statement) => self.statement(statement).await,
+            Item::Command(line) => self.command(Command::parse(line)?).await,
+        }
+    }
+
+    async fn statement(&mut self, statement: &Statement) -> Result<Flow, Error> {
+        let started = Instant::now();
+        self.session.look().await?;
+        let frame = self.session.plan(&statement.in_place()).await?;
+        let (flow, rows) = self.answer(frame).await?;
+        if self.times {
+            let rows = match rows {
+                1 => "1 row".to_owned(),
+                rows => format!("{rows} rows"),
+            };
+            let time = started.elapsed().as_secs_f64() * 1000.0;
+            tell(&format!("{rows}, {time:.1} ms"));
+        }
+        Ok(flow)
+    }
+
+    async fn command(&mut self, command: Command) -> Result<Flow, Error> {
+        match command {
+            Command::Describe(table) => {
+                self.session.look().await?;
+                let frame = match table {
+                    None => catalog::tables(&self.session).await?,
+                    Some(table) => catalog::columns(&self.session, &table).await?,
+                };
+                Ok(self.answer(frame).await?.0)
+            }
+            Command::Functions(name) => {
+                match functions::find(self.session.context(), name.as_deref())? {
+                    Found::Listed(frame) => Ok(self.answer(frame).await?.0),
+                    Found::Explained(text) => self.print(&text),
+                }
+            }
+            Command::Timing(times) => {
+                self.times = times.unwrap_or(!self.times);
+                tell(if self.times {
+                    "timing is on"
+                } else {
+                    "timing is off"
+                });
+                Ok(Flow::Continue(()))
+            }
+            Command::Format(Some(format)) => {
+                self.format = format;
+                Ok(Flow::Continue(()))
+            }
+            Command::Format(None) => {
+                let name = FORMATS.iter().find(|(_, format)| *format == self.format);
+                tell(name.map_or("parquet", |(name, _)| name));
+                Ok(Flow::Continue(()))
+            }
+            Command::Limit(Some(rows)) => {
+                self.limit.rows = rows;
+                Ok(Flow::Continue(()))
+            }
+            Command::Limit(None) => {
+                tell(&match self.limit.rows {
+                    0 => "all rows of a table are shown".to_owned(),
+                    rows => format!("at most {rows} rows of a table are shown"),
+                });
+                Ok(Flow::Continue(()))
+            }
+            Command::Help => self.print(HELP),
+            Command::Quit => Ok(Flow::Break(())),
+        }
+    }
+
+    /// Writes the rows of a query, and says how many were shown.
+    async fn answer(&mut self, frame: DataFrame) -> Result<(Flow, usize), Error> {
+        let schema = Arc::new(frame.schema().as_arrow().clone());
+        let output = self.output()?;
+        let opened = match self.format {
+            Format::Table => Ok(open_table(&schema, output, self.limit)),
+            format => open_sink(format, &schema, output),
+        };
+        let mut sink = match opened {
+            Ok(sink) => sink,
+            Err(error) => {
+                unless_gone(Err(error))?;
+                return Ok((Flow::Break(()), 0));
+            }
+        };
+        let mut stream = self.engine.run(frame);
+        let mut num_rows = 0;
+        while !sink.is_full()
+            && let Some(batch) = stream.try_next().await?
+        {
+            let mut written = 0;
+            while written < batch.num_rows() && !sink.is_full() {
+                let rows = batch.slice(written, WRITTEN_AT_ONCE.min(batch.num_rows() - written));
+                written += rows.num_rows();
+                if unless_gone(sink.write(&rows))?.is_some() {
+                    return Ok((Flow::Break(()), num_rows));
+                }
+                tokio::task::yield_now().await;
+            }
+            num_rows += batch.num_rows();
+        }
+        if sink.is_full() {
+            num_rows = self.limit.rows;
+        }
+        // What is left of a query whose rows are not wanted ends here.
+        drop(stream);
+        match unless_gone(sink.finish())? {
+            Some(_) => Ok((Flow::Break(()), num_rows)),
+            None => Ok((Flow::Continue(()), num_rows)),
+        }
+    }
+
+    fn output(&mut self) -> Result<Box<dyn Write + Send>, Error> {
+        let holds_one = self.output_file.is_some() || self.format == Format::Parquet;
+        if holds_one && self.has_answered {
+            return Err(Error::Usage(
+                "a file of answers, and Parquet, hold one answer: ask for them one at a time"
+                    .to_owned(),
+            ));
+        }
+        self.has_answered = true;
+        let Some(path) = &self.output_file else {
+            return Ok(Box::new(BufWriter::new(io::stdout())));
+        };
+        let file = File::create(path).map_err(|source| StoreError::File {
+            action: "create",
+            path: path.clone(),
+            source,
+        })?;
+        Ok(Box::new(BufWriter::new(file)))
+    }
+
+    fn print(&self, text: &str) -> Result<Flow, Error> {
+        let written = io::stdout().lock().write_all(text.as_bytes());
+        match unless_gone(written.map_err(Into::into))? {
+            Some(_) => Ok(Flow::Break(())),
+            None => Ok(Flow::Continue(())),
+        }
+    }
+}
+
+/// Says something that is no answer.
+pub(super) fn tell(text: &str) {
+    // A terminal that has gone need not be told.
+    let _ = writeln!(io::stderr(), "{text}");
+}

@@ -1,0 +1,19 @@
+//! `rollstream sql`: one question, a script of them, or a conversation.
+
+pub mod args;
+mod catalog;
+mod command;
+mod completion;
+mod editor;
+mod engine;
+mod functions;
+mod interpreter;
+mod repl;
+mod run_names;
+mod script;
+mod session;
+mod start;
+mod statements;
+
+pub(super) use functions::first_sentence;
+pub(super) use start::sql;

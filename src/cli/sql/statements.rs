@@ -1,0 +1,304 @@
+//! Where statements end: [`Statements`] takes lines and gives [`Item`]s.
+
+use datafusion::sql::sqlparser::dialect::GenericDialect;
+use datafusion::sql::sqlparser::tokenizer::{
+    Location, Token, TokenWithSpan, Tokenizer, TokenizerError,
+};
+
+/// What is to be done next.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Item {
+    /// SQL.
+    Statement(Statement),
+    /// A line such as `\d rollouts`, without its first character.
+    Command(String),
+}
+
+/// SQL, and where it stands in what was read.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Statement {
+    /// Without the `;` at its end.
+    pub text: String,
+    /// Lines before it.
+    line: usize,
+    /// Characters before it on its first line.
+    column: usize,
+}
+
+impl Statement {
+    /// The text at its place, so that an error names lines and columns of the whole.
+    pub(super) fn in_place(&self) -> String {
+        let Self { text, line, column } = self;
+        format!("{}{}{text}", "\n".repeat(*line), " ".repeat(*column))
+    }
+}
+
+/// Gathers lines until a statement is complete.
+#[derive(Debug, Default)]
+pub(super) struct Statements {
+    buffer: String,
+    /// Lines before the buffer.
+    line: usize,
+    /// Characters before the buffer on its first line.
+    column: usize,
+}
+
+impl Statements {
+    /// Whether nothing is begun that wants more lines.
+    pub(super) fn is_complete(text: &str) -> bool {
+        let mut statements = Self::default();
+        for line in text.lines() {
+            statements.push(line);
+        }
+        statements.is_blank() || {
+            // What can never be read is not waited for: it is to be shown what is wrong with it.
+            let failed = tokens(&statements.buffer).1;
+            failed.is_some_and(|error| !is_open(&error)) || is_leaving(&statements.buffer)
+        }
+    }
+
+    /// Adds a line, without its end, and gives what is complete with it.
+    pub(super) fn push(&mut self, line: &str) -> Vec<Item> {
+        if self.starts_with_comment() && self.is_blank() {
+            self.drop_to(self.buffer.len());
+        }
+        self.buffer.push_str(line);
+        self.buffer.push('\n');
+        let mut items = Vec::new();
+        let is_command_line = command(line).is_some() && self.buffer.len() == line.len() + 1;
+        if is_command_line || line.contains(';') {
+            self.take_complete(&mut items);
+        } else if self.buffer.trim().is_empty() {
+            self.drop_to(self.buffer.len());
+        }
+        items
+    }
+
+    /// What is left when no more lines come: the last statement needs no `;`.
+    pub(super) fn finish(mut self) -> Option<Item> {
+        if self.is_blank() {
+            return None;
+        }
+        self.drop_to(self.buffer.len() - self.buffer.trim_start().len());
+        let end = self.buffer.trim_end().len();
+        Some(Item::Statement(self.statement(0, end)))
+    }
+
+    fn take_complete(&mut self, items: &mut Vec<Item>) {
+        let (tokens, _) = tokens(&self.buffer);
+        let ends = tokens
+            .iter()
+            .filter(|token| token.token == Token::SemiColon)
+            .map(|token| token.span.start);
+        let ends = offsets(&self.buffer, ends);
+        let mut taken = 0;
+        for end in ends {
+            let rest = self.buffer.get(taken..).unwrap_or_default();
+            if command(rest.trim_start()).is_some() {
+                break;
+            }
+            let is_blank = self.buffer.get(taken..end).is_none_or(tokens_are_blank);
+            if !is_blank {
+                let space = rest.len() - rest.trim_start().len();
+                items.push(Item::Statement(self.statement(taken + space, end)));
+            }
+            taken = end + 1;
+        }
+        self.drop_to(taken);
+        if let Some(text) = command(self.buffer.trim_start()) {
+            items.push(Item::Command(text.trim().to_owned()));
+            self.drop_to(self.buffer.len());
+        } else if self.buffer.trim().is_empty() {
+            self.drop_to(self.buffer.len());
+        }
+    }
+
+    fn statement(&self, start: usize, end: usize) -> Statement {
+        let before = self.buffer.get(..start).unwrap_or_default();
+        let (line, column) = moved(self.line, self.column, before);
+        Statement {
+            text: self.buffer.get(start..end).unwrap_or_default().to_owned(),
+            line,
+            column,
+        }
+    }
+
+    fn drop_to(&mut self, end: usize) {
+        let dropped: String = self.buffer.drain(..end).collect();
+        (self.line, self.column) = moved(self.line, self.column, &dropped);
+    }
+
+    fn starts_with_comment(&self) -> bool {
+        let text = self.buffer.trim_start();
+        text.starts_with("--") || text.starts_with("/*")
+    }
+
+    fn is_blank(&self) -> bool {
+        tokens_are_blank(&self.buffer)
+    }
+}
+
+/// The command that a line holds, without its first character: as psql writes them, or as sqlite
+/// and DuckDB do.
+fn command(line: &str) -> Option<&str> {
+    line.strip_prefix(['\\', '.'])
+}
+
+/// What leaves other shells without a `\` or a `;`.
+pub(super) fn is_leaving(text: &str) -> bool {
+    ["exit", "quit"].contains(&text.trim())
+}
+
+/// The tokens of a text, up to what can't be read.
+pub(super) fn tokens(text: &str) -> (Vec<TokenWithSpan>, Option<TokenizerError>) {
+    let mut tokens = Vec::new();
+    let dialect = GenericDialect {};
+    let read = Tokenizer::new(&dialect, text).tokenize_with_location_into_buf(&mut tokens);
+    (tokens, read.err())
+}
+
+/// Whether a text ends within something that a later line can close: a string, a name or a comment.
+pub(super) fn is_open(error: &TokenizerError) -> bool {
+    ["Unterminated", "before EOF", "Unexpected EOF"]
+        .iter()
+        .any(|sign| error.message.contains(sign))
+}
+
+fn tokens_are_blank(text: &str) -> bool {
+    let (tokens, failed) = tokens(text);
+    let is_space = |token: &TokenWithSpan| matches!(token.token, Token::Whitespace(_));
+    failed.is_none() && tokens.iter().all(is_space)
+}
+
+/// Byte offsets of places in a text, which are in their order.
+fn offsets(text: &str, places: impl Iterator<Item = Location>) -> Vec<usize> {
+    let mut at = (1, 1);
+    let mut characters = text.char_indices();
+    let mut found = Vec::new();
+    let mut next = characters.next();
+    for place in places {
+        while let Some((offset, character)) = next {
+            if at == (place.line, place.column) {
+                found.push(offset);
+                break;
+            }
+            at = match character {
+                '\n' => (at.0 + 1, 1),
+                _ => (at.0, at.1 + 1),
+            };
+            next = characters.next();
+        }
+    }
+    found
+}
+
+/// Where a text ends that begins at a place.
+fn moved(line: usize, column: usize, text: &str) -> (usize, usize) {
+    match text.rsplit_once('\n') {
+        Some((before, last)) => (
+            line + before.matches('\n').count() + 1,
+            last.chars().count(),
+        ),
+        None => (line, column + text.chars().count()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn split(text: &str) -> Vec<String> {
+        let mut statements = Statements::default();
+        let mut items: Vec<Item> = text
+            .lines()
+            .flat_map(|line| statements.push(line))
+            .collect();
+        items.extend(statements.finish());
+        let shown = |item: Item| match item {
+            Item::Statement(statement) => statement.text,
+            Item::Command(text) => format!("\\{text}"),
+        };
+        items.into_iter().map(shown).collect()
+    }
+
+    #[test]
+    fn a_semicolon_ends_a_statement_but_not_in_quotes_and_comments() {
+        assert_eq!(split("select 1; select 2"), ["select 1", "select 2"]);
+        for text in [
+            "select 'a;b', \"c;d\", 'it''s;'",
+            "select 1 -- no; end\n+ 1",
+            "select /* ; /* ; */ ; */ 1",
+            "select $$a;b$$",
+            "select 'ä;\n;' as \"ö\"",
+        ] {
+            assert_eq!(split(&format!("{text};\nselect 2;")), [text, "select 2"]);
+        }
+        assert_eq!(split(";; ; -- nothing\n;\n/* ; */\n"), [""; 0]);
+    }
+
+    #[test]
+    fn commands_take_a_line_where_a_statement_could_begin() {
+        let text = "-- a look\n\\d rollouts\n.timing\nselect 1; \\format csv\nselect\n.5;\n\\q";
+        assert_eq!(
+            split(text),
+            [
+                "\\d rollouts",
+                "\\timing",
+                "select 1",
+                "\\format csv",
+                "select\n.5",
+                "\\q"
+            ]
+        );
+        assert_eq!(split("\\d it's;\nselect 1"), ["\\d it's;", "select 1"]);
+    }
+
+    #[test]
+    fn lines_are_asked_for_until_nothing_is_open() {
+        for text in [
+            "",
+            "-- only a comment",
+            "select 1;",
+            "select 1; -- done",
+            "select ';\n';",
+            "\\d",
+            ".timing",
+            "quit",
+            "select 1; \\d",
+        ] {
+            assert!(Statements::is_complete(text), "{text}");
+        }
+        for text in [
+            "select",
+            "select 1 -- ;",
+            "select ';",
+            "select \"a;",
+            "select $$;",
+            "/* ;",
+            "select 1; select 2",
+        ] {
+            assert!(!Statements::is_complete(text), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_statement_keeps_its_place() {
+        let mut statements = Statements::default();
+        let mut items = Vec::new();
+        for line in ["-- one", "select 1; select", "  2;", "", " select 3"] {
+            items.extend(statements.push(line));
+        }
+        items.extend(statements.finish());
+        let places: Vec<String> = items
+            .into_iter()
+            .map(|item| match item {
+                Item::Statement(statement) => statement.in_place(),
+                Item::Command(text) => text,
+            })
+            .collect();
+        assert_eq!(
+            places,
+            ["\nselect 1", "\n          select\n  2", "\n\n\n\n select 3"]
+        );
+    }
+}
