@@ -26,8 +26,11 @@ impl Header {
         let mut header = Self::default();
         let mut section = Section::Description;
         let lines = sql.lines().map_while(|line| line.strip_prefix("--"));
+        let mut follows_blank = false;
         for line in lines {
             let text = line.trim();
+            let is_paragraph = follows_blank && !text.is_empty() && !line.starts_with("  ");
+            follows_blank = text.is_empty();
             let title = text
                 .split_once(':')
                 .map(|(title, rest)| (title, rest.trim()));
@@ -35,12 +38,18 @@ impl Header {
                 Some(("Parameters", "" | "none.")) => section = Section::Parameters,
                 Some(("Columns", "")) => section = Section::Columns,
                 _ if text.is_empty() && section != Section::Description => {}
+                _ if is_paragraph && section != Section::Description => {
+                    // What is said after the lists is no entry of them.
+                    section = Section::Description;
+                    let end = header.description.trim_end().len();
+                    header.description.truncate(end);
+                    header.description.push_str("\n\n");
+                    header.take(section, line)?;
+                }
                 _ => header.take(section, line)?,
             }
         }
-        header
-            .description
-            .truncate(header.description.trim_end().len());
+        header.description = header.description.trim().to_owned();
         Ok(header)
     }
 
@@ -117,6 +126,20 @@ mod tests {
         );
         let columns = [("agent_name", "the agent"), ("cost", "")];
         assert_eq!(header.columns, columns.map(|(a, b)| (a.into(), b.into())));
+    }
+
+    #[test]
+    fn a_paragraph_after_the_columns_is_none_of_them() {
+        let sql = "-- What it costs.\n--\n-- Columns:\n--   cost   all of it,\n--          or so\n--\n--   count\n\
+                   --\n-- It holds little.\n-- Really.\nSELECT 1";
+        let header = Header::parse(sql).unwrap();
+        assert_eq!(header.columns[0].1, "all of it, or so");
+        assert_eq!(header.columns[1], ("count".into(), String::new()));
+        assert_eq!(header.columns.len(), 2);
+        assert_eq!(
+            header.description,
+            "What it costs.\n\nIt holds little.\nReally."
+        );
     }
 
     #[test]
