@@ -1,47 +1,61 @@
-//! Metrics over the tables of a generated run: every default family, and `aggregate_metrics.json` made of them,
-//! beside one plain statement of the same statistics of one column. Each is a process of its own; they take turns.
+//! Metrics over generated runs: the statistics and pass@k (families 1 and 2), all families, and all with
+//! `aggregate_metrics.json`, beside DuckDB with the same statistics in its SQL over the same files. Each is a process of
+//! its own; they take turns.
+//!
+//! ```sh
+//! pip install duckdb
+//! cargo bench --bench metrics -- --python python3            # 1,000 x 16 and 10,000 x 16
+//! cargo bench --bench metrics -- --tasks 100000 --repeats-of-a-task 100 --body-size 1000 --repeats 1
+//! ```
 
 mod common;
 
-use std::collections::HashMap;
-use std::fs::File;
-use std::io::{BufWriter, Write};
 use std::path::Path;
+use std::process::Command;
 use std::sync::Arc;
-use std::time::Instant;
 
 use anyhow::{Context, ensure};
 use arrow::array::{ArrayRef, Int64Array, RecordBatch, StringViewArray};
 use clap::{Parser, ValueEnum};
-use datafusion::prelude::SessionContext;
-use futures::TryStreamExt;
-use rollstream::measure::{AggregateMetrics, MetricQueries, TaskLabels, run_families};
+use rollstream::measure::MetricQueries;
 use rollstream::outcome::{attempts_of, rollouts_of};
 use rollstream::schema;
-use rollstream::session::{self, RunTables};
 use rollstream::store::{PartWriter, RunStore, part_name};
+use rollstream::{Aggregation, AggregationSource, Measurement};
 use tempfile::TempDir;
 
 use common::{Answers, Child, Options, Report, Usage, itself, millions};
 
-const METRICS: &str = "metrics";
+/// Families 1 and 2 of the comparison.
+const STATISTICS: [&str; 3] = ["agent_statistics", "task_statistics", "pass_at_k"];
 
-const BASELINE: &str = "one column in SQL";
-const BASELINE_SQL: &str = "SELECT agent_name, avg(reward), max(reward), min(reward), stddev(reward), median(reward) \
-                            FROM rollouts GROUP BY agent_name";
+/// The same in DuckDB.
+const DUCKDB: &str = include_str!("metrics.py");
 
-/// Time and memory of the metrics of a run, beside plain SQL over the same files.
+/// Rows of a part, about as many as 128 MB hold.
+const PART_ROWS: usize = 50 * 1024;
+
+/// Time and memory of the metrics of a run, beside DuckDB over the same files.
 #[derive(Debug, Parser)]
 struct Cli {
     #[command(flatten)]
     options: Options,
-    /// Tasks [default: 10000; 1000 with --quick]
+    /// Tasks [default: 1000 and then 10000; 1000 with --quick]
     #[arg(long, value_name = "N")]
     tasks: Option<i64>,
     /// Rollouts of a task
-    #[arg(long, value_name = "N", default_value_t = 100)]
+    #[arg(long, value_name = "N", default_value_t = 16)]
     repeats_of_a_task: i64,
-    /// Do this with the run at RUN, and print the seconds of each step
+    /// Bytes of an answer
+    #[arg(long, value_name = "BYTES", default_value_t = 20_000)]
+    body_size: usize,
+    /// A Python that has the package duckdb
+    #[arg(long, value_name = "PROGRAM", default_value = "python3")]
+    python: String,
+    /// Memory of the metrics for what can go to temporary files, in MB
+    #[arg(long, value_name = "MB", default_value_t = 256)]
+    memory: usize,
+    /// Do this with the run at RUN
     #[arg(long, hide = true, requires = "run")]
     work: Option<Work>,
     #[arg(long, hide = true)]
@@ -51,249 +65,164 @@ struct Cli {
 #[derive(Debug, Clone, Copy, PartialEq, ValueEnum)]
 enum Work {
     Generate,
+    Statistics,
     Families,
-    Aggregate,
-    Baseline,
-}
-
-impl Cli {
-    fn answers(&self) -> Answers {
-        let num_tasks = self
-            .tasks
-            .unwrap_or(if self.options.quick { 1_000 } else { 10_000 });
-        Answers::new(num_tasks, self.repeats_of_a_task, 0)
-    }
+    Json,
 }
 
 fn main() -> anyhow::Result<()> {
     let cli = Cli::parse();
-    match (cli.work, &cli.run) {
-        (Some(work), Some(run)) => {
-            tokio::runtime::Runtime::new()?.block_on(work.done_with(&cli, run))
-        }
-        _ => measure(&cli),
+    if let (Some(work), Some(run)) = (cli.work, &cli.run) {
+        let runtime = tokio::runtime::Runtime::new()?;
+        return runtime.block_on(work.done_with(&cli, run));
     }
+    let sizes = match (cli.tasks, cli.options.quick) {
+        (Some(tasks), _) => vec![tasks],
+        (None, true) => vec![1_000],
+        (None, false) => vec![1_000, 10_000],
+    };
+    let mut report = Report::new("metrics");
+    for tasks in sizes {
+        measure(&cli, tasks, &mut report)?;
+    }
+    report.finish(&cli.options)
 }
 
-/// What became of one kind of work, in all the rounds.
-#[derive(Default)]
-struct Rounds {
-    usages: Vec<Usage>,
-    /// Seconds of each step, by its name, in the order of the first round.
-    steps: Vec<(String, Vec<f64>)>,
-}
-
-impl Rounds {
-    fn add(&mut self, output: &str, usage: Usage) -> anyhow::Result<()> {
-        self.usages.push(usage);
-        for line in output.lines() {
-            let (name, seconds) = line
-                .split_once('\t')
-                .with_context(|| format!("not a step: {line}"))?;
-            let seconds: f64 = seconds.parse()?;
-            match self.steps.iter_mut().find(|step| step.0 == name) {
-                Some((_, all)) => all.push(seconds),
-                None => self.steps.push((name.to_owned(), vec![seconds])),
-            }
-        }
-        Ok(())
-    }
-
-    fn total(&self) -> Vec<f64> {
-        let of_round = |round| {
-            self.steps
-                .iter()
-                .filter_map(|(_, all)| all.get(round))
-                .sum()
-        };
-        (0..self.usages.len()).map(of_round).collect()
-    }
-
-    fn values(&self, of: impl Fn(&Usage) -> f64) -> Vec<f64> {
-        self.usages.iter().map(of).collect()
-    }
-}
-
-fn measure(cli: &Cli) -> anyhow::Result<()> {
+fn measure(cli: &Cli, tasks: i64, report: &mut Report) -> anyhow::Result<()> {
     let directory = TempDir::with_prefix("rollstream-bench-")?;
     let run = directory
         .path()
         .to_str()
         .context("the temporary directory's name")?;
-    child(cli, Work::Generate, run)?;
-    let (mut families, mut aggregate, mut baseline) =
-        (Rounds::default(), Rounds::default(), Rounds::default());
+    child(cli, tasks, Work::Generate, run)?;
+    let ours = [
+        (Work::Statistics, "statistics and pass@k"),
+        (Work::Families, "all families"),
+        (Work::Json, "all families and JSON"),
+    ];
+    let mut usages: Vec<Vec<Usage>> = ours.iter().map(|_| Vec::new()).collect();
+    let mut duckdb: Vec<Usage> = Vec::new();
     for _ in 0..cli.options.repeats() {
-        for (work, rounds) in [
-            (Work::Families, &mut families),
-            (Work::Baseline, &mut baseline),
-            (Work::Aggregate, &mut aggregate),
-        ] {
-            let (output, usage) = child(cli, work, run)?;
-            rounds.add(&output, usage)?;
+        duckdb.extend(duck(cli, Path::new(run))?);
+        for ((work, _), usages) in ours.iter().zip(&mut usages) {
+            usages.push(child(cli, tasks, *work, run)?);
         }
     }
-    let mut report = Report::new("metrics");
-    let case = format!("{} rollouts", cli.answers().num_rollouts());
-    let cpu = |usage: &Usage| usage.cpu.as_secs_f64();
-    let memory = |usage: &Usage| millions(usage.peak_memory as f64);
-    for (name, rounds) in [
-        ("all families", &families),
-        ("aggregate_metrics.json", &aggregate),
-    ] {
-        let case = format!("{case}, {name}");
-        report.compare(
-            &case,
-            "time",
-            "s",
-            &rounds.total(),
-            (BASELINE, &baseline.total()),
+    if duckdb.is_empty() {
+        eprintln!(
+            "{} has no package duckdb: the ratios are to our own statistics",
+            cli.python
         );
-        report.compare(
-            &case,
-            "CPU",
-            "s",
-            &rounds.values(cpu),
-            (BASELINE, &baseline.values(cpu)),
-        );
-        report.compare(
-            &case,
-            "peak memory",
-            "MB",
-            &rounds.values(memory),
-            (BASELINE, &baseline.values(memory)),
-        );
+        duckdb = usages.first().cloned().unwrap_or_default();
     }
-    for (name, seconds) in &families.steps {
-        report.compare(
-            &format!("{case}, {name}"),
-            "time",
-            "s",
-            seconds,
-            (BASELINE, &baseline.total()),
-        );
+    let case = format!("{tasks} x {}", cli.repeats_of_a_task);
+    let figures: [(&str, &str, fn(&Usage) -> f64); 3] = [
+        ("time", "s", |usage| usage.wall.as_secs_f64()),
+        ("CPU", "s", |usage| usage.cpu.as_secs_f64()),
+        ("peak memory", "MB", |usage| {
+            millions(usage.peak_memory as f64)
+        }),
+    ];
+    for ((_, name), usages) in ours.iter().zip(&usages) {
+        for (figure, unit, of) in figures {
+            let values: Vec<f64> = usages.iter().map(of).collect();
+            let baseline: Vec<f64> = duckdb.iter().map(of).collect();
+            let case = format!("{case}, {name}");
+            report.compare(
+                &case,
+                figure,
+                unit,
+                &values,
+                ("DuckDB, statistics and pass@k", &baseline),
+            );
+        }
     }
-    report.finish(&cli.options)
+    Ok(())
 }
 
-fn child(cli: &Cli, work: Work, run: &str) -> anyhow::Result<(String, Usage)> {
+fn child(cli: &Cli, tasks: i64, work: Work, run: &str) -> anyhow::Result<Usage> {
     let mut command = itself()?;
     let name = work.to_possible_value().context("work without a name")?;
     command.args(["--work", name.get_name(), "--run", run]);
+    command.args(["--tasks", &tasks.to_string()]);
     command.args(["--repeats-of-a-task", &cli.repeats_of_a_task.to_string()]);
-    command.args(cli.tasks.map(|tasks| format!("--tasks={tasks}")));
-    command.args(cli.options.quick.then_some("--quick"));
-    Child::start(&mut command)?.finish()
+    command.args(["--body-size", &cli.body_size.to_string()]);
+    command.args(["--memory", &cli.memory.to_string()]);
+    Ok(Child::start(&mut command)?.finish()?.1)
+}
+
+/// DuckDB's part; nothing where it is not installed.
+fn duck(cli: &Cli, run: &Path) -> anyhow::Result<Option<Usage>> {
+    let probe = Command::new(&cli.python)
+        .args(["-c", "import duckdb"])
+        .output();
+    if !probe.is_ok_and(|output| output.status.success()) {
+        return Ok(None);
+    }
+    let mut command = Command::new(&cli.python);
+    command
+        .args(["-c", DUCKDB])
+        .arg(run.join("rollouts"))
+        .arg(run.join("duckdb"));
+    Ok(Some(Child::start(&mut command)?.finish()?.1))
 }
 
 impl Work {
     async fn done_with(self, cli: &Cli, place: &str) -> anyhow::Result<()> {
         let run = RunStore::open(place, None)?;
-        if self == Self::Generate {
-            return generate(cli, &run).await;
-        }
-        let session = match self {
-            Self::Baseline => SessionContext::new_with_config(session::config()),
-            _ => session::measuring()?,
+        let queries = MetricQueries::embedded()?;
+        let queries = match self {
+            Self::Generate => return generate(cli, &run).await,
+            Self::Statistics => queries.only(&STATISTICS)?,
+            Self::Families | Self::Json => queries,
         };
-        RunTables::open(&run)?.register(&session).await?;
-        match self {
-            Self::Families => families(&run, &session).await,
-            Self::Aggregate => aggregate(&run, &session, Path::new(place)).await,
-            _ => baseline(&session).await,
-        }
+        let report = Aggregation {
+            source: AggregationSource::Runs(vec![run.clone()]),
+            output: run,
+            measurement: Measurement {
+                json: self == Self::Json,
+                ..Measurement::new(queries, cli.memory << 20)
+            },
+            benchmark: None,
+            key_metrics: Vec::new(),
+        };
+        let report = report.run().await?;
+        ensure!(
+            report.metrics.len() == 16,
+            "{} metrics of two agents",
+            report.metrics.len()
+        );
+        Ok(())
     }
-}
-
-fn step(name: &str, began: Instant) {
-    println!("{name}\t{}", began.elapsed().as_secs_f64());
-}
-
-/// Each family into a file of its own, as the collector does it.
-async fn families(run: &RunStore, session: &SessionContext) -> anyhow::Result<()> {
-    for table in run_families(session, &MetricQueries::embedded()?, &HashMap::new()).await? {
-        let began = Instant::now();
-        let name = table.name().to_owned();
-        let mut writer = PartWriter::new(run, METRICS, &part_name(METRICS, &name), table.schema())?;
-        let mut rows = table.stream().await?;
-        let mut count = 0;
-        while let Some(batch) = rows.try_next().await? {
-            count += batch.num_rows();
-            writer.write(&batch).await?;
-        }
-        writer.finish().await?;
-        ensure!(count > 0, "{name} is empty");
-        step(&name, began);
-    }
-    Ok(())
-}
-
-async fn aggregate(run: &RunStore, session: &SessionContext, place: &Path) -> anyhow::Result<()> {
-    for table in run_families(session, &MetricQueries::embedded()?, &HashMap::new()).await? {
-        let landed = session::part(
-            session,
-            run,
-            &part_name(METRICS, table.name()),
-            &table.schema(),
-        )?;
-        session.register_table(table.name(), landed.into_view())?;
-    }
-    let began = Instant::now();
-    let mut file = BufWriter::new(File::create(place.join("aggregate_metrics.json"))?);
-    let agents = AggregateMetrics::new(session, &TaskLabels::default())
-        .write(&mut file)
-        .await?;
-    file.flush()?;
-    ensure!(agents == 2, "{agents} agents are in aggregate_metrics.json");
-    step("aggregate_metrics.json", began);
-    Ok(())
-}
-
-async fn baseline(session: &SessionContext) -> anyhow::Result<()> {
-    let began = Instant::now();
-    let rows: usize = session
-        .sql(BASELINE_SQL)
-        .await?
-        .collect()
-        .await?
-        .iter()
-        .map(RecordBatch::num_rows)
-        .sum();
-    ensure!(rows == 2, "{rows} agents are in the tables");
-    step("sql", began);
-    Ok(())
 }
 
 async fn generate(cli: &Cli, run: &RunStore) -> anyhow::Result<()> {
-    let answers = cli.answers();
-    let name = |table| part_name(table, "bench");
-    let mut rollouts = PartWriter::new(
-        run,
-        schema::ROLLOUTS,
-        &name(schema::ROLLOUTS),
-        schema::rollouts(),
-    )?;
-    let mut attempts = PartWriter::new(
-        run,
-        schema::ATTEMPTS,
-        &name(schema::ATTEMPTS),
-        schema::attempts(),
-    )?;
-    for outcomes in answers.batches() {
-        let outcomes = outcomes?;
-        rollouts.write(&rollouts_of(&outcomes)?).await?;
-        attempts.write(&attempts_of(&outcomes)?).await?;
+    let (tasks, repeats) = (cli.tasks.unwrap_or(1_000), cli.repeats_of_a_task);
+    let answers = Answers::new(tasks, repeats, cli.body_size);
+    let mut batches = answers.batches();
+    for part in 0.. {
+        let name = |table| part_name(table, &format!("bench-{part:05}"));
+        let writer = |table, schema| PartWriter::new(run, table, &name(table), schema);
+        let mut rollouts = writer(schema::ROLLOUTS, schema::rollouts())?;
+        let mut attempts = writer(schema::ATTEMPTS, schema::attempts())?;
+        let mut rows = 0;
+        while rows < PART_ROWS
+            && let Some(outcomes) = batches.next().transpose()?
+        {
+            rows += outcomes.num_rows();
+            rollouts.write(&rollouts_of(&outcomes)?).await?;
+            attempts.write(&attempts_of(&outcomes)?).await?;
+        }
+        if rows == 0 {
+            break;
+        }
+        rollouts.finish().await?;
+        attempts.finish().await?;
     }
-    rollouts.finish().await?;
-    attempts.finish().await?;
-    let mut tasks = PartWriter::new(run, schema::TASKS, &name(schema::TASKS), schema::tasks())?;
-    tasks
-        .write(&task_rows(
-            answers.num_rollouts() / cli.repeats_of_a_task,
-            cli.repeats_of_a_task,
-        )?)
-        .await?;
-    tasks.finish().await?;
+    let name = part_name(schema::TASKS, "bench");
+    let mut writer = PartWriter::new(run, schema::TASKS, &name, schema::tasks())?;
+    writer.write(&task_rows(tasks, repeats)?).await?;
+    writer.finish().await?;
     Ok(())
 }
 
@@ -302,31 +231,24 @@ fn task_rows(num_tasks: i64, num_repeats: i64) -> anyhow::Result<RecordBatch> {
         Arc::new((0..num_tasks).map(of).collect::<Int64Array>())
     };
     let texts = |of: &dyn Fn(i64) -> String| -> ArrayRef {
-        Arc::new(
-            (0..num_tasks)
-                .map(|task| Some(of(task)))
-                .collect::<StringViewArray>(),
+        let texts = (0..num_tasks).map(|task| Some(of(task)));
+        Arc::new(texts.collect::<StringViewArray>())
+    };
+    let agent = |task: i64| if task % 2 == 0 { "left" } else { "right" };
+    let request = |task| {
+        format!(
+            r#"{{"responses_create_params":{{"input":"Task {task}"}},"_ng_task_index":{task}}}"#
         )
     };
     let columns = vec![
         integers(&|task| task),
-        texts(&|task| {
-            ["left", "right"]
-                .get(task as usize % 2)
-                .copied()
-                .unwrap_or_default()
-                .into()
-        }),
+        texts(&|task| agent(task).into()),
         integers(&|_| 0),
         integers(&|_| num_repeats),
         texts(&|_| "tasks.jsonl".into()),
         integers(&|task| task + 1),
         texts(&|task| format!("{task:032x}")),
-        texts(&|task| {
-            format!(
-                r#"{{"responses_create_params":{{"input":"Task {task}"}},"_ng_task_index":{task}}}"#
-            )
-        }),
+        texts(&request),
     ];
     Ok(RecordBatch::try_new(schema::tasks(), columns)?)
 }

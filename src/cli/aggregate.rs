@@ -13,7 +13,12 @@ use crate::store::{RunRecord, RunStore, StoreError};
 
 /// `rollstream aggregate`: metrics over the union of runs, or of files of rollouts.
 pub(super) async fn aggregate(args: AggregateArgs) -> Result<Exit, Error> {
-    let measurement = measurement(&args.metrics)?;
+    let mut measurement = measurement(&args.metrics)?;
+    if !args.families.is_empty() {
+        measurement.queries = measurement.queries.only(&args.families)?;
+    }
+    // Without the statistics there is nothing to make the JSON of.
+    measurement.json = !args.tables_only && args.families.is_empty();
     let source = match args.runs.iter().all(|run| is_file(run)) {
         true => AggregationSource::Files {
             globs: args.runs.clone(),

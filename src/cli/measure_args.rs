@@ -57,6 +57,12 @@ pub struct AggregateArgs {
     /// Write the rollouts of all files, sorted, to this file as well
     #[arg(long, value_name = "FILE")]
     pub merge: Option<PathBuf>,
+    /// Compute this metric family and no others; may be given several times
+    #[arg(long = "family", value_name = "NAME")]
+    pub families: Vec<String>,
+    /// Write the tables, but no aggregate_metrics.json, which holds every rollout
+    #[arg(long)]
+    pub tables_only: bool,
     /// Report pass@k of this in aggregate_metrics.json as NeMo Gym's benchmarks do, as accuracy=reward
     #[arg(long = "score", value_name = "NAME=METRIC", help_heading = "NeMo Gym")]
     pub scores: Vec<String>,

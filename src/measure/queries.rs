@@ -115,6 +115,18 @@ impl MetricQueries {
         Ok(self)
     }
 
+    /// Those of the given names.
+    ///
+    /// # Errors
+    /// There is no family of one of the names.
+    pub fn only<S: AsRef<str>>(&self, names: &[S]) -> Result<Self, MeasureError> {
+        let mut queries = Self::default();
+        for name in names {
+            queries.insert(self.get(name.as_ref())?.clone());
+        }
+        Ok(queries)
+    }
+
     /// The family of a name.
     ///
     /// # Errors

@@ -57,6 +57,8 @@ pub struct Measurement {
     pub prices: BTreeMap<String, Price>,
     /// Bytes of memory for what can go to temporary files.
     pub memory: usize,
+    /// Whether `aggregate_metrics.json` is written, with every rollout in it.
+    pub json: bool,
     /// What a benchmark of NeMo Gym would report beside the statistics, in `aggregate_metrics.json`.
     pub benchmark: Option<PassMajorityOptions>,
     /// Which metrics stand for an agent at a glance there; none: the means.
@@ -75,6 +77,7 @@ impl Measurement {
             by: None,
             prices: BTreeMap::new(),
             memory,
+            json: true,
             benchmark: None,
             key_metrics: Vec::new(),
             labels: TaskLabels::default(),
@@ -107,6 +110,9 @@ impl Source<'_> {
         }
     }
 }
+
+/// What `aggregate_metrics.json` is made of.
+const STATISTICS: [&str; 2] = [AGENT_STATISTICS, TASK_STATISTICS];
 
 /// All is measured once for each of these.
 #[derive(Debug, Clone, Default)]
@@ -186,7 +192,7 @@ async fn compute(
     let coverage = view(&measuring, COVERAGE, &parameters).await?;
     spool.keep(&measuring, coverage, &[]).await?;
     for table in run_families(&measuring, &measurement.queries, &parameters).await? {
-        let is_kept = [AGENT_STATISTICS, TASK_STATISTICS].contains(&table.name());
+        let is_kept = measurement.json && STATISTICS.contains(&table.name());
         let name = table.name().to_owned();
         match is_kept && variant.is_whole() {
             // The JSON reads them again: so its numbers can't differ from the table's.
@@ -204,7 +210,7 @@ async fn compute(
             }
         }
     }
-    if variant.is_whole() {
+    if variant.is_whole() && measurement.json {
         if landed.measured.metrics.is_empty() && landed.measured.coverage.is_empty() {
             return Ok(());
         }
