@@ -50,7 +50,8 @@ pub mod tally;
 
 pub use error::Error;
 pub use pipeline::{
-    Aggregation, AggregationSource, Measurement, Missing, Price, Sweep, import_collection,
+    Aggregation, AggregationSource, LiveMetrics, Measurement, Missing, Price, Sweep,
+    import_collection,
 };
 pub use report::{
     AgentCoverage, AgentMetric, ImportReport, MetricsReport, PassAt, SweepPlan, SweepReport,

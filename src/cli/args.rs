@@ -113,6 +113,9 @@ pub struct CollectArgs {
     /// What becomes settings.
     #[command(flatten)]
     pub sweep: SweepArgs,
+    /// Show the key metrics while it runs, measured so often from what has landed and what the journal holds
+    #[arg(long, value_name = "TIME", num_args = 0..=1, default_missing_value = "10s", help_heading = "Display")]
+    pub live: Option<Span>,
     /// How things are shown.
     #[command(flatten)]
     pub display: DisplayArgs,

@@ -15,14 +15,15 @@ pub(super) async fn collect(args: CollectArgs) -> Result<Exit, Error> {
     raise_file_limit();
     let grace = settings.grace.duration();
     let _sim = simulated::start(&mut settings).await?;
-    let sweep = tokio::select! {
+    let mut sweep = tokio::select! {
         prepared = Sweep::prepare(settings) => prepared?,
         // Nothing was sent or written yet.
         stopped = interrupted() => return stopped.map(|()| Exit::Interrupted),
     };
     warn(&sweep);
     let _signals = stop_on_signal(sweep.shutdown(), grace)?;
-    let progress = Progress::start(sweep.tally(), mode(&args.display));
+    let live = args.live.map(|every| sweep.measure_live(every.duration()));
+    let progress = Progress::start(sweep.tally(), live, mode(&args.display));
     let report = sweep.collect().await;
     progress.finish(report.is_ok()).await;
     let report = report?;

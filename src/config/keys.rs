@@ -67,6 +67,7 @@ pub(super) const KEYS: &[(&str, Kind)] = &[
     ("state_dir", Kind::Text),
     ("aggregate", Kind::Scalar),
     ("queries", Kind::Text),
+    ("params", Kind::Tree),
     ("sim", Kind::Tree),
 ];
 
@@ -81,6 +82,8 @@ const AGENT_KEYS: &[(&str, Kind)] = &[
     ("rate_limit_budget", Kind::Scalar),
     ("data_budget", Kind::Scalar),
     ("max_attempts", Kind::Scalar),
+    ("input_price", Kind::Scalar),
+    ("output_price", Kind::Scalar),
     ("bearer_token_env", Kind::Text),
     ("headers_env", Kind::Table),
 ];

@@ -113,6 +113,8 @@ pub struct Settings {
     pub aggregate: bool,
     /// A directory whose `.sql` files replace or add to the built-in metric queries.
     pub queries: Option<PathBuf>,
+    /// Parameters of the metric queries, by name.
+    pub params: Map<String, Value>,
     /// Settings of the simulated agent, not interpreted here.
     pub sim: Map<String, Value>,
 }
@@ -145,6 +147,12 @@ pub struct AgentSettings {
     /// As `max_attempts` for all.
     #[serde(deserialize_with = "optional_count")]
     pub max_attempts: Option<u32>,
+    /// What a million tokens of input cost.
+    #[serde(deserialize_with = "optional_price")]
+    pub input_price: Option<f64>,
+    /// What a million tokens of output cost.
+    #[serde(deserialize_with = "optional_price")]
+    pub output_price: Option<f64>,
     /// The environment variable that holds this agent's bearer token.
     pub bearer_token_env: Option<VariableName>,
     /// Headers for this agent, over those for all: header name to the variable that holds the value.
@@ -197,6 +205,7 @@ impl Default for Settings {
             state_dir: None,
             aggregate: true,
             queries: None,
+            params: Map::new(),
             sim: Map::new(),
         }
     }
@@ -360,6 +369,12 @@ where
 fn optional_rate<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::Error> {
     optional_number(deserializer, "a number greater than zero", |rate| {
         rate.is_finite() && rate > 0.0
+    })
+}
+
+fn optional_price<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::Error> {
+    optional_number(deserializer, "a price of zero or more", |price| {
+        price.is_finite() && price >= 0.0
     })
 }
 

@@ -55,6 +55,12 @@ impl ParameterValue {
     }
 }
 
+impl From<i64> for ParameterValue {
+    fn from(value: i64) -> Self {
+        Self::Integer(value)
+    }
+}
+
 impl From<&str> for ParameterValue {
     fn from(text: &str) -> Self {
         Self::Text(text.to_owned())

@@ -11,6 +11,7 @@ use futures::TryStreamExt;
 use super::artifacts::{METRICS, write_aggregate_metrics};
 use super::measured::Measured;
 use super::subsets::Subsets;
+use crate::config::Settings;
 use crate::error::Error;
 use crate::measure::{
     AGENT_STATISTICS, COVERAGE, KeyMetrics, MetricQueries, PRICES, ParameterValue,
@@ -40,6 +41,21 @@ pub struct Price {
     pub input: f64,
     /// Of a million tokens of output.
     pub output: f64,
+}
+
+impl Price {
+    /// Of the agents whose settings give a price; one that is not given is zero.
+    pub fn of_agents(settings: &Settings) -> BTreeMap<String, Self> {
+        let prices = settings.agents.iter().filter_map(|(name, agent)| {
+            agent.input_price.or(agent.output_price)?;
+            let price = Self {
+                input: agent.input_price.unwrap_or_default(),
+                output: agent.output_price.unwrap_or_default(),
+            };
+            Some((name.clone(), price))
+        });
+        prices.collect()
+    }
 }
 
 /// What is measured, and how.
@@ -139,6 +155,22 @@ pub(super) async fn measure(
     out: &RunStore,
     measurement: &Measurement,
 ) -> Result<Measured, Error> {
+    measure_into(source, Some(out), measurement).await
+}
+
+/// Computes every metric family, and writes nothing.
+pub(super) async fn look(
+    source: &Source<'_>,
+    measurement: &Measurement,
+) -> Result<Measured, Error> {
+    measure_into(source, None, measurement).await
+}
+
+async fn measure_into(
+    source: &Source<'_>,
+    out: Option<&RunStore>,
+    measurement: &Measurement,
+) -> Result<Measured, Error> {
     let spool = Spool::new()?;
     let subsets = match &measurement.by {
         Some(by) => Some(Subsets::of(source, by, measurement.memory, &spool).await?),
@@ -210,11 +242,10 @@ async fn compute(
             }
         }
     }
-    if variant.is_whole() && measurement.json {
-        if landed.measured.metrics.is_empty() && landed.measured.coverage.is_empty() {
-            return Ok(());
-        }
-        let path = write_aggregate_metrics(landed.out, &measuring, measurement).await?;
+    let is_empty = landed.measured.metrics.is_empty() && landed.measured.coverage.is_empty();
+    let has_json = measurement.json && variant.is_whole() && !is_empty;
+    if let Some(out) = landed.out.filter(|_| has_json) {
+        let path = write_aggregate_metrics(out, &measuring, measurement).await?;
         landed.measured.written.push(path);
     }
     Ok(())
@@ -242,7 +273,7 @@ fn register_prices(
 
 /// The tables as they are written, each a Parquet file of all variants.
 struct Landed<'a> {
-    out: &'a RunStore,
+    out: Option<&'a RunStore>,
     has_subsets: bool,
     has_bounds: bool,
     writers: BTreeMap<String, (SchemaRef, PartWriter)>,
@@ -250,7 +281,7 @@ struct Landed<'a> {
 }
 
 impl<'a> Landed<'a> {
-    fn new(out: &'a RunStore, measurement: &Measurement) -> Self {
+    fn new(out: Option<&'a RunStore>, measurement: &Measurement) -> Self {
         Self {
             out,
             has_subsets: measurement.by.is_some(),
@@ -267,10 +298,10 @@ impl<'a> Landed<'a> {
         mut rows: datafusion::execution::SendableRecordBatchStream,
         variant: &Variant,
     ) -> Result<(), Error> {
-        if !self.writers.contains_key(name) {
+        if let (Some(out), false) = (self.out, self.writers.contains_key(name)) {
             let schema = self.schema(schema);
             let part = part_name(METRICS, name);
-            let writer = PartWriter::new(self.out, METRICS, &part, Arc::clone(&schema))?;
+            let writer = PartWriter::new(out, METRICS, &part, Arc::clone(&schema))?;
             self.writers.insert(name.to_owned(), (schema, writer));
         }
         let (subsets, bounds) = (self.has_subsets, self.has_bounds);

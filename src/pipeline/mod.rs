@@ -10,6 +10,7 @@ mod identity;
 mod imported;
 mod inputs;
 mod inputs_of_run;
+mod live;
 mod measured;
 mod measurement;
 mod recovery;
@@ -21,5 +22,6 @@ mod tables;
 
 pub use aggregation::{Aggregation, AggregationSource};
 pub use imported::import_collection;
+pub use live::LiveMetrics;
 pub use measurement::{Measurement, Missing, Price};
 pub use sweep::Sweep;

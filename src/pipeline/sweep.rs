@@ -8,12 +8,14 @@ use datafusion::execution::SendableRecordBatchStream;
 use datafusion::physical_plan::{ExecutionPlan, displayable, execute_stream};
 use datafusion::prelude::{SessionConfig, SessionContext};
 use futures::StreamExt;
+use tokio::sync::watch;
 
 use super::artifacts;
 use super::begin::existing;
 use super::inputs::Inputs;
+use super::live::{Live, LiveMetrics};
 use super::measured::Measured;
-use super::measurement::{self, Measurement, Source};
+use super::measurement::{self, Measurement, Price, Source};
 use super::supervisor::Supervisor;
 use super::tables::Tables;
 use super::{extension, identity, recovery};
@@ -22,8 +24,8 @@ use crate::config::{AgentSettings, Settings, Shard};
 use crate::error::Error;
 use crate::expand::{self, AgentCounts};
 use crate::land::{LandContext, LandNode};
-use crate::measure::MetricQueries;
-use crate::report::{SweepPlan, SweepReport};
+use crate::measure::{MetricQueries, ParameterValue};
+use crate::report::{AgentMetric, SweepPlan, SweepReport};
 use crate::run::{FailureLimits, RunContext, RunNode, Shutdown};
 use crate::schema::SCHEMA_VERSION;
 use crate::session;
@@ -100,6 +102,21 @@ pub struct Sweep {
     pub(super) checkpointer: Option<Checkpointer>,
     pub(super) tally: Arc<Tally>,
     pub(super) shutdown: Shutdown,
+    pub(super) live: Option<(Duration, watch::Sender<Arc<[AgentMetric]>>)>,
+}
+
+fn parameters(
+    queries: &MetricQueries,
+    settings: &Settings,
+) -> Result<HashMap<String, ParameterValue>, Error> {
+    let texts = settings
+        .params
+        .iter()
+        .map(|(name, value)| match value.as_str() {
+            Some(text) => format!("{name}={text}"),
+            None => format!("{name}={value}"),
+        });
+    Ok(queries.parameters(&texts.collect::<Vec<_>>())?)
 }
 
 impl Sweep {
@@ -113,6 +130,8 @@ impl Sweep {
             Some(directory) => queries.with_directory(directory)?,
             None => queries,
         };
+        // Whether they are right is to be known before anything is sent.
+        parameters(&queries, &settings)?;
         let run = RunStore::open(settings.required_output()?, settings.state_dir.as_deref())?;
         let (existing, replaces) = match existing(&run, &settings).await? {
             Some(_) if settings.overwrite => (None, true),
@@ -181,6 +200,7 @@ impl Sweep {
             checkpointer: None,
             tally: Arc::default(),
             shutdown: Shutdown::default(),
+            live: None,
         };
         sweep.count().await?;
         Ok(sweep)
@@ -189,6 +209,14 @@ impl Sweep {
     /// Counts of the sweep, to be watched while it runs.
     pub fn tally(&self) -> Arc<Tally> {
         Arc::clone(&self.tally)
+    }
+
+    /// Has the sweep measured while it runs, `every` so often, from what has landed and what the journal
+    /// holds.
+    pub fn measure_live(&mut self, every: Duration) -> LiveMetrics {
+        let (sender, receiver) = watch::channel(Arc::from([]));
+        self.live = Some((every, sender));
+        receiver
     }
 
     /// Ends the sweep early.
@@ -270,7 +298,10 @@ impl Sweep {
         let owed: u64 = self.counts.iter().map(AgentCounts::num_owed).sum();
         let landed = match owed {
             0 => Ok(Vec::new()),
-            _ => self.dataflow().await,
+            _ => {
+                let _live = self.start_live()?;
+                self.dataflow().await
+            }
         };
         let elapsed = began.elapsed();
         self.record.finished_at = Some(now());
@@ -309,9 +340,23 @@ impl Sweep {
     }
 
     async fn measure(&self) -> Result<Measured, Error> {
-        let measurement = Measurement::new(self.queries.clone(), MEMORY);
         let runs = std::slice::from_ref(&self.run);
-        measurement::measure(&Source::Runs(runs), &self.run, &measurement).await
+        measurement::measure(&Source::Runs(runs), &self.run, &self.measurement()?).await
+    }
+
+    fn measurement(&self) -> Result<Measurement, Error> {
+        Ok(Measurement {
+            prices: Price::of_agents(&self.settings),
+            parameters: parameters(&self.queries, &self.settings)?,
+            ..Measurement::new(self.queries.clone(), MEMORY)
+        })
+    }
+
+    fn start_live(&mut self) -> Result<Option<Live>, Error> {
+        let Some((every, sender)) = self.live.take() else {
+            return Ok(None);
+        };
+        Live::start(self.run.clone(), self.measurement()?, every, sender).map(Some)
     }
 
     pub(super) fn tables(&self) -> Tables<'_> {

@@ -3,18 +3,26 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::report::event;
 use super::text;
+use crate::report::AgentMetric;
 use crate::tally::{AgentTally, Tally};
 
 /// Agents that get a line of their own on a terminal.
 const MAX_AGENTS: usize = 12;
 
+/// Metrics that are shown while a sweep runs.
+const MAX_METRICS: usize = 12;
+
 /// Seconds after which a look at the rate weighs a third of what it did.
 const SMOOTHING: f64 = 10.0;
+
+/// The metrics of a sweep while it runs, the newest ones.
+type LiveMetrics = watch::Receiver<Arc<[AgentMetric]>>;
 
 /// How progress is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,10 +51,15 @@ pub struct Progress {
 
 impl Progress {
     /// Begins to show `tally`.
-    pub fn start(tally: Arc<Tally>, mode: ProgressMode) -> Self {
+    /// The metrics, where there are some, are shown whenever there are new ones.
+    pub fn start(tally: Arc<Tally>, live: Option<LiveMetrics>, mode: ProgressMode) -> Self {
         let mut task = JoinSet::new();
         let mut every = |period: Duration, show: fn(&Line)| {
-            task.spawn(every(period, Arc::clone(&tally), show));
+            task.spawn(every(
+                period,
+                Watch::new(Arc::clone(&tally), live.clone()),
+                show,
+            ));
             Some(show)
         };
         let show = match mode {
@@ -54,7 +67,8 @@ impl Progress {
             ProgressMode::Lines => every(Duration::from_secs(5), Line::to_stderr),
             ProgressMode::Json => every(Duration::from_secs(1), Line::to_stdout),
             ProgressMode::Terminal { colors } => {
-                task.spawn(terminal(Arc::clone(&tally), colors));
+                let watch = Watch::new(Arc::clone(&tally), live.clone());
+                task.spawn(terminal(Arc::clone(&tally), watch, colors));
                 None
             }
         };
@@ -88,7 +102,7 @@ impl Progress {
         self.task.shutdown().await;
         self.tell_the_rest();
         if let Some(show) = self.show.filter(|_| came_to_an_end) {
-            show(&Watch::new(self.tally).look());
+            show(&Watch::new(self.tally, None).look());
         }
     }
 }
@@ -101,6 +115,8 @@ struct Line {
     rate: f64,
     /// What came up since the line before.
     notices: Vec<String>,
+    /// What was measured since the line before.
+    metrics: Option<Arc<[AgentMetric]>>,
 }
 
 impl Line {
@@ -108,6 +124,9 @@ impl Line {
     fn to_stderr(&self) {
         for notice in &self.notices {
             let _ = writeln!(io::stderr(), "warning: {notice}");
+        }
+        for metric in self.key_metrics() {
+            let _ = writeln!(io::stderr(), "{}", text::metric(metric));
         }
         let _ = writeln!(io::stderr(), "{}", self.text());
     }
@@ -117,7 +136,18 @@ impl Line {
             let notice = serde_json::json!({ "text": notice });
             let _ = writeln!(io::stdout(), "{}", event("notice", &notice));
         }
+        if let Some(metrics) = &self.metrics {
+            let metrics = serde_json::json!({ "metrics": metrics });
+            let _ = writeln!(io::stdout(), "{}", event("metrics", &metrics));
+        }
         let _ = writeln!(io::stdout(), "{}", event("progress", &self.json()));
+    }
+
+    /// Of what was measured, the scores: the reward, and what is 0 or 1.
+    fn key_metrics(&self) -> impl Iterator<Item = &AgentMetric> {
+        let metrics = self.metrics.iter().flat_map(|metrics| metrics.iter());
+        let is_key = |metric: &&AgentMetric| metric.metric == "reward" || metric.pass_at.is_some();
+        metrics.filter(is_key).take(MAX_METRICS)
     }
 
     fn eta(&self) -> Option<Duration> {
@@ -183,14 +213,16 @@ impl Line {
 /// follows a server that slows down.
 struct Watch {
     tally: Arc<Tally>,
+    live: Option<LiveMetrics>,
     last: Option<(Instant, u64)>,
     rate: f64,
 }
 
 impl Watch {
-    fn new(tally: Arc<Tally>) -> Self {
+    fn new(tally: Arc<Tally>, live: Option<LiveMetrics>) -> Self {
         Self {
             tally,
+            live,
             last: None,
             rate: 0.0,
         }
@@ -218,12 +250,15 @@ impl Watch {
             in_flight: self.tally.in_flight(),
             rate: self.rate,
             notices: self.tally.take_notices(),
+            metrics: self.live.as_mut().and_then(|live| {
+                let is_new = live.has_changed().unwrap_or(false);
+                is_new.then(|| Arc::clone(&live.borrow_and_update()))
+            }),
         }
     }
 }
 
-async fn every(period: Duration, tally: Arc<Tally>, show: fn(&Line)) {
-    let mut watch = Watch::new(tally);
+async fn every(period: Duration, mut watch: Watch, show: fn(&Line)) {
     let mut ticks = interval(period);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
     ticks.tick().await;
@@ -233,8 +268,7 @@ async fn every(period: Duration, tally: Arc<Tally>, show: fn(&Line)) {
     }
 }
 
-async fn terminal(tally: Arc<Tally>, colors: bool) {
-    let mut watch = Watch::new(Arc::clone(&tally));
+async fn terminal(tally: Arc<Tally>, mut watch: Watch, colors: bool) {
     let screen = MultiProgress::with_draw_target(ProgressDrawTarget::stderr_with_hz(10));
     let _cleared = Cleared(screen.clone());
     let bar = screen.add(ProgressBar::new(tally.total().planned));
@@ -255,10 +289,23 @@ async fn terminal(tally: Arc<Tally>, colors: bool) {
             line.set_style(style);
         }
     }
+    let mut metrics: Vec<ProgressBar> = Vec::new();
     let mut ticks = interval(Duration::from_millis(200));
     loop {
         ticks.tick().await;
         let now = watch.look();
+        for (place, metric) in now.key_metrics().enumerate() {
+            if metrics.len() == place {
+                let line = screen.add(ProgressBar::no_length());
+                if let Ok(style) = ProgressStyle::with_template("  {wide_msg}") {
+                    line.set_style(style);
+                }
+                metrics.push(line);
+            }
+            if let Some(line) = metrics.get(place) {
+                line.set_message(text::metric(metric));
+            }
+        }
         for notice in &now.notices {
             let _ = screen.println(format!("warning: {notice}"));
         }

@@ -1,5 +1,6 @@
 use std::time::Duration;
 
+use crate::report::AgentMetric;
 use crate::tally::AgentTally;
 
 /// A count with its thousands apart.
@@ -26,6 +27,25 @@ pub(super) fn number(value: f64) -> String {
     } else {
         format!("{value:.3e}")
     }
+}
+
+/// What is known of a metric so far: `sim reward 0.5595 ± 0.0564, pass@4 0.8571, 168 rollouts`.
+pub(super) fn metric(metric: &AgentMetric) -> String {
+    let or_none = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), number);
+    let mut text = format!(
+        "{} {} {}",
+        metric.agent_name,
+        metric.metric,
+        or_none(metric.mean)
+    );
+    if let Some(stderr) = metric.stderr {
+        text.push_str(&format!(" \u{b1} {}", number(stderr)));
+    }
+    if let Some(pass) = metric.pass_at.filter(|pass| pass.k > 1) {
+        text.push_str(&format!(", pass@{} {}", pass.k, number(pass.pass_at_k)));
+    }
+    text.push_str(&format!(", {} rollouts", count(metric.count)));
+    text.replace(char::is_control, " ")
 }
 
 /// A time for people: `1h02m`, `3m20s`, `4.2s`.
