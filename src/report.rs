@@ -133,7 +133,7 @@ pub struct AgentMetric {
     pub median: Option<f64>,
     /// Largest value.
     pub max: Option<f64>,
-    /// Of a metric that is 0 or 1: the largest number of rollouts of a task, and pass@k and pass^k of it.
+    /// Of a metric that is 0 or 1: pass@k and pass^k for the largest k that all tasks have rollouts for.
     pub pass_at: Option<PassAt>,
 }
 

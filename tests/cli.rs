@@ -18,6 +18,7 @@ mod cli {
     mod import_export;
     mod input_errors;
     mod interrupts;
+    mod live;
     mod metrics;
     mod plan;
     mod progress;

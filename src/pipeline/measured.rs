@@ -20,7 +20,16 @@ pub(super) struct Measured {
     /// Tasks of several runs had to be numbered anew.
     pub(super) is_renumbered: bool,
     stderrs: Vec<(String, String, Option<f64>)>,
-    passes: Vec<(String, String, PassAt)>,
+    passes: Vec<Pass>,
+}
+
+/// A row of `pass_at_k`.
+#[derive(Debug)]
+struct Pass {
+    agent_name: String,
+    metric: String,
+    num_tasks: i64,
+    pass_at: PassAt,
 }
 
 impl Measured {
@@ -50,12 +59,13 @@ impl Measured {
                 .iter()
                 .find(|(agent, name, _)| is_it(agent, name));
             metric.stderr = stderr.and_then(|(_, _, stderr)| *stderr);
-            let passes = self
-                .passes
-                .iter()
-                .filter(|(agent, name, _)| is_it(agent, name));
-            let largest = passes.max_by_key(|(_, _, pass)| pass.k);
-            metric.pass_at = largest.map(|(_, _, pass)| *pass);
+            // Of k that only some tasks have rollouts for, nothing is said: these are easier ones, or faster.
+            let passes = self.passes.iter();
+            let passes = passes.filter(|pass| is_it(&pass.agent_name, &pass.metric));
+            let most = passes.clone().map(|pass| pass.num_tasks).max();
+            let of_all = passes.filter(|pass| Some(pass.num_tasks) == most);
+            let largest = of_all.max_by_key(|pass| pass.pass_at.k);
+            metric.pass_at = largest.map(|pass| pass.pass_at);
         }
     }
 }
@@ -136,21 +146,27 @@ fn stderrs(batch: &RecordBatch) -> Result<Vec<(String, String, Option<f64>)>, Er
         .collect())
 }
 
-fn passes(batch: &RecordBatch) -> Result<Vec<(String, String, PassAt)>, Error> {
+fn passes(batch: &RecordBatch) -> Result<Vec<Pass>, Error> {
     let mut ks = integers(batch, "k")?.into_iter();
+    let mut num_tasks = integers(batch, "num_tasks")?.into_iter();
     let mut pass_at = floats(batch, "pass_at_k")?.into_iter();
     let mut pass_hat = floats(batch, "pass_hat_k")?.into_iter();
     let agents = texts(batch, "agent_name")?.into_iter();
     let rows = agents
         .zip(texts(batch, "metric")?)
-        .filter_map(|(agent, metric)| {
-            let (k, pass_at_k, pass_hat_k) = (ks.next()?, pass_at.next()?, pass_hat.next()?);
-            let pass = PassAt {
-                k,
-                pass_at_k: pass_at_k?,
-                pass_hat_k: pass_hat_k?,
-            };
-            Some((agent, metric, pass))
+        .filter_map(|(agent_name, metric)| {
+            let (k, num_tasks) = (ks.next()?, num_tasks.next()?);
+            let (pass_at_k, pass_hat_k) = (pass_at.next()?, pass_hat.next()?);
+            Some(Pass {
+                agent_name,
+                metric,
+                num_tasks,
+                pass_at: PassAt {
+                    k,
+                    pass_at_k: pass_at_k?,
+                    pass_hat_k: pass_hat_k?,
+                },
+            })
         });
     Ok(rows.collect())
 }
