@@ -1,5 +1,8 @@
 use std::io::{self, Write};
 use std::path::PathBuf;
+use std::sync::Arc;
+
+use datafusion::prelude::SessionContext;
 
 use super::Exit;
 use super::exit::unless_gone;
@@ -8,8 +11,9 @@ use super::measurement::measurement;
 use crate::error::Error;
 use crate::measure::{KeyMetrics, PassMajorityOptions};
 use crate::pipeline::{Aggregation, AggregationSource};
-use crate::show;
-use crate::store::{RunRecord, RunStore, StoreError};
+use crate::session;
+use crate::show::{self, RowLimit};
+use crate::store::{RunRecord, RunStore, StoreError, part_name};
 
 /// `rollstream aggregate`: metrics over the union of runs, or of files of rollouts.
 pub(super) async fn aggregate(args: AggregateArgs) -> Result<Exit, Error> {
@@ -40,7 +44,7 @@ pub(super) async fn aggregate(args: AggregateArgs) -> Result<Exit, Error> {
     };
     let aggregation = Aggregation {
         source,
-        output,
+        output: output.clone(),
         measurement,
         benchmark: benchmark(&args)?,
         key_metrics: args
@@ -57,8 +61,36 @@ pub(super) async fn aggregate(args: AggregateArgs) -> Result<Exit, Error> {
     if !args.display.quiet {
         unless_gone(show::metrics(&report, args.display.json))?;
     }
+    if !args.display.quiet && !args.display.json {
+        for family in &args.families {
+            if let Some(exit) = show_family(&output, family).await? {
+                return Ok(exit);
+            }
+        }
+    }
     Ok(Exit::Done)
 }
+
+/// The first rows of a family that was asked for.
+async fn show_family(output: &RunStore, family: &str) -> Result<Option<Exit>, Error> {
+    let session = SessionContext::new_with_config(session::config());
+    let name = part_name("metrics", family);
+    let table = session::any_part(&session, output, &name).await?;
+    let schema = Arc::new(table.schema().as_arrow().clone());
+    let mut sink = show::open_table(&schema, Box::new(io::stdout()), SHOWN);
+    for batch in table.limit(0, Some(SHOWN.rows + 1))?.collect().await? {
+        if let Some(exit) = unless_gone(sink.write(&batch))? {
+            return Ok(Some(exit));
+        }
+    }
+    unless_gone(sink.finish())
+}
+
+/// Rows of a family that are shown.
+const SHOWN: RowLimit = RowLimit {
+    rows: 40,
+    hint: "its file has them all",
+};
 
 /// Whether an argument names files of rollouts rather than a run.
 fn is_file(text: &str) -> bool {

@@ -68,7 +68,7 @@ pub enum MeasureError {
         line: String,
     },
     /// No query has this name.
-    #[error("there is no metric query '{0}'")]
+    #[error("there is no metric query '{0}'; `rollstream metrics` lists them")]
     Unknown(String),
     /// An answer or a request is not what it must be.
     #[error("{table}: the row of task {task_index} holds no JSON object")]
