@@ -39,6 +39,8 @@ mod record;
 mod recovery;
 #[path = "pipeline/resume.rs"]
 mod resume;
+#[path = "pipeline/spilling.rs"]
+mod spilling;
 #[path = "pipeline/stores.rs"]
 mod stores;
 #[path = "pipeline/workspace.rs"]

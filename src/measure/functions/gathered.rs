@@ -271,16 +271,18 @@ impl GroupsAccumulator for Gathered {
     }
 
     fn evaluate(&mut self, emit_to: EmitTo) -> Result<ArrayRef> {
-        let mut builder = Builder::default();
-        for group in self.take(emit_to) {
+        let groups = self.take(emit_to);
+        let mut builder = Builder::for_groups(&groups);
+        for group in groups {
             builder.append(group, &self.names)?;
         }
         Ok(Arc::new(builder.finish()?.1))
     }
 
     fn state(&mut self, emit_to: EmitTo) -> Result<Vec<ArrayRef>> {
-        let mut builder = Builder::default();
-        for group in self.take(emit_to) {
+        let groups = self.take(emit_to);
+        let mut builder = Builder::for_groups(&groups);
+        for group in groups {
             builder.append(group, &self.names)?;
         }
         let (indices, scores) = builder.finish()?;
@@ -345,7 +347,8 @@ impl GroupsAccumulator for Gathered {
 
     fn size(&self) -> usize {
         let names = self.names.layouts.len() + self.names.names.len();
-        self.groups.capacity() * size_of::<Group>() + self.bytes + names * 128
+        // Twice, since what is emitted stands beside what it is made of.
+        self.groups.capacity() * size_of::<Group>() + 2 * self.bytes + names * 128
     }
 }
 
@@ -424,6 +427,18 @@ struct Builder {
 }
 
 impl Builder {
+    /// With room for as many scores as the groups come to: a builder that grows takes up to twice as much.
+    fn for_groups(groups: &[Group]) -> Self {
+        let scores = groups
+            .iter()
+            .map(|group| group.rows.len() * group.known.len());
+        Self {
+            scores: Float64Builder::with_capacity(scores.sum()),
+            indices: Int64Builder::with_capacity(groups.iter().map(|group| group.rows.len()).sum()),
+            ..Self::default()
+        }
+    }
+
     fn append(&mut self, mut group: Group, names: &Names) -> Result<()> {
         group.rows.sort_by_key(|row| row.rollout_index);
         let scores = self.scores.len() + group.rows.len() * group.known.len();

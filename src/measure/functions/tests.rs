@@ -1,7 +1,19 @@
 //! The functions as queries see them, however rows are split and merged.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use arrow::array::{
+    Array, ArrayRef, AsArray, Float64Builder, Int64Array, Int64Builder, MapBuilder, MapFieldNames,
+    StringBuilder,
+};
+use arrow::datatypes::{Float64Type, Int64Type};
 use arrow::util::pretty::pretty_format_batches;
+use datafusion::logical_expr::{EmitTo, GroupsAccumulator};
 use datafusion::prelude::SessionContext;
+use proptest::prelude::*;
+
+use super::gathered::Gathered;
 
 async fn shown(sql: &str) -> String {
     let ctx = SessionContext::new();
@@ -45,4 +57,164 @@ async fn an_array_in_parts_is_the_array() {
         error.contains("a list of 1 at 3 is outside an array of 3"),
         "{error}"
     );
+}
+
+type Rollout = (i64, Vec<(usize, Option<f64>)>);
+
+const NAMES: [&str; 4] = ["reward", "a", "b", "a long name"];
+
+/// The arguments of `gather_scores` for some rollouts.
+fn arguments(rollouts: &[Rollout]) -> Vec<ArrayRef> {
+    let names = || MapFieldNames {
+        entry: "key_value".into(),
+        key: "key".into(),
+        value: "value".into(),
+    };
+    let keys = StringBuilder::new;
+    let mut metrics = MapBuilder::new(Some(names()), keys(), Float64Builder::new());
+    let mut integers = MapBuilder::new(Some(names()), keys(), Int64Builder::new());
+    for (_, scores) in rollouts {
+        let all_integers = scores
+            .iter()
+            .all(|(_, score)| score.is_some_and(|score| score.fract() == 0.0));
+        for (name, score) in scores {
+            metrics.keys().append_value(NAMES[*name]);
+            metrics.values().append_option(*score);
+            if all_integers {
+                integers.keys().append_value(NAMES[*name]);
+                integers
+                    .values()
+                    .append_option(score.map(|score| score as i64));
+            }
+        }
+        metrics.append(true).unwrap();
+        integers.append(all_integers).unwrap();
+    }
+    let indices: Int64Array = rollouts.iter().map(|(index, _)| Some(*index)).collect();
+    vec![
+        Arc::new(indices),
+        Arc::new(metrics.finish()),
+        Arc::new(integers.finish()),
+    ]
+}
+
+/// What `gather_scores` says of a metric: its scores in order, where it first appears, its integers.
+type Gathering = (Vec<Option<f64>>, (i64, i64), i64, Option<(i64, i64)>);
+
+/// The definition: what is gathered of some rollouts, by metric.
+fn defined(rollouts: &[Rollout]) -> BTreeMap<String, Gathering> {
+    let mut sorted: Vec<&Rollout> = rollouts.iter().collect();
+    sorted.sort_by_key(|(index, _)| *index);
+    let mut gathered = BTreeMap::new();
+    for (number, name) in NAMES.iter().enumerate() {
+        let of = |rollout: &Rollout| rollout.1.iter().position(|(metric, _)| *metric == number);
+        let Some((first, ordinal)) = sorted
+            .iter()
+            .find_map(|rollout| Some((rollout.0, of(rollout)?)))
+        else {
+            continue;
+        };
+        let scores: Vec<Option<f64>> = sorted
+            .iter()
+            .map(|rollout| rollout.1[of(rollout)?].1)
+            .collect();
+        let whole = |rollout: &&&Rollout| {
+            rollout
+                .1
+                .iter()
+                .all(|(_, score)| score.is_some_and(|score| score.fract() == 0.0))
+        };
+        let integers: Vec<i64> = sorted
+            .iter()
+            .filter(whole)
+            .filter_map(|rollout| Some(rollout.1[of(rollout)?].1? as i64))
+            .collect();
+        let extremes = integers
+            .iter()
+            .max()
+            .copied()
+            .zip(integers.iter().min().copied());
+        let gathering = (
+            scores,
+            (first, ordinal as i64),
+            integers.len() as i64,
+            extremes,
+        );
+        gathered.insert((*name).to_owned(), gathering);
+    }
+    gathered
+}
+
+/// The result of `gather_scores` for one group.
+fn read(lists: &ArrayRef, group: usize) -> BTreeMap<String, Gathering> {
+    let structs = lists.as_list::<i32>().value(group);
+    let structs = structs.as_struct();
+    let integer = |column: usize, row: usize| {
+        let column = structs.column(column).as_primitive::<Int64Type>();
+        column.is_valid(row).then(|| column.value(row))
+    };
+    let mut gathered = BTreeMap::new();
+    for row in 0..structs.len() {
+        let name = structs.column(0).as_string::<i32>().value(row).to_owned();
+        let scores = structs.column(1).as_list::<i32>().value(row);
+        let scores = scores.as_primitive::<Float64Type>().iter().collect();
+        let first = (integer(2, row).unwrap(), integer(3, row).unwrap());
+        let extremes = integer(5, row).zip(integer(6, row));
+        gathered.insert(name, (scores, first, integer(4, row).unwrap(), extremes));
+    }
+    gathered
+}
+
+/// Rollouts of two groups with different indices, in any order, in parts of any size.
+fn parts() -> impl Strategy<Value = Vec<Vec<(usize, Rollout)>>> {
+    let score = prop_oneof![3 => (-3..3i64).prop_map(|score| Some(score as f64)), 1 => Just(Some(0.5)), 1 => Just(None)];
+    let scores = prop::sample::subsequence(vec![0, 1, 2, 3], 0..=4).prop_shuffle();
+    let rollout = scores.prop_flat_map(move |names| {
+        let count = names.len();
+        prop::collection::vec(score.clone(), count)
+            .prop_map(move |scores| names.iter().copied().zip(scores).collect::<Vec<_>>())
+    });
+    let rollouts = prop::collection::vec((0..2usize, rollout), 0..30);
+    let numbered = rollouts.prop_map(|rollouts| {
+        let numbered = rollouts.into_iter().enumerate();
+        numbered
+            .map(|(index, (group, scores))| (group, (index as i64, scores)))
+            .collect::<Vec<_>>()
+    });
+    (numbered.prop_shuffle(), 1..10usize)
+        .prop_map(|(rollouts, size)| rollouts.chunks(size).map(<[_]>::to_vec).collect())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn what_is_gathered_does_not_depend_on_order_or_parts(parts in parts(), spilled in any::<u64>()) {
+        let mut whole = Gathered::default();
+        whole.grow(2);
+        for (number, part) in parts.iter().enumerate() {
+            let rollouts: Vec<Rollout> = part.iter().map(|(_, rollout)| rollout.clone()).collect();
+            let groups: Vec<usize> = part.iter().map(|(group, _)| *group).collect();
+            // Some parts come as the state of an aggregation before this one.
+            if spilled >> (number % 64) & 1 == 1 {
+                let mut partial = Gathered::default();
+                partial.update_batch(&arguments(&rollouts), &groups, None, 2).unwrap();
+                let state = partial.state(EmitTo::All).unwrap();
+                whole.merge_batch(&state, &[0, 1], 2).unwrap();
+            } else {
+                whole.update_batch(&arguments(&rollouts), &groups, None, 2).unwrap();
+            }
+        }
+        let gathered = whole.evaluate(EmitTo::All).unwrap();
+        for group in 0..2 {
+            let rollouts: Vec<Rollout> = parts
+                .iter()
+                .flatten()
+                .filter(|(of, _)| *of == group)
+                .map(|(_, rollout)| rollout.clone())
+                .collect();
+            prop_assert_eq!(read(&gathered, group), defined(&rollouts));
+        }
+        prop_assert!(whole.size() < 4096, "what was taken is still counted");
+    }
 }
