@@ -18,7 +18,7 @@
 //! | [`outcome`], [`land`], [`store`] | what became of an attempt, and how it is kept |
 //! | [`session`], [`measure`] | a run as tables, and what they say |
 //! | [`export`] | a run as the files of another tool |
-//! | [`tally`], [`report`], [`status`], [`show`], [`cli`] | what people see |
+//! | [`tally`], [`report`], [`comparison`], [`status`], [`show`], [`cli`] | what people see |
 //! | [`sim`] | agents to try all this with |
 
 #![cfg_attr(test, allow(clippy::expect_used, clippy::panic, clippy::unwrap_used))]
@@ -26,6 +26,7 @@
 pub mod agent;
 pub mod answer;
 pub mod cli;
+pub mod comparison;
 pub mod config;
 mod error;
 pub mod expand;
@@ -50,8 +51,8 @@ pub mod tally;
 
 pub use error::Error;
 pub use pipeline::{
-    Aggregation, AggregationSource, LiveMetrics, Measurement, Missing, Price, Sweep,
-    import_collection,
+    Aggregation, AggregationSource, CompareRun, LiveMetrics, Measurement, Missing, Price, Sweep,
+    compare, import_collection,
 };
 pub use report::{
     AgentCoverage, AgentMetric, ImportReport, MetricsReport, PassAt, SweepPlan, SweepReport,

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::expand::AgentCounts;
 use crate::import::FailureCounts;
@@ -98,7 +98,7 @@ pub struct MetricsReport {
 }
 
 /// A row of the family `coverage`: `planned = done + failed + pending`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgentCoverage {
     /// The agent.
     pub agent_name: String,
@@ -110,6 +110,13 @@ pub struct AgentCoverage {
     pub failed: i64,
     /// Owed still.
     pub pending: i64,
+}
+
+impl AgentCoverage {
+    /// Rollouts that were asked for and are not there.
+    pub fn missing(&self) -> i64 {
+        self.failed + self.pending
+    }
 }
 
 /// A row of the family `agent_statistics`, with what `spread` and `pass_at_k` say of it.

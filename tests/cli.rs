@@ -10,6 +10,7 @@
 mod common;
 
 mod cli {
+    mod compare;
     mod config;
     mod existing_runs;
     mod failures;

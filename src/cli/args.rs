@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use super::compare_args::{COMPARE_EXAMPLES, CompareArgs};
 use super::measure_args::AggregateArgs;
 use super::metrics_args::{METRICS_EXAMPLES, MetricsArgs};
 use super::sim_args::SimArgs;
@@ -89,6 +90,9 @@ pub enum Command {
     /// List the metric families, or show one
     #[command(after_help = METRICS_EXAMPLES)]
     Metrics(MetricsArgs),
+    /// Compare runs task by task: differences, intervals, tests, and which tasks flipped
+    #[command(after_help = COMPARE_EXAMPLES)]
+    Compare(CompareArgs),
     /// Say how a run is doing, live, dead or finished
     #[command(after_help = STATUS_EXAMPLES)]
     Status(StatusArgs),

@@ -3,6 +3,9 @@
 mod aggregate;
 pub mod args;
 mod collect;
+mod compare;
+pub mod compare_args;
+mod compared_run;
 pub mod completions;
 pub mod config;
 mod exit;

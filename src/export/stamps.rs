@@ -4,10 +4,8 @@ use indexmap::IndexSet;
 
 use super::sorted::Key;
 use crate::json::{Object, ObjectError, splice};
-use crate::request::{AGENT_REF, ATTEMPT_INDEX, ROLLOUT_INDEX, TASK_INDEX};
+use crate::request::{AGENT_REF, ATTEMPT_INDEX, ROLLOUT_INDEX, SKILLS_REF, TASK_INDEX};
 
-/// The skills that the agent was given.
-const SKILLS_REF: &str = "skills_ref";
 /// The id under which an agent's server keeps a rollout.
 const ROLLOUT_ID: &str = "_ng_rollout_id";
 

@@ -4,9 +4,10 @@
 //! tables `tasks`, `rollouts` and `attempts` of a session and the views that [`register_views`] makes of
 //! them, one [`MetricTable`] per file. A [`Spool`] keeps what several of them read.
 //! [`AggregateMetrics`] and [`RewardProfile`] write the statistics tables in the JSON shapes that
-//! NeMo Gym's users know, and compute no number of their own. [`MeasureError`] is what can go wrong.
+//! NeMo Gym's users know, and compute no number of their own. [`Compared`] is runs against each other. [`MeasureError`] is what can go wrong.
 
 mod aggregate_metrics;
+mod compare;
 mod completion;
 mod custom_metrics;
 mod error;
@@ -28,6 +29,7 @@ mod tests;
 mod views;
 
 pub use aggregate_metrics::AggregateMetrics;
+pub use compare::{Compared, ComparedPair, MetricOverlap, TaskMeans};
 pub use completion::CompletionSummary;
 pub use custom_metrics::{CustomMetrics, KeyMetrics};
 pub use error::MeasureError;

@@ -86,7 +86,7 @@ impl MetricQueries {
         Self::of(&VIEWS)
     }
 
-    fn of(directory: &Dir<'_>) -> Result<Self, MeasureError> {
+    pub(super) fn of(directory: &Dir<'_>) -> Result<Self, MeasureError> {
         let mut queries = Self::default();
         for file in directory.files() {
             if let Some(sql) = file.contents_utf8().filter(|_| is_sql(file.path())) {

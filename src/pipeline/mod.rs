@@ -1,9 +1,11 @@
 //! The one place that joins the steps: [`Sweep`] reads, expands, runs, lands and measures;
-//! [`import_collection`] makes a run of what another collector has read and run.
+//! [`import_collection`] makes a run of what another collector has read and run, [`compare`] holds runs
+//! against each other.
 
 mod aggregation;
 mod artifacts;
 mod begin;
+mod comparison;
 mod end;
 mod extension;
 mod identity;
@@ -21,6 +23,7 @@ mod sweep;
 mod tables;
 
 pub use aggregation::{Aggregation, AggregationSource};
+pub use comparison::{CompareRun, compare};
 pub use imported::import_collection;
 pub use live::LiveMetrics;
 pub use measurement::{Measurement, Missing, Price};

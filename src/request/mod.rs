@@ -3,7 +3,7 @@
 //! A task's request is JSON text; [`RequestTemplate`] knows the places in it that differ from rollout to rollout
 //! (the rollout index, the seed, the attempt) and fills them without reading the text again. [`RequestError`]
 //! says why a text cannot carry them. The names of those fields are here too: [`TASK_INDEX`], [`ROLLOUT_INDEX`],
-//! [`ATTEMPT_INDEX`], [`AGENT_REF`] and [`RESPONSES_CREATE_PARAMS`].
+//! [`ATTEMPT_INDEX`], [`AGENT_REF`], [`SKILLS_REF`] and [`RESPONSES_CREATE_PARAMS`].
 
 mod extra_body;
 mod python_json;
@@ -20,5 +20,7 @@ pub const ROLLOUT_INDEX: &str = "_ng_rollout_index";
 pub const ATTEMPT_INDEX: &str = "_ng_attempt_index";
 /// `{"name": ...}`: the agent that the rollout is for.
 pub const AGENT_REF: &str = "agent_ref";
+/// The skills that the agent is given.
+pub const SKILLS_REF: &str = "skills_ref";
 /// The request to the model.
 pub const RESPONSES_CREATE_PARAMS: &str = "responses_create_params";

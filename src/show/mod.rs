@@ -1,6 +1,8 @@
 //! What people and programs see: [`Progress`] while a sweep runs, [`report`] when it is done,
-//! [`RowSink`] for the rows of a query, in one of the [`Format`]s, [`StatusView`] for how a run is doing.
+//! [`RowSink`] for the rows of a query, in one of the [`Format`]s, [`StatusView`] for how a run is doing,
+//! [`comparison`] for runs against each other.
 
+mod comparison;
 mod csv;
 mod format;
 mod json;
@@ -11,6 +13,7 @@ mod status;
 mod table;
 mod text;
 
+pub use comparison::comparison;
 pub use format::{Format, RowSink, ShowError, open_sink, open_table};
 pub use progress::{Progress, ProgressMode};
 pub use report::{event, metrics, plan, report};

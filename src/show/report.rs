@@ -206,19 +206,20 @@ fn summary(report: &SweepReport) -> Value {
 pub(super) struct Table(comfy_table::Table);
 
 impl Table {
-    pub(super) fn new<const N: usize>(header: [&str; N]) -> Self {
+    pub(super) fn new<'a>(header: impl IntoIterator<Item = &'a str>) -> Self {
         let mut table = comfy_table::Table::new();
         table
             .load_preset(comfy_table::presets::NOTHING)
-            .set_header(header);
+            .set_header(header.into_iter().map(Cell::new));
         Self(table)
     }
 
-    pub(super) fn row<const N: usize>(&mut self, cells: [String; N]) {
+    pub(super) fn row(&mut self, cells: impl IntoIterator<Item = String>) {
         let cells = cells.into_iter().map(|cell| {
             // A name can hold anything, a line break included.
             let cell = cell.replace(char::is_control, " ");
-            let is_number = cell.starts_with(|first: char| first.is_ascii_digit() || first == '-');
+            let is_number =
+                cell.starts_with(|first: char| first.is_ascii_digit() || "+-".contains(first));
             let alignment = if is_number {
                 CellAlignment::Right
             } else {

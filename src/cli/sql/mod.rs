@@ -9,7 +9,7 @@ mod engine;
 mod functions;
 mod interpreter;
 mod repl;
-mod run_names;
+pub(super) mod run_names;
 mod script;
 mod session;
 mod start;

@@ -78,7 +78,8 @@ fn named(given: &[String], exists: impl Fn(&str) -> bool) -> Result<Vec<GivenRun
     Ok(runs)
 }
 
-fn split(text: &str) -> Option<(&str, &str)> {
+/// The name before a run, and the rest.
+pub(in crate::cli) fn split(text: &str) -> Option<(&str, &str)> {
     let (name, place) = text.split_once('=')?;
     is_identifier(name).then_some((name, place))
 }

@@ -15,6 +15,8 @@
 //! Sums whose rounding is fixed: [`exact_sum`] is rounded once, [`compensated_sum`] and
 //! [`summary_each`] as Python's.
 //!
+//! [`task_content`] tells tasks apart by what they ask.
+//!
 //! [`json_at`] and [`json_text_at`] follow a path into JSON text; the operators (`result ->> 'answer'`)
 //! and `json_get…` functions are those of `datafusion-functions-json`.
 
@@ -49,6 +51,7 @@ mod scalar;
 mod sign_flip;
 mod statistics;
 mod summary_each;
+mod task_content;
 #[cfg(test)]
 mod tests;
 mod wilson;
@@ -69,6 +72,7 @@ pub use pass_at_k::{pass_at_each_k, pass_at_k, pass_hat_each_k, pass_hat_k};
 pub use sign_flip::sign_flip_p;
 pub use statistics::{list_statistics, statistics};
 pub use summary_each::summary_each;
+pub use task_content::task_content;
 pub use wilson::wilson_interval;
 
 use datafusion::common::Result;
@@ -101,6 +105,7 @@ pub fn register(ctx: &SessionContext) {
     ctx.register_udf(pass_hat_k());
     ctx.register_udf(std_of_each_first_k());
     ctx.register_udf(student_t_quantile());
+    ctx.register_udf(task_content());
     ctx.register_udf(wilson_interval());
 }
 

@@ -1,0 +1,150 @@
+-- What candidates have over the base, metric by metric, over the tasks that they have in common.
+--
+-- Each task weighs the same, however many rollouts it has: tasks are the clusters that are drawn, and all of what
+-- follows is over the differences of their means.
+--
+-- Reads: chosen (differences of the metrics that are compared), tests, flips, overlaps, pairs.
+--
+-- Parameters:
+--   confidence = 0.95      of the interval, and 1 less what is significant
+--   resamples = 2000       bootstrap samples of the interval
+--   permutations = 10000   random flips of signs of a permutation test
+--   power = 0.8            with which the minimum detectable effect is found
+--   seed = 0               of what is random
+--
+-- Columns:
+--   metric                     name of the metric
+--   candidate                  the candidate
+--   base_agent                 agent of the base
+--   candidate_agent            agent of the candidate
+--   num_tasks                  common tasks that have a score on both sides
+--   without_base               common tasks that have none in the base
+--   without_candidate          common tasks that have none in the candidate
+--   base_mean                  mean over the tasks of the mean of their rollouts
+--   candidate_mean             the same of the candidate
+--   difference                 candidate_mean - base_mean
+--   stderr                     standard error of the difference
+--   ci_low                     bounds of the difference: percentiles of a paired bootstrap over tasks
+--   ci_high                    the upper one
+--   test                       the test, see tests.sql
+--   p_value                    probability of such a difference or a larger one, either way, if there is none
+--   p_holm                     the same after Holm's correction for all rows of this table
+--   significant                whether p_holm < 1 - confidence
+--   mde                        smallest true difference that would be found with the given power by a single test
+--   is_binary                  whether all scores are 0 or 1
+--   gained                     tasks that flipped for the better, see flips.sql
+--   lost                       tasks that flipped for the worse
+
+WITH summed AS (
+    SELECT
+        pair,
+        metric,
+        count(difference) AS num_tasks,
+        count(base_mean) AS base_tasks,
+        count(candidate_mean) AS candidate_tasks,
+        exact_sum(base_mean) FILTER (WHERE difference IS NOT NULL) AS base_sum,
+        exact_sum(candidate_mean) FILTER (WHERE difference IS NOT NULL) AS candidate_sum,
+        exact_sum(difference) AS difference_sum,
+        exact_sum(difference * difference) AS square_sum,
+        stddev_samp(difference) AS std
+    FROM chosen
+    GROUP BY pair, metric
+),
+intervals AS (
+    SELECT
+        pair,
+        metric,
+        bootstrap_interval(difference, 1.0, $confidence, $resamples, $seed ORDER BY task_key) AS bounds
+    FROM chosen
+    WHERE difference IS NOT NULL
+    GROUP BY pair, metric
+),
+permuted AS (
+    SELECT
+        chosen.pair,
+        chosen.metric,
+        sign_flip_p(chosen.difference, $permutations, $seed ORDER BY chosen.task_key) AS p_value
+    FROM chosen
+    JOIN tests ON tests.pair = chosen.pair AND tests.metric = chosen.metric
+    WHERE tests.test = 'permutation' AND chosen.difference IS NOT NULL
+    GROUP BY chosen.pair, chosen.metric
+),
+flipped AS (
+    SELECT
+        pair,
+        metric,
+        count(*) FILTER (WHERE flip IN ('gained', 'improved')) AS gained,
+        count(*) FILTER (WHERE flip IN ('lost', 'regressed')) AS lost
+    FROM flips
+    GROUP BY pair, metric
+),
+joined AS (
+    SELECT
+        summed.*,
+        tests.test,
+        tests.is_binary,
+        bounds,
+        permuted.p_value AS permuted_p,
+        coalesce(flipped.gained, 0) AS gained,
+        coalesce(flipped.lost, 0) AS lost
+    FROM summed
+    JOIN tests ON tests.pair = summed.pair AND tests.metric = summed.metric
+    JOIN intervals ON intervals.pair = summed.pair AND intervals.metric = summed.metric
+    LEFT JOIN permuted ON permuted.pair = summed.pair AND permuted.metric = summed.metric
+    LEFT JOIN flipped ON flipped.pair = summed.pair AND flipped.metric = summed.metric
+),
+tested AS (
+    SELECT
+        *,
+        std / sqrt(CAST(num_tasks AS DOUBLE)) AS stderr,
+        CASE test
+            WHEN 'mcnemar_exact' THEN binomial_test_p(gained, gained + lost)
+            WHEN 'mcnemar'
+                THEN chi_squared_sf(power(CAST(gained - lost AS DOUBLE), 2.0) / CAST(gained + lost AS DOUBLE), 1.0)
+            WHEN 'mcnemar_clustered' THEN chi_squared_sf(difference_sum * difference_sum / square_sum, 1.0)
+            ELSE permuted_p
+        END AS p_value
+    FROM joined
+),
+ranked AS (
+    SELECT
+        *,
+        -- The p-value of rank 1 stands against all m rows, that of rank 2 against m - 1, and so on.
+        p_value * (count(p_value) OVER () + 1 - row_number() OVER (ORDER BY p_value, pair, metric)) AS scaled
+    FROM tested
+),
+corrected AS (
+    SELECT
+        *,
+        least(
+            1.0,
+            max(scaled) OVER (ORDER BY p_value, pair, metric ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)
+        ) AS p_holm
+    FROM ranked
+)
+SELECT
+    corrected.metric,
+    pairs.candidate,
+    pairs.base_agent,
+    pairs.candidate_agent,
+    num_tasks,
+    overlaps.in_common - base_tasks AS without_base,
+    overlaps.in_common - candidate_tasks AS without_candidate,
+    base_sum / num_tasks AS base_mean,
+    candidate_sum / num_tasks AS candidate_mean,
+    difference_sum / num_tasks AS difference,
+    stderr,
+    bounds['low'] AS ci_low,
+    bounds['high'] AS ci_high,
+    test,
+    p_value,
+    p_holm,
+    p_holm < 1.0 - $confidence AS significant,
+    (normal_quantile(1.0 - (1.0 - $confidence) / 2.0) + normal_quantile($power)) * stderr AS mde,
+    is_binary,
+    gained,
+    lost
+FROM corrected
+JOIN pairs ON pairs.pair = corrected.pair
+JOIN overlaps ON overlaps.pair = corrected.pair
+ORDER BY corrected.metric <> 'reward', corrected.metric, corrected.pair

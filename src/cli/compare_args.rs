@@ -1,0 +1,118 @@
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::config::Bytes;
+use crate::json::Path;
+
+pub(super) const COMPARE_EXAMPLES: &str = "\
+Examples:
+  rollstream compare runs/base runs/candidate
+  rollstream compare base=runs/1 warm=runs/2 cold=s3://bucket/3 --metric reward --flips flips.parquet
+  rollstream compare runs/first#small runs/first#large --task-key id --json
+
+Runs may be finished or still being collected. Tasks are the same if what they ask is, wherever they stand in the input,
+or with --task-key if a field of theirs is. Each task weighs the same. Of runs with several agents, those of the same name
+are compared, or the two that #AGENT names.
+
+Tests: McNemar's for scores of 0 and 1 (exact while fewer than 25 tasks differ; with repeats its form for clusters), a
+permutation test that flips signs for others; p-values after Holm's correction for all rows.
+
+Exit codes: 0 compared, 2 nothing to compare, 1 an error.";
+
+/// The options of `compare`.
+#[derive(Debug, Args)]
+pub struct CompareArgs {
+    /// What the others are compared with: directory or object-store prefix
+    #[arg(value_name = "[NAME=]BASE[#AGENT]")]
+    pub base: String,
+    /// The others
+    #[arg(value_name = "[NAME=]CANDIDATE[#AGENT]", required = true)]
+    pub candidates: Vec<String>,
+    /// Compare this metric alone; can be given several times
+    #[arg(long, value_name = "NAME")]
+    pub metric: Vec<String>,
+    /// Join tasks by this field of theirs instead of by all they ask, such as `id` or `source.id`
+    #[arg(long, value_name = "PATH", value_parser = field_path)]
+    pub task_key: Option<String>,
+    /// Confidence of the intervals; a difference is significant below 1 less this
+    #[arg(long, value_name = "SHARE", default_value_t = 0.95, value_parser = share)]
+    pub confidence: f64,
+    /// Bootstrap samples of each interval
+    #[arg(long, value_name = "N", default_value_t = 2000, value_parser = draws())]
+    pub resamples: u32,
+    /// Random flips of signs of each permutation test
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = draws())]
+    pub permutations: u32,
+    /// Power with which the minimum detectable effect (MDE) is found
+    #[arg(long, value_name = "SHARE", default_value_t = 0.8, value_parser = share)]
+    pub power: f64,
+    /// Seed of what is random: the same seed, the same numbers
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub seed: u64,
+    /// The memory for what can go to temporary files
+    #[arg(long, value_name = "SIZE", default_value = "256MB")]
+    pub memory: Bytes,
+    /// Write the tasks that flipped to this Parquet file
+    #[arg(long, value_name = "FILE")]
+    pub flips: Option<PathBuf>,
+    /// Show one JSON document for programs
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Most draws: more take long and change nothing that is shown.
+const MAX_DRAWS: i64 = 1_000_000;
+
+fn draws() -> clap::builder::RangedI64ValueParser<u32> {
+    clap::value_parser!(u32).range(1..=MAX_DRAWS)
+}
+
+fn field_path(text: &str) -> Result<String, String> {
+    match Path::parse(text) {
+        Ok(_) => Ok(text.to_owned()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    let share: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
+    match share > 0.0 && share < 1.0 {
+        true => Ok(share),
+        false => Err("give a number between 0 and 1, such as 0.95".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use clap::error::ErrorKind;
+
+    use crate::cli::Cli;
+
+    #[test]
+    fn compare_wants_a_base_and_candidates_and_shares_between_0_and_1() {
+        let kind = |line: &str| {
+            Cli::try_parse_from(line.split(' '))
+                .map(|_| ())
+                .map_err(|error| error.kind())
+        };
+        let line = "rollstream compare a b c --metric x --metric y --confidence 0.9 --task-key id";
+        assert_eq!(kind(line), Ok(()));
+        let missing = Err(ErrorKind::MissingRequiredArgument);
+        assert_eq!(kind("rollstream compare a"), missing);
+        for wrong in [
+            "--confidence 95",
+            "--confidence 1",
+            "--power 0",
+            "--power x",
+            "--resamples 0",
+            "--permutations 1000001",
+            "--task-key a..b",
+        ] {
+            let kind = kind(&format!("rollstream compare a b {wrong}"));
+            let expected = [ErrorKind::ValueValidation, ErrorKind::InvalidValue];
+            assert!(kind.is_err_and(|kind| expected.contains(&kind)), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! Runs against each other, over the tasks that they have in common: [`TaskMeans`] is what is compared
+//! of a run, [`ComparedPair`] two agents, and [`Compared`] what came of it, from the queries of
+//! `queries/compare`.
+
+mod compared;
+mod decode;
+mod task_means;
+
+pub use compared::{Compared, ComparedPair, MetricOverlap};
+pub use task_means::TaskMeans;
+
+use include_dir::{Dir, include_dir};
+
+use super::error::MeasureError;
+use super::queries::MetricQueries;
+
+static QUERIES: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/queries/compare");
+
+fn queries() -> Result<MetricQueries, MeasureError> {
+    MetricQueries::of(&QUERIES)
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn every_query_says_what_it_answers_and_gives() {
+        let queries = super::queries().unwrap();
+        for query in queries.iter() {
+            assert!(!query.description.is_empty(), "{}", query.name);
+            assert!(!query.columns.is_empty(), "{}", query.name);
+        }
+        assert_eq!(queries.get("comparisons").unwrap().parameters.len(), 5);
+    }
+}

@@ -1,0 +1,298 @@
+use std::fmt::{self, Write as _};
+use std::io::{self, Write as _};
+
+use super::ShowError;
+use super::report::Table;
+use super::text;
+use crate::comparison::{ComparedRun, ComparisonReport, MetricComparison, Overlap};
+
+/// Metrics that a line has room for.
+const MAX_NAMES: usize = 10;
+
+/// What candidates have over a base, for people or as one JSON document.
+///
+/// # Errors
+/// Standard output is gone.
+pub fn comparison(report: &ComparisonReport, as_json: bool) -> Result<(), ShowError> {
+    let text = if as_json {
+        serde_json::to_string_pretty(report).map_err(io::Error::from)? + "\n"
+    } else {
+        people(report)
+    };
+    let mut output = io::stdout().lock();
+    output.write_all(text.as_bytes())?;
+    Ok(output.flush()?)
+}
+
+fn people(report: &ComparisonReport) -> String {
+    let mut text = String::new();
+    // Writing to a String cannot fail.
+    let _ = write(&mut text, report);
+    text
+}
+
+fn write(text: &mut String, report: &ComparisonReport) -> fmt::Result {
+    write_run(text, "base", &report.base)?;
+    for candidate in &report.candidates {
+        write_run(text, "candidate", candidate)?;
+    }
+    writeln!(text)?;
+    for overlap in &report.overlaps {
+        write_overlap(text, report, overlap)?;
+    }
+    writeln!(
+        text,
+        "Means over common tasks of the mean of their rollouts: each task weighs the same."
+    )?;
+    writeln!(text, "\n{}", table(report))?;
+    let alpha = 1.0 - report.options.confidence;
+    writeln!(
+        text,
+        "* p < {} after Holm's correction for {} comparison{}. MDE: the difference that a single test finds with power {}.",
+        short(alpha),
+        text::count(report.comparisons.len() as u64),
+        if report.comparisons.len() == 1 {
+            ""
+        } else {
+            "s"
+        },
+        report.options.power,
+    )?;
+    write_left_out(text, report)?;
+    if let Some(flips) = &report.flips {
+        let rows = text::count(flips.num_rows);
+        writeln!(text, "{rows} flips of tasks are in {}", flips.path)?;
+    }
+    Ok(())
+}
+
+fn write_run(text: &mut String, role: &str, run: &ComparedRun) -> fmt::Result {
+    let place = match run.place.trim_end_matches('/') == run.name {
+        true => String::new(),
+        false => format!(" ({})", run.place),
+    };
+    writeln!(text, "{role} {}{place}:", run.name)?;
+    for agent in &run.agents {
+        writeln!(
+            text,
+            "  {}: {} of {} rollouts done, {} failed, {} pending",
+            agent.agent_name,
+            text::count(agent.done.unsigned_abs()),
+            text::count(agent.planned.unsigned_abs()),
+            text::count(agent.failed.unsigned_abs()),
+            text::count(agent.pending.unsigned_abs()),
+        )?;
+    }
+    Ok(())
+}
+
+fn write_overlap(text: &mut String, report: &ComparisonReport, overlap: &Overlap) -> fmt::Result {
+    let counts = &overlap.counts;
+    write!(
+        text,
+        "{}: {} in common, {} only in the base, {} only in the candidate",
+        pair(
+            report,
+            &overlap.candidate,
+            &overlap.base_agent,
+            &overlap.candidate_agent
+        ),
+        tasks(counts.in_common),
+        text::count(counts.only_in_base),
+        text::count(counts.only_in_candidate),
+    )?;
+    for (count, what) in [
+        (
+            counts.base_pooled,
+            "of the base ask what an earlier one asks, and are taken together with it",
+        ),
+        (
+            counts.candidate_pooled,
+            "of the candidate ask what an earlier one asks, and are taken together with it",
+        ),
+        (counts.base_without_key, "of the base have no such field"),
+        (
+            counts.candidate_without_key,
+            "of the candidate have no such field",
+        ),
+    ] {
+        if count > 0 {
+            write!(text, "; {} {what}", tasks(count))?;
+        }
+    }
+    let missing = |of: fn(&MetricComparison) -> u64| {
+        let same = report.comparisons.iter().filter(|row| {
+            row.candidate == overlap.candidate && row.candidate_agent == overlap.candidate_agent
+        });
+        same.map(of).max().unwrap_or_default()
+    };
+    for (count, side) in [
+        (missing(|row| row.without_base), "base"),
+        (missing(|row| row.without_candidate), "candidate"),
+    ] {
+        if count > 0 {
+            write!(
+                text,
+                "; up to {} have no score in the {side}",
+                text::count(count)
+            )?;
+        }
+    }
+    writeln!(text)
+}
+
+/// Who is compared, as short as it is clear.
+fn pair(report: &ComparisonReport, candidate: &str, base_agent: &str, agent: &str) -> String {
+    let agents = report
+        .overlaps
+        .iter()
+        .filter(|overlap| overlap.candidate == candidate);
+    match agents.count() {
+        0 | 1 => candidate.to_owned(),
+        _ if base_agent == agent => format!("{candidate} {agent}"),
+        _ => format!("{candidate} {agent} (base {base_agent})"),
+    }
+}
+
+fn table(report: &ComparisonReport) -> Table {
+    let interval = format!("{} % CI", short(100.0 * report.options.confidence));
+    let has_pairs = report.overlaps.len() > 1;
+    let header = [
+        "metric",
+        "base",
+        "candidate",
+        "difference",
+        &interval,
+        "p (Holm)",
+        "test",
+        "tasks",
+        "gained",
+        "lost",
+        "MDE",
+    ];
+    let mut table = match has_pairs {
+        true => Table::new(std::iter::once("of").chain(header)),
+        false => Table::new(header),
+    };
+    for row in &report.comparisons {
+        let cells = cells(row);
+        if has_pairs {
+            let of = pair(
+                report,
+                &row.candidate,
+                &row.base_agent,
+                &row.candidate_agent,
+            );
+            table.row(std::iter::once(of).chain(cells));
+        } else {
+            table.row(cells);
+        }
+    }
+    table
+}
+
+fn cells(row: &MetricComparison) -> [String; 11] {
+    let number = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), text::number);
+    let interval = match (row.ci_low, row.ci_high) {
+        (Some(low), Some(high)) => format!("{} to {}", signed(low), signed(high)),
+        _ => "-".to_owned(),
+    };
+    let mark = if row.significant { " *" } else { "" };
+    [
+        row.metric.clone(),
+        text::number(row.base_mean),
+        text::number(row.candidate_mean),
+        signed(row.difference) + mark,
+        interval,
+        row.p_holm.map_or_else(|| "-".to_owned(), probability),
+        row.test.replace('_', " "),
+        text::count(row.num_tasks),
+        text::count(row.gained),
+        text::count(row.lost),
+        number(row.mde),
+    ]
+}
+
+fn write_left_out(text: &mut String, report: &ComparisonReport) -> fmt::Result {
+    for overlap in &report.overlaps {
+        let metrics: Vec<&str> = report
+            .left_out
+            .iter()
+            .filter(|metric| {
+                metric.candidate == overlap.candidate
+                    && metric.candidate_agent == overlap.candidate_agent
+            })
+            .map(|metric| metric.metric.as_str())
+            .collect();
+        if metrics.is_empty() {
+            continue;
+        }
+        let shown = metrics
+            .iter()
+            .take(MAX_NAMES)
+            .copied()
+            .collect::<Vec<_>>()
+            .join(", ");
+        let more = match metrics.len().saturating_sub(MAX_NAMES) {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        writeln!(
+            text,
+            "{}: not on both sides of any common task: {shown}{more}",
+            pair(
+                report,
+                &overlap.candidate,
+                &overlap.base_agent,
+                &overlap.candidate_agent
+            ),
+        )?;
+    }
+    Ok(())
+}
+
+fn tasks(count: u64) -> String {
+    match count {
+        1 => "1 task".to_owned(),
+        _ => format!("{} tasks", text::count(count)),
+    }
+}
+
+fn signed(value: f64) -> String {
+    match value > 0.0 {
+        true => format!("+{}", text::number(value)),
+        false => text::number(value),
+    }
+}
+
+fn probability(p: f64) -> String {
+    match p < 1e-4 {
+        true => "<0.0001".to_owned(),
+        false => format!("{p:.4}"),
+    }
+}
+
+/// A number that was given, without the digits that a subtraction adds.
+fn short(value: f64) -> String {
+    let text = format!("{value:.6}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_short() {
+        assert_eq!(
+            [0.05, 95.0, 0.1, 99.9].map(short),
+            ["0.05", "95", "0.1", "99.9"]
+        );
+        assert_eq!(short(1.0 - 0.95), "0.05");
+        assert_eq!([0.0, 0.25, -0.5].map(signed), ["0", "+0.2500", "-0.5000"]);
+        assert_eq!(
+            [1.0, 0.04321, 1e-9].map(probability),
+            ["1.0000", "0.0432", "<0.0001"]
+        );
+    }
+}
