@@ -21,6 +21,7 @@
 --                  for several rollouts of a task see stderr of the family spread
 --   integer_max, integer_min   max and min exactly, where every rollout of the agent has the metric and
 --                  holds nothing but integers and booleans
+--   planned, done, failed, pending   rollouts of the agent: how much of the sweep the numbers stand for
 
 WITH computed AS (
     SELECT
@@ -57,7 +58,7 @@ ordered AS (
     FROM ranked
 )
 SELECT
-    agent_name,
+    ordered.agent_name,
     metric,
     CAST(first - 1 AS BIGINT) AS position,
     CAST(dense_rank() OVER (ORDER BY metric_first) - 1 AS BIGINT) AS run_position,
@@ -70,6 +71,11 @@ SELECT
     known_std AS std,
     known_std / sqrt(count) AS stderr,
     CASE WHEN integers = num_rollouts THEN integer_max END AS integer_max,
-    CASE WHEN integers = num_rollouts THEN integer_min END AS integer_min
+    CASE WHEN integers = num_rollouts THEN integer_min END AS integer_min,
+    coverage.planned,
+    coverage.done,
+    coverage.failed,
+    coverage.pending
 FROM ordered
+LEFT JOIN coverage ON coverage.agent_name = ordered.agent_name
 ORDER BY agent_name, position

@@ -8,6 +8,7 @@
 --   run          place of the rollout at its task, from 0
 --   num_tasks    tasks that have the metric there
 --   mean         mean over those tasks
+--   planned, done, failed, pending   rollouts of the agent: how much of the sweep the numbers stand for
 
 WITH computed AS (
     SELECT agent_name, metric, summary_each(rollout_scores ORDER BY task_index) AS runs
@@ -18,6 +19,16 @@ listed AS (
     SELECT agent_name, metric, unnest(range(0, CAST(cardinality(runs) AS BIGINT))) AS run, unnest(runs) AS summary
     FROM computed
 )
-SELECT agent_name, metric, run, summary['count'] AS num_tasks, summary['mean'] AS mean
+SELECT
+    listed.agent_name,
+    metric,
+    run,
+    summary['count'] AS num_tasks,
+    summary['mean'] AS mean,
+    coverage.planned,
+    coverage.done,
+    coverage.failed,
+    coverage.pending
 FROM listed
+LEFT JOIN coverage ON coverage.agent_name = listed.agent_name
 ORDER BY agent_name, metric, run

@@ -12,6 +12,7 @@
 --   position       order in which metrics first appear in the task's rollouts, from 0
 --   count          rollouts of the task that have the metric
 --   num_rollouts   rollouts of the task
+--   planned        rollouts that were asked for of the agent at the task; null where nobody says
 --   mean           sum / count, summed pairwise in the order of rollouts
 --   max, min       largest and smallest value
 --   median         middle value, or the mean of the two middle ones
@@ -35,6 +36,11 @@ WITH computed AS (
         integer_min
     FROM scores
 ),
+asked AS (
+    SELECT agent_name, task_index, sum(num_repeats) AS planned
+    FROM tasks
+    GROUP BY agent_name, task_index
+),
 placed AS (
     SELECT
         *,
@@ -53,12 +59,13 @@ known AS (
     FROM placed
 )
 SELECT
-    agent_name,
-    task_index,
+    known.agent_name,
+    known.task_index,
     metric,
     CAST(place - 1 AS BIGINT) AS position,
     count,
     num_rollouts,
+    asked.planned,
     statistics['mean'] AS mean,
     statistics['max'] AS max,
     statistics['min'] AS min,
@@ -67,5 +74,6 @@ SELECT
     std / sqrt(count) AS stderr,
     CASE WHEN integers = count THEN integer_max END AS integer_max,
     CASE WHEN integers = count THEN integer_min END AS integer_min
-FROM known
+FROM asked
+RIGHT JOIN known ON known.agent_name = asked.agent_name AND known.task_index = asked.task_index
 ORDER BY agent_name, task_index, position
