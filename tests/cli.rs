@@ -10,6 +10,7 @@
 mod common;
 
 mod cli {
+    mod check;
     mod compare;
     mod config;
     mod existing_runs;
@@ -27,6 +28,7 @@ mod cli {
     mod secrets;
     mod sim;
     mod sql;
+    mod sql_metrics;
     mod sql_names;
     mod sql_scripts;
     mod sql_while_running;

@@ -31,6 +31,8 @@ mod order;
 mod owed;
 #[path = "pipeline/plan.rs"]
 mod plan;
+#[path = "pipeline/pruning.rs"]
+mod pruning;
 #[path = "pipeline/reading.rs"]
 mod reading;
 #[path = "pipeline/record.rs"]

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use super::check::args::{CHECK_EXAMPLES, CheckArgs};
 use super::compare_args::{COMPARE_EXAMPLES, CompareArgs};
 use super::measure_args::AggregateArgs;
 use super::metrics_args::{METRICS_EXAMPLES, MetricsArgs};
@@ -21,7 +22,8 @@ Exit codes:
   1    an error
   2    the command line, a setting or the input is wrong; nothing was sent
   3    finished, but some rollouts failed for good, or are left owed
-  4    stopped by --deadline, --max-failures or --max-error-rate; `--resume` continues
+  4    `collect`: stopped by --deadline, --max-failures or --max-error-rate; `--resume` continues
+       `check`: a gate is violated
   130  interrupted; `--resume` continues";
 
 const COLLECT_EXAMPLES: &str = "\
@@ -87,6 +89,9 @@ pub enum Command {
     /// Compute the metrics of one or several runs, or of files of rollouts, as if they were one
     #[command(after_help = AGGREGATE_EXAMPLES)]
     Aggregate(AggregateArgs),
+    /// Check that runs are as they should be: assertions in SQL, for CI
+    #[command(after_help = CHECK_EXAMPLES)]
+    Check(CheckArgs),
     /// List the metric families, or show one
     #[command(after_help = METRICS_EXAMPLES)]
     Metrics(MetricsArgs),

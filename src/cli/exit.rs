@@ -12,6 +12,8 @@ pub enum Exit {
     SomeFailed,
     /// Stopped early by a limit that was set; it can be gone on with.
     Stopped,
+    /// What was checked is not as it should be.
+    Violated,
     /// Interrupted; it can be gone on with.
     Interrupted,
 }
@@ -21,7 +23,7 @@ impl From<Exit> for ExitCode {
         Self::from(match exit {
             Exit::Done => 0,
             Exit::SomeFailed => 3,
-            Exit::Stopped => 4,
+            Exit::Stopped | Exit::Violated => 4,
             Exit::Interrupted => 130,
         })
     }

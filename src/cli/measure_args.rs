@@ -34,6 +34,17 @@ pub struct MetricArgs {
     pub memory: Bytes,
 }
 
+/// Which metric families are tables of a session, and how.
+#[derive(Debug, Args)]
+pub struct FamilyArgs {
+    /// A directory whose `.sql` files add to the built-in metric families or replace them
+    #[arg(long, value_name = "DIR")]
+    pub queries: Option<PathBuf>,
+    /// A parameter of the metric families (`rollstream metrics` lists them); may be given several times
+    #[arg(long = "param", value_name = "NAME=VALUE")]
+    pub parameters: Vec<String>,
+}
+
 /// How rollouts count that were asked for and are not there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum MissingArg {

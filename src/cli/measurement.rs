@@ -1,9 +1,22 @@
 use std::collections::BTreeMap;
 
-use super::measure_args::{MetricArgs, MissingArg};
+use super::measure_args::{FamilyArgs, MetricArgs, MissingArg};
 use crate::error::Error;
 use crate::measure::MetricQueries;
-use crate::pipeline::{Measurement, Missing, Price};
+use crate::pipeline::{Measurement, MetricTables, Missing, Price};
+
+/// Bytes for what can go to temporary files, where nobody says.
+pub(super) const DEFAULT_MEMORY: usize = 256_000_000;
+
+/// The metric families as tables of a session.
+pub(super) fn metric_tables(args: &FamilyArgs, memory: usize) -> Result<MetricTables, Error> {
+    let mut queries = MetricQueries::embedded()?;
+    if let Some(directory) = &args.queries {
+        queries = queries.with_directory(directory)?;
+    }
+    let parameters = queries.parameters(&args.parameters)?;
+    MetricTables::new(queries, parameters, memory)
+}
 
 /// What the options say is measured.
 pub(super) fn measurement(args: &MetricArgs) -> Result<Measurement, Error> {

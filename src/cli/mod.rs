@@ -2,6 +2,7 @@
 
 mod aggregate;
 pub mod args;
+pub mod check;
 mod collect;
 mod compare;
 pub mod compare_args;

@@ -3,8 +3,8 @@ use std::io::{self, Write};
 use super::args::{Cli, Command};
 use super::exit::unless_gone;
 use super::{
-    Exit, aggregate, collect, compare, completions, config, export, import, metrics, plan, sim,
-    sql, status,
+    Exit, aggregate, check, collect, compare, completions, config, export, import, metrics, plan,
+    sim, sql, status,
 };
 use crate::error::Error;
 use crate::show::ShowError;
@@ -20,6 +20,7 @@ pub async fn run(cli: Cli) -> Result<Exit, Error> {
         Command::Config(args) => print(config::render(&args)?.as_bytes()),
         Command::Sql(args) => sql::sql(args).await,
         Command::Aggregate(args) => aggregate::aggregate(args).await,
+        Command::Check(args) => check::check(args).await,
         Command::Metrics(args) => print(metrics::render(&args)?.as_bytes()),
         Command::Compare(args) => compare::compare(args).await,
         Command::Status(args) => status::status(args).await,

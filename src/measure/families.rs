@@ -111,7 +111,12 @@ pub async fn run_families(
     Ok(tables)
 }
 
-pub(super) async fn plan(
+/// Plans one query over the tables of a session, which has the functions and views already
+/// ([`register_views`]). A parameter that is not in `parameters` has its default.
+///
+/// # Errors
+/// The query is no valid SQL, or is something else than a query.
+pub async fn plan(
     ctx: &SessionContext,
     query: &MetricQuery,
     parameters: &HashMap<String, ParameterValue>,

@@ -21,7 +21,7 @@ pub const PRICES: &str = "prices";
 /// The view that says how much of a run is there.
 pub const COVERAGE: &str = "coverage";
 /// The view that holds every score.
-const SCORES: &str = "scores";
+pub const SCORES: &str = "scores";
 /// What its rows are sorted by.
 const SCORES_ORDER: [&str; 3] = ["agent_name", "metric", "task_index"];
 

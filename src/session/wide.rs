@@ -28,7 +28,8 @@ const SAME_AS_COLUMN: [&str; 4] = [
 /// A run's own tables, without that column, are in its schema.
 ///
 /// The default schema holds these tables afterwards and nothing else, so that a session can look
-/// again. `names` is what was learnt by looking before.
+/// again. `names` is what was learnt by looking before. Gives each run's tables as they are kept, without
+/// the added columns.
 ///
 /// # Errors
 /// A store can't be read.
@@ -36,7 +37,7 @@ pub async fn register_wide(
     session: &SessionContext,
     runs: &[NamedRun],
     names: &mut MetricNames,
-) -> Result<()> {
+) -> Result<Vec<RunTables>> {
     let mut opened = Vec::new();
     for run in runs {
         let tables = RunTables::look(&run.run).await?;
@@ -96,7 +97,7 @@ pub async fn register_wide(
         }
     }
     catalog.register_schema(&options.default_schema, Arc::new(unions))?;
-    Ok(())
+    Ok(opened.into_iter().map(|(_, tables, _)| tables).collect())
 }
 
 fn with_metrics(rollouts: DataFrame, names: &BTreeSet<String>) -> Result<DataFrame> {

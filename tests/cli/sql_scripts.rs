@@ -116,7 +116,7 @@ fn functions_are_listed_and_explained() {
     let listed = run(&folder, "--format csv", "\\df").succeeded().stdout;
     for function in [
         "avg,aggregate,",
-        "pairwise_sum,aggregate,",
+        "exact_sum,aggregate,",
         "json_get_str,scalar,",
     ] {
         assert!(

@@ -16,4 +16,6 @@ mod start;
 mod statements;
 
 pub(super) use functions::first_sentence;
+pub(super) use session::SqlSession;
 pub(super) use start::sql;
+pub(super) use statements::{Item, Statement, Statements};

@@ -1,4 +1,5 @@
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use datafusion::dataframe::DataFrame;
 use datafusion::execution::context::SQLOptions;
@@ -7,22 +8,28 @@ use datafusion::prelude::SessionContext;
 use super::run_names;
 use crate::error::Error;
 use crate::measure::functions;
-use crate::session::{self, MetricNames, NamedRun};
+use crate::pipeline::MetricTables;
+use crate::session::{self, MetricNames, NamedRun, RunTables};
 use crate::store::{RunRecord, RunStore, StoreError};
 
 /// The session that questions are put to.
-pub(super) struct SqlSession {
+pub(in crate::cli) struct SqlSession {
     context: SessionContext,
     runs: Vec<NamedRun>,
     names: MetricNames,
+    metrics: Arc<MetricTables>,
 }
 
 impl SqlSession {
-    /// Finds the runs. Their tables are there when they were looked at.
+    /// Finds the runs. Their tables, and those of `metrics`, are there when they were looked at.
     ///
     /// # Errors
     /// A name makes no sense, or there is no such run.
-    pub(super) async fn open(given: &[String]) -> Result<Self, Error> {
+    pub(in crate::cli) async fn open(
+        context: SessionContext,
+        given: &[String],
+        metrics: MetricTables,
+    ) -> Result<Self, Error> {
         let state_dir = state_dir();
         let mut runs = Vec::new();
         for given in run_names::runs(given)? {
@@ -39,13 +46,13 @@ impl SqlSession {
                 run,
             });
         }
-        let context = SessionContext::new_with_config(session::config());
         functions::register(&context);
         functions::register_json(&context)?;
         Ok(Self {
             context,
             runs,
             names: MetricNames::default(),
+            metrics: Arc::new(metrics),
         })
     }
 
@@ -54,9 +61,30 @@ impl SqlSession {
     ///
     /// # Errors
     /// A store can't be read.
-    pub(super) async fn look(&mut self) -> Result<(), Error> {
-        session::register_wide(&self.context, &self.runs, &mut self.names).await?;
-        // What else people ask for by name is made of those tables here.
+    pub(in crate::cli) async fn look(&mut self) -> Result<(), Error> {
+        let tables = session::register_wide(&self.context, &self.runs, &mut self.names).await?;
+        self.add_metrics(&tables)
+    }
+
+    /// Adds the metric tables: of one run to the default schema, of several to that of each, because
+    /// rollouts of the same number would be mixed otherwise.
+    fn add_metrics(&self, tables: &[RunTables]) -> Result<(), Error> {
+        let options = self.context.state().config().options().catalog.clone();
+        let Some(catalog) = self.context.catalog(&options.default_catalog) else {
+            return Ok(());
+        };
+        for (run, tables) in self.runs.iter().zip(tables) {
+            let default = (self.runs.len() == 1).then_some(&options.default_schema);
+            let names = default.into_iter().chain(&run.schema);
+            let schemas: Vec<_> = names
+                .filter_map(|name| Some((name, catalog.schema(name)?)))
+                .collect();
+            let (names, schemas): (Vec<_>, Vec<_>) = schemas.into_iter().unzip();
+            let schemas = self.metrics.beside(tables, schemas);
+            for (name, schema) in names.into_iter().zip(schemas) {
+                catalog.register_schema(name, schema)?;
+            }
+        }
         Ok(())
     }
 
@@ -64,7 +92,7 @@ impl SqlSession {
     ///
     /// # Errors
     /// It is no SQL, names what is not there, or would change something.
-    pub(super) async fn plan(&self, statement: &str) -> Result<DataFrame, Error> {
+    pub(in crate::cli) async fn plan(&self, statement: &str) -> Result<DataFrame, Error> {
         let only_queries = SQLOptions::new()
             .with_allow_ddl(false)
             .with_allow_dml(false);
@@ -80,6 +108,10 @@ impl SqlSession {
 
     pub(super) fn runs(&self) -> &[NamedRun] {
         &self.runs
+    }
+
+    pub(super) fn metrics(&self) -> &MetricTables {
+        &self.metrics
     }
 }
 

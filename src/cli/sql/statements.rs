@@ -7,7 +7,7 @@ use datafusion::sql::sqlparser::tokenizer::{
 
 /// What is to be done next.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Item {
+pub(in crate::cli) enum Item {
     /// SQL.
     Statement(Statement),
     /// A line such as `\d rollouts`, without its first character.
@@ -16,7 +16,7 @@ pub(super) enum Item {
 
 /// SQL, and where it stands in what was read.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Statement {
+pub(in crate::cli) struct Statement {
     /// Without the `;` at its end.
     pub text: String,
     /// Lines before it.
@@ -26,8 +26,13 @@ pub(super) struct Statement {
 }
 
 impl Statement {
+    /// Lines before it.
+    pub(in crate::cli) fn line(&self) -> usize {
+        self.line
+    }
+
     /// The text at its place, so that an error names lines and columns of the whole.
-    pub(super) fn in_place(&self) -> String {
+    pub(in crate::cli) fn in_place(&self) -> String {
         let Self { text, line, column } = self;
         format!("{}{}{text}", "\n".repeat(*line), " ".repeat(*column))
     }
@@ -35,7 +40,7 @@ impl Statement {
 
 /// Gathers lines until a statement is complete.
 #[derive(Debug, Default)]
-pub(super) struct Statements {
+pub(in crate::cli) struct Statements {
     buffer: String,
     /// Lines before the buffer.
     line: usize,
@@ -58,7 +63,7 @@ impl Statements {
     }
 
     /// Adds a line, without its end, and gives what is complete with it.
-    pub(super) fn push(&mut self, line: &str) -> Vec<Item> {
+    pub(in crate::cli) fn push(&mut self, line: &str) -> Vec<Item> {
         if self.starts_with_comment() && self.is_blank() {
             self.drop_to(self.buffer.len());
         }
@@ -75,7 +80,7 @@ impl Statements {
     }
 
     /// What is left when no more lines come: the last statement needs no `;`.
-    pub(super) fn finish(mut self) -> Option<Item> {
+    pub(in crate::cli) fn finish(mut self) -> Option<Item> {
         if self.is_blank() {
             return None;
         }
