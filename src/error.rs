@@ -117,6 +117,8 @@ impl Error {
                 | MeasureError::Directory { .. }
                 | MeasureError::Header { .. }
                 | MeasureError::Name { .. }
+                | MeasureError::Missing { .. }
+                | MeasureError::Extra { .. }
                 | MeasureError::Unknown(_),
             ) => 2,
             Self::Store(_)

@@ -51,10 +51,11 @@ pub mod tally;
 
 pub use error::Error;
 pub use pipeline::{
-    Aggregation, AggregationSource, CompareRun, LiveMetrics, Measurement, Missing, Price, Sweep,
-    compare, import_collection,
+    Aggregation, AggregationSource, CompareRun, LiveMetrics, Measurement, Missing, Price, Profile,
+    ProfileTarget, Sweep, compare, import_collection, write_verify_responses,
 };
 pub use report::{
-    AgentCoverage, AgentMetric, ImportReport, MetricsReport, PassAt, SweepPlan, SweepReport,
+    AgentCoverage, AgentMetric, ImportReport, MetricsReport, PassAt, ProfileReport, SweepPlan,
+    SweepReport,
 };
 pub use status::RunStatus;

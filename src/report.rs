@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::expand::AgentCounts;
 use crate::import::FailureCounts;
+use crate::measure::CompletionSummary;
 use crate::run::StopReason;
 use crate::status::RunStatus;
 use crate::store::{RunCounts, RunState};
@@ -93,6 +94,16 @@ pub struct MetricsReport {
     pub metrics: Vec<AgentMetric>,
     /// What is to be known of the numbers.
     pub notes: Vec<String>,
+    /// What was written, as a person names it.
+    pub written: Vec<String>,
+}
+
+/// A reward profile that was written.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ProfileReport {
+    /// How much of what was asked for is there.
+    #[serde(flatten)]
+    pub completion: CompletionSummary,
     /// What was written, as a person names it.
     pub written: Vec<String>,
 }

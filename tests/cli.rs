@@ -10,6 +10,8 @@
 mod common;
 
 mod cli {
+    mod agent_metrics;
+    mod aggregate;
     mod check;
     mod compare;
     mod config;
@@ -23,6 +25,7 @@ mod cli {
     mod live;
     mod metrics;
     mod plan;
+    mod profile;
     mod progress;
     mod quickstart;
     mod secrets;

@@ -10,8 +10,8 @@
 
 WITH matched AS (
     SELECT rollouts.task_index
-    FROM rollouts
-    JOIN tasks
+    FROM tasks
+    JOIN rollouts
         ON tasks.task_index = rollouts.task_index
         AND tasks.first_rollout_index <= rollouts.rollout_index
         AND tasks.first_rollout_index + tasks.num_repeats > rollouts.rollout_index

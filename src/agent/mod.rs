@@ -1,6 +1,6 @@
 //! Those who are asked: [`Agent`] is the seam, [`NemoGymAgent`] its implementation over HTTP,
 //! [`HeadServer`] tells where NeMo Gym's agents are, [`Agents`] holds all agents of a sweep by
-//! name. [`FailureClass`] is the one place that decides what a failure means.
+//! name, [`MetricServers`] asks them for their own metrics. [`FailureClass`] is the one place that decides what a failure means.
 
 mod budget;
 mod connect_time;
@@ -9,6 +9,7 @@ mod error;
 mod failure;
 mod head_server;
 mod http;
+mod metric_servers;
 mod nemo_gym;
 mod registry;
 mod retry_after;
@@ -19,5 +20,6 @@ pub use error::AgentError;
 pub use failure::{Budget, Failure, FailureClass};
 pub use head_server::HeadServer;
 pub use http::{HttpClients, HttpSettings};
+pub use metric_servers::{MetricServerOptions, MetricServers, RecordedAgents};
 pub use nemo_gym::NemoGymAgent;
 pub use registry::{AgentLimits, Agents, Member};

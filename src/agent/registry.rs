@@ -146,7 +146,11 @@ async fn addresses(
 
 /// Headers of an agent, those of all agents first. Values come from the environment, never from
 /// settings, so that no file or process list holds them.
-fn headers(name: &str, own: &AgentSettings, settings: &Settings) -> Result<HeaderMap, AgentError> {
+pub(super) fn headers(
+    name: &str,
+    own: &AgentSettings,
+    settings: &Settings,
+) -> Result<HeaderMap, AgentError> {
     let mut headers = HeaderMap::new();
     let token = own
         .bearer_token_env

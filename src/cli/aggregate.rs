@@ -6,8 +6,10 @@ use datafusion::prelude::SessionContext;
 
 use super::Exit;
 use super::exit::unless_gone;
-use super::measure_args::AggregateArgs;
+use super::measure_args::{AggregateArgs, MetricServerArgs};
 use super::measurement::measurement;
+use crate::agent::{MetricServerOptions, MetricServers, RecordedAgents};
+use crate::config::ServerUrl;
 use crate::error::Error;
 use crate::measure::{KeyMetrics, PassMajorityOptions};
 use crate::pipeline::{Aggregation, AggregationSource};
@@ -42,6 +44,7 @@ pub(super) async fn aggregate(args: AggregateArgs) -> Result<Exit, Error> {
             ));
         }
     };
+    measurement.agent_servers = agent_servers(&args.servers, &source).await?;
     let aggregation = Aggregation {
         source,
         output: output.clone(),
@@ -93,11 +96,11 @@ const SHOWN: RowLimit = RowLimit {
 };
 
 /// Whether an argument names files of rollouts rather than a run.
-fn is_file(text: &str) -> bool {
+pub(super) fn is_file(text: &str) -> bool {
     text.ends_with(".jsonl") && !PathBuf::from(text).is_dir()
 }
 
-fn open(place: &str) -> Result<RunStore, Error> {
+pub(super) fn open(place: &str) -> Result<RunStore, Error> {
     let state_dir = std::env::var_os("ROLLSTREAM_STATE_DIR").map(PathBuf::from);
     Ok(RunStore::open(place, state_dir.as_deref())?)
 }
@@ -120,6 +123,47 @@ pub(super) async fn runs(places: &[String]) -> Result<Vec<RunStore>, Error> {
         runs.push(run);
     }
     Ok(runs)
+}
+
+async fn agent_servers(
+    args: &MetricServerArgs,
+    source: &AggregationSource,
+) -> Result<Option<Arc<MetricServers>>, Error> {
+    if !args.agent_metrics {
+        return Ok(None);
+    }
+    let address = |option: &str, url: &str| -> Result<ServerUrl, Error> {
+        url.parse()
+            .map_err(|error| Error::Usage(format!("{option}: {error}")))
+    };
+    let urls = args.agent_urls.iter().map(|text| {
+        let usage = || Error::Usage("--agent-url: write NAME=URL".into());
+        let (name, url) = text.split_once('=').ok_or_else(usage)?;
+        let url = address(&format!("--agent-url for '{name}'"), url)?;
+        Ok((name.to_owned(), url))
+    });
+    let head_server = args.head_server.as_deref();
+    let head_server = head_server.map(|url| address("--head-server", url));
+    let mut recorded = Vec::new();
+    if let AggregationSource::Runs(runs) = source {
+        for run in runs {
+            let Some(record) = RunRecord::load(run).await? else {
+                continue;
+            };
+            recorded.push(RecordedAgents {
+                // Settings of another version say nothing that is needed; the addresses stand beside them.
+                settings: serde_json::from_value(record.settings).unwrap_or_default(),
+                addresses: record.agents,
+            });
+        }
+    }
+    let servers = MetricServers::new(MetricServerOptions {
+        urls: urls.collect::<Result<_, Error>>()?,
+        head_server: head_server.transpose()?,
+        recorded,
+        timeout: args.agent_metrics_timeout.duration(),
+    })?;
+    Ok(Some(Arc::new(servers)))
 }
 
 fn benchmark(args: &AggregateArgs) -> Result<Option<PassMajorityOptions>, Error> {

@@ -11,6 +11,7 @@ use super::check::args::{CHECK_EXAMPLES, CheckArgs};
 use super::compare_args::{COMPARE_EXAMPLES, CompareArgs};
 use super::measure_args::AggregateArgs;
 use super::metrics_args::{METRICS_EXAMPLES, MetricsArgs};
+use super::profile_args::{PROFILE_EXAMPLES, ProfileArgs};
 use super::sim_args::SimArgs;
 use super::sql::args::{SQL_EXAMPLES, SqlArgs};
 use super::sweep_args::SweepArgs;
@@ -38,7 +39,8 @@ const AGGREGATE_EXAMPLES: &str = "\
 Examples:
   rollstream aggregate runs/first --missing bounds --by difficulty
   rollstream aggregate runs/a s3://bucket/b -o runs/both --answer-key extracted_answer
-  rollstream aggregate 'results/shard-*.jsonl' -o results --score accuracy=reward --key-metric 'pass@{k}'";
+  rollstream aggregate 'results/shard-*.jsonl' -o results --score accuracy=reward --key-metric 'pass@{k}'
+  rollstream aggregate runs/first --agent-metrics --head-server http://gym:11000";
 
 const STATUS_EXAMPLES: &str = "\
 Examples:
@@ -92,6 +94,9 @@ pub enum Command {
     /// Check that runs are as they should be: assertions in SQL, for CI
     #[command(after_help = CHECK_EXAMPLES)]
     Check(CheckArgs),
+    /// Write NeMo Gym's reward profile of a run, or of the files of a collection
+    #[command(after_help = PROFILE_EXAMPLES)]
+    Profile(ProfileArgs),
     /// List the metric families, or show one
     #[command(after_help = METRICS_EXAMPLES)]
     Metrics(MetricsArgs),

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 
 use super::args::DisplayArgs;
-use crate::config::Bytes;
+use crate::config::{Bytes, Span};
 
 /// Which metrics, and how.
 #[derive(Debug, Args)]
@@ -56,6 +56,33 @@ pub enum MissingArg {
     Bounds,
 }
 
+/// Which agents are asked for metrics of their own.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Metrics of agents")]
+pub struct MetricServerArgs {
+    /// Ask each agent's server for its own metrics (POST /aggregate_metrics), and add them to aggregate_metrics.json
+    #[arg(long, conflicts_with_all = ["families", "tables_only"])]
+    pub agent_metrics: bool,
+    /// Address of an agent's server; repeatable [default: where it was when the run was collected]
+    #[arg(
+        long = "agent-url",
+        value_name = "NAME=URL",
+        requires = "agent_metrics"
+    )]
+    pub agent_urls: Vec<String>,
+    /// NeMo Gym head server, which knows the addresses of the others
+    #[arg(long, value_name = "URL", requires = "agent_metrics")]
+    pub head_server: Option<String>,
+    /// The longest time that an agent's server may take
+    #[arg(
+        long,
+        value_name = "TIME",
+        default_value = "5m",
+        requires = "agent_metrics"
+    )]
+    pub agent_metrics_timeout: Span,
+}
+
 /// The options of `aggregate`.
 #[derive(Debug, Args)]
 pub struct AggregateArgs {
@@ -80,6 +107,9 @@ pub struct AggregateArgs {
     /// Which metrics are key metrics: the largest k of names such as pass@{k}, or a whole name
     #[arg(long = "key-metric", value_name = "PATTERN", help_heading = "NeMo Gym")]
     pub key_metrics: Vec<String>,
+    /// Which agents are asked for metrics of their own.
+    #[command(flatten)]
+    pub servers: MetricServerArgs,
     /// Which metrics, and how.
     #[command(flatten)]
     pub metrics: MetricArgs,

@@ -17,6 +17,8 @@ mod measurement;
 mod metrics;
 pub mod metrics_args;
 mod plan;
+mod profile;
+pub mod profile_args;
 mod run;
 mod signals;
 mod sim;

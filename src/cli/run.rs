@@ -4,7 +4,7 @@ use super::args::{Cli, Command};
 use super::exit::unless_gone;
 use super::{
     Exit, aggregate, check, collect, compare, completions, config, export, import, metrics, plan,
-    sim, sql, status,
+    profile, sim, sql, status,
 };
 use crate::error::Error;
 use crate::show::ShowError;
@@ -21,6 +21,7 @@ pub async fn run(cli: Cli) -> Result<Exit, Error> {
         Command::Sql(args) => sql::sql(args).await,
         Command::Aggregate(args) => aggregate::aggregate(args).await,
         Command::Check(args) => check::check(args).await,
+        Command::Profile(args) => profile::profile(args).await,
         Command::Metrics(args) => print(metrics::render(&args)?.as_bytes()),
         Command::Compare(args) => compare::compare(args).await,
         Command::Status(args) => status::status(args).await,

@@ -16,5 +16,5 @@ mod tables;
 pub use collection::{Collection, CollectionFiles, FailureCounts, Piece, read_collection};
 pub use error::ImportError;
 pub use merge::merge;
-pub use rollout::ResponseRule;
+pub use rollout::{ResponseRule, verify_response};
 pub use tables::{AgentSource, Import, Imported, KeyRule, RolloutOptions};

@@ -1,7 +1,8 @@
 //! A rollout's row, cut down to what is measured.
 
 use super::error::RowProblem;
-use crate::json::Object;
+use super::keys::{ROLLOUT, TASK};
+use crate::json::{Object, ObjectError, quote};
 
 /// What a row must have of a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,21 +39,58 @@ pub(super) fn reduce(row: &Object<'_>, rule: ResponseRule) -> Result<String, Row
         return Err(RowProblem::NoResponse);
     }
     let usage = object.as_ref().and_then(|response| response.get("usage"));
-    let stripped = rule == ResponseRule::Stripped;
+    Ok(match rule {
+        ResponseRule::Stripped => stripped(row, usage),
+        ResponseRule::Required | ResponseRule::Optional => kept(row, usage),
+    })
+}
+
+fn kept(row: &Object<'_>, usage: Option<&str>) -> String {
     let mut reduced = Fields::default();
     for (name, quoted, value) in row.iter() {
         if name == "response" {
-            if !stripped {
-                reduced.add(quoted, &with_usage(usage));
-            }
-        } else if !HEAVY.contains(&name) || !stripped && is_small(value) {
+            reduced.add(quoted, &with_usage(usage));
+        } else if !HEAVY.contains(&name) || is_small(value) {
             reduced.add(quoted, value);
         }
     }
-    if stripped && usage.is_some_and(has_fields) {
+    reduced.finish()
+}
+
+fn stripped(row: &Object<'_>, usage: Option<&str>) -> String {
+    let mut reduced = Fields::default();
+    for (name, quoted, value) in row.iter() {
+        if name != "response" && !HEAVY.contains(&name) {
+            reduced.add(quoted, value);
+        }
+    }
+    if usage.is_some_and(has_fields) {
         reduced.add("\"response\"", &with_usage(usage));
     }
-    Ok(reduced.finish())
+    reduced.finish()
+}
+
+/// An answer as NeMo Gym shows it to the server of its agent: stamped, and without what an aggregation
+/// does not read. `task_index` is JSON text.
+///
+/// # Errors
+/// The answer is not a JSON object.
+pub fn verify_response(
+    answer: &str,
+    task_index: &str,
+    rollout_index: i64,
+    agent: &str,
+) -> Result<String, ObjectError> {
+    let mut row = Object::parse(answer)?;
+    row.set(TASK, task_index);
+    row.set(ROLLOUT, rollout_index.to_string());
+    if !row.contains("agent_ref") {
+        row.set("agent_ref", format!("{{\"name\":{}}}", quote(agent)));
+    }
+    let response = row.get("response").map(Object::parse);
+    let response = response.and_then(Result::ok);
+    let usage = response.as_ref().and_then(|response| response.get("usage"));
+    Ok(stripped(&row, usage))
 }
 
 #[derive(Default)]
@@ -115,6 +153,21 @@ mod tests {
             let row = format!(r#"{{"response": {{"usage": {usage}}}}}"#);
             assert_eq!(reduced(&row, ResponseRule::Stripped).unwrap(), "{}");
         }
+    }
+
+    #[test]
+    fn a_server_is_shown_answers_with_their_stamps() {
+        let answer = r#"{"_ng_task_index": 7, "a": 1.50, "response": {"usage": {"t": 2}}}"#;
+        assert_eq!(
+            verify_response(answer, "0", 3, "x").unwrap(),
+            r#"{"_ng_task_index":0,"a":1.50,"_ng_rollout_index":3,"agent_ref":{"name":"x"},"response":{"usage":{"t": 2}}}"#
+        );
+        let answer = r#"{"agent_ref": {"name": "x", "more": 1}, "response": null}"#;
+        assert_eq!(
+            verify_response(answer, r#""t""#, 0, "x").unwrap(),
+            r#"{"agent_ref":{"name": "x", "more": 1},"_ng_task_index":"t","_ng_rollout_index":0}"#
+        );
+        assert!(verify_response("[]", "0", 0, "x").is_err());
     }
 
     #[test]

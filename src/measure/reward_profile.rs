@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::io::Write;
 
 use arrow::array::RecordBatch;
+use datafusion::error::DataFusionError;
 use datafusion::prelude::SessionContext;
 
 use super::error::MeasureError;
@@ -17,7 +18,7 @@ use super::rows::{Rows, counts, texts};
 use super::spool::Spool;
 use super::statistics::AgentStatistics;
 use super::task_labels::TaskLabels;
-use super::views::spool_scores;
+use super::views::{register_functions, spool_scores};
 use crate::json::{Object, quote};
 
 const INDEX_KEYS: [&str; 2] = ["_ng_task_index", "_ng_rollout_index"];
@@ -70,24 +71,51 @@ impl Sample {
     }
 }
 
+/// Whether several agents worked on one task.
+async fn has_shared_tasks(ctx: &SessionContext) -> Result<bool, MeasureError> {
+    let sql = include_str!("../../queries/artifacts/shared_tasks.sql");
+    let tasks = Rows::of(ctx, sql, |batch| counts(batch, "task_index")).await?;
+    Ok(!tasks.collect().await?.is_empty())
+}
+
+/// Lets the statistics of tasks stand by task alone.
+async fn forget_agents(ctx: &SessionContext) -> Result<(), DataFusionError> {
+    let sql = include_str!("../../queries/artifacts/unsplit_tasks.sql");
+    let unsplit = ctx.sql(sql).await?.into_view();
+    ctx.deregister_table(TASK_STATISTICS)?;
+    ctx.register_table(TASK_STATISTICS, unsplit).map(drop)
+}
+
 impl<'a> RewardProfile<'a> {
     /// Computes the statistics over the tables `tasks` and `rollouts` of a session, to which it adds
-    /// `task_statistics` and `agent_statistics`.
+    /// `task_statistics` and `agent_statistics`. `source` has the same tables and gathers the scores;
+    /// it may be the same session.
     ///
     /// # Errors
     /// The tables cannot be read.
     pub async fn compute(
+        source: &SessionContext,
         ctx: &'a SessionContext,
         labels: &'a TaskLabels,
     ) -> Result<Self, MeasureError> {
         let spool = Spool::new()?;
         let queries = MetricQueries::embedded()?;
-        for (name, split_agents) in [(TASK_STATISTICS, false), (AGENT_STATISTICS, true)] {
-            let parameters =
-                HashMap::from([("split_agents".into(), ParameterValue::Boolean(split_agents))]);
-            spool_scores(&spool, ctx, ctx, &parameters).await?;
-            let table = plan(ctx, queries.get(name)?, &parameters).await?;
-            spool.keep(ctx, table, &[]).await?;
+        let parameters = |split_agents: bool| {
+            HashMap::from([("split_agents".into(), ParameterValue::Boolean(split_agents))])
+        };
+        register_functions(ctx)?;
+        spool_scores(&spool, source, ctx, &parameters(true)).await?;
+        let table = plan(ctx, queries.get(AGENT_STATISTICS)?, &parameters(true)).await?;
+        spool.keep(ctx, table, &[]).await?;
+        // Where each task has one agent, its scores are the same, whether agents are split or not.
+        let is_shared = has_shared_tasks(source).await?;
+        if is_shared {
+            spool_scores(&spool, source, ctx, &parameters(false)).await?;
+        }
+        let table = plan(ctx, queries.get(TASK_STATISTICS)?, &parameters(!is_shared)).await?;
+        spool.keep(ctx, table, &[]).await?;
+        if !is_shared {
+            forget_agents(ctx).await.map_err(MeasureError::tables)?;
         }
         Ok(Self {
             ctx,

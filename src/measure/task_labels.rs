@@ -1,6 +1,6 @@
 //! How the caller names its tasks: [`TaskLabels`].
 
-use crate::json::{python_string, quote};
+use crate::json::{python_string, quote, unquote};
 
 /// Spelling of a task's index in what is written. Tasks are counted by integers throughout; files of
 /// others may name them by strings, which then stand for their rank.
@@ -35,6 +35,18 @@ impl TaskLabels {
         match self.name(task_index) {
             Some(name) => format!("({}, {rollout_index})", python_string(name)),
             None => format!("({task_index}, {rollout_index})"),
+        }
+    }
+
+    /// The index that JSON text stands for, if it can be one.
+    pub fn index(&self, json: &str) -> Option<i64> {
+        match self {
+            Self::Indices => json.parse().ok(),
+            Self::Names(names) => {
+                let name = unquote(json)?;
+                let place = names.iter().position(|known| *known == *name)?;
+                i64::try_from(place).ok()
+            }
         }
     }
 

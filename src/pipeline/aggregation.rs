@@ -62,7 +62,7 @@ impl Aggregation {
                     .await?
             }
         };
-        let mut notes = Vec::new();
+        let mut notes = measured.notes;
         if measured.is_renumbered {
             notes.push(
                 "the runs have tasks or rollouts of the same number: tasks are matched by content and numbered \

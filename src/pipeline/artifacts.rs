@@ -1,15 +1,16 @@
 use std::collections::HashMap;
-use std::io::{BufWriter, Seek, SeekFrom, Write};
 
 use datafusion::prelude::SessionContext;
 
+use super::agent_metrics;
+use super::document::Document;
 use super::measured::Measured;
 use super::measurement::Measurement;
 use crate::error::Error;
 use crate::measure::{AGENT_STATISTICS, AggregateMetrics, CustomMetrics, PassMajority};
 use crate::schema::{ATTEMPTS, ROLLOUTS};
 use crate::session;
-use crate::store::{RunStore, StoreError, part_name};
+use crate::store::{RunStore, part_name};
 
 /// Directory of the metric tables within a run.
 pub(super) const METRICS: &str = "metrics";
@@ -50,41 +51,50 @@ pub(super) async fn earlier(run: &RunStore) -> Result<Option<Measured>, Error> {
     Ok(Some(measured))
 }
 
-/// Writes the JSON to a temporary file first: with every rollout in it, it can be larger than memory.
+/// Writes `aggregate_metrics.json`, with every rollout in it.
 pub(super) async fn write_aggregate_metrics(
     run: &RunStore,
     session: &SessionContext,
     measurement: &Measurement,
-) -> Result<String, Error> {
-    let failed = |source| StoreError::File {
-        action: "write",
-        path: std::env::temp_dir(),
-        source,
-    };
-    let mut file = BufWriter::new(tempfile::tempfile().map_err(failed)?);
+    measured: &mut Measured,
+) -> Result<(), Error> {
+    let mut document = Document::create(run, AGGREGATE)?;
     let metrics = AggregateMetrics::new(session, &measurement.labels);
-    let custom = custom_metrics(session, &metrics, measurement).await?;
-    metrics.with_custom(custom).write(&mut file).await?;
-    file.flush().map_err(failed)?;
-    let mut file = file
-        .into_inner()
-        .map_err(|error| failed(error.into_error()))?;
-    file.seek(SeekFrom::Start(0)).map_err(failed)?;
-    run.upload(AGGREGATE, tokio::fs::File::from_std(file))
-        .await?;
-    Ok(run.display(AGGREGATE))
+    let custom = custom_metrics(session, &metrics, measurement, &mut measured.notes).await?;
+    metrics.with_custom(custom).write(&mut document).await?;
+    measured.written.push(document.finish().await?);
+    Ok(())
 }
 
-/// What a benchmark would report, by agent.
+/// What a benchmark would report, by agent. `notes` gets why an agent's own metrics are not there.
 async fn custom_metrics(
     session: &SessionContext,
     metrics: &AggregateMetrics<'_>,
     measurement: &Measurement,
+    notes: &mut Vec<String>,
 ) -> Result<HashMap<String, CustomMetrics>, Error> {
     let mut custom: HashMap<String, CustomMetrics> = HashMap::new();
     if let Some(options) = &measurement.benchmark {
         for (agent, computed) in PassMajority::compute(session, options).await? {
             custom.entry(agent).or_default().agent = computed.metrics;
+        }
+    }
+    if let Some(servers) = &measurement.agent_servers {
+        for agent in metrics.agents().await? {
+            let statistics = metrics.agent_metrics(&agent).await?;
+            let labels = &measurement.labels;
+            match agent_metrics::ask(servers, session, &agent, &statistics, labels).await? {
+                Ok(own) => {
+                    let of_agent = custom.entry(agent).or_default();
+                    for (name, value) in own.agent {
+                        of_agent.agent.entry(name).or_insert(value);
+                    }
+                    (of_agent.tasks, of_agent.key) = (own.tasks, own.key);
+                }
+                Err(why) => notes.push(format!(
+                    "agent '{agent}' gave no metrics of its own; all others are there: {why}"
+                )),
+            }
         }
     }
     if !measurement.key_metrics.is_empty() {

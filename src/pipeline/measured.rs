@@ -17,6 +17,8 @@ pub(super) struct Measured {
     pub(super) coverage: Vec<AgentCoverage>,
     pub(super) metrics: Vec<AgentMetric>,
     pub(super) written: Vec<String>,
+    /// What is to be known of the numbers.
+    pub(super) notes: Vec<String>,
     /// Tasks of several runs had to be numbered anew.
     pub(super) is_renumbered: bool,
     stderrs: Vec<(String, String, Option<f64>)>,

@@ -11,6 +11,7 @@ use futures::TryStreamExt;
 use super::artifacts::{METRICS, write_aggregate_metrics};
 use super::measured::Measured;
 use super::subsets::Subsets;
+use crate::agent::MetricServers;
 use crate::config::Settings;
 use crate::error::Error;
 use crate::measure::{
@@ -19,7 +20,7 @@ use crate::measure::{
     spool_scores, view,
 };
 use crate::schema::{ATTEMPTS, ROLLOUTS, TASKS};
-use crate::session::{self, register_union};
+use crate::session::{self, register_store, register_union};
 use crate::store::{PartWriter, RunStore, part_name};
 
 /// How rollouts count that were asked for and are not there.
@@ -79,6 +80,8 @@ pub struct Measurement {
     pub benchmark: Option<PassMajorityOptions>,
     /// Which metrics stand for an agent at a glance there; none: the means.
     pub key_metrics: Vec<KeyMetrics>,
+    /// The servers of agents that have metrics of their own for it; none: they are not asked.
+    pub agent_servers: Option<Arc<MetricServers>>,
     /// What tasks are called there.
     pub labels: TaskLabels,
 }
@@ -96,6 +99,7 @@ impl Measurement {
             json: true,
             benchmark: None,
             key_metrics: Vec::new(),
+            agent_servers: None,
             labels: TaskLabels::default(),
         }
     }
@@ -110,6 +114,21 @@ pub(super) enum Source<'a> {
 }
 
 impl Source<'_> {
+    /// Makes the tables known to two sessions, which see a run that is being collected at one and the
+    /// same moment; says whether tasks had to be numbered anew.
+    pub(super) async fn register_both(
+        &self,
+        first: &SessionContext,
+        second: &SessionContext,
+    ) -> Result<bool, Error> {
+        let is_renumbered = self.register(first).await?;
+        if let Self::Runs(runs) = self {
+            runs.iter().for_each(|run| register_store(second, run));
+        }
+        Source::Tables(first).register(second).await?;
+        Ok(is_renumbered)
+    }
+
     /// Makes the tables known to a session; says whether tasks had to be numbered anew.
     pub(super) async fn register(&self, session: &SessionContext) -> Result<bool, Error> {
         match self {
@@ -204,8 +223,8 @@ async fn compute(
 ) -> Result<(), Error> {
     let gathering = session::gathering(measurement.memory)?;
     let measuring = session::measuring(measurement.memory)?;
+    landed.measured.is_renumbered = source.register_both(&gathering, &measuring).await?;
     for session in [&gathering, &measuring] {
-        landed.measured.is_renumbered = source.register(session).await?;
         if let (Some(subsets), Some(value)) = (subsets, &variant.subset) {
             subsets.restrict(session, value).await?;
         }
@@ -245,8 +264,8 @@ async fn compute(
     let is_empty = landed.measured.metrics.is_empty() && landed.measured.coverage.is_empty();
     let has_json = measurement.json && variant.is_whole() && !is_empty;
     if let Some(out) = landed.out.filter(|_| has_json) {
-        let path = write_aggregate_metrics(out, &measuring, measurement).await?;
-        landed.measured.written.push(path);
+        let measured = &mut landed.measured;
+        write_aggregate_metrics(out, &measuring, measurement, measured).await?;
     }
     Ok(())
 }

@@ -2,10 +2,12 @@
 //! [`import_collection`] makes a run of what another collector has read and run, [`compare`] holds runs
 //! against each other.
 
+mod agent_metrics;
 mod aggregation;
 mod artifacts;
 mod begin;
 mod comparison;
+mod document;
 mod end;
 mod extension;
 mod identity;
@@ -17,6 +19,7 @@ mod measured;
 mod measurement;
 mod metric_look;
 mod metric_tables;
+mod profile;
 mod recovery;
 mod spool;
 mod subsets;
@@ -24,10 +27,12 @@ mod supervisor;
 mod sweep;
 mod tables;
 
+pub use agent_metrics::write_verify_responses;
 pub use aggregation::{Aggregation, AggregationSource};
 pub use comparison::{CompareRun, compare};
 pub use imported::import_collection;
 pub use live::LiveMetrics;
 pub use measurement::{Measurement, Missing, Price};
 pub use metric_tables::MetricTables;
+pub use profile::{Profile, ProfileTarget};
 pub use sweep::Sweep;

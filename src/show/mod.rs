@@ -16,6 +16,6 @@ mod text;
 pub use comparison::comparison;
 pub use format::{Format, RowSink, ShowError, open_sink, open_table};
 pub use progress::{Progress, ProgressMode};
-pub use report::{event, metrics, plan, report};
+pub use report::{event, metrics, plan, profile, report};
 pub use status::{StatusForm, StatusView};
 pub use table::RowLimit;

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::ShowError;
 use super::{status, text};
-use crate::report::{AgentMetric, MetricsReport, PassAt, SweepPlan, SweepReport};
+use crate::report::{AgentMetric, MetricsReport, PassAt, ProfileReport, SweepPlan, SweepReport};
 use crate::run::StopReason;
 use crate::store::RunState;
 
@@ -153,6 +153,27 @@ pub fn metrics(report: &MetricsReport, as_json: bool) -> Result<(), ShowError> {
             count(agent.failed),
             count(agent.pending),
         )?;
+    }
+    for path in &report.written {
+        writeln!(output, "  {path}")?;
+    }
+    Ok(())
+}
+
+/// How much of what was asked for was profiled, and where it stands.
+///
+/// # Errors
+/// Standard output is gone.
+pub fn profile(report: &ProfileReport, as_json: bool) -> Result<(), ShowError> {
+    let mut output = io::stdout().lock();
+    if as_json {
+        writeln!(output, "{:#}", json!(report))?;
+        return Ok(());
+    }
+    if let Value::Object(fields) = json!(report.completion) {
+        for (name, value) in fields {
+            writeln!(output, "{name:30} {value}")?;
+        }
     }
     for path in &report.written {
         writeln!(output, "  {path}")?;

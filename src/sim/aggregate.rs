@@ -1,5 +1,5 @@
 //! What an agent says to `POST /aggregate_metrics`: the mean of every number, over all responses
-//! and per task. [`aggregate`].
+//! and per task, and two metrics of its own. [`aggregate`].
 
 use std::collections::BTreeMap;
 
@@ -8,6 +8,12 @@ use serde_json::{Map, Value, json};
 
 /// The fields that say which rollout it is; they measure nothing.
 const INDICES: [&str; 2] = ["_ng_task_index", "_ng_rollout_index"];
+
+/// Metrics of its own: how many responses there are, and the reward of the first one of a task.
+const ANSWERS: &str = "sim/answers";
+const FIRST_REWARD: &str = "sim/first_reward";
+
+const KEY_METRICS: [&str; 2] = ["mean/reward", ANSWERS];
 
 #[derive(Deserialize)]
 struct Request {
@@ -55,24 +61,36 @@ impl Means {
 pub(super) fn aggregate(body: &[u8]) -> Result<Value, serde_json::Error> {
     let Request { verify_responses } = serde_json::from_slice(body)?;
     let mut all = Means::default();
-    let mut per_task: BTreeMap<i64, Means> = BTreeMap::new();
+    let mut per_task: BTreeMap<i64, (Means, Value)> = BTreeMap::new();
     for response in &verify_responses {
         all.add(response);
         if let Some(task) = response.get("_ng_task_index").and_then(Value::as_i64) {
-            per_task.entry(task).or_default().add(response);
+            let first_reward = || response.get("reward").cloned().unwrap_or_default();
+            let of_task = per_task.entry(task);
+            let (means, _) = of_task.or_insert_with(|| (Means::default(), first_reward()));
+            means.add(response);
         }
     }
     let mut agent_metrics = Map::new();
     all.write(&mut agent_metrics);
-    let group = |(task, means): (i64, Means)| {
+    let mut key_metrics = Map::new();
+    if !verify_responses.is_empty() {
+        agent_metrics.insert(ANSWERS.into(), json!(verify_responses.len()));
+        let key = agent_metrics
+            .iter()
+            .filter(|(name, _)| KEY_METRICS.contains(&name.as_str()));
+        key_metrics.extend(key.map(|(name, value)| (name.clone(), value.clone())));
+    }
+    let group = |(task, (means, first_reward)): (i64, (Means, Value))| {
         let mut group = Map::from_iter([("_ng_task_index".to_owned(), json!(task))]);
         means.write(&mut group);
+        group.insert(FIRST_REWARD.into(), first_reward);
         group
     };
     let group_level_metrics: Vec<_> = per_task.into_iter().map(group).collect();
     Ok(json!({
         "agent_metrics": agent_metrics,
-        "key_metrics": agent_metrics,
+        "key_metrics": key_metrics,
         "group_level_metrics": group_level_metrics,
     }))
 }
@@ -90,14 +108,16 @@ mod tests {
             {"_ng_task_index": 1, "_ng_rollout_index": 1, "reward": 0.5},
         ]});
         let metrics = aggregate(body.to_string().as_bytes()).unwrap();
-        let all = json!({"mean/reward": 0.5, "mean/ok": 0.5, "mean/output_tokens": 8.0});
+        let all = json!({"mean/reward": 0.5, "mean/ok": 0.5, "mean/output_tokens": 8.0, "sim/answers": 3});
         assert_eq!(metrics["agent_metrics"], all);
-        assert_eq!(metrics["key_metrics"], all);
+        let key = json!({"mean/reward": 0.5, "sim/answers": 3});
+        assert_eq!(metrics["key_metrics"], key);
         assert_eq!(
             metrics["group_level_metrics"],
             json!([
-                {"_ng_task_index": 0, "mean/reward": 0.0, "mean/ok": 0.0, "mean/output_tokens": 8.0},
-                {"_ng_task_index": 1, "mean/reward": 0.75, "mean/ok": 1.0},
+                {"_ng_task_index": 0, "mean/reward": 0.0, "mean/ok": 0.0, "mean/output_tokens": 8.0,
+                 "sim/first_reward": 0.0},
+                {"_ng_task_index": 1, "mean/reward": 0.75, "mean/ok": 1.0, "sim/first_reward": 1.0},
             ])
         );
     }

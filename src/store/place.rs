@@ -328,7 +328,12 @@ impl RunStore {
                 self.delete(&path).await?;
             }
         }
-        for object in ["run.json", "aggregate_metrics.json"] {
+        for object in [
+            "run.json",
+            "aggregate_metrics.json",
+            "reward_profiling.jsonl",
+            "agent_metrics.json",
+        ] {
             self.delete(&self.path(object)).await?;
         }
         for segment in JournalSegment::list(self.journal_dir())? {

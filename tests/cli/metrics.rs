@@ -20,7 +20,7 @@ fn families_are_listed_with_those_of_a_folder() {
     for line in [
         "agent_statistics",
         "task_statistics",
-        "  parameters: split_agents = true",
+        "  parameters: answer_key = ''",
     ] {
         assert!(built_in.lines().any(|found| found == line), "{built_in}");
     }

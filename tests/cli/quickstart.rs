@@ -23,7 +23,8 @@ fn the_first_command_ends_with_a_table_of_metrics_and_the_paths() {
     assert_eq!(
         header,
         [
-            "agent", "metric", "mean", "std", "min", "median", "max", "count"
+            "agent", "metric", "mean", "stderr", "std", "min", "median", "max", "count", "pass@k",
+            "pass^k"
         ]
     );
     let reward: Vec<&str> = lines
@@ -35,7 +36,7 @@ fn the_first_command_ends_with_a_table_of_metrics_and_the_paths() {
     let mean: f64 = mean[0].parse().unwrap();
     assert!((0.1..0.9).contains(&mean), "a mean of {mean} shows nothing");
     assert_eq!(
-        [reward[0], reward[2], reward[7]],
+        [reward[0], reward[2], reward[8]],
         ["sim", &format!("{mean:.4}"), "168"]
     );
     assert!(

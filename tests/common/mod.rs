@@ -3,6 +3,7 @@
 //! were sent.
 
 mod folder;
+mod landed;
 mod program;
 mod simulated;
 mod task;

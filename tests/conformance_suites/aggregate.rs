@@ -4,12 +4,12 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use arrow::array::AsArray;
 use datafusion::prelude::SessionContext;
 use rollstream::import::{AgentSource, Import, KeyRule, ResponseRule, RolloutOptions, merge};
 use rollstream::json::{Object, quote};
 use rollstream::measure::{AggregateMetrics, TaskLabels};
 use rollstream::read::expand;
+use rollstream::write_verify_responses;
 use serde_json::Value;
 
 use super::expected_error::{block_on, check_error, read};
@@ -100,11 +100,11 @@ async fn shards(case_dir: &Path, options: &Value, output: &Path) -> Result<(), S
     }
     let unique = imported.check_aggregate(&ctx, true).await;
     unique.map_err(|error| error.to_string())?;
-    write_requests(&ctx, output).await?;
+    let labels = TaskLabels::from(imported.task_names);
+    write_requests(&ctx, &labels, output).await?;
     if imported.num_rollouts == 0 {
         return Ok(());
     }
-    let labels = TaskLabels::from(imported.task_names);
     let metrics = AggregateMetrics::compute(&ctx, &labels).await;
     let metrics = metrics.map_err(|error| error.to_string())?;
     let written = metrics.write(&mut create(&output.join(METRICS))?).await;
@@ -140,26 +140,24 @@ async fn one_agent(case_dir: &Path, case: &Value, output: &Path) -> Result<(), S
     written.map_err(|error| error.to_string())
 }
 
-/// What an agent's server would be asked: the imported rows.
-async fn write_requests(ctx: &SessionContext, output: &Path) -> Result<(), String> {
-    let sql = "SELECT agent_name, result FROM rollouts \
-               ORDER BY agent_name, task_index, rollout_index, source_row";
-    let frame = ctx.sql(sql).await.map_err(|error| error.to_string())?;
-    let batches = frame.collect().await.map_err(|error| error.to_string())?;
-    let mut agents: Vec<(String, Vec<String>)> = Vec::new();
-    for batch in &batches {
-        let names = batch.column(0).as_string_view().iter().flatten();
-        for (name, row) in names.zip(batch.column(1).as_string_view().iter().flatten()) {
-            match agents.last_mut().filter(|(last, _)| last == name) {
-                Some((_, rows)) => rows.push(row.to_owned()),
-                None => agents.push((name.to_owned(), vec![row.to_owned()])),
-            }
-        }
+/// What the agents' servers would be asked, by agent.
+async fn write_requests(
+    ctx: &SessionContext,
+    labels: &TaskLabels,
+    output: &Path,
+) -> Result<(), String> {
+    let agents = AggregateMetrics::compute(ctx, labels).await;
+    let agents = agents.map_err(|error| error.to_string())?.agents().await;
+    let mut fields = Vec::new();
+    for agent in agents.map_err(|error| error.to_string())? {
+        let mut body = Vec::new();
+        let written = write_verify_responses(ctx, &agent, labels, &mut body).await;
+        written.map_err(|error| error.to_string())?;
+        let body = String::from_utf8(body).map_err(|error| error.to_string())?;
+        let body = Object::parse(&body).map_err(|error| error.to_string())?;
+        let rows = body.get("verify_responses").unwrap_or_default();
+        fields.push(format!("{}:{rows}", quote(&agent)));
     }
-    let fields: Vec<String> = agents
-        .iter()
-        .map(|(name, rows)| format!("{}:[{}]", quote(name), rows.join(",")))
-        .collect();
     std::fs::write(output.join(REQUESTS), format!("{{{}}}", fields.join(",")))
         .map_err(|error| error.to_string())
 }

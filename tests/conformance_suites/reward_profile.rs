@@ -1,11 +1,11 @@
 //! Suite `reward_profile`: from materialized inputs and rollouts to a profile.
 
-use std::fs::File;
 use std::path::Path;
 
-use datafusion::prelude::SessionContext;
-use rollstream::import::{AgentSource, Import, KeyRule, ResponseRule, RolloutOptions};
-use rollstream::measure::{CompletionSummary, RewardProfile, TaskLabels};
+use rollstream::Error;
+use rollstream::measure::CompletionSummary;
+use rollstream::store::RunStore;
+use rollstream::{Profile, ProfileTarget};
 use serde_json::Value;
 
 use super::expected_error::{block_on, check_error, read};
@@ -18,6 +18,9 @@ pub const DIFFERENCES: &[(&str, &str)] = &[(
     "the reference fails on large values that are close together, in a histogram that it does not write; \
      the statistics are well defined, and are given",
 )];
+
+/// Little, so that something goes to temporary files.
+const MEMORY: usize = 1 << 20;
 
 /// Runs a case.
 pub fn run(case_dir: &Path, case: &Value) -> Result<Outcome, String> {
@@ -59,66 +62,34 @@ fn is_deliberate(expected: &Path) -> Result<bool, String> {
         .any(|(message, _)| error["message"] == *message))
 }
 
-/// Writes the profile's files into `output`.
+/// Writes the profile's files into `output`, as `rollstream profile` does.
 async fn profile(
     case_dir: &Path,
     case: &Value,
     output: &Path,
     summary: &mut Option<CompletionSummary>,
 ) -> Result<(), String> {
-    let file = |field: &str, default: &str| {
-        let path = case_dir.join(case[field].as_str().unwrap_or(default));
-        let shown = path.display().to_string();
-        (path, shown)
-    };
-    let ctx = SessionContext::new();
-    let mut import = Import::new();
-    let (path, shown) = file("materialized_inputs", "materialized_inputs.jsonl");
-    let read = import.materialized_inputs(&path, &shown);
-    read.map_err(|error| error.to_string())?;
-    let options = RolloutOptions {
-        is_shard: false,
-        keys: KeyRule::Required,
-        response: ResponseRule::Required,
-        agent: AgentSource::Inputs,
-    };
-    let read = import.rollouts(&[file("rollouts", "rollouts.jsonl")], &options);
-    read.map_err(|error| error.to_string())?;
-    let imported = import.register(&ctx).await;
-    let imported = imported.map_err(|error| error.to_string())?;
-    let unique = imported.check_profile(&ctx).await;
-    unique.map_err(|error| error.to_string())?;
-    let labels = TaskLabels::from(imported.task_names);
+    let file = |field: &str, default: &str| case_dir.join(case[field].as_str().unwrap_or(default));
+    let inputs = file("materialized_inputs", "materialized_inputs.jsonl");
+    let rollouts = file("rollouts", "rollouts.jsonl");
+    let profile = Profile::of_files(&rollouts, &inputs, MEMORY).await;
+    let profile = profile.map_err(message)?;
+    *summary = Some(profile.completion().clone());
     let allow_partial = case["options"]["allow_partial_rollouts"].as_bool();
-    write(
-        &ctx,
-        &labels,
-        allow_partial.unwrap_or(false),
-        output,
-        summary,
-    )
-    .await
-    .map_err(|error| error.to_string())
+    let checked = profile.check(allow_partial.unwrap_or(false)).await;
+    checked.map_err(message)?;
+    let place = output.to_str().unwrap_or_default();
+    let target = ProfileTarget {
+        place: RunStore::open(place, None).map_err(|error| error.to_string())?,
+        prefix: String::new(),
+    };
+    profile.write(&target).await.map(drop).map_err(message)
 }
 
-async fn write(
-    ctx: &SessionContext,
-    labels: &TaskLabels,
-    allow_partial: bool,
-    output: &Path,
-    summary: &mut Option<CompletionSummary>,
-) -> Result<(), rollstream::measure::MeasureError> {
-    let completion = summary.insert(CompletionSummary::of(ctx).await?);
-    completion.check(ctx, labels, allow_partial).await?;
-    let profile = RewardProfile::compute(ctx, labels).await?;
-    let create = |name: &str| {
-        File::create(output.join(name)).map_err(rollstream::measure::MeasureError::Write)
-    };
-    profile
-        .write_tasks(&mut create("reward_profiling.jsonl")?)
-        .await?;
-    profile
-        .write_agents(&mut create("agent_metrics.json")?)
-        .await?;
-    Ok(())
+/// What went wrong, without what the program was about to do.
+fn message(error: Error) -> String {
+    match error {
+        Error::Import(error) => error.to_string(),
+        other => other.to_string(),
+    }
 }

@@ -128,6 +128,7 @@ impl Drop for Azurite {
 fn a_run_on_azure_is_as_anywhere() {
     for test in [
         suite::a_sweep_is_there_whole_and_once,
+        suite::a_profile_is_put_beside_the_run_or_elsewhere,
         suite::a_sweep_that_was_stopped_goes_on,
         suite::a_run_is_neither_continued_nor_replaced_unasked,
         suite::overwriting_replaces_the_run_and_nothing_else,

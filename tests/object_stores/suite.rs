@@ -30,6 +30,7 @@ macro_rules! wherever_a_run_is_kept {
 
 wherever_a_run_is_kept!(
     a_sweep_is_there_whole_and_once,
+    a_profile_is_put_beside_the_run_or_elsewhere,
     a_sweep_that_was_stopped_goes_on,
     a_run_is_neither_continued_nor_replaced_unasked,
     overwriting_replaces_the_run_and_nothing_else,
@@ -77,6 +78,32 @@ pub fn a_sweep_is_there_whole_and_once(place: Place) {
         "select count(*), count(distinct task_index), sum(length(result)) >= 1200000 from rollouts";
     assert_eq!(place.sql(query), ["60,20,true"]);
     assert_eq!(place.sql("select count(*) from tasks"), ["20"]);
+}
+
+pub fn a_profile_is_put_beside_the_run_or_elsewhere(place: Place) {
+    let place = place.with_tasks(sums(6));
+    let sim = Simulated::start(instant(["sim"]));
+    let program = place.collect("--num-repeats 2 -q");
+    program.args(&sim.options()).run().succeeded();
+    let run = place.run();
+    let profile = |options: &str| {
+        let program = place.rollstream(&format!("profile {run} -q {options}"));
+        program.run().succeeded();
+    };
+    profile("");
+    profile("-o here");
+    let objects = place.objects();
+    let lines = String::from_utf8(objects["reward_profiling.jsonl"].to_vec()).unwrap();
+    assert_eq!(lines.lines().count(), 6);
+    for name in ["reward_profiling.jsonl", "agent_metrics.json"] {
+        let here = place.folder.read(&format!("here/{name}"));
+        assert!(objects[name] == here, "{name}");
+    }
+    let program = place.rollstream(&format!("aggregate {run} -q --agent-metrics"));
+    program.args(&sim.options()).run().succeeded();
+    let after = place.objects();
+    let text = String::from_utf8_lossy(&after["aggregate_metrics.json"]).into_owned();
+    assert!(text.contains("\"sim/answers\":12"), "{text}");
 }
 
 /// The counts of a run that is being collected, until there are so many rollouts.

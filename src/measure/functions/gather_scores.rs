@@ -119,7 +119,7 @@ impl AggregateUDFImpl for Function {
 }
 
 /// A column of the function's arguments or of its state.
-pub(super) fn column<'a>(columns: &'a [ArrayRef], at: usize) -> Result<&'a ArrayRef> {
+pub(super) fn column(columns: &[ArrayRef], at: usize) -> Result<&ArrayRef> {
     columns
         .get(at)
         .ok_or_else(|| datafusion::common::exec_datafusion_err!("gather_scores: no column {at}"))

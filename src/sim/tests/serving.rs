@@ -177,7 +177,10 @@ async fn metrics_are_aggregated() {
         .await
         .unwrap()
         .json();
-    assert_eq!(metrics["agent_metrics"], json!({"mean/reward": 0.5}));
+    assert_eq!(
+        metrics["agent_metrics"],
+        json!({"mean/reward": 0.5, "sim/answers": 2})
+    );
     let refused = client
         .call("POST", "/aggregate_metrics", b"{}")
         .await

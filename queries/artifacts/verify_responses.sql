@@ -1,0 +1,18 @@
+-- The answers of an agent as its server is shown them.
+--
+-- Reads: rollouts, and the function verify_response(task_index, rollout_index, result).
+--
+-- Parameters:
+--   agent   the agent
+--
+-- Columns:
+--   response   JSON object
+
+-- The answers are cut down before they are sorted: whole ones can be larger than memory.
+SELECT response
+FROM (
+    SELECT task_index, rollout_index, verify_response(task_index, rollout_index, result) AS response
+    FROM rollouts
+    WHERE agent_name = $agent
+)
+ORDER BY task_index, rollout_index

@@ -1,0 +1,331 @@
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::time::{Duration, Instant};
+
+use bytes::BytesMut;
+use reqwest::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderMap};
+use reqwest::{Body, Response};
+use tokio::sync::OnceCell;
+use url::Url;
+
+use super::http::{Call, HttpClients, HttpSettings, Secrets};
+use super::registry::headers;
+use super::{AgentError, Failure, FailureClass, HeadServer};
+use crate::config::{AgentSettings, ServerUrl, Settings};
+
+/// Deadline of a connect: who does not answer by then is gone.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The largest answer that is taken, in bytes after decompression.
+const MAX_ANSWER: u64 = 256 << 20;
+
+/// Where the agents are that are asked for metrics, and how long they are waited for.
+#[derive(Debug, Clone, Default)]
+pub struct MetricServerOptions {
+    /// Addresses of agents; they come first.
+    pub urls: BTreeMap<String, ServerUrl>,
+    /// The head server that knows the others.
+    pub head_server: Option<ServerUrl>,
+    /// What runs recorded of their agents. Addresses of theirs count where there is no `head_server`.
+    pub recorded: Vec<RecordedAgents>,
+    /// Deadline of a request, from the first byte sent to the last one received.
+    pub timeout: Duration,
+}
+
+/// The agents of a run as they were when it was collected.
+#[derive(Debug, Clone, Default)]
+pub struct RecordedAgents {
+    /// Settings of the run, which also name the variables that hold secrets.
+    pub settings: Settings,
+    /// Address of each agent.
+    pub addresses: BTreeMap<String, String>,
+}
+
+/// The servers of agents, asked for the metrics that benchmarks define there: `POST
+/// /aggregate_metrics`.
+#[derive(Debug)]
+pub struct MetricServers {
+    http: HttpClients,
+    options: MetricServerOptions,
+    max_answer: u64,
+    /// What the head servers said, or why they did not: the one that was given, then those of runs.
+    heads: Vec<OnceCell<Result<HeadServer, String>>>,
+}
+
+impl MetricServers {
+    /// Nobody is asked yet.
+    ///
+    /// # Errors
+    /// TLS could not be set up.
+    pub fn new(options: MetricServerOptions) -> Result<Self, AgentError> {
+        let http = HttpClients::new(&HttpSettings {
+            connections: 1,
+            connect_timeout: CONNECT_TIMEOUT.min(options.timeout),
+            first_byte_timeout: None,
+            read_timeout: options.timeout,
+            max_body: MAX_ANSWER,
+        })?;
+        let heads = (0..=options.recorded.len()).map(|_| OnceCell::new());
+        Ok(Self {
+            http,
+            heads: heads.collect(),
+            options,
+            max_answer: MAX_ANSWER,
+        })
+    }
+
+    /// Sends an agent the answers of its rollouts, as the JSON document that `body` holds, and gives
+    /// what it answers.
+    ///
+    /// # Errors
+    /// Why there is no answer, in words without secrets.
+    pub async fn ask(&self, agent: &str, body: File) -> Result<String, String> {
+        let base = self.address(agent).await?;
+        let headers = self.headers(agent).map_err(|error| error.to_string())?;
+        let mut url = Url::parse(&base).map_err(|error| format!("its address: {error}"))?;
+        let path = format!("{}/aggregate_metrics", url.path().trim_end_matches('/'));
+        url.set_path(&path);
+        let call = Call {
+            what: &format!("POST {url}"),
+            began: Instant::now(),
+            secrets: &Secrets::of(&headers),
+        };
+        let posted = self.post(url, headers, body, &call);
+        match tokio::time::timeout(self.options.timeout, posted).await {
+            Ok(answer) => answer.map_err(|failure| failure.message),
+            Err(_) => {
+                let why = "no whole answer within --agent-metrics-timeout";
+                Err(call.failure(FailureClass::Timeout, why).message)
+            }
+        }
+    }
+
+    async fn post(
+        &self,
+        url: Url,
+        headers: HeaderMap,
+        body: File,
+        call: &Call<'_>,
+    ) -> Result<String, Failure> {
+        let failed = |why: String| call.failure(FailureClass::Data, &why);
+        let length = body.metadata().map_err(|error| failed(error.to_string()))?;
+        let request = self
+            .http
+            .for_url(&url)
+            .post(url)
+            .headers(headers)
+            .header(CONTENT_TYPE, "application/json")
+            .header(CONTENT_LENGTH, length.len())
+            .body(Body::from(tokio::fs::File::from_std(body)));
+        let response = self.http.send(request, call).await?;
+        if response.status() != 200 {
+            return Err(call.status_error(response).await);
+        }
+        self.text(response, call).await
+    }
+
+    async fn text(&self, mut response: Response, call: &Call<'_>) -> Result<String, Failure> {
+        let failed = |why: String| call.failure(FailureClass::Data, &why);
+        let mut body = BytesMut::new();
+        let received = |error: reqwest::Error| call.client_error(&error);
+        while let Some(chunk) = response.chunk().await.map_err(received)? {
+            if (body.len() + chunk.len()) as u64 > self.max_answer {
+                let most = self.max_answer;
+                return Err(failed(format!("the answer is larger than {most} bytes")));
+            }
+            body.extend_from_slice(&chunk);
+        }
+        String::from_utf8(body.into()).map_err(|_| failed("the answer is not UTF-8".into()))
+    }
+
+    /// Address of an agent.
+    async fn address(&self, agent: &str) -> Result<String, String> {
+        if let Some(url) = self.options.urls.get(agent) {
+            return Ok(url.to_string());
+        }
+        if let Some(head) = &self.options.head_server {
+            return self.address_by(0, head, agent).await;
+        }
+        let mut why = None;
+        for (number, run) in (1..).zip(&self.options.recorded) {
+            let own = run.settings.agents.get(agent);
+            if let Some(url) = own.and_then(|own| own.url.as_ref()) {
+                return Ok(url.to_string());
+            }
+            if let Some(head) = &run.settings.head_server {
+                match self.address_by(number, head, agent).await {
+                    Ok(address) => return Ok(address),
+                    Err(error) => why = Some(error),
+                }
+            }
+            // A head server that is gone knew the agent once.
+            let recorded = run.addresses.get(agent);
+            if let Some(address) = recorded.filter(|address| !address.is_empty()) {
+                return Ok(address.clone());
+            }
+        }
+        Err(why.unwrap_or_else(|| {
+            "no address is known for it; give --agent-url NAME=URL or --head-server URL".to_owned()
+        }))
+    }
+
+    async fn address_by(
+        &self,
+        number: usize,
+        url: &ServerUrl,
+        agent: &str,
+    ) -> Result<String, String> {
+        let ask = || async {
+            let asked = HeadServer::ask(url.as_str(), &self.http).await;
+            asked.map_err(|error| error.to_string())
+        };
+        let head = match self.heads.get(number) {
+            Some(head) => head.get_or_init(ask).await.as_ref(),
+            None => return Err(format!("head server {url} was not asked")),
+        };
+        let mut found = head
+            .map_err(Clone::clone)?
+            .addresses(std::iter::once(agent))
+            .map_err(|error| error.to_string())?;
+        let unknown = || format!("head server {url} does not know it");
+        found.remove(agent).ok_or_else(unknown)
+    }
+
+    /// Headers of an agent, as the run says that has it.
+    fn headers(&self, agent: &str) -> Result<HeaderMap, AgentError> {
+        let mut recorded = self.options.recorded.iter();
+        let run = recorded.find(|run| run.addresses.contains_key(agent));
+        let settings = run.map(|run| run.settings.clone()).unwrap_or_default();
+        let none = AgentSettings::default();
+        let own = settings.agents.get(agent).unwrap_or(&none);
+        headers(agent, own, &settings)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Seek, SeekFrom, Write};
+    use std::net::TcpListener;
+
+    use super::*;
+
+    fn servers(options: MetricServerOptions) -> MetricServers {
+        MetricServers::new(MetricServerOptions {
+            timeout: Duration::from_secs(60),
+            ..options
+        })
+        .unwrap()
+    }
+
+    fn at(url: &str) -> MetricServerOptions {
+        MetricServerOptions {
+            urls: BTreeMap::from([("a".to_owned(), url.parse().unwrap())]),
+            ..MetricServerOptions::default()
+        }
+    }
+
+    fn body(text: &str) -> File {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(text.as_bytes()).unwrap();
+        file.seek(SeekFrom::Start(0)).unwrap();
+        file
+    }
+
+    /// Answers one request with `answer`; gives the address, and what was sent.
+    fn answering(answer: &'static str) -> (String, std::thread::JoinHandle<String>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let thread = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut request = Vec::new();
+            while !request.ends_with(b"}") {
+                let mut bytes = [0; 4096];
+                let read = stream.read(&mut bytes).unwrap();
+                request.extend_from_slice(&bytes[..read]);
+            }
+            let head = "HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n";
+            // The client may have had enough.
+            let _ = stream.write_all(format!("{head}{answer}").as_bytes());
+            String::from_utf8(request).unwrap()
+        });
+        (url, thread)
+    }
+
+    #[tokio::test]
+    async fn a_file_is_sent_with_its_length_and_the_answer_is_given_as_it_is() {
+        let (url, thread) = answering("{\"x\": 1.50}");
+        let answer = servers(at(&url)).ask("a", body("{\"y\":[]}")).await;
+        assert_eq!(answer.unwrap(), "{\"x\": 1.50}");
+        let request = thread.join().unwrap().to_lowercase();
+        assert!(
+            request.starts_with("post /aggregate_metrics http/1.1\r\n"),
+            "{request}"
+        );
+        for part in ["\r\ncontent-length: 8\r\n", "\r\n\r\n{\"y\":[]}"] {
+            assert!(request.contains(part), "{request}");
+        }
+        assert!(!request.contains("transfer-encoding"), "{request}");
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_is_too_large_is_left() {
+        let (url, thread) = answering("{\"x\": 1.50}");
+        let servers = MetricServers {
+            max_answer: 8,
+            ..servers(at(&url))
+        };
+        let error = servers.ask("a", body("{}")).await.unwrap_err();
+        assert!(
+            error.contains("the answer is larger than 8 bytes") && error.contains(&url),
+            "{error}"
+        );
+        thread.join().unwrap();
+    }
+
+    #[tokio::test]
+    async fn an_agent_is_looked_for_where_it_was() {
+        let url = |text: &str| -> ServerUrl { text.parse().unwrap() };
+        let gone = Some(url("http://127.0.0.1:1"));
+        let recorded = |head_server: Option<ServerUrl>| {
+            let own = AgentSettings {
+                url: Some(url("http://own")),
+                ..AgentSettings::default()
+            };
+            RecordedAgents {
+                settings: Settings {
+                    head_server,
+                    agents: BTreeMap::from([("own".to_owned(), own)]),
+                    ..Settings::default()
+                },
+                addresses: BTreeMap::from([
+                    ("a".to_owned(), "http://was".to_owned()),
+                    ("imported".to_owned(), String::new()),
+                ]),
+            }
+        };
+        let options = MetricServerOptions {
+            urls: BTreeMap::from([("given".to_owned(), url("http://given"))]),
+            recorded: vec![RecordedAgents::default(), recorded(gone.clone())],
+            ..MetricServerOptions::default()
+        };
+        let asked = servers(options.clone());
+        for (agent, address) in [
+            ("given", "http://given"),
+            ("own", "http://own"),
+            ("a", "http://was"),
+        ] {
+            assert_eq!(asked.address(agent).await.unwrap(), address, "{agent}");
+        }
+        let why = asked.address("imported").await.unwrap_err();
+        assert!(why.contains("head server http://127.0.0.1:1"), "{why}");
+        let unknown = servers(MetricServerOptions::default());
+        let why = unknown.address("a").await.unwrap_err();
+        assert!(why.contains("--agent-url"), "{why}");
+        // Who names a head server does not mean another.
+        let asked = servers(MetricServerOptions {
+            head_server: gone,
+            ..options
+        });
+        assert!(asked.address("a").await.is_err());
+    }
+}

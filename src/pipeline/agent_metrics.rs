@@ -1,0 +1,270 @@
+use std::collections::HashSet;
+use std::fs::File;
+use std::io::{BufWriter, Seek, SeekFrom, Write};
+use std::sync::Arc;
+
+use arrow::array::{Array, StringViewArray};
+use arrow::datatypes::DataType;
+use datafusion::common::cast::{as_int64_array, as_string_view_array};
+use datafusion::common::{Result as QueryResult, ScalarValue, exec_datafusion_err};
+use datafusion::execution::session_state::SessionStateBuilder;
+use datafusion::logical_expr::{ColumnarValue, ScalarUDF, Volatility, create_udf};
+use datafusion::prelude::SessionContext;
+use futures::TryStreamExt;
+use indexmap::IndexMap;
+use serde_json::value::RawValue;
+
+use crate::agent::MetricServers;
+use crate::error::Error;
+use crate::import::verify_response;
+use crate::json::Object;
+use crate::measure::{CustomMetrics, TaskLabels};
+use crate::store::StoreError;
+
+/// Rows of a batch: answers can be large.
+const BATCH_ROWS: usize = 64;
+
+/// What every group has, whoever makes it.
+const GROUP_FIELDS: [&str; 7] = [
+    TASK,
+    "sample",
+    "num_rollouts",
+    "expected_num_rollouts",
+    "missing_num_rollouts",
+    "reward_profile_completion_pct",
+    "rollout_infos",
+];
+const TASK: &str = "_ng_task_index";
+
+const KINDS: [&str; 5] = ["mean/", "max/", "min/", "median/", "std/"];
+
+/// Asks the server of an agent for its metrics over the rollouts of a session. Those that
+/// `statistics` has, the agent's own by name, are left out.
+///
+/// # Errors
+/// The rollouts can't be read, or there is no place for a temporary file. That the server gives none is
+/// no error: then the inner one says why.
+pub(super) async fn ask(
+    servers: &MetricServers,
+    session: &SessionContext,
+    agent: &str,
+    statistics: &IndexMap<String, String>,
+    labels: &TaskLabels,
+) -> Result<Result<CustomMetrics, String>, Error> {
+    let failed = |source| StoreError::File {
+        action: "write a temporary file in",
+        path: std::env::temp_dir(),
+        source,
+    };
+    let mut body = BufWriter::new(tempfile::tempfile().map_err(failed)?);
+    write_verify_responses(session, agent, labels, &mut body).await?;
+    let mut body: File = body
+        .into_inner()
+        .map_err(|error| failed(error.into_error()))?;
+    body.seek(SeekFrom::Start(0)).map_err(failed)?;
+    let answer = servers.ask(agent, body).await;
+    Ok(answer.and_then(|answer| parse(&answer, statistics, labels)))
+}
+
+/// Writes what the server of an agent is asked: `{"verify_responses": [...]}`, by task and rollout.
+///
+/// # Errors
+/// The rollouts can't be read, or `out` not be written.
+pub async fn write_verify_responses(
+    session: &SessionContext,
+    agent: &str,
+    labels: &TaskLabels,
+    out: &mut impl Write,
+) -> Result<(), Error> {
+    let failed = |source| StoreError::File {
+        action: "write a temporary file in",
+        path: std::env::temp_dir(),
+        source,
+    };
+    let config = session
+        .copied_config()
+        .with_batch_size(BATCH_ROWS)
+        // Else the tables would be gone.
+        .with_create_default_catalog_and_schema(false);
+    let state = SessionStateBuilder::new_from_existing(session.state()).with_config(config);
+    let session = SessionContext::new_with_state(state.build());
+    session.register_udf(function(agent, labels));
+    let sql = include_str!("../../queries/artifacts/verify_responses.sql");
+    let agent = vec![("agent", ScalarValue::from(agent))];
+    let rows = session.sql(sql).await?.with_param_values(agent)?;
+    let mut rows = rows.execute_stream().await?;
+    let mut before = "{\"verify_responses\":[";
+    while let Some(batch) = rows.try_next().await? {
+        for response in as_string_view_array(batch.column(0))?.iter().flatten() {
+            for text in [before, response] {
+                out.write_all(text.as_bytes()).map_err(failed)?;
+            }
+            before = ",";
+        }
+    }
+    let end = if before == "," {
+        "]}"
+    } else {
+        "{\"verify_responses\":[]}"
+    };
+    out.write_all(end.as_bytes()).map_err(failed)?;
+    out.flush().map_err(failed)?;
+    Ok(())
+}
+
+fn function(agent: &str, labels: &TaskLabels) -> ScalarUDF {
+    let (agent, labels) = (agent.to_owned(), labels.clone());
+    let responses = move |columns: &[ColumnarValue]| -> QueryResult<ColumnarValue> {
+        let columns = ColumnarValue::values_to_arrays(columns)?;
+        let [tasks, rollouts, results] = columns.as_slice() else {
+            return Err(exec_datafusion_err!("verify_response takes three columns"));
+        };
+        let (tasks, rollouts) = (as_int64_array(tasks)?, as_int64_array(rollouts)?);
+        let results = as_string_view_array(results)?;
+        let responses = (0..results.len()).map(|row| {
+            let (task, rollout) = (tasks.value(row), rollouts.value(row));
+            let response = verify_response(results.value(row), &labels.json(task), rollout, &agent);
+            response.map(Some).map_err(|error| {
+                exec_datafusion_err!(
+                    "rollouts: the answer to rollout {rollout} of task {task}: {error}"
+                )
+            })
+        });
+        let responses: StringViewArray = responses.collect::<QueryResult<_>>()?;
+        Ok(ColumnarValue::Array(Arc::new(responses)))
+    };
+    create_udf(
+        "verify_response",
+        vec![DataType::Int64, DataType::Int64, DataType::Utf8View],
+        DataType::Utf8View,
+        Volatility::Immutable,
+        Arc::new(responses),
+    )
+}
+
+/// What an answer holds beside the statistics.
+fn parse(
+    answer: &str,
+    statistics: &IndexMap<String, String>,
+    labels: &TaskLabels,
+) -> Result<CustomMetrics, String> {
+    let answer = object(answer, "its answer")?;
+    let field = |name| answer.get(name).filter(|value| *value != "null");
+    let metrics = field("agent_metrics").ok_or("its answer has no agent_metrics")?;
+    let metrics = object(metrics, "agent_metrics")?;
+    let measured: HashSet<&str> = statistics
+        .keys()
+        .filter_map(|name| name.strip_prefix("mean/"))
+        .collect();
+    let is_custom = |name: &str| {
+        let mut kinds = KINDS.iter();
+        let metric = kinds.find_map(|kind| name.strip_prefix(kind));
+        !metric.is_some_and(|metric| measured.contains(metric))
+    };
+    let mut custom = CustomMetrics {
+        agent: fields(&metrics, is_custom),
+        key: None,
+        ..CustomMetrics::default()
+    };
+    if let Some(key) = field("key_metrics") {
+        custom.key = Some(fields(&object(key, "key_metrics")?, |_| true));
+    }
+    let groups: Vec<&RawValue> = match field("group_level_metrics") {
+        Some(groups) => serde_json::from_str(groups)
+            .map_err(|error| format!("group_level_metrics is no list: {error}"))?,
+        None => Vec::new(),
+    };
+    for group in groups {
+        let group = object(group.get(), "an entry of group_level_metrics")?;
+        let task = group.get(TASK).and_then(|task| labels.index(task));
+        let own = fields(&group, |name| {
+            is_custom(name) && !GROUP_FIELDS.contains(&name)
+        });
+        match task {
+            Some(task) if !own.is_empty() => {
+                custom.tasks.insert(task, own);
+            }
+            Some(_) => {}
+            None => {
+                let why = format!("an entry of group_level_metrics has no {TASK} that was sent");
+                return Err(why);
+            }
+        }
+    }
+    Ok(custom)
+}
+
+fn object<'a>(text: &'a str, what: &str) -> Result<Object<'a>, String> {
+    Object::parse(text).map_err(|error| format!("{what} is not what it must be: {error}"))
+}
+
+fn fields(object: &Object<'_>, is_wanted: impl Fn(&str) -> bool) -> IndexMap<String, String> {
+    let fields = object.iter().filter(|(name, ..)| is_wanted(name));
+    fields
+        .map(|(name, _, value)| (name.to_owned(), value.to_owned()))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(answer: &str) -> Result<CustomMetrics, String> {
+        let statistics = ["mean/reward", "std/reward"].map(|name| (name.to_owned(), "0.0".into()));
+        parse(answer, &IndexMap::from(statistics), &TaskLabels::default())
+    }
+
+    #[test]
+    fn what_the_statistics_have_is_left_out_and_the_rest_keeps_its_spelling() {
+        let custom = parsed(
+            r#"{"agent_metrics": {"mean/reward": 9, "max/reward": 9, "mean/own": 1.50, "own": [1, 2]},
+                "key_metrics": {"mean/reward": 1E0},
+                "group_level_metrics": [{"_ng_task_index": 3, "std/reward": 1, "sample": {}, "rollout_infos": [],
+                                         "own": 0.10}, {"_ng_task_index": 4, "num_rollouts": 1}]}"#,
+        )
+        .unwrap();
+        let map = |fields: &[(&str, &str)]| -> IndexMap<String, String> {
+            let fields = fields.iter();
+            fields
+                .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+                .collect()
+        };
+        assert_eq!(
+            custom.agent,
+            map(&[("mean/own", "1.50"), ("own", "[1, 2]")])
+        );
+        assert_eq!(custom.key, Some(map(&[("mean/reward", "1E0")])));
+        assert_eq!(custom.tasks.len(), 1);
+        assert_eq!(custom.tasks[&3], map(&[("own", "0.10")]));
+    }
+
+    #[test]
+    fn an_answer_of_another_shape_is_refused_by_what_is_wrong() {
+        for (answer, part) in [
+            ("<html>", "its answer is not what it must be"),
+            ("[]", "its answer is not what it must be"),
+            ("{}", "no agent_metrics"),
+            (r#"{"agent_metrics": []}"#, "agent_metrics is not"),
+            (r#"{"agent_metrics": {"x": NaN}}"#, "its answer is not"),
+            (
+                r#"{"agent_metrics": {}, "key_metrics": 1}"#,
+                "key_metrics is not",
+            ),
+            (
+                r#"{"agent_metrics": {}, "group_level_metrics": {}}"#,
+                "group_level_metrics is no list",
+            ),
+            (
+                r#"{"agent_metrics": {}, "group_level_metrics": [{}]}"#,
+                "no _ng_task_index",
+            ),
+        ] {
+            let error = parsed(answer).unwrap_err();
+            assert!(error.contains(part), "{answer}: {error}");
+        }
+        assert_eq!(
+            parsed(r#"{"agent_metrics": {}}"#),
+            Ok(CustomMetrics::default())
+        );
+    }
+}
