@@ -97,7 +97,7 @@ pub async fn spool_scores(
     spool.keep(ctx, table, &SCORES_ORDER).await
 }
 
-pub(super) fn register_functions(ctx: &SessionContext) -> Result<(), MeasureError> {
+fn register_functions(ctx: &SessionContext) -> Result<(), MeasureError> {
     functions::register(ctx);
     functions::register_json(ctx).map_err(MeasureError::tables)
 }
