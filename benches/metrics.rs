@@ -88,6 +88,9 @@ fn main() -> anyhow::Result<()> {
     report.finish(&cli.options)
 }
 
+/// What is compared: its name, its unit, and where it stands.
+type Figure = (&'static str, &'static str, fn(&Usage) -> f64);
+
 fn measure(cli: &Cli, tasks: i64, report: &mut Report) -> anyhow::Result<()> {
     let directory = TempDir::with_prefix("rollstream-bench-")?;
     let run = directory
@@ -116,7 +119,7 @@ fn measure(cli: &Cli, tasks: i64, report: &mut Report) -> anyhow::Result<()> {
         duckdb = usages.first().cloned().unwrap_or_default();
     }
     let case = format!("{tasks} x {}", cli.repeats_of_a_task);
-    let figures: [(&str, &str, fn(&Usage) -> f64); 3] = [
+    let figures: [Figure; 3] = [
         ("time", "s", |usage| usage.wall.as_secs_f64()),
         ("CPU", "s", |usage| usage.cpu.as_secs_f64()),
         ("peak memory", "MB", |usage| {
