@@ -1,22 +1,13 @@
-//! [`Aggregate`] and what DataFusion needs around it.
+//! [`Aggregate`]: aggregate functions that look at one row at a time, and [`Groups`] of them.
 
 use std::fmt::Debug;
-use std::hash::{Hash, Hasher};
 use std::mem::size_of;
-use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, BooleanArray};
-use arrow::datatypes::{DataType, Field, FieldRef};
-use datafusion::common::{Result, ScalarValue, exec_err, not_impl_err};
-use datafusion::logical_expr::aggregate_doc_sections::DOC_SECTION_STATISTICAL;
-use datafusion::logical_expr::function::{AccumulatorArgs, StateFieldsArgs};
-use datafusion::logical_expr::utils::{AggregateOrderSensitivity, format_state_name};
-use datafusion::logical_expr::{
-    Accumulator, AggregateUDF, AggregateUDFImpl, Documentation, EmitTo, GroupsAccumulator,
-    ReversedUDAF, Signature, Volatility,
-};
+use datafusion::common::{Result, exec_err};
+use datafusion::logical_expr::{EmitTo, GroupsAccumulator};
 
-use super::argument::{self, Argument};
+use super::group_states::GroupStates;
 
 /// How the rows of a group become a value.
 pub(super) trait Aggregate: Clone + Debug + Send + Sync + 'static {
@@ -37,130 +28,9 @@ pub(super) trait Aggregate: Clone + Debug + Send + Sync + 'static {
     fn heap_size(group: &Self::Group) -> usize;
 }
 
-/// Name, arguments and types of an aggregate function, and how to make its [`Aggregate`] for a call.
-#[derive(Debug)]
-pub(super) struct AggregateFunction<A> {
-    pub(super) name: &'static str,
-    pub(super) about: &'static str,
-    pub(super) arguments: Vec<Argument>,
-    pub(super) returns: DataType,
-    pub(super) state: Vec<(&'static str, DataType)>,
-    pub(super) in_order: bool,
-    pub(super) aggregate: fn(&AccumulatorArgs) -> Result<A>,
-}
-
-impl<A: Aggregate> AggregateFunction<A> {
-    pub(super) fn udaf(self) -> AggregateUDF {
-        AggregateUDF::from(Udaf {
-            documentation: argument::document(
-                DOC_SECTION_STATISTICAL,
-                self.name,
-                self.about,
-                &self.arguments,
-            ),
-            signature: Signature::user_defined(Volatility::Immutable),
-            function: self,
-        })
-    }
-
-    fn groups(&self, args: &AccumulatorArgs) -> Result<Groups<A>> {
-        if args.is_distinct {
-            return not_impl_err!(
-                "{0}(DISTINCT ...); take {0} of a subquery with DISTINCT",
-                self.name
-            );
-        }
-        Ok(Groups {
-            name: self.name,
-            aggregate: (self.aggregate)(args)?,
-            groups: Vec::new(),
-            heap: 0,
-        })
-    }
-}
-
-#[derive(Debug)]
-struct Udaf<A> {
-    function: AggregateFunction<A>,
-    signature: Signature,
-    documentation: Documentation,
-}
-
-impl<A> PartialEq for Udaf<A> {
-    fn eq(&self, other: &Self) -> bool {
-        self.function.name == other.function.name
-    }
-}
-
-impl<A> Eq for Udaf<A> {}
-
-impl<A> Hash for Udaf<A> {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.function.name.hash(state);
-    }
-}
-
-impl<A: Aggregate> AggregateUDFImpl for Udaf<A> {
-    fn name(&self) -> &str {
-        self.function.name
-    }
-
-    fn signature(&self) -> &Signature {
-        &self.signature
-    }
-
-    fn coerce_types(&self, given: &[DataType]) -> Result<Vec<DataType>> {
-        argument::coerce(self.function.name, &self.function.arguments, given)
-    }
-
-    fn return_type(&self, _: &[DataType]) -> Result<DataType> {
-        Ok(self.function.returns.clone())
-    }
-
-    fn state_fields(&self, args: StateFieldsArgs) -> Result<Vec<FieldRef>> {
-        let field = |(name, data_type): &(&str, DataType)| {
-            let name = format_state_name(args.name, name);
-            Arc::new(Field::new(name, data_type.clone(), true))
-        };
-        Ok(self.function.state.iter().map(field).collect())
-    }
-
-    fn order_sensitivity(&self) -> AggregateOrderSensitivity {
-        match self.function.in_order {
-            true => AggregateOrderSensitivity::HardRequirement,
-            false => AggregateOrderSensitivity::Insensitive,
-        }
-    }
-
-    /// A planner that finds no reverse of a function drops its order too.
-    fn reverse_expr(&self) -> ReversedUDAF {
-        ReversedUDAF::Identical
-    }
-
-    fn accumulator(&self, args: AccumulatorArgs) -> Result<Box<dyn Accumulator>> {
-        Ok(Box::new(One(self.function.groups(&args)?)))
-    }
-
-    fn groups_accumulator_supported(&self, _: AccumulatorArgs) -> bool {
-        true
-    }
-
-    fn create_groups_accumulator(
-        &self,
-        args: AccumulatorArgs,
-    ) -> Result<Box<dyn GroupsAccumulator>> {
-        Ok(Box::new(self.function.groups(&args)?))
-    }
-
-    fn documentation(&self) -> Option<&Documentation> {
-        Some(&self.documentation)
-    }
-}
-
 /// All groups of an aggregation.
 #[derive(Debug, Clone)]
-struct Groups<A: Aggregate> {
-    name: &'static str,
+pub(super) struct Groups<A: Aggregate> {
     aggregate: A,
     groups: Vec<A::Group>,
     /// The sum of the groups' heap sizes.
@@ -168,9 +38,11 @@ struct Groups<A: Aggregate> {
 }
 
 impl<A: Aggregate> Groups<A> {
-    fn grow(&mut self, groups: usize) {
-        if self.groups.len() < groups {
-            self.groups.resize_with(groups, A::Group::default);
+    pub(super) fn of(aggregate: A) -> Self {
+        Self {
+            aggregate,
+            groups: Vec::new(),
+            heap: 0,
         }
     }
 
@@ -180,7 +52,7 @@ impl<A: Aggregate> Groups<A> {
         change: impl FnOnce(&A, &mut A::Group) -> Result<()>,
     ) -> Result<()> {
         let Some(group_state) = self.groups.get_mut(group) else {
-            return exec_err!("{}: no group {group}", self.name);
+            return exec_err!("{:?}: no group {group}", self.aggregate);
         };
         let before = A::heap_size(group_state);
         change(&self.aggregate, group_state)?;
@@ -193,6 +65,14 @@ impl<A: Aggregate> Groups<A> {
         let bytes: usize = taken.iter().map(A::heap_size).sum();
         self.heap = self.heap.saturating_sub(bytes);
         taken
+    }
+}
+
+impl<A: Aggregate> GroupStates for Groups<A> {
+    fn grow(&mut self, groups: usize) {
+        if self.groups.len() < groups {
+            self.groups.resize_with(groups, A::Group::default);
+        }
     }
 }
 
@@ -249,53 +129,10 @@ impl<A: Aggregate> GroupsAccumulator for Groups<A> {
         values: &[ArrayRef],
         opt_filter: Option<&BooleanArray>,
     ) -> Result<Vec<ArrayRef>> {
-        let rows = values.first().map_or(0, |column| column.len());
-        let mut groups = Self {
-            name: self.name,
-            aggregate: self.aggregate.clone(),
-            groups: Vec::new(),
-            heap: 0,
-        };
-        let each: Vec<usize> = (0..rows).collect();
-        groups.update_batch(values, &each, opt_filter, rows)?;
-        GroupsAccumulator::state(&mut groups, EmitTo::All)
+        Self::of(self.aggregate.clone()).states_of_rows(values, opt_filter)
     }
 
     fn size(&self) -> usize {
         self.groups.capacity() * size_of::<A::Group>() + self.heap
-    }
-}
-
-/// The only group of an aggregation without `GROUP BY`, or the frame of a window.
-#[derive(Debug)]
-struct One<A: Aggregate>(Groups<A>);
-
-impl<A: Aggregate> Accumulator for One<A> {
-    fn update_batch(&mut self, values: &[ArrayRef]) -> Result<()> {
-        let rows = values.first().map_or(0, |column| column.len());
-        self.0.update_batch(values, &vec![0; rows], None, 1)
-    }
-
-    fn merge_batch(&mut self, states: &[ArrayRef]) -> Result<()> {
-        let rows = states.first().map_or(0, |column| column.len());
-        self.0.merge_batch(states, &vec![0; rows], 1)
-    }
-
-    /// Leaves the group as it is: a window asks after every row.
-    fn evaluate(&mut self) -> Result<ScalarValue> {
-        self.0.grow(1);
-        let column = self.0.aggregate.evaluate(self.0.groups.clone())?;
-        ScalarValue::try_from_array(&column, 0)
-    }
-
-    fn state(&mut self) -> Result<Vec<ScalarValue>> {
-        self.0.grow(1);
-        let columns = GroupsAccumulator::state(&mut self.0, EmitTo::All)?;
-        let scalar = |column: &ArrayRef| ScalarValue::try_from_array(column, 0);
-        columns.iter().map(scalar).collect()
-    }
-
-    fn size(&self) -> usize {
-        size_of::<Self>() + GroupsAccumulator::size(&self.0)
     }
 }

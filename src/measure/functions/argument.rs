@@ -34,7 +34,8 @@ pub(super) fn texts(name: &'static str, about: &'static str) -> Argument {
     argument(name, list_of(DataType::Utf8View), about)
 }
 
-fn argument(name: &'static str, data_type: DataType, about: &'static str) -> Argument {
+/// What is taken as it is, such as a map.
+pub(super) fn argument(name: &'static str, data_type: DataType, about: &'static str) -> Argument {
     Argument {
         name,
         data_type,
@@ -86,6 +87,7 @@ fn accepts(expected: &DataType, given: &DataType) -> bool {
             DataType::List(expected),
             DataType::List(given) | DataType::LargeList(given) | DataType::FixedSizeList(given, _),
         ) => accepts(expected.data_type(), given.data_type()),
+        (expected @ DataType::Map(..), given) => expected.equals_datatype(given),
         _ => false,
     }
 }

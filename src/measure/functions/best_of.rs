@@ -1,15 +1,14 @@
 //! The scalar function `best_of_each_k`.
 
-use arrow::array::ArrayRef;
 use arrow::datatypes::DataType;
-use datafusion::common::{Result, exec_err};
+use datafusion::common::Result;
 use datafusion::logical_expr::ScalarUDF;
 use datafusion::logical_expr::scalar_doc_sections::DOC_SECTION_MATH;
 
 use super::argument::{list_of, numbers};
 use super::compensated::Compensated;
-use super::number_lists::{ListWriter, NumberLists};
-use super::pass_at_k::{Attempts, SCORES, Seen, right_ones};
+use super::number_lists::ListWriter;
+use super::pass_at_k::{Attempts, SCORES, each_k};
 use super::scalar::ScalarFunction;
 
 /// `best_of_each_k(values DOUBLE[]) -> DOUBLE[]`: for k = 1, 2, ..., n the expected maximum of k
@@ -26,40 +25,18 @@ pub fn best_of_each_k() -> ScalarUDF {
          scores: the mean for k = 1, the maximum for k = n.",
         vec![numbers("values", SCORES)],
         list_of(DataType::Float64),
-        compute,
+        |columns| each_k(columns, Attempts::OneRight, expected_maxima),
     )
 }
 
-fn compute(columns: &[ArrayRef]) -> Result<ArrayRef> {
-    let [values] = columns else {
-        return exec_err!("best_of_each_k: {} columns instead of 1", columns.len());
-    };
-    let values = NumberLists::of(values)?;
-    let mut lists = ListWriter::with_capacity(values.len());
-    let mut seen = Seen::default();
-    let mut scores: Vec<f64> = Vec::new();
-    for row in 0..values.len() {
-        let Some(row) = values.row(row) else {
-            lists.null_list();
-            continue;
-        };
-        scores.clear();
-        scores.extend(row.flatten());
-        match right_ones(&scores) {
-            Some(right) => {
-                seen.write(scores.len() as u64, right, Attempts::OneRight, &mut lists)?
-            }
-            None => {
-                // The mean adds in the order of the rollouts, as every other mean does.
-                let sum: Compensated = scores.iter().copied().collect();
-                lists.push(sum.total() / scores.len() as f64);
-                scores.sort_unstable_by(|a, b| b.total_cmp(a));
-                (2..=scores.len()).for_each(|k| lists.push(expected_maximum(&scores, k)));
-                lists.end_list()?;
-            }
-        }
-    }
-    lists.finish()
+fn expected_maxima(scores: &mut [f64], lists: &mut ListWriter) -> Result<()> {
+    // The mean adds in the order of the rollouts, as every other mean does.
+    let sum: Compensated = scores.iter().copied().collect();
+    lists.push(sum.total() / scores.len() as f64);
+    scores.sort_unstable_by(|a, b| b.total_cmp(a));
+    (2..=scores.len()).for_each(|k| lists.push(expected_maximum(scores, k)));
+    lists.end_list()?;
+    Ok(())
 }
 
 /// Of scores in descending order. The share of subsets whose maximum is the i-th of n is `k / n` for

@@ -5,14 +5,12 @@ use datafusion::common::{Result, exec_err};
 use datafusion::logical_expr::AggregateUDF;
 use datafusion::logical_expr::function::AccumulatorArgs;
 
-use super::aggregate::{Aggregate, AggregateFunction};
+use super::aggregate_function::AggregateFunction;
 use super::argument::{integer, number};
 use super::interval::{struct_of, structs};
+use super::list_quantiles::quantile;
 use super::moments::Moments;
-use super::ordered_rows::{
-    KeyedLists, KeyedNumbers, Order, OrderedRows, constant_integer, constant_number, state_types,
-    states,
-};
+use super::ordered_rows::{InOrder, OfRows, constant_integer, constant_number, state_types};
 use super::random::SplitMix64;
 use super::wilson::checked_confidence;
 
@@ -50,14 +48,13 @@ pub fn bootstrap_interval() -> AggregateUDF {
         returns: struct_of(&NUMBERS),
         state: state_types(),
         in_order: true,
-        aggregate: Bootstrap::of,
+        groups: |args| Ok(InOrder::groups(Bootstrap::of(args)?, args)),
     }
     .udaf()
 }
 
 #[derive(Debug, Clone)]
 struct Bootstrap {
-    order: Order,
     confidence: f64,
     resamples: usize,
     seed: i64,
@@ -74,7 +71,6 @@ impl Bootstrap {
             return exec_err!("{NAME}: resamples = {resamples}; give 1 to {MAX_RESAMPLES}");
         }
         Ok(Self {
-            order: Order::of(args),
             confidence: checked_confidence(NAME, confidence)?,
             resamples: usize::try_from(resamples).unwrap_or_default(),
             seed: constant_integer(NAME, "seed", args, 4)?,
@@ -106,62 +102,9 @@ impl Bootstrap {
     }
 }
 
-/// Linear between the two numbers around the quantile.
-fn quantile(ascending: &[f64], share: f64) -> Option<f64> {
-    let place = share * ascending.len().checked_sub(1)? as f64;
-    let (below, above) = (place.floor(), place.ceil());
-    let low = ascending.get(below as usize)?;
-    let high = ascending.get(above as usize)?;
-    Some(low + (high - low) * (place - below))
-}
-
-impl Aggregate for Bootstrap {
-    type Group = OrderedRows<2>;
-    type Rows<'a> = KeyedNumbers<'a, 2>;
-    type States<'a> = KeyedLists<'a>;
-
-    fn rows<'a>(&self, columns: &'a [ArrayRef]) -> Result<Self::Rows<'a>> {
-        self.order.rows(columns)
-    }
-
-    fn update(&self, group: &mut Self::Group, rows: &Self::Rows<'_>, row: usize) -> Result<()> {
-        group.update(rows, row);
-        Ok(())
-    }
-
-    fn states<'a>(&self, columns: &'a [ArrayRef]) -> Result<Self::States<'a>> {
-        states(columns)
-    }
-
-    fn merge(&self, group: &mut Self::Group, states: &Self::States<'_>, row: usize) -> Result<()> {
-        group.merge(states, row)
-    }
-
-    fn state(&self, groups: Vec<Self::Group>) -> Result<Vec<ArrayRef>> {
-        OrderedRows::states(groups)
-    }
-
-    fn evaluate(&self, groups: Vec<Self::Group>) -> Result<ArrayRef> {
-        let groups = groups.into_iter().map(OrderedRows::into_rows);
+impl OfRows<2> for Bootstrap {
+    fn evaluate(&self, groups: impl Iterator<Item = Vec<[f64; 2]>>) -> Result<ArrayRef> {
         let intervals: Vec<_> = groups.map(|clusters| self.interval(&clusters)).collect();
         structs(NUMBERS, &intervals)
-    }
-
-    fn heap_size(group: &Self::Group) -> usize {
-        group.heap_size()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn quantiles_are_linear_between_numbers() {
-        let numbers = [1.0, 2.0, 4.0, 8.0];
-        for (share, expected) in [(0.0, 1.0), (0.5, 3.0), (0.25, 1.75), (1.0, 8.0)] {
-            assert_eq!(quantile(&numbers, share), Some(expected));
-        }
-        assert_eq!(quantile(&[], 0.5), None);
     }
 }

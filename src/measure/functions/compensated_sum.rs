@@ -7,7 +7,8 @@ use arrow::datatypes::{DataType, Float64Type};
 use datafusion::common::{Result, exec_err};
 use datafusion::logical_expr::AggregateUDF;
 
-use super::aggregate::{Aggregate, AggregateFunction};
+use super::aggregate::{Aggregate, Groups};
+use super::aggregate_function::AggregateFunction;
 use super::argument::number;
 use super::compensated::Compensated;
 
@@ -26,7 +27,7 @@ pub fn compensated_sum() -> AggregateUDF {
         returns: DataType::Float64,
         state: vec![("sum", DataType::Float64), ("errors", DataType::Float64)],
         in_order: true,
-        aggregate: |_| Ok(Sum),
+        groups: |_| Ok(Groups::of(Sum)),
     }
     .udaf()
 }

@@ -10,7 +10,8 @@ use arrow::datatypes::{DataType, Float64Type, Int64Type};
 use datafusion::common::{Result, exec_datafusion_err, exec_err};
 use datafusion::logical_expr::AggregateUDF;
 
-use super::aggregate::{Aggregate, AggregateFunction};
+use super::aggregate::{Aggregate, Groups};
+use super::aggregate_function::AggregateFunction;
 use super::argument::{list_of, number};
 use super::exact::ExactSum;
 
@@ -30,7 +31,7 @@ pub fn exact_sum() -> AggregateUDF {
             ("limbs", list_of(DataType::Int64)),
         ],
         in_order: false,
-        aggregate: |_| Ok(Sum),
+        groups: |_| Ok(Groups::of(Sum)),
     }
     .udaf()
 }

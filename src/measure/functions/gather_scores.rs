@@ -1,20 +1,12 @@
 //! The aggregate function `gather_scores(rollout_index, metrics, integer_metrics)`.
 
-use std::sync::Arc;
+use arrow::datatypes::DataType;
+use datafusion::logical_expr::AggregateUDF;
 
-use arrow::array::ArrayRef;
-use arrow::datatypes::{DataType, Field, FieldRef, Fields};
-use datafusion::common::Result;
-use datafusion::logical_expr::function::{AccumulatorArgs, StateFieldsArgs};
-use datafusion::logical_expr::utils::format_state_name;
-use datafusion::logical_expr::{
-    Accumulator, AggregateUDF, AggregateUDFImpl, Documentation, GroupsAccumulator, Signature,
-    Volatility, scalar_doc_sections::DOC_SECTION_ARRAY,
-};
-
+use super::aggregate_function::AggregateFunction;
+use super::argument::{argument, integer, list_of};
 use super::gathered::Gathered;
-use super::one_group::OneGroup;
-use super::statistics::list;
+use super::gathered_columns::fields;
 use crate::schema;
 
 /// `gather_scores(rollout_index BIGINT, metrics MAP, integer_metrics MAP) -> STRUCT[]`: turns the
@@ -31,96 +23,25 @@ use crate::schema;
 /// Rollouts of the same index keep the order in which they arrive.
 pub fn gather_scores() -> AggregateUDF {
     let map = |value| DataType::Map(schema::map_entries(value), false);
-    AggregateUDF::from(Function {
-        signature: Signature::exact(
-            vec![
-                DataType::Int64,
-                map(DataType::Float64),
+    AggregateFunction {
+        name: "gather_scores",
+        about: "Of the rollouts of a group, a struct for every metric with a list of its scores.",
+        arguments: vec![
+            integer("rollout_index", "Order of the scores."),
+            argument("metrics", map(DataType::Float64), "Scores by name."),
+            argument(
+                "integer_metrics",
                 map(DataType::Int64),
-            ],
-            Volatility::Immutable,
-        ),
-        documentation: Documentation::builder(
-            DOC_SECTION_ARRAY,
-            "Of the rollouts of a group, a struct for every metric with a list of its scores.",
-            "gather_scores(rollout_index, metrics, integer_metrics)",
-        )
-        .with_argument("rollout_index", "Order of the scores.")
-        .with_argument("metrics", "Scores by name.")
-        .with_argument(
-            "integer_metrics",
-            "The same as integers; null unless all are.",
-        )
-        .build(),
-    })
-}
-
-/// What stands for a metric.
-pub(super) fn fields() -> Fields {
-    let integer = |name: &str, nullable| Field::new(name, DataType::Int64, nullable);
-    Fields::from(vec![
-        Field::new("metric", DataType::Utf8, false),
-        Field::new("values", list(DataType::Float64), false),
-        integer("first_rollout_index", false),
-        integer("ordinal", false),
-        integer("integers", false),
-        integer("integer_max", true),
-        integer("integer_min", true),
-    ])
-}
-
-#[derive(Debug, PartialEq, Eq, Hash)]
-struct Function {
-    signature: Signature,
-    documentation: Documentation,
-}
-
-impl AggregateUDFImpl for Function {
-    fn name(&self) -> &str {
-        "gather_scores"
+                "The same as integers; null unless all are.",
+            ),
+        ],
+        returns: list_of(DataType::Struct(fields())),
+        state: vec![
+            ("rollout_indices", list_of(DataType::Int64)),
+            ("scores", list_of(DataType::Struct(fields()))),
+        ],
+        in_order: true,
+        groups: |_| Ok(Gathered::default()),
     }
-
-    fn signature(&self) -> &Signature {
-        &self.signature
-    }
-
-    fn return_type(&self, _: &[DataType]) -> Result<DataType> {
-        Ok(list(DataType::Struct(fields())))
-    }
-
-    fn state_fields(&self, args: StateFieldsArgs) -> Result<Vec<FieldRef>> {
-        let field = |name: &str, data_type| {
-            let name = format_state_name(args.name, name);
-            Arc::new(Field::new(name, data_type, true))
-        };
-        Ok(vec![
-            field("rollout_indices", list(DataType::Int64)),
-            field("scores", list(DataType::Struct(fields()))),
-        ])
-    }
-
-    fn accumulator(&self, _: AccumulatorArgs) -> Result<Box<dyn Accumulator>> {
-        let mut one = Gathered::default();
-        one.grow(1);
-        Ok(Box::new(OneGroup(one)))
-    }
-
-    fn groups_accumulator_supported(&self, _: AccumulatorArgs) -> bool {
-        true
-    }
-
-    fn create_groups_accumulator(&self, _: AccumulatorArgs) -> Result<Box<dyn GroupsAccumulator>> {
-        Ok(Box::<Gathered>::default())
-    }
-
-    fn documentation(&self) -> Option<&Documentation> {
-        Some(&self.documentation)
-    }
-}
-
-/// A column of the function's arguments or of its state.
-pub(super) fn column(columns: &[ArrayRef], at: usize) -> Result<&ArrayRef> {
-    columns
-        .get(at)
-        .ok_or_else(|| datafusion::common::exec_datafusion_err!("gather_scores: no column {at}"))
+    .udaf()
 }

@@ -1,105 +1,85 @@
 //! The scalar functions `json_at(json, path)` and `json_text_at(json, path)`.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, AsArray, StringViewBuilder};
-use arrow::compute::cast;
 use arrow::datatypes::DataType;
-use datafusion::common::{DataFusionError, Result, ScalarValue, exec_err};
-use datafusion::logical_expr::{
-    ColumnarValue, Documentation, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature,
-    Volatility, scalar_doc_sections::DOC_SECTION_OTHER,
-};
+use datafusion::common::{DataFusionError, Result, exec_err};
+use datafusion::logical_expr::ScalarUDF;
+use datafusion::logical_expr::scalar_doc_sections::DOC_SECTION_OTHER;
 
+use super::argument::text;
+use super::scalar::{Compute, ScalarFunction};
 use crate::json::{Path, unquote};
 
 /// `json_at(json VARCHAR, path VARCHAR) -> VARCHAR`: the JSON text of the value at a path such as
-/// `metadata.tags[0]`; null if there is none. The path is the same in all rows.
+/// `metadata.tags[0]`; null if there is none. An error for what is no path.
 pub fn json_at() -> ScalarUDF {
-    function("json_at", false)
+    function(
+        "json_at",
+        "The JSON text of the value at a path within JSON text; null if there is none.",
+        |columns| each(columns, Some),
+    )
 }
 
 /// `json_text_at(json VARCHAR, path VARCHAR) -> VARCHAR`: the same, but of a string its text, and null
 /// for a JSON null.
 pub fn json_text_at() -> ScalarUDF {
-    function("json_text_at", true)
+    function(
+        "json_text_at",
+        "The value at a path within JSON text as text; null if there is none.",
+        |columns| each(columns, plain),
+    )
 }
 
-fn function(name: &'static str, is_text: bool) -> ScalarUDF {
-    ScalarUDF::from(Function {
+fn function(name: &'static str, about: &str, compute: Compute) -> ScalarUDF {
+    ScalarFunction::udf(
+        DOC_SECTION_OTHER,
         name,
-        is_text,
-        signature: Signature::string(2, Volatility::Immutable),
-        documentation: Documentation::builder(
-            DOC_SECTION_OTHER,
-            match is_text {
-                true => "The value at a path within JSON text as text; null if there is none.",
-                false => {
-                    "The JSON text of the value at a path within JSON text; null if there is none."
-                }
-            },
-            format!("{name}(json, path)"),
-        )
-        .with_argument("json", "JSON text.")
-        .with_argument("path", "A path as a.b[0].c.")
-        .build(),
-    })
+        about,
+        vec![
+            text("json", "JSON text."),
+            text("path", "A path as a.b[0].c."),
+        ],
+        DataType::Utf8View,
+        compute,
+    )
 }
 
-#[derive(Debug, PartialEq, Eq, Hash)]
-struct Function {
-    name: &'static str,
-    is_text: bool,
-    signature: Signature,
-    documentation: Documentation,
-}
-
-impl ScalarUDFImpl for Function {
-    fn name(&self) -> &str {
-        self.name
-    }
-
-    fn signature(&self) -> &Signature {
-        &self.signature
-    }
-
-    fn return_type(&self, _: &[DataType]) -> Result<DataType> {
-        Ok(DataType::Utf8View)
-    }
-
-    fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
-        let [json, ColumnarValue::Scalar(path)] = args.args.as_slice() else {
-            return exec_err!(
-                "{} takes JSON text and a path that is written in the query",
-                self.name
-            );
+/// The values found, each as `shown` gives it.
+fn each(columns: &[ArrayRef], shown: fn(String) -> Option<String>) -> Result<ArrayRef> {
+    let [texts, paths] = columns else {
+        return exec_err!("a path into JSON: {} columns instead of 2", columns.len());
+    };
+    let mut parsed: HashMap<&str, Path> = HashMap::new();
+    let mut found = StringViewBuilder::new();
+    for (text, path) in texts.as_string_view().iter().zip(paths.as_string_view()) {
+        let Some(path) = path else {
+            found.append_null();
+            continue;
         };
-        let Some(Some(path)) = path.try_as_str() else {
-            return Ok(ColumnarValue::Scalar(ScalarValue::Utf8View(None)));
+        let path = match parsed.entry(path) {
+            Entry::Occupied(parsed) => parsed.into_mut(),
+            Entry::Vacant(new) => {
+                let path = Path::parse(path);
+                new.insert(path.map_err(|error| DataFusionError::External(error.into()))?)
+            }
         };
-        let path = Path::parse(path).map_err(|error| DataFusionError::External(error.into()))?;
-        let texts = cast(&json.to_array(args.number_rows)?, &DataType::Utf8View)?;
-        let mut found = StringViewBuilder::new();
-        for text in texts.as_string_view() {
-            let value = text.and_then(|text| path.find(text));
-            found.append_option(match self.is_text {
-                true => value.filter(|value| value != "null").map(plain),
-                false => value,
-            });
-        }
-        let found: ArrayRef = Arc::new(found.finish());
-        Ok(ColumnarValue::Array(found))
+        let value = text.and_then(|text| path.find(text));
+        found.append_option(value.and_then(shown));
     }
-
-    fn documentation(&self) -> Option<&Documentation> {
-        Some(&self.documentation)
-    }
+    Ok(Arc::new(found.finish()))
 }
 
-/// The text of a JSON string, and of anything else its JSON text.
-fn plain(value: String) -> String {
-    match unquote(&value) {
+/// The text of a JSON string, nothing of a null, and of anything else its JSON text.
+fn plain(value: String) -> Option<String> {
+    if value == "null" {
+        return None;
+    }
+    Some(match unquote(&value) {
         Some(text) => text.into_owned(),
         None => value,
-    }
+    })
 }

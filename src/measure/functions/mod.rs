@@ -21,6 +21,7 @@
 //! and `json_get…` functions are those of `datafusion-functions-json`.
 
 mod aggregate;
+mod aggregate_function;
 mod all_among;
 mod answer_text;
 mod argument;
@@ -36,13 +37,16 @@ mod exact_sum;
 mod first_k;
 mod gather_scores;
 mod gathered;
+mod gathered_columns;
+mod gathered_group;
+mod group_states;
 mod interval;
 mod json_at;
+mod layouts;
 mod list_quantiles;
 mod majority;
 mod moments;
 mod number_lists;
-mod one_group;
 mod ordered_rows;
 mod pairwise;
 mod pass_at_k;

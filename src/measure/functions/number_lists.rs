@@ -30,6 +30,16 @@ impl<'a> NumberLists<'a> {
         self.lists.len()
     }
 
+    /// Where the elements of a row's list are; nowhere for a null.
+    pub(super) fn places(&self, row: usize) -> Range<usize> {
+        list_range(self.lists, row).unwrap_or_default()
+    }
+
+    pub(super) fn at(&self, place: usize) -> Option<f64> {
+        let valid = place < self.items.len() && self.items.is_valid(place);
+        valid.then(|| self.items.value(place))
+    }
+
     /// The elements of a row's list; nothing for a null.
     pub(super) fn row(&self, row: usize) -> Option<impl Iterator<Item = Option<f64>> + use<'a>> {
         let range = list_range(self.lists, row)?;
@@ -45,12 +55,16 @@ impl<'a> NumberLists<'a> {
 
 /// Where the elements of a row's list are; nothing for a null.
 pub(super) fn list_range(lists: &ListArray, row: usize) -> Option<Range<usize>> {
-    let [start, end] = lists.value_offsets().get(row..row + 2)? else {
-        return None;
-    };
-    lists
-        .is_valid(row)
-        .then_some(*start as usize..*end as usize)
+    let range = range(lists.value_offsets(), row)?;
+    lists.is_valid(row).then_some(range)
+}
+
+/// What lies between the offset of a row and the next.
+pub(super) fn range(offsets: &[i32], row: usize) -> Option<Range<usize>> {
+    match offsets.get(row..row + 2)? {
+        [start, end] => Some(*start as usize..*end as usize),
+        _ => None,
+    }
 }
 
 /// A column of lists of numbers in the making.

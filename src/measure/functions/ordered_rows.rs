@@ -1,5 +1,6 @@
-//! [`OrderedRows`]: the rows of a group, kept because all are needed at once.
+//! Aggregate functions [`OfRows`] of a group that are all needed at once, and [`InOrder`].
 
+use std::fmt::Debug;
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, BinaryBuilder, Float64Array, ListArray, ListBuilder};
@@ -10,8 +11,64 @@ use datafusion::common::{Result, ScalarValue, exec_datafusion_err, exec_err};
 use datafusion::logical_expr::function::AccumulatorArgs;
 use datafusion::physical_expr::expressions::Literal;
 
+use super::aggregate::{Aggregate, Groups};
 use super::argument::list_of;
 use super::number_lists::{ListWriter, NumberLists, list_range};
+
+/// What is computed of all rows of a group, each of `N` numbers.
+pub(super) trait OfRows<const N: usize>: Clone + Debug + Send + Sync + 'static {
+    fn evaluate(&self, groups: impl Iterator<Item = Vec<[f64; N]>>) -> Result<ArrayRef>;
+}
+
+/// An aggregate of rows in the order of the call's `ORDER BY`.
+#[derive(Debug, Clone)]
+pub(super) struct InOrder<F, const N: usize> {
+    of: F,
+    order: Order,
+}
+
+impl<F: OfRows<N>, const N: usize> InOrder<F, N> {
+    pub(super) fn groups(of: F, args: &AccumulatorArgs) -> Groups<Self> {
+        let order = Order::of(args);
+        Groups::of(Self { of, order })
+    }
+}
+
+impl<F: OfRows<N>, const N: usize> Aggregate for InOrder<F, N> {
+    type Group = OrderedRows<N>;
+    type Rows<'a> = KeyedNumbers<'a, N>;
+    type States<'a> = KeyedLists<'a>;
+
+    fn rows<'a>(&self, columns: &'a [ArrayRef]) -> Result<Self::Rows<'a>> {
+        self.order.rows(columns)
+    }
+
+    fn update(&self, group: &mut Self::Group, rows: &Self::Rows<'_>, row: usize) -> Result<()> {
+        group.update(rows, row);
+        Ok(())
+    }
+
+    fn states<'a>(&self, columns: &'a [ArrayRef]) -> Result<Self::States<'a>> {
+        states(columns)
+    }
+
+    fn merge(&self, group: &mut Self::Group, states: &Self::States<'_>, row: usize) -> Result<()> {
+        group.merge(states, row)
+    }
+
+    fn state(&self, groups: Vec<Self::Group>) -> Result<Vec<ArrayRef>> {
+        OrderedRows::states(groups)
+    }
+
+    fn evaluate(&self, groups: Vec<Self::Group>) -> Result<ArrayRef> {
+        self.of
+            .evaluate(groups.into_iter().map(OrderedRows::into_rows))
+    }
+
+    fn heap_size(group: &Self::Group) -> usize {
+        group.heap_size()
+    }
+}
 
 /// The columns of a batch: `N` numbers, and the keys of the `ORDER BY` if there is one.
 pub(super) struct KeyedNumbers<'a, const N: usize> {
@@ -27,24 +84,21 @@ pub(super) struct KeyedLists<'a> {
 
 /// How the keys of an `ORDER BY` sort.
 #[derive(Debug, Clone)]
-pub(super) struct Order {
+struct Order {
     options: Vec<SortOptions>,
     /// Columns of arguments, before those of the keys.
     arguments: usize,
 }
 
 impl Order {
-    pub(super) fn of(args: &AccumulatorArgs) -> Self {
+    fn of(args: &AccumulatorArgs) -> Self {
         Self {
             options: args.order_bys.iter().map(|key| key.options).collect(),
             arguments: args.exprs.len(),
         }
     }
 
-    pub(super) fn rows<'a, const N: usize>(
-        &self,
-        columns: &'a [ArrayRef],
-    ) -> Result<KeyedNumbers<'a, N>> {
+    fn rows<'a, const N: usize>(&self, columns: &'a [ArrayRef]) -> Result<KeyedNumbers<'a, N>> {
         let Some((numbers, _)) = columns.split_first_chunk::<N>() else {
             return exec_err!("{} columns instead of {N}", columns.len());
         };
@@ -66,7 +120,7 @@ impl Order {
     }
 }
 
-pub(super) fn states(columns: &[ArrayRef]) -> Result<KeyedLists<'_>> {
+fn states(columns: &[ArrayRef]) -> Result<KeyedLists<'_>> {
     match columns {
         [numbers, keys] => Ok(KeyedLists {
             numbers: NumberLists::of(numbers)?,
@@ -96,7 +150,7 @@ pub(super) struct OrderedRows<const N: usize> {
 }
 
 impl<const N: usize> OrderedRows<N> {
-    pub(super) fn update(&mut self, batch: &KeyedNumbers<'_, N>, row: usize) {
+    fn update(&mut self, batch: &KeyedNumbers<'_, N>, row: usize) {
         if batch.numbers.iter().any(|column| column.is_null(row)) {
             return;
         }
@@ -112,7 +166,7 @@ impl<const N: usize> OrderedRows<N> {
         self.ends.push(self.keys.len());
     }
 
-    pub(super) fn merge(&mut self, states: &KeyedLists<'_>, row: usize) -> Result<()> {
+    fn merge(&mut self, states: &KeyedLists<'_>, row: usize) -> Result<()> {
         let (Some(numbers), Some(keys)) = (states.numbers.row(row), list_range(states.keys, row))
         else {
             return Ok(());
@@ -124,7 +178,7 @@ impl<const N: usize> OrderedRows<N> {
         Ok(())
     }
 
-    pub(super) fn states(groups: Vec<Self>) -> Result<Vec<ArrayRef>> {
+    fn states(groups: Vec<Self>) -> Result<Vec<ArrayRef>> {
         let mut numbers = ListWriter::with_capacity(groups.len());
         let mut keys = ListBuilder::new(BinaryBuilder::new());
         for group in groups {
@@ -148,7 +202,7 @@ impl<const N: usize> OrderedRows<N> {
         ranges.map(|(start, &end)| self.keys.get(start..end).unwrap_or_default())
     }
 
-    pub(super) fn into_rows(self) -> Vec<[f64; N]> {
+    fn into_rows(self) -> Vec<[f64; N]> {
         if self.ends.len() != self.rows.len() || self.each_key().is_sorted() {
             return self.rows;
         }
@@ -162,7 +216,7 @@ impl<const N: usize> OrderedRows<N> {
         keyed.into_iter().map(|(_, row)| *row).collect()
     }
 
-    pub(super) fn heap_size(&self) -> usize {
+    fn heap_size(&self) -> usize {
         self.rows.capacity() * size_of::<[f64; N]>()
             + self.keys.capacity()
             + self.ends.capacity() * size_of::<usize>()

@@ -96,7 +96,7 @@ fn counts() -> Vec<super::argument::Argument> {
 }
 
 /// How many of the scores are 1, if they all are 0 or 1.
-pub(super) fn right_ones(scores: &[f64]) -> Option<u64> {
+fn right_ones(scores: &[f64]) -> Option<u64> {
     scores.iter().try_fold(0, |right, &score| match score {
         0.0 => Some(right),
         1.0 => Some(right + 1),
@@ -115,11 +115,11 @@ pub(super) enum Attempts {
 
 /// The lists for scores of 0 and 1 that a batch has already seen, by number and right ones.
 #[derive(Default)]
-pub(super) struct Seen(HashMap<(u64, u64), Range<usize>>);
+struct Seen(HashMap<(u64, u64), Range<usize>>);
 
 impl Seen {
     /// Writes the list of a row.
-    pub(super) fn write(
+    fn write(
         &mut self,
         n: u64,
         right: u64,
@@ -143,11 +143,12 @@ impl Seen {
     }
 }
 
-/// For each row, the list for its scores that are not null.
-fn each_k(
+/// For each row the list for its scores that are not null; `others` writes it where one is neither 0
+/// nor 1.
+pub(super) fn each_k(
     columns: &[ArrayRef],
     attempts: Attempts,
-    others: impl Fn(&[f64], &mut ListWriter) -> Result<()>,
+    others: impl Fn(&mut [f64], &mut ListWriter) -> Result<()>,
 ) -> Result<ArrayRef> {
     let [values] = columns else {
         return exec_err!("{} columns instead of 1", columns.len());
@@ -165,15 +166,15 @@ fn each_k(
         scores.extend(row.flatten());
         match right_ones(&scores) {
             Some(right) => seen.write(scores.len() as u64, right, attempts, &mut lists)?,
-            None => others(&scores, &mut lists)?,
+            None => others(&mut scores, &mut lists)?,
         }
     }
     lists.finish()
 }
 
-fn first_maxima(scores: &[f64], lists: &mut ListWriter) -> Result<()> {
+fn first_maxima(scores: &mut [f64], lists: &mut ListWriter) -> Result<()> {
     let mut maximum = scores.first().copied().unwrap_or_default();
-    for &score in scores {
+    for &mut score in scores {
         if score > maximum {
             maximum = score;
         }

@@ -8,11 +8,9 @@ use datafusion::common::{Result, exec_err};
 use datafusion::logical_expr::AggregateUDF;
 use datafusion::logical_expr::function::AccumulatorArgs;
 
-use super::aggregate::{Aggregate, AggregateFunction};
+use super::aggregate_function::AggregateFunction;
 use super::argument::{integer, number};
-use super::ordered_rows::{
-    KeyedLists, KeyedNumbers, Order, OrderedRows, constant_integer, state_types, states,
-};
+use super::ordered_rows::{InOrder, OfRows, constant_integer, state_types};
 use super::random::SplitMix64;
 
 const NAME: &str = "sign_flip_p";
@@ -43,7 +41,7 @@ pub fn sign_flip_p() -> AggregateUDF {
         returns: DataType::Float64,
         state: state_types(),
         in_order: true,
-        aggregate: SignFlip::of,
+        groups: |args| Ok(InOrder::groups(SignFlip::of(args)?, args)),
     }
     .udaf()
 }
@@ -54,7 +52,6 @@ const MAX_PERMUTATIONS: i64 = 1_000_000_000;
 
 #[derive(Debug, Clone)]
 struct SignFlip {
-    order: Order,
     permutations: i64,
     seed: i64,
 }
@@ -68,7 +65,6 @@ impl SignFlip {
             );
         }
         Ok(Self {
-            order: Order::of(args),
             permutations,
             seed: constant_integer(NAME, "seed", args, 2)?,
         })
@@ -119,39 +115,9 @@ fn flipped(differences: &[f64], mut signs: u64) -> f64 {
     sum
 }
 
-impl Aggregate for SignFlip {
-    type Group = OrderedRows<1>;
-    type Rows<'a> = KeyedNumbers<'a, 1>;
-    type States<'a> = KeyedLists<'a>;
-
-    fn rows<'a>(&self, columns: &'a [ArrayRef]) -> Result<Self::Rows<'a>> {
-        self.order.rows(columns)
-    }
-
-    fn update(&self, group: &mut Self::Group, rows: &Self::Rows<'_>, row: usize) -> Result<()> {
-        group.update(rows, row);
-        Ok(())
-    }
-
-    fn states<'a>(&self, columns: &'a [ArrayRef]) -> Result<Self::States<'a>> {
-        states(columns)
-    }
-
-    fn merge(&self, group: &mut Self::Group, states: &Self::States<'_>, row: usize) -> Result<()> {
-        group.merge(states, row)
-    }
-
-    fn state(&self, groups: Vec<Self::Group>) -> Result<Vec<ArrayRef>> {
-        OrderedRows::states(groups)
-    }
-
-    fn evaluate(&self, groups: Vec<Self::Group>) -> Result<ArrayRef> {
-        let groups = groups.into_iter().map(OrderedRows::into_rows);
+impl OfRows<1> for SignFlip {
+    fn evaluate(&self, groups: impl Iterator<Item = Vec<[f64; 1]>>) -> Result<ArrayRef> {
         let values = groups.map(|rows| self.p(&rows));
         Ok(Arc::new(values.collect::<Float64Array>()))
-    }
-
-    fn heap_size(group: &Self::Group) -> usize {
-        group.heap_size()
     }
 }

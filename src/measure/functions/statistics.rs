@@ -9,18 +9,17 @@ use arrow::array::{
     Int64Array, ListArray, StructArray,
 };
 use arrow::buffer::{NullBuffer, OffsetBuffer};
-use arrow::datatypes::{DataType, Field, FieldRef, Fields, Float64Type, Int64Type};
+use arrow::datatypes::{DataType, Field, Fields, Float64Type, Int64Type};
 use datafusion::common::{Result, exec_datafusion_err, exec_err};
-use datafusion::logical_expr::function::{AccumulatorArgs, StateFieldsArgs};
-use datafusion::logical_expr::utils::format_state_name;
-use datafusion::logical_expr::{
-    Accumulator, AggregateUDF, AggregateUDFImpl, ColumnarValue, Documentation, EmitTo,
-    GroupsAccumulator, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
-    scalar_doc_sections::{DOC_SECTION_ARRAY, DOC_SECTION_MATH},
-};
+use datafusion::logical_expr::scalar_doc_sections::DOC_SECTION_ARRAY;
+use datafusion::logical_expr::{AggregateUDF, EmitTo, GroupsAccumulator, ScalarUDF};
 
-use super::one_group::OneGroup;
+use super::aggregate_function::AggregateFunction;
+use super::argument::{integer, list_of, numbers};
+use super::group_states::GroupStates;
+use super::number_lists::NumberLists;
 use super::pairwise::pairwise_sum;
+use super::scalar::ScalarFunction;
 
 /// `list_statistics(values DOUBLE[]) -> STRUCT(count, mean, max, min, median, std, is_binary)` of a
 /// list of scores, in which null is a score that is missing.
@@ -30,16 +29,14 @@ use super::pairwise::pairwise_sum;
 /// pairwise over all of the list, in which a missing score counts as zero. `std` is null for fewer
 /// than two scores, and all but `count` is for none. `is_binary` says that all scores are 0 or 1.
 pub fn list_statistics() -> ScalarUDF {
-    ScalarUDF::from(OfList {
-        signature: Signature::exact(vec![list(DataType::Float64)], Volatility::Immutable),
-        documentation: Documentation::builder(
-            DOC_SECTION_ARRAY,
-            "Count, mean, max, min, median and std (ddof 1) of a list, whose nulls are missing scores.",
-            "list_statistics(values)",
-        )
-        .with_argument("values", "Scores in the order of the rollouts.")
-        .build(),
-    })
+    ScalarFunction::udf(
+        DOC_SECTION_ARRAY,
+        "list_statistics",
+        "Count, mean, max, min, median and std (ddof 1) of a list, whose nulls are missing scores.",
+        vec![numbers("values", "Scores in the order of the rollouts.")],
+        DataType::Struct(fields()),
+        of_lists,
+    )
 }
 
 /// `statistics(values DOUBLE[], start BIGINT, length BIGINT) -> STRUCT(count, mean, max, min, median,
@@ -49,25 +46,20 @@ pub fn list_statistics() -> ScalarUDF {
 ///
 /// It holds 8 bytes for each of the `length` scores.
 pub fn statistics() -> AggregateUDF {
-    AggregateUDF::from(OfParts {
-        signature: Signature::exact(
-            vec![list(DataType::Float64), DataType::Int64, DataType::Int64],
-            Volatility::Immutable,
-        ),
-        documentation: Documentation::builder(
-            DOC_SECTION_MATH,
-            "Count, mean, max, min, median and std (ddof 1) of an array that is given in parts.",
-            "statistics(values, start, length)",
-        )
-        .with_argument("values", "A part of the array; null is a missing score.")
-        .with_argument("start", "Position of the part in the array, from 0.")
-        .with_argument("length", "Length of the array, the same in every row.")
-        .build(),
-    })
-}
-
-pub(super) fn list(item: DataType) -> DataType {
-    DataType::List(Arc::new(Field::new_list_field(item, true)))
+    AggregateFunction {
+        name: "statistics",
+        about: "Count, mean, max, min, median and std (ddof 1) of an array that is given in parts.",
+        arguments: vec![
+            numbers("values", "A part of the array; null is a missing score."),
+            integer("start", "Position of the part in the array, from 0."),
+            integer("length", "Length of the array, the same in every row."),
+        ],
+        returns: DataType::Struct(fields()),
+        state: vec![("scores", list_of(DataType::Float64))],
+        in_order: false,
+        groups: |_| Ok(Arrays::default()),
+    }
+    .udaf()
 }
 
 fn fields() -> Fields {
@@ -154,112 +146,27 @@ fn median(scores: &mut [f64]) -> f64 {
     }
 }
 
-#[derive(Debug, PartialEq, Eq, Hash)]
-struct OfList {
-    signature: Signature,
-    documentation: Documentation,
-}
-
-impl ScalarUDFImpl for OfList {
-    fn name(&self) -> &str {
-        "list_statistics"
+fn of_lists(columns: &[ArrayRef]) -> Result<ArrayRef> {
+    let [values] = columns else {
+        return exec_err!("list_statistics: {} columns instead of 1", columns.len());
+    };
+    let values = NumberLists::of(values)?;
+    let mut rows = Builder::default();
+    for row in 0..values.len() {
+        let places = values.places(row);
+        rows.append(places.len(), |at| values.at(places.start + at));
     }
-
-    fn signature(&self) -> &Signature {
-        &self.signature
-    }
-
-    fn return_type(&self, _: &[DataType]) -> Result<DataType> {
-        Ok(DataType::Struct(fields()))
-    }
-
-    fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
-        let [lists] = args.args.as_slice() else {
-            return exec_err!("list_statistics takes one argument");
-        };
-        let lists = lists.to_array(args.number_rows)?;
-        let lists = lists.as_list::<i32>();
-        let scores = lists.values().as_primitive::<Float64Type>();
-        let mut rows = Builder::default();
-        for ends in lists.offsets().windows(2) {
-            let (start, end) = (offset(ends, 0), offset(ends, 1));
-            rows.append(end - start, |at| {
-                let at = start + at;
-                scores.is_valid(at).then(|| scores.value(at))
-            });
-        }
-        Ok(ColumnarValue::Array(Arc::new(rows.finish())))
-    }
-
-    fn documentation(&self) -> Option<&Documentation> {
-        Some(&self.documentation)
-    }
-}
-
-pub(super) fn offset(ends: &[i32], which: usize) -> usize {
-    let offset = ends.get(which).copied().unwrap_or_default();
-    usize::try_from(offset).unwrap_or_default()
-}
-
-#[derive(Debug, PartialEq, Eq, Hash)]
-struct OfParts {
-    signature: Signature,
-    documentation: Documentation,
-}
-
-impl AggregateUDFImpl for OfParts {
-    fn name(&self) -> &str {
-        "statistics"
-    }
-
-    fn signature(&self) -> &Signature {
-        &self.signature
-    }
-
-    fn return_type(&self, _: &[DataType]) -> Result<DataType> {
-        Ok(DataType::Struct(fields()))
-    }
-
-    fn state_fields(&self, args: StateFieldsArgs) -> Result<Vec<FieldRef>> {
-        Ok(vec![Arc::new(Field::new(
-            format_state_name(args.name, "scores"),
-            list(DataType::Float64),
-            true,
-        ))])
-    }
-
-    fn accumulator(&self, _: AccumulatorArgs) -> Result<Box<dyn Accumulator>> {
-        let mut one = Arrays::default();
-        one.grow(1);
-        Ok(Box::new(OneGroup(one)))
-    }
-
-    fn groups_accumulator_supported(&self, _: AccumulatorArgs) -> bool {
-        true
-    }
-
-    fn create_groups_accumulator(&self, _: AccumulatorArgs) -> Result<Box<dyn GroupsAccumulator>> {
-        Ok(Box::<Arrays>::default())
-    }
-
-    fn documentation(&self) -> Option<&Documentation> {
-        Some(&self.documentation)
-    }
+    Ok(Arc::new(rows.finish()))
 }
 
 /// The array of each group, NaN where nothing has arrived: JSON has no such number.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 struct Arrays {
     arrays: Vec<Vec<f64>>,
     bytes: usize,
 }
 
 impl Arrays {
-    fn grow(&mut self, groups: usize) {
-        let groups = groups.max(self.arrays.len());
-        self.arrays.resize_with(groups, Vec::new);
-    }
-
     fn of(&mut self, group: usize, len: usize) -> Result<&mut [f64]> {
         let Some(array) = self.arrays.get_mut(group) else {
             return exec_err!("statistics: no group {group}");
@@ -297,6 +204,13 @@ impl Arrays {
         let scores: usize = taken.iter().map(Vec::len).sum();
         self.bytes = self.bytes.saturating_sub(scores * size_of::<f64>());
         taken
+    }
+}
+
+impl GroupStates for Arrays {
+    fn grow(&mut self, groups: usize) {
+        let groups = groups.max(self.arrays.len());
+        self.arrays.resize_with(groups, Vec::new);
     }
 }
 
@@ -371,12 +285,7 @@ impl GroupsAccumulator for Arrays {
         values: &[ArrayRef],
         opt_filter: Option<&BooleanArray>,
     ) -> Result<Vec<ArrayRef>> {
-        // Each row is a group of its own.
-        let rows = values.first().map_or(0, |column| column.len());
-        let groups: Vec<usize> = (0..rows).collect();
-        let mut state = Self::default();
-        state.update_batch(values, &groups, opt_filter, rows)?;
-        state.state(EmitTo::All)
+        Self::default().states_of_rows(values, opt_filter)
     }
 
     fn size(&self) -> usize {

@@ -8,7 +8,8 @@ use arrow::datatypes::{DataType, Field, Fields};
 use datafusion::common::{Result, exec_err};
 use datafusion::logical_expr::AggregateUDF;
 
-use super::aggregate::{Aggregate, AggregateFunction};
+use super::aggregate::{Aggregate, Groups};
+use super::aggregate_function::AggregateFunction;
 use super::argument::{list_of, numbers};
 use super::moments::{Moments, STATE};
 use super::number_lists::{ListWriter, NumberLists};
@@ -28,7 +29,7 @@ pub fn summary_each() -> AggregateUDF {
         returns: list_of(DataType::Struct(fields())),
         state: vec![("moments", list_of(DataType::Float64))],
         in_order: true,
-        aggregate: |_| Ok(Summaries),
+        groups: |_| Ok(Groups::of(Summaries)),
     }
     .udaf()
 }

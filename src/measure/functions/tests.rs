@@ -14,6 +14,7 @@ use datafusion::prelude::SessionContext;
 use proptest::prelude::*;
 
 use super::gathered::Gathered;
+use super::group_states::GroupStates;
 
 async fn shown(sql: &str) -> String {
     let ctx = SessionContext::new();
@@ -57,6 +58,60 @@ async fn an_array_in_parts_is_the_array() {
         error.contains("a list of 1 at 3 is outside an array of 3"),
         "{error}"
     );
+}
+
+#[tokio::test]
+async fn lists_of_any_numbers_are_taken() {
+    let sql = "SELECT list_statistics(v)['mean'] AS mean, list_quantiles(v, [0, 1]) AS quantiles, \
+               list_statistics(arrow_cast(v, 'LargeList(Int16)'))['mean'] AS large, \
+               list_quantiles(arrow_cast([v[1], v[2]], 'FixedSizeList(2, Float32)'), [0.5]) AS fixed \
+               FROM (SELECT array_agg(x) AS v FROM (VALUES (1), (2), (NULL), (6)) AS t(x)) AS u";
+    insta::assert_snapshot!(shown(sql).await, @r"
+    +------+------------+-------+-------+
+    | mean | quantiles  | large | fixed |
+    +------+------------+-------+-------+
+    | 3.0  | [1.0, 6.0] | 3.0   | [1.5] |
+    +------+------------+-------+-------+
+    ");
+}
+
+#[tokio::test]
+async fn each_row_may_have_a_path_of_its_own() {
+    let sql = r#"SELECT json_at(j, p) AS json, json_text_at(j, p) AS text FROM (VALUES
+               ('{"a": {"b": ["x"]}}', 'a.b[0]'), ('{"a": 1}', 'a'), ('{"a": null}', 'a'), ('{"a": 1}', 'b'),
+               ('{"a": 1}', NULL), (NULL, 'a')) AS t(j, p)"#;
+    insta::assert_snapshot!(shown(sql).await, @r#"
+    +------+------+
+    | json | text |
+    +------+------+
+    | "x"  | x    |
+    | 1    | 1    |
+    | null |      |
+    |      |      |
+    |      |      |
+    |      |      |
+    +------+------+
+    "#);
+    let ctx = SessionContext::new();
+    super::register(&ctx);
+    let wrong = ctx.sql("SELECT json_at('{}', 'a[x')").await.unwrap();
+    let error = wrong.collect().await.unwrap_err().to_string();
+    assert!(error.contains("a[x"), "{error}");
+}
+
+#[tokio::test]
+async fn a_window_that_grows_keeps_its_rows() {
+    let sql = "SELECT statistics([x], i, i + 1) OVER (ORDER BY i)['count'] AS n FROM (VALUES (0, 1.0), (1, 2.0), (2, 4.0)) \
+               AS t(i, x)";
+    insta::assert_snapshot!(shown(sql).await, @r"
+    +---+
+    | n |
+    +---+
+    | 1 |
+    | 2 |
+    | 3 |
+    +---+
+    ");
 }
 
 type Rollout = (i64, Vec<(usize, Option<f64>)>);
