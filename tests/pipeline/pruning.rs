@@ -204,7 +204,7 @@ async fn a_few_tasks_are_found_in_a_few_row_groups() {
 #[tokio::test]
 async fn a_few_tasks_are_found_in_a_few_pages_of_a_large_row_group() {
     let place = tempfile::tempdir().unwrap();
-    let run = run(place.path(), &[0..45_000], 1_000, 0).await;
+    let run = run(place.path(), std::slice::from_ref(&(0..45_000)), 1_000, 0).await;
     let name = place.path().join(part_name(ROLLOUTS, "part-0"));
     let options = ReadOptionsBuilder::new().with_page_index().build();
     let file = std::fs::File::open(name).unwrap();
@@ -222,7 +222,7 @@ async fn a_few_tasks_are_found_in_a_few_pages_of_a_large_row_group() {
 #[tokio::test]
 async fn the_kept_scores_of_a_metric_are_found_in_its_row_groups() {
     let place = tempfile::tempdir().unwrap();
-    let run = run(place.path(), &[0..18_000], 1_000, 0).await;
+    let run = run(place.path(), std::slice::from_ref(&(0..18_000)), 1_000, 0).await;
     let (source, session) = (over(&run).await, over(&run).await);
     let spool = Spool::new().unwrap();
     spool_scores(&spool, &source, &session, &HashMap::new())

@@ -120,8 +120,11 @@ async fn means_and_deviations_of_the_first_k() {
     assert!((deviations[2].unwrap() - 0.005f64.sqrt()).abs() < 1e-16);
     assert!((deviations[4].unwrap() - 0.1).abs() < 1e-16);
     assert_eq!(deviations[5], deviations[4]);
-    let constant = "SELECT std_of_each_first_k([0.1, 0.1, 0.1, 0.1], 4)";
+    let constant = "SELECT std_of_each_first_k([0.25, 0.25, 0.25, 0.25], 4)";
     assert_eq!(list(&ctx, constant).await.unwrap()[1..], [Some(0.0); 3]);
+    // As with Python's sum(): a third of three tenths is not a tenth.
+    let tenths = "SELECT std_of_each_first_k([0.1, 0.1, 0.1], 3)";
+    assert!(list(&ctx, tenths).await.unwrap()[2].unwrap() < 1e-16);
     assert_eq!(
         list(&ctx, "SELECT mean_of_each_first_k(make_array(), 2)").await,
         Some(vec![None, None])

@@ -73,7 +73,7 @@ fn name(statement: &Statement, lines: &[&str]) -> String {
         .map(|line| line.trim())
         .skip_while(|line| line.is_empty())
         .map_while(|line| line.strip_prefix("--"))
-        .map(|line| line.trim_start_matches('-').trim())
+        .map(|line| line.trim_matches('-').trim())
         .filter(|line| !line.is_empty());
     match comment.last() {
         Some(comment) if is_alone => comment.to_owned(),
