@@ -27,7 +27,7 @@ WITH computed AS (
     SELECT
         agent_name,
         metric,
-        agent_rollouts AS num_rollouts,
+        max(agent_rollouts) AS num_rollouts,
         statistics(rollout_scores, start, agent_rollouts) AS statistics,
         sum(integers) AS integers,
         max(integer_max) AS integer_max,
@@ -36,7 +36,7 @@ WITH computed AS (
         first_value(first_rollout_index ORDER BY task_index) AS first_rollout,
         first_value(ordinal ORDER BY task_index) AS first_ordinal
     FROM scores
-    GROUP BY agent_name, metric, agent_rollouts
+    GROUP BY agent_name, metric
 ),
 ranked AS (
     SELECT

@@ -6,7 +6,8 @@
 --   agent_name     the agent
 --   num_rollouts   rollouts that are done
 --   mean_ms        mean, in milliseconds
---   p50_ms, p90_ms, p95_ms, p99_ms   quantiles, interpolated linearly
+--   p50_ms, p90_ms, p95_ms, p99_ms   quantiles, estimated (t-digest) in memory that does not grow with the run;
+--                  list_quantiles(array_agg(latency_ms), [0.5]) gives exact ones
 --   max_ms         the longest
 --   first_started_at, last_finished_at   when the first rollout was sent, and the last one answered
 --   rollouts_per_second   rollouts by the time between the two
@@ -16,7 +17,10 @@ WITH totals AS (
         agent_name,
         count(*) AS num_rollouts,
         avg(latency_ms) AS mean_ms,
-        list_quantiles(array_agg(latency_ms), [0.5, 0.9, 0.95, 0.99]) AS quantiles,
+        approx_percentile_cont(0.5) WITHIN GROUP (ORDER BY latency_ms) AS p50_ms,
+        approx_percentile_cont(0.9) WITHIN GROUP (ORDER BY latency_ms) AS p90_ms,
+        approx_percentile_cont(0.95) WITHIN GROUP (ORDER BY latency_ms) AS p95_ms,
+        approx_percentile_cont(0.99) WITHIN GROUP (ORDER BY latency_ms) AS p99_ms,
         max(latency_ms) AS max_ms,
         min(started_at) AS first_started_at,
         max(CAST(started_at AS BIGINT) + CAST(latency_ms * 1000.0 AS BIGINT)) AS last_finished
@@ -27,10 +31,10 @@ SELECT
     agent_name,
     num_rollouts,
     mean_ms,
-    quantiles[1] AS p50_ms,
-    quantiles[2] AS p90_ms,
-    quantiles[3] AS p95_ms,
-    quantiles[4] AS p99_ms,
+    p50_ms,
+    p90_ms,
+    p95_ms,
+    p99_ms,
     max_ms,
     first_started_at,
     arrow_cast(last_finished, 'Timestamp(Microsecond, Some("UTC"))') AS last_finished_at,

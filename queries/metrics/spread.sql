@@ -51,10 +51,10 @@ across_runs AS (
 ),
 clustered AS (
     SELECT
-        totals.agent_name,
-        totals.metric,
-        totals.whole,
-        totals.mean_task_std,
+        per_task.agent_name,
+        per_task.metric,
+        first_value(totals.whole ORDER BY task_index) AS whole,
+        first_value(totals.mean_task_std ORDER BY task_index) AS mean_task_std,
         count(*) AS num_tasks,
         max(task['count']) AS largest_task,
         exact_sum(power(task['count'] * (task['mean'] - whole['mean']), 2)) AS squares,
@@ -65,7 +65,7 @@ clustered AS (
     FROM totals
     JOIN per_task ON per_task.agent_name = totals.agent_name AND per_task.metric = totals.metric
     WHERE task['count'] > 0
-    GROUP BY totals.agent_name, totals.metric, totals.whole, totals.mean_task_std
+    GROUP BY per_task.agent_name, per_task.metric
 ),
 measured AS (
     SELECT

@@ -9,7 +9,8 @@
 --   agent_name      the agent
 --   num_rollouts    rollouts that are done
 --   input_tokens, output_tokens, total_tokens   sums over the rollouts that say
---   mean_output_tokens, p50_output_tokens, p99_output_tokens, max_output_tokens   of a rollout
+--   mean_output_tokens, p50_output_tokens, p99_output_tokens, max_output_tokens   of a rollout; the
+--                   quantiles are estimated (t-digest)
 --   output_tokens_per_second   output tokens by the time that their rollouts took, one after the other
 --   truncated_rate   share of truncated rollouts among those whose answer says whether it is complete
 --   cost            of all rollouts, in the currency of the prices
@@ -23,7 +24,8 @@ WITH totals AS (
         sum(output_tokens) AS output_tokens,
         sum(total_tokens) AS total_tokens,
         avg(output_tokens) AS mean_output_tokens,
-        list_quantiles(array_agg(CAST(output_tokens AS DOUBLE)), [0.5, 0.99]) AS quantiles,
+        approx_percentile_cont(0.5) WITHIN GROUP (ORDER BY CAST(output_tokens AS DOUBLE)) AS p50_output_tokens,
+        approx_percentile_cont(0.99) WITHIN GROUP (ORDER BY CAST(output_tokens AS DOUBLE)) AS p99_output_tokens,
         max(output_tokens) AS max_output_tokens,
         sum(latency_ms) FILTER (WHERE output_tokens IS NOT NULL) / 1000.0 AS seconds,
         avg(CASE WHEN truncated THEN 1.0 WHEN NOT truncated THEN 0.0 END) AS truncated_rate
@@ -45,8 +47,8 @@ SELECT
     output_tokens,
     total_tokens,
     mean_output_tokens,
-    quantiles[1] AS p50_output_tokens,
-    quantiles[2] AS p99_output_tokens,
+    p50_output_tokens,
+    p99_output_tokens,
     max_output_tokens,
     output_tokens / nullif(seconds, 0.0) AS output_tokens_per_second,
     truncated_rate,
