@@ -6,11 +6,12 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use arrow::array::RecordBatch;
 use arrow::compute::concat_batches;
+use arrow::util::pretty::pretty_format_batches;
 use bytes::Bytes;
 use datafusion::datasource::MemTable;
 use datafusion::prelude::SessionContext;
 use rollstream::answer::AnswerFields;
-use rollstream::measure::{Spool, spool_scores};
+use rollstream::measure::{MetricQueries, Spool, run_families, spool_scores};
 use rollstream::outcome::{Answered, Outcome, OutcomeBatchBuilder, Times, Verdict, rollouts_of};
 use rollstream::{schema, session};
 
@@ -53,13 +54,17 @@ fn rollouts() -> Vec<RecordBatch> {
     batches
 }
 
-async fn scores(rollouts: &[RecordBatch], memory: usize) -> RecordBatch {
-    let source = session::gathering(memory).unwrap();
+fn register(session: &SessionContext, rollouts: &[RecordBatch]) {
     let partitions = vec![rollouts[..10].to_vec(), rollouts[10..].to_vec()];
     let table = MemTable::try_new(schema::rollouts(), partitions).unwrap();
-    source.register_table("rollouts", Arc::new(table)).unwrap();
+    session.register_table("rollouts", Arc::new(table)).unwrap();
     let tasks = MemTable::try_new(schema::tasks(), vec![vec![]]).unwrap();
-    source.register_table("tasks", Arc::new(tasks)).unwrap();
+    session.register_table("tasks", Arc::new(tasks)).unwrap();
+}
+
+async fn scores(rollouts: &[RecordBatch], memory: usize) -> RecordBatch {
+    let source = session::gathering(memory).unwrap();
+    register(&source, rollouts);
     let spool = Spool::new().unwrap();
     let ctx = SessionContext::new();
     let spooled = spool_scores(&spool, &source, &ctx, &HashMap::new()).await;
@@ -77,4 +82,36 @@ async fn scores_are_the_same_with_little_memory() {
     for memory in [1 << 21, 1 << 19, 1 << 18] {
         assert_eq!(scores(&rollouts, memory).await, whole, "{memory} bytes");
     }
+}
+
+/// Every family as text, by name.
+async fn families(rollouts: &[RecordBatch], memory: usize) -> Vec<(String, String)> {
+    let source = session::gathering(memory).unwrap();
+    let measuring = session::measuring(memory).unwrap();
+    register(&source, rollouts);
+    register(&measuring, rollouts);
+    let (spool, parameters) = (Spool::new().unwrap(), HashMap::new());
+    let spooled = spool_scores(&spool, &source, &measuring, &parameters).await;
+    spooled.unwrap_or_else(|error| panic!("{memory} bytes: {error}"));
+    let queries = MetricQueries::embedded().unwrap();
+    let mut families = Vec::new();
+    for family in run_families(&measuring, &queries, &parameters)
+        .await
+        .unwrap()
+    {
+        let name = family.name().to_owned();
+        let rows = family.collect().await;
+        let rows = rows.unwrap_or_else(|error| panic!("{memory} bytes, {name}: {error}"));
+        families.push((name, pretty_format_batches(&rows).unwrap().to_string()));
+    }
+    families
+}
+
+#[tokio::test]
+async fn no_family_fails_where_an_agent_s_scores_are_more_than_the_memory() {
+    let rollouts = rollouts();
+    let whole = families(&rollouts, usize::MAX / 2).await;
+    assert!(whole.len() > 5);
+    // The scores of one metric of one agent take 40,000 bytes.
+    assert_eq!(families(&rollouts, 1 << 15).await, whole);
 }
