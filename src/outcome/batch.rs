@@ -235,7 +235,7 @@ impl OutcomeBatchBuilder {
         self.integer_metrics.append(integers)?;
         self.truncated.append_option(fields.truncated);
         self.info.append_value(&fields.info);
-        self.bytes += result.len();
+        self.bytes += result.len() + fields.info.len();
         append_text(&mut self.result, result)
     }
 

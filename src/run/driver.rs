@@ -209,7 +209,8 @@ impl Driver {
             return Ok(());
         };
         let answers = (self.dispatches.len() + wave.len()) as f64 * self.answer_bytes;
-        log.check_room(answers as u64 + self.batch.num_bytes() as u64)?;
+        let new = wave.len() as f64 * self.answer_bytes;
+        log.check_room(answers as u64 + self.batch.num_bytes() as u64, new as u64)?;
         log.record(wave.iter().map(Dispatch::record))
     }
 

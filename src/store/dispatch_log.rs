@@ -93,6 +93,8 @@ struct State {
     previous: Option<PathBuf>,
     number: u32,
     room_checked: Option<Instant>,
+    /// Bytes that were free then beyond what was needed, and have not been asked for since.
+    spare: u64,
     buffer: Vec<u8>,
 }
 
@@ -113,14 +115,17 @@ impl DispatchLog {
         }
     }
 
-    /// Makes sure that the disk has room for answers of so many bytes in all, and some more.
+    /// Makes sure that the disk has room for answers of so many bytes in all, of which `new` are those
+    /// of calls that are about to be sent, and some more.
     ///
     /// # Errors
     /// It has not: nothing more should be sent.
-    pub fn check_room(&self, answers: u64) -> Result<(), StoreError> {
+    pub fn check_room(&self, answers: u64, new: u64) -> Result<(), StoreError> {
         let mut state = self.state();
         let is_recent = |checked: Instant| checked.elapsed() < ROOM_CHECK;
-        if state.room_checked.is_some_and(is_recent) {
+        let wanted = new.saturating_mul(2);
+        if state.room_checked.is_some_and(is_recent) && wanted <= state.spare {
+            state.spare -= wanted;
             return Ok(());
         }
         // The directory may not be there yet.
@@ -138,6 +143,7 @@ impl DispatchLog {
             });
         }
         state.room_checked = Some(Instant::now());
+        state.spare = free - needed;
         Ok(())
     }
 
