@@ -24,11 +24,11 @@ use datafusion::prelude::SessionContext;
 use futures::{TryStreamExt, stream};
 use reqwest::header::HeaderMap;
 use rollstream::agent::{
-    Agent, AgentLimits, Agents, Answer, HttpClients, HttpSettings, Member, NemoGymAgent, Reply,
-    RolloutRequest,
+    Agent, AgentLimits, Agents, Answer, Member, NemoGymAgent, Reply, RolloutRequest,
 };
 use rollstream::answer::AnswerFields;
 use rollstream::config::Settings;
+use rollstream::http::{HttpClients, HttpSettings};
 use rollstream::land::{LandContext, LandExec};
 use rollstream::run::{FailureLimits, RunContext, RunExec, Shutdown};
 use rollstream::schema;

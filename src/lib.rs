@@ -31,6 +31,8 @@ pub mod config;
 mod error;
 pub mod expand;
 pub mod export;
+pub mod failure;
+pub mod http;
 pub mod import;
 pub mod json;
 pub mod land;

@@ -1,5 +1,5 @@
-use super::Budget;
 use crate::config::Budgets;
+use crate::failure::Budget;
 
 /// Failed attempts at a rollout so far, by what they count against.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]

@@ -4,8 +4,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 
-use super::Failure;
 use crate::answer::AnswerFields;
+use crate::failure::Failure;
 
 /// Somebody who answers rollouts.
 ///

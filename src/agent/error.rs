@@ -1,10 +1,12 @@
+use crate::http::ClientError;
+
 /// Why the agents of a sweep can't be asked at all. Found before anything is sent.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AgentError {
     /// The HTTP client could not be set up.
-    #[error("cannot set up the HTTP client: {0}")]
-    Client(String),
+    #[error(transparent)]
+    Client(#[from] ClientError),
     /// An address can't be used.
     #[error("agent '{agent}': '{url}' is not an http:// or https:// address: {reason}")]
     Address {

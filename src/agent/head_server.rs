@@ -5,7 +5,7 @@ use serde_yaml_ng::Value;
 use url::Url;
 
 use super::AgentError;
-use super::http::{HttpClients, describe};
+use crate::http::{HttpClients, describe};
 
 /// Deadline for the head server, which answers from memory.
 const TIMEOUT: Duration = Duration::from_secs(20);

@@ -8,10 +8,11 @@ use reqwest::{Body, Response};
 use tokio::sync::OnceCell;
 use url::Url;
 
-use super::http::{Call, HttpClients, HttpSettings, Secrets};
 use super::registry::headers;
-use super::{AgentError, Failure, FailureClass, HeadServer};
+use super::{AgentError, HeadServer};
 use crate::config::{AgentSettings, ServerUrl, Settings};
+use crate::failure::{Failure, FailureClass};
+use crate::http::{Call, HttpClients, HttpSettings, Secrets};
 
 /// Deadline of a connect: who does not answer by then is gone.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);

@@ -3,23 +3,17 @@
 //! name, [`MetricServers`] asks them for their own metrics. [`FailureClass`] is the one place that decides what a failure means.
 
 mod budget;
-mod connect_time;
 mod contract;
 mod error;
-mod failure;
 mod head_server;
-mod http;
 mod metric_servers;
 mod nemo_gym;
 mod registry;
-mod retry_after;
 
 pub use budget::{Failures, Prior};
 pub use contract::{Agent, Answer, Reply, RolloutRequest};
 pub use error::AgentError;
-pub use failure::{Budget, Failure, FailureClass};
 pub use head_server::HeadServer;
-pub use http::{HttpClients, HttpSettings};
 pub use metric_servers::{MetricServerOptions, MetricServers, RecordedAgents};
 pub use nemo_gym::NemoGymAgent;
 pub use registry::{AgentLimits, Agents, Member};

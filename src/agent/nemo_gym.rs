@@ -5,11 +5,11 @@ use bytes::Bytes;
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use url::Url;
 
-use super::connect_time;
-use super::http::{Call, HttpClients, Secrets};
-use super::retry_after::headers_that_matter;
-use super::{Agent, AgentError, Answer, Failure, FailureClass, Reply, RolloutRequest};
+use super::{Agent, AgentError, Answer, Reply, RolloutRequest};
 use crate::answer::AnswerFields;
+use crate::failure::{Failure, FailureClass};
+use crate::http::{Call, HttpClients, Secrets};
+use crate::http::{headers_that_matter, with_connect_time};
 use crate::json;
 
 /// An agent server of NeMo Gym: `POST /run` with the row answers the verify response.
@@ -100,7 +100,7 @@ impl Agent for NemoGymAgent {
             began: Instant::now(),
             secrets: &self.secrets,
         };
-        let (reply, connect) = connect_time::of(self.call(request, &call)).await;
+        let (reply, connect) = with_connect_time(self.call(request, &call)).await;
         Reply { connect, ..reply }
     }
 

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
 
-use super::{Agent, AgentError, HeadServer, HttpClients, HttpSettings, NemoGymAgent};
+use super::{Agent, AgentError, HeadServer, NemoGymAgent};
 use crate::config::{AgentSettings, Budgets, Concurrency, Settings, Span};
+use crate::http::{HttpClients, HttpSettings};
 
 /// Variable that a bearer token for all agents is taken from, unless settings name another.
 const BEARER_TOKEN: &str = "ROLLSTREAM_BEARER_TOKEN";

@@ -12,10 +12,10 @@ use datafusion::datasource::MemTable;
 use datafusion::prelude::SessionContext;
 use futures::TryStreamExt;
 
-use crate::agent::FailureClass;
 use crate::config::Shard;
 use crate::error::Error;
 use crate::expand;
+use crate::failure::FailureClass;
 use crate::land;
 use crate::outcome::{Outcome, OutcomeBatchBuilder, Times, Verdict};
 use crate::schema;

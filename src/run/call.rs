@@ -3,7 +3,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 
-use crate::agent::{Agents, Answer, Failure, FailureClass, Failures, Reply, RolloutRequest};
+use crate::agent::{Agents, Answer, Failures, Reply, RolloutRequest};
+use crate::failure::{Failure, FailureClass};
 use crate::outcome::{Answered, Outcome, Times, Verdict};
 use crate::request::RequestTemplate;
 use crate::store::DispatchRecord;

@@ -18,7 +18,8 @@ use super::lane::News;
 use super::lateness::Lateness;
 use super::queue::{Next, Queue};
 use super::retry::{Retries, Sequel};
-use crate::agent::{Failure, FailureClass, Reply};
+use crate::agent::Reply;
+use crate::failure::{Failure, FailureClass};
 use crate::outcome::{Outcome, OutcomeBatchBuilder};
 use crate::store::StoreError;
 

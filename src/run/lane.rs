@@ -9,8 +9,9 @@ use super::bucket::{LeakyBucket, TokenEstimate};
 use super::call::{Dispatch, OwedRow, Turn};
 use super::context::RunContext;
 use super::owed::{CachedTemplate, Queued};
-use crate::agent::{AgentLimits, Budget, FailureClass, Reply};
+use crate::agent::{AgentLimits, Reply};
 use crate::config::Concurrency;
+use crate::failure::{Budget, FailureClass};
 
 /// A latency of which our own part is more than one in so many says nothing of the server.
 const OWN_SHARE: u32 = 5;

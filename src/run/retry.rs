@@ -3,8 +3,8 @@ use std::time::Instant;
 use super::backoff::{Backoff, Jitter};
 use super::call::OwedRow;
 use super::context::RunContext;
-use crate::agent::{Budget, Failure};
 use crate::config::Budgets;
+use crate::failure::{Budget, Failure};
 
 /// Decides what follows from a failed attempt.
 #[derive(Debug)]

@@ -6,7 +6,7 @@ use serde::Serialize;
 use super::RateWindow;
 use super::queries::Attempts;
 use super::rate::optional_rfc3339;
-use crate::agent::FailureClass;
+use crate::failure::FailureClass;
 use crate::outcome::OK;
 
 /// The figures of an agent, or of all: `planned = done + failed + pending`.

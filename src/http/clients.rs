@@ -11,7 +11,7 @@ use url::{Host, Url};
 
 use super::connect_time::ConnectTimeLayer;
 use super::retry_after::retry_after;
-use super::{AgentError, Failure, FailureClass};
+use crate::failure::{Failure, FailureClass};
 
 /// An error's body is quoted up to this many bytes.
 const QUOTED_BYTES: usize = 300;
@@ -22,7 +22,12 @@ const QUOTE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time after which an idle connection is asked whether the other side is still there.
 const KEEPALIVE: Duration = Duration::from_secs(30);
 
-/// How agents are talked to.
+/// TLS could not be set up, say.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot set up the HTTP client: {0}")]
+pub struct ClientError(String);
+
+/// How servers are talked to.
 #[derive(Debug, Clone)]
 pub struct HttpSettings {
     /// Idle connections kept per agent: the calls in flight.
@@ -51,7 +56,7 @@ impl HttpClients {
     ///
     /// # Errors
     /// TLS could not be set up.
-    pub fn new(settings: &HttpSettings) -> Result<Self, AgentError> {
+    pub fn new(settings: &HttpSettings) -> Result<Self, ClientError> {
         let builder = || {
             Client::builder()
                 .user_agent(concat!("rollstream/", env!("CARGO_PKG_VERSION")))
@@ -63,7 +68,7 @@ impl HttpClients {
                 .connect_timeout(settings.connect_timeout)
                 .read_timeout(settings.read_timeout)
         };
-        let failed = |source: reqwest::Error| AgentError::Client(describe(&source));
+        let failed = |source: reqwest::Error| ClientError(describe(&source));
         Ok(Self {
             proxied: builder().build().map_err(failed)?,
             direct: builder().no_proxy().build().map_err(failed)?,
@@ -274,7 +279,7 @@ fn is_io(error: &reqwest::Error) -> bool {
 }
 
 /// What the innermost causes of an error say; the outer ones only repeat the address.
-pub(super) fn describe(error: &reqwest::Error) -> String {
+pub fn describe(error: &reqwest::Error) -> String {
     let mut parts: Vec<String> = Vec::new();
     let mut cause = error.source();
     while let Some(error) = cause {

@@ -16,7 +16,7 @@ tokio::task_local! {
 }
 
 /// What `call` gives, and how long it took to open its connection; zero where it used an open one.
-pub(super) async fn of<T>(call: impl Future<Output = T>) -> (T, Duration) {
+pub(crate) async fn of<T>(call: impl Future<Output = T>) -> (T, Duration) {
     let measured = async {
         let result = call.await;
         (result, CONNECT_TIME.with(Cell::get))

@@ -124,7 +124,7 @@ const KEPT: usize = 200;
 /// The response headers worth keeping, as the text of a JSON object, sorted by name: what a server
 /// or a proxy says of its limits, which of them answered, and under which id. `None` if there are
 /// none. It is a list of what is kept, so that cookies and credentials never are.
-pub(super) fn headers_that_matter(headers: &HeaderMap) -> Option<String> {
+pub fn headers_that_matter(headers: &HeaderMap) -> Option<String> {
     let mut kept: BTreeMap<&str, String> = BTreeMap::new();
     for (name, value) in headers {
         if matters(name) && !value.is_sensitive() {
