@@ -14,6 +14,8 @@ pub struct Failure {
     pub failure_terminal: bool,
     /// How long the agent asked to be left alone.
     pub retry_after: Option<Duration>,
+    /// Status code of the call within the attempt that failed, where it was one.
+    pub http_status: Option<u16>,
     /// No connection came about: nothing that was asked can be the cause.
     pub unreachable: bool,
     /// What was answered, where the agent flagged its answer. Valid UTF-8.
@@ -28,6 +30,7 @@ impl Failure {
             message: message.into(),
             failure_terminal: false,
             retry_after: None,
+            http_status: None,
             unreachable: false,
             answer: None,
         }

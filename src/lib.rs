@@ -28,6 +28,7 @@ pub mod answer;
 pub mod cli;
 pub mod comparison;
 pub mod config;
+pub mod environment;
 mod error;
 pub mod expand;
 pub mod export;
@@ -37,6 +38,7 @@ pub mod import;
 pub mod json;
 pub mod land;
 pub mod measure;
+pub mod model;
 pub mod outcome;
 mod pipeline;
 pub mod read;
@@ -50,6 +52,7 @@ pub mod sim;
 pub mod status;
 pub mod store;
 pub mod tally;
+pub mod turn;
 
 pub use error::Error;
 pub use pipeline::{

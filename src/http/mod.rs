@@ -7,4 +7,4 @@ mod retry_after;
 
 pub use clients::{Call, ClientError, HttpClients, HttpSettings, Secrets, describe};
 pub(crate) use connect_time::of as with_connect_time;
-pub use retry_after::headers_that_matter;
+pub use retry_after::{headers_that_matter, retry_after};

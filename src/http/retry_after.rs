@@ -28,7 +28,7 @@ const UNIX_MILLISECONDS: f64 = 1e12;
 /// How long the server asks to be left alone, at most 24 h; zero if that time has passed, `None`
 /// if it does not say, or not so that it can be understood. `Retry-After` and `retry-after-ms` come
 /// first, the longer of them; then the latest reset of a limit that is used up.
-pub(super) fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
+pub fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     let asked = values(headers, "retry-after").filter_map(|value| wait(value, now));
     let asked_ms = values(headers, "retry-after-ms")
         .filter_map(number)
