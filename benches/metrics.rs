@@ -1,6 +1,6 @@
-//! Metrics over generated runs: the statistics and pass@k (families 1 and 2), all families, and all with
-//! `aggregate_metrics.json`, beside DuckDB with the same statistics in its SQL over the same files. Each is a process of
-//! its own; they take turns.
+//! Metrics over generated runs: the statistics and pass@k (families 1 and 2), all families, all with
+//! `aggregate_metrics.json`, and the reward profile, beside DuckDB with the same statistics in its SQL over the same
+//! files. Each is a process of its own; they take turns.
 //!
 //! ```sh
 //! pip install duckdb
@@ -21,7 +21,7 @@ use rollstream::measure::MetricQueries;
 use rollstream::outcome::{attempts_of, rollouts_of};
 use rollstream::schema;
 use rollstream::store::{PartWriter, RunStore, part_name};
-use rollstream::{Aggregation, AggregationSource, Measurement};
+use rollstream::{Aggregation, AggregationSource, Measurement, Profile, ProfileTarget};
 use tempfile::TempDir;
 
 use common::{Answers, Child, Options, Report, Usage, itself, millions};
@@ -68,6 +68,7 @@ enum Work {
     Statistics,
     Families,
     Json,
+    Profile,
 }
 
 fn main() -> anyhow::Result<()> {
@@ -102,6 +103,7 @@ fn measure(cli: &Cli, tasks: i64, report: &mut Report) -> anyhow::Result<()> {
         (Work::Statistics, "statistics and pass@k"),
         (Work::Families, "all families"),
         (Work::Json, "all families and JSON"),
+        (Work::Profile, "reward profile"),
     ];
     let mut usages: Vec<Vec<Usage>> = ours.iter().map(|_| Vec::new()).collect();
     let mut duckdb: Vec<Usage> = Vec::new();
@@ -178,6 +180,7 @@ impl Work {
             Self::Generate => return generate(cli, &run).await,
             Self::Statistics => queries.only(&STATISTICS)?,
             Self::Families | Self::Json => queries,
+            Self::Profile => return profile(run, cli.memory << 20).await,
         };
         let report = Aggregation {
             source: AggregationSource::Runs(vec![run.clone()]),
@@ -186,8 +189,6 @@ impl Work {
                 json: self == Self::Json,
                 ..Measurement::new(queries, cli.memory << 20)
             },
-            benchmark: None,
-            key_metrics: Vec::new(),
         };
         let report = report.run().await?;
         ensure!(
@@ -197,6 +198,15 @@ impl Work {
         );
         Ok(())
     }
+}
+
+async fn profile(run: RunStore, memory: usize) -> anyhow::Result<()> {
+    let profile = Profile::of_run(&run, memory).await?;
+    profile.check(false).await?;
+    let prefix = String::new();
+    let written = profile.write(&ProfileTarget { place: run, prefix }).await?;
+    ensure!(written.len() == 2, "{} files of a profile", written.len());
+    Ok(())
 }
 
 async fn generate(cli: &Cli, run: &RunStore) -> anyhow::Result<()> {

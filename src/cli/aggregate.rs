@@ -44,17 +44,14 @@ pub(super) async fn aggregate(args: AggregateArgs) -> Result<Exit, Error> {
             ));
         }
     };
+    measurement.benchmark = benchmark(&args)?;
+    let key_metrics = args.key_metrics.iter();
+    measurement.key_metrics = key_metrics.map(|name| key_metric(name)).collect();
     measurement.agent_servers = agent_servers(&args.servers, &source).await?;
     let aggregation = Aggregation {
         source,
         output: output.clone(),
         measurement,
-        benchmark: benchmark(&args)?,
-        key_metrics: args
-            .key_metrics
-            .iter()
-            .map(|name| key_metric(name))
-            .collect(),
     };
     let report = aggregation.run().await?;
     for note in &report.notes {
@@ -97,7 +94,8 @@ const SHOWN: RowLimit = RowLimit {
 
 /// Whether an argument names files of rollouts rather than a run.
 pub(super) fn is_file(text: &str) -> bool {
-    text.ends_with(".jsonl") && !PathBuf::from(text).is_dir()
+    let is_glob = text.contains(['*', '?', '[']) && !text.contains("://");
+    (is_glob || text.ends_with(".jsonl")) && !PathBuf::from(text).is_dir()
 }
 
 pub(super) fn open(place: &str) -> Result<RunStore, Error> {

@@ -7,16 +7,24 @@ use clap::{Args, ValueEnum};
 use super::args::DisplayArgs;
 use crate::config::{Bytes, Span};
 
-/// Which metrics, and how.
+/// Which metric families there are, and what they are told.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "Metrics")]
-pub struct MetricArgs {
+pub struct FamilyArgs {
     /// A directory whose `.sql` files add to the built-in metric families or replace them
     #[arg(long, value_name = "DIR")]
     pub queries: Option<PathBuf>,
     /// A parameter of the metric families (`rollstream metrics` lists them); may be given several times
     #[arg(long = "param", value_name = "NAME=VALUE")]
     pub parameters: Vec<String>,
+}
+
+/// Which metrics, and how.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Metrics")]
+pub struct MetricArgs {
+    /// Which families, and what they are told.
+    #[command(flatten)]
+    pub families: FamilyArgs,
     /// Where the answer stands in what the agent gave back, for majority@k: a path as extracted_answer or a.b[0]
     #[arg(long, value_name = "PATH")]
     pub answer_key: Option<String>,
@@ -32,17 +40,6 @@ pub struct MetricArgs {
     /// The memory for what can go to temporary files
     #[arg(long, value_name = "SIZE", default_value = "256MB")]
     pub memory: Bytes,
-}
-
-/// Which metric families are tables of a session, and how.
-#[derive(Debug, Args)]
-pub struct FamilyArgs {
-    /// A directory whose `.sql` files add to the built-in metric families or replace them
-    #[arg(long, value_name = "DIR")]
-    pub queries: Option<PathBuf>,
-    /// A parameter of the metric families (`rollstream metrics` lists them); may be given several times
-    #[arg(long = "param", value_name = "NAME=VALUE")]
-    pub parameters: Vec<String>,
 }
 
 /// How rollouts count that were asked for and are not there.
@@ -102,10 +99,20 @@ pub struct AggregateArgs {
     #[arg(long)]
     pub tables_only: bool,
     /// Report pass@k of this in aggregate_metrics.json as NeMo Gym's benchmarks do, as accuracy=reward
-    #[arg(long = "score", value_name = "NAME=METRIC", help_heading = "NeMo Gym")]
+    #[arg(
+        long = "score",
+        value_name = "NAME=METRIC",
+        help_heading = "NeMo Gym",
+        conflicts_with_all = ["families", "tables_only"]
+    )]
     pub scores: Vec<String>,
     /// Which metrics are key metrics: the largest k of names such as pass@{k}, or a whole name
-    #[arg(long = "key-metric", value_name = "PATTERN", help_heading = "NeMo Gym")]
+    #[arg(
+        long = "key-metric",
+        value_name = "PATTERN",
+        help_heading = "NeMo Gym",
+        conflicts_with_all = ["families", "tables_only"]
+    )]
     pub key_metrics: Vec<String>,
     /// Which agents are asked for metrics of their own.
     #[command(flatten)]

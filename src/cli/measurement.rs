@@ -1,31 +1,30 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use super::measure_args::{FamilyArgs, MetricArgs, MissingArg};
 use crate::error::Error;
-use crate::measure::MetricQueries;
+use crate::measure::{MetricQueries, ParameterValue};
 use crate::pipeline::{Measurement, MetricTables, Missing, Price};
 
 /// Bytes for what can go to temporary files, where nobody says.
 pub(super) const DEFAULT_MEMORY: usize = 256_000_000;
 
+type Families = (MetricQueries, HashMap<String, ParameterValue>);
+
+fn families(args: &FamilyArgs) -> Result<Families, Error> {
+    let queries = MetricQueries::load(args.queries.as_deref())?;
+    let parameters = queries.parameters(&args.parameters)?;
+    Ok((queries, parameters))
+}
+
 /// The metric families as tables of a session.
 pub(super) fn metric_tables(args: &FamilyArgs, memory: usize) -> Result<MetricTables, Error> {
-    let mut queries = MetricQueries::embedded()?;
-    if let Some(directory) = &args.queries {
-        queries = queries.with_directory(directory)?;
-    }
-    let parameters = queries.parameters(&args.parameters)?;
+    let (queries, parameters) = families(args)?;
     MetricTables::new(queries, parameters, memory)
 }
 
 /// What the options say is measured.
 pub(super) fn measurement(args: &MetricArgs) -> Result<Measurement, Error> {
-    let mut queries = MetricQueries::embedded()?;
-    if let Some(directory) = &args.queries {
-        queries = queries.with_directory(directory)?;
-    }
-    let memory = args.memory.as_usize();
-    let mut parameters = queries.parameters(&args.parameters)?;
+    let (queries, mut parameters) = families(&args.families)?;
     if let Some(path) = &args.answer_key {
         crate::json::Path::parse(path)
             .map_err(|error| Error::Usage(format!("--answer-key: {error}")))?;
@@ -40,7 +39,7 @@ pub(super) fn measurement(args: &MetricArgs) -> Result<Measurement, Error> {
         },
         by: args.by.clone(),
         prices: prices(&args.prices)?,
-        ..Measurement::new(queries, memory)
+        ..Measurement::new(queries, args.memory.as_usize())
     })
 }
 

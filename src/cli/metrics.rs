@@ -9,12 +9,7 @@ use crate::measure::{MeasureError, MetricQueries, MetricQuery, Parameter, Parame
 
 /// `rollstream metrics`: what the metric families say of themselves.
 pub(super) fn render(args: &MetricsArgs) -> Result<String, Error> {
-    let mut queries = MetricQueries::embedded()?;
-    if let Some(directory) = &args.queries {
-        let read = queries.with_directory(directory);
-        // What is wrong is in what was given, and nothing was done yet.
-        queries = read.map_err(|error| Error::Usage(error.to_string()))?;
-    }
+    let queries = MetricQueries::load(args.queries.as_deref())?;
     match &args.name {
         Some(name) => {
             let query = queries

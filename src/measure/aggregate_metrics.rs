@@ -15,7 +15,7 @@ use super::queries::MetricQueries;
 use super::spool::Spool;
 use super::statistics::{Agent, AgentStatistics};
 use super::task_labels::TaskLabels;
-use super::views::spool_scores;
+use super::views::spool_views;
 use crate::json::{Object, quote};
 
 /// What stands in the place of a task's request: an aggregation sees answers only.
@@ -61,7 +61,7 @@ impl<'a> AggregateMetrics<'a> {
     ) -> Result<Self, MeasureError> {
         let (spool, parameters) = (Spool::new()?, HashMap::new());
         let queries = MetricQueries::embedded()?;
-        spool_scores(&spool, ctx, ctx, &parameters).await?;
+        spool_views(&spool, ctx, ctx, &parameters).await?;
         for name in [TASK_STATISTICS, AGENT_STATISTICS] {
             let table = plan(ctx, queries.get(name)?, &parameters).await?;
             spool.keep(ctx, table, &[]).await?;

@@ -38,6 +38,9 @@ pub use parameter::{Parameter, ParameterValue};
 pub use pass_majority::{PassMajority, PassMajorityOptions};
 pub use queries::{MetricQueries, MetricQuery};
 pub use reward_profile::RewardProfile;
+pub use rows::{counts, floats, texts};
 pub use spool::Spool;
 pub use task_labels::TaskLabels;
-pub use views::{COVERAGE, PRICES, SCORES, prices, register_views, spool_scores, view};
+pub use views::{
+    COVERAGE, PRICES, SCORES, prices, register_views, spool_scores, spool_views, view,
+};

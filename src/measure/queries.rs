@@ -96,6 +96,18 @@ impl MetricQueries {
         Ok(queries)
     }
 
+    /// Those that are part of the program, and those of a folder where one is given.
+    ///
+    /// # Errors
+    /// The folder or a file cannot be read, or a file's name or header is not understood.
+    pub fn load(directory: Option<&Path>) -> Result<Self, MeasureError> {
+        let queries = Self::embedded()?;
+        match directory {
+            Some(directory) => queries.with_directory(directory),
+            None => Ok(queries),
+        }
+    }
+
     /// Adds the `.sql` files of a folder; one with the name of a family that is there replaces it.
     ///
     /// # Errors

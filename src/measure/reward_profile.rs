@@ -18,7 +18,7 @@ use super::rows::{Rows, counts, texts};
 use super::spool::Spool;
 use super::statistics::AgentStatistics;
 use super::task_labels::TaskLabels;
-use super::views::{COVERAGE, register_views, spool_scores, view};
+use super::views::{spool_scores, spool_views};
 use crate::json::{Object, quote};
 
 const INDEX_KEYS: [&str; 2] = ["_ng_task_index", "_ng_rollout_index"];
@@ -103,10 +103,7 @@ impl<'a> RewardProfile<'a> {
         let parameters = |split_agents: bool| {
             HashMap::from([("split_agents".into(), ParameterValue::Boolean(split_agents))])
         };
-        spool_scores(&spool, source, ctx, &parameters(true)).await?;
-        register_views(ctx, &parameters(true)).await?;
-        let coverage = view(ctx, COVERAGE, &parameters(true)).await?;
-        spool.keep(ctx, coverage, &[]).await?;
+        spool_views(&spool, source, ctx, &parameters(true)).await?;
         let table = plan(ctx, queries.get(AGENT_STATISTICS)?, &parameters(true)).await?;
         spool.keep(ctx, table, &[]).await?;
         // Where each task has one agent, its scores are the same, whether agents are split or not.

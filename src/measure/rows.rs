@@ -124,7 +124,10 @@ pub(super) fn integers(batch: &RecordBatch, name: &str) -> Result<Vec<Option<i64
 }
 
 /// A column of integers, zero where one is null.
-pub(super) fn counts(batch: &RecordBatch, name: &str) -> Result<Vec<i64>, MeasureError> {
+///
+/// # Errors
+/// There is no such column.
+pub fn counts(batch: &RecordBatch, name: &str) -> Result<Vec<i64>, MeasureError> {
     let integers = integers(batch, name)?;
     Ok(integers
         .into_iter()
@@ -133,13 +136,19 @@ pub(super) fn counts(batch: &RecordBatch, name: &str) -> Result<Vec<i64>, Measur
 }
 
 /// A column of floats.
-pub(super) fn floats(batch: &RecordBatch, name: &str) -> Result<Vec<Option<f64>>, MeasureError> {
+///
+/// # Errors
+/// There is no such column.
+pub fn floats(batch: &RecordBatch, name: &str) -> Result<Vec<Option<f64>>, MeasureError> {
     let column = column(batch, name, &DataType::Float64, "DOUBLE")?;
     Ok(column.as_primitive::<Float64Type>().iter().collect())
 }
 
 /// A column of text, empty where one is null.
-pub(super) fn texts(batch: &RecordBatch, name: &str) -> Result<Vec<String>, MeasureError> {
+///
+/// # Errors
+/// There is no such column.
+pub fn texts(batch: &RecordBatch, name: &str) -> Result<Vec<String>, MeasureError> {
     let column = column(batch, name, &DataType::Utf8View, "VARCHAR")?;
     let texts = column.as_string_view().iter();
     Ok(texts

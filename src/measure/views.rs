@@ -97,6 +97,23 @@ pub async fn spool_scores(
     spool.keep(ctx, table, &SCORES_ORDER).await
 }
 
+/// Computes the views that many metrics read once for all of them: `scores` over the tables of
+/// `source`, `coverage` over those of `ctx`, to which both are made known.
+///
+/// # Errors
+/// A view cannot be computed.
+pub async fn spool_views(
+    spool: &Spool,
+    source: &SessionContext,
+    ctx: &SessionContext,
+    parameters: &HashMap<String, ParameterValue>,
+) -> Result<(), MeasureError> {
+    spool_scores(spool, source, ctx, parameters).await?;
+    register_views(ctx, parameters).await?;
+    let coverage = view(ctx, COVERAGE, parameters).await?;
+    spool.keep(ctx, coverage, &[]).await
+}
+
 fn register_functions(ctx: &SessionContext) -> Result<(), MeasureError> {
     functions::register(ctx);
     functions::register_json(ctx).map_err(MeasureError::tables)

@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::import::{
     AgentSource, Import, ImportError, KeyRule, ResponseRule, RolloutOptions, merge,
 };
-use crate::measure::{KeyMetrics, PassMajorityOptions, TaskLabels};
+use crate::measure::TaskLabels;
 use crate::read::expand;
 use crate::report::MetricsReport;
 use crate::store::RunStore;
@@ -37,10 +37,6 @@ pub struct Aggregation {
     pub output: RunStore,
     /// Which metrics, and how.
     pub measurement: Measurement,
-    /// What a benchmark of NeMo Gym would report beside the statistics.
-    pub benchmark: Option<PassMajorityOptions>,
-    /// Which metrics stand for an agent at a glance; none: the means.
-    pub key_metrics: Vec<KeyMetrics>,
 }
 
 impl Aggregation {
@@ -49,8 +45,6 @@ impl Aggregation {
     /// # Errors
     /// The source can't be read, a metric fails, or the output can't be written.
     pub async fn run(mut self) -> Result<MetricsReport, Error> {
-        self.measurement.benchmark = self.benchmark.take();
-        self.measurement.key_metrics = std::mem::take(&mut self.key_metrics);
         let measured = match &self.source {
             AggregationSource::Runs(runs) => {
                 measurement::measure(&Source::Runs(runs), &self.output, &self.measurement).await?

@@ -51,19 +51,19 @@ pub(super) async fn earlier(run: &RunStore) -> Result<Option<Measured>, Error> {
     Ok(Some(measured))
 }
 
-/// Writes `aggregate_metrics.json`, with every rollout in it.
-pub(super) async fn write_aggregate_metrics(
+/// Writes `aggregate_metrics.json`, with every rollout in it; it is not there until it is finished.
+/// `notes` gets what is to be known of it.
+pub(super) async fn aggregate_metrics(
     run: &RunStore,
     session: &SessionContext,
     measurement: &Measurement,
-    measured: &mut Measured,
-) -> Result<(), Error> {
+    notes: &mut Vec<String>,
+) -> Result<Document, Error> {
     let mut document = Document::create(run, AGGREGATE)?;
     let metrics = AggregateMetrics::new(session, &measurement.labels);
-    let custom = custom_metrics(session, &metrics, measurement, &mut measured.notes).await?;
+    let custom = custom_metrics(session, &metrics, measurement, notes).await?;
     metrics.with_custom(custom).write(&mut document).await?;
-    measured.written.push(document.finish().await?);
-    Ok(())
+    Ok(document)
 }
 
 /// What a benchmark would report, by agent. `notes` gets why an agent's own metrics are not there.

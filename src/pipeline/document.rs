@@ -1,7 +1,7 @@
 use std::fs::Permissions;
 use std::io::{self, BufWriter, Seek, SeekFrom, Write};
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use tempfile::NamedTempFile;
 
@@ -23,12 +23,7 @@ impl Document {
             .map_or_else(std::env::temp_dir, PathBuf::from);
         let create = || {
             std::fs::create_dir_all(&directory)?;
-            let mut file = tempfile::Builder::new();
-            // Less what the process's umask takes away, as with any file.
-            let file = file
-                .prefix(".rollstream-")
-                .permissions(Permissions::from_mode(0o666));
-            file.tempfile_in(&directory)
+            hidden_file(&directory)
         };
         let file = create().map_err(|source| StoreError::File {
             action: "write into",
@@ -69,6 +64,15 @@ impl Document {
             }
         }
     }
+}
+
+/// A file that is to be put in its place when it is whole.
+pub(super) fn hidden_file(directory: &Path) -> io::Result<NamedTempFile> {
+    tempfile::Builder::new()
+        .prefix(".rollstream-")
+        // Less what the process's umask takes away, as with any file.
+        .permissions(Permissions::from_mode(0o666))
+        .tempfile_in(directory)
 }
 
 impl Write for Document {

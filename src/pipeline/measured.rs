@@ -1,13 +1,8 @@
-use arrow::array::AsArray;
-use arrow::compute::cast;
-use arrow::datatypes::{DataType, Float64Type, Int64Type};
 use arrow::record_batch::RecordBatch;
 
-use crate::error::Error;
-use crate::measure::AGENT_STATISTICS;
+use crate::measure::{AGENT_STATISTICS, COVERAGE, MeasureError, counts, floats, texts};
 use crate::report::{AgentCoverage, AgentMetric, PassAt};
 
-const COVERAGE: &str = "coverage";
 const SPREAD: &str = "spread";
 const PASS_AT_K: &str = "pass_at_k";
 
@@ -40,7 +35,7 @@ impl Measured {
 
     /// Takes what is shown from the rows of a family. Of a family that a user has replaced by one of
     /// other columns nothing is shown, but for the statistics.
-    pub(super) fn look(&mut self, family: &str, batch: &RecordBatch) -> Result<(), Error> {
+    pub(super) fn look(&mut self, family: &str, batch: &RecordBatch) -> Result<(), MeasureError> {
         match family {
             AGENT_STATISTICS => self.metrics.extend(agent_metrics(batch)?),
             COVERAGE => self.coverage.extend(coverage(batch).unwrap_or_default()),
@@ -72,35 +67,9 @@ impl Measured {
     }
 }
 
-fn column(batch: &RecordBatch, name: &str, to: &DataType) -> Result<arrow::array::ArrayRef, Error> {
-    let column = batch.column_by_name(name);
-    let column = column
-        .ok_or_else(|| Error::Query(format!("{AGENT_STATISTICS}.sql gives no column '{name}'")))?;
-    cast(column, to).map_err(|error| Error::Query(error.to_string()))
-}
-
-fn texts(batch: &RecordBatch, name: &str) -> Result<Vec<String>, Error> {
-    let column = column(batch, name, &DataType::Utf8)?;
-    let texts = column.as_string::<i32>().iter();
-    Ok(texts
-        .map(|text| text.unwrap_or_default().to_owned())
-        .collect())
-}
-
-fn integers(batch: &RecordBatch, name: &str) -> Result<Vec<i64>, Error> {
-    let column = column(batch, name, &DataType::Int64)?;
-    let integers = column.as_primitive::<Int64Type>().iter();
-    Ok(integers.map(Option::unwrap_or_default).collect())
-}
-
-fn floats(batch: &RecordBatch, name: &str) -> Result<Vec<Option<f64>>, Error> {
-    let column = column(batch, name, &DataType::Float64)?;
-    Ok(column.as_primitive::<Float64Type>().iter().collect())
-}
-
-fn agent_metrics(batch: &RecordBatch) -> Result<Vec<AgentMetric>, Error> {
+fn agent_metrics(batch: &RecordBatch) -> Result<Vec<AgentMetric>, MeasureError> {
     let mut names = texts(batch, "metric")?.into_iter();
-    let mut counts = integers(batch, "count")?.into_iter();
+    let mut counts = counts(batch, "count")?.into_iter();
     let mut means = floats(batch, "mean")?.into_iter();
     let mut stds = floats(batch, "std")?.into_iter();
     let mut mins = floats(batch, "min")?.into_iter();
@@ -122,11 +91,11 @@ fn agent_metrics(batch: &RecordBatch) -> Result<Vec<AgentMetric>, Error> {
     Ok(metrics.collect())
 }
 
-fn coverage(batch: &RecordBatch) -> Result<Vec<AgentCoverage>, Error> {
-    let mut planned = integers(batch, "planned")?.into_iter();
-    let mut done = integers(batch, "done")?.into_iter();
-    let mut failed = integers(batch, "failed")?.into_iter();
-    let mut pending = integers(batch, "pending")?.into_iter();
+fn coverage(batch: &RecordBatch) -> Result<Vec<AgentCoverage>, MeasureError> {
+    let mut planned = counts(batch, "planned")?.into_iter();
+    let mut done = counts(batch, "done")?.into_iter();
+    let mut failed = counts(batch, "failed")?.into_iter();
+    let mut pending = counts(batch, "pending")?.into_iter();
     let agents = texts(batch, "agent_name")?.into_iter();
     let coverage = agents.map(|agent_name| AgentCoverage {
         agent_name,
@@ -138,7 +107,7 @@ fn coverage(batch: &RecordBatch) -> Result<Vec<AgentCoverage>, Error> {
     Ok(coverage.collect())
 }
 
-fn stderrs(batch: &RecordBatch) -> Result<Vec<(String, String, Option<f64>)>, Error> {
+fn stderrs(batch: &RecordBatch) -> Result<Vec<(String, String, Option<f64>)>, MeasureError> {
     let agents = texts(batch, "agent_name")?.into_iter();
     let rows = agents
         .zip(texts(batch, "metric")?)
@@ -148,9 +117,9 @@ fn stderrs(batch: &RecordBatch) -> Result<Vec<(String, String, Option<f64>)>, Er
         .collect())
 }
 
-fn passes(batch: &RecordBatch) -> Result<Vec<Pass>, Error> {
-    let mut ks = integers(batch, "k")?.into_iter();
-    let mut num_tasks = integers(batch, "num_tasks")?.into_iter();
+fn passes(batch: &RecordBatch) -> Result<Vec<Pass>, MeasureError> {
+    let mut ks = counts(batch, "k")?.into_iter();
+    let mut num_tasks = counts(batch, "num_tasks")?.into_iter();
     let mut pass_at = floats(batch, "pass_at_k")?.into_iter();
     let mut pass_hat = floats(batch, "pass_hat_k")?.into_iter();
     let agents = texts(batch, "agent_name")?.into_iter();

@@ -8,16 +8,16 @@ use datafusion::error::DataFusionError;
 use datafusion::prelude::SessionContext;
 use futures::TryStreamExt;
 
-use super::artifacts::{METRICS, write_aggregate_metrics};
+use super::artifacts::{METRICS, aggregate_metrics};
+use super::document::Document;
 use super::measured::Measured;
 use super::subsets::Subsets;
 use crate::agent::MetricServers;
 use crate::config::Settings;
 use crate::error::Error;
 use crate::measure::{
-    AGENT_STATISTICS, COVERAGE, KeyMetrics, MetricQueries, PRICES, ParameterValue,
-    PassMajorityOptions, Spool, TASK_STATISTICS, TaskLabels, prices, register_views, run_families,
-    spool_scores, view,
+    AGENT_STATISTICS, KeyMetrics, MetricQueries, PRICES, ParameterValue, PassMajorityOptions,
+    Spool, TASK_STATISTICS, TaskLabels, prices, run_families, spool_views,
 };
 use crate::schema::{ATTEMPTS, ROLLOUTS, TASKS};
 use crate::session::{self, register_store, register_union};
@@ -66,7 +66,7 @@ pub struct Measurement {
     pub queries: MetricQueries,
     /// What they are told, by parameter; others have their defaults.
     pub parameters: HashMap<String, ParameterValue>,
-    /// How missing rollouts count.
+    /// How missing rollouts count; [`Missing::Drop`] leaves the parameter `missing` its say.
     pub missing: Missing,
     /// A column, or a path into the requests or answers, by whose values all is measured a second time.
     pub by: Option<String>,
@@ -228,44 +228,39 @@ async fn compute(
         if let (Some(subsets), Some(value)) = (subsets, &variant.subset) {
             subsets.restrict(session, value).await?;
         }
-        register_prices(session, &measurement.prices)?;
     }
+    register_prices(&measuring, &measurement.prices)?;
     let mut parameters = measurement.parameters.clone();
     let missing = match (measurement.missing, variant.bound) {
-        (Missing::Zero, _) => "zero",
-        (_, Some(bound)) if bound != OBSERVED => bound,
-        _ => "drop",
+        // As the parameter says, if somebody has given it.
+        (Missing::Drop, _) => None,
+        (Missing::Zero, _) => Some("zero"),
+        (Missing::Bounds, bound) => {
+            Some(bound.filter(|bound| *bound != OBSERVED).unwrap_or("drop"))
+        }
     };
-    parameters.insert("missing".into(), ParameterValue::Text(missing.into()));
+    if let Some(missing) = missing {
+        parameters.insert("missing".into(), missing.into());
+    }
     let spool = Spool::new()?;
-    spool_scores(&spool, &gathering, &measuring, &parameters).await?;
-    register_views(&measuring, &parameters).await?;
-    let coverage = view(&measuring, COVERAGE, &parameters).await?;
-    spool.keep(&measuring, coverage, &[]).await?;
+    spool_views(&spool, &gathering, &measuring, &parameters).await?;
+    let has_json = measurement.json && variant.is_whole();
     for table in run_families(&measuring, &measurement.queries, &parameters).await? {
-        let is_kept = measurement.json && STATISTICS.contains(&table.name());
-        let name = table.name().to_owned();
-        match is_kept && variant.is_whole() {
+        let (name, schema) = (table.name().to_owned(), table.schema());
+        let rows = match has_json && STATISTICS.contains(&&*name) {
             // The JSON reads them again: so its numbers can't differ from the table's.
             true => {
                 spool.keep(&measuring, table, &[]).await?;
-                let rows = measuring.table(&*name).await?;
-                let schema = Arc::new(rows.schema().as_arrow().clone());
-                let rows = rows.execute_stream().await?;
-                landed.add(&name, &schema, rows, variant).await?;
+                measuring.table(&*name).await?.execute_stream().await?
             }
-            false => {
-                let schema = table.schema();
-                let rows = table.stream().await?;
-                landed.add(&name, &schema, rows, variant).await?;
-            }
-        }
+            false => table.stream().await?,
+        };
+        landed.add(&name, &schema, rows, variant).await?;
     }
     let is_empty = landed.measured.metrics.is_empty() && landed.measured.coverage.is_empty();
-    let has_json = measurement.json && variant.is_whole() && !is_empty;
-    if let Some(out) = landed.out.filter(|_| has_json) {
-        let measured = &mut landed.measured;
-        write_aggregate_metrics(out, &measuring, measurement, measured).await?;
+    if let Some(out) = landed.out.filter(|_| has_json && !is_empty) {
+        let notes = &mut landed.measured.notes;
+        landed.json = Some(aggregate_metrics(out, &measuring, measurement, notes).await?);
     }
     Ok(())
 }
@@ -296,6 +291,7 @@ struct Landed<'a> {
     has_subsets: bool,
     has_bounds: bool,
     writers: BTreeMap<String, (SchemaRef, PartWriter)>,
+    json: Option<Document>,
     measured: Measured,
 }
 
@@ -306,6 +302,7 @@ impl<'a> Landed<'a> {
             has_subsets: measurement.by.is_some(),
             has_bounds: measurement.missing == Missing::Bounds,
             writers: BTreeMap::new(),
+            json: None,
             measured: Measured::default(),
         }
     }
@@ -368,6 +365,10 @@ impl<'a> Landed<'a> {
         measured.join();
         for (_, writer) in self.writers.into_values() {
             measured.written.push(writer.finish().await?.path);
+        }
+        // Last: where it is, all of it is there.
+        if let Some(json) = self.json {
+            measured.written.push(json.finish().await?);
         }
         measured.written.sort();
         Ok(measured)

@@ -125,11 +125,7 @@ impl Sweep {
     /// # Errors
     /// Anything is wrong with what was asked; nothing has been sent or written then.
     pub async fn prepare(mut settings: Settings) -> Result<Self, Error> {
-        let queries = MetricQueries::embedded()?;
-        let queries = match &settings.queries {
-            Some(directory) => queries.with_directory(directory)?,
-            None => queries,
-        };
+        let queries = MetricQueries::load(settings.queries.as_deref())?;
         // Whether they are right is to be known before anything is sent.
         parameters(&queries, &settings)?;
         let run = RunStore::open(settings.required_output()?, settings.state_dir.as_deref())?;

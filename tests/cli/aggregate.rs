@@ -148,6 +148,14 @@ fn what_makes_no_sense_is_refused_before_anything_is_written() {
             vec!["--score =reward", "accuracy=reward"],
         ),
         (
+            "aggregate a --score accuracy=reward --tables-only",
+            vec!["--score", "--tables-only"],
+        ),
+        (
+            "aggregate a --key-metric pass@{k} --family spread",
+            vec!["--key-metric", "--family"],
+        ),
+        (
             "aggregate a --price sim=1",
             vec!["--price sim=1", "AGENT=INPUT,OUTPUT"],
         ),
@@ -252,6 +260,10 @@ fn missing_rollouts_count_as_they_are_told_to() {
         (&zero["mean"], &zero["count"]),
         (&json!(sum / 12.0), &json!(12))
     );
+    assert_eq!(
+        statistics("--param missing=zero"),
+        statistics("--missing zero")
+    );
     let rows = statistics("--missing bounds");
     let bounds = [
         ("low", sum / 12.0),
@@ -319,6 +331,32 @@ fn subsets_are_measured_by_a_field_of_the_task() {
         .map(|row| row["task_index"].as_i64().unwrap())
         .collect();
     assert_eq!(hard, [1, 3, 4]);
+}
+
+#[test]
+fn the_json_is_there_only_where_every_subset_is_measured() {
+    let folder = Folder::with_tasks(
+        ["a", "b"]
+            .into_iter()
+            .zip(sums(2))
+            .map(|(topic, task)| task.with("topic", topic)),
+    );
+    collect(&folder, "tasks.jsonl", "run", "");
+    std::fs::create_dir(folder.path("families")).unwrap();
+    // Of one task alone this is a division by zero.
+    folder.write(
+        "families/picky.sql",
+        "-- Needs two rollouts.\n--\n-- Parameters: none.\n--\n-- Columns:\n--   share   of the rollouts\n\n\
+         SELECT 1 / (count(*) - 1) AS share FROM rollouts\n",
+    );
+    let aggregate = |options: &str| {
+        let command = folder.rollstream("aggregate run -q --queries families -o out");
+        command.args(options).run()
+    };
+    aggregate("--by topic").complaining(&["Divide by zero"]);
+    assert!(!folder.has("out/aggregate_metrics.json"));
+    aggregate("").succeeded();
+    assert!(folder.has("out/aggregate_metrics.json"));
 }
 
 /// The mean score of the most frequent pairs of answer and score.

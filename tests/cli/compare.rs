@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::record::{Row, RowAccessor};
-use rollstream::sim::{AgentConfig, FaultKind, FaultRates, Latency, SimConfig};
+use rollstream::sim::{AgentConfig, FaultKind, FaultRates, SimConfig};
 use serde_json::{Value, json};
 
-use crate::common::{Folder, Simulated, Task, instant, sums, task};
+use crate::common::{Folder, Simulated, Task, instant, quick_and_slow, sums, task};
 
 /// Far longer than anything takes.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -343,13 +343,7 @@ fn a_run_can_be_compared_while_it_is_collected() {
     let quick = sums(6).into_iter().map(|task| task.for_agent("quick"));
     let slow = sums(2).into_iter().map(|task| task.for_agent("slow"));
     let folder = Folder::with_tasks(quick.chain(slow));
-    let held = AgentConfig {
-        latency: Some(Latency::Fixed(Duration::from_secs(3600))),
-        ..AgentConfig::default()
-    };
-    let mut agents = instant(["quick"]);
-    agents.agents.insert("slow".into(), held);
-    let sim = Simulated::start(agents);
+    let sim = Simulated::start(quick_and_slow());
     let all = Simulated::start(instant(["quick", "slow"]));
     collect(&folder, &format!("tasks.jsonl -o base {}", all.options()));
     let mut running = folder

@@ -1,20 +1,10 @@
 //! Metrics while a sweep runs, and what its settings say of them.
 
-use std::time::Duration;
-
-use rollstream::sim::{AgentConfig, Latency};
-
-use crate::common::{Folder, Simulated, instant, sums, task};
+use crate::common::{Folder, Simulated, quick_and_slow, sums, task};
 
 /// One agent that answers five tasks at once, and one that never does.
 fn never_done() -> (Folder, Simulated) {
-    let mut config = instant(["quick"]);
-    let slow = AgentConfig {
-        latency: Some(Latency::Fixed(Duration::from_secs(3600))),
-        ..AgentConfig::default()
-    };
-    config.agents.insert("slow".into(), slow);
-    let sim = Simulated::start(config);
+    let sim = Simulated::start(quick_and_slow());
     let quick = sums(5).into_iter().map(|task| task.for_agent("quick"));
     let folder = Folder::with_tasks(quick.chain([task("Will it ever end?").for_agent("slow")]));
     (folder, sim)
@@ -38,8 +28,9 @@ fn programs_get_them_as_events() {
     let (folder, sim) = never_done();
     let collect = "collect -i tasks.jsonl -o run --num-repeats 2 --live 100ms --json";
     let running = folder.rollstream(collect).args(&sim.options()).start();
-    let line = running.until_it_prints("\"event\":\"metrics\"");
+    let line = running.until_it_prints("\"metric\":\"reward\"");
     let event: serde_json::Value = serde_json::from_str(&line).unwrap();
+    assert_eq!(event["event"], "metrics");
     let metrics = event["metrics"].as_array().unwrap();
     let reward = metrics.iter().find(|metric| metric["metric"] == "reward");
     let reward = reward.unwrap();

@@ -2,10 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use rollstream::sim::{AgentConfig, Latency, SimConfig};
 use serde_json::{Value, json};
 
-use crate::common::{Folder, Simulated, Task, instant, sums};
+use crate::common::{Folder, Simulated, Task, instant, quick_and_slow, sums};
 
 const FILES: [&str; 2] = ["reward_profiling.jsonl", "agent_metrics.json"];
 
@@ -238,13 +237,7 @@ fn a_run_is_profiled_while_it_is_collected() {
     let tasks = sums(5).into_iter().enumerate();
     let tasks = tasks.map(|(n, task)| task.for_agent(if n < 3 { "quick" } else { "slow" }));
     let folder = Folder::with_tasks(tasks);
-    let slow = AgentConfig {
-        latency: Some(Latency::Fixed(Duration::from_secs(3600))),
-        ..AgentConfig::default()
-    };
-    let mut config: SimConfig = instant(["quick"]);
-    config.agents.insert("slow".into(), slow);
-    let sim = Simulated::start(config);
+    let sim = Simulated::start(quick_and_slow());
     let collect =
         folder.rollstream("collect -i tasks.jsonl --num-repeats 2 -o run --concurrency 100");
     let mut running = collect.args(&sim.options()).start();

@@ -4,19 +4,11 @@
 use std::io::Write;
 use std::time::{Duration, Instant};
 
-use rollstream::sim::{AgentConfig, Latency};
-
-use crate::common::{Folder, Simulated, instant, sums, task};
+use crate::common::{Folder, Simulated, quick_and_slow, sums, task};
 
 #[test]
 fn answers_can_be_asked_for_before_the_sweep_is_over() {
-    let mut config = instant(["quick"]);
-    let slow = AgentConfig {
-        latency: Some(Latency::Fixed(Duration::from_secs(3600))),
-        ..AgentConfig::default()
-    };
-    config.agents.insert("slow".into(), slow);
-    let sim = Simulated::start(config);
+    let sim = Simulated::start(quick_and_slow());
     let quick = sums(5).into_iter().map(|task| task.for_agent("quick"));
     let folder = Folder::with_tasks(quick.chain([task("Will it ever end?").for_agent("slow")]));
     let mut running = folder
@@ -112,13 +104,7 @@ fn equal_questions_in_one_conversation_show_growth() {
 
 #[test]
 fn a_conversation_sees_the_journal_grow_with_its_metrics() {
-    let mut config = instant(["quick"]);
-    let slow = AgentConfig {
-        latency: Some(Latency::Fixed(Duration::from_secs(3600))),
-        ..AgentConfig::default()
-    };
-    config.agents.insert("slow".into(), slow);
-    let sim = Simulated::start(config);
+    let sim = Simulated::start(quick_and_slow());
     let quick = sums(5).into_iter().map(|task| task.for_agent("quick"));
     let folder = Folder::with_tasks([task("Will it ever end?").for_agent("slow")]);
     let mut running = folder

@@ -10,5 +10,5 @@ mod task;
 
 pub use folder::Folder;
 pub use program::{Ended, Program, Running};
-pub use simulated::{Simulated, instant};
+pub use simulated::{Simulated, instant, quick_and_slow};
 pub use task::{Task, sums, task};

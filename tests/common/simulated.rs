@@ -21,6 +21,17 @@ pub fn instant<const N: usize>(names: [&str; N]) -> SimConfig {
     }
 }
 
+/// An agent `quick`, which answers at once, and one `slow`, which takes an hour.
+pub fn quick_and_slow() -> SimConfig {
+    let mut config = instant(["quick"]);
+    let slow = AgentConfig {
+        latency: Some(Latency::Fixed(Duration::from_secs(3600))),
+        ..AgentConfig::default()
+    };
+    config.agents.insert("slow".into(), slow);
+    config
+}
+
 impl Simulated {
     pub fn start(config: SimConfig) -> Self {
         let runtime = Runtime::new().unwrap();

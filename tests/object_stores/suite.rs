@@ -4,12 +4,12 @@ use std::time::{Duration, Instant};
 
 use rollstream::Sweep;
 use rollstream::config::Settings;
-use rollstream::sim::{AgentConfig, Latency, SimConfig};
+use rollstream::sim::{Latency, SimConfig};
 use serde_json::json;
 
 use super::place::Place;
 use super::reader;
-use crate::common::{Simulated, instant, sums};
+use crate::common::{Simulated, instant, quick_and_slow, sums};
 
 /// Far longer than anything takes.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -127,13 +127,7 @@ pub fn a_sweep_that_was_stopped_goes_on(place: Place) {
     let quick = sums(6).into_iter().map(|task| task.for_agent("quick"));
     let slow = sums(4).into_iter().map(|task| task.for_agent("slow"));
     let place = place.with_tasks(quick.chain(slow));
-    let never = AgentConfig {
-        latency: Some(Latency::Fixed(Duration::from_secs(3600))),
-        ..AgentConfig::default()
-    };
-    let mut config = instant(["quick"]);
-    config.agents.insert("slow".into(), never);
-    let sim = Simulated::start(config);
+    let sim = Simulated::start(quick_and_slow());
     let collect = format!(
         "collect -i tasks.jsonl --num-repeats 2 --concurrency 100 -o {}",
         place.run()
