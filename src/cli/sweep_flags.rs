@@ -95,6 +95,7 @@ pub(super) const FLAGS: &[Row] = &[
     (RUN, "state-dir", None, "DIR", "Local directory for the journal where the output is not local", Target::Setting("state_dir"), any),
     (RUN, "disable-aggregation", None, "", "Compute no metrics at the end", Target::Switch("aggregate", false), any),
     (RUN, "queries", None, "DIR", "Directory of .sql files that replace or add metrics", Target::Setting("queries"), any),
+    (RUN, "param", None, "NAME=VALUE", "A parameter of the metrics (`rollstream metrics` lists them); repeatable", Target::Named("params", None), named),
 ];
 
 pub(super) fn dotted(key: &str) -> Result<KeyPath, String> {
@@ -138,6 +139,10 @@ fn count(text: &str) -> Result<String, String> {
         Ok(_) => Ok(text.to_owned()),
         Err(_) => Err(String::from("expected a whole number of at least 1")),
     }
+}
+
+fn named(text: &str) -> Result<String, String> {
+    name_and_value(text).map(|_| text.to_owned())
 }
 
 fn named_concurrency(text: &str) -> Result<String, String> {

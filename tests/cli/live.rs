@@ -1,5 +1,9 @@
 //! Metrics while a sweep runs, and what its settings say of them.
 
+use std::fs;
+
+use serde_json::json;
+
 use crate::common::{Folder, Simulated, quick_and_slow, sums, task};
 
 /// One agent that answers five tasks at once, and one that never does.
@@ -79,11 +83,33 @@ fn tokens_cost_what_the_settings_of_the_agent_say() {
 #[test]
 fn a_parameter_that_no_metric_has_is_refused_before_anything_is_sent() {
     let folder = Folder::with_tasks(sums(1));
-    let ended = folder
-        .rollstream("collect -i tasks.jsonl -o run --agent sim +params.resample=10")
-        .run();
-    ended
-        .exited_with(2)
-        .complaining(&["--param resample=10", "resamples"]);
-    assert!(!folder.has("run"));
+    for option in ["+params.resample=10", "--param resample=10"] {
+        let collect = folder.rollstream("collect -i tasks.jsonl -o run --agent sim");
+        let ended = collect.args(option).run();
+        ended
+            .exited_with(2)
+            .complaining(&["--param resample=10", "resamples"]);
+        assert!(!folder.has("run"));
+    }
+}
+
+#[test]
+fn a_sweep_ends_with_metrics_that_know_their_parameters() {
+    let folder = Folder::with_tasks(sums(3));
+    fs::create_dir(folder.path("families")).unwrap();
+    folder.write(
+        "families/told.sql",
+        "-- What it was told.\n--\n-- Parameters:\n--   threshold = 1.0   a number\n--   word = 'none'     a text\n\
+         --\n-- Columns:\n--   threshold   the number\n--   word        the text\n\n\
+         SELECT $threshold AS threshold, $word AS word\n",
+    );
+    folder
+        .rollstream("collect -i tasks.jsonl -o run --agent sim -q --queries families")
+        .args("--param threshold=0.25 --param word=some")
+        .run()
+        .succeeded();
+    assert_eq!(
+        folder.parquet("run/metrics/told.parquet"),
+        [json!({"threshold": 0.25, "word": "some"})]
+    );
 }
