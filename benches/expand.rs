@@ -288,6 +288,7 @@ fn outcome(task_index: i64, rollout_index: i64, agent: &Arc<str>) -> Outcome {
             ..Times::default()
         },
         concurrency_limit: None,
+        turns: Vec::new(),
         verdict: Verdict::Ok(Answered {
             result: Bytes::from_static(b"{}"),
             fields,

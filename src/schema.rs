@@ -16,6 +16,11 @@ pub const TASKS: &str = "tasks";
 pub const ROLLOUTS: &str = "rollouts";
 /// One row per dispatch, whatever became of it.
 pub const ATTEMPTS: &str = "attempts";
+/// One row per call within an attempt of an agent that rollstream runs itself.
+pub const TURNS: &str = "turns";
+
+/// The tables of a run.
+pub const TABLES: [&str; 4] = [TASKS, ROLLOUTS, ATTEMPTS, TURNS];
 
 /// Index of the task within the sweep.
 pub const TASK_INDEX: &str = "task_index";
@@ -91,6 +96,22 @@ pub const INTEGER_METRICS: &str = "integer_metrics";
 pub const TRUNCATED: &str = "truncated";
 /// Reward and numbers of the answer as the text of a JSON object, spelled as in the answer.
 pub const INFO: &str = "info";
+/// Number of a call within its attempt, from 0.
+pub const CALL: &str = "call";
+/// Number of the turn that a call belongs to, from 1; 0 before the first.
+pub const TURN: &str = "turn";
+/// What a call is for: `model`, `tool`, `step`, `verify`, `seed_session` or `reset`.
+pub const KIND: &str = "kind";
+/// The model, tool or task name of a call; null where the collector did not live to say.
+pub const NAME: &str = "name";
+/// Method and address of a call, without secrets; null likewise.
+pub const ADDRESS: &str = "address";
+/// How many times the same call was sent before within its attempt.
+pub const REPETITION: &str = "repetition";
+/// Bytes of the request of a call.
+pub const REQUEST_BYTES: &str = "request_bytes";
+/// Bytes of the answer to a call.
+pub const RESPONSE_BYTES: &str = "response_bytes";
 /// The whole answer as JSON text, exactly as it came.
 pub const RESULT: &str = "result";
 
@@ -201,6 +222,53 @@ pub fn attempts() -> SchemaRef {
     Arc::clone(&SCHEMA)
 }
 
+/// What `turns` has beyond the attempt that a call belongs to.
+pub fn turn_fields() -> Fields {
+    let count = |name: &str| Field::new(name, DataType::Int64, true);
+    Fields::from(vec![
+        integer(CALL),
+        integer(TURN),
+        text(KIND),
+        Field::new(NAME, DataType::Utf8View, true),
+        Field::new(ADDRESS, DataType::Utf8View, true),
+        text(OUTCOME),
+        Field::new(HTTP_STATUS, DataType::Int32, true),
+        Field::new(ERROR, DataType::Utf8View, true),
+        integer(REPETITION),
+        Field::new(STARTED_AT, timestamp(), false),
+        Field::new(FINISHED_AT, timestamp(), true),
+        Field::new(LATENCY_MS, DataType::Float64, true),
+        count(INPUT_TOKENS),
+        count(OUTPUT_TOKENS),
+        count(REQUEST_BYTES),
+        count(RESPONSE_BYTES),
+    ])
+}
+
+/// The calls of an attempt, within its row; null where its agent runs elsewhere.
+pub fn turn_list() -> FieldRef {
+    let item = DataType::Struct(turn_fields());
+    Arc::new(Field::new("item", item, false))
+}
+
+/// `turns`: one row per call within an attempt of an agent that rollstream runs itself.
+pub fn turns() -> SchemaRef {
+    static SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
+        let attempt = [
+            integer(TASK_INDEX),
+            integer(ROLLOUT_INDEX),
+            integer(ATTEMPT),
+            text(AGENT_NAME),
+        ];
+        let attempt = attempt.into_iter().map(Arc::new);
+        let turn = turn_fields();
+        Arc::new(Schema::new(
+            attempt.chain(turn.iter().cloned()).collect::<Fields>(),
+        ))
+    });
+    Arc::clone(&SCHEMA)
+}
+
 /// What `run` gives and the journal holds: an attempt and, where it succeeded, its answer.
 pub fn outcomes() -> SchemaRef {
     static SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
@@ -215,6 +283,7 @@ pub fn outcomes() -> SchemaRef {
             Field::new(TRUNCATED, DataType::Boolean, true),
             Field::new(INFO, DataType::Utf8View, true),
             Field::new(RESULT, DataType::Utf8View, true),
+            Field::new(TURNS, DataType::List(turn_list()), true),
         ]);
         Arc::new(Schema::new(fields))
     });

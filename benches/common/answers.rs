@@ -103,6 +103,7 @@ impl Answers {
                 ..Times::default()
             },
             concurrency_limit: Some(256),
+            turns: Vec::new(),
             verdict: Verdict::Ok(Answered {
                 result: Bytes::from(result),
                 fields,

@@ -6,6 +6,7 @@ use bytes::Bytes;
 
 use crate::answer::AnswerFields;
 use crate::failure::Failure;
+use crate::turn::TurnLog;
 
 /// Somebody who answers rollouts.
 ///
@@ -30,6 +31,8 @@ pub struct RolloutRequest {
     pub attempt: u32,
     /// The whole row as JSON text.
     pub body: Bytes,
+    /// Where an agent that makes calls of its own notes them.
+    pub turns: TurnLog,
 }
 
 /// What came of a call.
@@ -50,10 +53,13 @@ pub struct Reply {
 }
 
 impl Reply {
-    /// A reply of which nothing is known but its result.
+    /// A reply of which nothing is known but its result, and the status that a failure names.
     pub fn new(result: Result<Answer, Failure>) -> Self {
         Self {
-            http_status: None,
+            http_status: result
+                .as_ref()
+                .err()
+                .and_then(|failure| failure.http_status),
             headers: None,
             connect: Duration::ZERO,
             first_byte: None,

@@ -202,6 +202,7 @@ impl RolloutRows {
                 ..Times::default()
             },
             concurrency_limit: None,
+            turns: Vec::new(),
             verdict: Verdict::Ok(Answered {
                 result: Bytes::from(result),
                 fields,

@@ -1,4 +1,4 @@
-use crate::outcome::{attempts_of, rollouts_of};
+use crate::outcome::{attempts_of, rollouts_of, turns_of};
 use crate::schema;
 use crate::store::{JournalSegment, Part, PartWriter, RunStore, StoreError, part_name};
 
@@ -20,7 +20,7 @@ pub async fn recover(
     Ok(parts)
 }
 
-/// Turns a segment into a part of `rollouts` and one of `attempts`, and removes it. Parts bear the
+/// Turns a segment into a part of `rollouts`, of `turns` and of `attempts`, and removes it. Parts bear the
 /// segment's name, so that doing it twice does it once. That of `attempts` comes last: with it the
 /// segment is finished, and is only removed.
 pub(super) async fn compact(
@@ -35,16 +35,15 @@ pub(super) async fn compact(
         segment.remove()?;
         return Ok(Vec::new());
     }
-    let mut rollouts = None;
-    let mut attempts = None;
-    if let Err(error) = copy(run, segment, &mut rollouts, &mut attempts).await {
-        for writer in [rollouts, attempts].into_iter().flatten() {
+    let mut writers = [None, None, None];
+    if let Err(error) = copy(run, segment, &mut writers).await {
+        for writer in writers.into_iter().flatten() {
             writer.abandon().await;
         }
         return Err(error);
     }
     let mut parts = Vec::new();
-    let mut writers = [rollouts, attempts].into_iter().flatten();
+    let mut writers = writers.into_iter().flatten();
     while let Some(writer) = writers.next() {
         match writer.finish().await {
             Ok(part) => parts.push(part),
@@ -63,8 +62,7 @@ pub(super) async fn compact(
 async fn copy(
     run: &RunStore,
     segment: &JournalSegment,
-    rollouts: &mut Option<PartWriter>,
-    attempts: &mut Option<PartWriter>,
+    writers: &mut [Option<PartWriter>; 3],
 ) -> Result<(), StoreError> {
     let malformed = |source| StoreError::Journal {
         path: run.journal_dir().join(segment.name()),
@@ -72,12 +70,13 @@ async fn copy(
     };
     for outcomes in segment.open()?.read() {
         let outcomes = outcomes.map_err(malformed)?;
-        let answered = rollouts_of(&outcomes).map_err(malformed)?;
-        let attempted = attempts_of(&outcomes).map_err(malformed)?;
-        for (table, rows, writer) in [
-            (schema::ROLLOUTS, answered, &mut *rollouts),
-            (schema::ATTEMPTS, attempted, &mut *attempts),
-        ] {
+        let rows = [
+            (schema::ROLLOUTS, rollouts_of(&outcomes)),
+            (schema::TURNS, turns_of(&outcomes)),
+            (schema::ATTEMPTS, attempts_of(&outcomes)),
+        ];
+        for ((table, rows), writer) in rows.into_iter().zip(writers.iter_mut()) {
+            let rows = rows.map_err(malformed)?;
             if rows.num_rows() == 0 {
                 continue;
             }

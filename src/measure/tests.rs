@@ -29,6 +29,7 @@ fn answered(agent: &str, task_index: i64, rollout_index: i64, answer: &str) -> O
             ..Times::default()
         },
         concurrency_limit: None,
+        turns: Vec::new(),
         verdict: Verdict::Ok(Answered {
             result: Bytes::copy_from_slice(answer.as_bytes()),
             fields: AnswerFields::parse(answer).unwrap(),

@@ -12,6 +12,7 @@ use arrow::error::ArrowError;
 use bytes::Bytes;
 
 use super::row::{Answered, OK, Outcome, Times, Verdict};
+use super::turns::TurnsBuilder;
 use crate::schema;
 
 /// Answers of this many bytes and more become a buffer of their batch as they are; smaller ones
@@ -50,6 +51,7 @@ pub struct OutcomeBatchBuilder {
     truncated: BooleanBuilder,
     info: StringViewBuilder,
     result: StringViewBuilder,
+    turns: TurnsBuilder,
     rows: usize,
     bytes: usize,
 }
@@ -67,11 +69,11 @@ fn map_builder<T: ArrowPrimitiveType>() -> MapBuilder<StringBuilder, PrimitiveBu
     )
 }
 
-fn milliseconds(duration: Duration) -> f64 {
+pub(super) fn milliseconds(duration: Duration) -> f64 {
     duration.as_nanos() as f64 / 1e6
 }
 
-fn microseconds(time: SystemTime) -> i64 {
+pub(super) fn microseconds(time: SystemTime) -> i64 {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
 }
@@ -116,6 +118,7 @@ impl OutcomeBatchBuilder {
             truncated: BooleanBuilder::new(),
             info: StringViewBuilder::new(),
             result: StringViewBuilder::new(),
+            turns: TurnsBuilder::new(),
             rows: 0,
             bytes: 0,
         }
@@ -151,6 +154,7 @@ impl OutcomeBatchBuilder {
             dispatched_at,
             times,
             concurrency_limit,
+            turns,
             verdict,
         } = outcome;
         self.rows += 1;
@@ -163,6 +167,7 @@ impl OutcomeBatchBuilder {
         self.append_times(dispatched_at, times);
         self.concurrency_limit
             .append_option(concurrency_limit.and_then(|limit| i32::try_from(limit).ok()));
+        self.turns.append(turns);
         match verdict {
             Verdict::Ok(answered) => {
                 self.outcome.append_value(OK);
@@ -289,6 +294,7 @@ impl OutcomeBatchBuilder {
             Arc::new(self.truncated.finish()),
             Arc::new(self.info.finish()),
             Arc::new(self.result.finish()),
+            Arc::new(self.turns.finish()?),
         ];
         RecordBatch::try_new(schema::outcomes(), columns)
     }

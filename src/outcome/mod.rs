@@ -1,5 +1,5 @@
 //! What became of an attempt, as rows of Arrow: [`Outcome`] is one row, [`OutcomeBatchBuilder`]
-//! makes batches of them, [`attempts_of`] and [`rollouts_of`] split a batch into the two tables
+//! makes batches of them, [`attempts_of`], [`rollouts_of`] and [`turns_of`] split a batch into the tables
 //! that it lands in.
 
 mod batch;
@@ -7,7 +7,9 @@ mod row;
 mod split;
 #[cfg(test)]
 mod tests;
+mod turns;
 
 pub use batch::OutcomeBatchBuilder;
 pub use row::{Answered, OK, Outcome, Times, Verdict};
 pub use split::{attempts_of, rollouts_of};
+pub use turns::turns_of;

@@ -4,6 +4,7 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 
 use crate::answer::AnswerFields;
+use crate::turn::{RolloutKey, Turn};
 
 /// The outcome of an attempt that gave a rollout.
 pub const OK: &str = "ok";
@@ -29,8 +30,21 @@ pub struct Outcome {
     pub times: Times,
     /// Calls that were allowed in flight to the agent.
     pub concurrency_limit: Option<u32>,
+    /// The calls within it; none where the agent runs elsewhere.
+    pub turns: Vec<Turn>,
     /// The answer, or why there is none.
     pub verdict: Verdict,
+}
+
+impl Outcome {
+    /// The attempt.
+    pub fn key(&self) -> RolloutKey {
+        RolloutKey {
+            task_index: self.task_index,
+            rollout_index: self.rollout_index,
+            attempt: self.attempt,
+        }
+    }
 }
 
 /// Where the time of an attempt went. What nobody saw of one that was cut off is none.

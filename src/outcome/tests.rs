@@ -24,6 +24,7 @@ fn outcome(rollout_index: i64, verdict: Verdict) -> Outcome {
             ..Times::default()
         },
         concurrency_limit: None,
+        turns: Vec::new(),
         verdict,
     }
 }

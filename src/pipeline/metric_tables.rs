@@ -59,7 +59,7 @@ impl MetricTables {
 
     /// Whether a table is one of these. A run's own tables keep their names.
     pub fn has(&self, name: &str) -> bool {
-        !TABLES_OF_RUN.contains(&name) && self.query(name).is_some()
+        !schema::TABLES.contains(&name) && self.query(name).is_some()
     }
 
     /// Puts the tables of a run beside those that are in `schemas` already. Each reads `run`, whatever
@@ -109,6 +109,7 @@ impl MetricTables {
             (schema::TASKS, schema::tasks()),
             (schema::ROLLOUTS, schema::rollouts()),
             (schema::ATTEMPTS, schema::attempts()),
+            (schema::TURNS, schema::turns()),
         ] {
             empty.register_table(name, Arc::new(EmptyTable::new(schema)))?;
         }
@@ -123,8 +124,6 @@ impl fmt::Debug for MetricTables {
         f.debug_set().entries(self.names()).finish()
     }
 }
-
-const TABLES_OF_RUN: [&str; 3] = [schema::TASKS, schema::ROLLOUTS, schema::ATTEMPTS];
 
 pub(super) fn external(error: impl std::error::Error + Send + Sync + 'static) -> DataFusionError {
     DataFusionError::External(Box::new(error))

@@ -1,6 +1,7 @@
 //! What an earlier process left in the journal becomes parts: its answers, and a row for each of
 //! its calls whose end nobody saw.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
@@ -21,8 +22,10 @@ use crate::outcome::{Outcome, OutcomeBatchBuilder, Times, Verdict};
 use crate::schema;
 use crate::session::RunTables;
 use crate::store::{
-    DispatchLogFile, JournalSegment, JournalWriter, RunStore, StoreError, checkpoint, part_name,
+    DispatchLogFile, JournalSegment, JournalWriter, RunStore, StoreError, TurnRecord, checkpoint,
+    part_name,
 };
+use crate::turn::{RolloutKey, Turn};
 
 /// Rows of a batch of interrupted attempts.
 const BATCH_ROWS: usize = 8192;
@@ -111,14 +114,17 @@ async fn record_interrupted(
         session.deregister_table(table)?;
         session.register_table(table, view)?;
     }
-    let dispatches = MemTable::try_new(schema::dispatches(), vec![log.read()?])?;
+    let (dispatches, turns) = log.read()?;
+    let mut turns = turns_of_attempts(turns);
+    let dispatches = MemTable::try_new(schema::dispatches(), vec![dispatches])?;
     session.deregister_table("dispatches")?;
     session.register_table("dispatches", Arc::new(dispatches))?;
     let mut rows = expand::unanswered(session).await?.execute_stream().await?;
     let mut journal: Option<JournalWriter> = None;
     let mut outcomes = OutcomeBatchBuilder::new();
     while let Some(batch) = rows.try_next().await? {
-        for outcome in interrupted(&batch) {
+        for mut outcome in interrupted(&batch) {
+            outcome.turns = turns.remove(&outcome.key()).unwrap_or_default();
             outcomes.append(outcome).map_err(Error::defect)?;
             if outcomes.len() == BATCH_ROWS {
                 append(run, &name, &mut journal, &mut outcomes)?;
@@ -164,6 +170,25 @@ fn append(
         }
     };
     writer.append(&batch).map_err(Error::from)
+}
+
+/// The calls within each attempt, in their order; each once, though a log that was begun anew has those in
+/// flight a second time.
+fn turns_of_attempts(records: Vec<TurnRecord>) -> HashMap<RolloutKey, Vec<Turn>> {
+    let mut attempts: HashMap<RolloutKey, Vec<Turn>> = HashMap::new();
+    for record in records {
+        attempts.entry(record.key).or_default().push(Turn {
+            start: record.start,
+            name: None,
+            address: None,
+            end: None,
+        });
+    }
+    for turns in attempts.values_mut() {
+        turns.sort_by_key(|turn| turn.start.call);
+        turns.dedup_by_key(|turn| turn.start.call);
+    }
+    attempts
 }
 
 fn interrupted(rows: &RecordBatch) -> Vec<Outcome> {
@@ -213,6 +238,7 @@ fn interrupted(rows: &RecordBatch) -> Vec<Outcome> {
                 ..Times::default()
             },
             concurrency_limit: None,
+            turns: Vec::new(),
             verdict: Verdict::Failed {
                 class: FailureClass::Interrupted.name(),
                 error: "the collector ended before it saw what came of this".to_owned(),

@@ -8,6 +8,7 @@ use crate::failure::{Failure, FailureClass};
 use crate::outcome::{Answered, Outcome, Times, Verdict};
 use crate::request::RequestTemplate;
 use crate::store::DispatchRecord;
+use crate::turn::{RolloutKey, TurnJournal, TurnLog};
 
 /// A rollout that is owed and whose turn it is.
 #[derive(Debug, Clone)]
@@ -36,6 +37,8 @@ pub(super) struct Dispatch {
     pub(super) probe: bool,
     /// Tokens that were set aside for it.
     pub(super) reserved_tokens: f64,
+    /// The calls within it.
+    pub(super) turns: TurnLog,
     /// Somebody was told how long it takes.
     pub(super) is_late: bool,
 }
@@ -52,8 +55,19 @@ pub(super) struct Turn {
 }
 
 impl Dispatch {
-    pub(super) fn new(turn: Turn, now: Instant, time: SystemTime) -> Self {
+    pub(super) fn new(
+        turn: Turn,
+        now: Instant,
+        time: SystemTime,
+        journal: Option<Arc<dyn TurnJournal>>,
+    ) -> Self {
+        let key = RolloutKey {
+            task_index: turn.row.task_index,
+            rollout_index: turn.row.rollout_index,
+            attempt: turn.row.attempt,
+        };
         Self {
+            turns: TurnLog::new(key, journal),
             row: turn.row,
             began: now,
             dispatched_at: time,
@@ -120,13 +134,14 @@ impl Dispatch {
                 client: Some(self.began.elapsed().saturating_sub(reply.elapsed)),
             },
             concurrency_limit: u32::try_from(self.concurrency_limit).ok(),
+            turns: self.turns.take(),
             verdict,
         }
     }
 }
 
 /// Calls the agent. Whatever happens becomes a reply.
-pub(super) async fn call(agents: &Agents, row: OwedRow) -> Reply {
+pub(super) async fn call(agents: &Agents, row: OwedRow, turns: TurnLog) -> Reply {
     let failed = |why: String| Reply::new(Err(Failure::new(FailureClass::Data, why)));
     let body = row
         .template
@@ -141,6 +156,7 @@ pub(super) async fn call(agents: &Agents, row: OwedRow) -> Reply {
         rollout_index: row.rollout_index,
         attempt: row.attempt,
         body: Bytes::from(body),
+        turns,
     });
     let Some(limit) = member.limits.rollout_timeout else {
         return reply.await;

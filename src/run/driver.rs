@@ -22,6 +22,7 @@ use crate::agent::Reply;
 use crate::failure::{Failure, FailureClass};
 use crate::outcome::{Outcome, OutcomeBatchBuilder};
 use crate::store::StoreError;
+use crate::turn::TurnJournal;
 
 /// A batch is passed on at this many rows, or bytes of answers ...
 const BATCH_ROWS: usize = 1024;
@@ -163,7 +164,11 @@ impl Driver {
         self.queue.share();
         loop {
             match self.queue.next(now) {
-                Next::Row(turn) => wave.push(Dispatch::new(*turn, now, time)),
+                Next::Row(turn) => {
+                    let journal = self.context.dispatches.clone();
+                    let journal = journal.map(|log| log as Arc<dyn TurnJournal>);
+                    wave.push(Dispatch::new(*turn, now, time, journal));
+                }
                 Next::At(then) => {
                     self.wake = Some(then);
                     break;
@@ -182,9 +187,10 @@ impl Driver {
         }
         for dispatch in wave {
             let (context, row) = (Arc::clone(&self.context), dispatch.row.clone());
+            let turns = dispatch.turns.clone();
             let task = self
                 .calls
-                .spawn(async move { call(&context.agents, row).await });
+                .spawn(async move { call(&context.agents, row, turns).await });
             self.dispatches.insert(task.id(), dispatch);
             self.context.tally.dispatched();
             self.metrics.dispatched.add(1);
@@ -197,8 +203,10 @@ impl Driver {
         let Some(log) = &self.context.dispatches else {
             return;
         };
+        let in_flight = self.dispatches.values();
+        let in_flight = in_flight.map(|call| (call.record(), call.turns.starts()));
         if log.is_long()
-            && let Err(error) = log.rotate(self.dispatches.values().map(Dispatch::record))
+            && let Err(error) = log.rotate(in_flight)
         {
             self.fail(DataFusionError::External(Box::new(error)));
         }

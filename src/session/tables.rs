@@ -20,7 +20,7 @@ use datafusion::prelude::{ParquetReadOptions, SessionContext};
 use object_store::path::Path;
 
 use super::register_store;
-use crate::outcome::{attempts_of, rollouts_of};
+use crate::outcome::{attempts_of, rollouts_of, turns_of};
 use crate::schema;
 use crate::store::{
     DispatchLogFile, JournalSegment, OpenSegment, RunStore, StoreError, checkpoint,
@@ -98,18 +98,18 @@ impl RunTables {
         &self.segments
     }
 
-    /// Registers `tasks`, `rollouts` and `attempts`.
+    /// Registers `tasks`, `rollouts`, `attempts` and `turns`.
     ///
     /// # Errors
     /// The store can't be listed.
     pub async fn register(&self, session: &SessionContext) -> Result<()> {
-        for table in [schema::TASKS, schema::ROLLOUTS, schema::ATTEMPTS] {
+        for table in schema::TABLES {
             session.register_table(table, self.table(session, table).await?.into_view())?;
         }
         Ok(())
     }
 
-    /// One of the three tables.
+    /// One of the tables.
     ///
     /// # Errors
     /// The store can't be listed.
@@ -118,12 +118,15 @@ impl RunTables {
         let (schema, of_outcomes): (SchemaRef, Option<OfOutcomes>) = match table {
             schema::TASKS => (schema::tasks(), None),
             schema::ROLLOUTS => (schema::rollouts(), Some(rollouts_of)),
+            schema::TURNS => (schema::turns(), Some(turns_of)),
             _ => (schema::attempts(), Some(attempts_of)),
         };
         // A segment's part of `attempts` is published last. So these are listed first: where it is
         // there, what else became of the segment is found too.
         let finished = match table {
-            schema::ROLLOUTS => self.run.parts(schema::ATTEMPTS).await.map_err(external)?,
+            schema::ROLLOUTS | schema::TURNS => {
+                self.run.parts(schema::ATTEMPTS).await.map_err(external)?
+            }
             _ => Vec::new(),
         };
         let parts = self.run.parts(table).await.map_err(external)?;
@@ -174,7 +177,7 @@ pub fn dispatches(run: &RunStore) -> Result<Option<MemTable>> {
     let logs = DispatchLogFile::list(run.journal_dir()).map_err(external)?;
     let mut batches = Vec::new();
     for log in &logs {
-        batches.extend(log.read().map_err(external)?);
+        batches.extend(log.read().map_err(external)?.0);
     }
     match logs.is_empty() {
         true => Ok(None),

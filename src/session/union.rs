@@ -26,7 +26,7 @@ pub async fn register_union(session: &SessionContext, runs: &[RunStore]) -> Resu
         return Ok(false);
     }
     let mut all = Vec::new();
-    for table in [schema::TASKS, schema::ROLLOUTS, schema::ATTEMPTS] {
+    for table in schema::TABLES {
         let mut union: Option<DataFrame> = None;
         for (number, tables) in (0_i64..).zip(&opened) {
             let frame = tables.table(session, table).await?;

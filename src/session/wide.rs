@@ -52,7 +52,7 @@ pub async fn register_wide(
         .collect();
     let unions = MemorySchemaProvider::new();
     let own: Vec<MemorySchemaProvider> = runs.iter().map(|_| MemorySchemaProvider::new()).collect();
-    for table in [schema::TASKS, schema::ROLLOUTS, schema::ATTEMPTS] {
+    for table in schema::TABLES {
         let has_metrics = table == schema::ROLLOUTS;
         let mut all: Option<DataFrame> = None;
         for ((run, tables, metrics), own) in opened.iter().zip(&own) {

@@ -159,6 +159,7 @@ fn attempt(
             client: Some(Duration::from_millis(1)),
         },
         concurrency_limit: u32::try_from(finished).ok(),
+        turns: Vec::new(),
         verdict,
     }
 }

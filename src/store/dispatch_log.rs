@@ -11,7 +11,9 @@ use arrow::array::{Float64Array, Int64Array, RecordBatch, TimestampMicrosecondAr
 use arrow::error::ArrowError;
 
 use super::StoreError;
+use super::dispatch_record::{DispatchRecord, RECORD, Record, TurnRecord};
 use crate::schema;
+use crate::turn::{RolloutKey, TurnJournal, TurnStart};
 
 /// Extension of a log.
 pub const DISPATCHES: &str = "dispatches";
@@ -27,55 +29,6 @@ const ROOM: u64 = 512 * 1024;
 
 /// Rows of a batch that is read.
 const BATCH_ROWS: usize = 64 * 1024;
-
-/// Bytes of a record.
-const RECORD: usize = 40;
-
-/// A call that is about to be sent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct DispatchRecord {
-    /// Index of the task.
-    pub task_index: i64,
-    /// Index of the rollout within the task.
-    pub rollout_index: i64,
-    /// Number of the attempt, from 0.
-    pub attempt: u32,
-    /// When it is sent, in microseconds since the epoch.
-    pub dispatched_at_us: i64,
-    /// How long the rollout waited for its turn. Kept in microseconds, up to about an hour.
-    pub permit_wait: Duration,
-    /// How long rate limits held it back. Kept likewise.
-    pub rate_wait: Duration,
-}
-
-impl DispatchRecord {
-    fn encode(&self, buffer: &mut Vec<u8>) {
-        let micros = |wait: Duration| u32::try_from(wait.as_micros()).unwrap_or(u32::MAX);
-        buffer.extend(self.task_index.to_le_bytes());
-        buffer.extend(self.rollout_index.to_le_bytes());
-        buffer.extend(self.dispatched_at_us.to_le_bytes());
-        buffer.extend(u64::from(self.attempt).to_le_bytes());
-        buffer.extend(micros(self.permit_wait).to_le_bytes());
-        buffer.extend(micros(self.rate_wait).to_le_bytes());
-    }
-
-    fn decode(bytes: &[u8; RECORD]) -> Self {
-        let long = |at: usize| {
-            let mut value = [0; 8];
-            value.copy_from_slice(bytes.get(at..at + 8).unwrap_or(&[0; 8]));
-            i64::from_le_bytes(value)
-        };
-        let waits = long(32) as u64;
-        Self {
-            task_index: long(0),
-            rollout_index: long(8),
-            dispatched_at_us: long(16),
-            attempt: u32::try_from(long(24)).unwrap_or(u32::MAX),
-            permit_wait: Duration::from_micros(waits & u64::from(u32::MAX)),
-            rate_wait: Duration::from_micros(waits >> 32),
-        }
-    }
-}
 
 /// The log of the calls of this process, in files of records of one size. What is noted survives
 /// the end of the process; a power cut can lose the last of it.
@@ -103,6 +56,19 @@ struct LogFile {
     file: File,
     path: PathBuf,
     records: u64,
+}
+
+impl TurnJournal for DispatchLog {
+    fn note(&self, key: &RolloutKey, start: &TurnStart) -> Result<(), String> {
+        let mut record = Vec::with_capacity(RECORD);
+        TurnRecord {
+            key: *key,
+            start: *start,
+        }
+        .encode(&mut record);
+        let written = self.write(&mut self.state(), &record);
+        written.map_err(|error| error.to_string())
+    }
 }
 
 impl DispatchLog {
@@ -211,13 +177,18 @@ impl DispatchLog {
     /// The disk is full or broken.
     pub fn rotate(
         &self,
-        in_flight: impl Iterator<Item = DispatchRecord>,
+        in_flight: impl Iterator<Item = (DispatchRecord, Vec<TurnStart>)>,
     ) -> Result<(), StoreError> {
         let mut state = self.state();
         state.number += 1;
         let mut next = self.create(state.number)?;
         let mut records = Vec::new();
-        in_flight.for_each(|call| call.encode(&mut records));
+        for (call, turns) in in_flight {
+            call.encode(&mut records);
+            let key = call.key();
+            let turns = turns.into_iter();
+            turns.for_each(|start| TurnRecord { key, start }.encode(&mut records));
+        }
         next.file
             .write_all(&records)
             .map_err(|source| StoreError::File {
@@ -285,12 +256,12 @@ impl DispatchLogFile {
         &self.name
     }
 
-    /// Its calls, as batches of [`schema::dispatches`]. A record that was cut off at the end is left
-    /// out: that call was not sent.
+    /// Its calls, as batches of [`schema::dispatches`], and the calls within them. A record that was
+    /// cut off at the end is left out: that call was not sent.
     ///
     /// # Errors
     /// The file can't be read.
-    pub fn read(&self) -> Result<Vec<RecordBatch>, StoreError> {
+    pub fn read(&self) -> Result<(Vec<RecordBatch>, Vec<TurnRecord>), StoreError> {
         let failed = |source| StoreError::File {
             action: "read",
             path: self.path.clone(),
@@ -298,12 +269,15 @@ impl DispatchLogFile {
         };
         let file = match File::open(&self.path) {
             Ok(file) => file,
-            Err(source) if source.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(source) if source.kind() == io::ErrorKind::NotFound => {
+                return Ok((Vec::new(), Vec::new()));
+            }
             Err(source) => return Err(failed(source)),
         };
         let mut file = BufReader::with_capacity(1 << 16, file);
         let mut batches = Vec::new();
         let mut records = Vec::new();
+        let mut turns = Vec::new();
         let mut bytes = [0; RECORD];
         loop {
             let ended = match file.read_exact(&mut bytes) {
@@ -312,7 +286,10 @@ impl DispatchLogFile {
                 Err(source) => return Err(failed(source)),
             };
             if !ended {
-                records.push(DispatchRecord::decode(&bytes));
+                match Record::decode(&bytes) {
+                    Record::Dispatch(dispatch) => records.push(dispatch),
+                    Record::Turn(turn) => turns.push(turn),
+                }
             }
             if records.len() == BATCH_ROWS || (ended && !records.is_empty()) {
                 let batch = batch(&records).map_err(|source| StoreError::Journal {
@@ -323,7 +300,7 @@ impl DispatchLogFile {
                 records.clear();
             }
             if ended {
-                return Ok(batches);
+                return Ok((batches, turns));
             }
         }
     }
@@ -381,7 +358,7 @@ mod tests {
     fn tasks(directory: &Path) -> Vec<Vec<i64>> {
         let files = DispatchLogFile::list(directory).unwrap();
         let read = |file: &DispatchLogFile| -> Vec<i64> {
-            let batches = file.read().unwrap();
+            let (batches, _) = file.read().unwrap();
             let column = |batch: &RecordBatch| batch.column(0).as_primitive::<Int64Type>().clone();
             batches
                 .iter()
@@ -407,22 +384,14 @@ mod tests {
     }
 
     #[test]
-    fn a_record_survives_being_written_and_read() {
-        let mut bytes = Vec::new();
-        call(-5).encode(&mut bytes);
-        let bytes: [u8; RECORD] = bytes.try_into().unwrap();
-        assert_eq!(DispatchRecord::decode(&bytes), call(-5));
-    }
-
-    #[test]
     fn a_rotated_log_keeps_one_file_before() {
         let directory = tempfile::tempdir().unwrap();
         let log = DispatchLog::new(directory.path(), "log");
         log.record([call(0)].into_iter()).unwrap();
-        log.rotate([call(0)].into_iter()).unwrap();
+        log.rotate([(call(0), Vec::new())].into_iter()).unwrap();
         assert_eq!(tasks(directory.path()), [[0], [0]]);
         log.record([call(1)].into_iter()).unwrap();
-        log.rotate([call(1)].into_iter()).unwrap();
+        log.rotate([(call(1), Vec::new())].into_iter()).unwrap();
         assert_eq!(tasks(directory.path()), [vec![0, 1], vec![1]]);
         log.close().unwrap();
         assert!(tasks(directory.path()).is_empty());

@@ -8,6 +8,7 @@ pub mod checkpoint;
 mod connect;
 mod deadline;
 mod dispatch_log;
+mod dispatch_record;
 mod error;
 mod journal;
 mod lock;
@@ -18,7 +19,8 @@ mod record;
 mod upload;
 
 pub use checkpoint::{CheckpointedFile, Checkpointer};
-pub use dispatch_log::{DispatchLog, DispatchLogFile, DispatchRecord};
+pub use dispatch_log::{DispatchLog, DispatchLogFile};
+pub use dispatch_record::{DispatchRecord, TurnRecord};
 pub use error::StoreError;
 pub use journal::{JournalSegment, JournalWriter, OpenSegment};
 pub use lock::{LockHolder, LockOptions, LockScope, RunLock};

@@ -70,6 +70,7 @@ fn outcome(task: &Asked, task_index: i64, rollout_index: i64, answer: &str) -> O
             ..Times::default()
         },
         concurrency_limit: None,
+        turns: Vec::new(),
         verdict: Verdict::Ok(Answered {
             result: Bytes::copy_from_slice(answer.as_bytes()),
             fields: AnswerFields::parse(answer).unwrap(),

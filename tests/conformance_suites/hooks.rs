@@ -207,6 +207,7 @@ fn session(tasks: &[Vec<Box<serde_json::value::RawValue>>]) -> Result<SessionCon
                     ..Times::default()
                 },
                 concurrency_limit: None,
+                turns: Vec::new(),
                 verdict: Verdict::Ok(answered),
             };
             builder.append(outcome).map_err(text)?;

@@ -53,6 +53,7 @@ fn outcome(task_index: i64, filler: usize) -> Outcome {
             ..Times::default()
         },
         concurrency_limit: None,
+        turns: Vec::new(),
         verdict: Verdict::Ok(Answered {
             fields: AnswerFields::parse(&answer).unwrap(),
             result: Bytes::from(answer),

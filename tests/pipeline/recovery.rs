@@ -55,6 +55,7 @@ fn outcomes(tasks: std::ops::Range<i64>) -> RecordBatch {
                 ..Times::default()
             },
             concurrency_limit: None,
+            turns: Vec::new(),
             verdict,
         };
         builder.append(outcome).unwrap();
@@ -309,6 +310,7 @@ fn interrupted(tasks: std::ops::Range<i64>) -> RecordBatch {
             response_headers: None,
             times: Times::default(),
             concurrency_limit: None,
+            turns: Vec::new(),
             verdict: Verdict::Failed {
                 class: "interrupted",
                 error: "nobody saw its end".into(),

@@ -41,6 +41,7 @@ fn rollouts() -> Vec<RecordBatch> {
                 ..Times::default()
             },
             concurrency_limit: None,
+            turns: Vec::new(),
             verdict: Verdict::Ok(Answered {
                 fields: AnswerFields::parse(&result).unwrap(),
                 result: Bytes::from(result),

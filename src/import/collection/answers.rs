@@ -119,6 +119,7 @@ fn outcome(key: RowKey, attempt: u32, agent_name: &str, verdict: Verdict) -> Out
             ..Times::default()
         },
         concurrency_limit: None,
+        turns: Vec::new(),
         verdict,
     }
 }

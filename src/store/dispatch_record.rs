@@ -1,0 +1,172 @@
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use crate::turn::{RolloutKey, TurnKind, TurnStart};
+
+/// Bytes of a record.
+pub(super) const RECORD: usize = 40;
+
+/// A call that is about to be sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DispatchRecord {
+    /// Index of the task.
+    pub task_index: i64,
+    /// Index of the rollout within the task.
+    pub rollout_index: i64,
+    /// Number of the attempt, from 0.
+    pub attempt: u32,
+    /// When it is sent, in microseconds since the epoch.
+    pub dispatched_at_us: i64,
+    /// How long the rollout waited for its turn. Kept in microseconds, up to about an hour.
+    pub permit_wait: Duration,
+    /// How long rate limits held it back. Kept likewise.
+    pub rate_wait: Duration,
+}
+
+/// A call within an attempt that is about to be sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TurnRecord {
+    /// The attempt.
+    pub key: RolloutKey,
+    /// What is known of the call.
+    pub start: TurnStart,
+}
+
+/// A record of either kind. Both have the same size: task, rollout and time; the attempt; what makes
+/// it a call within the attempt (its kind from 1, so that 0 says that it is none); two numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Record {
+    Dispatch(DispatchRecord),
+    Turn(TurnRecord),
+}
+
+/// Bits of a call's number, beside its kind.
+const CALL_BITS: u32 = 24;
+
+impl DispatchRecord {
+    /// The attempt.
+    pub fn key(&self) -> RolloutKey {
+        RolloutKey {
+            task_index: self.task_index,
+            rollout_index: self.rollout_index,
+            attempt: self.attempt,
+        }
+    }
+
+    pub(super) fn encode(&self, buffer: &mut Vec<u8>) {
+        let micros = |wait: Duration| u32::try_from(wait.as_micros()).unwrap_or(u32::MAX);
+        let waits = [micros(self.permit_wait), micros(self.rate_wait)];
+        encode(buffer, &self.key(), self.dispatched_at_us, 0, waits);
+    }
+}
+
+impl TurnRecord {
+    pub(super) fn encode(&self, buffer: &mut Vec<u8>) {
+        let TurnStart {
+            call,
+            turn,
+            kind,
+            repetition,
+            started_at,
+        } = self.start;
+        let at = started_at.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let at = i64::try_from(at.as_micros()).unwrap_or(i64::MAX);
+        let number = TurnKind::ALL.iter().position(|known| *known == kind);
+        let number = number.map_or(0, |number| number as u32) + 1;
+        let is_turn = number << CALL_BITS | call.min((1 << CALL_BITS) - 1);
+        encode(buffer, &self.key, at, is_turn, [turn, repetition]);
+    }
+}
+
+fn encode(buffer: &mut Vec<u8>, key: &RolloutKey, at: i64, is_turn: u32, numbers: [u32; 2]) {
+    buffer.extend(key.task_index.to_le_bytes());
+    buffer.extend(key.rollout_index.to_le_bytes());
+    buffer.extend(at.to_le_bytes());
+    buffer.extend(key.attempt.to_le_bytes());
+    buffer.extend(is_turn.to_le_bytes());
+    numbers
+        .iter()
+        .for_each(|number| buffer.extend(number.to_le_bytes()));
+}
+
+impl Record {
+    pub(super) fn decode(bytes: &[u8; RECORD]) -> Self {
+        let long = |at: usize| {
+            let mut value = [0; 8];
+            value.copy_from_slice(bytes.get(at..at + 8).unwrap_or(&[0; 8]));
+            i64::from_le_bytes(value)
+        };
+        let short = |at: usize| {
+            let mut value = [0; 4];
+            value.copy_from_slice(bytes.get(at..at + 4).unwrap_or(&[0; 4]));
+            u32::from_le_bytes(value)
+        };
+        let key = RolloutKey {
+            task_index: long(0),
+            rollout_index: long(8),
+            attempt: short(24),
+        };
+        let (at, is_turn) = (long(16), short(28));
+        let kind = (is_turn >> CALL_BITS).checked_sub(1);
+        match kind.and_then(|kind| TurnKind::ALL.get(kind as usize)) {
+            Some(kind) => Self::Turn(TurnRecord {
+                key,
+                start: TurnStart {
+                    call: is_turn & ((1 << CALL_BITS) - 1),
+                    turn: short(32),
+                    kind: *kind,
+                    repetition: short(36),
+                    started_at: time(at),
+                },
+            }),
+            None => Self::Dispatch(DispatchRecord {
+                task_index: key.task_index,
+                rollout_index: key.rollout_index,
+                attempt: key.attempt,
+                dispatched_at_us: at,
+                permit_wait: Duration::from_micros(short(32).into()),
+                rate_wait: Duration::from_micros(short(36).into()),
+            }),
+        }
+    }
+}
+
+fn time(micros: i64) -> SystemTime {
+    UNIX_EPOCH + Duration::from_micros(micros.max(0).unsigned_abs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_of_both_kinds_survive_being_written_and_read() {
+        let dispatch = DispatchRecord {
+            task_index: -5,
+            rollout_index: 1,
+            attempt: 2,
+            dispatched_at_us: 3,
+            permit_wait: Duration::from_micros(4),
+            rate_wait: Duration::from_micros(5),
+        };
+        let mut bytes = Vec::new();
+        dispatch.encode(&mut bytes);
+        let bytes: [u8; RECORD] = bytes.try_into().unwrap();
+        assert_eq!(Record::decode(&bytes), Record::Dispatch(dispatch));
+        for kind in TurnKind::ALL {
+            let turn = TurnRecord {
+                key: dispatch.key(),
+                start: TurnStart {
+                    call: 7,
+                    turn: 3,
+                    kind,
+                    repetition: 2,
+                    started_at: time(1_700_000_000_000_000),
+                },
+            };
+            let mut bytes = Vec::new();
+            turn.encode(&mut bytes);
+            let bytes: [u8; RECORD] = bytes.try_into().unwrap();
+            assert_eq!(Record::decode(&bytes), Record::Turn(turn));
+        }
+    }
+}
