@@ -106,6 +106,7 @@ pub(super) fn refuse_unknown(unknown: &[String], settings: &Settings) -> Result<
                     .bearer_token_env
                     .iter()
                     .chain(agent.headers_env.values())
+                    .chain(agent.environment_headers_env.values())
             })
             .chain(&settings.bearer_token_env)
             .chain(settings.headers_env.values());

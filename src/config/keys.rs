@@ -73,6 +73,7 @@ pub(super) const KEYS: &[(&str, Kind)] = &[
 
 /// Every setting of one agent, in the order of [`AgentSettings`](super::AgentSettings).
 const AGENT_KEYS: &[(&str, Kind)] = &[
+    ("kind", Kind::Text),
     ("url", Kind::Text),
     ("concurrency", Kind::Scalar),
     ("requests_per_second", Kind::Scalar),
@@ -86,6 +87,26 @@ const AGENT_KEYS: &[(&str, Kind)] = &[
     ("output_price", Kind::Scalar),
     ("bearer_token_env", Kind::Text),
     ("headers_env", Kind::Table),
+    ("model_url", Kind::Texts),
+    ("model", Kind::Text),
+    ("model_api", Kind::Text),
+    ("model_retries", Kind::Scalar),
+    ("resources_url", Kind::Text),
+    ("resources", Kind::Text),
+    ("max_steps", Kind::Scalar),
+    ("max_turns", Kind::Scalar),
+    ("max_seq_len", Kind::Scalar),
+    ("max_new_tokens", Kind::Scalar),
+    ("tokenizer", Kind::Text),
+    ("driver", Kind::Text),
+    ("batch_size", Kind::Scalar),
+    ("rules", Kind::Text),
+    ("group", Kind::Text),
+    ("generation_timeout", Kind::Text),
+    ("step_timeout", Kind::Text),
+    ("group_timeout", Kind::Text),
+    ("environments", Kind::Tree),
+    ("environment_headers_env", Kind::Table),
 ];
 
 /// The kind of the value at `path`.

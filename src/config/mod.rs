@@ -5,14 +5,17 @@
 //! the [`Origin`] of each. NeMo Gym's own option names are translated on the way in. Everything that can be wrong
 //! with a setting by itself is a [`ConfigError`] here, so that later steps only meet values that make sense.
 
+mod agent;
 mod concurrency;
 mod environment;
 mod error;
+mod fields;
 mod file;
 mod hydra;
 mod key_path;
 mod keys;
 mod layers;
+mod native;
 mod nemo_gym;
 mod origin;
 mod overrides;
@@ -26,16 +29,18 @@ mod tree;
 mod variable_name;
 mod yaml_line;
 
+pub use agent::AgentSettings;
 pub use concurrency::Concurrency;
 pub use environment::{BEARER_TOKEN_VARIABLE, CONFIG_VARIABLE, PREFIX as ENVIRONMENT_PREFIX};
 pub use error::ConfigError;
 pub use key_path::KeyPath;
 pub use layers::{Argument, Layers, Resolved};
+pub use native::{AgentKind, Driver, GroupFailure, ModelApi, Resources, Rules};
 pub use origin::Origin;
 pub use quantity::{Bytes, Span};
 pub use repeats::{DEFAULT_AGENT, Repeats, RepeatsError};
 pub use seed_field::{SeedField, UnknownSeedField};
 pub use server_url::{ServerUrl, ServerUrlError};
-pub use settings::{AgentSettings, Budgets, Settings};
+pub use settings::{Budgets, Settings};
 pub use shard::Shard;
 pub use variable_name::{VariableName, VariableNameError};

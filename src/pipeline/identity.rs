@@ -1,13 +1,13 @@
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
-use crate::config::Settings;
+use crate::config::{AgentKind, AgentSettings, Settings};
 use crate::error::Error;
 use crate::store::{InputRecord, RunRecord};
 
 /// What decides the requests of a sweep. A resume must have the same.
 pub(super) fn identity(settings: &Settings, inputs: &[InputRecord], prompt: Option<&str>) -> Value {
     let digests: Vec<&str> = inputs.iter().map(|input| input.digest.as_str()).collect();
-    json!({
+    let mut identity = json!({
         "input": digests,
         "limit": settings.limit,
         "agent": settings.agent,
@@ -16,7 +16,44 @@ pub(super) fn identity(settings: &Settings, inputs: &[InputRecord], prompt: Opti
         "seed_field": settings.seed_field,
         "prompt_config": prompt.map(|text| blake3::hash(text.as_bytes()).to_hex().to_string()),
         "responses_create_params": settings.responses_create_params,
-    })
+    });
+    let native = native(settings);
+    if !native.is_empty()
+        && let Value::Object(fields) = &mut identity
+    {
+        fields.insert("agents".to_owned(), native.into());
+    }
+    identity
+}
+
+/// What decides the requests of the agents that run here. Where their servers are does not.
+fn native(settings: &Settings) -> Map<String, Value> {
+    let runs_here = |agent: &AgentSettings| !matches!(agent.kind, None | Some(AgentKind::NemoGym));
+    let agents = settings.agents.iter().filter(|(_, agent)| runs_here(agent));
+    let own = agents.map(|(name, agent)| {
+        let environments = agent.environments.iter().map(|(name, environment)| {
+            let mut environment = environment.clone();
+            if let Some(fields) = environment.as_object_mut() {
+                fields.remove("url");
+            }
+            (name.clone(), environment)
+        });
+        let decisive = json!({
+            "kind": agent.kind,
+            "model": agent.model,
+            "model_api": agent.model_api,
+            "resources": agent.resources,
+            "max_steps": agent.max_steps,
+            "max_turns": agent.max_turns,
+            "max_seq_len": agent.max_seq_len,
+            "max_new_tokens": agent.max_new_tokens,
+            "tokenizer": agent.tokenizer,
+            "rules": agent.rules,
+            "environments": environments.collect::<Map<_, _>>(),
+        });
+        (name.clone(), decisive)
+    });
+    own.collect()
 }
 
 /// What differs between the identity that a run was begun with and that of now, by key.
