@@ -6,9 +6,11 @@ mod budget;
 mod contract;
 mod error;
 mod head_server;
+mod judge;
 mod metric_servers;
 mod nemo_gym;
 mod registry;
+mod tool_calling;
 
 pub use budget::{Failures, Prior};
 pub use contract::{Agent, Answer, Reply, RolloutRequest};
@@ -17,3 +19,4 @@ pub use head_server::HeadServer;
 pub use metric_servers::{MetricServerOptions, MetricServers, RecordedAgents};
 pub use nemo_gym::NemoGymAgent;
 pub use registry::{AgentLimits, Agents, Member};
+pub use tool_calling::{ToolCallingAgent, ToolCallingOptions, ToolProtocol};

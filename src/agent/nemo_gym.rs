@@ -5,12 +5,11 @@ use bytes::Bytes;
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use url::Url;
 
+use super::judge::{Wording, judge};
 use super::{Agent, AgentError, Answer, Reply, RolloutRequest};
-use crate::answer::AnswerFields;
-use crate::failure::{Failure, FailureClass};
+use crate::failure::Failure;
 use crate::http::{Call, HttpClients, Secrets};
 use crate::http::{headers_that_matter, with_connect_time};
-use crate::json;
 
 /// An agent server of NeMo Gym: `POST /run` with the row answers the verify response.
 #[derive(Debug)]
@@ -87,7 +86,7 @@ impl NemoGymAgent {
             headers,
             first_byte: Some(first_byte),
             elapsed,
-            ..Reply::new(body.and_then(|body| judge(body, call)))
+            ..Reply::new(body.and_then(|body| judge_call(body, call)))
         }
     }
 }
@@ -111,51 +110,20 @@ impl Agent for NemoGymAgent {
     }
 }
 
-/// What a body of status 200 means, by NeMo Gym's contract. The flags come first: an answer that
-/// carries one need not have a reward.
-fn judge(body: Bytes, call: &Call<'_>) -> Result<Answer, Failure> {
-    let data = |why: String| call.failure(FailureClass::Data, &why);
-    let text = std::str::from_utf8(&body)
-        .map_err(|source| data(format!("the answer is not UTF-8 ({source})")))?;
-    let fields = AnswerFields::parse(text).map_err(|source| {
-        data(format!(
-            "the answer is not a JSON object ({source}){}",
-            call.quote(&body)
-        ))
-    })?;
-    if json::is_too_deep(text) {
-        let most = json::MAX_DEPTH;
-        return Err(data(format!("the answer nests deeper than {most} levels")));
-    }
-    if fields.no_persist {
-        return Err(Failure {
-            failure_terminal: fields.failure_terminal,
-            ..call.failure(
-                FailureClass::NotPersisted,
-                "the agent asked for its answer to be forgotten (_ng_no_persist)",
-            )
-        });
-    }
-    if let Some(class) = &fields.failure_class {
-        let why = format!("the agent reported a failure (_ng_failure_class: {class:?})");
-        return Err(Failure {
-            failure_terminal: fields.failure_terminal,
-            answer: Some(body),
-            ..call.failure(FailureClass::AgentFlagged, &why)
-        });
-    }
-    if fields.reward.is_none() {
-        return Err(data(format!(
-            "the answer has no numeric 'reward'{}",
-            call.quote(&body)
-        )));
-    }
-    Ok(Answer { fields, body })
+fn judge_call(body: Bytes, call: &Call<'_>) -> Result<Answer, Failure> {
+    judge(
+        body,
+        &Wording {
+            failure: &|class, why| call.failure(class, why),
+            quote: &|body| call.quote(body),
+        },
+    )
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::failure::FailureClass;
 
     fn class_of(body: &[u8]) -> Option<(FailureClass, bool)> {
         let call = Call {
@@ -163,7 +131,7 @@ mod tests {
             began: Instant::now(),
             secrets: &Secrets::default(),
         };
-        judge(Bytes::copy_from_slice(body), &call)
+        judge_call(Bytes::copy_from_slice(body), &call)
             .err()
             .map(|failure| (failure.class, failure.failure_terminal))
     }
@@ -180,7 +148,7 @@ mod tests {
             secrets: &Secrets::of(&headers),
         };
         let body = Bytes::from_static(b"invalid key hunter2hunter2 (Bearer hunter2hunter2)");
-        let failure = judge(body, &call).unwrap_err();
+        let failure = judge_call(body, &call).unwrap_err();
         assert!(!failure.message.contains("hunter2"), "{failure:?}");
         assert!(
             failure.message.contains("invalid key [secret]"),

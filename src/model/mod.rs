@@ -2,6 +2,8 @@
 
 mod message;
 mod policy;
+mod responder;
 
 pub use message::Message;
 pub use policy::{Generation, GenerationRequest, Policy};
+pub use responder::{ModelResponse, Responder, ResponseRequest};

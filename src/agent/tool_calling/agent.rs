@@ -1,0 +1,82 @@
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+
+use super::episode::Episode;
+use crate::agent::{Agent, Reply, RolloutRequest};
+use crate::failure::{Failure, FailureClass};
+use crate::model::Responder;
+use crate::turn::Target;
+
+/// Runs rollouts between a model and a resources server.
+#[derive(Debug)]
+pub struct ToolCallingAgent {
+    pub(super) model: Arc<dyn Responder>,
+    pub(super) resources: Target,
+    pub(super) options: ToolCallingOptions,
+    address: String,
+}
+
+/// How such an agent goes about it.
+#[derive(Debug, Clone, Default)]
+pub struct ToolCallingOptions {
+    /// What the resources server understands.
+    pub protocol: ToolProtocol,
+    /// Calls of the model, at most. None: as many as it takes, but 10 where the server is of
+    /// Gymnasium's style.
+    pub max_steps: Option<u32>,
+    /// The longest time of a call of the resources server.
+    pub step_timeout: Option<Duration>,
+}
+
+/// What a resources server understands.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum ToolProtocol {
+    /// `/seed_session`, a path per tool, `/verify`.
+    #[default]
+    Tools,
+    /// `/reset` and `/step`.
+    Gymnasium,
+}
+
+impl ToolCallingAgent {
+    /// An agent between a model and a resources server.
+    pub fn new(model: Arc<dyn Responder>, resources: Target, options: ToolCallingOptions) -> Self {
+        let address = format!("{} with {}", model.address(), resources.address());
+        Self {
+            model,
+            resources,
+            options,
+            address,
+        }
+    }
+}
+
+#[async_trait]
+impl Agent for ToolCallingAgent {
+    async fn run(&self, request: RolloutRequest) -> Reply {
+        let began = Instant::now();
+        let result = match std::str::from_utf8(&request.body) {
+            Ok(row) => match Episode::new(self, row, &request.turns) {
+                Ok(episode) => match self.options.protocol {
+                    ToolProtocol::Tools => episode.call_tools().await,
+                    ToolProtocol::Gymnasium => episode.play().await,
+                },
+                Err(failure) => Err(failure),
+            },
+            Err(source) => Err(Failure::new(
+                FailureClass::Data,
+                format!("the row is not UTF-8: {source}"),
+            )),
+        };
+        Reply {
+            elapsed: began.elapsed(),
+            ..Reply::new(result)
+        }
+    }
+
+    fn address(&self) -> &str {
+        &self.address
+    }
+}

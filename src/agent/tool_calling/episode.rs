@@ -1,0 +1,205 @@
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
+
+use super::agent::ToolCallingAgent;
+use super::items::{Wish, array, raw, user_message};
+use super::usage::Usage;
+use crate::agent::Answer;
+use crate::agent::judge::{Wording, judge};
+use crate::failure::{Failure, FailureClass};
+use crate::json::{self, Object};
+use crate::model::{ModelResponse, ResponseRequest};
+use crate::request::RESPONSES_CREATE_PARAMS;
+use crate::turn::{CookieJar, Post, Posted, TurnCall, TurnKind, TurnLog};
+
+/// Answers in a row with neither a message nor a call: a model that does that will not stop.
+const IDLE_ANSWERS: u32 = 8;
+
+/// A rollout under way.
+pub(super) struct Episode<'a> {
+    pub(super) agent: &'a ToolCallingAgent,
+    pub(super) row: &'a str,
+    pub(super) log: &'a TurnLog,
+    params: Map<String, Value>,
+    /// The conversation: what the task says, and from `first_output` on what came of it.
+    pub(super) items: Vec<Box<RawValue>>,
+    pub(super) first_output: usize,
+    usage: Usage,
+    pub(super) cookies: CookieJar,
+    model_cookies: CookieJar,
+    pub(super) turn: u32,
+}
+
+impl<'a> Episode<'a> {
+    /// A rollout of `row`.
+    ///
+    /// # Errors
+    /// The row has no conversation to begin with.
+    pub(super) fn new(
+        agent: &'a ToolCallingAgent,
+        row: &'a str,
+        log: &'a TurnLog,
+    ) -> Result<Self, Failure> {
+        let refuse = |why: String| {
+            Failure::new(
+                FailureClass::Data,
+                format!("the row can't be run by an agent of kind 'responses': {why}"),
+            )
+        };
+        let row_fields = Object::parse(row).map_err(|source| refuse(source.to_string()))?;
+        let params = row_fields.get(RESPONSES_CREATE_PARAMS);
+        let params =
+            params.ok_or_else(|| refuse(format!("{RESPONSES_CREATE_PARAMS} is missing")))?;
+        let mut params: Map<String, Value> = serde_json::from_str(params)
+            .map_err(|source| refuse(format!("{RESPONSES_CREATE_PARAMS}: {source}")))?;
+        let items: Vec<Box<RawValue>> = match params.shift_remove("input") {
+            Some(Value::String(text)) => user_message(&text).into_iter().collect(),
+            Some(Value::Array(items)) => items.iter().filter_map(raw).collect(),
+            Some(other) => {
+                let why = format!("input is {}, and neither a text nor a list", kind(&other));
+                return Err(refuse(why));
+            }
+            None => return Err(refuse("input is missing".to_owned())),
+        };
+        Ok(Self {
+            agent,
+            row,
+            log,
+            params,
+            first_output: items.len(),
+            items,
+            usage: Usage::default(),
+            cookies: CookieJar::default(),
+            model_cookies: CookieJar::default(),
+            turn: 0,
+        })
+    }
+
+    /// The loop of NeMo Gym's `simple_agent`.
+    pub(super) async fn call_tools(mut self) -> Result<Answer, Failure> {
+        self.post(
+            "seed_session",
+            TurnKind::SeedSession,
+            Bytes::from(self.row.to_owned()),
+        )
+        .await?
+        .ok()?;
+        let mut idle = 0;
+        let last = loop {
+            let response = self.respond().await?;
+            if response.is_incomplete {
+                break response;
+            }
+            match Wish::of(&response.output).map_err(|why| self.bad_answer(&why))? {
+                Wish::Done => break response,
+                Wish::Calls(calls) => {
+                    idle = 0;
+                    for call in calls {
+                        self.call_tool(&call).await?;
+                    }
+                }
+                Wish::Nothing => idle += 1,
+            }
+            if self
+                .agent
+                .options
+                .max_steps
+                .is_some_and(|most| self.turn >= most)
+            {
+                break response;
+            }
+            if idle >= IDLE_ANSWERS {
+                let why = format!("{idle} answers in a row had neither a message nor a call");
+                return Err(self.bad_answer(&why));
+            }
+        };
+        let body = self.with_field("response", &self.whole_response(&last)?)?;
+        let verified = self
+            .post("verify", TurnKind::Verify, Bytes::from(body))
+            .await?;
+        verified.ok()?;
+        judge(
+            verified.body.clone(),
+            &Wording {
+                failure: &|class, why| verified.refuse(class, why),
+                quote: &|_| verified.quote(),
+            },
+        )
+    }
+
+    /// Asks the model, and takes its items into the conversation.
+    pub(super) async fn respond(&mut self) -> Result<ModelResponse, Failure> {
+        self.turn += 1;
+        let request = ResponseRequest {
+            turn: self.turn,
+            params: &self.params,
+            input: &self.items,
+        };
+        let response = self
+            .agent
+            .model
+            .respond(request, &mut self.model_cookies, self.log);
+        let mut response = response.await?;
+        self.usage.add(response.usage.as_ref());
+        let output = response.output.clone();
+        self.items.append(&mut response.output);
+        Ok(ModelResponse { output, ..response })
+    }
+
+    /// Sends something to the resources server.
+    pub(super) async fn post(
+        &mut self,
+        path: &str,
+        kind: TurnKind,
+        body: Bytes,
+    ) -> Result<Posted, Failure> {
+        let limit = self.agent.options.step_timeout;
+        let post = Post {
+            call: TurnCall::new(self.turn, kind, Arc::from(path)),
+            body,
+            cookies: Some(&mut self.cookies),
+            deadline: limit.map(|limit| (limit, "step_timeout")),
+        };
+        self.agent.resources.at(path).post(post, self.log).await
+    }
+
+    /// The row with one more field.
+    pub(super) fn with_field(&self, name: &str, value: &str) -> Result<String, Failure> {
+        json::splice(self.row, &[(name, value)]).map_err(|source| {
+            let why = format!("the row is not an object: {source}");
+            Failure::new(FailureClass::Data, why)
+        })
+    }
+
+    /// The last answer of the model with the output of all turns and the sum of their usage.
+    pub(super) fn whole_response(&self, last: &ModelResponse) -> Result<String, Failure> {
+        let output = array(self.items.get(self.first_output..).unwrap_or_default());
+        let fields = [("output", output.as_str()), ("usage", &self.usage.text())];
+        json::splice(&last.text, &fields).map_err(|source| self.bad_answer(&source.to_string()))
+    }
+
+    /// A failure that the model's answer is the cause of.
+    pub(super) fn bad_answer(&self, why: &str) -> Failure {
+        let model = self.agent.model.address();
+        Failure {
+            http_status: Some(200),
+            ..Failure::new(
+                FailureClass::Data,
+                format!("{model}: turn {}: {why}", self.turn),
+            )
+        }
+    }
+}
+
+fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::Object(_) => "an object",
+        Value::String(_) | Value::Array(_) => "a text or a list",
+    }
+}

@@ -1,0 +1,139 @@
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+
+/// An item of a model's output, as far as it decides what happens next.
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct Item {
+    #[serde(rename = "type", default)]
+    kind: Option<String>,
+    #[serde(default)]
+    role: Option<String>,
+    #[serde(default)]
+    name: Option<String>,
+    #[serde(default)]
+    arguments: Option<String>,
+    #[serde(default)]
+    call_id: Option<String>,
+}
+
+/// A call of a tool that the model asks for.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct ToolCall {
+    pub(super) name: String,
+    pub(super) arguments: String,
+    pub(super) call_id: String,
+}
+
+/// What a model's output asks for.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Wish {
+    /// These calls, in this order.
+    Calls(Vec<ToolCall>),
+    /// Nothing more: there is a message.
+    Done,
+    /// It has neither calls nor a message; it only thought, say.
+    Nothing,
+}
+
+impl Wish {
+    /// Reads the items of one answer.
+    ///
+    /// # Errors
+    /// What is wrong with which item.
+    pub(super) fn of(output: &[Box<RawValue>]) -> Result<Self, String> {
+        let mut calls = Vec::new();
+        let mut has_message = false;
+        for (index, item) in output.iter().enumerate() {
+            let item: Item = serde_json::from_str(item.get())
+                .map_err(|source| format!("output[{index}] is not an item: {source}"))?;
+            match item.kind.as_deref() {
+                Some("function_call") => {
+                    let (Some(name), Some(arguments), Some(call_id)) =
+                        (item.name, item.arguments, item.call_id)
+                    else {
+                        return Err(format!(
+                            "output[{index}] is a function_call without name, arguments or call_id"
+                        ));
+                    };
+                    calls.push(ToolCall {
+                        name,
+                        arguments,
+                        call_id,
+                    });
+                }
+                Some("message") | None if item.role.as_deref() == Some("assistant") => {
+                    has_message = true;
+                }
+                _ => {}
+            }
+        }
+        Ok(match (calls.is_empty(), has_message) {
+            (false, _) => Self::Calls(calls),
+            (true, true) => Self::Done,
+            (true, false) => Self::Nothing,
+        })
+    }
+}
+
+/// An item as it is kept. A value can always be written.
+pub(super) fn raw(value: &Value) -> Option<Box<RawValue>> {
+    RawValue::from_string(value.to_string()).ok()
+}
+
+/// The output of a tool as an item of the conversation.
+pub(super) fn tool_output(call_id: &str, output: &str) -> Option<Box<RawValue>> {
+    raw(&json!({"call_id": call_id, "output": output, "type": "function_call_output"}))
+}
+
+/// A user's message as an item of the conversation.
+pub(super) fn user_message(text: &str) -> Option<Box<RawValue>> {
+    raw(&json!({"content": text, "role": "user"}))
+}
+
+/// Items as the text of a JSON array.
+pub(super) fn array(items: &[Box<RawValue>]) -> String {
+    let bytes: usize = items.iter().map(|item| item.get().len() + 1).sum();
+    let mut text = String::with_capacity(bytes + 2);
+    text.push('[');
+    for (index, item) in items.iter().enumerate() {
+        if index > 0 {
+            text.push(',');
+        }
+        text.push_str(item.get());
+    }
+    text.push(']');
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wish(output: &str) -> Result<Wish, String> {
+        let items: Vec<Box<RawValue>> = serde_json::from_str(output).unwrap();
+        Wish::of(&items)
+    }
+
+    #[test]
+    fn calls_come_before_a_message_and_thinking_is_neither() {
+        let call = r#"{"type":"function_call","name":"f","arguments":"{}","call_id":"c"}"#;
+        let message = r#"{"type":"message","role":"assistant","content":[]}"#;
+        let reasoning = r#"{"type":"reasoning","summary":[]}"#;
+        let expected = || ToolCall {
+            name: "f".into(),
+            arguments: "{}".into(),
+            call_id: "c".into(),
+        };
+        assert_eq!(wish(&format!("[{message}]")), Ok(Wish::Done));
+        assert_eq!(wish(&format!("[{reasoning}]")), Ok(Wish::Nothing));
+        assert_eq!(wish("[]"), Ok(Wish::Nothing));
+        assert_eq!(
+            wish(&format!("[{message},{call},{call}]")),
+            Ok(Wish::Calls(vec![expected(), expected()]))
+        );
+        let error = wish(r#"[{"type":"function_call","name":"f"}]"#).unwrap_err();
+        assert!(error.contains("output[0]"), "{error}");
+        assert!(wish("[1]").is_err());
+    }
+}

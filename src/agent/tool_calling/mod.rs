@@ -1,0 +1,13 @@
+//! The agent that calls tools: a model asks for calls, a resources server answers them and scores the
+//! whole, until the model has said what it had to say. [`ToolCallingAgent`] does what NeMo Gym's
+//! `simple_agent` does, and for Gymnasium-style servers what its `gymnasium_agent` does.
+
+mod agent;
+mod arguments;
+mod episode;
+mod gymnasium;
+mod items;
+mod tools;
+mod usage;
+
+pub use agent::{ToolCallingAgent, ToolCallingOptions, ToolProtocol};
