@@ -1,5 +1,7 @@
-//! Language models: [`Policy`] generates the next [`Message`] of a conversation.
+//! Language models: [`Policy`] generates the next [`Message`] of a conversation, [`Responder`] goes on
+//! with one of OpenAI's Responses; [`chat`] says Responses in Chat Completions and back.
 
+pub mod chat;
 mod message;
 mod policy;
 mod responder;
