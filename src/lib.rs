@@ -33,6 +33,7 @@ mod error;
 pub mod expand;
 pub mod export;
 pub mod failure;
+pub mod group;
 pub mod http;
 pub mod import;
 pub mod json;

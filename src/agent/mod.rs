@@ -8,6 +8,7 @@ mod error;
 mod head_server;
 mod judge;
 mod metric_servers;
+pub mod multi_turn;
 mod nemo_gym;
 mod registry;
 mod tool_calling;
