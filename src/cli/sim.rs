@@ -1,7 +1,7 @@
 use std::io::{self, Write};
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Map, Value, json};
 
 use super::Exit;
 use super::signals::interrupted;
@@ -38,7 +38,12 @@ pub(super) async fn sim(args: SimArgs) -> Result<Exit, Error> {
 /// Whoever started us in the background reads the addresses from here; a terminal shows them.
 fn tell(sim: &Sim, as_json: bool) {
     let addresses = if as_json {
-        json!({"head_server": sim.head_url(), "agents": sim.agent_urls()}).to_string()
+        let servers: Map<String, Value> = servers(sim)
+            .map(|(name, url)| (name.to_owned(), url.into()))
+            .into_iter()
+            .collect();
+        json!({"head_server": sim.head_url(), "agents": sim.agent_urls(), "servers": servers})
+            .to_string()
     } else {
         text(sim)
     };
@@ -52,5 +57,16 @@ fn text(sim: &Sim) -> String {
     let agents = agents
         .iter()
         .map(|(name, url)| format!("\nagent {name}  {url}"));
-    format!("head server  {}", sim.head_url()) + &agents.collect::<String>()
+    let servers = servers(sim).map(|(name, url)| format!("\n{name}  {url}"));
+    format!("head server  {}", sim.head_url()) + &agents.collect::<String>() + &servers.concat()
+}
+
+/// The addresses of what agents are made of.
+fn servers(sim: &Sim) -> [(&'static str, &str); 4] {
+    [
+        ("model", sim.model_url()),
+        ("tools", sim.tools_url()),
+        ("gymnasium", sim.gymnasium_url()),
+        ("environment", sim.environment_url()),
+    ]
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Args;
 
 use crate::sim::{
-    FaultAt, FaultRate, Latency, OverCapacity, SimConfig, parse_duration, parse_size,
+    AgentConfig, FaultAt, FaultRate, Latency, OverCapacity, SimConfig, parse_duration, parse_size,
 };
 
 /// What the simulated agents do. A flag that is not given leaves its setting as it is.
@@ -75,6 +75,21 @@ pub struct SimArgs {
     /// What happens to a request beyond the capacity
     #[arg(long, value_name = "POLICY")]
     pub over_capacity: Option<OverCapacity>,
+    /// Turns in which the model calls tools before it answers [default: drawn from 1 to 4]
+    #[arg(long, value_name = "N")]
+    pub turns: Option<u64>,
+    /// Port of the model server [default: a free one]
+    #[arg(long, value_name = "PORT")]
+    pub model_port: Option<u16>,
+    /// Port of the resources server, which has tools and a verifier [default: a free one]
+    #[arg(long, value_name = "PORT")]
+    pub tools_port: Option<u16>,
+    /// Port of the resources server in the manner of Gymnasium [default: a free one]
+    #[arg(long, value_name = "PORT")]
+    pub gymnasium_port: Option<u16>,
+    /// Port of the environment that is stepped in batches [default: a free one]
+    #[arg(long, value_name = "PORT")]
+    pub environment_port: Option<u16>,
     /// Print the addresses as one line of JSON
     #[arg(long)]
     pub json: bool,
@@ -107,8 +122,17 @@ impl SimArgs {
             slow_first_byte,
             capacity,
             over_capacity,
+            turns,
+            model_port,
+            tools_port,
+            gymnasium_port,
+            environment_port,
             json: _,
         } = self;
+        let at = |port: Option<u16>, own: AgentConfig| AgentConfig {
+            port: port.or(own.port),
+            ..own
+        };
         let mut known = config.agents;
         let agents = if agents.is_empty() {
             known
@@ -148,6 +172,11 @@ impl SimArgs {
             slow_first_byte: slow_first_byte.unwrap_or(config.slow_first_byte),
             capacity: capacity.or(config.capacity),
             over_capacity: over_capacity.unwrap_or(config.over_capacity),
+            turns: turns.or(config.turns),
+            model: at(model_port, config.model),
+            tools: at(tools_port, config.tools),
+            gymnasium: at(gymnasium_port, config.gymnasium),
+            environment: at(environment_port, config.environment),
         }
     }
 }
@@ -157,7 +186,7 @@ mod tests {
     use clap::Parser;
 
     use super::*;
-    use crate::sim::{AgentConfig, FaultKind};
+    use crate::sim::FaultKind;
 
     #[derive(Parser)]
     struct Cli {
@@ -206,7 +235,16 @@ mod tests {
             "--slow-first-byte=250ms",
             "--capacity=5",
             "--over-capacity=refuse",
+            "--turns=20",
+            "--model-port=8000",
+            "--tools-port=8001",
+            "--gymnasium-port=8002",
+            "--environment-port=8003",
         ]);
+        let at = |port| AgentConfig {
+            port: Some(port),
+            ..AgentConfig::default()
+        };
         let expected = SimConfig {
             host: "::1".parse().unwrap(),
             port: 11000,
@@ -233,6 +271,11 @@ mod tests {
             slow_first_byte: Duration::from_millis(250),
             capacity: Some(5),
             over_capacity: OverCapacity::Refuse,
+            turns: Some(20),
+            model: at(8000),
+            tools: at(8001),
+            gymnasium: at(8002),
+            environment: at(8003),
         };
         assert_eq!(config, expected);
     }

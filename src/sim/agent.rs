@@ -2,28 +2,24 @@
 //! /aggregate_metrics`, and `GET /`.
 
 use std::future::pending;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use hyper::body::Incoming;
 use hyper::{Method, Request, StatusCode};
-use tokio::time::sleep;
 
 use super::aggregate::aggregate;
 use super::answer::write_answer;
-use super::capacity::Capacity;
-use super::config::OverCapacity;
-use super::control::AgentChange;
-use super::counters::{Admission, AgentCounters};
+use super::counters::Admission;
 use super::fault::FaultKind;
 use super::hostile::{endless_body, gzip_bomb};
 use super::http::{
     Abrupt, BodyError, Reply, alive, detail, html, json, json_of, not_found, read_body,
 };
-use super::profile::Profile;
 use super::refusal::Refusal;
 use super::requests::now_us;
 use super::row::Row;
+use super::station::Station;
 
 const NOT_JSON: &str = "<!doctype html><html><head><title>Bad gateway</title></head>\
     <body><h1>Bad gateway</h1><p>The upstream did not answer.</p></body></html>\n";
@@ -31,46 +27,13 @@ const NOT_JSON: &str = "<!doctype html><html><head><title>Bad gateway</title></h
 /// A simulated agent.
 #[derive(Debug)]
 pub(super) struct Agent {
-    profile: RwLock<Arc<Profile>>,
-    counters: Arc<AgentCounters>,
-    capacity: Arc<Capacity>,
+    station: Arc<Station>,
 }
 
 impl Agent {
-    /// An agent that nobody has asked yet.
-    pub(super) fn new(profile: Profile) -> Self {
-        Self {
-            capacity: Capacity::new(profile.capacity),
-            profile: RwLock::new(Arc::new(profile)),
-            counters: Arc::default(),
-        }
-    }
-
-    /// What it lives by at this moment.
-    pub(super) fn profile(&self) -> Arc<Profile> {
-        let profile = self.profile.read().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(&profile)
-    }
-
-    /// Its counters.
-    pub(super) fn counters(&self) -> &Arc<AgentCounters> {
-        &self.counters
-    }
-
-    /// Changes all that is its own, which is all but its port.
-    pub(super) fn change(&self, change: &AgentChange) {
-        let mut current = self.profile.write().unwrap_or_else(PoisonError::into_inner);
-        let mut profile = Profile::clone(&current);
-        if let Some(capacity) = change.capacity {
-            profile.capacity = capacity;
-            self.capacity.set(capacity);
-        }
-        if let Some(faults) = &change.faults {
-            profile.faults = faults.clone();
-        }
-        profile.over_capacity = change.over_capacity.unwrap_or(profile.over_capacity);
-        profile.latency = change.latency.unwrap_or(profile.latency);
-        *current = Arc::new(profile);
+    /// An agent that is asked at this station.
+    pub(super) fn new(station: Arc<Station>) -> Self {
+        Self { station }
     }
 
     /// Answers a request.
@@ -87,7 +50,7 @@ impl Agent {
     }
 
     async fn run(&self, body: Incoming) -> Result<Reply, Abrupt> {
-        let mut admission = self.counters.admit();
+        let mut admission = self.station.counters().admit();
         let body = match read_body(body).await {
             Ok(body) => body,
             Err(error) => {
@@ -103,7 +66,7 @@ impl Agent {
             .and_then(parse)
         {
             Ok(row) => {
-                admission.received(row.key(), arrived_at_us);
+                admission.received(row.key(), arrived_at_us, None);
                 self.work(&row, &mut admission).await
             }
             Err(why) => {
@@ -117,21 +80,11 @@ impl Agent {
     }
 
     async fn work(&self, row: &Row<'_>, admission: &mut Admission) -> Result<Reply, Abrupt> {
-        let profile = self.profile();
+        let profile = self.station.profile();
         let planned = profile.plan(row.key(), row.difficulty());
-        let slot = match profile.over_capacity {
-            OverCapacity::Wait => Some(self.capacity.slot().await),
-            OverCapacity::Refuse => self.capacity.free_slot(),
-        };
-        let Some(slot) = slot else {
-            let now = now_us();
-            let refusal = Refusal::over_capacity(profile.retry_after, now);
-            admission.refuse(now, refusal.not_before_us);
-            return Ok(refusal.reply);
-        };
-        admission.begin_work(slot);
-        if !planned.latency.is_zero() {
-            sleep(planned.latency).await;
+        let working = self.station.work(&profile, planned.latency, admission);
+        if let Err(refusal) = working.await {
+            return Ok(refusal);
         }
         let now = now_us();
         let answer = || write_answer(row, &planned, &profile);
@@ -150,7 +103,7 @@ impl Agent {
 }
 
 /// What a fault that is no refusal does to the answer.
-async fn fail(kind: FaultKind, answer: impl Fn() -> Bytes) -> Result<Reply, Abrupt> {
+pub(super) async fn fail(kind: FaultKind, answer: impl Fn() -> Bytes) -> Result<Reply, Abrupt> {
     match kind {
         FaultKind::Error500 => Ok(detail(
             StatusCode::INTERNAL_SERVER_ERROR,
@@ -176,7 +129,7 @@ fn parse(text: &str) -> Result<Row<'_>, String> {
 }
 
 /// The head of a whole answer and the first half of its body.
-fn truncated(answer: &Bytes) -> Bytes {
+pub(super) fn truncated(answer: &Bytes) -> Bytes {
     let head = format!(
         "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
         answer.len()

@@ -15,7 +15,7 @@ use super::row::Row;
 
 /// When every simulated response was created, in seconds since 1970: answers hold no clock, so
 /// that the same request has the same answer at any time.
-const CREATED_AT: &str = "1767225600.0";
+pub(super) const CREATED_AT: f64 = 1_767_225_600.0;
 
 const OPENINGS: [&str; 4] = [
     "The question gives everything that is needed. Taking the quantities in turn and doing the sum: ",
@@ -32,13 +32,15 @@ const REASONING_CLOSE: &str = r#""}]},"#;
 pub(super) const HUGE_BYTES: usize = 40_000_000;
 
 /// How deep the arrays of a deep answer are nested.
-const DEPTH: usize = 100_000;
+pub(super) const DEPTH: usize = 100_000;
 
 /// What the verifier made of what the model said.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Verdict {
-    extracted: Option<Number>,
-    correct: bool,
+pub(super) struct Verdict {
+    /// The answer that it found.
+    pub extracted: Option<Number>,
+    /// It is the right one.
+    pub correct: bool,
 }
 
 /// Writes the verify response to `row`: its fields, then `response`, `reward` and what the
@@ -64,7 +66,7 @@ pub fn write_answer(row: &Row, planned: &Planned, profile: &Profile) -> Bytes {
     append(
         &mut out,
         format_args!(
-            r#""response":{{"id":"resp_{:016x}","created_at":{CREATED_AT},"model":"rollstream-sim","object":"response","output":["#,
+            r#""response":{{"id":"resp_{:016x}","created_at":{CREATED_AT:?},"model":"rollstream-sim","object":"response","output":["#,
             planned.answer_id
         ),
     );
@@ -153,16 +155,27 @@ fn tail(row: &Row, planned: &Planned, echo: bool) -> Vec<u8> {
 
 /// What the model says: text that needs no escapes in JSON.
 fn say(row: &Row, planned: &Planned, expected: Option<Number>) -> String {
-    let mut draws = Draws::from_state(planned.variation);
+    let draws = Draws::from_state(planned.variation);
+    last_words(expected, planned.correct, || row.question(), draws)
+}
+
+/// How a model ends that was asked `question`, whose right answer is `right`, where it is known:
+/// text that needs no escapes in JSON.
+pub(super) fn last_words<'a>(
+    right: Option<Number>,
+    correct: bool,
+    question: impl FnOnce() -> &'a str,
+    mut draws: Draws,
+) -> String {
     let mut said = String::with_capacity(160);
     said.push_str(OPENINGS.get(draws.below(OPENINGS.len())).unwrap_or(&""));
-    match expected {
+    match right {
         None => said.push_str("That is all there is to say."),
         Some(right) => {
-            let answer = if planned.correct {
+            let answer = if correct {
                 right
             } else {
-                right.mistaken(row.question(), &mut draws)
+                right.mistaken(question(), &mut draws)
             };
             said.push_str(ANSWER_MARK);
             said.push_str(&answer.to_string());
@@ -172,7 +185,8 @@ fn say(row: &Row, planned: &Planned, expected: Option<Number>) -> String {
     said
 }
 
-fn verify(said: &str, expected: Number) -> Verdict {
+/// Reads the answer in what a model said.
+pub(super) fn verify(said: &str, expected: Number) -> Verdict {
     let extracted = extract_answer(said);
     Verdict {
         extracted,
@@ -180,7 +194,8 @@ fn verify(said: &str, expected: Number) -> Verdict {
     }
 }
 
-fn append(out: &mut Vec<u8>, text: std::fmt::Arguments) {
+/// Appends formatted text.
+pub(super) fn append(out: &mut Vec<u8>, text: std::fmt::Arguments) {
     // Writing to memory cannot fail.
     let _ = out.write_fmt(text);
 }

@@ -1,5 +1,5 @@
 //! What a simulation is made of: [`SimConfig`], flat keys that a table `[sim]` and flags fill
-//! alike, and [`AgentConfig`], what one agent has of its own.
+//! alike, and [`AgentConfig`], what one agent or server has of its own.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,12 +12,13 @@ use serde::{Deserialize, Deserializer, Serialize, de};
 use super::error::SimError;
 use super::fault::{FaultAt, FaultRates};
 use super::latency::Latency;
+use super::listed::RESERVED;
 use super::quantity;
 
 /// The largest answer that can be asked for.
 pub const MAX_BODY_SIZE: usize = 256 << 20;
 
-/// A simulation: a head server and its agents.
+/// A simulation: a head server, its agents, a model and environments.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SimConfig {
@@ -74,6 +75,18 @@ pub struct SimConfig {
     pub capacity: Option<usize>,
     /// What happens to a request beyond the capacity.
     pub over_capacity: OverCapacity,
+    /// Turns in which the model calls tools before it answers; without tools, turns with that of the
+    /// answer. Missing: drawn from 1 to 4.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub turns: Option<u64>,
+    /// What the model server has of its own. The agents' sizes mean nothing to it.
+    pub model: AgentConfig,
+    /// What the resources server has of its own.
+    pub tools: AgentConfig,
+    /// What the server in the manner of Gymnasium has of its own.
+    pub gymnasium: AgentConfig,
+    /// What the environment server has of its own.
+    pub environment: AgentConfig,
 }
 
 /// What happens to a request beyond an agent's capacity.
@@ -115,11 +128,16 @@ impl Default for SimConfig {
             slow_first_byte: Duration::from_secs(1),
             capacity: None,
             over_capacity: OverCapacity::Wait,
+            turns: None,
+            model: AgentConfig::default(),
+            tools: AgentConfig::default(),
+            gymnasium: AgentConfig::default(),
+            environment: AgentConfig::default(),
         }
     }
 }
 
-/// What one agent has of its own; what is missing is as for all.
+/// What one agent or server has of its own; what is missing is as for all.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AgentConfig {
@@ -182,18 +200,28 @@ impl SimConfig {
         check_capacity("capacity", self.capacity)?;
         self.latency.bad_shape().map_or(Ok(()), Err)?;
         self.faults.check()?;
-        self.agents
-            .iter()
-            .try_for_each(|(name, agent)| agent.check(name))
+        for (name, agent) in &self.agents {
+            if name.is_empty() || name.chars().any(char::is_control) {
+                return Err(SimError::AgentName(name.clone()));
+            }
+            if RESERVED.contains(&name.as_str()) {
+                return Err(SimError::ReservedName(name.clone()));
+            }
+            agent.check(&format!("agents.{name}"))?;
+        }
+        let servers = [
+            ("model", &self.model),
+            ("tools", &self.tools),
+            ("gymnasium", &self.gymnasium),
+            ("environment", &self.environment),
+        ];
+        servers.iter().try_for_each(|(name, own)| own.check(name))
     }
 }
 
 impl AgentConfig {
-    fn check(&self, name: &str) -> Result<(), SimError> {
-        if name.is_empty() || name.chars().any(char::is_control) {
-            return Err(SimError::AgentName(name.to_owned()));
-        }
-        let setting = |key: &str| format!("agents.{name}.{key}");
+    fn check(&self, table: &str) -> Result<(), SimError> {
+        let setting = |key: &str| format!("{table}.{key}");
         within(
             &setting("difficulty"),
             self.difficulty.unwrap_or(0.0),
@@ -297,6 +325,9 @@ mod tests {
             [agents.narrow]
             capacity = 2
             over_capacity = "refuse"
+            [model]
+            port = 8000
+            faults = { hang = 0.5 }
             "#,
         )
         .unwrap();
@@ -311,6 +342,8 @@ mod tests {
             Some(OverCapacity::Refuse)
         );
         assert_eq!(config.over_capacity, OverCapacity::Wait);
+        assert_eq!(config.model.port, Some(8000));
+        assert_eq!(config.tools, AgentConfig::default());
         assert!(!config.agents.contains_key("sim"));
         config.check().unwrap();
     }
@@ -330,6 +363,8 @@ mod tests {
                 ..AgentConfig::default()
             },
         );
+        config.turns = Some(20);
+        config.tools.port = Some(7);
         let yaml = serde_yaml_ng::to_string(&config).unwrap();
         assert_eq!(serde_yaml_ng::from_str::<SimConfig>(&yaml).unwrap(), config);
         let toml = toml::to_string(&config).unwrap();
@@ -355,6 +390,12 @@ mod tests {
         for (text, fragment) in [
             ("agents = []", "has no agents"),
             ("agents = [\"\"]", "is no name"),
+            (
+                "agents = [\"sim_model\"]",
+                "'sim_model' is the name of a server",
+            ),
+            ("model.capacity = 0", "model.capacity is 0"),
+            ("environment.faults = { hang = 2 }", "rate of 'hang' is 2"),
             (
                 "difficulty = 1.5",
                 "difficulty is 1.5, but must be from 0 to 1",

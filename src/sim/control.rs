@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-use super::agent::Agent;
 use super::config::{OverCapacity, check_capacity};
 use super::error::SimError;
 use super::fault::FaultRates;
 use super::latency::Latency;
 use super::port::PortSwitch;
+use super::station::Station;
 
 /// What is to change of an agent. What is missing stays as it is.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
@@ -57,21 +57,21 @@ pub(super) struct AgentState {
     latency: Latency,
 }
 
-/// Changes an agent and its port.
+/// Changes an agent or a server, and its port.
 #[derive(Debug)]
 pub(super) struct Control {
-    agent: Arc<Agent>,
+    station: Arc<Station>,
     port: PortSwitch,
 }
 
 impl Control {
-    pub(super) fn new(agent: Arc<Agent>, port: PortSwitch) -> Self {
-        Self { agent, port }
+    pub(super) fn new(station: Arc<Station>, port: PortSwitch) -> Self {
+        Self { station, port }
     }
 
-    /// The agent.
-    pub(super) fn agent(&self) -> &Agent {
-        &self.agent
+    /// Where it receives requests.
+    pub(super) fn station(&self) -> &Station {
+        &self.station
     }
 
     /// Checks the change and makes it; when it returns, it is in force.
@@ -81,7 +81,7 @@ impl Control {
     /// is changed.
     pub(super) async fn change(&self, change: &AgentChange) -> Result<(), SimError> {
         change.check()?;
-        self.agent.change(change);
+        self.station.change(change);
         match change.down {
             Some(down) => self.port.set(down).await,
             None => Ok(()),
@@ -90,7 +90,7 @@ impl Control {
 
     /// What can be changed, as it is.
     pub(super) fn state(&self) -> AgentState {
-        let profile = self.agent.profile();
+        let profile = self.station.profile();
         AgentState {
             capacity: profile.capacity,
             over_capacity: profile.over_capacity,

@@ -10,9 +10,9 @@ use serde::Serialize;
 use super::capacity::Slot;
 use super::fault::FaultKind;
 use super::oracle::Key;
-use super::requests::{Ending, RequestEnd, RequestLog, now_us};
+use super::requests::{Ending, Origin, RequestEnd, RequestLog, now_us};
 
-/// Counts the requests to one agent's `POST /run`.
+/// Counts the requests to one agent's `POST /run`, or all that are posted to a server.
 #[derive(Debug, Default)]
 pub struct AgentCounters {
     requests: AtomicU64,
@@ -39,7 +39,8 @@ pub struct Counts {
     /// Met with a fault, by kind; kinds that never happened are left out. A hang is counted when
     /// it begins.
     pub faults: BTreeMap<FaultKind, u64>,
-    /// Rejected, since the body was too large, too slow or no JSON object.
+    /// Rejected, since the body was too large, too slow or no JSON object, or, by a server, since the
+    /// request was wrong: no session, no such tool.
     pub rejected: u64,
     /// Refused for want of capacity.
     pub refused: u64,
@@ -112,15 +113,21 @@ pub(super) struct Admission {
 
 impl Admission {
     /// It has been read, at this time in microseconds since 1970, and counts from now on.
-    pub fn received(&mut self, key: Key, arrived_at_us: u64) {
+    pub fn received(&mut self, key: Key, arrived_at_us: u64, origin: Option<Box<Origin>>) {
         self.counters.requests.fetch_add(1, Relaxed);
-        self.open = Some(self.counters.log.open(key, arrived_at_us));
+        self.open = Some(self.counters.log.open(key, arrived_at_us, origin));
     }
 
     /// It is no request that could be answered.
     pub fn reject(&mut self) {
         self.counters.requests.fetch_add(1, Relaxed);
         self.counters.rejected.fetch_add(1, Relaxed);
+    }
+
+    /// It has been received, and the client is told that it is wrong.
+    pub fn decline(&mut self, at_us: u64) {
+        self.counters.rejected.fetch_add(1, Relaxed);
+        self.close(RequestEnd::Rejected, None, at_us, None);
     }
 
     /// The agent begins to work on it, and has a slot for it until it is done.
@@ -201,7 +208,7 @@ mod tests {
             rollout: 0,
             attempt: 0,
         };
-        admission.received(key, 100 + task);
+        admission.received(key, 100 + task, None);
         admission
     }
 

@@ -12,6 +12,19 @@ fn mix(mut z: u64) -> u64 {
     z ^ (z >> 31)
 }
 
+/// A number for some bytes, the same in every version. What differs in the bytes, differs in it, but
+/// for chance; whoever wants to can find two that do not.
+pub(super) fn digest(bytes: &[u8]) -> u64 {
+    let fold = |hash: u64, word: u64| (hash ^ word).wrapping_mul(GAMMA).rotate_left(29);
+    let (words, rest) = bytes.as_chunks::<8>();
+    let hash = words.iter().fold(bytes.len() as u64, |hash, word| {
+        fold(hash, u64::from_le_bytes(*word))
+    });
+    mix(rest
+        .iter()
+        .fold(hash, |hash, byte| fold(hash, u64::from(*byte))))
+}
+
 /// A SplitMix64 stream.
 #[derive(Debug, Clone)]
 pub struct Draws(u64);
@@ -88,6 +101,23 @@ mod tests {
         let distinct: std::collections::BTreeSet<u64> = streams.into_iter().collect();
         assert_eq!(distinct.len(), streams.len());
         assert_eq!(first(7, &[1, 2]), first(7, &[1, 2]));
+    }
+
+    #[test]
+    fn a_digest_differs_with_every_byte_and_the_length() {
+        let texts = [
+            "",
+            "a",
+            "b",
+            "12345678",
+            "12345679",
+            "123456781",
+            "123456782",
+        ];
+        let digests: std::collections::BTreeSet<u64> =
+            texts.iter().map(|text| digest(text.as_bytes())).collect();
+        assert_eq!(digests.len(), texts.len());
+        assert_eq!(digest(b"12345678a"), digest("12345678a".as_bytes()));
     }
 
     #[test]

@@ -19,6 +19,11 @@ pub enum SimError {
         "'{0}' is no name for a simulated agent: use a name that is not empty and has no control characters"
     )]
     AgentName(String),
+    /// An agent has the name of a server.
+    #[error(
+        "'{0}' is the name of a server that the simulation has anyway: give the agent another name"
+    )]
+    ReservedName(String),
     /// A setting is out of range.
     #[error("{setting} is {value}, but must be {range}")]
     Setting {
@@ -45,8 +50,8 @@ pub enum SimError {
         /// What the system says.
         source: io::Error,
     },
-    /// There is no agent of this name.
-    #[error("there is no simulated agent '{name}'; the agents are {known}")]
+    /// There is no agent or server of this name.
+    #[error("there is no simulated agent or server '{name}'; there are {known}")]
     UnknownAgent {
         /// What was asked for.
         name: String,

@@ -1,4 +1,5 @@
-//! The head server: [`Head`] tells where the agents are, and how they fare, and lets them be changed.
+//! The head server: [`Head`] tells where the agents and the other servers are, and how they
+//! fare, and lets them be changed.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -17,27 +18,17 @@ use super::error::SimError;
 use super::http::{
     Reply, alive, detail, json as reply_json, json_of, not_found, read_body, streamed,
 };
+use super::listed::{Listed, Role, configuration};
 
 /// Records of requests that are written at a time.
 const PAGE: usize = 1000;
-
-/// What an agent is to the head server.
-#[derive(Debug)]
-pub(super) struct Listed {
-    /// Host under which clients reach it.
-    pub host: String,
-    /// Its port.
-    pub port: u16,
-    /// Itself and its port.
-    pub control: Control,
-}
 
 /// The head server of a simulation.
 #[derive(Debug)]
 pub(super) struct Head {
     global_config: Bytes,
     server_instances: Bytes,
-    agents: BTreeMap<String, Listed>,
+    listed: BTreeMap<String, Listed>,
 }
 
 impl Head {
@@ -48,26 +39,21 @@ impl Head {
     pub(super) fn new(
         host: &str,
         address: SocketAddr,
-        agents: BTreeMap<String, Listed>,
+        listed: BTreeMap<String, Listed>,
     ) -> Result<Self, SimError> {
         let mut servers = Map::new();
         servers.insert(
             "head_server".into(),
             json!({"host": host, "port": address.port()}),
         );
-        for (name, Listed { host, port, .. }) in &agents {
-            let agent = json!({"entrypoint": "app.py", "host": host, "port": port});
-            servers.insert(
-                name.clone(),
-                json!({"responses_api_agents": {"sim_agent": agent}}),
-            );
-        }
+        servers.append(&mut configuration(&listed));
         let yaml = serde_yaml_ng::to_string(&servers).map_err(|e| SimError::Head(e.to_string()))?;
-        let instances: Vec<Value> = agents.iter().map(instance).collect();
+        let instances = listed.iter().map(|(name, server)| server.instance(name));
+        let instances: Vec<Value> = instances.collect();
         Ok(Self {
             global_config: Value::String(yaml).to_string().into(),
             server_instances: Value::Array(instances).to_string().into(),
-            agents,
+            listed,
         })
     }
 
@@ -77,7 +63,10 @@ impl Head {
         match (&head.method, head.uri.path()) {
             (&Method::GET, "/global_config_dict_yaml") => reply_json(self.global_config.clone()),
             (&Method::GET, "/server_instances") => reply_json(self.server_instances.clone()),
-            (&Method::GET, "/stats") => json_of(&json!({ "agents": self.counts() })),
+            (&Method::GET, "/stats") => json_of(&json!({
+                "agents": self.counts(true),
+                "servers": self.counts(false),
+            })),
             (&Method::GET, "/") => alive(),
             (method, path) => match path.strip_prefix("/sim/") {
                 Some(path) => self.answer_of_agent(method, path, body).await,
@@ -98,20 +87,20 @@ impl Head {
             (&Method::GET, []) => json_of(&control.state()),
             (&Method::POST, []) => changed(control, body).await,
             (&Method::GET, [what]) if what == "requests" => {
-                requests(Arc::clone(control.agent().counters()))
+                requests(Arc::clone(control.station().counters()))
             }
             _ => not_found(),
         }
     }
 
-    /// The agent of this name.
+    /// The agent or server of this name.
     ///
     /// # Errors
     /// There is none.
     pub(super) fn control(&self, name: &str) -> Result<&Control, SimError> {
-        let agent = self.agents.get(name).map(|listed| &listed.control);
-        agent.ok_or_else(|| {
-            let known: Vec<&str> = self.agents.keys().map(String::as_str).collect();
+        let listed = self.listed.get(name).map(|listed| &listed.control);
+        listed.ok_or_else(|| {
+            let known: Vec<&str> = self.listed.keys().map(String::as_str).collect();
             SimError::UnknownAgent {
                 name: name.to_owned(),
                 known: known.join(", "),
@@ -119,19 +108,26 @@ impl Head {
         })
     }
 
-    /// A reading of every agent's counters, by name.
-    pub(super) fn counts(&self) -> BTreeMap<String, Counts> {
+    /// A reading of the counters of all agents, or of all servers that are none, by name.
+    pub(super) fn counts(&self, of_agents: bool) -> BTreeMap<String, Counts> {
         let read = |(name, listed): (&String, &Listed)| {
-            let counters = listed.control.agent().counters();
+            let counters = listed.control.station().counters();
             (name.clone(), counters.read())
         };
-        self.agents.iter().map(read).collect()
+        self.listed
+            .iter()
+            .filter(|(_, listed)| (listed.role == Role::Agent) == of_agents)
+            .map(read)
+            .collect()
     }
 
     /// The addresses of the agents, by name.
     pub(super) fn agent_urls(&self) -> BTreeMap<String, String> {
-        let url = |(name, agent): (&String, &Listed)| (name.clone(), url(&agent.host, agent.port));
-        self.agents.iter().map(url).collect()
+        let agents = self.listed.iter();
+        agents
+            .filter(|(_, listed)| listed.role == Role::Agent)
+            .map(|(name, listed)| (name.clone(), listed.url()))
+            .collect()
     }
 }
 
@@ -193,17 +189,4 @@ fn decoded(segment: &str) -> String {
     let form = format!("segment={value}");
     let decoded = url::form_urlencoded::parse(form.as_bytes()).next();
     decoded.map_or_else(String::new, |(_, value)| value.into_owned())
-}
-
-fn instance((name, agent): (&String, &Listed)) -> Value {
-    json!({
-        "process_name": name,
-        "name": "sim_agent",
-        "server_type": "responses_api_agents",
-        "host": agent.host,
-        "port": agent.port,
-        "url": url(&agent.host, agent.port),
-        "pid": std::process::id(),
-        "status": "success",
-    })
 }

@@ -1,7 +1,10 @@
-//! Simulated agents: a real HTTP server for demonstrations, tests and benchmarks.
+//! Simulated agents, a model and environments: real HTTP servers for demonstrations, tests and
+//! benchmarks.
 //!
 //! [`Sim`] serves a NeMo Gym head server and the agents of a [`SimConfig`], each on a port of its
-//! own. What an agent does to a request is planned by its [`Profile`] from the seed and from task,
+//! own. Beside them it serves what agents are made of: a model (`sim_model`), a resources server
+//! (`sim_tools`), one in the manner of Gymnasium (`sim_gymnasium`) and an environment
+//! (`sim_environment`). What the model says is a function of the conversation and a seed. What an agent does to a request is planned by its [`Profile`] from the seed and from task,
 //! rollout and attempt alone, so that a caller can know it beforehand: [`oracle`], [`Planned`].
 //! [`Counts`] tells what became of all requests and [`RequestRecord`] of each, [`FaultKind`] names
 //! what can go wrong, and [`AgentChange`] changes an agent while it serves.
@@ -10,12 +13,14 @@ mod agent;
 mod aggregate;
 mod answer;
 mod arithmetic;
+mod call;
 mod capacity;
 mod config;
 mod connection;
 mod control;
 mod counters;
 mod draws;
+mod environments;
 mod error;
 mod fault;
 mod filler;
@@ -23,6 +28,8 @@ mod head;
 mod hostile;
 mod http;
 mod latency;
+mod listed;
+mod model;
 mod oracle;
 mod port;
 mod profile;
@@ -31,6 +38,9 @@ mod refusal;
 mod requests;
 mod row;
 mod server;
+mod service;
+mod spoil;
+mod station;
 #[cfg(test)]
 mod tests;
 

@@ -95,7 +95,7 @@ impl Profile {
         let correct = of_rollout.unit() < success_probability;
         let output_tokens = tokens(self.output_tokens, of_rollout.normal());
         let variation = of_rollout.next_u64();
-        let fault = self.fault(key, of_attempt.unit());
+        let fault = self.fault(key, attempt, of_attempt.unit());
         let answer_id = of_attempt.next_u64();
         let slow = fault == Some(FaultKind::SlowFirstByte);
         let extra = if slow {
@@ -118,7 +118,7 @@ impl Profile {
     }
 
     /// Logit-normal over tasks: `logistic(logit(1 - difficulty) + spread * z + shift)`.
-    fn success_probability(&self, difficulty: RowDifficulty, z: f64) -> f64 {
+    pub(super) fn success_probability(&self, difficulty: RowDifficulty, z: f64) -> f64 {
         let shift = match difficulty {
             RowDifficulty::Easy => ROW_DIFFICULTY_SHIFT,
             RowDifficulty::Medium => 0.0,
@@ -128,10 +128,9 @@ impl Profile {
         1.0 / (1.0 + (-(logit + self.difficulty_spread * z + shift)).exp())
     }
 
-    fn fault(&self, key: Key, unit: f64) -> Option<FaultKind> {
-        let exempt = self
-            .fault_attempts
-            .is_some_and(|limit| key.attempt >= limit);
+    /// What goes wrong with a request that was tried `tries` times before.
+    pub(super) fn fault(&self, key: Key, tries: u64, unit: f64) -> Option<FaultKind> {
+        let exempt = self.fault_attempts.is_some_and(|limit| tries >= limit);
         let here = |at: &&FaultAt| {
             at.task == key.task
                 && at.rollout.is_none_or(|rollout| rollout == key.rollout)

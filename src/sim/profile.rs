@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::config::{OverCapacity, SimConfig};
+use super::config::{AgentConfig, OverCapacity, SimConfig};
 use super::fault::{FaultAt, FaultRates};
 use super::latency::Latency;
 
@@ -30,6 +30,8 @@ pub struct Profile {
     pub capacity: Option<usize>,
     /// What happens to a request beyond the capacity.
     pub over_capacity: OverCapacity,
+    /// Turns of the model.
+    pub(super) turns: Option<u64>,
 }
 
 impl Profile {
@@ -37,6 +39,11 @@ impl Profile {
     /// that are for all.
     pub fn new(config: &SimConfig, agent: &str) -> Self {
         let own = config.agents.get(agent).cloned().unwrap_or_default();
+        Self::with(config, own)
+    }
+
+    /// The profile of an agent or server that has these settings of its own.
+    pub(super) fn with(config: &SimConfig, own: AgentConfig) -> Self {
         Self {
             seed: config.seed,
             latency: own.latency.unwrap_or(config.latency),
@@ -56,13 +63,13 @@ impl Profile {
             retry_after: config.retry_after,
             capacity: own.capacity.or(config.capacity),
             over_capacity: own.over_capacity.unwrap_or(config.over_capacity),
+            turns: config.turns,
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::config::AgentConfig;
     use super::super::oracle::{Key, RowDifficulty, oracle};
     use super::*;
 

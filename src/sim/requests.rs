@@ -1,4 +1,4 @@
-//! Every request that an agent counted, one by one: [`RequestRecord`], kept in a bounded
+//! Every request that an agent or server counted, one by one: [`RequestRecord`], kept in a bounded
 //! [`RequestLog`].
 
 use std::collections::VecDeque;
@@ -35,6 +35,19 @@ pub struct RequestRecord {
     /// The client was told to send nothing before this, in microseconds since 1970. All that is
     /// refused has one, and nothing else.
     pub not_before_us: Option<u64>,
+    /// The request's path. An agent's is always `/run`, and left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<Box<str>>,
+    /// The request's `x-request-id`, where it has one; an agent's is left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request_id: Option<Box<str>>,
+}
+
+/// What a server knows of a request beside its place, and an agent does not keep.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Origin {
+    pub path: Box<str>,
+    pub request_id: Option<Box<str>>,
 }
 
 /// What became of a request.
@@ -51,6 +64,8 @@ pub enum RequestEnd {
     Failed,
     /// The connection ended before there was an answer: the client left, or the agent went down.
     Abandoned,
+    /// A server told the client that the request is wrong: 4xx.
+    Rejected,
 }
 
 /// Now, in microseconds since 1970.
@@ -85,7 +100,7 @@ struct Kept {
 }
 
 /// A record without its number. There is no time 0: it stands for none.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct Entry {
     key: Key,
     arrived_at_us: u64,
@@ -93,6 +108,7 @@ struct Entry {
     not_before_us: u64,
     end: RequestEnd,
     fault: Option<FaultKind>,
+    origin: Option<Box<Origin>>,
 }
 
 impl Default for RequestLog {
@@ -110,7 +126,7 @@ impl RequestLog {
     }
 
     /// Notes a request that has arrived; gives its number.
-    pub(super) fn open(&self, key: Key, arrived_at_us: u64) -> u64 {
+    pub(super) fn open(&self, key: Key, arrived_at_us: u64, origin: Option<Box<Origin>>) -> u64 {
         let mut kept = self.kept();
         if kept.entries.len() >= self.limit {
             kept.entries.pop_front();
@@ -123,6 +139,7 @@ impl RequestLog {
             not_before_us: 0,
             end: RequestEnd::Pending,
             fault: None,
+            origin,
         });
         kept.next() - 1
     }
@@ -179,6 +196,7 @@ impl Kept {
 impl Entry {
     fn record(&self, number: u64) -> RequestRecord {
         let time = |us| Some(us).filter(|us| *us > 0);
+        let origin = self.origin.as_deref();
         RequestRecord {
             number,
             task_index: self.key.task,
@@ -189,6 +207,8 @@ impl Entry {
             fault: self.fault,
             ended_at_us: time(self.ended_at_us),
             not_before_us: time(self.not_before_us),
+            path: origin.map(|origin| origin.path.clone()),
+            request_id: origin.and_then(|origin| origin.request_id.clone()),
         }
     }
 }
@@ -217,7 +237,7 @@ mod tests {
     #[test]
     fn a_request_is_pending_until_its_end() {
         let log = RequestLog::default();
-        let number = log.open(key(7), 100);
+        let number = log.open(key(7), 100, None);
         let pending = RequestRecord {
             number: 0,
             task_index: 7,
@@ -228,6 +248,8 @@ mod tests {
             fault: None,
             ended_at_us: None,
             not_before_us: None,
+            path: None,
+            request_id: None,
         };
         assert_eq!(log.page(0, log.next(), 10), std::slice::from_ref(&pending));
         log.close(number, refused(200));
@@ -243,7 +265,7 @@ mod tests {
     #[test]
     fn the_oldest_are_forgotten_and_their_ends_too() {
         let log = RequestLog::new(3);
-        let numbers: Vec<u64> = (0..5).map(|task| log.open(key(task), 100)).collect();
+        let numbers: Vec<u64> = (0..5).map(|task| log.open(key(task), 100, None)).collect();
         assert_eq!(numbers, [0, 1, 2, 3, 4]);
         numbers.iter().for_each(|n| log.close(*n, refused(200 + n)));
         let page = |from, to, count| {
@@ -262,7 +284,11 @@ mod tests {
     #[test]
     fn a_record_is_the_same_when_it_is_read_back() {
         let log = RequestLog::default();
-        let number = log.open(key(u64::MAX), 100);
+        let origin = Origin {
+            path: "/verify".into(),
+            request_id: Some("3-1-a0-c2".into()),
+        };
+        let number = log.open(key(u64::MAX), 100, Some(Box::new(origin)));
         let fault = Some(FaultKind::RateLimited429);
         log.close(
             number,
@@ -274,6 +300,7 @@ mod tests {
         let record = log.page(0, 1, 1).remove(0);
         let text = serde_json::to_string(&record).unwrap();
         assert!(text.contains(r#""end":"refused","fault":"rate_limited_429""#));
+        assert!(text.contains(r#""path":"/verify","request_id":"3-1-a0-c2""#));
         assert_eq!(
             serde_json::from_str::<RequestRecord>(&text).unwrap(),
             record

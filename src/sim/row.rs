@@ -81,6 +81,11 @@ impl<'a> Row<'a> {
         }
     }
 
+    /// The row says which task it is.
+    pub(super) fn is_numbered(&self) -> bool {
+        self.task.is_some()
+    }
+
     /// How hard the row says that it is.
     pub fn difficulty(&self) -> RowDifficulty {
         match self.difficulty {

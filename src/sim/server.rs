@@ -11,20 +11,29 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::agent::Agent;
-use super::config::SimConfig;
+use super::config::{AgentConfig, SimConfig};
 use super::control::{AgentChange, Control};
 use super::counters::Counts;
+use super::environments::{Environment, Gymnasium, Tools};
 use super::error::SimError;
-use super::head::{Head, Listed, url};
+use super::head::{Head, url};
 use super::http::certain;
+use super::listed::{ENVIRONMENT, GYMNASIUM, Listed, MODEL, Role, TOOLS};
+use super::model::Model;
 use super::port::Port;
 use super::profile::Profile;
 use super::requests::{MAX_REQUESTS, RequestRecord};
+use super::service::{Server, Service};
+use super::station::Station;
 
-/// A head server and its agents, serving. Dropping it ends everything at once.
+/// A head server, its agents, a model and environments, serving. Dropping it ends everything at once.
 #[derive(Debug)]
 pub struct Sim {
     head_url: String,
+    model_url: String,
+    tools_url: String,
+    gymnasium_url: String,
+    environment_url: String,
     head: Arc<Head>,
     stop: watch::Sender<bool>,
     tasks: JoinSet<()>,
@@ -39,25 +48,33 @@ impl Sim {
     pub async fn start(config: SimConfig) -> Result<Self, SimError> {
         config.check()?;
         let (stop, stopped) = watch::channel(false);
-        let mut tasks = JoinSet::new();
-        let mut agents = BTreeMap::new();
+        let mut starting = Starting {
+            config: &config,
+            stopped,
+            tasks: JoinSet::new(),
+            listed: BTreeMap::new(),
+        };
         for (name, own) in &config.agents {
-            let address = SocketAddr::new(config.host, own.port.unwrap_or(0));
-            let (port, switch) = Port::bind(address)?;
-            let agent = Arc::new(Agent::new(Profile::new(&config, name)));
-            let listed = Listed {
-                host: advertised(&config),
-                port: port.address().port(),
-                control: Control::new(Arc::clone(&agent), switch),
-            };
-            let service = service_fn(move |request| Box::pin(Arc::clone(&agent).answer(request)));
-            tasks.spawn(port.serve(stopped.clone(), service));
-            agents.insert(name.clone(), listed);
+            starting.agent(name, own)?;
         }
+        let model_url = starting.server(MODEL, Role::Model, &config.model, Model)?;
+        let tools_url = starting.server(TOOLS, Role::Resources, &config.tools, Tools::default())?;
+        let gymnasium = Gymnasium::default();
+        let gymnasium_url =
+            starting.server(GYMNASIUM, Role::Resources, &config.gymnasium, gymnasium)?;
+        let environment = &config.environment;
+        let environment_url =
+            starting.server(ENVIRONMENT, Role::Resources, environment, Environment)?;
+        let Starting {
+            stopped,
+            mut tasks,
+            listed,
+            ..
+        } = starting;
         let (port, _) = Port::bind(SocketAddr::new(config.host, config.port))?;
         let address = port.address();
         let host = advertised(&config);
-        let head = Arc::new(Head::new(&host, address, agents)?);
+        let head = Arc::new(Head::new(&host, address, listed)?);
         let serving = Arc::clone(&head);
         let service = service_fn(move |request| {
             let reply = Arc::clone(&serving).answer(request);
@@ -66,10 +83,34 @@ impl Sim {
         tasks.spawn(port.serve(stopped, service));
         Ok(Self {
             head_url: url(&host, address.port()),
+            model_url,
+            tools_url,
+            gymnasium_url,
+            environment_url,
             head,
             stop,
             tasks,
         })
+    }
+
+    /// Address of the model server, without `/v1`.
+    pub fn model_url(&self) -> &str {
+        &self.model_url
+    }
+
+    /// Address of the resources server.
+    pub fn tools_url(&self) -> &str {
+        &self.tools_url
+    }
+
+    /// Address of the server in the manner of Gymnasium.
+    pub fn gymnasium_url(&self) -> &str {
+        &self.gymnasium_url
+    }
+
+    /// Address of the environment server.
+    pub fn environment_url(&self) -> &str {
+        &self.environment_url
     }
 
     /// Address of the head server, such as `http://127.0.0.1:11000`.
@@ -89,20 +130,26 @@ impl Sim {
 
     /// What became of the requests so far, by agent.
     pub fn counters(&self) -> BTreeMap<String, Counts> {
-        self.head.counts()
+        self.head.counts(true)
     }
 
-    /// Every request that an agent counted, in the order of arrival: the last
+    /// What became of the requests so far, by server that is no agent: `sim_model`, `sim_tools`,
+    /// `sim_gymnasium` and `sim_environment`.
+    pub fn server_counters(&self) -> BTreeMap<String, Counts> {
+        self.head.counts(false)
+    }
+
+    /// Every request that an agent or a server counted, in the order of arrival: the last
     /// [`MAX_REQUESTS`].
     ///
     /// # Errors
-    /// There is no such agent.
+    /// There is no such agent or server.
     pub fn requests(&self, agent: &str) -> Result<Vec<RequestRecord>, SimError> {
-        let log = self.head.control(agent)?.agent().counters().log();
+        let log = self.head.control(agent)?.station().counters().log();
         Ok(log.page(0, log.next(), MAX_REQUESTS))
     }
 
-    /// Changes what an agent does, from now on.
+    /// Changes what an agent or a server does, from now on.
     ///
     /// # Errors
     /// There is no such agent, a setting is out of range, or a port that was down cannot be bound
@@ -145,6 +192,60 @@ impl Sim {
         if timeout(grace, finished).await.is_err() {
             self.tasks.shutdown().await;
         }
+    }
+}
+
+/// A simulation that is being started.
+struct Starting<'a> {
+    config: &'a SimConfig,
+    stopped: watch::Receiver<bool>,
+    tasks: JoinSet<()>,
+    listed: BTreeMap<String, Listed>,
+}
+
+impl Starting<'_> {
+    fn agent(&mut self, name: &str, own: &AgentConfig) -> Result<(), SimError> {
+        let (port, station, _) = self.list(name, Role::Agent, own)?;
+        let agent = Arc::new(Agent::new(station));
+        let service = service_fn(move |request| Box::pin(Arc::clone(&agent).answer(request)));
+        self.tasks.spawn(port.serve(self.stopped.clone(), service));
+        Ok(())
+    }
+
+    /// Starts a server; gives its address.
+    fn server(
+        &mut self,
+        name: &'static str,
+        role: Role,
+        own: &AgentConfig,
+        service: impl Service,
+    ) -> Result<String, SimError> {
+        let (port, station, url) = self.list(name, role, own)?;
+        let server = Arc::new(Server::new(name, station, service));
+        let service = service_fn(move |request| Box::pin(Arc::clone(&server).answer(request)));
+        self.tasks.spawn(port.serve(self.stopped.clone(), service));
+        Ok(url)
+    }
+
+    /// Binds a port, and makes the head server list what will be there.
+    fn list(
+        &mut self,
+        name: &str,
+        role: Role,
+        own: &AgentConfig,
+    ) -> Result<(Port, Arc<Station>, String), SimError> {
+        let address = SocketAddr::new(self.config.host, own.port.unwrap_or(0));
+        let (port, switch) = Port::bind(address)?;
+        let station = Arc::new(Station::new(Profile::with(self.config, own.clone())));
+        let listed = Listed {
+            role,
+            host: advertised(self.config),
+            port: port.address().port(),
+            control: Control::new(Arc::clone(&station), switch),
+        };
+        let url = listed.url();
+        self.listed.insert(name.to_owned(), listed);
+        Ok((port, station, url))
     }
 }
 

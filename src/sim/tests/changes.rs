@@ -192,7 +192,10 @@ async fn a_change_that_makes_no_sense_changes_nothing() {
     let (status, answer) = post(&sim, "/sim/nobody", "{}").await;
     assert_eq!(status, 404);
     let detail = answer["detail"].as_str().unwrap();
-    assert!(detail.contains("'nobody'; the agents are sim"), "{detail}");
+    assert!(
+        detail.contains("'nobody'; there are sim, sim_environment,"),
+        "{detail}"
+    );
     for path in [
         "/sim/nobody/requests",
         "/sim/sim/answers",

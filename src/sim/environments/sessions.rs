@@ -1,0 +1,142 @@
+//! Sessions, known by a cookie: [`Sessions`].
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use hyper::StatusCode;
+
+use super::super::call::Call;
+use super::super::draws::Draws;
+use super::super::service::Rejected;
+
+/// The cookie that names a session, as NeMo Gym's servers have it.
+const COOKIE: &str = "session";
+
+/// The stream of draws of the names of sessions.
+const OF_SESSION: u64 = 10;
+
+/// A server remembers this many sessions; older ones are forgotten.
+const MAX_SESSIONS: usize = 200_000;
+
+/// The sessions of a server.
+#[derive(Debug)]
+pub(super) struct Sessions<S> {
+    limit: usize,
+    kept: Mutex<Kept<S>>,
+}
+
+#[derive(Debug)]
+struct Kept<S> {
+    opened: u64,
+    order: VecDeque<u64>,
+    sessions: HashMap<u64, S>,
+}
+
+impl<S> Default for Sessions<S> {
+    fn default() -> Self {
+        Self::new(MAX_SESSIONS)
+    }
+}
+
+impl<S> Sessions<S> {
+    fn new(limit: usize) -> Self {
+        let kept = Kept {
+            opened: 0,
+            order: VecDeque::new(),
+            sessions: HashMap::new(),
+        };
+        Self {
+            limit,
+            kept: Mutex::new(kept),
+        }
+    }
+
+    /// Opens a session; gives the cookie for the client.
+    pub(super) fn open(&self, seed: u64, session: S) -> String {
+        let mut kept = self.kept();
+        let name = Draws::keyed(seed, &[OF_SESSION, kept.opened]).next_u64();
+        kept.opened += 1;
+        if kept.order.len() >= self.limit
+            && let Some(oldest) = kept.order.pop_front()
+        {
+            kept.sessions.remove(&oldest);
+        }
+        kept.order.push_back(name);
+        kept.sessions.insert(name, session);
+        format!("{COOKIE}={name:016x}; Path=/; HttpOnly; SameSite=lax")
+    }
+
+    /// Does something with the session of a call.
+    ///
+    /// # Errors
+    /// The call has no cookie of a session that is known; or what is done has one.
+    pub(super) fn with<T>(
+        &self,
+        call: &Call,
+        work: impl FnOnce(&mut S) -> Result<T, Rejected>,
+    ) -> Result<T, Rejected> {
+        let refused = |why: &str| Rejected::detail(StatusCode::BAD_REQUEST, why);
+        let cookie = call.cookie(COOKIE);
+        let cookie = cookie.ok_or_else(|| {
+            refused("no cookie 'session': send back the one that opened the session")
+        })?;
+        let mut kept = self.kept();
+        let name = u64::from_str_radix(&cookie, 16).ok();
+        let session = name.and_then(|name| kept.sessions.get_mut(&name));
+        work(session.ok_or_else(|| refused("the cookie 'session' names no session"))?)
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Kept<S>> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hyper::HeaderMap;
+
+    use super::*;
+
+    fn add(sessions: &Sessions<u64>, cookie: Option<&str>) -> Option<u64> {
+        let mut headers = HeaderMap::new();
+        if let Some(cookie) = cookie {
+            headers.insert("cookie", cookie.parse().unwrap());
+        }
+        let call = Call {
+            path: "/",
+            headers: &headers,
+            body: "",
+        };
+        let count = |n: &mut u64| {
+            *n += 1;
+            Ok(*n)
+        };
+        sessions.with(&call, count).ok()
+    }
+
+    fn value(cookie: &str) -> &str {
+        cookie.split(';').next().unwrap()
+    }
+
+    #[test]
+    fn a_session_is_known_by_its_cookie_alone() {
+        let sessions = Sessions::new(2);
+        let (one, two) = (sessions.open(0, 10), sessions.open(0, 20));
+        assert_eq!(add(&sessions, Some(value(&one))), Some(11));
+        assert_eq!(
+            add(&sessions, Some(&format!("a=b; {}", value(&one)))),
+            Some(12)
+        );
+        assert_eq!(add(&sessions, Some(value(&two))), Some(21));
+        for cookie in [None, Some("session=0"), Some("session=x"), Some("a=b")] {
+            assert_eq!(add(&sessions, cookie), None, "{cookie:?}");
+        }
+        sessions.open(0, 30);
+        assert_eq!(
+            add(&sessions, Some(value(&one))),
+            None,
+            "the oldest is forgotten"
+        );
+        assert_eq!(add(&sessions, Some(value(&two))), Some(22));
+    }
+}

@@ -1,0 +1,170 @@
+//! A resources server: `/seed_session`, tools, and `/verify`.
+
+use bytes::Bytes;
+use hyper::StatusCode;
+use serde::Deserialize;
+use serde_json::json;
+
+use super::super::aggregate::aggregate;
+use super::super::answer::append;
+use super::super::call::Call;
+use super::super::profile::Profile;
+use super::super::row::Row;
+use super::super::service::{Answer, Rejected, Service};
+use super::episode::Episode;
+use super::sessions::Sessions;
+use super::verdict::{judge, response_in, unreadable};
+
+/// The tools, as the `tools` of a request to a model.
+const TOOLS: &[u8] = br#"[{"type":"function","name":"calculate","description":"Does one operation on two numbers.","parameters":{"type":"object","properties":{"operation":{"type":"string","enum":["add","subtract","multiply","divide"]},"a":{"type":"number"},"b":{"type":"number"}},"required":["operation","a","b"],"additionalProperties":false},"strict":true},{"type":"function","name":"remember","description":"Keeps a note for later.","parameters":{"type":"object","properties":{"note":{"type":"string"}},"required":["note"],"additionalProperties":false},"strict":true},{"type":"function","name":"recall","description":"Tells all notes.","parameters":{"type":"object","properties":{},"required":[],"additionalProperties":false},"strict":true}]"#;
+
+/// A session keeps this many notes; older ones are forgotten.
+const MAX_NOTES: usize = 100;
+
+/// A resources server. What a tool does depends on its session, and without the cookie of one it does
+/// nothing.
+#[derive(Debug, Default)]
+pub(in crate::sim) struct Tools {
+    sessions: Sessions<Session>,
+}
+
+#[derive(Debug, Default)]
+struct Session {
+    episode: Episode,
+    calls: u64,
+    notes: Vec<String>,
+}
+
+#[derive(Deserialize)]
+struct Calculation {
+    operation: Operation,
+    a: f64,
+    b: f64,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Operation {
+    Add,
+    Subtract,
+    Multiply,
+    Divide,
+}
+
+#[derive(Deserialize)]
+struct Note {
+    note: String,
+}
+
+impl Service for Tools {
+    fn get(&self, path: &str) -> Option<Bytes> {
+        (path == "/tools").then_some(Bytes::from_static(TOOLS))
+    }
+
+    fn post(&self, call: &Call, profile: &Profile) -> Result<Answer, Rejected> {
+        match call.path {
+            "/seed_session" => {
+                let row = Row::parse(call.body).map_err(unreadable)?;
+                let session = Session {
+                    episode: Episode::of(call, Some(&row)),
+                    ..Session::default()
+                };
+                Ok(Answer {
+                    body: b"{}".to_vec(),
+                    cookie: Some(self.sessions.open(profile.seed, session)),
+                })
+            }
+            "/verify" => {
+                let row = Row::parse(call.body).map_err(unreadable)?;
+                let episode = Episode::of(call, Some(&row));
+                let calls = self.sessions.with(call, |session| {
+                    session.episode.check(&episode)?;
+                    Ok(session.calls)
+                })?;
+                verified(&row, call.body, calls, profile)
+            }
+            "/aggregate_metrics" => {
+                let metrics = aggregate(call.body.as_bytes()).map_err(unreadable)?;
+                Ok(metrics.to_string().into_bytes().into())
+            }
+            path => {
+                let episode = Episode::of(call, None);
+                let result = self.sessions.with(call, |session| {
+                    session.episode.check(&episode)?;
+                    session.use_tool(path.trim_start_matches('/'), call.body)
+                })?;
+                Ok(result.to_string().into_bytes().into())
+            }
+        }
+    }
+}
+
+impl Session {
+    /// The tool's answer, which tells how many calls the session has seen.
+    fn use_tool(&mut self, name: &str, arguments: &str) -> Result<serde_json::Value, Rejected> {
+        let mut result = match name {
+            "calculate" => {
+                let calculation = serde_json::from_str(arguments).map_err(unreadable)?;
+                json!({ "result": calculated(&calculation)? })
+            }
+            "remember" => {
+                let Note { note } = serde_json::from_str(arguments).map_err(unreadable)?;
+                if self.notes.len() >= MAX_NOTES {
+                    self.notes.remove(0);
+                }
+                self.notes.push(note);
+                json!({ "notes": self.notes.len() })
+            }
+            "recall" => json!({ "notes": self.notes }),
+            _ => {
+                let why =
+                    format!("there is no tool '{name}'; the tools are calculate, remember, recall");
+                return Err(Rejected::detail(StatusCode::NOT_FOUND, why));
+            }
+        };
+        self.calls += 1;
+        if let Some(result) = result.as_object_mut() {
+            result.insert("call".into(), json!(self.calls));
+        }
+        Ok(result)
+    }
+}
+
+fn calculated(calculation: &Calculation) -> Result<f64, Rejected> {
+    let Calculation { operation, a, b } = calculation;
+    let result = match operation {
+        Operation::Add => a + b,
+        Operation::Subtract => a - b,
+        Operation::Multiply => a * b,
+        Operation::Divide => a / b,
+    };
+    let wrong = || Rejected::detail(StatusCode::BAD_REQUEST, "the result is no number");
+    result.is_finite().then_some(result).ok_or_else(wrong)
+}
+
+/// The verify response: the row, the response, and what the verifier adds.
+fn verified(row: &Row, body: &str, calls: u64, profile: &Profile) -> Result<Answer, Rejected> {
+    let response = response_in(body)?;
+    let verdict = judge(row, response, profile)?;
+    let mut out = Vec::with_capacity(body.len() + 128);
+    out.push(b'{');
+    let fields = row.fields();
+    if profile.echo && !fields.is_empty() {
+        out.extend_from_slice(fields.as_bytes());
+        out.push(b',');
+    }
+    let reward = u8::from(verdict.correct);
+    append(
+        &mut out,
+        format_args!(r#""response":{response},"reward":{reward}.0,"extracted_answer":"#),
+    );
+    match verdict.extracted {
+        Some(number) => append(&mut out, format_args!("{number}")),
+        None => out.extend_from_slice(b"null"),
+    }
+    append(
+        &mut out,
+        format_args!(r#","accuracy":{},"tool_calls":{calls}}}"#, verdict.correct),
+    );
+    Ok(out.into())
+}
