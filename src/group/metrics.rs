@@ -73,7 +73,7 @@ pub fn group_metrics(samples: &[SampleFacts]) -> Map<String, Value> {
 }
 
 /// A figure of a sample: a count stays an integer where it is given as it is.
-trait Figure: Copy + PartialOrd + Into<Value> {
+pub(super) trait Figure: Copy + PartialOrd + Into<Value> {
     fn as_f64(self) -> f64;
 }
 
@@ -89,7 +89,7 @@ impl Figure for f64 {
     }
 }
 
-fn describe<F: Figure>(
+pub(super) fn describe<F: Figure>(
     put: &mut impl FnMut(&str, Value) -> Option<Value>,
     name: &str,
     figures: &[F],
