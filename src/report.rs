@@ -54,10 +54,23 @@ pub struct SweepReport {
     pub status: Option<RunStatus>,
     /// The statistics of every metric, per agent.
     pub metrics: Vec<AgentMetric>,
+    /// The groups of prompts, where there are any.
+    pub groups: Option<GroupReport>,
     /// What was written, as a person names it.
     pub written: Vec<String>,
     /// Wall time of the calls.
     pub elapsed: Duration,
+}
+
+/// What became of the groups of prompts.
+#[derive(Debug, Default, Clone, PartialEq, Eq, Serialize)]
+pub struct GroupReport {
+    /// Groups that were written.
+    pub committed: u64,
+    /// Groups that were left out: no rollout is there, or one is missing and all are wanted.
+    pub skipped: u64,
+    /// The table, as a person names it.
+    pub written: String,
 }
 
 /// What an import made a run of.

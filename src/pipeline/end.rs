@@ -61,6 +61,7 @@ impl Sweep {
             rollouts: tally.counts(),
             total: tally,
             status,
+            groups: self.groups.clone(),
             metrics: measured.metrics,
             written,
             elapsed,

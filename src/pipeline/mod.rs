@@ -10,6 +10,7 @@ mod comparison;
 mod document;
 mod end;
 mod extension;
+mod groups;
 mod identity;
 mod imported;
 mod inputs;

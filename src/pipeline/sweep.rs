@@ -12,6 +12,7 @@ use tokio::sync::watch;
 
 use super::artifacts;
 use super::begin::existing;
+use super::groups;
 use super::inputs::Inputs;
 use super::live::{Live, LiveMetrics};
 use super::measured::Measured;
@@ -25,7 +26,7 @@ use crate::error::Error;
 use crate::expand::{self, AgentCounts};
 use crate::land::{LandContext, LandNode};
 use crate::measure::{MetricQueries, ParameterValue};
-use crate::report::{AgentMetric, SweepPlan, SweepReport};
+use crate::report::{AgentMetric, GroupReport, SweepPlan, SweepReport};
 use crate::run::{FailureLimits, RunContext, RunNode, Shutdown};
 use crate::schema::SCHEMA_VERSION;
 use crate::session;
@@ -102,6 +103,8 @@ pub struct Sweep {
     pub(super) checkpointer: Option<Checkpointer>,
     pub(super) tally: Arc<Tally>,
     pub(super) shutdown: Shutdown,
+    /// What became of the groups of prompts.
+    pub(super) groups: Option<GroupReport>,
     pub(super) live: Option<(Duration, watch::Sender<Arc<[AgentMetric]>>)>,
 }
 
@@ -196,6 +199,7 @@ impl Sweep {
             checkpointer: None,
             tally: Arc::default(),
             shutdown: Shutdown::default(),
+            groups: None,
             live: None,
         };
         sweep.count().await?;
@@ -322,6 +326,13 @@ impl Sweep {
             true => artifacts::earlier(&self.run).await?,
             false => None,
         };
+        let names: Vec<String> = self.record.agents.keys().cloned().collect();
+        let of_groups = groups::agents(&self.settings, &names);
+        if is_whole && earlier.is_none() && !of_groups.is_empty() {
+            let report = groups::write(&self.run, &of_groups, MEMORY).await?;
+            written.push(report.written.clone());
+            self.groups = Some(report);
+        }
         let measured = match earlier {
             Some(earlier) => earlier,
             None if self.settings.aggregate && is_whole => tokio::select! {

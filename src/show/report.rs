@@ -108,6 +108,10 @@ pub fn report(report: &SweepReport, as_json: bool) -> Result<(), ShowError> {
         text::failures(tally),
         text::count(counts.pending),
     )?;
+    if let Some(groups) = &report.groups {
+        let (committed, skipped) = (text::count(groups.committed), text::count(groups.skipped));
+        writeln!(output, "groups: {committed} committed, {skipped} skipped")?;
+    }
     for path in &report.written {
         writeln!(output, "  {path}")?;
     }
@@ -219,6 +223,7 @@ fn summary(report: &SweepReport) -> Value {
         "failed": report.total.failed,
         "elapsed_seconds": report.elapsed.as_secs_f64(),
         "metrics": report.metrics,
+        "groups": report.groups,
         "written": report.written,
     })
 }

@@ -320,10 +320,10 @@ impl RunStore {
     /// # Errors
     /// The store failed.
     pub async fn clear(&self) -> Result<(), StoreError> {
-        use crate::schema::{ATTEMPTS, ROLLOUTS, TASKS};
+        use crate::schema::TABLES;
         // While there is a run.json: else the next run could take these answers for its own.
         checkpoint::forget_all(self).await?;
-        for table in [TASKS, ROLLOUTS, ATTEMPTS, "metrics"] {
+        for table in TABLES.into_iter().chain(["groups", "metrics"]) {
             for path in self.parts(table).await? {
                 self.delete(&path).await?;
             }
