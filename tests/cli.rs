@@ -30,6 +30,7 @@ mod cli {
     mod quickstart;
     mod secrets;
     mod sim;
+    mod sim_servers;
     mod sql;
     mod sql_metrics;
     mod sql_names;

@@ -78,6 +78,9 @@ pub struct SimArgs {
     /// Turns in which the model calls tools before it answers [default: drawn from 1 to 4]
     #[arg(long, value_name = "N")]
     pub turns: Option<u64>,
+    /// Tokens that a prompt and its answer can have together; the model refuses more
+    #[arg(long, value_name = "TOKENS")]
+    pub context_window: Option<u64>,
     /// Port of the model server [default: a free one]
     #[arg(long, value_name = "PORT")]
     pub model_port: Option<u16>,
@@ -123,6 +126,7 @@ impl SimArgs {
             capacity,
             over_capacity,
             turns,
+            context_window,
             model_port,
             tools_port,
             gymnasium_port,
@@ -173,6 +177,7 @@ impl SimArgs {
             capacity: capacity.or(config.capacity),
             over_capacity: over_capacity.unwrap_or(config.over_capacity),
             turns: turns.or(config.turns),
+            context_window: context_window.or(config.context_window),
             model: at(model_port, config.model),
             tools: at(tools_port, config.tools),
             gymnasium: at(gymnasium_port, config.gymnasium),
@@ -236,6 +241,7 @@ mod tests {
             "--capacity=5",
             "--over-capacity=refuse",
             "--turns=20",
+            "--context-window=4096",
             "--model-port=8000",
             "--tools-port=8001",
             "--gymnasium-port=8002",
@@ -272,6 +278,7 @@ mod tests {
             capacity: Some(5),
             over_capacity: OverCapacity::Refuse,
             turns: Some(20),
+            context_window: Some(4096),
             model: at(8000),
             tools: at(8001),
             gymnasium: at(8002),

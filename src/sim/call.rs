@@ -1,4 +1,5 @@
-//! One request to a server: [`Call`], and what chance has in store for it ([`Fate`]).
+//! One request to a server: [`Call`], which call it says that it is ([`CallId`]), and what chance has
+//! in store for it ([`Fate`]).
 
 use std::time::Duration;
 

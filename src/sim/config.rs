@@ -2,13 +2,13 @@
 //! alike, and [`AgentConfig`], what one agent or server has of its own.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use clap::ValueEnum;
-use serde::{Deserialize, Deserializer, Serialize, de};
+use serde::{Deserialize, Serialize};
 
+use super::agent_list::agents;
 use super::error::SimError;
 use super::fault::{FaultAt, FaultRates};
 use super::latency::Latency;
@@ -79,6 +79,10 @@ pub struct SimConfig {
     /// answer. Missing: drawn from 1 to 4.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub turns: Option<u64>,
+    /// Tokens that a prompt and its answer can have together; the model refuses more with status 400.
+    /// Missing: no limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub context_window: Option<u64>,
     /// What the model server has of its own. The agents' sizes mean nothing to it.
     pub model: AgentConfig,
     /// What the resources server has of its own.
@@ -129,6 +133,7 @@ impl Default for SimConfig {
             capacity: None,
             over_capacity: OverCapacity::Wait,
             turns: None,
+            context_window: None,
             model: AgentConfig::default(),
             tools: AgentConfig::default(),
             gymnasium: AgentConfig::default(),
@@ -273,36 +278,6 @@ fn out_of_range(setting: &str, value: impl ToString, range: &'static str) -> Sim
     }
 }
 
-fn agents<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, AgentConfig>, D::Error> {
-    from.deserialize_any(AgentsVisitor)
-}
-
-struct AgentsVisitor;
-
-impl<'de> de::Visitor<'de> for AgentsVisitor {
-    type Value = BTreeMap<String, AgentConfig>;
-
-    fn expecting(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
-        formatter.write_str("a list of agent names, or a table of agents by name")
-    }
-
-    fn visit_seq<A: de::SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
-        let mut agents = BTreeMap::new();
-        while let Some(name) = seq.next_element()? {
-            agents.insert(name, AgentConfig::default());
-        }
-        Ok(agents)
-    }
-
-    fn visit_map<A: de::MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-        let mut agents = BTreeMap::new();
-        while let Some((name, agent)) = map.next_entry()? {
-            agents.insert(name, agent);
-        }
-        Ok(agents)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::fault::FaultKind;
@@ -369,12 +344,6 @@ mod tests {
         assert_eq!(serde_yaml_ng::from_str::<SimConfig>(&yaml).unwrap(), config);
         let toml = toml::to_string(&config).unwrap();
         assert_eq!(toml::from_str::<SimConfig>(&toml).unwrap(), config);
-    }
-
-    #[test]
-    fn agents_can_be_a_mere_list() {
-        let config: SimConfig = serde_yaml_ng::from_str("agents: [b, a]").unwrap();
-        assert_eq!(config.agents.keys().collect::<Vec<_>>(), ["a", "b"]);
     }
 
     #[test]

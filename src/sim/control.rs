@@ -1,4 +1,4 @@
-//! What can be changed of an agent while it serves: [`AgentChange`], and [`Control`], which does it.
+//! What can be changed of an agent or a server while it serves: [`AgentChange`], and [`Control`], which does it.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use super::latency::Latency;
 use super::port::PortSwitch;
 use super::station::Station;
 
-/// What is to change of an agent. What is missing stays as it is.
+/// What is to change of an agent or a server. What is missing stays as it is.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AgentChange {

@@ -8,8 +8,9 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// A way for an agent to fail a `POST /run`. Every fault happens when the answer would have come,
-/// after the planned latency.
+/// A way for an agent to fail a `POST /run`, or for a server to fail any `POST`. Every fault happens
+/// when the answer would have come, after the planned latency. Faults of a reward happen only where an
+/// answer has one, and those of a flag only at an agent and at `POST /verify`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FaultKind {

@@ -10,6 +10,7 @@
 //! what can go wrong, and [`AgentChange`] changes an agent while it serves.
 
 mod agent;
+mod agent_list;
 mod aggregate;
 mod answer;
 mod arithmetic;

@@ -32,6 +32,8 @@ pub struct Profile {
     pub over_capacity: OverCapacity,
     /// Turns of the model.
     pub(super) turns: Option<u64>,
+    /// Tokens of a prompt and its answer.
+    pub(super) context_window: Option<u64>,
 }
 
 impl Profile {
@@ -64,6 +66,7 @@ impl Profile {
             capacity: own.capacity.or(config.capacity),
             over_capacity: own.over_capacity.unwrap_or(config.over_capacity),
             turns: config.turns,
+            context_window: config.context_window,
         }
     }
 }

@@ -10,7 +10,7 @@ use super::super::service::Rejected;
 use super::conversation::{Conversation, Item};
 use super::cut::Stop;
 use super::policy::Prompt;
-use super::service::{unreadable, unsupported, written};
+use super::service::{room, unreadable, unsupported, written};
 use super::tool::{Tool, ToolChoice};
 
 #[derive(Deserialize)]
@@ -105,6 +105,7 @@ pub(super) fn answer(body: &str, profile: &Profile) -> Result<Vec<u8>, Rejected>
     };
     let mut said = prompt.said(profile);
     let most = request.max_completion_tokens.or(request.max_tokens);
+    let most = room(profile, conversation.tokens, most)?;
     let end = said.limit(&request.stop, most);
     let calls = said.calls.iter().map(|call| ToolCall {
         id: &call.id,

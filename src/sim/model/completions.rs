@@ -13,7 +13,7 @@ use super::asked::Asked;
 use super::chat::Usage;
 use super::cut::{End, Stop, first_stop};
 use super::policy::Prompt;
-use super::service::{unreadable, unsupported, written};
+use super::service::{room, unreadable, unsupported, written};
 use super::vocabulary::{bytes_of, decode, encode};
 
 /// The streams of draws of the tokens of an answer, and of their log-probabilities.
@@ -108,10 +108,11 @@ pub(super) fn answer(body: &str, profile: &Profile) -> Result<Vec<u8>, Rejected>
     said.reasoning = None;
     let mut of_tokens = Draws::keyed(said.id, &[OF_TOKENS]);
     let mut ids = encode(said.text.as_bytes(), Some(&mut of_tokens));
-    let end = end_of(&mut ids, &mut said.text, &request.stop, request.max_tokens);
+    let prompt_tokens = prompt_ids.len() as u64;
+    let most = room(profile, prompt_tokens, request.max_tokens)?;
+    let end = end_of(&mut ids, &mut said.text, &request.stop, most);
     let logprobs = request.logprobs.map(|_| logprobs(&ids, said.id));
     let completion_tokens = ids.len() as u64;
-    let prompt_tokens = prompt_ids.len() as u64;
     written(&Completion {
         id: format!("cmpl-{:016x}", said.id),
         object: "text_completion",

@@ -11,7 +11,7 @@ use super::super::service::Rejected;
 use super::conversation::{Conversation, Input, Text};
 use super::cut::{End, Stop};
 use super::policy::Prompt;
-use super::service::{unreadable, unsupported, written};
+use super::service::{room, unreadable, unsupported, written};
 use super::tool::{Tool, ToolChoice};
 
 #[derive(Deserialize)]
@@ -124,7 +124,7 @@ pub(super) fn answer(body: &str, profile: &Profile) -> Result<Vec<u8>, Rejected>
         seed: seed.map(i64::cast_unsigned),
     };
     let mut said = prompt.said(profile);
-    let most = request.max_output_tokens;
+    let most = room(profile, conversation.tokens, request.max_output_tokens)?;
     let end = said.limit(&request.stop, most);
     let is_cut = end == End::Length;
     let status = if is_cut { "incomplete" } else { "completed" };

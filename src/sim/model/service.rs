@@ -39,6 +39,27 @@ pub(super) fn unsupported(what: &str) -> Rejected {
     Rejected::openai(format!("the simulated model has no {what}"), None)
 }
 
+/// What is left of the context for an answer to a prompt of so many tokens, of which the request
+/// wants `most` at most.
+pub(super) fn room(
+    profile: &Profile,
+    prompt_tokens: u64,
+    most: Option<u64>,
+) -> Result<Option<u64>, Rejected> {
+    let Some(window) = profile.context_window else {
+        return Ok(most);
+    };
+    let asked = prompt_tokens.saturating_add(most.unwrap_or(1));
+    if asked > window {
+        let message = format!(
+            "This model's maximum context length is {window} tokens. However, you requested {asked} tokens \
+             ({prompt_tokens} of them in the prompt). Please reduce the length of the prompt."
+        );
+        return Err(Rejected::openai(message, Some("context_length_exceeded")));
+    }
+    Ok(Some(window - prompt_tokens).map(|room| most.unwrap_or(room)))
+}
+
 /// Bytes of an answer.
 pub(super) fn written(answer: &impl serde::Serialize) -> Result<Vec<u8>, Rejected> {
     serde_json::to_vec(answer)
