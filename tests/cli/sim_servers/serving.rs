@@ -197,3 +197,51 @@ fn a_program_can_read_where_they_are() {
     sim.signal("TERM");
     sim.end().succeeded();
 }
+
+#[tokio::test]
+async fn every_fault_happens_to_servers_too() {
+    for kind in FaultKind::ALL {
+        // A hang has no answer that could be looked at.
+        if kind == FaultKind::Hang {
+            continue;
+        }
+        let mut settings = config();
+        settings.slow_first_byte = std::time::Duration::ZERO;
+        settings.tools.fault_at = Some(vec![format!("3:1:1={kind}").parse().unwrap()]);
+        let sim = Sim::start(settings).await.unwrap();
+        let mut client = Client::new();
+        client.post(sim.tools_url(), "/seed_session", &row()).await;
+        let mut body = row();
+        body["response"] = json!({"output": []});
+        let request = client.http.post(format!("{}/verify", sim.tools_url()));
+        let request = request.header("x-request-id", "3-1-a1-c0");
+        let request = request.header("cookie", client.cookie.as_ref().unwrap());
+        let answer = request.body(body.to_string()).send().await;
+        let status = answer.as_ref().ok().map(|answer| answer.status().as_u16());
+        let expected = match kind {
+            FaultKind::Error500 => Some(500),
+            FaultKind::Error503 => Some(503),
+            FaultKind::BadRequest400 => Some(400),
+            FaultKind::RateLimited429
+            | FaultKind::RateLimitedDate
+            | FaultKind::RateLimitedReset => Some(429),
+            FaultKind::Reset | FaultKind::Fin => None,
+            _ => Some(200),
+        };
+        assert_eq!(status, expected, "{kind}");
+        if matches!(kind, FaultKind::SlowFirstByte | FaultKind::HugeAnswer) {
+            let whole = answer.unwrap().bytes().await.unwrap();
+            let verified: Value = serde_json::from_slice(&whole).unwrap();
+            assert_eq!(verified["reward"], 0.0, "{kind}");
+        }
+        let counts = &sim.server_counters()["sim_tools"];
+        assert_eq!(counts.faults, [(kind, 1)].into());
+        let last = sim.requests("sim_tools").unwrap().pop().unwrap();
+        assert_eq!(last.fault, Some(kind));
+        assert_eq!(
+            last.end == RequestEnd::Answered,
+            kind.gives_rollout(),
+            "{kind}"
+        );
+    }
+}
