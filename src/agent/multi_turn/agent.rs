@@ -3,33 +3,21 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use serde::{Deserialize, Serialize};
 
 use super::episode::{Episode, Setup};
 use super::gathering::Gathering;
 use super::lockstep::Seat;
 use super::per_sample::run_sample;
 use super::siblings::Siblings;
-use super::{Environments, GroupPolicy, Limits, Rules};
+use super::{Environments, Limits};
+use crate::agent::judge::{Wording, judge};
 use crate::agent::{Agent, Answer, Reply, RolloutRequest};
-use crate::answer::AnswerFields;
+use crate::config::{Driver, GroupFailure, Rules};
 use crate::failure::{Failure, FailureClass};
 use crate::model::{Policy, Tokenizer};
-use crate::turn::{RolloutKey, TurnLog};
 
 /// Samples of a batch at most, unless settings say otherwise.
 const BATCH_SIZE: NonZeroUsize = NonZeroUsize::new(1024).unwrap();
-
-/// In which order samples take their turns.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Driver {
-    /// Each at its own pace.
-    #[default]
-    PerSample,
-    /// All of a batch together.
-    Lockstep,
-}
 
 /// What a [`MultiTurnAgent`] is made of.
 #[derive(Debug)]
@@ -51,7 +39,7 @@ pub struct MultiTurnOptions {
     /// Samples of a batch at most; 1,024 if none. Only lockstep has batches.
     pub batch_size: Option<NonZeroUsize>,
     /// What a rollout that fails means for its siblings.
-    pub group: GroupPolicy,
+    pub group: GroupFailure,
     /// The longest time of the rollouts of one task that are in flight together, from the begin of
     /// the first of them.
     pub group_timeout: Option<Duration>,
@@ -88,8 +76,8 @@ impl MultiTurnAgent {
         }
     }
 
-    async fn answer(&self, request: &RolloutRequest, turns: TurnLog) -> Result<Answer, Failure> {
-        let episode = Episode::new(&self.setup, request, turns)?;
+    async fn answer(&self, request: &RolloutRequest) -> Result<Answer, Failure> {
+        let episode = Episode::new(&self.setup, request)?;
         let body = match &self.batches {
             None => run_sample(&self.setup, episode).await?,
             Some(batches) => {
@@ -98,14 +86,20 @@ impl MultiTurnAgent {
                 outcome.await.unwrap_or_else(|_| Err(lost()))?
             }
         };
-        let fields = std::str::from_utf8(&body)
-            .map_err(|error| error.to_string())
-            .and_then(|text| AnswerFields::parse(text).map_err(|error| error.to_string()));
-        let fields = fields.map_err(|why| Failure::new(FailureClass::Data, why))?;
-        Ok(Answer {
-            body: body.into(),
-            fields,
-        })
+        let RolloutRequest {
+            task_index,
+            rollout_index,
+            ..
+        } = request;
+        let failure = |class, why: &str| {
+            let whose = format!("task {task_index}, rollout {rollout_index}");
+            Failure::new(class, format!("{whose}: {why}"))
+        };
+        let wording = Wording {
+            failure: &failure,
+            quote: &|_| String::new(),
+        };
+        judge(body.into(), &wording)
     }
 }
 
@@ -118,23 +112,12 @@ fn lost() -> Failure {
 impl Agent for MultiTurnAgent {
     async fn run(&self, request: RolloutRequest) -> Reply {
         let began = Instant::now();
-        let key = RolloutKey {
-            task_index: request.task_index,
-            rollout_index: request.rollout_index,
-            attempt: request.attempt,
-        };
-        let turns = TurnLog::new(key, None);
-        let answer = self.answer(&request, turns);
+        let answer = self.answer(&request);
         let result = self
             .siblings
             .run(request.task_index, request.rollout_index, answer)
             .await;
-        let http_status = result
-            .as_ref()
-            .err()
-            .and_then(|failure| failure.http_status);
         Reply {
-            http_status,
             elapsed: began.elapsed(),
             ..Reply::new(result)
         }

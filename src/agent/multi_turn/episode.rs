@@ -1,3 +1,4 @@
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -5,12 +6,13 @@ use serde_json::{Map, Value};
 use tokio::time::timeout;
 
 use super::sample::Sample;
-use super::{Environments, Limits, Prompt, Rules, answer};
+use super::{Environments, Limits, Prompt, answer};
 use crate::agent::RolloutRequest;
+use crate::config::Rules;
 use crate::environment::{self, Environment, Step, StepResult};
 use crate::failure::{Failure, FailureClass};
 use crate::model::{GenerationRequest, Policy, Tokenizer};
-use crate::turn::{CookieJar, RolloutKey, TurnLog};
+use crate::turn::{CookieJar, TurnLog};
 
 /// What all samples of an agent have in common.
 #[derive(Debug)]
@@ -43,13 +45,13 @@ impl Episode {
     ///
     /// # Errors
     /// The row is no prompt, or no environment serves it.
-    pub fn new(setup: &Setup, request: &RolloutRequest, turns: TurnLog) -> Result<Self, Failure> {
-        let RolloutKey {
+    pub fn new(setup: &Setup, request: &RolloutRequest) -> Result<Self, Failure> {
+        let RolloutRequest {
             task_index,
             rollout_index,
             ..
-        } = turns.key();
-        let refuse = |why: &dyn std::fmt::Display| {
+        } = request;
+        let refuse = |why: &dyn fmt::Display| {
             let whose = format!("task {task_index}, rollout {rollout_index}");
             Failure::new(FailureClass::Data, format!("{whose}: {why}"))
         };
@@ -65,7 +67,7 @@ impl Episode {
             sampling: prompt.sampling,
             task_name: Arc::clone(task_name),
             environment: Arc::clone(environment),
-            turns,
+            turns: request.turns.clone(),
             cookies: CookieJar::default(),
             turn: 0,
         })

@@ -1,6 +1,7 @@
 //! The loop between a model and an environment that NeMo RL's rollouts are made of: generate, step,
 //! observe, until the episode ends. [`MultiTurnAgent`] runs it for the samples of a sweep, each at
-//! its own pace or all of a batch together; [`Rules`] says how the forms of NeMo RL differ.
+//! its own pace or all of a batch together; [`Rules`](crate::config::Rules) says how the forms of NeMo RL
+//! differ.
 
 mod agent;
 mod answer;
@@ -19,9 +20,7 @@ mod siblings;
 #[cfg(any())]
 mod tests;
 
-pub use agent::{Driver, MultiTurnAgent, MultiTurnOptions};
+pub use agent::{MultiTurnAgent, MultiTurnOptions};
 pub use environments::{Environments, UnknownTask};
 pub use limits::Limits;
 pub use prompt::{Prompt, PromptError};
-pub use rules::Rules;
-pub use siblings::GroupPolicy;

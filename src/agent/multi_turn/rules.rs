@@ -1,7 +1,4 @@
-use std::fmt;
-use std::str::FromStr;
-
-use serde::{Deserialize, Serialize};
+use crate::config::Rules;
 
 /// Which form of NeMo RL's rollout a sample follows. The forms differ in this, and in nothing else:
 ///
@@ -15,27 +12,7 @@ use serde::{Deserialize, Serialize};
 /// | an environment that names no stop strings | leaves them | leaves them | clears them |
 /// | an end in the last turn counts as out of turns | yes | yes | no |
 /// | rewards are added in | 64 bit | 64 bit | 32 bit |
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Rules {
-    /// The current form.
-    #[default]
-    PerSample,
-    /// The older form of samples at their own pace.
-    PerSampleLegacy,
-    /// The older form of batches.
-    LockstepLegacy,
-}
-
-/// No rules have this name.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("'{0}' is not one of per-sample, per-sample-legacy, lockstep-legacy")]
-pub struct UnknownRules(String);
-
 impl Rules {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::PerSample, Self::PerSampleLegacy, Self::LockstepLegacy];
-
     /// A generation that hit its length limit ends the sample, after its step.
     pub fn generation_limit_truncates(self) -> bool {
         self == Self::PerSample
@@ -74,44 +51,5 @@ impl Rules {
     /// Rewards are added in 32 bit.
     pub fn adds_rewards_in_32_bit(self) -> bool {
         self == Self::LockstepLegacy
-    }
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::PerSample => "per-sample",
-            Self::PerSampleLegacy => "per-sample-legacy",
-            Self::LockstepLegacy => "lockstep-legacy",
-        }
-    }
-}
-
-impl fmt::Display for Rules {
-    fn fmt(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
-        formatter.write_str(self.name())
-    }
-}
-
-impl FromStr for Rules {
-    type Err = UnknownRules;
-
-    fn from_str(text: &str) -> Result<Self, UnknownRules> {
-        let named = Self::ALL.into_iter().find(|rules| rules.name() == text);
-        named.ok_or_else(|| UnknownRules(text.to_owned()))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_are_the_same_everywhere() {
-        for rules in Rules::ALL {
-            let name = rules.to_string();
-            assert_eq!(name.parse(), Ok(rules));
-            assert_eq!(serde_json::to_value(rules).unwrap(), name);
-        }
-        let error = "lockstep".parse::<Rules>().unwrap_err();
-        assert!(error.to_string().starts_with("'lockstep' is not one of"));
     }
 }

@@ -3,7 +3,8 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::content::text_in;
-use super::{Limits, Prompt, Rules};
+use super::{Limits, Prompt};
+use crate::config::Rules;
 use crate::environment::StepResult;
 use crate::model::{Encoding, Generation, Message, Tokenizer};
 

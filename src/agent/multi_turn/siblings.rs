@@ -1,38 +1,17 @@
 use std::collections::HashMap;
-use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
+use crate::config::GroupFailure;
 use crate::failure::{Failure, FailureClass};
-
-/// What a rollout that fails means for those of the same task that are in flight with it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum GroupPolicy {
-    /// Nothing: each of them stands for itself.
-    #[default]
-    Each,
-    /// All of them fail.
-    All,
-}
-
-impl fmt::Display for GroupPolicy {
-    fn fmt(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
-        formatter.write_str(match self {
-            Self::Each => "each",
-            Self::All => "all",
-        })
-    }
-}
 
 /// The rollouts in flight, by task. A task is known as long as one of its rollouts is in flight.
 #[derive(Debug)]
 pub struct Siblings {
-    policy: GroupPolicy,
+    policy: GroupFailure,
     /// What the rollouts in flight of one task may take together.
     timeout: Option<Duration>,
     groups: Mutex<HashMap<i64, Group>>,
@@ -57,7 +36,7 @@ struct Member<'a> {
 
 impl Siblings {
     /// Nobody is in flight.
-    pub fn new(policy: GroupPolicy, timeout: Option<Duration>) -> Self {
+    pub fn new(policy: GroupFailure, timeout: Option<Duration>) -> Self {
         Self {
             policy,
             timeout,
@@ -133,7 +112,7 @@ impl Member<'_> {
     fn failed(&self, rollout_index: i64, failure: &Failure) {
         let takes_all = match failure.class {
             FailureClass::Interrupted | FailureClass::NotPersisted => false,
-            _ => self.siblings.policy == GroupPolicy::All,
+            _ => self.siblings.policy == GroupFailure::All,
         };
         if !takes_all {
             return;
