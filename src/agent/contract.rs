@@ -16,6 +16,15 @@ pub trait Agent: Debug + Send + Sync {
     /// Sends one rollout and waits for what becomes of it.
     async fn run(&self, request: RolloutRequest) -> Reply;
 
+    /// Whether it takes tasks of a kind; none where the row names none. Asked before anything is sent.
+    ///
+    /// # Errors
+    /// Why it does not, in words that name the kind.
+    fn check_task_name(&self, task_name: Option<&str>) -> Result<(), String> {
+        let _ = task_name;
+        Ok(())
+    }
+
     /// Where the agent is, without secrets, for people to read.
     fn address(&self) -> &str;
 }

@@ -47,6 +47,26 @@ pub enum AgentError {
         /// The agents.
         agents: String,
     },
+    /// An agent that rollstream runs itself can't be set up.
+    #[error("agent '{agent}' can't be run: {reason}")]
+    Native {
+        /// The agent.
+        agent: String,
+        /// What is wrong with its settings.
+        reason: String,
+    },
+    /// A task of a kind that its agent does not take.
+    #[error("{place}:{line}: agent '{agent}': {reason}")]
+    TaskName {
+        /// The agent.
+        agent: String,
+        /// The file.
+        place: String,
+        /// The line, from 1.
+        line: i64,
+        /// What is wrong.
+        reason: String,
+    },
     /// A variable that a secret should be in.
     #[error("environment variable {variable}, named for {purpose}, {reason}")]
     Secret {

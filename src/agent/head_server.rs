@@ -17,11 +17,38 @@ const AGENTS: &str = "responses_api_agents";
 #[derive(Debug)]
 pub struct HeadServer {
     url: String,
-    servers: BTreeMap<String, String>,
+    servers: BTreeMap<String, Server>,
     agents: Vec<String>,
 }
 
+/// A server, and the servers that it asks by what they are to it.
+#[derive(Debug, Clone, Default, PartialEq)]
+struct Server {
+    address: String,
+    references: BTreeMap<String, String>,
+}
+
 impl HeadServer {
+    /// What the server of its tools is to an agent.
+    pub(super) const RESOURCES_SERVER: &str = "resources_server";
+    /// What the server of its model is to an agent.
+    pub(super) const MODEL_SERVER: &str = "model_server";
+
+    /// Addresses of the servers that an agent asks, by what they are to it.
+    ///
+    /// # Errors
+    /// It does not know the agent, or one of these servers.
+    pub(super) fn servers_of(&self, agent: &str) -> Result<BTreeMap<String, String>, AgentError> {
+        self.addresses(std::iter::once(agent))?;
+        let references = self.servers.get(agent).map(|server| &server.references);
+        let mut addresses = BTreeMap::new();
+        for (what, name) in references.into_iter().flatten() {
+            let of_it = self.addresses(std::iter::once(name.as_str()))?;
+            addresses.extend(of_it.into_values().map(|address| (what.clone(), address)));
+        }
+        Ok(addresses)
+    }
+
     /// Asks the head server at `url` for its configuration.
     ///
     /// # Errors
@@ -87,14 +114,14 @@ impl HeadServer {
         }
         Ok(known
             .into_iter()
-            .filter_map(|name| Some((name.to_owned(), self.servers.get(name)?.clone())))
+            .filter_map(|name| Some((name.to_owned(), self.servers.get(name)?.address.clone())))
             .collect())
     }
 }
 
 /// Addresses of all servers, and the names of those that are agents, from the head server's
 /// answer: a JSON string whose text is YAML.
-fn addresses(answer: &str) -> Result<(BTreeMap<String, String>, Vec<String>), String> {
+fn addresses(answer: &str) -> Result<(BTreeMap<String, Server>, Vec<String>), String> {
     let yaml: String = serde_json::from_str(answer).map_err(|source| source.to_string())?;
     let config: Value = serde_yaml_ng::from_str(&yaml).map_err(|source| source.to_string())?;
     let config = config.as_mapping().ok_or("it is not a mapping")?;
@@ -113,9 +140,17 @@ fn addresses(answer: &str) -> Result<(BTreeMap<String, String>, Vec<String>), St
         else {
             continue;
         };
+        let reference = |what: &str| {
+            let name = settings.get(what)?.get("name")?.as_str()?;
+            Some((what.to_owned(), name.to_owned()))
+        };
+        let references = [HeadServer::RESOURCES_SERVER, HeadServer::MODEL_SERVER];
         servers.insert(
             name.to_owned(),
-            format!("http://{}:{port}", bracketed(host)),
+            Server {
+                address: format!("http://{}:{port}", bracketed(host)),
+                references: references.into_iter().filter_map(reference).collect(),
+            },
         );
         if kind.as_str() == Some(AGENTS) {
             agents.push(name.to_owned());
@@ -156,8 +191,9 @@ mod tests {
             tools:\n  resources_servers:\n    weather:\n      host: '::1'\n      port: '12002'\n      url: ${policy_base_url}\n";
         let (servers, agents) = addresses(&serde_json::to_string(yaml).unwrap()).unwrap();
         assert_eq!(agents, ["alpha"]);
-        assert_eq!(servers["alpha"], "http://127.0.0.1:12001");
-        assert_eq!(servers["tools"], "http://[::1]:12002");
+        assert_eq!(servers["alpha"].address, "http://127.0.0.1:12001");
+        assert_eq!(servers["alpha"].references["model_server"], "policy");
+        assert_eq!(servers["tools"].address, "http://[::1]:12002");
         assert_eq!(servers.len(), 2);
     }
 

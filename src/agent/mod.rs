@@ -9,6 +9,7 @@ mod head_server;
 mod judge;
 mod metric_servers;
 pub mod multi_turn;
+mod native;
 mod nemo_gym;
 mod registry;
 mod tool_calling;

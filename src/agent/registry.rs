@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
 
+use super::native::{self, Native};
 use super::{Agent, AgentError, HeadServer, NemoGymAgent};
-use crate::config::{AgentSettings, Budgets, Concurrency, Settings, Span};
+use crate::config::{AgentKind, AgentSettings, Budgets, Concurrency, Settings, Span, VariableName};
 use crate::http::{HttpClients, HttpSettings};
 
 /// Variable that a bearer token for all agents is taken from, unless settings name another.
@@ -73,16 +74,36 @@ impl Agents {
             read_timeout: settings.read_timeout.duration(),
             max_body: settings.max_body.get(),
         })?;
-        let addresses = addresses(names, settings, &http).await?;
         let none = AgentSettings::default();
+        let own = |name: &String| settings.agents.get(name).unwrap_or(&none);
+        let head = match &settings.head_server {
+            Some(url) if names.iter().any(|name| native::needs_head(own(name))) => {
+                Some(HeadServer::ask(url.as_str(), &http).await?)
+            }
+            _ => None,
+        };
+        let is_elsewhere =
+            |name: &&String| own(name).kind.unwrap_or_default() == AgentKind::NemoGym;
+        let (elsewhere, here): (Vec<_>, Vec<_>) = names.iter().partition(is_elsewhere);
         let mut members = HashMap::new();
-        for (name, url) in addresses {
-            let own = settings.agents.get(&name).unwrap_or(&none);
-            let agent =
-                NemoGymAgent::new(&name, &url, headers(&name, own, settings)?, http.clone())?;
-            let limits = AgentLimits::of(&name, settings);
-            let agent = Arc::new(agent);
-            members.insert(name, Member { agent, limits });
+        let mut add = |name: &str, agent: Arc<dyn Agent>| {
+            let limits = AgentLimits::of(name, settings);
+            members.insert(name.to_owned(), Member { agent, limits });
+        };
+        for (name, url) in addresses(&elsewhere, settings, head.as_ref())? {
+            let headers = headers(&name, own(&name), settings)?;
+            let agent = NemoGymAgent::new(&name, &url, headers, http.clone())?;
+            add(&name, Arc::new(agent));
+        }
+        for name in here {
+            let native = Native {
+                name,
+                own: own(name),
+                settings,
+                http: &http,
+                head: head.as_ref(),
+            };
+            add(name, native.connect()?);
         }
         Ok(Self { members })
     }
@@ -106,33 +127,27 @@ impl Agents {
     }
 }
 
-async fn addresses(
-    names: &[String],
+fn addresses(
+    names: &[&String],
     settings: &Settings,
-    http: &HttpClients,
+    head: Option<&HeadServer>,
 ) -> Result<BTreeMap<String, String>, AgentError> {
-    let own = |name: &String| {
-        settings
-            .agents
-            .get(name)
-            .and_then(|agent| Some(agent.url.as_ref()?.to_string()))
+    let own = |name: &str| {
+        let agent = settings.agents.get(name)?;
+        Some(agent.url.as_ref()?.to_string())
     };
     let mut found: BTreeMap<String, String> = names
         .iter()
-        .filter_map(|name| Some((name.clone(), own(name)?)))
+        .filter_map(|name| Some(((*name).clone(), own(name)?)))
         .collect();
     let rest: Vec<&str> = names
         .iter()
-        .map(String::as_str)
+        .map(|name| name.as_str())
         .filter(|name| !found.contains_key(*name))
         .collect();
-    match &settings.head_server {
+    match head {
         _ if rest.is_empty() => {}
-        Some(url) => found.extend(
-            HeadServer::ask(url.as_str(), http)
-                .await?
-                .addresses(rest.into_iter())?,
-        ),
+        Some(head) => found.extend(head.addresses(rest.into_iter())?),
         None => {
             let agents = rest
                 .iter()
@@ -143,6 +158,16 @@ async fn addresses(
         }
     }
     Ok(found)
+}
+
+/// Headers for the environments of an agent that runs here.
+pub(super) fn environment_headers(
+    name: &str,
+    own: &AgentSettings,
+) -> Result<HeaderMap, AgentError> {
+    let mut headers = HeaderMap::new();
+    add_headers(&mut headers, own.environment_headers_env.iter(), name)?;
+    Ok(headers)
 }
 
 /// Headers of an agent, those of all agents first. Values come from the environment, never from
@@ -170,7 +195,17 @@ pub(super) fn headers(
             header_value(&value, BEARER_TOKEN, || format!("agent '{name}'"))?,
         );
     }
-    for (header, variable) in settings.headers_env.iter().chain(&own.headers_env) {
+    let own = settings.headers_env.iter().chain(&own.headers_env);
+    add_headers(&mut headers, own, name)?;
+    Ok(headers)
+}
+
+fn add_headers<'a>(
+    headers: &mut HeaderMap,
+    variables: impl Iterator<Item = (&'a String, &'a VariableName)>,
+    name: &str,
+) -> Result<(), AgentError> {
+    for (header, variable) in variables {
         let purpose = || format!("header '{header}' of agent '{name}'");
         let value = header_value(&secret(variable, purpose)?, variable, purpose)?;
         let header = HeaderName::try_from(header.as_str()).map_err(|_| AgentError::Secret {
@@ -180,7 +215,7 @@ pub(super) fn headers(
         })?;
         headers.insert(header, value);
     }
-    Ok(headers)
+    Ok(())
 }
 
 fn secret(variable: &str, purpose: impl Fn() -> String) -> Result<String, AgentError> {

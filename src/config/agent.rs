@@ -100,3 +100,10 @@ pub struct AgentSettings {
     #[serde(deserialize_with = "headers")]
     pub environment_headers_env: BTreeMap<String, VariableName>,
 }
+
+impl AgentSettings {
+    /// rollstream runs this agent itself.
+    pub fn runs_here(&self) -> bool {
+        !matches!(self.kind, None | Some(AgentKind::NemoGym))
+    }
+}

@@ -1,6 +1,9 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+/// Role of what an environment says.
+pub const OBSERVATION_ROLE: &str = "environment";
+
 /// A message of a multi-turn log.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Message {

@@ -3,10 +3,11 @@
 use datafusion::prelude::SessionContext;
 
 use super::sweep::Sweep;
-use super::{identity, recovery};
-use crate::config::Settings;
+use super::{identity, recovery, task_names};
+use crate::config::{AgentSettings, Settings};
 use crate::error::Error;
 use crate::expand;
+use crate::measure::functions::register_json;
 use crate::schema::TASKS;
 use crate::session;
 use crate::store::{
@@ -84,6 +85,10 @@ impl Sweep {
 
     pub(super) async fn count(&mut self) -> Result<(), Error> {
         let session = self.tables().session(session::config()).await?;
+        if self.settings.agents.values().any(AgentSettings::runs_here) {
+            register_json(&session)?;
+            task_names::check(&session, &self.agents).await?;
+        }
         self.counts = expand::counts(&session).await?;
         self.prior = expand::prior(&session).await?;
         self.tally.begin(self.counts.iter().map(|agent| {

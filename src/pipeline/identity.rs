@@ -1,6 +1,6 @@
 use serde_json::{Map, Value, json};
 
-use crate::config::{AgentKind, AgentSettings, Settings};
+use crate::config::Settings;
 use crate::error::Error;
 use crate::store::{InputRecord, RunRecord};
 
@@ -28,8 +28,8 @@ pub(super) fn identity(settings: &Settings, inputs: &[InputRecord], prompt: Opti
 
 /// What decides the requests of the agents that run here. Where their servers are does not.
 fn native(settings: &Settings) -> Map<String, Value> {
-    let runs_here = |agent: &AgentSettings| !matches!(agent.kind, None | Some(AgentKind::NemoGym));
-    let agents = settings.agents.iter().filter(|(_, agent)| runs_here(agent));
+    let agents = settings.agents.iter();
+    let agents = agents.filter(|(_, agent)| agent.runs_here());
     let own = agents.map(|(name, agent)| {
         let environments = agent.environments.iter().map(|(name, environment)| {
             let mut environment = environment.clone();

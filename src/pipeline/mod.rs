@@ -27,6 +27,7 @@ mod subsets;
 mod supervisor;
 mod sweep;
 mod tables;
+mod task_names;
 
 pub use agent_metrics::write_verify_responses;
 pub use aggregation::{Aggregation, AggregationSource};

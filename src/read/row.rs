@@ -4,7 +4,7 @@ use super::errors::Kind;
 use super::overrides::Overrides;
 use super::prompt::{Prompt, is_truthy};
 use crate::json::{Object, ObjectError, unquote};
-use crate::request::{AGENT_REF, RESPONSES_CREATE_PARAMS};
+use crate::request::{AGENT_REF, MESSAGE_LOG, RESPONSES_CREATE_PARAMS};
 
 /// Why a row cannot become a task.
 pub(super) type Refusal = (Kind, String);
@@ -66,8 +66,12 @@ pub(super) fn agent_name(row: &Object<'_>) -> Result<String, Refusal> {
     }
 }
 
-/// Sets the overrides in the row's parameters, which every task must have.
+/// Sets the overrides in the row's parameters, which every task must have that does not bring a
+/// conversation of its own.
 pub(super) fn apply_overrides(row: &mut Object<'_>, overrides: &Overrides) -> Result<(), Refusal> {
+    if !row.contains(RESPONSES_CREATE_PARAMS) && row.contains(MESSAGE_LOG) {
+        row.set(RESPONSES_CREATE_PARAMS, "{}");
+    }
     let params = row.get(RESPONSES_CREATE_PARAMS);
     let params = params.ok_or_else(|| {
         invalid(format!(

@@ -22,5 +22,7 @@ pub const ATTEMPT_INDEX: &str = "_ng_attempt_index";
 pub const AGENT_REF: &str = "agent_ref";
 /// The skills that the agent is given.
 pub const SKILLS_REF: &str = "skills_ref";
+/// The conversation that a multi-turn rollout begins with, as NeMo RL has it.
+pub const MESSAGE_LOG: &str = "message_log";
 /// The request to the model.
 pub const RESPONSES_CREATE_PARAMS: &str = "responses_create_params";

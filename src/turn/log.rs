@@ -120,8 +120,8 @@ impl TurnLog {
     }
 }
 
-/// A call that was begun. If it is dropped, nobody saw its end.
-#[derive(Debug)]
+/// A call that was begun. If it is dropped, nobody saw its end. A copy is the same call.
+#[derive(Debug, Clone)]
 pub struct OpenTurn {
     log: TurnLog,
     call: u32,
@@ -150,6 +150,12 @@ impl OpenTurn {
         if let Some(turn) = turns.get_mut(self.call as usize) {
             turn.end = Some(end);
         }
+    }
+
+    /// How it ended, if it did.
+    pub fn ended(&self) -> Option<TurnEnd> {
+        let turns = self.log.turns();
+        turns.get(self.call as usize)?.end.clone()
     }
 
     /// Adds what the answer says of tokens, once it was read.

@@ -5,6 +5,8 @@
 mod cookies;
 mod log;
 mod row;
+#[cfg(test)]
+pub(crate) mod scripted;
 mod target;
 
 pub use cookies::CookieJar;

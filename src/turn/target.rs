@@ -96,12 +96,28 @@ impl Target {
         self.address.trim_start_matches("POST ")
     }
 
+    /// Begins a call to it, which [`Self::send`] sends.
+    ///
+    /// # Errors
+    /// The journal could not note it.
+    pub fn begin(&self, call: &TurnCall, log: &TurnLog) -> Result<OpenTurn, Failure> {
+        log.begin(call, &self.address)
+    }
+
     /// Sends a call and waits for the whole answer, whatever its status. Its row is in `log`.
     ///
     /// # Errors
     /// There was no whole answer.
     pub async fn post(&self, post: Post<'_>, log: &TurnLog) -> Result<Posted, Failure> {
-        let turn = log.begin(&post.call, &self.address)?;
+        let turn = self.begin(&post.call, log)?;
+        self.send(post, turn).await
+    }
+
+    /// Sends a call that was begun as `turn`, and waits for the whole answer, whatever its status.
+    ///
+    /// # Errors
+    /// There was no whole answer.
+    pub async fn send(&self, post: Post<'_>, turn: OpenTurn) -> Result<Posted, Failure> {
         let began = Instant::now();
         let call = Call {
             what: &self.address,

@@ -123,6 +123,11 @@ impl Agent for MultiTurnAgent {
         }
     }
 
+    fn check_task_name(&self, task_name: Option<&str>) -> Result<(), String> {
+        let found = self.setup.environments.find(task_name);
+        found.map(|_| ()).map_err(|unknown| unknown.to_string())
+    }
+
     fn address(&self) -> &str {
         &self.address
     }

@@ -1,0 +1,202 @@
+//! Agents that rollstream runs itself, as settings say.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+
+use reqwest::header::HeaderMap;
+
+use super::multi_turn::{Environments, Limits, MultiTurnAgent, MultiTurnOptions};
+use super::registry::{environment_headers, headers};
+use super::{Agent, AgentError, HeadServer, ToolCallingAgent, ToolCallingOptions, ToolProtocol};
+use crate::config::{AgentKind, AgentSettings, ModelApi, Resources, Settings, Span};
+use crate::environment::{self, EnvironmentSettings};
+use crate::http::HttpClients;
+use crate::model::{
+    CHAT_COMPLETIONS, COMPLETIONS, ChatPolicy, CompletionsPolicy, Endpoints, ModelClient, Policy,
+    Repetition, Responder, ResponsesModel, tokenizer,
+};
+use crate::turn::Target;
+
+/// Turns of a multi-turn rollout where nothing else is said.
+const MAX_TURNS: u32 = 10;
+
+/// Tokens of a conversation where nothing else is said: no model reads more.
+const MAX_SEQ_LEN: u64 = u64::MAX;
+
+/// One agent, and where its servers are.
+pub(super) struct Native<'a> {
+    pub(super) name: &'a str,
+    pub(super) own: &'a AgentSettings,
+    pub(super) settings: &'a Settings,
+    pub(super) http: &'a HttpClients,
+    pub(super) head: Option<&'a HeadServer>,
+}
+
+/// The head server has to say where servers of this agent are.
+pub(super) fn needs_head(own: &AgentSettings) -> bool {
+    match own.kind.unwrap_or_default() {
+        AgentKind::NemoGym => own.url.is_none(),
+        AgentKind::Responses => own.model_url.is_empty() || own.resources_url.is_none(),
+        AgentKind::MultiTurn => false,
+    }
+}
+
+impl Native<'_> {
+    /// Sets it up; nothing is sent.
+    pub(super) fn connect(&self) -> Result<Arc<dyn Agent>, AgentError> {
+        match self.own.kind.unwrap_or_default() {
+            AgentKind::MultiTurn => self.multi_turn(),
+            _ => self.tool_calling(),
+        }
+    }
+
+    fn tool_calling(&self) -> Result<Arc<dyn Agent>, AgentError> {
+        let references = match self.head {
+            Some(head) if needs_head(self.own) => head.servers_of(self.name)?,
+            _ => BTreeMap::new(),
+        };
+        let of_head = |reference: &str| references.get(reference).cloned();
+        let mut models: Vec<String> = self.own.model_url.iter().map(ToString::to_string).collect();
+        // The model servers of NeMo Gym understand Responses.
+        let mut api = self.own.model_api.unwrap_or_default();
+        if models.is_empty() {
+            models.extend(of_head(HeadServer::MODEL_SERVER));
+            api = self.own.model_api.unwrap_or(ModelApi::Responses);
+        }
+        let resources = self.own.resources_url.as_ref().map(ToString::to_string);
+        let resources = resources.or_else(|| of_head(HeadServer::RESOURCES_SERVER));
+        let resources = resources.ok_or_else(|| self.refuse(
+            "nothing says where its resources server is: set resources_url, or --head-server where it has a \
+             resources_server",
+        ))?;
+        let endpoints = self.endpoints(&models)?;
+        let (name, repetition) = (self.model_name(), self.repetition());
+        let model: Arc<dyn Responder> = match api {
+            ModelApi::Responses => Arc::new(ResponsesModel::new(endpoints, name, repetition)),
+            ModelApi::ChatCompletions => {
+                Arc::new(ResponsesModel::over_chat(endpoints, name, repetition))
+            }
+            ModelApi::Completions => {
+                return Err(self.refuse(
+                    "model_api = 'completions' knows no tools; use 'responses' or 'chat-completions'",
+                ));
+            }
+        };
+        let target = Target::new(&resources, self.environment_headers()?, self.http.clone());
+        let target = target.map_err(|reason| AgentError::Address {
+            agent: self.name.to_owned(),
+            url: resources.clone(),
+            reason,
+        })?;
+        let options = ToolCallingOptions {
+            protocol: match self.own.resources.unwrap_or_default() {
+                Resources::Tools => ToolProtocol::Tools,
+                Resources::Gymnasium => ToolProtocol::Gymnasium,
+            },
+            max_steps: self.own.max_steps,
+            step_timeout: self.own.step_timeout.map(Span::duration),
+        };
+        Ok(Arc::new(ToolCallingAgent::new(model, target, options)))
+    }
+
+    fn multi_turn(&self) -> Result<Arc<dyn Agent>, AgentError> {
+        let own = self.own;
+        let models: Vec<String> = own.model_url.iter().map(ToString::to_string).collect();
+        let endpoints = self.endpoints(&models)?;
+        let client = |path| {
+            ModelClient::new(
+                Arc::clone(&endpoints),
+                path,
+                self.model_name(),
+                self.repetition(),
+            )
+        };
+        let api = own.model_api.unwrap_or_default();
+        let policy: Arc<dyn Policy> = match api {
+            ModelApi::ChatCompletions => Arc::new(ChatPolicy::new(client(CHAT_COMPLETIONS))),
+            ModelApi::Completions => Arc::new(CompletionsPolicy::new(client(COMPLETIONS))),
+            ModelApi::Responses => {
+                return Err(self.refuse(
+                    "model_api = 'responses' is for kind = 'responses'; use 'chat-completions' or 'completions'",
+                ));
+            }
+        };
+        let spec = own.tokenizer.as_deref().unwrap_or("whitespace");
+        if api == ModelApi::Completions && spec == "whitespace" {
+            return Err(self.refuse(
+                "model_api = 'completions' sends token ids, and the whitespace tokenizer has none; set tokenizer to \
+                 'bytes', or to the model's tokenizer.json",
+            ));
+        }
+        let tokenizer = tokenizer(spec).map_err(|error| self.refuse(&error.to_string()))?;
+        let step_timeout = own.step_timeout.map(Span::duration);
+        let headers = self.environment_headers()?;
+        let mut environments = Vec::new();
+        for (task_name, settings) in &own.environments {
+            let refuse = |error: environment::EnvironmentError| self.refuse(&error.to_string());
+            let settings = EnvironmentSettings::parse(task_name, settings).map_err(refuse)?;
+            let environment =
+                environment::environment(task_name, &settings, &headers, self.http, step_timeout);
+            environments.push((task_name.clone(), environment.map_err(refuse)?));
+        }
+        if environments.is_empty() {
+            return Err(self.refuse(&format!(
+                "it has no environments; add [agents.{}.environments.TASK_NAME]",
+                self.name
+            )));
+        }
+        Ok(Arc::new(MultiTurnAgent::new(MultiTurnOptions {
+            policy,
+            environments: Environments::new(environments),
+            tokenizer,
+            rules: own.rules.unwrap_or_default(),
+            limits: Limits {
+                max_turns: own.max_turns.unwrap_or(MAX_TURNS),
+                max_seq_len: own.max_seq_len.unwrap_or(MAX_SEQ_LEN),
+                generation_timeout: own.generation_timeout.map(Span::duration),
+                step_timeout,
+            },
+            max_new_tokens: own.max_new_tokens,
+            driver: own.driver.unwrap_or_default(),
+            batch_size: own.batch_size.and_then(NonZeroUsize::new),
+            group: own.group.unwrap_or_default(),
+            group_timeout: own.group_timeout.map(Span::duration),
+        })))
+    }
+
+    fn endpoints(&self, addresses: &[String]) -> Result<Arc<Endpoints>, AgentError> {
+        if addresses.is_empty() {
+            return Err(self.refuse("nothing says where its model is: set model_url"));
+        }
+        let headers = headers(self.name, self.own, self.settings)?;
+        Endpoints::new(self.model_name(), addresses, &headers, self.http)
+            .map_err(|error| self.refuse(&error.to_string()))
+    }
+
+    fn environment_headers(&self) -> Result<HeaderMap, AgentError> {
+        environment_headers(self.name, self.own)
+    }
+
+    fn model_name(&self) -> &str {
+        self.own.model.as_deref().unwrap_or_default()
+    }
+
+    fn repetition(&self) -> Repetition {
+        let own = self.own.model_retries;
+        let default = Repetition::default();
+        Repetition {
+            retries: own.unwrap_or(default.retries),
+            base: self.settings.retry_backoff.duration(),
+            cap: self.settings.retry_backoff_cap.duration(),
+            deadline: self.own.generation_timeout.map(Span::duration),
+        }
+    }
+
+    fn refuse(&self, reason: &str) -> AgentError {
+        AgentError::Native {
+            agent: self.name.to_owned(),
+            reason: reason.to_owned(),
+        }
+    }
+}

@@ -1,0 +1,114 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures::FutureExt;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::episode::{self, Said};
+use super::{Begun, Environment, Sample, StepResult};
+use crate::failure::{Failure, FailureClass};
+use crate::model::{Message, OBSERVATION_ROLE};
+use crate::turn::{CookieJar, Post, Posted, Target, TurnCall, TurnKind, TurnLog};
+
+/// A Gymnasium-style server: `POST /reset` begins an episode, and each `POST /step` is told what the
+/// model said last.
+#[derive(Debug)]
+pub struct GymnasiumServer {
+    server: Target,
+    reset: Target,
+    step: Target,
+    name: Arc<str>,
+    deadline: Option<Duration>,
+}
+
+#[derive(Deserialize)]
+struct ResetAnswer {
+    observation: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct StepAnswer {
+    observation: Option<String>,
+    reward: f64,
+    #[serde(default)]
+    terminated: bool,
+    #[serde(default)]
+    truncated: bool,
+}
+
+impl GymnasiumServer {
+    /// The environment of tasks of kind `name` at `server`. `deadline` is the longest time of a
+    /// request.
+    pub fn new(name: impl Into<Arc<str>>, server: Target, deadline: Option<Duration>) -> Self {
+        Self {
+            reset: server.at("reset"),
+            step: server.at("step"),
+            server,
+            name: name.into(),
+            deadline,
+        }
+    }
+
+    async fn step_of(&self, sample: &mut Sample<'_>) -> Result<StepResult, Failure> {
+        let step = sample.step;
+        let post = Post {
+            call: TurnCall::new(step.turn, TurnKind::Step, Arc::clone(&self.name)),
+            body: episode::row_with_response(step, Said::Last)?,
+            cookies: Some(sample.cookies),
+            deadline: self.deadline.map(|limit| (limit, "step_timeout")),
+        };
+        let posted = self.step.post(post, sample.log).await?;
+        let answer: StepAnswer = read(&posted)?;
+        let observation = answer.observation.unwrap_or_default();
+        Ok(StepResult {
+            observation: Message::text(OBSERVATION_ROLE, observation),
+            metadata: Value::Null,
+            next_stop_strings: None,
+            reward: answer.reward,
+            terminated: answer.terminated,
+            truncated: answer.truncated,
+            answer: None,
+        })
+    }
+}
+
+fn read<T: DeserializeOwned>(posted: &Posted) -> Result<T, Failure> {
+    serde_json::from_slice(posted.ok()?).map_err(|source| {
+        let why = format!("the answer can't be used: {source}{}", posted.quote());
+        posted.refuse(FailureClass::Data, &why)
+    })
+}
+
+#[async_trait]
+impl Environment for GymnasiumServer {
+    async fn begin(&self, row: &Value, log: &TurnLog) -> Result<Begun, Failure> {
+        let mut cookies = CookieJar::default();
+        let post = Post {
+            call: TurnCall::new(0, TurnKind::Reset, Arc::clone(&self.name)),
+            body: episode::row(row)?,
+            cookies: Some(&mut cookies),
+            deadline: self.deadline.map(|limit| (limit, "step_timeout")),
+        };
+        let posted = self.reset.post(post, log).await?;
+        let answer: ResetAnswer = read(&posted)?;
+        let observation = answer.observation.filter(|text| !text.is_empty());
+        Ok(Begun {
+            cookies,
+            observation: observation.map(|text| Message::text(OBSERVATION_ROLE, text)),
+        })
+    }
+
+    /// A request for each sample, many at the same time. If one fails, all do.
+    async fn step(&self, samples: &mut [Sample<'_>]) -> Result<Vec<StepResult>, Failure> {
+        let steps = samples.iter_mut();
+        let steps = steps.map(|sample| self.step_of(sample).boxed()).collect();
+        episode::each(steps).await
+    }
+
+    fn address(&self) -> String {
+        self.server.address().to_owned()
+    }
+}

@@ -1,0 +1,391 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::{Stream, StreamExt, stream};
+use serde_json::Value;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use super::request::{TrainingPrompt, row_index};
+use super::stats::{RolloutCounts, RolloutStats};
+use super::{GroupAnswer, GroupPrompt, PromptGroup};
+use crate::agent::{Agent, Agents, RolloutRequest};
+use crate::config::{GroupFailure, Settings};
+use crate::error::Error;
+use crate::failure::{Budget, Failure, FailureClass};
+use crate::turn::{RolloutKey, TurnLog};
+
+/// How a [`RolloutManager`] goes about it. The defaults are NeMo RL's.
+#[derive(Debug, Clone)]
+pub struct RolloutOptions {
+    /// Rollouts of each prompt.
+    pub num_generations: usize,
+    /// How they are sampled.
+    pub sampling: Sampling,
+    /// Whether one rollout that fails fails its group, which is then sent again as a whole; else the
+    /// others are kept, and only those that failed are sent again.
+    pub group: GroupFailure,
+    /// The longest time of a group, with all that is sent again of it.
+    pub group_timeout: Option<Duration>,
+    /// Failures of network and servers after which a prompt is given up.
+    pub max_infra_attempts: u32,
+    /// Failures that a prompt itself seems to cause after which it is given up.
+    pub max_data_attempts: u32,
+    /// How often a single rollout is sent while the others of its group are kept.
+    pub max_row_attempts: u32,
+    /// Prompts that may be given up since they seem to cause failures.
+    pub max_skipped_prompts: u64,
+    /// Prompts in a row that may be given up for network's and servers' sake.
+    pub max_consecutive_dropped_prompts: u64,
+    /// The pause after the first failure of network or server; it doubles with each one.
+    pub backoff: Duration,
+    /// What it doubles up to.
+    pub backoff_cap: Duration,
+    /// Groups in flight at most, in a batch.
+    pub max_groups: usize,
+}
+
+/// How rollouts are sampled; what is none is as the prompt says.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Sampling {
+    /// Temperature.
+    pub temperature: Option<f64>,
+    /// Nucleus sampling.
+    pub top_p: Option<f64>,
+    /// Tokens of a generation, at most.
+    pub max_new_tokens: Option<u64>,
+}
+
+impl Default for RolloutOptions {
+    fn default() -> Self {
+        Self {
+            num_generations: 1,
+            sampling: Sampling::default(),
+            group: GroupFailure::All,
+            group_timeout: None,
+            max_infra_attempts: 5,
+            max_data_attempts: 2,
+            max_row_attempts: 3,
+            max_skipped_prompts: 0,
+            max_consecutive_dropped_prompts: 0,
+            backoff: Duration::from_secs(1),
+            backoff_cap: Duration::from_secs(30),
+            max_groups: 64,
+        }
+    }
+}
+
+/// Why there is no group of a prompt.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RolloutError {
+    /// The prompt was given up, which the budgets allow: go on with the next.
+    #[error("prompt {prompt_idx} was given up: {}", failure.message)]
+    Skipped {
+        /// The prompt.
+        prompt_idx: i64,
+        /// What went wrong at last.
+        failure: Failure,
+    },
+    /// The prompt was given up, and it was one too many.
+    #[error(
+        "prompt {prompt_idx} was given up, and with it more than {budget} allows: {}", failure.message
+    )]
+    Exhausted {
+        /// The prompt.
+        prompt_idx: i64,
+        /// The name of the budget.
+        budget: &'static str,
+        /// What went wrong at last.
+        failure: Failure,
+    },
+}
+
+/// Rolls prompts out in groups, for a trainer. Dropping a call drops all that it has in flight.
+#[derive(Debug)]
+pub struct RolloutManager {
+    agent: Arc<dyn Agent>,
+    agent_name: String,
+    is_native: bool,
+    options: RolloutOptions,
+    stats: RolloutStats,
+}
+
+impl RolloutManager {
+    /// A manager for an agent; `is_native` if it takes turns here, and is no agent of NeMo Gym.
+    pub fn new(
+        agent_name: &str,
+        agent: Arc<dyn Agent>,
+        is_native: bool,
+        options: RolloutOptions,
+    ) -> Self {
+        Self {
+            agent,
+            agent_name: agent_name.to_owned(),
+            is_native,
+            options,
+            stats: RolloutStats::default(),
+        }
+    }
+
+    /// A manager for an agent of these settings.
+    ///
+    /// # Errors
+    /// The agent can't be set up.
+    pub async fn connect(
+        settings: &Settings,
+        agent_name: &str,
+        options: RolloutOptions,
+    ) -> Result<Self, Error> {
+        let agents = Agents::connect(&[agent_name.to_owned()], settings).await?;
+        let member = agents.get(agent_name);
+        let member = member.ok_or_else(|| Error::Usage(format!("no agent '{agent_name}'")))?;
+        let own = settings.agents.get(agent_name);
+        let is_native = own.is_some_and(|own| own.runs_here());
+        let agent = Arc::clone(&member.agent);
+        Ok(Self::new(agent_name, agent, is_native, options))
+    }
+
+    /// What the retry policy did so far.
+    pub fn counts(&self) -> RolloutCounts {
+        self.stats.counts()
+    }
+
+    /// Rolls prompts out, some groups at a time. The groups come in the order in which they are
+    /// finished, and say which prompt they are of.
+    pub fn run_batch<I>(&self, prompts: I) -> impl Stream<Item = Result<PromptGroup, RolloutError>>
+    where
+        I: IntoIterator<Item = TrainingPrompt>,
+    {
+        stream::iter(prompts)
+            .map(|prompt| self.run_rollout(prompt))
+            .buffer_unordered(self.options.max_groups.max(1))
+    }
+
+    /// Rolls a prompt out.
+    ///
+    /// # Errors
+    /// It was given up.
+    pub async fn run_rollout(&self, prompt: TrainingPrompt) -> Result<PromptGroup, RolloutError> {
+        let prompt_idx = prompt.idx;
+        let (mut infra, mut data) = (0, 0);
+        loop {
+            let failure = match self.attempt(&prompt, infra + data).await {
+                Ok(group) => {
+                    self.stats.committed();
+                    return Ok(group);
+                }
+                Err(failure) => failure,
+            };
+            let budget = if is_infra(&failure) {
+                infra += 1;
+                if infra < self.options.max_infra_attempts {
+                    self.stats.redispatched(&failure);
+                    sleep(self.pause(infra, &failure)).await;
+                    continue;
+                }
+                let most = self.options.max_consecutive_dropped_prompts;
+                let may = self.stats.infra_dropped(&failure, most);
+                (!may).then_some("max_consecutive_dropped_prompts")
+            } else {
+                data += 1;
+                if data < self.options.max_data_attempts {
+                    self.stats.data_retried(&failure);
+                    continue;
+                }
+                let may = self
+                    .stats
+                    .data_failed(&failure, self.options.max_skipped_prompts);
+                (!may).then_some("max_skipped_prompts")
+            };
+            return Err(match budget {
+                None => RolloutError::Skipped {
+                    prompt_idx,
+                    failure,
+                },
+                Some(budget) => RolloutError::Exhausted {
+                    prompt_idx,
+                    budget,
+                    failure,
+                },
+            });
+        }
+    }
+
+    fn pause(&self, failures: u32, failure: &Failure) -> Duration {
+        let doubled = 2_u32.saturating_pow(failures.saturating_sub(1));
+        let pause = self.options.backoff.saturating_mul(doubled);
+        let pause = pause.min(self.options.backoff_cap);
+        pause.max(failure.retry_after.unwrap_or_default())
+    }
+
+    async fn attempt(&self, prompt: &TrainingPrompt, number: u32) -> Result<PromptGroup, Failure> {
+        let group = self.group(prompt, number);
+        match self.options.group_timeout {
+            None => group.await,
+            Some(limit) => timeout(limit, group).await.unwrap_or_else(|_| {
+                let limit = humantime::format_duration(limit);
+                let why = format!("prompt {}: no whole group within {limit}", prompt.idx);
+                Err(Failure::new(FailureClass::Timeout, why))
+            }),
+        }
+    }
+
+    async fn group(&self, prompt: &TrainingPrompt, number: u32) -> Result<PromptGroup, Failure> {
+        let count = self.options.num_generations;
+        let mut answers: Vec<Option<Bytes>> = vec![None; count];
+        // Whole groups are sent again where they count as a whole, but a row of NeMo Gym's is an
+        // episode of its own.
+        let keeps_others = self.options.group == GroupFailure::Each || !self.is_native;
+        let tries = if keeps_others {
+            self.options.max_row_attempts.max(1)
+        } else {
+            1
+        };
+        let mut last = None;
+        for number_of_row in 0..tries {
+            let sent: Vec<usize> = (0..count)
+                .filter(|row| answers.get(*row).is_some_and(Option::is_none))
+                .collect();
+            if sent.is_empty() {
+                break;
+            }
+            if number_of_row > 0 {
+                sent.iter().for_each(|_| self.stats.row_redispatched());
+                let failure = last.as_ref();
+                sleep(failure.map_or(Duration::ZERO, |failure| self.pause(number_of_row, failure)))
+                    .await;
+            }
+            let attempt = number * tries + number_of_row;
+            last = self
+                .send(prompt, &sent, attempt, &mut answers, keeps_others)
+                .await?;
+        }
+        let is_short = answers.iter().any(Option::is_none);
+        let needs_all = self.options.group == GroupFailure::All;
+        if let Some(failure) = last.filter(|_| is_short)
+            && (needs_all || answers.iter().all(Option::is_none))
+        {
+            return Err(failure);
+        }
+        self.together(prompt, number, &answers)
+    }
+
+    /// Sends some rows; gives the last failure that another try may mend, if there was one.
+    async fn send(
+        &self,
+        prompt: &TrainingPrompt,
+        sent: &[usize],
+        attempt: u32,
+        answers: &mut [Option<Bytes>],
+        keeps_others: bool,
+    ) -> Result<Option<Failure>, Failure> {
+        let mut calls = JoinSet::new();
+        for &row in sent {
+            let agent = Arc::clone(&self.agent);
+            let request = self.request(prompt, row, attempt)?;
+            calls.spawn(async move { (row, agent.run(request).await.result) });
+        }
+        let mut last = None;
+        while let Some(joined) = calls.join_next().await {
+            let defect = |error: tokio::task::JoinError| {
+                Failure::new(
+                    FailureClass::Data,
+                    format!("a rollout ended in a defect: {error}"),
+                )
+            };
+            let (sent_as, result) = joined.map_err(defect)?;
+            match result {
+                Ok(answer) => {
+                    let refuse = |why: String| Failure::new(FailureClass::Data, why);
+                    let row = if self.is_native {
+                        sent_as
+                    } else {
+                        let value: Value = serde_json::from_slice(&answer.body)
+                            .map_err(|source| refuse(source.to_string()))?;
+                        let is_answered =
+                            |row: usize| answers.get(row).is_some_and(Option::is_some);
+                        row_index(&value, sent_as, sent, is_answered, answers.len())
+                            .map_err(refuse)?
+                    };
+                    if let Some(place) = answers.get_mut(row) {
+                        *place = Some(answer.body);
+                    }
+                }
+                // What is dropped here ends all that is in flight of this group.
+                Err(failure)
+                    if !keeps_others
+                        || !is_infra(&failure) && self.options.group == GroupFailure::All =>
+                {
+                    return Err(failure);
+                }
+                Err(failure) => last = Some(failure),
+            }
+        }
+        Ok(last)
+    }
+
+    fn request(
+        &self,
+        prompt: &TrainingPrompt,
+        row: usize,
+        attempt: u32,
+    ) -> Result<RolloutRequest, Failure> {
+        let sampling = &self.options.sampling;
+        let body = match self.is_native {
+            true => prompt.native_row(row, sampling),
+            false => prompt.gym_row(row, sampling).map_err(|why| {
+                let why = format!("prompt {}: {why}", prompt.idx);
+                Failure::new(FailureClass::Data, why)
+            })?,
+        };
+        let rollout_index = i64::try_from(row).unwrap_or(i64::MAX);
+        let key = RolloutKey {
+            task_index: prompt.idx,
+            rollout_index,
+            attempt,
+        };
+        Ok(RolloutRequest {
+            task_index: prompt.idx,
+            rollout_index,
+            attempt,
+            body: Bytes::from(body.to_string()),
+            turns: TurnLog::new(key, None),
+        })
+    }
+
+    fn together(
+        &self,
+        prompt: &TrainingPrompt,
+        attempt: u32,
+        answers: &[Option<Bytes>],
+    ) -> Result<PromptGroup, Failure> {
+        let head = GroupPrompt {
+            task_index: prompt.idx,
+            agent_name: self.agent_name.clone(),
+            prompt_idx: prompt.idx,
+            task_name: prompt.task_name.clone(),
+            message_log: prompt.message_log.clone(),
+            extra_env_info: prompt.extra_env_info.clone(),
+            num_rollouts: self.options.num_generations as u64,
+        };
+        let answers: Vec<GroupAnswer<'_>> = (0..)
+            .zip(answers)
+            .filter_map(|(rollout_index, answer)| {
+                Some(GroupAnswer {
+                    rollout_index,
+                    attempt,
+                    text: std::str::from_utf8(answer.as_ref()?).ok()?,
+                })
+            })
+            .collect();
+        PromptGroup::new(head, &answers)
+            .map_err(|error| Failure::new(FailureClass::Data, error.to_string()))
+    }
+}
+
+fn is_infra(failure: &Failure) -> bool {
+    let budget = Budget::of(failure.class, failure.http_status);
+    matches!(budget, Some(Budget::Infra | Budget::RateLimit))
+}

@@ -1,0 +1,166 @@
+//! The rows that a prompt is sent as.
+
+use serde_json::{Map, Value, json};
+
+use super::Sampling;
+use crate::model::Message;
+use crate::request::{MESSAGE_LOG, RESPONSES_CREATE_PARAMS, ROLLOUT_INDEX, TASK_INDEX};
+
+/// Where a row says which one of its prompt's it is, as NeMo RL stamps it.
+const ROW_INDEX: &str = "_rowidx";
+
+/// A prompt, as NeMo RL's trainer gives it.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct TrainingPrompt {
+    /// Its index.
+    pub idx: i64,
+    /// The conversation before the first turn.
+    pub message_log: Vec<Message>,
+    /// What the environment is told; for an agent of NeMo Gym, the row of the task.
+    pub extra_env_info: Value,
+    /// Name of the task's kind.
+    pub task_name: Option<String>,
+    /// Texts that end the first generation. An agent of NeMo Gym takes none.
+    pub stop_strings: Option<Vec<String>>,
+}
+
+impl TrainingPrompt {
+    /// The row of one rollout for an agent that takes turns here.
+    pub(super) fn native_row(&self, rollout: usize, sampling: &Sampling) -> Value {
+        let params = sampling.params(&Map::new());
+        json!({
+            "idx": self.idx,
+            MESSAGE_LOG: self.message_log,
+            "extra_env_info": self.extra_env_info,
+            "task_name": self.task_name,
+            "stop_strings": self.stop_strings,
+            RESPONSES_CREATE_PARAMS: params,
+            TASK_INDEX: self.idx,
+            ROLLOUT_INDEX: rollout,
+        })
+    }
+
+    /// The row of one rollout for an agent of NeMo Gym.
+    ///
+    /// # Errors
+    /// The prompt is none of NeMo Gym.
+    pub(super) fn gym_row(&self, rollout: usize, sampling: &Sampling) -> Result<Value, String> {
+        if self.stop_strings.is_some() {
+            return Err("stop_strings can't be sent to an agent of NeMo Gym".into());
+        }
+        let Value::Object(mut row) = self.extra_env_info.clone() else {
+            return Err("extra_env_info is not the row of a NeMo Gym task".into());
+        };
+        let params = row.get(RESPONSES_CREATE_PARAMS).and_then(Value::as_object);
+        let params = params.ok_or("extra_env_info has no responses_create_params")?;
+        row.insert(
+            RESPONSES_CREATE_PARAMS.into(),
+            sampling.params(params).into(),
+        );
+        row.insert(ROW_INDEX.into(), rollout.into());
+        row.insert(TASK_INDEX.into(), self.idx.into());
+        row.insert(ROLLOUT_INDEX.into(), rollout.into());
+        Ok(row.into())
+    }
+}
+
+impl Sampling {
+    /// Parameters of a request with what is set here. Of two limits of tokens the smaller counts.
+    fn params(&self, own: &Map<String, Value>) -> Map<String, Value> {
+        let mut params = own.clone();
+        let mut set = |name: &str, value: Option<Value>| {
+            if let Some(value) = value {
+                params.insert(name.to_owned(), value);
+            }
+        };
+        set("temperature", self.temperature.map(Value::from));
+        set("top_p", self.top_p.map(Value::from));
+        let asked = own.get("max_output_tokens").and_then(Value::as_u64);
+        let most = asked.into_iter().chain(self.max_new_tokens).min();
+        set("max_output_tokens", most.map(Value::from));
+        params
+    }
+}
+
+/// Which of the `sent` rows an answer is for. Agents need not repeat the index; one that they repeat
+/// must be that of a row that was sent and is not answered yet.
+///
+/// # Errors
+/// It is not; as NeMo RL says it.
+pub(super) fn row_index(
+    answer: &Value,
+    sent_as: usize,
+    sent: &[usize],
+    is_answered: impl Fn(usize) -> bool,
+    rows: usize,
+) -> Result<usize, String> {
+    let index = match answer.get(ROW_INDEX) {
+        None => sent_as,
+        Some(given) => {
+            let index = given.as_u64().and_then(|index| usize::try_from(index).ok());
+            index.filter(|index| *index < rows).ok_or_else(|| {
+                format!("the agent returned invalid row index {given} for {rows} inputs")
+            })?
+        }
+    };
+    if !sent.contains(&index) {
+        return Err(format!(
+            "the agent returned row index {index}, which was not dispatched in this attempt ({sent:?})"
+        ));
+    }
+    if is_answered(index) {
+        return Err(format!("the agent returned duplicate row index {index}"));
+    }
+    Ok(index)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_smaller_limit_of_tokens_counts() {
+        let sampling = Sampling {
+            temperature: Some(0.5),
+            top_p: None,
+            max_new_tokens: Some(100),
+        };
+        let prompt = |most: Value| TrainingPrompt {
+            idx: 7,
+            extra_env_info: json!({"responses_create_params": {"input": "hi", "max_output_tokens": most, "temperature": 1}}),
+            ..TrainingPrompt::default()
+        };
+        for (own, expected) in [(json!(50), 50), (json!(500), 100), (json!(null), 100)] {
+            let row = prompt(own).gym_row(3, &sampling).unwrap();
+            let params = &row["responses_create_params"];
+            assert_eq!(params["max_output_tokens"], expected);
+            assert_eq!(params["temperature"], 0.5);
+            assert_eq!(row["_rowidx"], 3);
+        }
+        let with_stop = TrainingPrompt {
+            stop_strings: Some(vec![]),
+            ..prompt(json!(1))
+        };
+        assert!(with_stop.gym_row(0, &sampling).is_err());
+    }
+
+    #[test]
+    fn indices_that_were_not_sent_are_rejected() {
+        let index = |given: Value| {
+            let answer = json!({ "_rowidx": given });
+            row_index(&answer, 1, &[0, 1, 3], |row| row == 3, 5)
+        };
+        assert_eq!(row_index(&json!({}), 1, &[0, 1], |_| false, 5), Ok(1));
+        assert_eq!(index(json!(0)), Ok(0));
+        for (given, expected) in [
+            (json!(-1), "invalid row index -1 for 5 inputs"),
+            (json!(5), "invalid row index 5"),
+            (json!("1"), "invalid row index \"1\""),
+            (json!(2), "row index 2, which was not dispatched"),
+            (json!(3), "duplicate row index 3"),
+        ] {
+            let error = index(given).unwrap_err();
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+}

@@ -1,0 +1,99 @@
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use serde::Serialize;
+
+use crate::failure::Failure;
+
+/// What the retry policy of a [`RolloutManager`](super::RolloutManager) did so far, under NeMo RL's names. Counts by
+/// reason are by HTTP status, or by class of failure where there was none.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct RolloutCounts {
+    /// Groups that were given to the trainer.
+    pub committed_total: u64,
+    /// Prompts that were given up.
+    pub skipped_total: u64,
+    /// Groups that were sent again after a failure of network or server, by reason.
+    pub redispatch_total: BTreeMap<String, u64>,
+    /// Groups that were sent again after a failure that the prompt itself seemed to cause, by reason.
+    pub data_retry_total: BTreeMap<String, u64>,
+    /// Prompts that were given up since they seemed to cause failures, by reason.
+    pub data_failures_total: BTreeMap<String, u64>,
+    /// Prompts that were given up for network's and servers' sake, by reason.
+    pub infra_drops_total: BTreeMap<String, u64>,
+    /// Rollouts that were sent again while the others of their group were kept.
+    pub row_redispatch_total: u64,
+    /// The most prompts in a row that were given up for network's and servers' sake.
+    pub max_consecutive_infra_drops: u64,
+}
+
+/// The counts while they change.
+#[derive(Debug, Default)]
+pub(super) struct RolloutStats(Mutex<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    counts: RolloutCounts,
+    consecutive: u64,
+}
+
+impl RolloutStats {
+    pub(super) fn counts(&self) -> RolloutCounts {
+        self.inner().counts.clone()
+    }
+
+    pub(super) fn committed(&self) {
+        let mut inner = self.inner();
+        inner.counts.committed_total += 1;
+        inner.consecutive = 0;
+    }
+
+    pub(super) fn redispatched(&self, failure: &Failure) {
+        add(&mut self.inner().counts.redispatch_total, failure);
+    }
+
+    pub(super) fn data_retried(&self, failure: &Failure) {
+        add(&mut self.inner().counts.data_retry_total, failure);
+    }
+
+    pub(super) fn row_redispatched(&self) {
+        self.inner().counts.row_redispatch_total += 1;
+    }
+
+    /// A prompt that seems to cause failures is given up; `most` may be. Whether it may.
+    pub(super) fn data_failed(&self, failure: &Failure, most: u64) -> bool {
+        let mut inner = self.inner();
+        add(&mut inner.counts.data_failures_total, failure);
+        let skipped: u64 = inner.counts.data_failures_total.values().sum();
+        let may = skipped <= most;
+        inner.counts.skipped_total += u64::from(may);
+        may
+    }
+
+    /// A prompt is given up for network's or servers' sake; `most` in a row may be. Whether it may.
+    pub(super) fn infra_dropped(&self, failure: &Failure, most: u64) -> bool {
+        let mut inner = self.inner();
+        inner.consecutive += 1;
+        let consecutive = inner.consecutive;
+        let longest = &mut inner.counts.max_consecutive_infra_drops;
+        *longest = consecutive.max(*longest);
+        if consecutive > most {
+            return false;
+        }
+        add(&mut inner.counts.infra_drops_total, failure);
+        inner.counts.skipped_total += 1;
+        true
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn add(counts: &mut BTreeMap<String, u64>, failure: &Failure) {
+    let reason = match failure.http_status {
+        Some(status) => format!("http_{status}"),
+        None => failure.class.name().to_owned(),
+    };
+    *counts.entry(reason).or_default() += 1;
+}

@@ -1,0 +1,292 @@
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use reqwest::header::HeaderMap;
+
+use super::ModelError;
+use crate::http::HttpClients;
+use crate::turn::Target;
+
+/// How long an endpoint is avoided after its first failure; it doubles with each one that follows.
+const SHORTEST: Duration = Duration::from_secs(1);
+
+/// The longest time that one is avoided for, if it does not ask for a longer one.
+const LONGEST: Duration = Duration::from_secs(60);
+
+/// Servers of one model, and how they are. Who shares them shares what is known of them.
+#[derive(Debug)]
+pub struct Endpoints {
+    targets: Vec<Target>,
+    states: Mutex<States>,
+}
+
+#[derive(Debug, Default)]
+struct States {
+    endpoints: Vec<State>,
+    choices: u64,
+}
+
+/// What is known of an endpoint.
+#[derive(Debug, Default)]
+struct State {
+    in_flight: usize,
+    /// Failures since the last success. Those of calls that failed together count as one.
+    failures: u32,
+    avoided_until: Option<Instant>,
+    /// It asked to be left alone until then.
+    alone_until: Option<Instant>,
+    /// Number of the choice that it was last chosen by.
+    chosen: u64,
+}
+
+impl State {
+    /// How long it still wants to be left alone.
+    fn left_alone(&self, now: Instant) -> Duration {
+        let until = self.alone_until.unwrap_or(now);
+        until.saturating_duration_since(now)
+    }
+
+    /// It failed a short time ago; or a longer one, but a call is already finding out how it is.
+    fn is_avoided(&self, now: Instant) -> bool {
+        let is_tried = self.failures > 0 && self.in_flight > 0;
+        is_tried || self.avoided_until.is_some_and(|until| now < until)
+    }
+}
+
+/// An endpoint that was chosen for a call. The call is over when this is dropped.
+#[derive(Debug)]
+pub struct Chosen {
+    endpoints: Arc<Endpoints>,
+    index: usize,
+}
+
+impl Endpoints {
+    /// The servers of a model at these addresses, with or without `/v1` at their end; `headers` go
+    /// with every call.
+    ///
+    /// # Errors
+    /// There are none, or one can't be used.
+    pub fn new(
+        model: &str,
+        bases: &[String],
+        headers: &HeaderMap,
+        http: &HttpClients,
+    ) -> Result<Arc<Self>, ModelError> {
+        let targets = bases.iter().map(|base| {
+            let root = base.trim_end_matches('/');
+            let root = root.strip_suffix("/v1").unwrap_or(root);
+            Target::new(root, headers.clone(), http.clone()).map_err(|reason| ModelError::Address {
+                model: model.to_owned(),
+                url: base.clone(),
+                reason,
+            })
+        });
+        let targets = targets.collect::<Result<Vec<_>, _>>()?;
+        if targets.is_empty() {
+            return Err(ModelError::NoAddress {
+                model: model.to_owned(),
+            });
+        }
+        let endpoints = targets.iter().map(|_| State::default()).collect();
+        Ok(Arc::new(Self {
+            targets,
+            states: Mutex::new(States {
+                endpoints,
+                choices: 0,
+            }),
+        }))
+    }
+
+    /// The servers.
+    pub fn targets(&self) -> &[Target] {
+        &self.targets
+    }
+
+    /// Their addresses, without secrets, for people to read.
+    pub fn address(&self) -> String {
+        let addresses: Vec<&str> = self.targets.iter().map(Target::address).collect();
+        addresses.join(", ")
+    }
+
+    /// The endpoint for a call that has failed at `failed_at`, in that order: none that wants to be
+    /// left alone, one that the call has not failed at, none that is avoided, the one with the
+    /// fewest calls in flight, the one that was not chosen for the longest time; as far as there is
+    /// such a one.
+    pub fn choose(self: &Arc<Self>, failed_at: &[usize], now: Instant) -> Chosen {
+        let mut states = self.states();
+        let index = states.best(failed_at, now);
+        states.choices += 1;
+        let choice = states.choices;
+        if let Some(state) = states.endpoints.get_mut(index) {
+            state.in_flight += 1;
+            state.chosen = choice;
+        }
+        Chosen {
+            endpoints: Arc::clone(self),
+            index,
+        }
+    }
+
+    /// How long the endpoint that [`Self::choose`] would choose wants to be left alone.
+    pub fn left_alone(&self, failed_at: &[usize], now: Instant) -> Duration {
+        let states = self.states();
+        let best = states.endpoints.get(states.best(failed_at, now));
+        best.map_or(Duration::ZERO, |state| state.left_alone(now))
+    }
+
+    fn states(&self) -> MutexGuard<'_, States> {
+        self.states.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl States {
+    fn best(&self, failed_at: &[usize], now: Instant) -> usize {
+        let states = self.endpoints.iter().enumerate();
+        let best = states.min_by_key(|(index, state)| {
+            let failures = failed_at.iter().filter(|failed| *failed == index).count();
+            (
+                state.left_alone(now),
+                failures,
+                state.is_avoided(now),
+                state.in_flight,
+                state.chosen,
+            )
+        });
+        best.map_or(0, |(index, _)| index)
+    }
+}
+
+impl Chosen {
+    /// Which of the endpoints it is.
+    pub fn index(&self) -> usize {
+        self.index
+    }
+
+    /// It answered, with whatever but a failure of its own.
+    pub fn succeeded(&self) {
+        self.change(|state| {
+            state.failures = 0;
+            state.avoided_until = None;
+            state.alone_until = None;
+        });
+    }
+
+    /// It failed, or refused for now and asked to be left alone for `retry_after`.
+    pub fn failed(&self, retry_after: Option<Duration>, now: Instant) {
+        self.change(|state| {
+            if state.avoided_until.is_none_or(|until| until <= now) {
+                let avoided = SHORTEST.saturating_mul(1 << state.failures.min(16));
+                state.avoided_until = Some(now + avoided.min(LONGEST));
+                state.failures = state.failures.saturating_add(1);
+            }
+            let alone_until = retry_after.map(|wait| now + wait);
+            state.alone_until = state.alone_until.max(alone_until);
+        });
+    }
+
+    fn change(&self, change: impl FnOnce(&mut State)) {
+        let mut states = self.endpoints.states();
+        if let Some(state) = states.endpoints.get_mut(self.index) {
+            change(state);
+        }
+    }
+}
+
+impl Drop for Chosen {
+    fn drop(&mut self) {
+        self.change(|state| state.in_flight = state.in_flight.saturating_sub(1));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::turn::scripted::http;
+
+    fn endpoints(count: usize) -> Arc<Endpoints> {
+        let bases: Vec<String> = (0..count).map(|at| format!("http://m{at}/v1/")).collect();
+        Endpoints::new("m", &bases, &HeaderMap::new(), &http()).unwrap()
+    }
+
+    fn seconds(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn a_model_without_address_or_with_a_bad_one_is_named() {
+        let new = |bases: &[String]| Endpoints::new("big", bases, &HeaderMap::new(), &http());
+        let none = new(&[]).unwrap_err().to_string();
+        assert!(none.contains("model 'big'"), "{none}");
+        let bad = new(&["ftp://x".into()]).unwrap_err().to_string();
+        assert!(bad.contains("'ftp://x' of model 'big'"), "{bad}");
+        assert_eq!(endpoints(2).address(), "http://m0/, http://m1/");
+    }
+
+    #[test]
+    fn the_least_loaded_is_chosen_and_ties_go_in_turn() {
+        let (endpoints, now) = (endpoints(3), Instant::now());
+        let mut calls: Vec<Chosen> = (0..6).map(|_| endpoints.choose(&[], now)).collect();
+        let chosen: Vec<usize> = calls.iter().map(Chosen::index).collect();
+        assert_eq!(chosen, [0, 1, 2, 0, 1, 2]);
+        drop(calls.remove(1));
+        assert_eq!(endpoints.choose(&[], now).index(), 1);
+        drop(calls);
+        let idle: Vec<usize> = (0..3).map(|_| endpoints.choose(&[], now).index()).collect();
+        assert_eq!(idle, [0, 2, 1]);
+    }
+
+    #[test]
+    fn one_that_fails_is_avoided_for_longer_each_time() {
+        let (endpoints, start) = (endpoints(2), Instant::now());
+        let mut now = start;
+        for avoided in [1, 2, 4, 8, 16, 32, 60, 60] {
+            let failing = endpoints.choose(&[1], now);
+            assert_eq!(failing.index(), 0);
+            failing.failed(None, now);
+            // A call that was in flight with it tells nothing new.
+            failing.failed(None, now);
+            drop(failing);
+            let busy = endpoints.choose(&[0], now);
+            let before = now + seconds(avoided) - Duration::from_nanos(1);
+            assert_eq!(endpoints.choose(&[], before).index(), 1);
+            now += seconds(avoided);
+            let probe = endpoints.choose(&[], now);
+            assert_eq!(probe.index(), 0, "{avoided}");
+            // One call is enough to find out.
+            assert_eq!(endpoints.choose(&[], now).index(), 1);
+            drop((busy, probe));
+        }
+        let well = endpoints.choose(&[1], now);
+        well.succeeded();
+        well.failed(None, now);
+        drop(well);
+        let _busy = endpoints.choose(&[0], now);
+        assert_eq!(endpoints.choose(&[], now + seconds(1)).index(), 0);
+    }
+
+    #[test]
+    fn one_that_asks_to_be_left_alone_is() {
+        let (endpoints, now) = (endpoints(2), Instant::now());
+        endpoints.choose(&[], now).failed(Some(seconds(300)), now);
+        assert_eq!(endpoints.left_alone(&[], now), Duration::ZERO);
+        let later = now + seconds(299);
+        let chosen: Vec<Chosen> = (0..3).map(|_| endpoints.choose(&[1], later)).collect();
+        assert!(chosen.iter().all(|chosen| chosen.index() == 1));
+        // Both ask: the one whose time is up first is asked first.
+        endpoints.choose(&[], later).failed(Some(seconds(9)), later);
+        assert_eq!(endpoints.choose(&[], later).index(), 0);
+        assert_eq!(endpoints.left_alone(&[], later), seconds(1));
+    }
+
+    #[test]
+    fn a_repetition_goes_where_the_call_has_failed_least() {
+        let (endpoints, now) = (endpoints(3), Instant::now());
+        let mut failed_at = Vec::new();
+        for _ in 0..6 {
+            let chosen = endpoints.choose(&failed_at, now);
+            chosen.failed(None, now);
+            failed_at.push(chosen.index());
+        }
+        assert_eq!(failed_at, [0, 1, 2, 0, 1, 2]);
+    }
+}
