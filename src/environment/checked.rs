@@ -83,3 +83,48 @@ impl Environment for Checked {
         format!("{} (built in)", self.kind)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::environment::checks::Check;
+    use crate::environment::scene::Scene;
+
+    async fn step(metadata: Value, row: Value) -> Result<StepResult, Failure> {
+        let check: Check = serde_json::from_value(json!({"kind": "exact-match"})).unwrap();
+        let checked = Checked::new("exact-match", check.prepare().unwrap());
+        let mut scene = Scene::new(7);
+        scene.metadata = metadata;
+        scene.row = row;
+        let mut results = checked.step(&mut [scene.sample()]).await?;
+        assert!(scene.log.take().is_empty());
+        Ok(results.remove(0))
+    }
+
+    #[tokio::test]
+    async fn the_last_answer_is_judged_by_the_metadata_or_the_row() {
+        let right = json!({"expected_answer": "second of 7"});
+        let wrong = json!({"expected_answer": "first of 7"});
+        for (metadata, row, reward) in [
+            (right.clone(), wrong.clone(), 1.0),
+            (wrong.clone(), right.clone(), 0.0),
+            (Value::Null, right, 1.0),
+            (json!({"other": 1}), wrong, 0.0),
+        ] {
+            let result = step(metadata, row).await.unwrap();
+            assert_eq!((result.reward, result.terminated), (reward, true));
+            assert_eq!(result.answer.as_deref(), Some("second of 7"));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_sample_that_cannot_be_judged_is_a_failure_and_not_wrong() {
+        let failure = step(Value::Null, json!({})).await.unwrap_err();
+        assert_eq!(failure.class, FailureClass::Data);
+        for part in ["rollout 3-7", "task_name 'math'", "`expected_answer`"] {
+            assert!(failure.message.contains(part), "{failure:?}");
+        }
+    }
+}

@@ -112,3 +112,75 @@ impl Environment for GymnasiumServer {
         self.server.address().to_owned()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use reqwest::header::HeaderMap;
+    use serde_json::json;
+
+    use super::*;
+    use crate::environment::scene::Scene;
+    use crate::turn::scripted::{Answer, ScriptedServer, http};
+
+    /// What comes of the first turn at a server that answers this to `/reset` and to `/step`.
+    async fn play(
+        reset: Value,
+        step: Value,
+    ) -> (
+        ScriptedServer,
+        Result<(Option<Message>, StepResult), Failure>,
+    ) {
+        let server = ScriptedServer::start(move |request| match request.path.as_str() {
+            "/reset" => Answer::ok(&reset).with("set-cookie", "s=1"),
+            _ => Answer::ok(&step),
+        })
+        .await;
+        let target = Target::new(server.url(), HeaderMap::new(), http()).unwrap();
+        let environment = GymnasiumServer::new("game", target, None);
+        let mut scene = Scene::new(0);
+        let played = async {
+            let begun = environment.begin(&scene.row, &scene.log).await?;
+            scene.cookies = begun.cookies;
+            let mut results = environment.step(&mut [scene.sample()]).await?;
+            Ok((begun.observation, results.remove(0)))
+        };
+        let played = played.await;
+        (server, played)
+    }
+
+    #[tokio::test]
+    async fn an_episode_is_reset_and_told_what_was_said_last() {
+        let step = json!({"observation": "cold", "reward": 0.5, "terminated": false, "truncated": true, "info": {}});
+        let (server, played) = play(json!({"observation": "guess", "info": {}}), step).await;
+        let (observation, result) = played.unwrap();
+        assert_eq!(observation, Some(Message::text("environment", "guess")));
+        assert_eq!(result.observation, Message::text("environment", "cold"));
+        assert_eq!(
+            (result.reward, result.terminated, result.truncated),
+            (0.5, false, true)
+        );
+        let received = server.received();
+        assert_eq!(
+            (&*received[0].path, &*received[1].path),
+            ("/reset", "/step")
+        );
+        assert_eq!(received[0].body["response"], "old");
+        assert_eq!(received[1].header("cookie"), Some("s=1"));
+        let output = received[1].body["response"]["output"].as_array().unwrap();
+        assert_eq!(output.len(), 1);
+        assert_eq!(output[0]["content"][0]["text"], "second of 0");
+    }
+
+    #[tokio::test]
+    async fn what_is_not_said_is_nothing_but_a_reward_must_be() {
+        let (_, played) = play(json!({"observation": null}), json!({"reward": 1})).await;
+        let (observation, result) = played.unwrap();
+        assert_eq!(observation, None);
+        assert_eq!(result.observation.content, "");
+        assert!(!result.terminated && !result.truncated);
+        let (_, played) = play(json!({}), json!({"observation": "x"})).await;
+        let failure = played.unwrap_err();
+        assert_eq!(failure.class, FailureClass::Data);
+        assert!(failure.message.contains("`reward`"), "{failure:?}");
+    }
+}

@@ -10,6 +10,8 @@ mod contract;
 mod episode;
 mod gymnasium;
 mod resources_server;
+#[cfg(test)]
+mod scene;
 mod step_server;
 
 pub use checked::Checked;

@@ -114,3 +114,99 @@ impl Environment for ResourcesServer {
         self.server.address().to_owned()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use reqwest::header::HeaderMap;
+    use serde_json::json;
+
+    use super::*;
+    use crate::environment::scene::Scene;
+    use crate::turn::scripted::{Answer, Received, ScriptedServer, http, log};
+
+    async fn environment(
+        script: impl FnMut(&Received) -> Answer + Send + 'static,
+    ) -> (ScriptedServer, ResourcesServer) {
+        let server = ScriptedServer::start(script).await;
+        let target = Target::new(server.url(), HeaderMap::new(), http()).unwrap();
+        (server, ResourcesServer::new("math", target, None))
+    }
+
+    #[tokio::test]
+    async fn a_session_is_seeded_and_its_answer_verified() {
+        let (server, environment) = environment(|request| {
+            let id = &request.body["id"];
+            match request.path.as_str() {
+                "/seed_session" => Answer::ok("{}").with("set-cookie", format!("s={id}; path=/")),
+                _ => Answer::ok(json!({"reward": id})),
+            }
+        })
+        .await;
+        let mut scenes: Vec<Scene> = (0..3).map(Scene::new).collect();
+        for scene in &mut scenes {
+            let begun = environment.begin(&scene.row, &scene.log).await.unwrap();
+            assert_eq!(begun.observation, None);
+            scene.cookies = begun.cookies;
+        }
+        let mut samples: Vec<Sample> = scenes.iter_mut().map(Scene::sample).collect();
+        let results = environment.step(&mut samples).await.unwrap();
+        let rewards: Vec<f64> = results.iter().map(|result| result.reward).collect();
+        assert_eq!(rewards, [0.0, 1.0, 2.0]);
+        assert!(results.iter().all(|result| result.terminated));
+        assert_eq!(results[0].observation, Message::text("environment", ""));
+        let received = server.received();
+        assert_eq!(received.len(), 6);
+        for request in &received[3..] {
+            assert_eq!(request.path, "/verify");
+            let id = &request.body["id"];
+            assert_eq!(request.header("cookie"), Some(&*format!("s={id}")));
+            let text = |at: usize| &request.body["response"]["output"][at]["content"][0]["text"];
+            assert_eq!(text(0), &json!(format!("first of {id}")));
+            assert_eq!(text(1), &json!(format!("second of {id}")));
+            assert_eq!(text(2), &Value::Null);
+            assert_eq!(request.body["response"]["model"], "m");
+            assert_eq!(request.body["x"], 1.5);
+            assert_eq!(request.text.matches("\"response\"").count(), 2);
+        }
+        let kinds: Vec<TurnKind> = scenes[1]
+            .log
+            .take()
+            .iter()
+            .map(|row| row.start.kind)
+            .collect();
+        assert_eq!(kinds, [TurnKind::SeedSession, TurnKind::Verify]);
+    }
+
+    #[tokio::test]
+    async fn an_answer_without_a_reward_is_refused_and_flags_are_heeded() {
+        for (body, class) in [
+            (json!({"reward": null}), FailureClass::Data),
+            (json!([1]), FailureClass::Data),
+            (
+                json!({"reward": 1, "_ng_failure_class": "x"}),
+                FailureClass::AgentFlagged,
+            ),
+            (
+                json!({"reward": 1, "_ng_no_persist": true}),
+                FailureClass::NotPersisted,
+            ),
+        ] {
+            let (_server, environment) = environment(move |_| Answer::ok(&body)).await;
+            let mut scene = Scene::new(0);
+            let failure = environment.step(&mut [scene.sample()]).await.unwrap_err();
+            assert_eq!(failure.class, class);
+            let end = scene.log.take().remove(0).end.unwrap();
+            assert_eq!(end.failure, Some(class));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_session_that_is_refused_does_not_begin() {
+        let (_server, environment) = environment(|_| Answer::status(500, "no")).await;
+        let failure = environment.begin(&json!({}), &log(0)).await.unwrap_err();
+        assert_eq!(
+            (failure.class, failure.http_status),
+            (FailureClass::Infra, Some(500))
+        );
+    }
+}

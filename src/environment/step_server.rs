@@ -214,3 +214,172 @@ impl Environment for StepServer {
         self.target.address().to_owned()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use reqwest::header::HeaderMap;
+    use serde_json::json;
+
+    use super::*;
+    use crate::environment::scene::Scene;
+    use crate::turn::Turn;
+    use crate::turn::scripted::{Answer, Received, ScriptedServer, http};
+
+    /// A step of two samples: what was sent, what came of it, and the rows of each.
+    async fn step(
+        answer: Answer,
+    ) -> (
+        Vec<Received>,
+        Result<Vec<StepResult>, Failure>,
+        [Vec<Turn>; 2],
+    ) {
+        let server = ScriptedServer::start(move |_| answer.clone()).await;
+        let target = Target::new(server.url(), HeaderMap::new(), http()).unwrap();
+        let environment = StepServer::new("math", &target, None);
+        let (mut first, mut second) = (Scene::new(0), Scene::new(1));
+        let results = {
+            let mut samples = [first.sample(), second.sample()];
+            environment.step(&mut samples).await
+        };
+        let rows = [first.log.take(), second.log.take()];
+        (server.received(), results, rows)
+    }
+
+    fn answer() -> Value {
+        json!({
+            "observations": [{"role": "environment", "content": "a"}, {"role": "user", "content": [1]}],
+            "metadata": [{"state": 2}, null],
+            "next_stop_strings": [null, []],
+            "rewards": [0.5, -1],
+            "terminateds": [false, true],
+            "answers": [null, "42"],
+        })
+    }
+
+    #[tokio::test]
+    async fn a_batch_is_one_request_and_a_row_of_every_sample() {
+        let (received, results, rows) = step(Answer::ok(answer())).await;
+        assert_eq!(received.len(), 1);
+        let request = &received[0];
+        assert_eq!(request.path, "/step");
+        assert_eq!(request.header("x-request-id"), Some("3-0-a0-c0"));
+        assert_eq!(request.body["rollout_ids"], json!(["3-0", "3-1"]));
+        assert_eq!(
+            request.body["metadata"],
+            json!([{"state": 0}, {"state": 1}])
+        );
+        let last = json!({"role": "assistant", "content": "second of 1"});
+        assert_eq!(request.body["message_log_batch"][1][5], last);
+        let results = results.unwrap();
+        let expected = StepResult {
+            observation: Message::text("environment", "a"),
+            metadata: json!({"state": 2}),
+            next_stop_strings: None,
+            reward: 0.5,
+            terminated: false,
+            truncated: false,
+            answer: None,
+        };
+        assert_eq!(results[0], expected);
+        assert_eq!(results[1].observation.content, json!([1]));
+        assert_eq!(results[1].metadata, Value::Null);
+        assert_eq!(results[1].next_stop_strings, Some(Vec::new()));
+        assert_eq!(results[1].answer.as_deref(), Some("42"));
+        assert!(results[1].terminated);
+        let ends: Vec<&TurnEnd> = rows
+            .iter()
+            .map(|rows| {
+                assert_eq!((rows.len(), rows[0].start.kind), (1, TurnKind::Step));
+                assert_eq!(rows[0].start.turn, 2);
+                rows[0].end.as_ref().unwrap()
+            })
+            .collect();
+        assert_eq!(ends[0].elapsed, ends[1].elapsed);
+        assert_eq!(ends[1].http_status, Some(200));
+        assert_eq!(ends[0].request_bytes, request.text.len() as u64);
+        assert_eq!(ends[1].request_bytes, 0);
+    }
+
+    #[tokio::test]
+    async fn lists_that_say_nothing_can_be_left_out() {
+        let mut answer = answer();
+        let fields = answer.as_object_mut().unwrap();
+        fields.shift_remove("metadata");
+        fields["answers"] = Value::Null;
+        fields["next_stop_strings"] = Value::Null;
+        let (_, results, _) = step(Answer::ok(answer)).await;
+        for result in results.unwrap() {
+            assert_eq!((result.metadata, result.answer), (Value::Null, None));
+            assert_eq!(result.next_stop_strings, None);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_list_that_does_not_fit_is_named_in_every_row() {
+        for (field, value, expected) in [
+            (
+                "rewards",
+                json!([1]),
+                "'rewards' has 1 entries for 2 samples",
+            ),
+            ("rewards", json!([1, null]), "'rewards': invalid type: null"),
+            (
+                "rewards",
+                json!([1, true]),
+                "'rewards': invalid type: boolean",
+            ),
+            ("rewards", Value::Null, "'rewards' is missing"),
+            (
+                "terminateds",
+                json!([true, 1]),
+                "'terminateds': invalid type",
+            ),
+            (
+                "observations",
+                json!([{"role": "user"}, {}]),
+                "'observations': missing field `content`",
+            ),
+            ("metadata", json!([]), "'metadata' has 0 entries"),
+            (
+                "next_stop_strings",
+                json!([null, "x"]),
+                "'next_stop_strings': invalid type",
+            ),
+            ("answers", json!(["a", "b", "c"]), "'answers' has 3 entries"),
+        ] {
+            let mut answer = answer();
+            answer[field] = value;
+            let (_, results, rows) = step(Answer::ok(answer)).await;
+            let failure = results.unwrap_err();
+            assert_eq!(failure.class, FailureClass::Data);
+            assert!(failure.message.contains(expected), "{failure:?}");
+            for rows in rows {
+                let end = rows[0].end.as_ref().unwrap();
+                assert_eq!(end.failure, Some(FailureClass::Data));
+                assert!(end.error.as_ref().unwrap().contains(expected));
+            }
+        }
+        let text = answer().to_string().replace("0.5", "1e999");
+        let (_, results, _) = step(Answer::ok(text)).await;
+        let message = results.unwrap_err().message;
+        assert!(
+            message.contains("'rewards': number out of range"),
+            "{message}"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_failed_step_is_not_repeated() {
+        for (status, class) in [(503, FailureClass::Infra), (422, FailureClass::Data)] {
+            let refusal = Answer::status(status, "busy").with("retry-after", 7);
+            let (received, results, rows) = step(refusal).await;
+            assert_eq!(received.len(), 1);
+            let failure = results.unwrap_err();
+            assert_eq!((failure.class, failure.http_status), (class, Some(status)));
+            for rows in rows {
+                let end = rows[0].end.as_ref().unwrap();
+                assert_eq!((end.failure, end.http_status), (Some(class), Some(status)));
+            }
+        }
+    }
+}

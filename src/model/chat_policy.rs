@@ -137,3 +137,161 @@ impl Policy for ChatPolicy {
         self.client.address()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use reqwest::header::HeaderMap;
+    use serde_json::{Map, json};
+
+    use super::*;
+    use crate::failure::FailureClass;
+    use crate::model::{Endpoints, Repetition};
+    use crate::turn::scripted::{Answer, ScriptedServer, http, log};
+
+    async fn generate(
+        answer: Value,
+        sampling: Value,
+        stop_strings: Option<&[String]>,
+    ) -> (String, Result<Generation, Failure>, TurnLog) {
+        let server = ScriptedServer::start(move |_| Answer::ok(&answer)).await;
+        let urls = [format!("{}/v1", server.url())];
+        let endpoints = Endpoints::new("m", &urls, &HeaderMap::new(), &http()).unwrap();
+        let client = ModelClient::new(endpoints, CHAT_COMPLETIONS, "m", Repetition::default());
+        let sampling: Map<String, Value> = serde_json::from_value(sampling).unwrap();
+        let parts = json!([{"type": "text", "text": "a\"b"}]);
+        let messages = [
+            Message::text("system", "be\nbrief"),
+            Message {
+                content: parts,
+                ..Message::text("user", "")
+            },
+            Message {
+                token_ids: Some(vec![7]),
+                ..Message::text("assistant", "1")
+            },
+            Message::text("environment", "no"),
+        ];
+        let request = GenerationRequest {
+            turn: 2,
+            messages: &messages,
+            sampling: &sampling,
+            stop_strings,
+        };
+        let log = log(1);
+        let generation = ChatPolicy::new(client).generate(request, &log).await;
+        let received = server.received().remove(0);
+        assert_eq!(received.path, "/v1/chat/completions");
+        (received.text, generation, log)
+    }
+
+    #[tokio::test]
+    async fn a_conversation_is_sent_and_its_answer_read() {
+        let answer = json!({
+            "id": "x", "worker": 3,
+            "choices": [{"index": 0, "finish_reason": "length", "message":
+                {"role": "assistant", "content": "two", "tool_calls": []}}],
+            "usage": {"prompt_tokens": 11, "completion_tokens": 5},
+        });
+        let sampling = json!({"temperature": 0.5, "model": "other", "stop": "x", "stream": true, "max_tokens": 9});
+        let stop = ["</a>".to_owned()];
+        let (sent, generation, log) = generate(answer, sampling, Some(&stop)).await;
+        let messages = concat!(
+            r#"[{"role":"system","content":"be\nbrief"},"#,
+            r#"{"role":"user","content":[{"type":"text","text":"a\"b"}]},"#,
+            r#"{"role":"assistant","content":"1"},{"role":"user","content":"no"}]"#,
+        );
+        assert_eq!(
+            sent,
+            format!(
+                r#"{{"model":"m","messages":{messages},"temperature":0.5,"max_tokens":9,"stop":["</a>"]}}"#
+            )
+        );
+        let expected = Generation {
+            text: "two".into(),
+            num_tokens: Some(5),
+            truncated: true,
+            worker: Some("3".into()),
+            ..Generation::default()
+        };
+        assert_eq!(generation.unwrap(), expected);
+        let end = log.take().remove(0).end.unwrap();
+        assert_eq!((end.input_tokens, end.output_tokens), (Some(11), Some(5)));
+    }
+
+    #[tokio::test]
+    async fn stop_strings_of_a_turn_replace_those_of_the_sampling() {
+        let answer = json!({"choices": [{"message": {"content": null, "refusal": "no"}}]});
+        let sampling = || json!({"stop": "x"});
+        let (sent, generation, _) = generate(answer.clone(), sampling(), None).await;
+        assert!(sent.ends_with(r#","stop":"x"}"#), "{sent}");
+        assert_eq!(generation.unwrap().text, "no");
+        let (sent, _, _) = generate(answer, sampling(), Some(&[])).await;
+        assert!(!sent.contains("stop"), "{sent}");
+    }
+
+    #[tokio::test]
+    async fn tokens_are_kept_where_they_are_given() {
+        let choice = |extra: Value| {
+            let mut choice = json!({"message": {"content": "ab"}, "finish_reason": "stop"});
+            let extra: Map<String, Value> = serde_json::from_value(extra).unwrap();
+            choice.as_object_mut().unwrap().extend(extra);
+            json!({"choices": [choice]})
+        };
+        let content = json!([{"token": "token_id:5", "logprob": -0.5}, {"token": "token_id:6", "logprob": -1.0}]);
+        let both = Some(vec![-0.5, -1.0]);
+        for (extra, ids, logprobs) in [
+            (
+                json!({"token_ids": [5, 6], "logprobs": {"content": content}}),
+                Some(vec![5, 6]),
+                both.clone(),
+            ),
+            (
+                json!({"logprobs": {"content": content}}),
+                Some(vec![5, 6]),
+                both,
+            ),
+            (
+                json!({"token_ids": [5], "logprobs": {"content": content}}),
+                Some(vec![5]),
+                None,
+            ),
+            (
+                json!({"logprobs": {"content": [{"token": "a", "logprob": -2.0}]}}),
+                None,
+                Some(vec![-2.0]),
+            ),
+            (json!({"logprobs": null, "token_ids": null}), None, None),
+        ] {
+            let (_, generation, _) = generate(choice(extra), json!({}), None).await;
+            let generation = generation.unwrap();
+            let count = ids.as_ref().map(|ids: &Vec<u32>| ids.len() as u64);
+            assert_eq!(
+                (
+                    generation.token_ids,
+                    generation.logprobs,
+                    generation.num_tokens
+                ),
+                (ids, logprobs, count)
+            );
+        }
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_cannot_be_read_is_refused_in_its_row() {
+        for (answer, class) in [
+            (json!({"choices": []}), FailureClass::Data),
+            (json!({"error": "x"}), FailureClass::Data),
+            (
+                json!({"choices": [{"message": {"content": "ab"}, "finish_reason": "abort"}]}),
+                FailureClass::Infra,
+            ),
+        ] {
+            let (_, generation, log) = generate(answer, json!({}), None).await;
+            let failure = generation.unwrap_err();
+            assert_eq!((failure.class, failure.http_status), (class, Some(200)));
+            let rows = log.take();
+            assert_eq!(rows.len(), 1);
+            assert_eq!(rows[0].end.as_ref().unwrap().failure, Some(class));
+        }
+    }
+}

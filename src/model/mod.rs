@@ -15,8 +15,6 @@ mod policy;
 mod request_body;
 mod responder;
 mod responses_model;
-#[cfg(test)]
-mod tests;
 mod tokenizer;
 
 pub use chat_policy::{CHAT_COMPLETIONS, ChatPolicy, SENT_OBSERVATION_ROLE};

@@ -154,3 +154,108 @@ fn refuse(posted: &Posted, why: &str) -> Failure {
     let why = format!("the answer is no response: {why}{}", posted.quote());
     posted.refuse(FailureClass::Data, &why)
 }
+
+#[cfg(test)]
+mod tests {
+    use reqwest::header::HeaderMap;
+    use serde_json::json;
+    use serde_json::value::RawValue;
+
+    use super::*;
+    use crate::turn::scripted::{Answer, ScriptedServer, http, log};
+
+    async fn respond(
+        answer: Answer,
+        over_chat: bool,
+    ) -> (String, Result<ModelResponse, Failure>, TurnLog) {
+        let server = ScriptedServer::start(move |_| answer.clone()).await;
+        let urls = [server.url().to_owned()];
+        let endpoints = Endpoints::new("m", &urls, &HeaderMap::new(), &http()).unwrap();
+        let model = match over_chat {
+            true => ResponsesModel::over_chat(endpoints, "m", Repetition::default()),
+            false => ResponsesModel::new(endpoints, "m", Repetition::default()),
+        };
+        let params = json!({"model": "other", "temperature": 0.5, "stream": true});
+        let item = r#"{"role": "user",  "content": "1.50"}"#;
+        let input = [RawValue::from_string(item.to_owned()).unwrap()];
+        let request = ResponseRequest {
+            turn: 1,
+            params: params.as_object().unwrap(),
+            input: &input,
+        };
+        let log = log(0);
+        let mut cookies = CookieJar::default();
+        let response = model.respond(request, &mut cookies, &log).await;
+        let mut set = HeaderMap::new();
+        cookies.add_to(&mut set);
+        assert_eq!(set.len(), 1);
+        (server.received().remove(0).text, response, log)
+    }
+
+    fn answering(body: impl ToString) -> Answer {
+        Answer::ok(body).with("set-cookie", "s=1")
+    }
+
+    #[tokio::test]
+    async fn items_go_and_come_as_they_are_written() {
+        let body = r#"{"id": "r", "output": [{"type":"message",  "x": 1.50}], "error": null,
+                       "usage": {"input_tokens": 7, "output_tokens": 2}}"#;
+        let (sent, response, log) = respond(answering(body), false).await;
+        assert_eq!(
+            sent,
+            r#"{"model":"m","temperature":0.5,"input":[{"role": "user",  "content": "1.50"}]}"#
+        );
+        let response = response.unwrap();
+        assert_eq!(response.text, body);
+        assert_eq!(
+            response.output[0].get(),
+            r#"{"type":"message",  "x": 1.50}"#
+        );
+        let end = log.take().remove(0).end.unwrap();
+        assert_eq!((end.input_tokens, end.output_tokens), (Some(7), Some(2)));
+    }
+
+    #[tokio::test]
+    async fn a_chat_completion_is_read_as_a_response() {
+        let body = json!({
+            "id": "c", "object": "chat.completion", "created": 1, "model": "m",
+            "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "hi"}}],
+            "usage": {"prompt_tokens": 7, "completion_tokens": 2, "total_tokens": 9},
+        });
+        let (sent, response, log) = respond(answering(body), true).await;
+        let sent: Value = serde_json::from_str(&sent).unwrap();
+        assert_eq!(sent["model"], "m");
+        assert_eq!(sent["temperature"], 0.5);
+        assert_eq!(sent["messages"][0]["role"], "user");
+        assert_eq!(sent.get("stream"), None);
+        let response = response.unwrap();
+        assert!(response.output[0].get().contains("hi"));
+        let end = log.take().remove(0).end.unwrap();
+        assert_eq!((end.input_tokens, end.output_tokens), (Some(7), Some(2)));
+    }
+
+    #[tokio::test]
+    async fn a_failure_with_status_200_is_one() {
+        for (body, over_chat, class) in [
+            (
+                json!({"output": [], "error": {"code": "server_error", "message": "oh"}}),
+                false,
+                FailureClass::Infra,
+            ),
+            (
+                json!({"output": [], "error": {"code": "invalid_prompt", "message": "oh"}}),
+                false,
+                FailureClass::Data,
+            ),
+            (json!({"output": 3}), false, FailureClass::Data),
+            (json!([]), false, FailureClass::Data),
+            (json!({"choices": []}), true, FailureClass::Data),
+        ] {
+            let (_, response, log) = respond(answering(&body), over_chat).await;
+            let failure = response.unwrap_err();
+            assert_eq!(failure.class, class, "{body}");
+            let end = log.take().remove(0).end.unwrap();
+            assert_eq!(end.failure, Some(class), "{body}");
+        }
+    }
+}

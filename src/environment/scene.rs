@@ -1,0 +1,53 @@
+//! Samples for the tests of environments.
+
+use serde_json::{Value, json};
+
+use super::{Sample, Step};
+use crate::model::Message;
+use crate::turn::scripted::log;
+use crate::turn::{CookieJar, TurnLog};
+
+/// What a sample of turn 2 consists of.
+#[derive(Debug)]
+pub(super) struct Scene {
+    pub(super) log: TurnLog,
+    pub(super) row: Value,
+    pub(super) messages: Vec<Message>,
+    pub(super) metadata: Value,
+    pub(super) cookies: CookieJar,
+}
+
+impl Scene {
+    pub(super) fn new(rollout: i64) -> Self {
+        let said = [
+            ("user", "prompt".to_owned()),
+            ("assistant", "an example".to_owned()),
+            ("user", "go".to_owned()),
+            ("assistant", format!("first of {rollout}")),
+            ("environment", "no".to_owned()),
+            ("assistant", format!("second of {rollout}")),
+        ];
+        Self {
+            log: log(rollout),
+            row: json!({"id": rollout, "x": 1.5, "response": "old",
+                        "responses_create_params": {"model": "m"}}),
+            messages: said.map(|(role, text)| Message::text(role, text)).into(),
+            metadata: json!({"state": rollout}),
+            cookies: CookieJar::default(),
+        }
+    }
+
+    pub(super) fn sample(&mut self) -> Sample<'_> {
+        Sample {
+            log: &self.log,
+            step: Step {
+                turn: 2,
+                task_name: "math",
+                row: &self.row,
+                messages: &self.messages,
+                metadata: &self.metadata,
+            },
+            cookies: &mut self.cookies,
+        }
+    }
+}
