@@ -17,7 +17,6 @@ mod rules;
 mod sample;
 mod siblings;
 #[cfg(test)]
-#[cfg(any())]
 mod tests;
 
 pub use agent::{MultiTurnAgent, MultiTurnOptions};
