@@ -5,12 +5,14 @@ mod differences;
 mod expected_error;
 mod glob;
 mod hooks;
+mod multi_turn;
 mod outcome;
 mod preprocess;
 mod recording_agent;
 mod resume;
 mod reward_profile;
 mod same_json;
+mod scripted_servers;
 
 use std::path::Path;
 
@@ -26,6 +28,7 @@ pub fn run(directory: &Path, case: &Value) -> Result<Outcome, String> {
         "reward_profile" => reward_profile::run(directory, case),
         "aggregate" => aggregate::run(directory, case),
         "resume" => resume::run(directory, case),
+        "multi_turn" => multi_turn::run(directory, case).map(|()| Outcome::Passed),
         other => Ok(Outcome::NotSupported(format!(
             "the suite '{other}' is about what is not built yet"
         ))),
