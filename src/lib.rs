@@ -14,9 +14,11 @@
 //! | [`read`], [`import`] | JSONL, prompt templates, overrides, the identity of tasks |
 //! | [`expand`] | repeats, and which rollouts are still owed |
 //! | [`request`], [`agent`], [`answer`] | what is sent, to whom, and what came back |
+//! | [`turn`], [`model`], [`environment`] | the calls within a rollout that runs here, and whom they ask |
 //! | [`run`] | the operator that keeps calls in flight |
 //! | [`outcome`], [`land`], [`store`] | what became of an attempt, and how it is kept |
 //! | [`session`], [`measure`] | a run as tables, and what they say |
+//! | [`group`] | all rollouts of a prompt as one record, for a trainer |
 //! | [`export`] | a run as the files of another tool |
 //! | [`tally`], [`report`], [`comparison`], [`status`], [`show`], [`cli`] | what people see |
 //! | [`sim`] | agents to try all this with |
@@ -56,6 +58,7 @@ pub mod tally;
 pub mod turn;
 
 pub use error::Error;
+pub use group::{PromptGroup, RolloutManager, RolloutOptions, TrainingPrompt};
 pub use pipeline::{
     Aggregation, AggregationSource, CompareRun, LiveMetrics, Measurement, Missing, Price, Profile,
     ProfileTarget, Sweep, compare, import_collection, write_verify_responses,

@@ -24,6 +24,7 @@ mod cli {
     mod interrupts;
     mod live;
     mod metrics;
+    mod multi_turn;
     mod plan;
     mod profile;
     mod progress;

@@ -41,6 +41,8 @@ mod record;
 mod recovery;
 #[path = "pipeline/resume.rs"]
 mod resume;
+#[path = "pipeline/rollout_manager.rs"]
+mod rollout_manager;
 #[path = "pipeline/spilling.rs"]
 mod spilling;
 #[path = "pipeline/stores.rs"]

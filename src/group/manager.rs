@@ -14,6 +14,7 @@ use crate::agent::{Agent, Agents, RolloutRequest};
 use crate::config::{GroupFailure, Settings};
 use crate::error::Error;
 use crate::failure::{Budget, Failure, FailureClass};
+use crate::request::ATTEMPT_INDEX;
 use crate::turn::{RolloutKey, TurnLog};
 
 /// How a [`RolloutManager`] goes about it. The defaults are NeMo RL's.
@@ -333,13 +334,16 @@ impl RolloutManager {
         attempt: u32,
     ) -> Result<RolloutRequest, Failure> {
         let sampling = &self.options.sampling;
-        let body = match self.is_native {
+        let mut body = match self.is_native {
             true => prompt.native_row(row, sampling),
             false => prompt.gym_row(row, sampling).map_err(|why| {
                 let why = format!("prompt {}: {why}", prompt.idx);
                 Failure::new(FailureClass::Data, why)
             })?,
         };
+        if let Some(row) = body.as_object_mut().filter(|_| attempt > 0) {
+            row.insert(ATTEMPT_INDEX.into(), attempt.into());
+        }
         let rollout_index = i64::try_from(row).unwrap_or(i64::MAX);
         let key = RolloutKey {
             task_index: prompt.idx,

@@ -42,6 +42,11 @@ impl Simulated {
         }
     }
 
+    /// The simulation.
+    pub fn sim(&self) -> &Sim {
+        &self.sim
+    }
+
     /// Options that lead to these agents.
     pub fn options(&self) -> String {
         format!("--head-server {}", self.sim.head_url())

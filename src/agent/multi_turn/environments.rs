@@ -14,8 +14,8 @@ pub struct Environments(IndexMap<Arc<str>, Arc<dyn Environment>>);
 pub enum UnknownTask {
     /// None has this name.
     #[error(
-        "no environment serves task_name '{name}'. There are: {known}. Add [agents.NAME.environments.{name}], \
-         or correct the row"
+        "no environment serves task_name '{name}'. There are: {known}. Add it to the environments \
+         of the agent, or correct the row"
     )]
     Name {
         /// The name.
