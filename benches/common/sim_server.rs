@@ -1,5 +1,6 @@
 //! Simulated agents in a process of their own: [`SimServer`].
 
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 
 use anyhow::Context;
@@ -11,7 +12,8 @@ use super::child::{Child, rollstream};
 pub struct SimServer {
     // Held for as long as the agent is asked.
     _process: Child,
-    agent_url: String,
+    /// By what the program calls them: `agent sim`, `model`, `tools`, ...
+    addresses: BTreeMap<String, String>,
 }
 
 impl SimServer {
@@ -19,20 +21,29 @@ impl SimServer {
     pub fn start(flags: &[&str]) -> anyhow::Result<Self> {
         let mut process = Child::start(rollstream().args(["sim", "--port", "0"]).args(flags))?;
         let mut lines = BufReader::new(process.output()?).lines();
+        let mut addresses = BTreeMap::new();
         while let Some(line) = lines.next().transpose()? {
-            if let Some(url) = line.strip_prefix("agent sim") {
-                let agent_url = url.trim().to_owned();
+            if let Some((name, url)) = line.split_once("  ") {
+                addresses.insert(name.trim().to_owned(), url.trim().to_owned());
+            }
+            // The last that is told.
+            if addresses.contains_key("environment") {
                 return Ok(Self {
                     _process: process,
-                    agent_url,
+                    addresses,
                 });
             }
         }
-        Err(anyhow::anyhow!("it ended")).context("the simulated agent gave no address")
+        Err(anyhow::anyhow!("it ended")).context("the simulated servers gave no addresses")
     }
 
     /// Address of the agent.
     pub fn agent_url(&self) -> &str {
-        &self.agent_url
+        self.url("agent sim")
+    }
+
+    /// Address of one of the servers, by what the program calls it.
+    pub fn url(&self, name: &str) -> &str {
+        self.addresses.get(name).map_or("", String::as_str)
     }
 }

@@ -154,8 +154,9 @@ impl Native<'_> {
             limits: Limits {
                 max_turns: own.max_turns.unwrap_or(MAX_TURNS),
                 max_seq_len: own.max_seq_len.unwrap_or(MAX_SEQ_LEN),
-                generation_timeout: own.generation_timeout.map(Span::duration),
-                step_timeout,
+                // Model and environments end each of their calls themselves, and its row says so.
+                generation_timeout: None,
+                step_timeout: None,
             },
             max_new_tokens: own.max_new_tokens,
             driver: own.driver.unwrap_or_default(),

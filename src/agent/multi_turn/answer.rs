@@ -35,6 +35,8 @@ struct Body<'a> {
 
 #[derive(Serialize)]
 struct Response {
+    /// As a Responses object has it: a sample that was cut short is incomplete.
+    status: &'static str,
     usage: Usage,
 }
 
@@ -74,6 +76,10 @@ pub fn body(sample: &Sample, row: &Value, task_name: &str) -> Vec<u8> {
         turn_total_tokens: counts.turn_total_tokens(),
         per_worker_token_counts: &counts.per_worker,
         response: Response {
+            status: match sample.is_truncated() {
+                true => "incomplete",
+                false => "completed",
+            },
             usage: Usage {
                 input_tokens,
                 output_tokens: counts.assistant_tokens,

@@ -140,7 +140,7 @@ impl Episode {
     }
 
     /// What the environment is sent in this turn.
-    pub fn to_step(&mut self) -> environment::Sample<'_> {
+    pub fn as_sample(&mut self) -> environment::Sample<'_> {
         environment::Sample {
             log: &self.turns,
             step: Step {

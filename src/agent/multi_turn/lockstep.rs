@@ -200,7 +200,7 @@ async fn step_together(
             let Seat {
                 episode, caller, ..
             } = &mut **seat;
-            (episode.to_step(), caller.closed())
+            (episode.as_sample(), caller.closed())
         })
         .unzip();
     let step = environment.step(&mut samples);

@@ -14,7 +14,7 @@ pub async fn run_sample(setup: &Setup, mut episode: Episode) -> Result<Vec<u8>, 
             break;
         }
         let environment = episode.environment().clone();
-        let samples = &mut [episode.to_step()];
+        let samples = &mut [episode.as_sample()];
         let step = environment.step(samples);
         let results = within(setup.limits.step_timeout, "step_timeout", step).await;
         let mut results = results.map_err(|failure| episode.step_failed(failure))?;
