@@ -33,6 +33,21 @@ pub(super) struct Native<'a> {
     pub(super) head: Option<&'a HeadServer>,
 }
 
+/// Settings of an agent that runs elsewhere, as if it ran here.
+pub(super) fn check_elsewhere(name: &str, own: &AgentSettings) -> Result<(), AgentError> {
+    let is_mixed_up =
+        !own.model_url.is_empty() || own.resources_url.is_some() || !own.environments.is_empty();
+    match is_mixed_up {
+        false => Ok(()),
+        true => Err(AgentError::Native {
+            agent: name.to_owned(),
+            reason: "model_url, resources_url and environments are for agents that rollstream runs itself: set \
+                     kind = \"responses\" or kind = \"multi-turn\""
+                .to_owned(),
+        }),
+    }
+}
+
 /// The head server has to say where servers of this agent are.
 pub(super) fn needs_head(own: &AgentSettings) -> bool {
     match own.kind.unwrap_or_default() {
@@ -45,6 +60,11 @@ pub(super) fn needs_head(own: &AgentSettings) -> bool {
 impl Native<'_> {
     /// Sets it up; nothing is sent.
     pub(super) fn connect(&self) -> Result<Arc<dyn Agent>, AgentError> {
+        if self.own.url.is_some() {
+            return Err(self.refuse(
+                "url is for agents that run elsewhere; set model_url and resources_url, or environments",
+            ));
+        }
         match self.own.kind.unwrap_or_default() {
             AgentKind::MultiTurn => self.multi_turn(),
             _ => self.tool_calling(),

@@ -228,6 +228,10 @@ fn settings_that_fit_no_agent_that_runs_here_are_refused() {
         ("model_api = \"completions\"", "set tokenizer to"),
         ("tokenizer = \"nowhere.json\"", "nowhere.json"),
         ("rules = \"newest\"", "per-sample-legacy"),
+        (
+            "url = \"http://127.0.0.1:1\"",
+            "url is for agents that run elsewhere",
+        ),
     ] {
         folder.write("talker.toml", &talker(&servers, more));
         let ended = folder
