@@ -100,7 +100,7 @@ pub const INFO: &str = "info";
 pub const CALL: &str = "call";
 /// Number of the turn that a call belongs to, from 1; 0 before the first.
 pub const TURN: &str = "turn";
-/// What a call is for: `model`, `tool`, `step`, `verify`, `seed_session` or `reset`.
+/// What a call is for: `model`, `tool`, `step`, `verify`, `seed_session`, `reset` or `close`.
 pub const KIND: &str = "kind";
 /// The model, tool or task name of a call; null where the collector did not live to say.
 pub const NAME: &str = "name";

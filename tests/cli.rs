@@ -38,4 +38,5 @@ mod cli {
     mod sql_scripts;
     mod sql_while_running;
     mod status;
+    mod tool_calling;
 }

@@ -37,17 +37,20 @@ pub enum TurnKind {
     Step,
     /// An answer is scored.
     Verify,
+    /// An environment ends an episode.
+    Close,
 }
 
 impl TurnKind {
     /// Every kind, in the order of the numbers that the journal knows them by.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::SeedSession,
         Self::Model,
         Self::Tool,
         Self::Reset,
         Self::Step,
         Self::Verify,
+        Self::Close,
     ];
 
     /// Its name, as it stands in the `kind` column.
@@ -59,6 +62,7 @@ impl TurnKind {
             Self::Reset => "reset",
             Self::Step => "step",
             Self::Verify => "verify",
+            Self::Close => "close",
         }
     }
 }

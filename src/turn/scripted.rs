@@ -124,7 +124,8 @@ async fn receive(request: Request<Incoming>) -> Received {
         path: parts.uri.path().to_owned(),
         headers: parts.headers,
         text: String::from_utf8(body.to_vec()).unwrap(),
-        body: serde_json::from_slice(&body).unwrap(),
+        // A body can be empty.
+        body: serde_json::from_slice(&body).unwrap_or_default(),
     }
 }
 

@@ -42,7 +42,7 @@ impl Simulated {
         }
     }
 
-    /// The simulation.
+    /// The simulation, which also serves a model, tools and environments.
     pub fn sim(&self) -> &Sim {
         &self.sim
     }

@@ -5,7 +5,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use super::agent::ToolCallingAgent;
-use super::items::{Wish, array, raw, user_message};
+use super::items::{Wish, array, heard, raw, user_message};
 use super::usage::Usage;
 use crate::agent::Answer;
 use crate::agent::judge::{Wording, judge};
@@ -116,7 +116,7 @@ impl<'a> Episode<'a> {
                 return Err(self.bad_answer(&why));
             }
         };
-        let body = self.with_field("response", &self.whole_response(&last)?)?;
+        let body = self.with_fields(&[("response", &self.whole_response(&last)?)])?;
         let verified = self
             .post("verify", TurnKind::Verify, Bytes::from(body))
             .await?;
@@ -142,11 +142,11 @@ impl<'a> Episode<'a> {
             .agent
             .model
             .respond(request, &mut self.model_cookies, self.log);
-        let mut response = response.await?;
+        let response = response.await?;
         self.usage.add(response.usage.as_ref());
-        let output = response.output.clone();
-        self.items.append(&mut response.output);
-        Ok(ModelResponse { output, ..response })
+        self.items
+            .extend(response.output.iter().map(|item| heard(item)));
+        Ok(response)
     }
 
     /// Sends something to the resources server.
@@ -166,9 +166,9 @@ impl<'a> Episode<'a> {
         self.agent.resources.at(path).post(post, self.log).await
     }
 
-    /// The row with one more field.
-    pub(super) fn with_field(&self, name: &str, value: &str) -> Result<String, Failure> {
-        json::splice(self.row, &[(name, value)]).map_err(|source| {
+    /// The row with more fields.
+    pub(super) fn with_fields(&self, fields: &[(&str, &str)]) -> Result<String, Failure> {
+        json::splice(self.row, fields).map_err(|source| {
             let why = format!("the row is not an object: {source}");
             Failure::new(FailureClass::Data, why)
         })

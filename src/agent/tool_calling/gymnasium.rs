@@ -1,6 +1,7 @@
 use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::RawValue;
+use serde_json::{Value, json};
 
 use super::episode::Episode;
 use super::items::{array, tool_output, user_message};
@@ -12,6 +13,9 @@ use crate::model::ModelResponse;
 use crate::request::RESPONSES_CREATE_PARAMS;
 use crate::turn::{Posted, TurnKind};
 
+/// Field of a step by which a server that supports it knows a step that it was sent before.
+const STEP_REQUEST_ID: &str = "_ng_step_request_id";
+
 /// Calls of the model where nothing else is said, as in NeMo Gym.
 const MAX_STEPS: u32 = 10;
 
@@ -19,6 +23,23 @@ const MAX_STEPS: u32 = 10;
 struct ResetAnswer {
     #[serde(default)]
     observation: Option<String>,
+}
+
+/// What a server can do beyond the common, as its answer to `/reset` says.
+#[derive(Debug, Clone, Copy, Default)]
+struct Extras {
+    supports_step_idempotency: bool,
+    supports_explicit_close: bool,
+}
+
+/// An episode that came to its end.
+#[derive(Debug)]
+struct Played {
+    begun_with: String,
+    last: ModelResponse,
+    step: StepAnswer,
+    reward: f64,
+    truncated: bool,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -33,6 +54,9 @@ struct StepAnswer {
     truncated: bool,
     #[serde(default)]
     info: Option<Box<RawValue>>,
+    /// What `info` says of tools, if the episode goes on.
+    #[serde(skip)]
+    tool_outputs: Vec<ToolOutput>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -47,52 +71,103 @@ struct ToolOutput {
     output: String,
 }
 
+impl Extras {
+    fn of(reset: &Posted) -> Self {
+        if !reset.status.is_success() {
+            return Self::default();
+        }
+        let body: Value = serde_json::from_slice(&reset.body).unwrap_or_default();
+        let has = |name: &str| body.pointer(name) == Some(&Value::Bool(true));
+        Self {
+            supports_step_idempotency: has("/info/supports_step_idempotency"),
+            supports_explicit_close: has("/info/supports_explicit_close"),
+        }
+    }
+}
+
 impl Episode<'_> {
     /// The loop of NeMo Gym's `gymnasium_agent`: the server says what the model sees next, and when
     /// the episode is over.
     pub(super) async fn play(mut self) -> Result<Answer, Failure> {
-        let reset = self
-            .post("reset", TurnKind::Reset, Bytes::from(self.row.to_owned()))
-            .await?;
-        let reset: ResetAnswer = read(&reset)?;
+        let body = Bytes::from(self.row.to_owned());
+        let reset = self.post("reset", TurnKind::Reset, body).await?;
+        let extras = Extras::of(&reset);
+        let played = self.steps(&reset, extras).await;
+        // Whatever came of it, the server keeps the episode until it is closed.
+        let closed = match extras.supports_explicit_close {
+            true => self.close().await,
+            false => Ok(()),
+        };
+        self.answer(&played?, closed.err().as_ref())
+    }
+
+    async fn steps(&mut self, reset: &Posted, extras: Extras) -> Result<Played, Failure> {
+        let reset: ResetAnswer = read(reset)?;
         self.items.extend(observation(reset.observation));
         self.first_output = self.items.len();
         let begun_with = array(&self.items);
         let most = self.agent.options.max_steps.unwrap_or(MAX_STEPS).max(1);
         let mut reward = 0.0;
-        let (last, step, is_cut) = loop {
-            let response = self.respond().await?;
-            let body = self.with_field("response", &response.text)?;
-            let step = self.post("step", TurnKind::Step, Bytes::from(body)).await?;
-            let step: StepAnswer = read(&step)?;
+        loop {
+            let last = self.respond().await?;
+            let step = self.step(&last, extras).await?;
             reward += step.reward;
-            if step.terminated || step.truncated {
-                break (response, step, false);
+            let is_over = step.terminated || step.truncated;
+            if !is_over {
+                let outputs = step.tool_outputs.iter();
+                let outputs = outputs.filter_map(|said| tool_output(&said.call_id, &said.output));
+                self.items.extend(outputs);
+                self.items.extend(observation(step.observation.clone()));
             }
-            let info: Info = step
-                .info
-                .as_ref()
-                .and_then(|info| serde_json::from_str(info.get()).ok())
-                .unwrap_or_default();
-            let outputs = info.tool_outputs.iter();
-            self.items
-                .extend(outputs.filter_map(|output| tool_output(&output.call_id, &output.output)));
-            self.items.extend(observation(step.observation.clone()));
-            if self.turn >= most {
-                break (response, step, true);
+            if is_over || self.turn >= most {
+                return Ok(Played {
+                    begun_with,
+                    truncated: step.truncated || !is_over,
+                    last,
+                    step,
+                    reward,
+                });
             }
-        };
-        self.answer(&begun_with, &last, &step, reward, is_cut)
+        }
     }
 
-    fn answer(
-        &self,
-        begun_with: &str,
-        last: &ModelResponse,
-        step: &StepAnswer,
-        reward: f64,
-        is_cut: bool,
-    ) -> Result<Answer, Failure> {
+    async fn step(&mut self, said: &ModelResponse, extras: Extras) -> Result<StepAnswer, Failure> {
+        let mut fields = vec![("response", said.text.as_str())];
+        let id;
+        if extras.supports_step_idempotency {
+            id = format!("\"{:032x}\"", fastrand::u128(..));
+            fields.push((STEP_REQUEST_ID, &id));
+        }
+        let body = Bytes::from(self.with_fields(&fields)?);
+        let posted = self.post("step", TurnKind::Step, body).await?;
+        let mut step: StepAnswer = read(&posted)?;
+        if let Some(info) = &step.info
+            && !step.terminated
+            && !step.truncated
+        {
+            let info: Info = serde_json::from_str(info.get()).map_err(|source| {
+                let why = format!("its info can't be read ({source}){}", posted.quote());
+                posted.refuse(FailureClass::Data, &why)
+            })?;
+            step.tool_outputs = info.tool_outputs;
+        }
+        Ok(step)
+    }
+
+    async fn close(&mut self) -> Result<(), Failure> {
+        let body = Bytes::from_static(b"{}");
+        let closed = self.post("close", TurnKind::Close, body).await?;
+        closed.ok().map(drop)
+    }
+
+    fn answer(&self, played: &Played, unclosed: Option<&Failure>) -> Result<Answer, Failure> {
+        let Played {
+            begun_with,
+            last,
+            step,
+            reward,
+            truncated,
+        } = played;
         let row = Object::parse(self.row).ok();
         let params = row
             .as_ref()
@@ -100,8 +175,21 @@ impl Episode<'_> {
         let params = json::splice(params.unwrap_or("{}"), &[("input", begun_with)])
             .map_err(|source| self.bad_answer(&source.to_string()))?;
         let response = self.whole_response(last)?;
-        let info = step.info.as_ref().map_or("{}", |info| info.get());
-        let truncated = step.truncated || is_cut;
+        let mut info = step
+            .info
+            .as_ref()
+            .map_or("{}", |info| info.get())
+            .to_owned();
+        if let Some(failure) = unclosed {
+            let warning = json!({
+                "operation": "close",
+                "error_type": failure.class.name(),
+                "message": failure.message,
+            });
+            // What is no object has no place for it.
+            info =
+                json::splice(&info, &[("cleanup_warning", &warning.to_string())]).unwrap_or(info);
+        }
         let text = format!(
             r#"{{"{RESPONSES_CREATE_PARAMS}":{params},"response":{response},"reward":{reward:?},"terminated":{},"truncated":{truncated},"info":{info}}}"#,
             step.terminated,

@@ -1,5 +1,6 @@
+use indexmap::IndexMap;
 use serde::Deserialize;
-use serde_json::value::RawValue;
+use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
 
 /// An item of a model's output, as far as it decides what happens next.
@@ -65,6 +66,7 @@ impl Wish {
                 Some("message") | None if item.role.as_deref() == Some("assistant") => {
                     has_message = true;
                 }
+                None => return Err(format!("output[{index}] has no type")),
                 _ => {}
             }
         }
@@ -74,6 +76,28 @@ impl Wish {
             (true, false) => Self::Nothing,
         })
     }
+}
+
+/// An item of a model's output as the model is to hear it again: as it is, but for a `status` of null
+/// that a reasoning item has from some servers and that others refuse.
+pub(super) fn heard(item: &RawValue) -> Box<RawValue> {
+    let text = item.get();
+    if text.contains("\"reasoning\"")
+        && text.contains("\"status\"")
+        && let Ok(mut fields) = serde_json::from_str::<IndexMap<String, Box<RawValue>>>(text)
+        && fields
+            .get("type")
+            .is_some_and(|kind| kind.get() == "\"reasoning\"")
+        && fields
+            .get("status")
+            .is_some_and(|status| status.get() == "null")
+    {
+        fields.shift_remove("status");
+        if let Ok(heard) = to_raw_value(&fields) {
+            return heard;
+        }
+    }
+    item.to_owned()
 }
 
 /// An item as it is kept. A value can always be written.
@@ -135,5 +159,27 @@ mod tests {
         let error = wish(r#"[{"type":"function_call","name":"f"}]"#).unwrap_err();
         assert!(error.contains("output[0]"), "{error}");
         assert!(wish("[1]").is_err());
+        assert!(wish(r#"[{"foo":1}]"#).is_err());
+    }
+
+    #[test]
+    fn only_a_status_that_a_reasoning_item_has_not_is_left_out() {
+        for (item, expected) in [
+            (
+                r#"{"type":"reasoning","status":null,"summary":[ 1.50]}"#,
+                r#"{"type":"reasoning","summary":[ 1.50]}"#,
+            ),
+            (
+                r#"{"type":"reasoning", "status":"completed"}"#,
+                r#"{"type":"reasoning", "status":"completed"}"#,
+            ),
+            (
+                r#"{"type":"message", "status":null, "x":"reasoning"}"#,
+                r#"{"type":"message", "status":null, "x":"reasoning"}"#,
+            ),
+        ] {
+            let item = RawValue::from_string(item.to_owned()).unwrap();
+            assert_eq!(heard(&item).get(), expected);
+        }
     }
 }

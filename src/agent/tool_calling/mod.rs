@@ -7,6 +7,9 @@ mod arguments;
 mod episode;
 mod gymnasium;
 mod items;
+mod python_json;
+#[cfg(test)]
+mod tests;
 mod tools;
 mod usage;
 
