@@ -8,6 +8,8 @@ mod answer;
 mod content;
 mod environments;
 mod episode;
+#[cfg(test)]
+mod exactness;
 mod gathering;
 mod limits;
 mod lockstep;
