@@ -104,6 +104,36 @@ pub enum RolloutError {
 }
 
 /// Rolls prompts out in groups, for a trainer. Dropping a call drops all that it has in flight.
+///
+/// ```
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// use rollstream::config::Settings;
+/// use rollstream::model::Message;
+/// use rollstream::sim::{Sim, SimConfig};
+/// use rollstream::{RolloutManager, RolloutOptions, TrainingPrompt};
+///
+/// let sim = Sim::start(SimConfig::default()).await?;
+/// let settings: Settings = serde_json::from_value(serde_json::json!({"agents": {"policy": {
+///     "kind": "multi-turn",
+///     "model_url": sim.model_url(),
+///     "environments": {"sum": {"kind": "numeric"}},
+/// }}}))?;
+/// let options = RolloutOptions { num_generations: 4, ..RolloutOptions::default() };
+/// let manager = RolloutManager::connect(&settings, "policy", options).await?;
+/// let group = manager
+///     .run_rollout(TrainingPrompt {
+///         idx: 7,
+///         message_log: vec![Message::text("user", "What is 2 + 3?")],
+///         extra_env_info: serde_json::json!({"expected_answer": 5}),
+///         task_name: Some("sum".into()),
+///         stop_strings: None,
+///     })
+///     .await?;
+/// assert_eq!(group.completions.len(), 4);
+/// assert_eq!(manager.counts().committed_total, 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # }).unwrap();
+/// ```
 #[derive(Debug)]
 pub struct RolloutManager {
     agent: Arc<dyn Agent>,
