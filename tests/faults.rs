@@ -36,6 +36,10 @@ mod faults {
     mod limits;
     mod locks;
     mod memory;
+    mod native;
+    mod native_growth;
+    mod native_scene;
+    mod native_stops;
     mod outages;
     mod reader;
     mod refusals;
@@ -47,4 +51,5 @@ mod faults {
     mod shards;
     mod signals;
     mod three_agents;
+    mod turns;
 }

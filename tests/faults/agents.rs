@@ -37,7 +37,23 @@ impl Agents {
         counters.values().map(|agent| agent.requests).sum()
     }
 
-    /// Every request that an agent counted, in the order of arrival.
+    /// Requests of the model, the resources servers and the environment.
+    pub fn num_server_requests(&self) -> u64 {
+        let counters = self.sim.server_counters();
+        counters.values().map(|server| server.requests).sum()
+    }
+
+    /// Addresses of the model, the resources server, the one in the manner of Gymnasium, and the environment.
+    pub fn server_urls(&self) -> [&str; 4] {
+        [
+            self.sim.model_url(),
+            self.sim.tools_url(),
+            self.sim.gymnasium_url(),
+            self.sim.environment_url(),
+        ]
+    }
+
+    /// Every request that an agent or a server counted, in the order of arrival.
     pub fn requests(&self, agent: &str) -> Vec<RequestRecord> {
         self.sim.requests(agent).unwrap()
     }

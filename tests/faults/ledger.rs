@@ -39,6 +39,8 @@ pub struct Attempt {
 pub struct Rollout {
     pub attempt: i64,
     pub reward: Option<f64>,
+    /// Input, output and all, as the answer says.
+    pub tokens: [Option<i64>; 3],
     pub result: String,
 }
 
@@ -180,18 +182,25 @@ pub fn keys(batch: &RecordBatch) -> Vec<RolloutKey> {
     tasks.into_iter().zip(rollouts).collect()
 }
 
-fn column<'a>(batch: &'a RecordBatch, name: &str) -> &'a ArrayRef {
+pub fn column<'a>(batch: &'a RecordBatch, name: &str) -> &'a ArrayRef {
     batch
         .column_by_name(name)
         .unwrap_or_else(|| panic!("{name}"))
 }
 
-fn integers(batch: &RecordBatch, name: &str) -> Vec<i64> {
+pub fn integers(batch: &RecordBatch, name: &str) -> Vec<i64> {
     let column = column(batch, name).as_primitive::<Int64Type>();
     column.values().to_vec()
 }
 
-fn text(batch: &RecordBatch, name: &str, row: usize) -> Option<String> {
+pub fn optional_integers(batch: &RecordBatch, name: &str) -> Vec<Option<i64>> {
+    column(batch, name)
+        .as_primitive::<Int64Type>()
+        .iter()
+        .collect()
+}
+
+pub fn text(batch: &RecordBatch, name: &str, row: usize) -> Option<String> {
     let column = column(batch, name).as_string::<i32>();
     column.is_valid(row).then(|| column.value(row).to_owned())
 }
@@ -237,9 +246,12 @@ fn attempts_of(batch: &RecordBatch, part: &str) -> Vec<Attempt> {
 fn rollouts_of(batch: &RecordBatch) -> Vec<(RolloutKey, Rollout)> {
     let attempts = integers(batch, "attempt");
     let rewards = column(batch, "reward").as_primitive::<Float64Type>();
+    let tokens = ["input_tokens", "output_tokens", "total_tokens"];
+    let tokens = tokens.map(|name| optional_integers(batch, name));
     let keys = keys(batch).into_iter().zip(attempts).enumerate();
     keys.map(|(row, (key, attempt))| {
         let rollout = Rollout {
+            tokens: [0, 1, 2].map(|kind: usize| tokens[kind][row]),
             attempt,
             reward: rewards.is_valid(row).then(|| rewards.value(row)),
             result: text(batch, "result", row).unwrap(),

@@ -7,10 +7,10 @@ use std::time::Duration;
 use super::scene::{FAULTY, REPEATS, Scene};
 use crate::common::{Ended, Program};
 
-const MB: u64 = 1_000_000;
+pub const MB: u64 = 1_000_000;
 
 /// Runs to the end; also gives the most memory that was resident, in bytes.
-fn with_peak_memory(program: Program) -> (Ended, u64) {
+pub fn with_peak_memory(program: Program) -> (Ended, u64) {
     let mut running = program.start();
     let status = format!("/proc/{}/status", running.pid());
     let mut peak = 0;
