@@ -104,8 +104,8 @@ impl Environment for GymnasiumServer {
     /// A request for each sample, many at the same time. If one fails, all do.
     async fn step(&self, samples: &mut [Sample<'_>]) -> Result<Vec<StepResult>, Failure> {
         let steps = samples.iter_mut();
-        let steps = steps.map(|sample| self.step_of(sample).boxed()).collect();
-        episode::each(steps).await
+        let steps = steps.map(|sample| (sample.log.clone(), self.step_of(sample).boxed()));
+        episode::each(steps.collect()).await
     }
 
     fn address(&self) -> String {

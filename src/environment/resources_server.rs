@@ -106,8 +106,8 @@ impl Environment for ResourcesServer {
     /// A request for each sample, many at the same time. If one fails, all do.
     async fn step(&self, samples: &mut [Sample<'_>]) -> Result<Vec<StepResult>, Failure> {
         let steps = samples.iter_mut();
-        let steps = steps.map(|sample| self.verify(sample).boxed()).collect();
-        episode::each(steps).await
+        let steps = steps.map(|sample| (sample.log.clone(), self.verify(sample).boxed()));
+        episode::each(steps.collect()).await
     }
 
     fn address(&self) -> String {

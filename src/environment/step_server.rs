@@ -191,8 +191,12 @@ impl Environment for StepServer {
         for sample in samples.iter() {
             let name = Arc::clone(&self.name);
             let call = TurnCall::new(sample.step.turn, TurnKind::Step, name);
-            let turn = self.target.begin(&call, sample.log)?;
-            turns.push((call, turn));
+            match self.target.begin(&call, sample.log) {
+                Ok(turn) => turns.push((call, turn)),
+                // Who has just gone away is no reason to fail the others.
+                Err(_) if sample.log.is_closed() => {}
+                Err(failure) => return Err(failure),
+            }
         }
         let Some(((call, first), others)) = turns.split_first() else {
             return Ok(Vec::new());
@@ -298,6 +302,41 @@ mod tests {
         assert_eq!(ends[1].http_status, Some(200));
         assert_eq!(ends[0].request_bytes, request.text.len() as u64);
         assert_eq!(ends[1].request_bytes, 0);
+    }
+
+    #[tokio::test]
+    async fn a_sample_that_is_over_keeps_nobody_from_the_step() {
+        let server = ScriptedServer::start(move |_| Answer::ok(answer())).await;
+        let target = Target::new(server.url(), HeaderMap::new(), http()).unwrap();
+        let environment = StepServer::new("math", &target, None);
+        let (mut first, mut second) = (Scene::new(0), Scene::new(1));
+        first.log.take();
+        let mut samples = [first.sample(), second.sample()];
+        assert_eq!(environment.step(&mut samples).await.unwrap().len(), 2);
+        let received = server.received();
+        assert_eq!(received[0].header("x-request-id"), Some("3-1-a0-c0"));
+        assert!(first.log.take().is_empty());
+        let rows = second.log.take();
+        assert_eq!(rows[0].end.as_ref().unwrap().http_status, Some(200));
+    }
+
+    #[tokio::test]
+    async fn rows_say_how_a_step_ended_that_the_first_sample_did_not_wait_for() {
+        let (mut first, mut second) = (Scene::new(0), Scene::new(1));
+        let log = first.log.clone();
+        let server = ScriptedServer::start(move |_| {
+            log.take();
+            Answer::status(503, "busy")
+        })
+        .await;
+        let target = Target::new(server.url(), HeaderMap::new(), http()).unwrap();
+        let environment = StepServer::new("math", &target, None);
+        let mut samples = [first.sample(), second.sample()];
+        environment.step(&mut samples).await.unwrap_err();
+        let rows = second.log.take();
+        let end = rows[0].end.as_ref().unwrap();
+        assert_eq!(end.failure, Some(FailureClass::Infra));
+        assert_eq!(end.http_status, Some(503));
     }
 
     #[tokio::test]

@@ -58,12 +58,21 @@ pub(super) async fn recover(
     let left = JournalSegment::list(run.journal_dir())?;
     let mut any = left.iter().any(|segment| is_ours(segment.name()));
     land::recover(run, is_ours).await?;
+    let mut logs = Vec::new();
+    // An attempt that was in flight when a log was begun anew has calls in both files.
+    let mut turns = Vec::new();
     for log in DispatchLogFile::list(run.journal_dir())? {
         if is_ours(log.name()) {
-            record_interrupted(run, &log, session).await?;
-            log.remove()?;
+            let (dispatches, of_log) = log.read()?;
+            turns.extend(of_log);
+            logs.push((log, dispatches));
             any = true;
         }
+    }
+    let mut turns = turns_of_attempts(turns);
+    for (log, dispatches) in logs {
+        record_interrupted(run, &log, dispatches, &mut turns, session).await?;
+        log.remove()?;
     }
     forget_copies(run, shard).await?;
     Ok(any)
@@ -105,6 +114,8 @@ pub(super) async fn forget_copies(run: &RunStore, shard: Option<Shard>) -> Resul
 async fn record_interrupted(
     run: &RunStore,
     log: &DispatchLogFile,
+    dispatches: Vec<RecordBatch>,
+    turns: &mut HashMap<RolloutKey, Vec<Turn>>,
     session: &SessionContext,
 ) -> Result<(), Error> {
     let name = free_name(run, log).await?;
@@ -114,8 +125,6 @@ async fn record_interrupted(
         session.deregister_table(table)?;
         session.register_table(table, view)?;
     }
-    let (dispatches, turns) = log.read()?;
-    let mut turns = turns_of_attempts(turns);
     let dispatches = MemTable::try_new(schema::dispatches(), vec![dispatches])?;
     session.deregister_table("dispatches")?;
     session.register_table("dispatches", Arc::new(dispatches))?;
@@ -252,7 +261,49 @@ fn interrupted(rows: &RecordBatch) -> Vec<Outcome> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::SystemTime;
+
     use super::*;
+    use crate::store::{DispatchLog, DispatchRecord};
+    use crate::turn::{TurnJournal, TurnKind, TurnStart};
+
+    #[test]
+    fn an_attempt_has_the_calls_of_all_logs() {
+        let directory = tempfile::tempdir().unwrap();
+        let log = DispatchLog::new(directory.path(), "log");
+        let dispatch = DispatchRecord {
+            task_index: 1,
+            rollout_index: 2,
+            attempt: 3,
+            dispatched_at_us: 4,
+            permit_wait: Duration::ZERO,
+            rate_wait: Duration::ZERO,
+        };
+        let start = |call| TurnStart {
+            call,
+            turn: call,
+            kind: TurnKind::Model,
+            repetition: 0,
+            started_at: SystemTime::UNIX_EPOCH,
+        };
+        let note = |call| log.note(&dispatch.key(), &start(call)).unwrap();
+        log.record([dispatch].into_iter()).unwrap();
+        note(0);
+        let in_flight = std::iter::once_with(|| {
+            // Sent while the log is begun anew.
+            note(1);
+            (dispatch, vec![start(0)])
+        });
+        log.rotate(in_flight).unwrap();
+        note(2);
+        let logs = DispatchLogFile::list(directory.path()).unwrap();
+        assert_eq!(logs.len(), 2);
+        let records = logs.iter().flat_map(|log| log.read().unwrap().1).collect();
+        let attempts = turns_of_attempts(records);
+        let calls = attempts[&dispatch.key()].iter();
+        let calls: Vec<u32> = calls.map(|turn| turn.start.call).collect();
+        assert_eq!(calls, [0, 1, 2]);
+    }
 
     #[test]
     fn files_of_processes_that_may_live_are_left_alone() {

@@ -179,16 +179,18 @@ impl DispatchLog {
         &self,
         in_flight: impl Iterator<Item = (DispatchRecord, Vec<TurnStart>)>,
     ) -> Result<(), StoreError> {
-        let mut state = self.state();
-        state.number += 1;
-        let mut next = self.create(state.number)?;
         let mut records = Vec::new();
+        // Who is asked for calls within attempts may be waiting to note one. Those that are noted from here on
+        // are in the file before, if not in the new one.
         for (call, turns) in in_flight {
             call.encode(&mut records);
             let key = call.key();
             let turns = turns.into_iter();
             turns.for_each(|start| TurnRecord { key, start }.encode(&mut records));
         }
+        let mut state = self.state();
+        state.number += 1;
+        let mut next = self.create(state.number)?;
         next.file
             .write_all(&records)
             .map_err(|source| StoreError::File {

@@ -20,7 +20,14 @@ pub trait TurnJournal: Debug + Send + Sync {
 pub struct TurnLog {
     key: RolloutKey,
     journal: Option<Arc<dyn TurnJournal>>,
-    turns: Arc<Mutex<Vec<Turn>>>,
+    turns: Arc<Mutex<Turns>>,
+}
+
+#[derive(Debug, Default)]
+struct Turns {
+    rows: Vec<Turn>,
+    /// The rows were taken: what would begin now would have none.
+    closed: bool,
 }
 
 /// A call that is about to be sent, for its row.
@@ -76,11 +83,15 @@ impl TurnLog {
     /// Begins a call; it may be sent when this returns.
     ///
     /// # Errors
-    /// The journal could not note it.
+    /// The journal could not note it, or the attempt is over.
     pub fn begin(&self, call: &TurnCall, address: &Arc<str>) -> Result<OpenTurn, Failure> {
         let mut turns = self.turns();
+        if turns.closed {
+            let why = "a call was not sent, since its attempt is over";
+            return Err(Failure::new(FailureClass::Interrupted, why));
+        }
         let start = TurnStart {
-            call: u32::try_from(turns.len()).unwrap_or(u32::MAX),
+            call: u32::try_from(turns.rows.len()).unwrap_or(u32::MAX),
             turn: call.turn,
             kind: call.kind,
             repetition: call.repeats.map_or(0, |(repetition, _)| repetition),
@@ -92,7 +103,7 @@ impl TurnLog {
             let why = format!("a call was not sent, since it could not be noted: {why}");
             return Err(Failure::new(FailureClass::Interrupted, why));
         }
-        turns.push(Turn {
+        turns.rows.push(Turn {
             start,
             name: Some(Arc::clone(&call.name)),
             address: Some(Arc::clone(address)),
@@ -107,15 +118,24 @@ impl TurnLog {
 
     /// Keys and starts of all calls so far.
     pub fn starts(&self) -> Vec<TurnStart> {
-        self.turns().iter().map(|turn| turn.start).collect()
+        self.turns().rows.iter().map(|turn| turn.start).collect()
     }
 
-    /// All calls so far; the log is empty afterwards.
+    /// All calls so far. No other can begin afterwards, though who runs the attempt may not know yet
+    /// that it is over.
     pub fn take(&self) -> Vec<Turn> {
-        std::mem::take(&mut self.turns())
+        let mut turns = self.turns();
+        turns.closed = true;
+        // A call of several attempts at once asks here how it ended: see [`OpenTurn::ended`].
+        turns.rows.clone()
     }
 
-    fn turns(&self) -> MutexGuard<'_, Vec<Turn>> {
+    /// The calls were taken, and no other can begin.
+    pub fn is_closed(&self) -> bool {
+        self.turns().closed
+    }
+
+    fn turns(&self) -> MutexGuard<'_, Turns> {
         self.turns.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -147,7 +167,7 @@ impl OpenTurn {
     /// Notes how it ended.
     pub fn end(&self, end: TurnEnd) {
         let mut turns = self.log.turns();
-        if let Some(turn) = turns.get_mut(self.call as usize) {
+        if let Some(turn) = turns.rows.get_mut(self.call as usize) {
             turn.end = Some(end);
         }
     }
@@ -155,13 +175,13 @@ impl OpenTurn {
     /// How it ended, if it did.
     pub fn ended(&self) -> Option<TurnEnd> {
         let turns = self.log.turns();
-        turns.get(self.call as usize)?.end.clone()
+        turns.rows.get(self.call as usize)?.end.clone()
     }
 
     /// Adds what the answer says of tokens, once it was read.
     pub fn used(&self, input_tokens: Option<u64>, output_tokens: Option<u64>) {
         let mut turns = self.log.turns();
-        let turn = turns.get_mut(self.call as usize);
+        let turn = turns.rows.get_mut(self.call as usize);
         if let Some(end) = turn.and_then(|turn| turn.end.as_mut()) {
             end.input_tokens = input_tokens;
             end.output_tokens = output_tokens;
@@ -171,7 +191,7 @@ impl OpenTurn {
     /// Notes that an answer that came whole can't be used.
     pub fn refuse(&self, failure: &Failure) {
         let mut turns = self.log.turns();
-        let turn = turns.get_mut(self.call as usize);
+        let turn = turns.rows.get_mut(self.call as usize);
         if let Some(end) = turn.and_then(|turn| turn.end.as_mut()) {
             end.failure = Some(failure.class);
             end.error = Some(failure.message.clone());
@@ -214,6 +234,23 @@ mod tests {
         assert_eq!(ended, [false, true, false, false]);
         assert_eq!(turns[1].end.as_ref().unwrap().input_tokens, Some(7));
         assert_eq!(turns[2].start.repetition, 2);
+    }
+
+    #[test]
+    fn nothing_begins_after_the_rows_were_taken_and_ends_are_still_known() {
+        let log = TurnLog::new(RolloutKey::default(), None);
+        let call = TurnCall::new(1, TurnKind::Step, "e".into());
+        let open = log.begin(&call, &"POST http://a".into()).unwrap();
+        assert!(!log.is_closed());
+        assert_eq!(log.take().len(), 1);
+        assert!(log.is_closed());
+        let failure = log.begin(&call, &"POST http://a".into()).unwrap_err();
+        assert_eq!(failure.class, FailureClass::Interrupted);
+        open.end(TurnEnd {
+            http_status: Some(503),
+            ..TurnEnd::default()
+        });
+        assert_eq!(open.ended().unwrap().http_status, Some(503));
     }
 
     #[test]
