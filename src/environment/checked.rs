@@ -2,7 +2,7 @@ use async_trait::async_trait;
 use serde_json::Value;
 
 use super::checks::{CheckError, PreparedCheck};
-use super::{Environment, Sample, Step, StepResult};
+use super::{Environment, Sample, Step, StepResult, Stepped};
 use crate::failure::{Failure, FailureClass};
 use crate::model::{Message, OBSERVATION_ROLE};
 
@@ -75,8 +75,8 @@ fn text(message: &Message) -> String {
 
 #[async_trait]
 impl Environment for Checked {
-    async fn step(&self, samples: &mut [Sample<'_>]) -> Result<Vec<StepResult>, Failure> {
-        samples.iter().map(|sample| self.judge(sample)).collect()
+    async fn step(&self, samples: &mut [Sample<'_>]) -> Stepped {
+        Ok(samples.iter().map(|sample| self.judge(sample)).collect())
     }
 
     fn address(&self) -> String {
@@ -100,7 +100,7 @@ mod tests {
         scene.row = row;
         let mut results = checked.step(&mut [scene.sample()]).await?;
         assert!(scene.log.take().is_empty());
-        Ok(results.remove(0))
+        results.remove(0)
     }
 
     #[tokio::test]

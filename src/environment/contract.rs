@@ -23,11 +23,15 @@ pub trait Environment: Debug + Send + Sync {
     ///
     /// # Errors
     /// The environment could not be asked, or its answer does not fit the batch.
-    async fn step(&self, samples: &mut [Sample<'_>]) -> Result<Vec<StepResult>, Failure>;
+    async fn step(&self, samples: &mut [Sample<'_>]) -> Stepped;
 
     /// Where it is, without secrets, for people to read.
     fn address(&self) -> String;
 }
+
+/// What becomes of a step: the results of the samples in their order, each of which may have failed for
+/// itself; or why none of them has one.
+pub type Stepped = Result<Vec<Result<StepResult, Failure>>, Failure>;
 
 /// How an episode begins.
 #[derive(Debug, Default)]

@@ -8,45 +8,18 @@ use futures::stream;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::{Step, StepResult};
+use super::{Step, StepResult, Stepped};
 use crate::failure::{Failure, FailureClass};
-use crate::model::{Message, OBSERVATION_ROLE};
-use crate::turn::TurnLog;
+use crate::model::Message;
 
 /// Steps of a batch that are taken at the same time.
 const AT_ONCE: usize = 256;
 
 const ASSISTANT: &str = "assistant";
 
-/// Waits for the steps of a batch, many at the same time. None is cut off since another failed, and
-/// who has just gone away is no reason to fail the others.
-///
-/// # Errors
-/// The first failure, in the order of the samples.
-pub(super) async fn each(
-    steps: Vec<(TurnLog, BoxFuture<'_, Result<StepResult, Failure>>)>,
-) -> Result<Vec<StepResult>, Failure> {
-    let (logs, steps): (Vec<_>, Vec<_>) = steps.into_iter().unzip();
-    let results: Vec<_> = stream::iter(steps).buffered(AT_ONCE).collect().await;
-    let results = logs.into_iter().zip(results);
-    let results = results.map(|(log, result)| match result {
-        Err(_) if log.is_closed() => Ok(nothing()),
-        result => result,
-    });
-    results.collect()
-}
-
-/// The result of a step that nobody waits for.
-fn nothing() -> StepResult {
-    StepResult {
-        observation: Message::text(OBSERVATION_ROLE, ""),
-        metadata: Value::Null,
-        next_stop_strings: None,
-        reward: 0.0,
-        terminated: true,
-        truncated: false,
-        answer: None,
-    }
+/// Waits for the steps of a batch, many at the same time. Each may fail for itself.
+pub(super) async fn each(steps: Vec<BoxFuture<'_, Result<StepResult, Failure>>>) -> Stepped {
+    Ok(stream::iter(steps).buffered(AT_ONCE).collect().await)
 }
 
 /// The row as it is sent.

@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::episode::{self, Said};
-use super::{Begun, Environment, Sample, StepResult};
+use super::{Begun, Environment, Sample, StepResult, Stepped};
 use crate::failure::{Failure, FailureClass};
 use crate::model::{Message, OBSERVATION_ROLE};
 use crate::turn::{CookieJar, Post, Posted, Target, TurnCall, TurnKind, TurnLog};
@@ -101,10 +101,10 @@ impl Environment for GymnasiumServer {
         })
     }
 
-    /// A request for each sample, many at the same time. If one fails, all do.
-    async fn step(&self, samples: &mut [Sample<'_>]) -> Result<Vec<StepResult>, Failure> {
+    /// A request for each sample, many at the same time.
+    async fn step(&self, samples: &mut [Sample<'_>]) -> Stepped {
         let steps = samples.iter_mut();
-        let steps = steps.map(|sample| (sample.log.clone(), self.step_of(sample).boxed()));
+        let steps = steps.map(|sample| self.step_of(sample).boxed());
         episode::each(steps.collect()).await
     }
 
@@ -142,7 +142,7 @@ mod tests {
             let begun = environment.begin(&scene.row, &scene.log).await?;
             scene.cookies = begun.cookies;
             let mut results = environment.step(&mut [scene.sample()]).await?;
-            Ok((begun.observation, results.remove(0)))
+            Ok((begun.observation, results.remove(0)?))
         };
         let played = played.await;
         (server, played)

@@ -16,7 +16,7 @@ mod step_server;
 
 pub use checked::Checked;
 pub use config::{EnvironmentError, EnvironmentSettings, environment};
-pub use contract::{Begun, Environment, Sample, Step, StepResult};
+pub use contract::{Begun, Environment, Sample, Step, StepResult, Stepped};
 pub use gymnasium::GymnasiumServer;
 pub use resources_server::ResourcesServer;
 pub use step_server::StepServer;

@@ -6,7 +6,7 @@ use futures::FutureExt;
 use serde_json::Value;
 
 use super::episode::{self, Said};
-use super::{Begun, Environment, Sample, StepResult};
+use super::{Begun, Environment, Sample, StepResult, Stepped};
 use crate::answer::AnswerFields;
 use crate::failure::{Failure, FailureClass};
 use crate::model::{Message, OBSERVATION_ROLE};
@@ -103,10 +103,10 @@ impl Environment for ResourcesServer {
         })
     }
 
-    /// A request for each sample, many at the same time. If one fails, all do.
-    async fn step(&self, samples: &mut [Sample<'_>]) -> Result<Vec<StepResult>, Failure> {
+    /// A request for each sample, many at the same time.
+    async fn step(&self, samples: &mut [Sample<'_>]) -> Stepped {
         let steps = samples.iter_mut();
-        let steps = steps.map(|sample| (sample.log.clone(), self.verify(sample).boxed()));
+        let steps = steps.map(|sample| self.verify(sample).boxed());
         episode::each(steps.collect()).await
     }
 
@@ -150,6 +150,7 @@ mod tests {
         }
         let mut samples: Vec<Sample> = scenes.iter_mut().map(Scene::sample).collect();
         let results = environment.step(&mut samples).await.unwrap();
+        let results: Vec<StepResult> = results.into_iter().map(Result::unwrap).collect();
         let rewards: Vec<f64> = results.iter().map(|result| result.reward).collect();
         assert_eq!(rewards, [0.0, 1.0, 2.0]);
         assert!(results.iter().all(|result| result.terminated));
@@ -193,7 +194,8 @@ mod tests {
         ] {
             let (_server, environment) = environment(move |_| Answer::ok(&body)).await;
             let mut scene = Scene::new(0);
-            let failure = environment.step(&mut [scene.sample()]).await.unwrap_err();
+            let results = environment.step(&mut [scene.sample()]).await.unwrap();
+            let failure = results[0].clone().unwrap_err();
             assert_eq!(failure.class, class);
             let end = scene.log.take().remove(0).end.unwrap();
             assert_eq!(end.failure, Some(class));

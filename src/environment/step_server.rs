@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::{Environment, Sample, StepResult};
+use super::{Environment, Sample, StepResult, Stepped};
 use crate::failure::{Failure, FailureClass};
 use crate::model::Message;
 use crate::turn::{OpenTurn, Post, Posted, Target, TurnCall, TurnEnd, TurnKind};
@@ -186,7 +186,7 @@ impl StepServer {
 
 #[async_trait]
 impl Environment for StepServer {
-    async fn step(&self, samples: &mut [Sample<'_>]) -> Result<Vec<StepResult>, Failure> {
+    async fn step(&self, samples: &mut [Sample<'_>]) -> Stepped {
         let mut turns = Vec::with_capacity(samples.len());
         for sample in samples.iter() {
             let name = Arc::clone(&self.name);
@@ -211,7 +211,7 @@ impl Environment for StepServer {
         for (_, turn) in others {
             turn.end(end.clone());
         }
-        result
+        Ok(result?.into_iter().map(Ok).collect())
     }
 
     fn address(&self) -> String {
@@ -243,7 +243,8 @@ mod tests {
         let (mut first, mut second) = (Scene::new(0), Scene::new(1));
         let results = {
             let mut samples = [first.sample(), second.sample()];
-            environment.step(&mut samples).await
+            let stepped = environment.step(&mut samples).await;
+            stepped.map(|results| results.into_iter().map(Result::unwrap).collect())
         };
         let rows = [first.log.take(), second.log.take()];
         (server.received(), results, rows)

@@ -5,7 +5,7 @@ use indexmap::IndexMap;
 use tokio::sync::oneshot;
 
 use super::episode::{Episode, Next, Setup, within};
-use crate::environment::Environment;
+use crate::environment::{Environment, StepResult};
 use crate::failure::{Failure, FailureClass};
 
 /// What becomes of a sample.
@@ -172,7 +172,10 @@ async fn step_group(setup: &Setup, mut seats: Vec<&mut Seat>) {
     match results {
         Ok(results) => {
             for (seat, result) in seats.iter_mut().zip(results.into_iter().flatten()) {
-                let taken = seat.episode.stepped(setup, result);
+                let taken = match result {
+                    Ok(result) => seat.episode.stepped(setup, result),
+                    Err(failure) => Err(seat.episode.step_failed(failure)),
+                };
                 seat.note(taken);
                 if seat.is_playing() && !seat.episode.goes_on() {
                     seat.state = State::Over;
@@ -188,12 +191,15 @@ async fn step_group(setup: &Setup, mut seats: Vec<&mut Seat>) {
     }
 }
 
+/// The results of the samples of a step.
+type Results = Vec<Result<StepResult, Failure>>;
+
 /// The results of one step; none if all callers went away before it was done.
 async fn step_together(
     setup: &Setup,
     environment: &dyn Environment,
     seats: &mut [&mut Seat],
-) -> Result<Option<Vec<crate::environment::StepResult>>, Failure> {
+) -> Result<Option<Results>, Failure> {
     let (mut samples, callers): (Vec<_>, Vec<_>) = seats
         .iter_mut()
         .map(|seat| {

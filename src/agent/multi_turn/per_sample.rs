@@ -22,6 +22,7 @@ pub async fn run_sample(setup: &Setup, mut episode: Episode) -> Result<Vec<u8>, 
             let why = "the environment did not give exactly one result for one sample";
             return Err(episode.step_failed(Failure::new(FailureClass::Data, why)));
         };
+        let result = result.map_err(|failure| episode.step_failed(failure))?;
         episode.stepped(setup, result)?;
     }
     Ok(episode.into_answer())

@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 use super::{Environments, Limits, MultiTurnAgent, MultiTurnOptions};
 use crate::agent::{Agent, RolloutRequest};
 use crate::config::{Driver, GroupFailure, Rules};
-use crate::environment::{Environment, Sample, StepResult};
+use crate::environment::{Environment, Sample, StepResult, Stepped};
 use crate::failure::{Failure, FailureClass};
 use crate::group::{LegacyForm, SampleFacts, batch_metrics_legacy, group_metrics};
 use crate::model::{Generation, GenerationRequest, Message, Policy, WhitespaceTokenizer};
@@ -109,7 +109,7 @@ pub struct ScriptedEnvironment {
 
 #[async_trait]
 impl Environment for ScriptedEnvironment {
-    async fn step(&self, samples: &mut [Sample<'_>]) -> Result<Vec<StepResult>, Failure> {
+    async fn step(&self, samples: &mut [Sample<'_>]) -> Stepped {
         let told = samples
             .iter()
             .map(|sample| (sample.log.key().rollout_index, sample.step.metadata.clone()));
@@ -126,7 +126,7 @@ impl Environment for ScriptedEnvironment {
                 answer: None,
             }
         });
-        Ok(results.collect())
+        Ok(results.map(Ok).collect())
     }
 
     fn address(&self) -> String {
@@ -587,12 +587,58 @@ fn an_unknown_task_name_is_refused_before_anything_is_sent() {
 }
 
 #[test]
+fn a_sample_whose_step_fails_leaves_the_others_alone() {
+    #[derive(Debug)]
+    struct Picky;
+    #[async_trait]
+    impl Environment for Picky {
+        async fn step(&self, samples: &mut [Sample<'_>]) -> Stepped {
+            let results = samples
+                .iter()
+                .map(|sample| match sample.log.key().rollout_index {
+                    0 => Err(Failure::new(FailureClass::Infra, "broken")),
+                    _ => Ok(StepResult {
+                        observation: Message::text("environment", ""),
+                        metadata: Value::Null,
+                        next_stop_strings: None,
+                        reward: 1.0,
+                        terminated: true,
+                        truncated: false,
+                        answer: None,
+                    }),
+                });
+            Ok(results.collect())
+        }
+
+        fn address(&self) -> String {
+            "picky".into()
+        }
+    }
+    for driver in [Driver::PerSample, Driver::Lockstep] {
+        let played = Played::with(
+            vec![vec![last("a")], vec![last("a")]],
+            (2, 100),
+            |options| {
+                options.driver = driver;
+                options.environments =
+                    Environments::new([("picky".to_owned(), Arc::new(Picky) as _)]);
+            },
+        );
+        let answers = block_on(played.all());
+        let failure = answers[0].as_ref().unwrap_err();
+        assert_eq!(failure.class, FailureClass::Infra, "{driver:?}");
+        assert!(failure.message.contains("broken"), "{failure:?}");
+        assert!(answers[1].is_ok(), "{driver:?}");
+    }
+}
+
+#[test]
 fn a_step_with_too_few_results_is_a_failure_of_all_its_samples() {
     #[derive(Debug)]
     struct Silent;
     #[async_trait]
     impl Environment for Silent {
-        async fn step(&self, _: &mut [Sample<'_>]) -> Result<Vec<StepResult>, Failure> {
+        async fn step(&self, _: &mut [Sample<'_>]) -> Stepped {
             Ok(Vec::new())
         }
 
