@@ -179,7 +179,12 @@ fn an_environment_ends_episodes_or_steps_do() {
                 (&result["terminated"], &result["truncated"]),
                 (&is_over.into(), &(!is_over).into())
             );
-            assert_eq!(items(row, "message").len(), steps);
+            let said_by = |role: &str| {
+                let messages = items(row, "message").into_iter();
+                messages.filter(|message| message["role"] == role).count()
+            };
+            let told = if is_over { steps - 1 } else { steps };
+            assert_eq!((said_by("assistant"), said_by("user")), (steps, told));
             assert_eq!(result["info"]["steps"], steps);
             // Every other task begins with a hint.
             let input = result["responses_create_params"]["input"]

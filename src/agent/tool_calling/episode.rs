@@ -176,8 +176,22 @@ impl<'a> Episode<'a> {
 
     /// The last answer of the model with the output of all turns and the sum of their usage.
     pub(super) fn whole_response(&self, last: &ModelResponse) -> Result<String, Failure> {
-        let output = array(self.items.get(self.first_output..).unwrap_or_default());
-        let fields = [("output", output.as_str()), ("usage", &self.usage.text())];
+        let output = array(self.output().iter().map(|item| item.get()));
+        self.response_with(last, &output)
+    }
+
+    /// The items that came of it so far.
+    pub(super) fn output(&self) -> &[Box<RawValue>] {
+        self.items.get(self.first_output..).unwrap_or_default()
+    }
+
+    /// The last answer of the model with this output and the sum of all usage.
+    pub(super) fn response_with(
+        &self,
+        last: &ModelResponse,
+        output: &str,
+    ) -> Result<String, Failure> {
+        let fields = [("output", output), ("usage", &self.usage.text())];
         json::splice(&last.text, &fields).map_err(|source| self.bad_answer(&source.to_string()))
     }
 

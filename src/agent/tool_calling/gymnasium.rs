@@ -4,7 +4,8 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::episode::Episode;
-use super::items::{array, tool_output, user_message};
+use super::full_form;
+use super::items::{tool_output, user_message};
 use crate::agent::Answer;
 use crate::answer::AnswerFields;
 use crate::failure::{Failure, FailureClass};
@@ -35,7 +36,6 @@ struct Extras {
 /// An episode that came to its end.
 #[derive(Debug)]
 struct Played {
-    begun_with: String,
     last: ModelResponse,
     step: StepAnswer,
     reward: f64,
@@ -105,7 +105,6 @@ impl Episode<'_> {
         let reset: ResetAnswer = read(reset)?;
         self.items.extend(observation(reset.observation));
         self.first_output = self.items.len();
-        let begun_with = array(&self.items);
         let most = self.agent.options.max_steps.unwrap_or(MAX_STEPS).max(1);
         let mut reward = 0.0;
         loop {
@@ -121,7 +120,6 @@ impl Episode<'_> {
             }
             if is_over || self.turn >= most {
                 return Ok(Played {
-                    begun_with,
                     truncated: step.truncated || !is_over,
                     last,
                     step,
@@ -162,7 +160,6 @@ impl Episode<'_> {
 
     fn answer(&self, played: &Played, unclosed: Option<&Failure>) -> Result<Answer, Failure> {
         let Played {
-            begun_with,
             last,
             step,
             reward,
@@ -172,9 +169,13 @@ impl Episode<'_> {
         let params = row
             .as_ref()
             .and_then(|row| row.get(RESPONSES_CREATE_PARAMS));
-        let params = json::splice(params.unwrap_or("{}"), &[("input", begun_with)])
+        let begun_with = self.items.get(..self.first_output).unwrap_or_default();
+        let begun_with = full_form::items(begun_with);
+        let params = json::splice(params.unwrap_or("{}"), &[("input", &begun_with)])
             .map_err(|source| self.bad_answer(&source.to_string()))?;
-        let response = self.whole_response(last)?;
+        let params = full_form::params(&params);
+        let response = self.response_with(last, &full_form::items(self.output()))?;
+        let response = full_form::response(&response);
         let mut info = step
             .info
             .as_ref()

@@ -115,16 +115,14 @@ pub(super) fn user_message(text: &str) -> Option<Box<RawValue>> {
     raw(&json!({"content": text, "role": "user"}))
 }
 
-/// Items as the text of a JSON array.
-pub(super) fn array(items: &[Box<RawValue>]) -> String {
-    let bytes: usize = items.iter().map(|item| item.get().len() + 1).sum();
-    let mut text = String::with_capacity(bytes + 2);
-    text.push('[');
-    for (index, item) in items.iter().enumerate() {
+/// JSON texts as the text of an array.
+pub(super) fn array(items: impl IntoIterator<Item = impl AsRef<str>>) -> String {
+    let mut text = String::from("[");
+    for (index, item) in items.into_iter().enumerate() {
         if index > 0 {
             text.push(',');
         }
-        text.push_str(item.get());
+        text.push_str(item.as_ref());
     }
     text.push(']');
     text

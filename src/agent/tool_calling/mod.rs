@@ -5,6 +5,7 @@
 mod agent;
 mod arguments;
 mod episode;
+mod full_form;
 mod gymnasium;
 mod items;
 mod python_json;

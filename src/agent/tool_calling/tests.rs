@@ -178,6 +178,28 @@ async fn steps_have_an_end_and_the_last_tools_are_called() {
 }
 
 #[tokio::test]
+async fn a_tool_that_says_nothing_of_use_fails_the_attempt() {
+    let redirect = || Answer::status(307, "").with("location", "/elsewhere");
+    let calls = vec![json!([call("a", "t", "{}")])];
+    let rollout = Rollout::play(
+        ToolCallingOptions::default(),
+        calls,
+        move |request| match request.path.as_str() {
+            "/t" => redirect(),
+            _ => Answer::ok("{}"),
+        },
+    )
+    .await;
+    assert_eq!(rollout.paths(), ["/seed_session", "/t"]);
+    let failure = rollout.reply.result.unwrap_err();
+    assert_eq!(
+        (failure.class, failure.http_status),
+        (FailureClass::Data, Some(307))
+    );
+    assert!(failure.message.contains("redirects"), "{failure:?}");
+}
+
+#[tokio::test]
 async fn a_model_that_says_nothing_or_nonsense_fails() {
     for (output, asked, why) in [
         (json!([]), 8, "neither a message nor a call"),
@@ -238,11 +260,24 @@ async fn an_environment_says_what_the_model_sees_until_it_ends_the_episode() {
     let heard: Vec<&Value> = begun.iter().chain(&said).collect();
     assert_eq!(rollout.asked_model[1].body["input"], json!(heard));
     let answer = rollout.answer();
-    assert_eq!(answer["responses_create_params"]["input"], json!(begun));
-    let [said_1, said_2, said_3] = said;
+    assert_eq!(answer["responses_create_params"]["tool_choice"], "auto");
+    let input = answer["responses_create_params"]["input"].as_array();
+    let texts: Vec<&Value> = input.unwrap().iter().map(|item| &item["content"]).collect();
+    assert_eq!(texts, ["go", "begin"]);
+    let output = answer["response"]["output"].as_array().unwrap();
+    let types: Vec<&Value> = output.iter().map(|item| &item["type"]).collect();
     assert_eq!(
-        answer["response"]["output"],
-        json!([said_1, said_2, said_3, message("two")])
+        types,
+        [
+            "function_call",
+            "function_call_output",
+            "message",
+            "message"
+        ]
+    );
+    assert_eq!(
+        (&output[1]["output"], &output[2]["content"]),
+        (&json!("A"), &json!("go on"))
     );
     assert_eq!(answer["response"]["usage"]["input_tokens"], 3);
     assert_eq!(
@@ -274,7 +309,7 @@ async fn an_episode_that_is_not_ended_is_cut_after_so_many_steps() {
         );
         let output = answer["response"]["output"].as_array().unwrap();
         assert_eq!(output.len(), expected * 2);
-        assert_eq!(output.last(), Some(&user("go on")));
+        assert_eq!(output.last().unwrap()["content"], "go on");
     }
 }
 

@@ -11,13 +11,18 @@ impl Episode<'_> {
     /// the model sees its text: a wrong call is the model's to mend.
     ///
     /// # Errors
-    /// The tool gave no whole answer: that says nothing of the model.
+    /// The tool gave no whole answer, or none that is text: that says nothing of the model.
     pub(super) async fn call_tool(&mut self, call: &ToolCall) -> Result<(), Failure> {
         let output = match arguments::body(&call.arguments) {
             Ok(body) => {
                 let answer = self
                     .post(&call.name, TurnKind::Tool, Bytes::from(body))
                     .await?;
+                if answer.status.is_redirection() {
+                    let why =
+                        "it redirects, which is not followed; set resources_url to where it leads";
+                    return Err(answer.refuse(FailureClass::Data, why));
+                }
                 match std::str::from_utf8(&answer.body) {
                     Ok(text) => text.to_owned(),
                     Err(source) => {
