@@ -100,7 +100,7 @@ fn multi_turn(kind: Kind, environment: &[(&str, f64)]) {
             ..servers(6)
         },
     );
-    scene.collect_with_kills(6, 200, &mut Draws::keyed(3, &[]));
+    scene.collect_with_kills(6, 120, &mut Draws::keyed(3, &[]));
     let (ledger, turns, figures) = scene.is_settled();
     println!("{kind:?}: {figures:?}, {:?}", ledger.ends(|_| true));
     assert!(figures.interrupted > 0, "{figures:?}");
