@@ -9,10 +9,13 @@ import sys
 
 import aiohttp
 
+JSON = {"Content-Type": "application/json"}
+
 
 async def rollout(session, row, model, resources):
     async def post(url, body, cookies):
-        async with session.post(url, json=body, cookies=cookies) as response:
+        text = json.dumps(body, separators=(",", ":"))
+        async with session.post(url, data=text, headers=JSON, cookies=cookies) as response:
             body = await response.read()
             if response.cookies:
                 cookies = response.cookies
