@@ -5,7 +5,7 @@
 mod common;
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
@@ -148,7 +148,6 @@ impl Scene<'_> {
         command.args(["--overwrite", "--json"]);
         command.args(["--num-repeats", &self.repeats.to_string()]);
         command.args(["--concurrency", &concurrency.to_string()]);
-        command.stderr(Stdio::null());
         let (output, usage) = Child::start(command)?.finish()?;
         let finished: Value = serde_json::from_str(output.lines().last().unwrap_or_default())
             .context("the last event")?;

@@ -67,7 +67,8 @@ pub struct SweepReport {
 pub struct GroupReport {
     /// Groups that were written.
     pub committed: u64,
-    /// Groups that were left out: no rollout is there, or one is missing and all are wanted.
+    /// Groups that were left out: no rollout is there, or one is missing and all are wanted, or the task is no
+    /// prompt.
     pub skipped: u64,
     /// The table, as a person names it.
     pub written: String,

@@ -33,7 +33,11 @@ const PROGRAM: &str = "ROLLSTREAM_BENCH_PROGRAM";
 /// The program that is measured.
 pub fn rollstream() -> Command {
     let other = env::var_os(PROGRAM);
-    Command::new(other.unwrap_or_else(|| env!("CARGO_BIN_EXE_rollstream").into()))
+    let mut command =
+        Command::new(other.unwrap_or_else(|| env!("CARGO_BIN_EXE_rollstream").into()));
+    // The program takes what begins with its name for a setting.
+    command.env_remove(PROGRAM);
+    command
 }
 
 /// This benchmark again: work that is measured as a process needs one of its own.

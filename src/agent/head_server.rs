@@ -34,19 +34,17 @@ impl HeadServer {
     /// What the server of its model is to an agent.
     pub(super) const MODEL_SERVER: &str = "model_server";
 
-    /// Addresses of the servers that an agent asks, by what they are to it.
+    /// Address of the server that an agent asks, by what it is to it; none where it names none.
     ///
     /// # Errors
-    /// It does not know the agent, or one of these servers.
-    pub(super) fn servers_of(&self, agent: &str) -> Result<BTreeMap<String, String>, AgentError> {
+    /// It does not know the agent, or that server.
+    pub(super) fn server_of(&self, agent: &str, what: &str) -> Result<Option<String>, AgentError> {
         self.addresses(std::iter::once(agent))?;
-        let references = self.servers.get(agent).map(|server| &server.references);
-        let mut addresses = BTreeMap::new();
-        for (what, name) in references.into_iter().flatten() {
-            let of_it = self.addresses(std::iter::once(name.as_str()))?;
-            addresses.extend(of_it.into_values().map(|address| (what.clone(), address)));
-        }
-        Ok(addresses)
+        let server = self.servers.get(agent);
+        let name = server.and_then(|server| server.references.get(what));
+        let Some(name) = name else { return Ok(None) };
+        let addresses = self.addresses(std::iter::once(name.as_str()))?;
+        Ok(addresses.into_values().next())
     }
 
     /// Asks the head server at `url` for its configuration.

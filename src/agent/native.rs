@@ -1,6 +1,5 @@
 //! Agents that rollstream runs itself, as settings say.
 
-use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
@@ -9,7 +8,7 @@ use reqwest::header::HeaderMap;
 use super::multi_turn::{Environments, Limits, MultiTurnAgent, MultiTurnOptions};
 use super::registry::{environment_headers, headers};
 use super::{Agent, AgentError, HeadServer, ToolCallingAgent, ToolCallingOptions, ToolProtocol};
-use crate::config::{AgentKind, AgentSettings, ModelApi, Resources, Settings, Span};
+use crate::config::{AgentKind, AgentSettings, Driver, ModelApi, Resources, Settings, Span};
 use crate::environment::{self, EnvironmentSettings};
 use crate::http::HttpClients;
 use crate::model::{
@@ -33,19 +32,63 @@ pub(super) struct Native<'a> {
     pub(super) head: Option<&'a HeadServer>,
 }
 
-/// Settings of an agent that runs elsewhere, as if it ran here.
-pub(super) fn check_elsewhere(name: &str, own: &AgentSettings) -> Result<(), AgentError> {
-    let is_mixed_up =
-        !own.model_url.is_empty() || own.resources_url.is_some() || !own.environments.is_empty();
-    match is_mixed_up {
-        false => Ok(()),
-        true => Err(AgentError::Native {
-            agent: name.to_owned(),
-            reason: "model_url, resources_url and environments are for agents that rollstream runs itself: set \
-                     kind = \"responses\" or kind = \"multi-turn\""
-                .to_owned(),
-        }),
-    }
+/// Refuses settings that agents of this kind do not have: nothing that was asked for is left out in silence.
+pub(super) fn check_kind(name: &str, own: &AgentSettings) -> Result<(), AgentError> {
+    use AgentKind::{MultiTurn, NemoGym, Responses};
+    const HERE: &[AgentKind] = &[Responses, MultiTurn];
+    let has_lockstep = own.driver == Some(Driver::Lockstep);
+    let all: [(&str, bool, &[AgentKind]); 22] = [
+        ("url", own.url.is_some(), &[NemoGym]),
+        ("model_url", !own.model_url.is_empty(), HERE),
+        ("model", own.model.is_some(), HERE),
+        ("model_api", own.model_api.is_some(), HERE),
+        ("model_retries", own.model_retries.is_some(), HERE),
+        ("resources_url", own.resources_url.is_some(), &[Responses]),
+        ("resources", own.resources.is_some(), &[Responses]),
+        ("max_steps", own.max_steps.is_some(), &[Responses]),
+        ("max_turns", own.max_turns.is_some(), &[MultiTurn]),
+        ("max_seq_len", own.max_seq_len.is_some(), &[MultiTurn]),
+        ("max_new_tokens", own.max_new_tokens.is_some(), &[MultiTurn]),
+        ("tokenizer", own.tokenizer.is_some(), &[MultiTurn]),
+        ("driver", own.driver.is_some(), &[MultiTurn]),
+        ("batch_size", own.batch_size.is_some(), &[MultiTurn]),
+        ("rules", own.rules.is_some(), &[MultiTurn]),
+        ("group", own.group.is_some(), &[MultiTurn]),
+        ("generation_timeout", own.generation_timeout.is_some(), HERE),
+        ("step_timeout", own.step_timeout.is_some(), HERE),
+        ("group_timeout", own.group_timeout.is_some(), &[MultiTurn]),
+        ("environments", !own.environments.is_empty(), &[MultiTurn]),
+        (
+            "environment_headers_env",
+            !own.environment_headers_env.is_empty(),
+            HERE,
+        ),
+        // Only where batches are.
+        ("batch_size", own.batch_size.is_some() && !has_lockstep, &[]),
+    ];
+    let kind = own.kind.unwrap_or_default();
+    let wrong = all
+        .iter()
+        .find(|(_, is_set, kinds)| *is_set && !kinds.contains(&kind));
+    let Some((key, _, kinds)) = wrong else {
+        return Ok(());
+    };
+    let names: Vec<String> = kinds
+        .iter()
+        .map(|kind| format!("\"{}\"", kind.name()))
+        .collect();
+    let reason = match names.is_empty() {
+        true => format!("{key} is for driver = \"lockstep\""),
+        false => format!(
+            "{key} is for agents of kind = {}, and this one is of kind = \"{}\"",
+            names.join(" or "),
+            kind.name()
+        ),
+    };
+    Err(AgentError::Native {
+        agent: name.to_owned(),
+        reason,
+    })
 }
 
 /// The head server has to say where servers of this agent are.
@@ -60,11 +103,6 @@ pub(super) fn needs_head(own: &AgentSettings) -> bool {
 impl Native<'_> {
     /// Sets it up; nothing is sent.
     pub(super) fn connect(&self) -> Result<Arc<dyn Agent>, AgentError> {
-        if self.own.url.is_some() {
-            return Err(self.refuse(
-                "url is for agents that run elsewhere; set model_url and resources_url, or environments",
-            ));
-        }
         match self.own.kind.unwrap_or_default() {
             AgentKind::MultiTurn => self.multi_turn(),
             _ => self.tool_calling(),
@@ -72,20 +110,21 @@ impl Native<'_> {
     }
 
     fn tool_calling(&self) -> Result<Arc<dyn Agent>, AgentError> {
-        let references = match self.head {
-            Some(head) if needs_head(self.own) => head.servers_of(self.name)?,
-            _ => BTreeMap::new(),
+        let of_head = |what: &str| match self.head {
+            Some(head) => head.server_of(self.name, what),
+            None => Ok(None),
         };
-        let of_head = |reference: &str| references.get(reference).cloned();
         let mut models: Vec<String> = self.own.model_url.iter().map(ToString::to_string).collect();
         // The model servers of NeMo Gym understand Responses.
         let mut api = self.own.model_api.unwrap_or_default();
         if models.is_empty() {
-            models.extend(of_head(HeadServer::MODEL_SERVER));
+            models.extend(of_head(HeadServer::MODEL_SERVER)?);
             api = self.own.model_api.unwrap_or(ModelApi::Responses);
         }
-        let resources = self.own.resources_url.as_ref().map(ToString::to_string);
-        let resources = resources.or_else(|| of_head(HeadServer::RESOURCES_SERVER));
+        let resources = match &self.own.resources_url {
+            Some(url) => Some(url.to_string()),
+            None => of_head(HeadServer::RESOURCES_SERVER)?,
+        };
         let resources = resources.ok_or_else(|| self.refuse(
             "nothing says where its resources server is: set resources_url, or --head-server where it has a \
              resources_server",

@@ -85,8 +85,8 @@ impl Agents {
         let is_elsewhere =
             |name: &&String| own(name).kind.unwrap_or_default() == AgentKind::NemoGym;
         let (elsewhere, here): (Vec<_>, Vec<_>) = names.iter().partition(is_elsewhere);
-        for name in &elsewhere {
-            native::check_elsewhere(name, own(name))?;
+        for name in names {
+            native::check_kind(name, own(name))?;
         }
         let mut members = HashMap::new();
         let mut add = |name: &str, agent: Arc<dyn Agent>| {

@@ -15,6 +15,17 @@ pub enum AgentKind {
     MultiTurn,
 }
 
+impl AgentKind {
+    /// Its name, as settings spell it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::NemoGym => "nemo-gym",
+            Self::Responses => "responses",
+            Self::MultiTurn => "multi-turn",
+        }
+    }
+}
+
 /// What a model's servers understand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

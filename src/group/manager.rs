@@ -11,7 +11,7 @@ use super::request::{TrainingPrompt, row_index};
 use super::stats::{RolloutCounts, RolloutStats};
 use super::{GroupAnswer, GroupPrompt, PromptGroup};
 use crate::agent::{Agent, Agents, RolloutRequest};
-use crate::config::{GroupFailure, Settings};
+use crate::config::{AgentKind, GroupFailure, Settings};
 use crate::error::Error;
 use crate::failure::{Budget, Failure, FailureClass};
 use crate::request::ATTEMPT_INDEX;
@@ -27,7 +27,7 @@ pub struct RolloutOptions {
     /// Whether one rollout that fails fails its group, which is then sent again as a whole; else the
     /// others are kept, and only those that failed are sent again.
     pub group: GroupFailure,
-    /// The longest time of a group, with all that is sent again of it.
+    /// The longest time of one try of a group, with the rows that are sent again within it.
     pub group_timeout: Option<Duration>,
     /// Failures of network and servers after which a prompt is given up.
     pub max_infra_attempts: u32,
@@ -140,6 +140,7 @@ pub struct RolloutManager {
     agent_name: String,
     is_native: bool,
     options: RolloutOptions,
+    rollout_timeout: Option<Duration>,
     stats: RolloutStats,
 }
 
@@ -156,11 +157,13 @@ impl RolloutManager {
             agent_name: agent_name.to_owned(),
             is_native,
             options,
+            rollout_timeout: None,
             stats: RolloutStats::default(),
         }
     }
 
-    /// A manager for an agent of these settings.
+    /// A manager for an agent of these settings, of which `rollout_timeout` holds here as well; limits and
+    /// budgets are those of `options`.
     ///
     /// # Errors
     /// The agent can't be set up.
@@ -173,9 +176,12 @@ impl RolloutManager {
         let member = agents.get(agent_name);
         let member = member.ok_or_else(|| Error::Usage(format!("no agent '{agent_name}'")))?;
         let own = settings.agents.get(agent_name);
-        let is_native = own.is_some_and(|own| own.runs_here());
+        let is_native = own.is_some_and(|own| own.kind == Some(AgentKind::MultiTurn));
         let agent = Arc::clone(&member.agent);
-        Ok(Self::new(agent_name, agent, is_native, options))
+        Ok(Self {
+            rollout_timeout: member.limits.rollout_timeout,
+            ..Self::new(agent_name, agent, is_native, options)
+        })
     }
 
     /// What the retry policy did so far.
@@ -265,7 +271,7 @@ impl RolloutManager {
 
     async fn group(&self, prompt: &TrainingPrompt, number: u32) -> Result<PromptGroup, Failure> {
         let count = self.options.num_generations;
-        let mut answers: Vec<Option<Bytes>> = vec![None; count];
+        let mut answers: Vec<Option<(u32, Bytes)>> = vec![None; count];
         // Whole groups are sent again where they count as a whole, but a row of NeMo Gym's is an
         // episode of its own.
         let keeps_others = self.options.group == GroupFailure::Each || !self.is_native;
@@ -300,7 +306,7 @@ impl RolloutManager {
         {
             return Err(failure);
         }
-        self.together(prompt, number, &answers)
+        self.together(prompt, &answers)
     }
 
     /// Sends some rows; gives the last failure that another try may mend, if there was one.
@@ -309,14 +315,31 @@ impl RolloutManager {
         prompt: &TrainingPrompt,
         sent: &[usize],
         attempt: u32,
-        answers: &mut [Option<Bytes>],
+        answers: &mut [Option<(u32, Bytes)>],
         keeps_others: bool,
     ) -> Result<Option<Failure>, Failure> {
         let mut calls = JoinSet::new();
         for &row in sent {
             let agent = Arc::clone(&self.agent);
             let request = self.request(prompt, row, attempt)?;
-            calls.spawn(async move { (row, agent.run(request).await.result) });
+            let limit = self.rollout_timeout;
+            calls.spawn(async move {
+                let reply = agent.run(request);
+                let result = match limit {
+                    None => reply.await.result,
+                    Some(limit) => match timeout(limit, reply).await {
+                        Ok(reply) => reply.result,
+                        Err(_) => Err(Failure::new(
+                            FailureClass::Timeout,
+                            format!(
+                                "no answer within {} (rollout_timeout)",
+                                humantime::format_duration(limit)
+                            ),
+                        )),
+                    },
+                };
+                (row, result)
+            });
         }
         let mut last = None;
         while let Some(joined) = calls.join_next().await {
@@ -341,7 +364,7 @@ impl RolloutManager {
                             .map_err(refuse)?
                     };
                     if let Some(place) = answers.get_mut(row) {
-                        *place = Some(answer.body);
+                        *place = Some((attempt, answer.body));
                     }
                 }
                 // What is dropped here ends all that is in flight of this group.
@@ -392,8 +415,7 @@ impl RolloutManager {
     fn together(
         &self,
         prompt: &TrainingPrompt,
-        attempt: u32,
-        answers: &[Option<Bytes>],
+        answers: &[Option<(u32, Bytes)>],
     ) -> Result<PromptGroup, Failure> {
         let head = GroupPrompt {
             task_index: prompt.idx,
@@ -407,10 +429,11 @@ impl RolloutManager {
         let answers: Vec<GroupAnswer<'_>> = (0..)
             .zip(answers)
             .filter_map(|(rollout_index, answer)| {
+                let (attempt, body) = answer.as_ref()?;
                 Some(GroupAnswer {
                     rollout_index,
-                    attempt,
-                    text: std::str::from_utf8(answer.as_ref()?).ok()?,
+                    attempt: *attempt,
+                    text: std::str::from_utf8(body).ok()?,
                 })
             })
             .collect();

@@ -166,8 +166,8 @@ impl Chosen {
     pub fn succeeded(&self) {
         self.change(|state| {
             state.failures = 0;
+            // A wish to be left alone stands, though a call that was sent before it was answered.
             state.avoided_until = None;
-            state.alone_until = None;
         });
     }
 

@@ -40,7 +40,7 @@ pub(super) fn agents(settings: &Settings, names: &[String]) -> BTreeMap<String, 
 /// Writes the table of groups anew, from what has landed.
 ///
 /// # Errors
-/// The run can't be read or written, or an answer is not that of an agent.
+/// The run can't be read or written.
 pub(super) async fn write(
     run: &RunStore,
     agents: &BTreeMap<String, GroupFailure>,
@@ -59,8 +59,15 @@ pub(super) async fn write(
         let agent = agent.to_owned();
         let lines = prompts.take_all((task_index, &agent)).await?;
         let own = answers.take_all((task_index, &agent)).await?;
-        let prompt = prompt(task_index, &agent, &lines)?;
-        let group = together(prompt, &own)?;
+        // A task that was given up since it is no prompt must not take the others along.
+        let Ok(prompt) = prompt(task_index, &agent, &lines) else {
+            report.skipped += 1;
+            continue;
+        };
+        let Ok(group) = together(prompt, &own) else {
+            report.skipped += 1;
+            continue;
+        };
         let needs_all = agents.get(&agent) == Some(&GroupFailure::All);
         if group.completions.is_empty() || (needs_all && !group.is_complete()) {
             report.skipped += 1;

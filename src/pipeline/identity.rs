@@ -80,7 +80,13 @@ pub(super) fn given(settings: &Settings, prompt: Option<&str>) -> Value {
 
 /// Refuses a resume that would send other requests than the run was begun with.
 pub(super) fn check(record: &RunRecord, now: &Value, place: &str) -> Result<(), Error> {
-    let differences = differences(record, now);
+    let mut differences = differences(record, now);
+    // What the run was begun with and is not there any more.
+    for (key, was) in record.identity.as_object().into_iter().flatten() {
+        if now.get(key).is_none() && !was.is_null() {
+            differences.push((key.clone(), format!("'{key}' was {was} and is not given")));
+        }
+    }
     if differences.is_empty() {
         return Ok(());
     }

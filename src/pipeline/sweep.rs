@@ -329,9 +329,15 @@ impl Sweep {
         let names: Vec<String> = self.record.agents.keys().cloned().collect();
         let of_groups = groups::agents(&self.settings, &names);
         if is_whole && earlier.is_none() && !of_groups.is_empty() {
-            let report = groups::write(&self.run, &of_groups, MEMORY).await?;
-            written.push(report.written.clone());
-            self.groups = Some(report);
+            tokio::select! {
+                report = groups::write(&self.run, &of_groups, MEMORY) => {
+                    let report = report?;
+                    written.push(report.written.clone());
+                    self.groups = Some(report);
+                }
+                // What has landed can be put together another time.
+                () = self.shutdown.aborting() => {}
+            }
         }
         let measured = match earlier {
             Some(earlier) => earlier,

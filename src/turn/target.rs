@@ -180,7 +180,7 @@ impl Target {
             headers.insert(REQUEST_ID, id);
         }
         if let Some(jar) = &cookies {
-            jar.add_to(&mut headers);
+            jar.add_to(&self.url.origin(), &mut headers);
         }
         let client = self.http.for_url(&self.url);
         let request = client.post(self.url.clone()).headers(headers).body(body);
@@ -188,7 +188,7 @@ impl Target {
         let status = response.status();
         end.http_status = Some(status.as_u16());
         if let Some(jar) = &mut cookies {
-            jar.take(response.headers());
+            jar.take(&self.url.origin(), response.headers());
         }
         let retry_after = retry_after(response.headers(), SystemTime::now());
         let body = self.http.body(response, call).await?;

@@ -227,8 +227,13 @@ fn settings_that_fit_no_agent_that_runs_here_are_refused() {
         ("rules = \"newest\"", "per-sample-legacy"),
         (
             "url = \"http://127.0.0.1:1\"",
-            "url is for agents that run elsewhere",
+            "url is for agents of kind = \"nemo-gym\"",
         ),
+        (
+            "max_steps = 3",
+            "max_steps is for agents of kind = \"responses\"",
+        ),
+        ("batch_size = 3", "driver = \"lockstep\""),
     ] {
         folder.write("talker.toml", &talker(&servers, more));
         let ended = folder

@@ -126,17 +126,26 @@ impl Batch<'_> {
         self.playing.retain(|seat| !seat.is_abandoned());
         let fails_whole = self.setup.rules.fails_whole_batch();
         let failure = self.playing.iter().find_map(|seat| match &seat.state {
-            State::Failed(failure) if fails_whole => Some(failure.clone()),
+            State::Failed(failure) if fails_whole && is_of_all(failure) => Some(failure.clone()),
             _ => None,
         });
         if let Some(failure) = failure {
+            // What its answer says of one sample is not said of the others.
+            let of_others = Failure {
+                failure_terminal: false,
+                answer: None,
+                ..failure
+            };
             for seat in self.playing.drain(..).chain(self.waiting.drain(..)) {
-                seat.fail(failure.clone());
+                match seat.state {
+                    State::Failed(_) => seat.leave(),
+                    _ => seat.fail(of_others.clone()),
+                }
             }
             return false;
         }
         for seat in self.playing.extract_if(.., |seat| !seat.is_playing()) {
-            if fails_whole {
+            if fails_whole && !matches!(seat.state, State::Failed(_)) {
                 self.waiting.push(seat);
             } else {
                 seat.leave();
@@ -144,6 +153,15 @@ impl Batch<'_> {
         }
         !self.playing.is_empty()
     }
+}
+
+/// Our own end, and an answer that wants to be forgotten, are no failures of the batch.
+fn is_of_all(failure: &Failure) -> bool {
+    let class = failure.class;
+    !matches!(
+        class,
+        FailureClass::Interrupted | FailureClass::NotPersisted
+    )
 }
 
 /// One step of each environment with all of its samples, all environments at the same time.
