@@ -187,7 +187,8 @@ mod tests {
         let mut cookies = CookieJar::default();
         let response = model.respond(request, &mut cookies, &log).await;
         let mut set = HeaderMap::new();
-        cookies.add_to(&mut set);
+        let origin = url::Url::parse(server.url()).unwrap().origin();
+        cookies.add_to(&origin, &mut set);
         assert_eq!(set.len(), 1);
         (server.received().remove(0).text, response, log)
     }
