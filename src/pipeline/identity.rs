@@ -4,6 +4,9 @@ use crate::config::Settings;
 use crate::error::Error;
 use crate::store::{InputRecord, RunRecord};
 
+/// What decides the requests of agents that run here.
+const AGENTS: &str = "agents";
+
 /// What decides the requests of a sweep. A resume must have the same.
 pub(super) fn identity(settings: &Settings, inputs: &[InputRecord], prompt: Option<&str>) -> Value {
     let digests: Vec<&str> = inputs.iter().map(|input| input.digest.as_str()).collect();
@@ -21,7 +24,7 @@ pub(super) fn identity(settings: &Settings, inputs: &[InputRecord], prompt: Opti
     if !native.is_empty()
         && let Value::Object(fields) = &mut identity
     {
-        fields.insert("agents".to_owned(), native.into());
+        fields.insert(AGENTS.to_owned(), native.into());
     }
     identity
 }
@@ -81,11 +84,12 @@ pub(super) fn given(settings: &Settings, prompt: Option<&str>) -> Value {
 /// Refuses a resume that would send other requests than the run was begun with.
 pub(super) fn check(record: &RunRecord, now: &Value, place: &str) -> Result<(), Error> {
     let mut differences = differences(record, now);
-    // What the run was begun with and is not there any more.
-    for (key, was) in record.identity.as_object().into_iter().flatten() {
-        if now.get(key).is_none() && !was.is_null() {
-            differences.push((key.clone(), format!("'{key}' was {was} and is not given")));
-        }
+    // Of the rest, what is not given stays as it was. An agent that ran here must not be asked elsewhere.
+    if let (Some(was), None) = (record.identity.get(AGENTS), now.get(AGENTS)) {
+        differences.push((
+            AGENTS.to_owned(),
+            format!("'{AGENTS}' was {was} and is not given"),
+        ));
     }
     if differences.is_empty() {
         return Ok(());
