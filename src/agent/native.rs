@@ -8,7 +8,7 @@ use reqwest::header::HeaderMap;
 use super::multi_turn::{Environments, Limits, MultiTurnAgent, MultiTurnOptions};
 use super::registry::{environment_headers, headers};
 use super::{Agent, AgentError, HeadServer, ToolCallingAgent, ToolCallingOptions, ToolProtocol};
-use crate::config::{AgentKind, AgentSettings, Driver, ModelApi, Resources, Settings, Span};
+use crate::config::{AgentKind, AgentSettings, ModelApi, Resources, Settings, Span};
 use crate::environment::{self, EnvironmentSettings};
 use crate::http::HttpClients;
 use crate::model::{
@@ -36,8 +36,7 @@ pub(super) struct Native<'a> {
 pub(super) fn check_kind(name: &str, own: &AgentSettings) -> Result<(), AgentError> {
     use AgentKind::{MultiTurn, NemoGym, Responses};
     const HERE: &[AgentKind] = &[Responses, MultiTurn];
-    let has_lockstep = own.driver == Some(Driver::Lockstep);
-    let all: [(&str, bool, &[AgentKind]); 22] = [
+    let all: [(&str, bool, &[AgentKind]); 21] = [
         ("url", own.url.is_some(), &[NemoGym]),
         ("model_url", !own.model_url.is_empty(), HERE),
         ("model", own.model.is_some(), HERE),
@@ -63,8 +62,6 @@ pub(super) fn check_kind(name: &str, own: &AgentSettings) -> Result<(), AgentErr
             !own.environment_headers_env.is_empty(),
             HERE,
         ),
-        // Only where batches are.
-        ("batch_size", own.batch_size.is_some() && !has_lockstep, &[]),
     ];
     let kind = own.kind.unwrap_or_default();
     let wrong = all
@@ -77,14 +74,11 @@ pub(super) fn check_kind(name: &str, own: &AgentSettings) -> Result<(), AgentErr
         .iter()
         .map(|kind| format!("\"{}\"", kind.name()))
         .collect();
-    let reason = match names.is_empty() {
-        true => format!("{key} is for driver = \"lockstep\""),
-        false => format!(
-            "{key} is for agents of kind = {}, and this one is of kind = \"{}\"",
-            names.join(" or "),
-            kind.name()
-        ),
-    };
+    let reason = format!(
+        "{key} is for agents of kind = {}, and this one is of kind = \"{}\"",
+        names.join(" or "),
+        kind.name()
+    );
     Err(AgentError::Native {
         agent: name.to_owned(),
         reason,

@@ -233,7 +233,6 @@ fn settings_that_fit_no_agent_that_runs_here_are_refused() {
             "max_steps = 3",
             "max_steps is for agents of kind = \"responses\"",
         ),
-        ("batch_size = 3", "driver = \"lockstep\""),
     ] {
         folder.write("talker.toml", &talker(&servers, more));
         let ended = folder
