@@ -21,4 +21,4 @@ pub use head_server::HeadServer;
 pub use metric_servers::{MetricServerOptions, MetricServers, RecordedAgents};
 pub use nemo_gym::NemoGymAgent;
 pub use registry::{AgentLimits, Agents, Member};
-pub use tool_calling::{ToolCallingAgent, ToolCallingOptions, ToolProtocol};
+pub use tool_calling::{ToolCallingAgent, ToolCallingOptions};

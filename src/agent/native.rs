@@ -7,8 +7,8 @@ use reqwest::header::HeaderMap;
 
 use super::multi_turn::{Environments, Limits, MultiTurnAgent, MultiTurnOptions};
 use super::registry::{environment_headers, headers};
-use super::{Agent, AgentError, HeadServer, ToolCallingAgent, ToolCallingOptions, ToolProtocol};
-use crate::config::{AgentKind, AgentSettings, ModelApi, Resources, Settings, Span};
+use super::{Agent, AgentError, HeadServer, ToolCallingAgent, ToolCallingOptions};
+use crate::config::{AgentKind, AgentSettings, ModelApi, Settings, Span};
 use crate::environment::{self, EnvironmentSettings};
 use crate::http::HttpClients;
 use crate::model::{
@@ -143,10 +143,7 @@ impl Native<'_> {
             reason,
         })?;
         let options = ToolCallingOptions {
-            protocol: match self.own.resources.unwrap_or_default() {
-                Resources::Tools => ToolProtocol::Tools,
-                Resources::Gymnasium => ToolProtocol::Gymnasium,
-            },
+            protocol: self.own.resources.unwrap_or_default(),
             max_steps: self.own.max_steps,
             step_timeout: self.own.step_timeout.map(Span::duration),
         };

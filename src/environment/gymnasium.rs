@@ -4,14 +4,13 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures::FutureExt;
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::episode::{self, Said};
 use super::{Begun, Environment, Sample, StepResult, Stepped};
-use crate::failure::{Failure, FailureClass};
+use crate::failure::Failure;
 use crate::model::{Message, OBSERVATION_ROLE};
-use crate::turn::{CookieJar, Post, Posted, Target, TurnCall, TurnKind, TurnLog};
+use crate::turn::{CookieJar, Post, Target, TurnCall, TurnKind, TurnLog};
 
 /// A Gymnasium-style server: `POST /reset` begins an episode, and each `POST /step` is told what the
 /// model said last.
@@ -61,7 +60,7 @@ impl GymnasiumServer {
             deadline: self.deadline.map(|limit| (limit, "step_timeout")),
         };
         let posted = self.step.post(post, sample.log).await?;
-        let answer: StepAnswer = read(&posted)?;
+        let answer: StepAnswer = posted.json()?;
         let observation = answer.observation.unwrap_or_default();
         Ok(StepResult {
             observation: Message::text(OBSERVATION_ROLE, observation),
@@ -75,13 +74,6 @@ impl GymnasiumServer {
     }
 }
 
-fn read<T: DeserializeOwned>(posted: &Posted) -> Result<T, Failure> {
-    serde_json::from_slice(posted.ok()?).map_err(|source| {
-        let why = format!("the answer can't be used: {source}{}", posted.quote());
-        posted.refuse(FailureClass::Data, &why)
-    })
-}
-
 #[async_trait]
 impl Environment for GymnasiumServer {
     async fn begin(&self, row: &Value, log: &TurnLog) -> Result<Begun, Failure> {
@@ -93,7 +85,7 @@ impl Environment for GymnasiumServer {
             deadline: self.deadline.map(|limit| (limit, "step_timeout")),
         };
         let posted = self.reset.post(post, log).await?;
-        let answer: ResetAnswer = read(&posted)?;
+        let answer: ResetAnswer = posted.json()?;
         let observation = answer.observation.filter(|text| !text.is_empty());
         Ok(Begun {
             cookies,
@@ -120,6 +112,7 @@ mod tests {
 
     use super::*;
     use crate::environment::scene::Scene;
+    use crate::failure::FailureClass;
     use crate::turn::scripted::{Answer, ScriptedServer, http};
 
     /// What comes of the first turn at a server that answers this to `/reset` and to `/step`.

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant, SystemTime};
 use bytes::Bytes;
 use reqwest::StatusCode;
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
+use serde::Deserialize;
 use tokio::time::timeout;
 use url::Url;
 
@@ -212,6 +213,17 @@ impl Posted {
         Err(Failure {
             retry_after: self.retry_after.filter(|_| matches!(status, 429 | 503)),
             ..failure
+        })
+    }
+
+    /// The body as JSON, if the status is 200.
+    ///
+    /// # Errors
+    /// The status is another, or the body is not what is wanted; the row says so then.
+    pub fn json<'a, T: Deserialize<'a>>(&'a self) -> Result<T, Failure> {
+        serde_json::from_slice(self.ok()?).map_err(|source| {
+            let why = format!("the answer can't be read ({source}){}", self.quote());
+            self.refuse(FailureClass::Data, &why)
         })
     }
 

@@ -5,6 +5,7 @@ use async_trait::async_trait;
 
 use super::episode::Episode;
 use crate::agent::{Agent, Reply, RolloutRequest};
+use crate::config::Resources;
 use crate::failure::{Failure, FailureClass};
 use crate::model::Responder;
 use crate::turn::Target;
@@ -22,22 +23,12 @@ pub struct ToolCallingAgent {
 #[derive(Debug, Clone, Default)]
 pub struct ToolCallingOptions {
     /// What the resources server understands.
-    pub protocol: ToolProtocol,
+    pub protocol: Resources,
     /// Calls of the model, at most. None: as many as it takes, but 10 where the server is of
     /// Gymnasium's style.
     pub max_steps: Option<u32>,
     /// The longest time of a call of the resources server.
     pub step_timeout: Option<Duration>,
-}
-
-/// What a resources server understands.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum ToolProtocol {
-    /// `/seed_session`, a path per tool, `/verify`.
-    #[default]
-    Tools,
-    /// `/reset` and `/step`.
-    Gymnasium,
 }
 
 impl ToolCallingAgent {
@@ -60,8 +51,8 @@ impl Agent for ToolCallingAgent {
         let result = match std::str::from_utf8(&request.body) {
             Ok(row) => match Episode::new(self, row, &request.turns) {
                 Ok(episode) => match self.options.protocol {
-                    ToolProtocol::Tools => episode.call_tools().await,
-                    ToolProtocol::Gymnasium => episode.play().await,
+                    Resources::Tools => episode.call_tools().await,
+                    Resources::Gymnasium => episode.play().await,
                 },
                 Err(failure) => Err(failure),
             },

@@ -102,7 +102,7 @@ impl Episode<'_> {
     }
 
     async fn steps(&mut self, reset: &Posted, extras: Extras) -> Result<Played, Failure> {
-        let reset: ResetAnswer = read(reset)?;
+        let reset: ResetAnswer = reset.json()?;
         self.items.extend(observation(reset.observation));
         self.first_output = self.items.len();
         let most = self.agent.options.max_steps.unwrap_or(MAX_STEPS).max(1);
@@ -138,7 +138,7 @@ impl Episode<'_> {
         }
         let body = Bytes::from(self.with_fields(&fields)?);
         let posted = self.post("step", TurnKind::Step, body).await?;
-        let mut step: StepAnswer = read(&posted)?;
+        let mut step: StepAnswer = posted.json()?;
         if let Some(info) = &step.info
             && !step.terminated
             && !step.truncated
@@ -211,12 +211,4 @@ impl Episode<'_> {
 fn observation(text: Option<String>) -> Option<Box<RawValue>> {
     text.filter(|text| !text.is_empty())
         .and_then(|text| user_message(&text))
-}
-
-fn read<'a, T: Deserialize<'a>>(posted: &'a Posted) -> Result<T, Failure> {
-    let body = posted.ok()?;
-    serde_json::from_slice(body).map_err(|source| {
-        let why = format!("the answer can't be read ({source}){}", posted.quote());
-        posted.refuse(FailureClass::Data, &why)
-    })
 }

@@ -14,4 +14,4 @@ mod tests;
 mod tools;
 mod usage;
 
-pub use agent::{ToolCallingAgent, ToolCallingOptions, ToolProtocol};
+pub use agent::{ToolCallingAgent, ToolCallingOptions};

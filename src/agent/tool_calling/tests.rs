@@ -6,8 +6,9 @@ use bytes::Bytes;
 use reqwest::header::HeaderMap;
 use serde_json::{Value, json};
 
-use super::{ToolCallingAgent, ToolCallingOptions, ToolProtocol};
+use super::{ToolCallingAgent, ToolCallingOptions};
 use crate::agent::{Agent, Reply, RolloutRequest};
+use crate::config::Resources;
 use crate::failure::FailureClass;
 use crate::model::{Endpoints, Repetition, ResponsesModel};
 use crate::turn::scripted::{Answer, Received, ScriptedServer, http, log};
@@ -216,7 +217,7 @@ async fn a_model_that_says_nothing_or_nonsense_fails() {
 
 fn gymnasium(max_steps: Option<u32>) -> ToolCallingOptions {
     ToolCallingOptions {
-        protocol: ToolProtocol::Gymnasium,
+        protocol: Resources::Gymnasium,
         max_steps,
         ..ToolCallingOptions::default()
     }
