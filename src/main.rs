@@ -1,10 +1,15 @@
 use std::process::ExitCode;
 
 use clap::Parser;
+use mimalloc::MiMalloc;
 use rollstream::cli::{self, Cli};
 
+/// Rollouts are many small allocations that one thread makes and another frees, beside buffers of
+/// megabytes that must go back to the system: what the C library's allocator is worst at.
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
+
 fn main() -> ExitCode {
-    give_memory_back();
     let cli = Cli::parse();
     let runtime = match tokio::runtime::Runtime::new() {
         Ok(runtime) => runtime,
@@ -24,21 +29,3 @@ fn main() -> ExitCode {
     runtime.shutdown_background();
     code
 }
-
-/// Has the allocator return large blocks to the system at once. Left alone, glibc learns from each
-/// burst (a part that is encoded, a query over the run) to keep as much for the next, and a sweep's
-/// memory grows with its length.
-#[cfg(all(target_os = "linux", target_env = "gnu"))]
-#[expect(unsafe_code, reason = "the C library has no safe way to be told")]
-fn give_memory_back() {
-    const THRESHOLD: libc::c_int = 128 * 1024;
-    // SAFETY: `mallopt` only sets numbers of the allocator, and no other thread exists yet.
-    unsafe {
-        libc::mallopt(libc::M_MMAP_THRESHOLD, THRESHOLD);
-        libc::mallopt(libc::M_TRIM_THRESHOLD, THRESHOLD);
-        libc::mallopt(libc::M_ARENA_MAX, 4);
-    }
-}
-
-#[cfg(not(all(target_os = "linux", target_env = "gnu")))]
-fn give_memory_back() {}

@@ -2,9 +2,8 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::time::{Duration, Instant};
 
-use bytes::BytesMut;
+use reqwest::Body;
 use reqwest::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderMap};
-use reqwest::{Body, Response};
 use tokio::sync::OnceCell;
 use url::Url;
 
@@ -12,7 +11,7 @@ use super::registry::headers;
 use super::{AgentError, HeadServer};
 use crate::config::{AgentSettings, ServerUrl, Settings};
 use crate::failure::{Failure, FailureClass};
-use crate::http::{Call, HttpClients, HttpSettings, Secrets};
+use crate::http::{Call, HttpClients, HttpSettings, Response, Secrets};
 
 /// Deadline of a connect: who does not answer by then is gone.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -125,18 +124,11 @@ impl MetricServers {
         self.text(response, call).await
     }
 
-    async fn text(&self, mut response: Response, call: &Call<'_>) -> Result<String, Failure> {
-        let failed = |why: String| call.failure(FailureClass::Data, &why);
-        let mut body = BytesMut::new();
-        let received = |error: reqwest::Error| call.client_error(&error);
-        while let Some(chunk) = response.chunk().await.map_err(received)? {
-            if (body.len() + chunk.len()) as u64 > self.max_answer {
-                let most = self.max_answer;
-                return Err(failed(format!("the answer is larger than {most} bytes")));
-            }
-            body.extend_from_slice(&chunk);
-        }
-        String::from_utf8(body.into()).map_err(|_| failed("the answer is not UTF-8".into()))
+    async fn text(&self, response: Response, call: &Call<'_>) -> Result<String, Failure> {
+        let body = response.body(self.max_answer).await;
+        let body = body.map_err(|problem| call.problem(&problem))?;
+        String::from_utf8(body.into())
+            .map_err(|_| call.failure(FailureClass::Data, "the answer is not UTF-8"))
     }
 
     /// Address of an agent.

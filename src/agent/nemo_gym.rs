@@ -2,22 +2,20 @@ use std::time::Instant;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
+use reqwest::header::HeaderMap;
 use url::Url;
 
 use super::judge::{Wording, judge};
 use super::{Agent, AgentError, Answer, Reply, RolloutRequest};
 use crate::failure::Failure;
-use crate::http::{Call, HttpClients, Secrets};
+use crate::http::{Call, Destination, HttpClients, Secrets};
 use crate::http::{headers_that_matter, with_connect_time};
 
 /// An agent server of NeMo Gym: `POST /run` with the row answers the verify response.
 #[derive(Debug)]
 pub struct NemoGymAgent {
-    http: HttpClients,
-    run: Url,
+    run: Destination,
     what: String,
-    headers: HeaderMap,
     /// What the headers hold that must not be repeated.
     secrets: Secrets,
 }
@@ -47,23 +45,15 @@ impl NemoGymAgent {
         let what = format!("POST {run}");
         let secrets = Secrets::of(&headers);
         Ok(Self {
-            http,
-            run,
+            run: Destination::new(run, headers, http),
             what,
-            headers,
             secrets,
         })
     }
 
     async fn call(&self, request: RolloutRequest, call: &Call<'_>) -> Reply {
-        let request = self
-            .http
-            .for_url(&self.run)
-            .post(self.run.clone())
-            .headers(self.headers.clone())
-            .header(CONTENT_TYPE, HeaderValue::from_static("application/json"))
-            .body(request.body);
-        let response = match self.http.send(request, call).await {
+        let headers = self.run.headers();
+        let response = match self.run.post(headers, request.body, call).await {
             Ok(response) => response,
             Err(failure) => {
                 return Reply {
@@ -76,7 +66,7 @@ impl NemoGymAgent {
         let status = response.status().as_u16();
         let headers = headers_that_matter(response.headers());
         let body = match status {
-            200 => self.http.body(response, call).await,
+            200 => self.run.body(response, call).await,
             _ => Err(call.status_error(response).await),
         };
         // What follows is our own work, and not the server's.
@@ -122,6 +112,8 @@ fn judge_call(body: Bytes, call: &Call<'_>) -> Result<Answer, Failure> {
 
 #[cfg(test)]
 mod tests {
+    use reqwest::header::HeaderValue;
+
     use super::*;
     use crate::failure::FailureClass;
 

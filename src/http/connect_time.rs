@@ -26,6 +26,12 @@ pub(crate) async fn of<T>(call: impl Future<Output = T>) -> (T, Duration) {
         .await
 }
 
+/// Opening a connection took this long.
+pub(super) fn add(spent: Duration) {
+    // A connection that the call no longer waits for is finished by a task of the client.
+    let _ = CONNECT_TIME.try_with(|time| time.set(time.get() + spent));
+}
+
 /// Measures a connector.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ConnectTimeLayer;
@@ -60,8 +66,7 @@ where
         let began = Instant::now();
         Box::pin(async move {
             let connected = connecting.await;
-            // A connection that the call no longer waits for is finished by a task of the client.
-            let _ = CONNECT_TIME.try_with(|time| time.set(time.get() + began.elapsed()));
+            add(began.elapsed());
             connected
         })
     }

@@ -1,10 +1,24 @@
-//! How servers are talked to: [`HttpClients`] share connections, [`Call`] gives what goes wrong its
-//! class and its words.
+//! How servers are talked to: [`HttpClients`] share connections, a [`Destination`] is posted to over
+//! and over, [`Call`] gives what goes wrong its class and its words.
+//!
+//! Plain HTTP without a proxy goes over connections of our own ([`link`]), which is several times
+//! cheaper; TLS and proxies are reqwest's.
 
+mod call;
 mod clients;
 mod connect_time;
+mod destination;
+mod encoding;
+mod link;
+mod pool;
+mod problem;
+mod response;
 mod retry_after;
 
-pub use clients::{Call, ClientError, HttpClients, HttpSettings, Secrets, describe};
+pub use call::{Call, Secrets};
+pub use clients::{ClientError, HttpClients, HttpSettings};
 pub(crate) use connect_time::of as with_connect_time;
+pub use destination::Destination;
+pub use problem::{Problem, describe};
+pub use response::Response;
 pub use retry_after::{headers_that_matter, retry_after};

@@ -3,14 +3,14 @@ use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 use reqwest::StatusCode;
-use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
+use reqwest::header::{HeaderMap, HeaderValue};
 use serde::Deserialize;
 use tokio::time::timeout;
 use url::Url;
 
 use super::{CookieJar, OpenTurn, TurnCall, TurnEnd, TurnLog};
 use crate::failure::{Failure, FailureClass};
-use crate::http::{Call, HttpClients, Secrets, retry_after};
+use crate::http::{Call, Destination, HttpClients, Secrets, retry_after};
 
 /// Header that every call bears its identity in.
 const REQUEST_ID: &str = "x-request-id";
@@ -19,8 +19,9 @@ const REQUEST_ID: &str = "x-request-id";
 #[derive(Debug, Clone)]
 pub struct Target {
     http: HttpClients,
-    url: Url,
+    to: Destination,
     address: Arc<str>,
+    /// Those that every call bears.
     headers: HeaderMap,
     secrets: Arc<Secrets>,
 }
@@ -67,8 +68,8 @@ impl Target {
         let address = format!("POST {url}").into();
         let secrets = Arc::new(Secrets::of(&headers));
         Ok(Self {
+            to: Destination::new(url, headers.clone(), http.clone()),
             http,
-            url,
             address,
             headers,
             secrets,
@@ -77,7 +78,7 @@ impl Target {
 
     /// The same server, at `path` below its address.
     pub fn at(&self, path: &str) -> Self {
-        let mut url = self.url.clone();
+        let mut url = self.to.url().clone();
         {
             // An address of http or https can be a base.
             if let Ok(mut segments) = url.path_segments_mut() {
@@ -87,7 +88,7 @@ impl Target {
         }
         Self {
             address: format!("POST {url}").into(),
-            url,
+            to: Destination::new(url, self.headers.clone(), self.http.clone()),
             ..self.clone()
         }
     }
@@ -175,24 +176,21 @@ impl Target {
         call: &Call<'_>,
         end: &mut TurnEnd,
     ) -> Result<(StatusCode, Option<Duration>, Bytes), Failure> {
-        let mut headers = self.headers.clone();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        let mut headers = self.to.headers();
         if let Ok(id) = HeaderValue::try_from(turn.request_id()) {
             headers.insert(REQUEST_ID, id);
         }
         if let Some(jar) = &cookies {
-            jar.add_to(&self.url.origin(), &mut headers);
+            jar.add_to(&self.to.url().origin(), &mut headers);
         }
-        let client = self.http.for_url(&self.url);
-        let request = client.post(self.url.clone()).headers(headers).body(body);
-        let response = self.http.send(request, call).await?;
+        let response = self.to.post(headers, body, call).await?;
         let status = response.status();
         end.http_status = Some(status.as_u16());
         if let Some(jar) = &mut cookies {
-            jar.take(&self.url.origin(), response.headers());
+            jar.take(&self.to.url().origin(), response.headers());
         }
         let retry_after = retry_after(response.headers(), SystemTime::now());
-        let body = self.http.body(response, call).await?;
+        let body = self.to.body(response, call).await?;
         Ok((status, retry_after, body))
     }
 }

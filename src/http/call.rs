@@ -1,0 +1,104 @@
+use std::fmt;
+use std::time::{Duration, Instant, SystemTime};
+
+use hyper::HeaderMap;
+
+use super::problem::Problem;
+use super::response::Response;
+use super::retry_after::retry_after;
+use crate::failure::{Failure, FailureClass};
+
+/// An error's body is quoted up to this many bytes.
+const QUOTED_BYTES: usize = 300;
+
+/// The rest of an error is waited for this long; what matters of it is known by then.
+const QUOTE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A call under way, for the texts of its errors.
+#[derive(Debug)]
+pub struct Call<'a> {
+    /// Method and address, without secrets.
+    pub what: &'a str,
+    /// When it began.
+    pub began: Instant,
+    /// What must not be quoted, should the agent repeat it.
+    pub secrets: &'a Secrets,
+}
+
+/// Texts that must not be shown.
+#[derive(Default)]
+pub struct Secrets(Vec<String>);
+
+impl Secrets {
+    /// Shorter texts are no secrets: they are found everywhere.
+    const SHORTEST: usize = 6;
+
+    /// The values of the headers that hold secrets, also without what stands before the token.
+    pub fn of(headers: &HeaderMap) -> Self {
+        let values = headers.values().filter(|value| value.is_sensitive());
+        let texts = values.filter_map(|value| value.to_str().ok());
+        let tokens = texts.flat_map(|text| [Some(text), text.rsplit(' ').next()]);
+        let long = |token: &&str| token.len() >= Self::SHORTEST;
+        Self(tokens.flatten().filter(long).map(str::to_owned).collect())
+    }
+}
+
+impl fmt::Debug for Secrets {
+    fn fmt(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
+        write!(formatter, "{} secrets", self.0.len())
+    }
+}
+
+impl Call<'_> {
+    /// Beginning of a body, on one line and without secrets, for an error text.
+    pub fn quote(&self, body: &[u8]) -> String {
+        let start = body.get(..16 * QUOTED_BYTES).unwrap_or(body);
+        let mut text = String::from_utf8_lossy(start).into_owned();
+        for secret in &self.secrets.0 {
+            text = text.replace(secret.as_str(), "[secret]");
+        }
+        let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        match line.char_indices().nth(QUOTED_BYTES) {
+            _ if line.is_empty() => line,
+            Some((end, _)) => format!(": {}", line.get(..end).unwrap_or_default()),
+            None => format!(": {line}"),
+        }
+    }
+
+    /// A failure of this call, with its address and the time that it took.
+    pub fn failure(&self, class: FailureClass, why: &str) -> Failure {
+        Failure::new(
+            class,
+            // Always in seconds, so that texts of the same error differ in a number alone.
+            format!(
+                "{}: {why} after {:.3} s",
+                self.what,
+                self.began.elapsed().as_secs_f64()
+            ),
+        )
+    }
+
+    /// The failure that a problem stands for.
+    pub fn problem(&self, problem: &Problem) -> Failure {
+        Failure {
+            unreachable: problem.is_connect(),
+            ..self.failure(problem.class(), &problem.to_string())
+        }
+    }
+
+    /// The failure that a status other than 200 stands for.
+    pub async fn status_error(&self, response: Response) -> Failure {
+        let status = response.status();
+        let retry_after = retry_after(response.headers(), SystemTime::now());
+        let quoted = self.quote(&response.start(16 * QUOTED_BYTES, QUOTE_TIMEOUT).await);
+        let class = FailureClass::of_status(status.as_u16());
+        let reason = status.canonical_reason().unwrap_or_default();
+        Failure {
+            retry_after: retry_after.filter(|_| matches!(status.as_u16(), 429 | 503)),
+            ..self.failure(
+                class,
+                format!("HTTP {} {reason}{quoted}", status.as_u16()).trim_end(),
+            )
+        }
+    }
+}

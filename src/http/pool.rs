@@ -1,0 +1,140 @@
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use hyper::Uri;
+use hyper_util::client::legacy::connect::HttpConnector;
+use tokio::time::timeout;
+use tower_service::Service;
+
+use super::connect_time;
+use super::link::{Link, Outgoing, Unanswered};
+use super::problem::Problem;
+use super::response::Received;
+
+/// An idle connection is closed after this time; servers close theirs about then.
+const IDLE: Duration = Duration::from_secs(90);
+
+/// How connections are opened and kept.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct PoolSettings {
+    pub(super) most_idle: usize,
+    pub(super) connect_timeout: Duration,
+    pub(super) read_timeout: Duration,
+    pub(super) keepalive: Duration,
+}
+
+/// Connections by server.
+#[derive(Debug, Default)]
+pub(super) struct Pools(Mutex<HashMap<Uri, Arc<Pool>>>);
+
+impl Pools {
+    /// Those to the server at `origin`: scheme, host and port.
+    pub(super) fn of(&self, origin: &Uri, settings: PoolSettings) -> Arc<Pool> {
+        let mut pools = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let pool = pools
+            .entry(origin.clone())
+            .or_insert_with(|| Arc::new(Pool::new(origin.clone(), settings)));
+        Arc::clone(pool)
+    }
+}
+
+/// Connections to one server. The one that was used last is used first, so that those that are not
+/// needed grow old.
+pub(super) struct Pool {
+    origin: Uri,
+    connector: HttpConnector,
+    settings: PoolSettings,
+    /// The oldest first.
+    idle: Mutex<VecDeque<Box<Link>>>,
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "Pool({})", self.origin)
+    }
+}
+
+impl Pool {
+    fn new(origin: Uri, settings: PoolSettings) -> Self {
+        let mut connector = HttpConnector::new();
+        connector.set_nodelay(true);
+        connector.set_keepalive(Some(settings.keepalive));
+        connector.set_connect_timeout(Some(settings.connect_timeout));
+        Self {
+            origin,
+            connector,
+            settings,
+            idle: Mutex::default(),
+        }
+    }
+
+    /// Sends a request over a connection that is open, or a new one.
+    pub(super) async fn send(
+        self: &Arc<Self>,
+        mut request: Outgoing,
+        first_byte: Option<Instant>,
+    ) -> Result<Received, Problem> {
+        loop {
+            let (mut link, is_new) = match self.take().await {
+                Some(link) => (link, false),
+                None => (self.connect(first_byte).await?, true),
+            };
+            match link.send(request, first_byte).await {
+                Ok(response) => return Ok(Received::new(response, link, Arc::clone(self))),
+                Err(Unanswered::Failed(problem)) => return Err(problem),
+                Err(Unanswered::Unsent(_)) if is_new => {
+                    return Err(Problem::Connect("it was closed at once".to_owned()));
+                }
+                Err(Unanswered::Unsent(unsent)) => request = *unsent,
+            }
+        }
+    }
+
+    async fn take(&self) -> Option<Box<Link>> {
+        loop {
+            let mut link = self.idle().pop_back()?;
+            if link.idle_since.elapsed() < IDLE && link.is_usable().await {
+                return Some(link);
+            }
+        }
+    }
+
+    async fn connect(&self, first_byte: Option<Instant>) -> Result<Box<Link>, Problem> {
+        let began = Instant::now();
+        let limit = self.settings.connect_timeout;
+        let limit = first_byte.map_or(limit, |end| limit.min(end.saturating_duration_since(began)));
+        let mut connector = self.connector.clone();
+        // The name is looked up within this as well.
+        let connected = timeout(limit, connector.call(self.origin.clone())).await;
+        connect_time::add(began.elapsed());
+        match connected {
+            Ok(Ok(io)) => Ok(Box::new(Link::open(io, self.settings.read_timeout).await?)),
+            Ok(Err(error)) => Err(Problem::connect(&error)),
+            Err(_) if limit < self.settings.connect_timeout => Err(Problem::NoHead),
+            Err(_) => Err(Problem::Connect("none within --connect-timeout".to_owned())),
+        }
+    }
+
+    /// Takes a connection back whose answer was read to its end.
+    pub(super) fn put(&self, mut link: Box<Link>) {
+        let now = Instant::now();
+        link.idle_since = now;
+        let mut idle = self.idle();
+        let is_old = |link: &Link| now.saturating_duration_since(link.idle_since) >= IDLE;
+        let surplus = idle.len() >= self.settings.most_idle;
+        let unwanted = match idle.front() {
+            Some(oldest) if surplus || is_old(oldest) => idle.pop_front(),
+            _ => None,
+        };
+        idle.push_back(link);
+        drop(idle);
+        // Closing is a call to the system, which nobody is to wait for.
+        drop(unwanted);
+    }
+
+    fn idle(&self) -> MutexGuard<'_, VecDeque<Box<Link>>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

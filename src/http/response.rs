@@ -1,0 +1,197 @@
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use hyper::body::{Body, Incoming};
+use hyper::header::CONTENT_ENCODING;
+use hyper::http::response::Parts;
+use hyper::{HeaderMap, StatusCode};
+use tokio::time::timeout;
+
+use super::encoding::Encoding;
+use super::link::Link;
+use super::pool::Pool;
+use super::problem::Problem;
+
+/// The head of an answer, and its body as it comes.
+#[derive(Debug)]
+pub struct Response(Source);
+
+#[derive(Debug)]
+enum Source {
+    Own(Received),
+    Client(reqwest::Response),
+}
+
+impl Response {
+    /// Status code.
+    pub fn status(&self) -> StatusCode {
+        match &self.0 {
+            Source::Own(received) => received.head.status,
+            Source::Client(response) => response.status(),
+        }
+    }
+
+    /// Headers.
+    pub fn headers(&self) -> &HeaderMap {
+        match &self.0 {
+            Source::Own(received) => &received.head.headers,
+            Source::Client(response) => response.headers(),
+        }
+    }
+
+    /// The whole body, unpacked; of `max` bytes at most.
+    ///
+    /// # Errors
+    /// The connection broke or fell silent, or the body is too large or can't be unpacked.
+    pub async fn body(mut self, max: u64) -> Result<Bytes, Problem> {
+        let body = self.read(max).await?;
+        match self.encoding() {
+            Some(encoding) => encoding.unpack(&body, max),
+            None => Ok(body),
+        }
+    }
+
+    async fn read(&mut self, max: u64) -> Result<Bytes, Problem> {
+        let announced = self.announced();
+        if announced.is_some_and(|length| length > max) {
+            return Err(Problem::TooLarge(max));
+        }
+        let Some(first) = self.chunk().await? else {
+            return Ok(Bytes::new());
+        };
+        if announced == Some(first.len() as u64) {
+            self.end().await;
+            return Ok(first);
+        }
+        // What is announced is a hint, not a promise: a large one is believed only as it arrives.
+        let hint = announced.unwrap_or_default().min(64 * 1024 * 1024) as usize;
+        let mut body = BytesMut::with_capacity(hint.max(first.len()));
+        body.extend_from_slice(&first);
+        drop(first);
+        while let Some(chunk) = self.chunk().await? {
+            if (body.len() + chunk.len()) as u64 > max {
+                return Err(Problem::TooLarge(max));
+            }
+            body.extend_from_slice(&chunk);
+            if announced == Some(body.len() as u64) {
+                break;
+            }
+        }
+        self.end().await;
+        Ok(body.freeze())
+    }
+
+    /// The beginning of the body, unpacked: as much of it as comes soon, of some `wanted` bytes.
+    pub async fn start(mut self, wanted: usize, limit: Duration) -> Vec<u8> {
+        let mut start = Vec::new();
+        let read = async {
+            loop {
+                match self.chunk().await {
+                    Ok(Some(chunk)) if start.len() < wanted => start.extend_from_slice(&chunk),
+                    Ok(None) => break self.end().await,
+                    _ => break,
+                }
+            }
+        };
+        // What came before the time was up is all there is to be quoted.
+        let _ = timeout(limit, read).await;
+        match self.encoding() {
+            Some(encoding) => encoding.unpack_start(&start, wanted),
+            None => start,
+        }
+    }
+
+    /// The next part of the body, as it was sent.
+    async fn chunk(&mut self) -> Result<Option<Bytes>, Problem> {
+        match &mut self.0 {
+            Source::Own(received) => received.chunk().await,
+            Source::Client(response) => Ok(response.chunk().await?),
+        }
+    }
+
+    /// Nothing more is to be read.
+    async fn end(&mut self) {
+        if let Source::Own(received) = &mut self.0 {
+            received.end().await;
+        }
+    }
+
+    fn announced(&self) -> Option<u64> {
+        match &self.0 {
+            Source::Own(received) => received.body.size_hint().exact(),
+            Source::Client(response) => response.content_length(),
+        }
+    }
+
+    /// How what [`Self::chunk`] gives is packed.
+    fn encoding(&self) -> Option<Encoding> {
+        match &self.0 {
+            Source::Own(received) => Encoding::of(received.head.headers.get(CONTENT_ENCODING)?),
+            Source::Client(_) => None,
+        }
+    }
+}
+
+impl From<Received> for Response {
+    fn from(received: Received) -> Self {
+        Self(Source::Own(received))
+    }
+}
+
+impl From<reqwest::Response> for Response {
+    fn from(response: reqwest::Response) -> Self {
+        Self(Source::Client(response))
+    }
+}
+
+/// An answer over a connection of [`Pool`].
+pub(super) struct Received {
+    head: Parts,
+    body: Incoming,
+    /// None once it went back.
+    link: Option<Box<Link>>,
+    pool: Arc<Pool>,
+}
+
+impl fmt::Debug for Received {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            formatter,
+            "Received({} over {:?})",
+            self.head.status, self.pool
+        )
+    }
+}
+
+impl Received {
+    pub(super) fn new(
+        response: hyper::Response<Incoming>,
+        link: Box<Link>,
+        pool: Arc<Pool>,
+    ) -> Self {
+        let (head, body) = response.into_parts();
+        Self {
+            head,
+            body,
+            link: Some(link),
+            pool,
+        }
+    }
+
+    async fn chunk(&mut self) -> Result<Option<Bytes>, Problem> {
+        match &mut self.link {
+            Some(link) => link.chunk(&mut self.body).await,
+            None => Ok(None),
+        }
+    }
+
+    async fn end(&mut self) {
+        if let Some(mut link) = self.link.take()
+            && link.is_usable().await
+        {
+            self.pool.put(link);
+        }
+    }
+}
