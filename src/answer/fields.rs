@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use foldhash::fast::RandomState;
 use indexmap::IndexMap;
 use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
@@ -54,7 +55,7 @@ impl AnswerFields {
     }
 }
 
-#[derive(Deserialize, PartialEq, Eq, Hash)]
+#[derive(Deserialize)]
 struct Key<'a>(#[serde(borrow)] Cow<'a, str>);
 
 /// A value, no deeper than it is needed. Its text is kept rather than its value: a long string is
@@ -76,7 +77,10 @@ impl<'a> Value<'a> {
 }
 
 /// Values by name, in order; of two of one name the last, at the place of the first.
-pub(super) type Values<'a> = IndexMap<Cow<'a, str>, Value<'a>>;
+pub(super) type Values<'a> = IndexMap<Cow<'a, str>, Value<'a>, RandomState>;
+
+/// Most answers have fewer fields than this.
+const FIELDS: usize = 16;
 
 #[derive(Default)]
 struct Top<'a> {
@@ -109,13 +113,25 @@ impl Top<'_> {
             info: info(&self.fields, &self.usage),
             metrics: Vec::new(),
         };
-        let mut merged = self.fields;
-        merged.extend(self.usage);
-        answer.metrics = merged
-            .into_iter()
-            .filter(|(name, _)| name != "_ng_task_index" && name != "_ng_rollout_index")
-            .filter_map(|(name, value)| Some((name.into_owned(), value.number?)))
-            .collect();
+        let Self { fields, usage, .. } = self;
+        let both = fields.len() + usage.len();
+        let mut metrics: Vec<(String, Number)> = Vec::with_capacity(both);
+        let known = |name: &str| name != "_ng_task_index" && name != "_ng_rollout_index";
+        let of_usage = |name: &str| usage.get(name).map(|value| value.number);
+        for (name, value) in &fields {
+            let number = of_usage(name).unwrap_or(value.number);
+            if let Some(number) = number.filter(|_| known(name)) {
+                metrics.push((name.to_string(), number));
+            }
+        }
+        for (name, value) in &usage {
+            if let Some(number) = value.number.filter(|_| known(name))
+                && !fields.contains_key(name)
+            {
+                metrics.push((name.to_string(), number));
+            }
+        }
+        answer.metrics = metrics;
         answer
     }
 }
@@ -136,7 +152,10 @@ impl<'de> Visitor<'de> for TopVisitor {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Top<'de>, A::Error> {
-        let mut top = Top::default();
+        let mut top = Top {
+            fields: Values::with_capacity_and_hasher(FIELDS, RandomState::default()),
+            ..Top::default()
+        };
         while let Some(Key(key)) = map.next_key()? {
             if key == "response" {
                 let response: Response = map.next_value()?;
@@ -272,17 +291,38 @@ struct Usage<'a>(Values<'a>);
 impl<'de> Deserialize<'de> for Usage<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let raw = Raw::deserialize(deserializer)?.get();
-        let mut fields = IndexMap::new();
-        if raw.starts_with('{') {
-            let usage: IndexMap<Key, Raw> =
-                serde_json::from_str(raw).map_err(serde::de::Error::custom)?;
-            fields.extend(
-                usage
-                    .into_iter()
-                    .map(|(Key(key), raw)| (key, Value::of(raw.get()))),
-            );
+        if !raw.starts_with('{') {
+            return Ok(Self(Values::default()));
         }
-        Ok(Self(fields))
+        let fields: Fields = serde_json::from_str(raw).map_err(serde::de::Error::custom)?;
+        Ok(Self(fields.0))
+    }
+}
+
+/// The fields of an object.
+struct Fields<'a>(Values<'a>);
+
+impl<'de> Deserialize<'de> for Fields<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(FieldsVisitor)
+    }
+}
+
+struct FieldsVisitor;
+
+impl<'de> Visitor<'de> for FieldsVisitor {
+    type Value = Fields<'de>;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
+        formatter.write_str("a JSON object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut fields = Values::with_capacity_and_hasher(FIELDS, RandomState::default());
+        while let Some(Key(key)) = map.next_key()? {
+            fields.insert(key, Value::of(map.next_value::<Raw>()?.get()));
+        }
+        Ok(Fields(fields))
     }
 }
 

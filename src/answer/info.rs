@@ -2,8 +2,6 @@
 
 use std::borrow::Cow;
 
-use indexmap::IndexMap;
-
 use super::fields::Values;
 use crate::json::quote;
 
@@ -12,32 +10,55 @@ const OWN: [&str; 4] = ["reward", "response", "_ng_task_index", "_ng_rollout_ind
 
 /// What [`AnswerFields::info`](super::AnswerFields::info) says.
 pub(super) fn info(fields: &Values<'_>, usage: &Values<'_>) -> String {
-    let mut info: IndexMap<&str, Cow<str>> = IndexMap::with_capacity(fields.len() + usage.len());
-    if let Some(reward) = fields.get("reward") {
-        info.insert(
-            "reward",
-            exact(reward.text).unwrap_or(Cow::Borrowed(reward.text)),
-        );
-    }
-    let own = |name: &str| OWN.contains(&name);
-    let fields = fields.iter().filter(|(name, _)| !own(name));
-    for (name, value) in usage.iter().chain(fields) {
-        if let Some(number) = number(value.text) {
-            info.insert(name, number);
-        }
-    }
-    if let Some(place) = info.get_index_of("rollout_id") {
-        info.move_index(place, 0);
-    }
-    let mut text = String::with_capacity(32 * info.len() + 2);
-    for (name, value) in &info {
+    let mut text = String::with_capacity(32 * (fields.len() + usage.len()) + 2);
+    let mut push = |name: &str, value: &str| {
         text.push(if text.is_empty() { '{' } else { ',' });
-        text.push_str(&quote(name));
+        push_quoted(&mut text, name);
         text.push(':');
         text.push_str(value);
+    };
+    let own = |name: &str| OWN.contains(&name);
+    let of_top = |name: &str| {
+        let value = fields.get(name).filter(|_| !own(name));
+        value.and_then(|value| number(value.text))
+    };
+    let first = "rollout_id";
+    let id = || of_top(first).or_else(|| usage.get(first).and_then(|value| number(value.text)));
+    if let Some(id) = id() {
+        push(first, &id);
+    }
+    let of_usage = |name: &str| usage.get(name).and_then(|value| number(value.text));
+    if let Some(reward) = fields.get("reward") {
+        let usual = || exact(reward.text).unwrap_or(Cow::Borrowed(reward.text));
+        push("reward", &of_usage("reward").unwrap_or_else(usual));
+    }
+    for (name, value) in usage {
+        let is_said = name == first || (name == "reward" && fields.contains_key("reward"));
+        if let Some(number) = number(value.text).filter(|_| !is_said) {
+            push(name, &of_top(name).unwrap_or(number));
+        }
+    }
+    for (name, value) in fields {
+        if let Some(number) = number(value.text)
+            && !own(name)
+            && name != first
+            && of_usage(name).is_none()
+        {
+            push(name, &number);
+        }
     }
     text.push_str(if text.is_empty() { "{}" } else { "}" });
     text
+}
+
+/// Names that need no escapes are most of them.
+fn push_quoted(text: &mut String, name: &str) {
+    let is_plain = |byte: &u8| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\\');
+    if name.as_bytes().iter().all(is_plain) {
+        text.extend(["\"", name, "\""]);
+    } else {
+        text.push_str(&quote(name));
+    }
 }
 
 /// A number as it is written, a boolean as 0 or 1.
@@ -56,6 +77,9 @@ fn exact(value: &str) -> Option<Cow<'_, str>> {
         return None;
     }
     let integer = digits.bytes().all(|byte| byte.is_ascii_digit());
+    if integer && digits.len() < 19 && value != "-0" {
+        return Some(value.into());
+    }
     let fits = value.parse::<i64>().is_ok() || value.parse::<u64>().is_ok();
     match value.parse::<f64>() {
         Ok(_) if value == "-0" => Some("0".into()),

@@ -6,6 +6,9 @@ use super::MAX_DEPTH;
 /// would overflow their stack. `text` is JSON; of anything else the answer means nothing.
 pub fn is_too_deep(text: &str) -> bool {
     let mut rest = text.as_bytes();
+    if rest.len() <= MAX_DEPTH {
+        return false;
+    }
     let mut depth = 0_usize;
     while let Some((byte, after)) = rest.split_first() {
         rest = after;
