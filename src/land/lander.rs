@@ -1,6 +1,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::available_parallelism;
 
 use arrow::array::{ArrayRef, Int64Array, StringViewArray};
 use arrow::record_batch::RecordBatch;
@@ -9,6 +10,7 @@ use datafusion::common::{DataFusionError, Result, exec_datafusion_err};
 use datafusion::execution::SendableRecordBatchStream;
 use futures::StreamExt;
 use tokio::runtime::Handle;
+use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::compact::compact;
@@ -43,16 +45,23 @@ pub(super) struct Lander {
     ratio: f64,
     /// Segments whose parts could not be written; the store may be back next time.
     left: VecDeque<Sealed>,
-    compaction: Option<SpawnedTask<Compacted>>,
-    /// The last compaction has ended.
-    is_idle: Arc<AtomicBool>,
+    compactions: JoinSet<Compacted>,
+    /// Compactions that may run at a time.
+    most: usize,
+    /// Compactions that have not ended.
+    running: Arc<AtomicUsize>,
+    /// A journal on its way to the disk, beside what goes on.
+    sync: Option<SpawnedTask<Result<(), StoreError>>>,
     /// Ends a compaction that nobody waits for any more: the run may be another's by then.
     abandon: CancellationToken,
     _abandoned: DropGuard,
     parts: Vec<Part>,
 }
 
-/// While parts are being written, a segment may grow to this many times its size: what is answered
+/// More compactions at a time than this would take memory, and no store is so slow.
+const MOST_COMPACTIONS: usize = 8;
+
+/// While as many parts as may be are being written, a segment may grow to this many times its size: what is answered
 /// is better in it than in memory.
 const OVERFULL: f64 = 4.0;
 
@@ -60,7 +69,6 @@ impl Lander {
     pub(super) fn new(context: Arc<LandContext>, part_size: u64) -> Self {
         let abandon = CancellationToken::new();
         Self {
-            is_idle: Arc::new(AtomicBool::new(true)),
             _abandoned: abandon.clone().drop_guard(),
             abandon,
             context,
@@ -69,7 +77,12 @@ impl Lander {
             segments: 0,
             ratio: FIRST_RATIO,
             left: VecDeque::new(),
-            compaction: None,
+            compactions: JoinSet::new(),
+            most: available_parallelism()
+                .map_or(1, usize::from)
+                .min(MOST_COMPACTIONS),
+            running: Arc::default(),
+            sync: None,
             parts: Vec::new(),
         }
     }
@@ -90,8 +103,12 @@ impl Lander {
                 }
             }
         }
+        self.join_sync().await?;
         self.rotate().await?;
-        let failed = self.join_compaction().await?;
+        let mut failed = None;
+        while let Some(joined) = self.compactions.join_next().await {
+            failed = self.take(joined)?.or(failed);
+        }
         ended?;
         match failed {
             Some(error) => Err(external(error)),
@@ -104,17 +121,21 @@ impl Lander {
             Some(journal) => journal,
             None => self.next_segment()?,
         };
-        let (journal, outcomes) = blocking(move || {
+        let (mut journal, outcomes) = blocking(move || {
             journal.append(&outcomes)?;
             Ok((journal, outcomes))
         })
         .await?;
         self.context.tally.landed(&outcomes);
         let fill = journal.num_bytes() as f64 / (self.part_size as f64 * self.ratio);
-        let full = match self.is_idle.load(Ordering::Acquire) {
+        let full = match self.running.load(Ordering::Acquire) < self.most {
             true => fill >= 1.0,
             false => fill >= OVERFULL,
         };
+        if let Some(unsynced) = journal.unsynced().map_err(external)? {
+            self.join_sync().await?;
+            self.sync = Some(SpawnedTask::spawn_blocking(move || unsynced.sync()));
+        }
         self.journal = Some(journal);
         if full { self.rotate().await } else { Ok(()) }
     }
@@ -126,15 +147,16 @@ impl Lander {
         JournalWriter::create(directory, &name, &schema::outcomes()).map_err(external)
     }
 
-    /// Ends the segment and has it made into parts, beside what goes on. One at a time: a store
+    /// Ends the segment and has it made into parts, beside what goes on. Few at a time: a store
     /// that is slower than the agents slows the sweep down, and not the disk up.
     async fn rotate(&mut self) -> Result<()> {
-        let failed = self.join_compaction().await?;
-        if let Some(error) = failed {
-            self.context.tally.notice(format!(
-                "{error}. The answers stay in the journal, '{}'; it is tried again",
-                self.context.run.journal_dir().display()
-            ));
+        while let Some(joined) = self.compactions.try_join_next() {
+            self.take_or_say(joined)?;
+        }
+        if self.compactions.len() >= self.most
+            && let Some(joined) = self.compactions.join_next().await
+        {
+            self.take_or_say(joined)?;
         }
         if let Some(journal) = self.journal.take() {
             let bytes = journal.num_bytes();
@@ -148,25 +170,37 @@ impl Lander {
         let segments = std::mem::take(&mut self.left);
         // Encoding is work for a core of its own: on a thread of the runtime it would hold up
         // the calls in flight.
-        let (is_idle, abandon) = (Arc::clone(&self.is_idle), self.abandon.clone());
-        is_idle.store(false, Ordering::Release);
-        self.compaction = Some(SpawnedTask::spawn_blocking(move || {
+        let (running, abandon) = (Arc::clone(&self.running), self.abandon.clone());
+        running.fetch_add(1, Ordering::AcqRel);
+        self.compactions.spawn_blocking(move || {
             let compacted = runtime.block_on(compact_all(&context, segments, &abandon));
-            is_idle.store(true, Ordering::Release);
+            running.fetch_sub(1, Ordering::AcqRel);
             compacted
-        }));
+        });
         Ok(())
     }
 
-    /// Waits for the parts; gives why not all could be written, if so. The answers are safe then.
-    async fn join_compaction(&mut self) -> Result<Option<StoreError>> {
-        let Some(compaction) = self.compaction.take() else {
-            return Ok(None);
-        };
-        let joined = compaction
-            .join()
-            .await
-            .map_err(|error| exec_datafusion_err!("landing ended in a defect: {error}"))?;
+    /// Waits until what was to be on the disk is there.
+    async fn join_sync(&mut self) -> Result<()> {
+        match self.sync.take() {
+            Some(sync) => sync.join().await.map_err(defect)?.map_err(external),
+            None => Ok(()),
+        }
+    }
+
+    fn take_or_say(&mut self, joined: Result<Compacted, JoinError>) -> Result<()> {
+        if let Some(error) = self.take(joined)? {
+            self.context.tally.notice(format!(
+                "{error}. The answers stay in the journal, '{}'; it is tried again",
+                self.context.run.journal_dir().display()
+            ));
+        }
+        Ok(())
+    }
+
+    /// Takes the parts; gives why not all could be written, if so. The answers are safe then.
+    fn take(&mut self, joined: Result<Compacted, JoinError>) -> Result<Option<StoreError>> {
+        let joined = joined.map_err(defect)?;
         let encoded: u64 = joined
             .parts
             .iter()
@@ -177,7 +211,7 @@ impl Lander {
             self.ratio = (joined.bytes as f64 / encoded as f64).clamp(1.0, 16.0);
         }
         self.parts.extend(joined.parts);
-        self.left = joined.left;
+        self.left.extend(joined.left);
         Ok(joined.failed)
     }
 }
@@ -194,6 +228,10 @@ async fn compact_all(
         failed: None,
     };
     while let Some(sealed) = compacted.left.front() {
+        if let Err(error) = sealed.segment.sync() {
+            compacted.failed = Some(error);
+            break;
+        }
         let compacting = compact(&context.run, &sealed.segment);
         let Some(done) = abandon.run_until_cancelled(compacting).await else {
             break;
@@ -217,9 +255,11 @@ async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, StoreError> + Send + 'static,
 ) -> Result<T> {
     let joined = SpawnedTask::spawn_blocking(work).join().await;
-    joined
-        .map_err(|error| exec_datafusion_err!("landing ended in a defect: {error}"))?
-        .map_err(external)
+    joined.map_err(defect)?.map_err(external)
+}
+
+fn defect(error: JoinError) -> DataFusionError {
+    exec_datafusion_err!("landing ended in a defect: {error}")
 }
 
 fn external(error: StoreError) -> DataFusionError {

@@ -144,7 +144,7 @@ async fn record_interrupted(
         append(run, &name, &mut journal, &mut outcomes)?;
     }
     if let Some(journal) = journal {
-        journal.seal()?;
+        journal.seal()?.sync()?;
         land::recover(run, |segment| segment == name).await?;
     }
     Ok(())

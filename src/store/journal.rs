@@ -73,10 +73,24 @@ impl JournalWriter {
         flushed.map_err(|source| self.segment.file_failed("write", source))?;
         let written = self.writer.get_mut().get_mut().stream_position();
         self.bytes = written.map_err(|source| self.segment.file_failed("write", source))?;
-        if self.synced.elapsed() >= SYNC_INTERVAL {
-            self.sync()?;
-        }
         Ok(())
+    }
+
+    /// What should be on the disk by now and is not yet known to be.
+    ///
+    /// # Errors
+    /// The process has too many files open.
+    pub fn unsynced(&mut self) -> Result<Option<Unsynced>, StoreError> {
+        if self.synced.elapsed() < SYNC_INTERVAL {
+            return Ok(None);
+        }
+        self.synced = Instant::now();
+        let file = self.writer.get_ref().get_ref().try_clone();
+        let file = file.map_err(|source| self.segment.file_failed("sync", source))?;
+        Ok(Some(Unsynced {
+            file,
+            segment: self.segment.clone(),
+        }))
     }
 
     /// Bytes of the file so far.
@@ -84,7 +98,7 @@ impl JournalWriter {
         self.bytes
     }
 
-    /// Ends the segment.
+    /// Ends the segment, whose last rows [`JournalSegment::sync`] takes to the disk.
     ///
     /// # Errors
     /// The disk is full or broken.
@@ -92,13 +106,24 @@ impl JournalWriter {
         self.writer
             .finish()
             .map_err(|source| self.segment.failed(source))?;
-        self.sync()?;
         Ok(self.segment)
     }
+}
 
-    fn sync(&mut self) -> Result<(), StoreError> {
-        self.synced = Instant::now();
-        let synced = self.writer.get_ref().get_ref().sync_data();
+/// Rows that are with the system but not yet on the disk.
+#[derive(Debug)]
+pub struct Unsynced {
+    file: File,
+    segment: JournalSegment,
+}
+
+impl Unsynced {
+    /// Waits until they are on the disk, which may take long.
+    ///
+    /// # Errors
+    /// The disk is full or broken.
+    pub fn sync(&self) -> Result<(), StoreError> {
+        let synced = self.file.sync_data();
         synced.map_err(|source| self.segment.file_failed("sync", source))
     }
 }
@@ -126,6 +151,18 @@ impl JournalSegment {
     /// Its name; the parts that it becomes carry the same.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Waits until the segment is on the disk.
+    ///
+    /// # Errors
+    /// The disk is full or broken.
+    pub fn sync(&self) -> Result<(), StoreError> {
+        match File::open(&self.path).and_then(|file| file.sync_data()) {
+            // Its parts are there already.
+            Err(source) if source.kind() == io::ErrorKind::NotFound => Ok(()),
+            synced => synced.map_err(|source| self.file_failed("sync", source)),
+        }
     }
 
     /// Opens the segment as it is now. It can be read even if it is removed meanwhile.

@@ -22,7 +22,7 @@ pub use checkpoint::{CheckpointedFile, Checkpointer};
 pub use dispatch_log::{DispatchLog, DispatchLogFile};
 pub use dispatch_record::{DispatchRecord, TurnRecord};
 pub use error::StoreError;
-pub use journal::{JournalSegment, JournalWriter, OpenSegment};
+pub use journal::{JournalSegment, JournalWriter, OpenSegment, Unsynced};
 pub use lock::{LockHolder, LockOptions, LockScope, RunLock};
 pub use part::{Part, PartWriter, part_name};
 pub use place::{RunStore, state_directory};

@@ -166,5 +166,18 @@ fn properties() -> WriterProperties {
             .set_column_dictionary_enabled(column.clone(), false)
             .set_column_statistics_enabled(column, EnabledStatistics::None);
     }
+    // Hardly two of these are equal: a dictionary would list them all, to be given up when it is full.
+    for distinct in [
+        schema::DISPATCHED_AT,
+        schema::FIRST_BYTE_AT,
+        schema::FINISHED_AT,
+        schema::STARTED_AT,
+        schema::PERMIT_WAIT_MS,
+        schema::SERVER_MS,
+        schema::CLIENT_MS,
+        schema::LATENCY_MS,
+    ] {
+        properties = properties.set_column_dictionary_enabled(ColumnPath::from(distinct), false);
+    }
     properties.build()
 }
