@@ -25,6 +25,7 @@ mod cli {
     mod live;
     mod metrics;
     mod multi_turn;
+    mod open_files;
     mod plan;
     mod profile;
     mod progress;

@@ -11,7 +11,7 @@ use super::registry::headers;
 use super::{AgentError, HeadServer};
 use crate::config::{AgentSettings, ServerUrl, Settings};
 use crate::failure::{Failure, FailureClass};
-use crate::http::{Call, HttpClients, HttpSettings, Response, Secrets};
+use crate::http::{Call, ClientError, HttpClients, HttpSettings, Response, Secrets};
 
 /// Deadline of a connect: who does not answer by then is gone.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -41,13 +41,23 @@ pub struct RecordedAgents {
     pub addresses: BTreeMap<String, String>,
 }
 
+fn clients(timeout: Duration, most: u64) -> Result<HttpClients, ClientError> {
+    HttpClients::new(&HttpSettings {
+        connections: 1,
+        connect_timeout: CONNECT_TIMEOUT.min(timeout),
+        first_byte_timeout: None,
+        read_timeout: timeout,
+        max_body: most,
+        body_memory: most,
+    })
+}
+
 /// The servers of agents, asked for the metrics that benchmarks define there: `POST
 /// /aggregate_metrics`.
 #[derive(Debug)]
 pub struct MetricServers {
     http: HttpClients,
     options: MetricServerOptions,
-    max_answer: u64,
     /// What the head servers said, or why they did not: the one that was given, then those of runs.
     heads: Vec<OnceCell<Result<HeadServer, String>>>,
 }
@@ -58,19 +68,12 @@ impl MetricServers {
     /// # Errors
     /// TLS could not be set up.
     pub fn new(options: MetricServerOptions) -> Result<Self, AgentError> {
-        let http = HttpClients::new(&HttpSettings {
-            connections: 1,
-            connect_timeout: CONNECT_TIMEOUT.min(options.timeout),
-            first_byte_timeout: None,
-            read_timeout: options.timeout,
-            max_body: MAX_ANSWER,
-        })?;
+        let http = clients(options.timeout, MAX_ANSWER)?;
         let heads = (0..=options.recorded.len()).map(|_| OnceCell::new());
         Ok(Self {
             http,
             heads: heads.collect(),
             options,
-            max_answer: MAX_ANSWER,
         })
     }
 
@@ -125,8 +128,7 @@ impl MetricServers {
     }
 
     async fn text(&self, response: Response, call: &Call<'_>) -> Result<String, Failure> {
-        let body = response.body(self.max_answer).await;
-        let body = body.map_err(|problem| call.problem(&problem))?;
+        let body = self.http.body(response, call).await?;
         String::from_utf8(body.into())
             .map_err(|_| call.failure(FailureClass::Data, "the answer is not UTF-8"))
     }
@@ -264,7 +266,7 @@ mod tests {
     async fn an_answer_that_is_too_large_is_left() {
         let (url, thread) = answering("{\"x\": 1.50}");
         let servers = MetricServers {
-            max_answer: 8,
+            http: clients(Duration::from_secs(60), 8).unwrap(),
             ..servers(at(&url))
         };
         let error = servers.ask("a", body("{}")).await.unwrap_err();

@@ -6,7 +6,9 @@ use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
 
 use super::native::{self, Native};
 use super::{Agent, AgentError, HeadServer, NemoGymAgent};
-use crate::config::{AgentKind, AgentSettings, Budgets, Concurrency, Settings, Span, VariableName};
+use crate::config::{
+    AgentKind, AgentSettings, Budgets, Concurrency, MemoryPlan, Settings, Span, VariableName,
+};
 use crate::http::{HttpClients, HttpSettings};
 
 /// Variable that a bearer token for all agents is taken from, unless settings name another.
@@ -73,6 +75,7 @@ impl Agents {
             connect_timeout: settings.connect_timeout.duration(),
             read_timeout: settings.read_timeout.duration(),
             max_body: settings.max_body.get(),
+            body_memory: MemoryPlan::of(settings).answers,
         })?;
         let none = AgentSettings::default();
         let own = |name: &String| settings.agents.get(name).unwrap_or(&none);

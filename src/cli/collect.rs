@@ -61,8 +61,7 @@ fn mode(display: &DisplayArgs) -> ProgressMode {
     }
 }
 
-/// Every call in flight is an open connection: as many as the system allows. Where it allows too
-/// few, the calls beyond fail with an error that says so.
+/// Every call in flight is an open connection: as many as the system allows.
 pub(super) fn raise_file_limit() {
     let _ = rlimit::increase_nofile_limit(u64::MAX);
 }

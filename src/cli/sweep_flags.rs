@@ -72,6 +72,7 @@ pub(super) const FLAGS: &[Row] = &[
     (CALLS, "connect-timeout", None, "TIME", "Longest time to open a connection [default: 10s]", Target::Setting("connect_timeout"), parses::<Span>),
     (CALLS, "read-timeout", None, "TIME", "Longest silence on a connection [default: 6h]", Target::Setting("read_timeout"), parses::<Span>),
     (CALLS, "max-body", None, "SIZE", "Largest answer [default: 256MiB]", Target::Setting("max_body"), parses::<Bytes>),
+    (CALLS, "memory", None, "SIZE", "Memory for calls, answers and all else; with less, fewer calls are in flight [default: half of the machine's]", Target::Setting("memory"), parses::<Bytes>),
 
     (FAILURES, "infra-budget", None, "N", "Failures of network or server before a rollout is given up [default: 5]", Target::Setting("infra_budget"), count),
     (FAILURES, "rate-limit-budget", None, "N", "Refusals (429) before a rollout is given up [default: 50]", Target::Setting("rate_limit_budget"), count),

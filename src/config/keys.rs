@@ -44,6 +44,7 @@ pub(super) const KEYS: &[(&str, Kind)] = &[
     ("connect_timeout", Kind::Text),
     ("read_timeout", Kind::Text),
     ("max_body", Kind::Text),
+    ("memory", Kind::Text),
     ("infra_budget", Kind::Scalar),
     ("rate_limit_budget", Kind::Scalar),
     ("data_budget", Kind::Scalar),

@@ -15,6 +15,7 @@ mod hydra;
 mod key_path;
 mod keys;
 mod layers;
+mod memory;
 mod native;
 mod nemo_gym;
 mod origin;
@@ -35,6 +36,7 @@ pub use environment::{BEARER_TOKEN_VARIABLE, CONFIG_VARIABLE, PREFIX as ENVIRONM
 pub use error::ConfigError;
 pub use key_path::KeyPath;
 pub use layers::{Argument, Layers, Resolved};
+pub use memory::MemoryPlan;
 pub use native::{AgentKind, Driver, GroupFailure, ModelApi, Resources, Rules};
 pub use origin::Origin;
 pub use quantity::{Bytes, Span};

@@ -62,6 +62,8 @@ pub struct Settings {
     pub read_timeout: Span,
     /// The largest answer that is taken, in bytes after decompression.
     pub max_body: Bytes,
+    /// Memory that the process plans with; half of the machine's if not set.
+    pub memory: Option<Bytes>,
     /// Attempts at a rollout that may fail for the network's or the server's sake before it is given up; at least 1.
     #[serde(deserialize_with = "count")]
     pub infra_budget: u32,
@@ -144,6 +146,7 @@ impl Default for Settings {
             connect_timeout: Span::from_secs(10),
             read_timeout: Span::from_secs(6 * 60 * 60),
             max_body: Bytes::from_mib(256),
+            memory: None,
             infra_budget: 5,
             rate_limit_budget: 50,
             data_budget: 2,

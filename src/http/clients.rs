@@ -14,6 +14,7 @@ use super::connect_time::ConnectTimeLayer;
 use super::pool::{Pool, PoolSettings, Pools};
 use super::problem::{Problem, describe};
 use super::response::Response;
+use super::room::Room;
 use crate::failure::Failure;
 
 /// How we call ourselves.
@@ -40,6 +41,8 @@ pub struct HttpSettings {
     pub read_timeout: Duration,
     /// Largest body that is taken, in bytes after decompression.
     pub max_body: u64,
+    /// Bytes of bodies that may be in memory at a time; more are not read.
+    pub body_memory: u64,
 }
 
 /// The HTTP clients of a process: connections are shared by all that use them.
@@ -50,6 +53,7 @@ pub struct HttpClients {
     /// Connections without TLS or proxy, which is how most agents are reached.
     pools: Arc<Pools>,
     proxies: Arc<Matcher>,
+    room: Room,
     settings: HttpSettings,
 }
 
@@ -76,6 +80,7 @@ impl HttpClients {
             direct: builder().no_proxy().build().map_err(failed)?,
             pools: Arc::default(),
             proxies: Arc::new(Matcher::from_env()),
+            room: Room::new(settings.body_memory),
             settings: settings.clone(),
         })
     }
@@ -137,7 +142,7 @@ impl HttpClients {
     /// # Errors
     /// The connection broke, fell silent, or the body is too large.
     pub async fn body(&self, response: Response, call: &Call<'_>) -> Result<Bytes, Failure> {
-        let body = response.body(self.settings.max_body).await;
+        let body = response.body(self.settings.max_body, &self.room).await;
         body.map_err(|problem| call.problem(&problem))
     }
 }

@@ -20,6 +20,10 @@ use super::problem::Problem;
 /// What is sent: a head and a body that is there as a whole.
 pub(super) type Outgoing = Request<Full<Bytes>>;
 
+/// What is read ahead of whoever wants it: a body for which there is no room must stay with whoever
+/// sends it. The head of an answer has to fit in.
+const BUFFER: usize = 16 * 1024;
+
 /// An open connection.
 pub(super) struct Link {
     sender: SendRequest<Full<Bytes>>,
@@ -44,7 +48,11 @@ impl Link {
         io: TokioIo<TcpStream>,
         read_timeout: Duration,
     ) -> Result<Self, Problem> {
-        let (sender, connection) = http1::handshake(io).await.map_err(Problem::Broken)?;
+        let (sender, connection) = http1::Builder::new()
+            .max_buf_size(BUFFER)
+            .handshake(io)
+            .await
+            .map_err(Problem::Broken)?;
         let now = Instant::now();
         Ok(Self {
             sender,

@@ -14,6 +14,9 @@ mod pool;
 mod problem;
 mod response;
 mod retry_after;
+mod room;
+#[cfg(test)]
+mod tests;
 
 pub use call::{Call, Secrets};
 pub use clients::{ClientError, HttpClients, HttpSettings};

@@ -13,6 +13,10 @@ use super::encoding::Encoding;
 use super::link::Link;
 use super::pool::Pool;
 use super::problem::Problem;
+use super::room::{Room, Taken};
+
+/// Bodies up to this size are copied out of the buffer that they were read into.
+const COPIED_BYTES: usize = 8 * 1024;
 
 /// The head of an answer, and its body as it comes.
 #[derive(Debug)]
@@ -41,29 +45,50 @@ impl Response {
         }
     }
 
-    /// The whole body, unpacked; of `max` bytes at most.
+    /// The whole body, unpacked; of `max` bytes at most. It is read when there is room for it.
     ///
     /// # Errors
     /// The connection broke or fell silent, or the body is too large or can't be unpacked.
-    pub async fn body(mut self, max: u64) -> Result<Bytes, Problem> {
-        let body = self.read(max).await?;
-        match self.encoding() {
-            Some(encoding) => encoding.unpack(&body, max),
-            None => Ok(body),
-        }
-    }
-
-    async fn read(&mut self, max: u64) -> Result<Bytes, Problem> {
+    pub(super) async fn body(mut self, max: u64, room: &Room) -> Result<Bytes, Problem> {
         let announced = self.announced();
         if announced.is_some_and(|length| length > max) {
             return Err(Problem::TooLarge(max));
         }
+        let mut taken = room.take(announced).await;
+        let body = self.read(max, announced, &mut taken).await?;
+        let body = match self.encoding() {
+            Some(encoding) => encoding.unpack(&body, max)?,
+            None => body,
+        };
+        Ok(match taken {
+            Some(mut taken) => {
+                taken.grow(body.len() as u64);
+                taken.hold(body)
+            }
+            None => body,
+        })
+    }
+
+    async fn read(
+        &mut self,
+        max: u64,
+        announced: Option<u64>,
+        taken: &mut Option<Taken>,
+    ) -> Result<Bytes, Problem> {
         let Some(first) = self.chunk().await? else {
             return Ok(Bytes::new());
         };
+        if first.len() as u64 > max {
+            return Err(Problem::TooLarge(max));
+        }
         if announced == Some(first.len() as u64) {
+            // A part of the connection's buffer would keep all of it from being used again.
+            let body = match first.len() <= COPIED_BYTES {
+                true => Bytes::copy_from_slice(&first),
+                false => first,
+            };
             self.end().await;
-            return Ok(first);
+            return Ok(body);
         }
         // What is announced is a hint, not a promise: a large one is believed only as it arrives.
         let hint = announced.unwrap_or_default().min(64 * 1024 * 1024) as usize;
@@ -75,6 +100,9 @@ impl Response {
                 return Err(Problem::TooLarge(max));
             }
             body.extend_from_slice(&chunk);
+            if let Some(taken) = taken {
+                taken.grow(body.len() as u64);
+            }
             if announced == Some(body.len() as u64) {
                 break;
             }

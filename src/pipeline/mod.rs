@@ -20,6 +20,7 @@ mod measured;
 mod measurement;
 mod metric_look;
 mod metric_tables;
+mod open_files;
 mod profile;
 mod recovery;
 mod spool;

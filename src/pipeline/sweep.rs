@@ -19,9 +19,9 @@ use super::measured::Measured;
 use super::measurement::{self, Measurement, Price, Source};
 use super::supervisor::Supervisor;
 use super::tables::Tables;
-use super::{extension, identity, recovery};
+use super::{extension, identity, open_files, recovery};
 use crate::agent::{Agents, Prior};
-use crate::config::{AgentSettings, Settings, Shard};
+use crate::config::{AgentSettings, MemoryPlan, Settings, Shard};
 use crate::error::Error;
 use crate::expand::{self, AgentCounts};
 use crate::land::{LandContext, LandNode};
@@ -230,6 +230,7 @@ impl Sweep {
         if self.inputs.summary.rows == 0 {
             warnings.push("the input has no tasks".to_owned());
         }
+        warnings.extend(open_files::warning(self.settings.concurrency));
         warnings
     }
 
@@ -396,6 +397,8 @@ impl Sweep {
                 .map(|agent| (agent.agent_name.clone(), agent.num_owed()))
                 .collect(),
             seed: settings.num_repeats_add_seed.then_some(settings.seed_field),
+            memory: MemoryPlan::of(settings),
+            most_calls: open_files::most_calls(),
             lookahead: match many {
                 true => LOOKAHEAD_OF_MANY,
                 false => LOOKAHEAD,

@@ -112,6 +112,12 @@ impl RequestTemplate {
         })
     }
 
+    /// Bytes of a request, about.
+    #[expect(clippy::len_without_is_empty, reason = "no request is empty")]
+    pub fn len(&self) -> usize {
+        self.text.len()
+    }
+
     /// The request of one attempt at one rollout. `attempt` counts the failed attempts before it.
     pub fn materialize(&self, rollout_index: i64, attempt: u32) -> String {
         let mut request = String::new();

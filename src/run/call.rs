@@ -4,6 +4,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 
 use crate::agent::{Agents, Answer, Failures, Reply, RolloutRequest};
+use crate::config::MemoryPlan;
 use crate::failure::{Failure, FailureClass};
 use crate::outcome::{Answered, Outcome, Times, Verdict};
 use crate::request::RequestTemplate;
@@ -22,6 +23,14 @@ pub(super) struct OwedRow {
     pub(super) failures: Failures,
     /// Its place in the plan.
     pub(super) order: u64,
+}
+
+impl OwedRow {
+    /// Bytes that its call takes while it is in flight.
+    pub(super) fn memory(&self) -> u64 {
+        let request = self.template.as_ref().map_or(0, |template| template.len());
+        MemoryPlan::CALL + request as u64
+    }
 }
 
 /// A call under way: enough for a row of the ledger if it is cut off, and for another attempt.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use crate::agent::{Agents, Prior};
-use crate::config::SeedField;
+use crate::config::{MemoryPlan, SeedField};
 use crate::store::DispatchLog;
 use crate::tally::Tally;
 
@@ -21,6 +21,10 @@ pub struct RunContext {
     pub prior: HashMap<(i64, i64), Prior>,
     /// Where the rollout index goes as a seed, if anywhere.
     pub seed: Option<SeedField>,
+    /// What may be in memory.
+    pub memory: MemoryPlan,
+    /// Calls that may be in flight whatever the plan says: the system allows no more connections.
+    pub most_calls: usize,
     /// Rows that may be queued beyond those in flight.
     pub lookahead: usize,
     /// The longest pause before the second attempt at a rollout; it doubles with each further one.

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant, SystemTime};
 use arrow::record_batch::RecordBatch;
 use datafusion::common::{DataFusionError, Result};
 use datafusion::execution::SendableRecordBatchStream;
+use foldhash::fast::RandomState;
 use futures::StreamExt;
 use tokio::sync::mpsc::Sender;
 use tokio::task::{Id, JoinError, JoinSet};
@@ -43,7 +44,7 @@ pub(super) struct Driver {
     queue: Queue,
     retries: Retries,
     calls: JoinSet<Reply>,
-    dispatches: HashMap<Id, Dispatch>,
+    dispatches: HashMap<Id, Dispatch, RandomState>,
     batch: OutcomeBatchBuilder,
     due: Option<Instant>,
     /// When the queue may have a row whose turn has come.
@@ -64,11 +65,11 @@ impl Driver {
         let started = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let seed = started.unwrap_or_default().as_nanos() as u64;
         Self {
-            queue: Queue::new(Arc::clone(&context), concurrency),
+            queue: Queue::new(Arc::clone(&context), concurrency.min(context.most_calls)),
             retries: Retries::new(&context, seed),
             context,
             calls: JoinSet::new(),
-            dispatches: HashMap::new(),
+            dispatches: HashMap::default(),
             batch: OutcomeBatchBuilder::new(),
             due: None,
             wake: None,
@@ -92,6 +93,8 @@ impl Driver {
         let mut stopping = pin!(context.shutdown.stopping());
         let mut aborting = pin!(context.shutdown.aborting());
         let mut input = Some(input);
+        // Kept from round to round: to set it later costs next to nothing.
+        let mut alarm = pin!(sleep_until(Instant::now().into()));
         let mut look = tokio::time::interval(LATENESS_CHECK);
         look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
@@ -106,7 +109,12 @@ impl Driver {
             let now = Instant::now();
             let overdue = self.due.is_some_and(|due| due <= now);
             let due = self.due.filter(|_| !full && !overdue);
-            let alarm = due.into_iter().chain(self.wake).min();
+            let wake = due.into_iter().chain(self.wake).min();
+            if let Some(wake) = wake
+                && alarm.deadline() != wake.into()
+            {
+                alarm.as_mut().reset(wake.into());
+            }
             tokio::select! {
                 () = &mut aborting => {
                     while let Some(done) = self.calls.try_join_next_with_id() {
@@ -139,7 +147,7 @@ impl Driver {
                     let Ok(permit) = permit else { return Ok(()) };
                     permit.send(self.finish());
                 }
-                () = sleep_until(alarm.unwrap_or(now).into()), if alarm.is_some() => {}
+                () = &mut alarm, if wake.is_some() => {}
                 _ = look.tick() => {
                     let late = self.lateness.look(self.dispatches.values_mut());
                     late.into_iter().for_each(|text| self.context.tally.notice(text));

@@ -20,14 +20,18 @@ pub(super) struct Queue {
     lanes: IndexMap<Arc<str>, Lane>,
     concurrency: usize,
     in_flight: usize,
+    /// Memory of the calls in flight, in bytes.
+    in_flight_bytes: u64,
+    /// Somebody was told that there is memory for fewer calls than are allowed.
+    is_short: bool,
     ceilings: Vec<usize>,
     pushed: u64,
     /// Bytes of the requests of all rows that wait.
     held: Arc<AtomicUsize>,
 }
 
-/// Requests that wait may be of so many bytes in all, where they are more than the calls in flight.
-const LOOKAHEAD_BYTES: usize = 256 * 1024 * 1024;
+/// So many rows may wait whatever their requests take.
+const FEW_ROWS: usize = 64;
 
 /// What the queue has to say when it is asked for a row.
 #[derive(Debug)]
@@ -49,6 +53,8 @@ impl Queue {
             lanes: IndexMap::new(),
             concurrency,
             in_flight: 0,
+            in_flight_bytes: 0,
+            is_short: false,
             ceilings: Vec::new(),
             pushed: 0,
             held: Arc::default(),
@@ -76,7 +82,8 @@ impl Queue {
     pub(super) fn has_room(&self) -> bool {
         let len = self.len();
         let held = self.held.load(Ordering::Relaxed);
-        len < self.context.lookahead && (held < LOOKAHEAD_BYTES || len < self.concurrency)
+        let few = (held as u64) < self.context.memory.waiting;
+        len < self.context.lookahead && (few || len < self.concurrency && len < FEW_ROWS)
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -111,7 +118,7 @@ impl Queue {
     /// and nobody gets what is another's fair share as long as that one has work left. Rows of an
     /// agent come in the order of the plan.
     pub(super) fn next(&mut self, now: Instant) -> Next {
-        if self.in_flight >= self.concurrency {
+        if self.in_flight >= self.concurrency || self.is_short_of_memory() {
             return Next::Later;
         }
         let mut first: Option<(usize, u64, usize)> = None;
@@ -140,11 +147,30 @@ impl Queue {
         match (turn, wake) {
             (Some(turn), _) => {
                 self.in_flight += 1;
+                self.in_flight_bytes += turn.row.memory();
                 Next::Row(Box::new(turn))
             }
             (None, Some(wake)) => Next::At(wake),
             (None, None) => Next::Later,
         }
+    }
+
+    /// One call is always made: what it needs can't be less.
+    fn is_short_of_memory(&mut self) -> bool {
+        let plan = self.context.memory;
+        if self.in_flight == 0 || self.in_flight_bytes < plan.calls {
+            return false;
+        }
+        if !self.is_short {
+            self.is_short = true;
+            let total = bytesize::ByteSize(plan.total);
+            self.context.tally.notice(format!(
+                "memory of {total} (--memory) is enough for {} calls of this kind in flight, and not for {} \
+                 (--concurrency)",
+                self.in_flight, self.concurrency
+            ));
+        }
+        true
     }
 
     /// Works out the most calls that each agent may have in flight, until this is called again.
@@ -166,6 +192,8 @@ impl Queue {
             return News::None;
         };
         self.in_flight = self.in_flight.saturating_sub(1);
+        let memory = dispatch.row.memory();
+        self.in_flight_bytes = self.in_flight_bytes.saturating_sub(memory);
         let news = lane.ended(now, dispatch, reply);
         if let Some(limit) = lane.new_limit() {
             let tally = &self.context.tally;

@@ -146,6 +146,7 @@ pub(crate) fn http() -> HttpClients {
         first_byte_timeout: None,
         read_timeout: long,
         max_body: 1 << 20,
+        body_memory: 1 << 20,
     })
     .unwrap()
 }

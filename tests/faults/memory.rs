@@ -1,11 +1,14 @@
-//! Answers that are large, or that are made to be too large, take no more memory than their share.
+//! Answers that are large, or that are made to be too large, take no more memory than their share. That share is one of
+//! the calls in flight: their number is always the same here.
 
 use std::fs::read_to_string;
 use std::thread::sleep;
 use std::time::Duration;
 
-use super::scene::{FAULTY, REPEATS, Scene};
-use crate::common::{Ended, Program};
+use rollstream::sim::SimConfig;
+
+use super::scene::{FAULTY, REPEATS, Scene, quick};
+use crate::common::{Ended, Folder, Program, sums};
 
 pub const MB: u64 = 1_000_000;
 
@@ -29,7 +32,7 @@ pub fn with_peak_memory(program: Program) -> (Ended, u64) {
 
 /// What a sweep takes whose answers are small.
 fn usual() -> u64 {
-    let scene = Scene::with_faults_at(&[]);
+    let scene = Scene::with_faults_at(&[]).with_its_own_load();
     let (ended, peak) = with_peak_memory(scene.collect("--concurrency 16"));
     ended.succeeded();
     peak
@@ -39,7 +42,7 @@ fn usual() -> u64 {
 fn hostile_answers_take_no_more_than_the_largest_that_is_allowed() {
     let usual = usual();
     for fault in ["gzip_bomb", "endless_body", "deep_json", "not_a_number"] {
-        let scene = Scene::with_first_attempts(fault);
+        let scene = Scene::with_first_attempts(fault).with_its_own_load();
         let options = "--concurrency 16 --max-body 1MB --data-budget 3";
         let (ended, peak) = with_peak_memory(scene.collect(options));
         ended.succeeded();
@@ -57,7 +60,7 @@ fn hostile_answers_take_no_more_than_the_largest_that_is_allowed() {
 #[test]
 fn an_answer_of_40_mb_is_a_rollout() {
     let usual = usual();
-    let scene = Scene::with_faults_at(&["7:2=huge_answer"]);
+    let scene = Scene::with_faults_at(&["7:2=huge_answer"]).with_its_own_load();
     let (ended, peak) = with_peak_memory(scene.collect("--concurrency 16"));
     ended.succeeded();
     let ledger = scene.is_done_but_for(&[]);
@@ -66,4 +69,21 @@ fn an_answer_of_40_mb_is_a_rollout() {
     assert_eq!(huge, [40_000_000]);
     // As it came, in a batch, in the journal's buffer, and in a part that is encoded and compressed.
     assert!(peak < usual + 400 * MB, "{peak}, usual {usual}");
+}
+
+#[test]
+fn answers_of_thousands_of_calls_stay_within_the_memory_that_was_given() {
+    let config = SimConfig {
+        body_size: 200_000,
+        ..quick()
+    };
+    let mut scene = Scene::new(config).with_its_own_load();
+    scene.folder = Folder::with_tasks(sums(512));
+    let options = "--concurrency 2048 --memory 384MB";
+    let (ended, peak) = with_peak_memory(scene.collect(options));
+    ended.succeeded();
+    let counts = scene.status();
+    assert_eq!(counts["total"]["done"], 2048, "{counts}");
+    // Without a limit all of them, which come at once, would be in memory: 410 MB beside the rest.
+    assert!(peak < 384 * MB, "{peak}");
 }

@@ -17,7 +17,7 @@ use datafusion::prelude::{SessionConfig, SessionContext};
 use futures::stream;
 use rollstream::agent::{Agent, AgentLimits, Agents, Answer, Member, Reply};
 use rollstream::answer::AnswerFields;
-use rollstream::config::{Concurrency, Settings};
+use rollstream::config::{Concurrency, MemoryPlan, Settings};
 use rollstream::run::{FailureLimits, RunContext, RunExec, Shutdown};
 use rollstream::schema;
 use rollstream::tally::Tally;
@@ -48,6 +48,8 @@ impl Operator {
             },
         );
         let context = RunContext {
+            most_calls: usize::MAX,
+            memory: MemoryPlan::of(&Settings::default()),
             agents,
             owed: BTreeMap::new(),
             prior: HashMap::new(),
