@@ -34,6 +34,7 @@ mod faults {
     mod hangs;
     mod ledger;
     mod limits;
+    mod load;
     mod locks;
     mod memory;
     mod native;
@@ -50,6 +51,7 @@ mod faults {
     mod server_errors;
     mod shards;
     mod signals;
+    mod thousands;
     mod three_agents;
     mod turns;
 }

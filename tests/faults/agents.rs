@@ -17,6 +17,8 @@ pub struct Agents {
 
 impl Agents {
     pub fn start(config: SimConfig) -> Self {
+        // Every call in flight is a connection that is held here.
+        let _ = rlimit::increase_nofile_limit(u64::MAX);
         let runtime = Runtime::new().unwrap();
         let sim = runtime.block_on(Sim::start(config)).unwrap();
         Self { sim, runtime }

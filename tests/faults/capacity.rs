@@ -1,4 +1,5 @@
-//! A server with a hard limit, which refuses what is beyond: the collector finds the limit, and follows it.
+//! A server with a hard limit, which refuses what is beyond: the collector finds the limit, and follows it. How many
+//! calls are in flight is what it finds, and nothing that could be asked for.
 
 use std::time::Duration;
 

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::ledger::{Ledger, Rollout, RolloutKey};
-use super::scene::{COLLECT, ROLLOUTS, Scene};
+use super::load;
+use super::scene::{COLLECT, Scene, all_but, rollouts, tasks};
 use crate::common::{Program, sums, task};
 
 fn finished() -> (Scene, BTreeMap<RolloutKey, Rollout>) {
@@ -34,7 +35,9 @@ fn with_repeats(scene: &Scene, repeats: u64) -> Program {
         .folder
         .rollstream(&collect)
         .args("--agent sim --resume");
-    program.args(&scene.agents.options())
+    program
+        .args(&scene.agents.options())
+        .args(&load::raised(""))
 }
 
 #[test]
@@ -43,33 +46,33 @@ fn more_rollouts_per_task() {
     let refused = with_repeats(&scene, 6).run();
     assert!(!matches!(refused.code, Some(0 | 3)), "{refused:#?}");
     refused.complaining(&["num_repeats"]);
-    has_grown_to(200, &scene, &before);
+    has_grown_to(all_but(0), &scene, &before);
     with_repeats(&scene, 6).args("--extend").run().succeeded();
-    has_grown_to(300, &scene, &before);
+    has_grown_to(6 * tasks() as usize, &scene, &before);
     let refused = with_repeats(&scene, 4).args("--extend").run();
     assert!(!matches!(refused.code, Some(0 | 3)), "{refused:#?}");
-    has_grown_to(300, &scene, &before);
+    has_grown_to(6 * tasks() as usize, &scene, &before);
 }
 
 #[test]
 fn more_tasks() {
     let (scene, before) = finished();
-    scene.folder.tasks("tasks.jsonl", sums(60));
+    scene.folder.tasks("tasks.jsonl", sums(tasks() + 10));
     let refused = scene.collect("--resume").run();
     assert!(!matches!(refused.code, Some(0 | 3)), "{refused:#?}");
-    assert_eq!(scene.agents.num_requests(), ROLLOUTS);
+    assert_eq!(scene.agents.num_requests(), rollouts());
     scene.collect("--resume --extend").run().succeeded();
-    has_grown_to(240, &scene, &before);
+    has_grown_to(all_but(0) + 40, &scene, &before);
 }
 
 #[test]
 fn a_task_that_has_changed_is_refused_and_named() {
     let (scene, before) = finished();
-    let mut tasks = sums(60);
-    tasks[3] = task("What is it?").answered_by(1);
-    scene.folder.tasks("tasks.jsonl", tasks);
+    let mut changed = sums(tasks() + 10);
+    changed[3] = task("What is it?").answered_by(1);
+    scene.folder.tasks("tasks.jsonl", changed);
     let refused = scene.collect("--resume --extend").run();
     assert!(!matches!(refused.code, Some(0 | 3)), "{refused:#?}");
     refused.complaining(&["tasks.jsonl", "line 4"]);
-    has_grown_to(200, &scene, &before);
+    has_grown_to(all_but(0), &scene, &before);
 }

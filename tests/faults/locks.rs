@@ -1,13 +1,14 @@
 //! One writer at a time.
 
-use super::scene::{ROLLOUTS, Scene};
+use super::load;
+use super::scene::{Scene, rollouts};
 
 /// A sweep whose calls hang, so that it holds its lock.
 fn held() -> (Scene, crate::common::Running) {
     let scene = Scene::with_faults_at(&["7=hang"]);
     let running = scene.collect("--concurrency 16").start();
     scene.agents.until("all others are answered", |agents| {
-        agents.counts("sim").ok == ROLLOUTS - 4
+        agents.counts("sim").ok == rollouts() - 4
     });
     (scene, running)
 }
@@ -32,11 +33,12 @@ fn a_lock_that_is_broken_ends_its_holder() {
     let healthy = Scene::with_faults_at(&[]);
     let program = scene.folder.rollstream(super::scene::COLLECT);
     let program = program.args("--agent sim --resume --break-lock");
-    program.args(&healthy.agents.options()).run().succeeded();
+    let program = program.args(&healthy.agents.options());
+    program.args(&load::raised("")).run().succeeded();
     let ended = running.end().exited_with(1);
     assert!(ended.stderr.contains("lock"), "{ended:#?}");
     let ledger = scene.ledger();
-    assert_eq!(ledger.rollouts.len() as u64, ROLLOUTS);
+    assert_eq!(ledger.rollouts.len() as u64, rollouts());
     scene.requests_are_on_record(&ledger);
     scene.has_state("finished");
 }

@@ -9,11 +9,18 @@ use arrow::datatypes::Int64Type;
 use rollstream::sim::{Draws, SimConfig};
 
 use super::ledger::{Ledger, batches, column, integers, parts};
+use super::load::tasks;
 use super::native_scene::{Kind, NativeScene, REPEATS, faulty, servers};
 use super::turns::Turn;
 
-/// How many rollouts of 20 turns are run, where the environment says so.
+/// How many rollouts of 20 turns are run, where the environment says so; without it as many as the [load](super::load)
+/// needs.
 const ROLLOUTS: &str = "ROLLSTREAM_TEST_NATIVE_ROLLOUTS";
+
+/// So many rollouts, or more under load.
+fn at_least(usual: u64) -> u64 {
+    tasks(usual / REPEATS, REPEATS) * REPEATS
+}
 
 const MODEL_FAULTS: [(&str, f64); 7] = [
     ("error_500", 0.02),
@@ -28,7 +35,7 @@ const MODEL_FAULTS: [(&str, f64); 7] = [
 #[test]
 fn every_call_of_a_tool_calling_agent_is_on_record_whatever_fails() {
     let rollouts = std::env::var(ROLLOUTS).ok();
-    let rollouts: u64 = rollouts.map_or(120, |text| text.parse().unwrap());
+    let rollouts: u64 = rollouts.map_or_else(|| at_least(120), |text| text.parse().unwrap());
     let tools = [
         ("error_500", 0.04),
         ("not_json", 0.04),
@@ -75,32 +82,35 @@ fn every_call_of_a_tool_calling_agent_is_on_record_whatever_fails() {
 
 #[test]
 fn every_call_of_an_agent_of_gymnasium_is_on_record_whatever_fails() {
+    let rollouts = at_least(80);
     let scene = NativeScene::new(
         Kind::Gymnasium,
-        80,
+        rollouts,
         SimConfig {
             model: faulty(&MODEL_FAULTS),
             gymnasium: faulty(&[("error_500", 0.02), ("reset", 0.02), ("not_json", 0.005)]),
             ..servers(6)
         },
     );
-    scene.collect_with_kills(4, 200, &mut Draws::keyed(2, &[]));
+    let most = rollouts as usize * 5 / 2;
+    scene.collect_with_kills(4, most, &mut Draws::keyed(2, &[]));
     let (_, _, figures) = scene.is_settled();
     assert!(figures.interrupted > 0, "{figures:?}");
 }
 
 /// Faults of a model and an environment, and kills; then the groups are whole.
 fn multi_turn(kind: Kind, environment: &[(&str, f64)]) {
+    let rollouts = at_least(120);
     let scene = NativeScene::new(
         kind,
-        120,
+        rollouts,
         SimConfig {
             model: faulty(&MODEL_FAULTS),
             environment: faulty(environment),
             ..servers(6)
         },
     );
-    scene.collect_with_kills(6, 120, &mut Draws::keyed(3, &[]));
+    scene.collect_with_kills(6, rollouts as usize, &mut Draws::keyed(3, &[]));
     let (ledger, turns, figures) = scene.is_settled();
     println!("{kind:?}: {figures:?}, {:?}", ledger.ends(|_| true));
     assert!(figures.interrupted > 0, "{figures:?}");

@@ -1,5 +1,6 @@
 //! Long episodes of agents that the program runs itself: what they take on the disk and in memory grows with their
-//! turns, and not with the square of them.
+//! turns, and not with the square of them. So many episodes are measured, and no more with more in
+//! flight.
 
 use super::ledger::parts;
 use super::memory::{MB, with_peak_memory};

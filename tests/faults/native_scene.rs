@@ -9,9 +9,10 @@ use serde_json::{Value, json};
 
 use super::agents::{Agents, PATIENCE};
 use super::ledger::Ledger;
+use super::load;
 use super::scene::{quick, rates};
 use super::turns::{Figures, Turns};
-use crate::common::{Folder, Program, Task, task};
+use crate::common::{Ended, Folder, Program, Running, Task, task};
 
 pub const REPEATS: u64 = 4;
 
@@ -141,7 +142,7 @@ impl NativeScene {
     pub fn collect_with_kills(&self, kills: usize, most: usize, draws: &mut Draws) {
         let mut killed = 0;
         loop {
-            let concurrency = 12 + draws.below(12);
+            let concurrency = load::concurrency(12) as usize + draws.below(12);
             let options = format!("--resume --part-size 50KB --concurrency {concurrency}");
             let mut running = self.collect(&options).start();
             let requests = self.agents.num_server_requests() + 1 + draws.below(most) as u64;
@@ -153,12 +154,7 @@ impl NativeScene {
                 // Only spares the processor: what is waited for is counted.
                 sleep(Duration::from_micros(200));
             }
-            // Many rollouts may take longer than others wait for anything.
-            let deadline = Instant::now() + PATIENCE * (self.rollouts / 100) as u32;
-            while running.is_running() && Instant::now() < deadline {
-                sleep(Duration::from_millis(5));
-            }
-            let ended = running.end();
+            let ended = self.end(running);
             if ended.code.is_none() {
                 killed += 1;
                 continue;
@@ -169,6 +165,15 @@ impl NativeScene {
             }
         }
         assert_eq!(killed, kills, "it ended before");
+    }
+
+    /// Waits for the end: many rollouts may take longer than others wait for anything.
+    pub fn end(&self, mut running: Running) -> Ended {
+        let deadline = Instant::now() + PATIENCE * (self.rollouts / 100) as u32;
+        while running.is_running() && Instant::now() < deadline {
+            sleep(Duration::from_millis(5));
+        }
+        running.end()
     }
 
     /// What is on record is true at any time: see [`Turns`] and [`Ledger`].

@@ -5,7 +5,8 @@ use std::time::Duration;
 use rollstream::sim::{Latency, SimConfig};
 use serde_json::json;
 
-use super::native_scene::{Kind, NativeScene, faulty, servers};
+use super::load::{concurrency, raised, tasks};
+use super::native_scene::{Kind, NativeScene, REPEATS, faulty, servers};
 use crate::common::{Folder, task};
 
 fn slow(turns: u64) -> SimConfig {
@@ -18,10 +19,13 @@ fn slow(turns: u64) -> SimConfig {
 #[test]
 fn calls_that_an_interrupt_cuts_off_are_on_record_and_nothing_is_lost() {
     for kind in [Kind::Responses, Kind::PerSample, Kind::Lockstep] {
-        let scene = NativeScene::new(kind, 40, slow(8));
+        let rollouts = tasks(10, REPEATS) * REPEATS;
+        let scene = NativeScene::new(kind, rollouts, slow(8));
+        let options = raised("--resume --concurrency 12");
         for _ in 0..3 {
-            let requests = scene.agents.num_server_requests() + 30;
-            let running = scene.collect("--resume --concurrency 12").start();
+            // In the midst of an episode, and not only in its first call.
+            let requests = scene.agents.num_server_requests() + concurrency(12) * 5 / 2;
+            let running = scene.collect(&options).start();
             let agents = &scene.agents;
             agents.until("it runs", |agents| agents.num_server_requests() >= requests);
             running.signal("INT");
@@ -45,9 +49,9 @@ fn calls_that_an_interrupt_cuts_off_are_on_record_and_nothing_is_lost() {
             );
             assert_eq!(scene.run_json()["rollouts"]["failed"], 0);
         }
-        scene.collect("--resume --concurrency 12").run().succeeded();
+        scene.end(scene.collect(&options).start()).succeeded();
         let (ledger, _, _) = scene.is_settled();
-        assert_eq!(ledger.rollouts.len(), 40, "{kind:?}");
+        assert_eq!(ledger.rollouts.len() as u64, rollouts, "{kind:?}");
         let ends = ledger.ends(|row| row.outcome != "ok");
         assert!(
             matches!(ends[..], [("interrupted", None, false, _)]),
@@ -71,6 +75,7 @@ fn samples_that_leave_a_batch_take_no_calls_of_others_along() {
     // An attempt that ends early is still in its batch, which is just about to send the next call.
     let settings = format!("{settings}group = 'all'\nrollout_timeout = '1200ms'\n");
     scene.folder.write("native.toml", &settings);
+    // How long an attempt waits for its batch is what this is about: no more of them are in flight than here.
     let options = "--concurrency 30 --infra-budget 9";
     let ended = scene.collect(options).run();
     assert!(matches!(ended.code, Some(0 | 3)), "{ended:#?}");

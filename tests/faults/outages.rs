@@ -1,6 +1,6 @@
 //! An agent whose port closes while a sweep goes on.
 
-use super::scene::{ROLLOUTS, Scene};
+use super::scene::{Scene, rollouts};
 
 #[test]
 fn an_agent_that_comes_back_is_waited_for() {
@@ -8,7 +8,7 @@ fn an_agent_that_comes_back_is_waited_for() {
     let running = scene.collect("--concurrency 16").start();
     scene
         .agents
-        .until("it runs", |agents| agents.num_requests() >= 50);
+        .until("it runs", |agents| agents.num_requests() >= rollouts() / 4);
     scene.agents.set_down("sim", true);
     let said = running.until_it_says("answers nothing but failures");
     assert!(
@@ -34,7 +34,7 @@ fn an_agent_that_does_not_come_back_leaves_its_rest_owed() {
         .start();
     scene
         .agents
-        .until("it runs", |agents| agents.num_requests() >= 50);
+        .until("it runs", |agents| agents.num_requests() >= rollouts() / 4);
     scene.agents.set_down("sim", true);
     let said = running.until_it_says("left owed");
     assert!(
@@ -48,10 +48,10 @@ fn an_agent_that_does_not_come_back_leaves_its_rest_owed() {
     scene.requests_are_on_record(&ledger);
     let counts = scene.folder.json("run/run.json")["rollouts"].clone();
     let done = ledger.rollouts.len() as u64;
-    assert!(done < ROLLOUTS, "it was not down");
+    assert!(done < rollouts(), "it was not down");
     assert_eq!(
         counts,
-        serde_json::json!({"planned": 200, "done": done, "failed": 0, "pending": ROLLOUTS - done})
+        serde_json::json!({"planned": rollouts(), "done": done, "failed": 0, "pending": rollouts() - done})
     );
     let failed = ledger.ends(|row| row.outcome != "ok");
     assert!(
@@ -79,5 +79,5 @@ fn an_agent_that_is_never_there_costs_no_budget_to_speak_of() {
     let given_up = ledger.attempts.iter().filter(|row| row.terminal).count();
     assert_eq!(given_up, 0, "{:?}", ledger.ends(|_| true));
     let counts = scene.folder.json("run/run.json")["rollouts"].clone();
-    assert_eq!(counts["pending"], ROLLOUTS, "{counts}");
+    assert_eq!(counts["pending"], rollouts(), "{counts}");
 }

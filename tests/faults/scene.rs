@@ -1,4 +1,5 @@
-//! A sweep of 50 tasks with 4 rollouts each, against agents that fail as they are told.
+//! A sweep of 50 tasks with 4 rollouts each, or of more [under load](super::load), against agents that fail as they are
+//! told.
 
 use std::collections::BTreeSet;
 
@@ -7,11 +8,27 @@ use serde_json::Value;
 
 use super::agents::Agents;
 use super::ledger::{Ledger, RolloutKey};
+use super::load;
 use crate::common::{Ended, Folder, Program, instant, sums};
 
-pub const TASKS: u64 = 50;
 pub const REPEATS: u64 = 4;
-pub const ROLLOUTS: u64 = TASKS * REPEATS;
+
+const TASKS: u64 = 50;
+
+/// Tasks of a sweep.
+pub fn tasks() -> u64 {
+    load::tasks(TASKS, REPEATS)
+}
+
+/// Rollouts of a sweep.
+pub fn rollouts() -> u64 {
+    tasks() * REPEATS
+}
+
+/// Rollouts of a sweep but for so many.
+pub fn all_but(others: usize) -> usize {
+    rollouts() as usize - others
+}
 
 /// The task that a single fault happens to.
 pub const FAULTY: i64 = 7;
@@ -25,6 +42,9 @@ pub struct Scene {
     pub folder: Folder,
     pub agents: Agents,
     pub config: SimConfig,
+    tasks: u64,
+    /// It has as many calls in flight as the environment asks for.
+    is_raised: bool,
 }
 
 /// One agent that answers at once.
@@ -35,9 +55,21 @@ pub fn quick() -> SimConfig {
 impl Scene {
     pub fn new(config: SimConfig) -> Self {
         Self {
-            folder: Folder::with_tasks(sums(TASKS)),
+            folder: Folder::with_tasks(sums(tasks())),
             agents: Agents::start(config.clone()),
             config,
+            tasks: tasks(),
+            is_raised: true,
+        }
+    }
+
+    /// With its own number of tasks and of calls in flight, whatever the environment asks for.
+    pub fn with_its_own_load(self) -> Self {
+        Self {
+            folder: Folder::with_tasks(sums(TASKS)),
+            tasks: TASKS,
+            is_raised: false,
+            ..self
         }
     }
 
@@ -68,7 +100,11 @@ impl Scene {
 
     pub fn collect(&self, options: &str) -> Program {
         let program = self.folder.rollstream(COLLECT).args("--agent sim");
-        program.args(&self.agents.options()).args(options)
+        let program = program.args(&self.agents.options());
+        match self.is_raised {
+            true => program.args(&load::raised(options)),
+            false => program.args(options),
+        }
     }
 
     pub fn ledger(&self) -> Ledger {
@@ -92,14 +128,14 @@ impl Scene {
     #[track_caller]
     pub fn is_done_but_for(&self, failed: &[i64]) -> Ledger {
         let ledger = self.ledger();
-        let all = (0..TASKS as i64).filter(|task| !failed.contains(task));
+        let all = (0..self.tasks as i64).filter(|task| !failed.contains(task));
         let all = all.flat_map(|task| (0..REPEATS as i64).map(move |rollout| (task, rollout)));
         let done: BTreeSet<RolloutKey> = ledger.rollouts.keys().copied().collect();
         assert_eq!(done, all.collect());
         self.answers_are_right(&ledger);
         self.requests_are_on_record(&ledger);
         let run = self.folder.json("run/run.json");
-        assert_eq!(run["rollouts"]["planned"], ROLLOUTS);
+        assert_eq!(run["rollouts"]["planned"], self.tasks * REPEATS);
         assert_eq!(run["rollouts"]["done"], done.len());
         ledger
     }
@@ -165,14 +201,27 @@ pub fn requests_are_on_record(agents: &Agents, ledger: &Ledger) {
     }
 }
 
-/// The last line says how the counts ended: `planned`, `done`, `failed`, `pending`.
+/// A count as people read it: `4,096`.
+pub fn shown(count: u64) -> String {
+    match count / 1000 {
+        0 => count.to_string(),
+        thousands => format!("{},{:03}", shown(thousands), count % 1000),
+    }
+}
+
+/// The last line says how the counts ended: `failed`, `pending`, and all others are done.
 #[track_caller]
-pub fn counted(ended: &Ended, done: u64, failed: u64, pending: u64) {
+pub fn counted(ended: &Ended, failed: u64, pending: u64) {
     let stdout = &ended.stdout;
-    let planned = done + failed + pending;
-    let said = format!("{done} of {planned} rollouts done, {failed} failed");
+    let planned = rollouts();
+    let done = planned - failed - pending;
+    let [done, failed] = [done, failed].map(shown);
+    let said = format!(
+        "{done} of {} rollouts done, {failed} failed",
+        shown(planned)
+    );
     assert!(stdout.contains(&said), "{said}: {ended:#?}");
-    let pending_said = format!("{pending} pending");
+    let pending_said = format!("{} pending", shown(pending));
     assert!(
         pending == 0 || stdout.contains(&pending_said),
         "{pending_said}: {ended:#?}"

@@ -9,11 +9,13 @@ use rollstream::sim::{Draws, FaultRates, Latency, SimConfig};
 
 use super::agents::Agents;
 use super::ledger::{Attempt, Ledger, parts};
+use super::load;
 use super::reader::Reader;
 use super::scene::{answers_are_right, quick, requests_are_on_record};
 use crate::common::{Folder, Running, sums};
 
 const TASKS: u64 = 30;
+const CONCURRENCY: u64 = 12;
 const REPEATS: u64 = 4;
 
 /// Faults, and the most that each happens of 1000 requests. All of them together leave most requests alone: an agent
@@ -72,19 +74,24 @@ pub fn run(seed: u64, most_kills: usize) -> Happened {
     let mut draws = Draws::keyed(seed, &[TASKS, REPEATS]);
     let config = config(seed, &mut draws);
     let agents = Agents::start(config.clone());
-    let folder = Folder::with_tasks(sums(TASKS));
+    let tasks = load::tasks(TASKS, REPEATS);
+    // As often as a small sweep is this one killed, and as many parts does it have.
+    let larger = (tasks / TASKS) as usize;
+    let folder = Folder::with_tasks(sums(tasks));
     let place = folder.path("run");
     let reader = Reader::start(place.clone());
     let mut kills = 0;
     loop {
-        let concurrency = 1 + draws.below(12);
+        let concurrency = 1 + draws.below(load::concurrency(CONCURRENCY) as usize);
         let options = format!(
             "collect -i tasks.jsonl --num-repeats {REPEATS} -o run --agent sim --resume --retry-backoff 1ms \
-             --disable-aggregation --part-size 20KB --concurrency {concurrency}"
+             --disable-aggregation --part-size {}KB --concurrency {concurrency}",
+            20 * larger
         );
         let mut running = folder.rollstream(&options).args(&agents.options()).start();
         if kills < most_kills {
-            kill(&mut running, &agents, &folder, &mut draws);
+            let requests = 1 + draws.below(20 * larger) as u64;
+            kill(&mut running, &agents, &folder, requests, &mut draws);
         }
         let ended = running.end();
         if ended.code.is_none() {
@@ -99,7 +106,7 @@ pub fn run(seed: u64, most_kills: usize) -> Happened {
     }
     let looks = reader.stop();
     let ledger = Ledger::read(&place);
-    let given_up = every_rollout_is_settled(&ledger);
+    let given_up = every_rollout_is_settled(tasks, &ledger);
     answers_are_right(&config, &ledger);
     requests_are_on_record(&agents, &ledger);
     let interrupted = ledger.attempts.iter();
@@ -134,12 +141,12 @@ fn config(seed: u64, draws: &mut Draws) -> SimConfig {
     }
 }
 
-/// Kills the collector when the agent has counted so many more requests, or when so many more parts are there, if
-/// it does not end before.
-fn kill(running: &mut Running, agents: &Agents, folder: &Folder, draws: &mut Draws) {
+/// Kills the collector when the agent has counted so many more requests, or when some more parts are there, if it does
+/// not end before.
+fn kill(running: &mut Running, agents: &Agents, folder: &Folder, requests: u64, draws: &mut Draws) {
     let place = folder.path("run");
     let landed = || parts(&place, "rollouts").len() + parts(&place, "attempts").len();
-    let requests = agents.num_requests() + 1 + draws.below(20) as u64;
+    let requests = agents.num_requests() + requests;
     let parts = landed() + 1 + draws.below(2);
     let by_parts = draws.unit() < 0.25;
     loop {
@@ -161,12 +168,12 @@ fn kill(running: &mut Running, agents: &Agents, folder: &Folder, draws: &mut Dra
 /// Each planned rollout is done once, or was given up with its budget spent and not before; and nothing was asked after
 /// that.
 #[track_caller]
-fn every_rollout_is_settled(ledger: &Ledger) -> usize {
+pub fn every_rollout_is_settled(tasks: u64, ledger: &Ledger) -> usize {
     ledger.is_consistent();
     let attempts = ledger.by_rollout();
-    let planned = (0..TASKS as i64).flat_map(|task| (0..REPEATS as i64).map(move |n| (task, n)));
+    let planned = (0..tasks as i64).flat_map(|task| (0..REPEATS as i64).map(move |n| (task, n)));
     let mut given_up = 0;
-    assert_eq!(attempts.len() as u64, TASKS * REPEATS);
+    assert_eq!(attempts.len() as u64, tasks * REPEATS);
     for key in planned {
         let attempts = &attempts[&key];
         let (last, before) = attempts.split_last().unwrap();

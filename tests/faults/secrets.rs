@@ -4,6 +4,7 @@ use std::fs;
 
 use rollstream::sim::{AgentChange, SimConfig};
 
+use super::load::raised;
 use super::scene::{COLLECT, Scene, rates};
 use crate::common::{Ended, Folder, Program};
 use crate::s3_server::{ACCESS_KEY, BUCKET, S3Server, SECRET_KEY};
@@ -127,7 +128,7 @@ fn nothing_of_a_run_on_an_object_store_holds_its_key() {
     let collect = COLLECT.replace("-o run", &format!("-o s3://{BUCKET}/run --state-dir state"));
     let to_store = |options: &str| {
         let program = scene.folder.rollstream(&collect).args("--agent sim");
-        let program = program.args(&scene.agents.options()).args(options);
+        let program = program.args(&scene.agents.options()).args(&raised(options));
         program
             .env("TOKEN", TOKEN)
             .env("KEY", KEY)
