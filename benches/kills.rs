@@ -17,6 +17,7 @@ mod common;
 mod faults {
     mod agents;
     mod ledger;
+    mod load;
     mod reader;
     mod scene;
     pub mod schedule;

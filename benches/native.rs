@@ -6,14 +6,13 @@ mod common;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
-use anyhow::{Context, ensure};
+use anyhow::ensure;
 use clap::Parser;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use common::{Child, Options, Report, SimServer, Usage, rollstream};
+use common::{Child, Options, Report, SimServer, Usage, check_done, cpu_time, rollstream};
 
 /// Rollouts per second and CPU per rollout of natively run tool calls.
 #[derive(Debug, Parser)]
@@ -149,13 +148,7 @@ impl Scene<'_> {
         command.args(["--num-repeats", &self.repeats.to_string()]);
         command.args(["--concurrency", &concurrency.to_string()]);
         let (output, usage) = Child::start(command)?.finish()?;
-        let finished: Value = serde_json::from_str(output.lines().last().unwrap_or_default())
-            .context("the last event")?;
-        let done = finished.pointer("/rollouts/done").and_then(Value::as_u64);
-        ensure!(
-            done == Some(self.rollouts as u64),
-            "not everything was collected: {finished}"
-        );
+        check_done(&output, self.rollouts)?;
         Ok(usage)
     }
 
@@ -186,13 +179,4 @@ impl Scene<'_> {
             ..usage
         })
     }
-}
-
-/// CPU time of a process so far; Linux counts it in hundredths of a second.
-fn cpu_time(pid: u32) -> anyhow::Result<Duration> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    let fields = stat.rsplit(')').next().unwrap_or_default();
-    let ticks = fields.split_whitespace().skip(11).take(2);
-    let ticks: u64 = ticks.map(|field| field.parse().unwrap_or(0)).sum();
-    Ok(Duration::from_millis(ticks * 10))
 }

@@ -1,8 +1,9 @@
 //! Other processes: [`Child`], and the [`Usage`] of one that has ended.
 
 use std::env;
+use std::ffi::OsString;
 use std::io::Read;
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
@@ -30,11 +31,14 @@ pub struct Child {
 /// Variable that names a program to be measured in place of the one that was built with the benchmark.
 const PROGRAM: &str = "ROLLSTREAM_BENCH_PROGRAM";
 
+/// Path of the program that is measured.
+pub fn program() -> OsString {
+    env::var_os(PROGRAM).unwrap_or_else(|| env!("CARGO_BIN_EXE_rollstream").into())
+}
+
 /// The program that is measured.
 pub fn rollstream() -> Command {
-    let other = env::var_os(PROGRAM);
-    let mut command =
-        Command::new(other.unwrap_or_else(|| env!("CARGO_BIN_EXE_rollstream").into()));
+    let mut command = Command::new(program());
     // The program takes what begins with its name for a setting.
     command.env_remove(PROGRAM);
     command
@@ -63,6 +67,12 @@ impl Child {
     pub fn id(&self) -> anyhow::Result<u32> {
         let id = self.process.as_ref().map(std::process::Child::id);
         id.context("it was waited for already")
+    }
+
+    /// How it ended, if it has.
+    pub fn ended(&mut self) -> anyhow::Result<Option<ExitStatus>> {
+        let process = self.process.as_mut().context("it was waited for already")?;
+        Ok(process.try_wait()?)
     }
 
     /// Its standard output, once.

@@ -2,48 +2,84 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
+use std::time::Duration;
 
 use anyhow::Context;
+use rollstream::sim::RequestRecord;
+use serde::Deserialize;
 
 use super::child::{Child, rollstream};
+use super::get::get;
+use super::process::cpu_time;
+
+const AGENT: &str = "sim";
 
 /// `rollstream sim` with one agent called `sim`; ended when dropped.
 #[derive(Debug)]
 pub struct SimServer {
-    // Held for as long as the agent is asked.
-    _process: Child,
-    /// By what the program calls them: `agent sim`, `model`, `tools`, ...
-    addresses: BTreeMap<String, String>,
+    process: Child,
+    addresses: Addresses,
+}
+
+#[derive(Debug, Deserialize)]
+struct Addresses {
+    head_server: String,
+    agents: BTreeMap<String, String>,
+    servers: BTreeMap<String, String>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Stats {
+    agents: BTreeMap<String, InFlight>,
+}
+
+#[derive(Debug, Deserialize)]
+struct InFlight {
+    in_flight: u64,
 }
 
 impl SimServer {
     /// Starts it on free ports; `flags` say what the agent does.
     pub fn start(flags: &[&str]) -> anyhow::Result<Self> {
-        let mut process = Child::start(rollstream().args(["sim", "--port", "0"]).args(flags))?;
-        let mut lines = BufReader::new(process.output()?).lines();
-        let mut addresses = BTreeMap::new();
-        while let Some(line) = lines.next().transpose()? {
-            if let Some((name, url)) = line.split_once("  ") {
-                addresses.insert(name.trim().to_owned(), url.trim().to_owned());
-            }
-            // The last that is told.
-            if addresses.contains_key("environment") {
-                return Ok(Self {
-                    _process: process,
-                    addresses,
-                });
-            }
-        }
-        Err(anyhow::anyhow!("it ended")).context("the simulated servers gave no addresses")
+        let mut command = rollstream();
+        command.args(["sim", "--json", "--port", "0"]).args(flags);
+        let mut process = Child::start(&mut command)?;
+        let mut line = String::new();
+        BufReader::new(process.output()?).read_line(&mut line)?;
+        let addresses = serde_json::from_str(&line);
+        let addresses = addresses.context("the simulated servers gave no addresses")?;
+        Ok(Self { process, addresses })
     }
 
     /// Address of the agent.
     pub fn agent_url(&self) -> &str {
-        self.url("agent sim")
+        self.addresses.agents.get(AGENT).map_or("", String::as_str)
     }
 
-    /// Address of one of the servers, by what the program calls it.
+    /// Address of a server that is no agent, by its name: `model`, `tools`, ...
     pub fn url(&self, name: &str) -> &str {
-        self.addresses.get(name).map_or("", String::as_str)
+        self.addresses.servers.get(name).map_or("", String::as_str)
+    }
+
+    /// CPU time so far.
+    pub fn cpu(&self) -> anyhow::Result<Duration> {
+        cpu_time(self.process.id()?)
+    }
+
+    /// Requests that the agent has and has not answered at this moment.
+    pub fn in_flight(&self) -> anyhow::Result<u64> {
+        let stats = get(&format!("{}/stats", self.addresses.head_server))?;
+        let stats: Stats = serde_json::from_slice(&stats)?;
+        Ok(stats.agents.get(AGENT).map_or(0, |agent| agent.in_flight))
+    }
+
+    /// The agent's record of every request until now.
+    pub fn requests(&self) -> anyhow::Result<Vec<RequestRecord>> {
+        let url = format!("{}/sim/{AGENT}/requests", self.addresses.head_server);
+        let records = get(&url)?;
+        let lines = records.as_ref().lines();
+        lines
+            .map(|line| Ok(serde_json::from_str(&line?)?))
+            .collect()
     }
 }

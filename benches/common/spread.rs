@@ -1,9 +1,9 @@
 //! Several measurements of one thing: [`Spread`].
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Median, smallest and largest of several measurements.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Spread {
     /// Middle measurement, or the mean of the two middle ones.
     pub median: f64,

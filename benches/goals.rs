@@ -1,0 +1,163 @@
+//! What the collector ought to be able to do, measured: each row of the table of goals, beside its baselines.
+//!
+//! ```sh
+//! cargo bench --bench goals -- --json now.json                        # all rows; some take long
+//! cargo bench --bench goals -- --only throughput,in-flight --against earlier.json
+//! cargo bench --bench goals -- throughput --help                      # a row alone has options of its own
+//! ```
+
+mod common;
+
+#[path = "goals"]
+mod rows {
+    mod aiohttp;
+    pub mod binary;
+    mod calls;
+    pub mod in_flight;
+    pub mod journal;
+    mod journal_calls;
+    pub mod landing;
+    pub mod memory;
+    pub mod metrics;
+    mod metrics_run;
+    pub mod resume;
+    mod resume_place;
+    pub mod scheduling;
+    mod settings;
+    pub mod start;
+    pub mod throughput;
+    mod wrk;
+
+    pub use settings::Settings;
+}
+
+use anyhow::{Context, bail};
+use clap::builder::PossibleValuesParser;
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+
+use common::Report;
+use rows::Settings;
+
+/// Measure the rows of the table of goals.
+#[derive(Debug, Parser)]
+struct Cli {
+    #[command(flatten)]
+    settings: Settings,
+    /// Measure these rows [default: all]
+    #[arg(long, value_name = "ROWS", value_delimiter = ',', value_parser = PossibleValuesParser::new(Row::NAMES))]
+    only: Vec<String>,
+    #[command(subcommand)]
+    row: Option<Row>,
+}
+
+/// A row alone, with options of its own.
+#[derive(Debug, Subcommand)]
+enum Row {
+    /// Rollouts per second and CPU per rollout, beside wrk and bare clients
+    Throughput(rows::throughput::Throughput),
+    /// As many rollouts at once as the collector can have
+    InFlight(rows::in_flight::InFlight),
+    /// Wall time beside the greedy list schedule of the same latencies
+    Scheduling(rows::scheduling::Scheduling),
+    /// From the program's start over the last byte of the input to the first request
+    Start(rows::start::Start),
+    /// Peak memory of a long sweep beside a short one, and of a huge answer
+    Memory(rows::memory::Memory),
+    /// Share of the collector's CPU that landing takes
+    Landing(rows::landing::Landing),
+    /// Throughput with and without a journal
+    Journal(rows::journal::Journal),
+    /// Time and memory until a resumed sweep sends its first request
+    Resume(rows::resume::Resume),
+    /// Time and memory of the metrics of a run, beside DuckDB over the same files
+    Metrics(rows::metrics::Metrics),
+    /// Time to start and size of the program
+    Binary(rows::binary::Binary),
+}
+
+impl Row {
+    const NAMES: [&str; 10] = [
+        "throughput",
+        "in-flight",
+        "scheduling",
+        "start",
+        "memory",
+        "landing",
+        "journal",
+        "resume",
+        "metrics",
+        "binary",
+    ];
+
+    /// The row of this name as it is without options.
+    fn named(name: &str) -> anyhow::Result<Self> {
+        let matches = Cli::command().try_get_matches_from(["goals", name])?;
+        let row = Cli::from_arg_matches(&matches)?.row;
+        row.context("a row without a name")
+    }
+
+    /// Work that needs a process of its own, where this process is it.
+    fn work(&self) -> Option<anyhow::Result<()>> {
+        match self {
+            Self::Throughput(row) => row.work(),
+            Self::Journal(row) => row.work(),
+            Self::Resume(row) => row.work(),
+            Self::Metrics(row) => row.work(),
+            _ => None,
+        }
+    }
+
+    fn measure(&self, settings: &Settings, report: &mut Report) -> anyhow::Result<()> {
+        match self {
+            Self::Throughput(row) => row.measure(settings, report),
+            Self::InFlight(row) => row.measure(settings, report),
+            Self::Scheduling(row) => row.measure(settings, report),
+            Self::Start(row) => row.measure(settings, report),
+            Self::Memory(row) => row.measure(settings, report),
+            Self::Landing(row) => row.measure(settings, report),
+            Self::Journal(row) => row.measure(settings, report),
+            Self::Resume(row) => row.measure(settings, report),
+            Self::Metrics(row) => row.measure(settings, report),
+            Self::Binary(row) => row.measure(settings, report),
+        }
+    }
+}
+
+fn main() -> anyhow::Result<()> {
+    let cli = Cli::parse();
+    // Inherited by all the processes: a call in flight is a connection, at both its ends.
+    rlimit::increase_nofile_limit(u64::MAX)?;
+    if let Some(done) = cli.row.as_ref().and_then(Row::work) {
+        return done;
+    }
+    let rows: Vec<Row> = match (cli.row, cli.only.as_slice()) {
+        (Some(row), _) => vec![row],
+        (None, []) => Row::NAMES
+            .into_iter()
+            .map(Row::named)
+            .collect::<Result<_, _>>()?,
+        (None, names) => names
+            .iter()
+            .map(|name| Row::named(name))
+            .collect::<Result<_, _>>()?,
+    };
+    let options = &cli.settings.options;
+    let mut report = Report::new("goals");
+    if options.quick {
+        report.note("--quick: too little is measured to say whether goals are met");
+    }
+    let mut failed = 0;
+    for row in &rows {
+        // The other rows are worth having.
+        if let Err(error) = row.measure(&cli.settings, &mut report) {
+            failed += 1;
+            report.note(format!("a row could not be measured: {error:#}"));
+        }
+        report.save(options)?;
+    }
+    report.finish(options)?;
+    match failed {
+        0 => Ok(()),
+        _ => bail!("{failed} of {} rows could not be measured", rows.len()),
+    }
+}

@@ -1,0 +1,262 @@
+//! Metrics over generated runs: the statistics and pass@k (families 1 and 2), all families, all with
+//! `aggregate_metrics.json`, and the reward profile, beside DuckDB with the same statistics in its SQL over the same
+//! files. Each is a process of its own; they take turns.
+//!
+//! ```sh
+//! pip install duckdb
+//! cargo bench --bench goals -- metrics --python python3     # 10,000 x 16 of 20 KB and 100,000 x 100 of few bytes
+//! ```
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, ensure};
+use clap::{Args, ValueEnum};
+use rollstream::measure::MetricQueries;
+use rollstream::store::RunStore;
+use rollstream::{Aggregation, AggregationSource, Measurement, Profile, ProfileTarget};
+use tempfile::TempDir;
+
+use super::Settings;
+use super::metrics_run::generate;
+use crate::common::{Child, FigureOf, Goal, Growth, Report, Usage, itself, millions};
+
+/// Families 1 and 2 of the comparison.
+const STATISTICS: [&str; 3] = ["agent_statistics", "task_statistics", "pass_at_k"];
+
+/// The same in DuckDB.
+const DUCKDB: &str = include_str!("metrics.py");
+
+const BASELINE: &str = "DuckDB, statistics and pass@k";
+
+/// A run of this many rollouts is measured once and without what reads its answers.
+const MANY: i64 = 1_000_000;
+
+/// Time and memory of the metrics of a run, beside DuckDB over the same files.
+#[derive(Debug, Clone, Args)]
+pub struct Metrics {
+    /// Tasks [default: 10000 and, of 100 rollouts with 300 bytes, 100000; 1000 with --quick]
+    #[arg(long, value_name = "N")]
+    tasks: Option<i64>,
+    /// Rollouts of a task
+    #[arg(long, value_name = "N", default_value_t = 16)]
+    repeats_of_a_task: i64,
+    /// Bytes of an answer
+    #[arg(long, value_name = "BYTES", default_value_t = 20_000)]
+    body_size: usize,
+    /// Memory of the metrics for what can go to temporary files, in MB
+    #[arg(long, value_name = "MB", default_value_t = 256)]
+    memory: usize,
+    /// Do this with the run at RUN
+    #[arg(long, hide = true, requires = "run")]
+    work: Option<Work>,
+    #[arg(long, hide = true)]
+    run: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, ValueEnum)]
+enum Work {
+    Generate,
+    Statistics,
+    Families,
+    Json,
+    Profile,
+}
+
+impl Work {
+    fn title(self) -> &'static str {
+        match self {
+            Self::Generate => "made",
+            Self::Statistics => "statistics and pass@k",
+            Self::Families => "all families",
+            Self::Json => "all families and JSON",
+            Self::Profile => "reward profile",
+        }
+    }
+
+    /// Of time in seconds and memory in MB, at the size that the goals are for.
+    fn goals(self, size: Size) -> (Option<Goal>, Option<Goal>) {
+        match (self, size.rollouts()) {
+            (Self::Families, MANY..) => (Some(Goal::AtMost(60.0)), Some(Goal::AtMost(2147.0))),
+            (Self::Profile, 160_000) => (Some(Goal::AtMost(1.0)), None),
+            _ => (None, None),
+        }
+    }
+}
+
+/// A run.
+#[derive(Debug, Clone, Copy)]
+struct Size {
+    tasks: i64,
+    repeats: i64,
+    /// Bytes of an answer.
+    body_size: usize,
+}
+
+impl Size {
+    fn rollouts(self) -> i64 {
+        self.tasks * self.repeats
+    }
+}
+
+impl Metrics {
+    /// What is done in this process.
+    pub fn work(&self) -> Option<anyhow::Result<()>> {
+        let (work, run) = (self.work?, self.run.as_ref()?);
+        let runtime = tokio::runtime::Runtime::new().map_err(anyhow::Error::from);
+        Some(runtime.and_then(|runtime| runtime.block_on(work.done_with(self, run))))
+    }
+
+    pub fn measure(&self, settings: &Settings, report: &mut Report) -> anyhow::Result<()> {
+        let of = |tasks| Size {
+            tasks,
+            repeats: self.repeats_of_a_task,
+            body_size: self.body_size,
+        };
+        let many = Size {
+            tasks: 100_000,
+            repeats: 100,
+            body_size: 300,
+        };
+        let sizes = match (self.tasks, settings.options.quick) {
+            (Some(tasks), _) => vec![of(tasks)],
+            (None, true) => vec![of(1_000)],
+            (None, false) => vec![of(10_000), many],
+        };
+        for size in sizes {
+            let mut growth = Growth::default();
+            for tasks in settings.sizes_up_to(usize::try_from(size.tasks)?) {
+                let tasks = i64::try_from(tasks)?.max(1);
+                self.measure_size(Size { tasks, ..size }, settings, report, &mut growth)?;
+                report.save(&settings.options)?;
+            }
+            growth.report(&format!("metrics, x {}", size.repeats), report);
+        }
+        Ok(())
+    }
+
+    fn measure_size(
+        &self,
+        size: Size,
+        settings: &Settings,
+        report: &mut Report,
+        growth: &mut Growth,
+    ) -> anyhow::Result<()> {
+        let directory = TempDir::with_prefix("rollstream-bench-")?;
+        let run = directory.path().to_str();
+        let run = run.context("the temporary directory's name")?;
+        self.child(size, Work::Generate, run)?;
+        let works: &[Work] = match size.rollouts() {
+            MANY.. => &[Work::Statistics, Work::Families],
+            _ => &[Work::Statistics, Work::Families, Work::Json, Work::Profile],
+        };
+        let repeats = match size.rollouts() {
+            MANY.. => settings.options.repeats_or(1),
+            _ => settings.options.repeats(),
+        };
+        let mut usages: Vec<Vec<Usage>> = vec![Vec::new(); works.len()];
+        let mut duckdb: Vec<Usage> = Vec::new();
+        for _ in 0..repeats {
+            duckdb.extend(duck(&settings.python, Path::new(run))?);
+            for (work, usages) in works.iter().zip(&mut usages) {
+                usages.push(self.child(size, *work, run)?);
+            }
+        }
+        if duckdb.is_empty() {
+            let python = settings.python.display();
+            report.note(format!(
+                "metrics: {python} has no duckdb, so that nothing is compared with it"
+            ));
+        }
+        let time = |usage: &Usage| usage.wall.as_secs_f64();
+        let cpu = |usage: &Usage| usage.cpu.as_secs_f64();
+        let memory = |usage: &Usage| millions(usage.peak_memory as f64);
+        for (work, usages) in works.iter().zip(&usages) {
+            let case = format!(
+                "metrics, {} x {}, {}",
+                size.tasks,
+                size.repeats,
+                work.title()
+            );
+            let (of_time, of_memory) = work.goals(size);
+            let figures: [(FigureOf<Usage>, Option<Goal>); 3] = [
+                (("time", "s", &time), of_time),
+                (("CPU", "s", &cpu), None),
+                (("peak memory", "MB", &memory), of_memory),
+            ];
+            for (figure, goal) in figures {
+                let values: Vec<f64> = usages.iter().map(figure.2).collect();
+                let name = format!("{}, {}", work.title(), figure.0);
+                growth.add(&name, usize::try_from(size.rollouts())?, &values);
+                let measured = report.measured(&case, figure, usages, (BASELINE, &duckdb));
+                measured.goal = goal;
+            }
+        }
+        Ok(())
+    }
+
+    fn child(&self, size: Size, work: Work, run: &str) -> anyhow::Result<Usage> {
+        let mut command = itself()?;
+        let name = work.to_possible_value().context("work without a name")?;
+        command.args(["metrics", "--work", name.get_name(), "--run", run]);
+        command.args(["--tasks", &size.tasks.to_string()]);
+        command.args(["--repeats-of-a-task", &size.repeats.to_string()]);
+        command.args(["--body-size", &size.body_size.to_string()]);
+        command.args(["--memory", &self.memory.to_string()]);
+        Ok(Child::start(&mut command)?.finish()?.1)
+    }
+}
+
+/// DuckDB's part; nothing where it is not installed.
+fn duck(python: &Path, run: &Path) -> anyhow::Result<Option<Usage>> {
+    let probe = Command::new(python).args(["-c", "import duckdb"]).output();
+    if !probe.is_ok_and(|output| output.status.success()) {
+        return Ok(None);
+    }
+    let mut command = Command::new(python);
+    command
+        .args(["-c", DUCKDB])
+        .arg(run.join("rollouts"))
+        .arg(run.join("duckdb"));
+    Ok(Some(Child::start(&mut command)?.finish()?.1))
+}
+
+impl Work {
+    async fn done_with(self, row: &Metrics, place: &str) -> anyhow::Result<()> {
+        let run = RunStore::open(place, None)?;
+        let queries = MetricQueries::embedded()?;
+        let queries = match self {
+            Self::Generate => {
+                let tasks = row.tasks.context("how many tasks?")?;
+                return generate(tasks, row.repeats_of_a_task, row.body_size, &run).await;
+            }
+            Self::Statistics => queries.only(&STATISTICS)?,
+            Self::Families | Self::Json => queries,
+            Self::Profile => return profile(run, row.memory << 20).await,
+        };
+        let report = Aggregation {
+            source: AggregationSource::Runs(vec![run.clone()]),
+            output: run,
+            measurement: Measurement {
+                json: self == Self::Json,
+                ..Measurement::new(queries, row.memory << 20)
+            },
+        };
+        let report = report.run().await?;
+        ensure!(
+            report.metrics.len() == 16,
+            "{} metrics of two agents",
+            report.metrics.len()
+        );
+        Ok(())
+    }
+}
+
+async fn profile(run: RunStore, memory: usize) -> anyhow::Result<()> {
+    let profile = Profile::of_run(&run, memory).await?;
+    profile.check(false).await?;
+    let prefix = String::new();
+    let written = profile.write(&ProfileTarget { place: run, prefix }).await?;
+    ensure!(written.len() == 2, "{} files of a profile", written.len());
+    Ok(())
+}
