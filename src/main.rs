@@ -1,18 +1,28 @@
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Parser;
 use mimalloc::MiMalloc;
 use rollstream::cli::{self, Cli};
+use tokio::runtime::Builder;
 
 /// Rollouts are many small allocations that one thread makes and another frees, beside buffers of
 /// megabytes that must go back to the system: what the C library's allocator is worst at.
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 
+/// A thread for work that blocks ends when it has none for this long. A resume has one for each part
+/// that it reads; those that stayed would hold on to the memory that they worked with.
+const IDLE: Duration = Duration::from_millis(50);
+
 fn main() -> ExitCode {
     use_small_pages();
     let cli = Cli::parse();
-    let runtime = match tokio::runtime::Runtime::new() {
+    let runtime = Builder::new_multi_thread()
+        .enable_all()
+        .thread_keep_alive(IDLE)
+        .build();
+    let runtime = match runtime {
         Ok(runtime) => runtime,
         Err(error) => {
             eprintln!("error: cannot start: {error}");
