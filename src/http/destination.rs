@@ -1,5 +1,4 @@
 use std::sync::Arc;
-use std::time::Instant;
 
 use bytes::Bytes;
 use http_body_util::Full;
@@ -10,7 +9,7 @@ use url::Url;
 use super::call::Call;
 use super::clients::{self, HttpClients};
 use super::encoding::Encoding;
-use super::link::Outgoing;
+use super::link::{Outgoing, end_of};
 use super::pool::Pool;
 use super::response::Response;
 use crate::failure::Failure;
@@ -87,7 +86,7 @@ impl Destination {
         *request.uri_mut() = direct.path.clone();
         *request.headers_mut() = headers;
         let limit = self.http.first_byte_timeout();
-        let first_byte = limit.map(|limit| Instant::now() + limit);
+        let first_byte = limit.map(end_of);
         match direct.pool.send(request, first_byte).await {
             Ok(received) => Ok(received.into()),
             Err(problem) => Err(call.problem(&problem)),

@@ -24,6 +24,14 @@ pub(super) type Outgoing = Request<Full<Bytes>>;
 /// sends it. The head of an answer has to fit in.
 const BUFFER: usize = 16 * 1024;
 
+/// Longer than anybody waits, and no further than a clock can be told.
+const LONGEST: Duration = Duration::from_secs(30 * 365 * 24 * 60 * 60);
+
+/// The end of a time limit that begins now.
+pub(super) fn end_of(limit: Duration) -> Instant {
+    Instant::now() + limit.min(LONGEST)
+}
+
 /// An open connection.
 pub(super) struct Link {
     sender: SendRequest<Full<Bytes>>,
@@ -53,13 +61,12 @@ impl Link {
             .handshake(io)
             .await
             .map_err(Problem::Broken)?;
-        let now = Instant::now();
         Ok(Self {
             sender,
             connection: Some(connection),
             read_timeout,
-            alarm: Box::pin(sleep_until((now + read_timeout).into())),
-            idle_since: now,
+            alarm: Box::pin(sleep_until(end_of(read_timeout).into())),
+            idle_since: Instant::now(),
         })
     }
 
@@ -89,7 +96,7 @@ impl Link {
         request: Outgoing,
         first_byte: Option<Instant>,
     ) -> Result<Response<Incoming>, Unanswered> {
-        let silent = Instant::now() + self.read_timeout;
+        let silent = end_of(self.read_timeout);
         let mut sending = pin!(self.sender.try_send_request(request));
         poll_fn(|context| {
             self.drive(context);
@@ -110,7 +117,7 @@ impl Link {
 
     /// The next part of a body.
     pub(super) async fn chunk(&mut self, body: &mut Incoming) -> Result<Option<Bytes>, Problem> {
-        let silent = Instant::now() + self.read_timeout;
+        let silent = end_of(self.read_timeout);
         poll_fn(|context| {
             let mut driven = false;
             loop {

@@ -173,6 +173,22 @@ async fn silence_ends_a_call_before_and_within_an_answer() {
 }
 
 #[tokio::test]
+async fn a_limit_that_no_clock_reaches_is_none() {
+    let (url, thread) = server([|mut stream| {
+        assert!(request(&mut stream));
+        answer(&mut stream, "", b"yes");
+    }]);
+    let unlimited = HttpSettings {
+        connect_timeout: Duration::MAX,
+        first_byte_timeout: Some(Duration::MAX),
+        read_timeout: Duration::MAX,
+        ..settings()
+    };
+    assert_eq!(post(&to(&url, &unlimited)).await.unwrap(), "yes");
+    thread.join().unwrap();
+}
+
+#[tokio::test]
 async fn packed_bodies_are_unpacked_and_bad_ones_are_data() {
     let (url, thread) = server([|mut stream| {
         let zstd = zstd::encode_all(&b"zstd"[..], 1).unwrap();
