@@ -1,6 +1,5 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::available_parallelism;
 
 use arrow::array::{ArrayRef, Int64Array, StringViewArray};
@@ -48,8 +47,6 @@ pub(super) struct Lander {
     compactions: JoinSet<Compacted>,
     /// Compactions that may run at a time.
     most: usize,
-    /// Compactions that have not ended.
-    running: Arc<AtomicUsize>,
     /// A journal on its way to the disk, beside what goes on.
     sync: Option<SpawnedTask<Result<(), StoreError>>>,
     /// Ends a compaction that nobody waits for any more: the run may be another's by then.
@@ -81,7 +78,6 @@ impl Lander {
             most: available_parallelism()
                 .map_or(1, usize::from)
                 .min(MOST_COMPACTIONS),
-            running: Arc::default(),
             sync: None,
             parts: Vec::new(),
         }
@@ -128,7 +124,8 @@ impl Lander {
         .await?;
         self.context.tally.landed(&outcomes);
         let fill = journal.num_bytes() as f64 / (self.part_size as f64 * self.ratio);
-        let full = match self.running.load(Ordering::Acquire) < self.most {
+        self.reap()?;
+        let full = match self.compactions.len() < self.most {
             true => fill >= 1.0,
             false => fill >= OVERFULL,
         };
@@ -150,9 +147,7 @@ impl Lander {
     /// Ends the segment and has it made into parts, beside what goes on. Few at a time: a store
     /// that is slower than the agents slows the sweep down, and not the disk up.
     async fn rotate(&mut self) -> Result<()> {
-        while let Some(joined) = self.compactions.try_join_next() {
-            self.take_or_say(joined)?;
-        }
+        self.reap()?;
         if self.compactions.len() >= self.most
             && let Some(joined) = self.compactions.join_next().await
         {
@@ -170,13 +165,9 @@ impl Lander {
         let segments = std::mem::take(&mut self.left);
         // Encoding is work for a core of its own: on a thread of the runtime it would hold up
         // the calls in flight.
-        let (running, abandon) = (Arc::clone(&self.running), self.abandon.clone());
-        running.fetch_add(1, Ordering::AcqRel);
-        self.compactions.spawn_blocking(move || {
-            let compacted = runtime.block_on(compact_all(&context, segments, &abandon));
-            running.fetch_sub(1, Ordering::AcqRel);
-            compacted
-        });
+        let abandon = self.abandon.clone();
+        self.compactions
+            .spawn_blocking(move || runtime.block_on(compact_all(&context, segments, &abandon)));
         Ok(())
     }
 
@@ -186,6 +177,14 @@ impl Lander {
             Some(sync) => sync.join().await.map_err(defect)?.map_err(external),
             None => Ok(()),
         }
+    }
+
+    /// Takes the parts of those compactions that have ended.
+    fn reap(&mut self) -> Result<()> {
+        while let Some(joined) = self.compactions.try_join_next() {
+            self.take_or_say(joined)?;
+        }
+        Ok(())
     }
 
     fn take_or_say(&mut self, joined: Result<Compacted, JoinError>) -> Result<()> {
