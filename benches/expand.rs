@@ -118,7 +118,7 @@ async fn owed_rows(run: &RunStore) -> anyhow::Result<usize> {
         .with_target_partitions(1)
         .with_batch_size(BATCH_ROWS);
     let session = SessionContext::new_with_config(config);
-    RunTables::open(run)?.register(&session).await?;
+    RunTables::look(run).await?.register(&session).await?;
     expand::prepare(&session, [("agent", BUDGETS)]).await?;
     let mut rows = expand::owed(&session).await?.execute_stream().await?;
     let mut count = 0;

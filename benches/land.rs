@@ -24,7 +24,7 @@ use rollstream::land::{LandContext, LandExec};
 use rollstream::outcome::rollouts_of;
 use rollstream::schema;
 use rollstream::session;
-use rollstream::store::RunStore;
+use rollstream::store::{ParquetSink, RunStore, Writer};
 use rollstream::tally::Tally;
 use tempfile::TempDir;
 
@@ -108,9 +108,11 @@ async fn land(directory: &Path, batches: &[RecordBatch]) -> anyhow::Result<f64> 
             .context("the temporary directory's name")?,
         None,
     )?;
+    let writer = Arc::new(Writer::unlocked(1));
     let context = LandContext {
-        segments: "bench".to_owned(),
-        run: run.clone(),
+        sink: Arc::new(ParquetSink::new(run.clone(), Arc::clone(&writer))),
+        journal: run.journal_dir().to_owned(),
+        writer,
         tally: Arc::new(Tally::default()),
     };
     let session =

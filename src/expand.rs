@@ -21,6 +21,7 @@ const GIVEN_UP: &str = include_str!("../queries/expand/given_up.sql");
 const DONE: &str = include_str!("../queries/expand/done.sql");
 const PRIOR: &str = include_str!("../queries/expand/prior.sql");
 const UNANSWERED: &str = include_str!("../queries/expand/unanswered.sql");
+const LOST: &str = include_str!("../queries/expand/lost.sql");
 const OWED: &str = include_str!("../queries/expand/owed.sql");
 const TASK_NAMES: &str = include_str!("../queries/expand/task_names.sql");
 const COUNTS: &str = include_str!("../queries/expand/counts.sql");
@@ -134,6 +135,25 @@ pub async fn prior(session: &SessionContext) -> Result<HashMap<(i64, i64), Prior
         }
     }
     Ok(prior)
+}
+
+/// Adds to `prior` the rollouts whose answers are lost though their attempts are on record: damage took the answers.
+///
+/// # Errors
+/// The session lacks a view, or a table can't be read.
+pub async fn add_lost(
+    session: &SessionContext,
+    prior: &mut HashMap<(i64, i64), Prior>,
+) -> Result<()> {
+    for batch in session.sql(LOST).await?.collect().await? {
+        let column = |column: usize| batch.column(column).as_primitive::<Int64Type>().values();
+        for ((task, rollout), attempt) in column(0).iter().zip(column(1)).zip(column(2)) {
+            let known = prior.entry((*task, *rollout)).or_default();
+            let attempt = u32::try_from(*attempt).unwrap_or(u32::MAX);
+            known.attempt = known.attempt.max(attempt);
+        }
+    }
+    Ok(())
 }
 
 /// The calls among `dispatches` whose end is not known: what was sent, and when.

@@ -8,7 +8,7 @@ use std::sync::{Arc, LazyLock};
 use arrow::datatypes::{DataType, Field, FieldRef, Fields, Schema, SchemaRef, TimeUnit};
 
 /// Version of the layout of a run; stands in `run.json`, and a reader refuses others.
-pub const SCHEMA_VERSION: u32 = 2;
+pub const SCHEMA_VERSION: u32 = 3;
 
 /// Tables of a run, each a directory of Parquet parts.
 pub const TASKS: &str = "tasks";

@@ -27,7 +27,7 @@ use rollstream::land::{LandContext, LandExec};
 use rollstream::run::{FailureLimits, RunContext, RunExec, Shutdown};
 use rollstream::schema;
 use rollstream::session;
-use rollstream::store::{DispatchLog, JournalWriter, RunStore, StoreError};
+use rollstream::store::{DispatchLog, ParquetSink, RunStore, SegmentWriter, StoreError, Writer};
 use rollstream::tally::{AgentTally, Tally};
 use tempfile::TempDir;
 
@@ -35,9 +35,6 @@ use super::journal::Kept;
 use crate::common::{Answers, task_row};
 
 const AGENT: &str = "sim";
-
-/// What the names of the journal's files begin with.
-const SEGMENTS: &str = "bench";
 
 /// Rollouts of a task.
 const REPEATS: usize = 20;
@@ -77,12 +74,14 @@ impl Calls {
         };
         let tally = Arc::new(Tally::default());
         tally.begin([(AGENT.to_owned(), AgentTally::before(rollouts as u64, 0, 0))]);
-        let dispatches = DispatchLog::new(run.journal_dir(), SEGMENTS);
+        let writer = Arc::new(Writer::unlocked(1));
+        let dispatches = DispatchLog::new(run.journal_dir(), Arc::clone(&writer), 0);
         let dispatches = (keep != Kept::Nothing).then(|| Arc::new(dispatches));
         let context = context(agent, rollouts, dispatches.clone(), &tally);
         let land = LandContext {
-            run: run.clone(),
-            segments: SEGMENTS.to_owned(),
+            sink: Arc::new(ParquetSink::new(run.clone(), Arc::clone(&writer))),
+            journal: run.journal_dir().to_owned(),
+            writer: Arc::clone(&writer),
             tally: Arc::clone(&tally),
         };
         let config = session::config()
@@ -104,7 +103,7 @@ impl Calls {
         let began = Instant::now();
         let mut rows = execute_stream(plan, session.task_ctx())?;
         let kept = match keep {
-            Kept::Journal => journal(&run, rows).await?,
+            Kept::Journal => journal(&run, &writer, rows).await?,
             _ => {
                 let mut count = 0;
                 while let Some(batch) = rows.try_next().await? {
@@ -130,8 +129,12 @@ impl Calls {
 }
 
 /// What lands but for the parts: each batch is with the system before the next is taken.
-async fn journal(run: &RunStore, mut outcomes: SendableRecordBatchStream) -> anyhow::Result<usize> {
-    let mut journal = JournalWriter::create(run.journal_dir(), SEGMENTS, &schema::outcomes())?;
+async fn journal(
+    run: &RunStore,
+    writer: &Writer,
+    mut outcomes: SendableRecordBatchStream,
+) -> anyhow::Result<usize> {
+    let mut journal = SegmentWriter::create(run.journal_dir(), writer.segment(0))?;
     let mut count = 0;
     while let Some(batch) = outcomes.try_next().await? {
         count += batch.num_rows();
@@ -141,8 +144,7 @@ async fn journal(run: &RunStore, mut outcomes: SendableRecordBatchStream) -> any
         });
         journal = appended.join().await??;
     }
-    let sealed = SpawnedTask::spawn_blocking(move || journal.seal());
-    sealed.join().await??;
+    journal.seal();
     Ok(count)
 }
 

@@ -301,7 +301,7 @@ async fn fill(row: &Resume, run: &RunStore) -> anyhow::Result<()> {
 /// The same query with nothing around it.
 async fn two_columns(run: &RunStore) -> anyhow::Result<()> {
     let session = SessionContext::new_with_config(session::config());
-    RunTables::open(run)?.register(&session).await?;
+    RunTables::look(run).await?.register(&session).await?;
     let rows = session.sql(QUERY).await?.collect().await?;
     let count = rows.first().context("no answer")?.column(0);
     println!("{}", count.as_primitive::<Int64Type>().value(0));

@@ -23,7 +23,7 @@ FROM (
     LEFT ANTI JOIN attempts
         ON dispatches.task_index = attempts.task_index
         AND dispatches.rollout_index = attempts.rollout_index
-        AND dispatches.attempt = attempts.attempt
+        AND dispatches.dispatched_at = attempts.dispatched_at
 ) AS calls
 INNER JOIN tasks
     ON calls.task_index = tasks.task_index

@@ -26,7 +26,7 @@ FROM (
             min(substr(error, 1, 300)) AS error,
             count(*) AS num_attempts
         FROM attempts
-        WHERE outcome NOT IN ('ok', 'interrupted')
+        WHERE outcome NOT IN ('ok', 'interrupted', 'superseded')
         GROUP BY agent_name, outcome, http_status, kind
     ) AS kinds
 ) AS ranked

@@ -20,7 +20,7 @@ FROM (
     INNER JOIN attempts
         ON failed.task_index = attempts.task_index
         AND failed.rollout_index = attempts.rollout_index
-    WHERE attempts.outcome NOT IN ('ok', 'interrupted')
+    WHERE attempts.outcome NOT IN ('ok', 'interrupted', 'superseded')
     GROUP BY failed.agent_name, failed.task_index, failed.rollout_index
 ) AS last_failures
 GROUP BY agent_name, outcome

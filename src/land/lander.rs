@@ -12,10 +12,10 @@ use tokio::runtime::Handle;
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::compact::compact;
 use super::context::LandContext;
 use crate::schema;
-use crate::store::{JournalSegment, JournalWriter, Part, StoreError};
+use crate::store::segment::{self, Decisions};
+use crate::store::{Part, Segment, SegmentWriter, StoreError};
 
 /// Assumed ratio of a journal's bytes to those of its parts, until one was measured.
 const FIRST_RATIO: f64 = 4.0;
@@ -31,7 +31,7 @@ struct Compacted {
 
 /// A segment that is to become parts.
 struct Sealed {
-    segment: JournalSegment,
+    segment: Segment,
     bytes: u64,
 }
 
@@ -39,8 +39,7 @@ struct Sealed {
 pub(super) struct Lander {
     context: Arc<LandContext>,
     part_size: u64,
-    journal: Option<JournalWriter>,
-    segments: usize,
+    journal: Option<SegmentWriter>,
     ratio: f64,
     /// Segments whose parts could not be written; the store may be back next time.
     left: VecDeque<Sealed>,
@@ -71,7 +70,6 @@ impl Lander {
             context,
             part_size,
             journal: None,
-            segments: 0,
             ratio: FIRST_RATIO,
             left: VecDeque::new(),
             compactions: JoinSet::new(),
@@ -137,11 +135,9 @@ impl Lander {
         if full { self.rotate().await } else { Ok(()) }
     }
 
-    fn next_segment(&mut self) -> Result<JournalWriter> {
-        let name = format!("{}-{:05}", self.context.segments, self.segments);
-        self.segments += 1;
-        let directory = self.context.run.journal_dir();
-        JournalWriter::create(directory, &name, &schema::outcomes()).map_err(external)
+    fn next_segment(&mut self) -> Result<SegmentWriter> {
+        let name = self.context.writer.segment(0);
+        SegmentWriter::create(&self.context.journal, name).map_err(external)
     }
 
     /// Ends the segment and has it made into parts, beside what goes on. Few at a time: a store
@@ -155,7 +151,7 @@ impl Lander {
         }
         if let Some(journal) = self.journal.take() {
             let bytes = journal.num_bytes();
-            let segment = blocking(move || journal.seal()).await?;
+            let segment = journal.seal();
             self.left.push_back(Sealed { segment, bytes });
         }
         if self.left.is_empty() {
@@ -191,7 +187,7 @@ impl Lander {
         if let Some(error) = self.take(joined)? {
             self.context.tally.notice(format!(
                 "{error}. The answers stay in the journal, '{}'; it is tried again",
-                self.context.run.journal_dir().display()
+                self.context.journal.display()
             ));
         }
         Ok(())
@@ -231,7 +227,7 @@ async fn compact_all(
             compacted.failed = Some(error);
             break;
         }
-        let compacting = compact(&context.run, &sealed.segment);
+        let compacting = commit(context, &sealed.segment);
         let Some(done) = abandon.run_until_cancelled(compacting).await else {
             break;
         };
@@ -248,6 +244,25 @@ async fn compact_all(
         }
     }
     compacted
+}
+
+/// Commits a segment of this writer, whose rows nobody else has.
+async fn commit(context: &LandContext, segment: &Segment) -> Result<Vec<Part>, StoreError> {
+    let (sink, name) = (context.sink.as_ref(), segment.name());
+    let (parts, damages) =
+        segment::commit(sink, &segment.open()?, name, &Decisions::default()).await?;
+    if damages.is_empty() {
+        segment.remove()?;
+        return Ok(parts);
+    }
+    let kept = segment.set_aside()?;
+    context.tally.notice(format!(
+        "journal '{}' is damaged: the disk did not keep what was written. All else in it has landed, and the file is \
+         kept as '{}'",
+        segment.path().display(),
+        kept.display()
+    ));
+    Ok(parts)
 }
 
 async fn blocking<T: Send + 'static>(

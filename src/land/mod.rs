@@ -1,19 +1,16 @@
 //! Where answers become safe: [`LandExec`] writes outcomes to the journal as they come, and turns
-//! the journal into Parquet parts; [`LandNode`] is its place in a logical plan; [`recover`] does
-//! the same for what an earlier process left in its journal.
+//! the journal into Parquet parts; [`LandNode`] is its place in a logical plan.
 //!
 //! ```text
 //!   outcomes ──► journal segment ──(full, or at the end)──► rollouts/SEGMENT.parquet
 //!                (then they count)                          attempts/SEGMENT.parquet
 //! ```
 
-mod compact;
 mod context;
 mod exec;
 mod lander;
 mod node;
 
-pub use compact::recover;
 pub use context::LandContext;
 pub use exec::LandExec;
 pub use node::{LandNode, LandPlanner};

@@ -10,6 +10,6 @@ mod tests;
 mod turns;
 
 pub use batch::OutcomeBatchBuilder;
-pub use row::{Answered, OK, Outcome, Times, Verdict};
-pub use split::{attempts_of, rollouts_of};
+pub use row::{Answered, OK, Outcome, SUPERSEDED, Times, Verdict};
+pub use split::{attempts_of, outcomes_of, rollouts_of};
 pub use turns::turns_of;

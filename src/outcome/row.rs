@@ -9,6 +9,9 @@ use crate::turn::{RolloutKey, Turn};
 /// The outcome of an attempt that gave a rollout.
 pub const OK: &str = "ok";
 
+/// The outcome of an attempt whose answer does not count, since another writer's answer to the same rollout does.
+pub const SUPERSEDED: &str = "superseded";
+
 /// An attempt at a rollout, finished.
 #[derive(Debug)]
 pub struct Outcome {

@@ -1,4 +1,8 @@
-use arrow::array::{ArrayRef, AsArray, BooleanArray, RecordBatch};
+use std::sync::Arc;
+
+use arrow::array::{
+    ArrayRef, AsArray, BooleanArray, Float64Array, RecordBatch, StringViewArray, new_null_array,
+};
 use arrow::compute::filter_record_batch;
 use arrow::datatypes::SchemaRef;
 use arrow::error::ArrowError;
@@ -54,6 +58,35 @@ pub fn rollouts_of(outcomes: &RecordBatch) -> Result<RecordBatch, ArrowError> {
             of(schema::RESULT)?,
         ],
     )
+}
+
+/// The outcomes that rows of `rollouts` came of, as far as these say.
+///
+/// # Errors
+/// The batch is not one of [`schema::rollouts`].
+pub fn outcomes_of(rollouts: &RecordBatch) -> Result<RecordBatch, ArrowError> {
+    let rows = rollouts.num_rows();
+    let columns = schema::outcomes();
+    let columns = columns.fields().iter().map(|field| -> ArrayRef {
+        let same = |name: &str| rollouts.column_by_name(name).cloned();
+        let known = match field.name().as_str() {
+            schema::OUTCOME => {
+                let ok = std::iter::repeat_n(Some(OK), rows);
+                Some(Arc::new(ok.collect::<StringViewArray>()) as ArrayRef)
+            }
+            schema::DISPATCHED_AT => same(schema::STARTED_AT),
+            schema::SERVER_MS => same(schema::LATENCY_MS),
+            schema::TERMINAL | schema::FAILURE_TERMINAL => {
+                Some(Arc::new(BooleanArray::from(vec![false; rows])) as ArrayRef)
+            }
+            schema::PERMIT_WAIT_MS | schema::RATE_WAIT_MS => {
+                Some(Arc::new(Float64Array::from(vec![0.0; rows])) as ArrayRef)
+            }
+            name => same(name),
+        };
+        known.unwrap_or_else(|| new_null_array(field.data_type(), rows))
+    });
+    project(schema::outcomes(), columns.collect())
 }
 
 fn project(schema: SchemaRef, columns: Vec<ArrayRef>) -> Result<RecordBatch, ArrowError> {

@@ -1,77 +1,111 @@
 //! How a sweep begins: what is at the place already, and what has to be there before anything is sent.
 
-use datafusion::prelude::SessionContext;
+use std::io::ErrorKind;
+use std::sync::Arc;
 
+use super::recovery::{Recovery, forget_copies, is_left};
 use super::sweep::Sweep;
-use super::{identity, recovery, task_names};
+use super::{extension, identity, task_names};
 use crate::config::{AgentSettings, Settings};
 use crate::error::Error;
 use crate::expand;
 use crate::measure::functions::register_json;
-use crate::schema::TASKS;
+use crate::schema::{self, TASKS};
 use crate::session;
 use crate::store::{
-    Checkpointer, DispatchLogFile, JournalSegment, RunRecord, RunState, RunStore, StoreError,
-    checkpoint,
+    Checkpointer, ParquetSink, RunRecord, RunState, RunStore, StoreError, Writer, checkpoint,
 };
 use crate::tally::AgentTally;
 
 impl Sweep {
-    pub(super) async fn begin(&mut self) -> Result<(), Error> {
-        if let Some(path) = self.run.local_path() {
-            let made = std::fs::create_dir_all(path);
-            made.map_err(|source| {
-                Error::Output(StoreError::File {
-                    action: "create",
-                    path: path.to_owned(),
-                    source,
-                })
-            })?;
-        }
+    /// Makes or repairs what has to be there, and finds out what is still to be done. Under the lock: what was read
+    /// before may have changed since.
+    pub(super) async fn begin(&mut self, writer: &Arc<Writer>) -> Result<(), Error> {
+        make_directory(&self.run)?;
         if self.replaces {
             self.run.clear().await.map_err(Error::Output)?;
+        }
+        if self.continues {
+            self.check_again().await?;
         }
         let created =
             !self.continues && self.record.create(&self.run).await.map_err(Error::Output)?;
         if !created && !self.continues {
             self.join().await?;
         }
-        let tasks = self.run.parts(TASKS).await.map_err(Error::Output)?;
-        if tasks.is_empty() || self.extends {
-            let published = self.inputs.spool.publish(&self.run).await;
-            published.map_err(Error::Output)?;
-        }
-        let shard = self.settings.shard;
+        self.run = self.run.identified(&self.record.run_id);
+        self.publish_tasks().await.map_err(Error::Output)?;
         if self.continues {
             let journal = self.run.journal_dir();
-            let is_ours = |name: &str| recovery::is_ours(name, shard);
-            checkpoint::fetch(&self.run, journal, is_ours).await?;
+            checkpoint::fetch(&self.run, journal, |name| is_left(name, writer)).await?;
         }
-        let process = self.process.clone();
-        let is_own = move |name: &str| name.starts_with(&process);
-        self.checkpointer = Some(Checkpointer::new(self.run.clone(), is_own)?);
+        self.checkpointer = Some(Checkpointer::new(self.run.clone(), writer.epoch())?);
         if self.continues {
-            let session = SessionContext::new_with_config(session::config());
-            if recovery::recover(&self.run, shard, &session).await? {
+            let sink = ParquetSink::new(self.run.clone(), Arc::clone(writer));
+            let recovery = Recovery {
+                run: &self.run,
+                sink: &sink,
+                writer,
+                tally: &self.tally,
+            };
+            if recovery.recover().await? {
                 self.was_finished = false;
-                self.count().await?;
             }
         }
+        self.continues = true;
+        self.count().await?;
         match created {
             true => Ok(()),
             false => self.record.save(&self.run).await.map_err(Error::Output),
         }
     }
 
+    /// Whether the run is still the one that was found when the sweep was prepared.
+    async fn check_again(&mut self) -> Result<(), Error> {
+        let record = match RunRecord::load(&self.run).await {
+            Ok(record) => record,
+            // It is written anew.
+            Err(StoreError::Record { .. }) => None,
+            Err(error) => return Err(Error::Output(error)),
+        };
+        let Some(record) = record else { return Ok(()) };
+        let is_same = record.run_id == self.record.run_id;
+        if !is_same || record.identity != self.found_identity {
+            return Err(Error::Resume {
+                place: self.run.display(""),
+                difference: "another process has changed the run since; try again".to_owned(),
+            });
+        }
+        self.was_finished = record.state == RunState::Finished;
+        Ok(())
+    }
+
+    async fn publish_tasks(&self) -> Result<(), StoreError> {
+        let tasks = self.run.checked_parts(TASKS).await?;
+        for part in &tasks.damaged {
+            let to = self.run.set_aside(part).await?;
+            self.tally.notice(format!(
+                "{} is damaged: it is kept as {} and written anew",
+                self.run.url(part),
+                self.run.display(&to)
+            ));
+        }
+        match tasks.whole.is_empty() || self.extends {
+            true => self.inputs.spool.publish(&self.run).await,
+            false => Ok(()),
+        }
+    }
+
     /// Somebody made the run since it was looked for: where several processes share the work, that is
     /// one of them.
-    pub(super) async fn join(&mut self) -> Result<(), Error> {
+    async fn join(&mut self) -> Result<(), Error> {
         let place = self.run.display("");
         let record = RunRecord::load(&self.run).await.map_err(Error::Output)?;
         match (record, self.settings.shard) {
             (Some(record), Some(_)) => {
                 identity::check(&record, &self.record.identity, &place)?;
                 self.record.created_at = record.created_at;
+                self.record.run_id = record.run_id;
                 self.continues = true;
                 Ok(())
             }
@@ -83,63 +117,153 @@ impl Sweep {
         }
     }
 
-    pub(super) async fn count(&mut self) -> Result<(), Error> {
-        let session = self.tables().session(session::config()).await?;
-        if self.settings.agents.values().any(AgentSettings::runs_here) {
-            register_json(&session)?;
-            task_names::check(&session, &self.agents).await?;
+    /// Refuses kinds of tasks that no agent here knows.
+    pub(super) async fn check_task_names(&self) -> Result<(), Error> {
+        if !self.settings.agents.values().any(AgentSettings::runs_here) {
+            return Ok(());
         }
+        let session = self.tables().session(session::config()).await?;
+        register_json(&session)?;
+        task_names::check(&session, &self.agents).await
+    }
+
+    async fn count(&mut self) -> Result<(), Error> {
+        let session = self.tables().session(session::config()).await?;
         self.counts = expand::counts(&session).await?;
         self.prior = expand::prior(&session).await?;
+        if self.run.has_damaged().await? {
+            expand::add_lost(&session, &mut self.prior).await?;
+        }
         self.tally.begin(self.counts.iter().map(|agent| {
             let before = AgentTally::before(agent.num_rollouts, agent.num_done, agent.num_failed);
             (agent.agent_name.clone(), before)
         }));
         Ok(())
     }
+
+    /// Removes what only a sweep that is at work needs.
+    pub(super) async fn clean_up(&self, writer: &Writer) -> Result<(), Error> {
+        forget_copies(&self.run, writer).await?;
+        let journal = self.run.journal_dir();
+        let directories = journal.ancestors().take(2);
+        for directory in
+            directories.take_while(|directory| Some(*directory) != self.run.local_path())
+        {
+            // One that is not empty stays.
+            let _ = std::fs::remove_dir(directory);
+        }
+        Ok(())
+    }
 }
 
-/// What is at the place already, if it may be gone on with.
-pub(super) async fn existing(
-    run: &RunStore,
-    settings: &Settings,
-) -> Result<Option<RunRecord>, Error> {
+fn make_directory(run: &RunStore) -> Result<(), Error> {
+    let Some(path) = run.local_path() else {
+        return Ok(());
+    };
+    std::fs::create_dir_all(path).map_err(|source| {
+        Error::Output(StoreError::File {
+            action: "create",
+            path: path.to_owned(),
+            source,
+        })
+    })
+}
+
+/// What is at the place of a sweep.
+#[derive(Debug)]
+pub(super) enum Existing {
+    /// Nothing of a run.
+    Nothing,
+    /// A run.
+    Run(Box<RunRecord>),
+    /// What is left of a run whose record has gone or can't be read.
+    Remains,
+}
+
+/// What is at the place already, if the settings say what becomes of it.
+pub(super) async fn existing(run: &RunStore, settings: &Settings) -> Result<Existing, Error> {
     if let Some(path) = run.local_path()
         && path.exists()
         && !path.is_dir()
     {
-        let source = std::io::Error::from(std::io::ErrorKind::NotADirectory);
+        let source = std::io::Error::from(ErrorKind::NotADirectory);
         return Err(Error::Output(StoreError::File {
             action: "create a run at",
             path: path.to_owned(),
             source,
         }));
     }
-    match RunRecord::load(run).await.map_err(Error::Output)? {
-        Some(record) if settings.resume || settings.overwrite || settings.shard.is_some() => {
-            Ok(Some(record))
+    let takes_over = settings.resume || settings.overwrite;
+    match RunRecord::load(run).await {
+        Ok(Some(record)) if takes_over || settings.shard.is_some() => {
+            Ok(Existing::Run(Box::new(record)))
         }
-        Some(record) => {
+        Ok(Some(record)) => {
             let state = record.state.to_string();
-            Err(StoreError::Exists {
-                place: run.display(""),
-                state,
-            }
-            .into())
+            let place = run.display("");
+            Err(StoreError::Exists { place, state }.into())
         }
-        None => no_stray_journal(run).map(|()| None).map_err(Error::Output),
+        Ok(None) => match refuse_remains(run).await {
+            Ok(()) => Ok(Existing::Nothing),
+            Err(_) if takes_over => Ok(Existing::Remains),
+            Err(error) => Err(error),
+        },
+        Err(StoreError::Record { .. }) if takes_over => Ok(Existing::Remains),
+        Err(StoreError::Version { .. }) if settings.overwrite => Ok(Existing::Remains),
+        Err(error) => Err(Error::Output(error)),
     }
 }
 
-/// A run has its run.json before anything is sent: answers without one belong to a run that was
-/// removed, and would be counted as those of the new one.
-fn no_stray_journal(run: &RunStore) -> Result<(), StoreError> {
-    let journal = run.journal_dir();
-    let segments = JournalSegment::list(journal)?;
-    match segments.is_empty() && DispatchLogFile::list(journal)?.is_empty() {
-        true => Ok(()),
-        false => Err(StoreError::StrayJournal {
-            journal: journal.to_owned(),
-        }),
+/// A run has its run.json before anything else: what is there without one belongs to a run whose record was lost, and
+/// would be counted as the work of the new one.
+pub(super) async fn refuse_remains(run: &RunStore) -> Result<(), Error> {
+    match run.remains().await.map_err(Error::Output)? {
+        Some(remains) => Err(Error::Output(StoreError::NoRecord {
+            place: run.display(""),
+            remains,
+        })),
+        None => Ok(()),
     }
+}
+
+/// The record of a run that has lost it, if the input is that of the run.
+pub(super) async fn rebuilt(sweep: &mut Sweep) -> Result<(), Error> {
+    let run = &sweep.run;
+    let refuse = |difference: String| Error::Resume {
+        place: run.display(""),
+        difference,
+    };
+    let tasks = run
+        .checked_parts(schema::TASKS)
+        .await
+        .map_err(Error::Output)?;
+    if tasks.whole.is_empty()
+        && !run
+            .parts(schema::ROLLOUTS)
+            .await
+            .map_err(Error::Output)?
+            .is_empty()
+    {
+        let why = "neither its run.json nor its tasks can be read, so nothing says what was asked; use --overwrite";
+        return Err(refuse(why.to_owned()));
+    }
+    let lost = match tasks.whole.is_empty() {
+        true => Vec::new(),
+        false => extension::lost(run, &sweep.inputs.spool).await?,
+    };
+    if !lost.is_empty() {
+        return Err(refuse(format!(
+            "its run.json can't be read, and by its tasks the input was another: {}",
+            lost.join("; ")
+        )));
+    }
+    if let Some(run_id) = run.find_run_id().await.map_err(Error::Output)? {
+        sweep.record.run_id = run_id;
+    }
+    sweep.tally.notice(format!(
+        "{} can't be read: it is written anew from the input and options that are given now",
+        run.display("run.json")
+    ));
+    sweep.extends = true;
+    Ok(())
 }

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use super::measured::Measured;
-use super::sweep::Sweep;
+use super::supervisor::Supervisor;
+use super::sweep::{Done, Sweep};
 use super::tables::Tables;
 use crate::error::Error;
 use crate::expand::{self, AgentCounts};
@@ -11,32 +12,58 @@ use crate::report::SweepReport;
 use crate::run::StopReason;
 use crate::session;
 use crate::status::RunStatus;
-use crate::store::{RunCounts, RunLock, RunState};
+use crate::store::{LockOptions, LockScope, RunCounts, RunLock, RunState, StoreError};
 
 impl Sweep {
-    /// Writes how it ended. Of several processes each may be the last; who sees that another ended
-    /// meanwhile writes again.
+    /// Writes how it ended.
     pub(super) async fn note_the_end(&mut self) -> Result<(), Error> {
-        let own = self.tally.total().counts();
-        if self.settings.shard.is_none() {
-            self.record.rollouts = own;
-            self.record.state = self.state(own.pending);
-            return Ok(self.record.save(&self.run).await?);
-        }
-        let mut counts = self.counts_of_all().await?;
-        loop {
-            self.record.rollouts = counts;
-            self.record.state = match self.state(counts.pending) {
-                RunState::Finished => RunState::Finished,
-                _ if self.others_work().await? => RunState::Running,
-                own => own,
+        self.record.rollouts = match self.settings.shard {
+            Some(_) => self.counts_of_all().await?,
+            None => self.tally.total().counts(),
+        };
+        self.record.state = self.state(self.record.rollouts.pending);
+        Ok(self.record.save(&self.run).await?)
+    }
+
+    /// Finishes the run, if this was the last of the processes that share its work: only the last one finds that
+    /// nothing is pending and nobody else holds a lock.
+    pub(super) async fn finish_shared(
+        &mut self,
+        done: Done,
+        supervisor: &Supervisor,
+    ) -> Result<SweepReport, Error> {
+        let is_cut_off = done.is_cut_off;
+        if !is_cut_off && self.counts_of_all().await?.pending == 0 {
+            let whole = LockOptions {
+                scope: LockScope::Run,
+                break_existing: false,
+                ..self.lock_options()
             };
-            self.record.save(&self.run).await?;
-            counts = self.counts_of_all().await?;
-            if counts == self.record.rollouts {
-                return Ok(());
-            }
+            return match self.lock(whole).await {
+                Ok(lock) => {
+                    let report = tokio::select! {
+                        report = self.finish(done) => report,
+                        lost = supervisor.watch(&lock) => Err(lost.into()),
+                    };
+                    lock.release().await;
+                    report
+                }
+                Err(Error::Store(StoreError::Locked { .. })) => self.leave(done).await,
+                Err(error) => Err(error),
+            };
         }
+        if !is_cut_off && !self.others_work().await? {
+            self.note_the_end().await?;
+        }
+        self.leave(done).await
+    }
+
+    /// The report of a process that leaves the rest to others.
+    async fn leave(&self, done: Done) -> Result<SweepReport, Error> {
+        let mut written = done.written;
+        written.push(self.run.display("run.json"));
+        self.report(written, Measured::default(), done.elapsed)
+            .await
     }
 
     pub(super) async fn report(
@@ -78,12 +105,9 @@ impl Sweep {
     }
 
     /// Another process holds a lock on a share of the run.
-    pub(super) async fn others_work(&self) -> Result<bool, Error> {
-        let own = self.lock_options().scope;
+    async fn others_work(&self) -> Result<bool, Error> {
         let holders = RunLock::holders(&self.run).await?;
-        Ok(holders
-            .iter()
-            .any(|holder| holder.alive && holder.scope != own))
+        Ok(holders.iter().any(|holder| holder.alive))
     }
 
     /// Counts of the whole run, where this process works on a share of it.

@@ -39,12 +39,25 @@ pub(super) async fn check(
     if differences.is_empty() {
         return Ok(false);
     }
+    let lost = lost(run, spool).await?;
+    if lost.is_empty() {
+        return Ok(true);
+    }
+    let difference = format!("--extend keeps what there is, but {}", lost.join("; "));
+    Err(Error::Resume { place, difference })
+}
+
+/// Tasks and rollouts that the run has and the input no longer asks for, in words.
+///
+/// # Errors
+/// A table can't be read.
+pub(super) async fn lost(run: &RunStore, spool: &Spool) -> Result<Vec<String>, Error> {
     let session = SessionContext::new_with_config(session::config());
-    let before = RunTables::open(run)?.table(&session, TASKS).await?;
+    let before = RunTables::look(run).await?;
+    let before = before.table(&session, TASKS).await?;
     session.register_table("tasks_before", before.into_view())?;
-    let tasks = RunTables::open(spool.store())?
-        .table(&session, TASKS)
-        .await?;
+    let tasks = RunTables::look(spool.store()).await?;
+    let tasks = tasks.table(&session, TASKS).await?;
     session.register_table(TASKS, tasks.into_view())?;
     let mut lost = Vec::new();
     for batch in session.sql(EXTENSION).await?.collect().await? {
@@ -67,9 +80,5 @@ pub(super) async fn check(
             lost.push(format!("the task of {file} line {line} {what}"));
         }
     }
-    if lost.is_empty() {
-        return Ok(true);
-    }
-    let difference = format!("--extend keeps what there is, but {}", lost.join("; "));
-    Err(Error::Resume { place, difference })
+    Ok(lost)
 }

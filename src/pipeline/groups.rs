@@ -47,7 +47,7 @@ pub(super) async fn write(
     memory: usize,
 ) -> Result<GroupReport, Error> {
     let session = session::measuring(memory)?;
-    let tables = RunTables::open(run)?;
+    let tables = RunTables::look(run).await?;
     let mut prompts = Rows::begin(sorted(&session, &tables, TASKS, agents).await?).await?;
     let mut answers = Rows::begin(sorted(&session, &tables, ROLLOUTS, agents).await?).await?;
     let name = part_name(GROUPS, PART);

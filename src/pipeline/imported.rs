@@ -7,6 +7,7 @@ use datafusion::common::runtime::SpawnedTask;
 use serde_json::json;
 use tokio::sync::mpsc::{Receiver, channel};
 
+use super::begin::refuse_remains;
 use crate::config::Settings;
 use crate::error::Error;
 use crate::import::{Collection, CollectionFiles, ImportError, Piece, read_collection};
@@ -15,8 +16,7 @@ use crate::report::ImportReport;
 use crate::schema;
 use crate::schema::{ATTEMPTS, FINISHED_AT, ROLLOUTS, SCHEMA_VERSION, SERVER_MS, TASKS};
 use crate::store::{
-    JournalSegment, LockOptions, PartWriter, RunLock, RunRecord, RunState, RunStore, StoreError,
-    part_name,
+    LockOptions, PartWriter, RunLock, RunRecord, RunState, RunStore, StoreError, part_name,
 };
 
 /// The tables of a run, and the name of the part that an import makes of each: a run has its tasks in one part.
@@ -88,11 +88,7 @@ async fn import(
             let state = record.state.to_string();
             return Err(StoreError::Exists { place, state }.into());
         }
-        let journal = run.journal_dir();
-        if !JournalSegment::list(journal)?.is_empty() {
-            let journal = journal.to_owned();
-            return Err(Error::Output(StoreError::StrayJournal { journal }));
-        }
+        refuse_remains(run).await?;
     }
     let (output, pieces) = channel(2);
     let reading = SpawnedTask::spawn_blocking(move || read_collection(&files, &output));
@@ -141,6 +137,7 @@ fn record(collection: &Collection, settings: &Settings) -> Result<RunRecord, Err
     let now = Utc::now().to_rfc3339_opts(SecondsFormat::Millis, true);
     Ok(RunRecord {
         schema_version: SCHEMA_VERSION,
+        run_id: RunRecord::new_id(),
         rollstream_version: env!("CARGO_PKG_VERSION").to_owned(),
         state,
         created_at: now.clone(),

@@ -46,7 +46,8 @@ impl Inputs {
         settings.seed_field = recorded(record, "seed_field")?;
 
         let session = SessionContext::new_with_config(session::config().with_target_partitions(1));
-        let tasks = RunTables::open(run)?.table(&session, TASKS).await?;
+        let tasks = RunTables::look(run).await?;
+        let tasks = tasks.table(&session, TASKS).await?;
         session.register_table(TASKS, tasks.into_view())?;
         let (summary, num_bytes) = summary(&session).await?;
         Ok(Self {

@@ -1,7 +1,7 @@
-//! What an earlier process left in the journal becomes parts: its answers, and a row for each of
-//! its calls whose end nobody saw.
+//! What earlier writers left behind becomes parts: their answers, and a row for each of their calls whose end nobody
+//! saw. What is damaged is set aside, and what can be known of it from elsewhere is put in its place.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
@@ -13,74 +13,235 @@ use datafusion::datasource::MemTable;
 use datafusion::prelude::SessionContext;
 use futures::TryStreamExt;
 
-use crate::config::Shard;
 use crate::error::Error;
 use crate::expand;
 use crate::failure::FailureClass;
-use crate::land;
-use crate::outcome::{Outcome, OutcomeBatchBuilder, Times, Verdict};
+use crate::outcome::{Outcome, OutcomeBatchBuilder, Times, Verdict, outcomes_of};
 use crate::schema;
-use crate::session::RunTables;
+use crate::session::{self, JournalRows, RunTables};
+use crate::store::segment::{self, Decisions, Key, Ledger, Row};
 use crate::store::{
-    DispatchLogFile, JournalSegment, JournalWriter, RunStore, StoreError, TurnRecord, checkpoint,
-    part_name,
+    DispatchLogFile, LockScope, RunStore, SegmentName, StoreError, TableSink, TurnRecord, Writer,
+    checkpoint, part_name,
 };
+use crate::tally::Tally;
 use crate::turn::{RolloutKey, Turn};
 
 /// Rows of a batch of interrupted attempts.
 const BATCH_ROWS: usize = 8192;
 
-/// What the names of the journal's files say of the share of the run that they belong to.
-pub(super) fn share(shard: Option<Shard>) -> String {
-    match shard {
-        Some(shard) => format!("s{}of{}", shard.index(), shard.count()),
-        None => "run".to_owned(),
-    }
+/// Makes parts of what earlier writers left.
+pub(super) struct Recovery<'a> {
+    pub(super) run: &'a RunStore,
+    pub(super) sink: &'a dyn TableSink,
+    pub(super) writer: &'a Writer,
+    pub(super) tally: &'a Tally,
 }
 
-/// A file of the journal is ours to recover unless its process may be alive: that of another shard
-/// of as many. All others would keep our lock from being taken.
-pub(super) fn is_ours(name: &str, shard: Option<Shard>) -> bool {
-    let Some(shard) = shard else { return true };
-    let of = name.split('-').nth(1).unwrap_or_default();
-    of == share(Some(shard)) || !of.ends_with(&format!("of{}", shard.count()))
+/// Whether a file of the journal is left to be recovered by a writer: its own writer has gone, since the lock of this
+/// one keeps it out. Another shard of as many may be alive.
+pub(super) fn is_left(name: SegmentName, writer: &Writer) -> bool {
+    name.epoch != writer.epoch() && name.scope.overlaps(writer.scope())
 }
 
-/// Lands what earlier processes left in the journal of `run`, on this machine or, as copies, on the
-/// store; gives whether there was anything. `session` needs no tables.
-pub(super) async fn recover(
-    run: &RunStore,
-    shard: Option<Shard>,
-    session: &SessionContext,
-) -> Result<bool, Error> {
-    let is_ours = |name: &str| is_ours(name, shard);
-    let _alone = alone(run, shard).await?;
-    let left = JournalSegment::list(run.journal_dir())?;
-    let mut any = left.iter().any(|segment| is_ours(segment.name()));
-    land::recover(run, is_ours).await?;
-    let mut logs = Vec::new();
-    // An attempt that was in flight when a log was begun anew has calls in both files.
-    let mut turns = Vec::new();
-    for log in DispatchLogFile::list(run.journal_dir())? {
-        if is_ours(log.name()) {
-            let (dispatches, of_log) = log.read()?;
-            turns.extend(of_log);
-            logs.push((log, dispatches));
-            any = true;
+impl Recovery<'_> {
+    /// Recovers everything; gives whether there was anything.
+    pub(super) async fn recover(&self) -> Result<bool, Error> {
+        let _alone = alone(self.run, self.writer.scope()).await?;
+        let mut any = self.set_damaged_parts_aside().await?;
+        let tables = RunTables::look(self.run).await?;
+        let partial = tables.partial();
+        for rows in tables.segments() {
+            if is_left(rows.segment.name(), self.writer) {
+                self.recover_segment(rows, &partial).await?;
+                any = true;
+            }
         }
+        for name in partial {
+            if is_left(name, self.writer) {
+                self.complete(name).await?;
+                any = true;
+            }
+        }
+        any |= self.recover_calls().await?;
+        forget_copies(self.run, self.writer).await?;
+        Ok(any)
     }
-    let mut turns = turns_of_attempts(turns);
-    for (log, dispatches) in logs {
-        record_interrupted(run, &log, dispatches, &mut turns, session).await?;
-        log.remove()?;
+
+    async fn set_damaged_parts_aside(&self) -> Result<bool, Error> {
+        let tables = RunTables::look(self.run).await?;
+        let mut any = false;
+        for part in tables.damaged() {
+            let name = SegmentName::of_part(part.as_ref());
+            if name.is_none_or(|name| name.scope.overlaps(self.writer.scope())) {
+                let to = self.run.set_aside(part).await?;
+                self.tally.notice(format!(
+                    "{} is damaged and can't be read: it is kept as {}. Its rollouts are pending again",
+                    self.run.url(part),
+                    self.run.display(&to)
+                ));
+                any = true;
+            }
+        }
+        Ok(any)
     }
-    forget_copies(run, shard).await?;
-    Ok(any)
+
+    async fn recover_segment(
+        &self,
+        rows: &JournalRows,
+        partial: &HashSet<SegmentName>,
+    ) -> Result<(), Error> {
+        let JournalRows { segment, decisions } = rows;
+        let name = segment.name();
+        if self.sink.is_committed(name).await? {
+            return Ok(segment.file().remove()?);
+        }
+        // What is published under its name is completed under its name. All else gets a name of this writer: the file
+        // may be a copy that is shorter than its original, which must not be taken for the whole of it.
+        let to = match partial.contains(&name) {
+            true => name,
+            false => self.writer.segment(0),
+        };
+        let (_, damages) = segment::commit(self.sink, segment, to, decisions).await?;
+        let (repeated, superseded) = (decisions.num_repeated(), decisions.num_superseded());
+        if repeated + superseded > 0 {
+            self.tally.notice(format!(
+                "journal segment {name} is older than another writer's work: {repeated} of its attempts are on record \
+                 already, and {superseded} of its answers do not count, since their rollouts have another"
+            ));
+        }
+        if damages.is_empty() {
+            return Ok(segment.file().remove()?);
+        }
+        let kept = segment.file().set_aside()?;
+        let places: Vec<String> = damages
+            .iter()
+            .map(|damage| format!("{} bytes at offset {}", damage.length, damage.offset))
+            .collect();
+        self.tally.notice(format!(
+            "journal '{}' is damaged ({}): all else in it has landed, the file is kept as '{}', and what was lost is \
+             pending again",
+            segment.file().path().display(),
+            places.join(", "),
+            kept.display()
+        ));
+        Ok(())
+    }
+
+    /// Writes the attempts of answers that are published without them: their writer died in between, and what it knew
+    /// of them is lost but for what the answers say.
+    async fn complete(&self, name: SegmentName) -> Result<(), Error> {
+        if self.sink.is_committed(name).await? {
+            return Ok(());
+        }
+        let mut transaction = self.sink.begin(name).await?;
+        let answers = part_name(schema::ROLLOUTS, name);
+        if self.run.exists(&answers).await? {
+            let session = SessionContext::new_with_config(session::config());
+            let rows = session::part(&session, self.run, &answers, &schema::rollouts())?;
+            let tables = RunTables::look(self.run).await?;
+            let mut batches = rows.execute_stream().await?;
+            while let Some(batch) = batches.try_next().await? {
+                let outcomes = outcomes_of(&batch).map_err(Error::defect)?;
+                let rows = Row::of(&outcomes).map_err(Error::defect)?;
+                let keys: HashSet<Key> = rows.iter().map(|row| row.key).collect();
+                let mut ledger = tables.ledger(&keys, name.epoch).await?;
+                let attempts = ledger.decide(rows).attempts(&outcomes);
+                let attempts = attempts.map_err(Error::defect)?;
+                transaction.write(&outcomes, &attempts).await?;
+            }
+        }
+        transaction.commit().await?;
+        Ok(())
+    }
+
+    /// Writes a row for each call that was noted and whose end nobody saw.
+    async fn recover_calls(&self) -> Result<bool, Error> {
+        let mut logs = Vec::new();
+        // An attempt that was in flight when a log was begun anew has calls in both files.
+        let mut turns = Vec::new();
+        for log in DispatchLogFile::list(self.run.journal_dir())? {
+            if is_left(log.name(), self.writer) {
+                let mut calls = log.read()?;
+                turns.append(&mut calls.turns);
+                logs.push((log, calls));
+            }
+        }
+        let any = !logs.is_empty();
+        let mut turns = turns_of_attempts(turns);
+        for (log, calls) in logs {
+            self.record_interrupted(log.name(), calls.dispatches, &mut turns)
+                .await?;
+            if calls.num_damaged == 0 {
+                log.remove()?;
+                continue;
+            }
+            let kept = log.set_aside()?;
+            self.tally.notice(format!(
+                "{} records of the dispatch log '{}' are damaged: what was sent is known but for these. The file is kept \
+                 as '{}'",
+                calls.num_damaged,
+                log.path().display(),
+                kept.display()
+            ));
+        }
+        Ok(any)
+    }
+
+    async fn record_interrupted(
+        &self,
+        log: SegmentName,
+        dispatches: Vec<RecordBatch>,
+        turns: &mut HashMap<RolloutKey, Vec<Turn>>,
+    ) -> Result<(), Error> {
+        let session = SessionContext::new_with_config(session::config());
+        let tables = RunTables::look(self.run).await?;
+        for table in [schema::TASKS, schema::ATTEMPTS] {
+            let view = tables.table(&session, table).await?.into_view();
+            session.register_table(table, view)?;
+        }
+        let dispatches = MemTable::try_new(schema::dispatches(), vec![dispatches])?;
+        session.register_table("dispatches", Arc::new(dispatches))?;
+        let mut rows = expand::unanswered(&session).await?.execute_stream().await?;
+        let mut outcomes = OutcomeBatchBuilder::new();
+        let mut transaction = None;
+        while let Some(batch) = rows.try_next().await? {
+            let mut cut_off = interrupted(&batch);
+            for outcome in &mut cut_off {
+                outcome.turns = turns.remove(&outcome.key()).unwrap_or_default();
+            }
+            let keys = cut_off.iter().map(|of| (of.task_index, of.rollout_index));
+            // Its numbers may be taken by who came after its writer.
+            let mut ledger = tables.ledger(&keys.collect(), log.epoch + 1).await?;
+            let mut rest = cut_off.into_iter().peekable();
+            while rest.peek().is_some() {
+                for outcome in rest.by_ref().take(BATCH_ROWS) {
+                    outcomes.append(outcome).map_err(Error::defect)?;
+                }
+                let batch = outcomes.finish().map_err(Error::defect)?;
+                let decisions = decide(&mut ledger, &batch)?;
+                let batch = decisions.attempts(&batch).map_err(Error::defect)?;
+                let transaction = match &mut transaction {
+                    Some(begun) => begun,
+                    none => none.insert(self.sink.begin(self.writer.segment(0)).await?),
+                };
+                transaction.write(&batch, &batch).await?;
+            }
+        }
+        if let Some(transaction) = transaction {
+            transaction.commit().await?;
+        }
+        Ok(())
+    }
+}
+
+fn decide(ledger: &mut Ledger, outcomes: &RecordBatch) -> Result<Decisions, Error> {
+    Ok(ledger.decide(Row::of(outcomes).map_err(Error::defect)?))
 }
 
 /// Shards that begin together recover one after the other what a process of the whole run left.
-async fn alone(run: &RunStore, shard: Option<Shard>) -> Result<Option<File>, Error> {
-    if shard.is_none() {
+async fn alone(run: &RunStore, scope: LockScope) -> Result<Option<File>, Error> {
+    if scope == LockScope::Run {
         return Ok(None);
     }
     let directory = run.journal_dir().to_owned();
@@ -102,83 +263,14 @@ async fn alone(run: &RunStore, shard: Option<Shard>) -> Result<Option<File>, Err
 }
 
 /// Deletes the copies of journal files that have become parts.
-pub(super) async fn forget_copies(run: &RunStore, shard: Option<Shard>) -> Result<(), Error> {
+pub(super) async fn forget_copies(run: &RunStore, writer: &Writer) -> Result<(), Error> {
     for copy in checkpoint::list(run).await? {
-        if is_ours(&copy.name, shard) && !run.journal_dir().join(&copy.name).exists() {
-            checkpoint::forget(run, &copy.name).await?;
+        if copy.name.scope.overlaps(writer.scope()) && !run.journal_dir().join(&copy.file).exists()
+        {
+            checkpoint::forget(run, &copy.file).await?;
         }
     }
     Ok(())
-}
-
-async fn record_interrupted(
-    run: &RunStore,
-    log: &DispatchLogFile,
-    dispatches: Vec<RecordBatch>,
-    turns: &mut HashMap<RolloutKey, Vec<Turn>>,
-    session: &SessionContext,
-) -> Result<(), Error> {
-    let name = free_name(run, log).await?;
-    let tables = RunTables::open(run)?;
-    for table in [schema::TASKS, schema::ATTEMPTS] {
-        let view = tables.table(session, table).await?.into_view();
-        session.deregister_table(table)?;
-        session.register_table(table, view)?;
-    }
-    let dispatches = MemTable::try_new(schema::dispatches(), vec![dispatches])?;
-    session.deregister_table("dispatches")?;
-    session.register_table("dispatches", Arc::new(dispatches))?;
-    let mut rows = expand::unanswered(session).await?.execute_stream().await?;
-    let mut journal: Option<JournalWriter> = None;
-    let mut outcomes = OutcomeBatchBuilder::new();
-    while let Some(batch) = rows.try_next().await? {
-        for mut outcome in interrupted(&batch) {
-            outcome.turns = turns.remove(&outcome.key()).unwrap_or_default();
-            outcomes.append(outcome).map_err(Error::defect)?;
-            if outcomes.len() == BATCH_ROWS {
-                append(run, &name, &mut journal, &mut outcomes)?;
-            }
-        }
-    }
-    if !outcomes.is_empty() {
-        append(run, &name, &mut journal, &mut outcomes)?;
-    }
-    if let Some(journal) = journal {
-        journal.seal()?.sync()?;
-        land::recover(run, |segment| segment == name).await?;
-    }
-    Ok(())
-}
-
-/// A name for a segment of what `log` says. Its rows are those that `attempts` lacks, so that there may be parts of it
-/// already: of a recovery that was killed in the middle of it, or that knew an earlier copy of the log. What bears
-/// their name would be taken for them, and removed.
-async fn free_name(run: &RunStore, log: &DispatchLogFile) -> Result<String, Error> {
-    let mut number = 0;
-    loop {
-        let name = format!("{}-interrupted-{number:05}", log.name());
-        if !run.exists(&part_name(schema::ATTEMPTS, &name)).await? {
-            return Ok(name);
-        }
-        number += 1;
-    }
-}
-
-fn append(
-    run: &RunStore,
-    name: &str,
-    journal: &mut Option<JournalWriter>,
-    outcomes: &mut OutcomeBatchBuilder,
-) -> Result<(), Error> {
-    let batch = outcomes.finish().map_err(Error::defect)?;
-    let writer = match journal {
-        Some(writer) => writer,
-        None => {
-            let directory = run.journal_dir();
-            journal.insert(JournalWriter::create(directory, name, &schema::outcomes())?)
-        }
-    };
-    writer.append(&batch).map_err(Error::from)
 }
 
 /// The calls within each attempt, in their order; each once, though a log that was begun anew has those in
@@ -270,7 +362,7 @@ mod tests {
     #[test]
     fn an_attempt_has_the_calls_of_all_logs() {
         let directory = tempfile::tempdir().unwrap();
-        let log = DispatchLog::new(directory.path(), "log");
+        let log = DispatchLog::new(directory.path(), Arc::new(Writer::unlocked(1)), 0);
         let dispatch = DispatchRecord {
             task_index: 1,
             rollout_index: 2,
@@ -298,25 +390,13 @@ mod tests {
         note(2);
         let logs = DispatchLogFile::list(directory.path()).unwrap();
         assert_eq!(logs.len(), 2);
-        let records = logs.iter().flat_map(|log| log.read().unwrap().1).collect();
+        let records = logs
+            .iter()
+            .flat_map(|log| log.read().unwrap().turns)
+            .collect();
         let attempts = turns_of_attempts(records);
         let calls = attempts[&dispatch.key()].iter();
         let calls: Vec<u32> = calls.map(|turn| turn.start.call).collect();
         assert_eq!(calls, [0, 1, 2]);
-    }
-
-    #[test]
-    fn files_of_processes_that_may_live_are_left_alone() {
-        let shard = |text: &str| Some(text.parse().unwrap());
-        for (name, shard, expected) in [
-            ("0173-run-00000", None, true),
-            ("0173-s2of8-00000", None, true),
-            ("0173-run-00000", shard("2/8"), true),
-            ("0173-s2of8-00000", shard("2/8"), true),
-            ("0173-s1of8-00000", shard("2/8"), false),
-            ("0173-s2of4-00000", shard("2/8"), true),
-        ] {
-            assert_eq!(is_ours(name, shard), expected, "{name} {shard:?}");
-        }
     }
 }

@@ -11,7 +11,7 @@ use futures::StreamExt;
 use tokio::sync::watch;
 
 use super::artifacts;
-use super::begin::existing;
+use super::begin::{Existing, existing, rebuilt};
 use super::groups;
 use super::inputs::Inputs;
 use super::live::{Live, LiveMetrics};
@@ -19,9 +19,9 @@ use super::measured::Measured;
 use super::measurement::{self, Measurement, Price, Source};
 use super::supervisor::Supervisor;
 use super::tables::Tables;
-use super::{extension, identity, open_files, recovery};
+use super::{extension, identity, open_files};
 use crate::agent::{Agents, Prior};
-use crate::config::{AgentSettings, MemoryPlan, Settings, Shard};
+use crate::config::{AgentSettings, MemoryPlan, Settings};
 use crate::error::Error;
 use crate::expand::{self, AgentCounts};
 use crate::land::{LandContext, LandNode};
@@ -31,10 +31,10 @@ use crate::run::{FailureLimits, RunContext, RunNode, Shutdown};
 use crate::schema::SCHEMA_VERSION;
 use crate::session;
 use crate::store::{
-    Checkpointer, DispatchLog, LockOptions, LockScope, RunCounts, RunLock, RunRecord, RunState,
-    RunStore, StoreError,
+    Checkpointer, DispatchLog, LockOptions, LockScope, ParquetSink, RunCounts, RunLock, RunRecord,
+    RunState, RunStore, StoreError, Writer,
 };
-use crate::tally::Tally;
+use crate::tally::{AgentTally, Tally};
 
 /// Bytes of memory that the metrics of a sweep may take where they can go to temporary files: little, since
 /// they run where the sweep has just run.
@@ -93,8 +93,8 @@ pub struct Sweep {
     pub(super) extends: bool,
     /// Nothing was left to be done when it was gone on with.
     pub(super) was_finished: bool,
-    /// What the journal's files of this process are called.
-    pub(super) process: String,
+    /// The identity of the run as it was found.
+    pub(super) found_identity: serde_json::Value,
     pub(super) agents: Agents,
     pub(super) counts: Vec<AgentCounts>,
     /// What earlier processes did for rollouts that are still owed.
@@ -106,6 +106,15 @@ pub struct Sweep {
     /// What became of the groups of prompts.
     pub(super) groups: Option<GroupReport>,
     pub(super) live: Option<(Duration, watch::Sender<Arc<[AgentMetric]>>)>,
+}
+
+/// What a process did before the run was finished.
+#[derive(Debug, Default)]
+pub(super) struct Done {
+    pub(super) written: Vec<String>,
+    pub(super) elapsed: Duration,
+    /// It was aborted before it began.
+    pub(super) is_cut_off: bool,
 }
 
 fn parameters(
@@ -132,9 +141,17 @@ impl Sweep {
         // Whether they are right is to be known before anything is sent.
         parameters(&queries, &settings)?;
         let run = RunStore::open(settings.required_output()?, settings.state_dir.as_deref())?;
-        let (existing, replaces) = match existing(&run, &settings).await? {
-            Some(_) if settings.overwrite => (None, true),
-            existing => (existing, false),
+        let found = existing(&run, &settings).await?;
+        let replaces = settings.overwrite && !matches!(found, Existing::Nothing);
+        let is_rebuilt = matches!(found, Existing::Remains) && !replaces;
+        // So that the journal of what is replaced goes as well.
+        let run = match &found {
+            Existing::Run(record) => run.identified(&record.run_id),
+            _ => run,
+        };
+        let existing = match found {
+            Existing::Run(record) if !replaces => Some(*record),
+            _ => None,
         };
         let inputs = match &existing {
             Some(record) if settings.input.is_empty() && !settings.extend => {
@@ -165,6 +182,9 @@ impl Sweep {
         let now = now();
         let record = RunRecord {
             schema_version: SCHEMA_VERSION,
+            run_id: existing
+                .as_ref()
+                .map_or_else(RunRecord::new_id, |record| record.run_id.clone()),
             rollstream_version: env!("CARGO_PKG_VERSION").to_owned(),
             state: RunState::Running,
             created_at: existing
@@ -179,11 +199,15 @@ impl Sweep {
             agents: agents.addresses(),
             rollouts: RunCounts::default(),
         };
-        let continues = existing.is_some();
+        let continues = existing.is_some() || is_rebuilt;
+        let found_identity = match &existing {
+            Some(record) => record.identity.clone(),
+            None => record.identity.clone(),
+        };
         let is_finished = |record: &RunRecord| record.state == RunState::Finished;
         let was_finished = existing.as_ref().is_some_and(is_finished);
         let mut sweep = Self {
-            process: process_name(settings.shard),
+            found_identity,
             settings,
             run,
             inputs,
@@ -202,7 +226,15 @@ impl Sweep {
             groups: None,
             live: None,
         };
-        sweep.count().await?;
+        // What is done of it is counted under the lock.
+        let agents = sweep.inputs.summary.agents.iter();
+        sweep.tally.begin(
+            agents.map(|(name, rows)| (name.to_string(), AgentTally::before(rows.rollouts, 0, 0))),
+        );
+        if is_rebuilt {
+            rebuilt(&mut sweep).await?;
+        }
+        sweep.check_task_names().await?;
         Ok(sweep)
     }
 
@@ -243,7 +275,7 @@ impl Sweep {
         let plan = self.physical(&session).await?;
         Ok(SweepPlan {
             physical: displayable(plan.as_ref()).indent(false).to_string(),
-            agents: self.counts.clone(),
+            agents: expand::counts(&session).await?,
             addresses: self.agents.addresses(),
         })
     }
@@ -254,18 +286,43 @@ impl Sweep {
     /// The run is locked, or landing or measuring failed. A rollout that fails is no error but a row
     /// of `attempts`.
     pub async fn collect(mut self) -> Result<SweepReport, Error> {
-        let lock = RunLock::acquire(&self.run, self.lock_options()).await;
-        let lock = lock.map_err(|error| match error {
-            StoreError::Locked { .. } => Error::Store(error),
-            error => Error::Output(error),
-        })?;
+        let lock = self.lock(self.lock_options()).await?;
         let supervisor = Supervisor::new(&self.settings, self.shutdown.clone());
-        let report = tokio::select! {
-            report = self.work() => report,
+        let writer = match lock.writer().await {
+            Ok(writer) => Arc::new(writer),
+            Err(error) => {
+                lock.release().await;
+                return Err(Error::Output(error));
+            }
+        };
+        let done = tokio::select! {
+            done = self.work(&writer) => done,
             lost = supervisor.watch(&lock) => Err(lost.into()),
         };
-        lock.release().await;
-        report
+        if self.settings.shard.is_none() {
+            let report = match done {
+                Ok(done) => tokio::select! {
+                    report = self.finish(done) => report,
+                    lost = supervisor.watch(&lock) => Err(lost.into()),
+                },
+                Err(error) => Err(error),
+            };
+            lock.release_after(writer).await;
+            return report;
+        }
+        // Of several processes the last one finishes what is common to all. Each gives its lock back before it looks
+        // who else is there, so that one of them is the last.
+        lock.release_after(writer).await;
+        self.finish_shared(done?, &supervisor).await
+    }
+
+    pub(super) async fn lock(&self, options: LockOptions) -> Result<RunLock, Error> {
+        let tell = |text| self.tally.notice(text);
+        let lock = RunLock::acquire_and_tell(&self.run, options, tell).await;
+        lock.map_err(|error| match error {
+            StoreError::Locked { .. } => Error::Store(error),
+            error => Error::Output(error),
+        })
     }
 
     pub(super) fn lock_options(&self) -> LockOptions {
@@ -286,14 +343,13 @@ impl Sweep {
         }
     }
 
-    async fn work(&mut self) -> Result<SweepReport, Error> {
+    /// Sends what is pending, and lands what is answered.
+    async fn work(&mut self, writer: &Arc<Writer>) -> Result<Done, Error> {
         let shutdown = self.shutdown.clone();
         tokio::select! {
-            begun = self.begin() => begun?,
+            begun = self.begin(writer) => begun?,
             // What was being recovered can be recovered another time.
-            () = shutdown.aborting() => {
-                return self.report(Vec::new(), Measured::default(), Duration::ZERO).await;
-            }
+            () = shutdown.aborting() => return Ok(Done { is_cut_off: true, ..Done::default() }),
         }
         let began = Instant::now();
         let owed: u64 = self.counts.iter().map(AgentCounts::num_owed).sum();
@@ -301,26 +357,42 @@ impl Sweep {
             0 => Ok(Vec::new()),
             _ => {
                 let _live = self.start_live()?;
-                self.dataflow().await
+                self.dataflow(writer).await
             }
         };
         let elapsed = began.elapsed();
         self.record.finished_at = Some(now());
-        let mut written = match landed {
+        let written = match landed {
             Ok(written) => written,
             Err(error) => {
                 if self.settings.shard.is_none() {
                     self.record.rollouts = self.tally.total().counts();
+                    self.record.state = RunState::Failed;
+                    // What ended the sweep matters more than that it could not be noted.
+                    let _ = self.record.save(&self.run).await;
                 }
-                self.record.state = RunState::Failed;
-                // What ended the sweep matters more than that it could not be noted.
-                let _ = self.record.save(&self.run).await;
                 return Err(error);
             }
         };
+        self.clean_up(writer).await?;
+        Ok(Done {
+            written,
+            elapsed,
+            is_cut_off: false,
+        })
+    }
+
+    /// Notes how it ended, and measures. Under a lock of the whole run.
+    pub(super) async fn finish(&mut self, done: Done) -> Result<SweepReport, Error> {
+        let Done {
+            mut written,
+            elapsed,
+            is_cut_off,
+        } = done;
+        if is_cut_off {
+            return self.report(written, Measured::default(), elapsed).await;
+        }
         self.note_the_end().await?;
-        // The last of several processes measures what all of them did.
-        let is_whole = self.settings.shard.is_none() || self.record.rollouts.pending == 0;
         let is_as_before =
             self.was_finished && written.is_empty() && self.settings.queries.is_none();
         let earlier = match is_as_before {
@@ -329,7 +401,7 @@ impl Sweep {
         };
         let names: Vec<String> = self.record.agents.keys().cloned().collect();
         let of_groups = groups::agents(&self.settings, &names);
-        if is_whole && earlier.is_none() && !of_groups.is_empty() {
+        if earlier.is_none() && !of_groups.is_empty() {
             tokio::select! {
                 report = groups::write(&self.run, &of_groups, MEMORY) => {
                     let report = report?;
@@ -342,7 +414,7 @@ impl Sweep {
         }
         let measured = match earlier {
             Some(earlier) => earlier,
-            None if self.settings.aggregate && is_whole => tokio::select! {
+            None if self.settings.aggregate => tokio::select! {
                 measured = self.measure() => measured?,
                 // What has landed can be measured another time.
                 () = self.shutdown.aborting() => Measured::default(),
@@ -385,11 +457,15 @@ impl Sweep {
     }
 
     /// The one plan, from source to sink, and what it published.
-    async fn dataflow(&mut self) -> Result<Vec<String>, Error> {
+    async fn dataflow(&mut self, writer: &Arc<Writer>) -> Result<Vec<String>, Error> {
         let settings = &self.settings;
         let is_limited = |agent: &AgentSettings| agent.concurrency.is_some();
         let many = self.counts.len() > 1 || settings.agents.values().any(is_limited);
-        let dispatches = Arc::new(DispatchLog::new(self.run.journal_dir(), &self.process));
+        let dispatches = Arc::new(DispatchLog::new(
+            self.run.journal_dir(),
+            Arc::clone(writer),
+            0,
+        ));
         let owed = self.counts.iter();
         let run = RunContext {
             prior: std::mem::take(&mut self.prior),
@@ -416,8 +492,9 @@ impl Sweep {
             agents: std::mem::take(&mut self.agents),
         };
         let land = LandContext {
-            run: self.run.clone(),
-            segments: self.process.clone(),
+            sink: Arc::new(ParquetSink::new(self.run.clone(), Arc::clone(writer))),
+            journal: self.run.journal_dir().to_owned(),
+            writer: Arc::clone(writer),
             tally: Arc::clone(&self.tally),
         };
         let config = self
@@ -438,7 +515,6 @@ impl Sweep {
             None => landed.await?,
         };
         dispatches.close()?;
-        recovery::forget_copies(&self.run, self.settings.shard).await?;
         Ok(written)
     }
 
@@ -475,13 +551,6 @@ async fn published(mut landed: SendableRecordBatchStream) -> Result<Vec<String>,
         written.extend(paths.into_iter().flatten().flatten().map(str::to_owned));
     }
     Ok(written)
-}
-
-/// Names sort by time, and say whose share of the run it is: see [`recovery`].
-fn process_name(shard: Option<Shard>) -> String {
-    let millis = Utc::now().timestamp_millis();
-    let share = recovery::share(shard);
-    format!("{millis:013}-{share}")
 }
 
 pub(super) fn now() -> String {

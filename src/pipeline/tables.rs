@@ -43,7 +43,7 @@ impl Tables<'_> {
             .with_query_planner(Arc::new(Planner))
             .build();
         let session = SessionContext::new_with_state(state);
-        let spooled = RunTables::open(self.spool.store())?;
+        let spooled = RunTables::look(self.spool.store()).await?;
         let landed = match self.run {
             Some(run) => RunTables::look(run).await?,
             None => spooled.clone(),

@@ -1,4 +1,4 @@
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use arrow::array::AsArray;
@@ -12,11 +12,12 @@ use datafusion::logical_expr::ident;
 use datafusion::prelude::SessionContext;
 use futures::{StreamExt, TryStreamExt, stream};
 use object_store::ObjectMeta;
+use object_store::path::Path;
 
-use super::tables::{RunTables, external, scan};
+use super::tables::{JournalRows, RunTables, external, scan};
 use super::{dictionary, register_store};
 use crate::schema;
-use crate::store::{OpenSegment, RunStore};
+use crate::store::{OpenSegment, RunStore, SegmentName};
 
 /// Parts that are read at once.
 const MAX_READS: usize = 8;
@@ -41,7 +42,7 @@ enum Source {
     },
     Segment {
         run: String,
-        name: String,
+        name: SegmentName,
         num_bytes: u64,
     },
 }
@@ -59,8 +60,9 @@ impl MetricNames {
         let run = tables.run();
         let mut sources = Vec::new();
         let mut unknown = Vec::new();
+        let parts: HashSet<&Path> = tables.parts(schema::ROLLOUTS).iter().collect();
         for object in run.list(schema::ROLLOUTS).await.map_err(external)? {
-            if object.location.extension() != Some("parquet") {
+            if !parts.contains(&object.location) {
                 continue;
             }
             let source = Source::Part {
@@ -83,10 +85,10 @@ impl MetricNames {
         while let Some((source, names)) = read.try_next().await? {
             self.insert(source, names);
         }
-        for segment in tables.segments() {
+        for JournalRows { segment, .. } in tables.segments() {
             let source = Source::Segment {
                 run: run.display(""),
-                name: segment.name().to_owned(),
+                name: segment.name(),
                 num_bytes: segment.num_bytes(),
             };
             if !self.take(&source) {
@@ -159,7 +161,7 @@ async fn of_segment(segment: OpenSegment) -> Result<BTreeSet<String>> {
     let reading = SpawnedTask::spawn_blocking(move || {
         let mut all = BTreeSet::new();
         for batch in segment.read() {
-            add(&mut all, keys(&batch?));
+            add(&mut all, keys(&batch.map_err(external)?));
         }
         Ok(all)
     });
@@ -214,7 +216,7 @@ mod tests {
         let session = SessionContext::new();
         let mut names = MetricNames::default();
         let mut look = async || {
-            let tables = RunTables::open(&run).unwrap();
+            let tables = RunTables::look(&run).await.unwrap();
             let found = names.of(&session, &tables).await;
             names.forget_others();
             (found.is_ok(), names.known.len())
@@ -225,7 +227,10 @@ mod tests {
         // What nobody reads again may be anything.
         let path = folder.path().join("rollouts/a.parquet");
         let before = fs::metadata(&path).unwrap();
-        fs::write(&path, vec![b'x'; usize::try_from(before.len()).unwrap()]).unwrap();
+        let mut bytes = fs::read(&path).unwrap();
+        let footer = bytes.len() - 8;
+        bytes[..footer].fill(b'x');
+        fs::write(&path, bytes).unwrap();
         let file = File::options().write(true).open(&path).unwrap();
         file.set_modified(before.modified().unwrap()).unwrap();
         part(&run, "rollouts/b.parquet").await;

@@ -14,6 +14,6 @@ mod wide;
 pub use context::{config, gathering, measuring, register_store};
 pub use metric_names::MetricNames;
 pub use named_run::NamedRun;
-pub use tables::{RunTables, any_part, dispatches, part};
+pub use tables::{JournalRows, RunTables, any_part, dispatches, part};
 pub use union::register_union;
 pub use wide::register_wide;

@@ -1,4 +1,4 @@
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
@@ -6,6 +6,7 @@ use arrow::error::ArrowError;
 use arrow::record_batch::RecordBatch;
 use datafusion::catalog::streaming::StreamingTable;
 use datafusion::common::Result;
+use datafusion::common::runtime::SpawnedTask;
 use datafusion::dataframe::DataFrame;
 use datafusion::datasource::MemTable;
 use datafusion::datasource::file_format::parquet::ParquetFormat;
@@ -17,91 +18,95 @@ use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_plan::stream::RecordBatchReceiverStream;
 use datafusion::physical_plan::streaming::PartitionStream;
 use datafusion::prelude::{ParquetReadOptions, SessionContext};
+use futures::TryStreamExt;
 use object_store::path::Path;
 
 use super::register_store;
 use crate::outcome::{attempts_of, rollouts_of, turns_of};
 use crate::schema;
+use crate::store::segment::{Decisions, Key, Ledger, Row, only};
 use crate::store::{
-    DispatchLogFile, JournalSegment, OpenSegment, RunStore, StoreError, checkpoint,
+    CheckedParts, DispatchLogFile, OpenSegment, RunRecord, RunStore, Segment, SegmentName,
+    StoreError, checkpoint,
 };
 
 /// The tables of one run as they are at one moment: landed parts, and what the journal holds
-/// beyond them. Each rollout is there once, whatever a collector does meanwhile.
+/// beyond them. Each rollout is there once, whatever collectors do meanwhile.
 #[derive(Debug, Clone)]
 pub struct RunTables {
     run: RunStore,
-    segments: Vec<OpenSegment>,
+    parts: BTreeMap<&'static str, CheckedParts>,
+    segments: Vec<JournalRows>,
+}
+
+/// A segment of the journal, and which of its rows count.
+#[derive(Debug, Clone)]
+pub struct JournalRows {
+    /// The segment as it was.
+    pub segment: OpenSegment,
+    /// What becomes of its rows.
+    pub decisions: Arc<Decisions>,
 }
 
 impl RunTables {
-    /// Looks at a run.
-    ///
-    /// # Errors
-    /// The journal can't be read.
-    pub fn open(run: &RunStore) -> Result<Self> {
-        // The journal comes first. A segment that becomes a part afterwards is seen as that part,
-        // and then left out here; the other way round its rows would be missed.
-        let segments = JournalSegment::list(run.journal_dir()).map_err(external)?;
-        let segments = segments
-            .iter()
-            .filter_map(|segment| segment.open().ok())
-            .collect();
-        Ok(Self {
-            run: run.clone(),
-            segments,
-        })
-    }
-
-    /// Looks at a run that may be collected on another machine: what its journal holds is then read
-    /// from the copies that the collector makes from time to time.
+    /// Looks at a run, which may be collected on another machine: what its journal holds there is read from the
+    /// copies that the collector makes from time to time.
     ///
     /// # Errors
     /// A journal can't be read, or the store failed.
     pub async fn look(run: &RunStore) -> Result<Self> {
-        if run.local_path().is_some() {
-            return Self::open(run);
+        let run = RunRecord::identify(run).await.map_err(external)?;
+        // The journal comes first. A segment that becomes a part afterwards is seen as that part,
+        // and then left out here; the other way round its rows would be missed.
+        let mut segments = open_all(&run).map_err(external)?;
+        if run.local_path().is_none() {
+            add_copies(&run, &mut segments).await.map_err(external)?;
         }
-        // What is open can be read after the directory has gone.
-        let copies = tempfile::TempDir::with_prefix("rollstream-").map_err(|source| {
-            external(StoreError::File {
-                action: "create a directory in",
-                path: std::env::temp_dir(),
-                source,
-            })
-        })?;
-        let fetched = checkpoint::fetch(run, copies.path(), |_| true).await;
-        fetched.map_err(external)?;
-        let mut tables = Self::open(run)?;
-        for copy in JournalSegment::list(copies.path()).map_err(external)? {
-            let Ok(copy) = copy.open() else { continue };
-            let own = tables
-                .segments
-                .iter_mut()
-                .find(|segment| segment.name() == copy.name());
-            match own {
-                Some(own) if own.num_bytes() >= copy.num_bytes() => {}
-                Some(own) => *own = copy,
-                None => tables.segments.push(copy),
-            }
+        // A segment's part of `attempts` is published last. So these are listed first: where it is
+        // there, what else became of the segment is found too.
+        let mut parts = BTreeMap::new();
+        for table in [
+            schema::ATTEMPTS,
+            schema::TURNS,
+            schema::ROLLOUTS,
+            schema::TASKS,
+        ] {
+            let of_table = run.checked_parts(table).await.map_err(external)?;
+            parts.insert(table, of_table);
         }
+        let mut tables = Self {
+            run,
+            parts,
+            segments: Vec::new(),
+        };
+        tables.segments = tables.decide(segments).await?;
         Ok(tables)
     }
 
     /// The run.
-    pub(super) fn run(&self) -> &RunStore {
+    pub fn run(&self) -> &RunStore {
         &self.run
     }
 
     /// What its journal holds, landed or not.
-    pub(super) fn segments(&self) -> &[OpenSegment] {
+    pub fn segments(&self) -> &[JournalRows] {
         &self.segments
+    }
+
+    /// The parts of a table that can be read.
+    pub fn parts(&self, table: &str) -> &[Path] {
+        self.parts.get(table).map_or(&[], |parts| &parts.whole)
+    }
+
+    /// Parts that are damaged, and whose rows are missing.
+    pub fn damaged(&self) -> impl Iterator<Item = &Path> {
+        self.parts.values().flat_map(|parts| &parts.damaged)
     }
 
     /// Registers `tasks`, `rollouts`, `attempts` and `turns`.
     ///
     /// # Errors
-    /// The store can't be listed.
+    /// A table can't be planned.
     pub async fn register(&self, session: &SessionContext) -> Result<()> {
         for table in schema::TABLES {
             session.register_table(table, self.table(session, table).await?.into_view())?;
@@ -112,42 +117,38 @@ impl RunTables {
     /// One of the tables.
     ///
     /// # Errors
-    /// The store can't be listed.
+    /// It can't be planned.
     pub async fn table(&self, session: &SessionContext, table: &'static str) -> Result<DataFrame> {
         register_store(session, &self.run);
         let (schema, of_outcomes): (SchemaRef, Option<OfOutcomes>) = match table {
             schema::TASKS => (schema::tasks(), None),
-            schema::ROLLOUTS => (schema::rollouts(), Some(rollouts_of)),
-            schema::TURNS => (schema::turns(), Some(turns_of)),
-            _ => (schema::attempts(), Some(attempts_of)),
+            schema::ROLLOUTS => (schema::rollouts(), Some(answered)),
+            schema::TURNS => (schema::turns(), Some(called)),
+            _ => (schema::attempts(), Some(attempted)),
         };
-        // A segment's part of `attempts` is published last. So these are listed first: where it is
-        // there, what else became of the segment is found too.
-        let finished = match table {
-            schema::ROLLOUTS | schema::TURNS => {
-                self.run.parts(schema::ATTEMPTS).await.map_err(external)?
-            }
-            _ => Vec::new(),
-        };
-        let parts = self.run.parts(table).await.map_err(external)?;
-        let landed: HashSet<&str> = finished
-            .iter()
-            .chain(&parts)
-            .filter_map(|path| path.filename()?.strip_suffix(".parquet"))
-            .collect();
+        if let (schema::TASKS, Some(parts)) = (table, self.parts.get(table))
+            && let Some(part) = parts.damaged.first()
+        {
+            return Err(external(StoreError::DamagedTasks {
+                part: self.run.url(part),
+            }));
+        }
+        let parts = self.parts(table);
         let mut frames = Vec::new();
         if !parts.is_empty() {
-            frames.push(scan(session, &self.run, &parts, &schema)?);
+            frames.push(scan(session, &self.run, parts, &schema)?);
         }
         if let Some(of_outcomes) = of_outcomes {
+            let finished = self.parts(schema::ATTEMPTS).iter().chain(parts);
+            let landed: HashSet<SegmentName> = names(finished).collect();
             let journal: Vec<Arc<dyn PartitionStream>> = self
                 .segments
                 .iter()
-                .filter(|segment| !landed.contains(segment.name()))
-                .map(|segment| {
-                    let (segment, schema) = (segment.clone(), Arc::clone(&schema));
+                .filter(|rows| !landed.contains(&rows.segment.name()))
+                .map(|rows| {
+                    let (rows, schema) = (rows.clone(), Arc::clone(&schema));
                     Arc::new(JournalStream {
-                        segment,
+                        rows,
                         schema,
                         of_outcomes,
                     }) as _
@@ -166,6 +167,170 @@ impl RunTables {
         };
         frames.try_fold(first, DataFrame::union)
     }
+
+    /// Decides which rows of the segments count. A segment is held against the parts and segments of writers that took
+    /// its writer's place, if there are any: what was there before, its writer knew.
+    async fn decide(&self, mut segments: Vec<OpenSegment>) -> Result<Vec<JournalRows>> {
+        // What the newest writer wrote counts first: it may be alive, and knows nothing of the others.
+        segments.sort_by_key(|segment| std::cmp::Reverse(segment.name().epoch));
+        let parts: Vec<SegmentName> = self
+            .parts
+            .values()
+            .flat_map(|parts| names(&parts.whole))
+            .collect();
+        let partial = self.partial();
+        let doubtful: Vec<bool> = segments
+            .iter()
+            .map(|segment| {
+                let name = segment.name();
+                if partial.contains(&name) {
+                    return true;
+                }
+                let newer = segments.iter().map(OpenSegment::name);
+                newer
+                    .chain(parts.iter().copied())
+                    .any(|other| name.may_be_superseded_by(&other))
+            })
+            .collect();
+        let mut ledger = Ledger::default();
+        let mut rows: HashMap<SegmentName, Vec<Row>> = HashMap::new();
+        if doubtful.contains(&true) {
+            for segment in &segments {
+                let of_segment = segment.clone();
+                let read = SpawnedTask::spawn_blocking(move || rows_of(&of_segment));
+                let read = read
+                    .join()
+                    .await
+                    .map_err(|error| DataFusionError::External(Box::new(error)))??;
+                rows.insert(segment.name(), read);
+            }
+            let of_doubtful = segments
+                .iter()
+                .zip(&doubtful)
+                .filter(|(_, doubtful)| **doubtful);
+            let keys: HashSet<Key> = of_doubtful
+                .filter_map(|(segment, _)| rows.get(&segment.name()))
+                .flatten()
+                .map(|row| row.key)
+                .collect();
+            let oldest = segments
+                .iter()
+                .zip(&doubtful)
+                .filter(|(_, doubtful)| **doubtful);
+            let oldest = oldest.map(|(segment, _)| segment.name().epoch).min();
+            ledger = self.ledger(&keys, oldest.unwrap_or_default()).await?;
+        }
+        let mut decided = Vec::new();
+        for segment in segments {
+            let rows = rows.remove(&segment.name()).unwrap_or_default();
+            decided.push(JournalRows {
+                decisions: Arc::new(ledger.decide(rows)),
+                segment,
+            });
+        }
+        Ok(decided)
+    }
+
+    /// Segments whose answers are published and whose attempts are not: their writer died in between.
+    pub fn partial(&self) -> HashSet<SegmentName> {
+        let committed: HashSet<SegmentName> = names(self.parts(schema::ATTEMPTS)).collect();
+        let answers = self.parts(schema::ROLLOUTS).iter();
+        names(answers.chain(self.parts(schema::TURNS)))
+            .filter(|name| !committed.contains(name))
+            .collect()
+    }
+
+    /// What parts that writers of `oldest` or a later epoch committed say of some rollouts.
+    ///
+    /// # Errors
+    /// A part can't be read.
+    pub async fn ledger(&self, keys: &HashSet<Key>, oldest: u64) -> Result<Ledger> {
+        let session = SessionContext::new_with_config(super::config());
+        register_store(&session, &self.run);
+        let mut ledger = Ledger::default();
+        for (table, schema, at) in [
+            (schema::ROLLOUTS, schema::rollouts(), schema::STARTED_AT),
+            (schema::ATTEMPTS, schema::attempts(), schema::DISPATCHED_AT),
+        ] {
+            let is_late = |path: &&Path| {
+                let name = SegmentName::of_part(path.as_ref());
+                name.map_or(0, |name| name.epoch) >= oldest
+            };
+            let parts: Vec<Path> = self.parts(table).iter().filter(is_late).cloned().collect();
+            if parts.is_empty() {
+                continue;
+            }
+            let mut columns = vec![
+                schema::TASK_INDEX,
+                schema::ROLLOUT_INDEX,
+                schema::ATTEMPT,
+                at,
+            ];
+            if table == schema::ATTEMPTS {
+                columns.push(schema::OUTCOME);
+            }
+            let frame = scan(&session, &self.run, &parts, &schema)?.select_columns(&columns)?;
+            let mut batches = frame.execute_stream().await?;
+            while let Some(batch) = batches.try_next().await? {
+                let rows = only(Row::of(&batch)?, keys);
+                match table {
+                    schema::ROLLOUTS => ledger.add_rollouts(rows),
+                    _ => ledger.add_attempts(rows),
+                }
+            }
+        }
+        Ok(ledger)
+    }
+}
+
+fn names<'a>(parts: impl IntoIterator<Item = &'a Path>) -> impl Iterator<Item = SegmentName> {
+    let names = parts.into_iter();
+    names.filter_map(|path| SegmentName::of_part(path.as_ref()))
+}
+
+fn rows_of(segment: &OpenSegment) -> Result<Vec<Row>> {
+    let mut rows = Vec::new();
+    for outcomes in segment.read() {
+        rows.extend(Row::of(&outcomes.map_err(external)?)?);
+    }
+    Ok(rows)
+}
+
+/// The segments on this machine. One that goes meanwhile has become parts.
+fn open_all(run: &RunStore) -> Result<Vec<OpenSegment>, StoreError> {
+    let mut opened = Vec::new();
+    for segment in Segment::list(run.journal_dir())? {
+        match segment.open() {
+            Ok(open) => opened.push(open),
+            Err(_) if !segment.path().exists() => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(opened)
+}
+
+/// Adds the copies that are on the store, where they are longer than what this machine has.
+async fn add_copies(run: &RunStore, segments: &mut Vec<OpenSegment>) -> Result<(), StoreError> {
+    // What is open can be read after the directory has gone.
+    let copies =
+        tempfile::TempDir::with_prefix("rollstream-").map_err(|source| StoreError::File {
+            action: "create a directory in",
+            path: std::env::temp_dir(),
+            source,
+        })?;
+    checkpoint::fetch(run, copies.path(), |_| true).await?;
+    for copy in Segment::list(copies.path())? {
+        let copy = copy.open()?;
+        let own = segments
+            .iter_mut()
+            .find(|segment| segment.name() == copy.name());
+        match own {
+            Some(own) if own.num_bytes() >= copy.num_bytes() => {}
+            Some(own) => *own = copy,
+            None => segments.push(copy),
+        }
+    }
+    Ok(())
 }
 
 /// The calls that the collectors of this machine noted before they sent them; none where there are
@@ -173,11 +338,12 @@ impl RunTables {
 ///
 /// # Errors
 /// A log can't be read.
-pub fn dispatches(run: &RunStore) -> Result<Option<MemTable>> {
+pub async fn dispatches(run: &RunStore) -> Result<Option<MemTable>> {
+    let run = RunRecord::identify(run).await.map_err(external)?;
     let logs = DispatchLogFile::list(run.journal_dir()).map_err(external)?;
     let mut batches = Vec::new();
     for log in &logs {
-        batches.extend(log.read().map_err(external)?.0);
+        batches.extend(log.read().map_err(external)?.dispatches);
     }
     match logs.is_empty() {
         true => Ok(None),
@@ -229,12 +395,24 @@ pub(super) fn scan(
     session.read_table(Arc::new(ListingTable::try_new(config)?))
 }
 
-type OfOutcomes = fn(&RecordBatch) -> Result<RecordBatch, ArrowError>;
+type OfOutcomes = fn(&Decisions, &RecordBatch) -> Result<RecordBatch, ArrowError>;
+
+fn answered(decisions: &Decisions, outcomes: &RecordBatch) -> Result<RecordBatch, ArrowError> {
+    rollouts_of(&decisions.answers(outcomes)?)
+}
+
+fn called(decisions: &Decisions, outcomes: &RecordBatch) -> Result<RecordBatch, ArrowError> {
+    turns_of(&decisions.attempts(outcomes)?)
+}
+
+fn attempted(decisions: &Decisions, outcomes: &RecordBatch) -> Result<RecordBatch, ArrowError> {
+    attempts_of(&decisions.attempts(outcomes)?)
+}
 
 /// Rows of a journal segment, as rows of the table that they will land in.
 #[derive(Debug)]
 struct JournalStream {
-    segment: OpenSegment,
+    rows: JournalRows,
     schema: SchemaRef,
     of_outcomes: OfOutcomes,
 }
@@ -245,13 +423,14 @@ impl PartitionStream for JournalStream {
     }
 
     fn execute(&self, _: Arc<TaskContext>) -> SendableRecordBatchStream {
-        let (segment, of_outcomes) = (self.segment.clone(), self.of_outcomes);
+        let (rows, of_outcomes) = (self.rows.clone(), self.of_outcomes);
         let mut builder = RecordBatchReceiverStream::builder(Arc::clone(&self.schema), 2);
         let output = builder.tx();
         builder.spawn_blocking(move || {
-            for outcomes in segment.read() {
-                let rows = outcomes.and_then(|outcomes| of_outcomes(&outcomes));
-                let rows = rows.map_err(DataFusionError::from);
+            for outcomes in rows.segment.read() {
+                let rows = outcomes
+                    .map_err(external)
+                    .and_then(|outcomes| Ok(of_outcomes(&rows.decisions, &outcomes)?));
                 // A receiver that is gone means that nobody wants the rest.
                 if output.blocking_send(rows).is_err() {
                     break;

@@ -7,7 +7,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use super::ShowError;
 use super::report::Table;
 use super::text;
-use crate::outcome::OK;
+use crate::outcome::{OK, SUPERSEDED};
 use crate::status::{Figures, LockStatus, ObservedState, RunStatus};
 
 /// Characters of an error that a table has room for.
@@ -294,7 +294,7 @@ fn num_failures(figures: &Figures) -> u64 {
     let failed = figures
         .outcomes
         .iter()
-        .filter(|(name, _)| ![OK, "interrupted"].contains(&name.as_str()));
+        .filter(|(name, _)| ![OK, "interrupted", SUPERSEDED].contains(&name.as_str()));
     failed.map(|(_, outcome)| outcome.attempts).sum()
 }
 

@@ -79,7 +79,7 @@ impl RunStatus {
         // Before the tables: of a run that is seen as finished they have all there will be.
         let (record, state, locks) = observe(run, now).await?;
         let session = SessionContext::new_with_config(session::config());
-        let dispatches = session::dispatches(run)?;
+        let dispatches = session::dispatches(run).await?;
         RunTables::look(run).await?.register(&session).await?;
 
         let mut agents = planned(&session, &settings(run, &record)?).await?;

@@ -14,7 +14,7 @@ use crate::error::Error;
 use crate::outcome::{Answered, Outcome, OutcomeBatchBuilder, Times, Verdict};
 use crate::schema;
 use crate::store::{
-    JournalWriter, LockOptions, PartWriter, RunCounts, RunLock, RunRecord, RunState, RunStore,
+    LockOptions, PartWriter, RunCounts, RunLock, RunRecord, RunState, RunStore, SegmentWriter,
     StoreError, part_name,
 };
 
@@ -31,6 +31,7 @@ impl Written {
     async fn new(state: RunState) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let run = RunStore::open(directory.path().to_str().unwrap(), None).unwrap();
+        let run = run.identified("1");
         Self::at(run, directory, state).await
     }
 
@@ -47,6 +48,7 @@ impl Written {
     async fn record(&self, state: RunState, settings: &Settings) {
         let record = RunRecord {
             schema_version: schema::SCHEMA_VERSION,
+            run_id: "1".to_owned(),
             rollstream_version: "0.0.0".to_owned(),
             state,
             created_at: "2026-01-02T03:04:05.000Z".to_owned(),
@@ -105,9 +107,10 @@ impl Written {
             builder.append(outcome).unwrap();
         }
         let directory = self.run.journal_dir();
-        let mut journal = JournalWriter::create(directory, segment, &schema::outcomes()).unwrap();
+        let name = segment.parse().unwrap();
+        let mut journal = SegmentWriter::create(directory, name).unwrap();
         journal.append(&builder.finish().unwrap()).unwrap();
-        journal.seal().unwrap();
+        journal.seal();
     }
 
     async fn status(&self) -> RunStatus {
@@ -215,7 +218,7 @@ async fn two_agents(state: RunState) -> Written {
         failed((0, 2, 1), 120, Some(400), "data", refused),
         failed((0, 3, 0), 130, None, "infra", "connection refused"),
     ];
-    written.journal("00000", a);
+    written.journal("0000000001-run-p00-00000", a);
     let mut b: Vec<Outcome> = (0..5)
         .map(|number| {
             let error = format!("HTTP 500, request 7f{number}: no memory");
@@ -235,7 +238,7 @@ async fn two_agents(state: RunState) -> Written {
         "interrupted",
         "the collector was stopped",
     ));
-    written.journal("00001", b);
+    written.journal("0000000001-run-p00-00001", b);
     written
 }
 
@@ -338,7 +341,7 @@ async fn only_the_three_most_frequent_errors_are_named() {
     let outcomes = (0..)
         .zip(kinds)
         .map(|(number, error)| failed((2, 0, number), 100, None, "timeout", error));
-    written.journal("00000", outcomes);
+    written.journal("0000000001-run-p00-00000", outcomes);
     let status = written.status().await;
     let errors = &agent(&status, "b").errors;
     let named: Vec<_> = errors
@@ -397,7 +400,7 @@ async fn a_run_is_live_as_long_as_somebody_holds_its_lock() {
         .unwrap();
     let now = Utc::now();
     written.journal(
-        "00002",
+        "0000000002-run-p00-00000",
         [0, 1, 2].map(|rollout| {
             let mut outcome = ok(2, rollout + 1, 100, 1.0);
             outcome.dispatched_at = SystemTime::from(now) - Duration::from_secs(2);
@@ -435,7 +438,7 @@ async fn a_run_is_live_as_long_as_somebody_holds_its_lock() {
 async fn rollouts_that_nobody_asked_for_do_not_count() {
     let written = Written::new(RunState::Finished).await;
     written.journal(
-        "00000",
+        "0000000001-run-p00-00000",
         [ok(0, 0, 100, 1.0), ok(0, 4, 100, 0.0), ok(1, 77, 100, 0.0)],
     );
     let status = written.status().await;
@@ -468,8 +471,9 @@ async fn where_no_run_is_none_is_found() {
 async fn a_run_on_an_object_store_is_looked_at_like_any_other() {
     let state_dir = tempfile::tempdir().unwrap();
     let run = RunStore::open("memory:///sweeps/a", Some(state_dir.path())).unwrap();
+    let run = run.identified("1");
     let written = Written::at(run, state_dir, RunState::Interrupted).await;
-    written.journal("00000", [ok(0, 0, 100, 1.0)]);
+    written.journal("0000000001-run-p00-00000", [ok(0, 0, 100, 1.0)]);
     let status = written.status().await;
     assert_eq!(status.place, "memory:///sweeps/a");
     assert_eq!((status.total.done, status.total.pending), (1, 11));

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use arrow::array::{Float64Array, Int64Array, RecordBatch, TimestampMicrosecondArray};
 use arrow::error::ArrowError;
 
-use super::StoreError;
 use super::dispatch_record::{DispatchRecord, RECORD, Record, TurnRecord};
+use super::{SegmentName, StoreError, Writer};
 use crate::schema;
 use crate::turn::{RolloutKey, TurnJournal, TurnStart};
 
@@ -35,7 +35,8 @@ const BATCH_ROWS: usize = 64 * 1024;
 #[derive(Debug)]
 pub struct DispatchLog {
     directory: PathBuf,
-    name: String,
+    writer: Arc<Writer>,
+    partition: usize,
     state: Mutex<State>,
 }
 
@@ -44,7 +45,6 @@ struct State {
     file: Option<LogFile>,
     /// The file before, whose calls may not all be in the journal yet.
     previous: Option<PathBuf>,
-    number: u32,
     room_checked: Option<Instant>,
     /// Bytes that were free then beyond what was needed, and have not been asked for since.
     spare: u64,
@@ -72,11 +72,12 @@ impl TurnJournal for DispatchLog {
 }
 
 impl DispatchLog {
-    /// A log in `directory`, whose files' names begin with `name`. Nothing is written yet.
-    pub fn new(directory: &Path, name: &str) -> Self {
+    /// The log in `directory` of a partition of a writer. Nothing is written yet.
+    pub fn new(directory: &Path, writer: Arc<Writer>, partition: usize) -> Self {
         Self {
             directory: directory.to_owned(),
-            name: name.to_owned(),
+            writer,
+            partition,
             state: Mutex::default(),
         }
     }
@@ -130,7 +131,7 @@ impl DispatchLog {
     fn write(&self, state: &mut State, records: &[u8]) -> Result<(), StoreError> {
         let log = match &mut state.file {
             Some(log) => log,
-            none => none.insert(self.create(state.number)?),
+            none => none.insert(self.create()?),
         };
         if let Err(source) = log.file.write_all(records) {
             // Half a record would put all after it out of step.
@@ -145,8 +146,9 @@ impl DispatchLog {
         Ok(())
     }
 
-    fn create(&self, number: u32) -> Result<LogFile, StoreError> {
-        let name = format!("{}-{number:05}.{DISPATCHES}", self.name);
+    fn create(&self) -> Result<LogFile, StoreError> {
+        let name = self.writer.segment(self.partition);
+        let name = format!("{name}.{DISPATCHES}");
         let path = self.directory.join(name);
         let create = || {
             fs::create_dir_all(&self.directory)?;
@@ -189,8 +191,7 @@ impl DispatchLog {
             turns.for_each(|start| TurnRecord { key, start }.encode(&mut records));
         }
         let mut state = self.state();
-        state.number += 1;
-        let mut next = self.create(state.number)?;
+        let mut next = self.create()?;
         next.file
             .write_all(&records)
             .map_err(|source| StoreError::File {
@@ -237,7 +238,18 @@ fn remove(path: &Path) -> Result<(), StoreError> {
 #[derive(Debug, Clone)]
 pub struct DispatchLogFile {
     path: PathBuf,
-    name: String,
+    name: SegmentName,
+}
+
+/// What a log holds.
+#[derive(Debug, Default)]
+pub struct LoggedCalls {
+    /// The calls, as batches of [`schema::dispatches`].
+    pub dispatches: Vec<RecordBatch>,
+    /// The calls within them.
+    pub turns: Vec<TurnRecord>,
+    /// Records that are not as they were written.
+    pub num_damaged: u64,
 }
 
 impl DispatchLogFile {
@@ -246,7 +258,7 @@ impl DispatchLogFile {
     /// # Errors
     /// The directory can't be read.
     pub fn list(directory: &Path) -> Result<Vec<Self>, StoreError> {
-        let files = super::journal::files(directory, DISPATCHES)?;
+        let files = super::segment::files(directory, DISPATCHES)?;
         Ok(files
             .into_iter()
             .map(|(name, path)| Self { path, name })
@@ -254,16 +266,20 @@ impl DispatchLogFile {
     }
 
     /// Its name, without the extension.
-    pub fn name(&self) -> &str {
-        &self.name
+    pub fn name(&self) -> SegmentName {
+        self.name
     }
 
-    /// Its calls, as batches of [`schema::dispatches`], and the calls within them. A record that was
-    /// cut off at the end is left out: that call was not sent.
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Its calls. A record that was cut off at the end is left out: that call was not sent.
     ///
     /// # Errors
     /// The file can't be read.
-    pub fn read(&self) -> Result<(Vec<RecordBatch>, Vec<TurnRecord>), StoreError> {
+    pub fn read(&self) -> Result<LoggedCalls, StoreError> {
         let failed = |source| StoreError::File {
             action: "read",
             path: self.path.clone(),
@@ -272,14 +288,13 @@ impl DispatchLogFile {
         let file = match File::open(&self.path) {
             Ok(file) => file,
             Err(source) if source.kind() == io::ErrorKind::NotFound => {
-                return Ok((Vec::new(), Vec::new()));
+                return Ok(LoggedCalls::default());
             }
             Err(source) => return Err(failed(source)),
         };
         let mut file = BufReader::with_capacity(1 << 16, file);
-        let mut batches = Vec::new();
+        let mut calls = LoggedCalls::default();
         let mut records = Vec::new();
-        let mut turns = Vec::new();
         let mut bytes = [0; RECORD];
         loop {
             let ended = match file.read_exact(&mut bytes) {
@@ -289,8 +304,9 @@ impl DispatchLogFile {
             };
             if !ended {
                 match Record::decode(&bytes) {
-                    Record::Dispatch(dispatch) => records.push(dispatch),
-                    Record::Turn(turn) => turns.push(turn),
+                    Some(Record::Dispatch(dispatch)) => records.push(dispatch),
+                    Some(Record::Turn(turn)) => calls.turns.push(turn),
+                    None => calls.num_damaged += 1,
                 }
             }
             if records.len() == BATCH_ROWS || (ended && !records.is_empty()) {
@@ -298,13 +314,21 @@ impl DispatchLogFile {
                     path: self.path.clone(),
                     source,
                 })?;
-                batches.push(batch);
+                calls.dispatches.push(batch);
                 records.clear();
             }
             if ended {
-                return Ok((batches, turns));
+                return Ok(calls);
             }
         }
+    }
+
+    /// Moves the file to the directory of those that were found damaged; gives its path.
+    ///
+    /// # Errors
+    /// The system refused.
+    pub fn set_aside(&self) -> Result<PathBuf, StoreError> {
+        super::segment::set_aside(&self.path)
     }
 
     /// Removes the file; no error if it has gone already.
@@ -360,9 +384,10 @@ mod tests {
     fn tasks(directory: &Path) -> Vec<Vec<i64>> {
         let files = DispatchLogFile::list(directory).unwrap();
         let read = |file: &DispatchLogFile| -> Vec<i64> {
-            let (batches, _) = file.read().unwrap();
+            let calls = file.read().unwrap();
             let column = |batch: &RecordBatch| batch.column(0).as_primitive::<Int64Type>().clone();
-            batches
+            calls
+                .dispatches
                 .iter()
                 .flat_map(|batch| column(batch).values().to_vec())
                 .collect()
@@ -373,13 +398,13 @@ mod tests {
     #[test]
     fn what_is_noted_is_read_again_but_for_what_was_cut_off() {
         let directory = tempfile::tempdir().unwrap();
-        let log = DispatchLog::new(directory.path(), "log");
+        let log = DispatchLog::new(directory.path(), Arc::new(Writer::unlocked(1)), 0);
         assert!(tasks(directory.path()).is_empty());
         log.record([call(7), call(-8)].into_iter()).unwrap();
         log.record([call(9)].into_iter()).unwrap();
         assert_eq!(tasks(directory.path()), [[7, -8, 9]]);
 
-        let path = directory.path().join("log-00000.dispatches");
+        let path = directory.path().join("0000000001-run-p00-00000.dispatches");
         let file = OpenOptions::new().write(true).open(path).unwrap();
         file.set_len(3 * RECORD as u64 - 1).unwrap();
         assert_eq!(tasks(directory.path()), [[7, -8]]);
@@ -388,7 +413,7 @@ mod tests {
     #[test]
     fn a_rotated_log_keeps_one_file_before() {
         let directory = tempfile::tempdir().unwrap();
-        let log = DispatchLog::new(directory.path(), "log");
+        let log = DispatchLog::new(directory.path(), Arc::new(Writer::unlocked(1)), 0);
         log.record([call(0)].into_iter()).unwrap();
         log.rotate([(call(0), Vec::new())].into_iter()).unwrap();
         assert_eq!(tasks(directory.path()), [[0], [0]]);

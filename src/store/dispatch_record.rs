@@ -3,7 +3,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use crate::turn::{RolloutKey, TurnKind, TurnStart};
 
 /// Bytes of a record.
-pub(super) const RECORD: usize = 40;
+pub(super) const RECORD: usize = 44;
+
+/// Bytes of a record before its checksum.
+const FIELDS: usize = RECORD - 4;
 
 /// A call that is about to be sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,7 +34,7 @@ pub struct TurnRecord {
     pub start: TurnStart,
 }
 
-/// A record of either kind. Both have the same size: task, rollout and time; the attempt; what makes
+/// A record of either kind. Both have the same size and end with a CRC-32: task, rollout and time; the attempt; what makes
 /// it a call within the attempt (its kind from 1, so that 0 says that it is none); two numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Record {
@@ -86,10 +89,19 @@ fn encode(buffer: &mut Vec<u8>, key: &RolloutKey, at: i64, is_turn: u32, numbers
     numbers
         .iter()
         .for_each(|number| buffer.extend(number.to_le_bytes()));
+    let begin = buffer.len().saturating_sub(FIELDS);
+    let checksum = crc32fast::hash(buffer.get(begin..).unwrap_or_default());
+    buffer.extend(checksum.to_le_bytes());
 }
 
 impl Record {
-    pub(super) fn decode(bytes: &[u8; RECORD]) -> Self {
+    /// None where the record is not as it was written.
+    pub(super) fn decode(bytes: &[u8; RECORD]) -> Option<Self> {
+        let (fields, checksum) = bytes.split_at_checked(FIELDS)?;
+        (checksum == crc32fast::hash(fields).to_le_bytes()).then(|| Self::decode_fields(fields))
+    }
+
+    fn decode_fields(bytes: &[u8]) -> Self {
         let long = |at: usize| {
             let mut value = [0; 8];
             value.copy_from_slice(bytes.get(at..at + 8).unwrap_or(&[0; 8]));
@@ -151,7 +163,12 @@ mod tests {
         let mut bytes = Vec::new();
         dispatch.encode(&mut bytes);
         let bytes: [u8; RECORD] = bytes.try_into().unwrap();
-        assert_eq!(Record::decode(&bytes), Record::Dispatch(dispatch));
+        assert_eq!(Record::decode(&bytes), Some(Record::Dispatch(dispatch)));
+        for at in 0..RECORD {
+            let mut damaged = bytes;
+            damaged[at] ^= 1;
+            assert_eq!(Record::decode(&damaged), None, "{at}");
+        }
         for kind in TurnKind::ALL {
             let turn = TurnRecord {
                 key: dispatch.key(),
@@ -166,7 +183,7 @@ mod tests {
             let mut bytes = Vec::new();
             turn.encode(&mut bytes);
             let bytes: [u8; RECORD] = bytes.try_into().unwrap();
-            assert_eq!(Record::decode(&bytes), Record::Turn(turn));
+            assert_eq!(Record::decode(&bytes), Some(Record::Turn(turn)));
         }
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use arrow::error::ArrowError;
 use parquet::errors::ParquetError;
 
-use super::LockHolder;
+use super::{LockHolder, SegmentName};
 
 /// What can go wrong between a run and the place where it is kept.
 #[derive(Debug, thiserror::Error)]
@@ -84,12 +84,32 @@ pub enum StoreError {
         #[source]
         source: ArrowError,
     },
+    /// The rows of a segment are not outcomes.
+    #[error("segment {segment}: {source}")]
+    Rows {
+        /// The segment.
+        segment: SegmentName,
+        /// What is wrong with them.
+        #[source]
+        source: ArrowError,
+    },
     /// `run.json` is not what it should be.
-    #[error("{object} is not a rollstream run record: {reason}")]
+    #[error(
+        "{object} is not a rollstream run record: {reason}. Use --resume with the same --input and options to write it \
+         anew, or --overwrite to replace the run"
+    )]
     Record {
         /// The record, as an address.
         object: String,
         /// What is wrong with it.
+        reason: String,
+    },
+    /// Another version of rollstream made the run.
+    #[error("{object} can't be used: {reason}")]
+    Version {
+        /// The record, as an address.
+        object: String,
+        /// Which version, and what to do.
         reason: String,
     },
     /// There is no run at the place.
@@ -100,13 +120,25 @@ pub enum StoreError {
         /// Where was looked.
         place: String,
     },
-    /// A journal whose run has gone.
+    /// A run whose record has gone.
     #[error(
-        "'{journal}' holds answers of a run that is no longer there. Put its run.json back and use --resume, or delete that directory"
+        "{place} has {remains}, but no run.json that can be read. Use --resume with the same --input and options to write \
+         it anew, or --overwrite to replace the run"
     )]
-    StrayJournal {
-        /// The directory.
-        journal: PathBuf,
+    NoRecord {
+        /// The run.
+        place: String,
+        /// What is there: a part, or a file of a journal.
+        remains: String,
+    },
+    /// The table of tasks can't be read.
+    #[error(
+        "{part} is damaged and can't be read. `rollstream collect --resume` with the same --input and options writes it \
+         anew"
+    )]
+    DamagedTasks {
+        /// The part.
+        part: String,
     },
     /// There is a run already.
     #[error(

@@ -10,20 +10,24 @@ mod deadline;
 mod dispatch_log;
 mod dispatch_record;
 mod error;
-mod journal;
 mod lock;
 mod multipart;
 mod part;
 mod place;
 mod record;
+pub mod segment;
 mod upload;
+mod writer;
 
 pub use checkpoint::{CheckpointedFile, Checkpointer};
-pub use dispatch_log::{DispatchLog, DispatchLogFile};
+pub use dispatch_log::{DispatchLog, DispatchLogFile, LoggedCalls};
 pub use dispatch_record::{DispatchRecord, TurnRecord};
 pub use error::StoreError;
-pub use journal::{JournalSegment, JournalWriter, OpenSegment, Unsynced};
 pub use lock::{LockHolder, LockOptions, LockScope, RunLock};
 pub use part::{Part, PartWriter, part_name};
-pub use place::{RunStore, state_directory};
+pub use place::{CheckedParts, RunStore, state_directory};
 pub use record::{InputRecord, RunCounts, RunRecord, RunState};
+pub use segment::{
+    OpenSegment, ParquetSink, Segment, SegmentName, SegmentWriter, TableSink, Unsynced,
+};
+pub use writer::{Permit, Writer};

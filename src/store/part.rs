@@ -1,3 +1,5 @@
+use std::fmt::Display;
+
 use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 use parquet::arrow::AsyncArrowWriter;
@@ -32,7 +34,7 @@ pub struct Part {
 }
 
 /// Name of the part of `table` that `segment` becomes, relative to the run.
-pub fn part_name(table: &str, segment: &str) -> String {
+pub fn part_name(table: &str, segment: impl Display) -> String {
     format!("{table}/{segment}.parquet")
 }
 

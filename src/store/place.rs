@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use chrono::{DateTime, Utc};
-use futures::TryStreamExt;
+use futures::{StreamExt, TryStreamExt, stream};
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutPayload};
@@ -15,16 +15,38 @@ use url::Url;
 use super::connect::{NamedUploads, connect};
 use super::multipart::abort_left;
 use super::upload::Upload;
-use super::{DispatchLogFile, JournalSegment, StoreError, checkpoint};
+use super::{StoreError, checkpoint};
+use crate::schema;
 
 /// Directory of the journal within a local run.
 const JOURNAL: &str = "journal";
+
+/// Stands for the id of a run where that is not known. No run has it.
+const UNIDENTIFIED: &str = "unidentified-run";
 
 /// Directory, beside the journal of a run in an object store, of the names of uploads that are open.
 const UPLOADS: &str = "uploads";
 
 /// Bytes of a file that are read at a time.
 const UPLOAD_BUFFER: usize = 256 * 1024;
+
+/// Directory of parts that were found damaged.
+pub(super) const DAMAGED: &str = "damaged";
+
+/// Bytes at the end of a Parquet file that say where its metadata begins.
+const FOOTER: u64 = 8;
+
+/// Parts that are checked at once.
+const MAX_CHECKS: usize = 32;
+
+/// The parts of a table.
+#[derive(Debug, Default, Clone)]
+pub struct CheckedParts {
+    /// Those that can be read.
+    pub whole: Vec<Path>,
+    /// Those that can't.
+    pub damaged: Vec<Path>,
+}
 
 /// The directory or object-store prefix that holds a run.
 #[derive(Debug, Clone)]
@@ -34,7 +56,12 @@ pub struct RunStore {
     base: Url,
     prefix: Path,
     local: Option<PathBuf>,
+    run_id: Option<Arc<str>>,
+    /// Local directory of the journal.
     journal: PathBuf,
+    /// Local directory that holds the journals of all runs that are or were at the place.
+    state: PathBuf,
+    uploads_dir: PathBuf,
 }
 
 impl RunStore {
@@ -66,15 +93,19 @@ impl RunStore {
                 let mut base = url.clone();
                 base.set_path("");
                 let name = blake3::hash(place.trim_end_matches('/').as_bytes()).to_hex();
-                let state = state_directory(state_dir).join(name.get(..16).unwrap_or_default());
-                let journal = state.join(JOURNAL);
+                let state = state_directory(state_dir);
+                let uploads = state.join(name.get(..16).unwrap_or_default());
+                let journal = state.join(UNIDENTIFIED).join(JOURNAL);
                 Ok(Self {
                     store: connected.store,
                     uploads: connected.uploads,
                     base,
                     prefix: connected.path,
                     local: None,
+                    run_id: None,
                     journal,
+                    state,
+                    uploads_dir: uploads.join(UPLOADS),
                 })
             }
             Ok(url) if !url.cannot_be_a_base() && !FilePath::new(place).exists() => {
@@ -100,8 +131,38 @@ impl RunStore {
             base,
             prefix,
             local: Some(path),
+            run_id: None,
+            state: journal.clone(),
+            uploads_dir: journal.with_file_name(UPLOADS),
             journal,
         })
+    }
+
+    /// The same place with the journal of the run of this id. Nobody writes to the journal of a place that is not
+    /// identified.
+    pub fn identified(&self, run_id: &str) -> Self {
+        let journal = match self.local {
+            Some(_) => self.state.join(run_id),
+            None => self.state.join(run_id).join(JOURNAL),
+        };
+        Self {
+            run_id: Some(run_id.into()),
+            journal,
+            ..self.clone()
+        }
+    }
+
+    /// Whether it is known which run's journal is meant.
+    pub fn is_identified(&self) -> bool {
+        self.run_id.is_some()
+    }
+
+    /// Directory of the copies of the journal within the run.
+    pub(super) fn journal_copies(&self) -> String {
+        match &self.run_id {
+            Some(run_id) => format!("{JOURNAL}/{run_id}"),
+            None => JOURNAL.to_owned(),
+        }
     }
 
     /// The same place in another store.
@@ -121,8 +182,8 @@ impl RunStore {
     }
 
     /// Local directory of the names of uploads that are open.
-    pub(super) fn uploads_dir(&self) -> PathBuf {
-        self.journal.with_file_name(UPLOADS)
+    pub(super) fn uploads_dir(&self) -> &FilePath {
+        &self.uploads_dir
     }
 
     /// Scheme and host, under which a session registers the store.
@@ -301,6 +362,115 @@ impl RunStore {
         Ok(paths)
     }
 
+    /// The parts of a table that are whole, in the order of their names, and those that are damaged: a power cut or a
+    /// copy that ended early left less of them than was written.
+    ///
+    /// # Errors
+    /// The store failed.
+    pub async fn checked_parts(&self, table: &str) -> Result<CheckedParts, StoreError> {
+        let mut listed = self.list(table).await?;
+        listed.retain(|meta| meta.location.extension() == Some("parquet"));
+        listed.sort_by(|a, b| a.location.cmp(&b.location));
+        let checks = listed.into_iter().map(|meta| async move {
+            let is_whole = self.is_whole(&meta).await?;
+            Ok((meta.location, is_whole))
+        });
+        let mut parts = CheckedParts::default();
+        let mut checks = stream::iter(checks.collect::<Vec<_>>()).buffered(MAX_CHECKS);
+        while let Some((path, is_whole)) = checks.try_next().await? {
+            match is_whole {
+                Some(true) => parts.whole.push(path),
+                Some(false) => parts.damaged.push(path),
+                None => {}
+            }
+        }
+        Ok(parts)
+    }
+
+    /// Whether a Parquet file has its end; none where it has gone.
+    async fn is_whole(&self, meta: &ObjectMeta) -> Result<Option<bool>, StoreError> {
+        let Some(begin) = meta.size.checked_sub(FOOTER) else {
+            return Ok(Some(false));
+        };
+        let end = self.store.get_range(&meta.location, begin..meta.size).await;
+        match end {
+            Ok(end) => {
+                let length = end.get(..4).and_then(|length| length.try_into().ok());
+                let length = length.map_or(u32::MAX, u32::from_le_bytes);
+                Ok(Some(
+                    end.ends_with(b"PAR1") && u64::from(length) < meta.size,
+                ))
+            }
+            Err(object_store::Error::NotFound { .. }) => Ok(None),
+            Err(source) => Err(StoreError::Object {
+                action: "read",
+                object: self.url(&meta.location),
+                source,
+            }),
+        }
+    }
+
+    /// Moves a damaged part to where nobody reads it; gives its new name within the run.
+    ///
+    /// # Errors
+    /// The store failed.
+    pub async fn set_aside(&self, part: &Path) -> Result<String, StoreError> {
+        let parts: Vec<_> = part.parts().collect();
+        let name: Vec<&str> = parts.iter().map(|part| part.as_ref()).collect();
+        let name = match name.as_slice() {
+            [.., table, file] => format!("{DAMAGED}/{table}/{file}"),
+            _ => format!("{DAMAGED}/{part}"),
+        };
+        let moved = self.store.rename(part, &self.path(&name)).await;
+        moved.map_err(|source| StoreError::Object {
+            action: "set aside",
+            object: self.url(part),
+            source,
+        })?;
+        Ok(name)
+    }
+
+    /// Whether parts were set aside since they are damaged.
+    ///
+    /// # Errors
+    /// The store failed.
+    pub async fn has_damaged(&self) -> Result<bool, StoreError> {
+        Ok(!self.list(DAMAGED).await?.is_empty())
+    }
+
+    /// Something that only a run leaves at its place, if there is any.
+    ///
+    /// # Errors
+    /// The store failed.
+    pub async fn remains(&self) -> Result<Option<String>, StoreError> {
+        for table in schema::TABLES {
+            if let Some(part) = self.parts(table).await?.first() {
+                return Ok(Some(self.url(part)));
+            }
+        }
+        let journal = self.list(JOURNAL).await?;
+        Ok(journal.first().map(|object| self.url(&object.location)))
+    }
+
+    /// The id of the run whose journal is at the place, where its record can't be read.
+    ///
+    /// # Errors
+    /// The store failed.
+    pub async fn find_run_id(&self) -> Result<Option<String>, StoreError> {
+        let root = self.path(JOURNAL);
+        let journal = self.list(JOURNAL).await?;
+        let mut ids: Vec<String> = journal
+            .iter()
+            .filter_map(|object| {
+                let mut parts = object.location.prefix_match(&root)?;
+                let id = parts.next()?.as_ref().to_owned();
+                parts.next().map(|_| id)
+            })
+            .collect();
+        ids.dedup();
+        Ok(ids.pop().filter(|_| ids.is_empty()))
+    }
+
     /// Every object below a directory of the run.
     ///
     /// # Errors
@@ -320,10 +490,12 @@ impl RunStore {
     /// # Errors
     /// The store failed.
     pub async fn clear(&self) -> Result<(), StoreError> {
-        use crate::schema::TABLES;
         // While there is a run.json: else the next run could take these answers for its own.
         checkpoint::forget_all(self).await?;
-        for table in TABLES.into_iter().chain(["groups", "metrics"]) {
+        for table in schema::TABLES
+            .into_iter()
+            .chain(["groups", "metrics", DAMAGED])
+        {
             for path in self.parts(table).await? {
                 self.delete(&path).await?;
             }
@@ -336,11 +508,21 @@ impl RunStore {
         ] {
             self.delete(&self.path(object)).await?;
         }
-        for segment in JournalSegment::list(self.journal_dir())? {
-            segment.remove()?;
-        }
-        for log in DispatchLogFile::list(self.journal_dir())? {
-            log.remove()?;
+        if self.local.is_some() || self.run_id.is_some() {
+            let journal = match &self.local {
+                Some(_) => &self.state,
+                None => &self.journal,
+            };
+            let removed = std::fs::remove_dir_all(journal);
+            if let Err(source) = removed
+                && source.kind() != std::io::ErrorKind::NotFound
+            {
+                return Err(StoreError::File {
+                    action: "remove",
+                    path: journal.clone(),
+                    source,
+                });
+            }
         }
         abort_left(self).await
     }

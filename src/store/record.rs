@@ -1,7 +1,9 @@
 use std::collections::BTreeMap;
 
+use chrono::Utc;
 use serde::{Deserialize, Serialize};
 
+use super::lock::random_id;
 use super::{RunStore, StoreError};
 use crate::schema::SCHEMA_VERSION;
 
@@ -13,6 +15,10 @@ const RUN_JSON: &str = "run.json";
 pub struct RunRecord {
     /// Layout of the run.
     pub schema_version: u32,
+    /// Random, made with the run: journals and their copies carry it, so that those of another run at the same place are
+    /// never taken for this one's.
+    #[serde(default)]
+    pub run_id: String,
     /// Version of the program that wrote it last.
     pub rollstream_version: String,
     /// How far it is.
@@ -92,6 +98,26 @@ pub struct RunCounts {
 }
 
 impl RunRecord {
+    /// An id for a new run.
+    pub fn new_id() -> String {
+        random_id(Utc::now())
+    }
+
+    /// The place with the journal of the run that is there now; as it was where there is none whose record can be read.
+    ///
+    /// # Errors
+    /// The store failed.
+    pub async fn identify(run: &RunStore) -> Result<RunStore, StoreError> {
+        if run.is_identified() {
+            return Ok(run.clone());
+        }
+        match Self::load(run).await {
+            Ok(Some(record)) => Ok(run.identified(&record.run_id)),
+            Ok(None) | Err(StoreError::Record { .. }) => Ok(run.clone()),
+            Err(error) => Err(error),
+        }
+    }
+
     /// The record at a place, `None` where there is none.
     ///
     /// # Errors
@@ -107,6 +133,10 @@ impl RunRecord {
             object: run.display(RUN_JSON),
             reason,
         };
+        let version_of = |reason: String| StoreError::Version {
+            object: run.display(RUN_JSON),
+            reason,
+        };
         let record: Self =
             serde_json::from_slice(&bytes).map_err(|source| refuse(source.to_string()))?;
         let version = record.schema_version;
@@ -118,9 +148,13 @@ impl RunRecord {
                     "the rollstream that made it, whose `export` can be imported here",
                 ),
             };
-            return Err(refuse(format!(
+            return Err(version_of(format!(
                 "its schema version {version} is {than} than {SCHEMA_VERSION}; use {other}"
             )));
+        }
+        // It becomes the name of a directory.
+        if record.run_id.is_empty() || !record.run_id.chars().all(|of| of.is_ascii_alphanumeric()) {
+            return Err(refuse(format!("its run_id is '{}'", record.run_id)));
         }
         Ok(Some(record))
     }

@@ -154,14 +154,17 @@ fn overwriting_leaves_files_alone_that_are_no_part_of_a_run() {
 #[test]
 fn answers_of_a_run_that_has_gone_are_not_counted_as_those_of_a_new_one() {
     let folder = Folder::with_tasks(sums(2));
-    std::fs::create_dir_all(folder.path("run/journal")).unwrap();
-    folder.write("run/journal/0000000000001-00000.arrows", "answers");
+    std::fs::create_dir_all(folder.path("run/journal/0123456789abcdef")).unwrap();
+    folder.write(
+        "run/journal/0123456789abcdef/0000000001-run-p00-00000.rows",
+        "answers",
+    );
     let ended = folder
         .rollstream("collect -i tasks.jsonl --agent sim -o run")
         .run();
     assert_eq!(ended.code, Some(2), "{ended:?}");
     assert!(ended.stderr.contains("run/journal"), "{ended:?}");
-    assert!(ended.stderr.contains("no longer there"), "{ended:?}");
+    assert!(ended.stderr.contains("no run.json"), "{ended:?}");
     assert!(!folder.has("run/run.json"));
 }
 

@@ -37,7 +37,7 @@ fn until(place: &Place, running: &mut Running, sim: &Simulated, requests: u64) {
         place
             .objects()
             .keys()
-            .any(|name| name.starts_with("journal/") && name.contains(".arrows"))
+            .any(|name| name.starts_with("journal/") && name.contains(".rows"))
     };
     while sim.requests() < requests || !is_copied() {
         assert!(running.is_running() && Instant::now() < deadline);

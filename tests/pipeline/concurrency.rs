@@ -40,7 +40,7 @@ fn most_at_a_time(attempts: &[Attempt]) -> usize {
     let at = |now: i64| {
         attempts
             .iter()
-            .filter(|row| row.dispatched_at <= now && now < row.finished_at)
+            .filter(|row| row.dispatched_at <= now && row.finished_at.is_some_and(|at| now < at))
             .count()
     };
     attempts

@@ -130,7 +130,7 @@ async fn a_sweep_is_what_the_oracle_says() {
             row.error
         );
         assert_eq!(row.error.is_some(), class != "ok", "{key:?}");
-        assert!(row.finished_at >= row.dispatched_at);
+        assert!(row.finished_at.is_some_and(|at| at >= row.dispatched_at));
     }
 
     let rollouts = landed::rollouts(&place.run());

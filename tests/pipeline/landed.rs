@@ -35,12 +35,13 @@ pub struct Attempt {
     pub task: i64,
     pub rollout: i64,
     pub agent: String,
+    pub attempt: i64,
     pub outcome: String,
     pub http_status: Option<i32>,
     pub error: Option<String>,
     pub terminal: bool,
     pub dispatched_at: i64,
-    pub finished_at: i64,
+    pub finished_at: Option<i64>,
 }
 
 /// The parts of a table, by name.
@@ -50,7 +51,14 @@ pub fn parts(run: &Path, table: &str) -> Vec<PathBuf> {
 
 /// The segments that are left in a journal, by name.
 pub fn segments(journal: &Path) -> Vec<PathBuf> {
-    files(journal, "arrows")
+    let mut found = files(journal, "rows");
+    let directories = journal.read_dir().into_iter().flatten();
+    for directory in directories.map(|entry| entry.unwrap().path()) {
+        if directory.is_dir() {
+            found.extend(segments(&directory));
+        }
+    }
+    found
 }
 
 fn files(directory: &Path, extension: &str) -> Vec<PathBuf> {
@@ -107,6 +115,7 @@ pub fn attempts(run: &Path) -> Vec<Attempt> {
         task: row.integer("task_index"),
         rollout: row.integer("rollout_index"),
         agent: row.text("agent_name"),
+        attempt: row.integer("attempt"),
         outcome: row.text("outcome"),
         http_status: row.number::<Int32Type>("http_status"),
         error: row.optional_text("error"),
@@ -114,9 +123,7 @@ pub fn attempts(run: &Path) -> Vec<Attempt> {
         dispatched_at: row
             .number::<TimestampMicrosecondType>("dispatched_at")
             .unwrap(),
-        finished_at: row
-            .number::<TimestampMicrosecondType>("finished_at")
-            .unwrap(),
+        finished_at: row.number::<TimestampMicrosecondType>("finished_at"),
     })
 }
 

@@ -102,11 +102,8 @@ async fn run(place: &Path, parts: &[Range<i64>], batch: usize, filler: usize) ->
 async fn over(run: &RunStore) -> SessionContext {
     let session = SessionContext::new_with_config(session::config().with_target_partitions(1));
     functions::register(&session);
-    RunTables::open(run)
-        .unwrap()
-        .register(&session)
-        .await
-        .unwrap();
+    let tables = RunTables::look(run).await.unwrap();
+    tables.register(&session).await.unwrap();
     session
 }
 

@@ -1,5 +1,4 @@
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::io::{self, SeekFrom};
 use std::path::Path;
 use std::time::Duration;
@@ -15,27 +14,18 @@ use crate::store::{RunStore, StoreError};
 const CHUNK_BYTES: u64 = 4 * 1024 * 1024;
 
 /// Copies what this process writes to its local journal to the run's object store.
+#[derive(Debug)]
 pub struct Checkpointer {
     run: RunStore,
-    owns: Box<dyn Fn(&str) -> bool + Send + Sync>,
+    epoch: u64,
     /// Bytes of each own file that are on the store.
     copied: BTreeMap<String, u64>,
     has_listed: bool,
     chunk_bytes: u64,
 }
 
-impl fmt::Debug for Checkpointer {
-    fn fmt(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
-        formatter
-            .debug_struct("Checkpointer")
-            .field("run", &self.run)
-            .field("copied", &self.copied)
-            .finish_non_exhaustive()
-    }
-}
-
 impl Checkpointer {
-    /// For the journal files whose name `owns` accepts. The other files of the journal, and their
+    /// For the journal files of the writer of this epoch. The other files of the journal, and their
     /// copies, are left alone.
     ///
     /// To be made after [`fetch`](super::fetch) and before what an earlier process left is landed:
@@ -43,13 +33,10 @@ impl Checkpointer {
     ///
     /// # Errors
     /// The journal's directory can't be read.
-    pub fn new(
-        run: RunStore,
-        owns: impl Fn(&str) -> bool + Send + Sync + 'static,
-    ) -> Result<Self, StoreError> {
+    pub fn new(run: RunStore, epoch: u64) -> Result<Self, StoreError> {
         let mut new = Self {
             run,
-            owns: Box::new(owns),
+            epoch,
             copied: BTreeMap::new(),
             has_listed: false,
             chunk_bytes: CHUNK_BYTES,
@@ -130,10 +117,14 @@ impl Checkpointer {
         }
     }
 
+    fn owns(&self, file: &str) -> bool {
+        chunks::name(file).is_some_and(|name| name.epoch == self.epoch)
+    }
+
     /// Learns what earlier processes have copied.
     async fn find_copies(&mut self) -> Result<(), StoreError> {
         for (name, copy) in chunks::copies(&self.run, None).await? {
-            if !(self.owns)(&name) {
+            if !self.owns(&name) {
                 continue;
             }
             if chunks::segment(&name).is_some() || self.copied.contains_key(&name) {
@@ -159,8 +150,7 @@ impl Checkpointer {
             let is_file = entry.file_type().is_ok_and(|of| of.is_file());
             if let Ok(name) = entry.file_name().into_string()
                 && is_file
-                && chunks::is_of_journal(&name)
-                && (self.owns)(&name)
+                && self.owns(&name)
             {
                 names.insert(name);
             }

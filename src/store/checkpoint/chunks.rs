@@ -1,5 +1,4 @@
 use std::collections::BTreeMap;
-use std::path::Path as FilePath;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -9,13 +8,13 @@ use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStoreExt};
 
 use crate::schema::ATTEMPTS;
-use crate::store::{RunStore, StoreError, deadline, part_name};
+use crate::store::{RunStore, SegmentName, StoreError, deadline, part_name};
 
-/// Directory of the copies within a run.
+/// Directory of the copies of all runs that are or were at the place.
 const JOURNAL: &str = "journal";
 
 /// Extension of a segment of outcomes, which becomes parts.
-const SEGMENT: &str = "arrows";
+const SEGMENT: &str = "rows";
 
 /// Extension of a log of dispatches.
 const DISPATCHES: &str = "dispatches";
@@ -27,7 +26,9 @@ const DEADLINE: Duration = Duration::from_secs(60);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CheckpointedFile {
     /// Its name in the journal's directory.
-    pub name: String,
+    pub file: String,
+    /// Who wrote it.
+    pub name: SegmentName,
     /// Bytes from its beginning on.
     pub num_bytes: u64,
     /// When something was last added, by the store's clock.
@@ -40,12 +41,15 @@ pub struct CheckpointedFile {
 /// The store failed.
 pub async fn list(run: &RunStore) -> Result<Vec<CheckpointedFile>, StoreError> {
     let copies = copies(run, None).await?;
-    let file = |(name, copy): (String, FileCopy)| CheckpointedFile {
-        name,
-        num_bytes: copy.num_bytes(),
-        last_modified: copy.last_modified,
+    let file = |(file, copy): (String, FileCopy)| {
+        Some(CheckpointedFile {
+            name: name(&file)?,
+            file,
+            num_bytes: copy.num_bytes(),
+            last_modified: copy.last_modified,
+        })
     };
-    Ok(copies.into_iter().map(file).collect())
+    Ok(copies.into_iter().filter_map(file).collect())
 }
 
 /// Deletes the copy of a journal file, if there is one. The file itself stays.
@@ -53,10 +57,10 @@ pub async fn list(run: &RunStore) -> Result<Vec<CheckpointedFile>, StoreError> {
 /// # Errors
 /// The store failed; what is then left of the copy is its beginning.
 pub async fn forget(run: &RunStore, file: &str) -> Result<(), StoreError> {
-    if !is_of_journal(file) {
+    if name(file).is_none() {
         return Ok(());
     }
-    forget_below(run, &format!("{JOURNAL}/{file}")).await
+    forget_below(run, &format!("{}/{file}", run.journal_copies())).await
 }
 
 /// Deletes the copies of all journal files.
@@ -140,9 +144,10 @@ pub(super) async fn copies(
     if run.local_path().is_some() {
         return Ok(BTreeMap::new());
     }
-    let directory = file.map_or(JOURNAL.to_owned(), |file| format!("{JOURNAL}/{file}"));
+    let root = run.journal_copies();
+    let directory = file.map_or(root.clone(), |file| format!("{root}/{file}"));
     let listed = ask(run, "list", &directory, || run.list(&directory)).await?;
-    let root = run.path(JOURNAL);
+    let root = run.path(&root);
     let mut files: BTreeMap<String, Vec<(Chunk, DateTime<Utc>)>> = BTreeMap::new();
     for meta in listed {
         if let Some((name, chunk)) = chunk(&root, &meta) {
@@ -157,18 +162,18 @@ pub(super) async fn copies(
 /// The chunk that an object is, and its file. What does not look like one is passed over.
 fn chunk(root: &Path, meta: &ObjectMeta) -> Option<(String, Chunk)> {
     let mut parts = meta.location.prefix_match(root)?;
-    let (name, offset) = (parts.next()?, parts.next()?);
-    let (name, offset) = (name.as_ref(), offset.as_ref());
-    let is_chunk = is_of_journal(name) && offset.len() == 20 && parts.next().is_none();
+    let (file, offset) = (parts.next()?, parts.next()?);
+    let (file, offset) = (file.as_ref(), offset.as_ref());
+    let is_chunk = name(file).is_some() && offset.len() == 20 && parts.next().is_none();
     let chunk = Chunk {
         offset: offset.parse().ok()?,
         len: meta.size,
     };
-    is_chunk.then(|| (name.to_owned(), chunk))
+    is_chunk.then(|| (file.to_owned(), chunk))
 }
 
-fn object(file: &str, offset: u64) -> String {
-    format!("{JOURNAL}/{file}/{offset:020}")
+fn object(run: &RunStore, file: &str, offset: u64) -> String {
+    format!("{}/{file}/{offset:020}", run.journal_copies())
 }
 
 /// Puts what follows at `offset`, and says how many bytes from there on are now on the store. They
@@ -179,7 +184,7 @@ pub(super) async fn put(
     offset: u64,
     content: Vec<u8>,
 ) -> Result<u64, StoreError> {
-    let object = object(file, offset);
+    let object = object(run, file, offset);
     let content = Bytes::from(content);
     let len = content.len() as u64;
     // Such a try may also be done from now on: with a plain write, it would cut off a later one.
@@ -209,25 +214,25 @@ pub(super) async fn get(
     file: &str,
     chunk: Chunk,
 ) -> Result<Option<Bytes>, StoreError> {
-    let object = object(file, chunk.offset);
+    let object = object(run, file, chunk.offset);
     let found = ask(run, "read", &object, || run.get(&object)).await?;
     Ok(found.filter(|bytes| bytes.len() as u64 == chunk.len))
 }
 
-/// Whether a name is one of a journal's files.
-pub(super) fn is_of_journal(name: &str) -> bool {
-    let extension = FilePath::new(name).extension();
-    let known = |extension| extension == SEGMENT || extension == DISPATCHES;
-    !name.contains('/') && extension.is_some_and(known)
+/// Whose file of a journal this is, if it is one.
+pub(super) fn name(file: &str) -> Option<SegmentName> {
+    let (name, extension) = file.split_once('.')?;
+    let is_known = extension == SEGMENT || extension == DISPATCHES;
+    name.parse().ok().filter(|_| is_known)
 }
 
 /// Name of the segment that a journal file is, if it is one.
-pub(super) fn segment(file: &str) -> Option<&str> {
-    file.strip_suffix(SEGMENT)?.strip_suffix('.')
+pub(super) fn segment(file: &str) -> Option<SegmentName> {
+    name(file).filter(|_| file.ends_with(SEGMENT))
 }
 
 /// Whether the segment has become parts: that of `attempts` is published last.
-pub(super) async fn is_landed(run: &RunStore, segment: &str) -> Result<bool, StoreError> {
+pub(super) async fn is_landed(run: &RunStore, segment: SegmentName) -> Result<bool, StoreError> {
     let part = part_name(ATTEMPTS, segment);
     ask(run, "look for", &part, || run.exists(&part)).await
 }

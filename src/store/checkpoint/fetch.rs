@@ -8,7 +8,7 @@ use tokio::fs::File;
 use tokio::io::AsyncWriteExt;
 
 use super::chunks::{self, FileCopy};
-use crate::store::{RunStore, StoreError};
+use crate::store::{RunStore, SegmentName, StoreError};
 
 /// Chunks that are read at once; each is held in memory.
 const MAX_READS: usize = 8;
@@ -25,11 +25,11 @@ const MAX_ATTEMPTS: u32 = 3;
 pub async fn fetch(
     run: &RunStore,
     into: &Path,
-    wants: impl Fn(&str) -> bool,
+    wants: impl Fn(SegmentName) -> bool,
 ) -> Result<Vec<PathBuf>, StoreError> {
     let mut fetched = Vec::new();
     for (name, copy) in chunks::copies(run, None).await? {
-        if wants(&name) {
+        if chunks::name(&name).is_some_and(&wants) {
             fetched.extend(fetch_file(run, &name, copy, into).await?);
         }
     }

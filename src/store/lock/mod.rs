@@ -5,6 +5,7 @@
 //! [`LockScope`] what it keeps others from, [`Process`] whether its owner has died.
 
 mod directory;
+mod epoch;
 mod process;
 mod record;
 mod run_lock;
@@ -17,5 +18,6 @@ use process::Process;
 use record::LockRecord;
 
 pub use record::LockHolder;
+pub(super) use record::random_id;
 pub use run_lock::{LockOptions, RunLock};
 pub use scope::LockScope;

@@ -99,7 +99,8 @@ pub(super) fn age(then: DateTime<Utc>, now: DateTime<Utc>) -> Duration {
     (now - then).to_std().unwrap_or_default()
 }
 
-fn random_id(now: DateTime<Utc>) -> String {
+/// 16 hexadecimal digits that nobody else makes.
+pub(in crate::store) fn random_id(now: DateTime<Utc>) -> String {
     static COUNTER: AtomicU64 = AtomicU64::new(0);
     let mut hasher = blake3::Hasher::new();
     let parts = [

@@ -1,18 +1,30 @@
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::record::age;
-use super::{LockEntry, LockHolder, LockRecord, LockScope, directory};
-use crate::store::{RunStore, StoreError};
+use super::{LockEntry, LockHolder, LockRecord, LockScope, directory, epoch};
+use crate::store::writer::Lease;
+use crate::store::{RunStore, StoreError, Writer};
 
 /// Attempts to take a lock that others are taking at the same moment.
 const MAX_ATTEMPTS: u32 = 5;
 
 /// How long a write may go on that nobody waits for any more.
 const SETTLE: Duration = Duration::from_secs(1);
+
+/// How often one that is to stop is looked for.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// A lock is renewed, and a takeover looked for, this often within a lease.
+const RENEWALS: u32 = 12;
+
+/// The share of a lease that must be left when something is published.
+const MARGIN: u32 = 4;
 
 /// How a lock is taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,8 +57,9 @@ impl Default for LockOptions {
 /// clock, *and* by the time at which the store says that the lock was written and the store's own
 /// clock: a clock that is wrong takes nothing from anybody, it can only make us wait.
 ///
-/// A process that is stopped for longer than its lease, and goes on, may write until
-/// [`Self::keep`] finds out: no lock can keep it from that.
+/// A process that is stopped for longer than its lease, and goes on, publishes nothing before
+/// [`Self::keep`] has found out: see [`Writer::permit`]. Whose lock is broken while it lives is waited for until it has
+/// stopped or its lease is over.
 #[derive(Debug)]
 pub struct RunLock {
     run: RunStore,
@@ -54,6 +67,8 @@ pub struct RunLock {
     scope: LockScope,
     record: LockRecord,
     lease: Duration,
+    /// When the lease is over unless it is renewed.
+    ends: watch::Sender<Instant>,
     /// A renewal is under way, or was when its future was dropped.
     is_writing: AtomicBool,
 }
@@ -77,11 +92,26 @@ impl RunLock {
     /// # Errors
     /// [`StoreError::Locked`] if another overlaps and lives; else the store failed.
     pub async fn acquire(run: &RunStore, options: LockOptions) -> Result<Self, StoreError> {
+        Self::acquire_and_tell(run, options, |_| {}).await
+    }
+
+    /// As [`Self::acquire`]; `tell` hears of a living owner whose lock is broken and who is waited for.
+    ///
+    /// # Errors
+    /// As for [`Self::acquire`].
+    pub async fn acquire_and_tell(
+        run: &RunStore,
+        options: LockOptions,
+        tell: impl Fn(String),
+    ) -> Result<Self, StoreError> {
         let mut record = LockRecord::new(options.lease, Utc::now());
         let mut attempts = 1;
         loop {
             match Self::attempt(run, options, &mut record).await {
-                Ok(lock) => return Ok(lock),
+                Ok((lock, displaced)) => {
+                    lock.wait_for(displaced, tell).await?;
+                    return Ok(lock);
+                }
                 Err(Failure::Again(_)) if attempts < MAX_ATTEMPTS => attempts += 1,
                 Err(Failure::Again(error) | Failure::Final(error)) => return Err(error),
             }
@@ -104,8 +134,24 @@ impl RunLock {
     /// lock is lost, with [`StoreError::LockLost`]: another took it over, it was deleted, or the
     /// store took no renewal for a whole lease. The work must stop then.
     pub async fn keep(&self) -> StoreError {
-        let interval = (self.lease / 4).max(Duration::from_millis(1));
-        self.keep_every(interval).await
+        self.keep_every(self.interval()).await
+    }
+
+    fn interval(&self) -> Duration {
+        (self.lease / RENEWALS).max(Duration::from_millis(1))
+    }
+
+    /// The writer that this lock makes of its owner, of an epoch that no other writer of the run has or had.
+    ///
+    /// # Errors
+    /// The store failed.
+    pub async fn writer(&self) -> Result<Writer, StoreError> {
+        let epoch = epoch::begin(&self.run, &self.record).await?;
+        let lease = Lease {
+            ends: self.ends.subscribe(),
+            margin: self.lease / MARGIN,
+        };
+        Ok(Writer::new(epoch, self.scope, lease))
     }
 
     pub(super) async fn keep_every(&self, interval: Duration) -> StoreError {
@@ -127,6 +173,7 @@ impl RunLock {
             match tokio::time::timeout(patience, self.renew()).await {
                 Ok(Ok(None)) => {
                     end = began + self.lease;
+                    self.ends.send_replace(end);
                     next = began + interval;
                     continue;
                 }
@@ -136,6 +183,13 @@ impl RunLock {
             }
             next = (began + interval).min(end);
         }
+    }
+
+    /// Gives the lock back, when `writer` has nothing under way any more. If the store fails, its lease ends it.
+    pub async fn release_after(self, writer: Arc<Writer>) {
+        // Longer than its lease nobody waits for it.
+        let _ = tokio::time::timeout(self.lease, writer.quiet()).await;
+        self.release().await;
     }
 
     /// Gives the lock back. If the store fails, its lease ends it.
@@ -151,13 +205,13 @@ impl RunLock {
         run: &RunStore,
         options: LockOptions,
         record: &mut LockRecord,
-    ) -> Result<Self, Failure> {
+    ) -> Result<(Self, Vec<(LockEntry, LockRecord)>), Failure> {
         let LockOptions {
             scope,
             lease,
             break_existing,
         } = options;
-        let now = Utc::now();
+        let (now, ends) = (Utc::now(), Instant::now() + lease);
         let listed = directory::list(run).await?;
         let same_scope = listed.iter().filter(|entry| entry.scope == scope);
         let last = same_scope.map(|entry| entry.number).max();
@@ -205,6 +259,7 @@ impl RunLock {
             scope,
             record: record.clone(),
             lease,
+            ends: watch::Sender::new(ends),
             is_writing: AtomicBool::new(false),
         };
         let contender = lock.contender(scope, &displaced, break_existing).await;
@@ -217,11 +272,58 @@ impl RunLock {
             lock.withdraw().await;
             return Err(failure);
         }
-        for (entry, _) in &displaced {
-            // That we take over from it stands in our own lock: nothing rests on its deletion.
-            let _ = directory::remove(run, &entry.object()).await;
+        Ok((lock, displaced))
+    }
+
+    /// Waits until those whose locks were broken have stopped, and removes the locks of the dead.
+    async fn wait_for(
+        &self,
+        mut displaced: Vec<(LockEntry, LockRecord)>,
+        tell: impl Fn(String),
+    ) -> Result<(), StoreError> {
+        let mut renewed = Instant::now();
+        let mut is_told = false;
+        loop {
+            let living = living(&self.run, &displaced, &self.record.owner).await?;
+            let Some((entry, found, silent)) = living else {
+                for (entry, _) in &displaced {
+                    // That we take over from it stands in our own lock: nothing rests on its deletion.
+                    let _ = directory::remove(&self.run, &entry.object()).await;
+                }
+                return Ok(());
+            };
+            if !is_told {
+                is_told = true;
+                let holder = found.holder(entry.scope, Utc::now());
+                let left = found.lease().saturating_sub(silent).as_secs();
+                tell(format!(
+                    "the lock of {} is broken: waiting until {holder} has stopped, or for {left} s at most",
+                    self.run.display("")
+                ));
+            }
+            tokio::time::sleep(LOOK.min(self.interval())).await;
+            if renewed.elapsed() >= self.interval() {
+                let began = Instant::now();
+                if let Some(why) = self.renew().await? {
+                    return Err(self.lost(why));
+                }
+                self.ends.send_replace(began + self.lease);
+                renewed = began;
+            }
+            // Who has stopped has removed its lock. One that was renewed meanwhile is alive.
+            let objects: Vec<String> = displaced.iter().map(|(entry, _)| entry.object()).collect();
+            let listed = directory::list(&self.run).await?;
+            let still = listed
+                .into_iter()
+                .filter(|entry| objects.contains(&entry.object()));
+            let still = directory::read(&self.run, still).await?;
+            let owners: Vec<String> = displaced
+                .into_iter()
+                .map(|(_, found)| found.owner)
+                .collect();
+            let is_same = |(_, found): &(LockEntry, LockRecord)| owners.contains(&found.owner);
+            displaced = still.into_iter().filter(is_same).collect();
         }
-        Ok(lock)
     }
 
     /// After the lock was created: who is in the way, beside those whom it says that it displaces.
@@ -268,12 +370,9 @@ impl RunLock {
         let locks = overlapping(&self.run, listed, self.scope).await?;
         let taken = locks.iter().find(|(_, found)| self.yields_to(found));
         Ok(match taken {
+            // Ours stays until it is released: its taker waits for that.
             Some((entry, found)) => {
                 let taker = found.holder(entry.scope, Utc::now());
-                if ours {
-                    // Ours may just have come back after its deletion.
-                    let _ = directory::remove(&self.run, &self.object).await;
-                }
                 Some(format!("it was taken over by {taker}"))
             }
             None if ours => None,
@@ -323,6 +422,18 @@ async fn refuse_living(
     locks: &[(LockEntry, LockRecord)],
     owner: &str,
 ) -> Result<(), StoreError> {
+    match living(run, locks, owner).await? {
+        Some((entry, found, silent)) => Err(locked(run, entry.scope, found, silent)),
+        None => Ok(()),
+    }
+}
+
+/// A lock that may still have its owner, and since when that was not heard of.
+async fn living<'a>(
+    run: &RunStore,
+    locks: &'a [(LockEntry, LockRecord)],
+    owner: &str,
+) -> Result<Option<(&'a LockEntry, &'a LockRecord, Duration)>, StoreError> {
     let now = Utc::now();
     let mut store_now: Option<DateTime<Utc>> = None;
     for (entry, found) in locks {
@@ -338,10 +449,10 @@ async fn refuse_living(
             silent = age(entry.modified, store_now);
         }
         if silent <= found.lease() {
-            return Err(locked(run, entry.scope, found, silent));
+            return Ok(Some((entry, found, silent)));
         }
     }
-    Ok(())
+    Ok(None)
 }
 
 fn locked(run: &RunStore, scope: LockScope, found: &LockRecord, silent: Duration) -> StoreError {

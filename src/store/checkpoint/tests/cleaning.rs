@@ -7,9 +7,9 @@ use crate::schema::ROLLOUTS;
 use crate::store::checkpoint::{forget, list};
 use crate::store::part_name;
 
-const NAME: &str = "1-run-00000";
-const SEGMENT: &str = "1-run-00000.arrows";
-const LOG: &str = "1-run-00000.dispatches";
+const NAME: &str = "0000000001-run-p00-00000";
+const SEGMENT: &str = "0000000001-run-p00-00000.rows";
+const LOG: &str = "0000000001-run-p00-00000.dispatches";
 
 #[tokio::test]
 async fn a_segment_that_has_landed_is_not_fetched_and_its_copy_goes_with_it() {
@@ -87,9 +87,9 @@ async fn the_copy_of_a_log_is_deleted_by_who_saw_it_go() {
 #[tokio::test]
 async fn copies_of_other_processes_are_left_alone() {
     let machine = Machine::new();
-    let theirs = "journal/1-s2of8-00000.arrows/00000000000000000000";
+    let theirs = "journal/0000000002-s2of8-p00-00000.rows/00000000000000000000";
     machine.run.put(theirs, "abc").await.unwrap();
-    machine.land("1-s2of8-00000").await;
+    machine.land("0000000002-s2of8-p00-00000").await;
     machine.checkpointer().checkpoint().await.unwrap();
     assert_eq!(machine.chunks().await.len(), 1);
 }
@@ -97,17 +97,22 @@ async fn copies_of_other_processes_are_left_alone() {
 #[tokio::test]
 async fn a_copy_is_forgotten_and_all_are_when_the_run_is_cleared() {
     let machine = Machine::new();
-    for name in [SEGMENT, LOG, "1-run-00001.arrows"] {
+    for name in [SEGMENT, LOG, "0000000001-run-p00-00001.rows"] {
         machine.append(name, b"abcdef");
     }
     machine.checkpointer().checkpoint().await.unwrap();
-    for stranger in ["", "..", "1-run-00000", "x/1-run-00000.arrows"] {
+    for stranger in [
+        "",
+        "..",
+        "0000000001-run-p00-00000",
+        "x/0000000001-run-p00-00000.rows",
+    ] {
         forget(&machine.run, stranger).await.unwrap();
     }
     forget(&machine.run, SEGMENT).boxed().await.unwrap();
     let listed = list(&machine.run).boxed().await.unwrap();
-    let names: Vec<_> = listed.iter().map(|file| &*file.name).collect();
-    assert_eq!(names, [LOG, "1-run-00001.arrows"]);
+    let names: Vec<_> = listed.iter().map(|file| &*file.file).collect();
+    assert_eq!(names, [LOG, "0000000001-run-p00-00001.rows"]);
     assert!(machine.files().contains_key(SEGMENT));
 
     machine.run.clear().await.unwrap();

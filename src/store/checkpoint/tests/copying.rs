@@ -2,20 +2,47 @@ use std::fs;
 use std::sync::Arc;
 use std::time::Duration;
 
-use arrow::array::{Int64Array, RecordBatch};
+use arrow::array::RecordBatch;
 use datafusion::common::runtime::SpawnedTask;
 use tokio::sync::mpsc;
 
 use super::faulty_store::{Fate, FaultyStore};
 use super::machine::{Files, Machine, files};
+use crate::outcome::{Outcome, OutcomeBatchBuilder, Times, Verdict};
 use crate::store::checkpoint::{CheckpointedFile, Checkpointer, fetch, list};
-use crate::store::{JournalSegment, JournalWriter, RunStore, StoreError};
+use crate::store::{RunStore, Segment, SegmentWriter, StoreError};
 
-const SEGMENT: &str = "1-run-00000.arrows";
-const LOG: &str = "1-run-00000.dispatches";
+const SEGMENT: &str = "0000000001-run-p00-00000.rows";
+const LOG: &str = "0000000001-run-p00-00000.dispatches";
+
+/// An attempt whose end nobody saw.
+fn interrupted() -> RecordBatch {
+    let mut builder = OutcomeBatchBuilder::new();
+    let outcome = Outcome {
+        task_index: 1,
+        rollout_index: 2,
+        attempt: 3,
+        agent_name: Arc::from("a"),
+        http_status: None,
+        response_headers: None,
+        dispatched_at: std::time::SystemTime::UNIX_EPOCH,
+        times: Times::default(),
+        concurrency_limit: None,
+        turns: Vec::new(),
+        verdict: Verdict::Failed {
+            class: "interrupted",
+            error: "nobody saw its end".to_owned(),
+            terminal: false,
+            failure_terminal: false,
+            answer: None,
+        },
+    };
+    builder.append(outcome).unwrap();
+    builder.finish().unwrap()
+}
 
 async fn sizes(run: &RunStore) -> Vec<(String, u64)> {
-    let size = |file: CheckpointedFile| (file.name, file.num_bytes);
+    let size = |file: CheckpointedFile| (file.file, file.num_bytes);
     list(run).await.unwrap().into_iter().map(size).collect()
 }
 
@@ -26,8 +53,8 @@ async fn what_a_journal_grows_by_is_copied_and_can_be_fetched() {
     assert_eq!(checkpointer.checkpoint().await.unwrap(), 0);
     machine.append(SEGMENT, b"abcdefghij");
     machine.append(LOG, b"123");
-    machine.append("1-run-00000.tmp", b"not of the journal");
-    machine.append("1-s2of8-00000.arrows", b"of another process");
+    machine.append("0000000001-run-p00-00000.tmp", b"not of the journal");
+    machine.append("0000000002-s2of8-p00-00000.rows", b"of another process");
     assert_eq!(checkpointer.checkpoint().await.unwrap(), 13);
     assert_eq!(checkpointer.checkpoint().await.unwrap(), 0);
     machine.append(SEGMENT, b"kl");
@@ -38,8 +65,8 @@ async fn what_a_journal_grows_by_is_copied_and_can_be_fetched() {
     assert_eq!(checkpointer.checkpoint().await.unwrap(), 2);
     let chunks = ["0", "4", "8", "10"].map(|offset| format!("{SEGMENT}/{offset:0>20}"));
     let log = format!("{LOG}/{:020}", 0);
-    assert_eq!(machine.chunks().await, [&chunks[..], &[log]].concat());
-    let expected = [(SEGMENT.to_owned(), 12), (LOG.to_owned(), 3)];
+    assert_eq!(machine.chunks().await, [&[log], &chunks[..]].concat());
+    let expected = [(LOG.to_owned(), 3), (SEGMENT.to_owned(), 12)];
     assert_eq!(sizes(&machine.run).await, expected);
 }
 
@@ -53,7 +80,7 @@ async fn only_what_is_missing_or_shorter_is_fetched() {
     other.append(SEGMENT, b"abc");
     other.append(LOG, b"1234");
     let into = other.run.journal_dir();
-    let wanted = fetch(&other.run, into, |name| name != SEGMENT);
+    let wanted = fetch(&other.run, into, |_| false);
     assert!(wanted.await.unwrap().is_empty());
     let fetched = fetch(&other.run, into, |_| true).await.unwrap();
     assert_eq!(fetched, [into.join(SEGMENT)]);
@@ -97,10 +124,10 @@ async fn a_chunk_that_is_missing_ends_the_file_until_it_is_copied_again() {
 #[tokio::test]
 async fn of_a_torn_copy_the_whole_batches_are_read() {
     let machine = Machine::new();
-    let column = Arc::new(Int64Array::from_iter_values(0..100));
-    let batch = RecordBatch::try_from_iter([("n", column as _)]).unwrap();
+    let batch = interrupted();
     let directory = machine.run.journal_dir();
-    let mut writer = JournalWriter::create(directory, "1-run-00000", &batch.schema()).unwrap();
+    let name = "0000000001-run-p00-00000".parse().unwrap();
+    let mut writer = SegmentWriter::create(directory, name).unwrap();
     writer.append(&batch).unwrap();
     let mut checkpointer = machine.checkpointer().with_chunk_bytes(512);
     checkpointer.checkpoint().await.unwrap();
@@ -115,7 +142,7 @@ async fn of_a_torn_copy_the_whole_batches_are_read() {
     let other = machine.another();
     let into = other.run.journal_dir();
     fetch(&other.run, into, |_| true).await.unwrap();
-    let segment = JournalSegment::list(into).unwrap().remove(0);
+    let segment = Segment::list(into).unwrap().remove(0);
     let read: Vec<_> = segment.open().unwrap().read().map(Result::unwrap).collect();
     assert_eq!(read, [batch]);
 }
@@ -201,7 +228,7 @@ async fn a_local_run_is_not_copied() {
     let run = RunStore::open(directory.path().to_str().unwrap(), None).unwrap();
     fs::create_dir(run.journal_dir()).unwrap();
     fs::write(run.journal_dir().join(SEGMENT), "abc").unwrap();
-    let mut checkpointer = Checkpointer::new(run.clone(), |_| true).unwrap();
+    let mut checkpointer = Checkpointer::new(run.clone(), 1).unwrap();
     assert_eq!(checkpointer.checkpoint().await.unwrap(), 0);
     assert!(list(&run).await.unwrap().is_empty());
     let into = directory.path().join("elsewhere");
@@ -220,7 +247,9 @@ async fn a_segment_that_lands_while_it_is_fetched_is_left_out() {
     let machine = Machine::on(Arc::clone(&store) as _);
     machine.append(SEGMENT, b"abcdefghi");
     machine.checkpointer().checkpoint().await.unwrap();
-    let part = machine.run.path("attempts/1-run-00000.parquet");
+    let part = machine
+        .run
+        .path("attempts/0000000001-run-p00-00000.parquet");
     *store.before_read.lock().unwrap() = Some(part);
     assert_eq!(machine.fetched_elsewhere().await, Files::new());
     assert!(store.before_read.lock().unwrap().is_none());

@@ -9,9 +9,9 @@ use super::faulty_store::{Fate, FaultyStore};
 use super::machine::{Files, Machine};
 
 const NAMES: [&str; 3] = [
-    "1-run-00000.arrows",
-    "1-run-00000.dispatches",
-    "1-run-00001.arrows",
+    "0000000001-run-p00-00000.rows",
+    "0000000001-run-p00-00000.dispatches",
+    "0000000001-run-p00-00001.rows",
 ];
 
 #[derive(Debug, Clone)]
@@ -59,7 +59,7 @@ async fn check(steps: Vec<Step>, fates: Vec<Fate>) {
             Step::Land(file) => {
                 let name = NAMES[file];
                 if machine.files().contains_key(name) {
-                    if let Some(segment) = name.strip_suffix(".arrows") {
+                    if let Some(segment) = name.strip_suffix(".rows") {
                         healthy.land(segment).await;
                         copied.remove(name);
                     }

@@ -41,9 +41,14 @@ async fn a_takeover_is_noticed() {
     let lock = RunLock::acquire(&run, LockOptions::default())
         .await
         .unwrap();
-    let taker = RunLock::acquire(&run, breaking()).await.unwrap();
+    let losing = async {
+        let lost = lock.keep_every(OFTEN).await;
+        lock.release().await;
+        lost
+    };
+    let (taker, lost) = tokio::join!(RunLock::acquire(&run, breaking()), losing);
+    let taker = taker.unwrap();
     let holder = RunLock::holders(&run).await.unwrap().remove(0);
-    let lost = lock.keep_every(OFTEN).await;
     assert!(why(lost).contains(&holder.owner));
     assert!(taker.renew().await.unwrap().is_none());
 }
@@ -56,11 +61,21 @@ async fn a_takeover_is_noticed_though_the_lock_came_back() {
         .await
         .unwrap();
     let renewed = run.get("lock/run/0000000001.json").await.unwrap().unwrap();
-    let taker = RunLock::acquire(&run, breaking()).await.unwrap();
+    let stopping = async {
+        while objects(&run).await.len() < 2 {
+            tokio::task::yield_now().await;
+        }
+        run.delete(&run.path("lock/run/0000000001.json"))
+            .await
+            .unwrap();
+    };
+    let (taker, ()) = tokio::join!(RunLock::acquire(&run, breaking()), stopping);
+    let taker = taker.unwrap();
     run.put("lock/run/0000000001.json", renewed).await.unwrap();
 
     assert!(taker.renew().await.unwrap().is_none());
     assert!(why(lock.keep_every(OFTEN).await).contains("taken over"));
+    lock.release().await;
     assert_eq!(objects(&run).await, ["lock/run/0000000002.json"]);
 }
 

@@ -13,6 +13,7 @@ use crate::store::lock::{LockRecord, Process};
 use crate::store::{LockOptions, RunLock, StoreError};
 
 const MINUTE: Duration = Duration::from_secs(60);
+const OFTEN: Duration = Duration::from_millis(1);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn one_of_many_takes_over_after_the_lease() {
@@ -92,13 +93,83 @@ async fn a_live_lock_is_broken_on_request() {
     let first = RunLock::acquire(&run, LockOptions::default())
         .await
         .unwrap();
-    let second = RunLock::acquire(&run, breaking()).await.unwrap();
+    // It is waited for.
+    let breaking = RunLock::acquire(&run, breaking());
+    let stopping = async {
+        assert!(matches!(
+            first.keep_every(OFTEN).await,
+            StoreError::LockLost { .. }
+        ));
+        first.release().await;
+    };
+    let (second, ()) = tokio::join!(breaking, stopping);
+    let second = second.unwrap();
     assert_eq!(objects(&run).await, ["lock/run/0000000002.json"]);
-    // Its release does nothing to the second.
-    first.release().await;
-    assert_eq!(objects(&run).await.len(), 1);
     second.release().await;
     assert!(objects(&run).await.is_empty());
+}
+
+#[tokio::test]
+async fn who_does_not_stop_is_waited_for_to_the_end_of_its_lease() {
+    let run = memory();
+    let lease = Duration::from_millis(200);
+    leave(&run, 1, &elsewhere(Duration::ZERO, lease)).await;
+    let told = std::cell::RefCell::new(Vec::new());
+    let tell = |text| told.borrow_mut().push(text);
+    let lock = RunLock::acquire_and_tell(&run, breaking(), tell)
+        .await
+        .unwrap();
+    assert_eq!(objects(&run).await, ["lock/run/0000000002.json"]);
+    let told = told.take();
+    assert!(
+        told.len() == 1 && told[0].contains("waiting until"),
+        "{told:?}"
+    );
+    lock.release().await;
+}
+
+#[tokio::test]
+async fn every_writer_has_a_higher_epoch() {
+    let (_directory, places) = places();
+    for run in places {
+        for epoch in 1..4 {
+            let lock = RunLock::acquire(&run, LockOptions::default())
+                .await
+                .unwrap();
+            assert_eq!(lock.writer().await.unwrap().epoch(), epoch);
+            lock.release().await;
+        }
+        let locks = [
+            RunLock::acquire(&run, shard(1, 2)).await.unwrap(),
+            RunLock::acquire(&run, shard(2, 2)).await.unwrap(),
+        ];
+        let (one, two) = tokio::join!(locks[0].writer(), locks[1].writer());
+        let mut epochs = [one.unwrap().epoch(), two.unwrap().epoch()];
+        epochs.sort_unstable();
+        assert_eq!(epochs, [4, 5]);
+    }
+}
+
+/// A process that was stopped for longer than its lease publishes nothing until it knows that nobody took its place.
+#[tokio::test]
+async fn nothing_is_published_after_a_lease_until_it_is_renewed() {
+    let run = memory();
+    let options = LockOptions {
+        lease: Duration::from_millis(300),
+        ..LockOptions::default()
+    };
+    let lock = RunLock::acquire(&run, options).await.unwrap();
+    let writer = lock.writer().await.unwrap();
+    tokio::time::sleep(options.lease).await;
+    let permit = std::pin::pin!(writer.permit());
+    tokio::select! {
+        biased;
+        _permit = permit => {
+            let renewed = RunLock::holders(&run).await.unwrap().remove(0);
+            assert!(renewed.heartbeat > renewed.since);
+        }
+        lost = lock.keep_every(OFTEN) => panic!("{lost}"),
+    }
 }
 
 #[tokio::test]

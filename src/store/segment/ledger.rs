@@ -1,0 +1,260 @@
+//! Which rows of a segment count where another writer may have written the same rollouts again.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, AsArray, BooleanArray, Int64Array, RecordBatch, StringViewArray};
+use arrow::compute::filter_record_batch;
+use arrow::datatypes::{Int64Type, TimestampMicrosecondType};
+use arrow::error::ArrowError;
+
+use crate::outcome::{OK, SUPERSEDED};
+use crate::schema;
+
+/// Task and rollout.
+pub type Key = (i64, i64);
+
+/// An attempt, told from all others by its rollout and the time of its dispatch: writers that know nothing of each
+/// other may give two attempts the same number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Row {
+    /// Task and rollout.
+    pub key: Key,
+    /// When it was dispatched, in microseconds since the epoch.
+    pub at: i64,
+    /// Its number.
+    pub attempt: i64,
+    /// It gave the rollout.
+    pub is_ok: bool,
+}
+
+impl Row {
+    /// The rows of a batch of outcomes, or of `rollouts`, whose rows are all `ok`.
+    ///
+    /// # Errors
+    /// The batch lacks a column.
+    pub fn of(batch: &RecordBatch) -> Result<Vec<Self>, ArrowError> {
+        let (tasks, rollouts) = (
+            integers(batch, schema::TASK_INDEX)?,
+            integers(batch, schema::ROLLOUT_INDEX)?,
+        );
+        let attempts = integers(batch, schema::ATTEMPT)?;
+        let outcomes = batch.column_by_name(schema::OUTCOME);
+        let outcomes = outcomes.and_then(|column| column.as_string_view_opt());
+        let times = match outcomes {
+            Some(_) => schema::DISPATCHED_AT,
+            None => schema::STARTED_AT,
+        };
+        let times = column(batch, times)?.as_primitive_opt::<TimestampMicrosecondType>();
+        let times = times
+            .map(|times| times.values().as_ref())
+            .unwrap_or_default();
+        let rows = tasks.iter().zip(rollouts).zip(attempts).zip(times);
+        let rows = rows
+            .enumerate()
+            .map(|(row, (((task, rollout), attempt), at))| Self {
+                key: (*task, *rollout),
+                at: *at,
+                attempt: *attempt,
+                is_ok: outcomes.is_none_or(|outcomes| outcomes.value(row) == OK),
+            });
+        Ok(rows.collect())
+    }
+}
+
+/// What is known to count of some rollouts.
+#[derive(Debug, Clone, Default)]
+pub struct Ledger {
+    /// Dispatch and number of the attempt whose answer counts.
+    rollouts: HashMap<Key, (i64, i64)>,
+    /// Dispatch and number of every attempt on record.
+    attempts: HashMap<Key, Vec<(i64, i64)>>,
+}
+
+/// What becomes of a row of a segment, where it is not simply kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Decision {
+    /// Its answer counts.
+    rollout: bool,
+    /// It is not on record yet.
+    attempt: bool,
+    /// The number that it has on record: another attempt may have its own.
+    number: i64,
+    /// Another attempt's answer counts instead of its own.
+    superseded: bool,
+}
+
+impl Ledger {
+    /// Adds rows of `rollouts`.
+    pub fn add_rollouts(&mut self, rows: impl IntoIterator<Item = Row>) {
+        for row in rows {
+            self.rollouts
+                .entry(row.key)
+                .or_insert((row.at, row.attempt));
+        }
+    }
+
+    /// Adds rows of `attempts`.
+    pub fn add_attempts(&mut self, rows: impl IntoIterator<Item = Row>) {
+        for row in rows {
+            let of_key = self.attempts.entry(row.key).or_default();
+            of_key.push((row.at, row.attempt));
+        }
+    }
+
+    /// The least number that no attempt at the rollout has.
+    pub fn next_attempt(&self, key: Key) -> i64 {
+        let of_key = self.attempts.get(&key).into_iter().flatten();
+        of_key
+            .map(|(_, number)| number + 1)
+            .max()
+            .unwrap_or_default()
+    }
+
+    /// Decides which rows of a segment count beside what is known, and adds these to what is known.
+    ///
+    /// An answer counts unless the rollout has one. An attempt goes on record unless it is there. So a segment that
+    /// was committed in part, or by another writer from a copy that was shorter, is completed and not repeated.
+    pub fn decide(&mut self, rows: impl IntoIterator<Item = Row>) -> Decisions {
+        let mut decisions = Decisions::default();
+        for row in rows {
+            let decision = self.decide_one(row);
+            let is_plain = decision
+                == Decision {
+                    rollout: row.is_ok,
+                    attempt: true,
+                    number: row.attempt,
+                    superseded: false,
+                };
+            if !is_plain {
+                decisions.0.insert((row.key, row.at), decision);
+            }
+        }
+        decisions
+    }
+
+    fn decide_one(&mut self, row: Row) -> Decision {
+        let answered = self.rollouts.get(&row.key).copied();
+        let on_record = self.attempts.get(&row.key).into_iter().flatten();
+        let on_record = on_record.clone().find(|(at, _)| *at == row.at).copied();
+        let own_answer = answered.filter(|(at, _)| *at == row.at);
+        let is_taken = || {
+            let mut of_key = self.attempts.get(&row.key).into_iter().flatten();
+            of_key.any(|(_, number)| *number == row.attempt)
+        };
+        let number = match on_record.or(own_answer) {
+            Some((_, number)) => number,
+            None if is_taken() => self.next_attempt(row.key),
+            None => row.attempt,
+        };
+        let decision = Decision {
+            rollout: row.is_ok && answered.is_none(),
+            attempt: on_record.is_none(),
+            number,
+            superseded: row.is_ok && answered.is_some() && own_answer.is_none(),
+        };
+        if decision.rollout {
+            self.rollouts.insert(row.key, (row.at, number));
+        }
+        if decision.attempt {
+            let of_key = self.attempts.entry(row.key).or_default();
+            of_key.push((row.at, number));
+        }
+        decision
+    }
+}
+
+/// What becomes of the rows of a segment, where they are not simply kept.
+#[derive(Debug, Clone, Default)]
+pub struct Decisions(HashMap<(Key, i64), Decision>);
+
+impl Decisions {
+    /// Rows of the segment that are on record already.
+    pub fn num_repeated(&self) -> usize {
+        self.0.values().filter(|of| !of.attempt).count()
+    }
+
+    /// Answers that do not count since the rollout has another.
+    pub fn num_superseded(&self) -> usize {
+        let superseded = |of: &&Decision| of.attempt && of.superseded;
+        self.0.values().filter(superseded).count()
+    }
+
+    /// The outcomes whose answers land in `rollouts`.
+    ///
+    /// # Errors
+    /// The batch lacks a column.
+    pub fn answers(&self, outcomes: &RecordBatch) -> Result<RecordBatch, ArrowError> {
+        self.apply(outcomes, |decision| decision.rollout)
+    }
+
+    /// The outcomes that land in `attempts` and `turns`.
+    ///
+    /// # Errors
+    /// The batch lacks a column.
+    pub fn attempts(&self, outcomes: &RecordBatch) -> Result<RecordBatch, ArrowError> {
+        self.apply(outcomes, |decision| decision.attempt)
+    }
+
+    fn apply(
+        &self,
+        outcomes: &RecordBatch,
+        keep: impl Fn(&Decision) -> bool,
+    ) -> Result<RecordBatch, ArrowError> {
+        if self.0.is_empty() {
+            return Ok(outcomes.clone());
+        }
+        let rows = Row::of(outcomes)?;
+        let decisions: Vec<Option<&Decision>> = rows
+            .iter()
+            .map(|row| self.0.get(&(row.key, row.at)))
+            .collect();
+        let numbers: Int64Array = rows
+            .iter()
+            .zip(&decisions)
+            .map(|(row, decision)| decision.map_or(row.attempt, |decision| decision.number))
+            .collect();
+        let names = column(outcomes, schema::OUTCOME)?.as_string_view();
+        let names: StringViewArray = names
+            .iter()
+            .zip(&decisions)
+            .map(
+                |(name, decision)| match decision.is_some_and(|of| of.superseded) {
+                    true => Some(SUPERSEDED),
+                    false => name,
+                },
+            )
+            .collect();
+        let schema = outcomes.schema();
+        let fields = schema.fields().iter().zip(outcomes.columns());
+        let columns = fields.map(|(field, column)| -> ArrayRef {
+            match field.name().as_str() {
+                schema::ATTEMPT => Arc::new(numbers.clone()),
+                schema::OUTCOME => Arc::new(names.clone()),
+                _ => Arc::clone(column),
+            }
+        });
+        let batch = RecordBatch::try_new(Arc::clone(&schema), columns.collect())?;
+        let kept = decisions
+            .iter()
+            .map(|decision| Some(decision.is_none_or(&keep)));
+        filter_record_batch(&batch, &kept.collect::<BooleanArray>())
+    }
+}
+
+/// The rows of a batch whose rollouts are asked for.
+pub fn only(rows: Vec<Row>, keys: &HashSet<Key>) -> impl Iterator<Item = Row> {
+    rows.into_iter().filter(|row| keys.contains(&row.key))
+}
+
+fn integers<'a>(batch: &'a RecordBatch, name: &str) -> Result<&'a [i64], ArrowError> {
+    let integers = column(batch, name)?.as_primitive_opt::<Int64Type>();
+    Ok(integers
+        .map(|integers| integers.values().as_ref())
+        .unwrap_or_default())
+}
+
+fn column<'a>(batch: &'a RecordBatch, name: &str) -> Result<&'a ArrayRef, ArrowError> {
+    let column = batch.column_by_name(name);
+    column.ok_or_else(|| ArrowError::SchemaError(format!("no column '{name}'")))
+}

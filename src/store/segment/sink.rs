@@ -1,0 +1,181 @@
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use arrow::error::ArrowError;
+use arrow::record_batch::RecordBatch;
+use async_trait::async_trait;
+
+use super::SegmentName;
+use crate::outcome::{attempts_of, rollouts_of, turns_of};
+use crate::schema;
+use crate::store::{Part, PartWriter, RunStore, StoreError, Writer, part_name};
+
+/// Puts rows into the tables of a run, a segment at a time: all of a segment's rows count, or none.
+#[async_trait]
+pub trait TableSink: Debug + Send + Sync {
+    /// Begins to write what a segment holds. Nothing is visible before it is committed.
+    async fn begin(&self, segment: SegmentName) -> Result<Box<dyn Transaction>, StoreError>;
+
+    /// Whether all that a segment holds is committed.
+    ///
+    /// # Errors
+    /// The store failed.
+    async fn is_committed(&self, segment: SegmentName) -> Result<bool, StoreError>;
+}
+
+/// The rows of one segment on their way into the tables.
+#[async_trait]
+pub trait Transaction: Send {
+    /// Adds outcomes: those of `answers` that are `ok` to `rollouts`, all of `attempts` to `attempts` and `turns`.
+    ///
+    /// # Errors
+    /// Encoding or the store failed.
+    async fn write(
+        &mut self,
+        answers: &RecordBatch,
+        attempts: &RecordBatch,
+    ) -> Result<(), StoreError>;
+
+    /// Makes the rows count; gives what was published.
+    ///
+    /// # Errors
+    /// The store failed. What is published by then stays; to begin and commit the same segment again completes it.
+    async fn commit(self: Box<Self>) -> Result<Vec<Part>, StoreError>;
+
+    /// Gives the rows up; nothing of them is visible.
+    async fn abandon(self: Box<Self>);
+}
+
+/// Tables of Parquet parts, which bear the name of their segment.
+///
+/// An answer counts when its part of `rollouts` is there. The part of `attempts` comes last: where it is there, the
+/// segment is committed whole. A part is never written twice.
+#[derive(Debug, Clone)]
+pub struct ParquetSink {
+    run: RunStore,
+    writer: Arc<Writer>,
+}
+
+impl ParquetSink {
+    /// The tables of a run, for one of its writers.
+    pub fn new(run: RunStore, writer: Arc<Writer>) -> Self {
+        Self { run, writer }
+    }
+}
+
+#[async_trait]
+impl TableSink for ParquetSink {
+    async fn begin(&self, segment: SegmentName) -> Result<Box<dyn Transaction>, StoreError> {
+        let mut tables = Vec::new();
+        for table in [schema::ROLLOUTS, schema::TURNS, schema::ATTEMPTS] {
+            let part = part_name(table, segment);
+            tables.push(match self.run.exists(&part).await? {
+                true => Table::Published,
+                false => Table::Empty(table),
+            });
+        }
+        Ok(Box::new(Parts {
+            run: self.run.clone(),
+            writer: Arc::clone(&self.writer),
+            segment,
+            tables,
+        }))
+    }
+
+    async fn is_committed(&self, segment: SegmentName) -> Result<bool, StoreError> {
+        self.run.exists(&part_name(schema::ATTEMPTS, segment)).await
+    }
+}
+
+impl Parts {
+    /// Where something is published already, the part of `attempts` says that it is whole, even if it has no rows.
+    fn complete(&mut self) -> Result<(), StoreError> {
+        let is_published = |table: &Table| matches!(table, Table::Published);
+        if self.tables.iter().any(is_published)
+            && let Some(last @ Table::Empty(schema::ATTEMPTS)) = self.tables.last_mut()
+        {
+            let part = part_name(schema::ATTEMPTS, self.segment);
+            let writer = PartWriter::new(&self.run, schema::ATTEMPTS, &part, schema::attempts())?;
+            *last = Table::Open(Box::new(writer));
+        }
+        Ok(())
+    }
+}
+
+struct Parts {
+    run: RunStore,
+    writer: Arc<Writer>,
+    segment: SegmentName,
+    tables: Vec<Table>,
+}
+
+/// A part that a segment becomes.
+enum Table {
+    /// It was there before.
+    Published,
+    Empty(&'static str),
+    Open(Box<PartWriter>),
+}
+
+#[async_trait]
+impl Transaction for Parts {
+    async fn write(
+        &mut self,
+        answers: &RecordBatch,
+        attempts: &RecordBatch,
+    ) -> Result<(), StoreError> {
+        let segment = self.segment;
+        let malformed = |source: ArrowError| StoreError::Rows { segment, source };
+        let rows = [
+            rollouts_of(answers).map_err(malformed)?,
+            turns_of(attempts).map_err(malformed)?,
+            attempts_of(attempts).map_err(malformed)?,
+        ];
+        for (table, rows) in self.tables.iter_mut().zip(rows) {
+            if rows.num_rows() == 0 {
+                continue;
+            }
+            if let Table::Empty(name) = *table {
+                let part = part_name(name, segment);
+                let writer = PartWriter::new(&self.run, name, &part, rows.schema())?;
+                *table = Table::Open(Box::new(writer));
+            }
+            if let Table::Open(writer) = table {
+                writer.write(&rows).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn commit(self: Box<Self>) -> Result<Vec<Part>, StoreError> {
+        let mut parts = Vec::new();
+        let mut this = *self;
+        let writer = Arc::clone(&this.writer);
+        let _permit = writer.permit().await;
+        this.complete()?;
+        let mut tables = this.tables.into_iter();
+        while let Some(table) = tables.next() {
+            let Table::Open(writer) = table else { continue };
+            match writer.finish().await {
+                Ok(part) => parts.push(part),
+                Err(error) => {
+                    abandon(tables).await;
+                    return Err(error);
+                }
+            }
+        }
+        Ok(parts)
+    }
+
+    async fn abandon(self: Box<Self>) {
+        abandon(self.tables.into_iter()).await;
+    }
+}
+
+async fn abandon(tables: impl Iterator<Item = Table>) {
+    for table in tables {
+        if let Table::Open(writer) = table {
+            writer.abandon().await;
+        }
+    }
+}

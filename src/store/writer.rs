@@ -1,0 +1,96 @@
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use tokio::sync::{RwLock, RwLockReadGuard, watch};
+use tokio::time::Instant;
+
+use super::{LockScope, SegmentName};
+
+/// A writer of a run, as long as it holds its lock.
+///
+/// Its epoch is higher than that of every writer before it, and no other ever has it: so are the names of its segments.
+#[derive(Debug)]
+pub struct Writer {
+    epoch: u64,
+    scope: LockScope,
+    next: AtomicU32,
+    lease: Option<Lease>,
+    publishing: RwLock<()>,
+}
+
+/// Until when nobody else may take the lock over.
+#[derive(Debug)]
+pub(super) struct Lease {
+    pub(super) ends: watch::Receiver<Instant>,
+    /// What must be left of it when something is published.
+    pub(super) margin: Duration,
+}
+
+/// Nobody takes the lock over while this is held.
+#[derive(Debug)]
+pub struct Permit<'a> {
+    _publishing: RwLockReadGuard<'a, ()>,
+}
+
+impl Writer {
+    pub(super) fn new(epoch: u64, scope: LockScope, lease: Lease) -> Self {
+        Self {
+            lease: Some(lease),
+            scope,
+            ..Self::unlocked(epoch)
+        }
+    }
+
+    /// A writer of a whole run that nobody else can write to.
+    pub fn unlocked(epoch: u64) -> Self {
+        Self {
+            epoch,
+            scope: LockScope::Run,
+            next: AtomicU32::new(0),
+            lease: None,
+            publishing: RwLock::new(()),
+        }
+    }
+
+    /// Its epoch.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// The share of the run that it writes.
+    pub fn scope(&self) -> LockScope {
+        self.scope
+    }
+
+    /// A new name for a file of its journal.
+    pub fn segment(&self, partition: usize) -> SegmentName {
+        SegmentName {
+            epoch: self.epoch,
+            scope: self.scope,
+            partition,
+            number: self.next.fetch_add(1, Ordering::Relaxed),
+        }
+    }
+
+    /// Waits until it is certain that the lock is held for a while. Whoever publishes does so under a permit: a
+    /// process that was stopped for longer than its lease finds out here, before it does harm. Never ends where the
+    /// lock is lost.
+    pub async fn permit(&self) -> Permit<'_> {
+        let permit = Permit {
+            _publishing: self.publishing.read().await,
+        };
+        if let Some(lease) = &self.lease {
+            let mut ends = lease.ends.clone();
+            let is_held = |ends: &Instant| *ends > Instant::now() + lease.margin;
+            if ends.wait_for(is_held).await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        }
+        permit
+    }
+
+    /// Waits until nothing is being published.
+    pub(super) async fn quiet(&self) {
+        let _ = self.publishing.write().await;
+    }
+}
