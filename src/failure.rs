@@ -23,11 +23,16 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// A failure that another attempt may mend.
+    /// Bytes that a message may have: what others say can be of any length, and a row has one for each attempt.
+    pub const LONGEST_MESSAGE: usize = 1500;
+
+    /// A failure that another attempt may mend. A message that is too long loses its end.
     pub fn new(class: FailureClass, message: impl Into<String>) -> Self {
+        let mut message = message.into();
+        message.truncate(message.floor_char_boundary(Self::LONGEST_MESSAGE));
         Self {
             class,
-            message: message.into(),
+            message,
             failure_terminal: false,
             retry_after: None,
             http_status: None,
@@ -45,7 +50,8 @@ impl Failure {
 /// | 408, 500 to 599 | `infra` | infra |
 /// | 429 | `infra` | rate limit |
 /// | a deadline passed | `timeout` | infra |
-/// | any other status but 200 | `data` | data |
+/// | any other status but 200, a redirect that is not followed | `data` | data |
+/// | an answer of more than 256 headers or 64 KiB of them (100 and 400 KiB over TLS or a proxy) | `data` | data |
 /// | 200, but not JSON, not UTF-8, too large, no reward | `data` | data |
 /// | `_ng_failure_class` | `agent_flagged` | attempts |
 /// | `_ng_no_persist` | `not_persisted` | none: owed again, by a resume |

@@ -32,6 +32,7 @@ mod faults {
     mod extension;
     mod flags;
     mod hangs;
+    mod heads;
     mod ledger;
     mod limits;
     mod load;
@@ -42,7 +43,9 @@ mod faults {
     mod native_scene;
     mod native_stops;
     mod outages;
+    mod raw_agent;
     mod reader;
+    mod redirects;
     mod refusals;
     mod scene;
     mod schedule;
@@ -51,6 +54,7 @@ mod faults {
     mod server_errors;
     mod shards;
     mod signals;
+    mod stale_connections;
     mod thousands;
     mod three_agents;
     mod turns;

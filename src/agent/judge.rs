@@ -11,6 +11,8 @@ pub(super) struct Wording<'a> {
     pub(super) failure: &'a dyn Fn(FailureClass, &str) -> Failure,
     /// The beginning of the body, to stand at the end of a reason.
     pub(super) quote: &'a dyn Fn(&[u8]) -> String,
+    /// The beginning of another text of the answer.
+    pub(super) shown: &'a dyn Fn(&[u8]) -> String,
 }
 
 /// What a body of status 200 means, by NeMo Gym's contract. The flags come first: an answer that
@@ -39,6 +41,7 @@ pub(super) fn judge(body: Bytes, wording: &Wording<'_>) -> Result<Answer, Failur
         });
     }
     if let Some(class) = &fields.failure_class {
+        let class = (wording.shown)(class.as_bytes());
         let why = format!("the agent reported a failure (_ng_failure_class: {class:?})");
         return Err(Failure {
             failure_terminal: fields.failure_terminal,

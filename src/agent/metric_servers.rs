@@ -11,7 +11,7 @@ use super::registry::headers;
 use super::{AgentError, HeadServer};
 use crate::config::{AgentSettings, ServerUrl, Settings};
 use crate::failure::{Failure, FailureClass};
-use crate::http::{Call, ClientError, HttpClients, HttpSettings, Response, Secrets};
+use crate::http::{Call, ClientError, Holder, HttpClients, HttpSettings, Response, Secrets};
 
 /// Deadline of a connect: who does not answer by then is gone.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -128,7 +128,7 @@ impl MetricServers {
     }
 
     async fn text(&self, response: Response, call: &Call<'_>) -> Result<String, Failure> {
-        let body = self.http.body(response, call).await?;
+        let body = self.http.body(response, Holder::Caller, call).await?;
         String::from_utf8(body.into())
             .map_err(|_| call.failure(FailureClass::Data, "the answer is not UTF-8"))
     }

@@ -8,7 +8,7 @@ use url::Url;
 use super::judge::{Wording, judge};
 use super::{Agent, AgentError, Answer, Reply, RolloutRequest};
 use crate::failure::Failure;
-use crate::http::{Call, Destination, HttpClients, Secrets};
+use crate::http::{Call, Destination, Holder, HttpClients, Secrets};
 use crate::http::{headers_that_matter, with_connect_time};
 
 /// An agent server of NeMo Gym: `POST /run` with the row answers the verify response.
@@ -66,7 +66,7 @@ impl NemoGymAgent {
         let status = response.status().as_u16();
         let headers = headers_that_matter(response.headers());
         let body = match status {
-            200 => self.run.body(response, call).await,
+            200 => self.run.body(response, Holder::Lander, call).await,
             _ => Err(call.status_error(response).await),
         };
         // What follows is our own work, and not the server's.
@@ -106,6 +106,7 @@ fn judge_call(body: Bytes, call: &Call<'_>) -> Result<Answer, Failure> {
         &Wording {
             failure: &|class, why| call.failure(class, why),
             quote: &|body| call.quote(body),
+            shown: &|text| call.secrets.shown(text),
         },
     )
 }

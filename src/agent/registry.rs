@@ -38,7 +38,7 @@ pub struct AgentLimits {
     pub requests_per_second: Option<f64>,
     /// Tokens per minute at most.
     pub tokens_per_minute: Option<f64>,
-    /// The longest time of a call.
+    /// The longest time of a rollout.
     pub rollout_timeout: Option<Duration>,
     /// How many attempts at a rollout may fail.
     pub budgets: Budgets,
@@ -56,7 +56,7 @@ impl AgentLimits {
             concurrency: own.and_then(|own| own.concurrency).or(auto),
             requests_per_second: requests.or(settings.requests_per_second),
             tokens_per_minute: tokens.or(settings.tokens_per_minute),
-            rollout_timeout: timeout.or(settings.rollout_timeout).map(Span::duration),
+            rollout_timeout: timeout.unwrap_or(settings.rollout_timeout).duration(),
             budgets: settings.budgets(name),
         }
     }

@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::num::NonZeroUsize;
 use std::str::FromStr;
 
-use crate::config::{Bytes, Concurrency, KeyPath, Repeats, SeedField, Shard, Span};
+use crate::config::{Bytes, Concurrency, KeyPath, Limit, Repeats, SeedField, Shard, Span};
 
 /// What a flag does with its text.
 #[derive(Clone, Copy)]
@@ -67,7 +67,7 @@ pub(super) const FLAGS: &[Row] = &[
     (CALLS, "concurrency", None, "N|auto", "Calls in flight in all [default: 256]; auto finds what each agent takes well", Target::Setting("concurrency"), parses::<Concurrency>),
     (CALLS, "requests-per-second", None, "X", "Requests to each agent per second, at most", Target::Setting("requests_per_second"), parses::<f64>),
     (CALLS, "tokens-per-minute", None, "X", "Tokens of each agent per minute, at most, by the answers' usage", Target::Setting("tokens_per_minute"), parses::<f64>),
-    (CALLS, "rollout-timeout", None, "TIME", "Longest time for a rollout, from request to answer [default: none]", Target::Setting("rollout_timeout"), parses::<Span>),
+    (CALLS, "rollout-timeout", None, "TIME", "Longest time for a rollout, from request to answer, or none [default: 2h]", Target::Setting("rollout_timeout"), parses::<Limit>),
     (CALLS, "first-byte-timeout", None, "TIME", "Longest time to the first byte of an answer [default: none]", Target::Setting("first_byte_timeout"), parses::<Span>),
     (CALLS, "connect-timeout", None, "TIME", "Longest time to open a connection [default: 10s]", Target::Setting("connect_timeout"), parses::<Span>),
     (CALLS, "read-timeout", None, "TIME", "Longest silence on a connection [default: 6h]", Target::Setting("read_timeout"), parses::<Span>),

@@ -7,8 +7,8 @@ use serde_json::{Map, Value};
 
 use super::fields::{headers, one_or_many_of, optional_count, optional_price, optional_rate};
 use super::{
-    AgentKind, Concurrency, Driver, GroupFailure, ModelApi, Resources, Rules, ServerUrl, Span,
-    VariableName,
+    AgentKind, Concurrency, Driver, GroupFailure, Limit, ModelApi, Resources, Rules, ServerUrl,
+    Span, VariableName,
 };
 
 /// Settings of one agent; what is absent is as for all agents.
@@ -27,8 +27,8 @@ pub struct AgentSettings {
     /// Tokens that this agent may use in a minute, at most.
     #[serde(deserialize_with = "optional_rate")]
     pub tokens_per_minute: Option<f64>,
-    /// The longest time that a rollout of this agent may take.
-    pub rollout_timeout: Option<Span>,
+    /// The longest time that a rollout of this agent may take; what holds for all if not set.
+    pub rollout_timeout: Option<Limit>,
     /// As `infra_budget` for all.
     #[serde(deserialize_with = "optional_count")]
     pub infra_budget: Option<u32>,

@@ -39,7 +39,7 @@ pub use layers::{Argument, Layers, Resolved};
 pub use memory::MemoryPlan;
 pub use native::{AgentKind, Driver, GroupFailure, ModelApi, Resources, Rules};
 pub use origin::Origin;
-pub use quantity::{Bytes, Span};
+pub use quantity::{Bytes, Limit, Span};
 pub use repeats::{DEFAULT_AGENT, Repeats, RepeatsError};
 pub use seed_field::{SeedField, UnknownSeedField};
 pub use server_url::{ServerUrl, ServerUrlError};

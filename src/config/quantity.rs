@@ -1,6 +1,6 @@
-//! [`Span`] and [`Bytes`]: a time and a size as people write them.
+//! [`Span`], [`Limit`] and [`Bytes`]: a time, a time limit and a size as people write them.
 //!
-//! Both print as they can be read again, without loss, so that a printed configuration is a configuration.
+//! All print as they can be read again, without loss, so that a printed configuration is a configuration.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,11 +13,17 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Span(Duration);
 
+/// A [`Span`] that something may take, or `none`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limit(Option<Span>);
+
 /// A size greater than zero: `128MiB` (2^20), `10GB` (10^9); a plain number is bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Bytes(u64);
 
 const SPAN: &str = "a time greater than zero, such as 90s, 5m, 1h or a number of seconds";
+const NONE: &str = "none";
+const LIMIT: &str = "a time greater than zero, such as 90s, 5m, 1h or a number of seconds, or none";
 const BYTES: &str = "a size greater than zero, such as 128MiB, 1GB or a number of bytes";
 
 impl Span {
@@ -46,6 +52,17 @@ impl Span {
             .filter(|duration| !duration.is_zero())
             .map(Self)
             .ok_or_else(|| format!("`{seconds}` is not {SPAN}"))
+    }
+}
+
+impl Limit {
+    /// What a rollout may take unless somebody says otherwise: longer than nearly all do, and short enough that an
+    /// agent which never ends its answers is noticed.
+    pub const ROLLOUT: Self = Self(Some(Span::from_secs(2 * 60 * 60)));
+
+    /// The time, if there is a limit.
+    pub fn duration(self) -> Option<Duration> {
+        self.0.map(Span::duration)
     }
 }
 
@@ -87,6 +104,20 @@ impl FromStr for Span {
     }
 }
 
+impl FromStr for Limit {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text.trim() {
+            NONE => Ok(Self(None)),
+            other => match other.parse() {
+                Ok(span) => Ok(Self(Some(span))),
+                Err(_) => Err(format!("`{text}` is not {LIMIT}")),
+            },
+        }
+    }
+}
+
 impl FromStr for Bytes {
     type Err = String;
 
@@ -104,6 +135,15 @@ impl fmt::Display for Span {
     }
 }
 
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(span) => span.fmt(f),
+            None => f.write_str(NONE),
+        }
+    }
+}
+
 impl fmt::Display for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let units = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
@@ -118,6 +158,12 @@ impl fmt::Display for Bytes {
 }
 
 impl Serialize for Span {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl Serialize for Limit {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
@@ -149,6 +195,37 @@ impl<'de> Deserialize<'de> for Span {
 
             fn visit_f64<E: de::Error>(self, seconds: f64) -> Result<Span, E> {
                 Span::from_number(seconds).map_err(E::custom)
+            }
+        }
+        deserializer.deserialize_any(Visitor)
+    }
+}
+
+impl<'de> Deserialize<'de> for Limit {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+        impl de::Visitor<'_> for Visitor {
+            type Value = Limit;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(LIMIT)
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Limit, E> {
+                text.parse().map_err(E::custom)
+            }
+
+            fn visit_u64<E: de::Error>(self, seconds: u64) -> Result<Limit, E> {
+                self.visit_f64(seconds as f64)
+            }
+
+            fn visit_f64<E: de::Error>(self, seconds: f64) -> Result<Limit, E> {
+                self.visit_str(&seconds.to_string())
+            }
+
+            /// Runs that were recorded before there was a default say `null`.
+            fn visit_unit<E: de::Error>(self) -> Result<Limit, E> {
+                Ok(Limit(None))
             }
         }
         deserializer.deserialize_any(Visitor)
@@ -205,6 +282,30 @@ mod tests {
             let message = read(json).unwrap_err().to_string();
             assert!(message.contains("a time greater than zero"), "{message}");
         }
+    }
+
+    #[test]
+    fn a_limit_is_a_time_or_none() {
+        let read = |json: &str| serde_json::from_str::<Limit>(json);
+        let hour = Limit(Some(Span::from_secs(3600)));
+        for (json, limit) in [
+            ("\"1h\"", hour),
+            ("3600", hour),
+            ("3600.0", hour),
+            ("\" none \"", Limit(None)),
+            ("null", Limit(None)),
+        ] {
+            assert_eq!(read(json).unwrap(), limit, "{json}");
+            let printed = serde_json::to_string(&limit).unwrap();
+            assert_eq!(read(&printed).unwrap(), limit);
+        }
+        for json in ["0", "\"0\"", "-1", "\"never\"", "true"] {
+            let message = read(json).unwrap_err().to_string();
+            assert!(message.contains("or none"), "{message}");
+        }
+        // A limit of one agent that is not set is another thing than none.
+        let own = serde_json::from_str::<Option<Limit>>("null").unwrap();
+        assert_eq!(own, None);
     }
 
     #[test]

@@ -11,8 +11,8 @@ use super::fields::{
     run_location,
 };
 use super::{
-    AgentSettings, Bytes, Concurrency, ConfigError, Repeats, SeedField, ServerUrl, Shard, Span,
-    VariableName,
+    AgentSettings, Bytes, Concurrency, ConfigError, Limit, Repeats, SeedField, ServerUrl, Shard,
+    Span, VariableName,
 };
 
 /// What a run was asked to do. It holds no secrets, only the names of environment variables that hold them.
@@ -52,8 +52,8 @@ pub struct Settings {
     /// Tokens that each agent may use in a minute, at most, by the answers' `usage`.
     #[serde(deserialize_with = "optional_rate")]
     pub tokens_per_minute: Option<f64>,
-    /// The longest time that a rollout may take, from its request to the end of its answer.
-    pub rollout_timeout: Option<Span>,
+    /// The longest time that a rollout may take, from its request to the end of its answer; 2 h unless it is set.
+    pub rollout_timeout: Limit,
     /// The longest time from a request to the beginning of its answer.
     pub first_byte_timeout: Option<Span>,
     /// The longest time that opening a connection may take.
@@ -62,7 +62,7 @@ pub struct Settings {
     pub read_timeout: Span,
     /// The largest answer that is taken, in bytes after decompression.
     pub max_body: Bytes,
-    /// Memory that the process plans with; half of the machine's if not set.
+    /// Memory that the process plans with; half of the machine's if not set. One answer of `max_body` may come on top.
     pub memory: Option<Bytes>,
     /// Attempts at a rollout that may fail for the network's or the server's sake before it is given up; at least 1.
     #[serde(deserialize_with = "count")]
@@ -141,7 +141,7 @@ impl Default for Settings {
             concurrency: Concurrency::Fixed(256),
             requests_per_second: None,
             tokens_per_minute: None,
-            rollout_timeout: None,
+            rollout_timeout: Limit::ROLLOUT,
             first_byte_timeout: None,
             connect_timeout: Span::from_secs(10),
             read_timeout: Span::from_secs(6 * 60 * 60),

@@ -76,6 +76,7 @@ fn reward(posted: &Posted) -> Result<f64, Failure> {
         return Err(flagged(FailureClass::NotPersisted, why));
     }
     if let Some(class) = &fields.failure_class {
+        let class = posted.shown(class.as_bytes());
         let why = format!("the answer is a failure (_ng_failure_class: {class:?})");
         return Err(Failure {
             answer: Some(body.clone()),

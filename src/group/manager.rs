@@ -11,7 +11,7 @@ use super::request::{TrainingPrompt, row_index};
 use super::stats::{RolloutCounts, RolloutStats};
 use super::{GroupAnswer, GroupPrompt, PromptGroup};
 use crate::agent::{Agent, Agents, RolloutRequest};
-use crate::config::{AgentKind, GroupFailure, Settings};
+use crate::config::{AgentKind, GroupFailure, Limit, Settings};
 use crate::error::Error;
 use crate::failure::{Budget, Failure, FailureClass};
 use crate::request::ATTEMPT_INDEX;
@@ -145,7 +145,8 @@ pub struct RolloutManager {
 }
 
 impl RolloutManager {
-    /// A manager for an agent; `is_native` if it takes turns here, and is no agent of NeMo Gym.
+    /// A manager for an agent; `is_native` if it takes turns here, and is no agent of NeMo Gym. A rollout may take
+    /// as long as settings allow that say nothing else: [`Limit::ROLLOUT`].
     pub fn new(
         agent_name: &str,
         agent: Arc<dyn Agent>,
@@ -157,7 +158,7 @@ impl RolloutManager {
             agent_name: agent_name.to_owned(),
             is_native,
             options,
-            rollout_timeout: None,
+            rollout_timeout: Limit::ROLLOUT.duration(),
             stats: RolloutStats::default(),
         }
     }
@@ -364,7 +365,8 @@ impl RolloutManager {
                             .map_err(refuse)?
                     };
                     if let Some(place) = answers.get_mut(row) {
-                        *place = Some((attempt, answer.body));
+                        // A copy: the rest of the group may wait for the room that the answer takes.
+                        *place = Some((attempt, Bytes::copy_from_slice(&answer.body)));
                     }
                 }
                 // What is dropped here ends all that is in flight of this group.

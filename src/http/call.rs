@@ -8,8 +8,11 @@ use super::response::Response;
 use super::retry_after::retry_after;
 use crate::failure::{Failure, FailureClass};
 
-/// An error's body is quoted up to this many bytes.
+/// Characters of a text of the other side that are quoted.
 const QUOTED_BYTES: usize = 300;
+
+/// A reason may have so many bytes, the quote included.
+const LONGEST_REASON: usize = 1000;
 
 /// The rest of an error is waited for this long; what matters of it is known by then.
 const QUOTE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -25,6 +28,9 @@ pub struct Call<'a> {
     pub secrets: &'a Secrets,
 }
 
+/// What stands in place of a secret.
+const HIDDEN: &str = "[secret]";
+
 /// Texts that must not be shown.
 #[derive(Default)]
 pub struct Secrets(Vec<String>);
@@ -39,7 +45,44 @@ impl Secrets {
         let texts = values.filter_map(|value| value.to_str().ok());
         let tokens = texts.flat_map(|text| [Some(text), text.rsplit(' ').next()]);
         let long = |token: &&str| token.len() >= Self::SHORTEST;
-        Self(tokens.flatten().filter(long).map(str::to_owned).collect())
+        let mut secrets: Vec<String> = tokens.flatten().filter(long).map(str::to_owned).collect();
+        // One that holds another is hidden as a whole.
+        secrets.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
+        Self(secrets)
+    }
+
+    /// Beginning of a text that the other side sent, on one line and without secrets.
+    pub fn shown(&self, text: &[u8]) -> String {
+        let start = text.get(..16 * QUOTED_BYTES).unwrap_or(text);
+        let is_cut = start.len() < text.len();
+        let mut start = String::from_utf8_lossy(start).into_owned();
+        self.hide(&mut start, is_cut);
+        let line = start.split_whitespace().collect::<Vec<_>>().join(" ");
+        match line.char_indices().nth(QUOTED_BYTES) {
+            Some((end, _)) => line.get(..end).unwrap_or_default().to_owned(),
+            None => line,
+        }
+    }
+
+    /// Replaces them in a text; `is_cut` if it is the beginning of one, which may end within a secret.
+    fn hide(&self, text: &mut String, is_cut: bool) {
+        for secret in &self.0 {
+            if text.contains(secret.as_str()) {
+                *text = text.replace(secret.as_str(), HIDDEN);
+            }
+        }
+        let begun = |secret: &String| {
+            let begins = |end: &usize| {
+                secret
+                    .get(..*end)
+                    .is_some_and(|start| text.ends_with(start))
+            };
+            (1..secret.len()).rev().find(begins)
+        };
+        if is_cut && let Some(begun) = self.0.iter().filter_map(begun).max() {
+            text.truncate(text.len() - begun);
+            text.push_str(HIDDEN);
+        }
     }
 }
 
@@ -50,23 +93,21 @@ impl fmt::Debug for Secrets {
 }
 
 impl Call<'_> {
-    /// Beginning of a body, on one line and without secrets, for an error text.
+    /// Beginning of a body, on one line and without secrets, for the end of an error text.
     pub fn quote(&self, body: &[u8]) -> String {
-        let start = body.get(..16 * QUOTED_BYTES).unwrap_or(body);
-        let mut text = String::from_utf8_lossy(start).into_owned();
-        for secret in &self.secrets.0 {
-            text = text.replace(secret.as_str(), "[secret]");
-        }
-        let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
-        match line.char_indices().nth(QUOTED_BYTES) {
-            _ if line.is_empty() => line,
-            Some((end, _)) => format!(": {}", line.get(..end).unwrap_or_default()),
-            None => format!(": {line}"),
+        match self.secrets.shown(body) {
+            text if text.is_empty() => text,
+            text => format!(": {text}"),
         }
     }
 
     /// A failure of this call, with its address and the time that it took.
+    /// Secrets that the other side repeated are hidden.
     pub fn failure(&self, class: FailureClass, why: &str) -> Failure {
+        let most = why.floor_char_boundary(LONGEST_REASON);
+        let mut start = why.get(..most).unwrap_or(why).to_owned();
+        self.secrets.hide(&mut start, most < why.len());
+        let why = start;
         Failure::new(
             class,
             // Always in seconds, so that texts of the same error differ in a number alone.

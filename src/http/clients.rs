@@ -1,20 +1,21 @@
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use hyper::Uri;
 use hyper_util::client::proxy::matcher::Matcher;
 use reqwest::redirect::Policy;
-use reqwest::{Client, RequestBuilder};
+use reqwest::{Client, ClientBuilder, Request, RequestBuilder};
 use tokio::time::timeout;
 use url::{Host, Url};
 
 use super::call::Call;
-use super::connect_time::ConnectTimeLayer;
+use super::connect_time::{self, ConnectTimeLayer};
+use super::link::UNREAD;
 use super::pool::{Pool, PoolSettings, Pools};
 use super::problem::{Problem, describe};
 use super::response::Response;
-use super::room::Room;
+use super::room::{Holder, Room};
 use crate::failure::Failure;
 
 /// How we call ourselves.
@@ -41,7 +42,8 @@ pub struct HttpSettings {
     pub read_timeout: Duration,
     /// Largest body that is taken, in bytes after decompression.
     pub max_body: u64,
-    /// Bytes of bodies that may be in memory at a time; more are not read.
+    /// Bytes of bodies that may be in memory at a time, as they are after decompression, beside one
+    /// that may go beyond; more are not read.
     pub body_memory: u64,
 }
 
@@ -50,6 +52,9 @@ pub struct HttpSettings {
 pub struct HttpClients {
     proxied: Client,
     direct: Client,
+    /// The client that keeps no connections, for each of these; made when it is needed.
+    proxied_anew: Arc<OnceLock<Option<Client>>>,
+    direct_anew: Arc<OnceLock<Option<Client>>>,
     /// Connections without TLS or proxy, which is how most agents are reached.
     pools: Arc<Pools>,
     proxies: Arc<Matcher>,
@@ -63,21 +68,12 @@ impl HttpClients {
     /// # Errors
     /// TLS could not be set up.
     pub fn new(settings: &HttpSettings) -> Result<Self, ClientError> {
-        let builder = || {
-            Client::builder()
-                .user_agent(USER_AGENT)
-                .redirect(Policy::none())
-                .pool_max_idle_per_host(settings.connections)
-                .tcp_keepalive(KEEPALIVE)
-                .tcp_nodelay(true)
-                .connector_layer(ConnectTimeLayer)
-                .connect_timeout(settings.connect_timeout)
-                .read_timeout(settings.read_timeout)
-        };
         let failed = |source: reqwest::Error| ClientError(describe(&source));
         Ok(Self {
-            proxied: builder().build().map_err(failed)?,
-            direct: builder().no_proxy().build().map_err(failed)?,
+            proxied: builder(settings).build().map_err(failed)?,
+            direct: builder(settings).no_proxy().build().map_err(failed)?,
+            proxied_anew: Arc::default(),
+            direct_anew: Arc::default(),
             pools: Arc::default(),
             proxies: Arc::new(Matcher::from_env()),
             room: Room::new(settings.body_memory),
@@ -115,7 +111,8 @@ impl HttpClients {
         self.settings.first_byte_timeout
     }
 
-    /// Sends a request, and waits for the head of the response.
+    /// Sends a request, and waits for the head of the response. It is sent again, over a new
+    /// connection, where the server seems to have closed the one that was idle: see `pool`.
     ///
     /// # Errors
     /// No connection came about, it broke, or there was no answer in time.
@@ -124,27 +121,75 @@ impl HttpClients {
         request: RequestBuilder,
         call: &Call<'_>,
     ) -> Result<Response, Failure> {
-        let sent = match self.settings.first_byte_timeout {
-            Some(limit) => match timeout(limit, request.send()).await {
-                Ok(sent) => sent.map_err(Problem::from),
-                Err(_) => Err(Problem::NoHead),
-            },
-            None => request.send().await.map_err(Problem::from),
-        };
+        let (client, request) = request.build_split();
+        let request = request.map_err(|error| call.problem(&error.into()))?;
+        let again = request.try_clone();
+        let began = Instant::now();
+        let (mut sent, connect) = connect_time::of(self.head(&client, request)).await;
+        connect_time::add(connect);
+        if let (Err(problem), Some(again)) = (&sent, again)
+            && problem.is_end_of_connection()
+            && connect.is_zero()
+            && began.elapsed() <= UNREAD
+            && let Some(client) = self.anew(again.url())
+        {
+            sent = self.head(client, again).await;
+        }
         match sent {
             Ok(response) => Ok(response.into()),
             Err(problem) => Err(call.problem(&problem)),
         }
     }
 
-    /// The whole body of a response, bounded by `max_body`.
+    async fn head(&self, client: &Client, request: Request) -> Result<reqwest::Response, Problem> {
+        let sent = client.execute(request);
+        match self.settings.first_byte_timeout {
+            Some(limit) => match timeout(limit, sent).await {
+                Ok(sent) => sent.map_err(Problem::from),
+                Err(_) => Err(Problem::NoHead),
+            },
+            None => sent.await.map_err(Problem::from),
+        }
+    }
+
+    /// The client that opens a connection for each request to an address.
+    fn anew(&self, url: &Url) -> Option<&Client> {
+        let builder = || builder(&self.settings).pool_max_idle_per_host(0);
+        // The others were made, so this one can be.
+        let client = if is_loopback(url) {
+            self.direct_anew
+                .get_or_init(|| builder().no_proxy().build().ok())
+        } else {
+            self.proxied_anew.get_or_init(|| builder().build().ok())
+        };
+        client.as_ref()
+    }
+
+    /// The whole body of a response, bounded by `max_body`; `holder` gets it.
     ///
     /// # Errors
     /// The connection broke, fell silent, or the body is too large.
-    pub async fn body(&self, response: Response, call: &Call<'_>) -> Result<Bytes, Failure> {
-        let body = response.body(self.settings.max_body, &self.room).await;
-        body.map_err(|problem| call.problem(&problem))
+    pub async fn body(
+        &self,
+        response: Response,
+        holder: Holder,
+        call: &Call<'_>,
+    ) -> Result<Bytes, Failure> {
+        let body = response.body(self.settings.max_body, &self.room, holder);
+        body.await.map_err(|problem| call.problem(&problem))
     }
+}
+
+fn builder(settings: &HttpSettings) -> ClientBuilder {
+    Client::builder()
+        .user_agent(USER_AGENT)
+        .redirect(Policy::none())
+        .pool_max_idle_per_host(settings.connections)
+        .tcp_keepalive(KEEPALIVE)
+        .tcp_nodelay(true)
+        .connector_layer(ConnectTimeLayer)
+        .connect_timeout(settings.connect_timeout)
+        .read_timeout(settings.read_timeout)
 }
 
 fn is_loopback(url: &Url) -> bool {

@@ -1,4 +1,5 @@
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::Full;
@@ -11,8 +12,14 @@ use super::clients::{self, HttpClients};
 use super::encoding::Encoding;
 use super::link::{Outgoing, end_of};
 use super::pool::Pool;
+use super::redirect;
 use super::response::Response;
-use crate::failure::Failure;
+use super::room::Holder;
+use crate::failure::{Failure, FailureClass};
+
+/// The body of a redirect is read up to this size and for this long; more of it costs the connection.
+const REDIRECT_BYTES: usize = 64 * 1024;
+const REDIRECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// An address that JSON is posted to, over and over.
 #[derive(Debug, Clone)]
@@ -66,25 +73,63 @@ impl Destination {
         self.headers.clone()
     }
 
-    /// Sends `body` with `headers`, and waits for the head of the response.
+    /// Sends `body` with `headers`, and waits for the head of the response. Redirects by 307 and 308
+    /// within the server are followed.
     ///
     /// # Errors
-    /// No connection came about, it broke, or there was no answer in time.
+    /// No connection came about, it broke, there was no answer in time, or it leads elsewhere.
     pub async fn post(
         &self,
         headers: HeaderMap,
         body: Bytes,
         call: &Call<'_>,
     ) -> Result<Response, Failure> {
+        let mut request = Outgoing::new(Full::new(body.clone()));
+        *request.method_mut() = Method::POST;
+        *request.headers_mut() = headers;
+        let mut response = self.send(&self.url, &mut request, &body, call).await?;
+        let mut url = None;
+        let mut followed = 0;
+        while response.status().is_redirection() {
+            let status = response.status();
+            let from = url.as_ref().unwrap_or(&self.url);
+            let next = redirect::next(status, response.headers(), from, followed);
+            let next = next.map_err(|why| Failure {
+                http_status: Some(status.as_u16()),
+                ..call.failure(FailureClass::Data, &why)
+            })?;
+            // Its connection can be used again when its body was read.
+            response.start(REDIRECT_BYTES, REDIRECT_TIMEOUT).await;
+            response = self.send(&next, &mut request, &body, call).await?;
+            url = Some(next);
+            followed += 1;
+        }
+        Ok(response)
+    }
+
+    /// Sends a request to `url`, which is of this server.
+    async fn send(
+        &self,
+        url: &Url,
+        request: &mut Outgoing,
+        body: &Bytes,
+        call: &Call<'_>,
+    ) -> Result<Response, Failure> {
         let Some(direct) = &self.direct else {
-            let client = self.http.for_url(&self.url);
-            let request = client.post(self.url.clone()).headers(headers).body(body);
+            let client = self.http.for_url(url);
+            let headers = request.headers().clone();
+            let request = client.post(url.clone()).headers(headers).body(body.clone());
             return self.http.send(request, call).await;
         };
-        let mut request = Outgoing::new(Full::new(body));
-        *request.method_mut() = Method::POST;
-        *request.uri_mut() = direct.path.clone();
-        *request.headers_mut() = headers;
+        *request.uri_mut() = match *url == self.url {
+            true => direct.path.clone(),
+            false => path(url).ok_or_else(|| {
+                call.failure(
+                    FailureClass::Data,
+                    "the path that it redirects to can't be sent",
+                )
+            })?,
+        };
         let limit = self.http.first_byte_timeout();
         let first_byte = limit.map(end_of);
         match direct.pool.send(request, first_byte).await {
@@ -93,26 +138,36 @@ impl Destination {
         }
     }
 
-    /// The whole body of a response, bounded as the clients' settings say.
+    /// The whole body of a response, bounded as the clients' settings say; `holder` gets it.
     ///
     /// # Errors
     /// The connection broke, fell silent, or the body is too large.
-    pub async fn body(&self, response: Response, call: &Call<'_>) -> Result<Bytes, Failure> {
-        self.http.body(response, call).await
+    pub async fn body(
+        &self,
+        response: Response,
+        holder: Holder,
+        call: &Call<'_>,
+    ) -> Result<Bytes, Failure> {
+        self.http.body(response, holder, call).await
     }
 }
 
 impl Direct {
     fn to(url: &Url, http: &HttpClients) -> Option<Self> {
-        let path = match url.query() {
-            Some(query) => format!("{}?{query}", url.path()),
-            None => url.path().to_owned(),
-        };
         Some(Self {
-            path: Uri::try_from(path).ok()?,
+            path: path(url)?,
             pool: http.pool(url)?,
         })
     }
+}
+
+/// Path and query, as they stand in a request.
+fn path(url: &Url) -> Option<Uri> {
+    let path = match url.query() {
+        Some(query) => format!("{}?{query}", url.path()),
+        None => url.path().to_owned(),
+    };
+    Uri::try_from(path).ok()
 }
 
 fn host(url: &Url) -> Option<HeaderValue> {

@@ -5,6 +5,13 @@ use flate2::read::MultiGzDecoder;
 use hyper::header::HeaderValue;
 
 use super::problem::Problem;
+use super::room::{Taken, Wanted};
+
+/// The first bytes of an unpacked body.
+const FIRST: usize = 8 * 1024;
+
+/// zstd may look back at most 2^23 bytes (RFC 9659): what it keeps of them is memory as well.
+const ZSTD_WINDOW: u32 = 23;
 
 /// How a body is packed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,30 +33,47 @@ impl Encoding {
         }
     }
 
-    fn reader<'a>(self, packed: &'a [u8]) -> std::io::Result<Box<dyn Read + 'a>> {
+    fn reader<'a>(self, packed: &'a [u8]) -> std::io::Result<Box<dyn Read + Send + 'a>> {
         Ok(match self {
             Self::Gzip => Box::new(MultiGzDecoder::new(packed)),
-            Self::Zstd => Box::new(zstd::Decoder::with_buffer(packed)?),
+            Self::Zstd => {
+                let mut decoder = zstd::Decoder::with_buffer(packed)?;
+                decoder.window_log_max(ZSTD_WINDOW)?;
+                Box::new(decoder)
+            }
         })
     }
 
-    /// The bytes that were packed, of which there may be `max`.
+    /// The bytes that were packed, of which there may be `max`. Waits for room for them as they grow.
     ///
     /// # Errors
     /// There are more, or these are none that were packed so.
-    pub(super) fn unpack(self, packed: &[u8], max: u64) -> Result<Bytes, Problem> {
-        let mut unpacked = Vec::new();
-        let mut reader = self
-            .reader(packed)
-            .map_err(Problem::Encoding)?
-            .take(max + 1);
-        reader
-            .read_to_end(&mut unpacked)
-            .map_err(Problem::Encoding)?;
-        if unpacked.len() as u64 > max {
-            return Err(Problem::TooLarge(max));
+    pub(super) async fn unpack(
+        self,
+        packed: &[u8],
+        max: u64,
+        taken: &mut Taken,
+    ) -> Result<Bytes, Problem> {
+        let mut unpacked = Vec::with_capacity(FIRST);
+        let mut reader = self.reader(packed).map_err(Problem::Encoding)?;
+        loop {
+            let free = unpacked.capacity() - unpacked.len();
+            let read = reader.by_ref().take(free as u64).read_to_end(&mut unpacked);
+            let read = read.map_err(Problem::Encoding)?;
+            if unpacked.len() as u64 > max {
+                return Err(Problem::TooLarge(max));
+            }
+            if read < free {
+                return Ok(unpacked.into());
+            }
+            let wanted = Wanted {
+                length: unpacked.len() + 1,
+                // One more shows that there are more.
+                most: max + 1,
+                beside: packed.len(),
+            };
+            taken.reserve(&mut unpacked, wanted).await;
         }
-        Ok(unpacked.into())
     }
 
     /// What the beginning of something packed gives, up to some `wanted` bytes.

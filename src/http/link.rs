@@ -2,7 +2,10 @@
 //! hop between threads for each request and each part of an answer.
 
 use std::future::poll_fn;
+use std::io;
 use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -12,17 +15,23 @@ use hyper::body::{Body, Incoming};
 use hyper::client::conn::http1::{self, Connection, SendRequest};
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf, Take};
 use tokio::net::TcpStream;
 use tokio::time::{Sleep, sleep_until};
 
+use super::head;
 use super::problem::Problem;
 
 /// What is sent: a head and a body that is there as a whole.
 pub(super) type Outgoing = Request<Full<Bytes>>;
 
-/// What is read ahead of whoever wants it: a body for which there is no room must stay with whoever
-/// sends it. The head of an answer has to fit in.
-const BUFFER: usize = 16 * 1024;
+/// What is read at a time, and so ahead of whoever wants it: a body for which there is no room must
+/// stay with whoever sends it. One less than the buffer, which hyper doubles when it was filled.
+const READ: u64 = 16 * 1024 - 1;
+
+/// An end of the connection that comes later than this after the request is one that the server made
+/// after it had the request: the end of a connection that was idle takes a round trip to be seen.
+pub(super) const UNREAD: Duration = Duration::from_secs(5);
 
 /// Longer than anybody waits, and no further than a clock can be told.
 const LONGEST: Duration = Duration::from_secs(30 * 365 * 24 * 60 * 60);
@@ -36,7 +45,9 @@ pub(super) fn end_of(limit: Duration) -> Instant {
 pub(super) struct Link {
     sender: SendRequest<Full<Bytes>>,
     /// None once it is closed.
-    connection: Option<Connection<TokioIo<TcpStream>, Full<Bytes>>>,
+    connection: Option<Connection<TokioIo<Watched>, Full<Bytes>>>,
+    /// Something was received since the last request was sent.
+    heard: Arc<AtomicBool>,
     read_timeout: Duration,
     /// Kept from request to request: setting a timer costs more than finding that it rang too early.
     alarm: Pin<Box<Sleep>>,
@@ -45,8 +56,11 @@ pub(super) struct Link {
 
 /// Why a request came to nothing.
 pub(super) enum Unanswered {
-    /// Nothing of it was sent: the other side had closed the connection.
-    Unsent(Box<Outgoing>),
+    /// The connection was closed before anything of it was sent.
+    Unsent,
+    /// The connection ended at once, without a byte of an answer. Where it had been idle, the other side
+    /// had most likely closed it before the request came.
+    Unread(Problem),
     /// It may have been received.
     Failed(Problem),
 }
@@ -56,14 +70,21 @@ impl Link {
         io: TokioIo<TcpStream>,
         read_timeout: Duration,
     ) -> Result<Self, Problem> {
+        let heard = Arc::new(AtomicBool::new(false));
+        let io = Watched {
+            stream: io.into_inner().take(READ),
+            heard: Arc::clone(&heard),
+        };
         let (sender, connection) = http1::Builder::new()
-            .max_buf_size(BUFFER)
-            .handshake(io)
+            .max_headers(head::MOST_HEADERS)
+            .max_buf_size(head::MOST_BYTES)
+            .handshake(TokioIo::new(io))
             .await
             .map_err(Problem::Broken)?;
         Ok(Self {
             sender,
             connection: Some(connection),
+            heard,
             read_timeout,
             alarm: Box::pin(sleep_until(end_of(read_timeout).into())),
             idle_since: Instant::now(),
@@ -96,14 +117,22 @@ impl Link {
         request: Outgoing,
         first_byte: Option<Instant>,
     ) -> Result<Response<Incoming>, Unanswered> {
+        let began = Instant::now();
         let silent = end_of(self.read_timeout);
+        self.heard.store(false, Relaxed);
         let mut sending = pin!(self.sender.try_send_request(request));
         poll_fn(|context| {
             self.drive(context);
             if let Poll::Ready(sent) = sending.as_mut().poll(context) {
-                return Poll::Ready(sent.map_err(|mut error| match error.take_message() {
-                    Some(request) => Unanswered::Unsent(Box::new(request)),
-                    None => Unanswered::Failed(Problem::Broken(error.into_error())),
+                return Poll::Ready(sent.map_err(|mut error| {
+                    if error.take_message().is_some() {
+                        return Unanswered::Unsent;
+                    }
+                    let problem = Problem::Broken(error.into_error());
+                    match self.heard.load(Relaxed) || began.elapsed() > UNREAD {
+                        true => Unanswered::Failed(problem),
+                        false => Unanswered::Unread(problem),
+                    }
                 }));
             }
             let problem = match first_byte {
@@ -159,5 +188,56 @@ impl Link {
             self.alarm.as_mut().reset(limit.into());
         }
         Poll::Pending
+    }
+}
+
+/// A stream that gives only so much at a time, and tells whether anything came.
+struct Watched {
+    stream: Take<TcpStream>,
+    heard: Arc<AtomicBool>,
+}
+
+impl AsyncRead for Watched {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        self.stream.set_limit(READ);
+        let read = Pin::new(&mut self.stream).poll_read(context, buffer);
+        if self.stream.limit() < READ {
+            self.heard.store(true, Relaxed);
+        }
+        read
+    }
+}
+
+impl AsyncWrite for Watched {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(self.stream.get_mut()).poll_write(context, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(self.stream.get_mut()).poll_write_vectored(context, bytes)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.get_ref().is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(self.stream.get_mut()).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(self.stream.get_mut()).poll_shutdown(context)
     }
 }

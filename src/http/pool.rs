@@ -71,25 +71,38 @@ impl Pool {
     }
 
     /// Sends a request over a connection that is open, or a new one.
+    ///
+    /// A connection that was idle may have been closed by the server, and the request be what finds it
+    /// out. So if it ends without a byte of an answer, the request is sent again, over a new connection
+    /// and at once, as browsers do. What a new connection took is never sent again.
     pub(super) async fn send(
         self: &Arc<Self>,
-        mut request: Outgoing,
+        request: &Outgoing,
         first_byte: Option<Instant>,
     ) -> Result<Received, Problem> {
-        loop {
-            let (mut link, is_new) = match self.take().await {
-                Some(link) => (link, false),
-                None => (self.connect(first_byte).await?, true),
-            };
-            match link.send(request, first_byte).await {
+        if let Some(mut link) = self.take().await {
+            match link.send(request.clone(), first_byte).await {
                 Ok(response) => return Ok(Received::new(response, link, Arc::clone(self))),
-                Err(Unanswered::Failed(problem)) => return Err(problem),
-                Err(Unanswered::Unsent(_)) if is_new => {
-                    return Err(Problem::Connect("it was closed at once".to_owned()));
-                }
-                Err(Unanswered::Unsent(unsent)) => request = *unsent,
+                Err(Unanswered::Failed(problem)) => return Err(self.suspect(problem)),
+                Err(Unanswered::Unsent | Unanswered::Unread(_)) => {}
             }
         }
+        let mut link = self.connect(first_byte).await?;
+        match link.send(request.clone(), first_byte).await {
+            Ok(response) => Ok(Received::new(response, link, Arc::clone(self))),
+            Err(Unanswered::Failed(problem) | Unanswered::Unread(problem)) => {
+                Err(self.suspect(problem))
+            }
+            Err(Unanswered::Unsent) => Err(Problem::Connect("it was closed at once".to_owned())),
+        }
+    }
+
+    /// Closes what is idle after a connection failed: a retry takes a new connection, or one that was
+    /// used with success since.
+    fn suspect(&self, problem: Problem) -> Problem {
+        let idle = std::mem::take(&mut *self.idle());
+        drop(idle);
+        problem
     }
 
     async fn take(&self) -> Option<Box<Link>> {

@@ -1,6 +1,7 @@
 use std::error::Error;
 use std::fmt;
 
+use super::head;
 use crate::failure::FailureClass;
 
 /// What goes wrong on the way to an answer.
@@ -37,11 +38,25 @@ impl Problem {
         }
     }
 
+    /// The connection ended, without a word of what went wrong: a server that had closed it before the
+    /// request came is one reason.
+    pub(super) fn is_end_of_connection(&self) -> bool {
+        match self {
+            Self::Client(error) if error.is_request() && !error.is_connect() => {
+                hyper_error(error).is_some_and(|error| !error.is_parse() && !error.is_user())
+                    && !error.is_timeout()
+            }
+            _ => false,
+        }
+    }
+
     /// Who is to blame.
     pub fn class(&self) -> FailureClass {
         match self {
             Self::Silent | Self::NoHead => FailureClass::Timeout,
             Self::Encoding(_) | Self::TooLarge(_) => FailureClass::Data,
+            Self::Broken(error) if error.is_parse_too_large() => FailureClass::Data,
+            Self::Client(error) if has_too_large_a_head(error) => FailureClass::Data,
             Self::Connect(_) | Self::Broken(_) => FailureClass::Infra,
             Self::Client(error) if error.is_connect() => FailureClass::Infra,
             Self::Client(error) if error.is_timeout() => FailureClass::Timeout,
@@ -56,6 +71,12 @@ impl fmt::Display for Problem {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Connect(why) => write!(formatter, "no connection: {why}"),
+            Self::Broken(error) if error.is_parse_too_large() => {
+                formatter.write_str(&head::too_large())
+            }
+            Self::Client(error) if has_too_large_a_head(error) => {
+                formatter.write_str(&head::too_large_for_client())
+            }
             Self::Broken(error) => formatter.write_str(&causes(Some(error))),
             Self::Silent => formatter.write_str("nothing was received within --read-timeout"),
             Self::NoHead => formatter.write_str("no answer began within --first-byte-timeout"),
@@ -109,12 +130,20 @@ fn without_url(error: &reqwest::Error) -> String {
 
 /// The error is one of the connection, and not of what came over it.
 fn is_io(error: &reqwest::Error) -> bool {
+    hyper_error(error).is_some()
+}
+
+fn has_too_large_a_head(error: &reqwest::Error) -> bool {
+    hyper_error(error).is_some_and(hyper::Error::is_parse_too_large)
+}
+
+fn hyper_error(error: &reqwest::Error) -> Option<&hyper::Error> {
     let mut cause = error.source();
     while let Some(error) = cause {
-        if error.is::<hyper::Error>() {
-            return true;
+        if let Some(error) = error.downcast_ref() {
+            return Some(error);
         }
         cause = error.source();
     }
-    false
+    None
 }

@@ -2,7 +2,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use hyper::body::{Body, Incoming};
 use hyper::header::CONTENT_ENCODING;
 use hyper::http::response::Parts;
@@ -13,7 +13,7 @@ use super::encoding::Encoding;
 use super::link::Link;
 use super::pool::Pool;
 use super::problem::Problem;
-use super::room::{Room, Taken};
+use super::room::{Holder, Room, Taken, Wanted};
 
 /// Bodies up to this size are copied out of the buffer that they were read into.
 const COPIED_BYTES: usize = 8 * 1024;
@@ -45,42 +45,39 @@ impl Response {
         }
     }
 
-    /// The whole body, unpacked; of `max` bytes at most. It is read when there is room for it.
+    /// The whole body, unpacked; of `max` bytes at most. It is read as there is room for it.
     ///
     /// # Errors
     /// The connection broke or fell silent, or the body is too large or can't be unpacked.
-    pub(super) async fn body(mut self, max: u64, room: &Room) -> Result<Bytes, Problem> {
+    pub(super) async fn body(
+        mut self,
+        max: u64,
+        room: &Room,
+        holder: Holder,
+    ) -> Result<Bytes, Problem> {
         let announced = self.announced();
         if announced.is_some_and(|length| length > max) {
             return Err(Problem::TooLarge(max));
         }
-        let mut taken = room.take(announced).await;
+        let mut taken = room.take();
+        taken.grow(announced.unwrap_or_default()).await;
         let body = self.read(max, announced, &mut taken).await?;
         let body = match self.encoding() {
-            Some(encoding) => encoding.unpack(&body, max)?,
+            Some(encoding) => encoding.unpack(&body, max, &mut taken).await?,
             None => body,
         };
-        Ok(match taken {
-            Some(mut taken) => {
-                taken.grow(body.len() as u64);
-                taken.hold(body)
-            }
-            None => body,
-        })
+        Ok(taken.hold(body, holder))
     }
 
     async fn read(
         &mut self,
         max: u64,
         announced: Option<u64>,
-        taken: &mut Option<Taken>,
+        taken: &mut Taken,
     ) -> Result<Bytes, Problem> {
         let Some(first) = self.chunk().await? else {
             return Ok(Bytes::new());
         };
-        if first.len() as u64 > max {
-            return Err(Problem::TooLarge(max));
-        }
         if announced == Some(first.len() as u64) {
             // A part of the connection's buffer would keep all of it from being used again.
             let body = match first.len() <= COPIED_BYTES {
@@ -92,23 +89,27 @@ impl Response {
         }
         // What is announced is a hint, not a promise: a large one is believed only as it arrives.
         let hint = announced.unwrap_or_default().min(64 * 1024 * 1024) as usize;
-        let mut body = BytesMut::with_capacity(hint.max(first.len()));
-        body.extend_from_slice(&first);
-        drop(first);
-        while let Some(chunk) = self.chunk().await? {
-            if (body.len() + chunk.len()) as u64 > max {
+        let mut body = Vec::with_capacity(hint);
+        let mut next = Some(first);
+        while let Some(chunk) = next {
+            let length = body.len() + chunk.len();
+            if length as u64 > max {
                 return Err(Problem::TooLarge(max));
             }
+            let wanted = Wanted {
+                length,
+                most: max,
+                beside: 0,
+            };
+            taken.reserve(&mut body, wanted).await;
             body.extend_from_slice(&chunk);
-            if let Some(taken) = taken {
-                taken.grow(body.len() as u64);
-            }
-            if announced == Some(body.len() as u64) {
+            if announced == Some(length as u64) {
                 break;
             }
+            next = self.chunk().await?;
         }
         self.end().await;
-        Ok(body.freeze())
+        Ok(body.into())
     }
 
     /// The beginning of the body, unpacked: as much of it as comes soon, of some `wanted` bytes.

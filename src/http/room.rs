@@ -6,22 +6,45 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 /// Bodies up to this size are not counted: a call in flight is.
 const SMALL: u64 = 8 * 1024;
 
-/// What a body is taken to be that does not say how long it is.
-const UNKNOWN: u64 = 64 * 1024;
-
 /// Memory for bodies, from the moment that one is read until nobody holds it any more. Who finds none
 /// waits with reading, and so does whoever sends.
+///
+/// Many bodies that are half read may fill it, and each of them wait for the others. So one of them at
+/// a time may go beyond, until it is dropped. No more than [`Room`] and the largest body is ever taken.
 #[derive(Debug, Clone)]
 pub(super) struct Room {
     free: Arc<Semaphore>,
     kib: u32,
+    beyond: Arc<Semaphore>,
 }
 
-/// A part of [`Room`] that is taken.
+/// Who holds a body that was read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Holder {
+    /// Somebody who drops it without waiting for another body: an answer on its way to the journal.
+    Lander,
+    /// Somebody who may wait for other bodies first. To keep others from going beyond the room until
+    /// this one is dropped could be to wait for ever.
+    Caller,
+}
+
+/// A part of [`Room`] that is taken for one body.
 #[derive(Debug)]
 pub(super) struct Taken {
     room: Room,
-    permit: OwnedSemaphorePermit,
+    permit: Option<OwnedSemaphorePermit>,
+    beyond: Option<OwnedSemaphorePermit>,
+}
+
+/// How large a body is to be.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Wanted {
+    /// So many bytes now.
+    pub(super) length: usize,
+    /// So many at last, at most.
+    pub(super) most: u64,
+    /// So many are held beside it for as long.
+    pub(super) beside: usize,
 }
 
 impl Room {
@@ -31,45 +54,71 @@ impl Room {
         Self {
             free: Arc::new(Semaphore::new(kib as usize)),
             kib,
+            beyond: Arc::new(Semaphore::new(1)),
         }
     }
 
-    /// Waits for room for a body of `announced` bytes; one that is larger than all there is takes it all.
-    pub(super) async fn take(&self, announced: Option<u64>) -> Option<Taken> {
-        let bytes = announced.unwrap_or(UNKNOWN);
-        if bytes <= SMALL {
-            return None;
-        }
-        let free = Arc::clone(&self.free);
-        let permit = free.acquire_many_owned(self.kib_of(bytes)).await.ok()?;
-        Some(Taken {
+    /// Room for a body of which nothing was read yet.
+    pub(super) fn take(&self) -> Taken {
+        Taken {
             room: self.clone(),
-            permit,
-        })
-    }
-
-    fn kib_of(&self, bytes: u64) -> u32 {
-        u32::try_from(bytes.div_ceil(1 << 10)).map_or(self.kib, |kib| kib.min(self.kib))
+            permit: None,
+            beyond: None,
+        }
     }
 }
 
 impl Taken {
-    /// The body has grown to `bytes`. To wait for more would be to wait for others who do the same, so
-    /// what is not free is not counted.
-    pub(super) fn grow(&mut self, bytes: u64) {
-        let wanted = self.room.kib_of(bytes) as usize;
-        let more = wanted.saturating_sub(self.permit.num_permits());
-        let more = u32::try_from(more).unwrap_or(u32::MAX);
-        if more > 0
-            && let Ok(permit) = Arc::clone(&self.room.free).try_acquire_many_owned(more)
-        {
-            self.permit.merge(permit);
+    /// Waits for room for a body of `bytes` bytes in all.
+    pub(super) async fn grow(&mut self, bytes: u64) {
+        if bytes <= SMALL || self.beyond.is_some() {
+            return;
+        }
+        let wanted = u32::try_from(bytes.div_ceil(1 << 10)).unwrap_or(u32::MAX);
+        let taken = self.permit.as_ref().map_or(0, |held| held.num_permits());
+        let more = wanted.saturating_sub(u32::try_from(taken).unwrap_or(u32::MAX));
+        if more == 0 {
+            return;
+        }
+        let beyond = Arc::clone(&self.room.beyond).acquire_owned();
+        if wanted > self.room.kib {
+            self.beyond = beyond.await.ok();
+            return;
+        }
+        let free = Arc::clone(&self.room.free).acquire_many_owned(more);
+        tokio::select! {
+            biased;
+            Ok(permit) = free => match &mut self.permit {
+                Some(held) => held.merge(permit),
+                held => *held = Some(permit),
+            },
+            Ok(permit) = beyond => self.beyond = Some(permit),
+            // They are never closed.
+            else => {}
         }
     }
 
+    /// Waits for room for what is wanted of `body`, and makes it there.
+    pub(super) async fn reserve(&mut self, body: &mut Vec<u8>, wanted: Wanted) {
+        if wanted.length <= body.capacity() {
+            return;
+        }
+        let most = usize::try_from(wanted.most).unwrap_or(usize::MAX);
+        let ahead = body.capacity() + body.capacity() / 2;
+        let capacity = ahead.min(most).max(wanted.length);
+        self.grow((capacity + wanted.beside) as u64).await;
+        body.reserve_exact(capacity - body.len());
+    }
+
     /// The body, which gives the room back when the last of its holders drops it.
-    pub(super) fn hold(self, body: Bytes) -> Bytes {
-        Bytes::from_owner(Held { body, _taken: self })
+    pub(super) fn hold(mut self, body: Bytes, holder: Holder) -> Bytes {
+        if holder == Holder::Caller {
+            self.beyond = None;
+        }
+        match (&self.permit, &self.beyond) {
+            (None, None) => body,
+            _ => Bytes::from_owner(Held { body, _taken: self }),
+        }
     }
 }
 
@@ -90,29 +139,64 @@ mod tests {
 
     use super::*;
 
-    #[tokio::test]
-    async fn room_is_free_again_when_the_last_holder_is_gone() {
-        let room = Room::new(100 << 10);
-        let taken = room.take(Some(90 << 10)).await.unwrap();
-        assert!(room.take(Some(20 << 10)).now_or_never().is_none());
-        assert!(room.take(Some(SMALL)).now_or_never().is_some());
-        let body = taken.hold(Bytes::from_static(b"body"));
-        let part = body.slice(1..2);
-        drop(body);
-        assert!(room.take(Some(20 << 10)).now_or_never().is_none());
-        drop(part);
-        assert!(room.take(Some(20 << 10)).now_or_never().is_some());
+    const KIB: u64 = 1 << 10;
+
+    /// Whether there is room for a body; gives what it took.
+    fn fits(room: &Room, kib: u64) -> Option<Taken> {
+        let mut taken = room.take();
+        taken.grow(kib * KIB).now_or_never()?;
+        Some(taken)
     }
 
-    #[tokio::test]
-    async fn a_body_larger_than_all_takes_all_and_one_of_unknown_length_grows() {
-        let room = Room::new(100 << 10);
-        drop(room.take(Some(1 << 40)).await.unwrap());
-        let mut taken = room.take(None).await.unwrap();
-        taken.grow(80 << 10);
-        assert!(room.take(Some(30 << 10)).now_or_never().is_none());
-        taken.grow(1 << 30);
-        drop(taken);
-        assert!(room.take(Some(100 << 10)).now_or_never().is_some());
+    fn body(taken: Taken, holder: Holder) -> Bytes {
+        taken.hold(Bytes::from_static(b"body"), holder)
+    }
+
+    #[test]
+    fn room_is_free_again_when_the_last_holder_is_gone() {
+        let room = Room::new(100 * KIB);
+        let held = body(fits(&room, 90).unwrap(), Holder::Lander);
+        let beyond = fits(&room, 20).unwrap();
+        assert!(fits(&room, 20).is_none());
+        assert!(fits(&room, 8).is_some(), "small ones are not counted");
+        let part = held.slice(1..2);
+        drop(held);
+        assert!(fits(&room, 20).is_none());
+        drop(part);
+        assert!(fits(&room, 20).is_some());
+        drop(beyond);
+    }
+
+    #[test]
+    fn of_bodies_that_wait_for_each_other_one_at_a_time_goes_beyond() {
+        let room = Room::new(100 * KIB);
+        let mut first = fits(&room, 50).unwrap();
+        let mut second = fits(&room, 50).unwrap();
+        assert!(first.grow(60 * KIB).now_or_never().is_some());
+        assert!(first.grow(900 * KIB).now_or_never().is_some());
+        assert!(second.grow(60 * KIB).now_or_never().is_none());
+        let landed = body(first, Holder::Lander);
+        assert!(second.grow(60 * KIB).now_or_never().is_none());
+        drop(landed);
+        assert!(second.grow(60 * KIB).now_or_never().is_some());
+    }
+
+    #[test]
+    fn whoever_reads_other_bodies_first_keeps_none_from_being_read() {
+        let room = Room::new(100 * KIB);
+        let held: Vec<Bytes> = (0..5)
+            .map(|_| body(fits(&room, 70).unwrap(), Holder::Caller))
+            .collect();
+        assert_eq!(held.len(), 5);
+    }
+
+    #[test]
+    fn a_body_larger_than_all_there_is_goes_beyond() {
+        let room = Room::new(100 * KIB);
+        let huge = fits(&room, 1 << 30).unwrap();
+        assert!(fits(&room, 1 << 30).is_none());
+        assert!(fits(&room, 100).is_some());
+        drop(huge);
+        assert!(fits(&room, 1 << 30).is_some());
     }
 }

@@ -39,7 +39,7 @@ async fn post(to: &Destination) -> Result<Bytes, Failure> {
     let body = Bytes::from_static(b"{}");
     let response = to.post(to.headers(), body, &call).await?;
     match response.status().as_u16() {
-        200 => to.body(response, &call).await,
+        200 => to.body(response, Holder::Lander, &call).await,
         _ => Err(call.status_error(response).await),
     }
 }
@@ -115,17 +115,55 @@ async fn a_connection_that_was_closed_while_idle_costs_no_request() {
 }
 
 #[tokio::test]
-async fn a_request_that_was_received_is_not_sent_again() {
-    let (url, thread) = server([|mut stream| {
-        assert!(request(&mut stream));
-        answer(&mut stream, "", b"first");
-        assert!(request(&mut stream));
-    }]);
+async fn a_request_that_an_idle_connection_lost_is_sent_again_over_a_new_one() {
+    let (url, thread) = server([
+        |mut stream| {
+            assert!(request(&mut stream));
+            answer(&mut stream, "", b"first");
+            stream.peek(&mut [0]).unwrap();
+        },
+        |mut stream| {
+            assert!(request(&mut stream));
+            answer(&mut stream, "", b"second");
+        },
+    ]);
     let to = to(&url, &settings());
     assert_eq!(post(&to).await.unwrap(), "first");
-    let failure = post(&to).await.unwrap_err();
-    assert_eq!(failure.class, FailureClass::Infra, "{failure:?}");
-    assert!(!failure.unreachable, "{failure:?}");
+    assert_eq!(post(&to).await.unwrap(), "second");
+    thread.join().unwrap();
+}
+
+#[tokio::test]
+async fn a_request_that_was_received_is_not_sent_again() {
+    let fails = async |to: &Destination| {
+        let failure = post(to).await.unwrap_err();
+        assert_eq!(failure.class, FailureClass::Infra, "{failure:?}");
+        assert!(!failure.unreachable, "{failure:?}");
+    };
+    // A new connection was open when the request came.
+    let next: fn(TcpStream) = |mut stream| {
+        assert!(request(&mut stream));
+        answer(&mut stream, "", b"another request");
+    };
+    let (url, thread) = server([|mut stream| assert!(request(&mut stream)), next]);
+    let new = to(&url, &settings());
+    fails(&new).await;
+    assert_eq!(post(&new).await.unwrap(), "another request");
+    thread.join().unwrap();
+    // Its answer began.
+    let (url, thread) = server([
+        |mut stream| {
+            assert!(request(&mut stream));
+            answer(&mut stream, "", b"first");
+            assert!(request(&mut stream));
+            stream.write_all(b"H").unwrap();
+        },
+        next,
+    ]);
+    let idle = to(&url, &settings());
+    assert_eq!(post(&idle).await.unwrap(), "first");
+    fails(&idle).await;
+    assert_eq!(post(&idle).await.unwrap(), "another request");
     thread.join().unwrap();
 }
 

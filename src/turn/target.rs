@@ -10,7 +10,7 @@ use url::Url;
 
 use super::{CookieJar, OpenTurn, TurnCall, TurnEnd, TurnLog};
 use crate::failure::{Failure, FailureClass};
-use crate::http::{Call, Destination, HttpClients, Secrets, retry_after};
+use crate::http::{Call, Destination, Holder, HttpClients, Secrets, retry_after};
 
 /// Header that every call bears its identity in.
 const REQUEST_ID: &str = "x-request-id";
@@ -160,6 +160,7 @@ impl Target {
                 })
             }
             Err(failure) => {
+                end.http_status = end.http_status.or(failure.http_status);
                 end.failure = Some(failure.class);
                 end.error = Some(failure.message.clone());
                 turn.end(end);
@@ -190,7 +191,7 @@ impl Target {
             jar.take(&self.to.url().origin(), response.headers());
         }
         let retry_after = retry_after(response.headers(), SystemTime::now());
-        let body = self.to.body(response, call).await?;
+        let body = self.to.body(response, Holder::Caller, call).await?;
         Ok((status, retry_after, body))
     }
 }
@@ -238,6 +239,11 @@ impl Posted {
     /// The beginning of the body, on one line and without secrets.
     pub fn quote(&self) -> String {
         self.call().quote(&self.body)
+    }
+
+    /// The beginning of a text of the body, on one line and without secrets.
+    pub fn shown(&self, text: &[u8]) -> String {
+        self.secrets.shown(text)
     }
 
     fn call(&self) -> Call<'_> {

@@ -46,6 +46,24 @@ fn flags_win_over_the_environment_over_the_file_over_defaults() {
 }
 
 #[test]
+fn a_rollout_ends_after_two_hours_unless_somebody_says_otherwise() {
+    let folder = folder();
+    let limit = |options: &str, key: &str| {
+        let printed = folder.rollstream("config --json").args(options).run();
+        let settings: Value = serde_json::from_str(&printed.succeeded().stdout).unwrap();
+        settings[key].clone()
+    };
+    let default = json!({"value": "2h", "source": "default"});
+    assert_eq!(limit("", "rollout_timeout"), default);
+    let none = json!({"value": "none", "source": "--rollout-timeout"});
+    assert_eq!(limit("--rollout-timeout none", "rollout_timeout"), none);
+    let own = limit("+agents.a.rollout_timeout=none", "agents.a.rollout_timeout");
+    assert_eq!(own["value"], "none");
+    let refused = folder.rollstream("config --rollout-timeout 0").run();
+    refused.exited_with(2).complaining(&["or none"]);
+}
+
+#[test]
 fn what_config_prints_is_a_configuration_file() {
     let folder = folder();
     let command = folder

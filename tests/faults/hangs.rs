@@ -1,7 +1,55 @@
-//! An agent that takes a request and never answers.
+//! An agent that takes a request and never answers, or never ends its answer.
 
+use std::thread::sleep;
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::ledger::Ledger;
 use super::load::limit;
-use super::scene::{FAULTY, Scene, all_but, counted, rollouts};
+use super::raw_agent::{RawAgent, chunk, chunked};
+use super::scene::{COLLECT, FAULTY, Scene, all_but, counted, rollouts};
+use crate::common::{Folder, sums};
+
+/// An agent, a model, a server of tools or an environment whose answers go on for ever, too small to ever be too large.
+fn dripping() -> RawAgent {
+    RawAgent::start(|_, stream| {
+        chunked(stream)?;
+        loop {
+            chunk(stream, b" ")?;
+            // The fault itself: nothing waits for it.
+            sleep(Duration::from_millis(10));
+        }
+    })
+}
+
+#[test]
+fn an_answer_that_never_ends_ends_at_its_timeout_whatever_the_agent_is() {
+    for kind in [
+        "url = 'URL'",
+        "kind = 'responses'\nmodel_url = 'URL'\nresources_url = 'URL'",
+        "kind = 'multi-turn'\nmodel_url = 'URL'\nenvironments.math = { kind = 'exact-match' }",
+    ] {
+        let agent = dripping();
+        let tasks = sums(2).into_iter().map(|task| {
+            let task = task.with("task_name", "math");
+            task.with("extra_env_info", json!({ "expected_answer": "1" }))
+        });
+        let folder = Folder::with_tasks(tasks);
+        let kind = kind.replace("URL", &agent.url());
+        folder.write("drip.toml", &format!("[agents.drip]\n{kind}\n"));
+        let options = "--agent drip --config drip.toml --rollout-timeout 300ms --infra-budget 2";
+        let collect = folder.rollstream(COLLECT).args(options);
+        collect.run().exited_with(3);
+        let ledger = Ledger::read(&folder.path("run"));
+        let expected = [("timeout", None, false, 8), ("timeout", None, true, 8)];
+        assert_eq!(ledger.ends(|_| true), expected, "{kind}");
+        for attempt in &ledger.attempts {
+            let why = attempt.error.as_deref().unwrap();
+            assert!(why.contains("--rollout-timeout"), "{why}");
+        }
+    }
+}
 
 #[test]
 fn a_rollout_without_an_answer_ends_at_its_timeout() {

@@ -2,11 +2,18 @@
 //! the calls in flight: their number is always the same here.
 
 use std::fs::read_to_string;
+use std::io::{self, Write};
+use std::net::TcpStream;
+use std::sync::{Condvar, Mutex};
 use std::thread::sleep;
 use std::time::Duration;
 
+use flate2::Compression;
+use flate2::write::GzEncoder;
 use rollstream::sim::SimConfig;
 
+use super::ledger::{batches, keys, parts};
+use super::raw_agent::{RawAgent, chunk, chunked, folder, ok};
 use super::scene::{FAULTY, REPEATS, Scene, quick};
 use crate::common::{Ended, Folder, Program, sums};
 
@@ -85,5 +92,58 @@ fn answers_of_thousands_of_calls_stay_within_the_memory_that_was_given() {
     let counts = scene.status();
     assert_eq!(counts["total"]["done"], 2048, "{counts}");
     // Without a limit all of them, which come at once, would be in memory: 410 MB beside the rest.
+    assert!(peak < 384 * MB, "{peak}");
+}
+
+/// Calls of a sweep whose answers come at the same time, and the size of each.
+const AT_ONCE: u64 = 64;
+const LARGE: usize = 10_000_000;
+
+/// A sweep whose answers are written at the same time: all together are 640 MB. Gives the most memory that it took.
+#[track_caller]
+fn peak_of_large_answers(
+    write: impl Fn(&mut TcpStream, &[u8]) -> io::Result<()> + Send + Sync + 'static,
+) -> u64 {
+    let text = "x".repeat(LARGE);
+    let answer = format!(r#"{{"response":{{"output":[],"text":"{text}"}},"reward":1.0}}"#);
+    let (asked, all) = (Mutex::new(0), Condvar::new());
+    let agent = RawAgent::start(move |_, stream| {
+        let mut asked = asked.lock().unwrap();
+        *asked += 1;
+        all.notify_all();
+        drop(all.wait_while(asked, |asked| *asked < AT_ONCE));
+        write(stream, answer.as_bytes())
+    });
+    let folder = folder(AT_ONCE / REPEATS);
+    let options = format!("--concurrency {AT_ONCE} --memory 384MB");
+    let (ended, peak) = with_peak_memory(agent.collect(&folder, &options));
+    ended.succeeded();
+    let parts = parts(&folder.path("run"), "rollouts");
+    let columns = ["task_index", "rollout_index"];
+    let batches = parts.iter().flat_map(|part| batches(part, &columns));
+    let rollouts: usize = batches.map(|batch| keys(&batch).len()).sum();
+    assert_eq!(rollouts as u64, AT_ONCE);
+    peak
+}
+
+#[test]
+fn large_answers_in_chunks_stay_within_the_memory_that_was_given() {
+    let peak = peak_of_large_answers(|stream, answer| {
+        chunked(stream)?;
+        for part in answer.chunks(64 * 1024) {
+            chunk(stream, part)?;
+        }
+        chunk(stream, b"")
+    });
+    assert!(peak < 384 * MB, "{peak}");
+}
+
+#[test]
+fn large_answers_that_come_packed_stay_within_the_memory_that_was_given() {
+    let peak = peak_of_large_answers(|stream, answer| {
+        let mut packed = GzEncoder::new(Vec::new(), Compression::fast());
+        packed.write_all(answer)?;
+        ok(stream, "content-encoding: gzip\r\n", &packed.finish()?)
+    });
     assert!(peak < 384 * MB, "{peak}");
 }

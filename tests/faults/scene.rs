@@ -3,7 +3,9 @@
 
 use std::collections::BTreeSet;
 
-use rollstream::sim::{AgentChange, FaultRates, Latency, SimConfig, oracle};
+use rollstream::sim::{
+    AgentChange, FaultKind, FaultRates, Latency, RequestEnd, RequestRecord, SimConfig, oracle,
+};
 use serde_json::Value;
 
 use super::agents::Agents;
@@ -187,7 +189,14 @@ pub fn answers_are_right(config: &SimConfig, ledger: &Ledger) {
     }
 }
 
-/// Every request that the agents counted has a row, and none was sent twice under one number.
+/// A request over a connection that had been idle, and that breaks without a byte of an answer, looks like one that the
+/// server never read. So it is sent again at once, under the same number.
+pub fn may_come_again(request: &RequestRecord) -> bool {
+    matches!(request.fault, Some(FaultKind::Reset | FaultKind::Fin))
+        || request.end == RequestEnd::Abandoned
+}
+
+/// Every request that the agents counted has a row, and none that had an answer was sent twice under one number.
 #[track_caller]
 pub fn requests_are_on_record(agents: &Agents, ledger: &Ledger) {
     let rows: BTreeSet<(i64, i64, i64)> = ledger.attempts.iter().map(|row| row.key()).collect();
@@ -197,7 +206,8 @@ pub fn requests_are_on_record(agents: &Agents, ledger: &Ledger) {
             [request.task_index, request.rollout_index, request.attempt].map(|index| index as i64);
         let key = (key[0], key[1], key[2]);
         assert!(rows.contains(&key), "no row of {request:?}");
-        assert!(seen.insert(key), "sent twice: {request:?}");
+        let is_first = may_come_again(&request) || seen.insert(key);
+        assert!(is_first, "sent twice: {request:?}");
     }
 }
 

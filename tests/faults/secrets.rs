@@ -4,7 +4,9 @@ use std::fs;
 
 use rollstream::sim::{AgentChange, SimConfig};
 
+use super::ledger::Ledger;
 use super::load::raised;
+use super::raw_agent::{RawAgent, folder, ok};
 use super::scene::{COLLECT, Scene, rates};
 use crate::common::{Ended, Folder, Program};
 use crate::s3_server::{ACCESS_KEY, BUCKET, S3Server, SECRET_KEY};
@@ -119,6 +121,45 @@ fn nothing_that_a_run_with_faults_writes_or_says_holds_a_secret() {
             .succeeded(),
     );
     keeps_none(&scene.folder);
+}
+
+#[test]
+fn what_an_agent_says_of_a_failure_is_short_and_without_secrets() {
+    let long = "x".repeat(1_000_000);
+    let spaces = " ".repeat(4790);
+    for (answer, outcome) in [
+        (
+            format!(r#"{{"_ng_failure_class":"{TOKEN} {long}"}}"#),
+            "agent_flagged",
+        ),
+        // A secret at the place where a quote is cut.
+        (
+            format!(r#"{{"_ng_failure_class":"{spaces}{TOKEN}{long}"}}"#),
+            "agent_flagged",
+        ),
+        (
+            format!(r#"{{"_ng_failure_class":{{"{TOKEN}":"{long}"}}}}"#),
+            "agent_flagged",
+        ),
+        (format!(r#""{TOKEN} {long}""#), "data"),
+        (format!(r#"{{"reward":"{TOKEN} {long}"}}"#), "data"),
+    ] {
+        let agent = RawAgent::start(move |_, stream| ok(stream, "", answer.as_bytes()));
+        let folder = folder(1);
+        let collect = agent.collect(&folder, "--bearer-token-env TOKEN");
+        let ended = collect.env("TOKEN", TOKEN).run().exited_with(3);
+        says_none(&ended);
+        let ledger = Ledger::read(&folder.path("run"));
+        assert!(!ledger.attempts.is_empty());
+        for attempt in &ledger.attempts {
+            assert_eq!(attempt.outcome, outcome);
+            let why = attempt.error.as_deref().unwrap();
+            assert!(why.len() < 1500, "{} bytes", why.len());
+            holds_none("error", why.as_bytes());
+            assert!(!why.contains("canary"), "{why}");
+            assert!(why.contains("[secret]"), "{why}");
+        }
+    }
 }
 
 #[test]

@@ -90,6 +90,18 @@ fn faults(kind: FaultKind, share: f64) -> AgentChange {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn rollouts_of_a_manager_end_after_two_hours_unless_settings_say_otherwise() {
+    let sim = start(SimConfig::default()).await;
+    for manager in [
+        native(&sim, options()).await,
+        through_gym(&sim, options()).await,
+    ] {
+        let shown = format!("{manager:?}");
+        assert!(shown.contains("rollout_timeout: Some(7200s)"), "{shown}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_batch_of_prompts_becomes_a_stream_of_whole_groups() {
     let sim = start(SimConfig::default()).await;
     let manager = native(&sim, options()).await;

@@ -14,6 +14,7 @@ use crate::agent::judge::{Wording, judge};
 use crate::agent::{Agent, Answer, Reply, RolloutRequest};
 use crate::config::{Driver, GroupFailure, Rules};
 use crate::failure::{Failure, FailureClass};
+use crate::http::Secrets;
 use crate::model::{Policy, Tokenizer};
 
 /// Samples of a batch at most, unless settings say otherwise.
@@ -98,6 +99,8 @@ impl MultiTurnAgent {
         let wording = Wording {
             failure: &failure,
             quote: &|_| String::new(),
+            // Model and environments keep their secrets out of what they say.
+            shown: &|text| Secrets::default().shown(text),
         };
         judge(body.into(), &wording)
     }

@@ -126,6 +126,7 @@ impl<'a> Episode<'a> {
             &Wording {
                 failure: &|class, why| verified.refuse(class, why),
                 quote: &|_| verified.quote(),
+                shown: &|text| verified.shown(text),
             },
         )
     }

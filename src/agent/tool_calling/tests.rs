@@ -180,7 +180,7 @@ async fn steps_have_an_end_and_the_last_tools_are_called() {
 
 #[tokio::test]
 async fn a_tool_that_says_nothing_of_use_fails_the_attempt() {
-    let redirect = || Answer::status(307, "").with("location", "/elsewhere");
+    let redirect = || Answer::status(307, "").with("location", "http://elsewhere.test/t");
     let calls = vec![json!([call("a", "t", "{}")])];
     let rollout = Rollout::play(
         ToolCallingOptions::default(),
@@ -197,7 +197,10 @@ async fn a_tool_that_says_nothing_of_use_fails_the_attempt() {
         (failure.class, failure.http_status),
         (FailureClass::Data, Some(307))
     );
-    assert!(failure.message.contains("redirects"), "{failure:?}");
+    assert!(
+        failure.message.contains("to http://elsewhere.test/t"),
+        "{failure:?}"
+    );
 }
 
 #[tokio::test]

@@ -18,11 +18,6 @@ impl Episode<'_> {
                 let answer = self
                     .post(&call.name, TurnKind::Tool, Bytes::from(body))
                     .await?;
-                if answer.status.is_redirection() {
-                    let why =
-                        "it redirects, which is not followed; set resources_url to where it leads";
-                    return Err(answer.refuse(FailureClass::Data, why));
-                }
                 match std::str::from_utf8(&answer.body) {
                     Ok(text) => text.to_owned(),
                     Err(source) => {

@@ -10,7 +10,7 @@ use super::super::keys::{ROLLOUT, RowKey, TASK, TaskKeys};
 use super::ledger::Collection;
 use super::rows::Line;
 use crate::answer::AnswerFields;
-use crate::failure::FailureClass;
+use crate::failure::{Failure, FailureClass};
 use crate::json::{Object, ObjectError};
 use crate::outcome::{Answered, Outcome, Times, Verdict};
 use crate::request::ATTEMPT_INDEX;
@@ -89,6 +89,7 @@ pub(super) fn flagged(
         Some(class) => format!("the agent reported a failure (_ng_failure_class: {class:?})"),
         None => "the agent reported a failure".to_owned(),
     };
+    let error = Failure::new(FailureClass::AgentFlagged, error).message;
     let verdict = Verdict::Failed {
         class: FailureClass::AgentFlagged.name(),
         error,
