@@ -50,17 +50,15 @@ impl Recovery<'_> {
         let _alone = alone(self.run, self.writer.scope()).await?;
         let mut any = self.set_damaged_parts_aside().await?;
         let tables = RunTables::look(self.run).await?;
-        let partial = tables.partial();
         for rows in tables.segments() {
             if is_left(rows.segment.name(), self.writer) {
-                self.recover_segment(rows, &partial).await?;
+                self.recover_segment(rows).await?;
                 any = true;
             }
         }
-        for name in partial {
+        for name in tables.committed().partial() {
             if is_left(name, self.writer) {
-                self.complete(name).await?;
-                any = true;
+                any |= self.complete(name).await?;
             }
         }
         any |= self.recover_calls().await?;
@@ -86,22 +84,15 @@ impl Recovery<'_> {
         Ok(any)
     }
 
-    async fn recover_segment(
-        &self,
-        rows: &JournalRows,
-        partial: &HashSet<SegmentName>,
-    ) -> Result<(), Error> {
+    async fn recover_segment(&self, rows: &JournalRows) -> Result<(), Error> {
         let JournalRows { segment, decisions } = rows;
         let name = segment.name();
         if self.sink.is_committed(name).await? {
             return Ok(segment.file().remove()?);
         }
-        // What is published under its name is completed under its name. All else gets a name of this writer: the file
-        // may be a copy that is shorter than its original, which must not be taken for the whole of it.
-        let to = match partial.contains(&name) {
-            true => name,
-            false => self.writer.segment(0),
-        };
+        // Never under its own name: the file may be a copy that is shorter than its original, and must not be taken for
+        // the whole of it.
+        let to = self.writer.segment(0);
         let (_, damages) = segment::commit(self.sink, segment, to, decisions).await?;
         let (repeated, superseded) = (decisions.num_repeated(), decisions.num_superseded());
         if repeated + superseded > 0 {
@@ -128,31 +119,32 @@ impl Recovery<'_> {
         Ok(())
     }
 
-    /// Writes the attempts of answers that are published without them: their writer died in between, and what it knew
-    /// of them is lost but for what the answers say.
-    async fn complete(&self, name: SegmentName) -> Result<(), Error> {
-        if self.sink.is_committed(name).await? {
-            return Ok(());
-        }
-        let mut transaction = self.sink.begin(name).await?;
+    /// Writes the attempts of answers that are published without them, where the segment is not at hand: its writer died
+    /// in between, and what it knew of them is lost but for what the answers say. The segment stays partial, since the
+    /// machine that has it may come back with more.
+    async fn complete(&self, name: SegmentName) -> Result<bool, Error> {
         let answers = part_name(schema::ROLLOUTS, name);
-        if self.run.exists(&answers).await? {
-            let session = SessionContext::new_with_config(session::config());
-            let rows = session::part(&session, self.run, &answers, &schema::rollouts())?;
-            let tables = RunTables::look(self.run).await?;
-            let mut batches = rows.execute_stream().await?;
-            while let Some(batch) = batches.try_next().await? {
-                let outcomes = outcomes_of(&batch).map_err(Error::defect)?;
-                let rows = Row::of(&outcomes).map_err(Error::defect)?;
-                let keys: HashSet<Key> = rows.iter().map(|row| row.key).collect();
-                let mut ledger = tables.ledger(&keys, name.epoch).await?;
-                let attempts = ledger.decide(rows).attempts(&outcomes);
-                let attempts = attempts.map_err(Error::defect)?;
-                transaction.write(&outcomes, &attempts).await?;
-            }
+        if self.sink.is_committed(name).await? || !self.run.exists(&answers).await? {
+            return Ok(false);
+        }
+        let session = SessionContext::new_with_config(session::config());
+        let rows = session::part(&session, self.run, &answers, &schema::rollouts())?;
+        let tables = RunTables::look(self.run).await?;
+        let mut transaction = self.sink.begin(self.writer.segment(0)).await?;
+        let mut any = false;
+        let mut batches = rows.execute_stream().await?;
+        while let Some(batch) = batches.try_next().await? {
+            let outcomes = outcomes_of(&batch).map_err(Error::defect)?;
+            let rows = Row::of(&outcomes).map_err(Error::defect)?;
+            let keys: HashSet<Key> = rows.iter().map(|row| row.key).collect();
+            let decisions = tables.ledger(&keys, name.epoch).await?.decide(rows);
+            let answers = decisions.answers(&outcomes).map_err(Error::defect)?;
+            let attempts = decisions.attempts(&outcomes).map_err(Error::defect)?;
+            any |= attempts.num_rows() > 0;
+            transaction.write(&answers, &attempts).await?;
         }
         transaction.commit().await?;
-        Ok(())
+        Ok(any)
     }
 
     /// Writes a row for each call that was noted and whose end nobody saw.

@@ -24,7 +24,7 @@ use object_store::path::Path;
 use super::register_store;
 use crate::outcome::{attempts_of, rollouts_of, turns_of};
 use crate::schema;
-use crate::store::segment::{Decisions, Key, Ledger, Row, only};
+use crate::store::segment::{Committed, Decisions, Key, Ledger, Row, only};
 use crate::store::{
     CheckedParts, DispatchLogFile, OpenSegment, RunRecord, RunStore, Segment, SegmentName,
     StoreError, checkpoint,
@@ -173,52 +173,27 @@ impl RunTables {
     async fn decide(&self, mut segments: Vec<OpenSegment>) -> Result<Vec<JournalRows>> {
         // What the newest writer wrote counts first: it may be alive, and knows nothing of the others.
         segments.sort_by_key(|segment| std::cmp::Reverse(segment.name().epoch));
-        let parts: Vec<SegmentName> = self
-            .parts
-            .values()
-            .flat_map(|parts| names(&parts.whole))
-            .collect();
-        let partial = self.partial();
-        let doubtful: Vec<bool> = segments
-            .iter()
-            .map(|segment| {
-                let name = segment.name();
-                if partial.contains(&name) {
-                    return true;
-                }
-                let newer = segments.iter().map(OpenSegment::name);
-                newer
-                    .chain(parts.iter().copied())
-                    .any(|other| name.may_be_superseded_by(&other))
-            })
-            .collect();
+        let names: Vec<SegmentName> = segments.iter().map(OpenSegment::name).collect();
+        let committed = self.committed();
+        let is_doubtful = |name: &&SegmentName| committed.is_doubtful(**name, &names);
+        let doubtful: HashSet<SegmentName> = names.iter().filter(is_doubtful).copied().collect();
         let mut ledger = Ledger::default();
         let mut rows: HashMap<SegmentName, Vec<Row>> = HashMap::new();
-        if doubtful.contains(&true) {
+        if !doubtful.is_empty() {
             for segment in &segments {
                 let of_segment = segment.clone();
-                let read = SpawnedTask::spawn_blocking(move || rows_of(&of_segment));
+                let read = SpawnedTask::spawn_blocking(move || rows_of(&of_segment)).join();
                 let read = read
-                    .join()
                     .await
-                    .map_err(|error| DataFusionError::External(Box::new(error)))??;
+                    .map_err(|error| DataFusionError::External(error.into()))??;
                 rows.insert(segment.name(), read);
             }
-            let of_doubtful = segments
-                .iter()
-                .zip(&doubtful)
-                .filter(|(_, doubtful)| **doubtful);
-            let keys: HashSet<Key> = of_doubtful
-                .filter_map(|(segment, _)| rows.get(&segment.name()))
-                .flatten()
-                .map(|row| row.key)
-                .collect();
-            let oldest = segments
-                .iter()
-                .zip(&doubtful)
-                .filter(|(_, doubtful)| **doubtful);
-            let oldest = oldest.map(|(segment, _)| segment.name().epoch).min();
-            ledger = self.ledger(&keys, oldest.unwrap_or_default()).await?;
+            let of_doubtful = rows.iter().filter(|(name, _)| doubtful.contains(name));
+            let keys = of_doubtful.flat_map(|(_, rows)| rows).map(|row| row.key);
+            let oldest = doubtful.iter().map(|name| name.epoch).min();
+            ledger = self
+                .ledger(&keys.collect(), oldest.unwrap_or_default())
+                .await?;
         }
         let mut decided = Vec::new();
         for segment in segments {
@@ -231,13 +206,13 @@ impl RunTables {
         Ok(decided)
     }
 
-    /// Segments whose answers are published and whose attempts are not: their writer died in between.
-    pub fn partial(&self) -> HashSet<SegmentName> {
-        let committed: HashSet<SegmentName> = names(self.parts(schema::ATTEMPTS)).collect();
+    /// The segments that its parts were made of.
+    pub fn committed(&self) -> Committed {
         let answers = self.parts(schema::ROLLOUTS).iter();
-        names(answers.chain(self.parts(schema::TURNS)))
-            .filter(|name| !committed.contains(name))
-            .collect()
+        Committed::new(
+            names(answers.chain(self.parts(schema::TURNS))),
+            names(self.parts(schema::ATTEMPTS)),
+        )
     }
 
     /// What parts that writers of `oldest` or a later epoch committed say of some rollouts.

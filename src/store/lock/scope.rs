@@ -1,7 +1,7 @@
 use std::fmt;
 
 /// What a writer keeps others from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum LockScope {
     /// The whole run.
     Run,

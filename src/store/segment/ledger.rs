@@ -73,15 +73,26 @@ pub struct Ledger {
 
 /// What becomes of a row of a segment, where it is not simply kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Decision {
+pub(super) struct Decision {
     /// Its answer counts.
-    rollout: bool,
+    pub(super) rollout: bool,
     /// It is not on record yet.
-    attempt: bool,
+    pub(super) attempt: bool,
     /// The number that it has on record: another attempt may have its own.
-    number: i64,
+    pub(super) number: i64,
     /// Another attempt's answer counts instead of its own.
-    superseded: bool,
+    pub(super) superseded: bool,
+}
+
+impl Decision {
+    fn plain(row: &Row) -> Self {
+        Self {
+            rollout: row.is_ok,
+            attempt: true,
+            number: row.attempt,
+            superseded: false,
+        }
+    }
 }
 
 impl Ledger {
@@ -104,11 +115,16 @@ impl Ledger {
 
     /// The least number that no attempt at the rollout has.
     pub fn next_attempt(&self, key: Key) -> i64 {
-        let of_key = self.attempts.get(&key).into_iter().flatten();
-        of_key
-            .map(|(_, number)| number + 1)
-            .max()
-            .unwrap_or_default()
+        let numbers = self.numbers(key).map(|number| number + 1);
+        numbers.max().unwrap_or_default()
+    }
+
+    /// The numbers that attempts at a rollout have. Of an answer whose attempt is not on record yet it is taken as well.
+    fn numbers(&self, key: Key) -> impl Iterator<Item = i64> + '_ {
+        let attempts = self.attempts.get(&key).into_iter().flatten();
+        attempts
+            .chain(self.rollouts.get(&key))
+            .map(|(_, number)| *number)
     }
 
     /// Decides which rows of a segment count beside what is known, and adds these to what is known.
@@ -119,14 +135,7 @@ impl Ledger {
         let mut decisions = Decisions::default();
         for row in rows {
             let decision = self.decide_one(row);
-            let is_plain = decision
-                == Decision {
-                    rollout: row.is_ok,
-                    attempt: true,
-                    number: row.attempt,
-                    superseded: false,
-                };
-            if !is_plain {
+            if decision != Decision::plain(&row) {
                 decisions.0.insert((row.key, row.at), decision);
             }
         }
@@ -138,10 +147,7 @@ impl Ledger {
         let on_record = self.attempts.get(&row.key).into_iter().flatten();
         let on_record = on_record.clone().find(|(at, _)| *at == row.at).copied();
         let own_answer = answered.filter(|(at, _)| *at == row.at);
-        let is_taken = || {
-            let mut of_key = self.attempts.get(&row.key).into_iter().flatten();
-            of_key.any(|(_, number)| *number == row.attempt)
-        };
+        let is_taken = || self.numbers(row.key).any(|number| number == row.attempt);
         let number = match on_record.or(own_answer) {
             Some((_, number)) => number,
             None if is_taken() => self.next_attempt(row.key),
@@ -169,6 +175,11 @@ impl Ledger {
 pub struct Decisions(HashMap<(Key, i64), Decision>);
 
 impl Decisions {
+    pub(super) fn of(&self, row: &Row) -> Decision {
+        let decision = self.0.get(&(row.key, row.at)).copied();
+        decision.unwrap_or_else(|| Decision::plain(row))
+    }
+
     /// Rows of the segment that are on record already.
     pub fn num_repeated(&self) -> usize {
         self.0.values().filter(|of| !of.attempt).count()
@@ -205,25 +216,19 @@ impl Decisions {
             return Ok(outcomes.clone());
         }
         let rows = Row::of(outcomes)?;
-        let decisions: Vec<Option<&Decision>> = rows
+        let decisions: Vec<Decision> = rows.iter().map(|row| self.of(row)).collect();
+        let numbers: Int64Array = decisions
             .iter()
-            .map(|row| self.0.get(&(row.key, row.at)))
-            .collect();
-        let numbers: Int64Array = rows
-            .iter()
-            .zip(&decisions)
-            .map(|(row, decision)| decision.map_or(row.attempt, |decision| decision.number))
+            .map(|decision| Some(decision.number))
             .collect();
         let names = column(outcomes, schema::OUTCOME)?.as_string_view();
         let names: StringViewArray = names
             .iter()
             .zip(&decisions)
-            .map(
-                |(name, decision)| match decision.is_some_and(|of| of.superseded) {
-                    true => Some(SUPERSEDED),
-                    false => name,
-                },
-            )
+            .map(|(name, decision)| match decision.superseded {
+                true => Some(SUPERSEDED),
+                false => name,
+            })
             .collect();
         let schema = outcomes.schema();
         let fields = schema.fields().iter().zip(outcomes.columns());
@@ -235,9 +240,7 @@ impl Decisions {
             }
         });
         let batch = RecordBatch::try_new(Arc::clone(&schema), columns.collect())?;
-        let kept = decisions
-            .iter()
-            .map(|decision| Some(decision.is_none_or(&keep)));
+        let kept = decisions.iter().map(|decision| Some(keep(decision)));
         filter_record_batch(&batch, &kept.collect::<BooleanArray>())
     }
 }

@@ -6,12 +6,16 @@
 //! [`commit`] joins them. The [`Ledger`] decides which rows count where several writers may have
 //! written the same rollouts: landing, recovery, checkpoints and readers all ask here.
 
+mod committed;
 mod file;
 mod frame;
 mod ledger;
 mod name;
 mod sink;
+#[cfg(test)]
+mod tests;
 
+pub use committed::Committed;
 pub use file::{Batches, OpenSegment, Segment, SegmentWriter, Unsynced};
 pub(in crate::store) use file::{files, set_aside};
 pub use frame::Damage;

@@ -6,7 +6,7 @@ use crate::store::LockScope;
 /// Name of a segment, which the parts that it becomes share: `EPOCH-SCOPE-pPARTITION-NUMBER`.
 ///
 /// Names sort by epoch. No two writers of a run have the same epoch, so no two ever write the same name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SegmentName {
     /// Epoch of the writer.
     pub epoch: u64,

@@ -87,21 +87,6 @@ impl TableSink for ParquetSink {
     }
 }
 
-impl Parts {
-    /// Where something is published already, the part of `attempts` says that it is whole, even if it has no rows.
-    fn complete(&mut self) -> Result<(), StoreError> {
-        let is_published = |table: &Table| matches!(table, Table::Published);
-        if self.tables.iter().any(is_published)
-            && let Some(last @ Table::Empty(schema::ATTEMPTS)) = self.tables.last_mut()
-        {
-            let part = part_name(schema::ATTEMPTS, self.segment);
-            let writer = PartWriter::new(&self.run, schema::ATTEMPTS, &part, schema::attempts())?;
-            *last = Table::Open(Box::new(writer));
-        }
-        Ok(())
-    }
-}
-
 struct Parts {
     run: RunStore,
     writer: Arc<Writer>,
@@ -148,12 +133,10 @@ impl Transaction for Parts {
     }
 
     async fn commit(self: Box<Self>) -> Result<Vec<Part>, StoreError> {
-        let mut parts = Vec::new();
-        let mut this = *self;
-        let writer = Arc::clone(&this.writer);
+        let Self { writer, tables, .. } = *self;
         let _permit = writer.permit().await;
-        this.complete()?;
-        let mut tables = this.tables.into_iter();
+        let mut parts = Vec::new();
+        let mut tables = tables.into_iter();
         while let Some(table) = tables.next() {
             let Table::Open(writer) = table else { continue };
             match writer.finish().await {
