@@ -42,6 +42,7 @@ mod faults {
     mod native_scene;
     mod native_stops;
     mod outages;
+    mod partitions;
     mod reader;
     mod refusals;
     mod scene;

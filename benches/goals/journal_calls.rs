@@ -24,10 +24,10 @@ use rollstream::answer::AnswerFields;
 use rollstream::config::{MemoryPlan, Settings};
 use rollstream::http::{HttpClients, HttpSettings};
 use rollstream::land::{LandContext, LandExec};
-use rollstream::run::{FailureLimits, RunContext, RunExec, Shutdown};
+use rollstream::run::{FailureLimits, Registry, RunContext, RunExec, Shutdown};
 use rollstream::schema;
 use rollstream::session;
-use rollstream::store::{DispatchLog, JournalWriter, RunStore, StoreError};
+use rollstream::store::{DispatchLogs, JournalWriter, RunStore, StoreError};
 use rollstream::tally::{AgentTally, Tally};
 use tempfile::TempDir;
 
@@ -77,14 +77,15 @@ impl Calls {
         };
         let tally = Arc::new(Tally::default());
         tally.begin([(AGENT.to_owned(), AgentTally::before(rollouts as u64, 0, 0))]);
-        let dispatches = DispatchLog::new(run.journal_dir(), SEGMENTS);
+        let dispatches = DispatchLogs::new(run.journal_dir(), SEGMENTS);
         let dispatches = (keep != Kept::Nothing).then(|| Arc::new(dispatches));
         let context = context(agent, rollouts, dispatches.clone(), &tally);
-        let land = LandContext {
-            run: run.clone(),
-            segments: SEGMENTS.to_owned(),
-            tally: Arc::clone(&tally),
-        };
+        let land = LandContext::new(
+            run.clone(),
+            SEGMENTS.to_owned(),
+            Settings::default().part_interval.duration(),
+            Arc::clone(&tally),
+        );
         let config = session::config()
             .with_extension(Arc::new(context))
             .with_extension(Arc::new(land));
@@ -149,7 +150,7 @@ async fn journal(run: &RunStore, mut outcomes: SendableRecordBatchStream) -> any
 fn context(
     agent: Arc<dyn Agent>,
     rollouts: usize,
-    dispatches: Option<Arc<DispatchLog>>,
+    dispatches: Option<Arc<DispatchLogs>>,
     tally: &Arc<Tally>,
 ) -> RunContext {
     let settings = Settings::default();
@@ -160,7 +161,7 @@ fn context(
         most_calls: usize::MAX,
         memory: MemoryPlan::of(&settings),
         agents,
-        owed: BTreeMap::from([(AGENT.to_owned(), rollouts as u64)]),
+        pending: BTreeMap::from([(AGENT.to_owned(), rollouts as u64)]),
         prior: HashMap::new(),
         seed: None,
         lookahead: 4096,
@@ -169,6 +170,7 @@ fn context(
         agent_patience: settings.agent_patience.duration(),
         failure_limits: FailureLimits::default(),
         dispatches,
+        registry: Registry::default(),
         tally: Arc::clone(tally),
         shutdown: Shutdown::default(),
     }

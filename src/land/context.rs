@@ -1,7 +1,14 @@
 use std::sync::Arc;
+use std::thread::available_parallelism;
+use std::time::Duration;
+
+use tokio::sync::Semaphore;
 
 use crate::store::RunStore;
 use crate::tally::Tally;
+
+/// More compactions at a time than this would take memory, and no store is so slow.
+const MOST_COMPACTIONS: usize = 8;
 
 /// What [`LandExec`](super::LandExec) needs that is not in the plan: it travels as an extension of
 /// the session's configuration.
@@ -11,6 +18,29 @@ pub struct LandContext {
     pub run: RunStore,
     /// What the names of the journal's segments begin with, for this process alone.
     pub segments: String,
+    /// How old the first row of a segment may be before the segment is made into parts.
+    pub part_interval: Duration,
     /// The sweep's counts.
     pub tally: Arc<Tally>,
+    /// Compactions that may run at a time, in all partitions together.
+    pub(super) compactions: Arc<Semaphore>,
+}
+
+impl LandContext {
+    /// Lands in `run`, in segments whose names begin with `segments`.
+    pub fn new(
+        run: RunStore,
+        segments: String,
+        part_interval: Duration,
+        tally: Arc<Tally>,
+    ) -> Self {
+        let cores = available_parallelism().map_or(1, usize::from);
+        Self {
+            run,
+            segments,
+            part_interval,
+            tally,
+            compactions: Arc::new(Semaphore::new(cores.min(MOST_COMPACTIONS))),
+        }
+    }
 }

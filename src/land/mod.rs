@@ -1,9 +1,9 @@
 //! Where answers become safe: [`LandExec`] writes outcomes to the journal as they come, and turns
-//! the journal into Parquet parts; [`LandNode`] is its place in a logical plan; [`recover`] does
+//! the journal into Parquet parts; [`LandStep`] is its place in a logical plan; [`recover`] does
 //! the same for what an earlier process left in its journal.
 //!
 //! ```text
-//!   outcomes ──► journal segment ──(full, or at the end)──► rollouts/SEGMENT.parquet
+//!   outcomes ──► journal segment ──(full, old, or at the end)──► rollouts/SEGMENT.parquet
 //!                (then they count)                          attempts/SEGMENT.parquet
 //! ```
 
@@ -11,9 +11,7 @@ mod compact;
 mod context;
 mod exec;
 mod lander;
-mod node;
 
 pub use compact::recover;
 pub use context::LandContext;
-pub use exec::LandExec;
-pub use node::{LandNode, LandPlanner};
+pub use exec::{LandExec, LandStep};

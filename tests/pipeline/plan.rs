@@ -39,8 +39,8 @@ async fn a_sweep_is_one_plan_from_source_to_sink() {
         .unwrap();
     insta::with_settings!({filters => FILTERS.to_vec()}, {
         insta::assert_snapshot!(plan.physical, @r"
-        LandExec: output=[RUN], part_size=134217728
-          RunExec: concurrency=64
+        LandExec: output=[RUN], part_size=134217728, partitions=1
+          RunExec: concurrency=64, partitions=1
             HashJoinExec: mode=CollectLeft, join_type=RightAnti, on=[(task_index@0, task_index@0), (rollout_index@1, rollout_index@1)]
               CoalescePartitionsExec
                 UnionExec
@@ -64,4 +64,25 @@ async fn a_sweep_is_one_plan_from_source_to_sink() {
         [("alpha", 4, 12, 0), ("beta", 3, 3, 0)]
     );
     assert_eq!(plan.num_owed(), 15);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tasks_are_dealt_out_to_partitions_before_they_become_rollouts() {
+    let place = Workspace::new();
+    let url = AgentSettings {
+        url: Some("http://127.0.0.1:1".parse().unwrap()),
+        ..AgentSettings::default()
+    };
+    let settings = Settings {
+        input: vec![place.write("tasks.jsonl", tasks(7, &["alpha"]))],
+        agents: BTreeMap::from([("alpha".to_owned(), url)]),
+        partitions: Some(3),
+        ..place.bare_settings(2)
+    };
+    let sweep = Sweep::prepare(settings).await.unwrap();
+    let plan = sweep.plan().await.unwrap();
+    assert_eq!(plan.partitions, 3);
+    insta::with_settings!({filters => FILTERS.to_vec()}, {
+        insta::assert_snapshot!(plan.physical, @"");
+    });
 }
