@@ -28,6 +28,12 @@ pub trait Step: Debug + Display + Clone + Eq + PartialOrd + Hash + Send + Sync +
     /// The columns can't be qualified, which would be a defect.
     fn schema(&self, input: &LogicalPlan) -> Result<DFSchemaRef>;
 
+    /// The columns of its input that it needs, if only these of its output are asked for; none if it
+    /// needs all.
+    fn needed_columns(&self, _input: &LogicalPlan, _output: &[usize]) -> Option<Vec<usize>> {
+        None
+    }
+
     /// The operator itself.
     ///
     /// # Errors
@@ -86,6 +92,11 @@ impl<S: Step> UserDefinedLogicalNodeCore for StepNode<S> {
 
     fn expressions(&self) -> Vec<Expr> {
         Vec::new()
+    }
+
+    fn necessary_children_exprs(&self, output: &[usize]) -> Option<Vec<Vec<usize>>> {
+        let needed = self.step.needed_columns(&self.input, output)?;
+        Some(vec![needed])
     }
 
     fn fmt_for_explain(&self, f: &mut fmt::Formatter) -> fmt::Result {

@@ -56,6 +56,14 @@ impl Step for ByTask {
         Ok(Arc::clone(input.schema()))
     }
 
+    fn needed_columns(&self, input: &LogicalPlan, output: &[usize]) -> Option<Vec<usize>> {
+        let task = input.schema().index_of_column_by_name(None, TASK_INDEX)?;
+        let mut needed: Vec<usize> = output.iter().copied().chain([task]).collect();
+        needed.sort_unstable();
+        needed.dedup();
+        Some(needed)
+    }
+
     fn exec(&self, input: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
         Ok(Arc::new(ByTaskExec::try_new(input, self.partitions)?))
     }

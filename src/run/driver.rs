@@ -52,6 +52,8 @@ pub(super) struct Driver {
     wake: Option<Instant>,
     lateness: Lateness,
     stopped: bool,
+    /// All was passed on.
+    ended: bool,
     /// What keeps calls from being sent, for good.
     failed: Option<DataFusionError>,
     /// Of a large answer among the recent ones.
@@ -82,6 +84,7 @@ impl Driver {
             wake: None,
             lateness: Lateness::default(),
             stopped: false,
+            ended: false,
             failed: None,
             answer_bytes: 0.0,
             metrics,
@@ -331,6 +334,7 @@ impl Driver {
     /// Passes on what is left. A receiver that is gone means that the sweep was dropped: nobody is
     /// left to tell.
     async fn end(&mut self, output: &Sender<Result<RecordBatch>>) -> Result<()> {
+        self.ended = true;
         if !self.batch.is_empty() {
             let batch = self.finish();
             let _ = output.send(batch).await;
@@ -347,6 +351,16 @@ impl Driver {
         let batch = self.batch.finish()?;
         self.metrics.baseline.record_output(batch.num_rows());
         Ok(batch)
+    }
+}
+
+impl Drop for Driver {
+    /// A partition that is dropped on its way is not the last to be: others must not send what it
+    /// leaves them places for.
+    fn drop(&mut self) {
+        if !self.ended {
+            self.context.shutdown.stop(StopReason::Failure);
+        }
     }
 }
 

@@ -120,20 +120,23 @@ impl Agent for Holding {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn all_places_are_used_and_none_is_kept_by_what_is_dropped() {
-    let agent = Arc::new(Holding::default());
-    let operator = Operator::new(Arc::clone(&agent) as _, None, 10, 20).partitioned(5);
-    let stream = operator.stream(12);
-    until("12 calls wait", || Arc::strong_count(&agent.held) == 1 + 12).await;
-    drop(stream);
-    until("no call waits", || Arc::strong_count(&agent.held) == 1).await;
-    assert_eq!(agent.asked.lock().unwrap().len(), 12);
-
-    // What was dropped left its places in the registry.
-    let _stream = operator.stream(12);
-    until("12 calls wait", || Arc::strong_count(&agent.held) == 1 + 12).await;
-    operator.shutdown.abort();
-    until("no call waits", || Arc::strong_count(&agent.held) == 1).await;
+async fn all_places_are_used_and_what_is_dropped_or_aborted_leaves_none_to_others() {
+    for is_aborted in [false, true] {
+        let agent = Arc::new(Holding::default());
+        let operator = Operator::new(Arc::clone(&agent) as _, None, 10, 20).partitioned(5);
+        let stream = operator.stream(12);
+        until("12 calls wait", || Arc::strong_count(&agent.held) == 1 + 12).await;
+        if is_aborted {
+            operator.shutdown.abort();
+            let rows = timeout(DEADLINE, stream.try_collect::<Vec<_>>()).await;
+            assert_eq!(tasks(&rows.unwrap().unwrap()).len(), 12);
+            assert_eq!(operator.tally.in_flight(), 0);
+        } else {
+            drop(stream);
+        }
+        until("no call waits", || Arc::strong_count(&agent.held) == 1).await;
+        assert_eq!(agent.asked.lock().unwrap().len(), 12);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
