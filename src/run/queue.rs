@@ -29,6 +29,9 @@ pub(super) struct Queue {
 /// So many rows may wait whatever their requests take.
 const FEW_ROWS: usize = 64;
 
+/// Who left others their turn looks again after this, should they not take it.
+const TURN: Duration = Duration::from_millis(50);
+
 /// Rows whose turn has come.
 #[derive(Debug, Default)]
 pub(super) struct Wave {
@@ -156,9 +159,13 @@ impl Queue {
                 // A call of our own ends before there can be more.
                 break false;
             }
-            match state.room(now, self.seat.index(), context.memory.calls) {
+            match state.room(now, self.seat.index()) {
                 Room::Free => {}
                 Room::None => break true,
+                Room::OthersTurn => {
+                    wave.next = Some(now + TURN);
+                    break true;
+                }
                 Room::ShortOfMemory { calls, concurrency } => {
                     let total = bytesize::ByteSize(context.memory.total);
                     context.tally.notice(format!(
@@ -182,7 +189,16 @@ impl Queue {
             state.wake_all();
         }
         let wants = self.report(now, &mut state);
-        state.rest(self.seat.index(), wants, is_starved && !self.is_empty());
+        state.rest(
+            now,
+            self.seat.index(),
+            wants,
+            is_starved && !self.is_empty(),
+        );
+        drop(state);
+        // Nobody wakes a partition for a retry whose time has not come.
+        let due = self.agents.values().filter_map(|rows| rows.next_due(now));
+        wave.next = wave.next.into_iter().chain(due).min();
         wave
     }
 
@@ -222,6 +238,11 @@ impl Queue {
                     look.next = Some(look.next.map_or(then, |next| next.min(then)));
                 }
                 Readiness::Starved => look.is_starved = true,
+                Readiness::OthersTurn => {
+                    look.is_starved = true;
+                    let then = now + TURN;
+                    look.next = Some(look.next.map_or(then, |next| next.min(then)));
+                }
                 Readiness::Empty => {}
                 Readiness::Abandoned(silent) => abandoned.push((Arc::clone(&rows.name), silent)),
             }

@@ -30,8 +30,9 @@ pub(super) struct State {
     /// Calls that may be in flight in all.
     concurrency: usize,
     in_flight: usize,
-    /// Memory of the calls in flight, in bytes.
+    /// Memory of the calls in flight, in bytes, and what it may be.
     in_flight_bytes: u64,
+    most_bytes: u64,
     /// Somebody was told that there is memory for fewer calls than are allowed.
     is_short: bool,
 }
@@ -53,6 +54,8 @@ pub(super) enum Room {
     Free,
     /// None before a call ends.
     None,
+    /// What there is is other partitions'.
+    OthersTurn,
     /// None before a call ends, for want of memory; nobody was told yet.
     ShortOfMemory {
         calls: usize,
@@ -108,24 +111,30 @@ impl State {
     }
 
     /// Whether a partition may send a call at all.
-    pub(super) fn room(&mut self, now: Instant, seat: usize, memory: u64) -> Room {
-        if self.in_flight >= self.concurrency {
-            return Room::None;
-        }
-        // One call is always made: what it needs can't be less.
-        if self.in_flight > 0 && self.in_flight_bytes >= memory {
-            if std::mem::replace(&mut self.is_short, true) {
-                return Room::None;
-            }
-            return Room::ShortOfMemory {
-                calls: self.in_flight,
-                concurrency: self.concurrency,
+    pub(super) fn room(&mut self, now: Instant, seat: usize) -> Room {
+        if self.in_flight < self.concurrency && self.is_short_of_memory() {
+            return match std::mem::replace(&mut self.is_short, true) {
+                true => Room::None,
+                false => Room::ShortOfMemory {
+                    calls: self.in_flight,
+                    concurrency: self.concurrency,
+                },
             };
         }
-        match self.is_turn_of(now, seat) {
-            true => Room::Free,
-            false => Room::None,
+        match () {
+            () if !self.has_place() => Room::None,
+            () if self.is_turn_of(now, seat) => Room::Free,
+            () => Room::OthersTurn,
         }
+    }
+
+    /// One call is always made: what it needs can't be less.
+    fn is_short_of_memory(&self) -> bool {
+        self.in_flight > 0 && self.in_flight_bytes >= self.most_bytes
+    }
+
+    fn has_place(&self) -> bool {
+        self.in_flight < self.concurrency && !self.is_short_of_memory()
     }
 
     /// A partition that has sent many calls leaves a place to each that has none in flight.
@@ -173,7 +182,12 @@ impl State {
 
     /// A partition has sent what it could. It has rows left whose turn has come if `wants`, and waits
     /// for a place if `is_starved`. Those that can use what it leaves are woken.
-    pub(super) fn rest(&mut self, seat: usize, wants: bool, is_starved: bool) {
+    pub(super) fn rest(&mut self, now: Instant, seat: usize, wants: bool, is_starved: bool) {
+        self.set_wants(seat, wants, is_starved);
+        self.wake_others(now, seat, Some(now));
+    }
+
+    fn set_wants(&mut self, seat: usize, wants: bool, is_starved: bool) {
         let waiting = self.seats.iter().filter(|other| other.wants);
         let least = waiting.map(|other| other.sent).min().unwrap_or(0);
         if let Some(own) = self.seats.get_mut(seat) {
@@ -183,7 +197,6 @@ impl State {
             own.wants = wants;
             own.is_starved = is_starved;
         }
-        self.wake_others(seat);
     }
 
     /// A partition sends nothing for now, whatever it has.
@@ -191,18 +204,26 @@ impl State {
         for limiter in self.agents.values_mut() {
             limiter.set_rows(seat, 0, 0);
         }
-        self.rest(seat, false, false);
+        self.set_wants(seat, false, false);
+        self.wake_others(Instant::now(), seat, None);
     }
 
     /// Wakes those that wait for a place and can have one.
-    fn wake_others(&mut self, seat: usize) {
-        if self.in_flight >= self.concurrency || !self.is_any_starved(seat) {
+    ///
+    /// After a wave only those that can send a call at once: two that can't must not wake each other in
+    /// turns. When a call ended, also those that must wait for an instant, and do not know of it.
+    fn wake_others(&mut self, now: Instant, seat: usize, at: Option<Instant>) {
+        if !self.has_place() || !self.is_any_starved(seat) {
             return;
         }
         self.share();
         for other in 0..self.seats.len() {
             let is_starved = self.seats.get(other).is_some_and(|seat| seat.is_starved);
-            if other != seat && is_starved && self.could_send(other, None) {
+            if other != seat
+                && is_starved
+                && self.is_turn_of(now, other)
+                && self.could_send(other, at)
+            {
                 self.wake(other);
             }
         }
@@ -248,7 +269,7 @@ impl State {
                 limiter.is_wanted_by(permit.seat) && limiter.is_turn_of(permit.seat)
             });
             if !is_used {
-                self.wake_others(permit.seat);
+                self.wake_others(now, permit.seat, None);
             }
         }
         learned
@@ -284,6 +305,7 @@ impl Seat {
     pub(super) fn take(context: &Arc<RunContext>, concurrency: usize) -> Self {
         let mut state = context.registry.lock();
         state.concurrency = concurrency;
+        state.most_bytes = context.memory.calls;
         for (name, pending) in &context.pending {
             if !state.agents.contains_key(&**name) {
                 state.add(context, &Arc::from(&**name), *pending);

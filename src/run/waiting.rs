@@ -62,6 +62,8 @@ pub(super) enum Readiness {
     At(Instant),
     /// When there is a place for a call.
     Starved,
+    /// After those of other partitions.
+    OthersTurn,
     /// When rows come.
     Empty,
     /// Never: the agent has not answered for this long, and its rows stay pending.
@@ -206,13 +208,19 @@ impl Waiting {
         };
         match limiter.is_turn_of(seat) {
             true => Readiness::Now(order),
-            false => Readiness::Starved,
+            false => Readiness::OthersTurn,
         }
     }
 
     fn retry_due(&self, now: Instant) -> bool {
         let first = self.retries.peek();
         first.is_some_and(|Reverse(retry)| retry.due <= now)
+    }
+
+    /// When the next retry is due, where nothing could be sent before it.
+    pub(super) fn next_due(&self, now: Instant) -> Option<Instant> {
+        let first = self.retries.peek().filter(|_| self.num_ready(now) == 0);
+        first.map(|Reverse(retry)| retry.due)
     }
 
     /// The row that [`Self::readiness`] said may be sent now.

@@ -14,6 +14,7 @@ use futures::TryStreamExt;
 use rollstream::agent::{Agent, AgentLimits, Reply, RolloutRequest};
 use rollstream::config::{Concurrency, Settings};
 use rollstream::failure::{Failure, FailureClass};
+use tokio::sync::{Notify, Semaphore};
 use tokio::time::timeout;
 
 use super::operator::{Operator, answered};
@@ -153,6 +154,175 @@ async fn a_partition_whose_answers_nobody_takes_holds_up_no_other() {
     let left = partitions.pop().unwrap();
     let rows = timeout(DEADLINE, left.try_collect::<Vec<_>>()).await;
     assert_eq!(tasks(&rows.unwrap().unwrap()).len(), 10_000);
+}
+
+/// Answers as often as it is allowed to, and knows how many calls of each partition wait.
+#[derive(Debug)]
+struct Gated {
+    gate: Semaphore,
+    asked: AtomicUsize,
+    waiting: [AtomicUsize; 2],
+}
+
+/// Rows of a batch, and calls in flight, of the test of fair shares.
+const ROWS: usize = 50;
+const PLACES: usize = 8;
+
+impl Gated {
+    fn waiting(&self) -> [usize; 2] {
+        [0, 1].map(|partition: usize| self.waiting[partition].load(Ordering::SeqCst))
+    }
+
+    /// Lets one go, and waits until another has taken its place.
+    async fn one(&self) {
+        let asked = self.asked.load(Ordering::SeqCst);
+        self.gate.add_permits(1);
+        let is_filled = || {
+            let all: usize = self.waiting().iter().sum();
+            self.asked.load(Ordering::SeqCst) == asked + 1 && all == PLACES
+        };
+        until("the place is taken", is_filled).await;
+    }
+}
+
+#[async_trait]
+impl Agent for Gated {
+    async fn run(&self, request: RolloutRequest) -> Reply {
+        let waiting = &self.waiting[(request.task_index as usize / ROWS) % 2];
+        waiting.fetch_add(1, Ordering::SeqCst);
+        self.asked.fetch_add(1, Ordering::SeqCst);
+        self.gate.acquire().await.unwrap().forget();
+        waiting.fetch_sub(1, Ordering::SeqCst);
+        answered(r#"{"reward": 1}"#)
+    }
+
+    fn address(&self) -> &str {
+        "gated"
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_partition_gets_its_share_of_the_places_and_the_last_gets_all() {
+    let agent = Arc::new(Gated {
+        gate: Semaphore::new(0),
+        asked: AtomicUsize::new(0),
+        waiting: Default::default(),
+    });
+    let operator = Operator::new(Arc::clone(&agent) as _, None, 13, ROWS).partitioned(2);
+    let rows = operator.stream(PLACES).try_collect::<Vec<_>>();
+    let steps = async {
+        let are_full = || agent.waiting().iter().sum::<usize>() == PLACES;
+        let is_read = || operator.num_read() == 13;
+        until("all places are taken", are_full).await;
+        until("both have rows", is_read).await;
+        // Whoever came first has more of them.
+        let mut rounds = 0;
+        while agent.waiting() != [PLACES / 2; 2] {
+            agent.one().await;
+            rounds += 1;
+            assert!(rounds < 100, "{:?}", agent.waiting());
+        }
+        for _ in 0..50 {
+            agent.one().await;
+            assert_eq!(agent.waiting(), [PLACES / 2; 2]);
+        }
+        // The first partition has a batch more than the second.
+        while agent.waiting() != [PLACES, 0] {
+            agent.one().await;
+        }
+        agent.gate.add_permits(13 * ROWS);
+    };
+    let (rows, ()) = timeout(DEADLINE, async { tokio::join!(rows, steps) })
+        .await
+        .unwrap();
+    assert_eq!(tasks(&rows.unwrap()).len(), 13 * ROWS);
+}
+
+/// Answers one after the other, from when all partitions have rows.
+#[derive(Debug, Default)]
+struct Orderly {
+    has_begun: Notify,
+    asked: Mutex<Vec<usize>>,
+}
+
+#[async_trait]
+impl Agent for Orderly {
+    async fn run(&self, request: RolloutRequest) -> Reply {
+        let partition = request.task_index as usize / 100 % 5;
+        let is_first = {
+            let mut asked = self.asked.lock().unwrap();
+            asked.push(partition);
+            asked.len() == 1
+        };
+        if is_first {
+            self.has_begun.notified().await;
+        }
+        answered(r#"{"reward": 1}"#)
+    }
+
+    fn address(&self) -> &str {
+        "orderly"
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn partitions_take_turns_where_there_is_one_place_for_all() {
+    let agent = Arc::new(Orderly::default());
+    let operator = Operator::new(Arc::clone(&agent) as _, None, 10, 100).partitioned(5);
+    let rows = operator.stream(1).try_collect::<Vec<_>>();
+    let begin = async {
+        // Who has read a second batch has rows of the first.
+        until("all have rows", || operator.num_read() == 10).await;
+        agent.has_begun.notify_one();
+    };
+    let (rows, ()) = timeout(DEADLINE, async { tokio::join!(rows, begin) })
+        .await
+        .unwrap();
+    assert_eq!(tasks(&rows.unwrap()).len(), 1000);
+    let asked = agent.asked.lock().unwrap().clone();
+    for partition in 0..5 {
+        let first = asked.iter().position(|of| *of == partition).unwrap();
+        assert!(
+            first < 100,
+            "partition {partition} comes after {first} others"
+        );
+    }
+}
+
+/// Fails each first attempt.
+#[derive(Debug, Default)]
+struct Flaky {
+    in_flight: AtomicUsize,
+    most: AtomicUsize,
+}
+
+#[async_trait]
+impl Agent for Flaky {
+    async fn run(&self, request: RolloutRequest) -> Reply {
+        let now = self.in_flight.fetch_add(1, Ordering::SeqCst) + 1;
+        self.most.fetch_max(now, Ordering::SeqCst);
+        tokio::task::yield_now().await;
+        self.in_flight.fetch_sub(1, Ordering::SeqCst);
+        if request.attempt > 0 {
+            return answered(r#"{"reward": 1}"#);
+        }
+        Reply::new(Err(Failure {
+            http_status: Some(429),
+            ..Failure::new(FailureClass::Infra, "later")
+        }))
+    }
+
+    fn address(&self) -> &str {
+        "flaky"
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_partition_that_has_nothing_but_retries_left_gets_places_for_them() {
+    let agent = Arc::new(Flaky::default());
+    let operator = Operator::new(Arc::clone(&agent) as _, None, 50, 4).partitioned(5);
+    assert_eq!(all(&operator, 2).await.len(), 2 * 200);
+    assert!(agent.most.load(Ordering::SeqCst) <= 2);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
