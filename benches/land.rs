@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use arrow::array::{AsArray, RecordBatch};
@@ -31,6 +31,8 @@ use tempfile::TempDir;
 use common::{Answers, Options, Report, millions, thousands};
 
 const PART_BYTES: u64 = 128 << 20;
+
+const PART_INTERVAL: Duration = Duration::from_secs(300);
 
 /// Rollouts and bytes per second of landing, beside a plain file and plain Parquet.
 #[derive(Debug, Parser)]
@@ -109,12 +111,13 @@ async fn land(directory: &Path, batches: &[RecordBatch]) -> anyhow::Result<f64> 
         None,
     )?;
     let writer = Arc::new(Writer::unlocked(1));
-    let context = LandContext {
-        sink: Arc::new(ParquetSink::new(run.clone(), Arc::clone(&writer))),
-        journal: run.journal_dir().to_owned(),
+    let context = LandContext::new(
+        Arc::new(ParquetSink::new(run.clone(), Arc::clone(&writer))),
+        run.journal_dir().to_owned(),
         writer,
-        tally: Arc::new(Tally::default()),
-    };
+        PART_INTERVAL,
+        Arc::new(Tally::default()),
+    );
     let session =
         SessionContext::new_with_config(session::config().with_extension(Arc::new(context)));
     let input = MemorySourceConfig::try_new_exec(&[batches.to_vec()], schema::outcomes(), None)?;

@@ -15,6 +15,7 @@
 //! | [`expand`] | repeats, and which rollouts are still owed |
 //! | [`request`], [`agent`], [`answer`] | what is sent, to whom, and what came back |
 //! | [`turn`], [`model`], [`environment`] | the calls within a rollout that runs here, and whom they ask |
+//! | [`plan_node`] | operators of ours in a logical plan |
 //! | [`run`] | the operator that keeps calls in flight |
 //! | [`outcome`], [`land`], [`store`] | what became of an attempt, and how it is kept |
 //! | [`session`], [`measure`] | a run as tables, and what they say |
@@ -44,6 +45,7 @@ pub mod measure;
 pub mod model;
 pub mod outcome;
 mod pipeline;
+pub mod plan_node;
 pub mod read;
 pub mod report;
 pub mod request;

@@ -19,6 +19,8 @@ use crate::tally::AgentTally;
 pub struct SweepPlan {
     /// DataFusion's physical plan, from source to sink.
     pub physical: String,
+    /// Its partitions.
+    pub partitions: usize,
     /// What is asked of each agent.
     pub agents: Vec<AgentCounts>,
     /// Address of each agent.

@@ -43,6 +43,7 @@ mod faults {
     mod native_scene;
     mod native_stops;
     mod outages;
+    mod partitions;
     mod raw_agent;
     mod reader;
     mod redirects;

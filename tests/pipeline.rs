@@ -29,6 +29,8 @@ mod operator;
 mod order;
 #[path = "pipeline/owed.rs"]
 mod owed;
+#[path = "pipeline/partitions.rs"]
+mod partitions;
 #[path = "pipeline/plan.rs"]
 mod plan;
 #[path = "pipeline/pruning.rs"]

@@ -24,10 +24,10 @@ use rollstream::answer::AnswerFields;
 use rollstream::config::{MemoryPlan, Settings};
 use rollstream::http::{HttpClients, HttpSettings};
 use rollstream::land::{LandContext, LandExec};
-use rollstream::run::{FailureLimits, RunContext, RunExec, Shutdown};
+use rollstream::run::{FailureLimits, Registry, RunContext, RunExec, Shutdown};
 use rollstream::schema;
 use rollstream::session;
-use rollstream::store::{DispatchLog, ParquetSink, RunStore, SegmentWriter, StoreError, Writer};
+use rollstream::store::{DispatchLogs, ParquetSink, RunStore, SegmentWriter, StoreError, Writer};
 use rollstream::tally::{AgentTally, Tally};
 use tempfile::TempDir;
 
@@ -75,15 +75,16 @@ impl Calls {
         let tally = Arc::new(Tally::default());
         tally.begin([(AGENT.to_owned(), AgentTally::before(rollouts as u64, 0, 0))]);
         let writer = Arc::new(Writer::unlocked(1));
-        let dispatches = DispatchLog::new(run.journal_dir(), Arc::clone(&writer), 0);
+        let dispatches = DispatchLogs::new(run.journal_dir(), Arc::clone(&writer));
         let dispatches = (keep != Kept::Nothing).then(|| Arc::new(dispatches));
         let context = context(agent, rollouts, dispatches.clone(), &tally);
-        let land = LandContext {
-            sink: Arc::new(ParquetSink::new(run.clone(), Arc::clone(&writer))),
-            journal: run.journal_dir().to_owned(),
-            writer: Arc::clone(&writer),
-            tally: Arc::clone(&tally),
-        };
+        let land = LandContext::new(
+            Arc::new(ParquetSink::new(run.clone(), Arc::clone(&writer))),
+            run.journal_dir().to_owned(),
+            Arc::clone(&writer),
+            Settings::default().part_interval.duration(),
+            Arc::clone(&tally),
+        );
         let config = session::config()
             .with_extension(Arc::new(context))
             .with_extension(Arc::new(land));
@@ -151,7 +152,7 @@ async fn journal(
 fn context(
     agent: Arc<dyn Agent>,
     rollouts: usize,
-    dispatches: Option<Arc<DispatchLog>>,
+    dispatches: Option<Arc<DispatchLogs>>,
     tally: &Arc<Tally>,
 ) -> RunContext {
     let settings = Settings::default();
@@ -162,7 +163,7 @@ fn context(
         most_calls: usize::MAX,
         memory: MemoryPlan::of(&settings),
         agents,
-        owed: BTreeMap::from([(AGENT.to_owned(), rollouts as u64)]),
+        pending: BTreeMap::from([(AGENT.to_owned(), rollouts as u64)]),
         prior: HashMap::new(),
         seed: None,
         lookahead: 4096,
@@ -171,6 +172,7 @@ fn context(
         agent_patience: settings.agent_patience.duration(),
         failure_limits: FailureLimits::default(),
         dispatches,
+        registry: Registry::default(),
         tally: Arc::clone(tally),
         shutdown: Shutdown::default(),
     }

@@ -92,6 +92,8 @@ pub(super) const FLAGS: &[Row] = &[
     (RUN, "break-lock", None, "", "Take the run over from another process that holds its lock", Target::Switch("break_lock", true), any),
     (RUN, "overwrite", None, "", "Delete an existing run first", Target::Switch("overwrite", true), any),
     (RUN, "part-size", None, "SIZE", "Size at which a Parquet part is cut [default: 128MiB]", Target::Setting("part_size"), parses::<Bytes>),
+    (RUN, "part-interval", None, "TIME", "Cut a part that is not full after this time, so that it can be read [default: 5m]", Target::Setting("part_interval"), parses::<Span>),
+    (RUN, "partitions", None, "N", "Work in so many partitions at a time [default: one for each core; a small sweep has one]", Target::Setting("partitions"), count),
     (RUN, "checkpoint-interval", None, "TIME", "Copy the journal to the output so often, where that is not local [default: 10s]", Target::Setting("checkpoint_interval"), parses::<Span>),
     (RUN, "state-dir", None, "DIR", "Local directory for the journal where the output is not local", Target::Setting("state_dir"), any),
     (RUN, "disable-aggregation", None, "", "Compute no metrics at the end", Target::Switch("aggregate", false), any),
@@ -178,6 +180,6 @@ mod tests {
                 checked += 1;
             }
         }
-        assert_eq!(checked, 15);
+        assert_eq!(checked, 16);
     }
 }

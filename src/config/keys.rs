@@ -64,6 +64,8 @@ pub(super) const KEYS: &[(&str, Kind)] = &[
     ("break_lock", Kind::Scalar),
     ("overwrite", Kind::Scalar),
     ("part_size", Kind::Text),
+    ("part_interval", Kind::Text),
+    ("partitions", Kind::Scalar),
     ("checkpoint_interval", Kind::Text),
     ("state_dir", Kind::Text),
     ("aggregate", Kind::Scalar),

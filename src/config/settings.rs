@@ -110,6 +110,12 @@ pub struct Settings {
     pub overwrite: bool,
     /// The size at which a Parquet part is cut, in bytes.
     pub part_size: Bytes,
+    /// How long an answer may be in the journal before it is in a Parquet part.
+    pub part_interval: Span,
+    /// Partitions that the sweep works in at a time; 1 to 256. Where this is not set, one for each core, and fewer
+    /// for a small sweep.
+    #[serde(deserialize_with = "optional_count")]
+    pub partitions: Option<usize>,
     /// How often the journal of a run whose output is not local is copied there.
     pub checkpoint_interval: Span,
     /// The local directory for journals of runs whose output is not local.
@@ -166,6 +172,8 @@ impl Default for Settings {
             break_lock: false,
             overwrite: false,
             part_size: Bytes::from_mib(128),
+            part_interval: Span::from_secs(5 * 60),
+            partitions: None,
             checkpoint_interval: Span::from_secs(10),
             state_dir: None,
             aggregate: true,

@@ -2,8 +2,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use datafusion::common::tree_node::TreeNodeRecursion;
-use datafusion::common::{Result, exec_datafusion_err, internal_err};
+use datafusion::common::{DFSchema, DFSchemaRef, Result, exec_datafusion_err, internal_err};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::logical_expr::LogicalPlan;
 use datafusion::physical_expr::{EquivalenceProperties, PhysicalExpr};
 use datafusion::physical_plan::execution_plan::{
     Boundedness, ChildrenPropertiesMode, EmissionType, ReplaceChildrenOptions, SchedulingType,
@@ -16,7 +17,38 @@ use datafusion::physical_plan::{
 
 use super::context::LandContext;
 use super::lander::Lander;
+use crate::plan_node::Step;
 use crate::schema;
+
+/// The place of [`LandExec`] in a logical plan: lands its input, which has the columns of
+/// [`schema::outcomes`].
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Hash)]
+pub struct LandStep {
+    /// Where, as a person names it.
+    pub output: String,
+    /// Size at which a part is cut, in bytes.
+    pub part_size: u64,
+}
+
+impl fmt::Display for LandStep {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let Self { output, part_size } = self;
+        write!(f, "output={output}, part_size={part_size}")
+    }
+}
+
+impl Step for LandStep {
+    const NAME: &'static str = "Land";
+
+    fn schema(&self, _: &LogicalPlan) -> Result<DFSchemaRef> {
+        Ok(Arc::new(DFSchema::try_from(schema::landed())?))
+    }
+
+    fn exec(&self, input: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
+        let Self { output, part_size } = self.clone();
+        Ok(Arc::new(LandExec::new(input, output, part_size)))
+    }
+}
 
 /// Lands the outcomes of its input, partition by partition, and gives one row per part that it
 /// published, at the end.
@@ -60,7 +92,11 @@ impl DisplayAs for LandExec {
         } = self;
         match format {
             DisplayFormatType::Default | DisplayFormatType::Verbose => {
-                write!(f, "LandExec: output={output}, part_size={part_size}")
+                let partitions = self.properties().output_partitioning().partition_count();
+                write!(
+                    f,
+                    "LandExec: output={output}, part_size={part_size}, partitions={partitions}"
+                )
             }
             DisplayFormatType::TreeRender => write!(f, "output: {output}"),
         }
@@ -128,7 +164,7 @@ impl ExecutionPlan for LandExec {
                 exec_datafusion_err!("the session has no place to land: it lacks a LandContext")
             })?;
         let input = self.input.execute(partition, Arc::clone(&context))?;
-        let lander = Lander::new(land, self.part_size);
+        let lander = Lander::new(land, partition, self.part_size);
         let baseline = BaselineMetrics::new(&self.metrics, partition);
         let mut builder = RecordBatchReceiverStream::builder(self.schema(), 1);
         let output = builder.tx();

@@ -1,6 +1,7 @@
 use std::collections::VecDeque;
+use std::pin::pin;
 use std::sync::Arc;
-use std::thread::available_parallelism;
+use std::time::{Duration, Instant};
 
 use arrow::array::{ArrayRef, Int64Array, StringViewArray};
 use arrow::record_batch::RecordBatch;
@@ -10,6 +11,7 @@ use datafusion::execution::SendableRecordBatchStream;
 use futures::StreamExt;
 use tokio::runtime::Handle;
 use tokio::task::{JoinError, JoinSet};
+use tokio::time::sleep_until;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::context::LandContext;
@@ -38,14 +40,15 @@ struct Sealed {
 /// Takes outcomes to the journal and the journal to parts.
 pub(super) struct Lander {
     context: Arc<LandContext>,
+    partition: usize,
     part_size: u64,
     journal: Option<SegmentWriter>,
+    /// When the segment is made into parts though it is not full.
+    due: Option<Instant>,
     ratio: f64,
     /// Segments whose parts could not be written; the store may be back next time.
     left: VecDeque<Sealed>,
     compactions: JoinSet<Compacted>,
-    /// Compactions that may run at a time.
-    most: usize,
     /// A journal on its way to the disk, beside what goes on.
     sync: Option<SpawnedTask<Result<(), StoreError>>>,
     /// Ends a compaction that nobody waits for any more: the run may be another's by then.
@@ -54,28 +57,27 @@ pub(super) struct Lander {
     parts: Vec<Part>,
 }
 
-/// More compactions at a time than this would take memory, and no store is so slow.
-const MOST_COMPACTIONS: usize = 8;
-
 /// While as many parts as may be are being written, a segment may grow to this many times its size: what is answered
 /// is better in it than in memory.
 const OVERFULL: f64 = 4.0;
 
+/// While as many parts as may be are being written, a segment that is old is looked at again after this.
+const BUSY: Duration = Duration::from_secs(1);
+
 impl Lander {
-    pub(super) fn new(context: Arc<LandContext>, part_size: u64) -> Self {
+    pub(super) fn new(context: Arc<LandContext>, partition: usize, part_size: u64) -> Self {
         let abandon = CancellationToken::new();
         Self {
             _abandoned: abandon.clone().drop_guard(),
             abandon,
             context,
+            partition,
             part_size,
             journal: None,
+            due: None,
             ratio: FIRST_RATIO,
             left: VecDeque::new(),
             compactions: JoinSet::new(),
-            most: available_parallelism()
-                .map_or(1, usize::from)
-                .min(MOST_COMPACTIONS),
             sync: None,
             parts: Vec::new(),
         }
@@ -87,7 +89,21 @@ impl Lander {
         mut input: SendableRecordBatchStream,
     ) -> Result<RecordBatch> {
         let mut ended = Ok(());
-        while let Some(outcomes) = input.next().await {
+        let mut alarm = pin!(sleep_until(tokio::time::Instant::now()));
+        loop {
+            if let Some(due) = self.due
+                && alarm.deadline() != due.into()
+            {
+                alarm.as_mut().reset(due.into());
+            }
+            let outcomes = tokio::select! {
+                outcomes = input.next() => outcomes,
+                () = &mut alarm, if self.due.is_some() => {
+                    self.publish().await?;
+                    continue;
+                }
+            };
+            let Some(outcomes) = outcomes else { break };
             match outcomes {
                 Ok(outcomes) => self.keep(outcomes).await?,
                 // What was answered before is landed all the same.
@@ -123,9 +139,9 @@ impl Lander {
         self.context.tally.landed(&outcomes);
         let fill = journal.num_bytes() as f64 / (self.part_size as f64 * self.ratio);
         self.reap()?;
-        let full = match self.compactions.len() < self.most {
-            true => fill >= 1.0,
-            false => fill >= OVERFULL,
+        let full = match self.is_busy() {
+            false => fill >= 1.0,
+            true => fill >= OVERFULL,
         };
         if let Some(unsynced) = journal.unsynced().map_err(external)? {
             self.join_sync().await?;
@@ -136,34 +152,53 @@ impl Lander {
     }
 
     fn next_segment(&mut self) -> Result<SegmentWriter> {
-        let name = self.context.writer.segment(0);
+        // An interval that no clock reaches is none.
+        self.due = Instant::now().checked_add(self.context.part_interval);
+        let name = self.context.writer.segment(self.partition);
         SegmentWriter::create(&self.context.journal, name).map_err(external)
+    }
+
+    /// As many parts as may be are being written.
+    fn is_busy(&self) -> bool {
+        self.context.compactions.available_permits() == 0
+    }
+
+    /// Has a segment made into parts that is not full but old.
+    async fn publish(&mut self) -> Result<()> {
+        if self.is_busy() {
+            // What is answered meanwhile is better in the journal than in memory.
+            self.due = Some(Instant::now() + BUSY);
+            return Ok(());
+        }
+        self.join_sync().await?;
+        self.rotate().await
     }
 
     /// Ends the segment and has it made into parts, beside what goes on. Few at a time: a store
     /// that is slower than the agents slows the sweep down, and not the disk up.
     async fn rotate(&mut self) -> Result<()> {
-        self.reap()?;
-        if self.compactions.len() >= self.most
-            && let Some(joined) = self.compactions.join_next().await
-        {
-            self.take_or_say(joined)?;
-        }
+        self.due = None;
         if let Some(journal) = self.journal.take() {
             let bytes = journal.num_bytes();
             let segment = journal.seal();
             self.left.push_back(Sealed { segment, bytes });
         }
+        self.reap()?;
         if self.left.is_empty() {
             return Ok(());
         }
+        let permit = Arc::clone(&self.context.compactions).acquire_owned().await;
+        self.reap()?;
         let (context, runtime) = (Arc::clone(&self.context), Handle::current());
         let segments = std::mem::take(&mut self.left);
         // Encoding is work for a core of its own: on a thread of the runtime it would hold up
         // the calls in flight.
         let abandon = self.abandon.clone();
-        self.compactions
-            .spawn_blocking(move || runtime.block_on(compact_all(&context, segments, &abandon)));
+        self.compactions.spawn_blocking(move || {
+            // Held for as long as it runs. None only if somebody had closed the semaphore.
+            let _permit = permit.ok();
+            runtime.block_on(compact_all(&context, segments, &abandon))
+        });
         Ok(())
     }
 

@@ -6,6 +6,7 @@ mod agent_metrics;
 mod aggregation;
 mod artifacts;
 mod begin;
+mod by_task;
 mod comparison;
 mod document;
 mod end;

@@ -1,5 +1,6 @@
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
 use arrow::array::AsArray;
@@ -19,19 +20,20 @@ use super::measured::Measured;
 use super::measurement::{self, Measurement, Price, Source};
 use super::supervisor::Supervisor;
 use super::tables::Tables;
-use super::{extension, identity, open_files};
+use super::{by_task, extension, identity, open_files};
 use crate::agent::{Agents, Prior};
 use crate::config::{AgentSettings, MemoryPlan, Settings};
 use crate::error::Error;
 use crate::expand::{self, AgentCounts};
-use crate::land::{LandContext, LandNode};
+use crate::land::{LandContext, LandStep};
 use crate::measure::{MetricQueries, ParameterValue};
+use crate::plan_node::Step;
 use crate::report::{AgentMetric, GroupReport, SweepPlan, SweepReport};
-use crate::run::{FailureLimits, RunContext, RunNode, Shutdown};
+use crate::run::{FailureLimits, Registry, RunContext, RunStep, Shutdown, StopReason};
 use crate::schema::SCHEMA_VERSION;
 use crate::session;
 use crate::store::{
-    Checkpointer, DispatchLog, LockOptions, LockScope, ParquetSink, RunCounts, RunLock, RunRecord,
+    Checkpointer, DispatchLogs, LockOptions, LockScope, ParquetSink, RunCounts, RunLock, RunRecord,
     RunState, RunStore, StoreError, Writer,
 };
 use crate::tally::{AgentTally, Tally};
@@ -271,11 +273,15 @@ impl Sweep {
     /// # Errors
     /// The plan can't be made.
     pub async fn plan(&self) -> Result<SweepPlan, Error> {
-        let session = self.tables().session(self.config()).await?;
+        let session = self.tables().session(session::config()).await?;
+        let agents = expand::counts(&session).await?;
+        let partitions = self.partitions(&agents);
+        let session = self.session(self.config(), partitions).await?;
         let plan = self.physical(&session).await?;
         Ok(SweepPlan {
+            partitions,
             physical: displayable(plan.as_ref()).indent(false).to_string(),
-            agents: expand::counts(&session).await?,
+            agents,
             addresses: self.agents.addresses(),
         })
     }
@@ -451,6 +457,7 @@ impl Sweep {
             // Of a run that is not gone on with nothing counts, though it may still be there.
             run: self.continues.then_some(&self.run),
             shard: self.settings.shard,
+            partitions: 1,
             settings: &self.settings,
             agents: self.record.agents.keys().map(String::as_str).collect(),
         }
@@ -461,15 +468,14 @@ impl Sweep {
         let settings = &self.settings;
         let is_limited = |agent: &AgentSettings| agent.concurrency.is_some();
         let many = self.counts.len() > 1 || settings.agents.values().any(is_limited);
-        let dispatches = Arc::new(DispatchLog::new(
+        let dispatches = Arc::new(DispatchLogs::new(
             self.run.journal_dir(),
             Arc::clone(writer),
-            0,
         ));
-        let owed = self.counts.iter();
+        let pending = self.counts.iter();
         let run = RunContext {
             prior: std::mem::take(&mut self.prior),
-            owed: owed
+            pending: pending
                 .map(|agent| (agent.agent_name.clone(), agent.num_owed()))
                 .collect(),
             seed: settings.num_repeats_add_seed.then_some(settings.seed_field),
@@ -487,23 +493,25 @@ impl Sweep {
                 max_error_rate: settings.max_error_rate,
             },
             dispatches: Some(Arc::clone(&dispatches)),
+            registry: Registry::default(),
             tally: Arc::clone(&self.tally),
             shutdown: self.shutdown.clone(),
             agents: std::mem::take(&mut self.agents),
         };
-        let land = LandContext {
-            sink: Arc::new(ParquetSink::new(self.run.clone(), Arc::clone(writer))),
-            journal: self.run.journal_dir().to_owned(),
-            writer: Arc::clone(writer),
-            tally: Arc::clone(&self.tally),
-        };
+        let land = LandContext::new(
+            Arc::new(ParquetSink::new(self.run.clone(), Arc::clone(writer))),
+            self.run.journal_dir().to_owned(),
+            Arc::clone(writer),
+            settings.part_interval.duration(),
+            Arc::clone(&self.tally),
+        );
         let config = self
             .config()
             .with_extension(Arc::new(run))
             .with_extension(Arc::new(land));
-        let session = self.tables().session(config).await?;
+        let session = self.session(config, self.partitions(&self.counts)).await?;
         let plan = self.physical(&session).await?;
-        let landed = published(execute_stream(plan, session.task_ctx())?);
+        let landed = published(execute_stream(plan, session.task_ctx())?, &self.shutdown);
         let tally = Arc::clone(&self.tally);
         let tell = move |error: StoreError| tally.notice(error.to_string());
         let interval = self.settings.checkpoint_interval.duration();
@@ -518,8 +526,19 @@ impl Sweep {
         Ok(written)
     }
 
-    /// Configuration of the session that collects: one partition, so that the order of the input
-    /// is the order of dispatch, and batches that stay small where requests are large.
+    /// Partitions of the plan. They are no part of the run: a resume may have others.
+    fn partitions(&self, counts: &[AgentCounts]) -> usize {
+        if let Some(partitions) = self.settings.partitions {
+            return partitions.min(by_task::MOST);
+        }
+        let cores = available_parallelism().map_or(1, usize::from);
+        let pending = counts.iter().map(AgentCounts::num_owed).sum();
+        by_task::suitable(cores, pending, self.settings.concurrency.most())
+    }
+
+    /// Configuration of the session that collects: one partition but for those of [`by_task`], so that
+    /// the order of the input is the order of dispatch, and batches that stay small where requests are
+    /// large.
     fn config(&self) -> SessionConfig {
         let spool = &self.inputs.spool;
         let row = spool.num_bytes / spool.num_rows.max(1);
@@ -529,28 +548,60 @@ impl Sweep {
             .with_batch_size(rows.clamp(1, 4096))
     }
 
+    /// A session whose tasks are in as many partitions as the sweep has.
+    async fn session(
+        &self,
+        config: SessionConfig,
+        partitions: usize,
+    ) -> Result<SessionContext, Error> {
+        let waiting = MemoryPlan::of(&self.settings).waiting;
+        let waiting = usize::try_from(waiting).unwrap_or(usize::MAX);
+        let tables = Tables {
+            partitions,
+            ..self.tables()
+        };
+        tables.bounded_session(config, waiting).await
+    }
+
     async fn physical(&self, session: &SessionContext) -> Result<Arc<dyn ExecutionPlan>, Error> {
-        let owed = expand::owed(session).await?.logical_plan().clone();
-        let answered = RunNode::plan(owed, self.settings.concurrency.most())?;
-        let landed = LandNode::plan(
-            answered,
-            self.run.display(""),
-            self.settings.part_size.get(),
-        )?;
+        let pending = expand::owed(session).await?.logical_plan().clone();
+        let run = RunStep {
+            concurrency: self.settings.concurrency.most(),
+        };
+        let land = LandStep {
+            output: self.run.display(""),
+            part_size: self.settings.part_size.get(),
+        };
+        let landed = land.on(run.on(pending)?)?;
         Ok(session.state().create_physical_plan(&landed).await?)
     }
 }
 
-/// Paths of the parts that a plan lands.
-async fn published(mut landed: SendableRecordBatchStream) -> Result<Vec<String>, Error> {
+/// Paths of the parts that a plan lands. When a partition fails, the others send nothing more, and
+/// land what they have.
+async fn published(
+    mut landed: SendableRecordBatchStream,
+    shutdown: &Shutdown,
+) -> Result<Vec<String>, Error> {
     let mut written = Vec::new();
+    let mut failed = None;
     while let Some(batch) = landed.next().await {
-        let batch = batch?;
+        let batch = match batch {
+            Ok(batch) => batch,
+            Err(error) => {
+                shutdown.stop(StopReason::Failure);
+                failed.get_or_insert(error);
+                continue;
+            }
+        };
         let paths = batch.column_by_name("path");
         let paths = paths.and_then(|column| column.as_string_view_opt());
         written.extend(paths.into_iter().flatten().flatten().map(str::to_owned));
     }
-    Ok(written)
+    match failed {
+        Some(error) => Err(error.into()),
+        None => Ok(written),
+    }
 }
 
 pub(super) fn now() -> String {

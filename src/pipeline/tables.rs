@@ -11,14 +11,16 @@ use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_planner::{DefaultPhysicalPlanner, PhysicalPlanner};
 use datafusion::prelude::{SessionConfig, SessionContext, col, lit};
 
+use super::by_task::ByTask;
 use super::spool::Spool;
 use crate::config::{Settings, Shard};
 use crate::error::Error;
 use crate::expand;
-use crate::land::LandPlanner;
-use crate::run::RunPlanner;
+use crate::land::LandStep;
+use crate::plan_node::{Step, StepPlanner};
+use crate::run::RunStep;
 use crate::schema::{ATTEMPTS, ROLLOUTS, TASK_INDEX, TASKS};
-use crate::session::RunTables;
+use crate::session::{self, RunTables};
 use crate::store::RunStore;
 
 /// What the plan of a sweep reads.
@@ -29,6 +31,8 @@ pub(super) struct Tables<'a> {
     pub(super) run: Option<&'a RunStore>,
     /// The share of the tasks that is looked at.
     pub(super) shard: Option<Shard>,
+    /// Partitions that the tasks are dealt out to.
+    pub(super) partitions: usize,
     /// For the budgets of ...
     pub(super) settings: &'a Settings,
     /// ... these agents.
@@ -38,8 +42,18 @@ pub(super) struct Tables<'a> {
 impl Tables<'_> {
     /// A session with these tables, and the views of [`expand`] over them.
     pub(super) async fn session(&self, config: SessionConfig) -> Result<SessionContext, Error> {
+        self.bounded_session(config, usize::MAX).await
+    }
+
+    /// The same; what can go to temporary files is kept below `memory` bytes.
+    pub(super) async fn bounded_session(
+        &self,
+        config: SessionConfig,
+        memory: usize,
+    ) -> Result<SessionContext, Error> {
         let state = SessionStateBuilder::new_with_default_features()
             .with_config(config)
+            .with_runtime_env(session::spilling(memory)?)
             .with_query_planner(Arc::new(Planner))
             .build();
         let session = SessionContext::new_with_state(state);
@@ -49,8 +63,12 @@ impl Tables<'_> {
             None => spooled.clone(),
         };
         for (table, of) in [(TASKS, &spooled), (ROLLOUTS, &landed), (ATTEMPTS, &landed)] {
-            let view = self.share(of.table(&session, table).await?)?.into_view();
-            session.register_table(table, view)?;
+            let rows = self.share(of.table(&session, table).await?)?;
+            let rows = match table {
+                TASKS => self.dealt(&session, rows)?,
+                _ => rows,
+            };
+            session.register_table(table, rows.into_view())?;
         }
         let budgets = self
             .agents
@@ -58,6 +76,15 @@ impl Tables<'_> {
             .map(|agent| (*agent, self.settings.budgets(agent)));
         expand::prepare(&session, budgets).await?;
         Ok(session)
+    }
+
+    fn dealt(&self, session: &SessionContext, tasks: DataFrame) -> QueryResult<DataFrame> {
+        let partitions = self.partitions;
+        if partitions == 1 {
+            return Ok(tasks);
+        }
+        let plan = ByTask { partitions }.on(tasks.into_unoptimized_plan())?;
+        Ok(DataFrame::new(session.state(), plan))
     }
 
     /// The rows of this process. Tasks are dealt out by index, so that all rollouts of a task are in
@@ -84,8 +111,9 @@ impl QueryPlanner for Planner {
         session: &dyn Session,
     ) -> QueryResult<Arc<dyn ExecutionPlan>> {
         let planner = DefaultPhysicalPlanner::with_extension_planners(vec![
-            Arc::new(RunPlanner),
-            Arc::new(LandPlanner),
+            Arc::new(StepPlanner::<ByTask>::new()),
+            Arc::new(StepPlanner::<RunStep>::new()),
+            Arc::new(StepPlanner::<LandStep>::new()),
         ]);
         planner.create_physical_plan(plan, session).await
     }

@@ -3,6 +3,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 
+use super::waiting::Waited;
 use crate::agent::{Agents, Answer, Failures, Reply, RolloutRequest};
 use crate::config::MemoryPlan;
 use crate::failure::{Failure, FailureClass};
@@ -11,9 +12,9 @@ use crate::request::RequestTemplate;
 use crate::store::DispatchRecord;
 use crate::turn::{RolloutKey, TurnJournal, TurnLog};
 
-/// A rollout that is owed and whose turn it is.
+/// A rollout that is pending and whose turn it is.
 #[derive(Debug, Clone)]
-pub(super) struct OwedRow {
+pub(super) struct PendingRow {
     pub(super) task_index: i64,
     pub(super) rollout_index: i64,
     pub(super) attempt: u32,
@@ -25,7 +26,7 @@ pub(super) struct OwedRow {
     pub(super) order: u64,
 }
 
-impl OwedRow {
+impl PendingRow {
     /// Bytes that its call takes while it is in flight.
     pub(super) fn memory(&self) -> u64 {
         let request = self.template.as_ref().map_or(0, |template| template.len());
@@ -36,55 +37,39 @@ impl OwedRow {
 /// A call under way: enough for a row of the ledger if it is cut off, and for another attempt.
 #[derive(Debug)]
 pub(super) struct Dispatch {
-    pub(super) row: OwedRow,
+    pub(super) row: PendingRow,
     pub(super) began: Instant,
     dispatched_at: SystemTime,
     permit_wait: Duration,
     rate_wait: Duration,
-    pub(super) concurrency_limit: usize,
-    /// It asks whether an agent that was taken to be down is back.
-    pub(super) probe: bool,
-    /// Tokens that were set aside for it.
-    pub(super) reserved_tokens: f64,
+    concurrency_limit: usize,
     /// The calls within it.
     pub(super) turns: TurnLog,
     /// Somebody was told how long it takes.
     pub(super) is_late: bool,
 }
 
-/// What the queue knows of a row that it gives out.
-#[derive(Debug)]
-pub(super) struct Turn {
-    pub(super) row: OwedRow,
-    pub(super) permit_wait: Duration,
-    pub(super) rate_wait: Duration,
-    pub(super) concurrency_limit: usize,
-    pub(super) probe: bool,
-    pub(super) reserved_tokens: f64,
-}
-
 impl Dispatch {
     pub(super) fn new(
-        turn: Turn,
-        now: Instant,
-        time: SystemTime,
+        row: PendingRow,
+        waited: Waited,
+        concurrency_limit: usize,
+        (now, time): (Instant, SystemTime),
         journal: Option<Arc<dyn TurnJournal>>,
     ) -> Self {
         let key = RolloutKey {
-            task_index: turn.row.task_index,
-            rollout_index: turn.row.rollout_index,
-            attempt: turn.row.attempt,
+            task_index: row.task_index,
+            rollout_index: row.rollout_index,
+            attempt: row.attempt,
         };
         Self {
             turns: TurnLog::new(key, journal),
-            row: turn.row,
+            row,
             began: now,
             dispatched_at: time,
-            permit_wait: turn.permit_wait,
-            rate_wait: turn.rate_wait,
-            concurrency_limit: turn.concurrency_limit,
-            probe: turn.probe,
-            reserved_tokens: turn.reserved_tokens,
+            permit_wait: waited.permit,
+            rate_wait: waited.rate,
+            concurrency_limit,
             is_late: false,
         }
     }
@@ -150,7 +135,7 @@ impl Dispatch {
 }
 
 /// Calls the agent. Whatever happens becomes a reply.
-pub(super) async fn call(agents: &Agents, row: OwedRow, turns: TurnLog) -> Reply {
+pub(super) async fn call(agents: &Agents, row: PendingRow, turns: TurnLog) -> Reply {
     let failed = |why: String| Reply::new(Err(Failure::new(FailureClass::Data, why)));
     let body = row
         .template

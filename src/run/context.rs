@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
+use super::registry::Registry;
 use crate::agent::{Agents, Prior};
 use crate::config::{MemoryPlan, SeedField};
-use crate::store::DispatchLog;
+use crate::store::DispatchLogs;
 use crate::tally::Tally;
 
 /// What [`RunExec`](super::RunExec) needs that is not in the plan: it travels as an extension of
@@ -15,9 +16,9 @@ use crate::tally::Tally;
 pub struct RunContext {
     /// Whom to ask.
     pub agents: Agents,
-    /// Rollouts owed by each agent; an agent that is missing has unknown many.
-    pub owed: BTreeMap<String, u64>,
-    /// What earlier processes did for rollouts that are still owed, by task and rollout.
+    /// Rollouts pending of each agent; an agent that is missing has unknown many.
+    pub pending: BTreeMap<String, u64>,
+    /// What earlier processes did for rollouts that are still pending, by task and rollout.
     pub prior: HashMap<(i64, i64), Prior>,
     /// Where the rollout index goes as a seed, if anywhere.
     pub seed: Option<SeedField>,
@@ -25,7 +26,7 @@ pub struct RunContext {
     pub memory: MemoryPlan,
     /// Calls that may be in flight whatever the plan says: the system allows no more connections.
     pub most_calls: usize,
-    /// Rows that may be queued beyond those in flight.
+    /// Rows that each partition may queue beyond those in flight.
     pub lookahead: usize,
     /// The longest pause before the second attempt at a rollout; it doubles with each further one.
     pub retry_backoff: Duration,
@@ -36,7 +37,9 @@ pub struct RunContext {
     /// When to end early because too much fails.
     pub failure_limits: FailureLimits,
     /// Where dispatches are noted before they are sent.
-    pub dispatches: Option<Arc<DispatchLog>>,
+    pub dispatches: Option<Arc<DispatchLogs>>,
+    /// What the partitions share.
+    pub registry: Registry,
     /// The sweep's counts.
     pub tally: Arc<Tally>,
     /// How to end early.
@@ -46,9 +49,9 @@ pub struct RunContext {
 /// When to end early because too much fails.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct FailureLimits {
-    /// Rollouts given up.
+    /// Rollouts that failed.
     pub max_failures: Option<u64>,
-    /// Share of the finished rollouts that are given up, once [`Self::LEAST`] are finished.
+    /// Share of the finished rollouts that failed, once [`Self::LEAST`] are finished.
     pub max_error_rate: Option<f64>,
 }
 
@@ -57,10 +60,10 @@ impl FailureLimits {
     pub const LEAST: u64 = 20;
 
     /// What is exceeded, if anything.
-    pub fn exceeded(&self, done: u64, given_up: u64) -> Option<StopReason> {
-        let finished = done + given_up;
-        let rate = given_up as f64 / finished.max(1) as f64;
-        if self.max_failures.is_some_and(|max| given_up >= max) {
+    pub fn exceeded(&self, done: u64, failed: u64) -> Option<StopReason> {
+        let finished = done + failed;
+        let rate = failed as f64 / finished.max(1) as f64;
+        if self.max_failures.is_some_and(|max| failed >= max) {
             return Some(StopReason::MaxFailures);
         }
         let is_over = self.max_error_rate.is_some_and(|max| rate > max);
@@ -75,9 +78,9 @@ pub enum StopReason {
     Signal,
     /// Its deadline passed.
     Deadline,
-    /// Too many rollouts were given up.
+    /// Too many rollouts failed.
     MaxFailures,
-    /// Too large a share of the rollouts was given up.
+    /// Too large a share of the rollouts failed.
     MaxErrorRate,
     /// Something of ours failed, such as the disk; the error says what.
     Failure,
@@ -98,7 +101,7 @@ impl Shutdown {
         self.stop.cancel();
     }
 
-    /// What is in flight is dropped as well, and owed again.
+    /// What is in flight is dropped as well, and pending again.
     pub fn abort(&self) {
         let _ = self.reason.set(StopReason::Signal);
         self.stop.cancel();
@@ -136,18 +139,14 @@ mod tests {
             max_failures: Some(50),
             max_error_rate: Some(0.25),
         };
-        for (done, given_up, expected) in [
+        for (done, failed, expected) in [
             (0, 19, None),
             (15, 5, None),
             (14, 6, Some(StopReason::MaxErrorRate)),
             (1000, 49, None),
             (1000, 50, Some(StopReason::MaxFailures)),
         ] {
-            assert_eq!(
-                limits.exceeded(done, given_up),
-                expected,
-                "{done} {given_up}"
-            );
+            assert_eq!(limits.exceeded(done, failed), expected, "{done} {failed}");
         }
         assert_eq!(FailureLimits::default().exceeded(0, 1000), None);
     }

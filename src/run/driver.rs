@@ -15,15 +15,14 @@ use tokio::time::sleep_until;
 use super::call::{Dispatch, call};
 use super::context::{RunContext, StopReason};
 use super::exec::RunMetrics;
-use super::lane::News;
 use super::lateness::Lateness;
-use super::queue::{Next, Queue};
-use super::retry::{Retries, Sequel};
+use super::queue::Queue;
+use super::registry::Permit;
+use super::retry::{Next, Retries};
 use crate::agent::Reply;
 use crate::failure::{Failure, FailureClass};
 use crate::outcome::{Outcome, OutcomeBatchBuilder};
-use crate::store::StoreError;
-use crate::turn::TurnJournal;
+use crate::store::{PartitionLog, StoreError};
 
 /// A batch is passed on at this many rows, or bytes of answers ...
 const BATCH_ROWS: usize = 1024;
@@ -45,28 +44,38 @@ pub(super) struct Driver {
     retries: Retries,
     calls: JoinSet<Reply>,
     dispatches: HashMap<Id, Dispatch, RandomState>,
+    log: Option<PartitionLog>,
+    concurrency: usize,
     batch: OutcomeBatchBuilder,
     due: Option<Instant>,
     /// When the queue may have a row whose turn has come.
     wake: Option<Instant>,
     lateness: Lateness,
     stopped: bool,
+    /// All was passed on.
+    ended: bool,
     /// What keeps calls from being sent, for good.
     failed: Option<DataFusionError>,
     /// Of a large answer among the recent ones.
     answer_bytes: f64,
-    done: u64,
-    given_up: u64,
     metrics: RunMetrics,
 }
 
 impl Driver {
-    pub(super) fn new(context: Arc<RunContext>, concurrency: usize, metrics: RunMetrics) -> Self {
+    pub(super) fn new(
+        context: Arc<RunContext>,
+        partition: usize,
+        concurrency: usize,
+        metrics: RunMetrics,
+    ) -> Self {
+        let concurrency = concurrency.min(context.most_calls);
         let started = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let seed = started.unwrap_or_default().as_nanos() as u64;
         Self {
-            queue: Queue::new(Arc::clone(&context), concurrency.min(context.most_calls)),
-            retries: Retries::new(&context, seed),
+            queue: Queue::new(Arc::clone(&context), concurrency),
+            retries: Retries::new(&context, seed.wrapping_add(partition as u64)),
+            log: context.dispatches.as_ref().map(|logs| logs.open(partition)),
+            concurrency,
             context,
             calls: JoinSet::new(),
             dispatches: HashMap::default(),
@@ -75,15 +84,14 @@ impl Driver {
             wake: None,
             lateness: Lateness::default(),
             stopped: false,
+            ended: false,
             failed: None,
             answer_bytes: 0.0,
-            done: 0,
-            given_up: 0,
             metrics,
         }
     }
 
-    /// Runs until every row of `input` is answered or given up, or the sweep is stopped.
+    /// Runs until every row of `input` is done or failed, or the sweep is stopped.
     pub(super) async fn drive(
         mut self,
         input: SendableRecordBatchStream,
@@ -148,6 +156,8 @@ impl Driver {
                     permit.send(self.finish());
                 }
                 () = &mut alarm, if wake.is_some() => {}
+                // Another partition left a place.
+                () = self.queue.woken(), if !self.queue.is_empty() => {}
                 _ = look.tick() => {
                     let late = self.lateness.look(self.dispatches.values_mut());
                     late.into_iter().for_each(|text| self.context.tally.notice(text));
@@ -164,41 +174,42 @@ impl Driver {
     fn dispatch(&mut self) {
         self.wake = None;
         // Who stopped the sweep may have done so a moment ago, in `gather`.
-        if self.context.shutdown.is_stopping() || self.queue.is_empty() {
+        if self.context.shutdown.is_stopping() || self.queue.is_idle() {
             return;
+        }
+        if self.is_full() {
+            // Nobody takes what is answered already: what could be sent is others' to send.
+            return self.queue.stall();
         }
         let (now, time) = (Instant::now(), SystemTime::now());
-        let mut wave = Vec::new();
-        self.queue.share();
-        loop {
-            match self.queue.next(now) {
-                Next::Row(turn) => {
-                    let journal = self.context.dispatches.clone();
-                    let journal = journal.map(|log| log as Arc<dyn TurnJournal>);
-                    wave.push(Dispatch::new(*turn, now, time, journal));
-                }
-                Next::At(then) => {
-                    self.wake = Some(then);
-                    break;
-                }
-                Next::Later => break,
-                Next::GivenUp(agent, silent) => self.say_given_up(&agent, silent),
-            }
+        // A call that has ended but is not gathered yet holds no permit, but memory.
+        let most = self.concurrency.saturating_sub(self.dispatches.len());
+        let wave = self.queue.wave(now, most);
+        self.wake = wave.next;
+        for (agent, silent) in wave.abandoned {
+            self.say_abandoned(&agent, silent);
         }
-        if wave.is_empty() {
+        if wave.rows.is_empty() {
             return;
         }
-        if let Err(error) = self.note(&wave) {
-            // Nothing is sent that is not on record. These rows are owed as before.
+        let mut calls = Vec::with_capacity(wave.rows.len());
+        for turn in wave.rows {
+            let journal = self.log.as_ref().map(PartitionLog::turns);
+            calls.extend(self.queue.dispatch(turn, now, time, journal));
+        }
+        if let Err(error) = self.note(&calls) {
+            // Nothing is sent that is not on record. These rows are pending as before.
             self.fail(DataFusionError::External(Box::new(error)));
             return;
         }
-        for dispatch in wave {
-            let (context, row) = (Arc::clone(&self.context), dispatch.row.clone());
-            let turns = dispatch.turns.clone();
-            let task = self
-                .calls
-                .spawn(async move { call(&context.agents, row, turns).await });
+        for (dispatch, permit) in calls {
+            let (row, turns) = (dispatch.row.clone(), dispatch.turns.clone());
+            let task = self.calls.spawn(async move {
+                let agent_name = Arc::clone(&row.agent_name);
+                let reply = call(&permit.context.agents, row, turns).await;
+                permit.end(&agent_name, &reply);
+                reply
+            });
             self.dispatches.insert(task.id(), dispatch);
             self.context.tally.dispatched();
             self.metrics.dispatched.add(1);
@@ -208,7 +219,7 @@ impl Driver {
 
     /// A log that has grown long is begun anew with what is in flight.
     fn rotate_log(&mut self) {
-        let Some(log) = &self.context.dispatches else {
+        let Some(log) = &self.log else {
             return;
         };
         let in_flight = self.dispatches.values();
@@ -221,14 +232,14 @@ impl Driver {
     }
 
     /// Notes what is about to be sent, if there is room for its answers.
-    fn note(&self, wave: &[Dispatch]) -> Result<(), StoreError> {
-        let Some(log) = &self.context.dispatches else {
+    fn note(&self, wave: &[(Dispatch, Permit)]) -> Result<(), StoreError> {
+        let Some(log) = &self.log else {
             return Ok(());
         };
         let answers = (self.dispatches.len() + wave.len()) as f64 * self.answer_bytes;
         let new = wave.len() as f64 * self.answer_bytes;
         log.check_room(answers as u64 + self.batch.num_bytes() as u64, new as u64)?;
-        log.record(wave.iter().map(Dispatch::record))
+        log.record(wave.iter().map(|(dispatch, _)| dispatch.record()))
     }
 
     /// Sends nothing more; what is in flight is waited for.
@@ -253,9 +264,7 @@ impl Driver {
             ))),
         };
         let now = Instant::now();
-        let news = self.queue.ended(now, &dispatch, &reply);
-        self.say(news, &dispatch, &reply);
-        let sequel = match &reply.result {
+        let next = match &reply.result {
             Ok(_) => None,
             Err(failure) => {
                 let member = self.context.agents.get(&dispatch.row.agent_name);
@@ -267,52 +276,33 @@ impl Driver {
                 )
             }
         };
-        match sequel {
-            Some(Sequel::Retry(due)) if !self.stopped => {
+        match next {
+            Some(Next::Retry(due)) if !self.stopped => {
                 let mut row = dispatch.row.clone();
                 row.attempt += 1;
                 self.queue.retry(row, due);
             }
-            Some(Sequel::Retry(_)) => {}
-            Some(Sequel::LeaveOwed) => self.queue.finished(&dispatch.row.agent_name),
-            Some(Sequel::GiveUp) => {
-                self.given_up += 1;
+            Some(Next::Retry(_)) => {}
+            Some(Next::LeavePending) => self.queue.finished(&dispatch.row.agent_name),
+            Some(Next::Fail) => {
                 self.queue.finished(&dispatch.row.agent_name);
+                let (done, failed) = self.context.registry.finished(false);
+                if let Some(reason) = self.context.failure_limits.exceeded(done, failed) {
+                    self.context.shutdown.stop(reason);
+                }
             }
             None => {
-                self.done += 1;
+                self.context.registry.finished(true);
                 self.lateness.ended(&dispatch, reply.elapsed);
                 let bytes = reply.result.as_ref().map_or(0, |answer| answer.body.len());
                 self.answer_bytes = (self.answer_bytes * FORGETTING).max(bytes as f64);
                 self.queue.finished(&dispatch.row.agent_name);
             }
         }
-        let given_up = sequel == Some(Sequel::GiveUp);
-        let limits = self.context.failure_limits;
-        if given_up && let Some(reason) = limits.exceeded(self.done, self.given_up) {
-            self.context.shutdown.stop(reason);
-        }
-        self.append(dispatch.outcome(reply, given_up))
+        self.append(dispatch.outcome(reply, next == Some(Next::Fail)))
     }
 
-    fn say(&self, news: News, dispatch: &Dispatch, reply: &Reply) {
-        let agent = &dispatch.row.agent_name;
-        let text = match (news, &reply.result) {
-            (News::None, _) => return,
-            (News::Down, Err(failure)) => {
-                let patience = humantime::format_duration(self.context.agent_patience);
-                let why = &failure.message;
-                format!(
-                    "agent '{agent}' answers nothing but failures ({why}): its rollouts wait while it is probed, for up \
-                     to {patience} (--agent-patience), or an eighth of that if it has never answered"
-                )
-            }
-            (News::Down | News::Back, _) => format!("agent '{agent}' answers again"),
-        };
-        self.context.tally.notice(text);
-    }
-
-    fn say_given_up(&self, agent: &str, silent: Duration) {
+    fn say_abandoned(&self, agent: &str, silent: Duration) {
         let silent = silent.as_secs();
         self.context.tally.notice(format!(
             "agent '{agent}' has not answered for {silent} s (--agent-patience): the rest of its rollouts is left owed; \
@@ -326,7 +316,7 @@ impl Driver {
         self.batch.append(outcome).map_err(DataFusionError::from)
     }
 
-    /// Drops the calls in flight; their rollouts are owed again.
+    /// Drops the calls in flight; their rollouts are pending again.
     fn cut_off(&mut self) -> Result<()> {
         self.calls.abort_all();
         let cut: Vec<Dispatch> = self
@@ -344,6 +334,7 @@ impl Driver {
     /// Passes on what is left. A receiver that is gone means that the sweep was dropped: nobody is
     /// left to tell.
     async fn end(&mut self, output: &Sender<Result<RecordBatch>>) -> Result<()> {
+        self.ended = true;
         if !self.batch.is_empty() {
             let batch = self.finish();
             let _ = output.send(batch).await;
@@ -360,6 +351,16 @@ impl Driver {
         let batch = self.batch.finish()?;
         self.metrics.baseline.record_output(batch.num_rows());
         Ok(batch)
+    }
+}
+
+impl Drop for Driver {
+    /// A partition that is dropped on its way is not the last to be: others must not send what it
+    /// leaves them places for.
+    fn drop(&mut self) {
+        if !self.ended {
+            self.context.shutdown.stop(StopReason::Failure);
+        }
     }
 }
 

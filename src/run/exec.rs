@@ -2,8 +2,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use datafusion::common::tree_node::TreeNodeRecursion;
-use datafusion::common::{Result, exec_datafusion_err, internal_err};
+use datafusion::common::{DFSchema, DFSchemaRef, Result, exec_datafusion_err, internal_err};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::logical_expr::LogicalPlan;
 use datafusion::physical_expr::{EquivalenceProperties, PhysicalExpr};
 use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType, SchedulingType};
 use datafusion::physical_plan::metrics::{
@@ -17,10 +18,40 @@ use datafusion::physical_plan::{
 
 use super::context::RunContext;
 use super::driver::Driver;
+use crate::plan_node::Step;
 use crate::schema;
 
-/// Calls the agents: one call per input row, up to `concurrency` in flight, rows out as they
-/// complete.
+/// The place of [`RunExec`] in a logical plan: calls an agent for each row of its input, which has
+/// the columns of [`schema::owed`].
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Hash)]
+pub struct RunStep {
+    /// Calls in flight in all.
+    pub concurrency: usize,
+}
+
+impl fmt::Display for RunStep {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        write!(f, "concurrency={}", self.concurrency)
+    }
+}
+
+impl Step for RunStep {
+    const NAME: &'static str = "Run";
+
+    fn schema(&self, _: &LogicalPlan) -> Result<DFSchemaRef> {
+        Ok(Arc::new(DFSchema::try_from(schema::outcomes())?))
+    }
+
+    fn exec(&self, input: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
+        Ok(Arc::new(RunExec::new(input, self.concurrency)))
+    }
+}
+
+/// Calls the agents: one call per input row, up to `concurrency` in flight in all partitions
+/// together, rows out as they complete.
+///
+/// It takes any number of partitions. Each has a driver, which keeps its calls in flight; what belongs
+/// to an agent is shared through the [registry](super::Registry) of the session.
 ///
 /// An operator and not an async SQL function, since such a function awaits a batch at a time: one
 /// slow rollout would hold up the others of its batch.
@@ -33,7 +64,7 @@ pub struct RunExec {
 }
 
 impl RunExec {
-    /// Calls in flight in all: `concurrency`, in each partition.
+    /// At most `concurrency` calls in flight, in all partitions together.
     pub fn new(input: Arc<dyn ExecutionPlan>, concurrency: usize) -> Self {
         let properties = Arc::new(Self::compute_properties(&input));
         Self {
@@ -59,7 +90,12 @@ impl DisplayAs for RunExec {
     fn fmt_as(&self, format: DisplayFormatType, f: &mut fmt::Formatter) -> fmt::Result {
         match format {
             DisplayFormatType::Default | DisplayFormatType::Verbose => {
-                write!(f, "RunExec: concurrency={}", self.concurrency)
+                let partitions = self.properties().output_partitioning().partition_count();
+                let concurrency = self.concurrency;
+                write!(
+                    f,
+                    "RunExec: concurrency={concurrency}, partitions={partitions}"
+                )
             }
             DisplayFormatType::TreeRender => write!(f, "concurrency: {}", self.concurrency),
         }
@@ -126,6 +162,7 @@ impl ExecutionPlan for RunExec {
         let input = self.input.execute(partition, Arc::clone(&context))?;
         let driver = Driver::new(
             run,
+            partition,
             self.concurrency,
             RunMetrics::new(&self.metrics, partition),
         );

@@ -1,16 +1,18 @@
-//! The operator that calls the agents: [`RunExec`] takes rows owed and gives rows answered, with
-//! many calls in flight across the borders of batches; [`RunNode`] is its place in a logical plan;
+//! The operator that calls the agents: [`RunExec`] takes pending rows and gives rows answered, with
+//! many calls in flight across the borders of batches; [`RunStep`] is its place in a logical plan;
 //! [`RunContext`] is what it needs of the session.
 //!
 //! ```text
-//!   owed rows ──► queue, a lane per agent ──► calls in flight ──► batches of outcomes
-//!                 (bounded look-ahead)        (a task each)       (as they complete)
-//!                        ▲                          │
-//!                        └── another attempt ◄──────┘
+//!   pending rows ──► queue, by agent ──► calls in flight ──► batches of outcomes     (each partition)
+//!                    (bounded look-ahead)  (a task each)       (as they complete)
+//!                        ▲    │ permits          │
+//!                        │    └── registry ◄─────┤ what their end says of an agent    (all partitions)
+//!                        └── another attempt ◄───┘
 //! ```
 //!
-//! A lane lets a row pass when its agent's limit of calls in flight, its rates, what the agent asked
-//! for with `Retry-After`, and the circuit breaker allow it. A row that waits holds no place.
+//! The registry has a limiter for each agent. It grants a call when the agent's limit of calls in
+//! flight, its rates, what it asked for with `Retry-After`, and its circuit breaker allow it. A row
+//! that waits holds no place.
 
 mod adaptive;
 mod backoff;
@@ -20,14 +22,15 @@ mod call;
 mod context;
 mod driver;
 mod exec;
-mod lane;
 mod latencies;
 mod lateness;
-mod node;
-mod owed;
+mod limiter;
+mod pending;
 mod queue;
+mod registry;
 mod retry;
+mod waiting;
 
 pub use context::{FailureLimits, RunContext, Shutdown, StopReason};
-pub use exec::RunExec;
-pub use node::{RunNode, RunPlanner};
+pub use exec::{RunExec, RunStep};
+pub use registry::Registry;

@@ -1,106 +1,119 @@
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant, SystemTime};
 
 use arrow::array::RecordBatch;
 use datafusion::common::Result;
 use indexmap::IndexMap;
 
-use super::call::{Dispatch, OwedRow, Turn};
+use super::call::{Dispatch, PendingRow};
 use super::context::RunContext;
-use super::lane::{Lane, News, Readiness};
-use super::owed::{OwedBatch, Queued};
-use crate::agent::Reply;
+use super::limiter::Ended;
+use super::pending::{PendingBatch, Queued};
+use super::registry::{Permit, Room, Seat, State};
+use super::waiting::{Picked, Readiness, Waited, Waiting};
+use crate::turn::TurnJournal;
 
-/// Rows owed, in the order of the plan, in a lane per agent: an agent that is busy, limited or down
-/// holds up nobody else's rows.
+/// Rows that wait in one partition, in the order of the plan, by agent: an agent that is busy, limited
+/// or down holds up nobody else's rows.
 #[derive(Debug)]
 pub(super) struct Queue {
     context: Arc<RunContext>,
-    lanes: IndexMap<Arc<str>, Lane>,
+    seat: Seat,
+    agents: IndexMap<Arc<str>, Waiting>,
     concurrency: usize,
-    in_flight: usize,
-    /// Memory of the calls in flight, in bytes.
-    in_flight_bytes: u64,
-    /// Somebody was told that there is memory for fewer calls than are allowed.
-    is_short: bool,
-    ceilings: Vec<usize>,
     pushed: u64,
-    /// Bytes of the requests of all rows that wait.
-    held: Arc<AtomicUsize>,
+    is_stalled: bool,
 }
 
 /// So many rows may wait whatever their requests take.
 const FEW_ROWS: usize = 64;
 
-/// What the queue has to say when it is asked for a row.
+/// Who left others their turn looks again after this, should they not take it.
+const TURN: Duration = Duration::from_millis(50);
+
+/// Rows whose turn has come.
+#[derive(Debug, Default)]
+pub(super) struct Wave {
+    pub(super) rows: Vec<Turn>,
+    /// When there may be more, if no call ends and no row comes before.
+    pub(super) next: Option<Instant>,
+    /// Agents that are not waited for any more, and since when they had not answered.
+    pub(super) abandoned: Vec<(Arc<str>, Duration)>,
+}
+
+/// A row whose turn has come, and the permit for its call.
 #[derive(Debug)]
-pub(super) enum Next {
-    /// A row whose turn it is.
-    Row(Box<Turn>),
-    /// None before this.
-    At(Instant),
-    /// None before a call ends, or rows come.
-    Later,
-    /// An agent was given up that had not answered for this long.
-    GivenUp(Arc<str>, Duration),
+pub(super) struct Turn {
+    /// The place of its agent in the queue.
+    agent: usize,
+    row: Picked,
+    pub(super) waited: Waited,
+    pub(super) concurrency_limit: usize,
+    pub(super) permit: Permit,
 }
 
 impl Queue {
     pub(super) fn new(context: Arc<RunContext>, concurrency: usize) -> Self {
-        let mut queue = Self {
-            context: Arc::clone(&context),
-            lanes: IndexMap::new(),
+        Self {
+            seat: Seat::take(&context, concurrency),
+            context,
+            agents: IndexMap::new(),
             concurrency,
-            in_flight: 0,
-            in_flight_bytes: 0,
-            is_short: false,
-            ceilings: Vec::new(),
             pushed: 0,
-            held: Arc::default(),
-        };
-        for (name, owed) in &context.owed {
-            queue.lane(name, *owed);
+            is_stalled: false,
         }
-        queue.share();
-        queue
     }
 
-    fn lane(&mut self, name: &str, outstanding: u64) -> Option<&mut Lane> {
-        if !self.lanes.contains_key(name) {
-            let name: Arc<str> = Arc::from(name);
-            let lane = Lane::new(Arc::clone(&name), Arc::clone(&self.context), outstanding);
-            self.lanes.insert(name, lane);
-        }
-        self.lanes.get_mut(name)
+    fn agent(&mut self, name: &str) -> Option<&mut Waiting> {
+        let place = match self.agents.get_index_of(name) {
+            Some(place) => place,
+            None => {
+                let name: Arc<str> = Arc::from(name);
+                let agent = self.context.registry.lock().agent(&self.context, &name);
+                let waiting = Waiting::new(Arc::clone(&name), agent);
+                self.agents.insert_full(name, waiting).0
+            }
+        };
+        self.agents.get_index_mut(place).map(|(_, rows)| rows)
     }
 
     fn len(&self) -> usize {
-        self.lanes.values().map(Lane::len).sum()
+        self.agents.values().map(Waiting::len).sum()
     }
 
     pub(super) fn has_room(&self) -> bool {
         let len = self.len();
-        let held = self.held.load(Ordering::Relaxed);
+        let held = self
+            .context
+            .registry
+            .waiting_bytes()
+            .load(Ordering::Relaxed);
         let few = (held as u64) < self.context.memory.waiting;
         len < self.context.lookahead && (few || len < self.concurrency && len < FEW_ROWS)
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.lanes.values().all(|lane| lane.len() == 0)
+        self.agents.values().all(|rows| rows.len() == 0)
+    }
+
+    /// A wave would change nothing.
+    pub(super) fn is_idle(&self) -> bool {
+        self.agents.values().all(Waiting::is_idle)
     }
 
     pub(super) fn clear(&mut self) {
-        self.lanes.values_mut().for_each(Lane::clear);
+        self.agents.values_mut().for_each(Waiting::clear);
     }
 
     pub(super) fn push(&mut self, batch: &RecordBatch) -> Result<()> {
-        let batch = Arc::new(OwedBatch::new(batch, &self.held)?);
+        let held = self.context.registry.waiting_bytes();
+        let batch = Arc::new(PendingBatch::new(batch, held)?);
         let since = Instant::now();
         for (row, name) in batch.agent_names().enumerate() {
             let order = self.pushed;
-            if let Some(lane) = self.lane(name, u64::MAX) {
-                lane.push(Queued::new(&batch, row, order, since));
+            if let Some(rows) = self.agent(name) {
+                rows.push(Queued::new(&batch, row, order, since));
             }
             self.pushed += 1;
         }
@@ -108,104 +121,180 @@ impl Queue {
     }
 
     /// A row that waits for another attempt until `due`.
-    pub(super) fn retry(&mut self, row: OwedRow, due: Instant) {
-        if let Some(lane) = self.lanes.get_mut(&row.agent_name) {
-            lane.retry(row, due);
+    pub(super) fn retry(&mut self, row: PendingRow, due: Instant) {
+        if let Some(rows) = self.agents.get_mut(&row.agent_name) {
+            rows.retry(row, due);
         }
     }
 
-    /// The next row. Agents share what may be in flight: the one with the fewest calls comes first,
-    /// and nobody gets what is another's fair share as long as that one has work left. Rows of an
-    /// agent come in the order of the plan.
-    pub(super) fn next(&mut self, now: Instant) -> Next {
-        if self.in_flight >= self.concurrency || self.is_short_of_memory() {
-            return Next::Later;
+    /// A rollout is finished, or stays pending for another process.
+    pub(super) fn finished(&mut self, agent_name: &str) {
+        if let Some(rows) = self.agents.get_mut(agent_name) {
+            rows.finished();
         }
+    }
+
+    /// Ends when there may be a place for a call that there was none for.
+    pub(super) async fn woken(&self) {
+        self.seat.woken().await;
+    }
+
+    /// Nothing is sent until the next [`Self::wave`]: other partitions get what is this one's share.
+    pub(super) fn stall(&mut self) {
+        if !std::mem::replace(&mut self.is_stalled, true) {
+            self.context.registry.lock().stall(self.seat.index());
+        }
+    }
+
+    /// The rows that may be sent now, at most so many.
+    pub(super) fn wave(&mut self, now: Instant, most: usize) -> Wave {
+        self.is_stalled = false;
+        let context = Arc::clone(&self.context);
+        let mut wave = Wave::default();
+        let mut state = context.registry.lock();
+        self.report(now, &mut state);
+        state.share();
+        let is_starved = loop {
+            if wave.rows.len() >= most {
+                // A call of our own ends before there can be more.
+                break false;
+            }
+            match state.room(now, self.seat.index()) {
+                Room::Free => {}
+                Room::None => break true,
+                Room::OthersTurn => {
+                    wave.next = Some(now + TURN);
+                    break true;
+                }
+                Room::ShortOfMemory { calls, concurrency } => {
+                    let total = bytesize::ByteSize(context.memory.total);
+                    context.tally.notice(format!(
+                        "memory of {total} (--memory) is enough for {calls} calls of this kind in flight, and not \
+                         for {concurrency} (--concurrency)"
+                    ));
+                    break true;
+                }
+            }
+            let look = self.look(now, &mut state, &mut wave.abandoned);
+            let Some(agent) = look.first else {
+                wave.next = look.next;
+                break look.is_starved;
+            };
+            let Some(turn) = self.take(now, &mut state, agent) else {
+                break false;
+            };
+            wave.rows.push(turn);
+        };
+        if !wave.abandoned.is_empty() {
+            state.wake_all();
+        }
+        let wants = self.report(now, &mut state);
+        state.rest(
+            now,
+            self.seat.index(),
+            wants,
+            is_starved && !self.is_empty(),
+        );
+        drop(state);
+        // Nobody wakes a partition for a retry whose time has not come.
+        let due = self.agents.values().filter_map(|rows| rows.next_due(now));
+        wave.next = wave.next.into_iter().chain(due).min();
+        wave
+    }
+
+    /// Tells the limiters how many rows wait; gives whether any could be sent but for the limits.
+    fn report(&mut self, now: Instant, state: &mut State) -> bool {
+        let mut wants = false;
+        for rows in self.agents.values_mut() {
+            if let Some(limiter) = state.limiter(rows.agent) {
+                rows.report(now, limiter, self.seat.index());
+                wants |= rows.num_ready(now) > 0;
+            }
+        }
+        wants
+    }
+
+    /// Which agent's row is next. Agents share what may be in flight: the one with the fewest calls
+    /// comes first, and nobody gets what is another's fair share as long as that one has work left.
+    /// Rows of an agent come in the order of the plan.
+    fn look(
+        &mut self,
+        now: Instant,
+        state: &mut State,
+        abandoned: &mut Vec<(Arc<str>, Duration)>,
+    ) -> Look {
+        let mut look = Look::default();
         let mut first: Option<(usize, u64, usize)> = None;
-        let mut wake: Option<Instant> = None;
-        for (place, (lane, ceiling)) in self.lanes.values_mut().zip(&self.ceilings).enumerate() {
-            match lane.readiness(now, *ceiling) {
+        for (place, rows) in self.agents.values_mut().enumerate() {
+            let Some(limiter) = state.limiter(rows.agent) else {
+                continue;
+            };
+            match rows.readiness(now, limiter, self.seat.index()) {
                 Readiness::Now(order) => {
-                    let rank = (lane.in_flight(), order, place);
+                    let rank = (limiter.in_flight(), order, place);
                     first = Some(first.map_or(rank, |first| first.min(rank)));
                 }
-                Readiness::At(then) => wake = Some(wake.map_or(then, |wake| wake.min(then))),
-                Readiness::Later => {}
-                Readiness::GivenUp(silent) => {
-                    let name = self
-                        .lanes
-                        .get_index(place)
-                        .map(|(name, _)| Arc::clone(name));
-                    return Next::GivenUp(name.unwrap_or_default(), silent);
+                Readiness::At(then) => {
+                    look.next = Some(look.next.map_or(then, |next| next.min(then)));
                 }
+                Readiness::Starved => look.is_starved = true,
+                Readiness::OthersTurn => {
+                    look.is_starved = true;
+                    let then = now + TURN;
+                    look.next = Some(look.next.map_or(then, |next| next.min(then)));
+                }
+                Readiness::Empty => {}
+                Readiness::Abandoned(silent) => abandoned.push((Arc::clone(&rows.name), silent)),
             }
         }
-        let turn = first.and_then(|(_, _, place)| {
-            let (_, lane) = self.lanes.get_index_mut(place)?;
-            lane.take(now, self.concurrency)
-        });
-        match (turn, wake) {
-            (Some(turn), _) => {
-                self.in_flight += 1;
-                self.in_flight_bytes += turn.row.memory();
-                Next::Row(Box::new(turn))
-            }
-            (None, Some(wake)) => Next::At(wake),
-            (None, None) => Next::Later,
-        }
+        look.first = first.map(|(_, _, place)| place);
+        look
     }
 
-    /// One call is always made: what it needs can't be less.
-    fn is_short_of_memory(&mut self) -> bool {
-        let plan = self.context.memory;
-        if self.in_flight == 0 || self.in_flight_bytes < plan.calls {
-            return false;
-        }
-        if !self.is_short {
-            self.is_short = true;
-            let total = bytesize::ByteSize(plan.total);
-            self.context.tally.notice(format!(
-                "memory of {total} (--memory) is enough for {} calls of this kind in flight, and not for {} \
-                 (--concurrency)",
-                self.in_flight, self.concurrency
-            ));
-        }
-        true
-    }
-
-    /// Works out the most calls that each agent may have in flight, until this is called again.
-    pub(super) fn share(&mut self) {
-        let share = (self.concurrency / self.lanes.len().max(1)).max(1);
-        let reserved = self.lanes.values().map(|lane| lane.reserved(share));
-        let all: usize = reserved.sum();
-        self.ceilings.clear();
-        let ceilings = self.lanes.values().map(|lane| {
-            let others = all - lane.reserved(share);
-            lane.ceiling(self.concurrency.saturating_sub(others).max(1))
-        });
-        self.ceilings.extend(ceilings);
-    }
-
-    /// A call ended: what that says of its agent.
-    pub(super) fn ended(&mut self, now: Instant, dispatch: &Dispatch, reply: &Reply) -> News {
-        let Some(lane) = self.lanes.get_mut(&dispatch.row.agent_name) else {
-            return News::None;
+    fn take(&mut self, now: Instant, state: &mut State, agent: usize) -> Option<Turn> {
+        let (_, rows) = self.agents.get_index_mut(agent)?;
+        let (row, waited) = rows.pick(now)?;
+        let memory = row.memory();
+        let grant = state.take(now, self.seat.index(), rows.agent, memory)?;
+        let call = Ended {
+            task_index: row.task_index(),
+            began: now,
+            grant,
         };
-        self.in_flight = self.in_flight.saturating_sub(1);
-        let memory = dispatch.row.memory();
-        self.in_flight_bytes = self.in_flight_bytes.saturating_sub(memory);
-        let news = lane.ended(now, dispatch, reply);
-        if let Some(limit) = lane.new_limit() {
-            let tally = &self.context.tally;
-            tally.set_concurrency_limit(&dispatch.row.agent_name, limit);
-        }
-        news
+        Some(Turn {
+            agent,
+            row,
+            waited,
+            concurrency_limit: state.limit_of(rows.agent),
+            permit: self.seat.permit(rows.agent, memory, call),
+        })
     }
 
-    /// A rollout is finished, or left owed.
-    pub(super) fn finished(&mut self, agent_name: &str) {
-        if let Some(lane) = self.lanes.get_mut(agent_name) {
-            lane.finished();
-        }
+    /// A call for a turn, with its request, which is made outside of the lock: it can be large.
+    pub(super) fn dispatch(
+        &mut self,
+        turn: Turn,
+        now: Instant,
+        time: SystemTime,
+        journal: Option<Arc<dyn TurnJournal>>,
+    ) -> Option<(Dispatch, Permit)> {
+        let (_, rows) = self.agents.get_index_mut(turn.agent)?;
+        let row = rows.pending(turn.row, &self.context);
+        let dispatch = Dispatch::new(
+            row,
+            turn.waited,
+            turn.concurrency_limit,
+            (now, time),
+            journal,
+        );
+        Some((dispatch, turn.permit))
     }
+}
+
+/// What [`Queue::look`] found.
+#[derive(Debug, Default)]
+struct Look {
+    first: Option<usize>,
+    next: Option<Instant>,
+    is_starved: bool,
 }

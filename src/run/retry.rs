@@ -1,7 +1,7 @@
 use std::time::Instant;
 
 use super::backoff::{Backoff, Jitter};
-use super::call::OwedRow;
+use super::call::PendingRow;
 use super::context::RunContext;
 use crate::config::Budgets;
 use crate::failure::{Budget, Failure};
@@ -15,13 +15,13 @@ pub(super) struct Retries {
 
 /// What follows from a failed attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Sequel {
+pub(super) enum Next {
     /// Another attempt, not before this.
     Retry(Instant),
-    /// The rollout is given up.
-    GiveUp,
-    /// Nothing in this process: the rollout stays owed.
-    LeaveOwed,
+    /// The rollout failed.
+    Fail,
+    /// Nothing in this process: the rollout stays pending.
+    LeavePending,
 }
 
 impl Retries {
@@ -38,23 +38,23 @@ impl Retries {
     /// Counts a failed attempt at `row`, and says what follows.
     pub(super) fn after(
         &mut self,
-        row: &mut OwedRow,
+        row: &mut PendingRow,
         failure: &Failure,
         http_status: Option<u16>,
         budgets: Option<&Budgets>,
         now: Instant,
-    ) -> Sequel {
+    ) -> Next {
         if failure.failure_terminal {
-            return Sequel::GiveUp;
+            return Next::Fail;
         }
         let Some(budget) = Budget::of(failure.class, http_status) else {
-            return Sequel::LeaveOwed;
+            return Next::LeavePending;
         };
         let failures = row.failures.count(budget);
         if budgets.is_none_or(|budgets| row.failures.spent(budgets)) {
-            return Sequel::GiveUp;
+            return Next::Fail;
         }
         let pause = self.backoff.delay(failures, self.jitter.unit());
-        Sequel::Retry(now + pause.max(failure.retry_after.unwrap_or_default()))
+        Next::Retry(now + pause.max(failure.retry_after.unwrap_or_default()))
     }
 }

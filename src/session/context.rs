@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use datafusion::common::Result;
-use datafusion::execution::runtime_env::RuntimeEnvBuilder;
+use datafusion::execution::runtime_env::{RuntimeEnv, RuntimeEnvBuilder};
 use datafusion::prelude::{SessionConfig, SessionContext};
 
 use super::memory::Spilling;
@@ -40,10 +40,20 @@ fn bounded(config: SessionConfig, memory: usize) -> Result<SessionContext> {
     options.execution.sort_spill_reservation_bytes = memory / 8;
     // The small side of each join is written first, and must stay there: the other keeps its order.
     options.optimizer.join_reordering = false;
-    let runtime = RuntimeEnvBuilder::new()
+    Ok(SessionContext::new_with_config_rt(
+        config,
+        spilling(memory)?,
+    ))
+}
+
+/// What a session runs in that keeps below `memory` bytes what can go to temporary files.
+///
+/// # Errors
+/// There is no place for temporary files.
+pub fn spilling(memory: usize) -> Result<Arc<RuntimeEnv>> {
+    RuntimeEnvBuilder::new()
         .with_memory_pool(Arc::new(Spilling::new(memory)))
-        .build_arc()?;
-    Ok(SessionContext::new_with_config_rt(config, runtime))
+        .build_arc()
 }
 
 /// Lets a session read what is kept in a run's store.

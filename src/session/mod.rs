@@ -11,7 +11,7 @@ mod tables;
 mod union;
 mod wide;
 
-pub use context::{config, gathering, measuring, register_store};
+pub use context::{config, gathering, measuring, register_store, spilling};
 pub use metric_names::MetricNames;
 pub use named_run::NamedRun;
 pub use tables::{JournalRows, RunTables, any_part, dispatches, part};

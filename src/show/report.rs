@@ -42,8 +42,12 @@ pub fn plan(plan: &SweepPlan, as_json: bool) -> Result<(), ShowError> {
                 })
             })
             .collect();
-        let value =
-            json!({"num_owed": plan.num_owed(), "agents": agents, "physical_plan": plan.physical});
+        let value = json!({
+            "num_owed": plan.num_owed(),
+            "agents": agents,
+            "partitions": plan.partitions,
+            "physical_plan": plan.physical,
+        });
         writeln!(output, "{value:#}")?;
         return Ok(());
     }

@@ -5,7 +5,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use arrow::array::{Float64Array, Int64Array, RecordBatch, TimestampMicrosecondArray};
 use arrow::error::ArrowError;
@@ -18,14 +18,8 @@ use crate::turn::{RolloutKey, TurnJournal, TurnStart};
 /// Extension of a log.
 pub const DISPATCHES: &str = "dispatches";
 
-/// A log of so many dispatches is long.
+/// A log of fewer dispatches is not long.
 const LONG: u64 = 1 << 20;
-
-/// How often the disk is asked how much room there is.
-const ROOM_CHECK: Duration = Duration::from_millis(100);
-
-/// Room on the disk that is kept for what is not answers.
-const ROOM: u64 = 512 * 1024;
 
 /// Rows of a batch that is read.
 const BATCH_ROWS: usize = 64 * 1024;
@@ -45,9 +39,8 @@ struct State {
     file: Option<LogFile>,
     /// The file before, whose calls may not all be in the journal yet.
     previous: Option<PathBuf>,
-    room_checked: Option<Instant>,
-    /// Bytes that were free then beyond what was needed, and have not been asked for since.
-    spare: u64,
+    /// Records that the last rotation carried over to the file.
+    carried: u64,
     buffer: Vec<u8>,
 }
 
@@ -80,38 +73,6 @@ impl DispatchLog {
             partition,
             state: Mutex::default(),
         }
-    }
-
-    /// Makes sure that the disk has room for answers of so many bytes in all, of which `new` are those
-    /// of calls that are about to be sent, and some more.
-    ///
-    /// # Errors
-    /// It has not: nothing more should be sent.
-    pub fn check_room(&self, answers: u64, new: u64) -> Result<(), StoreError> {
-        let mut state = self.state();
-        let is_recent = |checked: Instant| checked.elapsed() < ROOM_CHECK;
-        let wanted = new.saturating_mul(2);
-        if state.room_checked.is_some_and(is_recent) && wanted <= state.spare {
-            state.spare -= wanted;
-            return Ok(());
-        }
-        // The directory may not be there yet.
-        let there = self.directory.ancestors().find(|path| path.exists());
-        let Some(Ok(disk)) = there.map(rustix::fs::statvfs) else {
-            return Ok(());
-        };
-        let free = disk.f_bavail.saturating_mul(disk.f_frsize);
-        let needed = ROOM + answers.saturating_mul(2);
-        if free < needed {
-            return Err(StoreError::DiskFull {
-                path: self.directory.clone(),
-                free: bytesize::ByteSize(free),
-                needed: bytesize::ByteSize(needed),
-            });
-        }
-        state.room_checked = Some(Instant::now());
-        state.spare = free - needed;
-        Ok(())
     }
 
     /// Notes calls that are about to be sent.
@@ -166,10 +127,12 @@ impl DispatchLog {
         })
     }
 
-    /// It is worth beginning another file.
+    /// It is worth beginning another file: this one is long, and at least twice what it began with. So
+    /// however many calls are in flight, a dispatch is written again at most once.
     pub fn is_long(&self) -> bool {
         let state = self.state();
-        state.file.as_ref().is_some_and(|log| log.records >= LONG)
+        let long = LONG.max(state.carried.saturating_mul(2));
+        state.file.as_ref().is_some_and(|log| log.records >= long)
     }
 
     /// Begins another file with the calls that are in flight. The file before stays until the next
@@ -200,6 +163,7 @@ impl DispatchLog {
                 source,
             })?;
         next.records = (records.len() / RECORD) as u64;
+        state.carried = next.records;
         let current = state.file.replace(next);
         let previous = std::mem::replace(&mut state.previous, current.map(|log| log.path));
         drop(state);
@@ -408,6 +372,25 @@ mod tests {
         let file = OpenOptions::new().write(true).open(path).unwrap();
         file.set_len(3 * RECORD as u64 - 1).unwrap();
         assert_eq!(tasks(directory.path()), [[7, -8]]);
+    }
+
+    #[test]
+    fn a_log_is_begun_anew_only_when_it_has_doubled() {
+        let directory = tempfile::tempdir().unwrap();
+        let log = DispatchLog::new(directory.path(), Arc::new(Writer::unlocked(1)), 0);
+        let calls = |count: u64| (0..count).map(|task| call(task as i64));
+        log.record(calls(LONG - 1)).unwrap();
+        assert!(!log.is_long());
+        log.record(calls(1)).unwrap();
+        assert!(log.is_long());
+        // All of them are in flight, and some more.
+        let in_flight = calls(LONG + 10).map(|call| (call, Vec::new()));
+        log.rotate(in_flight).unwrap();
+        assert!(!log.is_long());
+        log.record(calls(LONG + 9)).unwrap();
+        assert!(!log.is_long());
+        log.record(calls(1)).unwrap();
+        assert!(log.is_long());
     }
 
     #[test]

@@ -1,13 +1,14 @@
 //! A run where it is kept: [`RunStore`] is the place (a directory or an object-store prefix),
 //! [`RunRecord`] its `run.json`, [`PartWriter`] writes a table's Parquet parts, and
 //! [`JournalWriter`] and [`JournalSegment`] are what is answered but not yet in a part,
-//! [`DispatchLog`] is what was sent. [`RunLock`] keeps two processes from writing the same rollouts,
+//! [`DispatchLogs`] are what was sent. [`RunLock`] keeps two processes from writing the same rollouts,
 //! and a [`Checkpointer`] the journal from being lost with its machine.
 
 pub mod checkpoint;
 mod connect;
 mod deadline;
 mod dispatch_log;
+mod dispatch_logs;
 mod dispatch_record;
 mod error;
 mod lock;
@@ -21,6 +22,7 @@ mod writer;
 
 pub use checkpoint::{CheckpointedFile, Checkpointer};
 pub use dispatch_log::{DispatchLog, DispatchLogFile, LoggedCalls};
+pub use dispatch_logs::{DispatchLogs, PartitionLog};
 pub use dispatch_record::{DispatchRecord, TurnRecord};
 pub use error::StoreError;
 pub use lock::{LockHolder, LockOptions, LockScope, RunLock};

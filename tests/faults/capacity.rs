@@ -8,7 +8,7 @@ use rollstream::sim::{Latency, OverCapacity, SimConfig};
 use super::agents::Agents;
 use super::ledger::{Attempt, Ledger};
 use super::refusals::nobody_came_too_early;
-use super::scene::{COLLECT, answers_are_right, quick, requests_are_on_record};
+use super::scene::{answers_are_right, collecting, quick, requests_are_on_record};
 use crate::common::{Folder, sums};
 
 const TASKS: u64 = 800;
@@ -39,9 +39,7 @@ fn the_limit_of_calls_in_flight_finds_the_servers_capacity_and_follows_it() {
     };
     let agents = Agents::start(config.clone());
     let folder = Folder::with_tasks(sums(TASKS));
-    let program = folder
-        .rollstream(COLLECT)
-        .args("--agent sim --concurrency auto");
+    let program = collecting(&folder).args("--agent sim --concurrency auto");
     let running = program.args(&agents.options()).start();
     let answered = |of: u64| move |agents: &Agents| agents.counts("sim").ok >= of;
     agents.until("a quarter is done", answered(ROLLOUTS / 4));

@@ -90,7 +90,12 @@ fn a_journal_that_is_cut_off_in_its_head_is_asked_again() {
     scene.collect("--resume").run().succeeded();
     let ledger = scene.is_done_but_for(&[]);
     let interrupted = ledger.ends(|row| row.outcome == "interrupted");
-    assert!(interrupted[0].3 as u64 >= rollouts() / 2, "{interrupted:?}");
+    // What one segment held, of as many as there are partitions.
+    let least = match load::partitions().is_empty() {
+        true => rollouts() / 2,
+        false => 1,
+    };
+    assert!(interrupted[0].3 as u64 >= least, "{interrupted:?}");
 }
 
 #[test]

@@ -38,6 +38,7 @@ fn with_repeats(scene: &Scene, repeats: u64) -> Program {
     program
         .args(&scene.agents.options())
         .args(&load::raised(""))
+        .args(&load::partitions())
 }
 
 #[test]

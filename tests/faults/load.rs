@@ -3,6 +3,8 @@
 //! `ROLLSTREAM_TEST_CONCURRENCY=4096 cargo test --test faults` runs the suite under that load. Sweeps get more tasks
 //! then, so that so many rollouts can be in flight at all. Tests that are about a number of calls in flight, about a rate
 //! or about a time keep their own, and say so.
+//!
+//! `ROLLSTREAM_TEST_PARTITIONS=4 cargo test --test faults` runs it with sweeps that work in so many partitions.
 
 use std::sync::LazyLock;
 
@@ -49,4 +51,13 @@ pub fn raised(options: &str) -> String {
         None => {}
     }
     words.join(" ")
+}
+
+/// Partitions of all sweeps, where the environment says so.
+const PARTITIONS: &str = "ROLLSTREAM_TEST_PARTITIONS";
+
+/// The option that has a sweep work in as many partitions as the environment asks for.
+pub fn partitions() -> String {
+    let asked = std::env::var(PARTITIONS).ok();
+    asked.map_or_else(String::new, |count| format!("--partitions {count}"))
 }

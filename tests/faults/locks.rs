@@ -31,7 +31,7 @@ fn a_second_collector_is_refused_with_the_name_of_the_first() {
 fn a_lock_that_is_broken_ends_its_holder() {
     let (scene, running) = held();
     let healthy = Scene::with_faults_at(&[]);
-    let program = scene.folder.rollstream(super::scene::COLLECT);
+    let program = super::scene::collecting(&scene.folder);
     let program = program.args("--agent sim --resume --break-lock");
     let program = program.args(&healthy.agents.options());
     program.args(&load::raised("")).run().succeeded();

@@ -130,7 +130,10 @@ impl NativeScene {
             "collect --config native.toml -i tasks.jsonl --num-repeats {REPEATS} -o run --retry-backoff 1ms \
              --disable-aggregation"
         );
-        self.folder.rollstream(&line).args(options)
+        self.folder
+            .rollstream(&line)
+            .args(&super::load::partitions())
+            .args(options)
     }
 
     pub fn run_json(&self) -> Value {

@@ -39,6 +39,11 @@ pub const FAULTY: i64 = 7;
 pub const COLLECT: &str =
     "collect -i tasks.jsonl --num-repeats 4 -o run --retry-backoff 1ms --disable-aggregation";
 
+/// A sweep of the tasks in a folder, in as many partitions as the environment asks for.
+pub fn collecting(folder: &Folder) -> Program {
+    folder.rollstream(COLLECT).args(&load::partitions())
+}
+
 /// A sweep and its agents.
 pub struct Scene {
     pub folder: Folder,
@@ -101,7 +106,7 @@ impl Scene {
     }
 
     pub fn collect(&self, options: &str) -> Program {
-        let program = self.folder.rollstream(COLLECT).args("--agent sim");
+        let program = collecting(&self.folder).args("--agent sim");
         let program = program.args(&self.agents.options());
         match self.is_raised {
             true => program.args(&load::raised(options)),

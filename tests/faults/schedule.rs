@@ -88,7 +88,8 @@ pub fn run(seed: u64, most_kills: usize) -> Happened {
              --disable-aggregation --part-size {}KB --concurrency {concurrency}",
             20 * larger
         );
-        let mut running = folder.rollstream(&options).args(&agents.options()).start();
+        let program = folder.rollstream(&options).args(&load::partitions());
+        let mut running = program.args(&agents.options()).start();
         if kills < most_kills {
             let requests = 1 + draws.below(20 * larger) as u64;
             kill(&mut running, &agents, &folder, requests, &mut draws);

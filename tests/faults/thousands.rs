@@ -8,7 +8,7 @@ use rollstream::sim::{AgentChange, FaultKind, Latency, SimConfig, oracle};
 use super::agents::Agents;
 use super::ledger::Ledger;
 use super::load;
-use super::scene::{COLLECT, REPEATS, answers_are_right, quick, rates, requests_are_on_record};
+use super::scene::{REPEATS, answers_are_right, collecting, quick, rates, requests_are_on_record};
 use super::schedule::every_rollout_is_settled;
 use crate::common::{Folder, sums};
 
@@ -86,7 +86,7 @@ fn of_thousands_in_flight_each_is_settled_once_whatever_fails() {
     let in_flight = load::concurrency(IN_FLIGHT).min(TASKS * REPEATS);
     let options = format!("--resume --concurrency {in_flight} --rollout-timeout 12s");
     let collect = || {
-        let program = folder.rollstream(COLLECT).args("--agent sim");
+        let program = collecting(&folder).args("--agent sim");
         program.args(&agents.options()).args(&options)
     };
     let running = collect().start();

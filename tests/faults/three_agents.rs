@@ -4,7 +4,7 @@ use rollstream::sim::{AgentConfig, SimConfig};
 
 use super::ledger::Ledger;
 use super::load::{raised, tasks};
-use super::scene::{COLLECT, REPEATS, Scene, quick, rates, shown};
+use super::scene::{REPEATS, Scene, collecting, quick, rates, shown};
 use crate::common::{Folder, sums};
 
 const NAMES: [&str; 3] = ["bad", "hung", "well"];
@@ -42,7 +42,7 @@ fn scene() -> Scene {
 fn an_agent_that_fails_and_one_that_hangs_hold_up_nobody_else() {
     let scene = scene();
     let collect = |options: &str| {
-        let program = scene.folder.rollstream(COLLECT).args(&raised(options));
+        let program = collecting(&scene.folder).args(&raised(options));
         program.args(&scene.agents.options())
     };
     let running = collect("--concurrency 24 --agent-patience 1s").start();

@@ -2,23 +2,23 @@
 //! the test's own.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use arrow::array::{Int64Array, RecordBatch, StringViewArray};
 use arrow::datatypes::SchemaRef;
 use bytes::Bytes;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
-use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::streaming::{PartitionStream, StreamingTableExec};
+use datafusion::physical_plan::{ExecutionPlan, execute_stream};
 use datafusion::prelude::{SessionConfig, SessionContext};
 use futures::stream;
 use rollstream::agent::{Agent, AgentLimits, Agents, Answer, Member, Reply};
 use rollstream::answer::AnswerFields;
 use rollstream::config::{Concurrency, MemoryPlan, Settings};
-use rollstream::run::{FailureLimits, RunContext, RunExec, Shutdown};
+use rollstream::run::{FailureLimits, Registry, RunContext, RunExec, Shutdown};
 use rollstream::schema;
 use rollstream::tally::Tally;
 
@@ -26,8 +26,12 @@ use rollstream::tally::Tally;
 pub const LOOKAHEAD: usize = 2000;
 
 pub struct Operator {
-    source: Arc<Source>,
-    session: SessionContext,
+    source: Source,
+    agent: Arc<dyn Agent>,
+    limits: AgentLimits,
+    patience: Duration,
+    partitions: usize,
+    context: OnceLock<Arc<RunContext>>,
     pub tally: Arc<Tally>,
     pub shutdown: Shutdown,
 }
@@ -35,59 +39,105 @@ pub struct Operator {
 impl Operator {
     /// `batches` batches of `rows` rows, for `agent`, which may be limited.
     pub fn new(agent: Arc<dyn Agent>, limit: Option<usize>, batches: usize, rows: usize) -> Self {
-        let (tally, shutdown) = (Arc::new(Tally::default()), Shutdown::default());
-        let mut agents = Agents::default();
-        agents.insert(
-            "agent",
-            Member {
-                agent,
-                limits: AgentLimits {
-                    concurrency: limit.map(Concurrency::Fixed),
-                    ..AgentLimits::of("agent", &Settings::default())
-                },
-            },
-        );
-        let context = RunContext {
-            most_calls: usize::MAX,
-            memory: MemoryPlan::of(&Settings::default()),
-            agents,
-            owed: BTreeMap::new(),
-            prior: HashMap::new(),
-            seed: None,
-            lookahead: LOOKAHEAD,
-            retry_backoff: Duration::from_millis(1),
-            retry_backoff_cap: Duration::from_millis(1),
-            agent_patience: Duration::from_secs(60),
-            failure_limits: FailureLimits::default(),
-            dispatches: None,
-            tally: Arc::clone(&tally),
-            shutdown: shutdown.clone(),
-        };
-        let source = Source {
-            schema: schema::owed(),
-            batches,
-            rows,
-            read: Arc::default(),
-        };
-        let session =
-            SessionContext::new_with_config(SessionConfig::new().with_extension(Arc::new(context)));
         Self {
-            source: Arc::new(source),
-            session,
-            tally,
-            shutdown,
+            source: Source {
+                schema: schema::owed(),
+                first: 0,
+                step: 1,
+                batches,
+                rows,
+                read: Arc::default(),
+            },
+            agent,
+            limits: AgentLimits {
+                concurrency: limit.map(Concurrency::Fixed),
+                ..AgentLimits::of("agent", &Settings::default())
+            },
+            patience: Duration::from_secs(60),
+            partitions: 1,
+            context: OnceLock::new(),
+            tally: Arc::default(),
+            shutdown: Shutdown::default(),
         }
+    }
+
+    pub fn limited(self, limits: AgentLimits) -> Self {
+        Self { limits, ..self }
+    }
+
+    /// An agent that does not answer is waited for so long.
+    pub fn patient(self, patience: Duration) -> Self {
+        Self { patience, ..self }
+    }
+
+    /// The batches are dealt out to so many partitions.
+    pub fn partitioned(self, partitions: usize) -> Self {
+        Self { partitions, ..self }
+    }
+
+    fn context(&self) -> Arc<RunContext> {
+        let new = || {
+            let mut agents = Agents::default();
+            let member = Member {
+                agent: Arc::clone(&self.agent),
+                limits: self.limits.clone(),
+            };
+            agents.insert("agent", member);
+            Arc::new(RunContext {
+                most_calls: usize::MAX,
+                memory: MemoryPlan::of(&Settings::default()),
+                agents,
+                pending: BTreeMap::new(),
+                prior: HashMap::new(),
+                seed: None,
+                lookahead: LOOKAHEAD,
+                retry_backoff: Duration::from_millis(1),
+                retry_backoff_cap: Duration::from_millis(1),
+                agent_patience: self.patience,
+                failure_limits: FailureLimits::default(),
+                dispatches: None,
+                registry: Registry::default(),
+                tally: Arc::clone(&self.tally),
+                shutdown: self.shutdown.clone(),
+            })
+        };
+        Arc::clone(self.context.get_or_init(new))
+    }
+
+    fn plan(&self, concurrency: usize) -> (Arc<dyn ExecutionPlan>, Arc<TaskContext>) {
+        let partition = |first| {
+            let source = Source {
+                first,
+                step: self.partitions,
+                ..self.source.clone()
+            };
+            Arc::new(source) as Arc<dyn PartitionStream>
+        };
+        let sources = (0..self.partitions).map(partition).collect();
+        let source =
+            StreamingTableExec::try_new(schema::owed(), sources, None, None, false, None).unwrap();
+        let config = SessionConfig::new().with_extension(self.context());
+        let session = SessionContext::new_with_config(config);
+        let plan = RunExec::new(Arc::new(source), concurrency);
+        (Arc::new(plan), session.task_ctx())
     }
 
     /// What the operator gives, with so many calls in flight.
     pub fn stream(&self, concurrency: usize) -> SendableRecordBatchStream {
-        let source = Arc::clone(&self.source) as Arc<dyn PartitionStream>;
-        let source =
-            StreamingTableExec::try_new(schema::owed(), vec![source], None, None, false, None)
-                .unwrap();
-        RunExec::new(Arc::new(source), concurrency)
-            .execute(0, self.session.task_ctx())
-            .unwrap()
+        let (plan, context) = self.plan(concurrency);
+        match self.partitions {
+            1 => plan.execute(0, context).unwrap(),
+            _ => execute_stream(plan, context).unwrap(),
+        }
+    }
+
+    /// What each partition gives, with so many calls in flight in all.
+    pub fn partitions(&self, concurrency: usize) -> Vec<SendableRecordBatchStream> {
+        let (plan, context) = self.plan(concurrency);
+        let partitions = 0..self.partitions;
+        partitions
+            .map(|partition| plan.execute(partition, Arc::clone(&context)).unwrap())
+            .collect()
     }
 
     /// Batches that were read from the source so far.
@@ -109,9 +159,12 @@ pub fn answered(text: &'static str) -> Reply {
     }
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Source {
     schema: SchemaRef,
+    /// Batches of this partition: the first, and how many are others' in between.
+    first: usize,
+    step: usize,
     batches: usize,
     rows: usize,
     read: Arc<AtomicUsize>,
@@ -124,7 +177,8 @@ impl PartitionStream for Source {
 
     fn execute(&self, _: Arc<TaskContext>) -> SendableRecordBatchStream {
         let (rows, read) = (self.rows, Arc::clone(&self.read));
-        let batches = (0..self.batches).map(move |batch| {
+        let batches = (self.first..self.batches).step_by(self.step);
+        let batches = batches.map(move |batch| {
             read.fetch_add(1, Ordering::SeqCst);
             Ok(owed(batch * rows..(batch + 1) * rows))
         });

@@ -39,8 +39,8 @@ async fn a_sweep_is_one_plan_from_source_to_sink() {
         .unwrap();
     insta::with_settings!({filters => FILTERS.to_vec()}, {
         insta::assert_snapshot!(plan.physical, @r"
-        LandExec: output=[RUN], part_size=134217728
-          RunExec: concurrency=64
+        LandExec: output=[RUN], part_size=134217728, partitions=1
+          RunExec: concurrency=64, partitions=1
             HashJoinExec: mode=CollectLeft, join_type=RightAnti, on=[(task_index@0, task_index@0), (rollout_index@1, rollout_index@1)]
               CoalescePartitionsExec
                 UnionExec
@@ -64,4 +64,38 @@ async fn a_sweep_is_one_plan_from_source_to_sink() {
         [("alpha", 4, 12, 0), ("beta", 3, 3, 0)]
     );
     assert_eq!(plan.num_owed(), 15);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tasks_are_dealt_out_to_partitions_before_they_become_rollouts() {
+    let place = Workspace::new();
+    let url = AgentSettings {
+        url: Some("http://127.0.0.1:1".parse().unwrap()),
+        ..AgentSettings::default()
+    };
+    let settings = Settings {
+        input: vec![place.write("tasks.jsonl", tasks(7, &["alpha"]))],
+        agents: BTreeMap::from([("alpha".to_owned(), url)]),
+        partitions: Some(3),
+        ..place.bare_settings(2)
+    };
+    let sweep = Sweep::prepare(settings).await.unwrap();
+    let plan = sweep.plan().await.unwrap();
+    assert_eq!(plan.partitions, 3);
+    insta::with_settings!({filters => FILTERS.to_vec()}, {
+        insta::assert_snapshot!(plan.physical, @r"
+        LandExec: output=[RUN], part_size=134217728, partitions=3
+          RunExec: concurrency=16, partitions=3
+            HashJoinExec: mode=CollectLeft, join_type=RightAnti, on=[(task_index@0, task_index@0), (rollout_index@1, rollout_index@1)]
+              CoalescePartitionsExec
+                UnionExec
+                  DataSourceExec: partitions=1, partition_sizes=[1]
+                  DataSourceExec: partitions=1, partition_sizes=[0]
+              ProjectionExec: expr=[task_index@0 as task_index, __unnest_placeholder(range(tasks.first_rollout_index,tasks.first_rollout_index + tasks.num_repeats),depth=1)@1 as rollout_index, agent_name@2 as agent_name, request@3 as request]
+                UnnestExec
+                  ProjectionExec: expr=[task_index@0 as task_index, range(first_rollout_index@2, first_rollout_index@2 + num_repeats@3) as __unnest_placeholder(range(tasks.first_rollout_index,tasks.first_rollout_index + tasks.num_repeats)), agent_name@1 as agent_name, request@4 as request]
+                    ByTaskExec: RepartitionExec: partitioning=Hash([task_index@0], 3), input_partitions=1
+                      DataSourceExec: file_groups={1 group: [[TASKS]]}, projection=[task_index, agent_name, first_rollout_index, num_repeats, request], file_type=parquet
+        ");
+    });
 }

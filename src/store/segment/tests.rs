@@ -23,7 +23,6 @@ type Step = Result<(), Crash>;
 #[derive(Debug, Clone)]
 struct Writer {
     machine: usize,
-    epoch: u64,
     number: u32,
     open: SegmentName,
     done: BTreeSet<Key>,
@@ -192,7 +191,6 @@ impl World {
         }
         self.writer = Some(Writer {
             machine,
-            epoch,
             open: name(),
             number,
             done,

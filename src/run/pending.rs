@@ -6,16 +6,16 @@ use arrow::array::{AsArray, RecordBatch, StringViewArray};
 use arrow::datatypes::Int64Type;
 use datafusion::common::{Result, exec_datafusion_err};
 
-use super::call::OwedRow;
+use super::call::PendingRow;
 use super::context::RunContext;
 use crate::agent::Prior;
-use crate::config::SeedField;
+use crate::config::{MemoryPlan, SeedField};
 use crate::request::RequestTemplate;
 use crate::schema;
 
-/// Rows owed as they come from the plan.
+/// Rows that are pending, as they come from the plan.
 #[derive(Debug)]
-pub(super) struct OwedBatch {
+pub(super) struct PendingBatch {
     task_index: Vec<i64>,
     rollout_index: Vec<i64>,
     request: StringViewArray,
@@ -24,7 +24,7 @@ pub(super) struct OwedBatch {
     held: Arc<AtomicUsize>,
 }
 
-impl Drop for OwedBatch {
+impl Drop for PendingBatch {
     fn drop(&mut self) {
         self.held.fetch_sub(self.bytes, Ordering::Relaxed);
     }
@@ -37,26 +37,26 @@ pub(super) struct Queued {
     pub(super) order: u64,
     /// Since when it waits.
     pub(super) since: Instant,
-    /// How long its lane had been held back by then.
+    /// How long the rows of its agent had been held back by then.
     pub(super) held_before: Duration,
-    batch: Arc<OwedBatch>,
+    batch: Arc<PendingBatch>,
     row: usize,
 }
 
 /// The request of the last task: the rollouts of a task follow each other.
 #[derive(Debug)]
 pub(super) struct CachedTemplate {
-    batch: Arc<OwedBatch>,
+    batch: Arc<PendingBatch>,
     view: u128,
     template: Arc<RequestTemplate>,
 }
 
-impl OwedBatch {
+impl PendingBatch {
     /// The bytes of its requests are added to `held`, until it is dropped.
     pub(super) fn new(batch: &RecordBatch, held: &Arc<AtomicUsize>) -> Result<Self> {
         let column = |name: &str| {
             let column = batch.column_by_name(name);
-            column.ok_or_else(|| exec_datafusion_err!("the rows owed have no column '{name}'"))
+            column.ok_or_else(|| exec_datafusion_err!("the pending rows have no column '{name}'"))
         };
         let integers = |name: &str| -> Result<Vec<i64>> {
             Ok(column(name)?.as_primitive::<Int64Type>().values().to_vec())
@@ -90,7 +90,7 @@ impl OwedBatch {
 }
 
 impl Queued {
-    pub(super) fn new(batch: &Arc<OwedBatch>, row: usize, order: u64, since: Instant) -> Self {
+    pub(super) fn new(batch: &Arc<PendingBatch>, row: usize, order: u64, since: Instant) -> Self {
         Self {
             order,
             since,
@@ -100,18 +100,35 @@ impl Queued {
         }
     }
 
+    pub(super) fn task_index(&self) -> i64 {
+        let task_index = self.batch.task_index.get(self.row);
+        task_index.copied().unwrap_or_default()
+    }
+
+    /// Bytes that its call takes while it is in flight.
+    pub(super) fn memory(&self) -> u64 {
+        // A view begins with the length of its text.
+        MemoryPlan::CALL + u64::from(self.view() as u32)
+    }
+
+    fn view(&self) -> u128 {
+        let views = self.batch.request.views();
+        views.get(self.row).copied().unwrap_or_default()
+    }
+
     /// The row with its request. `cache` holds the request of the row before.
-    pub(super) fn owed(
+    pub(super) fn pending(
         &self,
         agent_name: &Arc<str>,
         context: &RunContext,
         cache: &mut Option<CachedTemplate>,
-    ) -> Option<OwedRow> {
-        let task_index = *self.batch.task_index.get(self.row)?;
-        let rollout_index = *self.batch.rollout_index.get(self.row)?;
+    ) -> PendingRow {
+        let task_index = self.task_index();
+        let rollout_index = self.batch.rollout_index.get(self.row);
+        let rollout_index = rollout_index.copied().unwrap_or_default();
         let prior = context.prior.get(&(task_index, rollout_index));
         let Prior { attempt, failures } = prior.copied().unwrap_or_default();
-        Some(OwedRow {
+        PendingRow {
             task_index,
             rollout_index,
             attempt,
@@ -119,7 +136,7 @@ impl Queued {
             template: self.template(context.seed, cache),
             failures,
             order: self.order,
-        })
+        }
     }
 
     fn template(
@@ -128,8 +145,7 @@ impl Queued {
         cache: &mut Option<CachedTemplate>,
     ) -> Result<Arc<RequestTemplate>, Arc<str>> {
         // The same view into the same buffers is the same text, unless it is too short to be one.
-        let view = self.batch.request.views().get(self.row).copied();
-        let view = view.unwrap_or_default();
+        let view = self.view();
         if let Some(cached) = cache
             && cached.view == view
             && Arc::ptr_eq(&cached.batch, &self.batch)

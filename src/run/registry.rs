@@ -1,0 +1,400 @@
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use indexmap::IndexMap;
+use tokio::sync::Notify;
+
+use super::context::RunContext;
+use super::limiter::{Change, Ended, Grant, Limiter, SLACK};
+use crate::agent::Reply;
+
+/// What all partitions of a process share: the limiter of each agent, and the limits on all calls
+/// together.
+///
+/// A partition has a [`Seat`], and each of its calls a [`Permit`]. The lock is held for as long as it
+/// takes to pick the calls of a wave or to note the end of one, and never across an await.
+#[derive(Debug, Default)]
+pub struct Registry {
+    state: Mutex<State>,
+    done: AtomicU64,
+    failed: AtomicU64,
+    /// Bytes of the requests of all rows that wait.
+    waiting_bytes: Arc<AtomicUsize>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct State {
+    agents: IndexMap<Arc<str>, Limiter>,
+    seats: Vec<SeatState>,
+    /// Calls that may be in flight in all.
+    concurrency: usize,
+    in_flight: usize,
+    /// Memory of the calls in flight, in bytes, and what it may be.
+    in_flight_bytes: u64,
+    most_bytes: u64,
+    /// Somebody was told that there is memory for fewer calls than are allowed.
+    is_short: bool,
+}
+
+#[derive(Debug, Default)]
+struct SeatState {
+    wake: Arc<Notify>,
+    in_flight: usize,
+    sent: u64,
+    /// It has rows that could be sent if the limits let it.
+    wants: bool,
+    /// It waits for a place, and for no instant.
+    is_starved: bool,
+}
+
+/// What a partition is told by the limits on all calls together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Room {
+    Free,
+    /// None before a call ends.
+    None,
+    /// What there is is other partitions'.
+    OthersTurn,
+    /// None before a call ends, for want of memory; nobody was told yet.
+    ShortOfMemory {
+        calls: usize,
+        concurrency: usize,
+    },
+}
+
+impl Registry {
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn waiting_bytes(&self) -> &Arc<AtomicUsize> {
+        &self.waiting_bytes
+    }
+
+    /// A rollout is finished; gives how many are done, and how many failed.
+    pub(super) fn finished(&self, is_done: bool) -> (u64, u64) {
+        let count = |count: &AtomicU64, one: bool| {
+            count.fetch_add(u64::from(one), Ordering::Relaxed) + u64::from(one)
+        };
+        (count(&self.done, is_done), count(&self.failed, !is_done))
+    }
+}
+
+impl State {
+    /// The place of an agent's limiter.
+    pub(super) fn agent(&mut self, context: &RunContext, name: &Arc<str>) -> usize {
+        match self.agents.get_index_of(name) {
+            Some(agent) => agent,
+            None => self.add(context, name, u64::MAX),
+        }
+    }
+
+    fn add(&mut self, context: &RunContext, name: &Arc<str>, outstanding: u64) -> usize {
+        let limiter = Limiter::new(name, context, outstanding);
+        self.agents.insert_full(Arc::clone(name), limiter).0
+    }
+
+    pub(super) fn limiter(&mut self, agent: usize) -> Option<&mut Limiter> {
+        self.agents.get_index_mut(agent).map(|(_, limiter)| limiter)
+    }
+
+    /// Works out the most calls that each agent may have in flight, until this is called again.
+    pub(super) fn share(&mut self) {
+        let share = (self.concurrency / self.agents.len().max(1)).max(1);
+        let reserved = self.agents.values().map(|limiter| limiter.reserved(share));
+        let all: usize = reserved.sum();
+        for limiter in self.agents.values_mut() {
+            let others = all - limiter.reserved(share);
+            limiter.set_ceiling(self.concurrency.saturating_sub(others).max(1));
+        }
+    }
+
+    /// Whether a partition may send a call at all.
+    pub(super) fn room(&mut self, now: Instant, seat: usize) -> Room {
+        if self.in_flight < self.concurrency && self.is_short_of_memory() {
+            return match std::mem::replace(&mut self.is_short, true) {
+                true => Room::None,
+                false => Room::ShortOfMemory {
+                    calls: self.in_flight,
+                    concurrency: self.concurrency,
+                },
+            };
+        }
+        match () {
+            () if !self.has_place() => Room::None,
+            () if self.is_turn_of(now, seat) => Room::Free,
+            () => Room::OthersTurn,
+        }
+    }
+
+    /// One call is always made: what it needs can't be less.
+    fn is_short_of_memory(&self) -> bool {
+        self.in_flight > 0 && self.in_flight_bytes >= self.most_bytes
+    }
+
+    fn has_place(&self) -> bool {
+        self.in_flight < self.concurrency && !self.is_short_of_memory()
+    }
+
+    /// A partition that has sent many calls leaves a place to each that has none in flight.
+    fn is_turn_of(&self, now: Instant, seat: usize) -> bool {
+        let sent = self.seats.get(seat).map_or(0, |own| own.sent);
+        let others = self.seats.iter().enumerate().filter(|(other, state)| {
+            *other != seat && state.wants && state.in_flight == 0 && state.sent + SLACK <= sent
+        });
+        let claims = others.filter(|(other, _)| self.could_send(*other, Some(now)));
+        self.concurrency - self.in_flight.min(self.concurrency) > claims.count()
+    }
+
+    /// Whether some agent has a place for a call of this partition, and takes calls at that instant.
+    fn could_send(&self, seat: usize, at: Option<Instant>) -> bool {
+        self.agents.values().any(|limiter| {
+            limiter.is_wanted_by(seat)
+                && limiter.has_room()
+                && limiter.is_turn_of(seat)
+                && at.is_none_or(|now| limiter.opens_at(now) <= now)
+        })
+    }
+
+    /// Grants a call.
+    pub(super) fn take(
+        &mut self,
+        now: Instant,
+        seat: usize,
+        agent: usize,
+        memory: u64,
+    ) -> Option<Grant> {
+        let grant = self.limiter(agent)?.take(now, seat);
+        self.in_flight += 1;
+        self.in_flight_bytes += memory;
+        if let Some(seat) = self.seats.get_mut(seat) {
+            seat.in_flight += 1;
+            seat.sent += 1;
+        }
+        Some(grant)
+    }
+
+    pub(super) fn limit_of(&self, agent: usize) -> usize {
+        let limiter = self.agents.get_index(agent);
+        limiter.map_or(0, |(_, limiter)| limiter.limit(self.concurrency))
+    }
+
+    /// A partition has sent what it could. It has rows left whose turn has come if `wants`, and waits
+    /// for a place if `is_starved`. Those that can use what it leaves are woken.
+    pub(super) fn rest(&mut self, now: Instant, seat: usize, wants: bool, is_starved: bool) {
+        self.set_wants(seat, wants, is_starved);
+        self.wake_others(now, seat, Some(now));
+    }
+
+    fn set_wants(&mut self, seat: usize, wants: bool, is_starved: bool) {
+        let waiting = self.seats.iter().filter(|other| other.wants);
+        let least = waiting.map(|other| other.sent).min().unwrap_or(0);
+        if let Some(own) = self.seats.get_mut(seat) {
+            if wants && !own.wants {
+                own.sent = own.sent.max(least);
+            }
+            own.wants = wants;
+            own.is_starved = is_starved;
+        }
+    }
+
+    /// A partition sends nothing for now, whatever it has.
+    pub(super) fn stall(&mut self, seat: usize) {
+        for limiter in self.agents.values_mut() {
+            limiter.set_rows(seat, 0, 0);
+        }
+        self.set_wants(seat, false, false);
+        self.wake_others(Instant::now(), seat, None);
+    }
+
+    /// Wakes those that wait for a place and can have one.
+    ///
+    /// After a wave only those that can send a call at once: two that can't must not wake each other in
+    /// turns. When a call ended, also those that must wait for an instant, and do not know of it.
+    fn wake_others(&mut self, now: Instant, seat: usize, at: Option<Instant>) {
+        if !self.has_place() || !self.is_any_starved(seat) {
+            return;
+        }
+        self.share();
+        for other in 0..self.seats.len() {
+            let is_starved = self.seats.get(other).is_some_and(|seat| seat.is_starved);
+            if other != seat
+                && is_starved
+                && self.is_turn_of(now, other)
+                && self.could_send(other, at)
+            {
+                self.wake(other);
+            }
+        }
+    }
+
+    fn is_any_starved(&self, but: usize) -> bool {
+        let mut seats = self.seats.iter().enumerate();
+        seats.any(|(seat, state)| seat != but && state.is_starved)
+    }
+
+    /// What all wait for is another instant now.
+    pub(super) fn wake_all(&mut self) {
+        (0..self.seats.len()).for_each(|seat| self.wake(seat));
+    }
+
+    fn wake(&mut self, seat: usize) {
+        if let Some(seat) = self.seats.get_mut(seat) {
+            seat.is_starved = false;
+            seat.wake.notify_one();
+        }
+    }
+
+    fn ended(&mut self, now: Instant, permit: &Permit, reply: Option<&Reply>) -> Learned {
+        self.in_flight = self.in_flight.saturating_sub(1);
+        self.in_flight_bytes = self.in_flight_bytes.saturating_sub(permit.memory);
+        if let Some(seat) = self.seats.get_mut(permit.seat) {
+            seat.in_flight = seat.in_flight.saturating_sub(1);
+        }
+        let Some(limiter) = self.limiter(permit.agent) else {
+            return Learned::default();
+        };
+        let change = limiter.ended(now, permit.seat, &permit.call, reply);
+        let learned = Learned {
+            change,
+            limit: limiter.new_limit(),
+        };
+        if change != Change::None {
+            self.wake_all();
+        } else if self.is_any_starved(permit.seat) {
+            // Its own partition hears of it by itself, and sends the next call if it has one.
+            let limiter = self.agents.get_index(permit.agent);
+            let is_used = limiter.is_some_and(|(_, limiter)| {
+                limiter.is_wanted_by(permit.seat) && limiter.is_turn_of(permit.seat)
+            });
+            if !is_used {
+                self.wake_others(now, permit.seat, None);
+            }
+        }
+        learned
+    }
+}
+
+/// What the end of a call says of its agent.
+struct Learned {
+    change: Change,
+    /// Calls that may be in flight, where that has changed.
+    limit: Option<usize>,
+}
+
+impl Default for Learned {
+    fn default() -> Self {
+        Self {
+            change: Change::None,
+            limit: None,
+        }
+    }
+}
+
+/// The place of a partition in the registry, for as long as it runs.
+#[derive(Debug)]
+pub(super) struct Seat {
+    context: Arc<RunContext>,
+    index: usize,
+    wake: Arc<Notify>,
+}
+
+impl Seat {
+    /// A place for a partition of a sweep that may have so many calls in flight in all.
+    pub(super) fn take(context: &Arc<RunContext>, concurrency: usize) -> Self {
+        let mut state = context.registry.lock();
+        state.concurrency = concurrency;
+        state.most_bytes = context.memory.calls;
+        for (name, pending) in &context.pending {
+            if !state.agents.contains_key(&**name) {
+                state.add(context, &Arc::from(&**name), *pending);
+            }
+        }
+        let index = state.seats.len();
+        let seat = SeatState::default();
+        let wake = Arc::clone(&seat.wake);
+        state.seats.push(seat);
+        Self {
+            context: Arc::clone(context),
+            index,
+            wake,
+        }
+    }
+
+    pub(super) fn index(&self) -> usize {
+        self.index
+    }
+
+    /// Ends when there may be a place for a call that there was none for.
+    pub(super) fn woken(&self) -> impl Future<Output = ()> + use<'_> {
+        self.wake.notified()
+    }
+
+    /// A call that was granted.
+    pub(super) fn permit(&self, agent: usize, memory: u64, call: Ended) -> Permit {
+        Permit {
+            context: Arc::clone(&self.context),
+            seat: self.index,
+            agent,
+            memory,
+            call,
+            is_returned: false,
+        }
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.context.registry.lock().stall(self.index);
+    }
+}
+
+/// A call that may be in flight. When it is dropped, its place is another's.
+#[derive(Debug)]
+pub(super) struct Permit {
+    pub(super) context: Arc<RunContext>,
+    seat: usize,
+    agent: usize,
+    memory: u64,
+    call: Ended,
+    is_returned: bool,
+}
+
+impl Permit {
+    /// The call ended; what that says of its agent is told to all partitions.
+    pub(super) fn end(mut self, agent_name: &str, reply: &Reply) {
+        let learned = self.give_back(Some(reply));
+        let tally = &self.context.tally;
+        if let Some(limit) = learned.limit {
+            tally.set_concurrency_limit(agent_name, limit);
+        }
+        let text = match (learned.change, &reply.result) {
+            (Change::None, _) => return,
+            (Change::Down, Err(failure)) => {
+                let patience = humantime::format_duration(self.context.agent_patience);
+                let why = &failure.message;
+                format!(
+                    "agent '{agent_name}' answers nothing but failures ({why}): its rollouts wait while it is probed, \
+                     for up to {patience} (--agent-patience), or an eighth of that if it has never answered"
+                )
+            }
+            (Change::Down | Change::Back, _) => format!("agent '{agent_name}' answers again"),
+        };
+        tally.notice(text);
+    }
+
+    fn give_back(&mut self, reply: Option<&Reply>) -> Learned {
+        self.is_returned = true;
+        let mut state = self.context.registry.lock();
+        state.ended(Instant::now(), self, reply)
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        if !self.is_returned {
+            self.give_back(None);
+        }
+    }
+}
