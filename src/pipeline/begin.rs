@@ -28,6 +28,7 @@ impl Sweep {
                 })
             })?;
         }
+        self.run.create_state().map_err(Error::Output)?;
         if self.replaces {
             self.run.clear().await.map_err(Error::Output)?;
         }

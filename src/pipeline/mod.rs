@@ -7,7 +7,6 @@ mod aggregation;
 mod artifacts;
 mod begin;
 mod comparison;
-mod document;
 mod end;
 mod extension;
 mod groups;

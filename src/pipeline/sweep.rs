@@ -7,7 +7,7 @@ use chrono::{SecondsFormat, Utc};
 use datafusion::execution::SendableRecordBatchStream;
 use datafusion::physical_plan::{ExecutionPlan, displayable, execute_stream};
 use datafusion::prelude::{SessionConfig, SessionContext};
-use futures::StreamExt;
+use futures::{FutureExt, StreamExt};
 use tokio::sync::watch;
 
 use super::artifacts;
@@ -46,7 +46,8 @@ const LOOKAHEAD: usize = 4096;
 const LOOKAHEAD_OF_MANY: usize = 64 * 1024;
 
 /// How long a collector that falls silent keeps its lock. A store that does not answer must not end a
-/// sweep at once: its answers are safe in the journal meanwhile.
+/// sweep at once: its answers are safe in the journal meanwhile. This is also the longest that such a store is waited
+/// for, whatever `--agent-patience` says: a lock that could not be renewed for so long is lost.
 const LEASE: Duration = Duration::from_secs(60);
 const LEASE_ON_A_STORE: Duration = Duration::from_secs(3 * 60);
 
@@ -259,6 +260,15 @@ impl Sweep {
             StoreError::Locked { .. } => Error::Store(error),
             error => Error::Output(error),
         })?;
+        // The lock itself is renewed without that patience: see its lease.
+        let (tally, patience) = (self.tally(), self.settings.agent_patience.duration());
+        let tell = move |text| tally.notice(text);
+        let shutdown = self.shutdown.clone();
+        let enough = move || {
+            let shutdown = shutdown.clone();
+            async move { shutdown.aborting().await }.boxed()
+        };
+        self.run = self.run.waited_for(patience, tell, enough);
         let supervisor = Supervisor::new(&self.settings, self.shutdown.clone());
         let report = tokio::select! {
             report = self.work() => report,

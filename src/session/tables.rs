@@ -23,7 +23,7 @@ use super::register_store;
 use crate::outcome::{attempts_of, rollouts_of, turns_of};
 use crate::schema;
 use crate::store::{
-    DispatchLogFile, JournalSegment, OpenSegment, RunStore, StoreError, checkpoint,
+    DispatchLogFile, JournalSegment, OpenSegment, RunStore, Scratch, StoreError, checkpoint,
 };
 
 /// The tables of one run as they are at one moment: landed parts, and what the journal holds
@@ -63,7 +63,7 @@ impl RunTables {
             return Self::open(run);
         }
         // What is open can be read after the directory has gone.
-        let copies = tempfile::TempDir::with_prefix("rollstream-").map_err(|source| {
+        let copies = Scratch::new().map_err(|source| {
             external(StoreError::File {
                 action: "create a directory in",
                 path: std::env::temp_dir(),
@@ -207,7 +207,7 @@ pub async fn any_part(session: &SessionContext, run: &RunStore, name: &str) -> R
     register_store(session, run);
     let url = run.url(&run.path(name));
     session
-        .read_parquet(url, ParquetReadOptions::default())
+        .read_parquet(url.as_str(), ParquetReadOptions::default())
         .await
 }
 
@@ -219,7 +219,7 @@ pub(super) fn scan(
 ) -> Result<DataFrame> {
     let urls: Result<Vec<_>> = parts
         .iter()
-        .map(|path| ListingTableUrl::parse(run.url(path)))
+        .map(|path| ListingTableUrl::try_new(run.url(path), None))
         .collect();
     let options =
         ListingOptions::new(Arc::new(ParquetFormat::default())).with_file_extension(".parquet");

@@ -4,26 +4,37 @@
 //! [`DispatchLog`] is what was sent. [`RunLock`] keeps two processes from writing the same rollouts,
 //! and a [`Checkpointer`] the journal from being lost with its machine.
 
+mod address;
 pub mod checkpoint;
 mod connect;
 mod deadline;
 mod dispatch_log;
 mod dispatch_record;
+mod document;
 mod error;
+mod held_file;
 mod journal;
+mod local;
 mod lock;
+mod mount;
 mod multipart;
 mod part;
+mod patient;
 mod place;
+mod private;
 mod record;
 mod upload;
 
+pub(crate) use address::Address;
 pub use checkpoint::{CheckpointedFile, Checkpointer};
 pub use dispatch_log::{DispatchLog, DispatchLogFile};
 pub use dispatch_record::{DispatchRecord, TurnRecord};
+pub use document::Document;
 pub use error::StoreError;
 pub use journal::{JournalSegment, JournalWriter, OpenSegment, Unsynced};
 pub use lock::{LockHolder, LockOptions, LockScope, RunLock};
 pub use part::{Part, PartWriter, part_name};
-pub use place::{RunStore, state_directory};
+pub use place::RunStore;
+pub(crate) use private::Scratch;
+pub use private::state_directory;
 pub use record::{InputRecord, RunCounts, RunRecord, RunState};
