@@ -218,8 +218,11 @@ fn is_of_lock(location: &Path) -> bool {
 fn create_directory(directory: &FilePath) -> io::Result<()> {
     match fs::create_dir(directory) {
         Ok(()) => {}
-        Err(error) if error.kind() == ErrorKind::AlreadyExists && directory.is_dir() => {
-            return Ok(());
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+            let is_directory = fs::metadata(directory)?.is_dir();
+            return is_directory
+                .then_some(())
+                .ok_or(ErrorKind::NotADirectory.into());
         }
         Err(error) if error.kind() == ErrorKind::NotFound => {
             let parent = directory.parent().ok_or(error)?;

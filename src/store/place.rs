@@ -68,7 +68,7 @@ impl RunStore {
     /// The directory at an absolute path.
     ///
     /// # Errors
-    /// None that is known.
+    /// Its address for sessions is none, which does not happen.
     pub(crate) fn local(path: PathBuf) -> Result<Self, StoreError> {
         let name = name(path.as_os_str().as_bytes());
         let shown = env::current_dir().ok();
