@@ -110,7 +110,8 @@ impl Error {
                 | StoreError::Exists { .. }
                 | StoreError::Address { .. }
                 | StoreError::Locked { .. }
-                | StoreError::Setup { .. },
+                | StoreError::Setup { .. }
+                | StoreError::StateDirectory { .. },
             ) => 2,
             Self::Measure(
                 MeasureError::Parameter { .. }

@@ -26,7 +26,9 @@ mod cli {
     mod metrics;
     mod multi_turn;
     mod open_files;
+    mod places;
     mod plan;
+    mod power_cut;
     mod profile;
     mod progress;
     mod quickstart;

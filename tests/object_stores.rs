@@ -24,6 +24,7 @@ mod s3_server;
 mod store_proxy;
 
 mod object_stores {
+    mod addresses;
     mod azure;
     mod faults;
     mod lost_machine;
@@ -31,5 +32,6 @@ mod object_stores {
     mod reader;
     mod server;
     mod settings;
+    mod shards;
     mod suite;
 }

@@ -8,16 +8,18 @@ use datafusion::datasource::file_format::parquet::ParquetFormat;
 use datafusion::datasource::listing::{
     ListingOptions, ListingTable, ListingTableConfig, ListingTableUrl,
 };
+use datafusion::error::DataFusionError;
 use datafusion::execution::SendableRecordBatchStream;
 use datafusion::prelude::{DataFrame, SessionContext, col};
 use futures::TryStreamExt;
 use parquet::arrow::ArrowWriter;
 use parquet::basic::{Compression, ZstdLevel};
 use parquet::file::properties::WriterProperties;
-use tempfile::TempDir;
+use url::Url;
 
 use super::error::MeasureError;
 use super::families::MetricTable;
+use crate::store::Scratch;
 
 /// Rows of a row group: few enough that one of them is no load, also where a row is a list of a
 /// thousand scores.
@@ -26,7 +28,7 @@ const GROUP_ROWS: usize = 16 * 1024;
 /// Temporary files that stand for tables of a session. They are there as long as this is.
 #[derive(Debug)]
 pub struct Spool {
-    directory: TempDir,
+    directory: Scratch,
 }
 
 impl Spool {
@@ -35,7 +37,7 @@ impl Spool {
     /// # Errors
     /// There is no place for temporary files.
     pub fn new() -> Result<Self, MeasureError> {
-        let directory = TempDir::with_prefix("rollstream-").map_err(MeasureError::Write)?;
+        let directory = Scratch::new().map_err(MeasureError::Write)?;
         Ok(Self { directory })
     }
 
@@ -82,7 +84,7 @@ impl Spool {
     ) -> Result<(), MeasureError> {
         let mut file = tempfile::Builder::new();
         let file = file.prefix(name).suffix(".parquet").disable_cleanup(true);
-        let file = file.tempfile_in(&self.directory);
+        let file = file.tempfile_in(self.directory.path());
         let (file, path): (File, _) = file.map_err(MeasureError::Write)?.into_parts();
         let properties = WriterProperties::builder()
             .set_compression(Compression::ZSTD(ZstdLevel::default()))
@@ -98,10 +100,13 @@ impl Spool {
             let order = order.iter().map(|name| col(*name).sort(true, false));
             let options = ListingOptions::new(Arc::new(ParquetFormat::default()))
                 .with_file_sort_order(vec![order.collect()]);
-            let config =
-                ListingTableConfig::new(ListingTableUrl::parse(path.display().to_string())?)
-                    .with_listing_options(options)
-                    .with_schema(schema);
+            // A path that is read as text could be taken for a pattern.
+            let url = Url::from_file_path(&path).map_err(|()| {
+                DataFusionError::Execution(format!("'{}' is not absolute", path.display()))
+            })?;
+            let config = ListingTableConfig::new(ListingTableUrl::try_new(url, None)?)
+                .with_listing_options(options)
+                .with_schema(schema);
             ctx.deregister_table(name)?;
             ctx.register_table(name, Arc::new(ListingTable::try_new(config)?))
         };

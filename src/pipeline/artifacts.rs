@@ -3,14 +3,13 @@ use std::collections::HashMap;
 use datafusion::prelude::SessionContext;
 
 use super::agent_metrics;
-use super::document::Document;
 use super::measured::Measured;
 use super::measurement::Measurement;
 use crate::error::Error;
 use crate::measure::{AGENT_STATISTICS, AggregateMetrics, CustomMetrics, PassMajority};
 use crate::schema::{ATTEMPTS, ROLLOUTS};
 use crate::session;
-use crate::store::{RunStore, part_name};
+use crate::store::{Document, RunStore, part_name};
 
 /// Directory of the metric tables within a run.
 pub(super) const METRICS: &str = "metrics";

@@ -34,6 +34,7 @@ impl Sweep {
             self.join().await?;
         }
         self.run = self.run.identified(&self.record.run_id);
+        self.run.create_state().map_err(Error::Output)?;
         self.publish_tasks().await.map_err(Error::Output)?;
         if self.continues {
             let journal = self.run.journal_dir();
@@ -86,7 +87,7 @@ impl Sweep {
             let to = self.run.set_aside(part).await?;
             self.tally.notice(format!(
                 "{} is damaged: it is kept as {} and written anew",
-                self.run.url(part),
+                self.run.display_path(part),
                 self.run.display(&to)
             ));
         }

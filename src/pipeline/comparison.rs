@@ -1,10 +1,11 @@
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::Permissions;
 use std::io::BufWriter;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use futures::TryStreamExt;
 
-use super::document::hidden_file;
 use crate::comparison::{
     ComparedRun, ComparisonOptions, ComparisonReport, FlipsFile, LeftOutMetric, Overlap,
     OverlapCounts,
@@ -277,7 +278,12 @@ async fn write(table: MetricTable, path: &Path) -> Result<FlipsFile, Error> {
     let directory = path
         .parent()
         .filter(|parent| !parent.as_os_str().is_empty());
-    let file = hidden_file(directory.unwrap_or(Path::new("."))).map_err(failed)?;
+    let file = tempfile::Builder::new()
+        .prefix(".rollstream-")
+        // Less what the process's umask takes away, as with any file.
+        .permissions(Permissions::from_mode(0o666))
+        .tempfile_in(directory.unwrap_or(Path::new(".")))
+        .map_err(failed)?;
     let output = BufWriter::new(file.as_file().try_clone().map_err(failed)?);
     let mut sink = open_sink(Format::Parquet, &table.schema(), Box::new(output))?;
     let mut num_rows = 0;

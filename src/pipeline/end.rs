@@ -12,7 +12,7 @@ use crate::report::SweepReport;
 use crate::run::StopReason;
 use crate::session;
 use crate::status::RunStatus;
-use crate::store::{LockOptions, LockScope, RunCounts, RunLock, RunState, StoreError};
+use crate::store::{LockOptions, LockScope, RunCounts, RunLock, RunState, RunStore, StoreError};
 
 impl Sweep {
     /// Writes how it ended.
@@ -30,6 +30,7 @@ impl Sweep {
     pub(super) async fn finish_shared(
         &mut self,
         done: Done,
+        place: &RunStore,
         supervisor: &Supervisor,
     ) -> Result<SweepReport, Error> {
         let is_cut_off = done.is_cut_off;
@@ -39,7 +40,7 @@ impl Sweep {
                 break_existing: false,
                 ..self.lock_options()
             };
-            return match self.lock(whole).await {
+            return match self.lock(place, whole).await {
                 Ok(lock) => {
                     let report = tokio::select! {
                         report = self.finish(done) => report,

@@ -1,9 +1,9 @@
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use futures::TryStreamExt;
 use object_store::ObjectStoreExt;
+use object_store::path::Path as ObjectPath;
 use serde_json::Value;
 use tokio::runtime::Handle;
 use tokio_util::io::{StreamReader, SyncIoBridge};
@@ -15,7 +15,7 @@ use crate::read::{
     self, OpenSource, Overrides, Prompt, PromptError, ReadOptions, ReadSummary, ReadTasksError,
     SourceError, batches, read_tasks,
 };
-use crate::store::{InputRecord, RunStore};
+use crate::store::{Address, InputRecord};
 
 /// The input of a sweep, read and found good.
 #[derive(Debug)]
@@ -124,9 +124,13 @@ fn open(name: &str, runtime: &Handle) -> Result<OpenSource, SourceError> {
         path: name.to_owned(),
         source,
     };
-    let object = RunStore::open(name, None).map_err(|error| unreadable(io::Error::other(error)))?;
-    let store = Arc::clone(object.object_store());
-    let found = runtime.block_on(async { store.get(&object.path("")).await });
+    let refused = |error| unreadable(io::Error::other(error));
+    let object = match Address::parse(name).map_err(refused)? {
+        Address::Local(path) => return read::open(&path).map(open),
+        Address::Remote(object) => object,
+    };
+    let store = object.store().map_err(refused)?;
+    let found = runtime.block_on(async { store.get(&ObjectPath::default()).await });
     let found = found.map_err(|error| match error {
         object_store::Error::NotFound { .. } => SourceError::NotFound(name.to_owned()),
         other => unreadable(other.into()),

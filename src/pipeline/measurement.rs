@@ -9,7 +9,6 @@ use datafusion::prelude::SessionContext;
 use futures::TryStreamExt;
 
 use super::artifacts::{METRICS, aggregate_metrics};
-use super::document::Document;
 use super::measured::Measured;
 use super::subsets::Subsets;
 use crate::agent::MetricServers;
@@ -21,7 +20,7 @@ use crate::measure::{
 };
 use crate::schema::{ATTEMPTS, ROLLOUTS, TASKS};
 use crate::session::{self, register_store, register_union};
-use crate::store::{PartWriter, RunStore, part_name};
+use crate::store::{Document, PartWriter, RunStore, part_name};
 
 /// How rollouts count that were asked for and are not there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -8,7 +8,6 @@ mod artifacts;
 mod begin;
 mod by_task;
 mod comparison;
-mod document;
 mod end;
 mod extension;
 mod groups;

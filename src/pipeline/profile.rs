@@ -2,13 +2,12 @@ use std::path::Path;
 
 use datafusion::prelude::SessionContext;
 
-use super::document::Document;
 use super::measurement::Source;
 use crate::error::Error;
 use crate::import::{AgentSource, Import, KeyRule, ResponseRule, RolloutOptions};
 use crate::measure::{CompletionSummary, RewardProfile, TaskLabels};
 use crate::session;
-use crate::store::RunStore;
+use crate::store::{Document, RunStore};
 
 /// NeMo Gym's reward profile: a line for each task, an entry for each agent, and how much of what was
 /// asked for is there.

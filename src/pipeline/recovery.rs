@@ -75,7 +75,7 @@ impl Recovery<'_> {
                 let to = self.run.set_aside(part).await?;
                 self.tally.notice(format!(
                     "{} is damaged and can't be read: it is kept as {}. Its rollouts are pending again",
-                    self.run.url(part),
+                    self.run.display_path(part),
                     self.run.display(&to)
                 ));
                 any = true;

@@ -1,12 +1,11 @@
 use std::path::Path;
 
-use tempfile::TempDir;
 use tokio::fs::File;
 
 use crate::error::Error;
 use crate::read::Batches;
 use crate::schema;
-use crate::store::{PartWriter, RunStore, StoreError, part_name};
+use crate::store::{PartWriter, RunStore, Scratch, StoreError, part_name};
 
 /// Name of the one part that a sweep's tasks become.
 const PART: &str = "tasks";
@@ -16,7 +15,7 @@ const PART: &str = "tasks";
 #[derive(Debug)]
 pub(super) struct Spool {
     // Removed from the disk when dropped. None where the table is that of a run.
-    _directory: Option<TempDir>,
+    _directory: Option<Scratch>,
     store: RunStore,
     /// Tasks, or rather lines of the input.
     pub(super) num_rows: u64,
@@ -32,8 +31,8 @@ impl Spool {
             path: std::env::temp_dir(),
             source,
         };
-        let directory = TempDir::with_prefix("rollstream-").map_err(failed)?;
-        let store = open(directory.path())?;
+        let directory = Scratch::new().map_err(failed)?;
+        let store = RunStore::local(directory.path().to_owned())?;
         let name = part_name(schema::TASKS, PART);
         let mut writer = PartWriter::new(&store, schema::TASKS, &name, schema::tasks())?;
         let (mut num_rows, mut num_bytes) = (0, 0);
@@ -82,12 +81,4 @@ impl Spool {
         })?;
         run.upload(&name, part).await
     }
-}
-
-fn open(directory: &Path) -> Result<RunStore, StoreError> {
-    let place = directory.to_str().ok_or_else(|| StoreError::Address {
-        place: directory.display().to_string(),
-        reason: "the temporary directory's name is not UTF-8; set TMPDIR to another".into(),
-    })?;
-    RunStore::open(place, None)
 }

@@ -8,7 +8,7 @@ use chrono::{SecondsFormat, Utc};
 use datafusion::execution::SendableRecordBatchStream;
 use datafusion::physical_plan::{ExecutionPlan, displayable, execute_stream};
 use datafusion::prelude::{SessionConfig, SessionContext};
-use futures::StreamExt;
+use futures::{FutureExt, StreamExt};
 use tokio::sync::watch;
 
 use super::artifacts;
@@ -48,7 +48,8 @@ const LOOKAHEAD: usize = 4096;
 const LOOKAHEAD_OF_MANY: usize = 64 * 1024;
 
 /// How long a collector that falls silent keeps its lock. A store that does not answer must not end a
-/// sweep at once: its answers are safe in the journal meanwhile.
+/// sweep at once: its answers are safe in the journal meanwhile. This is also the longest that such a store is waited
+/// for, whatever `--agent-patience` says: a lock that could not be renewed for so long is lost.
 const LEASE: Duration = Duration::from_secs(60);
 const LEASE_ON_A_STORE: Duration = Duration::from_secs(3 * 60);
 
@@ -292,7 +293,17 @@ impl Sweep {
     /// The run is locked, or landing or measuring failed. A rollout that fails is no error but a row
     /// of `attempts`.
     pub async fn collect(mut self) -> Result<SweepReport, Error> {
-        let lock = self.lock(self.lock_options()).await?;
+        // The lock itself is renewed without the patience that the sweep has with its store: see its lease.
+        let place = self.run.clone();
+        let lock = self.lock(&place, self.lock_options()).await?;
+        let (tally, patience) = (self.tally(), self.settings.agent_patience.duration());
+        let tell = move |text| tally.notice(text);
+        let shutdown = self.shutdown.clone();
+        let enough = move || {
+            let shutdown = shutdown.clone();
+            async move { shutdown.aborting().await }.boxed()
+        };
+        self.run = self.run.waited_for(patience, tell, enough);
         let supervisor = Supervisor::new(&self.settings, self.shutdown.clone());
         let writer = match lock.writer().await {
             Ok(writer) => Arc::new(writer),
@@ -319,12 +330,16 @@ impl Sweep {
         // Of several processes the last one finishes what is common to all. Each gives its lock back before it looks
         // who else is there, so that one of them is the last.
         lock.release_after(writer).await;
-        self.finish_shared(done?, &supervisor).await
+        self.finish_shared(done?, &place, &supervisor).await
     }
 
-    pub(super) async fn lock(&self, options: LockOptions) -> Result<RunLock, Error> {
+    pub(super) async fn lock(
+        &self,
+        place: &RunStore,
+        options: LockOptions,
+    ) -> Result<RunLock, Error> {
         let tell = |text| self.tally.notice(text);
-        let lock = RunLock::acquire_and_tell(&self.run, options, tell).await;
+        let lock = RunLock::acquire_and_tell(place, options, tell).await;
         lock.map_err(|error| match error {
             StoreError::Locked { .. } => Error::Store(error),
             error => Error::Output(error),

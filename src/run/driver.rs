@@ -22,7 +22,7 @@ use super::retry::{Next, Retries};
 use crate::agent::Reply;
 use crate::failure::{Failure, FailureClass};
 use crate::outcome::{Outcome, OutcomeBatchBuilder};
-use crate::store::{PartitionLog, StoreError};
+use crate::store::{DispatchLogs, PartitionLog, StoreError};
 
 /// A batch is passed on at this many rows, or bytes of answers ...
 const BATCH_ROWS: usize = 1024;
@@ -236,9 +236,12 @@ impl Driver {
         let Some(log) = &self.log else {
             return Ok(());
         };
-        let answers = (self.dispatches.len() + wave.len()) as f64 * self.answer_bytes;
-        let new = wave.len() as f64 * self.answer_bytes;
-        log.check_room(answers as u64 + self.batch.num_bytes() as u64, new as u64)?;
+        let expected = |calls: usize| DispatchLogs::expected(calls, self.answer_bytes);
+        let answers = expected(self.dispatches.len() + wave.len());
+        log.check_room(
+            answers + self.batch.num_bytes() as u64,
+            expected(wave.len()),
+        )?;
         log.record(wave.iter().map(|(dispatch, _)| dispatch.record()))
     }
 

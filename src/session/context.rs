@@ -58,7 +58,5 @@ pub fn spilling(memory: usize) -> Result<Arc<RuntimeEnv>> {
 
 /// Lets a session read what is kept in a run's store.
 pub fn register_store(session: &SessionContext, run: &RunStore) {
-    if run.local_path().is_none() {
-        session.register_object_store(run.base(), Arc::clone(run.object_store()));
-    }
+    session.register_object_store(run.base(), Arc::clone(run.object_store()));
 }

@@ -66,7 +66,7 @@ impl MetricNames {
                 continue;
             }
             let source = Source::Part {
-                url: run.url(&object.location),
+                url: run.url(&object.location).into(),
                 num_bytes: object.size,
                 written_at: object.last_modified.timestamp_millis(),
             };

@@ -26,7 +26,7 @@ use crate::outcome::{attempts_of, rollouts_of, turns_of};
 use crate::schema;
 use crate::store::segment::{Committed, Decisions, Key, Ledger, Row, only};
 use crate::store::{
-    CheckedParts, DispatchLogFile, OpenSegment, RunRecord, RunStore, Segment, SegmentName,
+    CheckedParts, DispatchLogFile, OpenSegment, RunRecord, RunStore, Scratch, Segment, SegmentName,
     StoreError, checkpoint,
 };
 
@@ -130,7 +130,7 @@ impl RunTables {
             && let Some(part) = parts.damaged.first()
         {
             return Err(external(StoreError::DamagedTasks {
-                part: self.run.url(part),
+                part: self.run.display_path(part),
             }));
         }
         let parts = self.parts(table);
@@ -287,12 +287,11 @@ fn open_all(run: &RunStore) -> Result<Vec<OpenSegment>, StoreError> {
 /// Adds the copies that are on the store, where they are longer than what this machine has.
 async fn add_copies(run: &RunStore, segments: &mut Vec<OpenSegment>) -> Result<(), StoreError> {
     // What is open can be read after the directory has gone.
-    let copies =
-        tempfile::TempDir::with_prefix("rollstream-").map_err(|source| StoreError::File {
-            action: "create a directory in",
-            path: std::env::temp_dir(),
-            source,
-        })?;
+    let copies = Scratch::new().map_err(|source| StoreError::File {
+        action: "create a directory in",
+        path: std::env::temp_dir(),
+        source,
+    })?;
     checkpoint::fetch(run, copies.path(), |_| true).await?;
     for copy in Segment::list(copies.path())? {
         let copy = copy.open()?;
@@ -348,7 +347,7 @@ pub async fn any_part(session: &SessionContext, run: &RunStore, name: &str) -> R
     register_store(session, run);
     let url = run.url(&run.path(name));
     session
-        .read_parquet(url, ParquetReadOptions::default())
+        .read_parquet(url.as_str(), ParquetReadOptions::default())
         .await
 }
 
@@ -360,7 +359,7 @@ pub(super) fn scan(
 ) -> Result<DataFrame> {
     let urls: Result<Vec<_>> = parts
         .iter()
-        .map(|path| ListingTableUrl::parse(run.url(path)))
+        .map(|path| ListingTableUrl::try_new(run.url(path), None))
         .collect();
     let options =
         ListingOptions::new(Arc::new(ParquetFormat::default())).with_file_extension(".parquet");

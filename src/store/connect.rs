@@ -3,13 +3,15 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
+use object_store::azure::MicrosoftAzureBuilder;
 use object_store::gcp::GoogleCloudStorageBuilder;
+use object_store::memory::InMemory;
 use object_store::multipart::MultipartStore;
-use object_store::path::Path;
-use object_store::{ClientConfigKey, ObjectStore, ObjectStoreScheme, parse_url_opts};
-use url::Url;
+use object_store::prefix::PrefixStore;
+use object_store::{ClientConfigKey, ObjectStore};
 
 use super::StoreError;
+use super::address::{Cloud, Remote};
 
 /// A store that tells the names of its uploads in pieces, so that another process can abort them.
 pub(super) trait NamedUploads: MultipartStore + Debug {}
@@ -18,10 +20,10 @@ impl<T: MultipartStore + Debug> NamedUploads for T {}
 
 /// What an address leads to.
 pub(super) struct Connected {
+    /// What lies below the address: its own path is the empty one.
     pub(super) store: Arc<dyn ObjectStore>,
     /// The same store, if what it has of an unfinished upload stays until it is aborted.
     pub(super) uploads: Option<Arc<dyn NamedUploads>>,
-    pub(super) path: Path,
 }
 
 const AMAZON: &str = "Its variables are AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_REGION, AWS_SESSION_TOKEN \
@@ -30,29 +32,35 @@ const GOOGLE: &str =
     "Its variable is GOOGLE_SERVICE_ACCOUNT, the path of a service account's key file";
 const AZURE: &str = "Its variables are AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY";
 
-/// The store at an address, set up from the environment. Nothing is asked yet. `place` is the address
-/// without secrets.
+impl Remote {
+    /// The store below the address, to read from. Nothing is asked yet.
+    ///
+    /// # Errors
+    /// As for [`connect`].
+    pub(crate) fn store(&self) -> Result<Arc<dyn ObjectStore>, StoreError> {
+        connect(self).map(|connected| connected.store)
+    }
+}
+
+/// The store below an address, set up from the environment. Nothing is asked yet.
 ///
 /// # Errors
-/// The address is none that is known, or variables are missing.
-pub(super) fn connect(url: &Url, place: &str) -> Result<Connected, StoreError> {
-    let refuse = |source: object_store::Error| StoreError::Address {
-        place: place.to_owned(),
-        reason: source.to_string(),
-    };
+/// Variables are missing.
+pub(super) fn connect(address: &Remote) -> Result<Connected, StoreError> {
     let setup = |advice| {
         move |source: object_store::Error| StoreError::Setup {
-            place: place.to_owned(),
+            place: address.shown.clone(),
             reason: source.to_string(),
             advice,
         }
     };
-    let (scheme, path) = ObjectStoreScheme::parse(url).map_err(|error| refuse(error.into()))?;
-    let path = Path::parse(path).map_err(|error| refuse(error.into()))?;
-    match scheme {
-        ObjectStoreScheme::AmazonS3 => {
-            let builder = AmazonS3Builder::new().with_url(url.as_str());
-            let builder = options().fold(builder, |builder, (key, value)| match key.parse() {
+    // The names are set after the environment, which may have others.
+    let name = &address.bucket;
+    match address.cloud {
+        Cloud::Amazon => {
+            let builder = options().fold(AmazonS3Builder::new(), |builder, (key, value)| match key
+                .parse()
+            {
                 Ok(key) => builder.with_config(key, value),
                 Err(_) => builder,
             });
@@ -63,43 +71,49 @@ pub(super) fn connect(url: &Url, place: &str) -> Result<Connected, StoreError> {
                 && !allowed.is_some_and(|allowed| is_yes(&allowed))
             {
                 return Err(StoreError::Setup {
-                    place: place.to_owned(),
+                    place: address.shown.clone(),
                     reason: "its endpoint is http://, which must be allowed".to_owned(),
                     advice: AMAZON,
                 });
             }
-            Ok(named(builder.build().map_err(setup(AMAZON))?, path))
+            let store = builder.with_bucket_name(name).build();
+            Ok(below(store.map_err(setup(AMAZON))?, address))
         }
-        ObjectStoreScheme::GoogleCloudStorage => {
-            let builder = GoogleCloudStorageBuilder::new().with_url(url.as_str());
-            let builder = options().fold(builder, |builder, (key, value)| match key.parse() {
-                Ok(key) => builder.with_config(key, value),
-                Err(_) => builder,
-            });
-            Ok(named(builder.build().map_err(setup(GOOGLE))?, path))
+        Cloud::Google => {
+            let builder = options().fold(
+                GoogleCloudStorageBuilder::new(),
+                |builder, (key, value)| match key.parse() {
+                    Ok(key) => builder.with_config(key, value),
+                    Err(_) => builder,
+                },
+            );
+            let store = builder.with_bucket_name(name).build();
+            Ok(below(store.map_err(setup(GOOGLE))?, address))
         }
-        // Azure forgets pieces that nothing was made of by itself.
-        other => {
-            let opened = parse_url_opts(url, options());
-            let (store, path) = match other {
-                ObjectStoreScheme::MicrosoftAzure => opened.map_err(setup(AZURE))?,
-                _ => opened.map_err(refuse)?,
-            };
-            Ok(Connected {
-                store: Arc::from(store),
-                uploads: None,
-                path,
-            })
+        Cloud::Azure => {
+            let builder =
+                options().fold(
+                    MicrosoftAzureBuilder::new(),
+                    |builder, (key, value)| match key.parse() {
+                        Ok(key) => builder.with_config(key, value),
+                        Err(_) => builder,
+                    },
+                );
+            let store = builder.with_container_name(name).build();
+            Ok(below(store.map_err(setup(AZURE))?, address))
         }
+        Cloud::Memory => Ok(Connected {
+            store: Arc::new(PrefixStore::new(InMemory::new(), address.key.clone())),
+            uploads: None,
+        }),
     }
 }
 
-fn named<T: ObjectStore + MultipartStore>(store: T, path: Path) -> Connected {
-    let store = Arc::new(store);
+fn below<T: ObjectStore + MultipartStore>(store: T, address: &Remote) -> Connected {
+    let store = Arc::new(PrefixStore::new(store, address.key.clone()));
     Connected {
         store: Arc::clone(&store) as _,
         uploads: Some(store),
-        path,
     }
 }
 

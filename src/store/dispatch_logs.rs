@@ -16,6 +16,11 @@ const ROOM_CHECK: Duration = Duration::from_millis(100);
 /// Room on the disk that is kept for what is not answers.
 const ROOM: u64 = 512 * 1024;
 
+/// What an answer is taken for until one has come, and what all of them together are taken for at most: not every
+/// sweep of many small answers has gigabytes to spare.
+const UNKNOWN_ANSWER: u64 = 64 * 1024;
+const UNKNOWN_ANSWERS: u64 = 128 * 1024 * 1024;
+
 /// The logs of all partitions of a process.
 #[derive(Debug)]
 pub struct DispatchLogs {
@@ -55,6 +60,16 @@ impl DispatchLogs {
             place: state.answers.len() - 1,
             log,
             logs: Arc::clone(self),
+        }
+    }
+
+    /// Bytes of the answers of so many calls, each of which is as large as `measured`, or nobody knows how large
+    /// where that is zero.
+    pub fn expected(calls: usize, measured: f64) -> u64 {
+        if measured > 0.0 {
+            (calls as f64 * measured) as u64
+        } else {
+            UNKNOWN_ANSWERS.min(UNKNOWN_ANSWER.saturating_mul(calls as u64))
         }
     }
 

@@ -13,7 +13,7 @@ use super::{LockHolder, SegmentName};
 pub enum StoreError {
     /// The place is neither a path nor an address that is known.
     #[error(
-        "'{place}' is not a path or an object-store address: {reason}. Give a directory, or s3://, gs://, az:// or memory://"
+        "'{place}' is not a path or an object-store address that can be used: {reason}. Give a directory, or s3://, gs://, az:// or memory://"
     )]
     Address {
         /// As given, without secrets.
@@ -65,6 +65,16 @@ pub enum StoreError {
         free: bytesize::ByteSize,
         /// What may be needed.
         needed: bytesize::ByteSize,
+    },
+    /// Others could have put something into the directory that stands for this user's home.
+    #[error(
+        "there is no HOME, and '{path}' cannot stand for it: {reason}. Give a directory of your own with --state-dir, or set HOME"
+    )]
+    StateDirectory {
+        /// The directory.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: &'static str,
     },
     /// A part could not be encoded or published.
     #[error("cannot write {object}: {source}")]

@@ -4,30 +4,41 @@
 //! [`DispatchLogs`] are what was sent. [`RunLock`] keeps two processes from writing the same rollouts,
 //! and a [`Checkpointer`] the journal from being lost with its machine.
 
+mod address;
 pub mod checkpoint;
 mod connect;
 mod deadline;
 mod dispatch_log;
 mod dispatch_logs;
 mod dispatch_record;
+mod document;
 mod error;
+mod held_file;
+mod local;
 mod lock;
+mod mount;
 mod multipart;
 mod part;
+mod patient;
 mod place;
+mod private;
 mod record;
 pub mod segment;
 mod upload;
 mod writer;
 
+pub(crate) use address::Address;
 pub use checkpoint::{CheckpointedFile, Checkpointer};
 pub use dispatch_log::{DispatchLog, DispatchLogFile, LoggedCalls};
 pub use dispatch_logs::{DispatchLogs, PartitionLog};
 pub use dispatch_record::{DispatchRecord, TurnRecord};
+pub use document::Document;
 pub use error::StoreError;
 pub use lock::{LockHolder, LockOptions, LockScope, RunLock};
 pub use part::{Part, PartWriter, part_name};
-pub use place::{CheckedParts, RunStore, state_directory};
+pub use place::{CheckedParts, RunStore};
+pub(crate) use private::Scratch;
+pub use private::state_directory;
 pub use record::{InputRecord, RunCounts, RunRecord, RunState};
 pub use segment::{
     OpenSegment, ParquetSink, Segment, SegmentName, SegmentWriter, TableSink, Unsynced,

@@ -1,6 +1,6 @@
 use std::fs;
-use std::io::ErrorKind;
-use std::path::PathBuf;
+use std::io::{self, Read, Write};
+use std::path::{Path as FilePath, PathBuf};
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
@@ -10,6 +10,9 @@ use object_store::path::Path;
 use object_store::{Error, MultipartId, MultipartUpload, ObjectStoreExt, PutPayload, Result};
 
 use super::connect::NamedUploads;
+use super::held_file::{HeldFile, again};
+use super::place::relative_path;
+use super::private::create_private;
 use super::{RunStore, StoreError};
 
 /// Number of a piece and the store's receipt for it, where it gives one.
@@ -19,7 +22,7 @@ pub(super) type Piece = (usize, Option<PartId>);
 pub(super) enum Multipart {
     /// The store has told its name, which is noted on the local disk while the upload is open.
     Named(Named),
-    /// One that leaves nothing to be paid for: on a disk, in memory, on Azure.
+    /// One that leaves nothing to be paid for: on a disk, in memory.
     Unnamed(Box<dyn MultipartUpload>),
 }
 
@@ -32,28 +35,39 @@ pub(super) struct Named {
 }
 
 impl Multipart {
-    /// Begins the upload of the object `name` of the run. One that an earlier process began, and
-    /// could not end, is aborted.
+    /// Begins the upload of the object `name` of the run. Those that processes began who died before they could end
+    /// them are aborted.
     pub(super) async fn begin(run: &RunStore, name: &str) -> Result<Self> {
-        let path = run.path(name);
         let Some(store) = run.named_uploads() else {
-            let upload = run.object_store().put_multipart(&path).await?;
+            let upload = run.object_store().put_multipart(&run.path(name)).await?;
             return Ok(Self::Unnamed(upload));
         };
-        let note = Note::of(run, &path);
-        note.abort_noted(store.as_ref()).await?;
-        let id = store.create_multipart(&path).await?;
-        if let Err(error) = note.write(&path, &id) {
-            let _ = store.abort_multipart(&path, &id).await;
-            return Err(error);
+        let path = relative_path(name);
+        let directory = run.uploads_dir();
+        for note in Note::left_in(&directory, &Note::prefix(&path)) {
+            note.abort_noted(store.as_ref()).await?;
         }
-        Ok(Self::Named(Named {
-            store: Arc::clone(store),
-            path,
-            id,
-            receipts: Vec::new(),
-            note,
-        }))
+        let id = store.create_multipart(&path).await?;
+        match Note::write(&directory, &path, &id) {
+            Ok(note) => Ok(Self::Named(Named {
+                store: Arc::clone(store),
+                path,
+                id,
+                receipts: Vec::new(),
+                note,
+            })),
+            Err(error) => {
+                let _ = store.abort_multipart(&path, &id).await;
+                let source = Box::new(NoteError {
+                    directory: directory.to_owned(),
+                    error,
+                });
+                Err(Error::Generic {
+                    store: "uploads under way",
+                    source,
+                })
+            }
+        }
     }
 
     /// Sends the next piece.
@@ -127,13 +141,13 @@ impl Multipart {
     }
 }
 
-/// Aborts the uploads to a run that earlier processes on this machine could not end.
+/// Aborts the uploads to a run that processes on this machine began who died before they could end them.
 pub(super) async fn abort_left(run: &RunStore) -> Result<(), StoreError> {
-    let (Some(store), Ok(notes)) = (run.named_uploads(), fs::read_dir(run.uploads_dir())) else {
+    let Some(store) = run.named_uploads() else {
         return Ok(());
     };
-    for note in notes.flatten() {
-        let aborted = Note(note.path()).abort_noted(store.as_ref()).await;
+    for note in Note::left_in(&run.uploads_dir(), "") {
+        let aborted = note.abort_noted(store.as_ref()).await;
         aborted.map_err(|source| StoreError::Object {
             action: "abort an unfinished upload to",
             object: run.display(""),
@@ -143,31 +157,60 @@ pub(super) async fn abort_left(run: &RunStore) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// A local file with the name of the upload of one object, as long as it is open. A process that is
-/// killed leaves it behind.
-struct Note(PathBuf);
+/// A local file with the name of the upload of one object, held as long as the upload is open: that of a process that
+/// works on another share of the run must not be aborted. A process that is killed leaves it behind.
+struct Note(HeldFile);
+
+#[derive(Debug, thiserror::Error)]
+#[error("cannot note one in '{directory}': {error}")]
+struct NoteError {
+    directory: PathBuf,
+    #[source]
+    error: io::Error,
+}
 
 impl Note {
-    fn of(run: &RunStore, path: &Path) -> Self {
-        let name = blake3::hash(path.as_ref().as_bytes()).to_hex();
-        Self(run.uploads_dir().join(name.as_str()))
+    /// What the names of the notes of an object begin with.
+    fn prefix(path: &Path) -> String {
+        let hash = blake3::hash(path.as_ref().as_bytes()).to_hex();
+        format!("{hash}-")
     }
 
-    async fn abort_noted(&self, store: &dyn NamedUploads) -> Result<()> {
-        let noted = match fs::read_to_string(&self.0) {
-            Ok(noted) => noted,
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-            Err(error) => return Err(self.failed(error)),
+    /// The notes that the dead left.
+    fn left_in(directory: &FilePath, prefix: &str) -> Vec<Self> {
+        let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+        let is_of_object = |entry: &fs::DirEntry| {
+            let name = entry.file_name();
+            name.to_str().is_some_and(|name| name.starts_with(prefix))
         };
-        // A note that is torn was written by a process that sent no piece.
+        entries
+            .filter(is_of_object)
+            .filter_map(|entry| HeldFile::of_the_dead(&entry.path()).map(Self))
+            .collect()
+    }
+
+    fn write(directory: &FilePath, path: &Path, id: &MultipartId) -> io::Result<Self> {
+        create_private(directory)?;
+        let note = again(|| {
+            let name = format!("{}{:016x}", Self::prefix(path), fastrand::u64(..));
+            HeldFile::create(directory.join(name))
+        })?;
+        let mut file = note.file();
+        file.write_all(format!("{path}\n{id}\n").as_bytes())?;
+        file.sync_all()?;
+        Ok(Self(note))
+    }
+
+    async fn abort_noted(self, store: &dyn NamedUploads) -> Result<()> {
+        let mut noted = String::new();
+        // One that can't be read, or is torn, is of a process that sent no piece.
+        let _ = self.0.file().read_to_string(&mut noted);
         let noted = noted
             .strip_suffix('\n')
             .and_then(|noted| noted.split_once('\n'));
         if let Some((path, id)) = noted {
-            match store
-                .abort_multipart(&Path::parse(path)?, &id.to_owned())
-                .await
-            {
+            let path = Path::parse(path)?;
+            match store.abort_multipart(&path, &id.to_owned()).await {
                 // It was completed, or aborted, and only the note stayed.
                 Ok(()) | Err(Error::NotFound { .. }) => {}
                 Err(error) => return Err(error),
@@ -177,22 +220,8 @@ impl Note {
         Ok(())
     }
 
-    fn write(&self, path: &Path, id: &MultipartId) -> Result<()> {
-        let made = self.0.parent().map_or(Ok(()), fs::create_dir_all);
-        made.and_then(|()| fs::write(&self.0, format!("{path}\n{id}\n")))
-            .map_err(|error| self.failed(error))
-    }
-
-    fn remove(&self) {
+    fn remove(self) {
         // One that stays names an upload that is not open any more, which does no harm.
-        let _ = fs::remove_file(&self.0);
-    }
-
-    fn failed(&self, error: std::io::Error) -> Error {
-        let path = self.0.display();
-        Error::Generic {
-            store: "uploads under way",
-            source: format!("cannot note one in '{path}': {error}").into(),
-        }
+        let _ = fs::remove_file(self.0.path());
     }
 }

@@ -107,15 +107,6 @@ impl PartWriter {
         }
         let num_bytes = self.writer.bytes_written() as u64;
         let path = self.run.display(&self.name);
-        if let Some(local) = self.run.local_path() {
-            let file = local.join(&self.name);
-            let synced = async { tokio::fs::File::open(&file).await?.sync_all().await };
-            synced.await.map_err(|source| StoreError::File {
-                action: "sync",
-                path: file.clone(),
-                source,
-            })?;
-        }
         Ok(Part {
             table: self.table,
             path,

@@ -1,19 +1,26 @@
 use std::env;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path as FilePath, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use chrono::{DateTime, Utc};
+use futures::future::BoxFuture;
 use futures::{StreamExt, TryStreamExt, stream};
-use object_store::local::LocalFileSystem;
 use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutPayload};
 use tokio::fs::File;
 use tokio::io::AsyncReadExt;
 use url::Url;
 
+use super::address::{Address, Remote};
 use super::connect::{NamedUploads, connect};
+use super::local::LocalStore;
+use super::mount::{Mount, inside};
 use super::multipart::abort_left;
+use super::patient::{Patience, Patient, PatientUploads};
+use super::private::{create_private, state_directory};
 use super::upload::Upload;
 use super::{StoreError, checkpoint};
 use crate::schema;
@@ -24,20 +31,23 @@ const JOURNAL: &str = "journal";
 /// Stands for the id of a run where that is not known. No run has it.
 const UNIDENTIFIED: &str = "unidentified-run";
 
-/// Directory, beside the journal of a run in an object store, of the names of uploads that are open.
-const UPLOADS: &str = "uploads";
-
-/// Bytes of a file that are read at a time.
-const UPLOAD_BUFFER: usize = 256 * 1024;
-
 /// Directory of parts that were found damaged.
-pub(super) const DAMAGED: &str = "damaged";
+const DAMAGED: &str = "damaged";
 
 /// Bytes at the end of a Parquet file that say where its metadata begins.
 const FOOTER: u64 = 8;
 
 /// Parts that are checked at once.
 const MAX_CHECKS: usize = 32;
+
+/// Directory, beside the journal of a run in an object store, of the names of uploads that are open.
+const UPLOADS: &str = "uploads";
+
+/// Scheme of the addresses under which sessions read runs.
+const SCHEME: &str = "rollstream";
+
+/// Bytes of a file that are read at a time.
+const UPLOAD_BUFFER: usize = 256 * 1024;
 
 /// The parts of a table.
 #[derive(Debug, Default, Clone)]
@@ -53,95 +63,83 @@ pub struct CheckedParts {
 pub struct RunStore {
     store: Arc<dyn ObjectStore>,
     uploads: Option<Arc<dyn NamedUploads>>,
+    /// What its paths begin with, of no characters but our own.
+    name: Path,
     base: Url,
-    prefix: Path,
-    local: Option<PathBuf>,
+    /// As a person names it.
+    shown: String,
+    disk: Option<LocalStore>,
     run_id: Option<Arc<str>>,
     /// Local directory of the journal.
     journal: PathBuf,
     /// Local directory that holds the journals of all runs that are or were at the place.
     state: PathBuf,
     uploads_dir: PathBuf,
+    patience: Option<Patience>,
 }
 
 impl RunStore {
     /// The place that `place` names: a path, `file://`, `s3://`, `gs://`, `az://` or `memory://`.
     /// Settings of object stores are taken from their usual environment variables. Nothing is
-    /// created or asked yet. `state_dir` holds the journals of runs that are not on a local disk.
+    /// asked yet. `state_dir` holds the journals of runs that are not on a local disk.
     ///
     /// # Errors
     /// The place is not an address, or its store can't be set up from the environment.
     pub fn open(place: &str, state_dir: Option<&FilePath>) -> Result<Self, StoreError> {
-        let refuse = |reason: String| StoreError::Address {
-            place: without_secrets(place),
-            reason,
-        };
-        match Url::parse(place) {
-            Ok(url) if url.scheme() == "file" => {
-                let path = url
-                    .to_file_path()
-                    .map_err(|()| refuse("not an absolute file address".into()))?;
-                Self::local(&path, refuse)
-            }
-            Ok(url) if place.contains("://") => {
-                if !url.username().is_empty() || url.password().is_some() {
-                    return Err(refuse(
-                        "it holds a secret; put keys into environment variables".into(),
-                    ));
-                }
-                let connected = connect(&url, &without_secrets(place))?;
-                let mut base = url.clone();
-                base.set_path("");
-                let name = blake3::hash(place.trim_end_matches('/').as_bytes()).to_hex();
-                let state = state_directory(state_dir);
-                let uploads = state.join(name.get(..16).unwrap_or_default());
-                let journal = state.join(UNIDENTIFIED).join(JOURNAL);
-                Ok(Self {
-                    store: connected.store,
-                    uploads: connected.uploads,
-                    base,
-                    prefix: connected.path,
-                    local: None,
-                    run_id: None,
-                    journal,
-                    state,
-                    uploads_dir: uploads.join(UPLOADS),
-                })
-            }
-            Ok(url) if !url.cannot_be_a_base() && !FilePath::new(place).exists() => {
-                let scheme = url.scheme();
-                Err(refuse(format!(
-                    "it begins like an address; write {scheme}:// or ./{place}"
-                )))
-            }
-            _ => Self::local(FilePath::new(place), refuse),
+        match Address::parse(place)? {
+            Address::Local(path) => Self::local(path),
+            Address::Remote(remote) => Self::remote(&remote, state_dir),
         }
     }
 
-    fn local(path: &FilePath, refuse: impl Fn(String) -> StoreError) -> Result<Self, StoreError> {
-        let path = std::path::absolute(path).map_err(|source| refuse(source.to_string()))?;
-        let prefix =
-            Path::from_absolute_path(&path).map_err(|source| refuse(source.to_string()))?;
-        let base = Url::parse("file:///").map_err(|source| refuse(source.to_string()))?;
-        let store = Arc::new(LocalFileSystem::new());
-        let journal = path.join(JOURNAL);
+    /// The directory at an absolute path.
+    ///
+    /// # Errors
+    /// Its address for sessions is none, which does not happen.
+    pub(crate) fn local(path: PathBuf) -> Result<Self, StoreError> {
+        let name = name(path.as_os_str().as_bytes());
+        let shown = env::current_dir().ok();
+        let shown = shown.as_deref().and_then(|dir| path.strip_prefix(dir).ok());
+        let shown = shown.unwrap_or(&path).display().to_string();
+        let disk = LocalStore::new(path.clone());
         Ok(Self {
-            store,
+            store: Arc::new(Mount::new(name.clone(), Arc::new(disk.clone()))),
             uploads: None,
-            base,
-            prefix,
-            local: Some(path),
+            base: base(&name, &shown)?,
+            name,
+            shown,
             run_id: None,
-            state: journal.clone(),
-            uploads_dir: journal.with_file_name(UPLOADS),
-            journal,
+            state: path.join(JOURNAL),
+            uploads_dir: path.join(UPLOADS),
+            journal: path.join(JOURNAL),
+            disk: Some(disk),
+            patience: None,
+        })
+    }
+
+    fn remote(address: &Remote, state_dir: Option<&FilePath>) -> Result<Self, StoreError> {
+        let connected = connect(address)?;
+        let name = name(address.shown.as_bytes());
+        let state = state_directory(state_dir)?;
+        Ok(Self {
+            store: Arc::new(Mount::new(name.clone(), connected.store)),
+            uploads: connected.uploads,
+            base: base(&name, &address.shown)?,
+            shown: address.shown.clone(),
+            disk: None,
+            run_id: None,
+            uploads_dir: state.join(UPLOADS).join(name.as_ref()),
+            name,
+            journal: state.join(UNIDENTIFIED).join(JOURNAL),
+            state,
+            patience: None,
         })
     }
 
     /// The same place with the journal of the run of this id. Nobody writes to the journal of a place that is not
     /// identified.
     pub fn identified(&self, run_id: &str) -> Self {
-        let journal = match self.local {
+        let journal = match self.disk {
             Some(_) => self.state.join(run_id),
             None => self.state.join(run_id).join(JOURNAL),
         };
@@ -165,18 +163,48 @@ impl RunStore {
         }
     }
 
+    /// The same place for a writer, to whom it has answered once: when the store is gone, it is waited for as long as
+    /// `longest`, or until `enough` is done, and `tell` is told. A disk is not waited for.
+    #[must_use]
+    pub fn waited_for(
+        &self,
+        longest: Duration,
+        tell: impl Fn(String) + Send + Sync + 'static,
+        enough: impl Fn() -> BoxFuture<'static, ()> + Send + Sync + 'static,
+    ) -> Self {
+        if self.disk.is_some() {
+            return self.clone();
+        }
+        let patience = Patience::new(self.shown.clone(), longest, tell, enough);
+        let uploads = self.uploads.clone();
+        let uploads = uploads.map(|inner| PatientUploads::new(inner, patience.clone()));
+        Self {
+            store: Arc::new(Patient::new(Arc::clone(&self.store), patience.clone())),
+            uploads: uploads.map(|uploads| Arc::new(uploads) as _),
+            patience: Some(patience),
+            ..self.clone()
+        }
+    }
+
+    /// A deadline for a request that takes `limit` while the store is there.
+    pub(super) fn deadline(&self, limit: Duration) -> Duration {
+        let patience = self.patience.as_ref().map(Patience::longest);
+        limit.saturating_add(patience.unwrap_or_default())
+    }
+
     /// The same place in another store.
     #[cfg(test)]
     pub(super) fn with_store(self, store: Arc<dyn ObjectStore>) -> Self {
         Self { store, ..self }
     }
 
-    /// The store behind the place.
+    /// The store behind the place. Its paths are those of [`Self::path`].
     pub fn object_store(&self) -> &Arc<dyn ObjectStore> {
         &self.store
     }
 
-    /// The store again, where what it has of an unfinished upload must be removed by name.
+    /// The store again, where what it has of an unfinished upload must be removed by name. Its paths are names within
+    /// the run.
     pub(super) fn named_uploads(&self) -> Option<&Arc<dyn NamedUploads>> {
         self.uploads.as_ref()
     }
@@ -186,14 +214,34 @@ impl RunStore {
         &self.uploads_dir
     }
 
-    /// Scheme and host, under which a session registers the store.
+    /// Makes the local directory of what is not in the store, for this user alone.
+    ///
+    /// # Errors
+    /// The system refused.
+    pub fn create_state(&self) -> Result<(), StoreError> {
+        if self.disk.is_some() {
+            return Ok(());
+        }
+        create_private(&self.journal).map_err(|source| StoreError::File {
+            action: "create",
+            path: self.journal.clone(),
+            source,
+        })
+    }
+
+    /// Address under which a session registers the store.
     pub fn base(&self) -> &Url {
         &self.base
     }
 
     /// Local directory of the run, if it is on a local disk.
     pub fn local_path(&self) -> Option<&FilePath> {
-        self.local.as_deref()
+        self.disk.as_ref().map(LocalStore::root)
+    }
+
+    /// The store of a run that is on a local disk.
+    pub(super) fn disk(&self) -> Option<&LocalStore> {
+        self.disk.as_ref()
     }
 
     /// Local directory of the journal.
@@ -203,37 +251,34 @@ impl RunStore {
 
     /// Path of an object of the run within the store.
     pub fn path(&self, relative: &str) -> Path {
-        relative
-            .split('/')
-            .filter(|part| !part.is_empty())
-            .fold(self.prefix.clone(), |path, part| path.join(part))
+        let relative = relative_path(relative);
+        self.name.parts().chain(relative.parts()).collect()
     }
 
     /// How a person names an object of the run: a path or an address.
     pub fn display(&self, relative: &str) -> String {
-        match &self.local {
-            Some(path) => {
-                let shown = env::current_dir()
-                    .ok()
-                    .and_then(|dir| path.strip_prefix(dir).ok())
-                    .unwrap_or(path);
-                let shown = if relative.is_empty() {
-                    shown.to_owned()
-                } else {
-                    shown.join(relative)
-                };
-                shown.display().to_string()
-            }
-            None => self.url(&self.path(relative)),
+        if relative.is_empty() {
+            return self.shown.clone();
+        }
+        match self.shown.as_str() {
+            // The directory where we are.
+            "" => relative.to_owned(),
+            shown => format!("{}/{relative}", shown.trim_end_matches('/')),
         }
     }
 
+    /// How a person names an object of the store.
+    pub fn display_path(&self, path: &Path) -> String {
+        self.display(inside(&self.name, path).as_ref())
+    }
+
     /// Address of an object, as a session reads it.
-    pub fn url(&self, path: &Path) -> String {
-        // Where there is no host, all of `://` is to stay.
-        let root = self.base.as_str();
-        let root = root.strip_suffix(self.base.path()).unwrap_or(root);
-        format!("{root}/{path}")
+    pub fn url(&self, path: &Path) -> Url {
+        let mut url = self.base.clone();
+        if let Ok(mut segments) = url.path_segments_mut() {
+            segments.extend(path.parts());
+        }
+        url
     }
 
     /// Text or bytes of an object, `None` where there is no such object.
@@ -404,7 +449,7 @@ impl RunStore {
             Err(object_store::Error::NotFound { .. }) => Ok(None),
             Err(source) => Err(StoreError::Object {
                 action: "read",
-                object: self.url(&meta.location),
+                object: self.display_path(&meta.location),
                 source,
             }),
         }
@@ -424,7 +469,7 @@ impl RunStore {
         let moved = self.store.rename(part, &self.path(&name)).await;
         moved.map_err(|source| StoreError::Object {
             action: "set aside",
-            object: self.url(part),
+            object: self.display_path(part),
             source,
         })?;
         Ok(name)
@@ -445,11 +490,13 @@ impl RunStore {
     pub async fn remains(&self) -> Result<Option<String>, StoreError> {
         for table in schema::TABLES {
             if let Some(part) = self.parts(table).await?.first() {
-                return Ok(Some(self.url(part)));
+                return Ok(Some(self.display_path(part)));
             }
         }
         let journal = self.list(JOURNAL).await?;
-        Ok(journal.first().map(|object| self.url(&object.location)))
+        Ok(journal
+            .first()
+            .map(|object| self.display_path(&object.location)))
     }
 
     /// The id of the run whose journal is at the place, where its record can't be read.
@@ -508,8 +555,8 @@ impl RunStore {
         ] {
             self.delete(&self.path(object)).await?;
         }
-        if self.local.is_some() || self.run_id.is_some() {
-            let journal = match &self.local {
+        if self.disk.is_some() || self.run_id.is_some() {
+            let journal = match &self.disk {
                 Some(_) => &self.state,
                 None => &self.journal,
             };
@@ -536,40 +583,29 @@ impl RunStore {
             Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
             Err(source) => Err(StoreError::Object {
                 action: "delete",
-                object: self.url(path),
+                object: self.display_path(path),
                 source,
             }),
         }
     }
 }
 
-/// Where this machine keeps what is of use to it alone: the directory `given`, or
-/// `$XDG_STATE_HOME/rollstream`, or `~/.local/state/rollstream`.
-pub fn state_directory(given: Option<&FilePath>) -> PathBuf {
-    if let Some(given) = given {
-        return given.to_owned();
-    }
-    let home = || {
-        env::var_os("HOME").map_or_else(env::temp_dir, |home| {
-            PathBuf::from(home).join(".local/state")
-        })
-    };
-    env::var_os("XDG_STATE_HOME")
-        .map_or_else(home, PathBuf::from)
-        .join("rollstream")
+/// Path of an object within the run: its name as it is, unless that is no path.
+pub(super) fn relative_path(name: &str) -> Path {
+    Path::parse(name).unwrap_or_else(|_| Path::from(name))
 }
 
-fn without_secrets(place: &str) -> String {
-    match (place.find("://"), place.rfind('@')) {
-        (Some(scheme), Some(at)) if at > scheme => {
-            format!(
-                "{}://{}",
-                place.get(..scheme).unwrap_or_default(),
-                place.get(at + 1..).unwrap_or_default()
-            )
-        }
-        _ => place.to_owned(),
-    }
+/// A name of no characters but our own.
+fn name(place: &[u8]) -> Path {
+    let hash = blake3::hash(place).to_hex();
+    Path::from(hash.get(..16).unwrap_or_default())
+}
+
+fn base(name: &Path, place: &str) -> Result<Url, StoreError> {
+    Url::parse(&format!("{SCHEME}://{name}")).map_err(|error| StoreError::Address {
+        place: place.to_owned(),
+        reason: error.to_string(),
+    })
 }
 
 #[cfg(test)]
@@ -591,21 +627,20 @@ mod tests {
         let run = RunStore::open("memory:///sweeps/a", Some(state)).unwrap();
         assert!(run.local_path().is_none());
         assert!(run.journal_dir().starts_with(state));
-        assert_eq!(
-            run.path("rollouts/x.parquet").as_ref(),
-            "sweeps/a/rollouts/x.parquet"
-        );
         assert_eq!(run.display("run.json"), "memory:///sweeps/a/run.json");
     }
 
     #[test]
-    fn what_is_no_place_is_refused_without_repeating_a_secret() {
-        let error = RunStore::open("ftp://user:hunter2@host/x", None)
-            .unwrap_err()
-            .to_string();
-        assert!(
-            error.contains("ftp://host/x") && !error.contains("hunter2"),
-            "{error}"
+    fn an_address_for_sessions_has_none_of_the_characters_of_the_place() {
+        let run = RunStore::open("a#1?%41 \\", None).unwrap();
+        let path = run.path("groups/b~c #2.parquet");
+        let url = run.url(&path);
+        let name = path.parts().next().unwrap();
+        let expected = format!(
+            "rollstream://{0}/{0}/groups/b~c%20%232.parquet",
+            name.as_ref()
         );
+        assert_eq!(url.as_str(), expected);
+        assert_eq!(Path::from_url_path(url.path()).unwrap(), path);
     }
 }

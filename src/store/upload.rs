@@ -167,8 +167,6 @@ fn external(error: Error) -> ParquetError {
 
 #[cfg(test)]
 mod tests {
-    use object_store::path::Path;
-
     use super::*;
 
     async fn written(run: &RunStore, pieces: &[usize]) -> Vec<u8> {
@@ -211,7 +209,7 @@ mod tests {
         let mut upload = Upload::new(&run, "x");
         upload.push(vec![1; 2 * LOCAL_BYTES].into()).await.unwrap();
         assert_eq!(directory.path().read_dir().unwrap().count(), 1);
-        assert!(run.object_store().head(&Path::from("x")).await.is_err());
+        assert!(run.object_store().head(&run.path("x")).await.is_err());
         upload.abort().await;
         assert_eq!(directory.path().read_dir().unwrap().count(), 0);
     }

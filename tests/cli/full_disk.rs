@@ -68,3 +68,28 @@ fn a_full_disk_stops_a_sweep_before_anything_is_lost() {
     let done = "select count(*), count(distinct task_index * 10 + rollout_index) from rollouts";
     assert_eq!(folder.sql("small/run", done), ["2000,2000"]);
 }
+
+#[test]
+fn a_disk_that_may_not_hold_the_first_answers_is_found_before_anything_is_sent() {
+    let folder = Folder::with_tasks(sums(102));
+    let Some(disk) = SmallDisk::mount(&folder.path("small"), "2m") else {
+        eprintln!("skipped: this process may not mount a disk");
+        return;
+    };
+    let sim = Simulated::start(SimConfig {
+        body_size: 30_000,
+        ..instant(["sim"])
+    });
+    let collect = "collect -i tasks.jsonl --agent sim --concurrency 102 -o small/run -q";
+    let ended = folder.rollstream(collect).args(&sim.options()).run();
+    ended
+        .exited_with(1)
+        .complaining(&["small/run/journal", "nothing more is sent", "--resume"]);
+    assert_eq!(sim.requests(), 0);
+
+    disk.grow("64m");
+    let resume = folder.rollstream(collect).args(&sim.options());
+    resume.args("--resume").run().succeeded();
+    assert_eq!(sim.requests(), 102, "some were asked again");
+    assert_eq!(folder.landed("small/run").len(), 102);
+}

@@ -45,6 +45,11 @@ impl Program {
         self
     }
 
+    pub fn without_env(mut self, name: &str) -> Self {
+        self.0.env_remove(name);
+        self
+    }
+
     /// What it reads as its standard input.
     pub fn stdin(mut self, input: impl Into<Stdio>) -> Self {
         self.0.stdin(input);

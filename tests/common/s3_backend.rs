@@ -45,7 +45,7 @@ impl State {
     }
 
     /// Publishes an object if the conditions hold.
-    fn publish(
+    pub fn publish(
         &mut self,
         key: String,
         content: Bytes,

@@ -87,6 +87,14 @@ impl S3Server {
         self.address
     }
 
+    /// Puts an object as somebody else would.
+    pub fn put(&self, key: &str, content: impl Into<Bytes>) {
+        let mut state = self.state.lock().unwrap();
+        state
+            .publish(key.to_owned(), content.into(), None, None)
+            .unwrap();
+    }
+
     pub fn objects(&self) -> BTreeMap<String, Bytes> {
         let state = self.state.lock().unwrap();
         let objects = state.objects.iter();

@@ -286,3 +286,48 @@ fn a_store_that_stalls_for_20_s_is_waited_for() {
     let stall = Stall(Duration::from_secs(20));
     survives(vec![stall.to("PUT", "/rollouts/", "partNumber=2&")], 1);
 }
+
+/// More than the client tries again by itself.
+const OUTAGE: usize = 14;
+
+#[test]
+fn a_store_that_is_gone_for_a_while_is_waited_for() {
+    for request in [
+        InternalError.to("PUT", "/rollouts/", "partNumber=1&"),
+        InternalError.to("POST", "/rollouts/", "uploadId"),
+        InternalError.to("PUT", "/attempts/", ""),
+    ] {
+        let (place, sim) = (s3([request.clone().times(OUTAGE)]), agents());
+        let ended = collect(&place, &sim, "").succeeded();
+        assert_eq!(place.accidents(), OUTAGE, "{request:?}");
+        for said in ["is waited for", "answers again"] {
+            let lines = ended.stderr.lines().filter(|line| line.contains(said));
+            assert_eq!(lines.count(), 1, "{request:?}: {ended:?}");
+        }
+        is_whole(&place, &sim);
+    }
+}
+
+#[test]
+fn a_store_that_stays_away_ends_the_sweep_and_loses_nothing() {
+    let attempts = InternalError.to("PUT", "/attempts/", "").always();
+    let (place, sim) = (s3([attempts]), agents());
+    let ended = collect(&place, &sim, "-q --agent-patience 1s").exited_with(1);
+    assert!(
+        ended
+            .stderr
+            .contains("cannot write s3://sweeps/a/run/attempts/"),
+        "{ended:?}"
+    );
+    let place = place.reached_with([]);
+    collect(&place, &sim, "--resume").succeeded();
+    is_whole(&place, &sim);
+}
+
+#[test]
+fn who_only_looks_does_not_wait_for_a_store() {
+    let (place, _sim) = (s3([InternalError.to("GET", "", "").always()]), agents());
+    let status = place.rollstream("status").arg(place.run()).run();
+    assert_ne!(status.code, Some(0));
+    assert!(!status.stderr.contains("waited for"), "{status:?}");
+}

@@ -30,7 +30,7 @@ pub(super) async fn converse(mut interpreter: Interpreter) -> Result<(), Error> 
     interpreter.limit(LIMIT);
     interpreter.run_apart()?;
     interpreter.session_mut().look().await?;
-    let history = state_directory(state_dir().as_deref()).join(HISTORY);
+    let history = state_directory(state_dir().as_deref())?.join(HISTORY);
     let mut interrupts = signals::interrupts()?;
     let mut editor = LineEditor::open(history).map_err(terminal)?;
     greet(interpreter.session());

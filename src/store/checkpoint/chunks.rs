@@ -84,7 +84,8 @@ async fn delete(run: &RunStore, directory: &str, paths: Vec<Path>) -> Result<(),
     let mut deleted = run.object_store().delete_stream(paths);
     loop {
         let next = async { Ok(deleted.next().await) };
-        let done = deadline::within(DEADLINE, "delete", || run.display(directory), next).await?;
+        let limit = run.deadline(DEADLINE);
+        let done = deadline::within(limit, "delete", || run.display(directory), next).await?;
         match done {
             None => return Ok(()),
             Some(Ok(_) | Err(object_store::Error::NotFound { .. })) => {}
@@ -247,8 +248,8 @@ async fn ask<T, W>(
 where
     W: Future<Output = Result<T, StoreError>>,
 {
-    let shown = || run.display(object);
-    twice(|| deadline::within(DEADLINE, action, shown, request())).await
+    let (shown, limit) = (|| run.display(object), run.deadline(DEADLINE));
+    twice(|| deadline::within(limit, action, shown, request())).await
 }
 
 /// Does `work` again if the store failed. Some of what is done here takes several requests: where

@@ -149,5 +149,6 @@ async fn within<T>(
     object: &str,
     work: impl Future<Output = Result<T, StoreError>>,
 ) -> Result<T, StoreError> {
-    deadline::within(DEADLINE, action, || run.display(object), work).await
+    let limit = run.deadline(DEADLINE);
+    deadline::within(limit, action, || run.display(object), work).await
 }

@@ -97,7 +97,8 @@ impl ObjectStore for FaultyStore {
             let written = self.before_read.lock().unwrap().take();
             if let Some(written) = written {
                 self.inner.put(&written, PutPayload::new()).await?;
-                let root = Path::from("sweeps/a/journal");
+                let run = written.parts().take(1);
+                let root = run.chain(["journal".into()]).collect();
                 let listed = self.inner.list(Some(&root));
                 let paths = listed.map(|meta| Ok(meta?.location)).boxed();
                 let _: Vec<_> = self.inner.delete_stream(paths).collect().await;
