@@ -23,16 +23,25 @@ mod s3_backend;
 #[allow(dead_code, reason = "the tests of object stores ask for more of it")]
 mod s3_server;
 
+#[path = "crash_points/preload.rs"]
+#[allow(dead_code, reason = "the crash points ask for more of it")]
+mod preload;
+
 mod faults {
     mod agents;
     mod bad_answers;
     mod capacity;
+    mod clean_tables;
     mod connections;
     mod crashes;
+    mod damaged_journals;
+    mod damaged_parts;
     mod extension;
+    mod files;
     mod flags;
     mod hangs;
     mod heads;
+    mod last_shard;
     mod ledger;
     mod limits;
     mod load;
@@ -44,6 +53,7 @@ mod faults {
     mod native_stops;
     mod outages;
     mod partitions;
+    mod published;
     mod raw_agent;
     mod reader;
     mod redirects;
@@ -55,7 +65,9 @@ mod faults {
     mod server_errors;
     mod shards;
     mod signals;
+    mod spoiled;
     mod stale_connections;
+    mod takeover;
     mod thousands;
     mod three_agents;
     mod turns;

@@ -34,4 +34,5 @@ mod object_stores {
     mod settings;
     mod shards;
     mod suite;
+    mod two_machines;
 }

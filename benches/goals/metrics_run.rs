@@ -22,7 +22,7 @@ pub async fn generate(
     let answers = Answers::new(tasks, repeats, body_size);
     let mut batches = answers.batches();
     for part in 0.. {
-        let name = |table| part_name(table, &format!("bench-{part:05}"));
+        let name = |table| part_name(table, format!("bench-{part:05}"));
         let writer = |table, schema| PartWriter::new(run, table, &name(table), schema);
         let mut rollouts = writer(schema::ROLLOUTS, schema::rollouts())?;
         let mut attempts = writer(schema::ATTEMPTS, schema::attempts())?;

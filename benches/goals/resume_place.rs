@@ -264,7 +264,7 @@ async fn fill(row: &Resume, run: &RunStore) -> anyhow::Result<()> {
     let answers = Answers::new(num_done as i64, repeats, row.body_size).of_agent(AGENT);
     let mut batches = answers.batches();
     for part in 0.. {
-        let name = |table| part_name(table, &format!("bench-{part:05}"));
+        let name = |table| part_name(table, format!("bench-{part:05}"));
         let mut writers: Option<[PartWriter; 2]> = None;
         for outcomes in batches.by_ref().take(PART_BATCHES) {
             let outcomes = outcomes?;

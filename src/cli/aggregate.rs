@@ -8,6 +8,7 @@ use super::Exit;
 use super::exit::unless_gone;
 use super::measure_args::{AggregateArgs, MetricServerArgs};
 use super::measurement::measurement;
+use super::open::open;
 use crate::agent::{MetricServerOptions, MetricServers, RecordedAgents};
 use crate::config::ServerUrl;
 use crate::error::Error;
@@ -96,11 +97,6 @@ const SHOWN: RowLimit = RowLimit {
 pub(super) fn is_file(text: &str) -> bool {
     let is_glob = text.contains(['*', '?', '[']) && !text.contains("://");
     (is_glob || text.ends_with(".jsonl")) && !PathBuf::from(text).is_dir()
-}
-
-pub(super) fn open(place: &str) -> Result<RunStore, Error> {
-    let state_dir = std::env::var_os("ROLLSTREAM_STATE_DIR").map(PathBuf::from);
-    Ok(RunStore::open(place, state_dir.as_deref())?)
 }
 
 /// Runs that are there.

@@ -1,9 +1,9 @@
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 
 use super::args::{CollectArgs, DisplayArgs};
 use super::exit::unless_gone;
 use super::signals::{interrupted, stop_on_signal};
-use super::{Exit, simulated};
+use super::{Exit, open, simulated};
 use crate::error::Error;
 use crate::pipeline::Sweep;
 use crate::show::{self, Progress, ProgressMode};
@@ -42,8 +42,7 @@ pub(super) async fn collect(args: CollectArgs) -> Result<Exit, Error> {
 /// Says what is odd about the input.
 pub(super) fn warn(sweep: &Sweep) {
     for warning in sweep.warnings() {
-        // A terminal that has gone need not be told.
-        let _ = writeln!(io::stderr(), "warning: {warning}");
+        open::warn(warning);
     }
 }
 

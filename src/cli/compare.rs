@@ -1,15 +1,12 @@
-use std::io::{self, Write};
-use std::path::PathBuf;
-
 use super::Exit;
 use super::compare_args::CompareArgs;
 use super::compared_run::{GivenRun, given_run};
 use super::exit::unless_gone;
+use super::open::{open, warn};
 use crate::comparison::{ComparedRun, ComparisonOptions};
 use crate::error::Error;
 use crate::pipeline::{self, CompareRun};
 use crate::show;
-use crate::store::RunStore;
 
 /// `rollstream compare`: what candidates have over a base. Writes nothing to the runs.
 pub(super) async fn compare(args: CompareArgs) -> Result<Exit, Error> {
@@ -25,8 +22,11 @@ pub(super) async fn compare(args: CompareArgs) -> Result<Exit, Error> {
         }
         candidates.push(given);
     }
-    let base = open(base)?;
-    let candidates: Vec<CompareRun> = candidates.into_iter().map(open).collect::<Result<_, _>>()?;
+    let base = found(base)?;
+    let candidates: Vec<CompareRun> = candidates
+        .into_iter()
+        .map(found)
+        .collect::<Result<_, _>>()?;
     let options = ComparisonOptions {
         metrics: args.metric,
         task_key: args.task_key,
@@ -39,28 +39,25 @@ pub(super) async fn compare(args: CompareArgs) -> Result<Exit, Error> {
     };
     let report = pipeline::compare(&base, &candidates, &options, args.flips.as_deref()).await?;
     for run in std::iter::once(&report.base).chain(&report.candidates) {
-        warn(run);
+        warn_of_missing(run);
     }
     unless_gone(show::comparison(&report, args.json))?;
     Ok(Exit::Done)
 }
 
-fn open(given: GivenRun) -> Result<CompareRun, Error> {
-    let state_dir = std::env::var_os("ROLLSTREAM_STATE_DIR").map(PathBuf::from);
+fn found(given: GivenRun) -> Result<CompareRun, Error> {
     Ok(CompareRun {
-        run: RunStore::open(&given.place, state_dir.as_deref())?,
+        run: open(&given.place)?,
         name: given.name,
         agent: given.agent,
     })
 }
 
 /// Rollouts that are missing may be just those that would change the result.
-fn warn(run: &ComparedRun) {
+fn warn_of_missing(run: &ComparedRun) {
     for agent in run.agents.iter().filter(|agent| agent.missing() > 0) {
-        // A terminal that has gone need not be told.
-        let _ = writeln!(
-            io::stderr(),
-            "warning: {}: {} of {} rollouts of agent '{}' are missing ({} failed, {} pending); the scores of the others \
+        warn(format_args!(
+            "{}: {} of {} rollouts of agent '{}' are missing ({} failed, {} pending); the scores of the others \
              are compared as they are",
             run.name,
             agent.missing(),
@@ -68,6 +65,6 @@ fn warn(run: &ComparedRun) {
             agent.agent_name,
             agent.failed,
             agent.pending,
-        );
+        ));
     }
 }

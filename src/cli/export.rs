@@ -1,20 +1,19 @@
 use std::io::{self, Write};
-use std::path::PathBuf;
 
 use serde_json::json;
 
 use super::Exit;
 use super::args::{ExportArgs, ExportFormat};
 use super::exit::unless_gone;
+use super::open::{open, warn};
 use crate::error::Error;
 use crate::export::{ExportReport, ExportTarget, export_nemo_gym};
 use crate::show::ShowError;
-use crate::store::{RunRecord, RunStore, StoreError};
+use crate::store::{RunRecord, StoreError};
 
 /// `rollstream export`: a run as the files of another tool.
 pub(super) async fn export(args: ExportArgs) -> Result<Exit, Error> {
-    let state_dir = std::env::var_os("ROLLSTREAM_STATE_DIR").map(PathBuf::from);
-    let run = RunStore::open(&args.run, state_dir.as_deref())?;
+    let run = open(&args.run)?;
     let Some(record) = RunRecord::load(&run).await? else {
         let place = run.display("");
         return Err(StoreError::NoRun { place }.into());
@@ -24,8 +23,7 @@ pub(super) async fn export(args: ExportArgs) -> Result<Exit, Error> {
         ExportFormat::NemoGym => export_nemo_gym(&run, &record, &target, args.overwrite).await?,
     };
     for warning in &report.warnings {
-        // A terminal that has gone need not be told.
-        let _ = writeln!(io::stderr(), "warning: {warning}");
+        warn(warning);
     }
     if !args.display.quiet {
         let written = io::stdout()

@@ -16,6 +16,7 @@ pub mod measure_args;
 mod measurement;
 mod metrics;
 pub mod metrics_args;
+mod open;
 mod plan;
 mod profile;
 pub mod profile_args;

@@ -2,8 +2,9 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use super::Exit;
-use super::aggregate::{is_file, open, runs};
+use super::aggregate::{is_file, runs};
 use super::exit::unless_gone;
+use super::open::open;
 use super::profile_args::ProfileArgs;
 use crate::error::Error;
 use crate::measure::MeasureError;

@@ -1,20 +1,18 @@
 use std::io::{self, IsTerminal};
-use std::path::PathBuf;
 use std::pin::pin;
 
 use super::Exit;
 use super::args::StatusArgs;
 use super::exit::unless_gone;
+use super::open::open;
 use super::signals::interrupted;
 use crate::error::Error;
 use crate::show::{StatusForm, StatusView};
 use crate::status::RunStatus;
-use crate::store::RunStore;
 
 /// `rollstream status`: how a run is doing. Writes nothing to it.
 pub(super) async fn status(args: StatusArgs) -> Result<Exit, Error> {
-    let state_dir = std::env::var_os("ROLLSTREAM_STATE_DIR").map(PathBuf::from);
-    let run = RunStore::open(&args.run, state_dir.as_deref())?;
+    let run = open(&args.run)?;
     let mut view = StatusView::new(form(&args));
     if !args.watch {
         let status = RunStatus::of(&run).await?;

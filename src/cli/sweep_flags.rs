@@ -90,6 +90,7 @@ pub(super) const FLAGS: &[Row] = &[
     (RUN, "extend", None, "", "Let a run that is continued get more tasks or more rollouts per task", Target::Switch("extend", true), any),
     (RUN, "shard", None, "I/N", "Work on one of N shares of the tasks, beside other processes, in the same run", Target::Setting("shard"), parses::<Shard>),
     (RUN, "break-lock", None, "", "Take the run over from another process that holds its lock", Target::Switch("break_lock", true), any),
+    (RUN, "lease", None, "TIME", "After so long a silence of this process, others may take the run over [default: 1m, on an object store 3m]", Target::Setting("lease"), parses::<Span>),
     (RUN, "overwrite", None, "", "Delete an existing run first", Target::Switch("overwrite", true), any),
     (RUN, "part-size", None, "SIZE", "Size at which a Parquet part is cut [default: 128MiB]", Target::Setting("part_size"), parses::<Bytes>),
     (RUN, "part-interval", None, "TIME", "Cut a part that is not full after this time, so that it can be read [default: 5m]", Target::Setting("part_interval"), parses::<Span>),
@@ -180,6 +181,6 @@ mod tests {
                 checked += 1;
             }
         }
-        assert_eq!(checked, 16);
+        assert_eq!(checked, 17);
     }
 }

@@ -62,6 +62,7 @@ pub(super) const KEYS: &[(&str, Kind)] = &[
     ("extend", Kind::Scalar),
     ("shard", Kind::Text),
     ("break_lock", Kind::Scalar),
+    ("lease", Kind::Text),
     ("overwrite", Kind::Scalar),
     ("part_size", Kind::Text),
     ("part_interval", Kind::Text),

@@ -106,6 +106,9 @@ pub struct Settings {
     pub shard: Option<Shard>,
     /// Whether a lock that another process holds on the run is broken.
     pub break_lock: bool,
+    /// How long this process may be silent before others may take the run over. Where this is not set, 1 minute, and 3
+    /// on an object store.
+    pub lease: Option<Span>,
     /// Whether an existing run is deleted first.
     pub overwrite: bool,
     /// The size at which a Parquet part is cut, in bytes.
@@ -170,6 +173,7 @@ impl Default for Settings {
             extend: false,
             shard: None,
             break_lock: false,
+            lease: None,
             overwrite: false,
             part_size: Bytes::from_mib(128),
             part_interval: Span::from_secs(5 * 60),

@@ -98,7 +98,7 @@ impl Recovery<'_> {
         if repeated + superseded > 0 {
             self.tally.notice(format!(
                 "journal segment {name} is older than another writer's work: {repeated} of its attempts are on record \
-                 already, and {superseded} of its answers do not count, since their rollouts have another"
+                 already, and {superseded} of its answers are superseded by others"
             ));
         }
         if damages.is_empty() {

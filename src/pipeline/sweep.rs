@@ -356,9 +356,10 @@ impl Sweep {
         };
         LockOptions {
             scope,
-            lease: match self.run.local_path() {
-                Some(_) => LEASE,
-                None => LEASE_ON_A_STORE,
+            lease: match (self.settings.lease, self.run.local_path()) {
+                (Some(lease), _) => lease.duration(),
+                (None, Some(_)) => LEASE,
+                (None, None) => LEASE_ON_A_STORE,
             },
             break_existing: self.settings.break_lock,
         }

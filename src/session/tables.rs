@@ -72,6 +72,15 @@ impl RunTables {
             schema::TASKS,
         ] {
             let of_table = run.checked_parts(table).await.map_err(external)?;
+            for part in &of_table.damaged {
+                run.tell(|| {
+                    format!(
+                        "{} is damaged, and its rows are missing; `rollstream collect --resume` keeps it aside and \
+                         repairs what it can",
+                        run.display_path(part)
+                    )
+                });
+            }
             parts.insert(table, of_table);
         }
         let mut tables = Self {

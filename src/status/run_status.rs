@@ -31,6 +31,8 @@ pub struct RunStatus {
     pub looked_at: DateTime<Utc>,
     /// What rates are taken over; none where nothing was attempted.
     pub rate_window: Option<RateWindow>,
+    /// Parts that can't be read, whose rows are missing.
+    pub damaged: Vec<String>,
     /// Its locks, held or left behind.
     pub locks: Vec<LockStatus>,
     /// The figures of all agents.
@@ -80,7 +82,10 @@ impl RunStatus {
         let (record, state, locks) = observe(run, now).await?;
         let session = SessionContext::new_with_config(session::config());
         let dispatches = session::dispatches(run).await?;
-        RunTables::look(run).await?.register(&session).await?;
+        let tables = RunTables::look(run).await?;
+        tables.register(&session).await?;
+        let damaged = tables.damaged().map(|part| run.display_path(part));
+        let damaged = damaged.collect();
 
         let mut agents = planned(&session, &settings(run, &record)?).await?;
         for row in queries::done(&session).await? {
@@ -130,6 +135,7 @@ impl RunStatus {
             finished_at: record.finished_at,
             looked_at: now,
             rate_window,
+            damaged,
             locks,
             total,
             agents: agents.collect(),

@@ -44,11 +44,11 @@ impl Multipart {
         };
         let path = relative_path(name);
         let directory = run.uploads_dir();
-        for note in Note::left_in(&directory, &Note::prefix(&path)) {
+        for note in Note::left_in(directory, &Note::prefix(&path)) {
             note.abort_noted(store.as_ref()).await?;
         }
         let id = store.create_multipart(&path).await?;
-        match Note::write(&directory, &path, &id) {
+        match Note::write(directory, &path, &id) {
             Ok(note) => Ok(Self::Named(Named {
                 store: Arc::clone(store),
                 path,
@@ -146,7 +146,7 @@ pub(super) async fn abort_left(run: &RunStore) -> Result<(), StoreError> {
     let Some(store) = run.named_uploads() else {
         return Ok(());
     };
-    for note in Note::left_in(&run.uploads_dir(), "") {
+    for note in Note::left_in(run.uploads_dir(), "") {
         let aborted = note.abort_noted(store.as_ref()).await;
         aborted.map_err(|source| StoreError::Object {
             action: "abort an unfinished upload to",

@@ -1,4 +1,5 @@
 use std::env;
+use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path as FilePath, PathBuf};
 use std::sync::Arc;
@@ -58,6 +59,16 @@ pub struct CheckedParts {
     pub damaged: Vec<Path>,
 }
 
+/// Who is told what is odd about a run.
+#[derive(Clone)]
+struct Teller(Arc<dyn Fn(String) + Send + Sync>);
+
+impl fmt::Debug for Teller {
+    fn fmt(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
+        formatter.write_str("Teller")
+    }
+}
+
 /// The directory or object-store prefix that holds a run.
 #[derive(Debug, Clone)]
 pub struct RunStore {
@@ -76,6 +87,7 @@ pub struct RunStore {
     state: PathBuf,
     uploads_dir: PathBuf,
     patience: Option<Patience>,
+    teller: Option<Teller>,
 }
 
 impl RunStore {
@@ -114,6 +126,7 @@ impl RunStore {
             journal: path.join(JOURNAL),
             disk: Some(disk),
             patience: None,
+            teller: None,
         })
     }
 
@@ -133,6 +146,7 @@ impl RunStore {
             journal: state.join(UNIDENTIFIED).join(JOURNAL),
             state,
             patience: None,
+            teller: None,
         })
     }
 
@@ -183,6 +197,20 @@ impl RunStore {
             uploads: uploads.map(|uploads| Arc::new(uploads) as _),
             patience: Some(patience),
             ..self.clone()
+        }
+    }
+
+    /// The same place for a reader, who is told what of the run can't be read.
+    #[must_use]
+    pub fn telling(self, tell: impl Fn(String) + Send + Sync + 'static) -> Self {
+        let teller = Some(Teller(Arc::new(tell)));
+        Self { teller, ..self }
+    }
+
+    /// Tells its reader, if somebody is to be told.
+    pub(crate) fn tell(&self, text: impl FnOnce() -> String) {
+        if let Some(Teller(tell)) = &self.teller {
+            tell(text());
         }
     }
 

@@ -26,7 +26,7 @@ const CONCURRENCY: u64 = 4;
 const COLLECT: &str = "--num-repeats 4 --concurrency 4 --part-size 20KB --disable-aggregation";
 
 /// How long a writer of a store may be silent, in a test.
-const LEASE: (&str, &str) = ("_ROLLSTREAM_LEASE", "3s");
+const LEASE: (&str, &str) = ("ROLLSTREAM_LEASE", "3s");
 
 /// A machine with a disk of its own.
 struct Machine<'a> {

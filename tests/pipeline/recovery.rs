@@ -65,18 +65,18 @@ fn outcomes(tasks: std::ops::Range<i64>) -> RecordBatch {
     builder.finish().unwrap()
 }
 
-/// Leaves a segment with a batch for each of the ranges; gives its path.
-async fn leave(run: &RunStore, name: &str, batches: &[std::ops::Range<i64>]) -> PathBuf {
+/// Leaves a segment of the first tasks, four in a batch; gives its path.
+async fn leave(run: &RunStore, name: &str, num_tasks: i64) -> PathBuf {
     let mut writer = SegmentWriter::create(run.journal_dir(), name.parse().unwrap()).unwrap();
-    for tasks in batches {
-        writer.append(&outcomes(tasks.clone())).unwrap();
+    for first in (0..num_tasks).step_by(4) {
+        writer.append(&outcomes(first..first + 4)).unwrap();
     }
     writer.seal().path().to_owned()
 }
 
 /// Leaves a segment with tasks 0 to 3 in a whole batch and tasks 4 to 7 in one that is cut off.
 async fn leave_torn_segment(run: &RunStore) -> PathBuf {
-    let path = leave(run, SEGMENT, &[0..4, 4..8]).await;
+    let path = leave(run, SEGMENT, 8).await;
     let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
     file.set_len(file.metadata().unwrap().len() - 40).unwrap();
     path
@@ -209,8 +209,6 @@ async fn a_segment_that_is_landed_twice_is_landed_once() {
     assert_eq!(added(&run).await, (2, 4));
     resume(&settings).await;
     assert_eq!(rows(), once);
-    let committed = RunTables::look(&run).await.unwrap().committed();
-    assert_eq!(committed.partial().count(), 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -251,7 +249,7 @@ async fn what_a_copy_lacked_is_landed_by_who_has_it() {
     resume(&settings).await;
     assert_eq!(added(&run).await, (2, 4));
 
-    leave(&run, SEGMENT, &[0..4, 4..8]).await;
+    leave(&run, SEGMENT, 8).await;
     assert_eq!(added(&run).await, (4, 8));
     resume(&settings).await;
     assert_eq!(added(&run).await, (4, 8));
@@ -271,7 +269,7 @@ async fn an_answer_to_a_rollout_that_has_one_is_superseded() {
     let place = Workspace::new();
     let (settings, _sim) = failed_run(&place).await;
     let run = store(&place).await;
-    leave(&run, "0000000009-run-p00-00000", &[0..4]).await;
+    leave(&run, "0000000009-run-p00-00000", 4).await;
     resume(&settings).await;
     // Of a writer that was thought dead: the same rollouts, at other times.
     let mut writer = SegmentWriter::create(
@@ -285,7 +283,7 @@ async fn an_answer_to_a_rollout_that_has_one_is_superseded() {
     assert_eq!(added(&run).await, expected);
     let notices = resume(&settings).await;
     assert!(
-        notices[0].contains("2 of its answers do not count"),
+        notices[0].contains("2 of its answers are superseded"),
         "{notices:?}"
     );
     assert_eq!(added(&run).await, expected);
@@ -322,7 +320,7 @@ async fn the_part_of_attempts_is_published_last() {
     let place = Workspace::new();
     let (settings, _sim) = failed_run(&place).await;
     let run = store(&place).await;
-    leave(&run, SEGMENT, &[0..8]).await;
+    leave(&run, SEGMENT, 8).await;
     // No file can be put there.
     let obstacle = place
         .run()
@@ -347,7 +345,7 @@ async fn a_damaged_batch_is_told_and_costs_no_other() {
     let place = Workspace::new();
     let (settings, _sim) = failed_run(&place).await;
     let run = store(&place).await;
-    let path = leave(&run, SEGMENT, &[0..4, 4..8, 8..12]).await;
+    let path = leave(&run, SEGMENT, 12).await;
     let mut bytes = fs::read(&path).unwrap();
     let middle = bytes.len() / 2;
     bytes[middle..middle + 100].fill(0);
@@ -388,7 +386,7 @@ async fn a_segment_with_nothing_whole_in_it_is_no_hindrance() {
         ("0000000001-run-p00-00901", 7),
         ("0000000001-run-p00-00902", 500),
     ] {
-        let path = leave(&run, name, &[0..4]).await;
+        let path = leave(&run, name, 4).await;
         let file = fs::OpenOptions::new().write(true).open(path).unwrap();
         file.set_len(length).unwrap();
     }
@@ -414,7 +412,7 @@ async fn calls_whose_end_nobody_saw_are_noted_once() {
         })
     };
     // What came of tasks 0 to 3 is known.
-    leave(&run, SEGMENT, &[0..4]).await;
+    leave(&run, SEGMENT, 4).await;
     let log = DispatchLog::new(run.journal_dir(), Arc::new(Writer::unlocked(1)), 7);
     log.record(calls(0..12)).unwrap();
     for _ in 0..2 {

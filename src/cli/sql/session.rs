@@ -1,4 +1,3 @@
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use datafusion::dataframe::DataFrame;
@@ -6,11 +5,12 @@ use datafusion::execution::context::SQLOptions;
 use datafusion::prelude::SessionContext;
 
 use super::run_names;
+use crate::cli::open::open;
 use crate::error::Error;
 use crate::measure::functions;
 use crate::pipeline::MetricTables;
 use crate::session::{self, MetricNames, NamedRun, RunTables};
-use crate::store::{RunRecord, RunStore, StoreError};
+use crate::store::{RunRecord, StoreError};
 
 /// The session that questions are put to.
 pub(in crate::cli) struct SqlSession {
@@ -30,10 +30,9 @@ impl SqlSession {
         given: &[String],
         metrics: MetricTables,
     ) -> Result<Self, Error> {
-        let state_dir = state_dir();
         let mut runs = Vec::new();
         for given in run_names::runs(given)? {
-            let run = RunStore::open(&given.place, state_dir.as_deref())?;
+            let run = open(&given.place)?;
             if RunRecord::load(&run).await?.is_none() {
                 return Err(StoreError::NoRun {
                     place: run.display(""),
@@ -113,9 +112,4 @@ impl SqlSession {
     pub(super) fn metrics(&self) -> &MetricTables {
         &self.metrics
     }
-}
-
-/// Where journals of remote runs are, if it was said.
-pub(super) fn state_dir() -> Option<PathBuf> {
-    std::env::var_os("ROLLSTREAM_STATE_DIR").map(PathBuf::from)
 }
