@@ -1,4 +1,4 @@
-//! From tasks to the rollouts still owed: the plan of `expand::owed` over the tables of a run, with nothing and
+//! From tasks to the rollouts still pending: the plan of `expand::pending` over the tables of a run, with nothing and
 //! with nearly everything done, beside nested loops over the same tasks in memory that make the same batches.
 
 mod common;
@@ -85,22 +85,22 @@ async fn main() -> anyhow::Result<()> {
             )
             .await?;
         }
-        let (mut owed, mut loops) = (Vec::new(), Vec::new());
+        let (mut pending, mut loops) = (Vec::new(), Vec::new());
         for _ in 0..cli.options.repeats() {
             let began = Instant::now();
-            let rows = owed_rows(&run).await?;
-            owed.push(millions(size.num_rollouts() as f64) / began.elapsed().as_secs_f64());
+            let rows = pending_rows(&run).await?;
+            pending.push(millions(size.num_rollouts() as f64) / began.elapsed().as_secs_f64());
             let began = Instant::now();
             let expected = size.nested_loops(&tasks, is_done)?;
             loops.push(millions(size.num_rollouts() as f64) / began.elapsed().as_secs_f64());
             ensure!(
                 rows == expected,
-                "{rows} rollouts are owed, but {expected} should be"
+                "{rows} rollouts are pending, but {expected} should be"
             );
         }
         let done = if is_done { "99 % done" } else { "nothing done" };
         let case = format!("{} x {}, {done}", size.num_tasks, size.num_repeats);
-        report.compare(&case, "rate", "M rollouts/s", &owed, (BASELINE, &loops));
+        report.compare(&case, "rate", "M rollouts/s", &pending, (BASELINE, &loops));
     }
     report.finish(&cli.options)
 }
@@ -113,14 +113,14 @@ const BUDGETS: Budgets = Budgets {
 };
 
 /// The rows of the plan, as the collector reads them: one partition, one batch at a time.
-async fn owed_rows(run: &RunStore) -> anyhow::Result<usize> {
+async fn pending_rows(run: &RunStore) -> anyhow::Result<usize> {
     let config = session::config()
         .with_target_partitions(1)
         .with_batch_size(BATCH_ROWS);
     let session = SessionContext::new_with_config(config);
     RunTables::look(run).await?.register(&session).await?;
     expand::prepare(&session, [("agent", BUDGETS)]).await?;
-    let mut rows = expand::owed(&session).await?.execute_stream().await?;
+    let mut rows = expand::pending(&session).await?.execute_stream().await?;
     let mut count = 0;
     while let Some(batch) = rows.try_next().await? {
         count += batch.num_rows();
@@ -230,7 +230,7 @@ impl Size {
                 .flat_map(|task| (0..self.num_repeats).map(move |rollout| (task, rollout)));
             done.extend(all.filter(|(task, rollout)| !self.is_left(*task, *rollout)));
         }
-        let mut batch = OwedBatch::default();
+        let mut batch = PendingBatch::default();
         let mut count = 0;
         for (row, task) in indices.values().iter().enumerate() {
             for rollout in 0..self.num_repeats {
@@ -251,14 +251,14 @@ impl Size {
 }
 
 #[derive(Default)]
-struct OwedBatch {
+struct PendingBatch {
     task_index: Vec<i64>,
     rollout_index: Vec<i64>,
     agent_name: StringViewBuilder,
     request: StringViewBuilder,
 }
 
-impl OwedBatch {
+impl PendingBatch {
     fn finish(&mut self) -> anyhow::Result<RecordBatch> {
         let columns: Vec<ArrayRef> = vec![
             Arc::new(Int64Array::from(std::mem::take(&mut self.task_index))),
@@ -266,7 +266,7 @@ impl OwedBatch {
             Arc::new(self.agent_name.finish()),
             Arc::new(self.request.finish()),
         ];
-        Ok(RecordBatch::try_new(schema::owed(), columns)?)
+        Ok(RecordBatch::try_new(schema::pending(), columns)?)
     }
 }
 

@@ -16,6 +16,7 @@ mod common;
 #[path = "../tests/faults"]
 mod faults {
     mod agents;
+    mod files;
     mod ledger;
     mod load;
     mod reader;

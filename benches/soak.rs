@@ -224,7 +224,7 @@ impl<'a> Sweep<'a> {
         })
     }
 
-    /// Runs and goes on until nothing is owed, or no time is left; then compares what is there.
+    /// Runs and goes on until nothing is pending, or no time is left; then compares what is there.
     fn run(&self, left: &mut Duration, lives: &mut Vec<Life>) -> anyhow::Result<Account> {
         loop {
             let life = self.live(*left)?;

@@ -1,6 +1,6 @@
 //! From tasks to rollouts: the relational expansion, as SQL over the tables of a run.
 //!
-//! [`prepare`] makes the views that say what is done and given up; then [`owed`] is one row per
+//! [`prepare`] makes the views that say what is done and given up; then [`pending`] is one row per
 //! rollout that is still to be sent, [`prior`] what went wrong before with them, and [`counts`] is
 //! what that makes per agent.
 
@@ -22,7 +22,7 @@ const DONE: &str = include_str!("../queries/expand/done.sql");
 const PRIOR: &str = include_str!("../queries/expand/prior.sql");
 const UNANSWERED: &str = include_str!("../queries/expand/unanswered.sql");
 const LOST: &str = include_str!("../queries/expand/lost.sql");
-const OWED: &str = include_str!("../queries/expand/owed.sql");
+const PENDING: &str = include_str!("../queries/expand/pending.sql");
 const TASK_NAMES: &str = include_str!("../queries/expand/task_names.sql");
 const COUNTS: &str = include_str!("../queries/expand/counts.sql");
 
@@ -45,7 +45,7 @@ pub struct AgentCounts {
 
 impl AgentCounts {
     /// Rollouts that are still to be sent.
-    pub fn num_owed(&self) -> u64 {
+    pub fn num_pending(&self) -> u64 {
         self.num_rollouts
             .saturating_sub(self.num_done + self.num_failed)
     }
@@ -96,15 +96,15 @@ fn budgets_table<'a>(budgets: impl IntoIterator<Item = (&'a str, Budgets)>) -> R
     ])?)
 }
 
-/// The rollouts still owed, in the order of the input.
+/// The rollouts still pending, in the order of the input.
 ///
 /// # Errors
 /// The session lacks a view.
-pub async fn owed(session: &SessionContext) -> Result<DataFrame> {
-    session.sql(OWED).await
+pub async fn pending(session: &SessionContext) -> Result<DataFrame> {
+    session.sql(PENDING).await
 }
 
-/// What went wrong before with the rollouts still owed, by task and rollout.
+/// What went wrong before with the rollouts still pending, by task and rollout.
 ///
 /// # Errors
 /// The session lacks a view, or a table can't be read.

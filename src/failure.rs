@@ -54,8 +54,8 @@ impl Failure {
 /// | an answer of more than 256 headers or 64 KiB of them (100 and 400 KiB over TLS or a proxy) | `data` | data |
 /// | 200, but not JSON, not UTF-8, too large, no reward | `data` | data |
 /// | `_ng_failure_class` | `agent_flagged` | attempts |
-/// | `_ng_no_persist` | `not_persisted` | none: owed again, by a resume |
-/// | cut off by our own end | `interrupted` | none: owed again, by a resume |
+/// | `_ng_no_persist` | `not_persisted` | none: pending again, by a resume |
+/// | cut off by our own end | `interrupted` | none: pending again, by a resume |
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum FailureClass {
     /// The way to the agent, or the agent's server.

@@ -12,7 +12,7 @@
 //! |---|---|
 //! | [`config`] | settings, and where each came from |
 //! | [`read`], [`import`] | JSONL, prompt templates, overrides, the identity of tasks |
-//! | [`expand`] | repeats, and which rollouts are still owed |
+//! | [`expand`] | repeats, and which rollouts are still pending |
 //! | [`request`], [`agent`], [`answer`] | what is sent, to whom, and what came back |
 //! | [`turn`], [`model`], [`environment`] | the calls within a rollout that runs here, and whom they ask |
 //! | [`plan_node`] | operators of ours in a logical plan |

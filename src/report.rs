@@ -29,8 +29,8 @@ pub struct SweepPlan {
 
 impl SweepPlan {
     /// Rollouts that would be sent.
-    pub fn num_owed(&self) -> u64 {
-        self.agents.iter().map(AgentCounts::num_owed).sum()
+    pub fn num_pending(&self) -> u64 {
+        self.agents.iter().map(AgentCounts::num_pending).sum()
     }
 
     /// Bytes of the requests of the whole sweep, about.
@@ -93,7 +93,7 @@ pub struct ImportReport {
     pub failed_attempts: u64,
     /// The rollouts that these are of, whether they were asked for or not.
     pub failures: FailureCounts,
-    /// Failures that the agent reports before a rollout is given up.
+    /// Failures that the agent reports before a rollout has failed.
     pub max_attempts: u32,
     /// What is odd about the files.
     pub warnings: Vec<String>,
@@ -135,7 +135,7 @@ pub struct AgentCoverage {
     pub done: i64,
     /// Given up.
     pub failed: i64,
-    /// Owed still.
+    /// Pending still.
     pub pending: i64,
 }
 

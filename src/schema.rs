@@ -162,8 +162,8 @@ pub fn tasks() -> SchemaRef {
     Arc::clone(&SCHEMA)
 }
 
-/// What `expand` gives and `run` takes: one row per rollout still owed.
-pub fn owed() -> SchemaRef {
+/// What `expand` gives and `run` takes: one row per rollout still pending.
+pub fn pending() -> SchemaRef {
     static SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
         Arc::new(Schema::new(vec![
             integer(TASK_INDEX),

@@ -152,7 +152,7 @@ impl Tally {
     }
 
     /// Counts a batch of outcomes that is safe on disk. Attempts that another follows, and those
-    /// whose rollouts are owed again, change nothing.
+    /// whose rollouts are pending again, change nothing.
     pub fn landed(&self, outcomes: &RecordBatch) {
         let column = |name: &str| outcomes.column_by_name(name);
         let text = |name: &str| column(name).and_then(|column| column.as_string_view_opt());

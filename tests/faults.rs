@@ -65,6 +65,7 @@ mod faults {
     mod server_errors;
     mod shards;
     mod signals;
+    mod small_parts;
     mod spoiled;
     mod stale_connections;
     mod takeover;

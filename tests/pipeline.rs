@@ -27,10 +27,10 @@ mod lossless;
 mod operator;
 #[path = "pipeline/order.rs"]
 mod order;
-#[path = "pipeline/owed.rs"]
-mod owed;
 #[path = "pipeline/partitions.rs"]
 mod partitions;
+#[path = "pipeline/pending.rs"]
+mod pending;
 #[path = "pipeline/plan.rs"]
 mod plan;
 #[path = "pipeline/pruning.rs"]

@@ -90,12 +90,12 @@ impl Calls {
             .with_extension(Arc::new(land));
         let session = SessionContext::new_with_config(config);
         let source = Source {
-            schema: schema::owed(),
+            schema: schema::pending(),
             rollouts,
         };
         let source: Arc<dyn PartitionStream> = Arc::new(source);
         let source =
-            StreamingTableExec::try_new(schema::owed(), vec![source], None, None, false, None)?;
+            StreamingTableExec::try_new(schema::pending(), vec![source], None, None, false, None)?;
         let calls: Arc<dyn ExecutionPlan> = Arc::new(RunExec::new(Arc::new(source), concurrency));
         let plan = match keep {
             Kept::Parts => Arc::new(LandExec::new(calls, run.display(""), PART_BYTES)),
@@ -235,7 +235,7 @@ impl Agent for Instantly {
     }
 }
 
-/// Rows owed, made as they are read.
+/// Rows pending, made as they are read.
 #[derive(Debug)]
 struct Source {
     schema: SchemaRef,
@@ -251,16 +251,16 @@ impl PartitionStream for Source {
         let (rows, of_batch) = (self.rollouts, BATCH_TASKS * REPEATS);
         let batches = (0..rows)
             .step_by(of_batch)
-            .map(move |first| Ok(owed(first..rows.min(first + of_batch))?));
+            .map(move |first| Ok(pending(first..rows.min(first + of_batch))?));
         Box::pin(RecordBatchStreamAdapter::new(
-            schema::owed(),
+            schema::pending(),
             stream::iter(batches),
         ))
     }
 }
 
 /// The rollouts of a task share its request, as the plan of a sweep has them do.
-fn owed(numbers: std::ops::Range<usize>) -> arrow::error::Result<RecordBatch> {
+fn pending(numbers: std::ops::Range<usize>) -> arrow::error::Result<RecordBatch> {
     let integers = |of: fn(usize) -> usize| -> ArrayRef {
         Arc::new(
             numbers
@@ -283,5 +283,5 @@ fn owed(numbers: std::ops::Range<usize>) -> arrow::error::Result<RecordBatch> {
         Arc::new(StringViewArray::from(vec![AGENT; numbers.len()])),
         arrow::compute::take(&requests, &tasks, None)?,
     ];
-    RecordBatch::try_new(schema::owed(), columns)
+    RecordBatch::try_new(schema::pending(), columns)
 }

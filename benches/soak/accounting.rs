@@ -214,7 +214,7 @@ impl Plan {
         struct Response {
             id: String,
         }
-        let mut owed = settled.to_vec();
+        let mut pending = settled.to_vec();
         let columns = ["task_index", "rollout_index", "attempt", "reward", "result"];
         read(run, "rollouts", &columns, |batch| {
             let numbers = integers(batch, "attempt");
@@ -225,14 +225,14 @@ impl Plan {
             {
                 let (number, attempt) = (self.number(task, rollout)?, u64::try_from(attempt)?);
                 let name = || self.name(number, attempt);
-                let owed = owed.get_mut(usize::try_from(number)?);
-                let owed = owed.context("not planned")?;
+                let pending = pending.get_mut(usize::try_from(number)?);
+                let pending = pending.context("not planned")?;
                 ensure!(
-                    *owed == Settled::Done { attempt },
-                    "{}: landed, but it was {owed:?}",
+                    *pending == Settled::Done { attempt },
+                    "{}: landed, but it was {pending:?}",
                     name()
                 );
-                *owed = Settled::Pending;
+                *pending = Settled::Pending;
                 let planned = self.planned(number, attempt);
                 let answer: Answer = serde_json::from_str(results.value(row))?;
                 let id = format!("resp_{:016x}", planned.answer_id);
@@ -244,9 +244,9 @@ impl Plan {
             }
             Ok(())
         })?;
-        let lost = owed
+        let lost = pending
             .iter()
-            .position(|owed| matches!(owed, Settled::Done { .. }));
+            .position(|pending| matches!(pending, Settled::Done { .. }));
         match lost {
             Some(number) => bail!("{}: lost", self.name(number as u64, 0)),
             None => Ok(()),

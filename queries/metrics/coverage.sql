@@ -7,7 +7,7 @@
 --   planned      rollouts that were asked for
 --   done         of these, the ones that are there
 --   failed       of these, given up
---   pending      of these, owed still
+--   pending      of these, neither done nor failed
 --   done_share   done / planned
 
 SELECT

@@ -3,7 +3,7 @@
 -- Reads: tasks, rollouts.
 -- Columns: agent_name, num_done, num_rewards (rollouts that have a reward), reward_sum.
 --
--- A rollout that nobody asked for, as an import can bring, is not counted: it is owed by nobody.
+-- A rollout that nobody asked for, as an import can bring, is not counted: nobody waits for it.
 SELECT
     tasks.agent_name,
     count(*) AS num_done,

@@ -7,7 +7,7 @@
 --   planned      rollouts that were asked for; of files that do not say what was asked, those that are there
 --   done         of these, the ones that are there
 --   failed       of these, given up: the last attempt at them was terminal
---   pending      of these, owed still
+--   pending      of these, neither done nor failed
 
 WITH asked AS (
     SELECT agent_name, sum(num_repeats) AS planned

@@ -14,7 +14,7 @@ pub struct Failures {
     pub attempts: u32,
 }
 
-/// What earlier processes did for a rollout that is still owed.
+/// What earlier processes did for a rollout that is still pending.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Prior {
     /// Number of the next attempt.

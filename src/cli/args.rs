@@ -22,7 +22,7 @@ Exit codes:
   0    all rollouts are done
   1    an error
   2    the command line, a setting or the input is wrong; nothing was sent
-  3    finished, but some rollouts failed for good, or are left owed
+  3    finished, but some rollouts failed for good, or are still pending
   4    `collect`: stopped by --deadline, --max-failures or --max-error-rate; `--resume` continues
        `check`: a gate is violated
   130  interrupted; `--resume` continues";

@@ -8,7 +8,7 @@ use crate::show::ShowError;
 pub enum Exit {
     /// All is done.
     Done,
-    /// Finished, but some rollouts failed for good, or are left owed.
+    /// Finished, but some rollouts failed for good, or are still pending.
     SomeFailed,
     /// Stopped early by a limit that was set; it can be gone on with.
     Stopped,

@@ -64,29 +64,29 @@ pub struct Settings {
     pub max_body: Bytes,
     /// Memory that the process plans with; half of the machine's if not set. One answer of `max_body` may come on top.
     pub memory: Option<Bytes>,
-    /// Attempts at a rollout that may fail for the network's or the server's sake before it is given up; at least 1.
+    /// Attempts at a rollout that may fail for the network's or the server's sake before it has failed; at least 1.
     #[serde(deserialize_with = "count")]
     pub infra_budget: u32,
-    /// Attempts at a rollout that a rate limit may refuse before it is given up; at least 1.
+    /// Attempts at a rollout that a rate limit may refuse before it has failed; at least 1.
     #[serde(deserialize_with = "count")]
     pub rate_limit_budget: u32,
-    /// Attempts at a rollout whose request or answer may be bad before it is given up; at least 1.
+    /// Attempts at a rollout whose request or answer may be bad before it has failed; at least 1.
     #[serde(deserialize_with = "count")]
     pub data_budget: u32,
-    /// Attempts at a rollout that the agent may report as failed before it is given up; at least 1.
+    /// Attempts at a rollout that the agent may report as failed before it has failed; at least 1.
     #[serde(deserialize_with = "count")]
     pub max_attempts: u32,
     /// The longest pause before the second attempt; it doubles with each further one.
     pub retry_backoff: Span,
     /// What that pause doubles up to.
     pub retry_backoff_cap: Span,
-    /// How long an agent that answers nothing any more is waited for before the rest of its rollouts is left owed;
+    /// How long an agent that answers nothing any more is waited for before the rest of its rollouts stays pending;
     /// one that never answered, an eighth of that.
     pub agent_patience: Span,
-    /// Rollouts given up at which the sweep is stopped.
+    /// Failed rollouts at which the sweep is stopped.
     #[serde(deserialize_with = "optional_count")]
     pub max_failures: Option<u64>,
-    /// Share of finished rollouts, from 0 to 1, that are given up at which the sweep is stopped.
+    /// Share of finished rollouts, from 0 to 1, that have failed, at which the sweep is stopped.
     #[serde(deserialize_with = "optional_share")]
     pub max_error_rate: Option<f64>,
     /// The longest time that the sweep may take; then it is stopped.
@@ -232,7 +232,7 @@ impl Settings {
     }
 }
 
-/// How many failed attempts a rollout may have before it is given up, by what they count against.
+/// How many failed attempts a rollout may have before it has failed, by what they count against.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Budgets {
     /// Failures of networks and servers.

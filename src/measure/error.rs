@@ -89,7 +89,7 @@ pub enum MeasureError {
         /// The first ten.
         keys: String,
     },
-    /// Answers that are still owed.
+    /// Answers that are still pending.
     #[error(
         "Materialized input rows and rollout results do not have matching rollout keys. Missing rollout results for \
          {count} materialized input rows. Missing rollout keys: [{keys}].\n\nUse ++allow_partial_rollouts=True to \

@@ -26,6 +26,7 @@ impl Sweep {
             self.run.clear().await.map_err(Error::Output)?;
         }
         if self.continues {
+            self.run.tidy().await.map_err(Error::Output)?;
             self.check_again().await?;
         }
         let created =

@@ -43,7 +43,7 @@ impl Sweep {
             return match self.lock(place, whole).await {
                 Ok(lock) => {
                     let report = tokio::select! {
-                        report = self.finish(done) => report,
+                        report = self.finish(done, &lock) => report,
                         lost = supervisor.watch(&lock) => Err(lost.into()),
                     };
                     lock.release().await;
@@ -124,7 +124,7 @@ impl Sweep {
             planned: sum(|agent| agent.num_rollouts),
             done: sum(|agent| agent.num_done),
             failed: sum(|agent| agent.num_failed),
-            pending: sum(AgentCounts::num_owed),
+            pending: sum(AgentCounts::num_pending),
         })
     }
 }

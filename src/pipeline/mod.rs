@@ -7,6 +7,7 @@ mod aggregation;
 mod artifacts;
 mod begin;
 mod by_task;
+mod compaction;
 mod comparison;
 mod end;
 mod extension;

@@ -13,6 +13,7 @@ use tokio::sync::watch;
 
 use super::artifacts;
 use super::begin::{Existing, existing, rebuilt};
+use super::compaction::{self, Compaction};
 use super::groups;
 use super::inputs::Inputs;
 use super::live::{Live, LiveMetrics};
@@ -100,7 +101,7 @@ pub struct Sweep {
     pub(super) found_identity: serde_json::Value,
     pub(super) agents: Agents,
     pub(super) counts: Vec<AgentCounts>,
-    /// What earlier processes did for rollouts that are still owed.
+    /// What earlier processes did for rollouts that are still pending.
     pub(super) prior: HashMap<(i64, i64), Prior>,
     pub(super) queries: MetricQueries,
     pub(super) checkpointer: Option<Checkpointer>,
@@ -287,7 +288,7 @@ impl Sweep {
         })
     }
 
-    /// Sends what is owed, lands what is answered, measures it, and says what came of it.
+    /// Sends what is pending, lands what is answered, measures it, and says what came of it.
     ///
     /// # Errors
     /// The run is locked, or landing or measuring failed. A rollout that fails is no error but a row
@@ -319,7 +320,7 @@ impl Sweep {
         if self.settings.shard.is_none() {
             let report = match done {
                 Ok(done) => tokio::select! {
-                    report = self.finish(done) => report,
+                    report = self.finish(done, &lock) => report,
                     lost = supervisor.watch(&lock) => Err(lost.into()),
                 },
                 Err(error) => Err(error),
@@ -374,8 +375,8 @@ impl Sweep {
             () = shutdown.aborting() => return Ok(Done { is_cut_off: true, ..Done::default() }),
         }
         let began = Instant::now();
-        let owed: u64 = self.counts.iter().map(AgentCounts::num_owed).sum();
-        let landed = match owed {
+        let pending: u64 = self.counts.iter().map(AgentCounts::num_pending).sum();
+        let landed = match pending {
             0 => Ok(Vec::new()),
             _ => {
                 let _live = self.start_live()?;
@@ -405,7 +406,11 @@ impl Sweep {
     }
 
     /// Notes how it ended, and measures. Under a lock of the whole run.
-    pub(super) async fn finish(&mut self, done: Done) -> Result<SweepReport, Error> {
+    pub(super) async fn finish(
+        &mut self,
+        done: Done,
+        lock: &RunLock,
+    ) -> Result<SweepReport, Error> {
         let Done {
             mut written,
             elapsed,
@@ -417,6 +422,8 @@ impl Sweep {
         self.note_the_end().await?;
         let is_as_before =
             self.was_finished && written.is_empty() && self.settings.queries.is_none();
+        // What was replaced is there until the end, for those who read it.
+        let _compaction = self.compact(lock, &mut written).await;
         let earlier = match is_as_before {
             true => artifacts::earlier(&self.run).await?,
             false => None,
@@ -445,6 +452,37 @@ impl Sweep {
         };
         written.push(self.run.display("run.json"));
         self.report(written, measured, elapsed).await
+    }
+
+    /// Makes few parts of many small ones. What stays as it is costs nobody anything but time.
+    async fn compact(&self, lock: &RunLock, written: &mut Vec<String>) -> Option<Compaction> {
+        let compact = async {
+            let groups = compaction::groups(&self.run, self.settings.part_size.get()).await?;
+            if groups.is_empty() {
+                return Ok(None);
+            }
+            // A writer of its own: the name of what it writes comes after all that it replaces.
+            let writer = lock.writer().await?;
+            compaction::compact(&self.run, &writer, groups).await
+        };
+        let compacted = tokio::select! {
+            compacted = compact => compacted,
+            () = self.shutdown.aborting() => return None,
+        };
+        match compacted {
+            Ok(compaction) => {
+                if let Some(compaction) = &compaction {
+                    written.retain(|part| !compaction.replaced.contains(part));
+                    written.extend(compaction.published.iter().cloned());
+                }
+                compaction
+            }
+            Err(error) => {
+                self.tally
+                    .notice(format!("small parts stay as they are: {error}"));
+                None
+            }
+        }
     }
 
     async fn measure(&self) -> Result<Measured, Error> {
@@ -492,7 +530,7 @@ impl Sweep {
         let run = RunContext {
             prior: std::mem::take(&mut self.prior),
             pending: pending
-                .map(|agent| (agent.agent_name.clone(), agent.num_owed()))
+                .map(|agent| (agent.agent_name.clone(), agent.num_pending()))
                 .collect(),
             seed: settings.num_repeats_add_seed.then_some(settings.seed_field),
             memory: MemoryPlan::of(settings),
@@ -548,7 +586,7 @@ impl Sweep {
             return partitions.min(by_task::MOST);
         }
         let cores = available_parallelism().map_or(1, usize::from);
-        let pending = counts.iter().map(AgentCounts::num_owed).sum();
+        let pending = counts.iter().map(AgentCounts::num_pending).sum();
         by_task::suitable(cores, pending, self.settings.concurrency.most())
     }
 
@@ -580,7 +618,7 @@ impl Sweep {
     }
 
     async fn physical(&self, session: &SessionContext) -> Result<Arc<dyn ExecutionPlan>, Error> {
-        let pending = expand::owed(session).await?.logical_plan().clone();
+        let pending = expand::pending(session).await?.logical_plan().clone();
         let run = RunStep {
             concurrency: self.settings.concurrency.most(),
         };

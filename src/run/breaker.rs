@@ -1,5 +1,5 @@
 //! Circuit breaking for one agent: [`Breaker`] notices that it answers nothing any more, lets
-//! single calls probe it, and gives up after a while, so that its rollouts stay owed instead of
+//! single calls probe it, and gives up after a while, so that its rollouts stay pending instead of
 //! spending their budgets on an agent that is down.
 
 use std::collections::HashSet;
@@ -25,7 +25,7 @@ pub(super) enum Admission {
     Probe,
     /// Send nothing before this instant, and ask again then, or when a call ends.
     Until(Instant),
-    /// Send nothing more: the rest is left owed.
+    /// Send nothing more: the rest stays pending.
     GivenUp,
 }
 

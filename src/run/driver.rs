@@ -308,7 +308,7 @@ impl Driver {
     fn say_abandoned(&self, agent: &str, silent: Duration) {
         let silent = silent.as_secs();
         self.context.tally.notice(format!(
-            "agent '{agent}' has not answered for {silent} s (--agent-patience): the rest of its rollouts is left owed; \
+            "agent '{agent}' has not answered for {silent} s (--agent-patience): the rest of its rollouts stays pending; \
              --resume tries again"
         ));
     }

@@ -22,7 +22,7 @@ use crate::plan_node::Step;
 use crate::schema;
 
 /// The place of [`RunExec`] in a logical plan: calls an agent for each row of its input, which has
-/// the columns of [`schema::owed`].
+/// the columns of [`schema::pending`].
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Hash)]
 pub struct RunStep {
     /// Calls in flight in all.

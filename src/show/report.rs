@@ -43,7 +43,7 @@ pub fn plan(plan: &SweepPlan, as_json: bool) -> Result<(), ShowError> {
             })
             .collect();
         let value = json!({
-            "num_owed": plan.num_owed(),
+            "num_pending": plan.num_pending(),
             "agents": agents,
             "partitions": plan.partitions,
             "physical_plan": plan.physical,
@@ -54,7 +54,7 @@ pub fn plan(plan: &SweepPlan, as_json: bool) -> Result<(), ShowError> {
     writeln!(output, "{}", plan.physical.trim_end())?;
     writeln!(output)?;
     let mut table = Table::new([
-        "agent", "address", "tasks", "rollouts", "done", "failed", "owed",
+        "agent", "address", "tasks", "rollouts", "done", "failed", "pending",
     ]);
     for agent in &plan.agents {
         table.row([
@@ -67,17 +67,17 @@ pub fn plan(plan: &SweepPlan, as_json: bool) -> Result<(), ShowError> {
             text::count(agent.num_rollouts),
             text::count(agent.num_done),
             text::count(agent.num_failed),
-            text::count(agent.num_owed()),
+            text::count(agent.num_pending()),
         ]);
     }
     writeln!(output, "{table}")?;
     let planned: u64 = plan.agents.iter().map(|agent| agent.num_rollouts).sum();
     // The requests of what is done already are not sent again; they are taken for average ones.
-    let bytes = plan.request_bytes() as f64 * plan.num_owed() as f64 / planned.max(1) as f64;
+    let bytes = plan.request_bytes() as f64 * plan.num_pending() as f64 / planned.max(1) as f64;
     writeln!(
         output,
         "{} rollouts would be sent, about {} of requests; nothing was.",
-        text::count(plan.num_owed()),
+        text::count(plan.num_pending()),
         bytesize::ByteSize(bytes as u64),
     )?;
     Ok(())
@@ -122,9 +122,9 @@ pub fn report(report: &SweepReport, as_json: bool) -> Result<(), ShowError> {
     let why = match (report.state, report.stopped_by) {
         (RunState::Finished, _) => return Ok(()),
         (_, Some(StopReason::Deadline)) => "Its --deadline has passed. ",
-        (_, Some(StopReason::MaxFailures)) => "--max-failures rollouts were given up. ",
-        (_, Some(StopReason::MaxErrorRate)) => "More than --max-error-rate of it was given up. ",
-        (RunState::Incomplete, _) => "Some rollouts are left owed. ",
+        (_, Some(StopReason::MaxFailures)) => "--max-failures rollouts failed. ",
+        (_, Some(StopReason::MaxErrorRate)) => "More than --max-error-rate of it failed. ",
+        (RunState::Incomplete, _) => "Some rollouts are still pending. ",
         _ => "",
     };
     writeln!(output, "{why}Go on with the same command and --resume.")?;

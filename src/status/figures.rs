@@ -18,7 +18,7 @@ pub struct Figures {
     pub done: u64,
     /// Given up, by the budgets of the newest settings.
     pub failed: u64,
-    /// Not tried yet, or owed again.
+    /// Not tried yet, or pending again.
     pub pending: u64,
     /// Of the pending ones, sent and not answered yet; none where that is not known.
     pub in_flight: Option<u64>,

@@ -16,7 +16,7 @@ use futures::{FutureExt, StreamExt, TryStreamExt, future, stream};
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
 use object_store::{
-    CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta,
+    CopyMode, CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta,
     ObjectStore, PutMode, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
     UploadPart,
 };
@@ -25,6 +25,9 @@ use super::held_file::{HeldFile, again};
 
 /// Directory of the files that are being written, within the root.
 const STAGING: &str = ".rollstream-staging";
+
+/// Directory of parts that take the place of others, and then of those that they took it from.
+pub(super) const COMPACTED: &str = ".rollstream-staging/compacted";
 
 /// Characters of the names in it.
 const NAME_LENGTH: usize = 16;
@@ -112,6 +115,15 @@ impl LocalStore {
             let _ = self.reader.set(reader);
         }
         Ok(self.reader.get())
+    }
+
+    /// Where a part is that was replaced after it was listed, if `location` may be one and nothing is there.
+    fn replaced(location: &Path, error: &Error) -> Option<Path> {
+        let is_part = location.extension() == Some("parquet");
+        let is_missing = matches!(error, Error::NotFound { .. });
+        (is_part && is_missing)
+            .then(|| Path::parse(format!("{COMPACTED}/{location}")).ok())
+            .flatten()
     }
 
     fn nothing_at(&self, location: &Path) -> Error {
@@ -240,7 +252,7 @@ fn create_directory(directory: &FilePath) -> io::Result<()> {
     }
 }
 
-fn sync_directory(directory: &FilePath) -> io::Result<()> {
+pub(super) fn sync_directory(directory: &FilePath) -> io::Result<()> {
     match File::open(directory).and_then(|directory| directory.sync_all()) {
         // Some file systems of networks know no such thing.
         Err(error)
@@ -321,9 +333,15 @@ impl ObjectStore for LocalStore {
     }
 
     async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
-        match self.reader()? {
-            Some(reader) => reader.get_opts(location, options).await,
-            None => Err(self.nothing_at(location)),
+        let Some(reader) = self.reader()? else {
+            return Err(self.nothing_at(location));
+        };
+        match reader.get_opts(location, options.clone()).await {
+            Err(error) => match Self::replaced(location, &error) {
+                Some(replaced) => reader.get_opts(&replaced, options).await.or(Err(error)),
+                None => Err(error),
+            },
+            found => found,
         }
     }
 
@@ -332,9 +350,15 @@ impl ObjectStore for LocalStore {
         location: &Path,
         ranges: &[std::ops::Range<u64>],
     ) -> Result<Vec<Bytes>> {
-        match self.reader()? {
-            Some(reader) => reader.get_ranges(location, ranges).await,
-            None => Err(self.nothing_at(location)),
+        let Some(reader) = self.reader()? else {
+            return Err(self.nothing_at(location));
+        };
+        match reader.get_ranges(location, ranges).await {
+            Err(error) => match Self::replaced(location, &error) {
+                Some(replaced) => reader.get_ranges(&replaced, ranges).await.or(Err(error)),
+                None => Err(error),
+            },
+            found => found,
         }
     }
 
@@ -375,8 +399,29 @@ impl ObjectStore for LocalStore {
         }
     }
 
-    async fn copy_opts(&self, _: &Path, _: &Path, _: CopyOptions) -> Result<()> {
-        Err(unsupported("a copy"))
+    /// What is published never changes: a copy is another name of it.
+    async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
+        let root = &self.disk.root;
+        let [from, to] = [from, to].map(|path| root.join(path.as_ref()));
+        blocking(move || {
+            let parent = to.parent().unwrap_or(&to);
+            let link = || {
+                create_directory(parent)?;
+                match fs::hard_link(&from, &to) {
+                    Err(error)
+                        if error.kind() == ErrorKind::AlreadyExists
+                            && options.mode == CopyMode::Overwrite =>
+                    {
+                        fs::remove_file(&to)?;
+                        fs::hard_link(&from, &to)
+                    }
+                    linked => linked,
+                }
+            };
+            again(link).map_err(failed("copy", &from))?;
+            sync_directory(parent).map_err(failed("sync", parent))
+        })
+        .await
     }
 }
 

@@ -6,6 +6,7 @@
 
 mod address;
 pub mod checkpoint;
+mod compacted;
 mod connect;
 mod deadline;
 mod dispatch_log;
@@ -29,6 +30,7 @@ mod writer;
 
 pub(crate) use address::Address;
 pub use checkpoint::{CheckpointedFile, Checkpointer};
+pub use compacted::Compacted;
 pub use dispatch_log::{DispatchLog, DispatchLogFile, LoggedCalls};
 pub use dispatch_logs::{DispatchLogs, PartitionLog};
 pub use dispatch_record::{DispatchRecord, TurnRecord};

@@ -35,8 +35,7 @@ pub(super) struct Named {
 }
 
 impl Multipart {
-    /// Begins the upload of the object `name` of the run. Those that processes began who died before they could end
-    /// them are aborted.
+    /// Begins the upload of the object `name` of the run.
     pub(super) async fn begin(run: &RunStore, name: &str) -> Result<Self> {
         let Some(store) = run.named_uploads() else {
             let upload = run.object_store().put_multipart(&run.path(name)).await?;
@@ -44,9 +43,6 @@ impl Multipart {
         };
         let path = relative_path(name);
         let directory = run.uploads_dir();
-        for note in Note::left_in(directory, &Note::prefix(&path)) {
-            note.abort_noted(store.as_ref()).await?;
-        }
         let id = store.create_multipart(&path).await?;
         match Note::write(directory, &path, &id) {
             Ok(note) => Ok(Self::Named(Named {
@@ -125,7 +121,7 @@ impl Multipart {
     }
 
     /// Removes what the store has. Nothing is lost if even this fails: what is not completed is never
-    /// visible, and the note stays for whoever writes the object next.
+    /// visible, and the note stays for the next writer of the run.
     pub(super) async fn abort(self) {
         match self {
             Self::Unnamed(mut upload) => {
@@ -146,7 +142,7 @@ pub(super) async fn abort_left(run: &RunStore) -> Result<(), StoreError> {
     let Some(store) = run.named_uploads() else {
         return Ok(());
     };
-    for note in Note::left_in(run.uploads_dir(), "") {
+    for note in Note::left_in(run.uploads_dir()) {
         let aborted = note.abort_noted(store.as_ref()).await;
         aborted.map_err(|source| StoreError::Object {
             action: "abort an unfinished upload to",
@@ -170,21 +166,10 @@ struct NoteError {
 }
 
 impl Note {
-    /// What the names of the notes of an object begin with.
-    fn prefix(path: &Path) -> String {
-        let hash = blake3::hash(path.as_ref().as_bytes()).to_hex();
-        format!("{hash}-")
-    }
-
     /// The notes that the dead left.
-    fn left_in(directory: &FilePath, prefix: &str) -> Vec<Self> {
+    fn left_in(directory: &FilePath) -> Vec<Self> {
         let entries = fs::read_dir(directory).into_iter().flatten().flatten();
-        let is_of_object = |entry: &fs::DirEntry| {
-            let name = entry.file_name();
-            name.to_str().is_some_and(|name| name.starts_with(prefix))
-        };
         entries
-            .filter(is_of_object)
             .filter_map(|entry| HeldFile::of_the_dead(&entry.path()).map(Self))
             .collect()
     }
@@ -192,7 +177,7 @@ impl Note {
     fn write(directory: &FilePath, path: &Path, id: &MultipartId) -> io::Result<Self> {
         create_private(directory)?;
         let note = again(|| {
-            let name = format!("{}{:016x}", Self::prefix(path), fastrand::u64(..));
+            let name = format!("{:016x}", fastrand::u64(..));
             HeldFile::create(directory.join(name))
         })?;
         let mut file = note.file();

@@ -16,6 +16,7 @@ use tokio::io::AsyncReadExt;
 use url::Url;
 
 use super::address::{Address, Remote};
+use super::compacted::Compacted;
 use super::connect::{NamedUploads, connect};
 use super::local::LocalStore;
 use super::mount::{Mount, inside};
@@ -599,6 +600,16 @@ impl RunStore {
                 });
             }
         }
+        self.tidy().await
+    }
+
+    /// Removes what processes of this machine left that died while they wrote: uploads that they had not ended, and
+    /// parts that were to take the place of others.
+    ///
+    /// # Errors
+    /// The store failed.
+    pub async fn tidy(&self) -> Result<(), StoreError> {
+        drop(Compacted::begin(self)?);
         abort_left(self).await
     }
 

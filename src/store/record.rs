@@ -93,7 +93,7 @@ pub struct RunCounts {
     pub done: u64,
     /// Tried and given up.
     pub failed: u64,
-    /// Not tried yet, or owed again.
+    /// Not tried yet, or pending again.
     pub pending: u64,
 }
 

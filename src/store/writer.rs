@@ -79,6 +79,12 @@ impl Writer {
         let permit = Permit {
             _publishing: self.publishing.read().await,
         };
+        self.held().await;
+        permit
+    }
+
+    /// Waits as [`Self::permit`] does, between the steps of what is published under one.
+    pub(super) async fn held(&self) {
         if let Some(lease) = &self.lease {
             let mut ends = lease.ends.clone();
             let is_held = |ends: &Instant| *ends > Instant::now() + lease.margin;
@@ -86,7 +92,6 @@ impl Writer {
                 std::future::pending::<()>().await;
             }
         }
-        permit
     }
 
     /// Waits until nothing is being published.

@@ -26,7 +26,7 @@ fn check(folder: &Folder, options: &str, gates: &[&str]) -> Ended {
 }
 
 const GATES: &str = "\
--- Nothing is owed; or given up.
+-- Nothing is pending; or given up.
 SELECT agent_name, failed, pending FROM coverage WHERE failed + pending > 0;
 
 -- At most one rollout a task
@@ -46,7 +46,7 @@ fn every_gate_is_named_and_every_violation_shown() {
     let ended = check(&folder, "base", &["gates.sql"]).exited_with(4);
     assert_eq!(
         ended.stdout,
-        "ok  Nothing is owed; or given up.\n\
+        "ok  Nothing is pending; or given up.\n\
          FAIL At most one rollout a task: 3 violations\n\
          +------------+---------------+\n\
          | task_index | rollout_index |\n\

@@ -63,7 +63,7 @@ fn overwriting_replaces_the_run_whole() {
         .rollstream("plan -i tasks.jsonl --agent sim -o run --num-repeats 4 --overwrite --json")
         .run();
     let plan: serde_json::Value = serde_json::from_str(&plan.succeeded().stdout).unwrap();
-    assert_eq!(plan["num_owed"], 4);
+    assert_eq!(plan["num_pending"], 4);
     let ended = folder
         .rollstream(COLLECT)
         .args("--num-repeats 4 --overwrite")

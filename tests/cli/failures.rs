@@ -132,7 +132,7 @@ fn the_exit_code_is_still_3_when_what_failed_for_good_is_all_that_is_missing() {
         .succeeded()
         .stdout;
     let plan: serde_json::Value = serde_json::from_str(&plan).unwrap();
-    assert_eq!(plan["num_owed"], 0, "{plan:#}");
+    assert_eq!(plan["num_pending"], 0, "{plan:#}");
     assert!(
         ended.stdout.contains("7 of 8 rollouts done, 1 failed"),
         "{}",

@@ -144,7 +144,7 @@ fn an_unfinished_collection_is_finished() {
         imported
             .stderr
             .contains("'x.jsonl': line 4, the last, is torn")
-            && imported.stderr.contains("owed again"),
+            && imported.stderr.contains("pending again"),
         "{imported:#?}"
     );
     let record = folder.json("rest/run.json");
@@ -192,12 +192,15 @@ fn a_run_of_one_s_own_goes_on_without_its_input() {
         .rollstream("collect --resume -o run --agent sim")
         .run()
         .exited_with(3);
-    let owed = folder.sql(
+    let pending = folder.sql(
         "run",
         "select result from rollouts where task_index = 1 and rollout_index = 1",
     );
     // It has the seed that the first command asked for.
-    assert!(owed.len() == 1 && owed[0].contains("seed"), "{owed:?}");
+    assert!(
+        pending.len() == 1 && pending[0].contains("seed"),
+        "{pending:?}"
+    );
     let record = folder.json("run/run.json");
     assert_eq!(record["rollouts"]["pending"], 0);
     assert_eq!(record["inputs"][0]["path"], "tasks.jsonl");

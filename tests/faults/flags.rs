@@ -5,7 +5,7 @@ use rollstream::sim::SimConfig;
 use super::scene::{FAULTY, Scene, all_but, counted, quick, rollouts};
 
 #[test]
-fn an_answer_that_is_to_be_forgotten_costs_nothing_and_is_owed_to_a_resume() {
+fn an_answer_that_is_to_be_forgotten_costs_nothing_and_is_pending_for_a_resume() {
     let scene = Scene::new(SimConfig {
         fault_at: vec!["7=no_persist".parse().unwrap()],
         fault_attempts: Some(1),

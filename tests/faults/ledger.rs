@@ -163,8 +163,15 @@ pub fn parts(run: &Path, table: &str) -> Vec<PathBuf> {
 
 /// All of a part, or only some columns.
 pub fn batches(part: &Path, columns: &[&str]) -> Vec<RecordBatch> {
+    let file = File::open(part).unwrap_or_else(|error| panic!("{}: {error}", part.display()));
+    batches_of(file, columns)
+}
+
+/// All of an open part, or only some columns.
+pub fn batches_of(part: File, columns: &[&str]) -> Vec<RecordBatch> {
+    let shown = format!("{part:?}");
     let read = || -> parquet::errors::Result<Vec<RecordBatch>> {
-        let builder = ParquetRecordBatchReaderBuilder::try_new(File::open(part)?)?;
+        let builder = ParquetRecordBatchReaderBuilder::try_new(part)?;
         let mask = match columns {
             [] => ProjectionMask::all(),
             _ => ProjectionMask::columns(builder.parquet_schema(), columns.iter().copied()),
@@ -172,7 +179,7 @@ pub fn batches(part: &Path, columns: &[&str]) -> Vec<RecordBatch> {
         let reader = builder.with_projection(mask).build()?;
         reader.map(|batch| Ok(batch?)).collect()
     };
-    read().unwrap_or_else(|error| panic!("{}: {error}", part.display()))
+    read().unwrap_or_else(|error| panic!("{shown}: {error}"))
 }
 
 /// Tasks and rollouts of a batch.

@@ -140,7 +140,7 @@ impl NativeScene {
         self.folder.json("run/run.json")
     }
 
-    /// Runs and goes on until nothing is owed, and is killed meanwhile so many times, each after a random number of
+    /// Runs and goes on until nothing is pending, and is killed meanwhile so many times, each after a random number of
     /// further requests, `most` of them at most.
     pub fn collect_with_kills(&self, kills: usize, most: usize, draws: &mut Draws) {
         let mut killed = 0;

@@ -27,7 +27,7 @@ fn an_agent_that_comes_back_is_waited_for() {
 }
 
 #[test]
-fn an_agent_that_does_not_come_back_leaves_its_rest_owed() {
+fn an_agent_that_does_not_come_back_leaves_its_rest_pending() {
     let scene = Scene::slow(5);
     let running = scene
         .collect("--concurrency 16 --agent-patience 1s")
@@ -36,7 +36,7 @@ fn an_agent_that_does_not_come_back_leaves_its_rest_owed() {
         .agents
         .until("it runs", |agents| agents.num_requests() >= rollouts() / 4);
     scene.agents.set_down("sim", true);
-    let said = running.until_it_says("left owed");
+    let said = running.until_it_says("left pending");
     assert!(
         said.contains("agent 'sim'") && said.contains("--resume"),
         "{said}"

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use rollstream::sim::{Latency, SimConfig};
 
-use super::ledger::{batches, keys, parts};
+use super::ledger::parts;
+use super::reader::look;
 use super::scene::{FAULTY, Scene, all_but, quick, rollouts};
 
 /// The partitions that files of the journal, or parts, are of.
@@ -90,11 +91,7 @@ fn what_is_answered_can_be_read_though_others_are_waited_for() {
     // No row comes any more, and no part is nearly full.
     loop {
         assert!(running.is_running());
-        let parts = parts(&run, "rollouts");
-        let rows = parts
-            .iter()
-            .flat_map(|part| batches(part, &["task_index", "rollout_index"]));
-        let keys: Vec<_> = rows.flat_map(|rows| keys(&rows)).collect();
+        let keys = look(&run).unwrap_or_default();
         if keys.len() == all_but(4) {
             assert!(keys.iter().all(|(task, _)| *task != FAULTY));
             break;

@@ -2,17 +2,20 @@
 //! with until it ends by itself.
 
 use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::Duration;
 
 use rollstream::sim::{Draws, FaultRates, Latency, SimConfig};
 
 use super::agents::Agents;
+use super::files::below;
 use super::ledger::{Attempt, Ledger, parts};
 use super::load;
 use super::reader::Reader;
 use super::scene::{answers_are_right, quick, requests_are_on_record};
-use crate::common::{Folder, Running, sums};
+use crate::common::{Ended, Folder, Running, sums};
 
 const TASKS: u64 = 30;
 const CONCURRENCY: u64 = 12;
@@ -37,7 +40,7 @@ const FAULTS: [(&str, f64); 14] = [
     ("slow_first_byte", 40.0),
 ];
 
-/// Attempts that count against each budget before a rollout is given up.
+/// Attempts that count against each budget before a rollout has failed.
 const BUDGETS: [(&str, usize); 4] = [
     ("infra", 5),
     ("rate_limit", 50),
@@ -49,6 +52,7 @@ const BUDGETS: [(&str, usize); 4] = [
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Happened {
     pub kills: usize,
+    pub takeovers: usize,
     pub looks: usize,
     pub requests: usize,
     pub attempts: usize,
@@ -60,6 +64,7 @@ impl Happened {
     pub fn and(self, other: Self) -> Self {
         Self {
             kills: self.kills + other.kills,
+            takeovers: self.takeovers + other.takeovers,
             looks: self.looks + other.looks,
             requests: self.requests + other.requests,
             attempts: self.attempts + other.attempts,
@@ -80,27 +85,51 @@ pub fn run(seed: u64, most_kills: usize) -> Happened {
     let folder = Folder::with_tasks(sums(tasks));
     let place = folder.path("run");
     let reader = Reader::start(place.clone());
-    let mut kills = 0;
+    let (mut kills, mut takeovers) = (0, 0);
     loop {
-        let concurrency = 1 + draws.below(load::concurrency(CONCURRENCY) as usize);
-        let options = format!(
-            "collect -i tasks.jsonl --num-repeats {REPEATS} -o run --agent sim --resume --retry-backoff 1ms \
-             --disable-aggregation --part-size {}KB --concurrency {concurrency}",
-            20 * larger
-        );
-        let program = folder.rollstream(&options).args(&load::partitions());
-        let mut running = program.args(&agents.options()).start();
-        if kills < most_kills {
-            let requests = 1 + draws.below(20 * larger) as u64;
-            kill(&mut running, &agents, &folder, requests, &mut draws);
+        let life = Life::draw(&mut draws);
+        let mut processes: Vec<Running> = Vec::new();
+        for own in life.processes() {
+            // Who takes a lock finds its holder at work.
+            if let (Life::Takeover, Some(holder)) = (life, processes.last_mut())
+                && reached(holder, &agents, &folder, larger, &mut draws)
+            {
+                holder.signal("STOP");
+            }
+            let concurrency = 1 + draws.below(load::concurrency(CONCURRENCY) as usize);
+            let options = format!(
+                "collect -i tasks.jsonl --num-repeats {REPEATS} -o run --agent sim --resume --retry-backoff 1ms \
+                 --disable-aggregation --part-size {}KB --concurrency {concurrency} {own}",
+                20 * larger
+            );
+            let program = folder.rollstream(&options).args(&partitions(&mut draws));
+            processes.push(program.args(&agents.options()).start());
         }
-        let ended = running.end();
-        if ended.code.is_none() {
-            kills += 1;
+        if let (Life::Takeover, [holder, taker]) = (life, &mut processes[..]) {
+            taken(taker, &place);
+            holder.signal("CONT");
+        }
+        if let Some(last) = processes.last_mut().filter(|_| kills < most_kills)
+            && reached(last, &agents, &folder, larger, &mut draws)
+        {
+            last.signal("KILL");
+        }
+        let ended: Vec<Ended> = processes.into_iter().rev().map(Running::end).collect();
+        for ended in &ended {
+            let is_well = match ended.code {
+                // Its lock was taken.
+                Some(1) => life == Life::Takeover && ended.stderr.contains("lock"),
+                code => matches!(code, None | Some(0 | 3)),
+            };
+            assert!(is_well, "seed {seed}, {life:?}: {ended:#?}");
+        }
+        let with_code = |code| ended.iter().filter(|ended| ended.code == code).count();
+        kills += with_code(None);
+        takeovers += with_code(Some(1));
+        if with_code(None) > 0 {
             continue;
         }
-        assert!(matches!(ended.code, Some(0 | 3)), "seed {seed}: {ended:#?}");
-        // What was to be forgotten is still owed.
+        // What was to be forgotten is still pending.
         if folder.json("run/run.json")["rollouts"]["pending"] == 0 {
             break;
         }
@@ -114,6 +143,7 @@ pub fn run(seed: u64, most_kills: usize) -> Happened {
     let interrupted = interrupted.filter(|row| row.outcome == "interrupted");
     Happened {
         kills,
+        takeovers,
         looks,
         requests: agents.requests("sim").len(),
         attempts: ledger.attempts.len(),
@@ -142,12 +172,60 @@ fn config(seed: u64, draws: &mut Draws) -> SimConfig {
     }
 }
 
-/// Kills the collector when the agent has counted so many more requests, or when some more parts are there, if it does
-/// not end before.
-fn kill(running: &mut Running, agents: &Agents, folder: &Folder, requests: u64, draws: &mut Draws) {
+/// How collectors share the work until all of them have ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Life {
+    Alone,
+    /// Two, each with its share of the tasks.
+    Shards,
+    /// A second one takes the lock of the first.
+    Takeover,
+}
+
+impl Life {
+    fn draw(draws: &mut Draws) -> Self {
+        match draws.below(8) {
+            0 | 1 => Self::Shards,
+            2 | 3 => Self::Takeover,
+            _ => Self::Alone,
+        }
+    }
+
+    /// The options of each process, in the order in which they start.
+    fn processes(self) -> &'static [&'static str] {
+        match self {
+            Self::Alone => &[""],
+            Self::Shards => &["--shard 1/2", "--shard 2/2"],
+            Self::Takeover => &["", "--break-lock"],
+        }
+    }
+}
+
+/// As many partitions as the environment asks for, or any, and parts that are cut for readers, or not.
+fn partitions(draws: &mut Draws) -> String {
+    let asked = load::partitions();
+    let partitions = match asked.is_empty() {
+        true => format!("--partitions {}", 1 + draws.below(4)),
+        false => asked,
+    };
+    match draws.below(2) {
+        0 => partitions,
+        _ => format!("{partitions} --part-interval 5ms"),
+    }
+}
+
+/// Waits until the agent has counted some more requests, or some more parts are there; says whether the collector has
+/// not ended before.
+fn reached(
+    running: &mut Running,
+    agents: &Agents,
+    folder: &Folder,
+    larger: usize,
+    draws: &mut Draws,
+) -> bool {
     let place = folder.path("run");
     let landed = || parts(&place, "rollouts").len() + parts(&place, "attempts").len();
-    let requests = agents.num_requests() + requests;
+    let requests = agents.num_requests() + 1 + draws.below(20 * larger) as u64;
     let parts = landed() + 1 + draws.below(2);
     let by_parts = draws.unit() < 0.25;
     loop {
@@ -155,14 +233,24 @@ fn kill(running: &mut Running, agents: &Agents, folder: &Folder, requests: u64, 
             true => landed() >= parts,
             false => agents.num_requests() >= requests,
         };
-        if is_time {
-            return running.signal("KILL");
-        }
-        if !running.is_running() {
-            return;
+        if is_time || !running.is_running() {
+            return is_time;
         }
         // Only spares the processor: what is waited for is counted.
         sleep(Duration::from_micros(200));
+    }
+}
+
+/// Waits until a lock of the run is this process's, or the process has ended.
+fn taken(taker: &mut Running, run: &Path) {
+    let own = format!("\"pid\":{},", taker.pid());
+    let is_own = |path: &PathBuf| {
+        let text = fs::read_to_string(path).unwrap_or_default();
+        text.replace(' ', "").contains(&own)
+    };
+    while taker.is_running() && !below(&run.join("lock")).iter().any(is_own) {
+        // Only spares the processor.
+        sleep(Duration::from_millis(1));
     }
 }
 

@@ -100,7 +100,7 @@ fn of_thousands_in_flight_each_is_settled_once_whatever_fails() {
     agents.change("sim", no_limit);
     running.end().exited_with(3);
     let counts = || folder.json("run/run.json")["rollouts"].clone();
-    // What was to be forgotten is still owed.
+    // What was to be forgotten is still pending.
     while counts()["pending"] != 0 {
         let ended = collect().run();
         assert!(matches!(ended.code, Some(0 | 3)), "{ended:#?}");

@@ -41,7 +41,7 @@ impl Operator {
     pub fn new(agent: Arc<dyn Agent>, limit: Option<usize>, batches: usize, rows: usize) -> Self {
         Self {
             source: Source {
-                schema: schema::owed(),
+                schema: schema::pending(),
                 first: 0,
                 step: 1,
                 batches,
@@ -115,7 +115,8 @@ impl Operator {
         };
         let sources = (0..self.partitions).map(partition).collect();
         let source =
-            StreamingTableExec::try_new(schema::owed(), sources, None, None, false, None).unwrap();
+            StreamingTableExec::try_new(schema::pending(), sources, None, None, false, None)
+                .unwrap();
         let config = SessionConfig::new().with_extension(self.context());
         let session = SessionContext::new_with_config(config);
         let plan = RunExec::new(Arc::new(source), concurrency);
@@ -180,16 +181,16 @@ impl PartitionStream for Source {
         let batches = (self.first..self.batches).step_by(self.step);
         let batches = batches.map(move |batch| {
             read.fetch_add(1, Ordering::SeqCst);
-            Ok(owed(batch * rows..(batch + 1) * rows))
+            Ok(pending(batch * rows..(batch + 1) * rows))
         });
         Box::pin(RecordBatchStreamAdapter::new(
-            schema::owed(),
+            schema::pending(),
             stream::iter(batches),
         ))
     }
 }
 
-fn owed(tasks: std::ops::Range<usize>) -> RecordBatch {
+fn pending(tasks: std::ops::Range<usize>) -> RecordBatch {
     let request =
         |task: usize| format!(r#"{{"responses_create_params":{{}},"_ng_task_index":{task}}}"#);
     let columns: Vec<arrow::array::ArrayRef> = vec![
@@ -208,5 +209,5 @@ fn owed(tasks: std::ops::Range<usize>) -> RecordBatch {
                 .collect::<StringViewArray>(),
         ),
     ];
-    RecordBatch::try_new(schema::owed(), columns).unwrap()
+    RecordBatch::try_new(schema::pending(), columns).unwrap()
 }

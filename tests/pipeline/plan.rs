@@ -63,7 +63,7 @@ async fn a_sweep_is_one_plan_from_source_to_sink() {
         counts.collect::<Vec<_>>(),
         [("alpha", 4, 12, 0), ("beta", 3, 3, 0)]
     );
-    assert_eq!(plan.num_owed(), 15);
+    assert_eq!(plan.num_pending(), 15);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

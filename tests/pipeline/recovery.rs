@@ -146,7 +146,7 @@ async fn a_resume_lands_the_whole_batches_of_a_torn_segment() {
         ..settings
     };
     let prepared = Sweep::prepare(settings).await.unwrap();
-    assert_eq!(prepared.plan().await.unwrap().num_owed(), 10);
+    assert_eq!(prepared.plan().await.unwrap().num_pending(), 10);
     let report = prepared.collect().await.unwrap();
     // Tasks 0 and 2 were answered in the whole batch; all others are asked again.
     assert_eq!(counts(&sim, "sim").requests, 10);

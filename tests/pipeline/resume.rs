@@ -1,4 +1,4 @@
-//! A run that is gone on with asks for what is owed, and for nothing else.
+//! A run that is gone on with asks for what is pending, and for nothing else.
 
 use std::collections::BTreeMap;
 
@@ -110,7 +110,7 @@ async fn failures_are_asked_again_unless_they_are_for_good() {
     );
 
     let third = Sweep::prepare(settings).await.unwrap();
-    assert_eq!(third.plan().await.unwrap().num_owed(), 0);
+    assert_eq!(third.plan().await.unwrap().num_pending(), 0);
     assert_eq!(third.collect().await.unwrap().rollouts, second.rollouts);
     assert_eq!(counts(&sim, "sim").requests, 4);
 }
@@ -160,7 +160,7 @@ async fn a_plan_sends_nothing_and_writes_nothing() {
         .await
         .unwrap();
     let plan = sweep.plan().await.unwrap();
-    assert_eq!(plan.num_owed(), 20);
+    assert_eq!(plan.num_pending(), 20);
     assert_eq!(
         plan.addresses,
         BTreeMap::from([("sim".to_owned(), sim.agent_url("sim").unwrap())])

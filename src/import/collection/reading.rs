@@ -149,7 +149,7 @@ impl Reading<'_> {
             }
             Ok(())
         })?;
-        self.torn(&file, torn, "its rollout is owed again");
+        self.torn(&file, torn, "its rollout is pending again");
         if again > 0 {
             let what = "rows have the key of an earlier row; the first of each key is kept";
             self.warn(&file, format_args!("{again} {what}"));

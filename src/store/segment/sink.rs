@@ -138,8 +138,9 @@ impl Transaction for Parts {
         let mut parts = Vec::new();
         let mut tables = tables.into_iter();
         while let Some(table) = tables.next() {
-            let Table::Open(writer) = table else { continue };
-            match writer.finish().await {
+            let Table::Open(part) = table else { continue };
+            writer.held().await;
+            match part.finish().await {
                 Ok(part) => parts.push(part),
                 Err(error) => {
                     abandon(tables).await;

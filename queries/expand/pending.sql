@@ -1,4 +1,4 @@
--- The rollouts that are still owed, one row each, in the order of the input.
+-- The rollouts that are still pending, one row each, in the order of the input.
 --
 -- Reads: tasks, done.
 -- Columns: task_index, rollout_index, agent_name, request.
@@ -6,10 +6,10 @@
 -- The side with `done` is the one that is held in memory: two integers a rollout. The other
 -- streams, so that repeats are never all there at once, and its order is kept.
 SELECT
-    owed.task_index,
-    owed.rollout_index,
-    owed.agent_name,
-    owed.request
+    pending.task_index,
+    pending.rollout_index,
+    pending.agent_name,
+    pending.request
 FROM done
 RIGHT ANTI JOIN (
     SELECT
@@ -18,6 +18,6 @@ RIGHT ANTI JOIN (
         agent_name,
         request
     FROM tasks
-) AS owed
-    ON done.task_index = owed.task_index
-    AND done.rollout_index = owed.rollout_index
+) AS pending
+    ON done.task_index = pending.task_index
+    AND done.rollout_index = pending.rollout_index

@@ -1,4 +1,4 @@
-//! `expand::owed` is what is planned without what is done, in order, for any tasks.
+//! `expand::pending` is what is planned without what is done, in order, for any tasks.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -121,7 +121,7 @@ fn done(had: impl Iterator<Item = (i64, i64, Had)>) -> RecordBatch {
     .unwrap()
 }
 
-async fn owed(lines: &[Line], had: &BTreeSet<(i64, i64, Had)>) -> Vec<(i64, i64, usize)> {
+async fn pending(lines: &[Line], had: &BTreeSet<(i64, i64, Had)>) -> Vec<(i64, i64, usize)> {
     let config = session::config()
         .with_target_partitions(1)
         .with_batch_size(7);
@@ -136,7 +136,7 @@ async fn owed(lines: &[Line], had: &BTreeSet<(i64, i64, Had)>) -> Vec<(i64, i64,
     register("attempts", done(had.iter().copied()));
     expand::prepare(&session, [(AGENT, BUDGETS)]).await.unwrap();
     let mut rows = Vec::new();
-    for batch in expand::owed(&session)
+    for batch in expand::pending(&session)
         .await
         .unwrap()
         .collect()
@@ -181,12 +181,12 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn owed_is_planned_without_done_in_order(lines in vec((-2_i64..8, 1_i64..9), 0..30), had in had()) {
+    fn pending_is_planned_without_done_in_order(lines in vec((-2_i64..8, 1_i64..9), 0..30), had in had()) {
         let is_done = |task: i64, rollout: i64| {
             [Had::Answer, Had::FailureForGood].iter().any(|done| had.contains(&(task, rollout, *done)))
         };
         let expected: Vec<_> = planned(&lines).into_iter().filter(|row| !is_done(row.0, row.1)).collect();
-        let found = Runtime::new().unwrap().block_on(owed(&lines, &had));
+        let found = Runtime::new().unwrap().block_on(pending(&lines, &had));
         prop_assert_eq!(found, expected);
     }
 }
