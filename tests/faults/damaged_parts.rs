@@ -24,13 +24,12 @@ fn finished() -> Scene {
 }
 
 fn copy<'a>(scene: &'a Scene, name: &str) -> Spoiled<'a> {
-    let requests = scene.agents.requests("sim").len();
     Spoiled::new(
         &scene.folder,
         &scene.agents,
         &scene.config,
         TASKS,
-        requests,
+        ROLLOUTS as usize,
         name,
     )
 }

@@ -15,7 +15,7 @@ use super::ledger::{Attempt, Ledger, parts};
 use super::load;
 use super::reader::Reader;
 use super::scene::{answers_are_right, quick, requests_are_on_record};
-use crate::common::{Ended, Folder, Running, sums};
+use crate::common::{Folder, Running, sums};
 
 const TASKS: u64 = 30;
 const CONCURRENCY: u64 = 12;
@@ -89,12 +89,14 @@ pub fn run(seed: u64, most_kills: usize) -> Happened {
     loop {
         let life = Life::draw(&mut draws);
         let mut processes: Vec<Running> = Vec::new();
+        let mut is_stopped = false;
         for own in life.processes() {
             // Who takes a lock finds its holder at work.
             if let (Life::Takeover, Some(holder)) = (life, processes.last_mut())
                 && reached(holder, &agents, &folder, larger, &mut draws)
             {
                 holder.signal("STOP");
+                is_stopped = true;
             }
             let concurrency = 1 + draws.below(load::concurrency(CONCURRENCY) as usize);
             let options = format!(
@@ -105,16 +107,18 @@ pub fn run(seed: u64, most_kills: usize) -> Happened {
             let program = folder.rollstream(&options).args(&partitions(&mut draws));
             processes.push(program.args(&agents.options()).start());
         }
-        if let (Life::Takeover, [holder, taker]) = (life, &mut processes[..]) {
+        let mut ended = Vec::new();
+        if let (true, [holder, taker]) = (is_stopped, &mut processes[..]) {
             taken(taker, &place);
             holder.signal("CONT");
+            ended.push(processes.remove(0).end());
         }
         if let Some(last) = processes.last_mut().filter(|_| kills < most_kills)
             && reached(last, &agents, &folder, larger, &mut draws)
         {
             last.signal("KILL");
         }
-        let ended: Vec<Ended> = processes.into_iter().rev().map(Running::end).collect();
+        ended.extend(processes.into_iter().rev().map(Running::end));
         for ended in &ended {
             let is_well = match ended.code {
                 // Its lock was taken.
@@ -196,7 +200,7 @@ impl Life {
         match self {
             Self::Alone => &[""],
             Self::Shards => &["--shard 1/2", "--shard 2/2"],
-            Self::Takeover => &["", "--break-lock"],
+            Self::Takeover => &["--lease 2s", "--lease 2s --break-lock"],
         }
     }
 }

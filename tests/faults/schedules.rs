@@ -1,17 +1,20 @@
 //! Random schedules of faults, kills and resumes: see [`schedule`](super::schedule).
 
 use super::schedule::{Happened, run};
+use super::spoiled::is_full;
 
-const KILLS: usize = 30;
+/// Kills in all, and where the environment asks for all that there is.
+const KILLS: (usize, usize) = (12, 60);
 
 #[test]
 fn nothing_is_lost_whatever_fails_and_whenever_the_collector_is_killed() {
     let mut happened = Happened::default();
     let mut seed = 0;
-    while happened.kills < KILLS {
+    let kills = if is_full() { KILLS.1 } else { KILLS.0 };
+    while happened.kills < kills {
         happened = happened.and(run(seed, 12));
         seed += 1;
-        assert!(seed < 20, "it is hardly ever killed: {happened:?}");
+        assert!(seed < 40, "it is hardly ever killed: {happened:?}");
     }
     println!("{happened:?}");
     let Happened {

