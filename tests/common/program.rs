@@ -84,13 +84,13 @@ impl Running {
     /// Waits for a line on standard error that holds `text`, and gives it.
     #[track_caller]
     pub fn until_it_says(&self, text: &str) -> String {
-        self.stderr.until(text)
+        self.stderr.until(text, &self.stdout)
     }
 
     /// Waits for a line on standard output that holds `text`, and gives it.
     #[track_caller]
     pub fn until_it_prints(&self, text: &str) -> String {
-        self.stdout.until(text)
+        self.stdout.until(text, &self.stderr)
     }
 
     pub fn pid(&self) -> u32 {
@@ -167,7 +167,7 @@ impl Listener {
     }
 
     #[track_caller]
-    fn until(&self, text: &str) -> String {
+    fn until(&self, text: &str, other: &Self) -> String {
         let deadline = Instant::now() + PATIENCE;
         let mut heard = String::new();
         loop {
@@ -177,7 +177,10 @@ impl Listener {
             {
                 Ok(line) if line.contains(text) => return line,
                 Ok(line) => heard.push_str(&line),
-                Err(error) => panic!("never '{text}' ({error}), but:\n{heard}"),
+                Err(error) => {
+                    let other: String = other.lines.try_iter().collect();
+                    panic!("never '{text}' ({error}), but:\n{heard}and on the other side:\n{other}")
+                }
             }
         }
     }
