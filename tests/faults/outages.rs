@@ -36,7 +36,7 @@ fn an_agent_that_does_not_come_back_leaves_its_rest_pending() {
         .agents
         .until("it runs", |agents| agents.num_requests() >= rollouts() / 4);
     scene.agents.set_down("sim", true);
-    let said = running.until_it_says("left pending");
+    let said = running.until_it_says("stays pending");
     assert!(
         said.contains("agent 'sim'") && said.contains("--resume"),
         "{said}"
