@@ -12,8 +12,9 @@ const TASKS: u64 = 50;
 /// Damage by which the head of a file may become unreadable, and with it all of the file.
 const HEAD: usize = 64;
 
-/// Rollouts that one damaged place may cost: those of a batch, and those that were in flight.
-const MOST_LOST: usize = 12;
+/// Rollouts that one damaged place may cost: those of a batch, and those that were in flight. A busy disk makes batches
+/// larger, but never one of most of the journal.
+const MOST_LOST: usize = (TASKS * REPEATS / 4) as usize;
 
 /// What happens to the bytes from an offset on.
 #[derive(Debug, Clone, Copy)]

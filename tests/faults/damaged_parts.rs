@@ -242,7 +242,11 @@ fn an_empty_lock_is_taken_over_after_its_lease() {
 
 #[test]
 fn an_empty_lock_can_be_broken() {
-    let (scene, _) = killed_with_an_empty_lock();
+    let (scene, lock) = killed_with_an_empty_lock();
+    // Nearly over, and not yet.
+    let lock = OpenOptions::new().write(true).open(lock).unwrap();
+    let before = SystemTime::now() - Duration::from_secs(55);
+    lock.set_modified(before).unwrap();
     let status = scene.folder.rollstream("status run --json").run();
     did_not_panic(&status);
     status.succeeded();
