@@ -3,6 +3,7 @@
 //! clients that make the same calls, read the answers and do nothing else. Each is a process of its own; they take
 //! turns.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -38,6 +39,9 @@ pub struct Throughput {
     /// Calls in flight
     #[arg(long, value_name = "NUMBERS", value_delimiter = ',', default_values_t = [64, 256, 1024])]
     concurrency: Vec<usize>,
+    /// Partitions of the collector; what others than the first do is set beside it
+    #[arg(long, value_name = "NUMBERS", value_delimiter = ',', default_values_t = [1, 2])]
+    partitions: Vec<usize>,
     /// Be this client, of the agent at --url
     #[arg(long, hide = true, requires_all = ["url", "input", "rollouts"])]
     client: Option<Client>,
@@ -88,6 +92,7 @@ struct Cell<'a> {
     num_repeats: usize,
     num_rollouts: usize,
     concurrency: usize,
+    partitions: &'a [usize],
     wrk: Option<&'a Wrk>,
     aiohttp: Option<&'a Aiohttp<'a>>,
 }
@@ -96,6 +101,8 @@ struct Cell<'a> {
 #[derive(Debug, Default)]
 struct Cells {
     collector: Vec<Done>,
+    /// In other numbers of partitions.
+    partitioned: BTreeMap<usize, Vec<Done>>,
     without_metrics: Vec<Done>,
     wrk: Vec<Done>,
     hyper: Vec<Done>,
@@ -153,6 +160,7 @@ impl Throughput {
                         num_repeats,
                         num_rollouts: num_tasks * num_repeats,
                         concurrency,
+                        partitions: &self.partitions,
                         wrk: wrk.as_ref(),
                         aiohttp: aiohttp.as_ref(),
                     };
@@ -180,15 +188,20 @@ impl Throughput {
 impl Cell<'_> {
     fn measure(&self, repeats: usize) -> anyhow::Result<Cells> {
         let mut cells = Cells::default();
+        let (first, others) = self.partitions.split_first().context("no partitions")?;
         for _ in 0..repeats {
-            cells.collector.push(self.collector(&[])?);
+            cells.collector.push(self.collector(*first, &[])?);
+            for number in others {
+                let done = self.collector(*number, &[])?;
+                cells.partitioned.entry(*number).or_default().push(done);
+            }
             cells.hyper.push(self.bare(Client::Hyper)?);
             if let Some(wrk) = self.wrk {
                 cells.wrk.push(self.wrk(wrk)?);
             }
             cells
                 .without_metrics
-                .push(self.collector(&["--disable-aggregation"])?);
+                .push(self.collector(*first, &["--disable-aggregation"])?);
             cells.reqwest.push(self.bare(Client::Reqwest)?);
             if let Some(aiohttp) = self.aiohttp {
                 cells.aiohttp.push(self.aiohttp(aiohttp)?);
@@ -197,7 +210,9 @@ impl Cell<'_> {
         Ok(cells)
     }
 
-    fn collector(&self, flags: &[&str]) -> anyhow::Result<Done> {
+    fn collector(&self, partitions: usize, flags: &[&str]) -> anyhow::Result<Done> {
+        let partitions = partitions.to_string();
+        let flags = [&["--partitions", &*partitions], flags].concat();
         let sweep = Sweep {
             input: self.input,
             run: &self.directory.join("run"),
@@ -205,7 +220,7 @@ impl Cell<'_> {
             num_rollouts: self.num_rollouts,
             num_repeats: self.num_repeats,
             concurrency: self.concurrency,
-            flags,
+            flags: &flags,
         };
         self.done(|| Ok(of_process(self.num_rollouts, sweep.run()?)))
     }
@@ -301,6 +316,12 @@ impl Cells {
             }
         }
         let ours = &*self.collector;
+        for (number, theirs) in &self.partitioned {
+            let case = format!("{case}, {number} partitions");
+            let few = ("the first number of partitions", ours);
+            report.measured(&case, ("rate", "rollouts/s", &rate), theirs, few);
+            report.measured(&case, ("CPU", "µs/rollout", &cpu), theirs, few);
+        }
         report.measured(case, ("rate", "rollouts/s", &rate), ours, hyper);
         for other in others.into_iter().filter(|(_, theirs)| !theirs.is_empty()) {
             report.measured(case, ("rate", "rollouts/s", &rate), ours, other);

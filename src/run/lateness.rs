@@ -65,7 +65,7 @@ impl Lateness {
                 let (p99, limit) = limits.get(&*agent).copied().unwrap_or_default();
                 format!(
                     "agent '{agent}': {count} more call(s) in flight for over {:.0} s, such as task {task}, rollout \
-                     {rollout}; 99 of 100 were answered within {:.1} s. --rollout-timeout would end them",
+                     {rollout}; 99 of 100 were answered within {:.1} s. A shorter --rollout-timeout would end them",
                     limit.as_secs_f64(),
                     p99.as_secs_f64(),
                 )

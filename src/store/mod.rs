@@ -1,8 +1,9 @@
-//! A run where it is kept: [`RunStore`] is the place (a directory or an object-store prefix),
-//! [`RunRecord`] its `run.json`, [`PartWriter`] writes a table's Parquet parts, and
-//! [`JournalWriter`] and [`JournalSegment`] are what is answered but not yet in a part,
-//! [`DispatchLogs`] are what was sent. [`RunLock`] keeps two processes from writing the same rollouts,
-//! and a [`Checkpointer`] the journal from being lost with its machine.
+//! A run where it is kept. [`RunStore`] is the place (a directory or an object-store prefix), and [`RunRecord`] its
+//! `run.json`. [`RunLock`] keeps two processes from writing the same rollouts, and makes each a [`Writer`] with an epoch.
+//!
+//! What is answered goes through [`segment`]: rows are written ahead into a segment of the journal, and a segment is
+//! committed to a [`TableSink`], once. [`DispatchLogs`] are what was sent, a [`Checkpointer`] keeps the journal from being
+//! lost with its machine, and [`Compacted`] parts take the place of small ones.
 
 mod address;
 pub mod checkpoint;

@@ -129,18 +129,21 @@ fn spread(first: usize, length: usize, some: usize, all: usize) -> Vec<usize> {
 
 #[test]
 fn a_changed_byte_costs_one_batch() {
-    is_survived(Damage::Flipped, |length| spread(HEAD, length, 6, 100));
+    is_survived(Damage::Flipped, |length| spread(HEAD, length, 6, 24));
 }
 
 #[test]
 fn a_changed_byte_in_the_head_of_a_journal_is_survived() {
     is_survived(Damage::Flipped, |_| match is_full() {
-        true => (0..HEAD).chain((HEAD..2048).step_by(16)).collect(),
+        true => (0..HEAD)
+            .step_by(4)
+            .chain((HEAD..2048).step_by(64))
+            .collect(),
         false => vec![0, 5, 9, 23, 300],
     });
 }
 
 #[test]
 fn a_zeroed_page_costs_its_batches() {
-    is_survived(Damage::Zeroed, |length| spread(1024, length, 5, 60));
+    is_survived(Damage::Zeroed, |length| spread(1024, length, 5, 20));
 }

