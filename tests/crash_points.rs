@@ -22,7 +22,7 @@ mod common;
 mod faults {
     pub mod agents;
     pub mod ledger;
-    mod load;
+    pub mod load;
     pub mod scene;
 }
 

@@ -5,82 +5,79 @@ use std::collections::{BTreeMap, HashSet};
 use datafusion::prelude::SessionContext;
 use futures::TryStreamExt;
 
+use super::sweep::Sweep;
 use crate::error::Error;
 use crate::schema;
 use crate::session;
-use crate::store::{Compacted, PartWriter, RunStore, SegmentName, Writer, part_name};
+use crate::store::segment::TABLES;
+use crate::store::{Compacted, PartWriter, RunLock, RunStore, SegmentName, part_name};
 
 /// So few small segments hurt no reader.
 const FEW: usize = 8;
 
-/// Tables that a segment has parts of. That of `attempts` is the last to be published here too.
-const TABLES: [&str; 3] = [schema::ROLLOUTS, schema::TURNS, schema::ATTEMPTS];
-
 /// Segments that become one.
-pub(super) type Group = Vec<SegmentName>;
+type Group = Vec<SegmentName>;
 
-/// What became of small segments.
-#[derive(Debug)]
-pub(super) struct Compaction {
-    /// Parts that are no longer there, as a person names them.
-    pub(super) replaced: HashSet<String>,
-    /// Parts that took their place.
-    pub(super) published: Vec<String>,
-    /// Those who listed the parts that were replaced can read them while this is there.
-    _compacted: Compacted,
-}
-
-/// Segments whose parts take less than half of `part_size`, in groups that become one segment each. None on an object
-/// store, where nothing can take the place of something else in one step.
-///
-/// # Errors
-/// The parts can't be listed.
-pub(super) async fn groups(run: &RunStore, part_size: u64) -> Result<Vec<Group>, Error> {
-    match run.local_path() {
-        Some(_) => Ok(grouped(small(run, part_size).await?, part_size)),
-        None => Ok(Vec::new()),
+impl Sweep {
+    /// Makes few parts of many small ones, and keeps `written` to what is there. Small parts that stay cost readers
+    /// nothing but time. Readers who listed the old parts can still read them until the returned value is dropped.
+    pub(super) async fn compact(
+        &self,
+        lock: &RunLock,
+        written: &mut Vec<String>,
+    ) -> Option<Compacted> {
+        let compacted = tokio::select! {
+            compacted = self.replace_small(lock, written) => compacted,
+            () = self.shutdown.aborting() => return None,
+        };
+        compacted.unwrap_or_else(|error| {
+            let text = format!("small parts stay as they are: {error}");
+            self.tally.notice(text);
+            None
+        })
     }
-}
 
-/// Makes one segment of each of the groups. The segments of `writer` come after all others, and nobody else writes to
-/// the run. `None` where the file system can't do it.
-///
-/// # Errors
-/// A part can't be read, or the disk failed. All rows are where they were before.
-pub(super) async fn compact(
-    run: &RunStore,
-    writer: &Writer,
-    groups: Vec<Group>,
-) -> Result<Option<Compaction>, Error> {
-    let Some(compacted) = Compacted::begin(run)? else {
-        return Ok(None);
-    };
-    let mut compaction = Compaction {
-        replaced: HashSet::new(),
-        published: Vec::new(),
-        _compacted: compacted,
-    };
-    let compacted = &compaction._compacted;
-    let segments: Vec<SegmentName> = groups.iter().map(|_| writer.segment(0)).collect();
-    let mut names = BTreeMap::new();
-    for table in TABLES {
-        for (group, segment) in groups.iter().zip(&segments) {
-            let name = compacted.name(table, *segment);
-            if merge(run, table, group, &name).await? {
-                names.entry(table).or_insert_with(Vec::new).push(*segment);
+    async fn replace_small(
+        &self,
+        lock: &RunLock,
+        written: &mut Vec<String>,
+    ) -> Result<Option<Compacted>, Error> {
+        let Some(compacted) = Compacted::begin(&self.run)? else {
+            return Ok(None);
+        };
+        let part_size = self.settings.part_size.get();
+        let groups = grouped(small(&self.run, part_size).await?, part_size);
+        if groups.is_empty() {
+            return Ok(None);
+        }
+        // A writer of its own: the name of what it writes comes after all that it replaces.
+        let writer = lock.writer().await?;
+        let segments: Vec<SegmentName> = groups.iter().map(|_| writer.segment(0)).collect();
+        let mut tables = Vec::new();
+        for table in TABLES {
+            let mut merged = Vec::new();
+            for (group, segment) in groups.iter().zip(&segments) {
+                let name = compacted.name(table, *segment);
+                if merge(&self.run, table, group, &name).await? {
+                    merged.push(*segment);
+                }
+            }
+            if !merged.is_empty() {
+                tables.push((table, merged));
             }
         }
-    }
-    let all: Vec<SegmentName> = groups.into_iter().flatten().collect();
-    for (table, segments) in TABLES.iter().filter_map(|table| names.get_key_value(table)) {
-        if !compacted.publish(table, &all, writer).await? {
-            break;
+        let all = groups.concat();
+        for (table, merged) in tables {
+            if !compacted.publish(table, &all, &writer).await? {
+                break;
+            }
+            let display = |segment: &SegmentName| self.run.display(&part_name(table, segment));
+            let replaced: HashSet<String> = all.iter().map(display).collect();
+            written.retain(|part| !replaced.contains(part));
+            written.extend(merged.iter().map(display));
         }
-        let display = |segment: &SegmentName| compacted.display(table, *segment);
-        compaction.replaced.extend(all.iter().map(display));
-        compaction.published.extend(segments.iter().map(display));
+        Ok(Some(compacted))
     }
-    Ok(Some(compaction))
 }
 
 /// Small segments and their sizes in bytes, the oldest first.

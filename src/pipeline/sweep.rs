@@ -13,7 +13,6 @@ use tokio::sync::watch;
 
 use super::artifacts;
 use super::begin::{Existing, existing, rebuilt};
-use super::compaction::{self, Compaction};
 use super::groups;
 use super::inputs::Inputs;
 use super::live::{Live, LiveMetrics};
@@ -423,7 +422,7 @@ impl Sweep {
         let is_as_before =
             self.was_finished && written.is_empty() && self.settings.queries.is_none();
         // What was replaced is there until the end, for those who read it.
-        let _compaction = self.compact(lock, &mut written).await;
+        let _compacted = self.compact(lock, &mut written).await;
         let earlier = match is_as_before {
             true => artifacts::earlier(&self.run).await?,
             false => None,
@@ -452,37 +451,6 @@ impl Sweep {
         };
         written.push(self.run.display("run.json"));
         self.report(written, measured, elapsed).await
-    }
-
-    /// Makes few parts of many small ones. What stays as it is costs nobody anything but time.
-    async fn compact(&self, lock: &RunLock, written: &mut Vec<String>) -> Option<Compaction> {
-        let compact = async {
-            let groups = compaction::groups(&self.run, self.settings.part_size.get()).await?;
-            if groups.is_empty() {
-                return Ok(None);
-            }
-            // A writer of its own: the name of what it writes comes after all that it replaces.
-            let writer = lock.writer().await?;
-            compaction::compact(&self.run, &writer, groups).await
-        };
-        let compacted = tokio::select! {
-            compacted = compact => compacted,
-            () = self.shutdown.aborting() => return None,
-        };
-        match compacted {
-            Ok(compaction) => {
-                if let Some(compaction) = &compaction {
-                    written.retain(|part| !compaction.replaced.contains(part));
-                    written.extend(compaction.published.iter().cloned());
-                }
-                compaction
-            }
-            Err(error) => {
-                self.tally
-                    .notice(format!("small parts stay as they are: {error}"));
-                None
-            }
-        }
     }
 
     async fn measure(&self) -> Result<Measured, Error> {

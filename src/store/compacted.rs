@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::fs;
-use std::io::{self, ErrorKind};
+use std::io::ErrorKind;
 use std::path::PathBuf;
 
 use rustix::fs::{CWD, RenameFlags, renameat_with};
@@ -18,7 +18,6 @@ use super::{RunStore, SegmentName, StoreError, Writer, part_name};
 /// such step.
 #[derive(Debug)]
 pub struct Compacted {
-    run: RunStore,
     disk: LocalStore,
 }
 
@@ -28,11 +27,10 @@ impl Compacted {
     /// # Errors
     /// What a process that died left can't be removed.
     pub fn begin(run: &RunStore) -> Result<Option<Self>, StoreError> {
-        let Some(disk) = run.disk() else {
+        let Some(disk) = run.disk().cloned() else {
             return Ok(None);
         };
-        let (run, disk) = (run.clone(), disk.clone());
-        let compacted = Self { run, disk };
+        let compacted = Self { disk };
         compacted.clear()?;
         Ok(Some(compacted))
     }
@@ -59,7 +57,6 @@ impl Compacted {
         let (old, new) = (root.join(table), root.join(COMPACTED).join(table));
         let _permit = writer.permit().await;
         let exchange = || {
-            fs::create_dir_all(&new)?;
             fs::set_permissions(&new, fs::metadata(&old)?.permissions())?;
             for entry in fs::read_dir(&old)? {
                 let entry = entry?;
@@ -77,8 +74,11 @@ impl Compacted {
             Err(error)
                 if matches!(
                     error.kind(),
-                    ErrorKind::InvalidInput | ErrorKind::Unsupported | ErrorKind::PermissionDenied
-                ) || is_unknown(&error) =>
+                    ErrorKind::InvalidInput
+                        | ErrorKind::Unsupported
+                        | ErrorKind::PermissionDenied
+                        | ErrorKind::CrossesDevices
+                ) =>
             {
                 Ok(false)
             }
@@ -106,11 +106,6 @@ impl Compacted {
             }
         }
     }
-
-    /// How a person names a part of a segment.
-    pub fn display(&self, table: &str, segment: SegmentName) -> String {
-        self.run.display(&part_name(table, segment))
-    }
 }
 
 impl Drop for Compacted {
@@ -118,17 +113,6 @@ impl Drop for Compacted {
         // The next writer removes what is left.
         let _ = self.clear();
     }
-}
-
-fn is_unknown(error: &io::Error) -> bool {
-    let unknown = [
-        rustix::io::Errno::NOSYS,
-        rustix::io::Errno::OPNOTSUPP,
-        rustix::io::Errno::XDEV,
-    ];
-    unknown
-        .iter()
-        .any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use std::{fmt, iter};
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use futures::stream::BoxStream;
 use futures::{FutureExt, StreamExt, TryStreamExt, future, stream};
 use object_store::local::LocalFileSystem;
@@ -117,13 +118,22 @@ impl LocalStore {
         Ok(self.reader.get())
     }
 
-    /// Where a part is that was replaced after it was listed, if `location` may be one and nothing is there.
-    fn replaced(location: &Path, error: &Error) -> Option<Path> {
-        let is_part = location.extension() == Some("parquet");
-        let is_missing = matches!(error, Error::NotFound { .. });
-        (is_part && is_missing)
-            .then(|| Path::parse(format!("{COMPACTED}/{location}")).ok())
-            .flatten()
+    /// Reads what is at `location`, or the part that was replaced there after it was listed.
+    async fn read<'a, T>(
+        &self,
+        location: &Path,
+        read: impl Fn(&LocalFileSystem, Path) -> BoxFuture<'a, Result<T>>,
+    ) -> Result<T> {
+        let Some(reader) = self.reader()? else {
+            return Err(self.nothing_at(location));
+        };
+        match read(reader, location.clone()).await {
+            Err(error @ Error::NotFound { .. }) if location.extension() == Some("parquet") => {
+                let replaced = Path::parse(format!("{COMPACTED}/{location}"))?;
+                read(reader, replaced).await.or(Err(error))
+            }
+            read => read,
+        }
     }
 
     fn nothing_at(&self, location: &Path) -> Error {
@@ -333,16 +343,11 @@ impl ObjectStore for LocalStore {
     }
 
     async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
-        let Some(reader) = self.reader()? else {
-            return Err(self.nothing_at(location));
+        let read = |reader: &LocalFileSystem, at: Path| {
+            let (reader, options) = (reader.clone(), options.clone());
+            async move { reader.get_opts(&at, options).await }.boxed()
         };
-        match reader.get_opts(location, options.clone()).await {
-            Err(error) => match Self::replaced(location, &error) {
-                Some(replaced) => reader.get_opts(&replaced, options).await.or(Err(error)),
-                None => Err(error),
-            },
-            found => found,
-        }
+        self.read(location, read).await
     }
 
     async fn get_ranges(
@@ -350,16 +355,11 @@ impl ObjectStore for LocalStore {
         location: &Path,
         ranges: &[std::ops::Range<u64>],
     ) -> Result<Vec<Bytes>> {
-        let Some(reader) = self.reader()? else {
-            return Err(self.nothing_at(location));
+        let read = |reader: &LocalFileSystem, at: Path| {
+            let reader = reader.clone();
+            async move { reader.get_ranges(&at, ranges).await }.boxed()
         };
-        match reader.get_ranges(location, ranges).await {
-            Err(error) => match Self::replaced(location, &error) {
-                Some(replaced) => reader.get_ranges(&replaced, ranges).await.or(Err(error)),
-                None => Err(error),
-            },
-            found => found,
-        }
+        self.read(location, read).await
     }
 
     fn delete_stream(

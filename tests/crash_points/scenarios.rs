@@ -5,9 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::preload::{CrashPoint, Side};
 use super::sweep::{Sweep, TASKS};
-
-/// All points, and not some of them.
-const FULL: &str = "ROLLSTREAM_TEST_FULL";
+use crate::faults::load::is_full;
 
 /// Points of each scenario where the environment asks for no more.
 const POINTS: usize = 16;
@@ -152,13 +150,13 @@ fn ended_at(mut point: CrashPoint, scenario: &Scenario) -> Option<Sweep> {
     None
 }
 
-/// Before and after each change, or as many of these as are tried without [`FULL`], evenly spread.
+/// Before and after each change, or as many of these as are tried where the environment asks for no more, evenly spread.
 fn points(changes: usize) -> Vec<CrashPoint> {
     let all = (1..=changes).flat_map(|number| {
         [Side::Before, Side::After].map(|side| CrashPoint::first(side, "").nth(number))
     });
     let all: Vec<CrashPoint> = all.collect();
-    if std::env::var_os(FULL).is_some_and(|value| !value.is_empty()) {
+    if is_full() {
         return all;
     }
     // Shifted by one each time, so that both sides are tried.

@@ -4,8 +4,9 @@ use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::files::{below, is_kept, largest_segment, name};
+use super::load::is_full;
 use super::scene::{REPEATS, Scene};
-use super::spoiled::{Spoiled, did_not_panic, is_full, said};
+use super::spoiled::{Spoiled, did_not_panic, said};
 
 const TASKS: u64 = 50;
 

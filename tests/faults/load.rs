@@ -61,3 +61,8 @@ pub fn partitions() -> String {
     let asked = std::env::var(PARTITIONS).ok();
     asked.map_or_else(String::new, |count| format!("--partitions {count}"))
 }
+
+/// The environment asks for everything at its full size, and not for some of it: `ROLLSTREAM_TEST_FULL=1`.
+pub fn is_full() -> bool {
+    std::env::var_os("ROLLSTREAM_TEST_FULL").is_some_and(|value| !value.is_empty())
+}

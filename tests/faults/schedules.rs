@@ -1,7 +1,7 @@
 //! Random schedules of faults, kills and resumes: see [`schedule`](super::schedule).
 
+use super::load::is_full;
 use super::schedule::{Happened, run};
-use super::spoiled::is_full;
 
 /// Kills in all, and where the environment asks for all that there is.
 const KILLS: (usize, usize) = (12, 60);

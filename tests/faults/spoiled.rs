@@ -12,11 +12,6 @@ use super::ledger::{Ledger, RolloutKey};
 use super::scene::{REPEATS, answers_are_right};
 use crate::common::{Ended, Folder, Program};
 
-/// Damage is tried at every place, and not at some.
-pub fn is_full() -> bool {
-    std::env::var_os("ROLLSTREAM_TEST_FULL").is_some_and(|value| !value.is_empty())
-}
-
 /// A copy of a run, whose agents have been asked for it before.
 pub struct Spoiled<'a> {
     pub folder: &'a Folder,

@@ -27,6 +27,17 @@ fn collect(scene: &Scene, agents: &Agents, options: &str) -> Program {
     program.args(&agents.options()).args(options)
 }
 
+/// One that was killed in the middle.
+#[track_caller]
+fn killed() -> Scene {
+    let scene = slow();
+    let killed = collect(&scene, &scene.agents, "").start();
+    asked(&scene, 3);
+    killed.signal("KILL");
+    killed.end();
+    scene
+}
+
 /// Another agent of the same kind, so that it is known who asked.
 fn another(scene: &Scene) -> Agents {
     Agents::start(scene.config.clone())
@@ -85,11 +96,7 @@ fn who_breaks_a_lock_waits_until_its_holder_has_stopped() {
 
 #[test]
 fn of_two_that_resume_at_once_one_does_the_work() {
-    let scene = slow();
-    let killed = collect(&scene, &scene.agents, "").start();
-    asked(&scene, 3);
-    killed.signal("KILL");
-    killed.end();
+    let scene = killed();
     let others = another(&scene);
     let both = [&scene.agents, &others].map(|agents| collect(&scene, agents, "--resume").start());
     let ended = both.map(Running::end);
@@ -127,11 +134,7 @@ fn until_it_is_stopped(process: &Running) {
 /// A process that has looked at a killed run and is stopped just before it takes the lock, while another resumes the
 /// run with these options and `INT` after some requests, or to its end.
 fn overtaken(interrupted: bool) {
-    let scene = slow();
-    let killed = collect(&scene, &scene.agents, "").start();
-    asked(&scene, 3);
-    killed.signal("KILL");
-    killed.end();
+    let scene = killed();
 
     let late = another(&scene);
     let program = collect(&scene, &late, "--resume");

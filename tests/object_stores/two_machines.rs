@@ -51,6 +51,14 @@ impl<'a> Machine<'a> {
         self.of(program).args(options)
     }
 
+    #[track_caller]
+    fn is_killed_half_way(&self, sim: &Simulated, options: &str) {
+        let mut running = self.collect(sim, options).start();
+        until(&mut running, sim, ROLLOUTS / 2);
+        running.signal("KILL");
+        assert_eq!(running.end().code, None);
+    }
+
     fn of(&self, program: Program) -> Program {
         let program = program.env(LEASE.0, LEASE.1);
         program.env("ROLLSTREAM_STATE_DIR", self.state.to_str().unwrap())
@@ -215,10 +223,7 @@ fn superseded(place: &Place) -> u64 {
 fn a_machine_comes_back(options: &str, is_copied: bool) {
     let (place, sim) = (Place::s3().with_tasks(sums(TASKS)), agents(0));
     let [a, b] = ["a", "b"].map(|name| Machine::new(&place, name));
-    let mut killed = a.collect(&sim, options).start();
-    until(&mut killed, &sim, ROLLOUTS / 2);
-    killed.signal("KILL");
-    assert_eq!(killed.end().code, None);
+    a.is_killed_half_way(&sim, options);
     let answered = sim.requests();
     b.collect(&sim, options).args("--resume").run().succeeded();
     let asked = sim.requests();
@@ -275,10 +280,7 @@ fn answers_are_of_the_others(place: &Place) {
 fn a_machine_that_comes_back_leaves_its_answers_out_of_the_run_that_replaced_its_own() {
     let (place, sim) = (Place::s3().with_tasks(sums(TASKS)), agents(0));
     let [a, b] = ["a", "b"].map(|name| Machine::new(&place, name));
-    let mut killed = a.collect(&sim, "").start();
-    until(&mut killed, &sim, ROLLOUTS / 2);
-    killed.signal("KILL");
-    killed.end();
+    a.is_killed_half_way(&sim, "");
     let before = a.files();
     assert!(!before.is_empty(), "it has no journal");
 
@@ -313,10 +315,7 @@ fn runs_of_one_address_at_two_endpoints_do_not_meet() {
     let [at_first, at_second] =
         [&first, &second].map(|place| Machine::with_disk(place, state.clone()));
     let sims = [0, 1].map(agents);
-    let mut killed = at_first.collect(&sims[0], "").start();
-    until(&mut killed, &sims[0], ROLLOUTS / 2);
-    killed.signal("KILL");
-    killed.end();
+    at_first.is_killed_half_way(&sims[0], "");
 
     at_second.collect(&sims[1], "").run().succeeded();
     assert_eq!(sims[1].requests(), ROLLOUTS);

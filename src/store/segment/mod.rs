@@ -21,7 +21,7 @@ pub(in crate::store) use file::{files, set_aside};
 pub use frame::Damage;
 pub use ledger::{Decisions, Key, Ledger, Row, only};
 pub use name::{NotASegment, SegmentName};
-pub use sink::{ParquetSink, TableSink, Transaction};
+pub use sink::{ParquetSink, TABLES, TableSink, Transaction};
 
 use super::{Part, StoreError};
 

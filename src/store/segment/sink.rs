@@ -10,6 +10,9 @@ use crate::outcome::{attempts_of, rollouts_of, turns_of};
 use crate::schema;
 use crate::store::{Part, PartWriter, RunStore, StoreError, Writer, part_name};
 
+/// The tables that a segment has parts of, in the order in which they are published.
+pub const TABLES: [&str; 3] = [schema::ROLLOUTS, schema::TURNS, schema::ATTEMPTS];
+
 /// Puts rows into the tables of a run, a segment at a time: all of a segment's rows count, or none.
 #[async_trait]
 pub trait TableSink: Debug + Send + Sync {
@@ -67,7 +70,7 @@ impl ParquetSink {
 impl TableSink for ParquetSink {
     async fn begin(&self, segment: SegmentName) -> Result<Box<dyn Transaction>, StoreError> {
         let mut tables = Vec::new();
-        for table in [schema::ROLLOUTS, schema::TURNS, schema::ATTEMPTS] {
+        for table in TABLES {
             let part = part_name(table, segment);
             tables.push(match self.run.exists(&part).await? {
                 true => Table::Published,
