@@ -52,8 +52,8 @@ impl NemoGymAgent {
     }
 
     async fn call(&self, request: RolloutRequest, call: &Call<'_>) -> Reply {
-        let headers = self.run.headers();
-        let response = match self.run.post(headers, request.body, call).await {
+        let posted = self.run.post(self.run.headers(), &request.body, call);
+        let response = match posted.await {
             Ok(response) => response,
             Err(failure) => {
                 return Reply {
@@ -67,7 +67,7 @@ impl NemoGymAgent {
         let headers = headers_that_matter(response.headers());
         let body = match status {
             200 => self.run.body(response, Holder::Lander, call).await,
-            _ => Err(call.status_error(response).await),
+            _ => Err(Box::pin(call.status_error(response)).await),
         };
         // What follows is our own work, and not the server's.
         let elapsed = call.began.elapsed();

@@ -1,3 +1,4 @@
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -69,8 +70,8 @@ impl Destination {
     }
 
     /// The headers of every request, to be given with what is this one's to [`Self::post`].
-    pub fn headers(&self) -> HeaderMap {
-        self.headers.clone()
+    pub fn headers(&self) -> &HeaderMap {
+        &self.headers
     }
 
     /// Sends `body` with `headers`, and waits for the head of the response. Redirects by 307 and 308
@@ -80,48 +81,45 @@ impl Destination {
     /// No connection came about, it broke, there was no answer in time, or it leads elsewhere.
     pub async fn post(
         &self,
-        headers: HeaderMap,
-        body: Bytes,
+        headers: &HeaderMap,
+        body: &Bytes,
         call: &Call<'_>,
     ) -> Result<Response, Failure> {
-        let mut request = Outgoing::new(Full::new(body.clone()));
-        *request.method_mut() = Method::POST;
-        *request.headers_mut() = headers;
-        let mut response = self.send(&self.url, &mut request, &body, call).await?;
-        let mut url = None;
+        let mut url = Cow::Borrowed(&self.url);
         let mut followed = 0;
-        while response.status().is_redirection() {
+        loop {
+            let response = self.send(&url, headers, body, call).await?;
             let status = response.status();
-            let from = url.as_ref().unwrap_or(&self.url);
-            let next = redirect::next(status, response.headers(), from, followed);
+            if !status.is_redirection() {
+                return Ok(response);
+            }
+            let next = redirect::next(status, response.headers(), &url, followed);
             let next = next.map_err(|why| Failure {
                 http_status: Some(status.as_u16()),
                 ..call.failure(FailureClass::Data, &why)
             })?;
             // Its connection can be used again when its body was read.
-            response.start(REDIRECT_BYTES, REDIRECT_TIMEOUT).await;
-            response = self.send(&next, &mut request, &body, call).await?;
-            url = Some(next);
+            Box::pin(response.start(REDIRECT_BYTES, REDIRECT_TIMEOUT)).await;
+            url = Cow::Owned(next);
             followed += 1;
         }
-        Ok(response)
     }
 
     /// Sends a request to `url`, which is of this server.
     async fn send(
         &self,
         url: &Url,
-        request: &mut Outgoing,
+        headers: &HeaderMap,
         body: &Bytes,
         call: &Call<'_>,
     ) -> Result<Response, Failure> {
         let Some(direct) = &self.direct else {
             let client = self.http.for_url(url);
-            let headers = request.headers().clone();
-            let request = client.post(url.clone()).headers(headers).body(body.clone());
-            return self.http.send(request, call).await;
+            let request = client.post(url.clone()).headers(headers.clone());
+            // Large, where it is one of thousands that are in flight.
+            return Box::pin(self.http.send(request.body(body.clone()), call)).await;
         };
-        *request.uri_mut() = match *url == self.url {
+        let path = match *url == self.url {
             true => direct.path.clone(),
             false => path(url).ok_or_else(|| {
                 call.failure(
@@ -129,6 +127,13 @@ impl Destination {
                     "the path that it redirects to can't be sent",
                 )
             })?,
+        };
+        let request = || {
+            let mut request = Outgoing::new(Full::new(body.clone()));
+            *request.method_mut() = Method::POST;
+            *request.uri_mut() = path.clone();
+            *request.headers_mut() = headers.clone();
+            request
         };
         let limit = self.http.first_byte_timeout();
         let first_byte = limit.map(end_of);

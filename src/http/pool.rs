@@ -77,23 +77,26 @@ impl Pool {
     /// and at once, as browsers do. What a new connection took is never sent again.
     pub(super) async fn send(
         self: &Arc<Self>,
-        request: &Outgoing,
+        request: impl Fn() -> Outgoing,
         first_byte: Option<Instant>,
     ) -> Result<Received, Problem> {
-        if let Some(mut link) = self.take().await {
-            match link.send(request.clone(), first_byte).await {
+        let mut idle = self.take().await;
+        loop {
+            let was_idle = idle.is_some();
+            let mut link = match idle.take() {
+                Some(link) => link,
+                None => Box::pin(self.connect(first_byte)).await?,
+            };
+            match link.send(request(), first_byte).await {
                 Ok(response) => return Ok(Received::new(response, link, Arc::clone(self))),
-                Err(Unanswered::Failed(problem)) => return Err(self.suspect(problem)),
-                Err(Unanswered::Unsent | Unanswered::Unread(_)) => {}
+                Err(Unanswered::Unsent | Unanswered::Unread(_)) if was_idle => {}
+                Err(Unanswered::Failed(problem) | Unanswered::Unread(problem)) => {
+                    return Err(self.suspect(problem));
+                }
+                Err(Unanswered::Unsent) => {
+                    return Err(Problem::Connect("it was closed at once".to_owned()));
+                }
             }
-        }
-        let mut link = self.connect(first_byte).await?;
-        match link.send(request.clone(), first_byte).await {
-            Ok(response) => Ok(Received::new(response, link, Arc::clone(self))),
-            Err(Unanswered::Failed(problem) | Unanswered::Unread(problem)) => {
-                Err(self.suspect(problem))
-            }
-            Err(Unanswered::Unsent) => Err(Problem::Connect("it was closed at once".to_owned())),
         }
     }
 

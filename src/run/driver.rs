@@ -9,7 +9,7 @@ use datafusion::execution::SendableRecordBatchStream;
 use foldhash::fast::RandomState;
 use futures::StreamExt;
 use tokio::sync::mpsc::Sender;
-use tokio::task::{Id, JoinError, JoinSet};
+use tokio::task::{Id, JoinError, JoinSet, yield_now};
 use tokio::time::sleep_until;
 
 use super::call::{Dispatch, call};
@@ -144,6 +144,8 @@ impl Driver {
                 },
                 Some(done) = self.calls.join_next_with_id(), if !full => {
                     self.gather(done)?;
+                    // Answers that are there already are taken first: what they make room for is one wave.
+                    yield_now().await;
                     while !self.is_full() && let Some(done) = self.calls.try_join_next_with_id() {
                         self.gather(done)?;
                     }

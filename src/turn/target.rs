@@ -177,14 +177,14 @@ impl Target {
         call: &Call<'_>,
         end: &mut TurnEnd,
     ) -> Result<(StatusCode, Option<Duration>, Bytes), Failure> {
-        let mut headers = self.to.headers();
+        let mut headers = self.to.headers().clone();
         if let Ok(id) = HeaderValue::try_from(turn.request_id()) {
             headers.insert(REQUEST_ID, id);
         }
         if let Some(jar) = &cookies {
             jar.add_to(&self.to.url().origin(), &mut headers);
         }
-        let response = self.to.post(headers, body, call).await?;
+        let response = self.to.post(&headers, &body, call).await?;
         let status = response.status();
         end.http_status = Some(status.as_u16());
         if let Some(jar) = &mut cookies {
