@@ -116,6 +116,7 @@ async fn land(directory: &Path, batches: &[RecordBatch]) -> anyhow::Result<f64> 
         run.journal_dir().to_owned(),
         writer,
         PART_INTERVAL,
+        false,
         Arc::new(Tally::default()),
     );
     let session =

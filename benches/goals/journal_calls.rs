@@ -83,6 +83,7 @@ impl Calls {
             run.journal_dir().to_owned(),
             Arc::clone(&writer),
             Settings::default().part_interval.duration(),
+            false,
             Arc::clone(&tally),
         );
         let config = session::config()

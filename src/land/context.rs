@@ -1,7 +1,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::available_parallelism;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::Semaphore;
 
@@ -10,6 +10,10 @@ use crate::tally::Tally;
 
 /// More compactions at a time than this would take memory, and no store is so slow.
 const MOST_COMPACTIONS: usize = 8;
+
+/// Where small parts stay, a segment may be as old as this share of the time that the sweep has taken: a sweep of ten
+/// hours leaves tens of small parts then, and not hundreds.
+const SHARE: u32 = 8;
 
 /// What [`LandExec`](super::LandExec) needs that is not in the plan: it travels as an extension of
 /// the session's configuration.
@@ -23,6 +27,10 @@ pub struct LandContext {
     pub writer: Arc<Writer>,
     /// How old the first row of a segment may be before the segment is made into parts.
     pub part_interval: Duration,
+    /// Nothing makes few parts of many small ones at the end: they are made more rarely as time goes on.
+    pub small_parts_stay: bool,
+    /// When the sweep began.
+    pub(super) began: Instant,
     /// The sweep's counts.
     pub tally: Arc<Tally>,
     /// Compactions that may run at a time, in all partitions together.
@@ -36,6 +44,7 @@ impl LandContext {
         journal: PathBuf,
         writer: Arc<Writer>,
         part_interval: Duration,
+        small_parts_stay: bool,
         tally: Arc<Tally>,
     ) -> Self {
         let cores = available_parallelism().map_or(1, usize::from);
@@ -44,8 +53,44 @@ impl LandContext {
             journal,
             writer,
             part_interval,
+            small_parts_stay,
+            began: Instant::now(),
             tally,
             compactions: Arc::new(Semaphore::new(cores.min(MOST_COMPACTIONS))),
         }
+    }
+
+    /// How old a segment may get that is begun after so much time.
+    pub(super) fn oldest(&self, elapsed: Duration) -> Duration {
+        match self.small_parts_stay {
+            true => self.part_interval.max(elapsed / SHARE),
+            false => self.part_interval,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::{ParquetSink, RunStore};
+
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn parts_that_stay_small_are_made_more_rarely_as_time_goes_on() {
+        let directory = tempfile::tempdir().unwrap();
+        let run = RunStore::open(directory.path().to_str().unwrap(), None).unwrap();
+        let writer = Arc::new(Writer::unlocked(1));
+        let oldest = |small_parts_stay, elapsed: Duration| {
+            let sink = Arc::new(ParquetSink::new(run.clone(), Arc::clone(&writer)));
+            let (journal, tally) = (directory.path().into(), Arc::default());
+            let (writer, interval) = (Arc::clone(&writer), 5 * MINUTE);
+            let context =
+                LandContext::new(sink, journal, writer, interval, small_parts_stay, tally);
+            context.oldest(elapsed)
+        };
+        assert_eq!(oldest(true, 30 * MINUTE), 5 * MINUTE);
+        assert_eq!(oldest(true, 80 * MINUTE), 10 * MINUTE);
+        assert_eq!(oldest(false, 80 * MINUTE), 5 * MINUTE);
     }
 }

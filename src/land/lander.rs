@@ -152,8 +152,10 @@ impl Lander {
     }
 
     fn next_segment(&mut self) -> Result<SegmentWriter> {
+        let now = Instant::now();
+        let elapsed = now.saturating_duration_since(self.context.began);
         // An interval that no clock reaches is none.
-        self.due = Instant::now().checked_add(self.context.part_interval);
+        self.due = now.checked_add(self.context.oldest(elapsed));
         let name = self.context.writer.segment(self.partition);
         SegmentWriter::create(&self.context.journal, name).map_err(external)
     }

@@ -525,6 +525,7 @@ impl Sweep {
             self.run.journal_dir().to_owned(),
             Arc::clone(writer),
             settings.part_interval.duration(),
+            self.run.local_path().is_none(),
             Arc::clone(&self.tally),
         );
         let config = self
