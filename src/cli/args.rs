@@ -3,6 +3,7 @@
 //! [`Cli`] is what clap reads. The options of a sweep are [`SweepArgs`], which become settings; what only changes
 //! how a command shows things is [`DisplayArgs`] and never part of a run's identity.
 
+use std::io::{self, Write};
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -15,7 +16,7 @@ use super::profile_args::{PROFILE_EXAMPLES, ProfileArgs};
 use super::sim_args::SimArgs;
 use super::sql::args::{SQL_EXAMPLES, SqlArgs};
 use super::sweep_args::SweepArgs;
-use crate::config::{ConfigError, Resolved, Span};
+use crate::config::{ConfigError, Resolved, Settings, Span};
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -145,6 +146,19 @@ impl CollectArgs {
             .layers()
             .environment(std::env::vars_os())
             .resolve()
+    }
+
+    /// The settings; what is to be said of them goes to stderr.
+    ///
+    /// # Errors
+    /// If any of them is wrong.
+    pub fn settings(&self) -> Result<Settings, ConfigError> {
+        let resolved = self.resolve()?;
+        for note in resolved.notes.iter().filter(|_| !self.display.quiet) {
+            // A terminal that has gone need not be told.
+            let _ = writeln!(io::stderr(), "note: {note}");
+        }
+        Ok(resolved.settings)
     }
 }
 

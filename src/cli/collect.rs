@@ -11,7 +11,7 @@ use crate::store::RunState;
 
 /// `rollstream collect`.
 pub(super) async fn collect(args: CollectArgs) -> Result<Exit, Error> {
-    let mut settings = args.resolve()?.settings;
+    let mut settings = args.settings()?;
     raise_file_limit();
     let grace = settings.grace.duration();
     let _sim = simulated::start(&mut settings).await?;

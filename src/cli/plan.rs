@@ -7,7 +7,7 @@ use crate::show;
 
 /// `rollstream plan`: what `collect` would do. Sends nothing and writes nothing.
 pub(super) async fn plan(args: CollectArgs) -> Result<Exit, Error> {
-    let mut settings = args.resolve()?.settings;
+    let mut settings = args.settings()?;
     // As the sweep would: what is allowed is part of the plan.
     super::collect::raise_file_limit();
     let _sim = simulated::start(&mut settings).await?;

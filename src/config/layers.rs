@@ -54,6 +54,8 @@ pub struct Resolved {
     pub settings: Settings,
     /// The origin of each value that is not a default, by its innermost key.
     pub origins: BTreeMap<KeyPath, Origin>,
+    /// What whoever gave them is to be told, for a person.
+    pub notes: Vec<String>,
 }
 
 impl Layers {
@@ -105,17 +107,26 @@ impl Layers {
         }
         let mut overrides = Overrides::default();
         for argument in self.arguments {
-            tree.assign(assignment(argument, &mut overrides)?)?;
+            if let Some(assignment) = assignment(argument, &mut overrides)? {
+                tree.assign(assignment)?;
+            }
         }
         let (settings, origins) = tree.finish()?;
         environment::refuse_unknown(&environment.unknown, &settings)?;
-        let resolved = Resolved { settings, origins };
+        let resolved = Resolved {
+            settings,
+            origins,
+            notes: overrides.notes(),
+        };
         resolved.check()?;
         Ok(resolved)
     }
 }
 
-fn assignment(argument: Argument, overrides: &mut Overrides) -> Result<Assignment, ConfigError> {
+fn assignment(
+    argument: Argument,
+    overrides: &mut Overrides,
+) -> Result<Option<Assignment>, ConfigError> {
     let (path, value, origin) = match argument {
         Argument::Override(text) => return overrides.read(&text),
         Argument::Value { flag, key, value } => (key, value, Origin::Flag(flag)),
@@ -131,11 +142,11 @@ fn assignment(argument: Argument, overrides: &mut Overrides) -> Result<Assignmen
             (key, value, origin)
         }
     };
-    Ok(Assignment {
+    Ok(Some(Assignment {
         path,
         value,
         origin,
-    })
+    }))
 }
 
 impl Resolved {

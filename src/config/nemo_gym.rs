@@ -9,8 +9,10 @@ pub(super) enum Meaning {
     Opposite(&'static str),
     /// Host and port, which become one address.
     HeadServer,
-    /// Only `false` can be granted: it is what happens anyway.
-    Never(&'static str),
+    /// Only this value, in JSON, can be granted: it is what happens anyway. Why no other can.
+    Only(&'static str, &'static str),
+    /// Whatever it is set to, nothing changes, for this reason.
+    Anyway(&'static str),
     /// Nothing, for this reason.
     Nothing(&'static str),
 }
@@ -27,6 +29,15 @@ const UPLOAD: &str = "nothing is uploaded to trackers; send the run to an object
      or leave this option out";
 const DATASET: &str = "datasets are not prepared here; prepare them with NeMo Gym and give the task file with --input";
 
+const ROUTES: &str = "a row goes to the agent that its agent_ref names, or to that of --agent; write agent_ref into the \
+     task rows, once for each agent, to send them elsewhere";
+const ENVIRONMENTS: &str = "rows are sent to the agents themselves, and not to environment servers";
+const HEALTH: &str =
+    "no health checks are made; `rollstream check RUN` checks a run with conditions in SQL";
+const AGAIN: &str = "what its agent calls terminal is not sent again, and an answer that was given counts; start a new run \
+     to ask again";
+const ZEROS: &str = "say how missing rollouts count when they are measured: `rollstream aggregate RUN --missing zero`";
+
 const NAMES: &[(&str, Meaning)] = &[
     ("agent_name", Meaning::Setting("agent")),
     ("input_jsonl_fpath", Meaning::Setting("input")),
@@ -35,8 +46,90 @@ const NAMES: &[(&str, Meaning)] = &[
     ("resume_from_cache", Meaning::Setting("resume")),
     ("disable_aggregation", Meaning::Opposite("aggregate")),
     ("head_server", Meaning::HeadServer),
-    ("upload_rollouts", Meaning::Never(UPLOAD)),
-    ("upload_rollouts_to_wandb", Meaning::Never(UPLOAD)),
+    ("upload_rollouts", Meaning::Only("false", UPLOAD)),
+    ("upload_rollouts_to_wandb", Meaning::Only("false", UPLOAD)),
+    ("agent_map", Meaning::Only("null", ROUTES)),
+    ("fan_out", Meaning::Only("null", ROUTES)),
+    ("agent_type", Meaning::Only("null", ROUTES)),
+    (
+        "interleave_repeats",
+        Meaning::Only(
+            "false",
+            "the rollouts of a task are sent one after the other; give fewer --num-repeats first and more with \
+             --extend for the other order",
+        ),
+    ),
+    (
+        "environment_routing_mode",
+        Meaning::Only("\"agent\"", ENVIRONMENTS),
+    ),
+    (
+        "environment_server_name",
+        Meaning::Only("null", ENVIRONMENTS),
+    ),
+    (
+        "environment_server_routes",
+        Meaning::Only("{}", ENVIRONMENTS),
+    ),
+    (
+        "allow_unsupported_pairing",
+        Meaning::Anyway("which agents a resources server allows is not checked"),
+    ),
+    (
+        "route_failures_to_sidecar",
+        Meaning::Anyway(
+            "a failure never ends a sweep: it is a row of `attempts`, and `rollstream export` writes NeMo Gym's \
+             _failures.jsonl",
+        ),
+    ),
+    (
+        "max_resident_rollout_tasks",
+        Meaning::Anyway("what waits for its turn is read as it is needed, within --memory"),
+    ),
+    (
+        "retain_results_in_memory",
+        Meaning::Anyway("answers go to disk as they come and are not kept in memory"),
+    ),
+    (
+        "require_complete",
+        Meaning::Anyway(
+            "a sweep with rollouts that have failed or are pending ends with exit code 3",
+        ),
+    ),
+    ("disable_health_check", Meaning::Anyway(HEALTH)),
+    ("health_check_workers", Meaning::Anyway(HEALTH)),
+    ("health_check_ignored_checks", Meaning::Anyway(HEALTH)),
+    ("count_failure_classes_as_zero", Meaning::Only("[]", ZEROS)),
+    (
+        "count_missing_rollouts_as_zero",
+        Meaning::Only("false", ZEROS),
+    ),
+    (
+        "dispatch_budget_s",
+        Meaning::Only(
+            "null",
+            "stop the sweep after some time with --deadline 3600s",
+        ),
+    ),
+    (
+        "drain_margin_s",
+        Meaning::Only(
+            "null",
+            "give the time to wait for what is in flight with --grace",
+        ),
+    ),
+    (
+        "dispatch_longest_first",
+        Meaning::Only(
+            "false",
+            "rollouts are sent in the order of the tasks; sort the task file for another order",
+        ),
+    ),
+    ("retry_terminal_timeouts", Meaning::Only("false", AGAIN)),
+    (
+        "retry_invalid_judge_responses",
+        Meaning::Only("false", AGAIN),
+    ),
     ("config_paths", Meaning::Nothing(SERVERS)),
     ("default_host", Meaning::Nothing(SERVERS)),
     ("error_on_almost_servers", Meaning::Nothing(SERVERS)),
@@ -105,7 +198,14 @@ mod tests {
                     assert!(setting(target) && !setting(name), "{name}");
                 }
                 Some(Meaning::HeadServer) => assert!(setting(name)),
-                Some(Meaning::Never(reason) | Meaning::Nothing(reason)) => {
+                Some(Meaning::Only(value, reason)) => {
+                    let value = serde_json::from_str::<serde_json::Value>(value);
+                    assert!(
+                        !setting(name) && !reason.is_empty() && value.is_ok(),
+                        "{name}"
+                    );
+                }
+                Some(Meaning::Anyway(reason) | Meaning::Nothing(reason)) => {
                     assert!(!setting(name) && !reason.is_empty(), "{name}");
                 }
                 None => panic!("{name}"),
@@ -127,7 +227,13 @@ mod tests {
         }
         for name in "agent_name input_jsonl_fpath output_jsonl_fpath num_samples_in_parallel resume_from_cache \
                      disable_aggregation upload_rollouts input_glob merge_shards materialized_inputs_jsonl_fpath \
-                     rollouts_jsonl_fpath allow_partial_rollouts config_paths split head_server"
+                     rollouts_jsonl_fpath allow_partial_rollouts config_paths split head_server agent_map fan_out \
+                     interleave_repeats require_complete max_resident_rollout_tasks retain_results_in_memory \
+                     disable_health_check health_check_workers health_check_ignored_checks \
+                     count_failure_classes_as_zero count_missing_rollouts_as_zero route_failures_to_sidecar \
+                     environment_routing_mode environment_server_name environment_server_routes dispatch_budget_s \
+                     drain_margin_s dispatch_longest_first retry_terminal_timeouts retry_invalid_judge_responses \
+                     allow_unsupported_pairing agent_type"
             .split_whitespace()
         {
             assert!(meaning(name).is_some(), "{name}");

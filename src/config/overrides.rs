@@ -12,6 +12,7 @@ use super::{ConfigError, KeyPath, Origin, ServerUrl, hydra};
 pub(super) struct Overrides {
     host: String,
     port: u16,
+    notes: Vec<String>,
 }
 
 impl Default for Overrides {
@@ -20,6 +21,7 @@ impl Default for Overrides {
         Self {
             host: String::from("127.0.0.1"),
             port: 11000,
+            notes: Vec::new(),
         }
     }
 }
@@ -45,8 +47,13 @@ fn split(text: &str) -> Result<(&str, &str), String> {
 }
 
 impl Overrides {
-    /// Reads one override.
-    pub(super) fn read(&mut self, text: &str) -> Result<Assignment, ConfigError> {
+    /// What is to be said of those that were read.
+    pub(super) fn notes(self) -> Vec<String> {
+        self.notes
+    }
+
+    /// Reads one override; none if it changes nothing.
+    pub(super) fn read(&mut self, text: &str) -> Result<Option<Assignment>, ConfigError> {
         let refuse = |text: &str, reason: String| ConfigError::Override {
             text: text.to_owned(),
             reason,
@@ -74,8 +81,13 @@ impl Overrides {
                     reason,
                 });
             }
-            Some(Meaning::Never(reason)) => match hydra::value(text) {
-                Ok(Value::Bool(false)) => return Ok(nothing(origin)),
+            Some(Meaning::Anyway(reason)) => {
+                self.notes
+                    .push(format!("{signed} changes nothing: {reason}"));
+                return Ok(None);
+            }
+            Some(Meaning::Only(granted, reason)) => match hydra::value(text) {
+                Ok(value) if value.to_string() == granted => return Ok(None),
                 _ => {
                     return Err(ConfigError::NoMeaning {
                         key: signed.to_owned(),
@@ -114,11 +126,11 @@ impl Overrides {
                 });
             }
         };
-        Ok(Assignment {
+        Ok(Some(Assignment {
             path,
             value,
             origin,
-        })
+        }))
     }
 
     /// One address of the host and port so far, or a whole address.
@@ -167,15 +179,6 @@ impl Overrides {
     }
 }
 
-/// An assignment that changes nothing.
-fn nothing(origin: Origin) -> Assignment {
-    Assignment {
-        path: KeyPath::new(["sim"]),
-        value: Value::Object(serde_json::Map::new()),
-        origin,
-    }
-}
-
 fn renamed(path: &KeyPath, root: &str) -> KeyPath {
     let below = path.keys().iter().skip(1).map(String::as_str);
     KeyPath::new(std::iter::once(root).chain(below))
@@ -203,12 +206,10 @@ mod tests {
 
     fn read_all(texts: &[&str]) -> Result<Vec<(String, Value)>, ConfigError> {
         let mut overrides = Overrides::default();
-        texts
-            .iter()
-            .map(|text| {
-                let assignment = overrides.read(text)?;
-                Ok((assignment.path.to_string(), assignment.value))
-            })
+        let read = texts.iter().map(|text| overrides.read(text));
+        let pair = |read: Assignment| (read.path.to_string(), read.value);
+        read.filter_map(Result::transpose)
+            .map(|read| read.map(pair))
             .collect()
     }
 
@@ -254,7 +255,6 @@ mod tests {
                 json!(3),
             ),
             ("+queries=q=1", "queries", json!("q=1")),
-            ("+upload_rollouts=false", "sim", json!({})),
         ] {
             assert_eq!(
                 read_all(&[text]).unwrap(),
@@ -262,6 +262,28 @@ mod tests {
                 "{text}"
             );
         }
+    }
+
+    #[test]
+    fn what_happens_anyway_is_no_setting_and_may_be_said() {
+        let mut overrides = Overrides::default();
+        for text in [
+            "+upload_rollouts=false",
+            "+agent_map=null",
+            "++fan_out=null",
+            "+environment_server_routes={}",
+        ] {
+            assert!(overrides.read(text).unwrap().is_none(), "{text}");
+        }
+        assert!(
+            overrides
+                .read("+retain_results_in_memory=true")
+                .unwrap()
+                .is_none()
+        );
+        let notes = overrides.notes();
+        let start = "+retain_results_in_memory changes nothing: answers go to disk";
+        assert!(notes.len() == 1 && notes[0].starts_with(start), "{notes:?}");
     }
 
     #[test]
@@ -293,6 +315,9 @@ mod tests {
             ("+config_paths=[a.yaml]", "--head-server"),
             ("+split=train", "--input"),
             ("+upload_rollouts=true", "--output s3://"),
+            ("+agent_map={_default: a}", "--agent"),
+            ("+dispatch_budget_s=3600", "--deadline"),
+            ("+count_missing_rollouts_as_zero=true", "--missing zero"),
             ("+input_glob=x*", "rollstream sql"),
             ("+allow_partial_rollouts=true", "profiled"),
             ("+skills.path=s", "skills_ref"),

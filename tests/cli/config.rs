@@ -184,8 +184,11 @@ fn the_options_of_nemo_gym_do_what_its_users_mean() {
     let folder = Folder::new();
     folder.tasks("x.jsonl", sums(2));
     let options = "+agent_name=sim +input_jsonl_fpath=x.jsonl +output_jsonl_fpath=y.jsonl +num_repeats=4 \
-                   +num_samples_in_parallel=2 ++responses_create_params.temperature=0.25";
+                   +num_samples_in_parallel=2 ++responses_create_params.temperature=0.25 +agent_map=null \
+                   +route_failures_to_sidecar=true";
     let ended = folder.rollstream("collect").args(options).run().succeeded();
+    let said = "note: +route_failures_to_sidecar changes nothing: a failure never ends a sweep";
+    assert!(ended.stderr.contains(said), "{}", ended.stderr);
     assert!(
         ended.stdout.contains("8 of 8 rollouts done") && ended.stdout.contains("y/run.json"),
         "{}",
@@ -202,4 +205,22 @@ fn the_options_of_nemo_gym_do_what_its_users_mean() {
         "select count(*) from tasks where request like '%\"temperature\":%0.25%'",
     );
     assert_eq!(sent, ["2"]);
+}
+
+#[test]
+fn an_option_of_nemo_gym_that_cannot_be_granted_says_what_to_use() {
+    let folder = Folder::with_tasks(sums(2));
+    for (option, instead) in [
+        ("+fan_out={a:[b]}", "--agent"),
+        ("+dispatch_budget_s=3600", "--deadline"),
+        ("+interleave_repeats=true", "--extend"),
+        ("+count_missing_rollouts_as_zero=true", "--missing zero"),
+        ("+environment_routing_mode=taskset", "environment servers"),
+    ] {
+        let command = folder.rollstream("collect -i tasks.jsonl --agent sim -o run");
+        let name = option.split('=').next().unwrap();
+        let ended = command.args(option).run().exited_with(2);
+        ended.complaining(&[name, instead]);
+    }
+    assert!(!folder.has("run"));
 }
