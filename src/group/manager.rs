@@ -391,10 +391,12 @@ impl RolloutManager {
         let sampling = &self.options.sampling;
         let mut body = match self.is_native {
             true => prompt.native_row(row, sampling),
-            false => prompt.gym_row(row, sampling).map_err(|why| {
-                let why = format!("prompt {}: {why}", prompt.idx);
-                Failure::new(FailureClass::Data, why)
-            })?,
+            false => prompt
+                .gym_row(&self.agent_name, row, sampling)
+                .map_err(|why| {
+                    let why = format!("prompt {}: {why}", prompt.idx);
+                    Failure::new(FailureClass::Data, why)
+                })?,
         };
         if let Some(row) = body.as_object_mut().filter(|_| attempt > 0) {
             row.insert(ATTEMPT_INDEX.into(), attempt.into());

@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::Sampling;
 use crate::model::Message;
-use crate::request::{MESSAGE_LOG, RESPONSES_CREATE_PARAMS, ROLLOUT_INDEX, TASK_INDEX};
+use crate::request::{AGENT_REF, MESSAGE_LOG, RESPONSES_CREATE_PARAMS, ROLLOUT_INDEX, TASK_INDEX};
 
 /// Where a row says which one of its prompt's it is, as NeMo RL stamps it.
 const ROW_INDEX: &str = "_rowidx";
@@ -40,17 +40,29 @@ impl TrainingPrompt {
         })
     }
 
-    /// The row of one rollout for an agent of NeMo Gym.
+    /// The row of one rollout for `agent`, one of NeMo Gym.
     ///
     /// # Errors
-    /// The prompt is none of NeMo Gym.
-    pub(super) fn gym_row(&self, rollout: usize, sampling: &Sampling) -> Result<Value, String> {
+    /// The prompt is none of NeMo Gym, or its row names another agent.
+    pub(super) fn gym_row(
+        &self,
+        agent: &str,
+        rollout: usize,
+        sampling: &Sampling,
+    ) -> Result<Value, String> {
         if self.stop_strings.is_some() {
             return Err("stop_strings can't be sent to an agent of NeMo Gym".into());
         }
         let Value::Object(mut row) = self.extra_env_info.clone() else {
             return Err("extra_env_info is not the row of a NeMo Gym task".into());
         };
+        let named = row.get(AGENT_REF).and_then(|named| named.get("name"));
+        if let Some(other) = named.and_then(Value::as_str).filter(|name| *name != agent) {
+            return Err(format!(
+                "its row is for agent '{other}', and not for '{agent}': give it to a manager of that agent, or take \
+                 agent_ref out of it"
+            ));
+        }
         let params = row.get(RESPONSES_CREATE_PARAMS).and_then(Value::as_object);
         let params = params.ok_or("extra_env_info has no responses_create_params")?;
         row.insert(
@@ -131,7 +143,7 @@ mod tests {
             ..TrainingPrompt::default()
         };
         for (own, expected) in [(json!(50), 50), (json!(500), 100), (json!(null), 100)] {
-            let row = prompt(own).gym_row(3, &sampling).unwrap();
+            let row = prompt(own).gym_row("a", 3, &sampling).unwrap();
             let params = &row["responses_create_params"];
             assert_eq!(params["max_output_tokens"], expected);
             assert_eq!(params["temperature"], 0.5);
@@ -141,7 +153,7 @@ mod tests {
             stop_strings: Some(vec![]),
             ..prompt(json!(1))
         };
-        assert!(with_stop.gym_row(0, &sampling).is_err());
+        assert!(with_stop.gym_row("a", 0, &sampling).is_err());
     }
 
     #[test]

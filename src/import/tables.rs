@@ -62,6 +62,7 @@ pub struct Import {
     rollouts: Vec<RecordBatch>,
     with_keys: u64,
     without_keys: u64,
+    without_agent: u64,
 }
 
 /// What an import gave beside the tables.
@@ -73,6 +74,8 @@ pub struct Imported {
     pub num_rollouts: u64,
     /// Some do not say which task and rollout they are, and count as 0.
     pub without_keys: bool,
+    /// Rows that name no agent, though they were to, and are not in `rollouts`.
+    pub without_agent: u64,
 }
 
 impl Import {
@@ -122,7 +125,11 @@ impl Import {
                 let fields =
                     AnswerFields::parse(&result).map_err(|_| failed(RowProblem::NotAnObject))?;
                 let agent = match &options.agent {
-                    AgentSource::Row => agent_name(&row).unwrap_or_default(),
+                    AgentSource::Row => {
+                        let name = agent_name(&row).unwrap_or_default();
+                        self.without_agent += u64::from(name.is_empty());
+                        name
+                    }
                     AgentSource::Inputs => String::new(),
                     AgentSource::Fixed(name) => name.clone(),
                 };
@@ -190,6 +197,7 @@ impl Import {
             task_names: ranks.map(|(names, _)| names),
             num_rollouts: self.with_keys + self.without_keys,
             without_keys: self.without_keys > 0,
+            without_agent: self.without_agent,
         })
     }
 }

@@ -7,7 +7,7 @@ use datafusion::prelude::SessionContext;
 use super::measurement::{self, Measurement, Source};
 use crate::error::Error;
 use crate::import::{
-    AgentSource, Import, ImportError, KeyRule, ResponseRule, RolloutOptions, merge,
+    AgentSource, Import, ImportError, Imported, KeyRule, ResponseRule, RolloutOptions, merge,
 };
 use crate::measure::TaskLabels;
 use crate::read::expand;
@@ -45,18 +45,26 @@ impl Aggregation {
     /// # Errors
     /// The source can't be read, a metric fails, or the output can't be written.
     pub async fn run(mut self) -> Result<MetricsReport, Error> {
+        let mut without_agent = None;
         let measured = match &self.source {
             AggregationSource::Runs(runs) => {
                 measurement::measure(&Source::Runs(runs), &self.output, &self.measurement).await?
             }
             AggregationSource::Files { globs, merged } => {
-                let (session, labels) = files(globs, merged.as_ref()).await?;
-                self.measurement.labels = labels;
+                let (session, imported) = files(globs, merged.as_ref()).await?;
+                if imported.without_agent > 0 {
+                    without_agent = Some(format!(
+                        "{} of {} rollouts name no agent (agent_ref), and are in no metric",
+                        imported.without_agent, imported.num_rollouts
+                    ));
+                }
+                self.measurement.labels = TaskLabels::from(imported.task_names);
                 measurement::measure(&Source::Tables(&session), &self.output, &self.measurement)
                     .await?
             }
         };
         let mut notes = measured.notes;
+        notes.extend(without_agent);
         if measured.is_renumbered {
             notes.push(
                 "the runs have tasks or rollouts of the same number: tasks are matched by content and numbered \
@@ -76,7 +84,7 @@ impl Aggregation {
 async fn files(
     globs: &[String],
     merged: Option<&PathBuf>,
-) -> Result<(SessionContext, TaskLabels), Error> {
+) -> Result<(SessionContext, Imported), Error> {
     let shown: Vec<String> = globs
         .iter()
         .flat_map(|glob| expand(glob, std::path::Path::new(".")))
@@ -106,5 +114,5 @@ async fn files(
         merge(&session, &files, &mut BufWriter::new(file)).await?;
     }
     imported.check_aggregate(&session, true).await?;
-    Ok((session, TaskLabels::from(imported.task_names)))
+    Ok((session, imported))
 }

@@ -181,6 +181,7 @@ fn shards_of_nemo_gym_measure_as_nemo_gym_says() {
         "01_shards_basic",
         "02_shards_two_agents",
         "03_shards_strip_heavy_fields",
+        "05_shards_rows_without_agent",
     ] {
         let folder = Folder::new();
         std::fs::create_dir(folder.path("shards")).unwrap();
@@ -189,10 +190,16 @@ fn shards_of_nemo_gym_measure_as_nemo_gym_says() {
             let name = folder.path("shards").join(shard.file_name());
             std::fs::copy(shard.path(), name).unwrap();
         }
-        folder
-            .rollstream("aggregate shards/*.jsonl -o out --merge merged.jsonl -q")
+        let ended = folder
+            .rollstream("aggregate shards/*.jsonl -o out --merge merged.jsonl")
             .run()
             .succeeded();
+        let left_out = "2 of 3 rollouts name no agent (agent_ref), and are in no metric";
+        assert_eq!(
+            ended.stderr.contains(left_out),
+            case.starts_with("05"),
+            "{ended:#?}"
+        );
         let expected = |name: &str| -> String {
             std::fs::read_to_string(format!("{CONFORMANCE}/{case}/expected/{name}")).unwrap()
         };

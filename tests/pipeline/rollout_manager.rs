@@ -297,3 +297,18 @@ async fn where_each_counts_the_others_of_a_group_are_kept() {
     assert!(!group.is_complete());
     assert!((1..16).contains(&group.completions.len()));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_row_for_another_agent_is_not_sent_to_the_managers_own() {
+    let sim = start(SimConfig::default()).await;
+    let manager = through_gym(&sim, options()).await;
+    let mut elsewhere = gym_prompt(1);
+    elsewhere.extra_env_info["agent_ref"] = json!({"name": "b"});
+    let refused = manager.run_rollout(elsewhere).await.unwrap_err();
+    let said = refused.to_string();
+    assert!(said.contains("for agent 'b', and not for 'a'"), "{said}");
+    let mut own = gym_prompt(2);
+    own.extra_env_info["agent_ref"] = json!({"name": "a"});
+    assert!(manager.run_rollout(own).await.unwrap().is_complete());
+    assert_eq!(sim.requests("a").unwrap().len(), 4);
+}
