@@ -86,15 +86,16 @@ impl Overrides {
                     .push(format!("{signed} changes nothing: {reason}"));
                 return Ok(None);
             }
-            Some(Meaning::Only(granted, reason)) => match hydra::value(text) {
-                Ok(value) if value.to_string() == granted => return Ok(None),
-                _ => {
-                    return Err(ConfigError::NoMeaning {
-                        key: signed.to_owned(),
-                        reason,
-                    });
+            Some(Meaning::Only(granted, reason)) => {
+                let granted: Option<Value> = serde_json::from_str(granted).ok();
+                if granted.is_some() && hydra::value(text).ok() == granted {
+                    return Ok(None);
                 }
-            },
+                return Err(ConfigError::NoMeaning {
+                    key: signed.to_owned(),
+                    reason,
+                });
+            }
             Some(Meaning::HeadServer) => {
                 let value = self
                     .head_server(&path, text)

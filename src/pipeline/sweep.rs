@@ -265,6 +265,18 @@ impl Sweep {
         if self.inputs.summary.rows == 0 {
             warnings.push("the input has no tasks".to_owned());
         }
+        if let Some(own) = &self.settings.agent {
+            let agents = self.inputs.summary.agents.iter();
+            let others = agents.filter(|(name, _)| ***name != **own);
+            let rows: u64 = others.map(|(_, agent)| agent.rows).sum();
+            if rows > 0 {
+                warnings.push(format!(
+                    "{rows} of {} rows of the input name another agent than '{own}' and go to that one: --agent is for \
+                     rows that name none",
+                    self.inputs.summary.rows
+                ));
+            }
+        }
         warnings.extend(open_files::warning(self.settings.concurrency));
         warnings
     }

@@ -37,7 +37,11 @@ fn the_plan_is_one_from_source_to_sink_with_the_counts_of_each_agent() {
         .args(&sim.options())
         .run()
         .succeeded();
-    assert_eq!(ended.stderr, "");
+    assert_eq!(
+        ended.stderr,
+        "warning: 2 of 5 rows of the input name another agent than 'sim' and go to that one: --agent is for rows that \
+         name none\n"
+    );
     assert_stable!(ended.stdout);
     assert_eq!(sim.requests(), 0);
     assert_eq!(folder.content(), before);
