@@ -129,6 +129,7 @@ pub async fn prior(session: &SessionContext) -> Result<HashMap<(i64, i64), Prior
                 rate_limit: count(&rate_limit),
                 data: count(&data),
                 attempts: count(&flagged),
+                ..Failures::default()
             };
             let attempt = count(&attempts);
             prior.insert((at(&tasks), at(&rollouts)), Prior { attempt, failures });

@@ -46,7 +46,8 @@ impl Failure {
 ///
 /// | what happened | class | budget |
 /// |---|---|---|
-/// | no connection, reset, closed before or within the answer | `infra` | infra |
+/// | no connection | `infra` | none: the agent is waited for |
+/// | reset, closed before or within the answer | `infra` | infra |
 /// | 408, 500 to 599 | `infra` | infra |
 /// | 429 | `infra` | rate limit |
 /// | a deadline passed | `timeout` | infra |

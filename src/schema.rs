@@ -65,9 +65,11 @@ pub const FINISHED_AT: &str = "finished_at";
 pub const PERMIT_WAIT_MS: &str = "permit_wait_ms";
 /// Milliseconds that the rollout was ready but held back by the agent's rate limits.
 pub const RATE_WAIT_MS: &str = "rate_wait_ms";
-/// Milliseconds that opening a connection took; 0 where an open one was used.
+/// Milliseconds that opening a connection took; 0 where an open one was used, and the whole attempt where none came
+/// about.
 pub const CONNECT_MS: &str = "connect_ms";
-/// Milliseconds from the request, on an open connection, to the last byte of the answer.
+/// Milliseconds from the request, on an open connection, to the last byte of the answer; none where no connection came
+/// about, which counts against no budget.
 pub const SERVER_MS: &str = "server_ms";
 /// Milliseconds that the collector itself spent: making the request, reading the answer, and
 /// waiting for a core. Large values mean that the collector is short of processors.

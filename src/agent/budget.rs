@@ -12,6 +12,9 @@ pub struct Failures {
     pub data: u32,
     /// Failures that the agent reported.
     pub attempts: u32,
+    /// Attempts of this process for which no connection came about. They count against no budget: the rollout can't be
+    /// the cause, and how long its agent is waited for bounds them.
+    pub unreachable: u32,
 }
 
 /// What earlier processes did for a rollout that is still pending.
@@ -34,6 +37,12 @@ impl Failures {
         };
         *of = of.saturating_add(1);
         *of
+    }
+
+    /// Counts one more for which no connection came about; gives how many there are now.
+    pub fn miss(&mut self) -> u32 {
+        self.unreachable = self.unreachable.saturating_add(1);
+        self.unreachable
     }
 
     /// One of the budgets is spent: the rollout is given up. The same rule as in

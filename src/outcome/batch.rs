@@ -202,9 +202,9 @@ impl OutcomeBatchBuilder {
 
     fn append_times(&mut self, dispatched_at: SystemTime, times: Times) {
         let after = |span: Duration| microseconds(dispatched_at + span);
-        let finished = times
-            .server
-            .map(|server| times.connect.unwrap_or_default() + server);
+        let finished = times.connect.or(times.server);
+        let finished =
+            finished.map(|_| times.connect.unwrap_or_default() + times.server.unwrap_or_default());
         self.dispatched_at.append_value(microseconds(dispatched_at));
         self.first_byte_at
             .append_option(times.first_byte.map(after));

@@ -57,11 +57,11 @@ pub struct Times {
     pub permit_wait: Duration,
     /// How long rate limits held it back.
     pub rate_wait: Duration,
-    /// What opening a connection took.
+    /// What opening a connection took; all the time of an attempt for which none came about.
     pub connect: Option<Duration>,
     /// From the dispatch to the head of the answer.
     pub first_byte: Option<Duration>,
-    /// From the request, on an open connection, to the last byte of the answer.
+    /// From the request, on an open connection, to the last byte of the answer; none where there was no connection.
     pub server: Option<Duration>,
     /// What the collector itself spent on it.
     pub client: Option<Duration>,

@@ -98,6 +98,7 @@ impl Dispatch {
 
     /// The row of a call that ended; `terminal` if nothing more is tried.
     pub(super) fn outcome(self, reply: Reply, terminal: bool) -> Outcome {
+        let unreachable = matches!(&reply.result, Err(failure) if failure.unreachable);
         let verdict = match reply.result {
             Ok(Answer { body, fields }) => Verdict::Ok(Answered {
                 result: body,
@@ -111,6 +112,13 @@ impl Dispatch {
                 answer: failure.answer,
             },
         };
+        let (connect, server) = match unreachable {
+            true => (reply.elapsed, None),
+            false => (
+                reply.connect,
+                Some(reply.elapsed.saturating_sub(reply.connect)),
+            ),
+        };
         Outcome {
             task_index: self.row.task_index,
             rollout_index: self.row.rollout_index,
@@ -122,9 +130,9 @@ impl Dispatch {
             times: Times {
                 permit_wait: self.permit_wait,
                 rate_wait: self.rate_wait,
-                connect: Some(reply.connect),
+                connect: Some(connect),
                 first_byte: reply.first_byte,
-                server: Some(reply.elapsed.saturating_sub(reply.connect)),
+                server,
                 client: Some(self.began.elapsed().saturating_sub(reply.elapsed)),
             },
             concurrency_limit: u32::try_from(self.concurrency_limit).ok(),

@@ -50,7 +50,10 @@ impl Retries {
         let Some(budget) = Budget::of(failure.class, http_status) else {
             return Next::LeavePending;
         };
-        let failures = row.failures.count(budget);
+        let failures = match failure.unreachable {
+            true => row.failures.miss(),
+            false => row.failures.count(budget),
+        };
         if budgets.is_none_or(|budgets| row.failures.spent(budgets)) {
             return Next::Fail;
         }

@@ -66,10 +66,10 @@ fn an_agent_that_does_not_come_back_leaves_its_rest_pending() {
 }
 
 #[test]
-fn an_agent_that_is_never_there_costs_no_budget_to_speak_of() {
+fn an_agent_that_is_never_there_costs_no_budget() {
     let scene = Scene::slow(0);
     scene.agents.set_down("sim", true);
-    let options = "--concurrency 16 --agent-patience 1s";
+    let options = "--concurrency 16 --agent-patience 1s --infra-budget 1";
     for _ in 0..3 {
         scene.collect(options).args("--resume").run().exited_with(3);
     }
@@ -80,4 +80,8 @@ fn an_agent_that_is_never_there_costs_no_budget_to_speak_of() {
     assert_eq!(given_up, 0, "{:?}", ledger.ends(|_| true));
     let counts = scene.folder.json("run/run.json")["rollouts"].clone();
     assert_eq!(counts["pending"], rollouts(), "{counts}");
+
+    scene.agents.set_down("sim", false);
+    scene.collect(options).args("--resume").run().succeeded();
+    scene.is_done_but_for(&[]);
 }
