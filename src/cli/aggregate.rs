@@ -1,4 +1,4 @@
-use std::io::{self, Write};
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use super::Exit;
 use super::exit::unless_gone;
 use super::measure_args::{AggregateArgs, MetricServerArgs};
 use super::measurement::measurement;
-use super::open::open;
+use super::open::{self, open};
 use crate::agent::{MetricServerOptions, MetricServers, RecordedAgents};
 use crate::config::ServerUrl;
 use crate::error::Error;
@@ -56,8 +56,7 @@ pub(super) async fn aggregate(args: AggregateArgs) -> Result<Exit, Error> {
     };
     let report = aggregation.run().await?;
     for note in &report.notes {
-        // A terminal that has gone need not be told.
-        let _ = writeln!(io::stderr(), "note: {note}");
+        open::note(note);
     }
     if !args.display.quiet {
         unless_gone(show::metrics(&report, args.display.json))?;

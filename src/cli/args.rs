@@ -3,7 +3,6 @@
 //! [`Cli`] is what clap reads. The options of a sweep are [`SweepArgs`], which become settings; what only changes
 //! how a command shows things is [`DisplayArgs`] and never part of a run's identity.
 
-use std::io::{self, Write};
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -12,6 +11,7 @@ use super::check::args::{CHECK_EXAMPLES, CheckArgs};
 use super::compare_args::{COMPARE_EXAMPLES, CompareArgs};
 use super::measure_args::AggregateArgs;
 use super::metrics_args::{METRICS_EXAMPLES, MetricsArgs};
+use super::open;
 use super::profile_args::{PROFILE_EXAMPLES, ProfileArgs};
 use super::sim_args::SimArgs;
 use super::sql::args::{SQL_EXAMPLES, SqlArgs};
@@ -148,15 +148,14 @@ impl CollectArgs {
             .resolve()
     }
 
-    /// The settings; what is to be said of them goes to stderr.
+    /// The settings. Remarks on the overrides go to stderr.
     ///
     /// # Errors
     /// If any of them is wrong.
     pub fn settings(&self) -> Result<Settings, ConfigError> {
         let resolved = self.resolve()?;
-        for note in resolved.notes.iter().filter(|_| !self.display.quiet) {
-            // A terminal that has gone need not be told.
-            let _ = writeln!(io::stderr(), "note: {note}");
+        if !self.display.quiet {
+            resolved.notes.iter().for_each(open::note);
         }
         Ok(resolved.settings)
     }

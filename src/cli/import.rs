@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use super::Exit;
 use super::args::ImportArgs;
 use super::exit::unless_gone;
+use super::open::warn;
 use crate::config::{Argument, KeyPath, Layers, Settings};
 use crate::error::Error;
 use crate::import::CollectionFiles;
@@ -19,8 +20,7 @@ pub(super) async fn import(args: ImportArgs) -> Result<Exit, Error> {
     let files = CollectionFiles::find(&args.rollouts, args.materialized_inputs, args.failures)?;
     let report = import_collection(files, &settings).await?;
     for warning in &report.warnings {
-        // A terminal that has gone need not be told.
-        let _ = writeln!(io::stderr(), "warning: {warning}");
+        warn(warning);
     }
     if !args.display.quiet {
         let text = match args.display.json {

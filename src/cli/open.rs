@@ -28,6 +28,15 @@ pub(super) fn state_dir() -> Option<PathBuf> {
 
 /// Says what is odd.
 pub(super) fn warn(warning: impl Display) {
+    say("warning", warning);
+}
+
+/// Says what somebody may want to know, and need not.
+pub(super) fn note(note: impl Display) {
+    say("note", note);
+}
+
+fn say(kind: &str, text: impl Display) {
     // A terminal that has gone need not be told.
-    let _ = writeln!(io::stderr(), "warning: {warning}");
+    let _ = writeln!(io::stderr(), "{kind}: {text}");
 }

@@ -54,7 +54,7 @@ pub struct Resolved {
     pub settings: Settings,
     /// The origin of each value that is not a default, by its innermost key.
     pub origins: BTreeMap<KeyPath, Origin>,
-    /// What whoever gave them is to be told, for a person.
+    /// Remarks on the overrides, for a person to read.
     pub notes: Vec<String>,
 }
 

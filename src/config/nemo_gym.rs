@@ -9,7 +9,7 @@ pub(super) enum Meaning {
     Opposite(&'static str),
     /// Host and port, which become one address.
     HeadServer,
-    /// Only this value, in JSON, can be granted: it is what happens anyway. Why no other can.
+    /// Only one value can be granted, since it is what happens anyway: that value in JSON, and why no other can be.
     Only(&'static str, &'static str),
     /// Whatever it is set to, nothing changes, for this reason.
     Anyway(&'static str),

@@ -47,7 +47,7 @@ fn split(text: &str) -> Result<(&str, &str), String> {
 }
 
 impl Overrides {
-    /// What is to be said of those that were read.
+    /// Remarks on the overrides that were read, for a person.
     pub(super) fn notes(self) -> Vec<String> {
         self.notes
     }

@@ -113,7 +113,8 @@ pub struct Settings {
     pub overwrite: bool,
     /// The size at which a Parquet part is cut, in bytes.
     pub part_size: Bytes,
-    /// How long an answer may be in the journal before it is in a Parquet part.
+    /// How long an answer may be in the journal before it is in a Parquet part; in an object store, an eighth of the
+    /// time that the sweep has taken, where that is longer.
     pub part_interval: Span,
     /// Partitions that the sweep works in at a time; 1 to 256. Where this is not set, one for each core, and fewer
     /// for a small sweep.

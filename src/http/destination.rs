@@ -116,22 +116,22 @@ impl Destination {
         let Some(direct) = &self.direct else {
             let client = self.http.for_url(url);
             let request = client.post(url.clone()).headers(headers.clone());
-            // Large, where it is one of thousands that are in flight.
+            // Boxed, as is all that few calls need: each of thousands in flight would have room for it.
             return Box::pin(self.http.send(request.body(body.clone()), call)).await;
         };
         let path = match *url == self.url {
-            true => direct.path.clone(),
-            false => path(url).ok_or_else(|| {
+            true => Cow::Borrowed(&direct.path),
+            false => Cow::Owned(path(url).ok_or_else(|| {
                 call.failure(
                     FailureClass::Data,
                     "the path that it redirects to can't be sent",
                 )
-            })?,
+            })?),
         };
         let request = || {
             let mut request = Outgoing::new(Full::new(body.clone()));
             *request.method_mut() = Method::POST;
-            *request.uri_mut() = path.clone();
+            *request.uri_mut() = path.as_ref().clone();
             *request.headers_mut() = headers.clone();
             request
         };

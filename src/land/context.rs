@@ -25,9 +25,10 @@ pub struct LandContext {
     pub journal: PathBuf,
     /// Who writes.
     pub writer: Arc<Writer>,
-    /// How old the first row of a segment may be before the segment is made into parts.
+    /// How old the first row of a segment may be before the segment is made into parts; where small parts stay, it
+    /// may be older in a long sweep.
     pub part_interval: Duration,
-    /// Nothing makes few parts of many small ones at the end: they are made more rarely as time goes on.
+    /// Small parts are not made into few at the end, so they are made more rarely as time goes on.
     pub small_parts_stay: bool,
     /// When the sweep began.
     pub(super) began: Instant,
@@ -60,7 +61,7 @@ impl LandContext {
         }
     }
 
-    /// How old a segment may get that is begun after so much time.
+    /// How old a segment may become that is begun when the sweep has taken `elapsed`.
     pub(super) fn oldest(&self, elapsed: Duration) -> Duration {
         match self.small_parts_stay {
             true => self.part_interval.max(elapsed / SHARE),

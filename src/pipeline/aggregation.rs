@@ -45,7 +45,7 @@ impl Aggregation {
     /// # Errors
     /// The source can't be read, a metric fails, or the output can't be written.
     pub async fn run(mut self) -> Result<MetricsReport, Error> {
-        let mut without_agent = None;
+        let mut notes = Vec::new();
         let measured = match &self.source {
             AggregationSource::Runs(runs) => {
                 measurement::measure(&Source::Runs(runs), &self.output, &self.measurement).await?
@@ -53,7 +53,7 @@ impl Aggregation {
             AggregationSource::Files { globs, merged } => {
                 let (session, imported) = files(globs, merged.as_ref()).await?;
                 if imported.without_agent > 0 {
-                    without_agent = Some(format!(
+                    notes.push(format!(
                         "{} of {} rollouts name no agent (agent_ref), and are in no metric",
                         imported.without_agent, imported.num_rollouts
                     ));
@@ -63,8 +63,7 @@ impl Aggregation {
                     .await?
             }
         };
-        let mut notes = measured.notes;
-        notes.extend(without_agent);
+        notes.extend(measured.notes);
         if measured.is_renumbered {
             notes.push(
                 "the runs have tasks or rollouts of the same number: tasks are matched by content and numbered \

@@ -47,7 +47,8 @@ fn two_processes_do_the_work_of_one_at_the_same_time() {
 #[test]
 fn one_of_two_processes_is_killed_and_gone_on_with_while_the_other_works() {
     let scene = Scene::slow(20);
-    let options = |shard: &str| format!("--concurrency 2 --shard {shard}");
+    // No part is small beside so little: many small ones would become parts of the whole run, and of no shard.
+    let options = |shard: &str| format!("--concurrency 2 --part-size 4KiB --shard {shard}");
     let other = scene.collect(&options("1/2")).start();
     let killed = scene.collect(&options("2/2")).start();
     scene.agents.until("both run", |agents| {
