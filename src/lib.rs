@@ -10,7 +10,7 @@
 //!
 //! | module | what it knows |
 //! |---|---|
-//! | [`config`] | settings, and where each came from |
+//! | [`config`], [`gym`] | settings, and where each came from; which version of NeMo Gym is followed |
 //! | [`read`], [`import`] | JSONL, prompt templates, overrides, the identity of tasks |
 //! | [`expand`] | repeats, and which rollouts are still pending |
 //! | [`request`], [`agent`], [`answer`] | what is sent, to whom, and what came back |
@@ -37,6 +37,7 @@ pub mod expand;
 pub mod export;
 pub mod failure;
 pub mod group;
+pub mod gym;
 pub mod http;
 pub mod import;
 pub mod json;

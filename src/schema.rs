@@ -96,6 +96,11 @@ pub const METRICS: &str = "metrics";
 pub const INTEGER_METRICS: &str = "integer_metrics";
 /// The answer's response was cut off; null where it does not say.
 pub const TRUNCATED: &str = "truncated";
+/// The environment says that the reward tells nothing of the agent: where the rules of NeMo Gym 0.7 hold, the rollout is
+/// in no metric of quality.
+pub const MASKED: &str = "masked";
+/// What NeMo Gym observed of the rollout's turns and tokens (`ng_perf`), a JSON object.
+pub const PERF: &str = "perf";
 /// Reward and numbers of the answer as the text of a JSON object, spelled as in the answer.
 pub const INFO: &str = "info";
 /// Number of a call within its attempt, from 0.
@@ -283,6 +288,8 @@ pub fn outcomes() -> SchemaRef {
             map(METRICS, DataType::Float64),
             map(INTEGER_METRICS, DataType::Int64),
             Field::new(TRUNCATED, DataType::Boolean, true),
+            Field::new(MASKED, DataType::Boolean, true),
+            Field::new(PERF, DataType::Utf8View, true),
             Field::new(INFO, DataType::Utf8View, true),
             Field::new(RESULT, DataType::Utf8View, true),
             Field::new(TURNS, DataType::List(turn_list()), true),
@@ -309,6 +316,8 @@ pub fn rollouts() -> SchemaRef {
             map(METRICS, DataType::Float64),
             map(INTEGER_METRICS, DataType::Int64),
             Field::new(TRUNCATED, DataType::Boolean, true),
+            Field::new(MASKED, DataType::Boolean, true),
+            Field::new(PERF, DataType::Utf8View, true),
             text(INFO),
             text(RESULT),
         ]))

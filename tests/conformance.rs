@@ -12,14 +12,14 @@
 #[path = "conformance_suites/mod.rs"]
 mod suites;
 
+use std::collections::BTreeMap;
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::thread;
 
-use serde_json::Value;
-use suites::Outcome;
+use suites::{Case, Outcome};
 
 fn main() -> ExitCode {
     let root = env::var_os("ROLLSTREAM_CONFORMANCE").map_or_else(
@@ -31,28 +31,35 @@ fn main() -> ExitCode {
         .filter(|arg| !arg.starts_with('-'))
         .collect();
     let (mut passed, mut failed, mut skipped) = (0, 0, 0);
+    let mut errors: BTreeMap<String, usize> = BTreeMap::new();
     for (name, directory) in cases(&root) {
         if !filters.is_empty() && !filters.iter().any(|filter| name.contains(filter)) {
             continue;
         }
-        let outcome = on_large_stack(move || run(&directory))
-            .unwrap_or_else(|_| Err("the test itself broke down".into()));
-        match outcome {
-            Ok(Outcome::Passed) => {
-                passed += 1;
-                println!("ok       {name}");
-            }
-            Ok(Outcome::NotSupported(reason)) => {
-                skipped += 1;
-                println!("skipped  {name} ({reason})");
-            }
-            Err(why) => {
-                failed += 1;
-                println!("FAILED   {name}\n{}", indented(&why));
+        for case in read(&directory) {
+            let name = format!("{name} by {}", case.rules.version);
+            *errors.entry(case.suite().to_owned()).or_default() +=
+                usize::from(case.expects_error());
+            let outcome = on_large_stack(move || suites::run(&case))
+                .unwrap_or_else(|_| Err("the test itself broke down".into()));
+            match outcome {
+                Ok(Outcome::Passed) => {
+                    passed += 1;
+                    println!("ok       {name}");
+                }
+                Ok(Outcome::NotSupported(reason)) => {
+                    skipped += 1;
+                    println!("skipped  {name} ({reason})");
+                }
+                Err(why) => {
+                    failed += 1;
+                    println!("FAILED   {name}\n{}", indented(&why));
+                }
             }
         }
     }
-    println!("\n{passed} passed, {failed} failed, {skipped} skipped");
+    println!("\nexpected errors compared: {errors:?}");
+    println!("{passed} passed, {failed} failed, {skipped} skipped");
     // A folder without cases must not look like a success.
     if failed > 0 || (passed == 0 && filters.is_empty()) {
         return ExitCode::FAILURE;
@@ -87,12 +94,14 @@ fn folders(directory: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-fn run(directory: &Path) -> Result<Outcome, String> {
+fn read(directory: &Path) -> Vec<Case> {
     // Errors name the case by its absolute path.
     let directory = fs::canonicalize(directory).expect("a case's folder");
     let text = fs::read_to_string(directory.join("case.json")).expect("case.json");
-    let case: Value = serde_json::from_str(&text).expect("case.json is JSON");
-    suites::run(&directory, &case)
+    Case::all(
+        &directory,
+        &serde_json::from_str(&text).expect("case.json is JSON"),
+    )
 }
 
 /// Cases nest JSON deeply, and the comparison is recursive.

@@ -12,6 +12,7 @@ use std::process::Command;
 
 use anyhow::{Context, ensure};
 use clap::{Args, ValueEnum};
+use rollstream::gym::GymChoice;
 use rollstream::measure::MetricQueries;
 use rollstream::store::RunStore;
 use rollstream::{Aggregation, AggregationSource, Measurement, Profile, ProfileTarget};
@@ -237,6 +238,7 @@ impl Work {
         let report = Aggregation {
             source: AggregationSource::Runs(vec![run.clone()]),
             output: run,
+            gym: GymChoice::Auto,
             measurement: Measurement {
                 json: self == Self::Json,
                 ..Measurement::new(queries, row.memory << 20)
@@ -253,10 +255,12 @@ impl Work {
 }
 
 async fn profile(run: RunStore, memory: usize) -> anyhow::Result<()> {
-    let profile = Profile::of_run(&run, memory).await?;
+    let profile = Profile::of_run(&run, GymChoice::Auto, memory).await?;
     profile.check(false).await?;
     let prefix = String::new();
-    let written = profile.write(&ProfileTarget { place: run, prefix }).await?;
+    let written = profile
+        .write(&ProfileTarget { place: run, prefix }, &mut Vec::new())
+        .await?;
     ensure!(written.len() == 2, "{} files of a profile", written.len());
     Ok(())
 }

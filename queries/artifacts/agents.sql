@@ -1,7 +1,9 @@
 -- The agents that have rollouts.
 --
 -- Columns:
---   agent_name   the agent
+--   agent_name    the agent
+--   is_measured   1 where one of them is accepted
 
-SELECT DISTINCT agent_name
+SELECT agent_name, max(CASE WHEN masked THEN 0 ELSE 1 END) AS is_measured
 FROM rollouts
+GROUP BY agent_name

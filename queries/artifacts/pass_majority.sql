@@ -1,6 +1,6 @@
 -- pass@k, pass@1[avg-of-k] and majority@k of named scores in percent, as NeMo Gym's benchmarks report them.
 --
--- Reads: rollouts, scores, answers, score_names (name, metric).
+-- Reads: accepted, scores, answers, score_names (name, metric).
 --
 -- Parameters:
 --   num_tasks = 0   tasks that count for majority@k, also ones without rollouts; 0: those that have some
@@ -16,7 +16,7 @@
 
 WITH sizes AS (
     SELECT agent_name, CAST(max(num_rollouts) AS BIGINT) AS max_k, count(*) AS num_tasks
-    FROM (SELECT agent_name, task_index, count(*) AS num_rollouts FROM rollouts GROUP BY agent_name, task_index) AS n
+    FROM (SELECT agent_name, task_index, count(*) AS num_rollouts FROM accepted GROUP BY agent_name, task_index) AS n
     GROUP BY agent_name
 ),
 named AS (

@@ -1,7 +1,8 @@
--- What stands of every rollout in a report: keys and numbers, never the answer's text.
+-- What stands of every accepted rollout in a report: keys and numbers, never the answer's text.
 --
 -- Parameters:
 --   split_agents = true   rollouts of one agent stand together; with false, those of one task
+--   by_task = false       first by task, then by agent
 --
 -- Columns:
 --   agent_name      the agent; empty unless agents are split
@@ -14,5 +15,5 @@ SELECT
     task_index,
     rollout_index,
     info
-FROM rollouts
-ORDER BY agent_name, task_index, rollout_index
+FROM accepted
+ORDER BY CASE WHEN $by_task THEN task_index ELSE 0 END, agent_name, task_index, rollout_index

@@ -1,7 +1,10 @@
 -- The statistics of all tasks, in the order in which they are written.
 --
+-- Parameters:
+--   by_task = false   first by task, then by agent
+--
 -- Columns: those of task_statistics.
 
 SELECT *
 FROM task_statistics
-ORDER BY agent_name, task_index, position
+ORDER BY CASE WHEN $by_task THEN task_index ELSE 0 END, agent_name, task_index, position

@@ -1,4 +1,4 @@
--- What the rollouts of every task answered.
+-- What the accepted rollouts of every task answered.
 --
 -- Parameters:
 --   answer_key = ''   path of the answer within what the agent gave back, as extracted_answer or a.b[0]; without one
@@ -12,7 +12,7 @@
 
 WITH given AS (
     SELECT agent_name, task_index, rollout_index, answer_text(json_at(result, $answer_key)) AS answer
-    FROM rollouts
+    FROM accepted
     WHERE $answer_key <> ''
     UNION ALL
     SELECT agent_name, task_index, rollout_index, NULL AS answer

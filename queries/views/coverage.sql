@@ -8,6 +8,7 @@
 --   done         of these, the ones that are there
 --   failed       of these, given up: the last attempt at them was terminal
 --   pending      of these, neither done nor failed
+--   masked       of those that are done, or not asked for, the ones that are not accepted
 
 WITH asked AS (
     SELECT agent_name, sum(num_repeats) AS planned
@@ -15,7 +16,7 @@ WITH asked AS (
     GROUP BY agent_name
 ),
 landed AS (
-    SELECT agent_name, count(*) AS num_rollouts
+    SELECT agent_name, count(*) AS num_rollouts, count(*) FILTER (WHERE masked) AS masked
     FROM rollouts
     GROUP BY agent_name
 ),
@@ -48,11 +49,12 @@ counted AS (
         coalesce(asked.agent_name, landed.agent_name) AS agent_name,
         coalesce(asked.planned, landed.num_rollouts) AS planned,
         CASE WHEN asked.planned IS NULL THEN landed.num_rollouts ELSE coalesce(done.done, 0) END AS done,
-        coalesce(given_up.failed, 0) AS failed
+        coalesce(given_up.failed, 0) AS failed,
+        coalesce(landed.masked, 0) AS masked
     FROM asked
     FULL JOIN landed ON asked.agent_name = landed.agent_name
     LEFT JOIN done ON asked.agent_name = done.agent_name
     LEFT JOIN given_up ON asked.agent_name = given_up.agent_name
 )
-SELECT agent_name, planned, done, failed, planned - done - failed AS pending
+SELECT agent_name, planned, done, failed, planned - done - failed AS pending, masked
 FROM counted

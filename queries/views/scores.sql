@@ -1,11 +1,12 @@
 -- The scores of every task: a row for each agent, task and metric.
 --
 -- A metric is a number or boolean of the answer. This is what metrics are written over: it holds every number of the
--- rollouts once, and nothing else of them.
+-- accepted rollouts once, and nothing else of them. A name that begins with `_` is no metric, nor is mask_sample.
 --
 -- Parameters:
 --   split_agents = true   a task that several agents worked on stands once for each of them; with
 --                         false the agents are taken together, and agent_name is empty
+--   reserved = false      these are metrics as well: so they are in files of NeMo Gym 0.5
 --   missing = 'drop'      how rollouts count that were asked for and are not there: 'drop' leaves them out; 'zero'
 --                         gives them 0 for every metric of their agent; 'low' and 'high' give them score_min and
 --                         score_max, and leave out metrics that have other values than those between
@@ -26,7 +27,7 @@
 
 WITH entries AS (
     SELECT agent_name, unnest(map_keys(metrics)) AS metric, unnest(map_values(metrics)) AS value
-    FROM rollouts
+    FROM accepted
     WHERE $missing <> 'drop'
 ),
 ranges AS (
@@ -51,7 +52,7 @@ chosen AS (
         rollout_index,
         metrics,
         integer_metrics
-    FROM rollouts
+    FROM accepted
     UNION ALL
     SELECT
         CASE WHEN $split_agents THEN absent.agent_name ELSE '' END AS agent_name,
@@ -102,9 +103,12 @@ SELECT
     score['integer_min'] AS integer_min
 FROM placed
 JOIN gathered ON gathered.agent_name = placed.agent_name AND gathered.task_index = placed.task_index
-WHERE $missing NOT IN ('low', 'high')
-    OR EXISTS (
-        SELECT 1 FROM counted
-        WHERE counted.metric = score['metric'] AND counted.agent_name = placed.agent_name
+WHERE ($reserved OR NOT (starts_with(score['metric'], '_') OR score['metric'] = 'mask_sample'))
+    AND (
+        $missing NOT IN ('low', 'high')
+        OR EXISTS (
+            SELECT 1 FROM counted
+            WHERE counted.metric = score['metric'] AND counted.agent_name = placed.agent_name
+        )
     )
 ORDER BY agent_name, metric, task_index

@@ -5,25 +5,28 @@ use serde_yaml_ng::Value;
 use url::Url;
 
 use super::AgentError;
+use super::registry::http_clients;
+use crate::config::Settings;
 use crate::http::{HttpClients, describe};
 
 /// Deadline for the head server, which answers from memory.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Key under which the head server's configuration holds agents.
+/// Keys under which the head server's configuration holds agents, and what stands before them since 0.7.
 const AGENTS: &str = "responses_api_agents";
+const ENVIRONMENT_SERVERS: &str = "environment_servers";
 
 /// NeMo Gym's head server, as far as a collector needs it: the addresses of its agents.
 #[derive(Debug)]
 pub struct HeadServer {
     url: String,
     servers: BTreeMap<String, Server>,
-    agents: Vec<String>,
 }
 
 /// A server, and the servers that it asks by what they are to it.
 #[derive(Debug, Clone, Default, PartialEq)]
 struct Server {
+    kind: String,
     address: String,
     references: BTreeMap<String, String>,
 }
@@ -45,6 +48,19 @@ impl HeadServer {
         let Some(name) = name else { return Ok(None) };
         let addresses = self.addresses(std::iter::once(name.as_str()))?;
         Ok(addresses.into_values().next())
+    }
+
+    /// The head server that settings name, asked for its configuration.
+    ///
+    /// # Errors
+    /// It can't be reached, or what it answers is not such a configuration.
+    pub async fn of(settings: &Settings) -> Result<Option<Self>, AgentError> {
+        match &settings.head_server {
+            Some(url) => Self::ask(url.as_str(), &http_clients(settings)?)
+                .await
+                .map(Some),
+            None => Ok(None),
+        }
     }
 
     /// Asks the head server at `url` for its configuration.
@@ -71,13 +87,18 @@ impl HeadServer {
             .await
             .map_err(|_| refuse(format!("no answer within {TIMEOUT:?}")))?
             .map_err(|source| refuse(describe(&source)))?;
-        let (servers, agents) = addresses(&text)
+        let servers = servers(&text)
             .map_err(|reason| refuse(format!("its answer is not a configuration: {reason}")))?;
         Ok(Self {
             url: url.to_owned(),
             servers,
-            agents,
         })
+    }
+
+    /// It runs a version of NeMo Gym that has environment servers, which 0.5 did not.
+    pub fn has_environment_servers(&self) -> bool {
+        let mut servers = self.servers.values();
+        servers.any(|server| server.kind == ENVIRONMENT_SERVERS)
     }
 
     /// Addresses of the agents that `names` names.
@@ -98,7 +119,9 @@ impl HeadServer {
                     .collect::<Vec<_>>()
                     .join(", ")
             };
-            let agents: Vec<&str> = self.agents.iter().map(String::as_str).collect();
+            let servers = self.servers.iter();
+            let agents = servers.filter(|(_, server)| server.kind == AGENTS);
+            let agents: Vec<&str> = agents.map(|(name, _)| name.as_str()).collect();
             let known = if agents.is_empty() {
                 "none".to_owned()
             } else {
@@ -117,45 +140,29 @@ impl HeadServer {
     }
 }
 
-/// Addresses of all servers, and the names of those that are agents, from the head server's
-/// answer: a JSON string whose text is YAML.
-fn addresses(answer: &str) -> Result<(BTreeMap<String, Server>, Vec<String>), String> {
+/// All servers by name, from the head server's answer: a JSON string whose text is YAML.
+fn servers(answer: &str) -> Result<BTreeMap<String, Server>, String> {
     let yaml: String = serde_json::from_str(answer).map_err(|source| source.to_string())?;
     let config: Value = serde_yaml_ng::from_str(&yaml).map_err(|source| source.to_string())?;
     let config = config.as_mapping().ok_or("it is not a mapping")?;
-    let mut servers = BTreeMap::new();
-    let mut agents = Vec::new();
-    for (name, server) in config {
-        let Some(name) = name.as_str() else { continue };
-        let Some((kind, inner)) = first(server) else {
-            continue;
-        };
-        let Some((_, settings)) = first(inner) else {
-            continue;
-        };
-        let (Some(host), Some(port)) =
-            (settings.get("host").and_then(Value::as_str), port(settings))
-        else {
-            continue;
-        };
+    let found = config.iter().filter_map(|(name, server)| {
+        let (kind, inner) = first(server)?;
+        let (_, settings) = first(inner)?;
+        let host = settings.get("host")?.as_str()?;
+        let address = format!("http://{}:{}", bracketed(host), port(settings)?);
         let reference = |what: &str| {
             let name = settings.get(what)?.get("name")?.as_str()?;
             Some((what.to_owned(), name.to_owned()))
         };
         let references = [HeadServer::RESOURCES_SERVER, HeadServer::MODEL_SERVER];
-        servers.insert(
-            name.to_owned(),
-            Server {
-                address: format!("http://{}:{port}", bracketed(host)),
-                references: references.into_iter().filter_map(reference).collect(),
-            },
-        );
-        if kind.as_str() == Some(AGENTS) {
-            agents.push(name.to_owned());
-        }
-    }
-    agents.sort();
-    Ok((servers, agents))
+        let server = Server {
+            kind: kind.as_str()?.to_owned(),
+            address,
+            references: references.into_iter().filter_map(reference).collect(),
+        };
+        Some((name.as_str()?.to_owned(), server))
+    });
+    Ok(found.collect())
 }
 
 fn first(value: &Value) -> Option<(&Value, &Value)> {
@@ -187,8 +194,8 @@ mod tests {
             alpha:\n  responses_api_agents:\n    simple_agent:\n      host: 127.0.0.1\n      port: 12001\n      \
             model_server: {type: responses_api_models, name: policy}\n\
             tools:\n  resources_servers:\n    weather:\n      host: '::1'\n      port: '12002'\n      url: ${policy_base_url}\n";
-        let (servers, agents) = addresses(&serde_json::to_string(yaml).unwrap()).unwrap();
-        assert_eq!(agents, ["alpha"]);
+        let servers = servers(&serde_json::to_string(yaml).unwrap()).unwrap();
+        assert_eq!(servers["alpha"].kind, AGENTS);
         assert_eq!(servers["alpha"].address, "http://127.0.0.1:12001");
         assert_eq!(servers["alpha"].references["model_server"], "policy");
         assert_eq!(servers["tools"].address, "http://[::1]:12002");
@@ -198,7 +205,7 @@ mod tests {
     #[test]
     fn what_is_not_a_configuration_is_an_error() {
         for answer in ["<html>", "{}", "\"- 1\"", "\"a: [\""] {
-            assert!(addresses(answer).is_err(), "{answer}");
+            assert!(servers(answer).is_err(), "{answer}");
         }
     }
 }

@@ -69,21 +69,29 @@ impl Agents {
     /// # Errors
     /// One has no address, the head server does not know it, or its secret is missing.
     pub async fn connect(names: &[String], settings: &Settings) -> Result<Self, AgentError> {
-        let http = HttpClients::new(&HttpSettings {
-            connections: settings.concurrency.most(),
-            first_byte_timeout: settings.first_byte_timeout.map(Span::duration),
-            connect_timeout: settings.connect_timeout.duration(),
-            read_timeout: settings.read_timeout.duration(),
-            max_body: settings.max_body.get(),
-            body_memory: MemoryPlan::of(settings).answers,
-        })?;
+        let own = |name: &String| settings.agents.get(name).cloned().unwrap_or_default();
+        let head = match names.iter().any(|name| native::needs_head(&own(name))) {
+            true => HeadServer::of(settings).await,
+            false => Ok(None),
+        };
+        Self::connect_by(names, settings, head)
+    }
+
+    /// The same, with a head server that was asked before. That it gave no answer only matters where an agent needs it.
+    ///
+    /// # Errors
+    /// As those of [`Self::connect`].
+    pub fn connect_by(
+        names: &[String],
+        settings: &Settings,
+        head: Result<Option<HeadServer>, AgentError>,
+    ) -> Result<Self, AgentError> {
+        let http = http_clients(settings)?;
         let none = AgentSettings::default();
         let own = |name: &String| settings.agents.get(name).unwrap_or(&none);
-        let head = match &settings.head_server {
-            Some(url) if names.iter().any(|name| native::needs_head(own(name))) => {
-                Some(HeadServer::ask(url.as_str(), &http).await?)
-            }
-            _ => None,
+        let head = match names.iter().any(|name| native::needs_head(own(name))) {
+            true => head?,
+            false => None,
         };
         let is_elsewhere =
             |name: &&String| own(name).kind.unwrap_or_default() == AgentKind::NemoGym;
@@ -131,6 +139,18 @@ impl Agents {
             .map(|(name, member)| (name.clone(), member.agent.address().to_owned()))
             .collect()
     }
+}
+
+pub(super) fn http_clients(settings: &Settings) -> Result<HttpClients, AgentError> {
+    let clients = HttpClients::new(&HttpSettings {
+        connections: settings.concurrency.most(),
+        first_byte_timeout: settings.first_byte_timeout.map(Span::duration),
+        connect_timeout: settings.connect_timeout.duration(),
+        read_timeout: settings.read_timeout.duration(),
+        max_body: settings.max_body.get(),
+        body_memory: MemoryPlan::of(settings).answers,
+    })?;
+    Ok(clients)
 }
 
 fn addresses(

@@ -33,6 +33,10 @@ pub struct AnswerFields {
     pub failure_class: Option<String>,
     /// Truthy `_ng_failure_terminal`: never to be tried again.
     pub failure_terminal: bool,
+    /// Truthy `mask_sample`: the environment says that the reward tells nothing of the agent.
+    pub masked: bool,
+    /// `ng_perf`, where it is an object: what NeMo Gym observed of the rollout's turns and tokens.
+    pub perf: Option<String>,
     /// `response` is there and is an object.
     pub has_response: bool,
     /// The response was cut off: its `status` is `incomplete`, or it has `incomplete_details`. None
@@ -54,6 +58,9 @@ impl AnswerFields {
         serde_json::from_str::<Top>(text).map(Top::into_fields)
     }
 }
+
+/// With it an environment says that a reward tells nothing of the agent.
+const MASK: &str = "mask_sample";
 
 #[derive(Deserialize)]
 struct Key<'a>(#[serde(borrow)] Cow<'a, str>);
@@ -90,6 +97,8 @@ struct Top<'a> {
     no_persist: bool,
     failure_class: Option<String>,
     failure_terminal: bool,
+    masked: bool,
+    perf: Option<String>,
     has_response: bool,
 }
 
@@ -108,6 +117,8 @@ impl Top<'_> {
             no_persist: self.no_persist,
             failure_class: self.failure_class,
             failure_terminal: self.failure_terminal,
+            masked: self.masked,
+            perf: self.perf,
             has_response: self.has_response,
             truncated: self.truncated,
             info: info(&self.fields, &self.usage),
@@ -170,6 +181,8 @@ impl<'de> Visitor<'de> for TopVisitor {
             match key.as_ref() {
                 "_ng_no_persist" => top.no_persist = is_truthy(raw),
                 "_ng_failure_terminal" => top.failure_terminal = is_truthy(raw),
+                MASK => top.masked = is_truthy(raw),
+                "ng_perf" => top.perf = raw.starts_with('{').then(|| raw.to_owned()),
                 "_ng_failure_class" => top.failure_class = class_of(raw),
                 _ => {}
             }
@@ -185,7 +198,8 @@ fn is_truthy(raw: &str) -> bool {
         Some(number) => number.as_f64() != 0.0,
         None => {
             let inner = raw.get(1..raw.len() - 1).unwrap_or_default();
-            raw != "null" && !inner.trim().is_empty()
+            let is_empty = inner.is_empty() || !raw.starts_with('"') && inner.trim().is_empty();
+            raw != "null" && !is_empty
         }
     }
 }
@@ -370,12 +384,17 @@ mod tests {
             ("null", false),
             ("[]", false),
             ("{}", false),
+            ("\"\"", false),
+            ("\" \"", true),
+            ("[ ]", false),
         ] {
-            let text = format!(r#"{{"_ng_no_persist": {value}, "_ng_failure_terminal": {value}}}"#);
+            let text = format!(
+                r#"{{"_ng_no_persist": {value}, "_ng_failure_terminal": {value}, "mask_sample": {value}}}"#
+            );
             let fields = AnswerFields::parse(&text).unwrap();
             assert_eq!(
-                (fields.no_persist, fields.failure_terminal),
-                (truthy, truthy),
+                [fields.no_persist, fields.failure_terminal, fields.masked],
+                [truthy; 3],
                 "{value}"
             );
         }

@@ -52,6 +52,7 @@ pub(super) async fn aggregate(args: AggregateArgs) -> Result<Exit, Error> {
     let aggregation = Aggregation {
         source,
         output: output.clone(),
+        gym: args.gym,
         measurement,
     };
     let report = aggregation.run().await?;

@@ -17,6 +17,7 @@ use super::sim_args::SimArgs;
 use super::sql::args::{SQL_EXAMPLES, SqlArgs};
 use super::sweep_args::SweepArgs;
 use crate::config::{ConfigError, Resolved, Settings, Span};
+use crate::gym::GymChoice;
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -213,6 +214,9 @@ pub struct ImportArgs {
     /// Delete a run that is there already
     #[arg(long)]
     pub overwrite: bool,
+    /// Version of NeMo Gym whose rules the run follows: 0.5, 0.7, or auto, which takes the one that the files are of
+    #[arg(long, value_name = "VERSION", default_value = "auto")]
+    pub gym: GymChoice,
     /// How things are shown.
     #[command(flatten)]
     pub display: DisplayArgs,

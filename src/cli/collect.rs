@@ -39,8 +39,9 @@ pub(super) async fn collect(args: CollectArgs) -> Result<Exit, Error> {
     Ok(exit)
 }
 
-/// Says what is odd about the input.
+/// Says what is odd about the input, and what was decided.
 pub(super) fn warn(sweep: &Sweep) {
+    sweep.notes().iter().for_each(open::note);
     for warning in sweep.warnings() {
         open::warn(warning);
     }

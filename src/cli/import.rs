@@ -8,6 +8,7 @@ use super::exit::unless_gone;
 use super::open::warn;
 use crate::config::{Argument, KeyPath, Layers, Settings};
 use crate::error::Error;
+use crate::gym::GymChoice;
 use crate::import::CollectionFiles;
 use crate::pipeline::import_collection;
 use crate::report::ImportReport;
@@ -45,6 +46,10 @@ fn settings(args: &ImportArgs) -> Result<Settings, Error> {
     Ok(Settings {
         input: Vec::new(),
         overwrite: args.overwrite,
+        gym: match args.gym {
+            GymChoice::Auto => resolved.settings.gym,
+            of => of,
+        },
         ..resolved.settings
     })
 }

@@ -6,6 +6,7 @@ use clap::{Args, ValueEnum};
 
 use super::args::DisplayArgs;
 use crate::config::{Bytes, Span};
+use crate::gym::GymChoice;
 
 /// Which metric families there are, and what they are told.
 #[derive(Debug, Args)]
@@ -92,6 +93,14 @@ pub struct AggregateArgs {
     /// Write the rollouts of all files, sorted, to this file as well
     #[arg(long, value_name = "FILE")]
     pub merge: Option<PathBuf>,
+    /// Version of NeMo Gym whose rules hold: 0.5, 0.7, or auto, which takes the one that the runs follow or the files are of
+    #[arg(
+        long,
+        value_name = "VERSION",
+        default_value = "auto",
+        help_heading = "NeMo Gym"
+    )]
+    pub gym: GymChoice,
     /// Compute this metric family and no others; may be given several times
     #[arg(long = "family", value_name = "NAME")]
     pub families: Vec<String>,

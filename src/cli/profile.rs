@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use super::Exit;
 use super::aggregate::{is_file, runs};
 use super::exit::unless_gone;
-use super::open::open;
+use super::open::{note, open};
 use super::profile_args::ProfileArgs;
 use crate::error::Error;
 use crate::measure::MeasureError;
@@ -20,7 +20,10 @@ pub(super) async fn profile(args: ProfileArgs) -> Result<Exit, Error> {
         let rollouts = Path::new(&args.run);
         let inputs = materialized_inputs(rollouts, &args)?;
         let target = beside(rollouts, &args)?;
-        (Profile::of_files(rollouts, &inputs, memory).await?, target)
+        (
+            Profile::of_files(rollouts, &inputs, args.gym, memory).await?,
+            target,
+        )
     } else {
         if args.materialized_inputs.is_some() {
             return Err(Error::Usage(
@@ -31,7 +34,7 @@ pub(super) async fn profile(args: ProfileArgs) -> Result<Exit, Error> {
         let Some(run) = runs.into_iter().next() else {
             return Ok(Exit::Done);
         };
-        let profile = Profile::of_run(&run, memory).await?;
+        let profile = Profile::of_run(&run, args.gym, memory).await?;
         let place = args.output.as_deref().map_or(Ok(run), open)?;
         let prefix = String::new();
         (profile, ProfileTarget { place, prefix })
@@ -40,8 +43,11 @@ pub(super) async fn profile(args: ProfileArgs) -> Result<Exit, Error> {
         .check(args.allow_partial)
         .await
         .map_err(|error| with_way_out(error, &args.run))?;
+    let mut notes = Vec::new();
+    let written = profile.write(&target, &mut notes).await?;
+    notes.iter().for_each(note);
     let report = ProfileReport {
-        written: profile.write(&target).await?,
+        written,
         completion: profile.completion().clone(),
     };
     if !args.display.quiet {

@@ -6,6 +6,7 @@ use clap::Args;
 
 use super::args::DisplayArgs;
 use crate::config::Bytes;
+use crate::gym::GymChoice;
 
 pub(super) const PROFILE_EXAMPLES: &str = "\
 Examples:
@@ -14,7 +15,7 @@ Examples:
   rollstream profile results/rollouts.jsonl
 
 Of a run it writes reward_profiling.jsonl and agent_metrics.json, of NAME.jsonl NAME_reward_profiling.jsonl and
-NAME_agent_metrics.json.";
+NAME_agent_metrics.json; by the rules of NeMo Gym 0.7 repeat_level_metrics.json as well.";
 
 /// The options of `profile`.
 #[derive(Debug, Args)]
@@ -31,6 +32,9 @@ pub struct ProfileArgs {
     /// The materialized inputs of NAME.jsonl, if not NAME_materialized_inputs.jsonl
     #[arg(long, value_name = "FILE")]
     pub materialized_inputs: Option<PathBuf>,
+    /// Version of NeMo Gym whose rules hold: 0.5, 0.7, or auto, which takes the one that the run follows or the files are of
+    #[arg(long, value_name = "VERSION", default_value = "auto")]
+    pub gym: GymChoice,
     /// The memory for what can go to temporary files
     #[arg(long, value_name = "SIZE", default_value = "256MB")]
     pub memory: Bytes,

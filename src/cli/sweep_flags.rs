@@ -5,6 +5,7 @@ use std::num::NonZeroUsize;
 use std::str::FromStr;
 
 use crate::config::{Bytes, Concurrency, KeyPath, Limit, Repeats, SeedField, Shard, Span};
+use crate::gym::GymChoice;
 
 /// What a flag does with its text.
 #[derive(Clone, Copy)]
@@ -56,6 +57,7 @@ pub(super) const FLAGS: &[Row] = &[
 
     (AGENTS, "agent", Some('a'), "NAME", "Agent for tasks that name none (sim: the built-in one)", Target::Setting("agent"), any),
     (AGENTS, "head-server", None, "URL", "NeMo Gym head server, which knows the addresses of all agents", Target::Setting("head_server"), any),
+    (AGENTS, "gym", None, "VERSION", "Version of NeMo Gym whose rules hold: 0.5, 0.7, or auto, which takes 0.7 where the head server has environment servers [default: auto]", Target::Setting("gym"), parses::<GymChoice>),
     (AGENTS, "agent-url", None, "NAME=URL", "Address of an agent; repeatable", Target::Named("agents", Some("url")), any),
     (AGENTS, "agent-concurrency", None, "NAME=N", "Calls in flight to one agent, or auto; repeatable", Target::Named("agents", Some("concurrency")), named_concurrency),
     (AGENTS, "agent-requests-per-second", None, "NAME=X", "Requests to one agent per second; repeatable", Target::Named("agents", Some("requests_per_second")), any),

@@ -35,6 +35,7 @@ pub(super) const KEYS: &[(&str, Kind)] = &[
     ("prompt_config", Kind::Text),
     ("responses_create_params", Kind::Tree),
     ("head_server", Kind::Text),
+    ("gym", Kind::Text),
     ("agents", Kind::Table),
     ("concurrency", Kind::Scalar),
     ("requests_per_second", Kind::Scalar),

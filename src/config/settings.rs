@@ -14,6 +14,7 @@ use super::{
     AgentSettings, Bytes, Concurrency, ConfigError, Limit, Repeats, SeedField, ServerUrl, Shard,
     Span, VariableName,
 };
+use crate::gym::GymChoice;
 
 /// What a run was asked to do. It holds no secrets, only the names of environment variables that hold them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -42,6 +43,8 @@ pub struct Settings {
     pub responses_create_params: Map<String, Value>,
     /// NeMo Gym's head server, which knows the addresses of all agents.
     pub head_server: Option<ServerUrl>,
+    /// The version of NeMo Gym whose rules hold; `auto` takes 0.7's where the head server has environment servers.
+    pub gym: GymChoice,
     /// Settings of single agents, by agent name.
     pub agents: BTreeMap<String, AgentSettings>,
     /// Calls in flight in all; `auto` finds out for each agent how many it takes well.
@@ -147,6 +150,7 @@ impl Default for Settings {
             prompt_config: None,
             responses_create_params: Map::new(),
             head_server: None,
+            gym: GymChoice::Auto,
             agents: BTreeMap::new(),
             concurrency: Concurrency::Fixed(256),
             requests_per_second: None,

@@ -17,4 +17,4 @@ pub use collection::{Collection, CollectionFiles, FailureCounts, Piece, read_col
 pub use error::ImportError;
 pub use merge::merge;
 pub use rollout::{ResponseRule, verify_response};
-pub use tables::{AgentSource, Import, Imported, KeyRule, RolloutOptions};
+pub use tables::{AgentSource, Import, Imported, KeyRule, RolloutOptions, is_stamped};

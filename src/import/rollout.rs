@@ -11,6 +11,8 @@ pub enum ResponseRule {
     Required,
     /// If there is one, it must be an object.
     Optional,
+    /// Whatever there is.
+    Any,
     /// It does not count, nor do the fields that tell how the answer came about; the usage in it does.
     /// So an aggregation sees the rows.
     Stripped,
@@ -41,7 +43,7 @@ pub(super) fn reduce(row: &Object<'_>, rule: ResponseRule) -> Result<String, Row
     let usage = object.as_ref().and_then(|response| response.get("usage"));
     Ok(match rule {
         ResponseRule::Stripped => stripped(row, usage),
-        ResponseRule::Required | ResponseRule::Optional => kept(row, usage),
+        ResponseRule::Required | ResponseRule::Optional | ResponseRule::Any => kept(row, usage),
     })
 }
 

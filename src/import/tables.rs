@@ -14,6 +14,7 @@ use super::keys::{ROLLOUT, RowKey, TASK, TaskKeys, agent_name};
 use super::lines::{Line, LineRule, for_each_line};
 use super::rollout::{ResponseRule, reduce};
 use crate::answer::AnswerFields;
+use crate::gym::GymRules;
 use crate::json::{Object, ObjectError, python_string};
 
 /// Whose rollouts a file holds.
@@ -49,6 +50,8 @@ pub struct RolloutOptions {
     pub response: ResponseRule,
     /// Whose they are.
     pub agent: AgentSource,
+    /// By which rules they are read.
+    pub rules: &'static GymRules,
 }
 
 /// Reads files into the tables `tasks` and `rollouts`. They have the columns of a run's tables, with
@@ -121,9 +124,14 @@ impl Import {
                 let row = parse(&line, shown)?;
                 let failed = |problem| failed(problem, &line, shown);
                 let key = self.rollout_key(&row, &line, shown, options)?;
-                let result = reduce(&row, options.response).map_err(failed)?;
-                let fields =
+                let response = match (options.rules.lenient_rows, options.response) {
+                    (true, ResponseRule::Required | ResponseRule::Optional) => ResponseRule::Any,
+                    (_, rule) => rule,
+                };
+                let result = reduce(&row, response).map_err(failed)?;
+                let mut fields =
                     AnswerFields::parse(&result).map_err(|_| failed(RowProblem::NotAnObject))?;
+                fields.masked &= options.rules.masks;
                 let agent = match &options.agent {
                     AgentSource::Row => {
                         let name = agent_name(&row).unwrap_or_default();
@@ -148,7 +156,8 @@ impl Import {
         shown: &str,
         options: &RolloutOptions,
     ) -> Result<RowKey, ImportError> {
-        let has_keys = row.contains(TASK) && row.contains(ROLLOUT);
+        let is_lenient = options.rules.lenient_rows && options.keys != KeyRule::Required;
+        let has_keys = is_lenient || row.contains(TASK) && row.contains(ROLLOUT);
         let seen = match has_keys {
             true => &mut self.with_keys,
             false => &mut self.without_keys,
@@ -268,6 +277,28 @@ impl Imported {
         Ok(Some(format!("({task}, {rollout})")))
     }
 }
+
+/// Whether rows of a file say which environment server they came from, as those of NeMo Gym do since 0.7. The first one
+/// tells.
+///
+/// # Errors
+/// The file cannot be read.
+pub fn is_stamped(path: &Path) -> Result<bool, ImportError> {
+    let shown = path.display().to_string();
+    let mut first = Ok(false);
+    let found = for_each_line(path, &shown, LineRule::Shard, |line| {
+        first = parse(&line, &shown).map(|row| STAMPS.iter().any(|stamp| row.contains(stamp)));
+        Err(ImportError::Abandoned)
+    });
+    match found {
+        // What is wrong with the row is said by whoever reads it.
+        Err(ImportError::Abandoned) => Ok(first.unwrap_or(false)),
+        found => found.map(|()| false),
+    }
+}
+
+/// What the results of an environment server are stamped with.
+const STAMPS: [&str; 2] = ["_ng_environment_server", "_ng_result_type"];
 
 fn register(
     ctx: &SessionContext,

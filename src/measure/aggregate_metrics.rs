@@ -1,6 +1,6 @@
 //! `aggregate_metrics.json`: [`AggregateMetrics`] writes it from the statistics tables.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
 
 use datafusion::prelude::SessionContext;
@@ -9,14 +9,17 @@ use indexmap::IndexMap;
 use super::custom_metrics::CustomMetrics;
 use super::error::MeasureError;
 use super::families::{AGENT_STATISTICS, TASK_STATISTICS, plan};
-use super::groups::Groups;
+use super::groups::{GroupOrder, Groups};
 use super::json_object::JsonObject;
+use super::perf::perf_summaries;
 use super::queries::MetricQueries;
+use super::repeats::{AgentRepeats, Repeats, agent_ref};
 use super::spool::Spool;
 use super::statistics::{Agent, AgentStatistics};
 use super::task_labels::TaskLabels;
 use super::views::spool_views;
-use crate::json::{Object, quote};
+use crate::gym::GymRules;
+use crate::json::Object;
 
 /// What stands in the place of a task's request: an aggregation sees answers only.
 const SAMPLE: &str = r#"{"agent_ref":{"name":"agent"}}"#;
@@ -29,6 +32,7 @@ const SAMPLE: &str = r#"{"agent_ref":{"name":"agent"}}"#;
 pub struct AggregateMetrics<'a> {
     ctx: &'a SessionContext,
     labels: &'a TaskLabels,
+    rules: &'static GymRules,
     custom: HashMap<String, CustomMetrics>,
     _spool: Option<Spool>,
 }
@@ -36,13 +40,19 @@ pub struct AggregateMetrics<'a> {
 impl<'a> AggregateMetrics<'a> {
     /// Of the tables of a session: `rollouts`, and the families `agent_statistics` and
     /// `task_statistics`.
-    pub fn new(ctx: &'a SessionContext, labels: &'a TaskLabels) -> Self {
+    pub fn new(ctx: &'a SessionContext, labels: &'a TaskLabels, rules: &'static GymRules) -> Self {
         Self {
             ctx,
             labels,
+            rules,
             custom: HashMap::new(),
             _spool: None,
         }
+    }
+
+    /// By which rules it is written.
+    pub fn rules(&self) -> &'static GymRules {
+        self.rules
     }
 
     /// With metrics of a benchmark's own beside the statistics: by agent.
@@ -58,8 +68,10 @@ impl<'a> AggregateMetrics<'a> {
     pub async fn compute(
         ctx: &'a SessionContext,
         labels: &'a TaskLabels,
+        rules: &'static GymRules,
     ) -> Result<Self, MeasureError> {
-        let (spool, parameters) = (Spool::new()?, HashMap::new());
+        let spool = Spool::new()?;
+        let parameters = HashMap::from([("reserved".into(), rules.reserved.into())]);
         let queries = MetricQueries::embedded()?;
         spool_views(&spool, ctx, ctx, &parameters).await?;
         for name in [TASK_STATISTICS, AGENT_STATISTICS] {
@@ -68,33 +80,37 @@ impl<'a> AggregateMetrics<'a> {
         }
         Ok(Self {
             _spool: Some(spool),
-            ..Self::new(ctx, labels)
+            ..Self::new(ctx, labels, rules)
         })
     }
 
-    /// Writes a list with an entry for each agent, by name; says how many.
+    /// Writes a list with an entry for each agent, by name; gives what is to be known of the numbers.
     ///
     /// # Errors
     /// The tables cannot be read, or the output not be written.
-    pub async fn write(&self, out: &mut impl Write) -> Result<usize, MeasureError> {
+    pub async fn write(&self, out: &mut impl Write) -> Result<Vec<String>, MeasureError> {
         let agents = AgentStatistics::read(self.ctx).await?;
-        let mut groups = Groups::read(self.ctx, self.labels, true).await?;
-        let mut count = 0;
-        put(out, "[")?;
+        let repeats = self.repeats().await?;
+        let perf = self.perf(&repeats).await?;
+        let mut groups =
+            Groups::read(self.ctx, self.labels, GroupOrder::AgentTask, self.rules).await?;
+        let mut before = "[";
         for (name, agent) in agents.iter() {
-            let mut head = JsonObject::default();
-            head.raw("agent_ref", &format!("{{\"name\":{}}}", quote(name)));
-            head.raw("agent_metrics", &self.metrics(name, agent));
-            head.raw("key_metrics", &self.key_metrics(name, agent));
-            put(out, if count == 0 { "" } else { "," })?;
-            put(out, &head.unfinished())?;
+            let entry = self.entry(name, agent, &repeats, &perf);
+            put(out, before)?;
+            put(out, &format!("{{\"agent_ref\":{}", agent_ref(name)))?;
+            put(out, ",\"agent_metrics\":")?;
+            put(out, &text(&entry.metrics))?;
+            put(out, ",\"key_metrics\":")?;
+            put(out, &text(&entry.key_metrics))?;
             put(out, ",")?;
             self.write_groups(&mut groups, name, agent, out).await?;
+            put(out, &entry.rest)?;
             put(out, "}")?;
-            count += 1;
+            before = ",";
         }
-        put(out, "]\n")?;
-        Ok(count)
+        put(out, if before == "[" { "[]\n" } else { "]\n" })?;
+        Ok(repeats.notes())
     }
 
     /// Writes the entry of one agent as an agent server answers it: the same without its name, and
@@ -106,15 +122,38 @@ impl<'a> AggregateMetrics<'a> {
         let agents = AgentStatistics::read(self.ctx).await?;
         let none = Agent::default();
         let agent = agents.get(name).unwrap_or(&none);
-        let mut groups = Groups::read(self.ctx, self.labels, true).await?;
+        let repeats = self.repeats().await?;
+        let perf = self.perf(&repeats).await?;
+        let entry = self.entry(name, agent, &repeats, &perf);
+        let mut groups =
+            Groups::read(self.ctx, self.labels, GroupOrder::AgentTask, self.rules).await?;
         groups.skip_to(name).await?;
         put(out, "{")?;
         self.write_groups(&mut groups, name, agent, out).await?;
         put(out, ",\"agent_metrics\":")?;
-        put(out, &self.metrics(name, agent))?;
+        put(out, &text(&entry.metrics))?;
         put(out, ",\"key_metrics\":")?;
-        put(out, &self.key_metrics(name, agent))?;
+        put(out, &text(&entry.key_metrics))?;
+        put(out, &entry.rest)?;
         put(out, "}\n")
+    }
+
+    async fn repeats(&self) -> Result<Repeats, MeasureError> {
+        match self.rules.repeats {
+            true => Repeats::read(self.ctx).await,
+            false => Ok(Repeats::default()),
+        }
+    }
+
+    async fn perf(&self, repeats: &Repeats) -> Result<BTreeMap<String, String>, MeasureError> {
+        let num_rollouts = |agent: &str| {
+            let agent = repeats.of(agent);
+            agent.measured + agent.masked
+        };
+        match self.rules.repeats {
+            true => perf_summaries(self.ctx, num_rollouts).await,
+            false => Ok(BTreeMap::new()),
+        }
     }
 
     async fn write_groups(
@@ -128,7 +167,7 @@ impl<'a> AggregateMetrics<'a> {
         put(out, "\"group_level_metrics\":[")?;
         while let Some(group) = groups.next_of(name).await? {
             put(out, separator)?;
-            let text = group.to_json(&agent.layout, self.labels, SAMPLE, None);
+            let text = group.to_json(&agent.layout, self.labels, SAMPLE, None, None);
             let tasks = self.custom.get(name).map(|custom| &custom.tasks);
             let custom = tasks.and_then(|tasks| tasks.get(&group.task_index));
             match custom {
@@ -140,22 +179,66 @@ impl<'a> AggregateMetrics<'a> {
         put(out, "]")
     }
 
-    fn metrics(&self, name: &str, agent: &Agent) -> String {
-        let mut object = JsonObject::default();
-        agent.layout.write(&agent.statistics, &mut object);
-        match self.custom.get(name) {
-            Some(custom) => object.merged(&custom.agent),
-            None => object.finish(),
+    fn entry(
+        &self,
+        name: &str,
+        agent: &Agent,
+        repeats: &Repeats,
+        perf: &BTreeMap<String, String>,
+    ) -> Entry {
+        let mut repeats = repeats.of(name);
+        let custom = self.custom.get(name);
+        let mut metrics = self.statistics(agent, &repeats);
+        let is_measured = !self.rules.repeats || repeats.measured > 0;
+        if let Some(custom) = custom.filter(|_| is_measured) {
+            metrics.extend(custom.agent.clone());
+        }
+        if repeats.measured > 0 {
+            metrics.insert("num_repeats".into(), repeats.num_repeats.to_string());
+        }
+        let own_key = custom.and_then(|custom| custom.key.clone());
+        let mut key_metrics = match own_key.filter(|_| is_measured) {
+            Some(key) => key,
+            None if self.rules.repeats => {
+                let means = metrics.iter().filter(|(name, _)| name.starts_with("mean/"));
+                means
+                    .map(|(name, mean)| (name.clone(), mean.clone()))
+                    .collect()
+            }
+            None => {
+                let mut means = JsonObject::default();
+                agent.layout.write_means(&agent.statistics, &mut means);
+                fields(&means.finish())
+            }
+        };
+        repeats.write_coverage(&mut key_metrics);
+        let mut rest = String::new();
+        if self.rules.repeats {
+            if let Some(custom) = custom {
+                repeats.replace(&custom.repeats, &custom.agent, &mut metrics);
+            }
+            let entries = repeats.to_json(None).join(",");
+            rest = format!(",\"repeat_level_metrics\":[{entries}]");
+        }
+        if let Some(summary) = perf.get(name) {
+            rest.push_str(",\"perf_summary\":");
+            rest.push_str(summary);
+        }
+        Entry {
+            metrics,
+            key_metrics,
+            rest,
         }
     }
 
-    fn key_metrics(&self, name: &str, agent: &Agent) -> String {
+    /// What the rollouts of an agent say by themselves.
+    fn statistics(&self, agent: &Agent, repeats: &AgentRepeats) -> IndexMap<String, String> {
         let mut object = JsonObject::default();
-        match self.custom.get(name).and_then(|custom| custom.key.as_ref()) {
-            Some(key) => return object.merged(key),
-            None => agent.layout.write_means(&agent.statistics, &mut object),
-        }
-        object.finish()
+        agent.layout.write(&agent.statistics, &mut object);
+        let mut metrics = fields(&object.finish());
+        repeats.write_across(&mut metrics);
+        repeats.write_coverage(&mut metrics);
+        metrics
     }
 
     /// The agents that have rollouts, by name.
@@ -176,14 +259,35 @@ impl<'a> AggregateMetrics<'a> {
         name: &str,
     ) -> Result<IndexMap<String, String>, MeasureError> {
         let agents = AgentStatistics::read(self.ctx).await?;
-        let text = agents.get(name).map(|agent| self.metrics(name, agent));
-        let text = text.unwrap_or_else(|| "{}".into());
-        let object = Object::parse(&text).unwrap_or_default();
-        let fields = object.iter();
-        Ok(fields
-            .map(|(name, _, value)| (name.to_owned(), value.to_owned()))
-            .collect())
+        let repeats = self.repeats().await?.of(name);
+        let agent = agents.get(name);
+        Ok(agent.map_or_else(IndexMap::new, |agent| self.statistics(agent, &repeats)))
     }
+}
+
+/// The parts of an agent's entry that are not its tasks.
+struct Entry {
+    metrics: IndexMap<String, String>,
+    key_metrics: IndexMap<String, String>,
+    /// What follows the tasks.
+    rest: String,
+}
+
+/// The fields of an object as JSON text by name.
+fn fields(object: &str) -> IndexMap<String, String> {
+    let object = Object::parse(object).unwrap_or_default();
+    let fields = object.iter();
+    fields
+        .map(|(name, _, value)| (name.to_owned(), value.to_owned()))
+        .collect()
+}
+
+fn text(fields: &IndexMap<String, String>) -> String {
+    let mut object = JsonObject::default();
+    fields
+        .iter()
+        .for_each(|(name, value)| object.raw(name, value));
+    object.finish()
 }
 
 fn put(out: &mut impl Write, text: &str) -> Result<(), MeasureError> {

@@ -1,12 +1,14 @@
 //! How much of a sweep is done: [`CompletionSummary`].
 
 use arrow::array::RecordBatch;
+use datafusion::common::ScalarValue;
 use datafusion::prelude::SessionContext;
 use serde::Serialize;
 
 use super::error::MeasureError;
 use super::rows::{Rows, counts};
 use super::task_labels::TaskLabels;
+use crate::gym::GymRules;
 
 /// What was asked for against what is there.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -29,6 +31,9 @@ pub struct CompletionSummary {
     pub partial_input_rows: i64,
     /// Tasks with none.
     pub missing_input_rows: i64,
+    /// Rollouts that are masked, where rules have such.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub masked_rollout_rows: Option<i64>,
 }
 
 /// `part` of `whole` in percent; 100 where there is no whole.
@@ -45,6 +50,7 @@ fn summaries(batch: &RecordBatch) -> Result<Vec<CompletionSummary>, MeasureError
     let mut tasks = counts(batch, "tasks")?.into_iter();
     let mut complete = counts(batch, "complete_tasks")?.into_iter();
     let mut partial = counts(batch, "partial_tasks")?.into_iter();
+    let mut masked = counts(batch, "masked")?.into_iter();
     let completed = counts(batch, "completed")?.into_iter();
     let next = |column: &mut std::vec::IntoIter<i64>| column.next().unwrap_or_default();
     Ok(completed
@@ -61,6 +67,7 @@ fn summaries(batch: &RecordBatch) -> Result<Vec<CompletionSummary>, MeasureError
                 complete_input_rows: complete,
                 partial_input_rows: partial,
                 missing_input_rows: tasks - complete - partial,
+                masked_rollout_rows: Some(next(&mut masked)),
             }
         })
         .collect())
@@ -79,10 +86,15 @@ impl CompletionSummary {
     ///
     /// # Errors
     /// They cannot be read.
-    pub async fn of(ctx: &SessionContext) -> Result<Self, MeasureError> {
+    pub async fn of(ctx: &SessionContext, rules: &'static GymRules) -> Result<Self, MeasureError> {
         let sql = include_str!("../../queries/artifacts/completion.sql");
-        let summaries = Rows::of(ctx, sql, summaries).await?.collect().await?;
-        let summary = summaries.into_iter().next();
+        let by_agent = [("by_agent", ScalarValue::from(rules.lines_by_agent))];
+        let rows = Rows::with_parameters(ctx, sql, &by_agent, summaries).await?;
+        let summary = rows.collect().await?.into_iter().next();
+        let summary = summary.map(|summary| Self {
+            masked_rollout_rows: summary.masked_rollout_rows.filter(|_| rules.masks),
+            ..summary
+        });
         summary.ok_or_else(|| MeasureError::Column {
             column: "completed".into(),
             expected: "BIGINT",

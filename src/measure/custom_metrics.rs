@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use indexmap::IndexMap;
 
+use super::repeats::OwnRepeats;
+
 /// Metrics of one agent that are not statistics of single scores, each as JSON text by its name: those
 /// that a benchmark defines on the agent's server, or [`PassMajority`](super::PassMajority).
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -12,6 +14,8 @@ pub struct CustomMetrics {
     pub agent: IndexMap<String, String>,
     /// Of its tasks, by index.
     pub tasks: BTreeMap<i64, IndexMap<String, String>>,
+    /// Of its repeats.
+    pub repeats: OwnRepeats,
     /// Those that stand for the agent at a glance; nothing where the means do.
     pub key: Option<IndexMap<String, String>>,
 }

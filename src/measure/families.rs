@@ -10,7 +10,7 @@ use datafusion::common::{ParamValues, ScalarValue};
 use datafusion::error::DataFusionError;
 use datafusion::execution::SendableRecordBatchStream;
 use datafusion::execution::context::SQLOptions;
-use datafusion::prelude::{DataFrame, SessionContext};
+use datafusion::prelude::{DataFrame, SessionContext, col, lit, not, starts_with};
 
 use super::error::MeasureError;
 use super::parameter::ParameterValue;
@@ -51,6 +51,26 @@ impl MetricTable {
         plan.map_err(|source| failed(self.name.clone(), self.origin.clone(), source))
     }
 
+    /// The same without what [`without_reserved`] leaves out.
+    ///
+    /// # Errors
+    /// The query cannot be planned.
+    pub fn unreserved(self) -> Result<Self, MeasureError> {
+        let Self {
+            name,
+            origin,
+            frame,
+        } = self;
+        match without_reserved(frame) {
+            Ok(frame) => Ok(Self {
+                name,
+                origin,
+                frame,
+            }),
+            Err(source) => Err(failed(name, origin, source)),
+        }
+    }
+
     /// As a view, which computes it anew for each query that reads it.
     pub fn into_view(self) -> Arc<dyn TableProvider> {
         self.frame.into_view()
@@ -82,6 +102,21 @@ impl MetricTable {
         } = self;
         let batches = frame.collect().await;
         batches.map_err(|source| failed(name, origin, source))
+    }
+}
+
+/// The rows of a table but those of metrics that only files of NeMo Gym 0.5 have: names that begin with `_`, and
+/// `mask_sample`.
+///
+/// # Errors
+/// The table can't be planned.
+pub fn without_reserved(table: DataFrame) -> Result<DataFrame, DataFusionError> {
+    match table.schema().has_column_with_unqualified_name("metric") {
+        true => {
+            let is_private = starts_with(col("metric"), lit("_"));
+            table.filter(not(is_private).and(col("metric").not_eq(lit("mask_sample"))))
+        }
+        false => Ok(table),
     }
 }
 

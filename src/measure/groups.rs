@@ -8,10 +8,12 @@ use datafusion::prelude::SessionContext;
 use super::completion::percent;
 use super::error::MeasureError;
 use super::json_object::JsonObject;
+use super::repeats::agent_ref;
 use super::rows::{Rows, counts, texts};
 use super::statistics::{Layout, Statistic, of_tasks};
 use super::task_labels::TaskLabels;
-use crate::json::quote;
+use crate::gym::GymRules;
+use crate::json::{Object, quote};
 
 /// How an account starts that brings a number under the name of our own id.
 const OWN_ID: &str = "{\"rollout_id\":";
@@ -49,31 +51,47 @@ fn infos(batch: &RecordBatch) -> Result<Vec<Info>, MeasureError> {
         .collect())
 }
 
-/// Groups by agent and task, or by task alone, ascending.
+/// What groups are of, and their order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum GroupOrder {
+    /// The tasks of each agent.
+    AgentTask,
+    /// The agents of each task.
+    TaskAgent,
+    /// Tasks, whoever worked on them.
+    Task,
+}
+
+/// Groups of rollouts, ascending.
 pub(super) struct Groups<'a> {
     infos: Rows<Info>,
     statistics: Rows<Statistic>,
     labels: &'a TaskLabels,
+    rules: &'static GymRules,
 }
 
 impl<'a> Groups<'a> {
-    /// Starts reading. The table `task_statistics` must have been made with the same `split_agents`.
+    /// Starts reading. The table `task_statistics` must have been made for the same groups.
     ///
     /// # Errors
     /// The tables are not there.
     pub(super) async fn read(
         ctx: &SessionContext,
         labels: &'a TaskLabels,
-        split_agents: bool,
+        order: GroupOrder,
+        rules: &'static GymRules,
     ) -> Result<Self, MeasureError> {
-        let parameters = [("split_agents", ScalarValue::from(split_agents))];
+        let by_task = ("by_task", ScalarValue::from(order == GroupOrder::TaskAgent));
+        let split_agents = ScalarValue::from(order != GroupOrder::Task);
+        let parameters = [("split_agents", split_agents), by_task.clone()];
         let sql = include_str!("../../queries/artifacts/rollout_infos.sql");
         let infos = Rows::with_parameters(ctx, sql, &parameters, infos).await?;
         let sql = include_str!("../../queries/artifacts/task_rows.sql");
         Ok(Self {
             infos,
-            statistics: Rows::of(ctx, sql, of_tasks).await?,
+            statistics: Rows::with_parameters(ctx, sql, &[by_task], of_tasks).await?,
             labels,
+            rules,
         })
     }
 
@@ -94,7 +112,7 @@ impl<'a> Groups<'a> {
         };
         let mut next = Some(first);
         while let Some(info) = next {
-            group.append(self.labels, &info);
+            group.append(self.labels, &info, self.rules);
             let same = |info: &Info| group.is(&info.agent_name, info.task_index);
             next = self.infos.next_if(same).await?;
         }
@@ -136,7 +154,7 @@ impl Group {
         self.task_index == task_index && self.agent_name == agent_name
     }
 
-    fn append(&mut self, labels: &TaskLabels, info: &Info) {
+    fn append(&mut self, labels: &TaskLabels, info: &Info, rules: &GymRules) {
         let mut object = JsonObject::default();
         let rest = match info.info.strip_prefix(OWN_ID) {
             // A number of that name in the answer takes the place of ours.
@@ -153,7 +171,15 @@ impl Group {
         };
         object.raw("_ng_task_index", &labels.json(info.task_index));
         object.integer("_ng_rollout_index", info.rollout_index);
-        object.append(&rest);
+        match rules.reserved {
+            true => object.append(&rest),
+            false => {
+                let numbers = Object::parse(&rest).unwrap_or_default();
+                let is_reserved = |name: &str| name.starts_with('_') || name == "mask_sample";
+                let numbers = numbers.iter().filter(|(name, ..)| !is_reserved(name));
+                numbers.for_each(|(name, _, value)| object.raw(name, value));
+            }
+        }
         self.infos
             .push_str(if self.num_rollouts == 0 { "" } else { "," });
         self.infos.push_str(&object.finish());
@@ -161,19 +187,23 @@ impl Group {
     }
 
     /// The group as a JSON object: its statistics, a sample of what was asked, how much of it is
-    /// there, and every rollout. `expected` is nothing where the rollouts that are there are all
-    /// that was asked for.
+    /// there, and every rollout. `agent` says whether its agent is named; `expected` is nothing where the rollouts that
+    /// are there are all that was asked for.
     pub(super) fn to_json(
         &self,
         layout: &Layout,
         labels: &TaskLabels,
         sample: &str,
         expected: Option<i64>,
+        agent: Option<&str>,
     ) -> String {
         let expected = expected.unwrap_or(self.num_rollouts);
         let mut object = JsonObject::default();
         object.raw("_ng_task_index", &labels.json(self.task_index));
         layout.write(&self.statistics, &mut object);
+        if let Some(agent) = agent {
+            object.raw("agent_ref", &agent_ref(agent));
+        }
         object.raw("sample", sample);
         object.integer("num_rollouts", self.num_rollouts);
         object.integer("expected_num_rollouts", expected);

@@ -64,14 +64,6 @@ impl JsonObject {
         object.to_string()
     }
 
-    /// The object's text without its end, for more fields to follow.
-    pub(super) fn unfinished(self) -> String {
-        match self.0.is_empty() {
-            true => "{".to_owned(),
-            false => self.0,
-        }
-    }
-
     /// The object's text.
     pub(super) fn finish(self) -> String {
         match self.0.is_empty() {

@@ -18,7 +18,9 @@ mod header;
 mod json_object;
 mod parameter;
 mod pass_majority;
+mod perf;
 mod queries;
+mod repeats;
 mod reward_profile;
 mod rows;
 mod spool;
@@ -33,10 +35,13 @@ pub use compare::{Compared, ComparedPair, MetricOverlap, TaskMeans};
 pub use completion::CompletionSummary;
 pub use custom_metrics::{CustomMetrics, KeyMetrics};
 pub use error::MeasureError;
-pub use families::{AGENT_STATISTICS, MetricTable, TASK_STATISTICS, plan, run_families};
+pub use families::{
+    AGENT_STATISTICS, MetricTable, TASK_STATISTICS, plan, run_families, without_reserved,
+};
 pub use parameter::{Parameter, ParameterValue};
 pub use pass_majority::{PassMajority, PassMajorityOptions};
 pub use queries::{MetricQueries, MetricQuery};
+pub use repeats::OwnRepeats;
 pub use reward_profile::RewardProfile;
 pub use rows::{counts, floats, texts};
 pub use spool::Spool;

@@ -55,6 +55,12 @@ impl ParameterValue {
     }
 }
 
+impl From<bool> for ParameterValue {
+    fn from(value: bool) -> Self {
+        Self::Boolean(value)
+    }
+}
+
 impl From<i64> for ParameterValue {
     fn from(value: i64) -> Self {
         Self::Integer(value)

@@ -5,21 +5,25 @@ use std::collections::HashMap;
 use std::io::Write;
 
 use arrow::array::RecordBatch;
+use datafusion::common::ScalarValue;
 use datafusion::error::DataFusionError;
 use datafusion::prelude::SessionContext;
+use indexmap::IndexMap;
 
 use super::error::MeasureError;
 use super::families::{AGENT_STATISTICS, TASK_STATISTICS, plan};
-use super::groups::Groups;
+use super::groups::{GroupOrder, Groups};
 use super::json_object::JsonObject;
 use super::parameter::ParameterValue;
 use super::queries::MetricQueries;
+use super::repeats::{Repeats, agent_ref};
 use super::rows::{Rows, counts, texts};
 use super::spool::Spool;
 use super::statistics::AgentStatistics;
 use super::task_labels::TaskLabels;
 use super::views::{spool_scores, spool_views};
-use crate::json::{Object, quote};
+use crate::gym::GymRules;
+use crate::json::Object;
 
 const INDEX_KEYS: [&str; 2] = ["_ng_task_index", "_ng_rollout_index"];
 
@@ -31,21 +35,27 @@ const INDEX_KEYS: [&str; 2] = ["_ng_task_index", "_ng_rollout_index"];
 pub struct RewardProfile<'a> {
     ctx: &'a SessionContext,
     labels: &'a TaskLabels,
+    rules: &'static GymRules,
+    /// Several agents worked on one task, and each has lines of its own.
+    by_agent: bool,
     _spool: Spool,
 }
 
 struct Sample {
+    agent_name: String,
     task_index: i64,
     expected: i64,
     request: String,
 }
 
 fn samples(batch: &RecordBatch) -> Result<Vec<Sample>, MeasureError> {
+    let mut agents = texts(batch, "agent_name")?.into_iter();
     let mut expected = counts(batch, "expected")?.into_iter();
     let mut requests = texts(batch, "request")?.into_iter();
     let tasks = counts(batch, "task_index")?.into_iter();
     Ok(tasks
         .map(|task_index| Sample {
+            agent_name: agents.next().unwrap_or_default(),
             task_index,
             expected: expected.next().unwrap_or_default(),
             request: requests.next().unwrap_or_default(),
@@ -97,21 +107,27 @@ impl<'a> RewardProfile<'a> {
         source: &SessionContext,
         ctx: &'a SessionContext,
         labels: &'a TaskLabels,
+        rules: &'static GymRules,
     ) -> Result<Self, MeasureError> {
         let spool = Spool::new()?;
         let queries = MetricQueries::embedded()?;
         let parameters = |split_agents: bool| {
-            HashMap::from([("split_agents".into(), ParameterValue::Boolean(split_agents))])
+            HashMap::from([
+                ("split_agents".into(), ParameterValue::Boolean(split_agents)),
+                ("reserved".into(), rules.reserved.into()),
+            ])
         };
         spool_views(&spool, source, ctx, &parameters(true)).await?;
         let table = plan(ctx, queries.get(AGENT_STATISTICS)?, &parameters(true)).await?;
         spool.keep(ctx, table, &[]).await?;
         // Where each task has one agent, its scores are the same, whether agents are split or not.
         let is_shared = has_shared_tasks(source).await?;
-        if is_shared {
+        let by_agent = is_shared && rules.lines_by_agent;
+        let split = by_agent || !is_shared;
+        if !split {
             spool_scores(&spool, source, ctx, &parameters(false)).await?;
         }
-        let table = plan(ctx, queries.get(TASK_STATISTICS)?, &parameters(!is_shared)).await?;
+        let table = plan(ctx, queries.get(TASK_STATISTICS)?, &parameters(split)).await?;
         spool.keep(ctx, table, &[]).await?;
         if !is_shared {
             forget_agents(ctx).await.map_err(MeasureError::tables)?;
@@ -119,27 +135,38 @@ impl<'a> RewardProfile<'a> {
         Ok(Self {
             ctx,
             labels,
+            rules,
+            by_agent,
             _spool: spool,
         })
     }
 
-    /// Writes a line for each task that has a rollout, by index.
+    /// Writes a line for each task that has a rollout, by index; for each of its agents, where several worked on one task
+    /// and the rules tell them apart.
     ///
     /// # Errors
     /// The tables cannot be read, or the output not be written.
     pub async fn write_tasks(&self, out: &mut impl Write) -> Result<(), MeasureError> {
         let layout = AgentStatistics::read(self.ctx).await?.run_layout();
+        let order = match self.by_agent {
+            true => GroupOrder::TaskAgent,
+            false => GroupOrder::Task,
+        };
         let sql = include_str!("../../queries/artifacts/samples.sql");
-        let mut asked = Rows::of(self.ctx, sql, samples).await?;
-        let mut groups = Groups::read(self.ctx, self.labels, false).await?;
+        let split_agents = [("split_agents", ScalarValue::from(self.by_agent))];
+        let mut asked = Rows::with_parameters(self.ctx, sql, &split_agents, samples).await?;
+        let mut groups = Groups::read(self.ctx, self.labels, order, self.rules).await?;
         while let Some(group) = groups.next().await? {
-            let of_task = |sample: &Sample| sample.task_index == group.task_index;
-            let sample = asked.next_if(of_task).await?.ok_or(MeasureError::Row {
+            let is_its = |sample: &Sample| {
+                (sample.task_index, &sample.agent_name) == (group.task_index, &group.agent_name)
+            };
+            let sample = asked.next_if(is_its).await?.ok_or(MeasureError::Row {
                 table: "tasks",
                 task_index: group.task_index,
             })?;
-            let expected = Some(sample.expected);
-            let line = group.to_json(&layout, self.labels, &sample.to_json()?, expected);
+            let agent = self.by_agent.then_some(group.agent_name.as_str());
+            let (request, expected) = (sample.to_json()?, Some(sample.expected));
+            let line = group.to_json(&layout, self.labels, &request, expected, agent);
             writeln!(out, "{line}").map_err(MeasureError::Write)?;
         }
         Ok(())
@@ -151,14 +178,46 @@ impl<'a> RewardProfile<'a> {
     /// The tables cannot be read, or the output not be written.
     pub async fn write_agents(&self, out: &mut impl Write) -> Result<(), MeasureError> {
         let agents = AgentStatistics::read(self.ctx).await?;
+        let repeats = self.repeats().await?;
         let layout = agents.run_layout();
-        let mut entries = Vec::new();
+        let (mut entries, mut unmeasured) = (Vec::new(), Vec::new());
         for (name, agent) in agents.iter() {
             let mut entry = JsonObject::default();
             layout.write(&agent.statistics, &mut entry);
-            entry.raw("agent_ref", &format!("{{\"name\":{}}}", quote(name)));
-            entries.push(entry.finish());
+            entry.raw("agent_ref", &agent_ref(name));
+            let (of_agent, mut more) = (repeats.of(name), IndexMap::new());
+            of_agent.write_across(&mut more);
+            of_agent.write_coverage(&mut more);
+            let of_kind = match agent.is_measured {
+                true => &mut entries,
+                false => &mut unmeasured,
+            };
+            of_kind.push(entry.merged(&more));
         }
+        entries.append(&mut unmeasured);
         write!(out, "[{}]", entries.join(",")).map_err(MeasureError::Write)
+    }
+
+    /// Writes a list with an entry for each repeat of each agent, where the rules have such; gives what is to be known of
+    /// them.
+    ///
+    /// # Errors
+    /// The tables cannot be read, or the output not be written.
+    pub async fn write_repeats(&self, out: &mut impl Write) -> Result<Vec<String>, MeasureError> {
+        let repeats = self.repeats().await?;
+        let entries = repeats.iter().flat_map(|(name, of_agent)| {
+            let agent = agent_ref(name);
+            of_agent.to_json(Some(("agent_ref", &agent)))
+        });
+        let entries = entries.collect::<Vec<_>>().join(",");
+        write!(out, "[{entries}]").map_err(MeasureError::Write)?;
+        Ok(repeats.notes())
+    }
+
+    async fn repeats(&self) -> Result<Repeats, MeasureError> {
+        match self.rules.repeats {
+            true => Repeats::read(self.ctx).await,
+            false => Ok(Repeats::default()),
+        }
     }
 }

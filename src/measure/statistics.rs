@@ -43,6 +43,8 @@ pub(super) struct AgentStatistics {
 /// One agent's statistics.
 #[derive(Debug, Default)]
 pub(super) struct Agent {
+    /// One of its rollouts is accepted.
+    pub(super) is_measured: bool,
     pub(super) statistics: Vec<Statistic>,
     /// With the agent's rollouts as the data set.
     pub(super) layout: Layout,
@@ -111,12 +113,19 @@ impl AgentStatistics {
     /// The tables cannot be read.
     pub(super) async fn read(ctx: &SessionContext) -> Result<Self, MeasureError> {
         let names = include_str!("../../queries/artifacts/agents.sql");
-        let names = Rows::of(ctx, names, |batch| texts(batch, "agent_name")).await?;
-        let names = names.collect().await?;
-        let mut agents: BTreeMap<String, Agent> = names
-            .into_iter()
-            .map(|name| (name, Agent::default()))
-            .collect();
+        let known = Rows::of(ctx, names, |batch| {
+            let is_measured = counts(batch, "is_measured")?.into_iter();
+            let agents = is_measured.map(|is_measured| Agent {
+                is_measured: is_measured > 0,
+                ..Agent::default()
+            });
+            Ok(texts(batch, "agent_name")?
+                .into_iter()
+                .zip(agents)
+                .collect())
+        });
+        let mut agents: BTreeMap<String, Agent> =
+            known.await?.collect().await?.into_iter().collect();
         let rows = include_str!("../../queries/artifacts/agent_rows.sql");
         for row in Rows::of(ctx, rows, of_agents).await?.collect().await? {
             let agent = agents.entry(row.statistic.agent_name.clone()).or_default();
@@ -150,7 +159,7 @@ impl AgentStatistics {
         for agent in self.agents.values() {
             positions.extend(agent.run_positions.clone());
         }
-        let mut agents = self.agents.values();
+        let mut agents = self.agents.values().filter(|agent| agent.is_measured);
         let integers =
             agents.all(|agent| agent.layout.integers && agent.statistics.len() == positions.len());
         Layout {

@@ -49,6 +49,8 @@ pub struct OutcomeBatchBuilder {
     metrics: MapBuilder<StringBuilder, PrimitiveBuilder<Float64Type>>,
     integer_metrics: MapBuilder<StringBuilder, PrimitiveBuilder<Int64Type>>,
     truncated: BooleanBuilder,
+    masked: BooleanBuilder,
+    perf: StringViewBuilder,
     info: StringViewBuilder,
     result: StringViewBuilder,
     turns: TurnsBuilder,
@@ -116,6 +118,8 @@ impl OutcomeBatchBuilder {
             metrics: map_builder::<Float64Type>(),
             integer_metrics: map_builder::<Int64Type>(),
             truncated: BooleanBuilder::new(),
+            masked: BooleanBuilder::new(),
+            perf: StringViewBuilder::new(),
             info: StringViewBuilder::new(),
             result: StringViewBuilder::new(),
             turns: TurnsBuilder::new(),
@@ -239,6 +243,8 @@ impl OutcomeBatchBuilder {
         self.metrics.append(true)?;
         self.integer_metrics.append(integers)?;
         self.truncated.append_option(fields.truncated);
+        self.masked.append_value(fields.masked);
+        self.perf.append_option(fields.perf);
         self.info.append_value(&fields.info);
         self.bytes += result.len() + fields.info.len();
         append_text(&mut self.result, result)
@@ -252,6 +258,8 @@ impl OutcomeBatchBuilder {
         self.metrics.append(false)?;
         self.integer_metrics.append(false)?;
         self.truncated.append_null();
+        self.masked.append_null();
+        self.perf.append_null();
         self.info.append_null();
         self.result.append_null();
         Ok(())
@@ -292,6 +300,8 @@ impl OutcomeBatchBuilder {
             Arc::new(self.metrics.finish()),
             Arc::new(self.integer_metrics.finish()),
             Arc::new(self.truncated.finish()),
+            Arc::new(self.masked.finish()),
+            Arc::new(self.perf.finish()),
             Arc::new(self.info.finish()),
             Arc::new(self.result.finish()),
             Arc::new(self.turns.finish()?),

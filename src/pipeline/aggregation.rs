@@ -4,10 +4,12 @@ use std::path::PathBuf;
 
 use datafusion::prelude::SessionContext;
 
-use super::measurement::{self, Measurement, Source};
+use super::measurement::{self, Measurement, Source, by_rules};
 use crate::error::Error;
+use crate::gym::GymChoice;
 use crate::import::{
-    AgentSource, Import, ImportError, Imported, KeyRule, ResponseRule, RolloutOptions, merge,
+    AgentSource, Import, ImportError, Imported, KeyRule, ResponseRule, RolloutOptions, is_stamped,
+    merge,
 };
 use crate::measure::TaskLabels;
 use crate::read::expand;
@@ -35,6 +37,8 @@ pub struct Aggregation {
     pub source: AggregationSource,
     /// Where `metrics/` and `aggregate_metrics.json` go.
     pub output: RunStore,
+    /// The version of NeMo Gym by whose rules it is measured.
+    pub gym: GymChoice,
     /// Which metrics, and how.
     pub measurement: Measurement,
 }
@@ -48,10 +52,13 @@ impl Aggregation {
         let mut notes = Vec::new();
         let measured = match &self.source {
             AggregationSource::Runs(runs) => {
-                measurement::measure(&Source::Runs(runs), &self.output, &self.measurement).await?
+                let (runs, rules) = by_rules(runs, self.gym).await?;
+                self.measurement.rules = rules;
+                measurement::measure(&Source::Runs(&runs), &self.output, &self.measurement).await?
             }
             AggregationSource::Files { globs, merged } => {
-                let (session, imported) = files(globs, merged.as_ref()).await?;
+                let (session, imported) =
+                    files(globs, merged.as_ref(), self.gym, &mut self.measurement).await?;
                 if imported.without_agent > 0 {
                     notes.push(format!(
                         "{} of {} rollouts name no agent (agent_ref), and are in no metric",
@@ -83,6 +90,8 @@ impl Aggregation {
 async fn files(
     globs: &[String],
     merged: Option<&PathBuf>,
+    gym: GymChoice,
+    measurement: &mut Measurement,
 ) -> Result<(SessionContext, Imported), Error> {
     let shown: Vec<String> = globs
         .iter()
@@ -98,6 +107,11 @@ async fn files(
         .into_iter()
         .map(|path| (PathBuf::from(&path), path))
         .collect();
+    let mut is_new = false;
+    for (path, _) in &files {
+        is_new |= is_stamped(path)?;
+    }
+    measurement.rules = gym.rules(|| is_new);
     let session = SessionContext::new();
     let mut import = Import::new();
     let options = RolloutOptions {
@@ -105,6 +119,7 @@ async fn files(
         keys: KeyRule::AllOrNone,
         response: ResponseRule::Stripped,
         agent: AgentSource::Row,
+        rules: measurement.rules,
     };
     import.rollouts(&files, &options)?;
     let imported = import.register(&session).await?;

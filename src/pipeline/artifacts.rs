@@ -59,9 +59,9 @@ pub(super) async fn aggregate_metrics(
     notes: &mut Vec<String>,
 ) -> Result<Document, Error> {
     let mut document = Document::create(run, AGGREGATE)?;
-    let metrics = AggregateMetrics::new(session, &measurement.labels);
+    let metrics = AggregateMetrics::new(session, &measurement.labels, measurement.rules);
     let custom = custom_metrics(session, &metrics, measurement, notes).await?;
-    metrics.with_custom(custom).write(&mut document).await?;
+    notes.extend(metrics.with_custom(custom).write(&mut document).await?);
     Ok(document)
 }
 

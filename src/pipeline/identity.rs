@@ -2,13 +2,19 @@ use serde_json::{Map, Value, json};
 
 use crate::config::Settings;
 use crate::error::Error;
-use crate::store::{InputRecord, RunRecord};
+use crate::gym::GymRules;
+use crate::store::{GYM, InputRecord, RunRecord};
 
 /// What decides the requests of agents that run here.
 const AGENTS: &str = "agents";
 
 /// What decides the requests of a sweep. A resume must have the same.
-pub(super) fn identity(settings: &Settings, inputs: &[InputRecord], prompt: Option<&str>) -> Value {
+pub(super) fn identity(
+    settings: &Settings,
+    rules: &GymRules,
+    inputs: &[InputRecord],
+    prompt: Option<&str>,
+) -> Value {
     let digests: Vec<&str> = inputs.iter().map(|input| input.digest.as_str()).collect();
     let mut identity = json!({
         "input": digests,
@@ -26,7 +32,17 @@ pub(super) fn identity(settings: &Settings, inputs: &[InputRecord], prompt: Opti
     {
         fields.insert(AGENTS.to_owned(), native.into());
     }
+    add_rules(&mut identity, rules);
     identity
+}
+
+/// Notes the rules that a run follows, where they are not those of all earlier ones.
+pub(super) fn add_rules(identity: &mut Value, rules: &GymRules) {
+    if let Some(fields) = identity.as_object_mut()
+        && rules != GymRules::of(None)
+    {
+        fields.insert(GYM.to_owned(), rules.version.into());
+    }
 }
 
 /// What decides the requests of the agents that run here. Where their servers are does not.
@@ -72,9 +88,9 @@ pub(super) fn differences(record: &RunRecord, now: &Value) -> Vec<(String, Strin
 }
 
 /// What of the identity the settings say otherwise than the defaults do: what somebody gave who named no input.
-pub(super) fn given(settings: &Settings, prompt: Option<&str>) -> Value {
-    let mut given = identity(settings, &[], prompt);
-    let default = identity(&Settings::default(), &[], None);
+pub(super) fn given(settings: &Settings, rules: &GymRules, prompt: Option<&str>) -> Value {
+    let mut given = identity(settings, rules, &[], prompt);
+    let default = identity(&Settings::default(), GymRules::of(None), &[], None);
     if let Value::Object(fields) = &mut given {
         fields.retain(|key, value| default.get(key) != Some(value));
     }
@@ -84,12 +100,14 @@ pub(super) fn given(settings: &Settings, prompt: Option<&str>) -> Value {
 /// Refuses a resume that would send other requests than the run was begun with.
 pub(super) fn check(record: &RunRecord, now: &Value, place: &str) -> Result<(), Error> {
     let mut differences = differences(record, now);
-    // Of the rest, what is not given stays as it was. An agent that ran here must not be asked elsewhere.
-    if let (Some(was), None) = (record.identity.get(AGENTS), now.get(AGENTS)) {
-        differences.push((
-            AGENTS.to_owned(),
-            format!("'{AGENTS}' was {was} and is not given"),
-        ));
+    // Of the rest, what is not given stays as it was. An agent that ran here must not be asked elsewhere, nor by other rules.
+    for key in [AGENTS, GYM] {
+        if let (Some(was), None) = (record.identity.get(key), now.get(key)) {
+            differences.push((
+                key.to_owned(),
+                format!("'{key}' was {was} and is not given"),
+            ));
+        }
     }
     if differences.is_empty() {
         return Ok(());

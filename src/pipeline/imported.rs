@@ -8,9 +8,11 @@ use serde_json::json;
 use tokio::sync::mpsc::{Receiver, channel};
 
 use super::begin::refuse_remains;
+use super::identity::add_rules;
 use crate::config::Settings;
 use crate::error::Error;
-use crate::import::{Collection, CollectionFiles, ImportError, Piece, read_collection};
+use crate::gym::GymRules;
+use crate::import::{Collection, CollectionFiles, ImportError, Piece, is_stamped, read_collection};
 use crate::outcome::{attempts_of, rollouts_of};
 use crate::report::ImportReport;
 use crate::schema;
@@ -90,6 +92,8 @@ async fn import(
         }
         refuse_remains(run).await?;
     }
+    let is_stamped = is_stamped(&files.rollouts)?;
+    let rules = settings.gym.rules(|| is_stamped);
     let (output, pieces) = channel(2);
     let reading = SpawnedTask::spawn_blocking(move || read_collection(&files, &output));
     let mut parts = Parts::new(run);
@@ -110,7 +114,7 @@ async fn import(
         run.clear().await.map_err(Error::Output)?;
     }
     let mut written = parts.publish().await?;
-    let record = record(&collection, settings)?;
+    let record = record(&collection, rules, settings)?;
     record.save(run).await.map_err(Error::Output)?;
     written.push(run.display("run.json"));
     Ok(ImportReport {
@@ -127,13 +131,24 @@ async fn import(
     })
 }
 
-fn record(collection: &Collection, settings: &Settings) -> Result<RunRecord, Error> {
+fn record(
+    collection: &Collection,
+    rules: &GymRules,
+    settings: &Settings,
+) -> Result<RunRecord, Error> {
     let rollouts = collection.counts(settings);
     let state = match rollouts.pending {
         0 => RunState::Finished,
         _ => RunState::Interrupted,
     };
     let digest = |file: usize| collection.files.get(file).map(|file| &file.digest);
+    let mut identity = json!({
+        "imported": "nemo-gym",
+        "materialized_inputs": digest(0),
+        "rollouts": digest(1),
+        "failures": digest(2),
+    });
+    add_rules(&mut identity, rules);
     let now = Utc::now().to_rfc3339_opts(SecondsFormat::Millis, true);
     Ok(RunRecord {
         schema_version: SCHEMA_VERSION,
@@ -142,12 +157,7 @@ fn record(collection: &Collection, settings: &Settings) -> Result<RunRecord, Err
         state,
         created_at: now.clone(),
         finished_at: Some(now),
-        identity: json!({
-            "imported": "nemo-gym",
-            "materialized_inputs": digest(0),
-            "rollouts": digest(1),
-            "failures": digest(2),
-        }),
+        identity,
         settings: serde_json::to_value(settings)
             .map_err(|error| Error::Defect(error.to_string()))?,
         inputs: collection.files.clone(),

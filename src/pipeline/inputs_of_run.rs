@@ -13,6 +13,7 @@ use super::inputs::{Inputs, prompt_text};
 use super::spool::Spool;
 use crate::config::Settings;
 use crate::error::Error;
+use crate::gym::GymRules;
 use crate::read::{AgentRows, ReadSummary};
 use crate::schema::TASKS;
 use crate::session::{self, RunTables};
@@ -28,6 +29,7 @@ impl Inputs {
     /// A setting was given that says otherwise, or the run can't be read.
     pub(super) async fn of_run(
         settings: &mut Settings,
+        rules: &GymRules,
         run: &RunStore,
         record: &RunRecord,
     ) -> Result<Self, Error> {
@@ -36,7 +38,7 @@ impl Inputs {
             settings.required_input()?;
         }
         let prompt = settings.prompt_config.as_deref().map(prompt_text);
-        let mut given = identity::given(settings, prompt.transpose()?.as_deref());
+        let mut given = identity::given(settings, rules, prompt.transpose()?.as_deref());
         // The tasks of an import name their agents: what is for those that name none is for no task.
         if let (Value::Object(given), None) = (&mut given, record.identity.get("agent")) {
             given.remove("agent");

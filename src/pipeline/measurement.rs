@@ -14,13 +14,14 @@ use super::subsets::Subsets;
 use crate::agent::MetricServers;
 use crate::config::Settings;
 use crate::error::Error;
+use crate::gym::{GYM_07, GymChoice, GymRules};
 use crate::measure::{
     AGENT_STATISTICS, KeyMetrics, MetricQueries, PRICES, ParameterValue, PassMajorityOptions,
-    Spool, TASK_STATISTICS, TaskLabels, prices, run_families, spool_views,
+    Spool, TASK_STATISTICS, TaskLabels, prices, run_families, spool_views, without_reserved,
 };
 use crate::schema::{ATTEMPTS, ROLLOUTS, TASKS};
 use crate::session::{self, register_store, register_union};
-use crate::store::{Document, PartWriter, RunStore, part_name};
+use crate::store::{Document, PartWriter, RunRecord, RunStore, part_name};
 
 /// How rollouts count that were asked for and are not there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -83,6 +84,8 @@ pub struct Measurement {
     pub agent_servers: Option<Arc<MetricServers>>,
     /// What tasks are called there.
     pub labels: TaskLabels,
+    /// The rules of NeMo Gym by which it is written.
+    pub rules: &'static GymRules,
 }
 
 impl Measurement {
@@ -100,6 +103,7 @@ impl Measurement {
             key_metrics: Vec::new(),
             agent_servers: None,
             labels: TaskLabels::default(),
+            rules: GymRules::of(None),
         }
     }
 }
@@ -110,6 +114,25 @@ pub(super) enum Source<'a> {
     Runs(&'a [RunStore]),
     /// The tables of a session.
     Tables(&'a SessionContext),
+}
+
+/// Runs as they are read by the rules that are chosen, or by their own; and those by which what is measured of them is
+/// written: the newest.
+pub(super) async fn by_rules(
+    runs: &[RunStore],
+    gym: GymChoice,
+) -> Result<(Vec<RunStore>, &'static GymRules), Error> {
+    let mut is_new = false;
+    for run in runs {
+        let run = RunRecord::identify(run).await?;
+        is_new |= run.rules() == Some(&GYM_07);
+    }
+    let rules = gym.rules(|| is_new);
+    let runs = match gym {
+        GymChoice::Auto => runs.to_vec(),
+        GymChoice::Of(rules) => runs.iter().map(|run| run.following(rules)).collect(),
+    };
+    Ok((runs, rules))
 }
 
 impl Source<'_> {
@@ -241,18 +264,22 @@ async fn compute(
     if let Some(missing) = missing {
         parameters.insert("missing".into(), missing.into());
     }
+    let has_json = measurement.json && variant.is_whole();
+    if has_json {
+        parameters.insert("reserved".into(), measurement.rules.reserved.into());
+    }
     let spool = Spool::new()?;
     spool_views(&spool, &gathering, &measuring, &parameters).await?;
-    let has_json = measurement.json && variant.is_whole();
     for table in run_families(&measuring, &measurement.queries, &parameters).await? {
         let (name, schema) = (table.name().to_owned(), table.schema());
         let rows = match has_json && STATISTICS.contains(&&*name) {
             // The JSON reads them again: so its numbers can't differ from the table's.
             true => {
                 spool.keep(&measuring, table, &[]).await?;
-                measuring.table(&*name).await?.execute_stream().await?
+                let kept = without_reserved(measuring.table(&*name).await?)?;
+                kept.execute_stream().await?
             }
-            false => table.stream().await?,
+            false => table.unreserved()?.stream().await?,
         };
         landed.add(&name, &schema, rows, variant).await?;
     }

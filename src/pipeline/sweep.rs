@@ -21,10 +21,11 @@ use super::measurement::{self, Measurement, Price, Source};
 use super::supervisor::Supervisor;
 use super::tables::Tables;
 use super::{by_task, extension, identity, open_files};
-use crate::agent::{Agents, Prior};
+use crate::agent::{Agents, HeadServer, Prior};
 use crate::config::{AgentSettings, MemoryPlan, Settings};
 use crate::error::Error;
 use crate::expand::{self, AgentCounts};
+use crate::gym::{GYM_07, GymChoice, GymRules};
 use crate::land::{LandContext, LandStep};
 use crate::measure::{MetricQueries, ParameterValue};
 use crate::plan_node::Step;
@@ -88,6 +89,7 @@ const BATCH_BYTES: u64 = 4 * 1024 * 1024;
 #[derive(Debug)]
 pub struct Sweep {
     pub(super) settings: Settings,
+    pub(super) rules: &'static GymRules,
     pub(super) run: RunStore,
     pub(super) inputs: Inputs,
     pub(super) record: RunRecord,
@@ -156,9 +158,15 @@ impl Sweep {
             Existing::Run(record) if !replaces => Some(*record),
             _ => None,
         };
+        let head = HeadServer::of(&settings).await;
+        let rules = settings.gym.rules(|| match (&existing, &head) {
+            (Some(record), _) => record.rules() == &GYM_07,
+            (None, Ok(Some(head))) => head.has_environment_servers(),
+            (None, _) => false,
+        });
         let inputs = match &existing {
             Some(record) if settings.input.is_empty() && !settings.extend => {
-                Inputs::of_run(&mut settings, &run, record).await?
+                Inputs::of_run(&mut settings, rules, &run, record).await?
             }
             _ => Inputs::read(&settings).await?,
         };
@@ -168,9 +176,9 @@ impl Sweep {
             .keys()
             .map(|name| name.to_string())
             .collect();
-        let agents = Agents::connect(&names, &settings).await?;
+        let agents = Agents::connect_by(&names, &settings, head)?;
         let identity = inputs.identity.clone().unwrap_or_else(|| {
-            identity::identity(&settings, &inputs.records, inputs.prompt.as_deref())
+            identity::identity(&settings, rules, &inputs.records, inputs.prompt.as_deref())
         });
         let extends = match &existing {
             Some(record) if settings.extend => {
@@ -212,7 +220,8 @@ impl Sweep {
         let mut sweep = Self {
             found_identity,
             settings,
-            run,
+            rules,
+            run: run.following(rules),
             inputs,
             record,
             replaces,
@@ -257,6 +266,18 @@ impl Sweep {
     /// Ends the sweep early.
     pub fn shutdown(&self) -> Shutdown {
         self.shutdown.clone()
+    }
+
+    /// What was decided that nobody asked for.
+    pub fn notes(&self) -> Vec<String> {
+        let version = self.rules.version;
+        match self.settings.gym {
+            GymChoice::Auto if self.rules != GymRules::of(None) => vec![format!(
+                "the rules of NeMo Gym {version} hold (its head server has environment servers, or the run was begun \
+                 so); --gym 0.5 keeps the older ones"
+            )],
+            _ => Vec::new(),
+        }
     }
 
     /// Oddities of the input that are no errors.
@@ -474,6 +495,7 @@ impl Sweep {
         Ok(Measurement {
             prices: Price::of_agents(&self.settings),
             parameters: parameters(&self.queries, &self.settings)?,
+            rules: self.rules,
             ..Measurement::new(self.queries.clone(), MEMORY)
         })
     }

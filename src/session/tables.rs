@@ -17,11 +17,12 @@ use datafusion::error::DataFusionError;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_plan::stream::RecordBatchReceiverStream;
 use datafusion::physical_plan::streaming::PartitionStream;
-use datafusion::prelude::{ParquetReadOptions, SessionContext};
+use datafusion::prelude::{ParquetReadOptions, SessionContext, lit};
 use futures::TryStreamExt;
 use object_store::path::Path;
 
 use super::register_store;
+use crate::gym::GYM_05;
 use crate::outcome::{attempts_of, rollouts_of, turns_of};
 use crate::schema;
 use crate::store::segment::{Committed, Decisions, Key, Ledger, Row, only};
@@ -174,7 +175,12 @@ impl RunTables {
         let Some(first) = frames.next() else {
             return session.read_batch(RecordBatch::new_empty(schema));
         };
-        frames.try_fold(first, DataFrame::union)
+        let all = frames.try_fold(first, DataFrame::union)?;
+        let masks = self.run.rules().unwrap_or(&GYM_05).masks;
+        match table == schema::ROLLOUTS && !masks {
+            true => all.with_column(schema::MASKED, lit(false)),
+            false => Ok(all),
+        }
     }
 
     /// Decides which rows of the segments count. A segment is held against the parts and segments of writers that took

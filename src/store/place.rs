@@ -25,6 +25,7 @@ use super::patient::{Patience, Patient, PatientUploads};
 use super::private::{create_private, state_directory};
 use super::upload::Upload;
 use super::{StoreError, checkpoint};
+use crate::gym::GymRules;
 use crate::schema;
 
 /// Directory of the journal within a local run.
@@ -82,6 +83,7 @@ pub struct RunStore {
     shown: String,
     disk: Option<LocalStore>,
     run_id: Option<Arc<str>>,
+    rules: Option<&'static GymRules>,
     /// Local directory of the journal.
     journal: PathBuf,
     /// Local directory that holds the journals of all runs that are or were at the place.
@@ -122,6 +124,7 @@ impl RunStore {
             name,
             shown,
             run_id: None,
+            rules: None,
             state: path.join(JOURNAL),
             uploads_dir: path.join(UPLOADS),
             journal: path.join(JOURNAL),
@@ -142,6 +145,7 @@ impl RunStore {
             shown: address.shown.clone(),
             disk: None,
             run_id: None,
+            rules: None,
             uploads_dir: state.join(UPLOADS).join(name.as_ref()),
             name,
             journal: state.join(UNIDENTIFIED).join(JOURNAL),
@@ -163,6 +167,19 @@ impl RunStore {
             journal,
             ..self.clone()
         }
+    }
+
+    /// The same place, whose rollouts are read by these rules, whatever its run says.
+    pub fn following(&self, rules: &'static GymRules) -> Self {
+        Self {
+            rules: Some(rules),
+            ..self.clone()
+        }
+    }
+
+    /// The rules by which its rollouts are read, where that was decided.
+    pub fn rules(&self) -> Option<&'static GymRules> {
+        self.rules
     }
 
     /// Whether it is known which run's journal is meant.

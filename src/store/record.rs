@@ -5,10 +5,14 @@ use serde::{Deserialize, Serialize};
 
 use super::lock::random_id;
 use super::{RunStore, StoreError};
+use crate::gym::GymRules;
 use crate::schema::SCHEMA_VERSION;
 
 /// Name of the record within a run.
 const RUN_JSON: &str = "run.json";
+
+/// The version of NeMo Gym in the identity of a run; none: 0.5.
+pub const GYM: &str = "gym";
 
 /// `run.json`: what was asked of a sweep, and what became of it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -112,10 +116,18 @@ impl RunRecord {
             return Ok(run.clone());
         }
         match Self::load(run).await {
-            Ok(Some(record)) => Ok(run.identified(&record.run_id)),
+            Ok(Some(record)) => {
+                let rules = run.rules().unwrap_or_else(|| record.rules());
+                Ok(run.identified(&record.run_id).following(rules))
+            }
             Ok(None) | Err(StoreError::Record { .. }) => Ok(run.clone()),
             Err(error) => Err(error),
         }
+    }
+
+    /// The rules of NeMo Gym that the run follows.
+    pub fn rules(&self) -> &'static GymRules {
+        GymRules::of(self.identity.get(GYM).and_then(serde_json::Value::as_str))
     }
 
     /// The record at a place, `None` where there is none.

@@ -5,38 +5,43 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use datafusion::prelude::SessionContext;
+use rollstream::gym::GymRules;
 use rollstream::import::{AgentSource, Import, KeyRule, ResponseRule, RolloutOptions, merge};
 use rollstream::json::{Object, quote};
 use rollstream::measure::{AggregateMetrics, TaskLabels};
 use rollstream::read::expand;
 use rollstream::write_verify_responses;
-use serde_json::Value;
 
+use super::case::Case;
 use super::expected_error::{block_on, check_error, read};
 use super::hooks;
 use super::outcome::Outcome;
-use super::same_json::{items, same, same_lines};
+use super::same_json::{Keys, items, same_but, same_lines};
 
 const METRICS: &str = "aggregate_metrics.json";
 const MERGED: &str = "merged_rollouts.jsonl";
 const REQUESTS: &str = "agent_requests.json";
 
 /// Runs a case.
-pub fn run(case_dir: &Path, case: &Value) -> Result<Outcome, String> {
+pub fn run(case: &Case) -> Result<Outcome, String> {
     let output = tempfile::tempdir().map_err(|error| error.to_string())?;
-    let options = &case["options"];
-    let operation = case["operation"].as_str().unwrap_or_default();
+    let operation = case.json["operation"].as_str().unwrap_or_default();
     let result = match operation {
-        "aggregate_shards" => block_on(shards(case_dir, options, output.path()))?,
-        "aggregate_metrics" => block_on(one_agent(case_dir, case, output.path()))?,
-        "pass_majority" => block_on(hooks::pass_majority(case_dir, options))?,
-        other => return Ok(Outcome::NotSupported(other.to_owned())),
+        "aggregate_shards" if case.rules.repeats => {
+            return Ok(Outcome::NotSupported(
+                "shards are not grouped by environment server yet".into(),
+            ));
+        }
+        "aggregate_shards" => block_on(shards(case, output.path()))?,
+        "aggregate_metrics" => block_on(one_agent(case, output.path()))?,
+        "pass_majority" => block_on(hooks::pass_majority(case))?,
+        other => return Err(format!("there is no operation '{other}'")),
     };
-    let expected = case_dir.join("expected");
-    if expected.join("error.json").exists() {
+    let expected = &case.expected;
+    if case.expects_error() {
         return match result {
             Ok(()) => Err("expected an error, got metrics".into()),
-            Err(message) => check_error(case_dir, &expected, &message),
+            Err(message) => check_error(&case.directory, expected, &message),
         };
     }
     result.map_err(|message| format!("unexpected error: {message}"))?;
@@ -44,18 +49,24 @@ pub fn run(case_dir: &Path, case: &Value) -> Result<Outcome, String> {
         let (wanted, got) = (expected.join(name), output.path().join(name));
         if wanted.exists() || got.exists() && name != REQUESTS {
             let (wanted, got) = (read(&wanted)?, read(&got)?);
-            compare(name, &wanted, &got).map_err(|error| format!("{name}: {error}"))?;
+            compare(case, name, &wanted, &got).map_err(|error| format!("{name}: {error}"))?;
         }
     }
     Ok(Outcome::Passed)
 }
 
-fn compare(name: &str, wanted: &str, got: &str) -> Result<(), String> {
+fn compare(case: &Case, name: &str, wanted: &str, got: &str) -> Result<(), String> {
+    let keys = match case.has_tag("key_order_undefined") {
+        true => Keys::Unordered,
+        false => Keys::Ordered,
+    };
     match name {
         MERGED => same_lines(wanted, got),
         // Agents are listed in the order of completion.
-        METRICS if wanted.trim().starts_with('[') => same(&by_agent(wanted)?, &by_agent(got)?),
-        _ => same(wanted, got),
+        METRICS if wanted.trim().starts_with('[') => {
+            same_but(&by_agent(wanted)?, &by_agent(got)?, keys)
+        }
+        _ => same_but(wanted, got, keys),
     }
 }
 
@@ -71,7 +82,8 @@ fn by_agent(list: &str) -> Result<String, String> {
     Ok(format!("[{}]", entries.join(",")))
 }
 
-async fn shards(case_dir: &Path, options: &Value, output: &Path) -> Result<(), String> {
+async fn shards(case: &Case, output: &Path) -> Result<(), String> {
+    let (case_dir, options) = (case.directory.as_path(), &case.json["options"]);
     let glob = options["input_glob"].as_str().unwrap_or_default();
     let files: Vec<(PathBuf, String)> = expand(glob, case_dir)
         .into_iter()
@@ -87,6 +99,7 @@ async fn shards(case_dir: &Path, options: &Value, output: &Path) -> Result<(), S
         keys: KeyRule::AllOrNone,
         response: ResponseRule::Stripped,
         agent: AgentSource::Row,
+        rules: case.rules,
     };
     import
         .rollouts(&files, &rule)
@@ -101,19 +114,21 @@ async fn shards(case_dir: &Path, options: &Value, output: &Path) -> Result<(), S
     let unique = imported.check_aggregate(&ctx, true).await;
     unique.map_err(|error| error.to_string())?;
     let labels = TaskLabels::from(imported.task_names);
-    write_requests(&ctx, &labels, output).await?;
+    write_requests(&ctx, &labels, case.rules, output).await?;
     if imported.num_rollouts == 0 {
         return Ok(());
     }
-    let metrics = AggregateMetrics::compute(&ctx, &labels).await;
+    let metrics = AggregateMetrics::compute(&ctx, &labels, case.rules).await;
     let metrics = metrics.map_err(|error| error.to_string())?;
     let written = metrics.write(&mut create(&output.join(METRICS))?).await;
     written.map(drop).map_err(|error| error.to_string())
 }
 
-async fn one_agent(case_dir: &Path, case: &Value, output: &Path) -> Result<(), String> {
-    let name = case["verify_responses"].as_str();
-    let path = case_dir.join(name.unwrap_or("verify_responses.jsonl"));
+async fn one_agent(case: &Case, output: &Path) -> Result<(), String> {
+    let name = case.json["verify_responses"].as_str();
+    let path = case
+        .directory
+        .join(name.unwrap_or("verify_responses.jsonl"));
     let shown = path.display().to_string();
     let ctx = SessionContext::new();
     let mut import = Import::new();
@@ -122,6 +137,7 @@ async fn one_agent(case_dir: &Path, case: &Value, output: &Path) -> Result<(), S
         keys: KeyRule::Optional,
         response: ResponseRule::Optional,
         agent: AgentSource::Fixed(hooks::AGENT.into()),
+        rules: case.rules,
     };
     import
         .rollouts(&[(path, shown)], &rule)
@@ -131,9 +147,9 @@ async fn one_agent(case_dir: &Path, case: &Value, output: &Path) -> Result<(), S
     let unique = imported.check_aggregate(&ctx, false).await;
     unique.map_err(|error| error.to_string())?;
     let labels = TaskLabels::from(imported.task_names);
-    let metrics = AggregateMetrics::compute(&ctx, &labels).await;
+    let metrics = AggregateMetrics::compute(&ctx, &labels, case.rules).await;
     let metrics = metrics.map_err(|error| error.to_string())?;
-    let custom = hooks::custom_metrics(&ctx, &metrics, &case["options"]).await?;
+    let custom = hooks::custom_metrics(&ctx, &metrics, &case.json["options"]).await?;
     let metrics = metrics.with_custom(HashMap::from([(hooks::AGENT.to_owned(), custom)]));
     let out = &mut create(&output.join(METRICS))?;
     let written = metrics.write_agent(hooks::AGENT, out).await;
@@ -144,9 +160,10 @@ async fn one_agent(case_dir: &Path, case: &Value, output: &Path) -> Result<(), S
 async fn write_requests(
     ctx: &SessionContext,
     labels: &TaskLabels,
+    rules: &'static GymRules,
     output: &Path,
 ) -> Result<(), String> {
-    let agents = AggregateMetrics::compute(ctx, labels).await;
+    let agents = AggregateMetrics::compute(ctx, labels, rules).await;
     let agents = agents.map_err(|error| error.to_string())?.agents().await;
     let mut fields = Vec::new();
     for agent in agents.map_err(|error| error.to_string())? {

@@ -1,7 +1,6 @@
 //! What a benchmark's own metrics are asked to be, and the operation `pass_majority`.
 
-use std::collections::{BTreeMap, HashMap};
-use std::path::Path;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -10,6 +9,7 @@ use arrow::datatypes::{Float64Type, Int64Type};
 use bytes::Bytes;
 use datafusion::prelude::SessionContext;
 use rollstream::answer::AnswerFields;
+use rollstream::gym::GymRules;
 use rollstream::measure::{
     AggregateMetrics, CustomMetrics, KeyMetrics, PassMajority, PassMajorityOptions,
 };
@@ -17,6 +17,7 @@ use rollstream::outcome::{Answered, Outcome, OutcomeBatchBuilder, Times, Verdict
 use rollstream::schema;
 use serde_json::{Value, json};
 
+use super::case::Case;
 use super::same_json::same;
 
 /// The agent that a case's rows are of.
@@ -26,7 +27,9 @@ pub const AGENT: &str = "agent";
 pub fn options(hooks: &Value) -> PassMajorityOptions {
     let mut options = PassMajorityOptions {
         answer_key: hooks["answer_key"].as_str().map(str::to_owned),
-        add_avg_sample_std_dev: hooks["add_avg_sample_std_dev"].as_bool().unwrap_or(false),
+        add_avg_sample_std_dev: ["add_avg_sample_std_dev", "avg_sample_std_dev"]
+            .iter()
+            .any(|key| hooks[*key].as_bool() == Some(true)),
         ..PassMajorityOptions::default()
     };
     if let Some(scores) = hooks["scores"].as_object() {
@@ -67,14 +70,20 @@ pub async fn custom_metrics(
 ) -> Result<CustomMetrics, String> {
     let mut custom = CustomMetrics::default();
     let hooks = &case["compute_metrics"];
-    if !hooks.is_null() {
+    if let Some(values) = hooks["values"].as_object() {
+        for (name, value) in values_of(rows, values, None).await? {
+            custom.agent.insert(name, value.to_string());
+        }
+    } else if !hooks.is_null() {
         let in_order = in_order_of_arrival(rows).await.map_err(text)?;
         let computed = PassMajority::compute(&in_order, &options(hooks)).await;
         if let Some(computed) = computed.map_err(text)?.remove(AGENT) {
             custom.agent = computed.metrics;
         }
         if let Some(subset_key) = hooks["subset_key"].as_str() {
-            for (name, of_subset) in subsets(&in_order, &options(hooks), subset_key).await? {
+            for (name, of_subset) in
+                subsets(&in_order, &options(hooks), subset_key, metrics.rules()).await?
+            {
                 custom.agent.insert(name, of_subset.to_string());
             }
         }
@@ -82,15 +91,88 @@ pub async fn custom_metrics(
             custom.tasks = reward_sums(&in_order).await.map_err(text)?;
         }
     }
+    if let Some(values) = case["repeat_metrics"].as_object() {
+        for index in indices(rows).await? {
+            let metrics = values_of(rows, values, Some(index)).await?;
+            let numbers = metrics
+                .into_iter()
+                .map(|(name, value)| (name, value.as_f64()));
+            custom.repeats.insert(index, numbers.collect());
+        }
+    }
     if let Some(choices) = case["key_metrics"].as_array() {
         let mut all = metrics.agent_metrics(AGENT).await.map_err(text)?;
         all.extend(custom.agent.clone());
+        if metrics.rules().repeats {
+            let indices = ids(rows, "SELECT count(DISTINCT rollout_index) FROM rollouts").await?;
+            all.insert("num_repeats".into(), indices[0].to_string());
+        }
         let chosen = choices
             .iter()
             .flat_map(|choice| key_metrics(choice).select(&all));
         custom.key = Some(chosen.collect());
     }
     Ok(custom)
+}
+
+/// Rollout indices of the accepted rollouts.
+async fn indices(rows: &SessionContext) -> Result<Vec<i64>, String> {
+    let sql = "SELECT DISTINCT rollout_index FROM rollouts WHERE masked IS NOT TRUE ORDER BY rollout_index";
+    ids(rows, sql).await
+}
+
+async fn ids(rows: &SessionContext, sql: &str) -> Result<Vec<i64>, String> {
+    let batches = async { rows.sql(sql).await?.collect().await };
+    let batches = batches.await.map_err(text)?;
+    let numbers = batches.iter().flat_map(|batch| {
+        batch
+            .column(0)
+            .as_primitive::<Int64Type>()
+            .values()
+            .to_vec()
+    });
+    Ok(numbers.collect())
+}
+
+/// What hooks of the suite compute of a field of the accepted rollouts, or of those of one index.
+async fn values_of(
+    rows: &SessionContext,
+    values: &serde_json::Map<String, Value>,
+    index: Option<i64>,
+) -> Result<Vec<(String, Value)>, String> {
+    let of_index = index.map_or_else(String::new, |index| format!("AND rollout_index = {index}"));
+    let sql = format!(
+        "SELECT result FROM rollouts WHERE masked IS NOT TRUE {of_index} ORDER BY task_index, rollout_index"
+    );
+    let batches = async { rows.sql(&sql).await?.collect().await };
+    let mut results: Vec<Value> = Vec::new();
+    for batch in batches.await.map_err(text)? {
+        for result in batch.column(0).as_string_view().iter().flatten() {
+            results.push(serde_json::from_str(result).map_err(text)?);
+        }
+    }
+    let mut computed = Vec::new();
+    for (name, how) in values {
+        let field = how["field"].as_str().unwrap_or_default();
+        let found: Vec<&Value> = results.iter().filter_map(|row| row.get(field)).collect();
+        if (found.len() as u64) < how["min_rollouts"].as_u64().unwrap_or(0) {
+            continue;
+        }
+        let floats = found.iter().filter_map(|value| value.as_f64());
+        let sum: f64 = floats.sum();
+        let is_integer = found.iter().all(|value| value.is_i64());
+        let value = match how["stat"].as_str().unwrap_or_default() {
+            "sum" if is_integer => json!(sum as i64),
+            "sum" => json!(sum),
+            "mean" => json!(sum / found.len() as f64),
+            "count" => json!(found.len()),
+            "any" => json!(found.iter().any(|value| value.as_f64() != Some(0.0))),
+            "text" => json!("text"),
+            _ => Value::Null,
+        };
+        computed.push((name.clone(), value));
+    }
+    Ok(computed)
 }
 
 fn text(error: impl std::fmt::Display) -> String {
@@ -138,7 +220,8 @@ async fn reward_sums(
 }
 
 /// Runs a case of the operation `pass_majority`.
-pub async fn pass_majority(case_dir: &Path, options_of_case: &Value) -> Result<(), String> {
+pub async fn pass_majority(case: &Case) -> Result<(), String> {
+    let (case_dir, options_of_case) = (case.directory.as_path(), &case.json["options"]);
     let read = |name: &str| {
         let path = case_dir.join(name);
         std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))
@@ -172,7 +255,7 @@ pub async fn pass_majority(case_dir: &Path, options_of_case: &Value) -> Result<(
     });
     if let Some(subset_key) = options_of_case["subset_key"].as_str() {
         options.num_tasks = None;
-        let subsets = subsets(&ctx, &options, subset_key).await?;
+        let subsets = subsets(&ctx, &options, subset_key, case.rules).await?;
         got["subset_metrics"] = Value::Object(subsets.into_iter().collect());
     }
     let choices = options_of_case["highest_k"].as_array();
@@ -182,7 +265,8 @@ pub async fn pass_majority(case_dir: &Path, options_of_case: &Value) -> Result<(
             .map(|choice| object(&key_metrics(choice).select(&computed.metrics)));
         got["highest_k"] = chosen.collect::<Result<Vec<Value>, String>>()?.into();
     }
-    same(&read("expected/pass_majority.json")?, &got.to_string())
+    let expected = std::fs::read_to_string(case.expected.join("pass_majority.json"));
+    same(&expected.map_err(text)?, &got.to_string())
 }
 
 /// Rollouts by task as tables.
@@ -222,14 +306,16 @@ fn session(tasks: &[Vec<Box<serde_json::value::RawValue>>]) -> Result<SessionCon
     Ok(ctx)
 }
 
-/// The metrics of the tasks by a field of their first rollout, in the order in which its values appear.
+/// The metrics of the tasks by a field of their first rollout, or since 0.7 of the first that has it, in the order in
+/// which its values appear.
 async fn subsets(
     ctx: &SessionContext,
     options: &PassMajorityOptions,
     key: &str,
+    rules: &GymRules,
 ) -> Result<Vec<(String, Value)>, String> {
-    let sql = "SELECT task_index, first_value(result ORDER BY rollout_index) AS result \
-               FROM rollouts GROUP BY task_index ORDER BY task_index";
+    let sql = "SELECT task_index, result FROM rollouts WHERE masked IS NOT TRUE ORDER BY task_index, rollout_index";
+    let mut seen = HashSet::new();
     let mut values: Vec<(String, Vec<i64>)> = Vec::new();
     let firsts = async { ctx.sql(sql).await?.collect().await };
     for batch in firsts.await.map_err(text)? {
@@ -239,12 +325,20 @@ async fn subsets(
         );
         for row in 0..batch.num_rows() {
             let result: Value = serde_json::from_str(results.value(row)).map_err(text)?;
+            let task = tasks.value(row);
+            if seen.contains(&task) {
+                continue;
+            }
+            if !rules.repeats {
+                seen.insert(task);
+            }
             let value = match &result[key] {
                 Value::String(value) if !value.is_empty() => value.clone(),
                 Value::Number(value) if value.as_f64() != Some(0.0) => value.to_string(),
                 Value::Bool(true) => "True".to_owned(),
                 _ => continue,
             };
+            seen.insert(task);
             match values.iter_mut().find(|(other, _)| *other == value) {
                 Some((_, tasks_of)) => tasks_of.push(tasks.value(row)),
                 None => values.push((value, vec![tasks.value(row)])),

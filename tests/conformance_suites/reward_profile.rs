@@ -8,6 +8,7 @@ use rollstream::store::RunStore;
 use rollstream::{Profile, ProfileTarget};
 use serde_json::Value;
 
+use super::case::Case;
 use super::differences::NO_ERRORS;
 use super::expected_error::{block_on, check_error, read};
 use super::outcome::Outcome;
@@ -17,21 +18,27 @@ use super::same_json::{same, same_lines};
 const MEMORY: usize = 1 << 20;
 
 /// Runs a case.
-pub fn run(case_dir: &Path, case: &Value) -> Result<Outcome, String> {
+pub fn run(case: &Case) -> Result<Outcome, String> {
     let output = tempfile::tempdir().map_err(|error| error.to_string())?;
-    let expected = case_dir.join("expected");
+    let expected = &case.expected;
     let mut summary = None;
-    let result = block_on(profile(case_dir, case, output.path(), &mut summary))?;
+    let result = block_on(profile(case, output.path(), &mut summary))?;
     if let (Ok(wanted), Some(summary)) = (read(&expected.join("completion_summary.json")), summary)
     {
-        let summary = serde_json::to_string(&summary).map_err(|error| error.to_string())?;
+        let is_said = wanted.contains("masked_rollout_rows");
+        let masked_rollout_rows = summary.masked_rollout_rows.filter(|_| is_said);
+        let summary = serde_json::to_string(&CompletionSummary {
+            masked_rollout_rows,
+            ..summary
+        });
+        let summary = summary.map_err(|error| error.to_string())?;
         same(&wanted, &summary).map_err(|error| format!("completion_summary: {error}"))?;
     }
-    if expected.join("error.json").exists() {
+    if case.expects_error() {
         return match result {
-            Ok(()) if is_deliberate(&expected)? => Ok(Outcome::Passed),
+            Ok(()) if is_deliberate(expected)? => Ok(Outcome::Passed),
             Ok(()) => Err("expected an error, got a profile".into()),
-            Err(message) => check_error(case_dir, &expected, &message),
+            Err(message) => check_error(&case.directory, expected, &message),
         };
     }
     result.map_err(|message| format!("unexpected error: {message}"))?;
@@ -43,8 +50,12 @@ pub fn run(case_dir: &Path, case: &Value) -> Result<Outcome, String> {
     };
     let (wanted, got) = both("reward_profiling.jsonl")?;
     same_lines(&wanted, &got).map_err(|error| format!("reward_profiling: {error}"))?;
-    let (wanted, got) = both("agent_metrics.json")?;
-    same(&wanted, &got).map_err(|error| format!("agent_metrics: {error}"))?;
+    let mut files = vec!["agent_metrics.json"];
+    files.extend(case.rules.repeats.then_some("repeat_level_metrics.json"));
+    for name in files {
+        let (wanted, got) = both(name)?;
+        same(&wanted, &got).map_err(|error| format!("{name}: {error}"))?;
+    }
     Ok(Outcome::Passed)
 }
 
@@ -58,18 +69,20 @@ fn is_deliberate(expected: &Path) -> Result<bool, String> {
 
 /// Writes the profile's files into `output`, as `rollstream profile` does.
 async fn profile(
-    case_dir: &Path,
-    case: &Value,
+    case: &Case,
     output: &Path,
     summary: &mut Option<CompletionSummary>,
 ) -> Result<(), String> {
-    let file = |field: &str, default: &str| case_dir.join(case[field].as_str().unwrap_or(default));
+    let file = |field: &str, default: &str| {
+        let name = case.json[field].as_str().unwrap_or(default);
+        case.directory.join(name)
+    };
     let inputs = file("materialized_inputs", "materialized_inputs.jsonl");
     let rollouts = file("rollouts", "rollouts.jsonl");
-    let profile = Profile::of_files(&rollouts, &inputs, MEMORY).await;
+    let profile = Profile::of_files(&rollouts, &inputs, case.gym(), MEMORY).await;
     let profile = profile.map_err(message)?;
     *summary = Some(profile.completion().clone());
-    let allow_partial = case["options"]["allow_partial_rollouts"].as_bool();
+    let allow_partial = case.json["options"]["allow_partial_rollouts"].as_bool();
     let checked = profile.check(allow_partial.unwrap_or(false)).await;
     checked.map_err(message)?;
     let place = output.to_str().unwrap_or_default();
@@ -77,7 +90,8 @@ async fn profile(
         place: RunStore::open(place, None).map_err(|error| error.to_string())?,
         prefix: String::new(),
     };
-    profile.write(&target).await.map(drop).map_err(message)
+    let written = profile.write(&target, &mut Vec::new()).await;
+    written.map(drop).map_err(message)
 }
 
 /// What went wrong, without what the program was about to do.

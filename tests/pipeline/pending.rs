@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use arrow::array::{
-    ArrayRef, AsArray, BooleanArray, Int32Array, Int64Array, RecordBatch, StringViewArray,
+    ArrayRef, AsArray, BooleanArray, Float64Array, Int32Array, Int64Array, RecordBatch,
+    StringViewArray,
 };
 use arrow::datatypes::Int64Type;
 use datafusion::datasource::MemTable;
@@ -112,6 +113,10 @@ fn done(had: impl Iterator<Item = (i64, i64, Had)>) -> RecordBatch {
         (
             schema::HTTP_STATUS,
             column(Int32Array::from(vec![200; rows.len()])),
+        ),
+        (
+            schema::SERVER_MS,
+            column(Float64Array::from(vec![1.0; rows.len()])),
         ),
         (
             schema::FAILURE_TERMINAL,

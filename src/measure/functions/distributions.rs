@@ -128,7 +128,7 @@ pub(super) fn quantile(p: f64) -> f64 {
     (away + step).copysign(start)
 }
 
-fn t_quantile(p: f64, df: f64) -> Result<f64> {
+pub(in crate::measure) fn t_quantile(p: f64, df: f64) -> Result<f64> {
     const NAME: &str = "student_t_quantile";
     let p = checked(NAME, p)?;
     if df == f64::INFINITY {

@@ -53,7 +53,7 @@ fn compute(columns: &[ArrayRef]) -> Result<ArrayRef> {
 
 /// Linear between the two numbers around the quantile; nothing of no numbers, and for what is no
 /// probability.
-pub(super) fn quantile(ascending: &[f64], probability: f64) -> Option<f64> {
+pub(in crate::measure) fn quantile(ascending: &[f64], probability: f64) -> Option<f64> {
     if !(0.0..=1.0).contains(&probability) {
         return None;
     }

@@ -1,0 +1,374 @@
+//! The repeats of a data set: the first rollouts of all its tasks, the second ones, and so on, and how much they differ.
+//! [`Repeats`] writes what NeMo Gym has of them since 0.7, and how many rollouts were masked.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use arrow::array::RecordBatch;
+use datafusion::prelude::SessionContext;
+use indexmap::IndexMap;
+
+use super::error::MeasureError;
+use super::functions::{quantile, t_quantile};
+use super::json_object::JsonObject;
+use super::rows::{Rows, counts, floats, texts};
+use crate::json::quote;
+
+/// Statistics of a repeat, in the order in which they are written.
+const STATISTICS: [&str; 10] = [
+    "mean",
+    "median",
+    "std",
+    "sem",
+    "min",
+    "max",
+    "p25",
+    "p75",
+    "ci_low_95",
+    "ci_high_95",
+];
+
+/// Between the name of a statistic and that of a metric of repeats.
+const ACROSS: &str = "_across_repeats/";
+
+/// Metrics of repeats that are statistics themselves begin or end so, or have these names, as far as others than the mean
+/// can come up: of these there are no statistics across repeats.
+const NO_PREFIXES: [&str; 11] = [
+    "max/",
+    "min/",
+    "median/",
+    "std/",
+    "sem/",
+    "se/",
+    "p25/",
+    "p75/",
+    "ci_low_95/",
+    "ci_high_95/",
+    "histogram/",
+];
+const NO_SUFFIXES: [&str; 18] = [
+    "/max",
+    "/min",
+    "/median",
+    "/p5",
+    "/p25",
+    "/p75",
+    "/p95",
+    "/ci_low_95",
+    "/ci_high_95",
+    "/ci_lower",
+    "/ci_upper",
+    "_ci_lower",
+    "_ci_upper",
+    "_ci95_lower",
+    "_ci95_upper",
+    "/std_dev_across_runs",
+    "/std_err_across_runs",
+    "/avg_sample_std_dev",
+];
+const NO_NAMES: [&str; 4] = [
+    "sample_count",
+    "missing_count",
+    "num_repeats",
+    "token_usage_version",
+];
+
+/// Metrics of a benchmark's own for each repeat, by rollout index; nothing for what is no number there.
+pub type OwnRepeats = BTreeMap<i64, IndexMap<String, Option<f64>>>;
+
+/// The repeats of all agents, by name.
+#[derive(Debug, Default)]
+pub(super) struct Repeats(BTreeMap<String, AgentRepeats>);
+
+/// The repeats of one agent.
+#[derive(Debug, Default, Clone)]
+pub(super) struct AgentRepeats {
+    /// Rollout indices, also those of masked rollouts alone.
+    pub(super) num_repeats: i64,
+    /// Rollouts that are accepted.
+    pub(super) measured: i64,
+    /// Rollouts that are masked.
+    pub(super) masked: i64,
+    measured_tasks: i64,
+    tasks: i64,
+    repeats: Vec<Repeat>,
+}
+
+/// The rollouts of one index.
+#[derive(Debug, Clone)]
+struct Repeat {
+    rollout_index: i64,
+    num_tasks: i64,
+    metrics: IndexMap<String, f64>,
+}
+
+fn agents(batch: &RecordBatch) -> Result<Vec<(String, AgentRepeats)>, MeasureError> {
+    let mut numbers = [
+        "num_repeats",
+        "measured",
+        "masked",
+        "measured_tasks",
+        "tasks",
+    ]
+    .into_iter()
+    .map(|column| Ok(counts(batch, column)?.into_iter()))
+    .collect::<Result<Vec<_>, MeasureError>>()?;
+    let names = texts(batch, "agent_name")?.into_iter();
+    Ok(names
+        .map(|name| {
+            let mut numbers = numbers.iter_mut();
+            let mut next = || numbers.next().and_then(Iterator::next).unwrap_or_default();
+            let agent = AgentRepeats {
+                num_repeats: next(),
+                measured: next(),
+                masked: next(),
+                measured_tasks: next(),
+                tasks: next(),
+                repeats: Vec::new(),
+            };
+            (name, agent)
+        })
+        .collect())
+}
+
+fn repeats(batch: &RecordBatch) -> Result<Vec<(String, Repeat)>, MeasureError> {
+    let indices = counts(batch, "rollout_index")?;
+    let tasks = counts(batch, "num_tasks")?;
+    let repeats = indices.into_iter().zip(tasks);
+    let repeats = repeats.map(|(rollout_index, num_tasks)| Repeat {
+        rollout_index,
+        num_tasks,
+        metrics: IndexMap::new(),
+    });
+    Ok(texts(batch, "agent_name")?
+        .into_iter()
+        .zip(repeats)
+        .collect())
+}
+
+struct Metric {
+    agent_name: String,
+    rollout_index: i64,
+    metric: String,
+    statistics: Vec<Option<f64>>,
+}
+
+fn metrics(batch: &RecordBatch) -> Result<Vec<Metric>, MeasureError> {
+    let mut columns = Vec::new();
+    for name in STATISTICS {
+        columns.push(floats(batch, name)?.into_iter());
+    }
+    let mut indices = counts(batch, "rollout_index")?.into_iter();
+    let mut metrics = texts(batch, "metric")?.into_iter();
+    let agents = texts(batch, "agent_name")?.into_iter();
+    Ok(agents
+        .map(|agent_name| Metric {
+            agent_name,
+            rollout_index: indices.next().unwrap_or_default(),
+            metric: metrics.next().unwrap_or_default(),
+            statistics: columns
+                .iter_mut()
+                .map(|column| column.next().flatten())
+                .collect(),
+        })
+        .collect())
+}
+
+impl Repeats {
+    /// Reads them from the tables and views of a session.
+    ///
+    /// # Errors
+    /// The tables cannot be read.
+    pub(super) async fn read(ctx: &SessionContext) -> Result<Self, MeasureError> {
+        let sql = include_str!("../../queries/artifacts/measured.sql");
+        let of_agents = Rows::of(ctx, sql, agents).await?.collect().await?;
+        let mut all: BTreeMap<String, AgentRepeats> = of_agents.into_iter().collect();
+        let sql = include_str!("../../queries/artifacts/repeats.sql");
+        for (agent, repeat) in Rows::of(ctx, sql, repeats).await?.collect().await? {
+            all.entry(agent).or_default().repeats.push(repeat);
+        }
+        // One repeat is compared with none.
+        for agent in all.values_mut() {
+            agent.repeats.truncate(match agent.repeats.len() {
+                1 => 0,
+                several => several,
+            });
+        }
+        if all.values().all(|agent| agent.repeats.is_empty()) {
+            return Ok(Self(all));
+        }
+        let sql = include_str!("../../queries/artifacts/repeat_statistics.sql");
+        let mut rows = Rows::of(ctx, sql, metrics).await?;
+        while let Some(row) = rows.next_if(|_| true).await? {
+            let agent = all.get_mut(&row.agent_name);
+            let repeat = agent.and_then(|agent| {
+                let mut repeats = agent.repeats.iter_mut();
+                repeats.find(|repeat| repeat.rollout_index == row.rollout_index)
+            });
+            let Some(repeat) = repeat else { continue };
+            for (statistic, value) in STATISTICS.iter().zip(&row.statistics) {
+                if let Some(value) = value {
+                    let name = format!("{statistic}/{}", row.metric);
+                    repeat.metrics.insert(name, *value);
+                }
+            }
+        }
+        Ok(Self(all))
+    }
+
+    /// Those of an agent.
+    pub(super) fn of(&self, agent: &str) -> AgentRepeats {
+        self.0.get(agent).cloned().unwrap_or_default()
+    }
+
+    /// By name.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&str, &AgentRepeats)> {
+        self.0.iter().map(|(name, agent)| (name.as_str(), agent))
+    }
+
+    /// Where repeats are not of the same tasks.
+    pub(super) fn notes(&self) -> Vec<String> {
+        let uneven = self.0.iter().filter_map(|(name, agent)| {
+            let repeats = agent.repeats.iter();
+            let lacking = repeats.filter(|repeat| repeat.num_tasks < agent.measured_tasks);
+            let count = lacking.count();
+            (count > 0).then(|| {
+                format!(
+                    "{count} of the {} repeats of agent '{name}' lack rollouts of some tasks, and are not quite comparable",
+                    agent.repeats.len()
+                )
+            })
+        });
+        uneven.collect()
+    }
+}
+
+impl AgentRepeats {
+    /// Adds `coverage/...`, where rollouts are masked.
+    pub(super) fn write_coverage(&self, metrics: &mut IndexMap<String, String>) {
+        if self.masked == 0 {
+            return;
+        }
+        for (name, count) in [
+            ("measured_rollouts", self.measured),
+            ("masked_rollouts", self.masked),
+            ("measured_tasks", self.measured_tasks),
+            ("fully_masked_tasks", self.tasks - self.measured_tasks),
+        ] {
+            metrics.insert(format!("coverage/{name}"), count.to_string());
+        }
+    }
+
+    /// Adds the statistics over repeats of what each of them says.
+    pub(super) fn write_across(&self, metrics: &mut IndexMap<String, String>) {
+        let mut values: IndexMap<&str, Vec<f64>> = IndexMap::new();
+        let all = self.repeats.iter().flat_map(|repeat| &repeat.metrics);
+        for (name, value) in all.filter(|(name, value)| is_primary(name) && !value.is_nan()) {
+            values.entry(name).or_default().push(*value);
+        }
+        for (metric, values) in values {
+            for (statistic, value) in across(values) {
+                metrics.insert(format!("{statistic}{ACROSS}{metric}"), number(value));
+            }
+        }
+    }
+
+    /// Puts a benchmark's own metrics in place of those of the same name, here and in the agent's `metrics`. One that is
+    /// no number in some repeat, or in `own` over all rollouts, is taken out.
+    pub(super) fn replace(
+        &mut self,
+        of_repeats: &OwnRepeats,
+        own: &IndexMap<String, String>,
+        metrics: &mut IndexMap<String, String>,
+    ) {
+        let names = of_repeats.values().flat_map(IndexMap::keys);
+        let names: BTreeSet<&String> = names.collect();
+        if names.is_empty() || self.repeats.is_empty() {
+            return;
+        }
+        for name in &names {
+            let value = |repeat: &Repeat| {
+                let of_repeat = of_repeats.get(&repeat.rollout_index)?;
+                let value = of_repeat.get(*name).copied().flatten();
+                value.filter(|value| value.is_finite())
+            };
+            let values: Option<Vec<f64>> = self.repeats.iter().map(value).collect();
+            let is_number = |text: &String| text.parse::<f64>().is_ok();
+            let values = values.filter(|_| own.get(*name).is_none_or(is_number));
+            for (place, repeat) in self.repeats.iter_mut().enumerate() {
+                repeat.metrics.shift_remove(*name);
+                if let Some(value) = values.as_ref().and_then(|values| values.get(place)) {
+                    repeat.metrics.insert((*name).clone(), *value);
+                }
+            }
+        }
+        let is_gone = |name: &String| {
+            let metric = name.split_once(ACROSS);
+            metric.is_some_and(|(_, metric)| names.contains(&metric.to_owned()))
+        };
+        metrics.retain(|name, _| !is_gone(name));
+        self.write_across(metrics);
+    }
+
+    /// What each repeat says, as a JSON list; each entry begins with `head`.
+    pub(super) fn to_json(&self, head: Option<(&str, &str)>) -> Vec<String> {
+        let entries = self.repeats.iter().map(|repeat| {
+            let mut object = JsonObject::default();
+            if let Some((name, value)) = head {
+                object.raw(name, value);
+            }
+            object.integer("_ng_rollout_index", repeat.rollout_index);
+            object.integer("sample_count", repeat.num_tasks);
+            object.integer("missing_count", self.measured_tasks - repeat.num_tasks);
+            for (name, value) in &repeat.metrics {
+                object.float(name, *value);
+            }
+            object.finish()
+        });
+        entries.collect()
+    }
+}
+
+/// The name of an agent as NeMo Gym refers to it.
+pub(super) fn agent_ref(name: &str) -> String {
+    format!("{{\"name\":{}}}", quote(name))
+}
+
+/// A float as JSON text.
+fn number(value: f64) -> String {
+    let number = serde_json::Number::from_f64(value);
+    number.map_or_else(|| "null".to_owned(), |number| number.to_string())
+}
+
+fn is_primary(name: &str) -> bool {
+    let begins = NO_PREFIXES.iter().any(|prefix| name.starts_with(prefix));
+    let ends = NO_SUFFIXES.iter().any(|suffix| name.ends_with(suffix));
+    !begins && !ends && !NO_NAMES.contains(&name) && !name.contains(ACROSS)
+}
+
+/// Statistics of at least one number, as those of a repeat are made.
+fn across(mut values: Vec<f64>) -> Vec<(&'static str, f64)> {
+    let count = values.len() as f64;
+    let mean = values.iter().sum::<f64>() / count;
+    let squares: f64 = values.iter().map(|value| (mean - value).powi(2)).sum();
+    let std = match values.len() {
+        1 => 0.0,
+        _ => (squares / (count - 1.0)).sqrt(),
+    };
+    let se = std / count.sqrt();
+    values.sort_unstable_by(f64::total_cmp);
+    let at = |share: f64| quantile(&values, share).unwrap_or(mean);
+    let mut statistics = vec![
+        ("mean", mean),
+        ("median", at(0.5)),
+        ("std", std),
+        ("min", at(0.0)),
+        ("max", at(1.0)),
+        ("se", se),
+    ];
+    if values.len() > 1 {
+        let reach = t_quantile(0.975, count - 1.0).map_or(f64::NAN, |t| t * se);
+        let reach = if se == 0.0 { 0.0 } else { reach };
+        statistics.extend([("ci_low_95", mean - reach), ("ci_high_95", mean + reach)]);
+    }
+    statistics
+}
