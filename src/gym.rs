@@ -19,6 +19,9 @@ pub struct GymRules {
     pub repeats: bool,
     /// Rows of its files need no response, and keys that they lack count as 0.
     pub lenient_rows: bool,
+    /// Rollouts are of the environment server that their rows name, and of their agent where they name none; its server
+    /// is shown more of an answer: `incomplete_details`, and a usage that is empty.
+    pub servers: bool,
     /// A reward profile has a line for each agent at a task, where several agents worked on one.
     pub lines_by_agent: bool,
 }
@@ -30,6 +33,7 @@ pub static GYM_05: GymRules = GymRules {
     reserved: true,
     repeats: false,
     lenient_rows: false,
+    servers: false,
     lines_by_agent: false,
 };
 
@@ -40,6 +44,7 @@ pub static GYM_07: GymRules = GymRules {
     reserved: false,
     repeats: true,
     lenient_rows: true,
+    servers: true,
     lines_by_agent: true,
 };
 

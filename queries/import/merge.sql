@@ -7,4 +7,6 @@
 
 SELECT source_number, source_offset, source_length
 FROM imported_rollouts
+-- What stands in no file is not merged.
+WHERE source_length > 0
 ORDER BY task_index, rollout_index, source_row

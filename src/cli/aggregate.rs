@@ -12,6 +12,7 @@ use super::open::{self, open};
 use crate::agent::{MetricServerOptions, MetricServers, RecordedAgents};
 use crate::config::ServerUrl;
 use crate::error::Error;
+use crate::import::Zeros;
 use crate::measure::{KeyMetrics, PassMajorityOptions};
 use crate::pipeline::{Aggregation, AggregationSource};
 use crate::session;
@@ -30,6 +31,10 @@ pub(super) async fn aggregate(args: AggregateArgs) -> Result<Exit, Error> {
         true => AggregationSource::Files {
             globs: args.runs.clone(),
             merged: args.merge.clone(),
+            zeros: Zeros {
+                failure_classes: args.count_failure_classes_as_zero.clone(),
+                missing: args.count_missing_rollouts_as_zero,
+            },
         },
         false => AggregationSource::Runs(runs(&args.runs).await?),
     };

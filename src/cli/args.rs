@@ -92,7 +92,7 @@ pub enum Command {
     Sql(SqlArgs),
     /// Compute the metrics of one or several runs, or of files of rollouts, as if they were one
     #[command(after_help = AGGREGATE_EXAMPLES)]
-    Aggregate(AggregateArgs),
+    Aggregate(Box<AggregateArgs>),
     /// Check that runs are as they should be: assertions in SQL, for CI
     #[command(after_help = CHECK_EXAMPLES)]
     Check(CheckArgs),

@@ -101,6 +101,17 @@ pub struct AggregateArgs {
         help_heading = "NeMo Gym"
     )]
     pub gym: GymChoice,
+    /// Count rollouts as zero whose last failure is of one of these classes, by NAME_failures.jsonl beside each file
+    #[arg(
+        long,
+        value_name = "CLASS,...",
+        value_delimiter = ',',
+        help_heading = "NeMo Gym"
+    )]
+    pub count_failure_classes_as_zero: Vec<String>,
+    /// Count rollouts as zero that left no row, by NAME_materialized_inputs.jsonl beside each file
+    #[arg(long, help_heading = "NeMo Gym")]
+    pub count_missing_rollouts_as_zero: bool,
     /// Compute this metric family and no others; may be given several times
     #[arg(long = "family", value_name = "NAME")]
     pub families: Vec<String>,

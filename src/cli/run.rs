@@ -19,7 +19,7 @@ pub async fn run(cli: Cli) -> Result<Exit, Error> {
         Command::Plan(args) => plan::plan(*args).await,
         Command::Config(args) => print(config::render(&args)?.as_bytes()),
         Command::Sql(args) => sql::sql(args).await,
-        Command::Aggregate(args) => aggregate::aggregate(args).await,
+        Command::Aggregate(args) => aggregate::aggregate(*args).await,
         Command::Check(args) => check::check(args).await,
         Command::Profile(args) => profile::profile(args).await,
         Command::Metrics(args) => print(metrics::render(&args)?.as_bytes()),

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 
+use crate::gym::GymChoice;
 use crate::sim::{
     AgentConfig, FaultAt, FaultRate, Latency, OverCapacity, SimConfig, parse_duration, parse_size,
 };
@@ -21,6 +22,9 @@ pub struct SimArgs {
     /// Host under which the head server tells clients to reach the agents
     #[arg(long, value_name = "HOST")]
     pub advertise_host: Option<String>,
+    /// Version of NeMo Gym whose head server this is: 0.5 [default], or 0.7, which tells of environment servers
+    #[arg(long, value_name = "VERSION")]
+    pub gym: Option<GymChoice>,
     /// Names of the agents, each on a port of its own
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub agents: Vec<String>,
@@ -107,6 +111,7 @@ impl SimArgs {
             host,
             port,
             advertise_host,
+            gym,
             agents,
             seed,
             latency,
@@ -158,6 +163,7 @@ impl SimArgs {
             host: host.unwrap_or(config.host),
             port: port.unwrap_or(config.port),
             advertise_host: advertise_host.or(config.advertise_host),
+            gym: gym.unwrap_or(config.gym),
             agents,
             seed: seed.unwrap_or(config.seed),
             latency: latency.unwrap_or(config.latency),
@@ -221,6 +227,7 @@ mod tests {
             "--host=::1",
             "--port=11000",
             "--advertise-host=box",
+            "--gym=0.7",
             "--agents=a,b",
             "--seed=9",
             "--latency=lognormal:200ms,1.0",
@@ -255,6 +262,7 @@ mod tests {
             host: "::1".parse().unwrap(),
             port: 11000,
             advertise_host: Some("box".into()),
+            gym: "0.7".parse().unwrap(),
             agents: ["a", "b"]
                 .map(|name| (name.into(), AgentConfig::default()))
                 .into(),

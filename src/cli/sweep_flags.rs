@@ -183,6 +183,6 @@ mod tests {
                 checked += 1;
             }
         }
-        assert_eq!(checked, 17);
+        assert_eq!(checked, 18);
     }
 }

@@ -33,6 +33,18 @@ pub(super) struct Source {
     pub(super) length: usize,
 }
 
+impl Source {
+    /// Of a row that stands in no file, beside one of them.
+    pub(super) fn nowhere(number: usize) -> Self {
+        Self {
+            number,
+            line: 0,
+            offset: 0,
+            length: 0,
+        }
+    }
+}
+
 fn signed(value: impl TryInto<i64>) -> i64 {
     value.try_into().unwrap_or(i64::MAX)
 }

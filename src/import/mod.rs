@@ -11,10 +11,14 @@ mod keys;
 mod lines;
 mod merge;
 mod rollout;
+mod runners;
 mod tables;
+mod zeros;
 
 pub use collection::{Collection, CollectionFiles, FailureCounts, Piece, read_collection};
 pub use error::ImportError;
 pub use merge::merge;
 pub use rollout::{ResponseRule, verify_response};
+pub use runners::AgentServers;
 pub use tables::{AgentSource, Import, Imported, KeyRule, RolloutOptions, is_stamped};
+pub use zeros::{Zeros, is_shard};

@@ -2,6 +2,8 @@
 
 use super::error::RowProblem;
 use super::keys::{ROLLOUT, TASK};
+use super::runners::SERVER;
+use crate::gym::GymRules;
 use crate::json::{Object, ObjectError, quote};
 
 /// What a row must have of a response.
@@ -31,7 +33,11 @@ const HEAVY: [&str; 4] = [
 ///
 /// # Errors
 /// The response is not what the rule wants.
-pub(super) fn reduce(row: &Object<'_>, rule: ResponseRule) -> Result<String, RowProblem> {
+pub(super) fn reduce(
+    row: &Object<'_>,
+    rule: ResponseRule,
+    rules: &GymRules,
+) -> Result<String, RowProblem> {
     let response = row.get("response");
     let object = response.and_then(|response| Object::parse(response).ok());
     let is_there = response.is_some();
@@ -42,7 +48,7 @@ pub(super) fn reduce(row: &Object<'_>, rule: ResponseRule) -> Result<String, Row
     }
     let usage = object.as_ref().and_then(|response| response.get("usage"));
     Ok(match rule {
-        ResponseRule::Stripped => stripped(row, usage),
+        ResponseRule::Stripped => stripped(row, object.as_ref(), rules),
         ResponseRule::Required | ResponseRule::Optional | ResponseRule::Any => kept(row, usage),
     })
 }
@@ -59,15 +65,26 @@ fn kept(row: &Object<'_>, usage: Option<&str>) -> String {
     reduced.finish()
 }
 
-fn stripped(row: &Object<'_>, usage: Option<&str>) -> String {
+fn stripped(row: &Object<'_>, response: Option<&Object<'_>>, rules: &GymRules) -> String {
     let mut reduced = Fields::default();
     for (name, quoted, value) in row.iter() {
         if name != "response" && !HEAVY.contains(&name) {
             reduced.add(quoted, value);
         }
     }
-    if usage.is_some_and(has_fields) {
-        reduced.add("\"response\"", &with_usage(usage));
+    let field = |name: &str| {
+        let value = response.and_then(|response| response.get(name));
+        value.filter(|value| *value != "null")
+    };
+    let mut shown = Fields::default();
+    if let Some(usage) = field("usage").filter(|usage| rules.servers || has_fields(usage)) {
+        shown.add("\"usage\"", usage);
+    }
+    if let Some(details) = field("incomplete_details").filter(|_| rules.servers) {
+        shown.add("\"incomplete_details\"", details);
+    }
+    if !shown.0.is_empty() {
+        reduced.add("\"response\"", &shown.finish());
     }
     reduced.finish()
 }
@@ -82,17 +99,18 @@ pub fn verify_response(
     task_index: &str,
     rollout_index: i64,
     agent: &str,
+    rules: &GymRules,
 ) -> Result<String, ObjectError> {
     let mut row = Object::parse(answer)?;
     row.set(TASK, task_index);
     row.set(ROLLOUT, rollout_index.to_string());
-    if !row.contains("agent_ref") {
+    // A rollout of an environment server may have no agent.
+    if !row.contains("agent_ref") && !row.contains(SERVER) {
         row.set("agent_ref", format!("{{\"name\":{}}}", quote(agent)));
     }
     let response = row.get("response").map(Object::parse);
     let response = response.and_then(Result::ok);
-    let usage = response.as_ref().and_then(|response| response.get("usage"));
-    Ok(stripped(&row, usage))
+    Ok(stripped(&row, response.as_ref(), rules))
 }
 
 #[derive(Default)]
@@ -129,9 +147,10 @@ fn is_small(value: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gym::{GYM_05, GYM_07};
 
     fn reduced(row: &str, rule: ResponseRule) -> Result<String, RowProblem> {
-        reduce(&Object::parse(row).unwrap(), rule)
+        reduce(&Object::parse(row).unwrap(), rule, &GYM_05)
     }
 
     const ROW: &str = r#"{"a": 1, "response": {"output": [1], "usage": {"t": 2}}, "ng_trajectory": 3,
@@ -161,15 +180,24 @@ mod tests {
     fn a_server_is_shown_answers_with_their_stamps() {
         let answer = r#"{"_ng_task_index": 7, "a": 1.50, "response": {"usage": {"t": 2}}}"#;
         assert_eq!(
-            verify_response(answer, "0", 3, "x").unwrap(),
+            verify_response(answer, "0", 3, "x", &GYM_05).unwrap(),
             r#"{"_ng_task_index":0,"a":1.50,"_ng_rollout_index":3,"agent_ref":{"name":"x"},"response":{"usage":{"t": 2}}}"#
         );
         let answer = r#"{"agent_ref": {"name": "x", "more": 1}, "response": null}"#;
         assert_eq!(
-            verify_response(answer, r#""t""#, 0, "x").unwrap(),
+            verify_response(answer, r#""t""#, 0, "x", &GYM_05).unwrap(),
             r#"{"agent_ref":{"name": "x", "more": 1},"_ng_task_index":"t","_ng_rollout_index":0}"#
         );
-        assert!(verify_response("[]", "0", 0, "x").is_err());
+        assert!(verify_response("[]", "0", 0, "x", &GYM_05).is_err());
+    }
+
+    #[test]
+    fn an_environment_server_is_shown_how_an_answer_ended_and_no_agent_that_there_is_not() {
+        let answer = r#"{"_ng_environment_server": "e", "response": {"usage": {}, "incomplete_details": {"reason": "x"}}}"#;
+        assert_eq!(
+            verify_response(answer, "0", 3, "e", &GYM_07).unwrap(),
+            r#"{"_ng_environment_server":"e","_ng_task_index":0,"_ng_rollout_index":3,"response":{"usage":{},"incomplete_details":{"reason": "x"}}}"#
+        );
     }
 
     #[test]

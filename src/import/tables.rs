@@ -1,5 +1,6 @@
 //! [`Import`]: files of rows to tables of a session.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -13,6 +14,8 @@ use super::error::{ImportError, RowProblem};
 use super::keys::{ROLLOUT, RowKey, TASK, TaskKeys, agent_name};
 use super::lines::{Line, LineRule, for_each_line};
 use super::rollout::{ResponseRule, reduce};
+use super::runners::{AgentServers, Runners, SERVER};
+use super::zeros::{Reading, ZeroRows, Zeros};
 use crate::answer::AnswerFields;
 use crate::gym::GymRules;
 use crate::json::{Object, ObjectError, python_string};
@@ -52,6 +55,10 @@ pub struct RolloutOptions {
     pub agent: AgentSource,
     /// By which rules they are read.
     pub rules: &'static GymRules,
+    /// Environment servers of agents, for rows that name none.
+    pub servers: AgentServers,
+    /// Which rollouts count as zero that are not there, where the files are shards.
+    pub zeros: Zeros,
 }
 
 /// Reads files into the tables `tasks` and `rollouts`. They have the columns of a run's tables, with
@@ -66,6 +73,8 @@ pub struct Import {
     with_keys: u64,
     without_keys: u64,
     without_agent: u64,
+    runners: Runners,
+    zeros: ZeroRows,
 }
 
 /// What an import gave beside the tables.
@@ -79,6 +88,10 @@ pub struct Imported {
     pub without_keys: bool,
     /// Rows that name no agent, though they were to, and are not in `rollouts`.
     pub without_agent: u64,
+    /// Environment servers by what their rollouts are called.
+    pub servers: BTreeMap<String, String>,
+    /// What is to be known of rollouts that are not there.
+    pub notes: Vec<String>,
 }
 
 impl Import {
@@ -90,14 +103,26 @@ impl Import {
     /// Reads materialized inputs. `shown` is the file in messages.
     ///
     /// # Errors
-    /// The file cannot be read, or a row is malformed or has no key or agent.
-    pub fn materialized_inputs(&mut self, path: &Path, shown: &str) -> Result<(), ImportError> {
+    /// The file cannot be read, or a row is malformed or has no key, or nobody that ran it.
+    pub fn materialized_inputs(
+        &mut self,
+        path: &Path,
+        shown: &str,
+        rules: &GymRules,
+    ) -> Result<(), ImportError> {
+        let none = AgentServers::new();
         let mut rows = TaskRows::new();
         for_each_line(path, shown, LineRule::Text, |line| {
             let row = parse(&line, shown)?;
             let failed = |problem| failed(problem, &line, shown);
             let key = self.keys.key(&row).map_err(failed)?;
-            let agent = agent_name(&row).ok_or_else(|| failed(RowProblem::NoAgent))?;
+            let agent = match self.runners.of(&row, &none, rules) {
+                // An agent may have an empty name.
+                name if name.is_empty() && agent_name(&row).is_none() => {
+                    return Err(failed(RowProblem::NoAgent));
+                }
+                name => name,
+            };
             let request = without_keys(&row);
             rows.append(key, &agent, &request, shown, source(&line, 0))
         })?;
@@ -128,21 +153,49 @@ impl Import {
                     (true, ResponseRule::Required | ResponseRule::Optional) => ResponseRule::Any,
                     (_, rule) => rule,
                 };
-                let result = reduce(&row, response).map_err(failed)?;
+                let result = reduce(&row, response, options.rules).map_err(failed)?;
                 let mut fields =
                     AnswerFields::parse(&result).map_err(|_| failed(RowProblem::NotAnObject))?;
                 fields.masked &= options.rules.masks;
                 let agent = match &options.agent {
                     AgentSource::Row => {
-                        let name = agent_name(&row).unwrap_or_default();
+                        let name = self.runners.of(&row, &options.servers, options.rules);
                         self.without_agent += u64::from(name.is_empty());
                         name
                     }
                     AgentSource::Inputs => String::new(),
                     AgentSource::Fixed(name) => name.clone(),
                 };
+                if options.zeros.any() {
+                    self.zeros.see(number, &agent, key, &row);
+                }
                 rows.append(key, &agent, result, fields, source(&line, number))
             })?;
+        }
+        if options.is_shard && options.rules.servers {
+            let mut reading = Reading {
+                keys: &mut self.keys,
+                runners: &mut self.runners,
+                servers: &options.servers,
+                rules: options.rules,
+            };
+            for (number, (path, shown)) in files.iter().enumerate() {
+                let zeros = &options.zeros;
+                let found = self
+                    .zeros
+                    .of_shard(number, path.as_ref(), zeros, &mut reading)?;
+                for zero in found {
+                    let fields = AnswerFields::parse(&zero.result);
+                    let fields = fields.map_err(|_| ImportError::Row {
+                        path: shown.clone(),
+                        line: 0,
+                        problem: RowProblem::NotAnObject,
+                    })?;
+                    let nowhere = Source::nowhere(zero.shard);
+                    rows.append(zero.key, &zero.runner, zero.result, fields, nowhere)?;
+                    self.with_keys += 1;
+                }
+            }
         }
         self.rollouts.extend(rows.finish()?);
         self.agent = Some(options.agent.clone());
@@ -192,7 +245,11 @@ impl Import {
         ];
         for (name, schema, batches) in tables {
             let ranks = ranks.as_ref().map(|(_, ranks)| ranks.as_slice());
-            register(ctx, name, schema, batches, ranks)?;
+            let batches: Result<Vec<_>, _> = batches
+                .iter()
+                .map(|batch| self.runners.labelled(batch))
+                .collect();
+            register(ctx, name, schema, batches?, ranks)?;
         }
         let view = match self.agent {
             Some(AgentSource::Row) => include_str!("../../queries/import/rollouts_of_agents.sql"),
@@ -207,6 +264,8 @@ impl Import {
             num_rollouts: self.with_keys + self.without_keys,
             without_keys: self.without_keys > 0,
             without_agent: self.without_agent,
+            servers: self.runners.servers(),
+            notes: self.zeros.notes(),
         })
     }
 }
@@ -298,7 +357,7 @@ pub fn is_stamped(path: &Path) -> Result<bool, ImportError> {
 }
 
 /// What the results of an environment server are stamped with.
-const STAMPS: [&str; 2] = ["_ng_environment_server", "_ng_result_type"];
+const STAMPS: [&str; 2] = [SERVER, "_ng_result_type"];
 
 fn register(
     ctx: &SessionContext,
@@ -317,7 +376,7 @@ fn register(
     Ok(())
 }
 
-fn parse<'a>(line: &'a Line, shown: &str) -> Result<Object<'a>, ImportError> {
+pub(super) fn parse<'a>(line: &'a Line, shown: &str) -> Result<Object<'a>, ImportError> {
     Object::parse(&line.text).map_err(|error| match error {
         ObjectError::Syntax(source) => ImportError::Malformed {
             path: shown.to_owned(),
@@ -328,7 +387,7 @@ fn parse<'a>(line: &'a Line, shown: &str) -> Result<Object<'a>, ImportError> {
     })
 }
 
-fn failed(problem: RowProblem, line: &Line, shown: &str) -> ImportError {
+pub(super) fn failed(problem: RowProblem, line: &Line, shown: &str) -> ImportError {
     ImportError::Row {
         path: shown.to_owned(),
         line: line.number,

@@ -19,7 +19,7 @@ use super::statistics::{Agent, AgentStatistics};
 use super::task_labels::TaskLabels;
 use super::views::spool_views;
 use crate::gym::GymRules;
-use crate::json::Object;
+use crate::json::{Object, quote};
 
 /// What stands in the place of a task's request: an aggregation sees answers only.
 const SAMPLE: &str = r#"{"agent_ref":{"name":"agent"}}"#;
@@ -34,6 +34,7 @@ pub struct AggregateMetrics<'a> {
     labels: &'a TaskLabels,
     rules: &'static GymRules,
     custom: HashMap<String, CustomMetrics>,
+    servers: BTreeMap<String, String>,
     _spool: Option<Spool>,
 }
 
@@ -46,6 +47,7 @@ impl<'a> AggregateMetrics<'a> {
             labels,
             rules,
             custom: HashMap::new(),
+            servers: BTreeMap::new(),
             _spool: None,
         }
     }
@@ -58,6 +60,12 @@ impl<'a> AggregateMetrics<'a> {
     /// With metrics of a benchmark's own beside the statistics: by agent.
     pub fn with_custom(mut self, custom: HashMap<String, CustomMetrics>) -> Self {
         self.custom = custom;
+        self
+    }
+
+    /// With the environment servers that agents stand for, by agent.
+    pub fn with_servers(mut self, servers: BTreeMap<String, String>) -> Self {
+        self.servers = servers;
         self
     }
 
@@ -99,6 +107,12 @@ impl<'a> AggregateMetrics<'a> {
             let entry = self.entry(name, agent, &repeats, &perf);
             put(out, before)?;
             put(out, &format!("{{\"agent_ref\":{}", agent_ref(name)))?;
+            if let Some(server) = self.servers.get(name) {
+                put(
+                    out,
+                    &format!(",\"_ng_environment_server\":{}", quote(server)),
+                )?;
+            }
             put(out, ",\"agent_metrics\":")?;
             put(out, &text(&entry.metrics))?;
             put(out, ",\"key_metrics\":")?;

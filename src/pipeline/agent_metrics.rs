@@ -16,6 +16,7 @@ use serde_json::value::RawValue;
 
 use crate::agent::MetricServers;
 use crate::error::Error;
+use crate::gym::GymRules;
 use crate::import::verify_response;
 use crate::json::Object;
 use crate::measure::{CustomMetrics, TaskLabels};
@@ -50,6 +51,7 @@ pub(super) async fn ask(
     agent: &str,
     statistics: &IndexMap<String, String>,
     labels: &TaskLabels,
+    rules: &'static GymRules,
 ) -> Result<Result<CustomMetrics, String>, Error> {
     let failed = |source| StoreError::File {
         action: "write a temporary file in",
@@ -57,7 +59,7 @@ pub(super) async fn ask(
         source,
     };
     let mut body = BufWriter::new(tempfile::tempfile().map_err(failed)?);
-    write_verify_responses(session, agent, labels, &mut body).await?;
+    write_verify_responses(session, agent, labels, rules, &mut body).await?;
     let mut body: File = body
         .into_inner()
         .map_err(|error| failed(error.into_error()))?;
@@ -74,6 +76,7 @@ pub async fn write_verify_responses(
     session: &SessionContext,
     agent: &str,
     labels: &TaskLabels,
+    rules: &'static GymRules,
     out: &mut impl Write,
 ) -> Result<(), Error> {
     let failed = |source| StoreError::File {
@@ -88,7 +91,7 @@ pub async fn write_verify_responses(
         .with_create_default_catalog_and_schema(false);
     let state = SessionStateBuilder::new_from_existing(session.state()).with_config(config);
     let session = SessionContext::new_with_state(state.build());
-    session.register_udf(function(agent, labels));
+    session.register_udf(function(agent, labels, rules));
     let sql = include_str!("../../queries/artifacts/verify_responses.sql");
     let agent = vec![("agent", ScalarValue::from(agent))];
     let rows = session.sql(sql).await?.with_param_values(agent)?;
@@ -112,7 +115,7 @@ pub async fn write_verify_responses(
     Ok(())
 }
 
-fn function(agent: &str, labels: &TaskLabels) -> ScalarUDF {
+fn function(agent: &str, labels: &TaskLabels, rules: &'static GymRules) -> ScalarUDF {
     let (agent, labels) = (agent.to_owned(), labels.clone());
     let responses = move |columns: &[ColumnarValue]| -> QueryResult<ColumnarValue> {
         let columns = ColumnarValue::values_to_arrays(columns)?;
@@ -123,7 +126,8 @@ fn function(agent: &str, labels: &TaskLabels) -> ScalarUDF {
         let results = as_string_view_array(results)?;
         let responses = (0..results.len()).map(|row| {
             let (task, rollout) = (tasks.value(row), rollouts.value(row));
-            let response = verify_response(results.value(row), &labels.json(task), rollout, &agent);
+            let (result, task_index) = (results.value(row), labels.json(task));
+            let response = verify_response(result, &task_index, rollout, &agent, rules);
             response.map(Some).map_err(|error| {
                 exec_datafusion_err!(
                     "rollouts: the answer to rollout {rollout} of task {task}: {error}"
@@ -159,7 +163,7 @@ fn parse(
     let is_custom = |name: &str| {
         let mut kinds = KINDS.iter();
         let metric = kinds.find_map(|kind| name.strip_prefix(kind));
-        !metric.is_some_and(|metric| measured.contains(metric))
+        !metric.is_some_and(|metric| measured.contains(metric)) && !statistics.contains_key(name)
     };
     let mut custom = CustomMetrics {
         agent: fields(&metrics, is_custom),

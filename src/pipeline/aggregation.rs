@@ -8,8 +8,8 @@ use super::measurement::{self, Measurement, Source, by_rules};
 use crate::error::Error;
 use crate::gym::GymChoice;
 use crate::import::{
-    AgentSource, Import, ImportError, Imported, KeyRule, ResponseRule, RolloutOptions, is_stamped,
-    merge,
+    AgentServers, AgentSource, Import, ImportError, Imported, KeyRule, ResponseRule,
+    RolloutOptions, Zeros, is_shard, is_stamped, merge,
 };
 use crate::measure::TaskLabels;
 use crate::read::expand;
@@ -27,6 +27,8 @@ pub enum AggregationSource {
         globs: Vec<String>,
         /// Where the rows of all files go, sorted by task and rollout.
         merged: Option<PathBuf>,
+        /// Which rollouts count as zero that are not there.
+        zeros: Zeros,
     },
 }
 
@@ -56,9 +58,19 @@ impl Aggregation {
                 self.measurement.rules = rules;
                 measurement::measure(&Source::Runs(&runs), &self.output, &self.measurement).await?
             }
-            AggregationSource::Files { globs, merged } => {
-                let (session, imported) =
-                    files(globs, merged.as_ref(), self.gym, &mut self.measurement).await?;
+            AggregationSource::Files {
+                globs,
+                merged,
+                zeros,
+            } => {
+                let (session, imported) = files(
+                    globs,
+                    merged.as_ref(),
+                    zeros,
+                    self.gym,
+                    &mut self.measurement,
+                )
+                .await?;
                 if imported.without_agent > 0 {
                     notes.push(format!(
                         "{} of {} rollouts name no agent (agent_ref), and are in no metric",
@@ -66,6 +78,8 @@ impl Aggregation {
                     ));
                 }
                 self.measurement.labels = TaskLabels::from(imported.task_names);
+                self.measurement.servers = imported.servers;
+                notes.extend(imported.notes);
                 measurement::measure(&Source::Tables(&session), &self.output, &self.measurement)
                     .await?
             }
@@ -90,12 +104,14 @@ impl Aggregation {
 async fn files(
     globs: &[String],
     merged: Option<&PathBuf>,
+    zeros: &Zeros,
     gym: GymChoice,
     measurement: &mut Measurement,
 ) -> Result<(SessionContext, Imported), Error> {
     let shown: Vec<String> = globs
         .iter()
         .flat_map(|glob| expand(glob, std::path::Path::new(".")))
+        .filter(|path| is_shard(path))
         .collect();
     if shown.is_empty() {
         let globs = globs.join(",");
@@ -120,6 +136,8 @@ async fn files(
         response: ResponseRule::Stripped,
         agent: AgentSource::Row,
         rules: measurement.rules,
+        servers: AgentServers::new(),
+        zeros: zeros.clone(),
     };
     import.rollouts(&files, &options)?;
     let imported = import.register(&session).await?;

@@ -61,7 +61,9 @@ pub(super) async fn aggregate_metrics(
     let mut document = Document::create(run, AGGREGATE)?;
     let metrics = AggregateMetrics::new(session, &measurement.labels, measurement.rules);
     let custom = custom_metrics(session, &metrics, measurement, notes).await?;
-    notes.extend(metrics.with_custom(custom).write(&mut document).await?);
+    let metrics = metrics.with_custom(custom);
+    let metrics = metrics.with_servers(measurement.servers.clone());
+    notes.extend(metrics.write(&mut document).await?);
     Ok(document)
 }
 
@@ -82,7 +84,16 @@ async fn custom_metrics(
         for agent in metrics.agents().await? {
             let statistics = metrics.agent_metrics(&agent).await?;
             let labels = &measurement.labels;
-            match agent_metrics::ask(servers, session, &agent, &statistics, labels).await? {
+            match agent_metrics::ask(
+                servers,
+                session,
+                &agent,
+                &statistics,
+                labels,
+                metrics.rules(),
+            )
+            .await?
+            {
                 Ok(own) => {
                     let of_agent = custom.entry(agent).or_default();
                     for (name, value) in own.agent {

@@ -84,6 +84,8 @@ pub struct Measurement {
     pub agent_servers: Option<Arc<MetricServers>>,
     /// What tasks are called there.
     pub labels: TaskLabels,
+    /// Environment servers there, by what their rollouts are called.
+    pub servers: BTreeMap<String, String>,
     /// The rules of NeMo Gym by which it is written.
     pub rules: &'static GymRules,
 }
@@ -103,6 +105,7 @@ impl Measurement {
             key_metrics: Vec::new(),
             agent_servers: None,
             labels: TaskLabels::default(),
+            servers: BTreeMap::new(),
             rules: GymRules::of(None),
         }
     }

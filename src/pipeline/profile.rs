@@ -5,7 +5,9 @@ use datafusion::prelude::SessionContext;
 use super::measurement::{Source, by_rules};
 use crate::error::Error;
 use crate::gym::{GymChoice, GymRules};
-use crate::import::{AgentSource, Import, KeyRule, ResponseRule, RolloutOptions, is_stamped};
+use crate::import::{
+    AgentServers, AgentSource, Import, KeyRule, ResponseRule, RolloutOptions, Zeros, is_stamped,
+};
 use crate::measure::{CompletionSummary, RewardProfile, TaskLabels};
 use crate::session;
 use crate::store::{Document, RunStore};
@@ -56,13 +58,15 @@ impl Profile {
         let files = SessionContext::new();
         let mut import = Import::new();
         let shown = |path: &Path| path.display().to_string();
-        import.materialized_inputs(materialized_inputs, &shown(materialized_inputs))?;
+        import.materialized_inputs(materialized_inputs, &shown(materialized_inputs), rules)?;
         let options = RolloutOptions {
             is_shard: false,
             keys: KeyRule::Required,
             response: ResponseRule::Required,
             agent: AgentSource::Inputs,
             rules,
+            servers: AgentServers::new(),
+            zeros: Zeros::default(),
         };
         import.rollouts(&[(rollouts, shown(rollouts))], &options)?;
         let imported = import.register(&files).await?;

@@ -14,6 +14,7 @@ use super::fault::{FaultAt, FaultRates};
 use super::latency::Latency;
 use super::listed::RESERVED;
 use super::quantity;
+use crate::gym::GymChoice;
 
 /// The largest answer that can be asked for.
 pub const MAX_BODY_SIZE: usize = 256 << 20;
@@ -30,6 +31,9 @@ pub struct SimConfig {
     /// Missing: `host`, or the loopback address where `host` means all addresses.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub advertise_host: Option<String>,
+    /// The version of NeMo Gym whose head server this is. That of 0.7 tells of an environment server before each agent;
+    /// `auto` is 0.5.
+    pub gym: GymChoice,
     /// The agents by name: a list of names, or a table of names and what each has of its own.
     #[serde(deserialize_with = "agents")]
     pub agents: BTreeMap<String, AgentConfig>,
@@ -110,6 +114,7 @@ impl Default for SimConfig {
             host: IpAddr::V4(Ipv4Addr::LOCALHOST),
             port: 0,
             advertise_host: None,
+            gym: GymChoice::Auto,
             agents: BTreeMap::from([("sim".to_owned(), AgentConfig::default())]),
             seed: 0,
             latency: Latency::LogNormal {

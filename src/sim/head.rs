@@ -19,6 +19,7 @@ use super::http::{
     Reply, alive, detail, json as reply_json, json_of, not_found, read_body, streamed,
 };
 use super::listed::{Listed, Role, configuration};
+use crate::gym::GymRules;
 
 /// Records of requests that are written at a time.
 const PAGE: usize = 1000;
@@ -40,13 +41,14 @@ impl Head {
         host: &str,
         address: SocketAddr,
         listed: BTreeMap<String, Listed>,
+        rules: &GymRules,
     ) -> Result<Self, SimError> {
         let mut servers = Map::new();
         servers.insert(
             "head_server".into(),
             json!({"host": host, "port": address.port()}),
         );
-        servers.append(&mut configuration(&listed));
+        servers.append(&mut configuration(&listed, rules));
         let yaml = serde_yaml_ng::to_string(&servers).map_err(|e| SimError::Head(e.to_string()))?;
         let instances = listed.iter().map(|(name, server)| server.instance(name));
         let instances: Vec<Value> = instances.collect();
@@ -67,7 +69,7 @@ impl Head {
                 "agents": self.counts(true),
                 "servers": self.counts(false),
             })),
-            (&Method::GET, "/") => alive(),
+            (&Method::GET, "/" | "/livez" | "/readyz" | "/healthz" | "/health") => alive(),
             (method, path) => match path.strip_prefix("/sim/") {
                 Some(path) => self.answer_of_agent(method, path, body).await,
                 None => not_found(),

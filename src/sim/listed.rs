@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::control::Control;
 use super::head::url;
+use crate::gym::GymRules;
 
 /// The names of the servers that are no agents, and of the agent that stands for them.
 pub(super) const MODEL: &str = "sim_model";
@@ -88,10 +89,25 @@ impl Listed {
 /// It has one agent more than there are: `sim_tool_agent` joins the resources server and the model as
 /// NeMo Gym's `simple_agent` does. No process stands behind it, so that its address is that of the
 /// resources server, and only a client that runs such agents itself can use it.
-pub(super) fn configuration(listed: &BTreeMap<String, Listed>) -> Map<String, Value> {
+///
+/// An environment server is its agent under another name: it is sent the same rows, and answers the same.
+pub(super) fn configuration(
+    listed: &BTreeMap<String, Listed>,
+    rules: &GymRules,
+) -> Map<String, Value> {
     let mut servers = Map::new();
     for (name, server) in listed {
         servers.insert(name.clone(), server.configuration(name));
+        if rules.servers && server.role == Role::Agent {
+            let relay = json!({
+                "entrypoint": "app.py",
+                "host": server.host,
+                "port": server.port,
+                "agent_server": {"type": "responses_api_agents", "name": name},
+            });
+            let relay = json!({"environment_servers": {"legacy_agent": relay}});
+            servers.insert(format!("{name}_environment_server"), relay);
+        }
     }
     if let Some(tools) = listed.get(TOOLS) {
         let agent = json!({

@@ -74,7 +74,8 @@ impl Sim {
         let (port, _) = Port::bind(SocketAddr::new(config.host, config.port))?;
         let address = port.address();
         let host = advertised(&config);
-        let head = Arc::new(Head::new(&host, address, listed)?);
+        let rules = config.gym.rules(|| false);
+        let head = Arc::new(Head::new(&host, address, listed, rules)?);
         let serving = Arc::clone(&head);
         let service = service_fn(move |request| {
             let reply = Arc::clone(&serving).answer(request);

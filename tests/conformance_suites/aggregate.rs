@@ -1,16 +1,20 @@
 //! Suite `aggregate`: from rollouts, also in shards, to aggregate metrics.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use datafusion::prelude::SessionContext;
 use rollstream::gym::GymRules;
-use rollstream::import::{AgentSource, Import, KeyRule, ResponseRule, RolloutOptions, merge};
+use rollstream::import::{
+    AgentServers, AgentSource, Import, KeyRule, ResponseRule, RolloutOptions, Zeros, is_shard,
+    merge,
+};
 use rollstream::json::{Object, quote};
 use rollstream::measure::{AggregateMetrics, TaskLabels};
 use rollstream::read::expand;
 use rollstream::write_verify_responses;
+use serde_json::Value;
 
 use super::case::Case;
 use super::expected_error::{block_on, check_error, read};
@@ -27,11 +31,6 @@ pub fn run(case: &Case) -> Result<Outcome, String> {
     let output = tempfile::tempdir().map_err(|error| error.to_string())?;
     let operation = case.json["operation"].as_str().unwrap_or_default();
     let result = match operation {
-        "aggregate_shards" if case.rules.repeats => {
-            return Ok(Outcome::NotSupported(
-                "shards are not grouped by environment server yet".into(),
-            ));
-        }
         "aggregate_shards" => block_on(shards(case, output.path()))?,
         "aggregate_metrics" => block_on(one_agent(case, output.path()))?,
         "pass_majority" => block_on(hooks::pass_majority(case))?,
@@ -63,6 +62,7 @@ fn compare(case: &Case, name: &str, wanted: &str, got: &str) -> Result<(), Strin
     match name {
         MERGED => same_lines(wanted, got),
         // Agents are listed in the order of completion.
+        REQUESTS => same_but(wanted, got, keys),
         METRICS if wanted.trim().starts_with('[') => {
             same_but(&by_agent(wanted)?, &by_agent(got)?, keys)
         }
@@ -82,11 +82,57 @@ fn by_agent(list: &str) -> Result<String, String> {
     Ok(format!("[{}]", entries.join(",")))
 }
 
+/// The environment server of each agent, as the case's configuration has it. A case of an earlier version has none: then
+/// it is the relay that NeMo Gym makes for an agent.
+fn servers(case: &Case, shards: &[(PathBuf, String)]) -> Result<AgentServers, String> {
+    let mut servers = AgentServers::new();
+    if !case.rules.servers {
+        return Ok(servers);
+    }
+    let Some(file) = case.json["config"].as_str() else {
+        for (path, _) in shards {
+            let rows = read(path)?;
+            let rows = rows
+                .lines()
+                .filter_map(|row| serde_json::from_str::<Value>(row).ok());
+            for row in rows {
+                if let Some(agent) = row["agent_ref"]["name"].as_str() {
+                    servers.insert(agent.to_owned(), format!("{agent}_environment_server"));
+                }
+            }
+        }
+        return Ok(servers);
+    };
+    let config: Value = serde_yaml_ng::from_str(&read(&case.directory.join(file))?)
+        .map_err(|error| error.to_string())?;
+    for (name, server) in config.as_object().into_iter().flatten() {
+        let implementations = server["environment_servers"].as_object();
+        for implementation in implementations.into_iter().flat_map(|all| all.values()) {
+            if let Some(agent) = implementation["agent_server"]["name"].as_str() {
+                servers.insert(agent.to_owned(), name.clone());
+            }
+        }
+    }
+    Ok(servers)
+}
+
+fn zeros(options: &Value) -> Zeros {
+    let classes = options["count_failure_classes_as_zero"].as_array();
+    let classes = classes.into_iter().flatten();
+    Zeros {
+        failure_classes: classes
+            .filter_map(|class| class.as_str().map(str::to_owned))
+            .collect(),
+        missing: options["count_missing_rollouts_as_zero"] == true,
+    }
+}
+
 async fn shards(case: &Case, output: &Path) -> Result<(), String> {
     let (case_dir, options) = (case.directory.as_path(), &case.json["options"]);
     let glob = options["input_glob"].as_str().unwrap_or_default();
     let files: Vec<(PathBuf, String)> = expand(glob, case_dir)
         .into_iter()
+        .filter(|path| is_shard(path))
         .map(|shown| (case_dir.join(&shown), shown))
         .collect();
     if files.is_empty() {
@@ -100,6 +146,8 @@ async fn shards(case: &Case, output: &Path) -> Result<(), String> {
         response: ResponseRule::Stripped,
         agent: AgentSource::Row,
         rules: case.rules,
+        servers: servers(case, &files)?,
+        zeros: zeros(options),
     };
     import
         .rollouts(&files, &rule)
@@ -114,12 +162,23 @@ async fn shards(case: &Case, output: &Path) -> Result<(), String> {
     let unique = imported.check_aggregate(&ctx, true).await;
     unique.map_err(|error| error.to_string())?;
     let labels = TaskLabels::from(imported.task_names);
-    write_requests(&ctx, &labels, case.rules, output).await?;
+    // Cases of an earlier version have them by agent.
+    let by_server = case.json["config"].is_string();
+    write_requests(
+        &ctx,
+        &labels,
+        case.rules,
+        &imported.servers,
+        by_server,
+        output,
+    )
+    .await?;
     if imported.num_rollouts == 0 {
         return Ok(());
     }
     let metrics = AggregateMetrics::compute(&ctx, &labels, case.rules).await;
     let metrics = metrics.map_err(|error| error.to_string())?;
+    let metrics = metrics.with_servers(imported.servers);
     let written = metrics.write(&mut create(&output.join(METRICS))?).await;
     written.map(drop).map_err(|error| error.to_string())
 }
@@ -138,6 +197,8 @@ async fn one_agent(case: &Case, output: &Path) -> Result<(), String> {
         response: ResponseRule::Optional,
         agent: AgentSource::Fixed(hooks::AGENT.into()),
         rules: case.rules,
+        servers: AgentServers::new(),
+        zeros: Zeros::default(),
     };
     import
         .rollouts(&[(path, shown)], &rule)
@@ -156,11 +217,13 @@ async fn one_agent(case: &Case, output: &Path) -> Result<(), String> {
     written.map_err(|error| error.to_string())
 }
 
-/// What the agents' servers would be asked, by agent.
+/// What the agents' servers would be asked, by agent, or by environment server.
 async fn write_requests(
     ctx: &SessionContext,
     labels: &TaskLabels,
     rules: &'static GymRules,
+    servers: &BTreeMap<String, String>,
+    by_server: bool,
     output: &Path,
 ) -> Result<(), String> {
     let agents = AggregateMetrics::compute(ctx, labels, rules).await;
@@ -168,12 +231,14 @@ async fn write_requests(
     let mut fields = Vec::new();
     for agent in agents.map_err(|error| error.to_string())? {
         let mut body = Vec::new();
-        let written = write_verify_responses(ctx, &agent, labels, &mut body).await;
+        let written = write_verify_responses(ctx, &agent, labels, rules, &mut body).await;
         written.map_err(|error| error.to_string())?;
         let body = String::from_utf8(body).map_err(|error| error.to_string())?;
         let body = Object::parse(&body).map_err(|error| error.to_string())?;
         let rows = body.get("verify_responses").unwrap_or_default();
-        fields.push(format!("{}:{rows}", quote(&agent)));
+        let server = servers.get(&agent).filter(|_| by_server);
+        let server = server.unwrap_or(&agent);
+        fields.push(format!("{}:{rows}", quote(server)));
     }
     std::fs::write(output.join(REQUESTS), format!("{{{}}}", fields.join(",")))
         .map_err(|error| error.to_string())
