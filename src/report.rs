@@ -137,6 +137,9 @@ pub struct AgentCoverage {
     pub failed: i64,
     /// Pending still.
     pub pending: i64,
+    /// There, and in no metric of quality.
+    #[serde(default)]
+    pub masked: i64,
 }
 
 impl AgentCoverage {

@@ -2,13 +2,14 @@
 //! progress.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use arrow::array::{Array, AsArray, RecordBatch};
 use arrow::datatypes::Float64Type;
 
+use crate::gym::GymRules;
 use crate::outcome::OK;
 use crate::schema;
 use crate::store::RunCounts;
@@ -18,6 +19,7 @@ use crate::store::RunCounts;
 pub struct Tally {
     started: Mutex<Instant>,
     in_flight: AtomicUsize,
+    masks: AtomicBool,
     agents: Mutex<BTreeMap<String, AgentTally>>,
     notices: Mutex<VecDeque<String>>,
 }
@@ -42,7 +44,9 @@ pub struct AgentTally {
     pub failed_attempts: BTreeMap<String, u64>,
     /// Calls that may be in flight, where that adapts.
     pub concurrency_limit: Option<usize>,
-    /// Sum of the rewards that were answered in this process.
+    /// Rewards that were answered in this process, but for those of masked rollouts.
+    pub num_rewards: u64,
+    /// Their sum.
     pub reward_sum: f64,
 }
 
@@ -87,7 +91,7 @@ impl AgentTally {
 
     /// Mean of the rewards so far; none before the first.
     pub fn mean_reward(&self) -> Option<f64> {
-        (self.done_now > 0).then(|| self.reward_sum / self.done_now as f64)
+        (self.num_rewards > 0).then(|| self.reward_sum / self.num_rewards as f64)
     }
 }
 
@@ -96,6 +100,7 @@ impl Default for Tally {
         Self {
             started: Mutex::new(Instant::now()),
             in_flight: AtomicUsize::new(0),
+            masks: AtomicBool::new(false),
             agents: Mutex::default(),
             notices: Mutex::default(),
         }
@@ -151,6 +156,11 @@ impl Tally {
         notices.drain(..).collect()
     }
 
+    /// Rewards are counted by these rules.
+    pub fn follow(&self, rules: &GymRules) {
+        self.masks.store(rules.masks, Ordering::Relaxed);
+    }
+
     /// Counts a batch of outcomes that is safe on disk. Attempts that another follows, and those
     /// whose rollouts are pending again, change nothing.
     pub fn landed(&self, outcomes: &RecordBatch) {
@@ -167,6 +177,8 @@ impl Tally {
         ) else {
             return;
         };
+        let masked = column(schema::MASKED).and_then(|column| column.as_boolean_opt());
+        let masked = masked.filter(|_| self.masks.load(Ordering::Relaxed));
         let mut agents = self.agents();
         for row in 0..outcomes.num_rows() {
             if !agents.contains_key(names.value(row)) {
@@ -179,11 +191,11 @@ impl Tally {
                 OK => {
                     agent.done += 1;
                     agent.done_now += 1;
-                    agent.reward_sum += if rewards.is_valid(row) {
-                        rewards.value(row)
-                    } else {
-                        0.0
-                    };
+                    let is_masked = masked.is_some_and(|masked| masked.value(row));
+                    if rewards.is_valid(row) && !is_masked {
+                        agent.num_rewards += 1;
+                        agent.reward_sum += rewards.value(row);
+                    }
                 }
                 "interrupted" => {}
                 class => {
@@ -210,6 +222,7 @@ impl Tally {
             total.done += agent.done;
             total.done_now += agent.done_now;
             total.failed_now += agent.failed_now;
+            total.num_rewards += agent.num_rewards;
             total.reward_sum += agent.reward_sum;
             for (class, count) in &agent.failed {
                 *total.failed.entry(class.clone()).or_default() += count;

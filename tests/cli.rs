@@ -18,6 +18,7 @@ mod cli {
     mod existing_runs;
     mod failures;
     mod full_disk;
+    mod gym07;
     mod help;
     mod import_export;
     mod input_errors;

@@ -9,6 +9,7 @@
 --   failed       of these, given up
 --   pending      of these, neither done nor failed
 --   done_share   done / planned
+--   masked       rollouts that are there and in no metric of quality, since their environment masked them
 
 SELECT
     agent_name,
@@ -16,6 +17,7 @@ SELECT
     done,
     failed,
     pending,
-    CASE WHEN planned > 0 THEN CAST(done AS DOUBLE) / planned END AS done_share
+    CASE WHEN planned > 0 THEN CAST(done AS DOUBLE) / planned END AS done_share,
+    masked
 FROM coverage
 ORDER BY agent_name

@@ -1,14 +1,14 @@
 -- How much of what is asked of each agent is done, and what reward it got.
 --
 -- Reads: tasks, rollouts.
--- Columns: agent_name, num_done, num_rewards (rollouts that have a reward), reward_sum.
+-- Columns: agent_name, num_done, num_rewards (rollouts that have a reward and are not masked), reward_sum.
 --
 -- A rollout that nobody asked for, as an import can bring, is not counted: nobody waits for it.
 SELECT
     tasks.agent_name,
     count(*) AS num_done,
-    count(rollouts.reward) AS num_rewards,
-    sum(rollouts.reward) AS reward_sum
+    count(CASE WHEN rollouts.masked THEN NULL ELSE rollouts.reward END) AS num_rewards,
+    sum(CASE WHEN rollouts.masked THEN NULL ELSE rollouts.reward END) AS reward_sum
 FROM tasks
 INNER JOIN rollouts
     ON tasks.task_index = rollouts.task_index

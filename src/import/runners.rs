@@ -40,7 +40,12 @@ impl Runners {
         let agent = agent_name(row).filter(|name| !name.is_empty());
         let stamp = row.get(SERVER).filter(|_| rules.servers);
         let stamp = stamp.and_then(unquote).map(|name| name.into_owned());
-        let server = stamp.or_else(|| servers.get(agent.as_ref()?).cloned());
+        let known = || {
+            let agent = agent.as_ref()?;
+            let server = servers.get(agent).map(String::as_str);
+            server.or_else(|| self.server_of(agent)).map(str::to_owned)
+        };
+        let server = stamp.or_else(known);
         let is_server = server.is_some();
         let Some(name) = server.or_else(|| agent.clone()) else {
             return String::new();
@@ -51,11 +56,26 @@ impl Runners {
         name
     }
 
-    /// What each is called in reports: by its agent where that names one of them alone, else by its own name.
+    /// The environment server whose rows name an agent, where there is one alone.
+    fn server_of(&self, agent: &str) -> Option<&str> {
+        let mut servers = self
+            .0
+            .iter()
+            .filter(|(_, runner)| runner.is_server && runner.agent.as_deref() == Some(agent));
+        let (name, _) = servers.next()?;
+        servers.next().is_none().then_some(name.as_str())
+    }
+
+    /// What each is called in reports: by its agent where that names one of them alone, else by its own name. An agent
+    /// by itself is taken for its server, where rows name one.
     pub(super) fn labels(&self) -> HashMap<&str, &str> {
+        let alone =
+            |name: &str, runner: &Runner| !runner.is_server && self.server_of(name).is_some();
         let mut of_agent: HashMap<&str, usize> = HashMap::new();
-        for agent in self.0.values().filter_map(|runner| runner.agent.as_deref()) {
-            *of_agent.entry(agent).or_default() += 1;
+        for (name, runner) in &self.0 {
+            if let Some(agent) = runner.agent.as_deref().filter(|_| !alone(name, runner)) {
+                *of_agent.entry(agent).or_default() += 1;
+            }
         }
         let all = self.0.iter().map(|(name, runner)| {
             let agent = runner.agent.as_deref();

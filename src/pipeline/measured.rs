@@ -96,6 +96,8 @@ fn coverage(batch: &RecordBatch) -> Result<Vec<AgentCoverage>, MeasureError> {
     let mut done = counts(batch, "done")?.into_iter();
     let mut failed = counts(batch, "failed")?.into_iter();
     let mut pending = counts(batch, "pending")?.into_iter();
+    // Metrics of earlier versions have no such column.
+    let mut masked = counts(batch, "masked").unwrap_or_default().into_iter();
     let agents = texts(batch, "agent_name")?.into_iter();
     let coverage = agents.map(|agent_name| AgentCoverage {
         agent_name,
@@ -103,6 +105,7 @@ fn coverage(batch: &RecordBatch) -> Result<Vec<AgentCoverage>, MeasureError> {
         done: done.next().unwrap_or_default(),
         failed: failed.next().unwrap_or_default(),
         pending: pending.next().unwrap_or_default(),
+        masked: masked.next().unwrap_or_default(),
     });
     Ok(coverage.collect())
 }

@@ -238,6 +238,7 @@ impl Sweep {
             groups: None,
             live: None,
         };
+        sweep.tally.follow(rules);
         // What is done of it is counted under the lock.
         let agents = sweep.inputs.summary.agents.iter();
         sweep.tally.begin(

@@ -152,9 +152,13 @@ pub fn metrics(report: &MetricsReport, as_json: bool) -> Result<(), ShowError> {
     }
     for agent in &report.coverage {
         let count = |count: i64| text::count(count.unsigned_abs());
+        let masked = match agent.masked {
+            0 => String::new(),
+            masked => format!(", {} masked", count(masked)),
+        };
         writeln!(
             output,
-            "{}: {} of {} rollouts done, {} failed, {} pending",
+            "{}: {} of {} rollouts done, {} failed, {} pending{masked}",
             agent.agent_name.replace(char::is_control, " "),
             count(agent.done),
             count(agent.planned),

@@ -121,8 +121,8 @@ fn a_conversation_sees_the_journal_grow_with_its_metrics() {
         .stdin(input)
         .start();
     writeln!(questions, "select 'columns ' || count(*) from information_schema.columns where table_name = 'rollouts';").unwrap();
-    let before = asked.until_it_prints("columns 15");
-    assert_eq!(before.trim(), "columns 15");
+    let before = asked.until_it_prints("columns 17");
+    assert_eq!(before.trim(), "columns 17");
 
     running.signal("INT");
     running.until_it_says("stopping");

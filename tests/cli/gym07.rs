@@ -1,0 +1,306 @@
+//! The rules of NeMo Gym 0.7: what they leave out of the numbers, and what decides that they hold.
+
+use rollstream::sim::SimConfig;
+use serde_json::{Value, json};
+
+use crate::common::{Folder, Simulated, Task, instant, sums};
+
+/// Twelve tasks, of which the first four are masked: the simulated agent repeats a row's fields.
+fn tasks() -> Vec<Task> {
+    let tasks = sums(12).into_iter().enumerate();
+    tasks
+        .map(|(index, task)| task.with("mask_sample", index < 4))
+        .collect()
+}
+
+fn collected(options: &str) -> Folder {
+    let folder = Folder::with_tasks(tasks());
+    let command = format!("collect -i tasks.jsonl -o run --agent sim --num-repeats 3 -q {options}");
+    folder.rollstream(&command).run().succeeded();
+    folder
+}
+
+/// Mean reward of the tasks from one on, by the answers themselves.
+fn mean_from(folder: &Folder, first: usize) -> f64 {
+    let sql = format!(
+        "SELECT avg(CAST(result ->> 'reward' AS DOUBLE)) FROM rollouts WHERE task_index >= {first}"
+    );
+    folder.sql("run", &sql)[0].parse().unwrap()
+}
+
+fn is_close(a: f64, b: f64) -> bool {
+    (a - b).abs() < 1e-12
+}
+
+fn aggregate(folder: &Folder, place: &str) -> Value {
+    folder.json(&format!("{place}/aggregate_metrics.json"))[0]["agent_metrics"].clone()
+}
+
+#[test]
+fn masked_rollouts_are_done_and_in_no_metric_of_quality() {
+    let folder = collected("--gym 0.7");
+    let (all, measured) = (mean_from(&folder, 0), mean_from(&folder, 4));
+    assert!(!is_close(all, measured), "the test tells nothing");
+
+    let run = folder.json("run/run.json");
+    assert_eq!(run["identity"]["gym"], "0.7");
+    assert_eq!(run["rollouts"]["done"], 36);
+    let metrics = aggregate(&folder, "run");
+    assert!(is_close(metrics["mean/reward"].as_f64().unwrap(), measured));
+    assert_eq!(metrics["coverage/measured_rollouts"], 24);
+    assert_eq!(metrics["coverage/masked_rollouts"], 12);
+    assert_eq!(metrics["coverage/measured_tasks"], 8);
+    assert_eq!(metrics["coverage/fully_masked_tasks"], 4);
+    assert_eq!(metrics["num_repeats"], 3);
+    let names: Vec<&String> = metrics.as_object().unwrap().keys().collect();
+    assert!(
+        names
+            .iter()
+            .all(|name| !name.contains("mask_sample") && !name.contains("/_"))
+    );
+    let entry = &folder.json("run/aggregate_metrics.json")[0];
+    assert_eq!(entry["repeat_level_metrics"].as_array().unwrap().len(), 3);
+    assert_eq!(entry["group_level_metrics"].as_array().unwrap().len(), 8);
+
+    // Every family of ours, and what reads them.
+    for (query, expected) in [
+        (
+            "SELECT count FROM agent_statistics WHERE metric = 'reward'",
+            "24",
+        ),
+        (
+            "SELECT count(DISTINCT task_index) FROM task_statistics",
+            "8",
+        ),
+        (
+            "SELECT max(num_tasks) FROM pass_at_k WHERE metric = 'reward'",
+            "8",
+        ),
+        ("SELECT num_tasks FROM spread WHERE metric = 'reward'", "8"),
+        ("SELECT masked FROM coverage", "12"),
+        (
+            "SELECT count(*) FROM scores WHERE metric = 'mask_sample' OR starts_with(metric, '_')",
+            "0",
+        ),
+        ("SELECT count(*) FROM rollouts WHERE masked", "12"),
+    ] {
+        assert_eq!(folder.sql("run", query), [expected], "{query}");
+    }
+    let status = folder.rollstream("status run --json").run().succeeded();
+    let status: Value = serde_json::from_str(&status.stdout).unwrap();
+    let shown = status["total"]["mean_reward"].as_f64();
+    assert!(
+        shown.is_some_and(|shown| is_close(shown, measured)),
+        "{status:#}"
+    );
+}
+
+#[test]
+fn what_a_run_follows_is_kept_and_can_be_overruled_for_its_metrics() {
+    let folder = collected("--gym 0.7");
+    let (all, measured) = (mean_from(&folder, 0), mean_from(&folder, 4));
+    for (options, expected) in [("", measured), ("--gym 0.5", all), ("--gym 0.7", measured)] {
+        let command = format!("aggregate run -o other {options} -q");
+        folder.rollstream(&command).run().succeeded();
+        let metrics = aggregate(&folder, "other");
+        assert!(
+            is_close(metrics["mean/reward"].as_f64().unwrap(), expected),
+            "{options}: {metrics}"
+        );
+        assert_eq!(metrics.get("num_repeats").is_some(), expected == measured);
+    }
+    let again =
+        folder.rollstream("collect -i tasks.jsonl -o run --agent sim --num-repeats 3 --resume -q");
+    again.run().succeeded();
+    let other = "collect -i tasks.jsonl -o run --agent sim --num-repeats 3 --resume --gym 0.5";
+    let ended = folder.rollstream(other).run().exited_with(2);
+    assert!(
+        ended.stderr.contains("'gym' was \"0.7\""),
+        "{}",
+        ended.stderr
+    );
+
+    folder
+        .rollstream("profile run -o profile -q")
+        .run()
+        .succeeded();
+    let profile = folder.json("profile/agent_metrics.json");
+    assert!(is_close(
+        profile[0]["mean/reward"].as_f64().unwrap(),
+        measured
+    ));
+    assert_eq!(profile[0]["coverage/masked_rollouts"], 12);
+    assert_eq!(
+        folder
+            .json("profile/repeat_level_metrics.json")
+            .as_array()
+            .unwrap()
+            .len(),
+        3
+    );
+    assert_eq!(
+        folder
+            .read("profile/reward_profiling.jsonl")
+            .lines()
+            .count(),
+        8
+    );
+}
+
+#[test]
+fn without_evidence_the_rules_of_0_5_hold_and_mask_nothing() {
+    let folder = collected("");
+    assert_eq!(folder.json("run/run.json")["identity"].get("gym"), None);
+    let metrics = aggregate(&folder, "run");
+    assert!(is_close(
+        metrics["mean/reward"].as_f64().unwrap(),
+        mean_from(&folder, 0)
+    ));
+    assert!(is_close(
+        metrics["mean/mask_sample"].as_f64().unwrap(),
+        1.0 / 3.0
+    ));
+    assert_eq!(metrics.get("num_repeats"), None);
+    let ours = "SELECT count(*) FROM agent_statistics WHERE metric = 'mask_sample' OR starts_with(metric, '_')";
+    assert_eq!(folder.sql("run", ours), ["0"]);
+    let landed = folder.parquet("run/metrics/agent_statistics.parquet");
+    let mut names = landed.iter().map(|row| row["metric"].as_str().unwrap());
+    assert!(names.all(|name| name != "mask_sample" && !name.starts_with('_')));
+    folder
+        .rollstream("aggregate run -o other --gym 0.7 -q")
+        .run()
+        .succeeded();
+    assert_eq!(aggregate(&folder, "other")["coverage/masked_rollouts"], 12);
+}
+
+#[test]
+fn a_comparison_leaves_masked_rollouts_out_on_both_sides() {
+    let folder = collected("--gym 0.7");
+    let other = "collect -i tasks.jsonl -o other --agent sim --num-repeats 3 -q --gym 0.7";
+    folder.rollstream(other).run().succeeded();
+    let ended = folder
+        .rollstream("compare run other --json")
+        .run()
+        .succeeded();
+    let compared: Value = serde_json::from_str(&ended.stdout).unwrap();
+    let text = compared.to_string();
+    assert!(
+        text.contains("\"num_tasks\":8") && !text.contains("\"num_tasks\":12"),
+        "{compared:#}"
+    );
+}
+
+#[test]
+fn stamps_in_files_speak_for_0_7() {
+    let folder = Folder::new();
+    let row = |task: usize, reward: f64, masked: bool, stamp: &str| {
+        let mut row = json!({"_ng_task_index": task, "_ng_rollout_index": 0, "agent_ref": {"name": "a"},
+                             "reward": reward, "mask_sample": masked, "response": {"usage": {}}});
+        if !stamp.is_empty() {
+            row["_ng_environment_server"] = stamp.into();
+        }
+        format!("{row}\n")
+    };
+    let rows = |stamp: &str| [row(0, 1.0, false, stamp), row(1, 0.0, true, stamp)].concat();
+    folder.write("old.jsonl", &rows(""));
+    folder.write("new.jsonl", &rows("a_environment_server"));
+    for (file, mean) in [("old", 0.5), ("new", 1.0)] {
+        folder
+            .rollstream(&format!("aggregate {file}.jsonl -o {file} -q"))
+            .run()
+            .succeeded();
+        assert_eq!(aggregate(&folder, file)["mean/reward"], mean, "{file}");
+    }
+    let entry = &folder.json("new/aggregate_metrics.json")[0];
+    assert_eq!(entry["agent_ref"], json!({"name": "a"}));
+    assert_eq!(entry["_ng_environment_server"], "a_environment_server");
+
+    // A row that names no agent belongs to its server; one that names neither is counted, and said.
+    let nobodys = r#"{"_ng_task_index": 2, "_ng_rollout_index": 0, "reward": 0.25}"#;
+    let servers = r#"{"_ng_task_index": 3, "_ng_rollout_index": 0, "reward": 0.5, "_ng_environment_server": "e"}"#;
+    folder.write(
+        "new.jsonl",
+        &format!("{}{nobodys}\n{servers}\n", rows("a_environment_server")),
+    );
+    let ended = folder
+        .rollstream("aggregate new.jsonl -o new -q")
+        .run()
+        .succeeded();
+    assert!(
+        ended.stderr.contains("1 of 4 rollouts name no agent"),
+        "{}",
+        ended.stderr
+    );
+    let entries = folder.json("new/aggregate_metrics.json");
+    let labels: Vec<&Value> = entries
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|entry| &entry["agent_ref"]["name"])
+        .collect();
+    assert_eq!(labels, ["a", "e"]);
+}
+
+#[test]
+fn files_beside_shards_are_no_shards_and_say_what_counts_as_zero() {
+    let folder = Folder::new();
+    let row = |task: usize, more: Value| {
+        let mut row =
+            json!({"_ng_task_index": task, "_ng_rollout_index": 0, "agent_ref": {"name": "a"}});
+        row.as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
+        format!("{row}\n")
+    };
+    let done = json!({"reward": 1.0, "_ng_environment_server": "a_environment_server"});
+    folder.write("x.jsonl", &row(0, done));
+    let failed = json!({"_ng_failure_class": "agent_run_error", "_ng_failure_message": "500"});
+    folder.write("x_failures.jsonl", &row(1, failed));
+    let inputs: String = (0..3)
+        .map(|task| row(task, json!({"responses_create_params": {}})))
+        .collect();
+    folder.write("x_materialized_inputs.jsonl", &inputs);
+    for (options, mean) in [
+        ("", 1.0),
+        ("--count-failure-classes-as-zero agent_run_error", 0.5),
+        ("--count-missing-rollouts-as-zero", 0.5),
+        (
+            "--count-missing-rollouts-as-zero --count-failure-classes-as-zero agent_run_error,other",
+            1.0 / 3.0,
+        ),
+    ] {
+        let program = folder
+            .rollstream("aggregate -o out -q")
+            .arg("*.jsonl")
+            .args(options);
+        program.run().succeeded();
+        let entries = folder.json("out/aggregate_metrics.json");
+        let means: Vec<f64> = entries
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|entry| entry["agent_metrics"]["mean/reward"].as_f64().unwrap())
+            .collect();
+        assert!(
+            means.len() == 1 && is_close(means[0], mean),
+            "{options}: {means:?}"
+        );
+    }
+}
+
+#[test]
+fn a_head_server_with_environment_servers_speaks_for_0_7() {
+    let folder = Folder::with_tasks(tasks());
+    let sim = Simulated::start(SimConfig {
+        gym: "0.7".parse().unwrap(),
+        ..instant(["sim"])
+    });
+    let collect = folder.rollstream("collect -i tasks.jsonl -o run --agent sim");
+    let ended = collect.args(&sim.options()).run().succeeded();
+    assert!(
+        ended.stderr.contains("the rules of NeMo Gym 0.7 hold"),
+        "{}",
+        ended.stderr
+    );
+    assert_eq!(aggregate(&folder, "run")["coverage/masked_rollouts"], 4);
+}
