@@ -22,6 +22,8 @@ pub struct GymRules {
     /// Rollouts are of the environment server that their rows name, and of their agent where they name none; its server
     /// is shown more of an answer: `incomplete_details`, and a usage that is empty.
     pub servers: bool,
+    /// NeMo Gym's file of failures also has those without an answer.
+    pub all_failures: bool,
     /// A reward profile has a line for each agent at a task, where several agents worked on one.
     pub lines_by_agent: bool,
 }
@@ -34,6 +36,7 @@ pub static GYM_05: GymRules = GymRules {
     repeats: false,
     lenient_rows: false,
     servers: false,
+    all_failures: false,
     lines_by_agent: false,
 };
 
@@ -45,6 +48,7 @@ pub static GYM_07: GymRules = GymRules {
     repeats: true,
     lenient_rows: true,
     servers: true,
+    all_failures: true,
     lines_by_agent: true,
 };
 

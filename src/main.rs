@@ -17,7 +17,13 @@ const IDLE: Duration = Duration::from_millis(50);
 
 fn main() -> ExitCode {
     use_small_pages();
-    let cli = Cli::parse();
+    let cli = match cli::translated(std::env::args_os()) {
+        Ok(arguments) => Cli::parse_from(arguments),
+        Err(error) => {
+            eprintln!("error: {error}");
+            return ExitCode::from(error.exit_code());
+        }
+    };
     let runtime = Builder::new_multi_thread()
         .enable_all()
         .thread_keep_alive(IDLE)

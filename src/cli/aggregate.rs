@@ -12,6 +12,7 @@ use super::open::{self, open};
 use crate::agent::{MetricServerOptions, MetricServers, RecordedAgents};
 use crate::config::ServerUrl;
 use crate::error::Error;
+use crate::export::{ExportTarget, export_metrics};
 use crate::import::Zeros;
 use crate::measure::{KeyMetrics, PassMajorityOptions};
 use crate::pipeline::{Aggregation, AggregationSource};
@@ -30,7 +31,10 @@ pub(super) async fn aggregate(args: AggregateArgs) -> Result<Exit, Error> {
     let source = match args.runs.iter().all(|run| is_file(run)) {
         true => AggregationSource::Files {
             globs: args.runs.clone(),
-            merged: args.merge.clone(),
+            merged: match args.no_merge {
+                true => None,
+                false => args.merge.clone().or_else(|| args.gym_output.clone()),
+            },
             zeros: Zeros {
                 failure_classes: args.count_failure_classes_as_zero.clone(),
                 missing: args.count_missing_rollouts_as_zero,
@@ -38,7 +42,9 @@ pub(super) async fn aggregate(args: AggregateArgs) -> Result<Exit, Error> {
         },
         false => AggregationSource::Runs(runs(&args.runs).await?),
     };
-    let output = match (&args.output, &source) {
+    let beside = args.gym_output.as_ref();
+    let beside = beside.map(|files| files.with_extension("").to_string_lossy().into_owned());
+    let output = match (args.output.as_ref().or(beside.as_ref()), &source) {
         (Some(output), _) => open(output)?,
         (None, AggregationSource::Runs(runs)) if runs.len() == 1 => match runs.first() {
             Some(run) => run.clone(),
@@ -60,7 +66,14 @@ pub(super) async fn aggregate(args: AggregateArgs) -> Result<Exit, Error> {
         gym: args.gym,
         measurement,
     };
-    let report = aggregation.run().await?;
+    let mut report = aggregation.run().await?;
+    if let Some(files) = &args.gym_output {
+        let target = ExportTarget::new(files, "")?;
+        let written = export_metrics(&output, &target).await?;
+        report
+            .written
+            .extend(written.map(|path| path.display().to_string()));
+    }
     for note in &report.notes {
         open::note(note);
     }

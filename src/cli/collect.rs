@@ -1,17 +1,21 @@
 use std::io::{self, IsTerminal};
+use std::path::Path;
 
 use super::args::{CollectArgs, DisplayArgs};
 use super::exit::unless_gone;
 use super::signals::{interrupted, stop_on_signal};
 use super::{Exit, open, simulated};
 use crate::error::Error;
+use crate::export::{ExportTarget, export_nemo_gym};
 use crate::pipeline::Sweep;
 use crate::show::{self, Progress, ProgressMode};
-use crate::store::RunState;
+use crate::store::{RunRecord, RunState};
 
 /// `rollstream collect`.
 pub(super) async fn collect(args: CollectArgs) -> Result<Exit, Error> {
     let mut settings = args.settings()?;
+    let gym_output = settings.gym_output.clone();
+    let place = settings.output.clone();
     raise_file_limit();
     let grace = settings.grace.duration();
     let _sim = simulated::start(&mut settings).await?;
@@ -33,10 +37,25 @@ pub(super) async fn collect(args: CollectArgs) -> Result<Exit, Error> {
         _ if report.rollouts.failed > 0 || report.rollouts.pending > 0 => Exit::SomeFailed,
         _ => Exit::Done,
     };
+    if let (Some(rollouts), Some(place)) = (gym_output, place) {
+        gym_files(&rollouts, &place).await?;
+    }
     if !args.display.quiet {
         unless_gone(show::report(&report, args.display.json))?;
     }
     Ok(exit)
+}
+
+/// Writes what the run holds as NeMo Gym's files, over those of an earlier time.
+async fn gym_files(rollouts: &Path, place: &str) -> Result<(), Error> {
+    let run = open::open(place)?;
+    let Some(record) = RunRecord::load(&run).await? else {
+        return Ok(());
+    };
+    let target = ExportTarget::new(rollouts, place)?;
+    let report = export_nemo_gym(&run, &record, &target, true).await?;
+    report.warnings.iter().for_each(open::warn);
+    Ok(())
 }
 
 /// Says what is odd about the input, and what was decided.

@@ -112,6 +112,17 @@ pub struct AggregateArgs {
     /// Count rollouts as zero that left no row, by NAME_materialized_inputs.jsonl beside each file
     #[arg(long, help_heading = "NeMo Gym")]
     pub count_missing_rollouts_as_zero: bool,
+    /// Where NeMo Gym's files go: the rollouts of all files, merged, to NAME.jsonl, and NAME_aggregate_metrics.json
+    #[arg(
+        long,
+        value_name = "NAME.jsonl",
+        help_heading = "NeMo Gym",
+        conflicts_with = "merge"
+    )]
+    pub gym_output: Option<PathBuf>,
+    /// Leave NAME.jsonl out of --gym-output
+    #[arg(long, help_heading = "NeMo Gym", requires = "gym_output")]
+    pub no_merge: bool,
     /// Compute this metric family and no others; may be given several times
     #[arg(long = "family", value_name = "NAME")]
     pub families: Vec<String>,

@@ -11,6 +11,7 @@ pub mod completions;
 pub mod config;
 mod exit;
 mod export;
+mod gym_keys;
 mod import;
 pub mod measure_args;
 mod measurement;
@@ -32,4 +33,5 @@ mod sweep_flags;
 
 pub use args::Cli;
 pub use exit::Exit;
+pub use gym_keys::translated;
 pub use run::run;

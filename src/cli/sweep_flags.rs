@@ -88,6 +88,7 @@ pub(super) const FLAGS: &[Row] = &[
     (FAILURES, "grace", None, "TIME", "Wait so long for the calls in flight when stopping [default: 30s]", Target::Setting("grace"), parses::<Span>),
 
     (RUN, "output", Some('o'), "RUN", "The run: a directory or an object-store URL; a .jsonl at its end is dropped", Target::Setting("output"), any),
+    (RUN, "gym-output", None, "NAME.jsonl", "End with NeMo Gym's files: NAME.jsonl and what stands beside it; without --output the run is NAME", Target::Setting("gym_output"), gym_output),
     (RUN, "resume", None, "", "Continue an existing run", Target::Switch("resume", true), any),
     (RUN, "extend", None, "", "Let a run that is continued get more tasks or more rollouts per task", Target::Switch("extend", true), any),
     (RUN, "shard", None, "I/N", "Work on one of N shares of the tasks, beside other processes, in the same run", Target::Setting("shard"), parses::<Shard>),
@@ -131,6 +132,16 @@ pub(super) fn parameter_and_value(text: &str) -> Result<(KeyPath, &str), String>
 
 fn any(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
+}
+
+fn gym_output(text: &str) -> Result<String, String> {
+    match text
+        .strip_suffix(".jsonl")
+        .is_some_and(|stem| !stem.is_empty() && !stem.ends_with('/'))
+    {
+        true => Ok(text.to_owned()),
+        false => Err(String::from("write a path such as results/rollouts.jsonl")),
+    }
 }
 
 fn parses<T: FromStr<Err: Display>>(text: &str) -> Result<String, String> {

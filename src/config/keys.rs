@@ -27,6 +27,7 @@ pub(super) enum Kind {
 pub(super) const KEYS: &[(&str, Kind)] = &[
     ("input", Kind::Texts),
     ("output", Kind::Text),
+    ("gym_output", Kind::Text),
     ("agent", Kind::Text),
     ("limit", Kind::Scalar),
     ("num_repeats", Kind::Repeats),

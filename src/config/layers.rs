@@ -111,7 +111,13 @@ impl Layers {
                 tree.assign(assignment)?;
             }
         }
-        let (settings, origins) = tree.finish()?;
+        let (mut settings, mut origins) = tree.finish()?;
+        if let (None, Some(files)) = (&settings.output, &settings.gym_output) {
+            let run = files.with_extension("");
+            settings.output = Some(run.to_string_lossy().into_owned());
+            let origin = origins.get(&KeyPath::new(["gym_output"])).cloned();
+            origins.extend(origin.map(|origin| (KeyPath::new(["output"]), origin)));
+        }
         environment::refuse_unknown(&environment.unknown, &settings)?;
         let resolved = Resolved {
             settings,

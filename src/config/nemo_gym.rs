@@ -41,7 +41,7 @@ const ZEROS: &str = "say how missing rollouts count when they are measured: `rol
 const NAMES: &[(&str, Meaning)] = &[
     ("agent_name", Meaning::Setting("agent")),
     ("input_jsonl_fpath", Meaning::Setting("input")),
-    ("output_jsonl_fpath", Meaning::Setting("output")),
+    ("output_jsonl_fpath", Meaning::Setting("gym_output")),
     ("num_samples_in_parallel", Meaning::Setting("concurrency")),
     ("resume_from_cache", Meaning::Setting("resume")),
     ("disable_aggregation", Meaning::Opposite("aggregate")),

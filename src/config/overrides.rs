@@ -221,7 +221,11 @@ mod tests {
             ("++agent_name='a b'", "agent", json!("a b")),
             ("+agent_name=null", "agent", json!(null)),
             ("+input_jsonl_fpath=x.jsonl", "input", json!("x.jsonl")),
-            ("+output_jsonl_fpath=y.jsonl", "output", json!("y.jsonl")),
+            (
+                "+output_jsonl_fpath=y.jsonl",
+                "gym_output",
+                json!("y.jsonl"),
+            ),
             ("+limit=5", "limit", json!(5)),
             ("+limit=null", "limit", json!(null)),
             ("+num_repeats=4", "num_repeats", json!(4)),

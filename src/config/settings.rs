@@ -26,6 +26,9 @@ pub struct Settings {
     /// The run: a directory or an object-store prefix. A `.jsonl` at its end is dropped.
     #[serde(deserialize_with = "run_location")]
     pub output: Option<String>,
+    /// NeMo Gym's files of the run, which the sweep ends with: `NAME.jsonl` and its neighbours. Where no output is set,
+    /// the run is at `NAME`.
+    pub gym_output: Option<PathBuf>,
     /// The agent for tasks that name none.
     pub agent: Option<String>,
     /// The number of lines to take from the input; 0 or none takes all, a negative number takes none.
@@ -142,6 +145,7 @@ impl Default for Settings {
         Self {
             input: Vec::new(),
             output: None,
+            gym_output: None,
             agent: None,
             limit: None,
             num_repeats: Repeats::default(),

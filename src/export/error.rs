@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use datafusion::error::DataFusionError;
 
 use crate::request::RequestError;
+use crate::store::StoreError;
 
 /// Why a run is not exported.
 #[derive(Debug, thiserror::Error)]
@@ -25,6 +26,9 @@ pub enum ExportError {
     /// The run cannot be read.
     #[error("cannot read the run: {0}")]
     Read(#[from] Box<DataFusionError>),
+    /// What was measured cannot be read.
+    #[error(transparent)]
+    Store(#[from] StoreError),
     /// A task of the run is not a request.
     #[error("a task of the run cannot be written: {0}")]
     Request(#[from] RequestError),

@@ -1,6 +1,8 @@
 use std::path::{Path, PathBuf};
 
-use datafusion::prelude::SessionContext;
+use arrow::array::{Array, RecordBatch};
+use datafusion::common::ScalarValue;
+use datafusion::prelude::{DataFrame, SessionContext};
 use futures::TryStreamExt;
 
 use super::columns::{at, integers, texts};
@@ -9,6 +11,8 @@ use super::sorted::SortedLines;
 use super::stamps::{StampIndex, one_line};
 use super::target::{ExportTarget, Lines};
 use crate::config::SeedField;
+use crate::json::{Object, quote};
+use crate::measure::AGGREGATE;
 use crate::request::RequestTemplate;
 use crate::session::{self, RunTables};
 use crate::store::{RunRecord, RunStore};
@@ -23,7 +27,7 @@ const BATCH_ROWS: usize = 16;
 /// What was written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExportReport {
-    /// Each file and its rows: materialized inputs, rollouts, failures.
+    /// Each file and its rows: materialized inputs, rollouts, failures, and what was measured, if it was.
     pub files: Vec<(PathBuf, u64)>,
     /// Answers that were left out, and why.
     pub warnings: Vec<String>,
@@ -51,16 +55,46 @@ pub async fn export_nemo_gym(
     RunTables::look(run).await?.register(&session).await?;
     let mut warnings = Vec::new();
     let (inputs, stamps) = inputs(&session, record, target).await?;
+    let rollouts = session.sql(ROLLOUTS).await?;
+    let without_answer = ScalarValue::from(record.rules().all_failures);
+    let failures = session.sql(FAILURES).await?;
+    let failures = failures.with_param_values(vec![("without_answer", without_answer)])?;
     let files = [
         inputs,
-        answers(&session, ROLLOUTS, &target.rollouts, &stamps, &mut warnings).await?,
-        answers(&session, FAILURES, &target.failures, &stamps, &mut warnings).await?,
+        answers(rollouts, &target.rollouts, &stamps, &mut warnings).await?,
+        answers(failures, &target.failures, &stamps, &mut warnings).await?,
     ];
-    let files = files.into_iter().map(|lines| lines.finish(overwrite));
+    let metrics = metrics(run, target).await?;
+    let files = files.into_iter().chain(metrics);
+    let files = files.map(|lines| lines.finish(overwrite));
     Ok(ExportReport {
         files: files.collect::<Result<_, _>>()?,
         warnings,
     })
+}
+
+/// Writes what was measured at a place, if it was, and says where. A file that is there is replaced.
+///
+/// # Errors
+/// It can't be read, or not be written.
+pub async fn export_metrics(
+    place: &RunStore,
+    target: &ExportTarget,
+) -> Result<Option<PathBuf>, ExportError> {
+    let metrics = metrics(place, target).await?;
+    let written = metrics.map(|lines| lines.finish(true)).transpose()?;
+    Ok(written.map(|(path, _)| path))
+}
+
+async fn metrics(run: &RunStore, target: &ExportTarget) -> Result<Option<Lines>, ExportError> {
+    let Some(mut pieces) = run.stream(AGGREGATE).await? else {
+        return Ok(None);
+    };
+    let mut copy = Lines::create(&target.aggregate_metrics)?;
+    while let Some(piece) = pieces.try_next().await? {
+        copy.write_piece(&piece)?;
+    }
+    Ok(Some(copy))
 }
 
 async fn inputs(
@@ -104,14 +138,13 @@ fn seed(record: &RunRecord) -> Option<SeedField> {
 }
 
 async fn answers(
-    session: &SessionContext,
-    query: &str,
+    rows: DataFrame,
     path: &Path,
     stamps: &StampIndex,
     warnings: &mut Vec<String>,
 ) -> Result<Lines, ExportError> {
     let mut lines = SortedLines::new(Lines::create(path)?)?;
-    let mut batches = session.sql(query).await?.execute_stream().await?;
+    let mut batches = rows.execute_stream().await?;
     while let Some(batch) = batches.try_next().await? {
         let answers = texts(&batch, "answer")?;
         let task_index = integers(&batch, "task_index")?;
@@ -121,7 +154,9 @@ async fn answers(
         for row in 0..batch.num_rows() {
             let (task, rollout) = (at(&task_index, row), at(&rollout_index, row));
             let key = (task, rollout, at(&attempt, row));
-            let answer = answers.value(row);
+            let failure = answers.is_null(row).then(|| failure(&batch, row));
+            let failure = failure.transpose()?;
+            let answer = failure.as_deref().unwrap_or_else(|| answers.value(row));
             // What was imported has no time, and was stamped by whoever wrote the file.
             if at(&sent_at, row) == 0 {
                 lines.add(key, &one_line(answer.to_owned()))?;
@@ -138,4 +173,31 @@ async fn answers(
         }
     }
     lines.finish()
+}
+
+/// Statuses of which NeMo Gym takes the server's surroundings to be the cause.
+const AROUND: [i64; 4] = [429, 502, 503, 504];
+
+/// The row of an attempt that gave no answer, as NeMo Gym has it since 0.7.
+fn failure(batch: &RecordBatch, row: usize) -> Result<String, ExportError> {
+    let text = |name| Ok::<_, ExportError>(texts(batch, name)?.value(row).to_owned());
+    let statuses = integers(batch, "http_status")?;
+    let status = statuses.is_valid(row).then(|| statuses.value(row));
+    let class = match status {
+        Some(status) if !AROUND.contains(&status) => "agent_run_error",
+        _ => "agent_request_failed",
+    };
+    let kind = match status {
+        Some(status) if status >= 400 => "ClientResponseError".to_owned(),
+        _ => text("outcome")?,
+    };
+    let mut failure = Object::default();
+    failure.set("_ng_failure_class", quote(class));
+    failure.set("_ng_failure_type", quote(&kind));
+    failure.set("_ng_failure_message", quote(&text("error")?));
+    let status = status.map_or_else(|| "null".to_owned(), |status| status.to_string());
+    failure.set("_ng_failure_http_status", status);
+    // What of it is kept stands in the message.
+    failure.set("_ng_failure_response_body", "null");
+    Ok(failure.to_string())
 }

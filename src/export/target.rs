@@ -15,8 +15,10 @@ pub struct ExportTarget {
     pub materialized_inputs: PathBuf,
     /// What was answered.
     pub rollouts: PathBuf,
-    /// Answers that the agent flagged as failures.
+    /// What failed.
     pub failures: PathBuf,
+    /// What was measured.
+    pub aggregate_metrics: PathBuf,
 }
 
 impl ExportTarget {
@@ -45,6 +47,7 @@ impl ExportTarget {
         Ok(Self {
             materialized_inputs: beside("_materialized_inputs.jsonl"),
             failures: beside("_failures.jsonl"),
+            aggregate_metrics: beside("_aggregate_metrics.json"),
             rollouts,
         })
     }
@@ -54,7 +57,12 @@ impl ExportTarget {
     /// # Errors
     /// One is there.
     pub(super) fn refuse_existing(&self) -> Result<(), ExportError> {
-        let files = [&self.materialized_inputs, &self.rollouts, &self.failures];
+        let files = [
+            &self.materialized_inputs,
+            &self.rollouts,
+            &self.failures,
+            &self.aggregate_metrics,
+        ];
         match files.into_iter().find(|path| path.exists()) {
             Some(path) => Err(ExportError::Exists(path.clone())),
             None => Ok(()),
@@ -94,6 +102,13 @@ impl Lines {
         self.count += 1;
         let written = self.file.write_all(line);
         let written = written.and_then(|()| self.file.write_all(b"\n"));
+        written.map_err(|source| self.failed(source))
+    }
+
+    /// Adds a part of the file, of the one line that it is.
+    pub(super) fn write_piece(&mut self, piece: &[u8]) -> Result<(), ExportError> {
+        self.count = 1;
+        let written = self.file.write_all(piece);
         written.map_err(|source| self.failed(source))
     }
 

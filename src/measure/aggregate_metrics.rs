@@ -13,13 +13,16 @@ use super::groups::{GroupOrder, Groups};
 use super::json_object::JsonObject;
 use super::perf::perf_summaries;
 use super::queries::MetricQueries;
-use super::repeats::{AgentRepeats, Repeats, agent_ref};
+use super::repeats::{AgentRepeats, OwnRepeats, Repeats, agent_ref};
 use super::spool::Spool;
 use super::statistics::{Agent, AgentStatistics};
 use super::task_labels::TaskLabels;
 use super::views::spool_views;
 use crate::gym::GymRules;
 use crate::json::{Object, quote};
+
+/// Name of the file within a run.
+pub const AGGREGATE: &str = "aggregate_metrics.json";
 
 /// What stands in the place of a task's request: an aggregation sees answers only.
 const SAMPLE: &str = r#"{"agent_ref":{"name":"agent"}}"#;
@@ -262,6 +265,18 @@ impl<'a> AggregateMetrics<'a> {
     pub async fn agents(&self) -> Result<Vec<String>, MeasureError> {
         let agents = AgentStatistics::read(self.ctx).await?;
         Ok(agents.iter().map(|(name, _)| name.to_owned()).collect())
+    }
+
+    /// What a benchmark says of an agent's repeats otherwise than we do, where `said` is all that it says of them.
+    ///
+    /// # Errors
+    /// The tables cannot be read.
+    pub async fn own_repeats(
+        &self,
+        name: &str,
+        said: &OwnRepeats,
+    ) -> Result<OwnRepeats, MeasureError> {
+        Ok(self.repeats().await?.of(name).own(said))
     }
 
     /// The metrics of an agent by name, as JSON text: those that key metrics are chosen of.

@@ -30,7 +30,7 @@ mod task_labels;
 mod tests;
 mod views;
 
-pub use aggregate_metrics::AggregateMetrics;
+pub use aggregate_metrics::{AGGREGATE, AggregateMetrics};
 pub use compare::{Compared, ComparedPair, MetricOverlap, TaskMeans};
 pub use completion::CompletionSummary;
 pub use custom_metrics::{CustomMetrics, KeyMetrics};

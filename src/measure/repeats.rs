@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use arrow::array::RecordBatch;
 use datafusion::prelude::SessionContext;
-use indexmap::IndexMap;
+use indexmap::{IndexMap, IndexSet};
 
 use super::error::MeasureError;
 use super::functions::{quantile, t_quantile};
@@ -272,6 +272,35 @@ impl AgentRepeats {
         }
     }
 
+    /// What a benchmark says of the repeats otherwise than we do, where `said` is all that it says of them, by rollout
+    /// index: its own metrics, and nothing for those that it leaves out.
+    pub(super) fn own(&self, said: &OwnRepeats) -> OwnRepeats {
+        let of = |repeat: &Repeat, name: &String| {
+            let of_repeat = said.get(&repeat.rollout_index)?;
+            of_repeat.get(name).copied().flatten()
+        };
+        if said.is_empty() {
+            return OwnRepeats::new();
+        }
+        let mut names: IndexSet<&String> = IndexSet::new();
+        for repeat in &self.repeats {
+            let said = said.get(&repeat.rollout_index);
+            let all = repeat
+                .metrics
+                .keys()
+                .chain(said.into_iter().flat_map(IndexMap::keys));
+            names.extend(all.filter(|name| {
+                let (ours, theirs) = (repeat.metrics.get(*name), of(repeat, name));
+                !matches!((ours, theirs), (Some(ours), Some(theirs)) if is_same(*ours, theirs))
+            }));
+        }
+        let own = self.repeats.iter().map(|repeat| {
+            let values = names.iter().map(|name| ((*name).clone(), of(repeat, name)));
+            (repeat.rollout_index, values.collect())
+        });
+        own.collect()
+    }
+
     /// Puts a benchmark's own metrics in place of those of the same name, here and in the agent's `metrics`. One that is
     /// no number in some repeat, or in `own` over all rollouts, is taken out.
     pub(super) fn replace(
@@ -339,6 +368,11 @@ fn number(value: f64) -> String {
     number.map_or_else(|| "null".to_owned(), |number| number.to_string())
 }
 
+/// Whether two programs mean the same number.
+fn is_same(ours: f64, theirs: f64) -> bool {
+    (ours - theirs).abs() <= 1e-9 * ours.abs() + 1e-12
+}
+
 fn is_primary(name: &str) -> bool {
     let begins = NO_PREFIXES.iter().any(|prefix| name.starts_with(prefix));
     let ends = NO_SUFFIXES.iter().any(|suffix| name.ends_with(suffix));
@@ -371,4 +405,76 @@ fn across(mut values: Vec<f64>) -> Vec<(&'static str, f64)> {
         statistics.extend([("ci_low_95", mean - reach), ("ci_high_95", mean + reach)]);
     }
     statistics
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn repeats() -> AgentRepeats {
+        let repeat = |rollout_index, mean| Repeat {
+            rollout_index,
+            num_tasks: 2,
+            metrics: IndexMap::from([("mean/x".to_owned(), mean), ("std/x".to_owned(), 0.5)]),
+        };
+        AgentRepeats {
+            measured_tasks: 2,
+            repeats: vec![repeat(0, 1.0), repeat(3, 2.0)],
+            ..AgentRepeats::default()
+        }
+    }
+
+    fn said(of_repeats: &[(i64, &[(&str, f64)])]) -> OwnRepeats {
+        let of_repeats = of_repeats.iter();
+        of_repeats
+            .map(|(index, metrics)| {
+                let metrics = metrics.iter();
+                let metrics = metrics.map(|(name, value)| ((*name).to_owned(), Some(*value)));
+                (*index, metrics.collect())
+            })
+            .collect()
+    }
+
+    #[test]
+    fn what_a_server_says_as_we_do_is_ours_and_the_rest_its_own() {
+        let same: &[(&str, f64)] = &[("mean/x", 1.0), ("std/x", 0.5)];
+        let none = repeats().own(&said(&[(0, same), (3, &[("mean/x", 2.0), ("std/x", 0.5)])]));
+        assert!(none.values().all(IndexMap::is_empty));
+        assert!(repeats().own(&OwnRepeats::new()).is_empty());
+
+        let more: &[(&str, f64)] = &[("mean/x", 9.0), ("own", 4.0)];
+        let own = repeats().own(&said(&[(0, same), (3, more)]));
+        let of_last: Vec<(&str, Option<f64>)> = own[&3]
+            .iter()
+            .map(|(name, value)| (name.as_str(), *value))
+            .collect();
+        assert_eq!(
+            of_last,
+            [("mean/x", Some(9.0)), ("std/x", None), ("own", Some(4.0))]
+        );
+        assert_eq!(own[&0]["own"], None);
+    }
+
+    #[test]
+    fn what_is_no_number_in_every_repeat_is_taken_out_with_its_statistics() {
+        let (mut repeats, mut metrics) = (repeats(), IndexMap::new());
+        repeats.write_across(&mut metrics);
+        assert_eq!(metrics["mean_across_repeats/mean/x"], "1.5");
+        let own = said(&[
+            (0, &[("mean/x", 8.0), ("only once", 1.0)]),
+            (3, &[("mean/x", 4.0)]),
+        ]);
+        repeats.replace(&own, &IndexMap::new(), &mut metrics);
+        assert_eq!(metrics["mean_across_repeats/mean/x"], "6.0");
+        assert!(!metrics.contains_key("mean_across_repeats/only once"));
+        let texts = repeats.to_json(None);
+        assert_eq!(
+            texts[1],
+            r#"{"_ng_rollout_index":3,"sample_count":2,"missing_count":0,"std/x":0.5,"mean/x":4.0}"#
+        );
+
+        let own_of_all = IndexMap::from([("mean/x".to_owned(), "null".to_owned())]);
+        repeats.replace(&own, &own_of_all, &mut metrics);
+        assert!(!metrics.contains_key("mean_across_repeats/mean/x"));
+    }
 }

@@ -37,6 +37,10 @@ const GROUP_FIELDS: [&str; 7] = [
 ];
 const TASK: &str = "_ng_task_index";
 
+/// What every repeat has, whoever tells of it.
+const REPEAT_FIELDS: [&str; 3] = [ROLLOUT, "sample_count", "missing_count"];
+const ROLLOUT: &str = "_ng_rollout_index";
+
 const KINDS: [&str; 5] = ["mean/", "max/", "min/", "median/", "std/"];
 
 /// Asks the server of an agent for its metrics over the rollouts of a session. Those that
@@ -173,12 +177,24 @@ fn parse(
     if let Some(key) = field("key_metrics") {
         custom.key = Some(fields(&object(key, "key_metrics")?, |_| true));
     }
-    let groups: Vec<&RawValue> = match field("group_level_metrics") {
-        Some(groups) => serde_json::from_str(groups)
-            .map_err(|error| format!("group_level_metrics is no list: {error}"))?,
-        None => Vec::new(),
+    let list = |name: &'static str| -> Result<Vec<&RawValue>, String> {
+        let list = field(name).map(serde_json::from_str).transpose();
+        let list = list.map_err(|error| format!("{name} is no list: {error}"))?;
+        Ok(list.unwrap_or_default())
     };
-    for group in groups {
+    for repeat in list("repeat_level_metrics")? {
+        let repeat = object(repeat.get(), "an entry of repeat_level_metrics")?;
+        let index = repeat.get(ROLLOUT).and_then(|index| index.parse().ok());
+        let index = index.ok_or_else(|| {
+            format!("an entry of repeat_level_metrics has no {ROLLOUT} that is an integer")
+        })?;
+        let numbers = repeat
+            .iter()
+            .filter(|(name, ..)| !REPEAT_FIELDS.contains(name));
+        let numbers = numbers.map(|(name, _, value)| (name.to_owned(), value.parse().ok()));
+        custom.repeats.insert(index, numbers.collect());
+    }
+    for group in list("group_level_metrics")? {
         let group = object(group.get(), "an entry of group_level_metrics")?;
         let task = group.get(TASK).and_then(|task| labels.index(task));
         let own = fields(&group, |name| {
@@ -257,6 +273,10 @@ mod tests {
             (
                 r#"{"agent_metrics": {}, "group_level_metrics": {}}"#,
                 "group_level_metrics is no list",
+            ),
+            (
+                r#"{"agent_metrics": {}, "repeat_level_metrics": [{"mean/x": 1}]}"#,
+                "no _ng_rollout_index",
             ),
             (
                 r#"{"agent_metrics": {}, "group_level_metrics": [{}]}"#,

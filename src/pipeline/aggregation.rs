@@ -142,7 +142,9 @@ async fn files(
     import.rollouts(&files, &options)?;
     let imported = import.register(&session).await?;
     if let Some(path) = merged {
-        let file = File::create(path).map_err(ImportError::Write)?;
+        let parent = path.parent().map(std::fs::create_dir_all).transpose();
+        let file = parent.and_then(|_| File::create(path));
+        let file = file.map_err(ImportError::Write)?;
         merge(&session, &files, &mut BufWriter::new(file)).await?;
     }
     imported.check_aggregate(&session, true).await?;

@@ -6,16 +6,13 @@ use super::agent_metrics;
 use super::measured::Measured;
 use super::measurement::Measurement;
 use crate::error::Error;
-use crate::measure::{AGENT_STATISTICS, AggregateMetrics, CustomMetrics, PassMajority};
+use crate::measure::{AGENT_STATISTICS, AGGREGATE, AggregateMetrics, CustomMetrics, PassMajority};
 use crate::schema::{ATTEMPTS, ROLLOUTS};
 use crate::session;
 use crate::store::{Document, RunStore, part_name};
 
 /// Directory of the metric tables within a run.
 pub(super) const METRICS: &str = "metrics";
-
-/// Name of the metrics in NeMo Gym's shape.
-const AGGREGATE: &str = "aggregate_metrics.json";
 
 /// What was measured before, where it is still there and measures all that has landed: of a run to
 /// which nothing was added it would be the same again.
@@ -95,11 +92,13 @@ async fn custom_metrics(
             .await?
             {
                 Ok(own) => {
+                    let own_repeats = metrics.own_repeats(&agent, &own.repeats).await?;
                     let of_agent = custom.entry(agent).or_default();
                     for (name, value) in own.agent {
                         of_agent.agent.entry(name).or_insert(value);
                     }
                     (of_agent.tasks, of_agent.key) = (own.tasks, own.key);
+                    of_agent.repeats = own_repeats;
                 }
                 Err(why) => notes.push(format!(
                     "agent '{agent}' gave no metrics of its own; all others are there: {why}"

@@ -8,6 +8,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use chrono::{DateTime, Utc};
 use futures::future::BoxFuture;
+use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt, stream};
 use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutPayload};
@@ -325,6 +326,27 @@ impl RunStore {
             segments.extend(path.parts());
         }
         url
+    }
+
+    /// An object piece by piece, `None` where there is no such object.
+    ///
+    /// # Errors
+    /// The store failed; so do the pieces.
+    pub async fn stream(
+        &self,
+        relative: &str,
+    ) -> Result<Option<BoxStream<'static, Result<Bytes, StoreError>>>, StoreError> {
+        let object = self.display(relative);
+        let failed = move |source| StoreError::Object {
+            action: "read",
+            object: object.clone(),
+            source,
+        };
+        match self.store.get(&self.path(relative)).await {
+            Ok(found) => Ok(Some(found.into_stream().map_err(failed).boxed())),
+            Err(object_store::Error::NotFound { .. }) => Ok(None),
+            Err(source) => Err(failed(source)),
+        }
     }
 
     /// Text or bytes of an object, `None` where there is no such object.

@@ -194,7 +194,15 @@ fn the_options_of_nemo_gym_do_what_its_users_mean() {
         "{}",
         ended.stdout
     );
-    assert!(!folder.has("y.jsonl"));
+    // What NeMo Gym would have left stands beside the run.
+    let lines = |name: &str| folder.read(name).lines().count();
+    assert_eq!(lines("y.jsonl"), 8);
+    assert_eq!(lines("y_materialized_inputs.jsonl"), 8);
+    assert_eq!(lines("y_failures.jsonl"), 0);
+    assert_eq!(
+        folder.read("y_aggregate_metrics.json"),
+        folder.read("y/aggregate_metrics.json")
+    );
     assert_eq!(
         folder.sql("y", "select agent_name, count(*) from rollouts group by 1"),
         ["sim,8"]

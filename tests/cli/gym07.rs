@@ -304,3 +304,108 @@ fn a_head_server_with_environment_servers_speaks_for_0_7() {
     );
     assert_eq!(aggregate(&folder, "run")["coverage/masked_rollouts"], 4);
 }
+
+#[test]
+fn what_gave_no_answer_is_in_the_file_of_failures_and_comes_back_with_its_status() {
+    let folder = Folder::with_tasks(sums(3));
+    folder.write(
+        "rollstream.toml",
+        "[sim]\nfault_at = [{task = 1, kind = \"error_500\"}, {task = 2, attempt = 0, kind = \"failure_class\"}]\n",
+    );
+    let collect = "collect -i tasks.jsonl --gym-output out/x.jsonl --agent sim --retry-backoff 1ms --infra-budget 2 -q";
+    let collect = |options: &str| {
+        let program = folder.rollstream(collect).args(options);
+        program
+            .env("ROLLSTREAM_CONFIG", "rollstream.toml")
+            .run()
+            .exited_with(3);
+        let rows = folder.read("out/x_failures.jsonl");
+        let rows: Vec<Value> = rows
+            .lines()
+            .map(|row| serde_json::from_str(row).unwrap())
+            .collect();
+        rows
+    };
+    assert_eq!(collect("--gym 0.5").len(), 1);
+    let rows = collect("--gym 0.7 --overwrite");
+    let classes: Vec<&Value> = rows.iter().map(|row| &row["_ng_failure_class"]).collect();
+    assert_eq!(
+        classes,
+        ["agent_run_error", "agent_run_error", "simulated_failure"]
+    );
+    let names: Vec<&str> = rows[1]
+        .as_object()
+        .unwrap()
+        .keys()
+        .map(String::as_str)
+        .collect();
+    let expected = "_ng_failure_class _ng_failure_type _ng_failure_message _ng_failure_http_status \
+                    _ng_failure_response_body _ng_task_index _ng_rollout_index agent_ref _ng_attempt_index";
+    assert_eq!(names.join(" "), expected);
+    assert_eq!(rows[1]["_ng_failure_type"], "ClientResponseError");
+    assert_eq!(rows[1]["_ng_failure_http_status"], 500);
+    assert!(
+        rows[1]["_ng_failure_message"]
+            .as_str()
+            .unwrap()
+            .contains("HTTP 500")
+    );
+
+    folder
+        .rollstream("import out/x.jsonl -o back -q --gym 0.7")
+        .run()
+        .succeeded();
+    assert_eq!(folder.json("back/run.json")["identity"]["gym"], "0.7");
+    let statuses =
+        "SELECT http_status FROM attempts WHERE outcome = 'agent_flagged' ORDER BY task_index";
+    assert_eq!(folder.sql("back", statuses), ["500", "500", "0"]);
+}
+
+#[test]
+fn nemo_gyms_keys_of_aggregate_and_profile_are_options() {
+    let folder = Folder::new();
+    let row = |rollout: usize, reward: f64| {
+        let row = json!({"_ng_task_index": 0, "_ng_rollout_index": rollout, "agent_ref": {"name": "a"},
+                         "reward": reward, "response": {}});
+        format!("{row}\n")
+    };
+    folder.write("b.jsonl", &row(1, 1.0));
+    folder.write("a.jsonl", &row(0, 0.0));
+    let aggregate = folder
+        .rollstream("aggregate ++output_jsonl_fpath=out/all.jsonl +disable_health_check=true -q");
+    aggregate.arg("+input_glob=*.jsonl").run().succeeded();
+    assert_eq!(
+        folder.read("out/all.jsonl"),
+        [row(0, 0.0), row(1, 1.0)].concat()
+    );
+    assert_eq!(
+        folder.json("out/all_aggregate_metrics.json")[0]["agent_metrics"]["mean/reward"],
+        0.5
+    );
+
+    folder.write(
+        "out/all_materialized_inputs.jsonl",
+        &[row(0, 0.0), row(1, 0.0), row(2, 0.0)].concat(),
+    );
+    let profile = |options: &str| {
+        folder
+            .rollstream("profile -q +rollouts_jsonl_fpath=out/all.jsonl")
+            .args(options)
+            .run()
+    };
+    profile("").exited_with(2);
+    profile("++allow_partial_rollouts=True").succeeded();
+    assert_eq!(
+        folder
+            .read("out/all_reward_profiling.jsonl")
+            .lines()
+            .count(),
+        1
+    );
+    let ended = profile("+input_glob=x").exited_with(2);
+    assert!(
+        ended.stderr.contains("`profile` does not know +input_glob"),
+        "{}",
+        ended.stderr
+    );
+}

@@ -346,6 +346,10 @@ async fn subsets(
         }
     }
     let mut metrics = Vec::new();
+    let options = PassMajorityOptions {
+        add_avg_sample_std_dev: false,
+        ..options.clone()
+    };
     for (value, tasks) in values {
         let of_subset = SessionContext::new();
         let list = tasks
@@ -361,7 +365,7 @@ async fn subsets(
             Ok::<(), datafusion::error::DataFusionError>(())
         };
         register.await.map_err(text)?;
-        let computed: HashMap<_, _> = PassMajority::compute(&of_subset, options)
+        let computed: HashMap<_, _> = PassMajority::compute(&of_subset, &options)
             .await
             .map_err(text)?;
         for (name, metric) in computed.into_values().flat_map(|agent| agent.metrics) {

@@ -29,8 +29,19 @@ pub fn run(case: &Case) -> Result<Outcome, String> {
         ("preprocess" | "resume", version) => Ok(Outcome::NotSupported(format!(
             "rows are sent by the rules of 0.5 so far, not of {version}"
         ))),
-        ("glob", _) => glob::run(directory, json).map(|()| Outcome::Passed),
-        ("multi_turn", _) => multi_turn::run(directory, json).map(|()| Outcome::Passed),
+        ("glob", _) => ended(case, glob::run(directory, json)),
+        ("multi_turn", _) => ended(case, multi_turn::run(directory, json)),
         (other, _) => Err(format!("there is no suite '{other}'")),
+    }
+}
+
+/// How a case ended whose suite does not look for expected errors itself.
+fn ended(case: &Case, result: Result<(), String>) -> Result<Outcome, String> {
+    match (case.expects_error(), result) {
+        (true, Ok(())) => Err("expected an error, and there was none".into()),
+        (true, Err(message)) => {
+            expected_error::check_error(&case.directory, &case.expected, &message)
+        }
+        (false, result) => result.map(|()| Outcome::Passed),
     }
 }

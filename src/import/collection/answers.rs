@@ -11,7 +11,7 @@ use super::ledger::Collection;
 use super::rows::Line;
 use crate::answer::AnswerFields;
 use crate::failure::{Failure, FailureClass};
-use crate::json::{Object, ObjectError};
+use crate::json::{Object, ObjectError, unquote};
 use crate::outcome::{Answered, Outcome, Times, Verdict};
 use crate::request::ATTEMPT_INDEX;
 
@@ -85,10 +85,17 @@ pub(super) fn flagged(
     let Some(attempt) = collection.fail(key, fields.failure_terminal) else {
         return Ok(Flagged::Foreign);
     };
-    let error = match &fields.failure_class {
+    let mut error = match &fields.failure_class {
         Some(class) => format!("the agent reported a failure (_ng_failure_class: {class:?})"),
         None => "the agent reported a failure".to_owned(),
     };
+    for part in ["_ng_failure_type", "_ng_failure_message"] {
+        if let Some(text) = row.get(part).and_then(unquote) {
+            error.push_str(": ");
+            error.push_str(&text);
+        }
+    }
+    let status = row.get("_ng_failure_http_status");
     let error = Failure::new(FailureClass::AgentFlagged, error).message;
     let verdict = Verdict::Failed {
         class: FailureClass::AgentFlagged.name(),
@@ -97,7 +104,10 @@ pub(super) fn flagged(
         failure_terminal: fields.failure_terminal,
         answer: Some(Bytes::copy_from_slice(line.text.as_bytes())),
     };
-    let outcome = outcome(key, attempt, collection.agent_of(key), verdict);
+    let outcome = Outcome {
+        http_status: status.and_then(|status| status.parse().ok()),
+        ..outcome(key, attempt, collection.agent_of(key), verdict)
+    };
     Ok(Flagged::Attempt(Box::new(outcome)))
 }
 

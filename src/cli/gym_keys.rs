@@ -1,0 +1,167 @@
+//! NeMo Gym's spelling of the options of `aggregate` and `profile`: `+key=value` becomes the option that it is here.
+
+use std::ffi::OsString;
+
+use crate::config::ConfigError;
+use crate::error::Error;
+
+/// What a key of NeMo Gym's is to a command.
+#[derive(Debug, Clone, Copy)]
+enum Meaning {
+    /// What the command is about.
+    Argument,
+    /// The option of this name, with the same value.
+    Option(&'static str),
+    /// The option of this name where the value is true.
+    Switch(&'static str),
+    /// The option of this name where the value is false.
+    Opposite(&'static str),
+    /// Nothing changes, whatever it is.
+    Anyway,
+}
+
+use Meaning::{Anyway, Argument, Opposite, Option as Opt, Switch};
+
+/// The command, the key, and what it is there.
+const KEYS: &[(&str, &str, Meaning)] = &[
+    ("aggregate", "input_glob", Argument),
+    ("aggregate", "output_jsonl_fpath", Opt("--gym-output")),
+    ("aggregate", "merge_shards", Opposite("--no-merge")),
+    (
+        "aggregate",
+        "count_failure_classes_as_zero",
+        Opt("--count-failure-classes-as-zero"),
+    ),
+    (
+        "aggregate",
+        "count_missing_rollouts_as_zero",
+        Switch("--count-missing-rollouts-as-zero"),
+    ),
+    ("aggregate", "disable_health_check", Anyway),
+    ("aggregate", "health_check_workers", Anyway),
+    ("aggregate", "health_check_ignored_checks", Anyway),
+    ("profile", "rollouts_jsonl_fpath", Argument),
+    (
+        "profile",
+        "materialized_inputs_jsonl_fpath",
+        Opt("--materialized-inputs"),
+    ),
+    (
+        "profile",
+        "allow_partial_rollouts",
+        Switch("--allow-partial"),
+    ),
+];
+
+/// A command line whose `+key=value` and `++key=value` are options, where the command knows them so.
+///
+/// # Errors
+/// The command has no such key, or its value can't be what it is.
+pub fn translated(arguments: impl IntoIterator<Item = OsString>) -> Result<Vec<OsString>, Error> {
+    let arguments: Vec<OsString> = arguments.into_iter().collect();
+    let command = arguments.get(1).and_then(|command| command.to_str());
+    let Some(command) = command.filter(|name| KEYS.iter().any(|(command, ..)| command == name))
+    else {
+        return Ok(arguments);
+    };
+    let command = command.to_owned();
+    let mut translated = Vec::with_capacity(arguments.len());
+    for argument in arguments {
+        let text = argument.to_str().unwrap_or_default();
+        let pair = text.trim_start_matches('+').split_once('=');
+        match pair.filter(|_| text.starts_with('+')) {
+            None => translated.push(argument),
+            Some((key, value)) => translated.extend(options(&command, key, value)?),
+        }
+    }
+    Ok(translated)
+}
+
+fn options(command: &str, key: &str, value: &str) -> Result<Vec<OsString>, Error> {
+    let own = || KEYS.iter().filter(|(of, ..)| *of == command);
+    let Some((_, _, meaning)) = own().find(|(_, name, _)| *name == key) else {
+        let known: Vec<&str> = own().map(|(_, name, _)| *name).collect();
+        return Err(Error::Usage(format!(
+            "`{command}` does not know +{key}; of NeMo Gym's keys it knows {}",
+            known.join(", ")
+        )));
+    };
+    let value = unquoted(value);
+    let is_true = || match value.to_ascii_lowercase().as_str() {
+        "true" => Ok(true),
+        "false" | "null" => Ok(false),
+        _ => Err(Error::from(ConfigError::Override {
+            text: format!("+{key}={value}"),
+            reason: "it is true or false".into(),
+        })),
+    };
+    let option = match meaning {
+        Argument => vec![value.into()],
+        Opt(_) if matches!(value, "null" | "[]") => Vec::new(),
+        Opt(option) => {
+            let value = value.strip_prefix('[').unwrap_or(value);
+            let value = value.strip_suffix(']').unwrap_or(value);
+            vec![(*option).into(), value.replace(' ', "").into()]
+        }
+        Switch(option) if is_true()? => vec![(*option).into()],
+        Opposite(option) if !is_true()? => vec![(*option).into()],
+        Switch(_) | Opposite(_) | Anyway => Vec::new(),
+    };
+    Ok(option)
+}
+
+/// Without the quotes that a value may stand in.
+fn unquoted(value: &str) -> &str {
+    let within = |quote: char| value.strip_prefix(quote)?.strip_suffix(quote);
+    within('\'').or_else(|| within('"')).unwrap_or(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(text: &str) -> Result<String, String> {
+        let words = text.split(' ').map(OsString::from);
+        let words = translated(words).map_err(|error| error.to_string())?;
+        let words: Vec<String> = words
+            .into_iter()
+            .map(|word| word.into_string().unwrap())
+            .collect();
+        Ok(words.join(" "))
+    }
+
+    #[test]
+    fn keys_become_options_and_all_else_stays() {
+        for (typed, meant) in [
+            (
+                "rollstream aggregate +input_glob=x/*.jsonl ++merge_shards=False -q +output_jsonl_fpath='m.jsonl'",
+                "rollstream aggregate x/*.jsonl --no-merge -q --gym-output m.jsonl",
+            ),
+            (
+                "rollstream aggregate +count_failure_classes_as_zero=[a,b] +count_missing_rollouts_as_zero=true",
+                "rollstream aggregate --count-failure-classes-as-zero a,b --count-missing-rollouts-as-zero",
+            ),
+            (
+                "rollstream profile +rollouts_jsonl_fpath=x.jsonl ++allow_partial_rollouts=True",
+                "rollstream profile x.jsonl --allow-partial",
+            ),
+            ("rollstream collect +limit=5", "rollstream collect +limit=5"),
+            (
+                "rollstream aggregate +merge_shards=true",
+                "rollstream aggregate",
+            ),
+        ] {
+            assert_eq!(line(typed).unwrap(), meant);
+        }
+    }
+
+    #[test]
+    fn a_key_that_a_command_lacks_is_an_error_that_lists_those_it_has() {
+        let error = line("rollstream profile +input_glob=x").unwrap_err();
+        assert!(
+            error.contains("+input_glob") && error.contains("rollouts_jsonl_fpath"),
+            "{error}"
+        );
+        assert!(line("rollstream aggregate +merge_shards=2").is_err());
+    }
+}
