@@ -3,11 +3,11 @@
 use datafusion::error::DataFusionError;
 
 use crate::agent::AgentError;
-use crate::config::ConfigError;
+use crate::config::{ConfigError, InterpolationError};
 use crate::export::ExportError;
 use crate::import::ImportError;
 use crate::measure::MeasureError;
-use crate::read::{InterpolationError, PromptError, ReadTasksError, SourceError};
+use crate::read::{PromptError, ReadTasksError, SourceError};
 use crate::show::ShowError;
 use crate::sim::SimError;
 use crate::store::StoreError;

@@ -26,6 +26,9 @@ pub struct GymRules {
     pub all_failures: bool,
     /// A reward profile has a line for each agent at a task, where several agents worked on one.
     pub lines_by_agent: bool,
+    /// Settings route rows: `agent` replaces the agent that a row names, a row may name a task source or a taskset
+    /// instead of an agent, and rows are sent to environment servers.
+    pub routing: bool,
 }
 
 /// The rules of 0.5.
@@ -38,6 +41,7 @@ pub static GYM_05: GymRules = GymRules {
     servers: false,
     all_failures: false,
     lines_by_agent: false,
+    routing: false,
 };
 
 /// The rules of 0.7.
@@ -50,6 +54,7 @@ pub static GYM_07: GymRules = GymRules {
     servers: true,
     all_failures: true,
     lines_by_agent: true,
+    routing: true,
 };
 
 /// The version that was asked for.

@@ -13,7 +13,7 @@
 //! | [`config`], [`gym`] | settings, and where each came from; which version of NeMo Gym is followed |
 //! | [`read`], [`import`] | JSONL, prompt templates, overrides, the identity of tasks |
 //! | [`expand`] | repeats, and which rollouts are still pending |
-//! | [`request`], [`agent`], [`answer`] | what is sent, to whom, and what came back |
+//! | [`request`], [`servers`], [`agent`], [`answer`] | what is sent, to whom, and what came back |
 //! | [`turn`], [`model`], [`environment`] | the calls within a rollout that runs here, and whom they ask |
 //! | [`plan_node`] | operators of ours in a logical plan |
 //! | [`run`] | the operator that keeps calls in flight |
@@ -52,6 +52,7 @@ pub mod report;
 pub mod request;
 pub mod run;
 pub mod schema;
+pub mod servers;
 pub mod session;
 pub mod show;
 pub mod sim;

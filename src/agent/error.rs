@@ -39,6 +39,9 @@ pub enum AgentError {
         /// Those that it knows.
         known: String,
     },
+    /// Rows lead to no server, or to one that does not take them.
+    #[error("{0}")]
+    Route(String),
     /// Nothing says where an agent is.
     #[error(
         "no address is known for agent {agents}. Give --head-server URL, or --agent-url NAME=URL for each; `--agent sim` needs neither"

@@ -1,52 +1,51 @@
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
-use serde_yaml_ng::Value;
 use url::Url;
 
 use super::AgentError;
 use super::registry::http_clients;
 use crate::config::Settings;
 use crate::http::{HttpClients, describe};
+use crate::servers::Servers;
 
 /// Deadline for the head server, which answers from memory.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Keys under which the head server's configuration holds agents, and what stands before them since 0.7.
-const AGENTS: &str = "responses_api_agents";
-const ENVIRONMENT_SERVERS: &str = "environment_servers";
-
-/// NeMo Gym's head server, as far as a collector needs it: the addresses of its agents.
+/// NeMo Gym's head server, as far as a collector needs it: what it says of its servers.
 #[derive(Debug)]
 pub struct HeadServer {
     url: String,
-    servers: BTreeMap<String, Server>,
-}
-
-/// A server, and the servers that it asks by what they are to it.
-#[derive(Debug, Clone, Default, PartialEq)]
-struct Server {
-    kind: String,
-    address: String,
-    references: BTreeMap<String, String>,
+    servers: Arc<Servers>,
 }
 
 impl HeadServer {
-    /// What the server of its tools is to an agent.
-    pub(super) const RESOURCES_SERVER: &str = "resources_server";
-    /// What the server of its model is to an agent.
-    pub(super) const MODEL_SERVER: &str = "model_server";
+    /// What it says of its servers.
+    pub fn servers(&self) -> &Arc<Servers> {
+        &self.servers
+    }
 
-    /// Address of the server that an agent asks, by what it is to it; none where it names none.
+    /// Address of the resources server of an agent; none where it names none.
     ///
     /// # Errors
     /// It does not know the agent, or that server.
-    pub(super) fn server_of(&self, agent: &str, what: &str) -> Result<Option<String>, AgentError> {
+    pub(super) fn resources_server_of(&self, agent: &str) -> Result<Option<String>, AgentError> {
+        self.referred(agent, self.servers.resources_server_of(agent))
+    }
+
+    /// Address of the model server of an agent; none where it names none.
+    ///
+    /// # Errors
+    /// It does not know the agent, or that server.
+    pub(super) fn model_server_of(&self, agent: &str) -> Result<Option<String>, AgentError> {
+        self.referred(agent, self.servers.model_server_of(agent))
+    }
+
+    fn referred(&self, agent: &str, name: Option<&str>) -> Result<Option<String>, AgentError> {
         self.addresses(std::iter::once(agent))?;
-        let server = self.servers.get(agent);
-        let name = server.and_then(|server| server.references.get(what));
         let Some(name) = name else { return Ok(None) };
-        let addresses = self.addresses(std::iter::once(name.as_str()))?;
+        let addresses = self.addresses(std::iter::once(name))?;
         Ok(addresses.into_values().next())
     }
 
@@ -91,14 +90,46 @@ impl HeadServer {
             .map_err(|reason| refuse(format!("its answer is not a configuration: {reason}")))?;
         Ok(Self {
             url: url.to_owned(),
-            servers,
+            servers: Arc::new(servers),
         })
     }
 
     /// It runs a version of NeMo Gym that has environment servers, which 0.5 did not.
     pub fn has_environment_servers(&self) -> bool {
-        let mut servers = self.servers.values();
-        servers.any(|server| server.kind == ENVIRONMENT_SERVERS)
+        self.servers.has_environment_servers()
+    }
+
+    /// Addresses of the environment servers that get the rows of the agents that `names` names, or are named
+    /// themselves. `server` gets those of all agents. A head server that has none at all is of an older NeMo Gym: then
+    /// the agents themselves.
+    ///
+    /// # Errors
+    /// An agent that it does not know, or that no single environment server refers to.
+    pub fn environment_addresses<'a>(
+        &self,
+        names: impl Iterator<Item = &'a str>,
+        server: Option<&str>,
+    ) -> Result<BTreeMap<String, String>, AgentError> {
+        if !self.has_environment_servers() {
+            return self.addresses(names);
+        }
+        let mut found = BTreeMap::new();
+        for name in names {
+            let of_agent = || self.servers.server_of_agent(name);
+            let server = match server {
+                _ if self.servers.is_environment_server(name) => Ok(name),
+                Some(server) => Ok(server),
+                None => of_agent(),
+            };
+            let server = server.map_err(AgentError::Route)?;
+            let addresses = self.addresses(std::iter::once(server))?;
+            found.extend(
+                addresses
+                    .into_values()
+                    .map(|address| (name.to_owned(), address)),
+            );
+        }
+        Ok(found)
     }
 
     /// Addresses of the agents that `names` names.
@@ -110,7 +141,7 @@ impl HeadServer {
         names: impl Iterator<Item = &'a str>,
     ) -> Result<BTreeMap<String, String>, AgentError> {
         let (known, unknown): (Vec<&str>, Vec<&str>) =
-            names.partition(|name| self.servers.contains_key(*name));
+            names.partition(|name| self.servers.address(name).is_some());
         if !unknown.is_empty() {
             let list = |names: &[&str]| {
                 names
@@ -119,9 +150,8 @@ impl HeadServer {
                     .collect::<Vec<_>>()
                     .join(", ")
             };
-            let servers = self.servers.iter();
-            let agents = servers.filter(|(_, server)| server.kind == AGENTS);
-            let agents: Vec<&str> = agents.map(|(name, _)| name.as_str()).collect();
+            let mut agents: Vec<&str> = self.servers.agents().collect();
+            agents.sort_unstable();
             let known = if agents.is_empty() {
                 "none".to_owned()
             } else {
@@ -135,52 +165,15 @@ impl HeadServer {
         }
         Ok(known
             .into_iter()
-            .filter_map(|name| Some((name.to_owned(), self.servers.get(name)?.address.clone())))
+            .filter_map(|name| Some((name.to_owned(), self.servers.address(name)?.to_owned())))
             .collect())
     }
 }
 
-/// All servers by name, from the head server's answer: a JSON string whose text is YAML.
-fn servers(answer: &str) -> Result<BTreeMap<String, Server>, String> {
+/// The servers, from the head server's answer: a JSON string whose text is YAML.
+fn servers(answer: &str) -> Result<Servers, String> {
     let yaml: String = serde_json::from_str(answer).map_err(|source| source.to_string())?;
-    let config: Value = serde_yaml_ng::from_str(&yaml).map_err(|source| source.to_string())?;
-    let config = config.as_mapping().ok_or("it is not a mapping")?;
-    let found = config.iter().filter_map(|(name, server)| {
-        let (kind, inner) = first(server)?;
-        let (_, settings) = first(inner)?;
-        let host = settings.get("host")?.as_str()?;
-        let address = format!("http://{}:{}", bracketed(host), port(settings)?);
-        let reference = |what: &str| {
-            let name = settings.get(what)?.get("name")?.as_str()?;
-            Some((what.to_owned(), name.to_owned()))
-        };
-        let references = [HeadServer::RESOURCES_SERVER, HeadServer::MODEL_SERVER];
-        let server = Server {
-            kind: kind.as_str()?.to_owned(),
-            address,
-            references: references.into_iter().filter_map(reference).collect(),
-        };
-        Some((name.as_str()?.to_owned(), server))
-    });
-    Ok(found.collect())
-}
-
-fn first(value: &Value) -> Option<(&Value, &Value)> {
-    value.as_mapping()?.iter().next()
-}
-
-fn port(settings: &Value) -> Option<u16> {
-    let port = settings.get("port")?;
-    let number = port.as_u64().or_else(|| port.as_str()?.parse().ok())?;
-    u16::try_from(number).ok()
-}
-
-fn bracketed(host: &str) -> String {
-    if host.contains(':') && !host.starts_with('[') {
-        format!("[{host}]")
-    } else {
-        host.to_owned()
-    }
+    Servers::parse(&yaml)
 }
 
 #[cfg(test)]
@@ -188,18 +181,45 @@ mod tests {
     use super::*;
 
     #[test]
-    fn servers_are_found_through_the_first_key_twice() {
-        let yaml = "policy_base_url: http://model\n\
-            head_server:\n  host: 127.0.0.1\n  port: 11000\n\
-            alpha:\n  responses_api_agents:\n    simple_agent:\n      host: 127.0.0.1\n      port: 12001\n      \
-            model_server: {type: responses_api_models, name: policy}\n\
-            tools:\n  resources_servers:\n    weather:\n      host: '::1'\n      port: '12002'\n      url: ${policy_base_url}\n";
-        let servers = servers(&serde_json::to_string(yaml).unwrap()).unwrap();
-        assert_eq!(servers["alpha"].kind, AGENTS);
-        assert_eq!(servers["alpha"].address, "http://127.0.0.1:12001");
-        assert_eq!(servers["alpha"].references["model_server"], "policy");
-        assert_eq!(servers["tools"].address, "http://[::1]:12002");
-        assert_eq!(servers.len(), 2);
+    fn rows_go_to_the_environment_server_of_their_agent() {
+        let server = |port: u16| format!("{{host: h, port: {port}}}");
+        let environment = |port: u16, agent: &str| {
+            format!(
+                "{{environment_servers: {{e: {{host: h, port: {port}, agent_server: {{name: {agent}}}}}}}}}"
+            )
+        };
+        let agent = |name: &str, port| {
+            format!(
+                "{name}: {{responses_api_agents: {{s: {}}}}}\n",
+                server(port)
+            )
+        };
+        let agents = agent("a", 1) + &agent("b", 2);
+        let head = |yaml: &str| HeadServer {
+            url: "http://head".to_owned(),
+            servers: Arc::new(Servers::parse(yaml).unwrap()),
+        };
+        let ask = |yaml: &str, name, server| {
+            let found = head(yaml).environment_addresses(std::iter::once(name), server);
+            found
+                .map(|mut found| found.remove(name))
+                .map_err(|error| error.to_string())
+        };
+        let at = |port: u16| Ok(Some(format!("http://h:{port}")));
+        assert_eq!(ask(&agents, "a", None), at(1));
+        let with = format!(
+            "{agents}x: {}\ny: {}\n",
+            environment(3, "a"),
+            environment(4, "b")
+        );
+        assert_eq!(ask(&with, "a", None), at(3));
+        assert_eq!(ask(&with, "y", None), at(4));
+        assert_eq!(ask(&with, "a", Some("y")), at(4));
+        assert!(
+            ask(&with, "c", None)
+                .unwrap_err()
+                .contains("no environment server")
+        );
     }
 
     #[test]

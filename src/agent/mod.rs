@@ -4,6 +4,7 @@
 
 mod budget;
 mod contract;
+mod episode;
 mod error;
 mod head_server;
 mod judge;

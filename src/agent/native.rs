@@ -94,6 +94,9 @@ pub(super) fn needs_head(own: &AgentSettings) -> bool {
     }
 }
 
+/// Asks a head server for the address of a server that an agent refers to.
+type ServerOf = fn(&HeadServer, &str) -> Result<Option<String>, AgentError>;
+
 impl Native<'_> {
     /// Sets it up; nothing is sent.
     pub(super) fn connect(&self) -> Result<Arc<dyn Agent>, AgentError> {
@@ -104,20 +107,20 @@ impl Native<'_> {
     }
 
     fn tool_calling(&self) -> Result<Arc<dyn Agent>, AgentError> {
-        let of_head = |what: &str| match self.head {
-            Some(head) => head.server_of(self.name, what),
+        let of_head = |server: ServerOf| match self.head {
+            Some(head) => server(head, self.name),
             None => Ok(None),
         };
         let mut models: Vec<String> = self.own.model_url.iter().map(ToString::to_string).collect();
         // The model servers of NeMo Gym understand Responses.
         let mut api = self.own.model_api.unwrap_or_default();
         if models.is_empty() {
-            models.extend(of_head(HeadServer::MODEL_SERVER)?);
+            models.extend(of_head(HeadServer::model_server_of)?);
             api = self.own.model_api.unwrap_or(ModelApi::Responses);
         }
         let resources = match &self.own.resources_url {
             Some(url) => Some(url.to_string()),
-            None => of_head(HeadServer::RESOURCES_SERVER)?,
+            None => of_head(HeadServer::resources_server_of)?,
         };
         let resources = resources.ok_or_else(|| self.refuse(
             "nothing says where its resources server is: set resources_url, or --head-server where it has a \

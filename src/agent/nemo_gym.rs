@@ -5,9 +5,10 @@ use bytes::Bytes;
 use reqwest::header::HeaderMap;
 use url::Url;
 
+use super::episode;
 use super::judge::{Wording, judge};
 use super::{Agent, AgentError, Answer, Reply, RolloutRequest};
-use crate::failure::Failure;
+use crate::failure::{Failure, FailureClass};
 use crate::http::{Call, Destination, Holder, HttpClients, Secrets};
 use crate::http::{headers_that_matter, with_connect_time};
 
@@ -18,6 +19,8 @@ pub struct NemoGymAgent {
     what: String,
     /// What the headers hold that must not be repeated.
     secrets: Secrets,
+    /// Rows of tasksets are sent as episodes.
+    has_episodes: bool,
 }
 
 impl NemoGymAgent {
@@ -48,11 +51,28 @@ impl NemoGymAgent {
             run: Destination::new(run, headers, http),
             what,
             secrets,
+            has_episodes: false,
         })
     }
 
+    /// Whether rows of tasksets are sent as the requests of episodes that environment servers take.
+    #[must_use]
+    pub fn with_episodes(mut self, has_episodes: bool) -> Self {
+        self.has_episodes = has_episodes;
+        self
+    }
+
     async fn call(&self, request: RolloutRequest, call: &Call<'_>) -> Reply {
-        let posted = self.run.post(self.run.headers(), &request.body, call);
+        let episode = match self.has_episodes {
+            true => episode::request(&request.body),
+            false => Ok(None),
+        };
+        let (body, is_episode) = match episode {
+            Ok(Some(episode)) => (Bytes::from(episode), true),
+            Ok(None) => (request.body, false),
+            Err(why) => return Reply::new(Err(call.failure(FailureClass::Data, &why))),
+        };
+        let posted = self.run.post(self.run.headers(), &body, call);
         let response = match posted.await {
             Ok(response) => response,
             Err(failure) => {
@@ -76,7 +96,10 @@ impl NemoGymAgent {
             headers,
             first_byte: Some(first_byte),
             elapsed,
-            ..Reply::new(body.and_then(|body| judge_call(body, call)))
+            ..Reply::new(body.and_then(|body| match is_episode {
+                true => judge_call(record(body, call)?, call),
+                false => judge_call(body, call),
+            }))
         }
     }
 }
@@ -100,6 +123,15 @@ impl Agent for NemoGymAgent {
     }
 }
 
+/// The answer to an episode as the record of a rollout.
+fn record(body: Bytes, call: &Call<'_>) -> Result<Bytes, Failure> {
+    match episode::record(&body) {
+        Ok(Some(record)) => Ok(Bytes::from(record)),
+        Ok(None) => Ok(body),
+        Err(why) => Err(call.failure(FailureClass::Data, &why)),
+    }
+}
+
 fn judge_call(body: Bytes, call: &Call<'_>) -> Result<Answer, Failure> {
     judge(
         body,
@@ -116,7 +148,6 @@ mod tests {
     use reqwest::header::HeaderValue;
 
     use super::*;
-    use crate::failure::FailureClass;
 
     fn class_of(body: &[u8]) -> Option<(FailureClass, bool)> {
         let call = Call {

@@ -7,8 +7,10 @@ use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
 use super::native::{self, Native};
 use super::{Agent, AgentError, HeadServer, NemoGymAgent};
 use crate::config::{
-    AgentKind, AgentSettings, Budgets, Concurrency, MemoryPlan, Settings, Span, VariableName,
+    AgentKind, AgentSettings, Budgets, Concurrency, MemoryPlan, RoutingMode, Settings, Span,
+    VariableName,
 };
+use crate::gym::GymRules;
 use crate::http::{HttpClients, HttpSettings};
 
 /// Variable that a bearer token for all agents is taken from, unless settings name another.
@@ -74,16 +76,20 @@ impl Agents {
             true => HeadServer::of(settings).await,
             false => Ok(None),
         };
-        Self::connect_by(names, settings, head)
+        let is_new = || matches!(&head, Ok(Some(head)) if head.has_environment_servers());
+        let rules = settings.gym.rules(is_new);
+        Self::connect_by(names, settings, rules, head)
     }
 
     /// The same, with a head server that was asked before. That it gave no answer only matters where an agent needs it.
+    /// By rules with routing, a name may also be that of an environment server.
     ///
     /// # Errors
     /// As those of [`Self::connect`].
     pub fn connect_by(
         names: &[String],
         settings: &Settings,
+        rules: &GymRules,
         head: Result<Option<HeadServer>, AgentError>,
     ) -> Result<Self, AgentError> {
         let http = http_clients(settings)?;
@@ -104,10 +110,10 @@ impl Agents {
             let limits = AgentLimits::of(name, settings);
             members.insert(name.to_owned(), Member { agent, limits });
         };
-        for (name, url) in addresses(&elsewhere, settings, head.as_ref())? {
+        for (name, url) in addresses(&elsewhere, settings, rules, head.as_ref())? {
             let headers = headers(&name, own(&name), settings)?;
             let agent = NemoGymAgent::new(&name, &url, headers, http.clone())?;
-            add(&name, Arc::new(agent));
+            add(&name, Arc::new(agent.with_episodes(rules.routing)));
         }
         for name in here {
             let native = Native {
@@ -156,6 +162,7 @@ pub(super) fn http_clients(settings: &Settings) -> Result<HttpClients, AgentErro
 fn addresses(
     names: &[&String],
     settings: &Settings,
+    rules: &GymRules,
     head: Option<&HeadServer>,
 ) -> Result<BTreeMap<String, String>, AgentError> {
     let own = |name: &str| {
@@ -173,6 +180,12 @@ fn addresses(
         .collect();
     match head {
         _ if rest.is_empty() => {}
+        Some(head) if rules.routing => {
+            let is_one = settings.environment_routing_mode == RoutingMode::Legacy;
+            let server = settings.environment_server_name.as_deref();
+            let server = server.filter(|_| is_one);
+            found.extend(head.environment_addresses(rest.into_iter(), server)?);
+        }
         Some(head) => found.extend(head.addresses(rest.into_iter())?),
         None => {
             let agents = rest

@@ -193,7 +193,7 @@ impl<'de> Visitor<'de> for TopVisitor {
 }
 
 /// Python's truth: everything but null, false, zero and what is empty.
-fn is_truthy(raw: &str) -> bool {
+pub(crate) fn is_truthy(raw: &str) -> bool {
     match Number::of(raw) {
         Some(number) => number.as_f64() != 0.0,
         None => {

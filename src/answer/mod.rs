@@ -6,4 +6,5 @@ mod info;
 mod number;
 
 pub use fields::AnswerFields;
+pub(crate) use fields::is_truthy;
 pub use number::Number;

@@ -18,6 +18,9 @@ pub const BEARER_TOKEN_VARIABLE: &str = "ROLLSTREAM_BEARER_TOKEN";
 /// NeMo Gym's variable for `max_attempts`. As there, a value that is no number of at least 1 counts as not set.
 const NEMO_GYM_MAX_ATTEMPTS: &str = "NEMO_GYM_MAX_ROLLOUT_ATTEMPTS";
 
+/// NeMo Gym's variable for `allow_unsupported_pairing`. As there, all but nothing, `0` and `false` is yes.
+const NEMO_GYM_ALLOW_PAIRING: &str = "NEMO_GYM_ALLOW_UNSUPPORTED_PAIRING";
+
 /// Variables that are not settings, but ours: their values are never read here.
 const OTHERS: [&str; 3] = [
     BEARER_TOKEN_VARIABLE,
@@ -41,10 +44,14 @@ pub(super) fn read(
     variables: impl IntoIterator<Item = (OsString, OsString)>,
 ) -> Result<Environment, ConfigError> {
     let mut environment = Environment::default();
-    let mut nemo_gym = None;
+    let mut nemo_gym = Vec::new();
     for (name, value) in variables {
         if name == NEMO_GYM_MAX_ATTEMPTS {
-            nemo_gym = max_attempts(&value);
+            nemo_gym.extend(max_attempts(&value));
+            continue;
+        }
+        if name == NEMO_GYM_ALLOW_PAIRING {
+            nemo_gym.extend(allow_pairing(&value));
             continue;
         }
         let Some(name) = name.to_str().filter(|name| name.starts_with(PREFIX)) else {
@@ -92,6 +99,15 @@ fn max_attempts(value: &OsStr) -> Option<Assignment> {
         path: KeyPath::new(["max_attempts"]),
         value: attempts.into(),
         origin: Origin::Environment(NEMO_GYM_MAX_ATTEMPTS.to_owned()),
+    })
+}
+
+fn allow_pairing(value: &OsStr) -> Option<Assignment> {
+    let value = value.to_str()?.to_lowercase();
+    (!matches!(value.as_str(), "" | "0" | "false")).then(|| Assignment {
+        path: KeyPath::new(["allow_unsupported_pairing"]),
+        value: true.into(),
+        origin: Origin::Environment(NEMO_GYM_ALLOW_PAIRING.to_owned()),
     })
 }
 

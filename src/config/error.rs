@@ -78,6 +78,15 @@ pub enum ConfigError {
         /// What to do.
         remedy: &'static str,
     },
+    /// A setting that needs the rules of another version of NeMo Gym.
+    #[error("`{key}` needs the rules of NeMo Gym 0.7; give --gym 0.7, or leave it out")]
+    Gym {
+        /// The setting.
+        key: &'static str,
+    },
+    /// Settings that send rows nowhere, or to two places.
+    #[error("{0}")]
+    Routing(String),
     /// A setting that the command cannot do without.
     #[error("{what} is missing; {remedy}")]
     Missing {

@@ -27,6 +27,15 @@ where
     }
 }
 
+/// What is null is as if it were not given.
+pub(super) fn or_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de> + Default,
+{
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
+}
+
 /// A path that names one file and a list of them are both welcome.
 pub(super) fn one_or_many<'de, D: Deserializer<'de>>(
     deserializer: D,

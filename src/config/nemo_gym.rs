@@ -29,9 +29,6 @@ const UPLOAD: &str = "nothing is uploaded to trackers; send the run to an object
      or leave this option out";
 const DATASET: &str = "datasets are not prepared here; prepare them with NeMo Gym and give the task file with --input";
 
-const ROUTES: &str = "a row goes to the agent that its agent_ref names, or to that of --agent; write agent_ref into the \
-     task rows, once for each agent, to send them elsewhere";
-const ENVIRONMENTS: &str = "rows are sent to the agents themselves, and not to environment servers";
 const HEALTH: &str =
     "no health checks are made; `rollstream check RUN` checks a run with conditions in SQL";
 const AGAIN: &str = "what its agent calls terminal is not sent again, and an answer that was given counts; start a new run \
@@ -48,33 +45,7 @@ const NAMES: &[(&str, Meaning)] = &[
     ("head_server", Meaning::HeadServer),
     ("upload_rollouts", Meaning::Only("false", UPLOAD)),
     ("upload_rollouts_to_wandb", Meaning::Only("false", UPLOAD)),
-    ("agent_map", Meaning::Only("null", ROUTES)),
-    ("fan_out", Meaning::Only("null", ROUTES)),
-    ("agent_type", Meaning::Only("null", ROUTES)),
-    (
-        "interleave_repeats",
-        Meaning::Only(
-            "false",
-            "the rollouts of a task are sent one after the other; give fewer --num-repeats first and more with \
-             --extend for the other order",
-        ),
-    ),
-    (
-        "environment_routing_mode",
-        Meaning::Only("\"agent\"", ENVIRONMENTS),
-    ),
-    (
-        "environment_server_name",
-        Meaning::Only("null", ENVIRONMENTS),
-    ),
-    (
-        "environment_server_routes",
-        Meaning::Only("{}", ENVIRONMENTS),
-    ),
-    (
-        "allow_unsupported_pairing",
-        Meaning::Anyway("which agents a resources server allows is not checked"),
-    ),
+    ("agent_type", Meaning::Only("null", SERVERS)),
     (
         "route_failures_to_sidecar",
         Meaning::Anyway(
@@ -221,19 +192,24 @@ mod tests {
             "num_repeats_add_seed",
             "responses_create_params",
             "prompt_config",
+            "agent_map",
+            "fan_out",
+            "interleave_repeats",
+            "environment_routing_mode",
+            "environment_server_name",
+            "environment_server_routes",
+            "allow_unsupported_pairing",
         ];
         for name in same {
             assert!(meaning(name).is_none() && KEYS.iter().any(|(key, _)| *key == name));
         }
         for name in "agent_name input_jsonl_fpath output_jsonl_fpath num_samples_in_parallel resume_from_cache \
                      disable_aggregation upload_rollouts input_glob merge_shards materialized_inputs_jsonl_fpath \
-                     rollouts_jsonl_fpath allow_partial_rollouts config_paths split head_server agent_map fan_out \
-                     interleave_repeats require_complete max_resident_rollout_tasks retain_results_in_memory \
+                     rollouts_jsonl_fpath allow_partial_rollouts config_paths split head_server require_complete max_resident_rollout_tasks retain_results_in_memory \
                      disable_health_check health_check_workers health_check_ignored_checks \
                      count_failure_classes_as_zero count_missing_rollouts_as_zero route_failures_to_sidecar \
-                     environment_routing_mode environment_server_name environment_server_routes dispatch_budget_s \
-                     drain_margin_s dispatch_longest_first retry_terminal_timeouts retry_invalid_judge_responses \
-                     allow_unsupported_pairing agent_type"
+                     dispatch_budget_s drain_margin_s dispatch_longest_first retry_terminal_timeouts retry_invalid_judge_responses \
+                     agent_type"
             .split_whitespace()
         {
             assert!(meaning(name).is_some(), "{name}");

@@ -228,6 +228,10 @@ mod tests {
             ),
             ("+limit=5", "limit", json!(5)),
             ("+limit=null", "limit", json!(null)),
+            ("+agent_map={a: b}", "agent_map", json!({"a": "b"})),
+            ("+agent_map._default=b", "agent_map._default", json!("b")),
+            ("+fan_out={a: [b, c]}", "fan_out", json!({"a": ["b", "c"]})),
+            ("++fan_out=null", "fan_out", json!(null)),
             ("+num_repeats=4", "num_repeats", json!(4)),
             (
                 "+num_repeats={a:32,_default:1}",
@@ -274,9 +278,8 @@ mod tests {
         let mut overrides = Overrides::default();
         for text in [
             "+upload_rollouts=false",
-            "+agent_map=null",
-            "++fan_out=null",
-            "+environment_server_routes={}",
+            "+agent_type=null",
+            "++count_failure_classes_as_zero=[]",
         ] {
             assert!(overrides.read(text).unwrap().is_none(), "{text}");
         }
@@ -320,7 +323,6 @@ mod tests {
             ("+config_paths=[a.yaml]", "--head-server"),
             ("+split=train", "--input"),
             ("+upload_rollouts=true", "--output s3://"),
-            ("+agent_map={_default: a}", "--agent"),
             ("+dispatch_budget_s=3600", "--deadline"),
             ("+count_missing_rollouts_as_zero=true", "--missing zero"),
             ("+input_glob=x*", "rollstream sql"),

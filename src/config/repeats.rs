@@ -77,6 +77,11 @@ impl Repeats {
 
     /// The number of rollouts per task of `agent`; `None` if it is neither listed nor covered by a default.
     pub fn for_agent(&self, agent: &str) -> Option<u32> {
+        self.for_first(std::iter::once(agent))
+    }
+
+    /// The number for the first of the names that is listed; `None` if none is and there is no default.
+    pub fn for_first<'a>(&self, mut names: impl Iterator<Item = &'a str>) -> Option<u32> {
         match self {
             Self::All(count) => Some(*count),
             Self::PerAgent(entries) => {
@@ -86,7 +91,7 @@ impl Repeats {
                         .find(|(name, _)| name == wanted)
                         .map(|(_, count)| *count)
                 };
-                find(agent).or_else(|| find(DEFAULT_AGENT))
+                names.find_map(find).or_else(|| find(DEFAULT_AGENT))
             }
         }
     }

@@ -8,11 +8,11 @@ use serde_json::{Map, Value};
 
 use super::fields::{
     count, headers, one_or_many, optional_count, optional_rate, optional_share, optional_whole,
-    run_location,
+    or_default, run_location,
 };
 use super::{
-    AgentSettings, Bytes, Concurrency, ConfigError, Limit, Repeats, SeedField, ServerUrl, Shard,
-    Span, VariableName,
+    AgentSettings, Bytes, Concurrency, ConfigError, Limit, Repeats, RoutingMode, SeedField,
+    ServerUrl, Shard, Span, VariableName,
 };
 use crate::gym::GymChoice;
 
@@ -29,13 +29,30 @@ pub struct Settings {
     /// NeMo Gym's files of the run, which the sweep ends with: `NAME.jsonl` and its neighbours. Where no output is set,
     /// the run is at `NAME`.
     pub gym_output: Option<PathBuf>,
-    /// The agent for tasks that name none.
+    /// The agent for tasks that name none; by the rules of NeMo Gym 0.7, for all tasks.
     pub agent: Option<String>,
+    /// Agents that take the place of others: by the agent or the task source that a row names; `_default` for all others.
+    #[serde(deserialize_with = "or_default")]
+    pub agent_map: BTreeMap<String, String>,
+    /// Agents that each get a row: by the agent or the task source that it names.
+    #[serde(deserialize_with = "or_default")]
+    pub fan_out: BTreeMap<String, Vec<String>>,
+    /// How rows that are not of a taskset find their environment server.
+    pub environment_routing_mode: RoutingMode,
+    /// The environment server of all rows that are not of a taskset, in the mode `legacy`.
+    pub environment_server_name: Option<String>,
+    /// Environment servers by taskset.
+    #[serde(deserialize_with = "or_default")]
+    pub environment_server_routes: BTreeMap<String, String>,
+    /// Whether an agent may work for a resources server that does not list its type.
+    pub allow_unsupported_pairing: bool,
     /// The number of lines to take from the input; 0 or none takes all, a negative number takes none.
     #[serde(deserialize_with = "optional_whole")]
     pub limit: Option<i64>,
     /// Rollouts per task.
     pub num_repeats: Repeats,
+    /// Whether the first rollouts of all tasks are sent before the second ones.
+    pub interleave_repeats: bool,
     /// Whether each rollout's request carries its rollout index as a seed.
     pub num_repeats_add_seed: bool,
     /// Where in the request that seed goes.
@@ -147,8 +164,15 @@ impl Default for Settings {
             output: None,
             gym_output: None,
             agent: None,
+            agent_map: BTreeMap::new(),
+            fan_out: BTreeMap::new(),
+            environment_routing_mode: RoutingMode::Agent,
+            environment_server_name: None,
+            environment_server_routes: BTreeMap::new(),
+            allow_unsupported_pairing: false,
             limit: None,
             num_repeats: Repeats::default(),
+            interleave_repeats: false,
             num_repeats_add_seed: false,
             seed_field: SeedField::default(),
             prompt_config: None,

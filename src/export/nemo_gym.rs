@@ -105,24 +105,42 @@ async fn inputs(
     let seed = seed(record);
     let mut lines = Lines::create(&target.materialized_inputs)?;
     let mut stamps = StampIndex::default();
-    let mut batches = session.sql(INPUTS).await?.execute_stream().await?;
     let mut line = String::new();
-    while let Some(batch) = batches.try_next().await? {
-        let requests = texts(&batch, "request")?;
-        let task_index = integers(&batch, "task_index")?;
-        let first = integers(&batch, "first_rollout_index")?;
-        let repeats = integers(&batch, "num_repeats")?;
-        for row in 0..batch.num_rows() {
-            let request = requests.value(row);
-            let template = RequestTemplate::new(request, seed)?;
-            let first = at(&first, row);
-            let rollouts = first..first.saturating_add(at(&repeats, row));
-            stamps.add(at(&task_index, row), rollouts.clone(), request);
-            for rollout_index in rollouts {
-                line.clear();
-                template.write(rollout_index, 0, &mut line);
-                lines.write(line.as_bytes())?;
+    // Interleaved repeats are as many passes over the tasks as a task has rollouts at most.
+    let interleaved = record.identity.get("interleave_repeats");
+    let mut round = (interleaved == Some(&true.into())).then_some(0);
+    let mut end = 0;
+    loop {
+        let mut batches = session.sql(INPUTS).await?.execute_stream().await?;
+        while let Some(batch) = batches.try_next().await? {
+            let requests = texts(&batch, "request")?;
+            let task_index = integers(&batch, "task_index")?;
+            let first = integers(&batch, "first_rollout_index")?;
+            let repeats = integers(&batch, "num_repeats")?;
+            for row in 0..batch.num_rows() {
+                let request = requests.value(row);
+                let first = at(&first, row);
+                let rollouts = first..first.saturating_add(at(&repeats, row));
+                if matches!(round, None | Some(0)) {
+                    stamps.add(at(&task_index, row), rollouts.clone(), request);
+                }
+                end = end.max(rollouts.end);
+                let rollouts = match round {
+                    Some(round) if rollouts.contains(&round) => round..round + 1,
+                    Some(_) => continue,
+                    None => rollouts,
+                };
+                let template = RequestTemplate::new(request, seed)?;
+                for rollout_index in rollouts {
+                    line.clear();
+                    template.write(rollout_index, 0, &mut line);
+                    lines.write(line.as_bytes())?;
+                }
             }
+        }
+        match &mut round {
+            Some(round) if *round + 1 < end => *round += 1,
+            _ => break,
         }
     }
     stamps.sort();

@@ -8,6 +8,9 @@ use crate::store::{GYM, InputRecord, RunRecord};
 /// What decides the requests of agents that run here.
 const AGENTS: &str = "agents";
 
+/// The digests of the inputs.
+const INPUT: &str = "input";
+
 /// What decides the requests of a sweep. A resume must have the same.
 pub(super) fn identity(
     settings: &Settings,
@@ -17,7 +20,7 @@ pub(super) fn identity(
 ) -> Value {
     let digests: Vec<&str> = inputs.iter().map(|input| input.digest.as_str()).collect();
     let mut identity = json!({
-        "input": digests,
+        INPUT: digests,
         "limit": settings.limit,
         "agent": settings.agent,
         "num_repeats": settings.num_repeats,
@@ -32,8 +35,34 @@ pub(super) fn identity(
     {
         fields.insert(AGENTS.to_owned(), native.into());
     }
+    add_routing(&mut identity, settings);
     add_rules(&mut identity, rules);
     identity
+}
+
+/// Settings of routing, which stand in the identity only where they are not as by default: older runs have none.
+const ROUTING: [&str; 6] = [
+    "agent_map",
+    "fan_out",
+    "interleave_repeats",
+    "environment_routing_mode",
+    "environment_server_name",
+    "environment_server_routes",
+];
+
+fn add_routing(identity: &mut Value, settings: &Settings) {
+    let value = |settings: &Settings| serde_json::to_value(settings).unwrap_or_default();
+    let (settings, defaults) = (value(settings), value(&Settings::default()));
+    if let Some(fields) = identity.as_object_mut() {
+        for key in ROUTING {
+            if let Some(value) = settings
+                .get(key)
+                .filter(|value| defaults.get(key) != Some(value))
+            {
+                fields.insert(key.to_owned(), value.clone());
+            }
+        }
+    }
 }
 
 /// Notes the rules that a run follows, where they are not those of all earlier ones.
@@ -84,7 +113,19 @@ pub(super) fn differences(record: &RunRecord, now: &Value) -> Vec<(String, Strin
         let was = before.get(key).unwrap_or(&Value::Null);
         (was != value).then(|| (key.clone(), format!("'{key}' was {was} and is {value}")))
     };
-    now.iter().filter_map(differs).collect()
+    let mut differences: Vec<(String, String)> = now.iter().filter_map(differs).collect();
+    // With an input, all that decides is given, if only by default.
+    if now.contains_key(INPUT) {
+        differences.extend(ROUTING.iter().filter_map(|key| {
+            let was = before.get(*key).filter(|_| !now.contains_key(*key))?;
+            Some(((*key).to_owned(), not_given(key, was)))
+        }));
+    }
+    differences
+}
+
+fn not_given(key: &str, was: &Value) -> String {
+    format!("'{key}' was {was} and is not given")
 }
 
 /// What of the identity the settings say otherwise than the defaults do: what somebody gave who named no input.
@@ -103,10 +144,7 @@ pub(super) fn check(record: &RunRecord, now: &Value, place: &str) -> Result<(), 
     // Of the rest, what is not given stays as it was. An agent that ran here must not be asked elsewhere, nor by other rules.
     for key in [AGENTS, GYM] {
         if let (Some(was), None) = (record.identity.get(key), now.get(key)) {
-            differences.push((
-                key.to_owned(),
-                format!("'{key}' was {was} and is not given"),
-            ));
+            differences.push((key.to_owned(), not_given(key, was)));
         }
     }
     if differences.is_empty() {

@@ -1,5 +1,6 @@
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use futures::TryStreamExt;
 use object_store::ObjectStoreExt;
@@ -9,12 +10,13 @@ use tokio::runtime::Handle;
 use tokio_util::io::{StreamReader, SyncIoBridge};
 
 use super::spool::Spool;
-use crate::config::Settings;
+use crate::config::{Routing, Settings};
 use crate::error::Error;
 use crate::read::{
     self, OpenSource, Overrides, Prompt, PromptError, ReadOptions, ReadSummary, ReadTasksError,
     SourceError, batches, read_tasks,
 };
+use crate::servers::Servers;
 use crate::store::{Address, InputRecord};
 
 /// The input of a sweep, read and found good.
@@ -31,7 +33,11 @@ pub(super) struct Inputs {
 
 impl Inputs {
     /// Reads all that `settings` names. Nothing is left behind if anything is wrong with it.
-    pub(super) async fn read(settings: &Settings) -> Result<Self, Error> {
+    pub(super) async fn read(
+        settings: &Settings,
+        routing: Option<Routing>,
+        servers: Option<Arc<Servers>>,
+    ) -> Result<Self, Error> {
         let prompt = settings
             .prompt_config
             .as_deref()
@@ -39,6 +45,8 @@ impl Inputs {
             .transpose()?;
         let options = ReadOptions {
             agent_name: settings.agent.clone(),
+            routing,
+            servers,
             limit: settings.limit,
             repeats: settings.num_repeats.clone(),
             seed: settings.num_repeats_add_seed.then_some(settings.seed_field),

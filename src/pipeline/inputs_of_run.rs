@@ -46,6 +46,9 @@ impl Inputs {
         identity::check(record, &given, &run.display(""))?;
         settings.num_repeats_add_seed = recorded(record, "num_repeats_add_seed")?;
         settings.seed_field = recorded(record, "seed_field")?;
+        settings.interleave_repeats = recorded(record, "interleave_repeats")?;
+        settings.environment_routing_mode = recorded(record, "environment_routing_mode")?;
+        settings.environment_server_name = recorded(record, "environment_server_name")?;
 
         let session = SessionContext::new_with_config(session::config().with_target_partitions(1));
         let tasks = RunTables::look(run).await?;
@@ -105,7 +108,7 @@ async fn summary(session: &SessionContext) -> Result<(ReadSummary, u64), Error> 
     let summary = ReadSummary {
         rows,
         agents,
-        warnings: Vec::new(),
+        ..ReadSummary::default()
     };
     Ok((summary, bytes))
 }

@@ -24,6 +24,7 @@ mod metric_tables;
 mod open_files;
 mod profile;
 mod recovery;
+mod rounds;
 mod spool;
 mod subsets;
 mod supervisor;

@@ -1,4 +1,4 @@
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
@@ -21,8 +21,8 @@ use super::measurement::{self, Measurement, Price, Source};
 use super::supervisor::Supervisor;
 use super::tables::Tables;
 use super::{by_task, extension, identity, open_files};
-use crate::agent::{Agents, HeadServer, Prior};
-use crate::config::{AgentSettings, MemoryPlan, Settings};
+use crate::agent::{AgentError, Agents, HeadServer, Prior};
+use crate::config::{AgentSettings, MemoryPlan, Routing, Settings};
 use crate::error::Error;
 use crate::expand::{self, AgentCounts};
 use crate::gym::{GYM_07, GymChoice, GymRules};
@@ -32,6 +32,7 @@ use crate::plan_node::Step;
 use crate::report::{AgentMetric, GroupReport, SweepPlan, SweepReport};
 use crate::run::{FailureLimits, Registry, RunContext, RunStep, Shutdown, StopReason};
 use crate::schema::SCHEMA_VERSION;
+use crate::servers::{Route, Servers};
 use crate::session;
 use crate::store::{
     Checkpointer, DispatchLogs, LockOptions, LockScope, ParquetSink, RunCounts, RunLock, RunRecord,
@@ -136,6 +137,18 @@ fn parameters(
     Ok(queries.parameters(&texts.collect::<Vec<_>>())?)
 }
 
+/// Refuses rows that NeMo Gym's servers would not take. An agent with an address of its own need not be one of them.
+fn check_routes(settings: &Settings, servers: &Servers, inputs: &Inputs) -> Result<(), Error> {
+    let routes = inputs.summary.routes.iter().filter(|route| {
+        let name = route.server.as_ref().or(route.agent.as_ref());
+        let own = name.and_then(|name| settings.agents.get(&**name));
+        !own.is_some_and(|own| own.url.is_some() || own.runs_here())
+    });
+    let routes: BTreeSet<Route> = routes.cloned().collect();
+    let checked = servers.check(&routes, settings.allow_unsupported_pairing);
+    checked.map_err(|reason| AgentError::Route(reason).into())
+}
+
 impl Sweep {
     /// Reads the input, finds the agents and checks the output.
     ///
@@ -164,19 +177,25 @@ impl Sweep {
             (None, Ok(Some(head))) => head.has_environment_servers(),
             (None, _) => false,
         });
+        let routing = Routing::of(&settings, rules)?;
+        let servers = head.as_ref().ok().and_then(Option::as_ref);
+        let servers = servers.map(|head| Arc::clone(head.servers()));
         let inputs = match &existing {
             Some(record) if settings.input.is_empty() && !settings.extend => {
                 Inputs::of_run(&mut settings, rules, &run, record).await?
             }
-            _ => Inputs::read(&settings).await?,
+            _ => Inputs::read(&settings, routing, servers.clone()).await?,
         };
+        if let Some(servers) = servers {
+            check_routes(&settings, &servers, &inputs)?;
+        }
         let names: Vec<String> = inputs
             .summary
             .agents
             .keys()
             .map(|name| name.to_string())
             .collect();
-        let agents = Agents::connect_by(&names, &settings, head)?;
+        let agents = Agents::connect_by(&names, &settings, rules, head)?;
         let identity = inputs.identity.clone().unwrap_or_else(|| {
             identity::identity(&settings, rules, &inputs.records, inputs.prompt.as_deref())
         });
@@ -287,7 +306,14 @@ impl Sweep {
         if self.inputs.summary.rows == 0 {
             warnings.push("the input has no tasks".to_owned());
         }
-        if let Some(own) = &self.settings.agent {
+        let replaced = self.inputs.summary.num_replaced;
+        if replaced > 0 {
+            warnings.push(format!(
+                "{replaced} of {} rows of the input name another agent than the one that they go to now",
+                self.inputs.summary.rows
+            ));
+        }
+        if let Some(own) = self.settings.agent.as_ref().filter(|_| !self.rules.routing) {
             let agents = self.inputs.summary.agents.iter();
             let others = agents.filter(|(name, _)| ***name != **own);
             let rows: u64 = others.map(|(_, agent)| agent.rows).sum();
@@ -515,6 +541,7 @@ impl Sweep {
             run: self.continues.then_some(&self.run),
             shard: self.settings.shard,
             partitions: 1,
+            is_interleaved: false,
             settings: &self.settings,
             agents: self.record.agents.keys().map(String::as_str).collect(),
         }
@@ -616,6 +643,7 @@ impl Sweep {
         let waiting = usize::try_from(waiting).unwrap_or(usize::MAX);
         let tables = Tables {
             partitions,
+            is_interleaved: self.settings.interleave_repeats,
             ..self.tables()
         };
         tables.bounded_session(config, waiting).await

@@ -12,6 +12,7 @@ use datafusion::physical_planner::{DefaultPhysicalPlanner, PhysicalPlanner};
 use datafusion::prelude::{SessionConfig, SessionContext, col, lit};
 
 use super::by_task::ByTask;
+use super::rounds::Rounds;
 use super::spool::Spool;
 use crate::config::{Settings, Shard};
 use crate::error::Error;
@@ -33,6 +34,8 @@ pub(super) struct Tables<'a> {
     pub(super) shard: Option<Shard>,
     /// Partitions that the tasks are dealt out to.
     pub(super) partitions: usize,
+    /// The tasks come round by round: first all with their first rollouts.
+    pub(super) is_interleaved: bool,
     /// For the budgets of ...
     pub(super) settings: &'a Settings,
     /// ... these agents.
@@ -80,10 +83,13 @@ impl Tables<'_> {
 
     fn dealt(&self, session: &SessionContext, tasks: DataFrame) -> QueryResult<DataFrame> {
         let partitions = self.partitions;
-        if partitions == 1 {
-            return Ok(tasks);
+        let mut plan = tasks.into_unoptimized_plan();
+        if self.is_interleaved {
+            plan = Rounds.on(plan)?;
         }
-        let plan = ByTask { partitions }.on(tasks.into_unoptimized_plan())?;
+        if partitions > 1 {
+            plan = ByTask { partitions }.on(plan)?;
+        }
         Ok(DataFrame::new(session.state(), plan))
     }
 
@@ -111,6 +117,7 @@ impl QueryPlanner for Planner {
         session: &dyn Session,
     ) -> QueryResult<Arc<dyn ExecutionPlan>> {
         let planner = DefaultPhysicalPlanner::with_extension_planners(vec![
+            Arc::new(StepPlanner::<Rounds>::new()),
             Arc::new(StepPlanner::<ByTask>::new()),
             Arc::new(StepPlanner::<RunStep>::new()),
             Arc::new(StepPlanner::<LandStep>::new()),

@@ -25,6 +25,8 @@ pub enum Kind {
     NoAgent,
     /// There is no number of repeats for the task's agent.
     UnlistedAgent,
+    /// No agent can be found for the task source that the row names.
+    TaskSource,
 }
 
 /// One line that cannot become a task.
@@ -36,7 +38,7 @@ pub struct Finding {
     pub file: Arc<str>,
     /// The line in it, the first being 1.
     pub line: u64,
-    /// What is wrong; for [`Kind::UnlistedAgent`], the agent.
+    /// What is wrong; for [`Kind::UnlistedAgent`], the agent and what else the row could be listed by.
     pub what: String,
 }
 
@@ -46,6 +48,11 @@ pub struct InputErrors {
     groups: BTreeMap<Kind, Group>,
     unlisted_agents: BTreeSet<String>,
     listed_agents: Vec<String>,
+    /// What is wrong with task sources, each once.
+    sources: BTreeSet<String>,
+    /// Rows are routed, as since NeMo Gym 0.7.
+    is_routed: bool,
+    warnings: Vec<String>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -55,6 +62,24 @@ struct Group {
 }
 
 impl InputErrors {
+    /// None yet, in the words of the NeMo Gym whose rules hold.
+    pub(super) fn new(is_routed: bool) -> Self {
+        Self {
+            is_routed,
+            ..Self::default()
+        }
+    }
+
+    /// Adds what would have been said of the input if nothing were wrong with it.
+    pub(super) fn warn(&mut self, warnings: Vec<String>) {
+        self.warnings = warnings;
+    }
+
+    /// What the user may not have meant, beside what is wrong.
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
     /// Whether nothing was found.
     pub(super) fn is_empty(&self) -> bool {
         self.groups.is_empty()
@@ -63,6 +88,9 @@ impl InputErrors {
     pub(super) fn add(&mut self, kind: Kind, finding: Finding) {
         if kind == Kind::UnlistedAgent && self.unlisted_agents.len() < KEPT {
             self.unlisted_agents.insert(finding.what.clone());
+        }
+        if kind == Kind::TaskSource && self.sources.len() < KEPT {
+            self.sources.insert(finding.what.clone());
         }
         let group = self.groups.entry(kind).or_default();
         group.count += 1;
@@ -99,7 +127,7 @@ impl InputErrors {
                     messages.extend(group.kept.iter().map(|finding| finding.what.clone()))
                 }
                 Kind::Task => messages.extend(group.kept.iter().map(Finding::invalid)),
-                Kind::PromptConflict | Kind::NoAgent | Kind::UnlistedAgent => {
+                Kind::PromptConflict | Kind::NoAgent | Kind::UnlistedAgent | Kind::TaskSource => {
                     messages.push(self.summary(*kind, group));
                 }
             }
@@ -115,9 +143,26 @@ impl InputErrors {
                  mutually exclusive. Use one or the other. Violating rows: {}",
                 group.rows()
             ),
+            Kind::NoAgent if self.is_routed => format!(
+                "No agent specified for rows {}. Provide +agent_name (or +agent_map with a _default entry), or include \
+                 agent_ref or task_source in the data.",
+                group.rows()
+            ),
             Kind::NoAgent => format!(
                 "No agent specified for rows {}. Either provide +agent_name config or include agent_ref in data.",
                 group.rows()
+            ),
+            Kind::TaskSource => {
+                let sources: Vec<&str> = self.sources.iter().map(String::as_str).collect();
+                format!(
+                    "Cannot resolve task_source to an agent: {}",
+                    sources.join("; ")
+                )
+            }
+            _ if self.is_routed => format!(
+                "num_repeats dict has no entry for routing keys {} and no '_default' fallback. Listed keys: {}",
+                python_list(&self.unlisted_agents),
+                python_list(&self.listed_agents)
             ),
             _ => format!(
                 "num_repeats dict has no entry for agents {} and no '_default' fallback. Listed agents: {}",
@@ -174,6 +219,9 @@ fn remedy(kind: Kind) -> &'static str {
         }
         Kind::Task => "Correct or remove these lines.",
         Kind::NoAgent => "Name one agent for them with --agent, or an agent_ref.name in each.",
+        Kind::TaskSource => {
+            "Start NeMo Gym with the servers that the task sources name, or send their rows elsewhere with --agent-map."
+        }
         Kind::UnlistedAgent => "Add these agents to --num-repeats, or a _default for all others.",
     }
 }
@@ -186,7 +234,7 @@ impl fmt::Display for InputErrors {
             }
             let has_summary = matches!(
                 kind,
-                Kind::PromptConflict | Kind::NoAgent | Kind::UnlistedAgent
+                Kind::PromptConflict | Kind::NoAgent | Kind::UnlistedAgent | Kind::TaskSource
             );
             if has_summary {
                 writeln!(f, "{}", self.summary(*kind, group))?;
@@ -207,7 +255,7 @@ impl fmt::Display for InputErrors {
                             finding.file, finding.line, finding.what
                         )?;
                     }
-                    Kind::PromptConflict | Kind::NoAgent => {
+                    Kind::PromptConflict | Kind::NoAgent | Kind::TaskSource => {
                         writeln!(f, "  at {}:{}", finding.file, finding.line)?
                     }
                 }
@@ -216,6 +264,9 @@ impl fmt::Display for InputErrors {
                 writeln!(f, "  and {} more", group.not_kept())?;
             }
             write!(f, "{}", remedy(*kind))?;
+        }
+        for warning in &self.warnings {
+            write!(f, "\nwarning: {warning}")?;
         }
         Ok(())
     }

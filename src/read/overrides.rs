@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::interpolation::{InterpolationError, resolve};
+use crate::config::{InterpolationError, resolve};
 use crate::json::{Object, quote};
 
 /// Fields with their values as JSON text, in the order given.

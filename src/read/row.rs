@@ -3,6 +3,8 @@
 use super::errors::Kind;
 use super::overrides::Overrides;
 use super::prompt::{Prompt, is_truthy};
+use super::task::ReadOptions;
+use crate::config::SeedField;
 use crate::json::{Object, ObjectError, unquote};
 use crate::request::{AGENT_REF, MESSAGE_LOG, RESPONSES_CREATE_PARAMS};
 
@@ -85,6 +87,37 @@ pub(super) fn apply_overrides(row: &mut Object<'_>, overrides: &Overrides) -> Re
     overrides.apply(&mut params);
     let params = params.to_string();
     row.set(RESPONSES_CREATE_PARAMS, params);
+    Ok(())
+}
+
+/// Refuses what would change the request of a task of a taskset, which is its server's own.
+pub(super) fn refuse_changes(options: &ReadOptions) -> Result<(), Refusal> {
+    let refuse = |what: &str| {
+        Err(invalid(format!(
+            "{what} is not possible for a row of a taskset (with task_id and task_input)"
+        )))
+    };
+    if !options.overrides.is_empty() {
+        return refuse("setting responses_create_params");
+    }
+    match options.seed {
+        Some(_) => refuse("num_repeats_add_seed"),
+        None => Ok(()),
+    }
+}
+
+/// Makes `metadata` that is null an object, where it has to carry the seed.
+pub(super) fn fill_metadata(row: &mut Object<'_>, seed: Option<SeedField>) -> Result<(), Refusal> {
+    let params = row.get(RESPONSES_CREATE_PARAMS).unwrap_or_default();
+    if seed != Some(SeedField::MetadataExtraBody) || !params.contains("null") {
+        return Ok(());
+    }
+    let mut params = parse_params(params)?;
+    if params.get("metadata") == Some("null") {
+        params.set("metadata", "{}");
+        let params = params.to_string();
+        row.set(RESPONSES_CREATE_PARAMS, params);
+    }
     Ok(())
 }
 

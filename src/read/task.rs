@@ -1,18 +1,23 @@
 //! [`ReadOptions`], [`TaskRow`] and [`ReadSummary`]: what goes into reading and what comes out.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::lines::LineError;
 use super::overrides::Overrides;
 use super::prompt::Prompt;
-use crate::config::{Repeats, SeedField};
+use crate::config::{Repeats, Routing, SeedField};
+use crate::servers::{Route, Servers};
 
 /// What is done to each line.
 #[derive(Debug, Clone, Default)]
 pub struct ReadOptions {
     /// The agent for rows without an `agent_ref` of their own; an empty name is none.
     pub agent_name: Option<String>,
+    /// By which agents are found instead, and `agent_name` says nothing: the rules of NeMo Gym 0.7 hold.
+    pub routing: Option<Routing>,
+    /// The servers that rows may name, where they are known.
+    pub servers: Option<Arc<Servers>>,
     /// The number of lines to read over all inputs together: 0 is no limit, and a negative one reads nothing.
     pub limit: Option<i64>,
     /// How often each task is rolled out.
@@ -68,6 +73,10 @@ pub struct ReadSummary {
     pub rows: u64,
     /// What each agent has to do, by name.
     pub agents: BTreeMap<Arc<str>, AgentRows>,
+    /// Where rows go, where they are routed.
+    pub routes: BTreeSet<Route>,
+    /// The number of lines that name another agent than the one that gets them, where they are routed.
+    pub num_replaced: u64,
     /// What the user may not have meant, though it can be done.
     pub warnings: Vec<String>,
 }

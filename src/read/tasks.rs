@@ -8,10 +8,11 @@ use super::digest::{Content, line_key};
 use super::errors::{Finding, InputErrors, Kind};
 use super::identity::Identity;
 use super::lines::{Line, Lines};
+use super::routes::Router;
 use super::row::{self, Refusal};
 use super::task::{AgentRows, ReadError, ReadOptions, ReadSummary, TaskRow};
-use crate::json::{python_list, quote};
-use crate::request::{AGENT_REF, RequestTemplate, TASK_INDEX};
+use crate::json::{Object, python_list, quote};
+use crate::request::{AGENT_REF, ENVIRONMENT_SERVER, RequestTemplate, TASK_INDEX};
 
 /// Reads inputs one after another as if they were one.
 ///
@@ -35,28 +36,37 @@ pub struct TaskReader {
     options: ReadOptions,
     /// The `agent_ref` for rows without one, as JSON text.
     agent_ref: Option<(Arc<str>, String)>,
+    /// Who decides instead, where rows are routed.
+    router: Option<Router>,
     rows: u64,
     identity: Identity,
     agents: BTreeMap<Arc<str>, AgentRows>,
+    /// Names that rows could have been listed by in the number of repeats.
+    names: HashSet<Arc<str>>,
     errors: InputErrors,
 }
 
 impl TaskReader {
     /// A reader that has read nothing yet.
-    pub fn new(options: ReadOptions) -> Self {
+    pub fn new(mut options: ReadOptions) -> Self {
         let agent_name = options
             .agent_name
             .as_deref()
             .filter(|name| !name.is_empty());
         let agent_ref =
             agent_name.map(|name| (Arc::from(name), format!("{{\"name\":{}}}", quote(name))));
+        let servers = options.servers.take();
+        let routing = options.routing.take();
+        let router = routing.map(|routing| Router::new(routing, servers));
         Self {
             options,
             agent_ref,
+            errors: InputErrors::new(router.is_some()),
+            router,
             rows: 0,
             identity: Identity::default(),
             agents: BTreeMap::new(),
-            errors: InputErrors::default(),
+            names: HashSet::new(),
         }
     }
 
@@ -94,17 +104,24 @@ impl TaskReader {
                     }));
                 }
             };
-            match self.task(&line, &file) {
-                Ok(task) if self.errors.is_empty() => emit(task)?,
-                Ok(_) => {}
-                Err((kind, what)) => {
-                    let finding = Finding {
-                        row: self.rows,
-                        file: file.clone(),
-                        line: line.number,
-                        what,
-                    };
-                    self.errors.add(kind, finding);
+            let read = match &mut self.router {
+                None => self.task(&line, &file),
+                Some(_) => self.routed(&line, &file),
+            };
+            let tasks = read.unwrap_or_else(|refusal| vec![Err(refusal)]);
+            for task in tasks {
+                match task {
+                    Ok(task) if self.errors.is_empty() => emit(task)?,
+                    Ok(_) => {}
+                    Err((kind, what)) => {
+                        let finding = Finding {
+                            row: self.rows,
+                            file: file.clone(),
+                            line: line.number,
+                            what,
+                        };
+                        self.errors.add(kind, finding);
+                    }
                 }
             }
             self.rows += 1;
@@ -118,13 +135,15 @@ impl TaskReader {
     /// If any line could not become a task: all of them.
     pub fn finish(mut self) -> Result<ReadSummary, InputErrors> {
         let repeats = &self.options.repeats;
+        let mut warnings: Vec<String> = self.router.iter().filter_map(Router::warning).collect();
         if !self.errors.is_empty() {
             self.errors.set_listed_agents(repeats.listed());
+            self.errors.warn(warnings);
             return Err(self.errors);
         }
-        let seen: HashSet<String> = self.agents.keys().map(|name| name.to_string()).collect();
+        let seen = self.names.iter().chain(self.agents.keys());
+        let seen: HashSet<String> = seen.map(|name| name.to_string()).collect();
         let unused = repeats.unused(&seen);
-        let mut warnings = Vec::new();
         if !unused.is_empty() {
             warnings.push(format!(
                 "num_repeats dict contains agent names that never appeared in input rows (possible typo?): {}",
@@ -134,11 +153,96 @@ impl TaskReader {
         Ok(ReadSummary {
             rows: self.rows,
             agents: self.agents,
+            num_replaced: self.router.as_ref().map_or(0, Router::num_replaced),
+            routes: self.router.map(Router::into_routes).unwrap_or_default(),
             warnings,
         })
     }
 
-    fn task(&mut self, line: &Line<'_>, file: &Arc<str>) -> Result<TaskRow, Refusal> {
+    /// The tasks of a line, one for each agent that gets it, where rows are routed.
+    fn routed(
+        &mut self,
+        line: &Line<'_>,
+        file: &Arc<str>,
+    ) -> Result<Vec<Result<TaskRow, Refusal>>, Refusal> {
+        let Some(router) = &mut self.router else {
+            return Ok(Vec::new());
+        };
+        let mut row = row::parse(line.text)?;
+        if let Some(prompt) = &self.options.prompt {
+            row::fill_prompt(&mut row, prompt)?;
+        }
+        let mut way = router.way(&mut row)?;
+        if way.is_task {
+            row::refuse_changes(&self.options)?;
+        } else {
+            row::apply_overrides(&mut row, &self.options.overrides)?;
+            row::fill_metadata(&mut row, self.options.seed)?;
+        }
+        let line_digest = Content::of(&row).digest;
+        let task_index = index(&mut self.identity, &mut row, line, line_digest)?;
+        if let Some(server) = &way.server {
+            row.set(ENVIRONMENT_SERVER, quote(server));
+        }
+        let mut tasks = Vec::new();
+        let targets = way.take_targets();
+        let mut left = targets.len();
+        for target in &targets {
+            left -= 1;
+            let mut names: Vec<&Arc<str>> = target.name().into_iter().chain(&way.own).collect();
+            names.dedup();
+            for name in &names {
+                if !self.names.contains(*name) {
+                    self.names.insert(Arc::clone(name));
+                }
+            }
+            let listed = self
+                .options
+                .repeats
+                .for_first(names.iter().map(|name| &***name));
+            let Some(num_repeats) = listed else {
+                let names: Vec<&str> = names.into_iter().map(|name| &**name).collect();
+                tasks.push(Err((Kind::UnlistedAgent, names.join(" / "))));
+                continue;
+            };
+            let mut row = match left {
+                0 => std::mem::take(&mut row),
+                _ => row.clone(),
+            };
+            let agent_name = match router.address(&mut row, &way, target) {
+                Ok(name) => name,
+                Err(refusal) => {
+                    tasks.push(Err(refusal));
+                    continue;
+                }
+            };
+            let request = row.to_string();
+            if self.options.seed.is_some() {
+                let template = RequestTemplate::new(&request, self.options.seed);
+                template.map_err(|error| (Kind::Task, error.to_string()))?;
+            }
+            let agent = self.agents.entry(Arc::clone(&agent_name)).or_default();
+            agent.rows += 1;
+            agent.rollouts += u64::from(num_repeats);
+            tasks.push(Ok(TaskRow {
+                task_index,
+                first_rollout_index: self.identity.take_rollouts(task_index, num_repeats),
+                num_repeats,
+                agent_name,
+                source_file: file.clone(),
+                source_line: line.number,
+                task_digest: Content::of(&row).digest,
+                request,
+            }));
+        }
+        Ok(tasks)
+    }
+
+    fn task(
+        &mut self,
+        line: &Line<'_>,
+        file: &Arc<str>,
+    ) -> Result<Vec<Result<TaskRow, Refusal>>, Refusal> {
         let mut row = row::parse(line.text)?;
         if let Some(prompt) = &self.options.prompt {
             row::fill_prompt(&mut row, prompt)?;
@@ -154,18 +258,7 @@ impl TaskReader {
         row::apply_overrides(&mut row, &self.options.overrides)?;
         let content = Content::of(&row);
         let task_digest = content.digest;
-        let task_index = match row.get(TASK_INDEX) {
-            Some(given) => self.identity.of_value(given).ok_or_else(|| {
-                let what =
-                    format!("{TASK_INDEX} must be a number or a string, not an array or object");
-                (Kind::Task, what)
-            })?,
-            None => {
-                let index = self.identity.of_line(line_key(line, task_digest));
-                row.set(TASK_INDEX, index.to_string());
-                index
-            }
-        };
+        let task_index = index(&mut self.identity, &mut row, line, task_digest)?;
         let num_repeats = self.options.repeats.for_agent(&agent_name);
         let num_repeats =
             num_repeats.ok_or_else(|| (Kind::UnlistedAgent, agent_name.to_string()))?;
@@ -178,7 +271,7 @@ impl TaskReader {
             agent.rows += 1;
             agent.rollouts += u64::from(num_repeats);
         }
-        Ok(TaskRow {
+        Ok(vec![Ok(TaskRow {
             task_index,
             first_rollout_index: self.identity.take_rollouts(task_index, num_repeats),
             num_repeats,
@@ -187,13 +280,33 @@ impl TaskReader {
             source_line: line.number,
             task_digest,
             request,
-        })
+        })])
     }
 
     /// The shared copy of a name that was seen before.
     fn known_name(&self, name: String) -> Arc<str> {
         let known = self.agents.get_key_value(name.as_str());
         known.map_or_else(|| Arc::from(name), |(known, _)| known.clone())
+    }
+}
+
+/// The index of a row's task: the row's own, or that of its line, which is then written into it.
+fn index(
+    identity: &mut Identity,
+    row: &mut Object<'_>,
+    line: &Line<'_>,
+    digest: [u8; 16],
+) -> Result<i64, Refusal> {
+    match row.get(TASK_INDEX) {
+        Some(given) => identity.of_value(given).ok_or_else(|| {
+            let what = format!("{TASK_INDEX} must be a number or a string, not an array or object");
+            (Kind::Task, what)
+        }),
+        None => {
+            let index = identity.of_line(line_key(line, digest));
+            row.set(TASK_INDEX, index.to_string());
+            Ok(index)
+        }
     }
 }
 

@@ -3,7 +3,8 @@
 //! A task's request is JSON text; [`RequestTemplate`] knows the places in it that differ from rollout to rollout
 //! (the rollout index, the seed, the attempt) and fills them without reading the text again. [`RequestError`]
 //! says why a text cannot carry them. The names of those fields are here too: [`TASK_INDEX`], [`ROLLOUT_INDEX`],
-//! [`ATTEMPT_INDEX`], [`AGENT_REF`], [`SKILLS_REF`] and [`RESPONSES_CREATE_PARAMS`].
+//! [`ATTEMPT_INDEX`], [`AGENT_REF`], [`TASK_SOURCE`], [`ENVIRONMENT_SERVER`], [`SKILLS_REF`] and
+//! [`RESPONSES_CREATE_PARAMS`].
 
 mod extra_body;
 mod python_json;
@@ -20,6 +21,16 @@ pub const ROLLOUT_INDEX: &str = "_ng_rollout_index";
 pub const ATTEMPT_INDEX: &str = "_ng_attempt_index";
 /// `{"name": ...}`: the agent that the rollout is for.
 pub const AGENT_REF: &str = "agent_ref";
+/// The instance of NeMo Gym's configuration that declares the data set that the row is from.
+pub const TASK_SOURCE: &str = "task_source";
+/// The environment server that the row is sent to.
+pub const ENVIRONMENT_SERVER: &str = "_ng_environment_server";
+/// The id under which servers keep a rollout, where the row brings one.
+pub const ROLLOUT_ID: &str = "_ng_rollout_id";
+/// What identifies a task of a taskset: an object that names the taskset.
+pub const TASK_ID: &str = "task_id";
+/// What a task of a taskset is.
+pub const TASK_INPUT: &str = "task_input";
 /// The skills that the agent is given.
 pub const SKILLS_REF: &str = "skills_ref";
 /// The conversation that a multi-turn rollout begins with, as NeMo RL has it.

@@ -52,7 +52,10 @@ fn true_rows_instead_of_zeros(expected: &str, message: &str) -> bool {
 
 fn missing_rows(message: &str) -> Option<Vec<u64>> {
     let rows = message.strip_prefix("No agent specified for rows [")?;
-    let (rows, _) =
-        rows.split_once("]. Either provide +agent_name config or include agent_ref in data.")?;
+    let ends = [
+        "]. Either provide +agent_name config or include agent_ref in data.",
+        "]. Provide +agent_name (or +agent_map with a _default entry), or include agent_ref or task_source in the data.",
+    ];
+    let (rows, _) = ends.into_iter().find_map(|end| rows.split_once(end))?;
     rows.split(", ").map(|row| row.parse().ok()).collect()
 }

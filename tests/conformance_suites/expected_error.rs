@@ -12,6 +12,7 @@ use super::outcome::Outcome;
 pub fn block_on<T>(future: impl Future<Output = T>) -> Result<T, String> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
+        .enable_all()
         .build()
         .map_err(|error| error.to_string())?;
     Ok(runtime.block_on(future))

@@ -12,8 +12,10 @@ mod preprocess;
 mod recording_agent;
 mod resume;
 mod reward_profile;
+mod routed;
 mod same_json;
 mod scripted_servers;
+mod served_config;
 
 pub use case::Case;
 pub use outcome::Outcome;
@@ -24,9 +26,12 @@ pub fn run(case: &Case) -> Result<Outcome, String> {
     match (case.suite(), case.rules.version) {
         ("reward_profile", _) => reward_profile::run(case),
         ("aggregate", _) => aggregate::run(case),
-        ("preprocess", "0.5") => preprocess::run(directory, json).map(|()| Outcome::Passed),
+        ("preprocess", _) if case.json["config"].is_string() => {
+            routed::run(case).map(|()| Outcome::Passed)
+        }
+        ("preprocess", _) => preprocess::run(case).map(|()| Outcome::Passed),
         ("resume", "0.5") => resume::run(directory, json),
-        ("preprocess" | "resume", version) => Ok(Outcome::NotSupported(format!(
+        ("resume", version) => Ok(Outcome::NotSupported(format!(
             "rows are sent by the rules of 0.5 so far, not of {version}"
         ))),
         ("glob", _) => ended(case, glob::run(directory, json)),

@@ -2,49 +2,50 @@
 
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 
-use rollstream::config::{Repeats, SeedField};
+use rollstream::config::{Repeats, Routing, SeedField, Settings};
+use rollstream::gym::GymRules;
 use rollstream::json::{Object, unquote};
-use rollstream::read::{Overrides, Prompt, ReadError, ReadOptions, ReadSummary, TaskReader, open};
+use rollstream::read::{Overrides, Prompt, ReadError, ReadOptions, TaskReader, open};
 use rollstream::request::RequestTemplate;
+use rollstream::servers::Servers;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+use super::case::Case;
 use super::differences;
 
-/// Where a case's expectations are if the seed goes elsewhere than by default.
-const VARIANTS: [(&str, SeedField); 2] = [
-    ("expected", SeedField::MetadataExtraBody),
-    ("expected_seed_in_params", SeedField::ResponsesCreateParams),
-];
+/// Where the expectations of 0.5 are if the seed goes elsewhere than by default.
+const SEED_IN_PARAMS: &str = "expected_seed_in_params";
 
 /// Runs a case, in each variant that it has expectations for.
-pub fn run(case_dir: &Path, case: &Value) -> Result<(), String> {
-    for (folder, seed_field) in VARIANTS {
-        let expected = case_dir.join(folder);
-        if expected.exists() {
-            check(case_dir, case, &expected, seed_field)
-                .map_err(|error| format!("{folder}: {error}"))?;
-        }
+pub fn run(case: &Case) -> Result<(), String> {
+    check(case, &case.expected, SeedField::MetadataExtraBody)?;
+    let other = case.directory.join(SEED_IN_PARAMS);
+    if other.exists() && case.rules == GymRules::of(None) {
+        check(case, &other, SeedField::ResponsesCreateParams)
+            .map_err(|error| format!("{SEED_IN_PARAMS}: {error}"))?;
     }
     Ok(())
 }
 
-fn check(
-    case_dir: &Path,
-    case: &Value,
-    expected: &Path,
-    seed_field: SeedField,
-) -> Result<(), String> {
-    let outcome = collect(case_dir, case, seed_field);
+fn check(case: &Case, expected: &Path, seed_field: SeedField) -> Result<(), String> {
+    let read = materialize(case, None, seed_field);
+    check_warnings(expected, read.warnings())?;
     if expected.join("error.json").exists() {
-        return match outcome {
-            Ok((requests, _)) => Err(format!("expected an error, got {} rows", requests.len())),
-            Err(messages) => check_error(case_dir, expected, &messages),
+        return match read {
+            Read::Refused { messages, .. } => check_error(&case.directory, expected, &messages),
+            Read::Rows { requests, .. } => {
+                Err(format!("expected an error, got {} rows", requests.len()))
+            }
         };
     }
-    let (requests, summary) =
-        outcome.map_err(|messages| format!("unexpected error: {}", messages.join("\n")))?;
+    check_rows(expected, read.rows()?)
+}
+
+/// Compares rows with those that are expected.
+pub fn check_rows(expected: &Path, requests: &[String]) -> Result<(), String> {
     let text = read(&expected.join("materialized_inputs.jsonl"))?;
     let wanted: Vec<&str> = text.split('\n').filter(|line| !line.is_empty()).collect();
     if wanted.len() != requests.len() {
@@ -54,11 +55,16 @@ fn check(
             requests.len()
         ));
     }
-    for (row, (wanted, request)) in wanted.iter().zip(&requests).enumerate() {
+    for (row, (wanted, request)) in wanted.iter().zip(requests).enumerate() {
         if Node::parse(wanted)? != Node::parse(request)? {
             return Err(format!("row {row}:\nexpected {wanted}\ngot      {request}"));
         }
     }
+    Ok(())
+}
+
+/// Compares warnings with those that are expected.
+pub fn check_warnings(expected: &Path, warnings: &[String]) -> Result<(), String> {
     let wanted = match read(&expected.join("warnings.json")) {
         Ok(text) => json(&text)?,
         Err(_) => Value::Array(Vec::new()),
@@ -69,26 +75,64 @@ fn check(
         .flatten()
         .filter_map(|it| it["message"].as_str())
         .collect();
-    if wanted != summary.warnings {
-        return Err(format!(
-            "expected warnings {wanted:?}, got {:?}",
-            summary.warnings
-        ));
+    match wanted == warnings {
+        true => Ok(()),
+        false => Err(format!("expected warnings {wanted:?}, got {warnings:?}")),
     }
-    Ok(())
 }
 
-/// The requests of all rollouts in order, or all messages, the most important first.
-fn collect(
-    case_dir: &Path,
-    case: &Value,
-    seed_field: SeedField,
-) -> Result<(Vec<String>, ReadSummary), Vec<String>> {
-    let (options, seed) = options(case_dir, case, seed_field).map_err(|message| vec![message])?;
-    let one = |message: String| vec![message];
-    let name = case["input"].as_str().unwrap_or("input.jsonl");
-    let path = case_dir.join(name);
-    let input = open(&path).map_err(|error| one(error.to_string()))?;
+/// What becomes of the lines of an input.
+pub enum Read {
+    /// The requests of all rollouts, task by task.
+    Rows {
+        requests: Vec<String>,
+        warnings: Vec<String>,
+    },
+    /// All messages, the most important first.
+    Refused {
+        messages: Vec<String>,
+        warnings: Vec<String>,
+    },
+}
+
+impl Read {
+    fn refused(message: impl ToString) -> Self {
+        Self::Refused {
+            messages: vec![message.to_string()],
+            warnings: Vec::new(),
+        }
+    }
+
+    /// Warnings about the input, also of one that is refused.
+    pub fn warnings(&self) -> &[String] {
+        match self {
+            Self::Rows { warnings, .. } | Self::Refused { warnings, .. } => warnings,
+        }
+    }
+
+    /// The requests, which are expected.
+    pub fn rows(&self) -> Result<&[String], String> {
+        match self {
+            Self::Rows { requests, .. } => Ok(requests),
+            Self::Refused { messages, .. } => {
+                Err(format!("unexpected error: {}", messages.join("\n")))
+            }
+        }
+    }
+}
+
+/// Reads the input of a case. `servers` are those that rows may name.
+pub fn materialize(case: &Case, servers: Option<Arc<Servers>>, seed_field: SeedField) -> Read {
+    let (options, seed) = match options(case, seed_field) {
+        Ok((options, seed)) => (ReadOptions { servers, ..options }, seed),
+        Err(message) => return Read::refused(message),
+    };
+    let name = case.json["input"].as_str().unwrap_or("input.jsonl");
+    let path = case.directory.join(name);
+    let input = match open(&path) {
+        Ok(input) => input,
+        Err(error) => return Read::refused(error),
+    };
     let mut tasks = TaskReader::new(options);
     let mut requests = Vec::new();
     let read = tasks.read(&path.to_string_lossy(), input, |task| {
@@ -99,9 +143,19 @@ fn collect(
         requests.extend(indices.map(|rollout_index| template.materialize(rollout_index, 0)));
         Ok::<(), Failure>(())
     });
-    read.map_err(|failure| one(failure.0))?;
-    let summary = tasks.finish().map_err(|errors| errors.messages())?;
-    Ok((requests, summary))
+    if let Err(failure) = read {
+        return Read::refused(failure.0);
+    }
+    match tasks.finish() {
+        Ok(summary) => Read::Rows {
+            requests,
+            warnings: summary.warnings,
+        },
+        Err(errors) => Read::Refused {
+            messages: errors.messages(),
+            warnings: errors.warnings().to_vec(),
+        },
+    }
 }
 
 struct Failure(String);
@@ -112,12 +166,9 @@ impl From<ReadError> for Failure {
     }
 }
 
-fn options(
-    case_dir: &Path,
-    case: &Value,
-    seed_field: SeedField,
-) -> Result<(ReadOptions, Option<SeedField>), String> {
-    let given = &case["options"];
+fn options(case: &Case, seed_field: SeedField) -> Result<(ReadOptions, Option<SeedField>), String> {
+    let given = &case.json["options"];
+    let agent = given["agent_name"].as_str().map(str::to_owned);
     let repeats = match given.get("num_repeats") {
         Some(repeats) => {
             serde_json::from_value(repeats.clone()).map_err(|error| error.to_string())?
@@ -133,15 +184,18 @@ fn options(
             ));
         }
     };
-    let prompt = case["prompt_config"]
+    let prompt = case.json["prompt_config"]
         .as_str()
-        .map(|name| Prompt::load(&case_dir.join(name)));
+        .map(|name| Prompt::load(&case.directory.join(name)));
     let seed = given["num_repeats_add_seed"]
         .as_bool()
         .unwrap_or(false)
         .then_some(seed_field);
+    let routing = Routing::of(&routing_settings(given, agent.clone())?, case.rules);
     let options = ReadOptions {
-        agent_name: given["agent_name"].as_str().map(str::to_owned),
+        agent_name: agent,
+        routing: routing.map_err(|error| error.to_string())?,
+        servers: None,
         limit: limit(&given["limit"]),
         repeats,
         seed,
@@ -149,6 +203,26 @@ fn options(
         prompt: prompt.transpose().map_err(|error| error.to_string())?,
     };
     Ok((options, seed))
+}
+
+/// The settings that decide where rows go.
+fn routing_settings(given: &Value, agent: Option<String>) -> Result<Settings, String> {
+    const ROUTING: [&str; 6] = [
+        "agent_map",
+        "fan_out",
+        "interleave_repeats",
+        "environment_routing_mode",
+        "environment_server_name",
+        "environment_server_routes",
+    ];
+    let given = given.as_object().into_iter().flatten();
+    let given = given.filter(|(key, _)| ROUTING.contains(&key.as_str()));
+    let given: serde_json::Map<_, _> = given
+        .map(|(key, value)| (key.clone(), value.clone()))
+        .collect();
+    let settings: Settings =
+        serde_json::from_value(given.into()).map_err(|error| error.to_string())?;
+    Ok(Settings { agent, ..settings })
 }
 
 /// A number in any of the spellings that a configuration file allows.
@@ -160,7 +234,8 @@ fn limit(given: &Value) -> Option<i64> {
         .or(given.as_f64().map(|number| number as i64))
 }
 
-fn check_error(case_dir: &Path, expected: &Path, messages: &[String]) -> Result<(), String> {
+/// Compares the first message with the one that is expected.
+pub fn check_error(case_dir: &Path, expected: &Path, messages: &[String]) -> Result<(), String> {
     let error = json(&read(&expected.join("error.json"))?)?;
     let in_place = |key: &str| {
         let text = error[key].as_str().unwrap_or_default();

@@ -12,15 +12,17 @@ use super::argument::text;
 use super::scalar::ScalarFunction;
 use crate::json::{Object, ObjectError, quote, unquote};
 use crate::request::{
-    AGENT_REF, ATTEMPT_INDEX, RESPONSES_CREATE_PARAMS, ROLLOUT_INDEX, SKILLS_REF, TASK_INDEX,
+    AGENT_REF, ATTEMPT_INDEX, ENVIRONMENT_SERVER, RESPONSES_CREATE_PARAMS, ROLLOUT_INDEX,
+    SKILLS_REF, TASK_INDEX,
 };
 
 /// Fields that say which task it is or who works on it.
-const IDENTITY: [&str; 5] = [
+const IDENTITY: [&str; 6] = [
     TASK_INDEX,
     ROLLOUT_INDEX,
     ATTEMPT_INDEX,
     AGENT_REF,
+    ENVIRONMENT_SERVER,
     SKILLS_REF,
 ];
 

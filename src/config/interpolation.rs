@@ -4,6 +4,8 @@
 //! reference takes the value with its type; within a longer string the value is printed as Python prints it. `\${`
 //! is a literal `${`, and before a reference two backslashes are one.
 
+use std::borrow::Cow;
+
 use serde_json::{Map, Number, Value};
 
 use crate::json::{python_float, python_string};
@@ -35,7 +37,7 @@ pub enum InterpolationError {
 }
 
 /// The same fields with every reference replaced by what it refers to.
-pub(super) fn resolve(
+pub(crate) fn resolve(
     fields: &Map<String, Value>,
 ) -> Result<Map<String, Value>, InterpolationError> {
     let root = Value::Object(fields.clone());
@@ -49,6 +51,25 @@ pub(super) fn resolve(
     }
 }
 
+/// The value at a path below `root`, with every reference in it and on the way to it replaced. None where there is no
+/// such value, or a reference has none: what else `root` holds need not make sense.
+pub(crate) fn value_at(root: &Value, path: &[&str]) -> Option<Value> {
+    let mut resolver = Resolver {
+        root,
+        open: Vec::new(),
+    };
+    let mut place = Path::new();
+    let mut value = Cow::Borrowed(root);
+    for step in path {
+        if let Value::String(text) = &*value {
+            value = Cow::Owned(resolver.string(text, &place).ok()?);
+        }
+        value = child(value, step)?;
+        place.push((*step).to_owned());
+    }
+    resolver.value(&value, &mut place).ok()
+}
+
 type Path = Vec<String>;
 
 struct Resolver<'a> {
@@ -57,7 +78,7 @@ struct Resolver<'a> {
     open: Vec<Path>,
 }
 
-impl Resolver<'_> {
+impl<'a> Resolver<'a> {
     /// `path` is where `value` stands.
     fn value(&mut self, value: &Value, path: &mut Path) -> Result<Value, InterpolationError> {
         match value {
@@ -181,29 +202,35 @@ impl Resolver<'_> {
                 .ok_or_else(not_found)?
                 .to_vec(),
         };
-        let mut value = self.root.clone();
+        let mut value: Cow<'a, Value> = Cow::Borrowed(self.root);
         for step in &place {
-            value = child(&value, step).ok_or_else(not_found)?;
+            value = child(value, step).ok_or_else(not_found)?;
         }
         for step in steps(name).ok_or_else(not_found)? {
-            if let Value::String(text) = &value {
-                value = self.string(text, &place)?;
+            if let Value::String(text) = &*value {
+                value = Cow::Owned(self.string(text, &place)?);
             }
-            value = child(&value, &step).ok_or_else(not_found)?;
+            value = child(value, &step).ok_or_else(not_found)?;
             place.push(step);
         }
-        if value == "???" {
+        if *value == "???" {
             return Err(InterpolationError::Missing(key.to_owned()));
         }
         self.value(&value, &mut place)
     }
 }
 
-fn child(value: &Value, step: &str) -> Option<Value> {
+fn child<'v>(value: Cow<'v, Value>, step: &str) -> Option<Cow<'v, Value>> {
+    fn below<'v>(value: &'v Value, step: &str) -> Option<&'v Value> {
+        match value {
+            Value::Object(fields) => fields.get(step),
+            Value::Array(items) => items.get(step.parse::<usize>().ok()?),
+            _ => None,
+        }
+    }
     match value {
-        Value::Object(fields) => fields.get(step).cloned(),
-        Value::Array(items) => items.get(step.parse::<usize>().ok()?).cloned(),
-        _ => None,
+        Cow::Borrowed(value) => below(value, step).map(Cow::Borrowed),
+        Cow::Owned(value) => below(&value, step).cloned().map(Cow::Owned),
     }
 }
 
@@ -328,6 +355,16 @@ mod tests {
             whole(r#"{"q":"${d.${s}}","s":"k","d":{"k":1}}"#).unwrap(),
             r#"{"q":1,"s":"k","d":{"k":1}}"#
         );
+    }
+
+    #[test]
+    fn a_value_can_be_had_though_others_make_no_sense() {
+        let root = serde_json::json!({"a": {"b": "${c}"}, "c": {"d": "${e.f}"}, "e": {"f": 7}, "x": "${nowhere}"});
+        let at = |path: &[&str]| value_at(&root, path);
+        assert_eq!(at(&["a", "b", "d"]), Some(Value::from(7)));
+        assert_eq!(at(&["c"]), Some(serde_json::json!({"d": 7})));
+        assert_eq!(at(&["x"]), None);
+        assert_eq!(at(&["a", "z"]), None);
     }
 
     #[test]
