@@ -45,6 +45,8 @@ mod recovery;
 mod resume;
 #[path = "pipeline/rollout_manager.rs"]
 mod rollout_manager;
+#[path = "pipeline/routing.rs"]
+mod routing;
 #[path = "pipeline/spilling.rs"]
 mod spilling;
 #[path = "pipeline/stores.rs"]

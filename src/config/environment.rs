@@ -211,6 +211,17 @@ mod tests {
     }
 
     #[test]
+    fn nemo_gyms_pairings_are_allowed_by_all_but_no() {
+        let allowed = |value: &str| {
+            !environment(&[(NEMO_GYM_ALLOW_PAIRING, value)])
+                .assignments
+                .is_empty()
+        };
+        assert!(allowed("1") && allowed("yes"));
+        assert!(!allowed("") && !allowed("0") && !allowed("False"));
+    }
+
+    #[test]
     fn unknown_names_are_refused_unless_the_settings_refer_to_them() {
         let unknown = ["ROLLSTREAM_CONCURENCY".to_owned()];
         let message = refuse_unknown(&unknown, &Settings::default())

@@ -46,6 +46,12 @@ pub struct Finding {
 #[derive(Debug, Clone, Default, PartialEq, Eq, thiserror::Error)]
 pub struct InputErrors {
     groups: BTreeMap<Kind, Group>,
+    about: Box<About>,
+}
+
+/// What messages need beside the findings. Apart, so that errors stay small.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct About {
     unlisted_agents: BTreeSet<String>,
     listed_agents: Vec<String>,
     /// What is wrong with task sources, each once.
@@ -64,20 +70,24 @@ struct Group {
 impl InputErrors {
     /// None yet, in the words of the NeMo Gym whose rules hold.
     pub(super) fn new(is_routed: bool) -> Self {
-        Self {
+        let about = About {
             is_routed,
+            ..About::default()
+        };
+        Self {
+            about: Box::new(about),
             ..Self::default()
         }
     }
 
     /// Adds what would have been said of the input if nothing were wrong with it.
     pub(super) fn warn(&mut self, warnings: Vec<String>) {
-        self.warnings = warnings;
+        self.about.warnings = warnings;
     }
 
     /// What the user may not have meant, beside what is wrong.
     pub fn warnings(&self) -> &[String] {
-        &self.warnings
+        &self.about.warnings
     }
 
     /// Whether nothing was found.
@@ -86,11 +96,11 @@ impl InputErrors {
     }
 
     pub(super) fn add(&mut self, kind: Kind, finding: Finding) {
-        if kind == Kind::UnlistedAgent && self.unlisted_agents.len() < KEPT {
-            self.unlisted_agents.insert(finding.what.clone());
+        if kind == Kind::UnlistedAgent && self.about.unlisted_agents.len() < KEPT {
+            self.about.unlisted_agents.insert(finding.what.clone());
         }
-        if kind == Kind::TaskSource && self.sources.len() < KEPT {
-            self.sources.insert(finding.what.clone());
+        if kind == Kind::TaskSource && self.about.sources.len() < KEPT {
+            self.about.sources.insert(finding.what.clone());
         }
         let group = self.groups.entry(kind).or_default();
         group.count += 1;
@@ -101,7 +111,7 @@ impl InputErrors {
 
     /// The agents that do have a number of repeats, for the message about those that have none.
     pub(super) fn set_listed_agents(&mut self, agents: Vec<&str>) {
-        self.listed_agents = agents.into_iter().map(str::to_owned).collect();
+        self.about.listed_agents = agents.into_iter().map(str::to_owned).collect();
     }
 
     /// The number of lines that cannot become tasks.
@@ -143,7 +153,7 @@ impl InputErrors {
                  mutually exclusive. Use one or the other. Violating rows: {}",
                 group.rows()
             ),
-            Kind::NoAgent if self.is_routed => format!(
+            Kind::NoAgent if self.about.is_routed => format!(
                 "No agent specified for rows {}. Provide +agent_name (or +agent_map with a _default entry), or include \
                  agent_ref or task_source in the data.",
                 group.rows()
@@ -153,21 +163,21 @@ impl InputErrors {
                 group.rows()
             ),
             Kind::TaskSource => {
-                let sources: Vec<&str> = self.sources.iter().map(String::as_str).collect();
+                let sources: Vec<&str> = self.about.sources.iter().map(String::as_str).collect();
                 format!(
                     "Cannot resolve task_source to an agent: {}",
                     sources.join("; ")
                 )
             }
-            _ if self.is_routed => format!(
+            _ if self.about.is_routed => format!(
                 "num_repeats dict has no entry for routing keys {} and no '_default' fallback. Listed keys: {}",
-                python_list(&self.unlisted_agents),
-                python_list(&self.listed_agents)
+                python_list(&self.about.unlisted_agents),
+                python_list(&self.about.listed_agents)
             ),
             _ => format!(
                 "num_repeats dict has no entry for agents {} and no '_default' fallback. Listed agents: {}",
-                python_list(&self.unlisted_agents),
-                python_list(&self.listed_agents)
+                python_list(&self.about.unlisted_agents),
+                python_list(&self.about.listed_agents)
             ),
         }
     }
@@ -265,7 +275,7 @@ impl fmt::Display for InputErrors {
             }
             write!(f, "{}", remedy(*kind))?;
         }
-        for warning in &self.warnings {
+        for warning in &self.about.warnings {
             write!(f, "\nwarning: {warning}")?;
         }
         Ok(())

@@ -294,3 +294,138 @@ fn taskset(row: &Object<'_>) -> Option<String> {
     let taskset = unquote(task_id.get("taskset")?)?;
     (!taskset.is_empty()).then(|| taskset.into_owned())
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::config::{Repeats, Routing, SeedField, Settings};
+    use crate::gym::GYM_07;
+    use crate::read::{ReadError, ReadOptions, ReadSummary, TaskReader, TaskRow};
+    use crate::servers::Servers;
+
+    const CONFIG: &str = "
+rs: {resources_servers: {rs: {}}}
+a: {responses_api_agents: {simple: {resources_server: {name: rs}}}}
+b: {responses_api_agents: {simple: {}}}
+a_env: {environment_servers: {legacy_agent: {agent_server: {name: a}}}}
+b_env: {environment_servers: {legacy_agent: {agent_server: {name: b}}}}
+both: {environment_servers: {turns: {agent_server: {name: b}, other: {type: responses_api_agents, name: b}}}}
+";
+
+    fn options(settings: &str) -> ReadOptions {
+        let settings: Settings = serde_yaml_ng::from_str(settings).unwrap();
+        ReadOptions {
+            routing: Some(Routing::of(&settings, &GYM_07).unwrap().unwrap()),
+            servers: Some(Servers::parse(CONFIG).unwrap().into()),
+            ..ReadOptions::default()
+        }
+    }
+
+    fn read(options: ReadOptions, lines: &[&str]) -> Result<(Vec<TaskRow>, ReadSummary), String> {
+        let mut tasks = TaskReader::new(options);
+        let mut rows = Vec::new();
+        let emit = |row| {
+            rows.push(row);
+            Ok::<(), ReadError>(())
+        };
+        tasks
+            .read("in", (lines.join("\n") + "\n").as_bytes(), emit)
+            .unwrap();
+        let summary = tasks
+            .finish()
+            .map_err(|errors| errors.messages().join("\n"))?;
+        Ok((rows, summary))
+    }
+
+    fn sent(settings: &str, line: &str) -> (String, String) {
+        let (mut rows, _) = read(options(settings), &[line]).unwrap();
+        let row = rows.remove(0);
+        (row.agent_name.to_string(), row.request)
+    }
+
+    const LEGACY: &str = "{environment_routing_mode: legacy, environment_server_name: both}";
+
+    #[test]
+    fn in_the_mode_legacy_all_rows_go_to_one_server() {
+        let (agent, request) = sent(
+            LEGACY,
+            r#"{"responses_create_params":{},"agent_ref":{"name":"b","x":1}}"#,
+        );
+        assert_eq!(agent, "b");
+        assert_eq!(
+            request,
+            r#"{"responses_create_params":{},"agent_ref":{"name":"b","x":1},"_ng_task_index":0,"_ng_environment_server":"both"}"#
+        );
+        let (agent, request) = sent(LEGACY, r#"{"responses_create_params":{}}"#);
+        assert_eq!(agent, "b");
+        assert_eq!(
+            request,
+            r#"{"responses_create_params":{},"_ng_task_index":0,"_ng_environment_server":"both","_ng_rollout_index":0,"agent_ref":{"name":"b"}}"#
+        );
+    }
+
+    #[test]
+    fn a_row_may_bring_its_environment_server() {
+        let line = |agent: &str, server: &str| {
+            format!(
+                r#"{{"responses_create_params":{{}},"agent_ref":{{"name":"{agent}"}},"_ng_environment_server":"{server}"}}"#
+            )
+        };
+        assert_eq!(sent("{}", &line("a", "a_env")).0, "a");
+        // Its agent has two: the name says which.
+        assert_eq!(sent("{}", &line("b", "both")).0, "both");
+    }
+
+    #[test]
+    fn rows_of_tasksets_need_a_route_and_cannot_be_changed() {
+        let task = r#"{"task_id":{"taskset":"s"},"task_input":{}}"#;
+        let routes = "{environment_server_routes: {s: both}}";
+        assert_eq!(sent(routes, task).0, "both");
+        let refused = |options: ReadOptions, line: &str| read(options, &[line]).unwrap_err();
+        let message = refused(options("{}"), task);
+        assert!(message.contains("for taskset 's'"), "{message}");
+        let seeded = ReadOptions {
+            seed: Some(SeedField::default()),
+            ..options(routes)
+        };
+        let message = refused(seeded, task);
+        assert!(message.contains("num_repeats_add_seed"), "{message}");
+        let only = "{environment_routing_mode: taskset, environment_server_routes: {s: both}}";
+        let message = refused(options(only), r#"{"responses_create_params":{}}"#);
+        assert!(message.contains("taskset routing"), "{message}");
+    }
+
+    #[test]
+    fn an_agent_without_a_number_of_repeats_is_named_with_what_the_row_named() {
+        let options = ReadOptions {
+            repeats: Repeats::per_agent(vec![("x".to_owned(), 1)]).unwrap(),
+            ..options("{fan_out: {a: [a, b]}}")
+        };
+        let line = r#"{"responses_create_params":{},"agent_ref":{"name":"a"}}"#;
+        let message = read(options, &[line]).unwrap_err();
+        assert!(message.contains("keys ['a', 'b / a'] and no"), "{message}");
+    }
+
+    #[test]
+    fn a_seed_finds_room_in_metadata_that_is_null() {
+        let options = ReadOptions {
+            seed: Some(SeedField::MetadataExtraBody),
+            ..options("{agent: a}")
+        };
+        let line = r#"{"responses_create_params":{"metadata":null,"n":null}}"#;
+        let (rows, summary) = read(options, &[line]).unwrap();
+        assert!(rows[0].request.contains(r#"{"metadata":{},"n":null}"#));
+        assert_eq!(summary.num_replaced, 0);
+    }
+
+    #[test]
+    fn task_sources_need_somebody_who_knows_them() {
+        let line = r#"{"responses_create_params":{},"task_source":"rs"}"#;
+        assert_eq!(sent("{}", line).0, "a");
+        let options = ReadOptions {
+            servers: None,
+            ..options("{}")
+        };
+        let message = read(options, &[line]).unwrap_err();
+        assert!(message.contains("--head-server"), "{message}");
+    }
+}

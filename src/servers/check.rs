@@ -130,7 +130,7 @@ impl Servers {
         pairings: &BTreeSet<Pairing<'_>>,
         allow_unsupported: bool,
     ) -> Result<(), String> {
-        if allow_unsupported {
+        if allow_unsupported || self.allow_unsupported_pairing {
             return Ok(());
         }
         let mut refused = BTreeMap::new();

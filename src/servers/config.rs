@@ -17,6 +17,8 @@ const AGENT_SERVER: &str = "agent_server";
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Servers {
     pub(super) instances: IndexMap<String, Instance>,
+    /// NeMo Gym was started so that agents may work for resources servers that do not list their type.
+    pub(super) allow_unsupported_pairing: bool,
 }
 
 /// What a name of the configuration stands for.
@@ -64,8 +66,10 @@ impl Servers {
         let config = json(config);
         let names = config.as_object().ok_or("it is not a mapping")?;
         let instance = |name: &String| (name.clone(), Instance::read(&config, name));
+        let allow = value_at(&config, &["allow_unsupported_pairing"]);
         Ok(Self {
             instances: names.keys().map(instance).collect(),
+            allow_unsupported_pairing: allow == Some(Value::Bool(true)),
         })
     }
 

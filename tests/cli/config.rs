@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::common::{Folder, sums};
+use crate::common::{Folder, Simulated, instant, sums, task};
 
 fn folder() -> Folder {
     let folder = Folder::with_tasks(sums(2));
@@ -219,16 +219,61 @@ fn the_options_of_nemo_gym_do_what_its_users_mean() {
 fn an_option_of_nemo_gym_that_cannot_be_granted_says_what_to_use() {
     let folder = Folder::with_tasks(sums(2));
     for (option, instead) in [
-        ("+fan_out={a:[b]}", "--agent"),
+        ("+agent_type=simple", "--head-server"),
         ("+dispatch_budget_s=3600", "--deadline"),
-        ("+interleave_repeats=true", "--extend"),
         ("+count_missing_rollouts_as_zero=true", "--missing zero"),
-        ("+environment_routing_mode=taskset", "environment servers"),
+        ("+fan_out={a:[b]}", "--gym 0.7"),
+        ("+agent_map._default=b", "--gym 0.7"),
+        ("+interleave_repeats=true", "--gym 0.7"),
+        ("+environment_routing_mode=taskset", "--gym 0.7"),
     ] {
         let command = folder.rollstream("collect -i tasks.jsonl --agent sim -o run");
-        let name = option.split('=').next().unwrap();
+        let name = option
+            .trim_start_matches('+')
+            .split(['=', '.'])
+            .next()
+            .unwrap();
         let ended = command.args(option).run().exited_with(2);
         ended.complaining(&[name, instead]);
     }
     assert!(!folder.has("run"));
+}
+
+#[test]
+fn flags_send_rows_elsewhere_by_the_rules_of_nemo_gym_0_7() {
+    let agents = Simulated::start(instant(["alpha", "beta"]));
+    let folder = Folder::with_tasks([
+        task("What is 1 + 1?").answered_by(2).for_agent("old"),
+        task("What is 1 + 2?").answered_by(3).for_agent("alpha"),
+    ]);
+    let collect = |options: &str| {
+        let line = format!("collect -i tasks.jsonl -o run --gym 0.7 {options}");
+        folder.rollstream(&line).args(&agents.options()).run()
+    };
+    let ended = collect("--agent-map old=alpah").exited_with(2);
+    ended.complaining(&["'alpah' (did you mean 'alpha'?)"]);
+    assert!(!folder.has("run"));
+
+    let ended = collect(
+        "--agent-map old=alpha --fan-out alpha=[alpha,beta] --interleave-repeats --num-repeats 2",
+    );
+    let ended = ended.succeeded();
+    assert!(
+        ended
+            .stderr
+            .contains("1 of 2 rows of the input name another agent"),
+        "{}",
+        ended.stderr
+    );
+    assert_eq!(
+        folder.sql(
+            "run",
+            "select agent_name, count(*) from rollouts group by 1 order by 1"
+        ),
+        ["alpha,4", "beta,2"]
+    );
+    let identity = &folder.json("run/run.json")["identity"];
+    assert_eq!(identity["interleave_repeats"], true);
+    assert_eq!(identity["fan_out"]["alpha"], json!(["alpha", "beta"]));
+    assert!(identity["environment_routing_mode"].is_null());
 }
