@@ -22,7 +22,7 @@ use super::supervisor::Supervisor;
 use super::tables::Tables;
 use super::{by_task, extension, identity, open_files};
 use crate::agent::{AgentError, Agents, HeadServer, Prior};
-use crate::config::{AgentSettings, MemoryPlan, Routing, Settings};
+use crate::config::{AgentSettings, ConfigError, MemoryPlan, Routing, Settings};
 use crate::error::Error;
 use crate::expand::{self, AgentCounts};
 use crate::gym::{GYM_07, GymChoice, GymRules};
@@ -177,7 +177,14 @@ impl Sweep {
             (None, Ok(Some(head))) => head.has_environment_servers(),
             (None, _) => false,
         });
-        let routing = Routing::of(&settings, rules)?;
+        let (routing, head) = match (Routing::of(&settings, rules), head) {
+            (Ok(routing), head) => (routing, head),
+            // Which rules hold is not known: that is what is wrong, and not the settings.
+            (Err(ConfigError::Gym { .. }), Err(error)) if settings.gym == GymChoice::Auto => {
+                return Err(error.into());
+            }
+            (Err(error), _) => return Err(error.into()),
+        };
         let servers = head.as_ref().ok().and_then(Option::as_ref);
         let servers = servers.map(|head| Arc::clone(head.servers()));
         let inputs = match &existing {

@@ -240,6 +240,14 @@ fn an_option_of_nemo_gym_that_cannot_be_granted_says_what_to_use() {
 }
 
 #[test]
+fn a_head_server_that_is_gone_is_what_is_wrong_and_not_the_settings_that_need_it() {
+    let folder = Folder::with_tasks(sums(2));
+    let collect = "collect -i tasks.jsonl -o run --head-server http://127.0.0.1:1 --fan-out a=[b]";
+    let ended = folder.rollstream(collect).run().exited_with(1);
+    ended.complaining(&["head server http://127.0.0.1:1"]);
+}
+
+#[test]
 fn flags_send_rows_elsewhere_by_the_rules_of_nemo_gym_0_7() {
     let agents = Simulated::start(instant(["alpha", "beta"]));
     let folder = Folder::with_tasks([
