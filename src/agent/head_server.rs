@@ -115,13 +115,7 @@ impl HeadServer {
         }
         let mut found = BTreeMap::new();
         for name in names {
-            let of_agent = || self.servers.server_of_agent(name);
-            let server = match server {
-                _ if self.servers.is_environment_server(name) => Ok(name),
-                Some(server) => Ok(server),
-                None => of_agent(),
-            };
-            let server = server.map_err(AgentError::Route)?;
+            let server = self.environment_server(name, server)?;
             let addresses = self.addresses(std::iter::once(server))?;
             found.extend(
                 addresses
@@ -130,6 +124,26 @@ impl HeadServer {
             );
         }
         Ok(found)
+    }
+
+    /// The environment server that gets the rows of an agent, or that has this name itself. `server` gets those of all
+    /// agents.
+    ///
+    /// # Errors
+    /// An agent that no single environment server refers to.
+    pub fn environment_server<'a>(
+        &'a self,
+        name: &'a str,
+        server: Option<&'a str>,
+    ) -> Result<&'a str, AgentError> {
+        match server {
+            _ if self.servers.is_environment_server(name) => Ok(name),
+            Some(server) => Ok(server),
+            None => self
+                .servers
+                .server_of_agent(name)
+                .map_err(AgentError::Route),
+        }
     }
 
     /// Addresses of the agents that `names` names.

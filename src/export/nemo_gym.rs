@@ -104,7 +104,8 @@ async fn inputs(
 ) -> Result<(Lines, StampIndex), ExportError> {
     let seed = seed(record);
     let mut lines = Lines::create(&target.materialized_inputs)?;
-    let mut stamps = StampIndex::default();
+    let servers = record.environment_servers.clone();
+    let mut stamps = StampIndex::new(record.rules().servers.then_some(servers));
     let mut line = String::new();
     // Interleaved repeats are as many passes over the tasks as a task has rollouts at most.
     let interleaved = record.identity.get("interleave_repeats");

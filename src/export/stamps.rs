@@ -1,13 +1,20 @@
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use indexmap::IndexSet;
 
 use super::sorted::Key;
-use crate::json::{Object, ObjectError, splice};
-use crate::request::{AGENT_REF, ATTEMPT_INDEX, ROLLOUT_INDEX, SKILLS_REF, TASK_INDEX};
+use crate::json::{Object, ObjectError, quote, splice, unquote};
+use crate::request::{
+    AGENT_REF, ATTEMPT_INDEX, ENVIRONMENT_SERVER, ROLLOUT_INDEX, SKILLS_REF, TASK_INDEX,
+    TASK_SOURCE,
+};
+use crate::store::EnvironmentServer;
 
 /// The id under which an agent's server keeps a rollout.
 const ROLLOUT_ID: &str = "_ng_rollout_id";
+/// The implementation of the environment server that a result came from.
+const RESULT_TYPE: &str = "_ng_result_type";
 
 /// What an answer is given from the row that was sent.
 #[derive(Debug, Default, PartialEq, Eq, Hash)]
@@ -15,21 +22,39 @@ pub(super) struct Stamps {
     /// None where it is the number that the run's tables have.
     task_index: Option<String>,
     agent_ref: Option<String>,
+    task_source: Option<String>,
     skills_ref: Option<String>,
     attempt_index: Option<String>,
     rollout_id: Option<String>,
+    environment_server: Option<String>,
+    result_type: Option<String>,
 }
 
+/// The environment servers of a run by agent; none where its version of NeMo Gym has no such stamps.
+pub(super) type Servers = Option<BTreeMap<String, EnvironmentServer>>;
+
 impl Stamps {
-    fn of(request: &str, task_index: i64) -> Self {
+    fn of(request: &str, task_index: i64, servers: &Servers) -> Self {
         let row = Object::parse(request).unwrap_or_default();
         let value = |name: &str| row.get(name).map(str::to_owned);
+        let named = || {
+            let agent = Object::parse(row.get(AGENT_REF)?).ok()?;
+            unquote(agent.get("name")?).map(|name| name.into_owned())
+        };
+        let own = row.get(ENVIRONMENT_SERVER).and_then(unquote);
+        let server = servers.as_ref().and_then(|servers| match own {
+            Some(own) => servers.values().find(|server| server.name == *own),
+            None => servers.get(&named()?),
+        });
         Self {
             task_index: value(TASK_INDEX).filter(|text| *text != task_index.to_string()),
             agent_ref: value(AGENT_REF),
+            task_source: value(TASK_SOURCE).filter(|_| servers.is_some()),
             skills_ref: value(SKILLS_REF),
             attempt_index: value(ATTEMPT_INDEX),
             rollout_id: value(ROLLOUT_ID),
+            environment_server: server.map(|server| quote(&server.name)),
+            result_type: server.map(|server| quote(&server.implementation)),
         }
     }
 
@@ -46,12 +71,15 @@ impl Stamps {
         ];
         let optional = [
             (AGENT_REF, self.agent_ref.as_deref()),
+            (TASK_SOURCE, self.task_source.as_deref()),
             (SKILLS_REF, self.skills_ref.as_deref()),
             (
                 ATTEMPT_INDEX,
                 attempt.as_deref().or(self.attempt_index.as_deref()),
             ),
             (ROLLOUT_ID, self.rollout_id.as_deref()),
+            (ENVIRONMENT_SERVER, self.environment_server.as_deref()),
+            (RESULT_TYPE, self.result_type.as_deref()),
         ];
         fields.extend(
             optional
@@ -65,6 +93,7 @@ impl Stamps {
 /// The stamps of all tasks: those that are alike, as most are, are kept once.
 #[derive(Debug, Default)]
 pub(super) struct StampIndex {
+    servers: Servers,
     stamps: IndexSet<Stamps>,
     tasks: Vec<Task>,
 }
@@ -79,9 +108,19 @@ struct Task {
 }
 
 impl StampIndex {
+    /// Of a run with these environment servers.
+    pub(super) fn new(servers: Servers) -> Self {
+        Self {
+            servers,
+            ..Self::default()
+        }
+    }
+
     /// Adds rollouts of a task, from the first on, whose request this is.
     pub(super) fn add(&mut self, task_index: i64, rollouts: Range<i64>, request: &str) {
-        let (stamps, _) = self.stamps.insert_full(Stamps::of(request, task_index));
+        let (stamps, _) = self
+            .stamps
+            .insert_full(Stamps::of(request, task_index, &self.servers));
         self.tasks.push(Task {
             task_index,
             first_rollout_index: rollouts.start,
@@ -153,6 +192,26 @@ mod tests {
             r#"{"_ng_task_index":"t","_ng_rollout_index":0,"agent_ref":{"name":"a"},"_ng_attempt_index":1,"_ng_rollout_id":"r"}"#
         );
         assert!(index.stamp(r#"{"x": 1e999}"#, (7, 0, 0)).is_err());
+    }
+
+    #[test]
+    fn a_result_says_which_environment_server_it_came_from() {
+        let server = EnvironmentServer {
+            name: "e".into(),
+            implementation: "legacy_agent".into(),
+        };
+        let mut index = StampIndex::new(Some(BTreeMap::from([("a".to_owned(), server)])));
+        index.add(0, 0..1, r#"{"agent_ref":{"name":"a"},"task_source":"s"}"#);
+        index.add(1, 0..1, r#"{"_ng_environment_server":"e"}"#);
+        index.sort();
+        let ends = r#""_ng_environment_server":"e","_ng_result_type":"legacy_agent"}"#;
+        let first = index.stamp("{}", (0, 0, 0)).unwrap();
+        assert!(
+            first.ends_with(&format!(r#""task_source":"s",{ends}"#)),
+            "{first}"
+        );
+        let second = index.stamp("{}", (1, 0, 0)).unwrap();
+        assert!(second.ends_with(ends), "{second}");
     }
 
     #[test]

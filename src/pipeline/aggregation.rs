@@ -14,7 +14,7 @@ use crate::import::{
 use crate::measure::TaskLabels;
 use crate::read::expand;
 use crate::report::MetricsReport;
-use crate::store::RunStore;
+use crate::store::{RunRecord, RunStore};
 
 /// What metrics are computed over.
 #[derive(Debug, Clone)]
@@ -56,6 +56,11 @@ impl Aggregation {
             AggregationSource::Runs(runs) => {
                 let (runs, rules) = by_rules(runs, self.gym).await?;
                 self.measurement.rules = rules;
+                for run in runs.iter().filter(|_| rules.servers) {
+                    let record = RunRecord::load(run).await?;
+                    let servers = record.iter().flat_map(measurement::labels);
+                    self.measurement.servers.extend(servers);
+                }
                 measurement::measure(&Source::Runs(&runs), &self.output, &self.measurement).await?
             }
             AggregationSource::Files {

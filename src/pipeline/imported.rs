@@ -1,3 +1,4 @@
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, RecordBatch, new_null_array};
@@ -167,6 +168,7 @@ fn record(
             .agents()
             .map(|name| (name.to_owned(), String::new()))
             .collect(),
+        environment_servers: BTreeMap::new(),
         rollouts,
     })
 }

@@ -119,6 +119,14 @@ pub(super) enum Source<'a> {
     Tables(&'a SessionContext),
 }
 
+/// The environment servers of a run by the agents that stand for them.
+pub(super) fn labels(record: &RunRecord) -> BTreeMap<String, String> {
+    let servers = record.environment_servers.iter();
+    servers
+        .map(|(agent, server)| (agent.clone(), server.name.clone()))
+        .collect()
+}
+
 /// Runs as they are read by the rules that are chosen, or by their own; and those by which what is measured of them is
 /// written: the newest.
 pub(super) async fn by_rules(

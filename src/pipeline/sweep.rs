@@ -1,4 +1,4 @@
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
@@ -17,12 +17,12 @@ use super::groups;
 use super::inputs::Inputs;
 use super::live::{Live, LiveMetrics};
 use super::measured::Measured;
-use super::measurement::{self, Measurement, Price, Source};
+use super::measurement::{self, Measurement, Price, Source, labels};
 use super::supervisor::Supervisor;
 use super::tables::Tables;
 use super::{by_task, extension, identity, open_files};
 use crate::agent::{AgentError, Agents, HeadServer, Prior};
-use crate::config::{AgentSettings, ConfigError, MemoryPlan, Routing, Settings};
+use crate::config::{AgentSettings, ConfigError, MemoryPlan, Routing, RoutingMode, Settings};
 use crate::error::Error;
 use crate::expand::{self, AgentCounts};
 use crate::gym::{GYM_07, GymChoice, GymRules};
@@ -35,8 +35,8 @@ use crate::schema::SCHEMA_VERSION;
 use crate::servers::{Route, Servers};
 use crate::session;
 use crate::store::{
-    Checkpointer, DispatchLogs, LockOptions, LockScope, ParquetSink, RunCounts, RunLock, RunRecord,
-    RunState, RunStore, StoreError, Writer,
+    Checkpointer, DispatchLogs, EnvironmentServer, LockOptions, LockScope, ParquetSink, RunCounts,
+    RunLock, RunRecord, RunState, RunStore, StoreError, Writer,
 };
 use crate::tally::{AgentTally, Tally};
 
@@ -149,6 +149,30 @@ fn check_routes(settings: &Settings, servers: &Servers, inputs: &Inputs) -> Resu
     checked.map_err(|reason| AgentError::Route(reason).into())
 }
 
+/// The environment servers of the agents that are not asked at an address of their own.
+fn stamps(
+    head: &HeadServer,
+    names: &[String],
+    settings: &Settings,
+) -> BTreeMap<String, EnvironmentServer> {
+    let server = settings.environment_server_name.as_deref();
+    let server = server.filter(|_| settings.environment_routing_mode == RoutingMode::Legacy);
+    let has_url = |name: &String| {
+        let own = settings.agents.get(name);
+        own.is_some_and(|own| own.url.is_some() || own.runs_here())
+    };
+    let asked = names.iter().filter(|name| !has_url(name));
+    let found = asked.filter_map(|agent| {
+        let name = head.environment_server(agent, server).ok()?;
+        let server = EnvironmentServer {
+            name: name.to_owned(),
+            implementation: head.servers().implementation(name)?.to_owned(),
+        };
+        Some((agent.clone(), server))
+    });
+    found.collect()
+}
+
 impl Sweep {
     /// Reads the input, finds the agents and checks the output.
     ///
@@ -202,6 +226,11 @@ impl Sweep {
             .keys()
             .map(|name| name.to_string())
             .collect();
+        let environment_servers = match (&head, &existing) {
+            (Ok(Some(head)), _) if rules.routing => stamps(head, &names, &settings),
+            (_, Some(record)) => record.environment_servers.clone(),
+            _ => BTreeMap::new(),
+        };
         let agents = Agents::connect_by(&names, &settings, rules, head)?;
         let identity = inputs.identity.clone().unwrap_or_else(|| {
             identity::identity(&settings, rules, &inputs.records, inputs.prompt.as_deref())
@@ -234,6 +263,7 @@ impl Sweep {
             inputs: inputs.records.clone(),
             num_tasks: inputs.summary.rows,
             agents: agents.addresses(),
+            environment_servers,
             rollouts: RunCounts::default(),
         };
         let continues = existing.is_some() || is_rebuilt;
@@ -529,6 +559,7 @@ impl Sweep {
         Ok(Measurement {
             prices: Price::of_agents(&self.settings),
             parameters: parameters(&self.queries, &self.settings)?,
+            servers: labels(&self.record),
             rules: self.rules,
             ..Measurement::new(self.queries.clone(), MEMORY)
         })

@@ -91,6 +91,11 @@ impl Servers {
         self.instances.get(name)?.address.as_deref()
     }
 
+    /// The name of what a server is an instance of.
+    pub fn implementation(&self, name: &str) -> Option<&str> {
+        Some(self.instances.get(name)?.implementation.as_str())
+    }
+
     /// The resources server that a server refers to.
     pub fn resources_server_of(&self, name: &str) -> Option<&str> {
         self.instances.get(name)?.resources_server.as_deref()

@@ -58,6 +58,7 @@ impl Written {
             inputs: Vec::new(),
             num_tasks: 3,
             agents: [].into(),
+            environment_servers: [].into(),
             // Nobody should believe this.
             rollouts: RunCounts {
                 planned: 99,

@@ -42,7 +42,7 @@ pub use part::{Part, PartWriter, part_name};
 pub use place::{CheckedParts, RunStore};
 pub(crate) use private::Scratch;
 pub use private::state_directory;
-pub use record::{GYM, InputRecord, RunCounts, RunRecord, RunState};
+pub use record::{EnvironmentServer, GYM, InputRecord, RunCounts, RunRecord, RunState};
 pub use segment::{
     OpenSegment, ParquetSink, Segment, SegmentName, SegmentWriter, TableSink, Unsynced,
 };

@@ -42,8 +42,20 @@ pub struct RunRecord {
     pub num_tasks: u64,
     /// Address of each agent.
     pub agents: BTreeMap<String, String>,
+    /// The environment server that gets the rows of an agent, by the agent's name, where there are such.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub environment_servers: BTreeMap<String, EnvironmentServer>,
     /// Rollouts, by what became of them.
     pub rollouts: RunCounts,
+}
+
+/// An environment server of NeMo Gym, as its results are stamped with it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EnvironmentServer {
+    /// Its name.
+    pub name: String,
+    /// The name of its implementation.
+    pub implementation: String,
 }
 
 /// How far a run is.

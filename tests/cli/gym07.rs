@@ -303,6 +303,30 @@ fn a_head_server_with_environment_servers_speaks_for_0_7() {
         ended.stderr
     );
     assert_eq!(aggregate(&folder, "run")["coverage/masked_rollouts"], 4);
+
+    // Results are stamped with the server that they came from, and measured under its name.
+    let entry = &folder.json("run/aggregate_metrics.json")[0];
+    assert_eq!(entry["agent_ref"], json!({"name": "sim"}));
+    assert_eq!(entry["_ng_environment_server"], "sim_environment_server");
+    folder
+        .rollstream("export run -o out/x.jsonl -q")
+        .run()
+        .succeeded();
+    for row in folder.read("out/x.jsonl").lines() {
+        let row: Value = serde_json::from_str(row).unwrap();
+        assert_eq!(row["_ng_environment_server"], "sim_environment_server");
+        assert_eq!(row["_ng_result_type"], "legacy_agent");
+    }
+    folder
+        .rollstream("aggregate out/x.jsonl -o files -q")
+        .run()
+        .succeeded();
+    assert_eq!(&folder.json("files/aggregate_metrics.json")[0], entry);
+    folder
+        .rollstream("aggregate run -o again -q")
+        .run()
+        .succeeded();
+    assert_eq!(&folder.json("again/aggregate_metrics.json")[0], entry);
 }
 
 #[test]
@@ -356,8 +380,7 @@ fn what_gave_no_answer_is_in_the_file_of_failures_and_comes_back_with_its_status
         .run()
         .succeeded();
     assert_eq!(folder.json("back/run.json")["identity"]["gym"], "0.7");
-    let statuses =
-        "SELECT http_status FROM attempts WHERE outcome = 'agent_flagged' ORDER BY task_index";
+    let statuses = "SELECT coalesce(http_status, 0) FROM attempts WHERE outcome = 'agent_flagged' ORDER BY task_index";
     assert_eq!(folder.sql("back", statuses), ["500", "500", "0"]);
 }
 
