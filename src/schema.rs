@@ -299,6 +299,17 @@ pub fn outcomes() -> SchemaRef {
     Arc::clone(&SCHEMA)
 }
 
+/// What journals of earlier versions hold: the same without what was added since.
+pub fn earlier_outcomes() -> SchemaRef {
+    static SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
+        let outcomes = outcomes();
+        let fields = outcomes.fields().iter().cloned();
+        let fields = fields.filter(|field| ![MASKED, PERF].contains(&field.name().as_str()));
+        Arc::new(Schema::new(fields.collect::<Fields>()))
+    });
+    Arc::clone(&SCHEMA)
+}
+
 /// `rollouts`: one row per completed rollout.
 pub fn rollouts() -> SchemaRef {
     static SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {

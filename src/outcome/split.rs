@@ -4,7 +4,7 @@ use arrow::array::{
     ArrayRef, AsArray, BooleanArray, Float64Array, RecordBatch, StringViewArray, new_null_array,
 };
 use arrow::compute::filter_record_batch;
-use arrow::datatypes::{DataType, SchemaRef};
+use arrow::datatypes::SchemaRef;
 use arrow::error::ArrowError;
 
 use super::row::OK;
@@ -54,10 +54,8 @@ pub fn rollouts_of(outcomes: &RecordBatch) -> Result<RecordBatch, ArrowError> {
             of(schema::METRICS)?,
             of(schema::INTEGER_METRICS)?,
             of(schema::TRUNCATED)?,
-            // The journals of earlier versions lack these two.
-            of(schema::MASKED)
-                .unwrap_or_else(|_| new_null_array(&DataType::Boolean, ok.num_rows())),
-            of(schema::PERF).unwrap_or_else(|_| new_null_array(&DataType::Utf8View, ok.num_rows())),
+            of(schema::MASKED)?,
+            of(schema::PERF)?,
             of(schema::INFO)?,
             of(schema::RESULT)?,
         ],
