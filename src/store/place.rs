@@ -502,24 +502,44 @@ impl RunStore {
 
     /// Whether a Parquet file has its end; none where it has gone.
     async fn is_whole(&self, meta: &ObjectMeta) -> Result<Option<bool>, StoreError> {
-        let Some(begin) = meta.size.checked_sub(FOOTER) else {
-            return Ok(Some(false));
-        };
-        let end = self.store.get_range(&meta.location, begin..meta.size).await;
-        match end {
-            Ok(end) => {
-                let length = end.get(..4).and_then(|length| length.try_into().ok());
-                let length = length.map_or(u32::MAX, u32::from_le_bytes);
-                Ok(Some(
-                    end.ends_with(b"PAR1") && u64::from(length) < meta.size,
-                ))
+        let mut size = meta.size;
+        loop {
+            let found = match self.end_of(&meta.location, size).await {
+                Ok(true) => return Ok(Some(true)),
+                found => found,
+            };
+            // A collector may have put a new file in its place since it was listed.
+            let now = match self.store.head(&meta.location).await {
+                Ok(meta) => meta.size,
+                Err(object_store::Error::NotFound { .. }) => return Ok(None),
+                Err(source) => return Err(self.unread(&meta.location, source)),
+            };
+            if now == size {
+                return match found {
+                    Ok(is_whole) => Ok(Some(is_whole)),
+                    Err(source) => Err(self.unread(&meta.location, source)),
+                };
             }
-            Err(object_store::Error::NotFound { .. }) => Ok(None),
-            Err(source) => Err(StoreError::Object {
-                action: "read",
-                object: self.display_path(&meta.location),
-                source,
-            }),
+            size = now;
+        }
+    }
+
+    /// Whether a file of a size ends as Parquet files do.
+    async fn end_of(&self, path: &Path, size: u64) -> Result<bool, object_store::Error> {
+        let Some(begin) = size.checked_sub(FOOTER) else {
+            return Ok(false);
+        };
+        let end = self.store.get_range(path, begin..size).await?;
+        let length = end.get(..4).and_then(|length| length.try_into().ok());
+        let length = length.map_or(u32::MAX, u32::from_le_bytes);
+        Ok(end.ends_with(b"PAR1") && u64::from(length) < size)
+    }
+
+    fn unread(&self, path: &Path, source: object_store::Error) -> StoreError {
+        StoreError::Object {
+            action: "read",
+            object: self.display_path(path),
+            source,
         }
     }
 
@@ -720,5 +740,30 @@ mod tests {
         );
         assert_eq!(url.as_str(), expected);
         assert_eq!(Path::from_url_path(url.path()).unwrap(), path);
+    }
+
+    #[tokio::test]
+    async fn a_part_that_was_replaced_since_it_was_listed_is_not_damaged() {
+        let whole = |padding: usize| {
+            let mut bytes = vec![0; padding];
+            bytes.extend([1, 0, 0, 0]);
+            bytes.extend(*b"PAR1");
+            Bytes::from(bytes)
+        };
+        let run = RunStore::open("memory:///replaced", None).unwrap();
+        for (before, after) in [(100, 10), (10, 100)] {
+            run.put("tasks/tasks.parquet", whole(before)).await.unwrap();
+            let listed = run.list("tasks").await.unwrap().remove(0);
+            run.put("tasks/tasks.parquet", whole(after)).await.unwrap();
+            assert_eq!(run.is_whole(&listed).await.unwrap(), Some(true));
+        }
+        run.put(
+            "tasks/tasks.parquet",
+            Bytes::from_static(b"torn by a power cut"),
+        )
+        .await
+        .unwrap();
+        let listed = run.list("tasks").await.unwrap().remove(0);
+        assert_eq!(run.is_whole(&listed).await.unwrap(), Some(false));
     }
 }
