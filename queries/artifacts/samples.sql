@@ -9,24 +9,16 @@
 --   expected     rollouts that were asked for, without those that are masked
 --   request      the request of the first rollout that is there
 
-WITH firsts AS (
+WITH there AS (
     SELECT
         CASE WHEN $split_agents THEN agent_name ELSE '' END AS agent_name,
         task_index,
-        min(rollout_index) AS rollout_index
-    FROM accepted
-    GROUP BY CASE WHEN $split_agents THEN agent_name ELSE '' END, task_index
-),
-masked AS (
-    SELECT
-        CASE WHEN $split_agents THEN agent_name ELSE '' END AS agent_name,
-        task_index,
-        count(*) AS masked
+        min(CASE WHEN masked THEN NULL ELSE rollout_index END) AS first_index,
+        sum(CASE WHEN masked THEN 1 ELSE 0 END) AS masked
     FROM rollouts
-    WHERE masked
     GROUP BY CASE WHEN $split_agents THEN agent_name ELSE '' END, task_index
 ),
-expected AS (
+asked AS (
     SELECT
         CASE WHEN $split_agents THEN agent_name ELSE '' END AS agent_name,
         task_index,
@@ -35,15 +27,14 @@ expected AS (
     GROUP BY CASE WHEN $split_agents THEN agent_name ELSE '' END, task_index
 )
 SELECT
-    firsts.agent_name,
-    firsts.task_index,
-    expected.expected - coalesce(masked.masked, 0) AS expected,
+    there.agent_name,
+    there.task_index,
+    asked.expected - there.masked AS expected,
     tasks.request
-FROM firsts
-JOIN expected ON expected.task_index = firsts.task_index AND expected.agent_name = firsts.agent_name
-LEFT JOIN masked ON masked.task_index = firsts.task_index AND masked.agent_name = firsts.agent_name
+FROM there
+JOIN asked ON asked.task_index = there.task_index AND asked.agent_name = there.agent_name
 JOIN tasks
-    ON tasks.task_index = firsts.task_index
-    AND tasks.first_rollout_index <= firsts.rollout_index
-    AND tasks.first_rollout_index + tasks.num_repeats > firsts.rollout_index
+    ON tasks.task_index = there.task_index
+    AND tasks.first_rollout_index <= there.first_index
+    AND tasks.first_rollout_index + tasks.num_repeats > there.first_index
 ORDER BY task_index, agent_name

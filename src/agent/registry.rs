@@ -7,8 +7,7 @@ use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
 use super::native::{self, Native};
 use super::{Agent, AgentError, HeadServer, NemoGymAgent};
 use crate::config::{
-    AgentKind, AgentSettings, Budgets, Concurrency, MemoryPlan, RoutingMode, Settings, Span,
-    VariableName,
+    AgentKind, AgentSettings, Budgets, Concurrency, MemoryPlan, Settings, Span, VariableName,
 };
 use crate::gym::GymRules;
 use crate::http::{HttpClients, HttpSettings};
@@ -181,9 +180,7 @@ fn addresses(
     match head {
         _ if rest.is_empty() => {}
         Some(head) if rules.routing => {
-            let is_one = settings.environment_routing_mode == RoutingMode::Legacy;
-            let server = settings.environment_server_name.as_deref();
-            let server = server.filter(|_| is_one);
+            let server = settings.server_of_all();
             found.extend(head.environment_addresses(rest.into_iter(), server)?);
         }
         Some(head) => found.extend(head.addresses(rest.into_iter())?),

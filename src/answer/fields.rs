@@ -60,7 +60,7 @@ impl AnswerFields {
 }
 
 /// With it an environment says that a reward tells nothing of the agent.
-const MASK: &str = "mask_sample";
+pub const MASK_SAMPLE: &str = "mask_sample";
 
 #[derive(Deserialize)]
 struct Key<'a>(#[serde(borrow)] Cow<'a, str>);
@@ -181,7 +181,7 @@ impl<'de> Visitor<'de> for TopVisitor {
             match key.as_ref() {
                 "_ng_no_persist" => top.no_persist = is_truthy(raw),
                 "_ng_failure_terminal" => top.failure_terminal = is_truthy(raw),
-                MASK => top.masked = is_truthy(raw),
+                MASK_SAMPLE => top.masked = is_truthy(raw),
                 "ng_perf" => top.perf = raw.starts_with('{').then(|| raw.to_owned()),
                 "_ng_failure_class" => top.failure_class = class_of(raw),
                 _ => {}

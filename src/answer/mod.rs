@@ -5,6 +5,6 @@ mod fields;
 mod info;
 mod number;
 
-pub use fields::AnswerFields;
 pub(crate) use fields::is_truthy;
+pub use fields::{AnswerFields, MASK_SAMPLE};
 pub use number::Number;

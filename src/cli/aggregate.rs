@@ -1,5 +1,5 @@
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use datafusion::prelude::SessionContext;
@@ -28,12 +28,13 @@ pub(super) async fn aggregate(args: AggregateArgs) -> Result<Exit, Error> {
     }
     // Without the statistics there is nothing to make the JSON of.
     measurement.json = !args.tables_only && args.families.is_empty();
+    let gym_output = args.gym_output.as_deref();
     let source = match args.runs.iter().all(|run| is_file(run)) {
         true => AggregationSource::Files {
             globs: args.runs.clone(),
             merged: match args.no_merge {
                 true => None,
-                false => args.merge.clone().or_else(|| args.gym_output.clone()),
+                false => args.merge.clone().or(gym_output.map(PathBuf::from)),
             },
             zeros: Zeros {
                 failure_classes: args.count_failure_classes_as_zero.clone(),
@@ -42,9 +43,8 @@ pub(super) async fn aggregate(args: AggregateArgs) -> Result<Exit, Error> {
         },
         false => AggregationSource::Runs(runs(&args.runs).await?),
     };
-    let beside = args.gym_output.as_ref();
-    let beside = beside.map(|files| files.with_extension("").to_string_lossy().into_owned());
-    let output = match (args.output.as_ref().or(beside.as_ref()), &source) {
+    let beside = gym_output.and_then(|files| files.strip_suffix(".jsonl"));
+    let output = match (args.output.as_deref().or(beside), &source) {
         (Some(output), _) => open(output)?,
         (None, AggregationSource::Runs(runs)) if runs.len() == 1 => match runs.first() {
             Some(run) => run.clone(),
@@ -67,8 +67,8 @@ pub(super) async fn aggregate(args: AggregateArgs) -> Result<Exit, Error> {
         measurement,
     };
     let mut report = aggregation.run().await?;
-    if let Some(files) = &args.gym_output {
-        let target = ExportTarget::new(files, "")?;
+    if let Some(files) = gym_output {
+        let target = ExportTarget::new(Path::new(files), "")?;
         let written = export_metrics(&output, &target).await?;
         report
             .written

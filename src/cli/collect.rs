@@ -37,11 +37,12 @@ pub(super) async fn collect(args: CollectArgs) -> Result<Exit, Error> {
         _ if report.rollouts.failed > 0 || report.rollouts.pending > 0 => Exit::SomeFailed,
         _ => Exit::Done,
     };
-    if let (Some(rollouts), Some(place)) = (gym_output, place) {
-        gym_files(&rollouts, &place).await?;
-    }
     if !args.display.quiet {
         unless_gone(show::report(&report, args.display.json))?;
+    }
+    // Whatever becomes of these, the sweep has been told of.
+    if let (Some(rollouts), Some(place)) = (gym_output, place) {
+        gym_files(Path::new(&rollouts), &place).await?;
     }
     Ok(exit)
 }

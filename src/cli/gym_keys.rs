@@ -2,7 +2,9 @@
 
 use std::ffi::OsString;
 
-use crate::config::ConfigError;
+use serde_json::Value;
+
+use crate::config::{ConfigError, typed_text, typed_value};
 use crate::error::Error;
 
 /// What a key of NeMo Gym's is to a command.
@@ -86,22 +88,24 @@ fn options(command: &str, key: &str, value: &str) -> Result<Vec<OsString>, Error
             known.join(", ")
         )));
     };
-    let value = unquoted(value);
-    let is_true = || match value.to_ascii_lowercase().as_str() {
-        "true" => Ok(true),
-        "false" | "null" => Ok(false),
-        _ => Err(Error::from(ConfigError::Override {
+    let wrong = |reason| {
+        Error::from(ConfigError::Override {
             text: format!("+{key}={value}"),
-            reason: "it is true or false".into(),
-        })),
+            reason,
+        })
+    };
+    let is_true = || match typed_value(value).map_err(wrong)? {
+        Value::Bool(value) => Ok(value),
+        Value::Null => Ok(false),
+        _ => Err(wrong("it is true or false".into())),
     };
     let option = match meaning {
-        Argument => vec![value.into()],
-        Opt(_) if matches!(value, "null" | "[]") => Vec::new(),
+        Argument => text(value)
+            .map_err(wrong)?
+            .map_or_else(Vec::new, |text| vec![text.into()]),
         Opt(option) => {
-            let value = value.strip_prefix('[').unwrap_or(value);
-            let value = value.strip_suffix(']').unwrap_or(value);
-            vec![(*option).into(), value.replace(' ', "").into()]
+            let text = text(value).map_err(wrong)?;
+            text.map_or_else(Vec::new, |text| vec![(*option).into(), text.into()])
         }
         Switch(option) if is_true()? => vec![(*option).into()],
         Opposite(option) if !is_true()? => vec![(*option).into()],
@@ -110,10 +114,22 @@ fn options(command: &str, key: &str, value: &str) -> Result<Vec<OsString>, Error
     Ok(option)
 }
 
-/// Without the quotes that a value may stand in.
-fn unquoted(value: &str) -> &str {
-    let within = |quote: char| value.strip_prefix(quote)?.strip_suffix(quote);
-    within('\'').or_else(|| within('"')).unwrap_or(value)
+/// A value as options have it: a list with commas between; nothing for `null` and for a list without items.
+fn text(typed: &str) -> Result<Option<String>, String> {
+    let read = match typed.trim_start().starts_with('[') {
+        true => typed_value,
+        false => typed_text,
+    };
+    let text = |value: &Value| match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    Ok(match read(typed)? {
+        Value::Null => None,
+        Value::Array(items) if items.is_empty() => None,
+        Value::Array(items) => Some(items.iter().map(text).collect::<Vec<_>>().join(",")),
+        value => Some(text(&value)),
+    })
 }
 
 #[cfg(test)]

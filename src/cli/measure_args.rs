@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 
 use super::args::DisplayArgs;
+use super::sweep_flags::gym_output;
 use crate::config::{Bytes, Span};
 use crate::gym::GymChoice;
 
@@ -116,10 +117,11 @@ pub struct AggregateArgs {
     #[arg(
         long,
         value_name = "NAME.jsonl",
+        value_parser = gym_output,
         help_heading = "NeMo Gym",
         conflicts_with = "merge"
     )]
-    pub gym_output: Option<PathBuf>,
+    pub gym_output: Option<String>,
     /// Leave NAME.jsonl out of --gym-output
     #[arg(long, help_heading = "NeMo Gym", requires = "gym_output")]
     pub no_merge: bool,

@@ -138,13 +138,16 @@ fn any(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-fn gym_output(text: &str) -> Result<String, String> {
-    match text
+/// A file beside which NeMo Gym's other files stand.
+pub(super) fn gym_output(text: &str) -> Result<String, String> {
+    let stem = text
         .strip_suffix(".jsonl")
-        .is_some_and(|stem| !stem.is_empty() && !stem.ends_with('/'))
-    {
+        .filter(|_| !text.contains("://"));
+    match stem.is_some_and(|stem| !stem.is_empty() && !stem.ends_with('/')) {
         true => Ok(text.to_owned()),
-        false => Err(String::from("write a path such as results/rollouts.jsonl")),
+        false => Err(String::from(
+            "write a path on a local disk such as results/rollouts.jsonl",
+        )),
     }
 }
 

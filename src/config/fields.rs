@@ -67,16 +67,21 @@ pub(super) fn one_or_many<'de, D: Deserializer<'de>>(
 pub(super) fn run_location<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<String>, D::Error> {
-    let Some(text) = Option::<String>::deserialize(deserializer)? else {
-        return Ok(None);
-    };
-    let location = text.strip_suffix(".jsonl").unwrap_or(&text);
-    if location.is_empty() || location.ends_with(['/', '\\']) && location != text {
-        return Err(de::Error::custom(format!(
+    let text = Option::<String>::deserialize(deserializer)?;
+    let location = text.as_deref().map(run_beside).transpose();
+    let location = location.map_err(de::Error::custom)?;
+    Ok(location.map(str::to_owned))
+}
+
+/// The run that a `.jsonl` file stands for; any other text stands for itself.
+pub(super) fn run_beside(text: &str) -> Result<&str, String> {
+    let location = text.strip_suffix(".jsonl").unwrap_or(text);
+    match location.is_empty() || location.ends_with(['/', '\\']) && location != text {
+        true => Err(format!(
             "`{text}` names no directory; write a path such as runs/first"
-        )));
+        )),
+        false => Ok(location),
     }
-    Ok(Some(location.to_owned()))
 }
 
 pub(super) fn headers<'de, D: Deserializer<'de>>(

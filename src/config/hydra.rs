@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 const MAX_DEPTH: usize = 64;
 
 /// Reads a value of any kind. A text that is no number, truth value, `null` or collection is a string.
-pub(super) fn value(text: &str) -> Result<Value, String> {
+pub(crate) fn value(text: &str) -> Result<Value, String> {
     let text = text.trim();
     if let Ok(value) = serde_json::from_str(text) {
         return Ok(value);
@@ -35,7 +35,7 @@ pub(super) fn value(text: &str) -> Result<Value, String> {
 }
 
 /// Reads a text: quotes are taken off, `null` is none, everything else stays as it is.
-pub(super) fn text(text: &str) -> Result<Value, String> {
+pub(crate) fn text(text: &str) -> Result<Value, String> {
     match text.trim() {
         "null" => Ok(Value::Null),
         quoted if quoted.starts_with(['\'', '"']) => value(quoted),

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use serde_json::Value;
 
 use super::environment;
+use super::fields::run_beside;
 use super::keys::{self, Source};
 use super::overrides::Overrides;
 use super::tree::{Assignment, Tree, leaves};
@@ -111,19 +112,14 @@ impl Layers {
                 tree.assign(assignment)?;
             }
         }
-        let (mut settings, mut origins) = tree.finish()?;
-        if let (None, Some(files)) = (&settings.output, &settings.gym_output) {
-            let run = files.with_extension("");
-            settings.output = Some(run.to_string_lossy().into_owned());
-            let origin = origins.get(&KeyPath::new(["gym_output"])).cloned();
-            origins.extend(origin.map(|origin| (KeyPath::new(["output"]), origin)));
-        }
+        let (settings, origins) = tree.finish()?;
         environment::refuse_unknown(&environment.unknown, &settings)?;
-        let resolved = Resolved {
+        let mut resolved = Resolved {
             settings,
             origins,
             notes: overrides.notes(),
         };
+        resolved.place_files()?;
         resolved.check()?;
         Ok(resolved)
     }
@@ -181,6 +177,34 @@ impl Resolved {
                 (path, value, origin)
             })
             .collect()
+    }
+
+    /// NeMo Gym's files bring the run with them where it has no place of its own, and are written beside runs on a local
+    /// disk alone.
+    fn place_files(&mut self) -> Result<(), ConfigError> {
+        let key = KeyPath::new(["gym_output"]);
+        let Some(files) = self.settings.gym_output.take() else {
+            return Ok(());
+        };
+        let origin = self.origin(&key).clone();
+        if self.settings.output.is_none() {
+            let run = run_beside(&files).map_err(|reason| ConfigError::Invalid {
+                key: key.to_string(),
+                origin: origin.clone(),
+                reason,
+            })?;
+            self.settings.output = Some(run.to_owned());
+            self.origins.insert(KeyPath::new(["output"]), origin);
+        }
+        match files.ends_with(".jsonl") && !files.contains("://") {
+            true => self.settings.gym_output = Some(files),
+            false => self.notes.push(
+                "the sweep does not end with NeMo Gym's files, which need a NAME.jsonl on a local disk; `rollstream \
+                 export` writes them at any time"
+                    .to_owned(),
+            ),
+        }
+        Ok(())
     }
 
     fn check(&self) -> Result<(), ConfigError> {
@@ -361,6 +385,23 @@ mod tests {
             .settings;
         assert_eq!(settings.output.as_deref(), Some("y"));
         assert_eq!(settings.input, ["x.jsonl"]);
+    }
+
+    #[test]
+    fn files_of_nemo_gym_stand_beside_local_runs_alone() {
+        for (named, output, files) in [
+            ("a/x.jsonl", "a/x", true),
+            ("runs.v2", "runs.v2", false),
+            ("s3://bucket/x.jsonl", "s3://bucket/x", false),
+        ] {
+            let text = format!("+output_jsonl_fpath={named}");
+            let resolved = resolve(&[Argument::Override(text)]).unwrap();
+            assert_eq!(resolved.settings.output.as_deref(), Some(output));
+            assert_eq!(resolved.settings.gym_output.is_some(), files, "{named}");
+            assert_eq!(resolved.notes.is_empty(), files, "{named}");
+        }
+        let nameless = Argument::Override("+output_jsonl_fpath=runs/.jsonl".into());
+        assert!(resolve(&[nameless]).is_err());
     }
 
     #[test]

@@ -36,6 +36,7 @@ pub use agent::AgentSettings;
 pub use concurrency::Concurrency;
 pub use environment::{BEARER_TOKEN_VARIABLE, CONFIG_VARIABLE, PREFIX as ENVIRONMENT_PREFIX};
 pub use error::ConfigError;
+pub(crate) use hydra::{text as typed_text, value as typed_value};
 pub use interpolation::InterpolationError;
 pub(crate) use interpolation::{resolve, value_at};
 pub use key_path::KeyPath;

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::{ConfigError, DEFAULT_AGENT, Settings};
 use crate::gym::GymRules;
@@ -39,14 +40,34 @@ pub struct Routing {
 }
 
 impl Routing {
+    /// The settings that only rules with routing know.
+    pub const KEYS: [&str; 6] = [
+        "agent_map",
+        "fan_out",
+        "interleave_repeats",
+        "environment_routing_mode",
+        "environment_server_name",
+        "environment_server_routes",
+    ];
+
+    /// Those of them that are not as they are by default, with their values.
+    pub fn given(settings: &Settings) -> impl Iterator<Item = (&'static str, Value)> {
+        let values = |settings| serde_json::to_value(settings).unwrap_or_default();
+        let (mut values, defaults) = (values(settings), values(&Settings::default()));
+        Self::KEYS.into_iter().filter_map(move |key| {
+            let value = values.get_mut(key)?.take();
+            (defaults.get(key) != Some(&value)).then_some((key, value))
+        })
+    }
+
     /// What the settings say; none where the rules know no routing.
     ///
     /// # Errors
     /// The settings contradict each other, or the rules do not know them.
     pub fn of(settings: &Settings, rules: &GymRules) -> Result<Option<Self>, ConfigError> {
         if !rules.routing {
-            return match given(settings).next() {
-                Some(key) => Err(ConfigError::Gym { key }),
+            return match Self::given(settings).next() {
+                Some((key, _)) => Err(ConfigError::Gym { key }),
                 None => Ok(None),
             };
         }
@@ -55,9 +76,8 @@ impl Routing {
             let mode = format!("environment_routing_mode={mode}");
             Err(ConfigError::Routing(format!("{mode} needs {key}")))
         };
-        let server = settings.environment_server_name.clone();
         match settings.environment_routing_mode {
-            RoutingMode::Legacy if server.is_none() => {
+            RoutingMode::Legacy if settings.server_of_all().is_none() => {
                 return needs("environment_server_name", "legacy");
             }
             RoutingMode::Taskset if settings.environment_server_routes.is_empty() => {
@@ -82,33 +102,18 @@ impl Routing {
             default_agent: agent.or(mapped),
             fan_out: settings.fan_out.clone(),
             mode: settings.environment_routing_mode,
-            server: server.filter(|_| settings.environment_routing_mode == RoutingMode::Legacy),
+            server: settings.server_of_all().map(str::to_owned),
             server_routes: settings.environment_server_routes.clone(),
         }))
     }
 }
 
-/// Settings that only the rules with routing know, where they are not as they are by default.
-fn given(settings: &Settings) -> impl Iterator<Item = &'static str> {
-    let all = [
-        ("agent_map", !settings.agent_map.is_empty()),
-        ("fan_out", !settings.fan_out.is_empty()),
-        ("interleave_repeats", settings.interleave_repeats),
-        (
-            "environment_routing_mode",
-            settings.environment_routing_mode != RoutingMode::Agent,
-        ),
-        (
-            "environment_server_name",
-            settings.environment_server_name.is_some(),
-        ),
-        (
-            "environment_server_routes",
-            !settings.environment_server_routes.is_empty(),
-        ),
-    ];
-    all.into_iter()
-        .filter_map(|(key, is_given)| is_given.then_some(key))
+impl Settings {
+    /// The environment server of all rows that are not of a taskset, where there is one.
+    pub fn server_of_all(&self) -> Option<&str> {
+        let server = self.environment_server_name.as_deref();
+        server.filter(|_| self.environment_routing_mode == RoutingMode::Legacy)
+    }
 }
 
 fn check_fan_out(fan_out: &BTreeMap<String, Vec<String>>) -> Result<(), ConfigError> {

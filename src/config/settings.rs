@@ -26,9 +26,9 @@ pub struct Settings {
     /// The run: a directory or an object-store prefix. A `.jsonl` at its end is dropped.
     #[serde(deserialize_with = "run_location")]
     pub output: Option<String>,
-    /// NeMo Gym's files of the run, which the sweep ends with: `NAME.jsonl` and its neighbours. Where no output is set,
-    /// the run is at `NAME`.
-    pub gym_output: Option<PathBuf>,
+    /// NeMo Gym's files of the run, which the sweep ends with: `NAME.jsonl` and its neighbours, on a local disk. Where no
+    /// output is set, the run is at `NAME`.
+    pub gym_output: Option<String>,
     /// The agent for tasks that name none; by the rules of NeMo Gym 0.7, for all tasks.
     pub agent: Option<String>,
     /// Agents that take the place of others: by the agent or the task source that a row names; `_default` for all others.

@@ -7,7 +7,7 @@ use super::sorted::Key;
 use crate::json::{Object, ObjectError, quote, splice, unquote};
 use crate::request::{
     AGENT_REF, ATTEMPT_INDEX, ENVIRONMENT_SERVER, ROLLOUT_INDEX, SKILLS_REF, TASK_INDEX,
-    TASK_SOURCE,
+    TASK_SOURCE, agent_name,
 };
 use crate::store::EnvironmentServer;
 
@@ -37,14 +37,10 @@ impl Stamps {
     fn of(request: &str, task_index: i64, servers: &Servers) -> Self {
         let row = Object::parse(request).unwrap_or_default();
         let value = |name: &str| row.get(name).map(str::to_owned);
-        let named = || {
-            let agent = Object::parse(row.get(AGENT_REF)?).ok()?;
-            unquote(agent.get("name")?).map(|name| name.into_owned())
-        };
         let own = row.get(ENVIRONMENT_SERVER).and_then(unquote);
         let server = servers.as_ref().and_then(|servers| match own {
             Some(own) => servers.values().find(|server| server.name == *own),
-            None => servers.get(&named()?),
+            None => servers.get(&agent_name(&row)?),
         });
         Self {
             task_index: value(TASK_INDEX).filter(|text| *text != task_index.to_string()),

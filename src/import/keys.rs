@@ -4,6 +4,7 @@ use indexmap::IndexSet;
 
 use super::error::RowProblem;
 use crate::json::{Object, unquote};
+pub(super) use crate::request::agent_name;
 
 pub(super) const TASK: &str = "_ng_task_index";
 pub(super) const ROLLOUT: &str = "_ng_rollout_index";
@@ -91,12 +92,6 @@ impl std::fmt::Display for RowKey {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(formatter, "({}, {})", self.task_index, self.rollout_index)
     }
-}
-
-/// The name in a row's `agent_ref`.
-pub(super) fn agent_name(row: &Object<'_>) -> Option<String> {
-    let agent = Object::parse(row.get("agent_ref")?).ok()?;
-    unquote(agent.get("name")?).map(|name| name.into_owned())
 }
 
 #[cfg(test)]

@@ -2,9 +2,9 @@
 
 use super::error::RowProblem;
 use super::keys::{ROLLOUT, TASK};
-use super::runners::SERVER;
 use crate::gym::GymRules;
-use crate::json::{Object, ObjectError, quote};
+use crate::json::{Object, ObjectError};
+use crate::request::{AGENT_REF, ENVIRONMENT_SERVER, agent_ref};
 
 /// What a row must have of a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -105,8 +105,8 @@ pub fn verify_response(
     row.set(TASK, task_index);
     row.set(ROLLOUT, rollout_index.to_string());
     // A rollout of an environment server may have no agent.
-    if !row.contains("agent_ref") && !row.contains(SERVER) {
-        row.set("agent_ref", format!("{{\"name\":{}}}", quote(agent)));
+    if !row.contains(AGENT_REF) && !row.contains(ENVIRONMENT_SERVER) {
+        row.set(AGENT_REF, agent_ref(agent));
     }
     let response = row.get("response").map(Object::parse);
     let response = response.and_then(Result::ok);

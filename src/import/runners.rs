@@ -7,13 +7,10 @@ use arrow::array::{ArrayRef, AsArray, RecordBatch, StringViewArray};
 use indexmap::IndexMap;
 
 use super::error::ImportError;
-use super::keys::agent_name;
 use crate::gym::GymRules;
 use crate::json::{Object, unquote};
+use crate::request::{ENVIRONMENT_SERVER, agent_name};
 use crate::schema::AGENT_NAME;
-
-/// The stamp of an environment server.
-pub(super) const SERVER: &str = "_ng_environment_server";
 
 /// The environment server of each agent that has one, by the agent's name.
 pub type AgentServers = BTreeMap<String, String>;
@@ -38,7 +35,7 @@ impl Runners {
         rules: &GymRules,
     ) -> String {
         let agent = agent_name(row).filter(|name| !name.is_empty());
-        let stamp = row.get(SERVER).filter(|_| rules.servers);
+        let stamp = row.get(ENVIRONMENT_SERVER).filter(|_| rules.servers);
         let stamp = stamp.and_then(unquote).map(|name| name.into_owned());
         let known = || {
             let agent = agent.as_ref()?;

@@ -11,14 +11,15 @@ use datafusion::prelude::SessionContext;
 
 use super::builder::{RolloutRows, Source, TaskRows, renumbered, rollouts_schema, tasks_schema};
 use super::error::{ImportError, RowProblem};
-use super::keys::{ROLLOUT, RowKey, TASK, TaskKeys, agent_name};
+use super::keys::{ROLLOUT, RowKey, TASK, TaskKeys};
 use super::lines::{Line, LineRule, for_each_line};
 use super::rollout::{ResponseRule, reduce};
-use super::runners::{AgentServers, Runners, SERVER};
+use super::runners::{AgentServers, Runners};
 use super::zeros::{Reading, ZeroRows, Zeros};
 use crate::answer::AnswerFields;
 use crate::gym::GymRules;
 use crate::json::{Object, ObjectError, python_string};
+use crate::request::{ENVIRONMENT_SERVER, agent_name};
 
 /// Whose rollouts a file holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -357,7 +358,7 @@ pub fn is_stamped(path: &Path) -> Result<bool, ImportError> {
 }
 
 /// What the results of an environment server are stamped with.
-const STAMPS: [&str; 2] = [SERVER, "_ng_result_type"];
+const STAMPS: [&str; 2] = [ENVIRONMENT_SERVER, "_ng_result_type"];
 
 fn register(
     ctx: &SessionContext,

@@ -2,18 +2,21 @@
 //! those that left no row at all. [`ZeroRows`] makes rows of them, as NeMo Gym does since 0.7.
 
 use std::collections::{HashMap, HashSet};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use indexmap::{IndexMap, IndexSet};
 
+use super::collection::{FAILURES, INPUTS, with_suffix};
 use super::error::ImportError;
 use super::keys::{ROLLOUT, RowKey, TASK, TaskKeys};
 use super::lines::{Line, LineRule, for_each_line};
 use super::rollout::{ResponseRule, reduce};
-use super::runners::{AgentServers, Runners, SERVER};
+use super::runners::{AgentServers, Runners};
 use super::tables::{failed, parse};
+use crate::answer::MASK_SAMPLE;
 use crate::gym::GymRules;
 use crate::json::{Object, unquote};
+use crate::request::{AGENT_REF, ENVIRONMENT_SERVER, RESPONSES_CREATE_PARAMS};
 
 /// Which rollouts count as zero.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -98,9 +101,12 @@ impl ZeroRows {
         let none = HashSet::new();
         let done = self.done.get(shard).unwrap_or(&none);
         let mut failures: IndexMap<Key, String> = IndexMap::new();
-        reading.rows(&beside(path, FAILURES), |key, _, line| {
-            failures.insert(key, line.text.clone());
-        })?;
+        reading.rows(
+            &with_suffix(&path.with_extension(""), FAILURES),
+            |key, _, line| {
+                failures.insert(key, line.text.clone());
+            },
+        )?;
         if !zeros.any() {
             return Ok(Vec::new());
         }
@@ -118,23 +124,26 @@ impl ZeroRows {
         self.counted += counted.len() as u64;
         let (fields, done) = (&self.fields, done.clone());
         let (mut missing, mut nobodys, mut materialized) = (0, 0, 0);
-        reading.rows(&beside(path, INPUTS), |key, row, _| {
-            let is_nobodys = key.0.is_empty();
-            nobodys += u64::from(is_nobodys && zeros.missing);
-            materialized += u64::from(!is_nobodys);
-            if !counted.contains_key(&key) {
-                let is_missing = !failures.contains_key(&key) && !done.contains(&key);
-                if !zeros.missing || !is_missing || is_nobodys {
-                    return;
+        reading.rows(
+            &with_suffix(&path.with_extension(""), INPUTS),
+            |key, row, _| {
+                let is_nobodys = key.0.is_empty();
+                nobodys += u64::from(is_nobodys && zeros.missing);
+                materialized += u64::from(!is_nobodys);
+                if !counted.contains_key(&key) {
+                    let is_missing = !failures.contains_key(&key) && !done.contains(&key);
+                    if !zeros.missing || !is_missing || is_nobodys {
+                        return;
+                    }
+                    missing += 1;
+                    counted.insert(key.clone(), of_input(row));
                 }
-                missing += 1;
-                counted.insert(key.clone(), of_input(row));
-            }
-            let known = fields.get(&key.0);
-            if let Some(text) = counted.get_mut(&key) {
-                *text = with_fields(text, row, known);
-            }
-        })?;
+                let known = fields.get(&key.0);
+                if let Some(text) = counted.get_mut(&key) {
+                    *text = with_fields(text, row, known);
+                }
+            },
+        )?;
         self.missing += missing;
         self.nobodys += nobodys;
         self.materialized += materialized;
@@ -207,28 +216,15 @@ impl Reading<'_> {
 
 /// Whether a file can be one of rollouts, and not one that stands beside such.
 pub fn is_shard(path: &str) -> bool {
-    let stem = path.strip_suffix(".jsonl").unwrap_or(path);
-    ![FAILURES, INPUTS]
-        .iter()
-        .any(|suffix| stem.ends_with(suffix))
-}
-
-/// How the names of the files beside a shard end.
-const FAILURES: &str = "_failures";
-const INPUTS: &str = "_materialized_inputs";
-
-/// The file of a shard whose name ends so.
-fn beside(shard: &Path, suffix: &str) -> PathBuf {
-    let stem = shard.with_extension("");
-    let mut name = stem.into_os_string();
-    name.push(suffix);
-    name.push(".jsonl");
-    name.into()
+    let stem = Path::new(path).file_stem().unwrap_or_default();
+    let stem = stem.to_string_lossy();
+    let mut beside = [FAILURES, INPUTS].into_iter();
+    !beside.any(|end| stem.ends_with(end.trim_end_matches(".jsonl")))
 }
 
 /// Whether a field can be one that a task brings.
 fn is_of_task(name: &str) -> bool {
-    !name.starts_with('_') && name != "response" && name != "responses_create_params"
+    !name.starts_with('_') && name != "response" && name != RESPONSES_CREATE_PARAMS
 }
 
 /// A failure's row without what it says of the failure, with a reward of zero unless it has one.
@@ -238,7 +234,7 @@ fn of_failure(row: &Object<'_>) -> String {
     let mut kept = String::new();
     row.write_without(&dropped, &mut kept);
     let mut zero = Object::parse(&kept).unwrap_or_default();
-    zero.set("mask_sample", "false");
+    zero.set(MASK_SAMPLE, "false");
     if !zero.contains("reward") {
         zero.set("reward", "0.0");
     }
@@ -248,7 +244,7 @@ fn of_failure(row: &Object<'_>) -> String {
 /// A materialized row as the row of a rollout with a reward of zero.
 fn of_input(row: &Object<'_>) -> String {
     let mut zero = Object::default();
-    for name in [TASK, ROLLOUT, "agent_ref", SERVER] {
+    for name in [TASK, ROLLOUT, AGENT_REF, ENVIRONMENT_SERVER] {
         if let Some(value) = row.get(name) {
             zero.set(name, value.to_owned());
         }

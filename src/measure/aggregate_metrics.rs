@@ -5,6 +5,7 @@ use std::io::Write;
 
 use datafusion::prelude::SessionContext;
 use indexmap::IndexMap;
+use tokio::sync::OnceCell;
 
 use super::custom_metrics::CustomMetrics;
 use super::error::MeasureError;
@@ -13,13 +14,14 @@ use super::groups::{GroupOrder, Groups};
 use super::json_object::JsonObject;
 use super::perf::perf_summaries;
 use super::queries::MetricQueries;
-use super::repeats::{AgentRepeats, OwnRepeats, Repeats, agent_ref};
+use super::repeats::{AgentRepeats, OwnRepeats, Repeats};
 use super::spool::Spool;
 use super::statistics::{Agent, AgentStatistics};
 use super::task_labels::TaskLabels;
 use super::views::spool_views;
 use crate::gym::GymRules;
 use crate::json::{Object, quote};
+use crate::request::agent_ref;
 
 /// Name of the file within a run.
 pub const AGGREGATE: &str = "aggregate_metrics.json";
@@ -38,6 +40,7 @@ pub struct AggregateMetrics<'a> {
     rules: &'static GymRules,
     custom: HashMap<String, CustomMetrics>,
     servers: BTreeMap<String, String>,
+    repeats: OnceCell<Repeats>,
     _spool: Option<Spool>,
 }
 
@@ -51,6 +54,7 @@ impl<'a> AggregateMetrics<'a> {
             rules,
             custom: HashMap::new(),
             servers: BTreeMap::new(),
+            repeats: OnceCell::new(),
             _spool: None,
         }
     }
@@ -102,12 +106,12 @@ impl<'a> AggregateMetrics<'a> {
     pub async fn write(&self, out: &mut impl Write) -> Result<Vec<String>, MeasureError> {
         let agents = AgentStatistics::read(self.ctx).await?;
         let repeats = self.repeats().await?;
-        let perf = self.perf(&repeats).await?;
+        let perf = self.perf(repeats).await?;
         let mut groups =
             Groups::read(self.ctx, self.labels, GroupOrder::AgentTask, self.rules).await?;
         let mut before = "[";
         for (name, agent) in agents.iter() {
-            let entry = self.entry(name, agent, &repeats, &perf);
+            let entry = self.entry(name, agent, repeats, &perf);
             put(out, before)?;
             put(out, &format!("{{\"agent_ref\":{}", agent_ref(name)))?;
             if let Some(server) = self.servers.get(name) {
@@ -140,8 +144,8 @@ impl<'a> AggregateMetrics<'a> {
         let none = Agent::default();
         let agent = agents.get(name).unwrap_or(&none);
         let repeats = self.repeats().await?;
-        let perf = self.perf(&repeats).await?;
-        let entry = self.entry(name, agent, &repeats, &perf);
+        let perf = self.perf(repeats).await?;
+        let entry = self.entry(name, agent, repeats, &perf);
         let mut groups =
             Groups::read(self.ctx, self.labels, GroupOrder::AgentTask, self.rules).await?;
         groups.skip_to(name).await?;
@@ -155,11 +159,10 @@ impl<'a> AggregateMetrics<'a> {
         put(out, "}\n")
     }
 
-    async fn repeats(&self) -> Result<Repeats, MeasureError> {
-        match self.rules.repeats {
-            true => Repeats::read(self.ctx).await,
-            false => Ok(Repeats::default()),
-        }
+    /// Of all agents; read once, since each agent's metrics are looked at several times.
+    async fn repeats(&self) -> Result<&Repeats, MeasureError> {
+        let read = || Repeats::read(self.ctx, self.rules);
+        self.repeats.get_or_try_init(read).await
     }
 
     async fn perf(&self, repeats: &Repeats) -> Result<BTreeMap<String, String>, MeasureError> {

@@ -16,6 +16,7 @@ use super::error::MeasureError;
 use super::parameter::ParameterValue;
 use super::queries::{MetricQueries, MetricQuery};
 use super::views::register_views;
+use crate::answer::MASK_SAMPLE;
 
 /// Family of the statistics per agent.
 pub const AGENT_STATISTICS: &str = "agent_statistics";
@@ -105,8 +106,12 @@ impl MetricTable {
     }
 }
 
-/// The rows of a table but those of metrics that only files of NeMo Gym 0.5 have: names that begin with `_`, and
-/// `mask_sample`.
+/// Whether only files of NeMo Gym 0.5 have a metric of this name. The same rule as in `queries/views/scores.sql`.
+pub(super) fn is_reserved(name: &str) -> bool {
+    name.starts_with('_') || name == MASK_SAMPLE
+}
+
+/// The rows of a table but those of metrics that [`is_reserved`] is true of.
 ///
 /// # Errors
 /// The table can't be planned.
@@ -114,7 +119,7 @@ pub fn without_reserved(table: DataFrame) -> Result<DataFrame, DataFusionError> 
     match table.schema().has_column_with_unqualified_name("metric") {
         true => {
             let is_private = starts_with(col("metric"), lit("_"));
-            table.filter(not(is_private).and(col("metric").not_eq(lit("mask_sample"))))
+            table.filter(not(is_private).and(col("metric").not_eq(lit(MASK_SAMPLE))))
         }
         false => Ok(table),
     }

@@ -7,13 +7,14 @@ use datafusion::prelude::SessionContext;
 
 use super::completion::percent;
 use super::error::MeasureError;
+use super::families::is_reserved;
 use super::json_object::JsonObject;
-use super::repeats::agent_ref;
 use super::rows::{Rows, counts, texts};
 use super::statistics::{Layout, Statistic, of_tasks};
 use super::task_labels::TaskLabels;
 use crate::gym::GymRules;
 use crate::json::{Object, quote};
+use crate::request::agent_ref;
 
 /// How an account starts that brings a number under the name of our own id.
 const OWN_ID: &str = "{\"rollout_id\":";
@@ -175,7 +176,6 @@ impl Group {
             true => object.append(&rest),
             false => {
                 let numbers = Object::parse(&rest).unwrap_or_default();
-                let is_reserved = |name: &str| name.starts_with('_') || name == "mask_sample";
                 let numbers = numbers.iter().filter(|(name, ..)| !is_reserved(name));
                 numbers.for_each(|(name, _, value)| object.raw(name, value));
             }

@@ -11,7 +11,7 @@ use super::error::MeasureError;
 use super::functions::{quantile, t_quantile};
 use super::json_object::JsonObject;
 use super::rows::{Rows, counts, floats, texts};
-use crate::json::quote;
+use crate::gym::GymRules;
 
 /// Statistics of a repeat, in the order in which they are written.
 const STATISTICS: [&str; 10] = [
@@ -174,11 +174,14 @@ fn metrics(batch: &RecordBatch) -> Result<Vec<Metric>, MeasureError> {
 }
 
 impl Repeats {
-    /// Reads them from the tables and views of a session.
+    /// Reads them from the tables and views of a session; none where the rules have no such.
     ///
     /// # Errors
     /// The tables cannot be read.
-    pub(super) async fn read(ctx: &SessionContext) -> Result<Self, MeasureError> {
+    pub(super) async fn read(ctx: &SessionContext, rules: &GymRules) -> Result<Self, MeasureError> {
+        if !rules.repeats {
+            return Ok(Self::default());
+        }
         let sql = include_str!("../../queries/artifacts/measured.sql");
         let of_agents = Rows::of(ctx, sql, agents).await?.collect().await?;
         let mut all: BTreeMap<String, AgentRepeats> = of_agents.into_iter().collect();
@@ -355,11 +358,6 @@ impl AgentRepeats {
         });
         entries.collect()
     }
-}
-
-/// The name of an agent as NeMo Gym refers to it.
-pub(super) fn agent_ref(name: &str) -> String {
-    format!("{{\"name\":{}}}", quote(name))
 }
 
 /// A float as JSON text.

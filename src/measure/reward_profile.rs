@@ -16,7 +16,7 @@ use super::groups::{GroupOrder, Groups};
 use super::json_object::JsonObject;
 use super::parameter::ParameterValue;
 use super::queries::MetricQueries;
-use super::repeats::{Repeats, agent_ref};
+use super::repeats::Repeats;
 use super::rows::{Rows, counts, texts};
 use super::spool::Spool;
 use super::statistics::AgentStatistics;
@@ -24,6 +24,7 @@ use super::task_labels::TaskLabels;
 use super::views::{spool_scores, spool_views};
 use crate::gym::GymRules;
 use crate::json::Object;
+use crate::request::agent_ref;
 
 const INDEX_KEYS: [&str; 2] = ["_ng_task_index", "_ng_rollout_index"];
 
@@ -38,6 +39,7 @@ pub struct RewardProfile<'a> {
     rules: &'static GymRules,
     /// Several agents worked on one task, and each has lines of its own.
     by_agent: bool,
+    repeats: Repeats,
     _spool: Spool,
 }
 
@@ -132,11 +134,13 @@ impl<'a> RewardProfile<'a> {
         if !is_shared {
             forget_agents(ctx).await.map_err(MeasureError::tables)?;
         }
+        let repeats = Repeats::read(ctx, rules).await?;
         Ok(Self {
             ctx,
             labels,
             rules,
             by_agent,
+            repeats,
             _spool: spool,
         })
     }
@@ -178,14 +182,13 @@ impl<'a> RewardProfile<'a> {
     /// The tables cannot be read, or the output not be written.
     pub async fn write_agents(&self, out: &mut impl Write) -> Result<(), MeasureError> {
         let agents = AgentStatistics::read(self.ctx).await?;
-        let repeats = self.repeats().await?;
         let layout = agents.run_layout();
         let (mut entries, mut unmeasured) = (Vec::new(), Vec::new());
         for (name, agent) in agents.iter() {
             let mut entry = JsonObject::default();
             layout.write(&agent.statistics, &mut entry);
             entry.raw("agent_ref", &agent_ref(name));
-            let (of_agent, mut more) = (repeats.of(name), IndexMap::new());
+            let (of_agent, mut more) = (self.repeats.of(name), IndexMap::new());
             of_agent.write_across(&mut more);
             of_agent.write_coverage(&mut more);
             let of_kind = match agent.is_measured {
@@ -204,20 +207,12 @@ impl<'a> RewardProfile<'a> {
     /// # Errors
     /// The tables cannot be read, or the output not be written.
     pub async fn write_repeats(&self, out: &mut impl Write) -> Result<Vec<String>, MeasureError> {
-        let repeats = self.repeats().await?;
-        let entries = repeats.iter().flat_map(|(name, of_agent)| {
+        let entries = self.repeats.iter().flat_map(|(name, of_agent)| {
             let agent = agent_ref(name);
             of_agent.to_json(Some(("agent_ref", &agent)))
         });
         let entries = entries.collect::<Vec<_>>().join(",");
         write!(out, "[{entries}]").map_err(MeasureError::Write)?;
-        Ok(repeats.notes())
-    }
-
-    async fn repeats(&self) -> Result<Repeats, MeasureError> {
-        match self.rules.repeats {
-            true => Repeats::read(self.ctx).await,
-            false => Ok(Repeats::default()),
-        }
+        Ok(self.repeats.notes())
     }
 }

@@ -133,6 +133,13 @@ async fn files(
         is_new |= is_stamped(path)?;
     }
     measurement.rules = gym.rules(|| is_new);
+    if zeros.any() && !measurement.rules.servers {
+        return Err(Error::Usage(
+            "what is not there is counted as zero by the rules of NeMo Gym 0.7 alone; the files bear none of its stamps: \
+             add --gym 0.7"
+                .into(),
+        ));
+    }
     let session = SessionContext::new();
     let mut import = Import::new();
     let options = RolloutOptions {

@@ -1,6 +1,6 @@
 use serde_json::{Map, Value, json};
 
-use crate::config::Settings;
+use crate::config::{Routing, Settings};
 use crate::error::Error;
 use crate::gym::GymRules;
 use crate::store::{GYM, InputRecord, RunRecord};
@@ -35,34 +35,13 @@ pub(super) fn identity(
     {
         fields.insert(AGENTS.to_owned(), native.into());
     }
-    add_routing(&mut identity, settings);
+    if let Some(fields) = identity.as_object_mut() {
+        // Only where they are not as by default: older runs have none.
+        let routing = Routing::given(settings);
+        fields.extend(routing.map(|(key, value)| (key.to_owned(), value)));
+    }
     add_rules(&mut identity, rules);
     identity
-}
-
-/// Settings of routing, which stand in the identity only where they are not as by default: older runs have none.
-const ROUTING: [&str; 6] = [
-    "agent_map",
-    "fan_out",
-    "interleave_repeats",
-    "environment_routing_mode",
-    "environment_server_name",
-    "environment_server_routes",
-];
-
-fn add_routing(identity: &mut Value, settings: &Settings) {
-    let value = |settings: &Settings| serde_json::to_value(settings).unwrap_or_default();
-    let (settings, defaults) = (value(settings), value(&Settings::default()));
-    if let Some(fields) = identity.as_object_mut() {
-        for key in ROUTING {
-            if let Some(value) = settings
-                .get(key)
-                .filter(|value| defaults.get(key) != Some(value))
-            {
-                fields.insert(key.to_owned(), value.clone());
-            }
-        }
-    }
 }
 
 /// Notes the rules that a run follows, where they are not those of all earlier ones.
@@ -116,7 +95,7 @@ pub(super) fn differences(record: &RunRecord, now: &Value) -> Vec<(String, Strin
     let mut differences: Vec<(String, String)> = now.iter().filter_map(differs).collect();
     // With an input, all that decides is given, if only by default.
     if now.contains_key(INPUT) {
-        differences.extend(ROUTING.iter().filter_map(|key| {
+        differences.extend(Routing::KEYS.iter().filter_map(|key| {
             let was = before.get(*key).filter(|_| !now.contains_key(*key))?;
             Some(((*key).to_owned(), not_given(key, was)))
         }));

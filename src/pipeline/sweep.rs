@@ -22,7 +22,7 @@ use super::supervisor::Supervisor;
 use super::tables::Tables;
 use super::{by_task, extension, identity, open_files};
 use crate::agent::{AgentError, Agents, HeadServer, Prior};
-use crate::config::{AgentSettings, ConfigError, MemoryPlan, Routing, RoutingMode, Settings};
+use crate::config::{AgentSettings, ConfigError, MemoryPlan, Routing, Settings};
 use crate::error::Error;
 use crate::expand::{self, AgentCounts};
 use crate::gym::{GYM_07, GymChoice, GymRules};
@@ -155,8 +155,7 @@ fn stamps(
     names: &[String],
     settings: &Settings,
 ) -> BTreeMap<String, EnvironmentServer> {
-    let server = settings.environment_server_name.as_deref();
-    let server = server.filter(|_| settings.environment_routing_mode == RoutingMode::Legacy);
+    let server = settings.server_of_all();
     let has_url = |name: &String| {
         let own = settings.agents.get(name);
         own.is_some_and(|own| own.url.is_some() || own.runs_here())

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use super::errors::Kind;
 use super::row::{self, Refusal};
 use crate::config::{Routing, RoutingMode};
-use crate::json::{Object, python_string, quote, unquote};
+use crate::json::{Object, python_string, unquote};
 use crate::request::{
-    AGENT_REF, ENVIRONMENT_SERVER, ROLLOUT_INDEX, TASK_ID, TASK_INPUT, TASK_SOURCE,
+    AGENT_REF, ENVIRONMENT_SERVER, ROLLOUT_INDEX, TASK_ID, TASK_INPUT, TASK_SOURCE, agent_ref,
 };
 use crate::servers::{Route, Servers};
 
@@ -270,10 +270,6 @@ impl Way {
             task_source,
         }
     }
-}
-
-fn agent_ref(name: &str) -> String {
-    format!("{{\"name\":{}}}", quote(name))
 }
 
 /// A field that is a name; null is none.

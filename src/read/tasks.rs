@@ -11,8 +11,9 @@ use super::lines::{Line, Lines};
 use super::routes::Router;
 use super::row::{self, Refusal};
 use super::task::{AgentRows, ReadError, ReadOptions, ReadSummary, TaskRow};
+use crate::config::SeedField;
 use crate::json::{Object, python_list, quote};
-use crate::request::{AGENT_REF, ENVIRONMENT_SERVER, RequestTemplate, TASK_INDEX};
+use crate::request::{AGENT_REF, ENVIRONMENT_SERVER, RequestTemplate, TASK_INDEX, agent_ref};
 
 /// Reads inputs one after another as if they were one.
 ///
@@ -53,8 +54,7 @@ impl TaskReader {
             .agent_name
             .as_deref()
             .filter(|name| !name.is_empty());
-        let agent_ref =
-            agent_name.map(|name| (Arc::from(name), format!("{{\"name\":{}}}", quote(name))));
+        let agent_ref = agent_name.map(|name| (Arc::from(name), agent_ref(name)));
         let servers = options.servers.take();
         let routing = options.routing.take();
         let router = routing.map(|routing| Router::new(routing, servers));
@@ -217,10 +217,7 @@ impl TaskReader {
                 }
             };
             let request = row.to_string();
-            if self.options.seed.is_some() {
-                let template = RequestTemplate::new(&request, self.options.seed);
-                template.map_err(|error| (Kind::Task, error.to_string()))?;
-            }
+            check_seed(&request, self.options.seed)?;
             let agent = self.agents.entry(Arc::clone(&agent_name)).or_default();
             agent.rows += 1;
             agent.rollouts += u64::from(num_repeats);
@@ -263,10 +260,7 @@ impl TaskReader {
         let num_repeats =
             num_repeats.ok_or_else(|| (Kind::UnlistedAgent, agent_name.to_string()))?;
         let request = content.numbered(&row, task_index);
-        if self.options.seed.is_some() {
-            let template = RequestTemplate::new(&request, self.options.seed);
-            template.map_err(|error| (Kind::Task, error.to_string()))?;
-        }
+        check_seed(&request, self.options.seed)?;
         if let Some(agent) = self.agents.get_mut(&agent_name) {
             agent.rows += 1;
             agent.rollouts += u64::from(num_repeats);
@@ -288,6 +282,15 @@ impl TaskReader {
         let known = self.agents.get_key_value(name.as_str());
         known.map_or_else(|| Arc::from(name), |(known, _)| known.clone())
     }
+}
+
+/// Refuses a request that can't carry a seed, where it is to.
+fn check_seed(request: &str, seed: Option<SeedField>) -> Result<(), Refusal> {
+    if seed.is_some() {
+        let template = RequestTemplate::new(request, seed);
+        template.map_err(|error| (Kind::Task, error.to_string()))?;
+    }
+    Ok(())
 }
 
 /// The index of a row's task: the row's own, or that of its line, which is then written into it.
@@ -313,7 +316,7 @@ fn index(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Repeats, SeedField};
+    use crate::config::Repeats;
 
     fn for_agent(name: &str) -> ReadOptions {
         ReadOptions {

@@ -13,6 +13,8 @@ mod template;
 pub use extra_body::ExtraBodyError;
 pub use template::{RequestError, RequestTemplate};
 
+use crate::json::{Object, quote, unquote};
+
 /// The task's identity within a run; any JSON value.
 pub const TASK_INDEX: &str = "_ng_task_index";
 /// The rollout's number within its task, from 0.
@@ -37,3 +39,14 @@ pub const SKILLS_REF: &str = "skills_ref";
 pub const MESSAGE_LOG: &str = "message_log";
 /// The request to the model.
 pub const RESPONSES_CREATE_PARAMS: &str = "responses_create_params";
+
+/// An agent as [`AGENT_REF`] names it.
+pub fn agent_ref(name: &str) -> String {
+    format!("{{\"name\":{}}}", quote(name))
+}
+
+/// The name in a row's [`AGENT_REF`].
+pub fn agent_name(row: &Object<'_>) -> Option<String> {
+    let agent = Object::parse(row.get(AGENT_REF)?).ok()?;
+    unquote(agent.get("name")?).map(|name| name.into_owned())
+}

@@ -207,16 +207,8 @@ fn options(case: &Case, seed_field: SeedField) -> Result<(ReadOptions, Option<Se
 
 /// The settings that decide where rows go.
 fn routing_settings(given: &Value, agent: Option<String>) -> Result<Settings, String> {
-    const ROUTING: [&str; 6] = [
-        "agent_map",
-        "fan_out",
-        "interleave_repeats",
-        "environment_routing_mode",
-        "environment_server_name",
-        "environment_server_routes",
-    ];
     let given = given.as_object().into_iter().flatten();
-    let given = given.filter(|(key, _)| ROUTING.contains(&key.as_str()));
+    let given = given.filter(|(key, _)| Routing::KEYS.contains(&key.as_str()));
     let given: serde_json::Map<_, _> = given
         .map(|(key, value)| (key.clone(), value.clone()))
         .collect();

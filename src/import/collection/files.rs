@@ -3,6 +3,10 @@ use std::path::{Path, PathBuf};
 
 use super::super::error::ImportError;
 
+/// How the names of the files end that stand beside rollouts.
+pub(in crate::import) const FAILURES: &str = "_failures.jsonl";
+pub(in crate::import) const INPUTS: &str = "_materialized_inputs.jsonl";
+
 /// The files that NeMo Gym keeps of a collection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CollectionFiles {
@@ -31,10 +35,9 @@ impl CollectionFiles {
             false => with_suffix(name, ".jsonl"),
         };
         let stem = rollouts.with_extension("");
-        let beside = with_suffix(&stem, "_failures.jsonl");
+        let beside = with_suffix(&stem, FAILURES);
         let files = Self {
-            materialized_inputs: materialized_inputs
-                .unwrap_or_else(|| with_suffix(&stem, "_materialized_inputs.jsonl")),
+            materialized_inputs: materialized_inputs.unwrap_or_else(|| with_suffix(&stem, INPUTS)),
             failures: failures.or_else(|| beside.exists().then_some(beside)),
             rollouts,
         };
@@ -53,7 +56,7 @@ impl CollectionFiles {
     }
 }
 
-fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+pub(in crate::import) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut path = path.as_os_str().to_owned();
     path.push(suffix);
     PathBuf::from(path)

@@ -8,5 +8,6 @@ mod reading;
 mod rows;
 
 pub use files::CollectionFiles;
+pub(super) use files::{FAILURES, INPUTS, with_suffix};
 pub use ledger::{Collection, FailureCounts};
 pub use reading::{Piece, read_collection};
