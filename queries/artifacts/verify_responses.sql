@@ -1,6 +1,6 @@
 -- The answers of an agent as its server is shown them.
 --
--- Reads: rollouts, and the function verify_response(task_index, rollout_index, result).
+-- Reads: rollouts, and the function verify_response(task_index, rollout_index, attempt, result).
 --
 -- Parameters:
 --   agent   the agent
@@ -11,7 +11,7 @@
 -- The answers are cut down before they are sorted: whole ones can be larger than memory.
 SELECT response
 FROM (
-    SELECT task_index, rollout_index, verify_response(task_index, rollout_index, result) AS response
+    SELECT task_index, rollout_index, verify_response(task_index, rollout_index, CAST(attempt AS BIGINT), result) AS response
     FROM rollouts
     WHERE agent_name = $agent
 )

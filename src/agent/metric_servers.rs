@@ -30,6 +30,8 @@ pub struct MetricServerOptions {
     pub recorded: Vec<RecordedAgents>,
     /// Deadline of a request, from the first byte sent to the last one received.
     pub timeout: Duration,
+    /// Whether it is worth a word that an agent has no metrics of its own.
+    pub must_have: bool,
 }
 
 /// The agents of a run as they were when it was collected.
@@ -77,12 +79,20 @@ impl MetricServers {
         })
     }
 
+    /// Whether it is worth a word that an agent has no metrics of its own.
+    pub fn must_have(&self) -> bool {
+        self.options.must_have
+    }
+
     /// Sends an agent the answers of its rollouts, as the JSON document that `body` holds, and gives
-    /// what it answers.
+    /// what it answers; none where its server has no metrics (404 or 405).
     ///
     /// # Errors
     /// Why there is no answer, in words without secrets.
-    pub async fn ask(&self, agent: &str, body: File) -> Result<String, String> {
+    pub async fn ask(&self, agent: &str, body: File) -> Result<Option<String>, String> {
+        if self.runs_here(agent) {
+            return Ok(None);
+        }
         let base = self.address(agent).await?;
         let headers = self.headers(agent).map_err(|error| error.to_string())?;
         let mut url = Url::parse(&base).map_err(|error| format!("its address: {error}"))?;
@@ -97,8 +107,12 @@ impl MetricServers {
         match tokio::time::timeout(self.options.timeout, posted).await {
             Ok(answer) => answer.map_err(|failure| failure.message),
             Err(_) => {
-                let why = "no whole answer within --agent-metrics-timeout";
-                Err(call.failure(FailureClass::Timeout, why).message)
+                let timeout = humantime::format_duration(self.options.timeout);
+                let why = format!(
+                    "no whole answer within {timeout}; ask again with `rollstream aggregate RUN \
+                     --agent-metrics --agent-metrics-timeout TIME`"
+                );
+                Err(call.failure(FailureClass::Timeout, &why).message)
             }
         }
     }
@@ -109,7 +123,7 @@ impl MetricServers {
         headers: HeaderMap,
         body: File,
         call: &Call<'_>,
-    ) -> Result<String, Failure> {
+    ) -> Result<Option<String>, Failure> {
         let failed = |why: String| call.failure(FailureClass::Data, &why);
         let length = body.metadata().map_err(|error| failed(error.to_string()))?;
         let request = self
@@ -121,10 +135,11 @@ impl MetricServers {
             .header(CONTENT_LENGTH, length.len())
             .body(Body::from(tokio::fs::File::from_std(body)));
         let response = self.http.send(request, call).await?;
-        if response.status() != 200 {
-            return Err(call.status_error(response).await);
+        match response.status().as_u16() {
+            200 => self.text(response, call).await.map(Some),
+            404 | 405 => Ok(None),
+            _ => Err(call.status_error(response).await),
         }
-        self.text(response, call).await
     }
 
     async fn text(&self, response: Response, call: &Call<'_>) -> Result<String, Failure> {
@@ -184,6 +199,13 @@ impl MetricServers {
             .map_err(|error| error.to_string())?;
         let unknown = || format!("head server {url} does not know it");
         found.remove(agent).ok_or_else(unknown)
+    }
+
+    /// Whether an agent is one of this program, which has no server.
+    fn runs_here(&self, agent: &str) -> bool {
+        let recorded = self.options.recorded.iter();
+        let mut own = recorded.filter_map(|run| run.settings.agents.get(agent));
+        own.any(AgentSettings::runs_here)
     }
 
     /// Headers of an agent, as the run says that has it.
@@ -250,7 +272,7 @@ mod tests {
     async fn a_file_is_sent_with_its_length_and_the_answer_is_given_as_it_is() {
         let (url, thread) = answering("{\"x\": 1.50}");
         let answer = servers(at(&url)).ask("a", body("{\"y\":[]}")).await;
-        assert_eq!(answer.unwrap(), "{\"x\": 1.50}");
+        assert_eq!(answer.unwrap().as_deref(), Some("{\"x\": 1.50}"));
         let request = thread.join().unwrap().to_lowercase();
         assert!(
             request.starts_with("post /aggregate_metrics http/1.1\r\n"),

@@ -174,6 +174,7 @@ async fn agent_servers(
         head_server: head_server.transpose()?,
         recorded,
         timeout: args.agent_metrics_timeout.duration(),
+        must_have: true,
     })?;
     Ok(Some(Arc::new(servers)))
 }

@@ -105,6 +105,7 @@ pub(super) const FLAGS: &[Row] = &[
     (RUN, "checkpoint-interval", None, "TIME", "Copy the journal to the output so often, where that is not local [default: 10s]", Target::Setting("checkpoint_interval"), parses::<Span>),
     (RUN, "state-dir", None, "DIR", "Local directory for the journal where the output is not local", Target::Setting("state_dir"), any),
     (RUN, "disable-aggregation", None, "", "Compute no metrics at the end", Target::Switch("aggregate", false), any),
+    (RUN, "no-agent-metrics", None, "", "Do not ask the agents' servers for metrics of their own at the end (POST /aggregate_metrics)", Target::Switch("agent_metrics", false), any),
     (RUN, "queries", None, "DIR", "Directory of .sql files that replace or add metrics", Target::Setting("queries"), any),
     (RUN, "param", None, "NAME=VALUE", "A parameter of the metrics (`rollstream metrics` lists them); repeatable", Target::Named("params", None), named),
 ];

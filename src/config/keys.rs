@@ -79,6 +79,7 @@ pub(super) const KEYS: &[(&str, Kind)] = &[
     ("checkpoint_interval", Kind::Text),
     ("state_dir", Kind::Text),
     ("aggregate", Kind::Scalar),
+    ("agent_metrics", Kind::Scalar),
     ("queries", Kind::Text),
     ("params", Kind::Tree),
     ("sim", Kind::Tree),

@@ -149,6 +149,8 @@ pub struct Settings {
     pub state_dir: Option<PathBuf>,
     /// Whether metrics are computed at the end.
     pub aggregate: bool,
+    /// Whether each agent's server is then asked for metrics of its own.
+    pub agent_metrics: bool,
     /// A directory whose `.sql` files replace or add to the built-in metric queries.
     pub queries: Option<PathBuf>,
     /// Parameters of the metric queries, by name.
@@ -214,6 +216,7 @@ impl Default for Settings {
             checkpoint_interval: Span::from_secs(10),
             state_dir: None,
             aggregate: true,
+            agent_metrics: true,
             queries: None,
             params: Map::new(),
             sim: Map::new(),

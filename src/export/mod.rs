@@ -9,4 +9,5 @@ mod target;
 
 pub use error::ExportError;
 pub use nemo_gym::{ExportReport, export_metrics, export_nemo_gym};
+pub use stamps::{EnvironmentServers, StampIndex};
 pub use target::ExportTarget;

@@ -8,7 +8,7 @@ use futures::TryStreamExt;
 use super::columns::{at, integers, texts};
 use super::error::ExportError;
 use super::sorted::SortedLines;
-use super::stamps::{StampIndex, one_line};
+use super::stamps::{INPUTS, StampIndex, one_line};
 use super::target::{ExportTarget, Lines};
 use crate::config::SeedField;
 use crate::json::{Object, quote};
@@ -17,7 +17,6 @@ use crate::request::RequestTemplate;
 use crate::session::{self, RunTables};
 use crate::store::{RunRecord, RunStore};
 
-const INPUTS: &str = include_str!("../../queries/export/inputs.sql");
 const ROLLOUTS: &str = include_str!("../../queries/export/rollouts.sql");
 const FAILURES: &str = include_str!("../../queries/export/failures.sql");
 
@@ -54,13 +53,15 @@ pub async fn export_nemo_gym(
     let session = SessionContext::new_with_config(config.with_batch_size(BATCH_ROWS));
     RunTables::look(run).await?.register(&session).await?;
     let mut warnings = Vec::new();
-    let (inputs, stamps) = inputs(&session, record, target).await?;
+    let servers = record.environment_servers.clone();
+    let servers = record.rules().servers.then_some(servers);
+    let stamps = StampIndex::read(&session, servers).await?;
     let rollouts = session.sql(ROLLOUTS).await?;
     let without_answer = ScalarValue::from(record.rules().all_failures);
     let failures = session.sql(FAILURES).await?;
     let failures = failures.with_param_values(vec![("without_answer", without_answer)])?;
     let files = [
-        inputs,
+        inputs(&session, record, target).await?,
         answers(rollouts, &target.rollouts, &stamps, &mut warnings).await?,
         answers(failures, &target.failures, &stamps, &mut warnings).await?,
     ];
@@ -101,11 +102,9 @@ async fn inputs(
     session: &SessionContext,
     record: &RunRecord,
     target: &ExportTarget,
-) -> Result<(Lines, StampIndex), ExportError> {
+) -> Result<Lines, ExportError> {
     let seed = seed(record);
     let mut lines = Lines::create(&target.materialized_inputs)?;
-    let servers = record.environment_servers.clone();
-    let mut stamps = StampIndex::new(record.rules().servers.then_some(servers));
     let mut line = String::new();
     // Interleaved repeats are as many passes over the tasks as a task has rollouts at most.
     let interleaved = record.identity.get("interleave_repeats");
@@ -115,16 +114,12 @@ async fn inputs(
         let mut batches = session.sql(INPUTS).await?.execute_stream().await?;
         while let Some(batch) = batches.try_next().await? {
             let requests = texts(&batch, "request")?;
-            let task_index = integers(&batch, "task_index")?;
             let first = integers(&batch, "first_rollout_index")?;
             let repeats = integers(&batch, "num_repeats")?;
             for row in 0..batch.num_rows() {
                 let request = requests.value(row);
                 let first = at(&first, row);
                 let rollouts = first..first.saturating_add(at(&repeats, row));
-                if matches!(round, None | Some(0)) {
-                    stamps.add(at(&task_index, row), rollouts.clone(), request);
-                }
                 end = end.max(rollouts.end);
                 let rollouts = match round {
                     Some(round) if rollouts.contains(&round) => round..round + 1,
@@ -144,8 +139,7 @@ async fn inputs(
             _ => break,
         }
     }
-    stamps.sort();
-    Ok((lines, stamps))
+    Ok(lines)
 }
 
 /// Where the rollouts of a run have their seed, if they have one. Those of an import have it in their tasks.

@@ -1,8 +1,12 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use datafusion::common::Result as QueryResult;
+use datafusion::prelude::SessionContext;
+use futures::TryStreamExt;
 use indexmap::IndexSet;
 
+use super::columns::{at, integers, texts};
 use super::sorted::Key;
 use crate::json::{Object, ObjectError, quote, splice, unquote};
 use crate::request::{
@@ -10,6 +14,9 @@ use crate::request::{
     TASK_SOURCE, agent_name,
 };
 use crate::store::EnvironmentServer;
+
+/// The tasks of a run, in the order of its lines.
+pub(super) const INPUTS: &str = include_str!("../../queries/export/inputs.sql");
 
 /// The id under which an agent's server keeps a rollout.
 const ROLLOUT_ID: &str = "_ng_rollout_id";
@@ -31,10 +38,10 @@ pub(super) struct Stamps {
 }
 
 /// The environment servers of a run by agent; none where its version of NeMo Gym has no such stamps.
-pub(super) type Servers = Option<BTreeMap<String, EnvironmentServer>>;
+pub type EnvironmentServers = Option<BTreeMap<String, EnvironmentServer>>;
 
 impl Stamps {
-    fn of(request: &str, task_index: i64, servers: &Servers) -> Self {
+    fn of(request: &str, task_index: i64, servers: &EnvironmentServers) -> Self {
         let row = Object::parse(request).unwrap_or_default();
         let value = |name: &str| row.get(name).map(str::to_owned);
         let own = row.get(ENVIRONMENT_SERVER).and_then(unquote);
@@ -88,8 +95,8 @@ impl Stamps {
 
 /// The stamps of all tasks: those that are alike, as most are, are kept once.
 #[derive(Debug, Default)]
-pub(super) struct StampIndex {
-    servers: Servers,
+pub struct StampIndex {
+    servers: EnvironmentServers,
     stamps: IndexSet<Stamps>,
     tasks: Vec<Task>,
 }
@@ -104,16 +111,33 @@ struct Task {
 }
 
 impl StampIndex {
-    /// Of a run with these environment servers.
-    pub(super) fn new(servers: Servers) -> Self {
-        Self {
+    /// Those of all tasks of a session, in a run with these environment servers.
+    ///
+    /// # Errors
+    /// The tasks can't be read.
+    pub async fn read(session: &SessionContext, servers: EnvironmentServers) -> QueryResult<Self> {
+        let mut index = Self {
             servers,
             ..Self::default()
+        };
+        let mut batches = session.sql(INPUTS).await?.execute_stream().await?;
+        while let Some(batch) = batches.try_next().await? {
+            let requests = texts(&batch, "request")?;
+            let task_index = integers(&batch, "task_index")?;
+            let first = integers(&batch, "first_rollout_index")?;
+            let repeats = integers(&batch, "num_repeats")?;
+            for row in 0..batch.num_rows() {
+                let first = at(&first, row);
+                let rollouts = first..first.saturating_add(at(&repeats, row));
+                index.add(at(&task_index, row), rollouts, requests.value(row));
+            }
         }
+        index.sort();
+        Ok(index)
     }
 
     /// Adds rollouts of a task, from the first on, whose request this is.
-    pub(super) fn add(&mut self, task_index: i64, rollouts: Range<i64>, request: &str) {
+    fn add(&mut self, task_index: i64, rollouts: Range<i64>, request: &str) {
         let (stamps, _) = self
             .stamps
             .insert_full(Stamps::of(request, task_index, &self.servers));
@@ -126,7 +150,7 @@ impl StampIndex {
     }
 
     /// To be called when all are added, and before the first is asked for.
-    pub(super) fn sort(&mut self) {
+    fn sort(&mut self) {
         self.tasks.sort_unstable();
     }
 
@@ -135,7 +159,7 @@ impl StampIndex {
     ///
     /// # Errors
     /// NeMo Gym could not read the answer: it is malformed by its rules.
-    pub(super) fn stamp(&self, answer: &str, key: Key) -> Result<String, ObjectError> {
+    pub fn stamp(&self, answer: &str, key: Key) -> Result<String, ObjectError> {
         let (task_index, rollout_index, _) = key;
         let is_before = |task: &Task| {
             (task.task_index, task.first_rollout_index) <= (task_index, rollout_index)
@@ -196,7 +220,10 @@ mod tests {
             name: "e".into(),
             implementation: "legacy_agent".into(),
         };
-        let mut index = StampIndex::new(Some(BTreeMap::from([("a".to_owned(), server)])));
+        let mut index = StampIndex {
+            servers: Some(BTreeMap::from([("a".to_owned(), server)])),
+            ..StampIndex::default()
+        };
         index.add(0, 0..1, r#"{"agent_ref":{"name":"a"},"task_source":"s"}"#);
         index.add(1, 0..1, r#"{"_ng_environment_server":"e"}"#);
         index.sort();

@@ -71,8 +71,8 @@ impl<'a> AggregateMetrics<'a> {
     }
 
     /// With the environment servers that agents stand for, by agent.
-    pub fn with_servers(mut self, servers: BTreeMap<String, String>) -> Self {
-        self.servers = servers;
+    pub fn with_servers(mut self, servers: impl IntoIterator<Item = (String, String)>) -> Self {
+        self.servers = servers.into_iter().collect();
         self
     }
 

@@ -16,6 +16,7 @@ use serde_json::value::RawValue;
 
 use crate::agent::MetricServers;
 use crate::error::Error;
+use crate::export::StampIndex;
 use crate::gym::GymRules;
 use crate::import::verify_response;
 use crate::json::Object;
@@ -44,7 +45,7 @@ const ROLLOUT: &str = "_ng_rollout_index";
 const KINDS: [&str; 5] = ["mean/", "max/", "min/", "median/", "std/"];
 
 /// Asks the server of an agent for its metrics over the rollouts of a session. Those that
-/// `statistics` has, the agent's own by name, are left out.
+/// `statistics` has, the agent's own by name, are left out. A server that has none gives none.
 ///
 /// # Errors
 /// The rollouts can't be read, or there is no place for a temporary file. That the server gives none is
@@ -56,23 +57,26 @@ pub(super) async fn ask(
     statistics: &IndexMap<String, String>,
     labels: &TaskLabels,
     rules: &'static GymRules,
-) -> Result<Result<CustomMetrics, String>, Error> {
+    stamps: &Arc<StampIndex>,
+) -> Result<Result<Option<CustomMetrics>, String>, Error> {
     let failed = |source| StoreError::File {
         action: "write a temporary file in",
         path: std::env::temp_dir(),
         source,
     };
     let mut body = BufWriter::new(tempfile::tempfile().map_err(failed)?);
-    write_verify_responses(session, agent, labels, rules, &mut body).await?;
+    write_verify_responses(session, agent, labels, rules, stamps, &mut body).await?;
     let mut body: File = body
         .into_inner()
         .map_err(|error| failed(error.into_error()))?;
     body.seek(SeekFrom::Start(0)).map_err(failed)?;
     let answer = servers.ask(agent, body).await;
-    Ok(answer.and_then(|answer| parse(&answer, statistics, labels)))
+    let parse = |answer: String| parse(&answer, statistics, labels);
+    Ok(answer.and_then(|answer| answer.map(parse).transpose()))
 }
 
-/// Writes what the server of an agent is asked: `{"verify_responses": [...]}`, by task and rollout.
+/// Writes what the server of an agent is asked: `{"verify_responses": [...]}`, by task and rollout. Each answer has
+/// what `stamps` have of it.
 ///
 /// # Errors
 /// The rollouts can't be read, or `out` not be written.
@@ -81,6 +85,7 @@ pub async fn write_verify_responses(
     agent: &str,
     labels: &TaskLabels,
     rules: &'static GymRules,
+    stamps: &Arc<StampIndex>,
     out: &mut impl Write,
 ) -> Result<(), Error> {
     let failed = |source| StoreError::File {
@@ -95,7 +100,7 @@ pub async fn write_verify_responses(
         .with_create_default_catalog_and_schema(false);
     let state = SessionStateBuilder::new_from_existing(session.state()).with_config(config);
     let session = SessionContext::new_with_state(state.build());
-    session.register_udf(function(agent, labels, rules));
+    session.register_udf(function(agent, labels, rules, Arc::clone(stamps)));
     let sql = include_str!("../../queries/artifacts/verify_responses.sql");
     let agent = vec![("agent", ScalarValue::from(agent))];
     let rows = session.sql(sql).await?.with_param_values(agent)?;
@@ -119,19 +124,27 @@ pub async fn write_verify_responses(
     Ok(())
 }
 
-fn function(agent: &str, labels: &TaskLabels, rules: &'static GymRules) -> ScalarUDF {
+fn function(
+    agent: &str,
+    labels: &TaskLabels,
+    rules: &'static GymRules,
+    stamps: Arc<StampIndex>,
+) -> ScalarUDF {
     let (agent, labels) = (agent.to_owned(), labels.clone());
     let responses = move |columns: &[ColumnarValue]| -> QueryResult<ColumnarValue> {
         let columns = ColumnarValue::values_to_arrays(columns)?;
-        let [tasks, rollouts, results] = columns.as_slice() else {
-            return Err(exec_datafusion_err!("verify_response takes three columns"));
+        let [tasks, rollouts, attempts, results] = columns.as_slice() else {
+            return Err(exec_datafusion_err!("verify_response takes four columns"));
         };
         let (tasks, rollouts) = (as_int64_array(tasks)?, as_int64_array(rollouts)?);
+        let attempts = as_int64_array(attempts)?;
         let results = as_string_view_array(results)?;
         let responses = (0..results.len()).map(|row| {
             let (task, rollout) = (tasks.value(row), rollouts.value(row));
             let (result, task_index) = (results.value(row), labels.json(task));
-            let response = verify_response(result, &task_index, rollout, &agent, rules);
+            let stamped = stamps.stamp(result, (task, rollout, attempts.value(row)));
+            let response = stamped
+                .and_then(|result| verify_response(&result, &task_index, rollout, &agent, rules));
             response.map(Some).map_err(|error| {
                 exec_datafusion_err!(
                     "rollouts: the answer to rollout {rollout} of task {task}: {error}"
@@ -143,7 +156,12 @@ fn function(agent: &str, labels: &TaskLabels, rules: &'static GymRules) -> Scala
     };
     create_udf(
         "verify_response",
-        vec![DataType::Int64, DataType::Int64, DataType::Utf8View],
+        vec![
+            DataType::Int64,
+            DataType::Int64,
+            DataType::Int64,
+            DataType::Utf8View,
+        ],
         DataType::Utf8View,
         Volatility::Immutable,
         Arc::new(responses),

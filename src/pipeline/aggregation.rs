@@ -14,7 +14,7 @@ use crate::import::{
 use crate::measure::TaskLabels;
 use crate::read::expand;
 use crate::report::MetricsReport;
-use crate::store::{RunRecord, RunStore};
+use crate::store::{EnvironmentServer, RunRecord, RunStore};
 
 /// What metrics are computed over.
 #[derive(Debug, Clone)]
@@ -58,8 +58,8 @@ impl Aggregation {
                 self.measurement.rules = rules;
                 for run in runs.iter().filter(|_| rules.servers) {
                     let record = RunRecord::load(run).await?;
-                    let servers = record.iter().flat_map(measurement::labels);
-                    self.measurement.servers.extend(servers);
+                    let servers = record.into_iter().map(|record| record.environment_servers);
+                    self.measurement.servers.extend(servers.flatten());
                 }
                 measurement::measure(&Source::Runs(&runs), &self.output, &self.measurement).await?
             }
@@ -83,7 +83,10 @@ impl Aggregation {
                     ));
                 }
                 self.measurement.labels = TaskLabels::from(imported.task_names);
-                self.measurement.servers = imported.servers;
+                let servers = imported.servers.into_iter();
+                let named = servers.map(|(agent, name)| (agent, EnvironmentServer::named(name)));
+                self.measurement.servers = named.collect();
+                self.measurement.is_stamped = true;
                 notes.extend(imported.notes);
                 measurement::measure(&Source::Tables(&session), &self.output, &self.measurement)
                     .await?

@@ -1,4 +1,5 @@
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use datafusion::prelude::SessionContext;
 
@@ -6,6 +7,7 @@ use super::agent_metrics;
 use super::measured::Measured;
 use super::measurement::Measurement;
 use crate::error::Error;
+use crate::export::StampIndex;
 use crate::measure::{AGENT_STATISTICS, AGGREGATE, AggregateMetrics, CustomMetrics, PassMajority};
 use crate::schema::{ATTEMPTS, ROLLOUTS};
 use crate::session;
@@ -59,7 +61,9 @@ pub(super) async fn aggregate_metrics(
     let metrics = AggregateMetrics::new(session, &measurement.labels, measurement.rules);
     let custom = custom_metrics(session, &metrics, measurement, notes).await?;
     let metrics = metrics.with_custom(custom);
-    let metrics = metrics.with_servers(measurement.servers.clone());
+    let servers = measurement.servers.iter();
+    let metrics =
+        metrics.with_servers(servers.map(|(agent, server)| (agent.clone(), server.name.clone())));
     notes.extend(metrics.write(&mut document).await?);
     Ok(document)
 }
@@ -78,6 +82,10 @@ async fn custom_metrics(
         }
     }
     if let Some(servers) = &measurement.agent_servers {
+        let stamps = Arc::new(match measurement.is_stamped {
+            true => StampIndex::default(),
+            false => StampIndex::read(session, measurement.environment_servers()).await?,
+        });
         for agent in metrics.agents().await? {
             let statistics = metrics.agent_metrics(&agent).await?;
             let labels = &measurement.labels;
@@ -88,10 +96,15 @@ async fn custom_metrics(
                 &statistics,
                 labels,
                 metrics.rules(),
+                &stamps,
             )
             .await?
             {
-                Ok(own) => {
+                Ok(None) if servers.must_have() => notes.push(format!(
+                    "agent '{agent}' has no metrics of its own: its server knows no /aggregate_metrics"
+                )),
+                Ok(None) => {}
+                Ok(Some(own)) => {
                     let own_repeats = metrics.own_repeats(&agent, &own.repeats).await?;
                     let of_agent = custom.entry(agent).or_default();
                     for (name, value) in own.agent {

@@ -14,6 +14,7 @@ use super::subsets::Subsets;
 use crate::agent::MetricServers;
 use crate::config::Settings;
 use crate::error::Error;
+use crate::export::EnvironmentServers;
 use crate::gym::{GYM_07, GymChoice, GymRules};
 use crate::measure::{
     AGENT_STATISTICS, KeyMetrics, MetricQueries, PRICES, ParameterValue, PassMajorityOptions,
@@ -21,7 +22,7 @@ use crate::measure::{
 };
 use crate::schema::{ATTEMPTS, ROLLOUTS, TASKS};
 use crate::session::{self, register_store, register_union};
-use crate::store::{Document, PartWriter, RunRecord, RunStore, part_name};
+use crate::store::{Document, EnvironmentServer, PartWriter, RunRecord, RunStore, part_name};
 
 /// How rollouts count that were asked for and are not there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -85,7 +86,9 @@ pub struct Measurement {
     /// What tasks are called there.
     pub labels: TaskLabels,
     /// Environment servers there, by what their rollouts are called.
-    pub servers: BTreeMap<String, String>,
+    pub servers: BTreeMap<String, EnvironmentServer>,
+    /// Whether the answers bear NeMo Gym's stamps already, as those of its files do.
+    pub is_stamped: bool,
     /// The rules of NeMo Gym by which it is written.
     pub rules: &'static GymRules,
 }
@@ -106,8 +109,14 @@ impl Measurement {
             agent_servers: None,
             labels: TaskLabels::default(),
             servers: BTreeMap::new(),
+            is_stamped: false,
             rules: GymRules::of(None),
         }
+    }
+
+    /// The environment servers, where the rules know such.
+    pub(super) fn environment_servers(&self) -> EnvironmentServers {
+        self.rules.servers.then(|| self.servers.clone())
     }
 }
 
@@ -117,14 +126,6 @@ pub(super) enum Source<'a> {
     Runs(&'a [RunStore]),
     /// The tables of a session.
     Tables(&'a SessionContext),
-}
-
-/// The environment servers of a run by the agents that stand for them.
-pub(super) fn labels(record: &RunRecord) -> BTreeMap<String, String> {
-    let servers = record.environment_servers.iter();
-    servers
-        .map(|(agent, server)| (agent.clone(), server.name.clone()))
-        .collect()
 }
 
 /// Runs as they are read by the rules that are chosen, or by their own; and those by which what is measured of them is

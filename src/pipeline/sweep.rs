@@ -17,11 +17,13 @@ use super::groups;
 use super::inputs::Inputs;
 use super::live::{Live, LiveMetrics};
 use super::measured::Measured;
-use super::measurement::{self, Measurement, Price, Source, labels};
+use super::measurement::{self, Measurement, Price, Source};
 use super::supervisor::Supervisor;
 use super::tables::Tables;
 use super::{by_task, extension, identity, open_files};
-use crate::agent::{AgentError, Agents, HeadServer, Prior};
+use crate::agent::{
+    AgentError, Agents, HeadServer, MetricServerOptions, MetricServers, Prior, RecordedAgents,
+};
 use crate::config::{AgentSettings, ConfigError, MemoryPlan, Routing, Settings};
 use crate::error::Error;
 use crate::expand::{self, AgentCounts};
@@ -54,6 +56,9 @@ const LOOKAHEAD_OF_MANY: usize = 64 * 1024;
 /// for, whatever `--agent-patience` says: a lock that could not be renewed for so long is lost.
 const LEASE: Duration = Duration::from_secs(60);
 const LEASE_ON_A_STORE: Duration = Duration::from_secs(3 * 60);
+
+/// The longest time that the server of an agent may take for its metrics.
+const AGENT_METRICS_TIMEOUT: Duration = Duration::from_secs(5 * 60);
 
 /// Bytes of requests that a batch of rows may hold, about.
 const BATCH_BYTES: u64 = 4 * 1024 * 1024;
@@ -551,14 +556,37 @@ impl Sweep {
 
     async fn measure(&self) -> Result<Measured, Error> {
         let runs = std::slice::from_ref(&self.run);
-        measurement::measure(&Source::Runs(runs), &self.run, &self.measurement()?).await
+        let servers = self.settings.agent_metrics.then(|| {
+            // Where they were a moment ago; a head server may have gone since.
+            let addresses = self.record.agents.iter();
+            let urls =
+                addresses.filter_map(|(agent, url)| Some((agent.clone(), url.parse().ok()?)));
+            MetricServers::new(MetricServerOptions {
+                urls: urls.collect(),
+                head_server: None,
+                recorded: vec![RecordedAgents {
+                    settings: self.settings.clone(),
+                    addresses: self.record.agents.clone(),
+                }],
+                timeout: AGENT_METRICS_TIMEOUT,
+                must_have: false,
+            })
+        });
+        let measurement = Measurement {
+            agent_servers: servers.transpose()?.map(Arc::new),
+            ..self.measurement()?
+        };
+        let measured = measurement::measure(&Source::Runs(runs), &self.run, &measurement).await?;
+        let notes = measured.notes.iter().cloned();
+        notes.for_each(|note| self.tally.notice(note));
+        Ok(measured)
     }
 
     fn measurement(&self) -> Result<Measurement, Error> {
         Ok(Measurement {
             prices: Price::of_agents(&self.settings),
             parameters: parameters(&self.queries, &self.settings)?,
-            servers: labels(&self.record),
+            servers: self.record.environment_servers.clone(),
             rules: self.rules,
             ..Measurement::new(self.queries.clone(), MEMORY)
         })

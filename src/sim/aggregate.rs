@@ -6,8 +6,12 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-/// The fields that say which rollout it is; they measure nothing.
-const INDICES: [&str; 2] = ["_ng_task_index", "_ng_rollout_index"];
+use crate::answer::MASK_SAMPLE;
+
+/// Whether a field tells of the rollout, and measures nothing.
+fn is_reserved(name: &str) -> bool {
+    name.starts_with('_') || name == MASK_SAMPLE
+}
 
 /// Metrics of its own: how many responses there are, and the reward of the first one of a task.
 const ANSWERS: &str = "sim/answers";
@@ -35,7 +39,7 @@ impl Means {
                 .as_bool()
                 .map(|b| f64::from(u8::from(b)))
                 .or(value.as_f64());
-            let Some(number) = number.filter(|_| !INDICES.contains(&name.as_str())) else {
+            let Some(number) = number.filter(|_| !is_reserved(name)) else {
                 continue;
             };
             match self.0.iter_mut().find(|(known, ..)| known == name) {

@@ -54,8 +54,18 @@ pub struct RunRecord {
 pub struct EnvironmentServer {
     /// Its name.
     pub name: String,
-    /// The name of its implementation.
+    /// The name of its implementation; empty where that is not known.
     pub implementation: String,
+}
+
+impl EnvironmentServer {
+    /// One of which only the name is known.
+    pub fn named(name: String) -> Self {
+        Self {
+            name,
+            implementation: String::new(),
+        }
+    }
 }
 
 /// How far a run is.

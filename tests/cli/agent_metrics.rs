@@ -1,4 +1,5 @@
-//! `rollstream aggregate --agent-metrics`: the metrics that benchmarks define on the servers of their agents.
+//! The metrics that benchmarks define on the servers of their agents, as `collect` and `aggregate --agent-metrics` ask
+//! for them.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -15,9 +16,14 @@ fn collected(sim: &Simulated) -> Folder {
     let tasks = sums(6).into_iter().enumerate();
     let tasks = tasks.map(|(n, task)| task.for_agent(if n < 4 { "a" } else { "b" }));
     let folder = Folder::with_tasks(tasks);
-    let collect = folder.rollstream("collect -i tasks.jsonl -o run --num-repeats 3 -q");
-    collect.args(&sim.options()).run().succeeded();
+    collect(&folder, sim, "--no-agent-metrics");
     folder
+}
+
+fn collect(folder: &Folder, sim: &Simulated, options: &str) -> String {
+    let command = folder.rollstream("collect -i tasks.jsonl -o run --num-repeats 3 --overwrite");
+    let command = command.args(options).args(&sim.options());
+    command.run().succeeded().stderr
 }
 
 fn silent_agents() -> Simulated {
@@ -79,6 +85,40 @@ fn an_agent_s_own_metrics_stand_beside_the_statistics() {
 }
 
 #[test]
+fn a_sweep_asks_the_servers_itself() {
+    let sim = silent_agents();
+    let folder = collected(&sim);
+    let (asked, _) = aggregate(&folder, "--agent-metrics");
+    let stderr = collect(&folder, &sim, "");
+    assert!(!stderr.contains("note:"), "{stderr}");
+    let own = |metrics: &Value| {
+        let agents = metrics.as_array().unwrap().iter();
+        agents
+            .map(|agent| agent["agent_metrics"]["sim/answers"].clone())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(own(&folder.json(JSON)), [12, 6]);
+    assert_eq!(own(&asked), [12, 6]);
+}
+
+#[test]
+fn a_server_without_metrics_is_worth_a_word_to_who_asked_for_them() {
+    let sim = silent_agents();
+    let folder = collected(&sim);
+    let plain = folder.read(JSON);
+    let (none, _none) = server("<none>");
+    let (also_none, _also_none) = server("<none>");
+    let options = format!("--agent-metrics --agent-url a={none} --agent-url b={also_none}");
+    let (_, stderr) = aggregate(&folder, &options);
+    assert_eq!(folder.read(JSON), plain);
+    assert_eq!(
+        stderr.matches("has no metrics of its own").count(),
+        2,
+        "{stderr}"
+    );
+}
+
+#[test]
 fn files_are_shown_to_the_servers_that_are_named() {
     let sim = silent_agents();
     let folder = collected(&sim);
@@ -117,10 +157,10 @@ fn server(answer: &'static str) -> (String, JoinHandle<String>) {
             request.extend_from_slice(&bytes[..read]);
         }
         let head = "connection: close\r\ncontent-type: application/json\r\n\r\n";
-        let status = if answer.starts_with('{') {
-            "200 OK"
-        } else {
-            "500 Oh"
+        let status = match answer {
+            "<none>" => "404 Not Found",
+            _ if answer.starts_with('{') => "200 OK",
+            _ => "500 Oh",
         };
         let reply = format!("HTTP/1.1 {status}\r\n{head}{answer}");
         stream.write_all(reply.as_bytes()).unwrap();

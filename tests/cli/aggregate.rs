@@ -45,7 +45,12 @@ fn shares_of_a_sweep_measure_as_the_whole() {
     folder.tasks("second.jsonl", tasks.split_off(3));
     folder.tasks("first.jsonl", tasks);
     for (tasks, run) in [("tasks", "whole"), ("first", "a"), ("second", "b")] {
-        collect(&folder, &format!("{tasks}.jsonl"), run, "--num-repeats 4");
+        collect(
+            &folder,
+            &format!("{tasks}.jsonl"),
+            run,
+            "--num-repeats 4 --no-agent-metrics",
+        );
     }
     let ended = folder.rollstream("aggregate a b -o both").run().succeeded();
     assert_eq!(ended.stderr, "");
@@ -308,7 +313,12 @@ fn subsets_are_measured_by_a_field_of_the_task() {
         .into_iter()
         .zip(["easy", "hard", "easy", "hard", "hard", "easy"]);
     let folder = Folder::with_tasks(tasks.map(|(task, topic)| task.with("topic", topic)));
-    collect(&folder, "tasks.jsonl", "run", "--num-repeats 4");
+    collect(
+        &folder,
+        "tasks.jsonl",
+        "run",
+        "--num-repeats 4 --no-agent-metrics",
+    );
     let whole = folder.read("run/aggregate_metrics.json");
     let command = folder.rollstream("aggregate run --by topic -q");
     command.run().succeeded();

@@ -295,7 +295,7 @@ fn a_head_server_with_environment_servers_speaks_for_0_7() {
         gym: "0.7".parse().unwrap(),
         ..instant(["sim"])
     });
-    let collect = folder.rollstream("collect -i tasks.jsonl -o run --agent sim");
+    let collect = folder.rollstream("collect -i tasks.jsonl -o run --agent sim --no-agent-metrics");
     let ended = collect.args(&sim.options()).run().succeeded();
     assert!(
         ended.stderr.contains("the rules of NeMo Gym 0.7 hold"),

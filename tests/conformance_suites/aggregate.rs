@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use datafusion::prelude::SessionContext;
 use rollstream::gym::GymRules;
@@ -228,10 +229,12 @@ async fn write_requests(
 ) -> Result<(), String> {
     let agents = AggregateMetrics::compute(ctx, labels, rules).await;
     let agents = agents.map_err(|error| error.to_string())?.agents().await;
+    // Rows of files bear their stamps.
+    let stamps = Arc::default();
     let mut fields = Vec::new();
     for agent in agents.map_err(|error| error.to_string())? {
         let mut body = Vec::new();
-        let written = write_verify_responses(ctx, &agent, labels, rules, &mut body).await;
+        let written = write_verify_responses(ctx, &agent, labels, rules, &stamps, &mut body).await;
         written.map_err(|error| error.to_string())?;
         let body = String::from_utf8(body).map_err(|error| error.to_string())?;
         let body = Object::parse(&body).map_err(|error| error.to_string())?;
