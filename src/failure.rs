@@ -18,7 +18,8 @@ pub struct Failure {
     pub http_status: Option<u16>,
     /// No connection came about: nothing that was asked can be the cause.
     pub unreachable: bool,
-    /// What was answered, where the agent flagged its answer. Valid UTF-8.
+    /// What was answered, where the agent flagged its answer; the beginning of the body, where a status says that the
+    /// call failed. Valid UTF-8.
     pub answer: Option<Bytes>,
 }
 

@@ -22,6 +22,10 @@ pub struct GymRules {
     /// Rollouts are of the environment server that their rows name, and of their agent where they name none; its server
     /// is shown more of an answer: `incomplete_details`, and a usage that is empty.
     pub servers: bool,
+    /// What an agent's server says of a metric counts, also where we computed it otherwise.
+    pub servers_prevail: bool,
+    /// An answer without a reward is a rollout without a score, and no failure.
+    pub unscored: bool,
     /// NeMo Gym's file of failures also has those without an answer.
     pub all_failures: bool,
     /// A reward profile has a line for each agent at a task, where several agents worked on one.
@@ -39,6 +43,8 @@ pub static GYM_05: GymRules = GymRules {
     repeats: false,
     lenient_rows: false,
     servers: false,
+    servers_prevail: false,
+    unscored: false,
     all_failures: false,
     lines_by_agent: false,
     routing: false,
@@ -52,6 +58,8 @@ pub static GYM_07: GymRules = GymRules {
     repeats: true,
     lenient_rows: true,
     servers: true,
+    servers_prevail: true,
+    unscored: true,
     all_failures: true,
     lines_by_agent: true,
     routing: true,

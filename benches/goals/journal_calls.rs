@@ -22,6 +22,7 @@ use rollstream::agent::{
 };
 use rollstream::answer::AnswerFields;
 use rollstream::config::{MemoryPlan, Settings};
+use rollstream::gym::GYM_05;
 use rollstream::http::{HttpClients, HttpSettings};
 use rollstream::land::{LandContext, LandExec};
 use rollstream::run::{FailureLimits, Registry, RunContext, RunExec, Shutdown};
@@ -194,6 +195,7 @@ fn over_http(url: &str, concurrency: usize) -> anyhow::Result<Arc<dyn Agent>> {
         url,
         HeaderMap::new(),
         http,
+        &GYM_05,
     )?))
 }
 

@@ -16,8 +16,12 @@ pub(super) struct Wording<'a> {
 }
 
 /// What a body of status 200 means, by NeMo Gym's contract. The flags come first: an answer that
-/// carries one need not have a reward.
-pub(super) fn judge(body: Bytes, wording: &Wording<'_>) -> Result<Answer, Failure> {
+/// carries one need not have a reward, nor any other where none `needs_reward`.
+pub(super) fn judge(
+    body: Bytes,
+    needs_reward: bool,
+    wording: &Wording<'_>,
+) -> Result<Answer, Failure> {
     let data = |why: String| (wording.failure)(FailureClass::Data, &why);
     let text = std::str::from_utf8(&body)
         .map_err(|source| data(format!("the answer is not UTF-8 ({source})")))?;
@@ -49,7 +53,7 @@ pub(super) fn judge(body: Bytes, wording: &Wording<'_>) -> Result<Answer, Failur
             ..(wording.failure)(FailureClass::AgentFlagged, &why)
         });
     }
-    if fields.reward.is_none() {
+    if needs_reward && fields.reward.is_none() {
         return Err(data(format!(
             "the answer has no numeric 'reward'{}",
             (wording.quote)(&body)

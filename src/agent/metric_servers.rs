@@ -193,9 +193,10 @@ impl MetricServers {
             Some(head) => head.get_or_init(ask).await.as_ref(),
             None => return Err(format!("head server {url} was not asked")),
         };
+        let head = head.map_err(Clone::clone)?;
         let mut found = head
-            .map_err(Clone::clone)?
-            .addresses(std::iter::once(agent))
+            .environment_addresses(std::iter::once(agent), None)
+            .or_else(|_| head.addresses(std::iter::once(agent)))
             .map_err(|error| error.to_string())?;
         let unknown = || format!("head server {url} does not know it");
         found.remove(agent).ok_or_else(unknown)

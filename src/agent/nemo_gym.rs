@@ -9,6 +9,7 @@ use super::episode;
 use super::judge::{Wording, judge};
 use super::{Agent, AgentError, Answer, Reply, RolloutRequest};
 use crate::failure::{Failure, FailureClass};
+use crate::gym::GymRules;
 use crate::http::{Call, Destination, Holder, HttpClients, Secrets};
 use crate::http::{headers_that_matter, with_connect_time};
 
@@ -19,12 +20,11 @@ pub struct NemoGymAgent {
     what: String,
     /// What the headers hold that must not be repeated.
     secrets: Secrets,
-    /// Rows of tasksets are sent as episodes.
-    has_episodes: bool,
+    rules: &'static GymRules,
 }
 
 impl NemoGymAgent {
-    /// The agent at `base`; `headers` go with every request.
+    /// The agent at `base`, which follows these rules; `headers` go with every request.
     ///
     /// # Errors
     /// The address can't be used.
@@ -33,6 +33,7 @@ impl NemoGymAgent {
         base: &str,
         headers: HeaderMap,
         http: HttpClients,
+        rules: &'static GymRules,
     ) -> Result<Self, AgentError> {
         let refuse = |reason: String| AgentError::Address {
             agent: name.to_owned(),
@@ -51,19 +52,12 @@ impl NemoGymAgent {
             run: Destination::new(run, headers, http),
             what,
             secrets,
-            has_episodes: false,
+            rules,
         })
     }
 
-    /// Whether rows of tasksets are sent as the requests of episodes that environment servers take.
-    #[must_use]
-    pub fn with_episodes(mut self, has_episodes: bool) -> Self {
-        self.has_episodes = has_episodes;
-        self
-    }
-
     async fn call(&self, request: RolloutRequest, call: &Call<'_>) -> Reply {
-        let episode = match self.has_episodes {
+        let episode = match self.rules.routing {
             true => episode::request(&request.body),
             false => Ok(None),
         };
@@ -97,8 +91,8 @@ impl NemoGymAgent {
             first_byte: Some(first_byte),
             elapsed,
             ..Reply::new(body.and_then(|body| match is_episode {
-                true => judge_call(record(body, call)?, call),
-                false => judge_call(body, call),
+                true => judge_call(record(body, call)?, self.rules, call),
+                false => judge_call(body, self.rules, call),
             }))
         }
     }
@@ -132,9 +126,10 @@ fn record(body: Bytes, call: &Call<'_>) -> Result<Bytes, Failure> {
     }
 }
 
-fn judge_call(body: Bytes, call: &Call<'_>) -> Result<Answer, Failure> {
+fn judge_call(body: Bytes, rules: &GymRules, call: &Call<'_>) -> Result<Answer, Failure> {
     judge(
         body,
+        !rules.unscored,
         &Wording {
             failure: &|class, why| call.failure(class, why),
             quote: &|body| call.quote(body),
@@ -148,6 +143,7 @@ mod tests {
     use reqwest::header::HeaderValue;
 
     use super::*;
+    use crate::gym::GYM_05;
 
     fn class_of(body: &[u8]) -> Option<(FailureClass, bool)> {
         let call = Call {
@@ -155,7 +151,7 @@ mod tests {
             began: Instant::now(),
             secrets: &Secrets::default(),
         };
-        judge_call(Bytes::copy_from_slice(body), &call)
+        judge_call(Bytes::copy_from_slice(body), &GYM_05, &call)
             .err()
             .map(|failure| (failure.class, failure.failure_terminal))
     }
@@ -172,7 +168,7 @@ mod tests {
             secrets: &Secrets::of(&headers),
         };
         let body = Bytes::from_static(b"invalid key hunter2hunter2 (Bearer hunter2hunter2)");
-        let failure = judge_call(body, &call).unwrap_err();
+        let failure = judge_call(body, &GYM_05, &call).unwrap_err();
         assert!(!failure.message.contains("hunter2"), "{failure:?}");
         assert!(
             failure.message.contains("invalid key [secret]"),

@@ -88,7 +88,7 @@ impl Agents {
     pub fn connect_by(
         names: &[String],
         settings: &Settings,
-        rules: &GymRules,
+        rules: &'static GymRules,
         head: Result<Option<HeadServer>, AgentError>,
     ) -> Result<Self, AgentError> {
         let http = http_clients(settings)?;
@@ -111,8 +111,8 @@ impl Agents {
         };
         for (name, url) in addresses(&elsewhere, settings, rules, head.as_ref())? {
             let headers = headers(&name, own(&name), settings)?;
-            let agent = NemoGymAgent::new(&name, &url, headers, http.clone())?;
-            add(&name, Arc::new(agent.with_episodes(rules.routing)));
+            let agent = NemoGymAgent::new(&name, &url, headers, http.clone(), rules)?;
+            add(&name, Arc::new(agent));
         }
         for name in here {
             let native = Native {

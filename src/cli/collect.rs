@@ -4,21 +4,21 @@ use std::path::Path;
 use super::args::{CollectArgs, DisplayArgs};
 use super::exit::unless_gone;
 use super::signals::{interrupted, stop_on_signal};
-use super::{Exit, open, simulated};
+use super::{Exit, gym_output, open, simulated};
 use crate::error::Error;
-use crate::export::{ExportTarget, export_nemo_gym};
 use crate::pipeline::Sweep;
 use crate::show::{self, Progress, ProgressMode};
-use crate::store::{RunRecord, RunState};
+use crate::store::RunState;
 
 /// `rollstream collect`.
 pub(super) async fn collect(args: CollectArgs) -> Result<Exit, Error> {
     let mut settings = args.settings()?;
-    let gym_output = settings.gym_output.clone();
+    let gym_files = settings.gym_output.clone();
     let place = settings.output.clone();
     raise_file_limit();
     let grace = settings.grace.duration();
     let _sim = simulated::start(&mut settings).await?;
+    let settings = gym_output::go_on(settings).await?;
     let mut sweep = tokio::select! {
         prepared = Sweep::prepare(settings) => prepared?,
         // Nothing was sent or written yet.
@@ -41,22 +41,10 @@ pub(super) async fn collect(args: CollectArgs) -> Result<Exit, Error> {
         unless_gone(show::report(&report, args.display.json))?;
     }
     // Whatever becomes of these, the sweep has been told of.
-    if let (Some(rollouts), Some(place)) = (gym_output, place) {
-        gym_files(Path::new(&rollouts), &place).await?;
+    if let (Some(rollouts), Some(place)) = (gym_files, place) {
+        gym_output::write(Path::new(&rollouts), &place).await?;
     }
     Ok(exit)
-}
-
-/// Writes what the run holds as NeMo Gym's files, over those of an earlier time.
-async fn gym_files(rollouts: &Path, place: &str) -> Result<(), Error> {
-    let run = open::open(place)?;
-    let Some(record) = RunRecord::load(&run).await? else {
-        return Ok(());
-    };
-    let target = ExportTarget::new(rollouts, place)?;
-    let report = export_nemo_gym(&run, &record, &target, true).await?;
-    report.warnings.iter().for_each(open::warn);
-    Ok(())
 }
 
 /// Says what is odd about the input, and what was decided.

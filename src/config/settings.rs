@@ -225,6 +225,29 @@ impl Default for Settings {
 }
 
 impl Settings {
+    /// The same without what makes rows of task files, for a run that has its rows already.
+    #[must_use]
+    pub fn without_rows(self) -> Self {
+        let default = Self::default();
+        Self {
+            input: default.input,
+            limit: default.limit,
+            agent: default.agent,
+            agent_map: default.agent_map,
+            fan_out: default.fan_out,
+            environment_routing_mode: default.environment_routing_mode,
+            environment_server_name: default.environment_server_name,
+            environment_server_routes: default.environment_server_routes,
+            num_repeats: default.num_repeats,
+            interleave_repeats: default.interleave_repeats,
+            num_repeats_add_seed: default.num_repeats_add_seed,
+            seed_field: default.seed_field,
+            prompt_config: default.prompt_config,
+            responses_create_params: default.responses_create_params,
+            ..self
+        }
+    }
+
     /// The task files, for commands that cannot do without.
     ///
     /// # Errors

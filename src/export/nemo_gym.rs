@@ -66,6 +66,9 @@ pub async fn export_nemo_gym(
         answers(failures, &target.failures, &stamps, &mut warnings).await?,
     ];
     let metrics = metrics(run, target).await?;
+    if overwrite && metrics.is_none() {
+        target.forget_metrics()?;
+    }
     let files = files.into_iter().chain(metrics);
     let files = files.map(|lines| lines.finish(overwrite));
     Ok(ExportReport {
@@ -200,17 +203,26 @@ fn failure(batch: &RecordBatch, row: usize) -> Result<String, ExportError> {
         Some(status) if !AROUND.contains(&status) => "agent_run_error",
         _ => "agent_request_failed",
     };
-    let kind = match status {
-        Some(status) if status >= 400 => "ClientResponseError".to_owned(),
-        _ => text("outcome")?,
+    let outcome = text("outcome")?;
+    // The names of the exceptions that its HTTP client raises then.
+    let kind = match (status, outcome.as_str()) {
+        (_, "timeout") => "TimeoutError",
+        (Some(200), "data") => "JSONDecodeError",
+        (Some(200), _) => "ClientPayloadError",
+        (Some(_), _) => "ClientResponseError",
+        (None, _) => "ClientError",
     };
     let mut failure = Object::default();
     failure.set("_ng_failure_class", quote(class));
-    failure.set("_ng_failure_type", quote(&kind));
+    failure.set("_ng_failure_type", quote(kind));
     failure.set("_ng_failure_message", quote(&text("error")?));
     let status = status.map_or_else(|| "null".to_owned(), |status| status.to_string());
     failure.set("_ng_failure_http_status", status);
-    // What of it is kept stands in the message.
-    failure.set("_ng_failure_response_body", "null");
+    let bodies = texts(batch, "body")?;
+    let body = bodies.is_valid(row).then(|| quote(bodies.value(row)));
+    failure.set(
+        "_ng_failure_response_body",
+        body.as_deref().unwrap_or("null"),
+    );
     Ok(failure.to_string())
 }

@@ -219,6 +219,7 @@ mod tests {
         let server = EnvironmentServer {
             name: "e".into(),
             implementation: "legacy_agent".into(),
+            agent: None,
         };
         let mut index = StampIndex {
             servers: Some(BTreeMap::from([("a".to_owned(), server)])),

@@ -52,6 +52,20 @@ impl ExportTarget {
         })
     }
 
+    /// Removes metrics of an earlier time, which are not of the rollouts beside them.
+    ///
+    /// # Errors
+    /// They can't be removed.
+    pub(super) fn forget_metrics(&self) -> Result<(), ExportError> {
+        match std::fs::remove_file(&self.aggregate_metrics) {
+            Err(source) if source.kind() != io::ErrorKind::NotFound => Err(ExportError::Write {
+                path: self.aggregate_metrics.clone(),
+                source,
+            }),
+            _ => Ok(()),
+        }
+    }
+
     /// Refuses to replace a file.
     ///
     /// # Errors

@@ -1,6 +1,7 @@
 use std::fmt;
 use std::time::{Duration, Instant, SystemTime};
 
+use bytes::Bytes;
 use hyper::HeaderMap;
 
 use super::problem::Problem;
@@ -13,6 +14,10 @@ const QUOTED_BYTES: usize = 300;
 
 /// A reason may have so many bytes, the quote included.
 const LONGEST_REASON: usize = 1000;
+
+/// Bytes of an error's body that are looked at, and characters of it that are kept: NeMo Gym's numbers.
+const BODY_BYTES: usize = 8000;
+const BODY_CHARS: usize = 2000;
 
 /// The rest of an error is waited for this long; what matters of it is known by then.
 const QUOTE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -101,6 +106,20 @@ impl Call<'_> {
         }
     }
 
+    /// As much of a body as is kept of an error, without secrets; none where it is empty.
+    fn beginning(&self, body: &[u8]) -> Option<Bytes> {
+        let start = body.get(..BODY_BYTES).unwrap_or(body);
+        let mut text = String::from_utf8_lossy(start).into_owned();
+        self.secrets.hide(&mut text, start.len() >= BODY_BYTES);
+        if let Some((end, _)) = text.char_indices().nth(BODY_CHARS) {
+            text.truncate(end);
+        }
+        if start.len() > BODY_CHARS {
+            text.push('…');
+        }
+        (!text.is_empty()).then(|| Bytes::from(text))
+    }
+
     /// A failure of this call, with its address and the time that it took.
     /// Secrets that the other side repeated are hidden.
     pub fn failure(&self, class: FailureClass, why: &str) -> Failure {
@@ -131,11 +150,13 @@ impl Call<'_> {
     pub async fn status_error(&self, response: Response) -> Failure {
         let status = response.status();
         let retry_after = retry_after(response.headers(), SystemTime::now());
-        let quoted = self.quote(&response.start(16 * QUOTED_BYTES, QUOTE_TIMEOUT).await);
+        let body = response.start(BODY_BYTES, QUOTE_TIMEOUT).await;
+        let quoted = self.quote(&body);
         let class = FailureClass::of_status(status.as_u16());
         let reason = status.canonical_reason().unwrap_or_default();
         Failure {
             retry_after: retry_after.filter(|_| matches!(status.as_u16(), 429 | 503)),
+            answer: self.beginning(&body),
             ..self.failure(
                 class,
                 format!("HTTP {} {reason}{quoted}", status.as_u16()).trim_end(),

@@ -11,6 +11,7 @@ use crate::gym::GymRules;
 use crate::json::{Object, unquote};
 use crate::request::{ENVIRONMENT_SERVER, agent_name};
 use crate::schema::AGENT_NAME;
+use crate::store::EnvironmentServer;
 
 /// The environment server of each agent that has one, by the agent's name.
 pub type AgentServers = BTreeMap<String, String>;
@@ -83,12 +84,12 @@ impl Runners {
     }
 
     /// The environment servers by what they are called in reports.
-    pub(super) fn servers(&self) -> BTreeMap<String, String> {
+    pub(super) fn servers(&self) -> BTreeMap<String, EnvironmentServer> {
         let labels = self.labels();
         let servers = self.0.iter().filter(|(_, runner)| runner.is_server);
         let labelled = servers.filter_map(|(name, _)| {
             let label = labels.get(name.as_str())?;
-            Some(((*label).to_owned(), name.clone()))
+            Some(((*label).to_owned(), EnvironmentServer::named(name.clone())))
         });
         labelled.collect()
     }

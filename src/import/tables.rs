@@ -20,6 +20,7 @@ use crate::answer::AnswerFields;
 use crate::gym::GymRules;
 use crate::json::{Object, ObjectError, python_string};
 use crate::request::{ENVIRONMENT_SERVER, agent_name};
+use crate::store::EnvironmentServer;
 
 /// Whose rollouts a file holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -90,7 +91,7 @@ pub struct Imported {
     /// Rows that name no agent, though they were to, and are not in `rollouts`.
     pub without_agent: u64,
     /// Environment servers by what their rollouts are called.
-    pub servers: BTreeMap<String, String>,
+    pub servers: BTreeMap<String, EnvironmentServer>,
     /// What is to be known of rollouts that are not there.
     pub notes: Vec<String>,
 }

@@ -22,6 +22,7 @@ use super::views::spool_views;
 use crate::gym::GymRules;
 use crate::json::{Object, quote};
 use crate::request::agent_ref;
+use crate::store::EnvironmentServer;
 
 /// Name of the file within a run.
 pub const AGGREGATE: &str = "aggregate_metrics.json";
@@ -39,7 +40,7 @@ pub struct AggregateMetrics<'a> {
     labels: &'a TaskLabels,
     rules: &'static GymRules,
     custom: HashMap<String, CustomMetrics>,
-    servers: BTreeMap<String, String>,
+    servers: BTreeMap<String, EnvironmentServer>,
     repeats: OnceCell<Repeats>,
     _spool: Option<Spool>,
 }
@@ -71,8 +72,8 @@ impl<'a> AggregateMetrics<'a> {
     }
 
     /// With the environment servers that agents stand for, by agent.
-    pub fn with_servers(mut self, servers: impl IntoIterator<Item = (String, String)>) -> Self {
-        self.servers = servers.into_iter().collect();
+    pub fn with_servers(mut self, servers: BTreeMap<String, EnvironmentServer>) -> Self {
+        self.servers = servers;
         self
     }
 
@@ -113,11 +114,12 @@ impl<'a> AggregateMetrics<'a> {
         for (name, agent) in agents.iter() {
             let entry = self.entry(name, agent, repeats, &perf);
             put(out, before)?;
-            put(out, &format!("{{\"agent_ref\":{}", agent_ref(name)))?;
+            let label = self.label(name, agents.iter().map(|(name, _)| name));
+            put(out, &format!("{{\"agent_ref\":{}", agent_ref(label)))?;
             if let Some(server) = self.servers.get(name) {
                 put(
                     out,
-                    &format!(",\"_ng_environment_server\":{}", quote(server)),
+                    &format!(",\"_ng_environment_server\":{}", quote(&server.name)),
                 )?;
             }
             put(out, ",\"agent_metrics\":")?;
@@ -157,6 +159,21 @@ impl<'a> AggregateMetrics<'a> {
         put(out, &text(&entry.key_metrics))?;
         put(out, &entry.rest)?;
         put(out, "}\n")
+    }
+
+    /// What an entry is called: by its agent, where no other entry is of that agent, else by its environment server.
+    fn label<'b>(&'b self, name: &'b str, mut all: impl Iterator<Item = &'b str>) -> &'b str {
+        let server = self.servers.get(name);
+        let agent_of = |name: &'b str| {
+            let server = self.servers.get(name);
+            let agent = server.and_then(|server| server.agent.as_deref());
+            agent.unwrap_or(name)
+        };
+        let agent = agent_of(name);
+        match all.all(|other| other == name || agent_of(other) != agent) {
+            true => agent,
+            false => server.map_or(name, |server| &server.name),
+        }
     }
 
     /// Of all agents; read once, since each agent's metrics are looked at several times.

@@ -41,7 +41,7 @@ pub use families::{
 pub use parameter::{Parameter, ParameterValue};
 pub use pass_majority::{PassMajority, PassMajorityOptions};
 pub use queries::{MetricQueries, MetricQuery};
-pub use repeats::OwnRepeats;
+pub use repeats::{OwnRepeats, is_same};
 pub use reward_profile::RewardProfile;
 pub use rows::{counts, floats, texts};
 pub use spool::Spool;

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::error::MeasureError;
-use super::functions::quantile;
+use super::functions::{DoubleDouble, median, quantile};
 use super::json_object::JsonObject;
 use super::rows::{Rows, texts};
 
@@ -103,8 +103,24 @@ impl Numbers {
         }
     }
 
-    fn mean(&self) -> f64 {
-        self.values.iter().sum::<f64>() / self.values.len() as f64
+    /// As exact as Python's `fsum` and `sum` have it.
+    fn total(&self) -> DoubleDouble {
+        let values = self.values.iter();
+        values.fold(DoubleDouble::default(), |sum, value| {
+            sum.plus(DoubleDouble::from(*value))
+        })
+    }
+
+    /// Of the population, rounded once, as Python's `pstdev` is.
+    fn std(&self) -> f64 {
+        let count = self.values.len() as f64;
+        let mean = self.total().divided_by(count);
+        let squares = self.values.iter().map(|value| {
+            let deviation = DoubleDouble::from(*value).minus(mean);
+            deviation.times(deviation)
+        });
+        let squares = squares.fold(DoubleDouble::default(), DoubleDouble::plus);
+        squares.divided_by(count).sqrt()
     }
 
     /// Each statistic under its name, where there are numbers.
@@ -116,18 +132,18 @@ impl Numbers {
         let at = |share: f64| quantile(&self.values, share).unwrap_or_default();
         for (statistic, name) in statistics {
             match *statistic {
-                "mean" => object.float(name, self.mean()),
-                "total" => self.write(object, name, self.values.iter().sum()),
+                "mean" => object.float(name, self.total().high / self.values.len() as f64),
+                "total" => self.write(object, name, self.total().high),
                 "min" => self.write(object, name, at(0.0)),
                 "max" => self.write(object, name, at(1.0)),
-                "median" if self.values.len() % 2 == 1 => self.write(object, name, at(0.5)),
-                "median" => object.float(name, at(0.5)),
-                "std" => {
-                    let mean = self.mean();
-                    let squares = self.values.iter().map(|value| (value - mean).powi(2));
-                    let variance = squares.sum::<f64>() / self.values.len() as f64;
-                    object.float(name, variance.sqrt());
+                "median" => {
+                    let median = median(&self.values).unwrap_or_default();
+                    match self.values.len() % 2 {
+                        1 => self.write(object, name, median),
+                        _ => object.float(name, median),
+                    }
                 }
+                "std" => object.float(name, self.std()),
                 "p50" => object.float(name, at(0.5)),
                 "p90" => object.float(name, at(0.9)),
                 _ => object.float(name, at(0.99)),

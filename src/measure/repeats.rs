@@ -8,7 +8,7 @@ use datafusion::prelude::SessionContext;
 use indexmap::{IndexMap, IndexSet};
 
 use super::error::MeasureError;
-use super::functions::{quantile, t_quantile};
+use super::functions::{median, quantile, t_quantile};
 use super::json_object::JsonObject;
 use super::rows::{Rows, counts, floats, texts};
 use crate::gym::GymRules;
@@ -367,7 +367,7 @@ fn number(value: f64) -> String {
 }
 
 /// Whether two programs mean the same number.
-fn is_same(ours: f64, theirs: f64) -> bool {
+pub fn is_same(ours: f64, theirs: f64) -> bool {
     (ours - theirs).abs() <= 1e-9 * ours.abs() + 1e-12
 }
 
@@ -391,7 +391,7 @@ fn across(mut values: Vec<f64>) -> Vec<(&'static str, f64)> {
     let at = |share: f64| quantile(&values, share).unwrap_or(mean);
     let mut statistics = vec![
         ("mean", mean),
-        ("median", at(0.5)),
+        ("median", median(&values).unwrap_or(mean)),
         ("std", std),
         ("min", at(0.0)),
         ("max", at(1.0)),

@@ -20,7 +20,7 @@ use crate::export::StampIndex;
 use crate::gym::GymRules;
 use crate::import::verify_response;
 use crate::json::Object;
-use crate::measure::{CustomMetrics, TaskLabels};
+use crate::measure::{CustomMetrics, TaskLabels, is_same};
 use crate::store::StoreError;
 
 /// Rows of a batch: answers can be large.
@@ -45,7 +45,7 @@ const ROLLOUT: &str = "_ng_rollout_index";
 const KINDS: [&str; 5] = ["mean/", "max/", "min/", "median/", "std/"];
 
 /// Asks the server of an agent for its metrics over the rollouts of a session. Those that
-/// `statistics` has, the agent's own by name, are left out. A server that has none gives none.
+/// `statistics` has, the agent's own by name, are left out, unless the rules say that servers prevail. A server that has none gives none.
 ///
 /// # Errors
 /// The rollouts can't be read, or there is no place for a temporary file. That the server gives none is
@@ -71,7 +71,7 @@ pub(super) async fn ask(
         .map_err(|error| failed(error.into_error()))?;
     body.seek(SeekFrom::Start(0)).map_err(failed)?;
     let answer = servers.ask(agent, body).await;
-    let parse = |answer: String| parse(&answer, statistics, labels);
+    let parse = |answer: String| parse(&answer, statistics, labels, rules);
     Ok(answer.and_then(|answer| answer.map(parse).transpose()))
 }
 
@@ -173,6 +173,7 @@ fn parse(
     answer: &str,
     statistics: &IndexMap<String, String>,
     labels: &TaskLabels,
+    rules: &GymRules,
 ) -> Result<CustomMetrics, String> {
     let answer = object(answer, "its answer")?;
     let field = |name| answer.get(name).filter(|value| *value != "null");
@@ -182,10 +183,18 @@ fn parse(
         .keys()
         .filter_map(|name| name.strip_prefix("mean/"))
         .collect();
-    let is_custom = |name: &str| {
+    let is_new = |name: &str| {
         let mut kinds = KINDS.iter();
         let metric = kinds.find_map(|kind| name.strip_prefix(kind));
         !metric.is_some_and(|metric| measured.contains(metric)) && !statistics.contains_key(name)
+    };
+    let is_custom = |name: &str, value: &str| {
+        let is_ours = |ours: &String| {
+            let numbers = ours.parse().ok().zip(value.parse().ok());
+            numbers.is_some_and(|(ours, theirs)| is_same(ours, theirs))
+        };
+        let is_otherwise = !statistics.get(name).is_some_and(is_ours);
+        is_new(name) || rules.servers_prevail && is_otherwise
     };
     let mut custom = CustomMetrics {
         agent: fields(&metrics, is_custom),
@@ -193,7 +202,7 @@ fn parse(
         ..CustomMetrics::default()
     };
     if let Some(key) = field("key_metrics") {
-        custom.key = Some(fields(&object(key, "key_metrics")?, |_| true));
+        custom.key = Some(fields(&object(key, "key_metrics")?, |_, _| true));
     }
     let list = |name: &'static str| -> Result<Vec<&RawValue>, String> {
         let list = field(name).map(serde_json::from_str).transpose();
@@ -215,8 +224,8 @@ fn parse(
     for group in list("group_level_metrics")? {
         let group = object(group.get(), "an entry of group_level_metrics")?;
         let task = group.get(TASK).and_then(|task| labels.index(task));
-        let own = fields(&group, |name| {
-            is_custom(name) && !GROUP_FIELDS.contains(&name)
+        let own = fields(&group, |name, _| {
+            (is_new(name) || rules.servers_prevail) && !GROUP_FIELDS.contains(&name)
         });
         match task {
             Some(task) if !own.is_empty() => {
@@ -236,8 +245,10 @@ fn object<'a>(text: &'a str, what: &str) -> Result<Object<'a>, String> {
     Object::parse(text).map_err(|error| format!("{what} is not what it must be: {error}"))
 }
 
-fn fields(object: &Object<'_>, is_wanted: impl Fn(&str) -> bool) -> IndexMap<String, String> {
-    let fields = object.iter().filter(|(name, ..)| is_wanted(name));
+fn fields(object: &Object<'_>, is_wanted: impl Fn(&str, &str) -> bool) -> IndexMap<String, String> {
+    let fields = object
+        .iter()
+        .filter(|(name, _, value)| is_wanted(name, value));
     fields
         .map(|(name, _, value)| (name.to_owned(), value.to_owned()))
         .collect()
@@ -246,10 +257,16 @@ fn fields(object: &Object<'_>, is_wanted: impl Fn(&str) -> bool) -> IndexMap<Str
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gym::GYM_05;
 
     fn parsed(answer: &str) -> Result<CustomMetrics, String> {
         let statistics = ["mean/reward", "std/reward"].map(|name| (name.to_owned(), "0.0".into()));
-        parse(answer, &IndexMap::from(statistics), &TaskLabels::default())
+        parse(
+            answer,
+            &IndexMap::from(statistics),
+            &TaskLabels::default(),
+            &GYM_05,
+        )
     }
 
     #[test]

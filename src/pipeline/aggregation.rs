@@ -14,7 +14,7 @@ use crate::import::{
 use crate::measure::TaskLabels;
 use crate::read::expand;
 use crate::report::MetricsReport;
-use crate::store::{EnvironmentServer, RunRecord, RunStore};
+use crate::store::{RunRecord, RunStore};
 
 /// What metrics are computed over.
 #[derive(Debug, Clone)]
@@ -83,9 +83,7 @@ impl Aggregation {
                     ));
                 }
                 self.measurement.labels = TaskLabels::from(imported.task_names);
-                let servers = imported.servers.into_iter();
-                let named = servers.map(|(agent, name)| (agent, EnvironmentServer::named(name)));
-                self.measurement.servers = named.collect();
+                self.measurement.servers = imported.servers;
                 self.measurement.is_stamped = true;
                 notes.extend(imported.notes);
                 measurement::measure(&Source::Tables(&session), &self.output, &self.measurement)

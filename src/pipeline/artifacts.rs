@@ -61,9 +61,7 @@ pub(super) async fn aggregate_metrics(
     let metrics = AggregateMetrics::new(session, &measurement.labels, measurement.rules);
     let custom = custom_metrics(session, &metrics, measurement, notes).await?;
     let metrics = metrics.with_custom(custom);
-    let servers = measurement.servers.iter();
-    let metrics =
-        metrics.with_servers(servers.map(|(agent, server)| (agent.clone(), server.name.clone())));
+    let metrics = metrics.with_servers(measurement.servers.clone());
     notes.extend(metrics.write(&mut document).await?);
     Ok(document)
 }

@@ -171,6 +171,10 @@ fn stamps(
         let server = EnvironmentServer {
             name: name.to_owned(),
             implementation: head.servers().implementation(name)?.to_owned(),
+            // Rows that name an agent are of that agent.
+            agent: (agent == name)
+                .then(|| head.servers().agent_of_server(name).map(str::to_owned))
+                .flatten(),
         };
         Some((agent.clone(), server))
     });

@@ -66,7 +66,14 @@ pub(super) fn aggregate(body: &[u8]) -> Result<Value, serde_json::Error> {
     let Request { verify_responses } = serde_json::from_slice(body)?;
     let mut all = Means::default();
     let mut per_task: BTreeMap<i64, (Means, Value)> = BTreeMap::new();
-    for response in &verify_responses {
+    let is_masked = |response: &Map<String, Value>| {
+        let mask = response.get(MASK_SAMPLE);
+        mask.is_some_and(|mask| *mask == true)
+    };
+    for response in verify_responses
+        .iter()
+        .filter(|response| !is_masked(response))
+    {
         all.add(response);
         if let Some(task) = response.get("_ng_task_index").and_then(Value::as_i64) {
             let first_reward = || response.get("reward").cloned().unwrap_or_default();

@@ -56,6 +56,9 @@ pub struct EnvironmentServer {
     pub name: String,
     /// The name of its implementation; empty where that is not known.
     pub implementation: String,
+    /// The agent that its results are said to be of, where their rows name none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent: Option<String>,
 }
 
 impl EnvironmentServer {
@@ -64,6 +67,7 @@ impl EnvironmentServer {
         Self {
             name,
             implementation: String::new(),
+            agent: None,
         }
     }
 }
@@ -127,6 +131,13 @@ impl RunRecord {
     /// An id for a new run.
     pub fn new_id() -> String {
         random_id(Utc::now())
+    }
+
+    /// Whether it was made of files that somebody else collected, and knows of no input of its own.
+    pub fn is_imported(&self) -> bool {
+        self.identity
+            .get("input")
+            .is_none_or(serde_json::Value::is_null)
     }
 
     /// The place with the journal of the run that is there now; as it was where there is none whose record can be read.

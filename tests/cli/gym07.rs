@@ -368,6 +368,12 @@ fn what_gave_no_answer_is_in_the_file_of_failures_and_comes_back_with_its_status
     assert_eq!(names.join(" "), expected);
     assert_eq!(rows[1]["_ng_failure_type"], "ClientResponseError");
     assert_eq!(rows[1]["_ng_failure_http_status"], 500);
+    let body = rows[1]["_ng_failure_response_body"].as_str().unwrap();
+    let message = rows[1]["_ng_failure_message"].as_str().unwrap();
+    assert!(
+        !body.is_empty() && message.contains(body),
+        "{body}: {message}"
+    );
     assert!(
         rows[1]["_ng_failure_message"]
             .as_str()
@@ -430,5 +436,105 @@ fn nemo_gyms_keys_of_aggregate_and_profile_are_options() {
         ended.stderr.contains("`profile` does not know +input_glob"),
         "{}",
         ended.stderr
+    );
+}
+
+#[test]
+fn an_answer_without_a_reward_is_a_rollout_without_a_score() {
+    let folder = Folder::with_tasks(sums(3));
+    folder.write(
+        "rollstream.toml",
+        "[sim]\nfault_at = [{task = 1, kind = \"missing_reward\"}]\n",
+    );
+    let collect = |options: &str| {
+        let program = folder.rollstream(
+            "collect -i tasks.jsonl -o run --agent sim --overwrite --retry-backoff 1ms",
+        );
+        program
+            .args(options)
+            .env("ROLLSTREAM_CONFIG", "rollstream.toml")
+            .run()
+    };
+    collect("--gym 0.5").exited_with(3);
+    collect("--gym 0.7").succeeded();
+    let rows = folder.sql(
+        "run",
+        "select task_index, reward is null, result from rollouts order by task_index",
+    );
+    assert_eq!(rows.len(), 3);
+    assert!(rows[1].starts_with("1,true,"), "{rows:?}");
+    let rewards = folder.sql(
+        "run",
+        "select avg(reward), count(reward) from rollouts where task_index <> 1",
+    );
+    let metrics = aggregate(&folder, "run");
+    let mean = metrics["mean/reward"].as_f64().unwrap();
+    let (expected, count) = rewards[0].split_once(',').unwrap();
+    assert!(
+        is_close(mean, expected.parse().unwrap()) && count == "2",
+        "{rewards:?}"
+    );
+}
+
+const GYM_SPELLING: &str = "collect +input_jsonl_fpath=tasks.jsonl +output_jsonl_fpath=out/x.jsonl --agent sim +num_repeats=2";
+
+fn rows_of(folder: &Folder, file: &str) -> Vec<Value> {
+    let text = folder.read(file);
+    text.lines()
+        .map(|row| serde_json::from_str(row).unwrap())
+        .collect()
+}
+
+#[test]
+fn files_that_nemo_gym_began_are_gone_on_with_and_never_replaced_unasked() {
+    let folder = Folder::with_tasks(sums(4));
+    folder.rollstream(GYM_SPELLING).run().succeeded();
+    // As NeMo Gym leaves them: without a run, and here unfinished.
+    std::fs::remove_dir_all(folder.path("out/x")).unwrap();
+    let mut rows = rows_of(&folder, "out/x.jsonl");
+    rows.truncate(5);
+    for row in &mut rows {
+        row["reward"] = json!(0.125);
+    }
+    let text: String = rows.iter().map(|row| format!("{row}\n")).collect();
+    folder.write("out/x.jsonl", &text);
+
+    let refused = folder.rollstream(GYM_SPELLING).run().exited_with(2);
+    refused.complaining(&["out/x.jsonl", "--resume", "--overwrite"]);
+    assert_eq!(folder.read("out/x.jsonl"), text);
+
+    let resumed = folder
+        .rollstream(GYM_SPELLING)
+        .args("+resume_from_cache=true")
+        .run()
+        .succeeded();
+    assert!(
+        resumed.stderr.contains("5 of 8 rollouts are done"),
+        "{}",
+        resumed.stderr
+    );
+    let of_before = |rows: &[Value]| rows.iter().filter(|row| row["reward"] == 0.125).count();
+    let rows = rows_of(&folder, "out/x.jsonl");
+    assert_eq!((rows.len(), of_before(&rows)), (8, 5));
+
+    // The same again has nothing to do, and may be asked.
+    folder
+        .rollstream(GYM_SPELLING)
+        .args("+resume_from_cache=true")
+        .run()
+        .succeeded();
+    assert_eq!(rows_of(&folder, "out/x.jsonl").len(), 8);
+
+    let without = "--overwrite +disable_aggregation=true";
+    assert!(folder.has("out/x_aggregate_metrics.json"));
+    folder
+        .rollstream(GYM_SPELLING)
+        .args(without)
+        .run()
+        .succeeded();
+    assert_eq!(of_before(&rows_of(&folder, "out/x.jsonl")), 0);
+    assert!(
+        !folder.has("out/x_aggregate_metrics.json"),
+        "it is of other rollouts"
     );
 }

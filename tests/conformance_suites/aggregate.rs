@@ -14,6 +14,7 @@ use rollstream::import::{
 use rollstream::json::{Object, quote};
 use rollstream::measure::{AggregateMetrics, TaskLabels};
 use rollstream::read::expand;
+use rollstream::store::EnvironmentServer;
 use rollstream::write_verify_responses;
 use serde_json::Value;
 
@@ -223,7 +224,7 @@ async fn write_requests(
     ctx: &SessionContext,
     labels: &TaskLabels,
     rules: &'static GymRules,
-    servers: &BTreeMap<String, String>,
+    servers: &BTreeMap<String, EnvironmentServer>,
     by_server: bool,
     output: &Path,
 ) -> Result<(), String> {
@@ -240,7 +241,7 @@ async fn write_requests(
         let body = Object::parse(&body).map_err(|error| error.to_string())?;
         let rows = body.get("verify_responses").unwrap_or_default();
         let server = servers.get(&agent).filter(|_| by_server);
-        let server = server.unwrap_or(&agent);
+        let server = server.map_or(&agent, |server| &server.name);
         fields.push(format!("{}:{rows}", quote(server)));
     }
     std::fs::write(output.join(REQUESTS), format!("{{{}}}", fields.join(",")))

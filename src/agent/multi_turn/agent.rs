@@ -102,7 +102,7 @@ impl MultiTurnAgent {
             // Model and environments keep their secrets out of what they say.
             shown: &|text| Secrets::default().shown(text),
         };
-        judge(body.into(), &wording)
+        judge(body.into(), true, &wording)
     }
 }
 

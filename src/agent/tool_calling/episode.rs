@@ -123,6 +123,7 @@ impl<'a> Episode<'a> {
         verified.ok()?;
         judge(
             verified.body.clone(),
+            true,
             &Wording {
                 failure: &|class, why| verified.refuse(class, why),
                 quote: &|_| verified.quote(),

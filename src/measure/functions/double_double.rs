@@ -8,9 +8,9 @@
 /// `high + low`, with `low` at most half a unit in the last place of `high`, so that `high` is the
 /// number rounded to a double.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub(super) struct DoubleDouble {
-    pub(super) high: f64,
-    pub(super) low: f64,
+pub(in crate::measure) struct DoubleDouble {
+    pub(in crate::measure) high: f64,
+    pub(in crate::measure) low: f64,
 }
 
 /// The rounded sum and its rounding error.
@@ -33,21 +33,21 @@ impl DoubleDouble {
         Self { high, low }
     }
 
-    pub(super) fn plus(self, other: Self) -> Self {
+    pub(in crate::measure) fn plus(self, other: Self) -> Self {
         let (sum, error) = two_sum(self.high, other.high);
         let (low, low_error) = two_sum(self.low, other.low);
         let first = Self::new(sum, error + low);
         Self::new(first.high, first.low + low_error)
     }
 
-    pub(super) fn minus(self, other: Self) -> Self {
+    pub(in crate::measure) fn minus(self, other: Self) -> Self {
         self.plus(Self {
             high: -other.high,
             low: -other.low,
         })
     }
 
-    pub(super) fn times(self, other: Self) -> Self {
+    pub(in crate::measure) fn times(self, other: Self) -> Self {
         let (product, error) = two_product(self.high, other.high);
         Self::new(
             product,
@@ -60,10 +60,25 @@ impl DoubleDouble {
         Self::new(product, error + self.low * factor)
     }
 
-    pub(super) fn divided_by(self, divisor: f64) -> Self {
+    pub(in crate::measure) fn divided_by(self, divisor: f64) -> Self {
         let quotient = self.high / divisor;
         let remainder = (-quotient).mul_add(divisor, self.high) + self.low;
         Self::new(quotient, remainder / divisor)
+    }
+}
+
+impl DoubleDouble {
+    /// The square root, rounded to a double.
+    pub(in crate::measure) fn sqrt(self) -> f64 {
+        let root = self.high.sqrt();
+        match root > 0.0 {
+            true => {
+                let (square, error) = two_product(root, root);
+                let rest = self.minus(Self::new(square, error));
+                root + rest.high / (2.0 * root)
+            }
+            false => root,
+        }
     }
 }
 

@@ -61,7 +61,23 @@ pub(in crate::measure) fn quantile(ascending: &[f64], probability: f64) -> Optio
     let (below, above) = (place.floor(), place.ceil());
     let low = ascending.get(below as usize)?;
     let high = ascending.get(above as usize)?;
-    Some(low + (high - low) * (place - below))
+    // From the nearer of the two, as numpy does.
+    let share = place - below;
+    Some(match share < 0.5 {
+        true => low + (high - low) * share,
+        false => high - (high - low) * (1.0 - share),
+    })
+}
+
+/// The mean of the two numbers in the middle, or the one, as Python's `statistics` and pandas have it; nothing of no
+/// numbers. `quantile` of 0.5 can differ in the last digit.
+pub(in crate::measure) fn median(ascending: &[f64]) -> Option<f64> {
+    let middle = ascending.len() / 2;
+    let high = ascending.get(middle)?;
+    match ascending.len() % 2 {
+        1 => Some(*high),
+        _ => Some((ascending.get(middle - 1)? + high) / 2.0),
+    }
 }
 
 #[cfg(test)]
@@ -81,5 +97,8 @@ mod tests {
         assert_eq!(quantile(&[1.0, f64::INFINITY], 0.0), Some(1.0));
         assert_eq!(quantile(&[], 0.5), None);
         assert_eq!(quantile(&numbers, 1.5), None);
+        assert_eq!(median(&numbers), Some(3.0));
+        assert_eq!(median(&numbers[..3]), Some(2.0));
+        assert_eq!(median(&[]), None);
     }
 }
