@@ -7,8 +7,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use arrow::array::{Array, AsArray, RecordBatch};
-use arrow::datatypes::Float64Type;
+use arrow::datatypes::{Float64Type, Int32Type, Int64Type};
 
+use crate::failure::FailureClass;
 use crate::gym::GymRules;
 use crate::outcome::OK;
 use crate::schema;
@@ -22,6 +23,14 @@ pub struct Tally {
     masks: AtomicBool,
     agents: Mutex<BTreeMap<String, AgentTally>>,
     notices: Mutex<VecDeque<String>>,
+    shown: Mutex<ShownFailures>,
+}
+
+/// How many failures of each agent, class and status were noticed, up to the most of a kind.
+#[derive(Debug, Default)]
+struct ShownFailures {
+    most: u64,
+    by_kind: BTreeMap<(String, String, i32), u64>,
 }
 
 /// Notices that nobody took are dropped beyond so many, the oldest first.
@@ -103,6 +112,7 @@ impl Default for Tally {
             masks: AtomicBool::new(false),
             agents: Mutex::default(),
             notices: Mutex::default(),
+            shown: Mutex::default(),
         }
     }
 }
@@ -156,6 +166,59 @@ impl Tally {
         notices.drain(..).collect()
     }
 
+    /// So many failures of each kind are noticed as they land.
+    pub fn show_failures(&self, most: u64) {
+        self.shown
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .most = most;
+    }
+
+    /// Notices the failures of a batch of outcomes that are among the first of their kind.
+    fn notice_failures(&self, outcomes: &RecordBatch) {
+        let text = |name| outcomes.column_by_name(name)?.as_string_view_opt();
+        let number = |name| {
+            outcomes
+                .column_by_name(name)?
+                .as_primitive_opt::<Int64Type>()
+        };
+        let (Some(agents), Some(classes), Some(errors)) = (
+            text(schema::AGENT_NAME),
+            text(schema::OUTCOME),
+            text(schema::ERROR),
+        ) else {
+            return;
+        };
+        let (Some(tasks), Some(rollouts)) =
+            (number(schema::TASK_INDEX), number(schema::ROLLOUT_INDEX))
+        else {
+            return;
+        };
+        let statuses = outcomes.column_by_name(schema::HTTP_STATUS);
+        let statuses = statuses.and_then(|column| column.as_primitive_opt::<Int32Type>());
+        let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
+        let most = shown.most;
+        for row in (0..outcomes.num_rows()).filter(|row| most > 0 && errors.is_valid(*row)) {
+            let (agent, class) = (agents.value(row), classes.value(row));
+            if class == FailureClass::Interrupted.name() {
+                continue;
+            }
+            let status = statuses.filter(|statuses| statuses.is_valid(row));
+            let status = status.map_or(0, |statuses| statuses.value(row));
+            let kind = (agent.to_owned(), class.to_owned(), status);
+            let count = shown.by_kind.entry(kind).or_default();
+            if *count < most {
+                *count += 1;
+                self.notice(format!(
+                    "agent '{agent}', task {}, rollout {}: {class}: {}",
+                    tasks.value(row),
+                    rollouts.value(row),
+                    errors.value(row),
+                ));
+            }
+        }
+    }
+
     /// Rewards are counted by these rules.
     pub fn follow(&self, rules: &GymRules) {
         self.masks.store(rules.masks, Ordering::Relaxed);
@@ -164,6 +227,7 @@ impl Tally {
     /// Counts a batch of outcomes that is safe on disk. Attempts that another follows, and those
     /// whose rollouts are pending again, change nothing.
     pub fn landed(&self, outcomes: &RecordBatch) {
+        self.notice_failures(outcomes);
         let column = |name: &str| outcomes.column_by_name(name);
         let text = |name: &str| column(name).and_then(|column| column.as_string_view_opt());
         let rewards =

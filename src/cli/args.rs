@@ -104,7 +104,7 @@ pub enum Command {
     Metrics(MetricsArgs),
     /// Compare runs task by task: differences, intervals, tests, and which tasks flipped
     #[command(after_help = COMPARE_EXAMPLES)]
-    Compare(CompareArgs),
+    Compare(Box<CompareArgs>),
     /// Say how a run is doing, live, dead or finished
     #[command(after_help = STATUS_EXAMPLES)]
     Status(StatusArgs),

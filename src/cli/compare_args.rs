@@ -1,6 +1,6 @@
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 use crate::config::Bytes;
 use crate::json::Path;
@@ -11,7 +11,7 @@ Examples:
   rollstream compare base=runs/1 warm=runs/2 cold=s3://bucket/3 --metric reward --flips flips.parquet
   rollstream compare runs/first#small runs/first#large --task-key id --json
 
-Runs may be finished or still being collected. Tasks are the same if what they ask is, wherever they stand in the input,
+Runs may be finished or still being collected. NAME.jsonl is the run NAME where there is one, else what NeMo Gym collected. Tasks are the same if what they ask is, wherever they stand in the input,
 or with --task-key if a field of theirs is. Each task weighs the same. Of runs with several agents, those of the same name
 are compared, or the two that #AGENT names.
 
@@ -23,12 +23,20 @@ Exit codes: 0 compared, 2 nothing to compare, 1 an error.";
 /// The options of `compare`.
 #[derive(Debug, Args)]
 pub struct CompareArgs {
-    /// What the others are compared with: directory or object-store prefix
-    #[arg(value_name = "[NAME=]BASE[#AGENT]")]
-    pub base: String,
+    /// What the others are compared with: directory or object-store prefix, or NAME.jsonl of NeMo Gym
+    #[arg(
+        value_name = "[NAME=]BASE[#AGENT]",
+        required_unless_present = "baseline"
+    )]
+    pub base: Option<String>,
     /// The others
-    #[arg(value_name = "[NAME=]CANDIDATE[#AGENT]", required = true)]
+    #[arg(
+        value_name = "[NAME=]CANDIDATE[#AGENT]",
+        required_unless_present = "candidate_files"
+    )]
     pub candidates: Vec<String>,
+    #[command(flatten)]
+    pub gym: GymCompareArgs,
     /// Compare this metric alone; can be given several times
     #[arg(long, value_name = "NAME")]
     pub metric: Vec<String>,
@@ -59,6 +67,102 @@ pub struct CompareArgs {
     /// Show one JSON document for programs
     #[arg(long)]
     pub json: bool,
+}
+
+/// The options of NeMo Gym's `eval compare`, which say the same by other names.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "NeMo Gym")]
+pub struct GymCompareArgs {
+    /// The same as BASE
+    #[arg(
+        long,
+        value_name = "NAME.jsonl",
+        conflicts_with_all = ["base", "candidates"],
+        requires = "candidate_files"
+    )]
+    pub baseline: Option<String>,
+    /// The same as CANDIDATE
+    #[arg(
+        id = "candidate_files",
+        long = "candidates",
+        value_name = "NAME.jsonl,...",
+        value_delimiter = ',',
+        requires = "baseline"
+    )]
+    pub candidates: Vec<String>,
+    /// The agent to compare, on both sides
+    #[arg(long, value_name = "AGENT", requires = "baseline")]
+    pub agent: Option<String>,
+    /// The agent of the baseline
+    #[arg(
+        long,
+        value_name = "AGENT",
+        requires = "baseline",
+        conflicts_with = "agent"
+    )]
+    pub baseline_agent: Option<String>,
+    /// The agent of each candidate
+    #[arg(
+        long,
+        value_name = "AGENT,...",
+        value_delimiter = ',',
+        requires = "baseline",
+        conflicts_with = "agent"
+    )]
+    pub candidate_agents: Vec<String>,
+    /// Write compare_report.md and compare_report.json to this directory as well
+    #[arg(long, short, value_name = "DIR")]
+    pub output_dir: Option<PathBuf>,
+    /// Which of them
+    #[arg(
+        long,
+        value_name = "FORMAT",
+        default_value = "both",
+        requires = "output_dir"
+    )]
+    pub report_format: ReportFormat,
+    #[arg(long, hide = true, value_parser = metrics_file)]
+    pub baseline_agg_metrics: Option<String>,
+    #[arg(long, hide = true, value_parser = metrics_file)]
+    pub candidates_agg_metrics: Option<String>,
+}
+
+/// The forms of a report.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ReportFormat {
+    /// The text that is shown, as Markdown
+    Md,
+    /// What --json shows
+    Json,
+    /// Each in a file of its own
+    Both,
+}
+
+fn metrics_file(_: &str) -> Result<String, String> {
+    Err(String::from(
+        "the rollouts themselves are compared, and not their aggregate metrics; leave it out",
+    ))
+}
+
+impl CompareArgs {
+    /// The base and the candidates, however they were given.
+    pub(super) fn runs(&self) -> (String, Vec<String>) {
+        let named = |place: &str, agent: Option<&String>| match agent.or(self.gym.agent.as_ref()) {
+            Some(agent) => format!("{place}#{agent}"),
+            None => place.to_owned(),
+        };
+        match (&self.gym.baseline, &self.base) {
+            (Some(base), _) => {
+                let agents = self.gym.candidate_agents.iter().map(Some);
+                let candidates = self.gym.candidates.iter();
+                let candidates = candidates.zip(agents.chain(std::iter::repeat(None)));
+                let candidates = candidates.map(|(place, agent)| named(place, agent));
+                let base = named(base, self.gym.baseline_agent.as_ref());
+                (base, candidates.collect())
+            }
+            (None, base) => (base.clone().unwrap_or_default(), self.candidates.clone()),
+        }
+    }
 }
 
 /// Most draws: more take long and change nothing that is shown.
@@ -101,7 +205,15 @@ mod tests {
         assert_eq!(kind(line), Ok(()));
         let missing = Err(ErrorKind::MissingRequiredArgument);
         assert_eq!(kind("rollstream compare a"), missing);
+        for gym in [
+            "--baseline a.jsonl --candidates b.jsonl,c.jsonl --agent x",
+            "--baseline a.jsonl --candidates b.jsonl --candidate-agents x -o d --report-format md",
+        ] {
+            assert_eq!(kind(&format!("rollstream compare {gym}")), Ok(()), "{gym}");
+        }
+        assert_eq!(kind("rollstream compare --baseline a.jsonl"), missing);
         for wrong in [
+            "--baseline-agg-metrics x",
             "--confidence 95",
             "--confidence 1",
             "--power 0",

@@ -1,4 +1,4 @@
-//! NeMo Gym's spelling of the options of `aggregate` and `profile`: `+key=value` becomes the option that it is here.
+//! NeMo Gym's spelling of the options of `aggregate`, `profile` and `compare`: `+key=value` becomes the option that it is here.
 
 use std::ffi::OsString;
 
@@ -42,6 +42,35 @@ const KEYS: &[(&str, &str, Meaning)] = &[
     ("aggregate", "disable_health_check", Anyway),
     ("aggregate", "health_check_workers", Anyway),
     ("aggregate", "health_check_ignored_checks", Anyway),
+    (
+        "compare",
+        "baseline_rollouts_jsonl_fpath",
+        Opt("--baseline"),
+    ),
+    (
+        "compare",
+        "candidate_rollouts_jsonl_fpaths",
+        Opt("--candidates"),
+    ),
+    (
+        "compare",
+        "baseline_aggregate_metrics_fpath",
+        Opt("--baseline-agg-metrics"),
+    ),
+    (
+        "compare",
+        "candidate_aggregate_metrics_fpaths",
+        Opt("--candidates-agg-metrics"),
+    ),
+    ("compare", "agent_name", Opt("--agent")),
+    ("compare", "baseline_agent_name", Opt("--baseline-agent")),
+    (
+        "compare",
+        "candidate_agent_names",
+        Opt("--candidate-agents"),
+    ),
+    ("compare", "output_dirpath", Opt("--output-dir")),
+    ("compare", "report_format", Opt("--report-format")),
     ("profile", "rollouts_jsonl_fpath", Argument),
     (
         "profile",

@@ -23,7 +23,7 @@ pub async fn run(cli: Cli) -> Result<Exit, Error> {
         Command::Check(args) => check::check(args).await,
         Command::Profile(args) => profile::profile(args).await,
         Command::Metrics(args) => print(metrics::render(&args)?.as_bytes()),
-        Command::Compare(args) => compare::compare(args).await,
+        Command::Compare(args) => compare::compare(*args).await,
         Command::Status(args) => status::status(args).await,
         Command::Import(args) => import::import(args).await,
         Command::Export(args) => export::export(args).await,

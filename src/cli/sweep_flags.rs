@@ -88,6 +88,7 @@ pub(super) const FLAGS: &[Row] = &[
     (FAILURES, "retry-backoff-cap", None, "TIME", "What that pause doubles up to [default: 1m]", Target::Setting("retry_backoff_cap"), parses::<Span>),
     (FAILURES, "max-failures", None, "N", "Stop when so many rollouts have failed", Target::Setting("max_failures"), count),
     (FAILURES, "max-error-rate", None, "X", "Stop when this share of the rollouts (0 to 1) has failed", Target::Setting("max_error_rate"), parses::<f64>),
+    (FAILURES, "show-failures", None, "N", "Show so many failures of each agent, outcome and status as they happen [default: 1]", Target::Setting("show_failures"), parses::<u64>),
     (FAILURES, "deadline", None, "TIME", "Stop the sweep after this time", Target::Setting("deadline"), parses::<Span>),
     (FAILURES, "grace", None, "TIME", "Wait so long for the calls in flight when stopping [default: 30s]", Target::Setting("grace"), parses::<Span>),
 
@@ -202,6 +203,6 @@ mod tests {
                 checked += 1;
             }
         }
-        assert_eq!(checked, 18);
+        assert_eq!(checked, 19);
     }
 }

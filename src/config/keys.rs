@@ -78,6 +78,7 @@ pub(super) const KEYS: &[(&str, Kind)] = &[
     ("partitions", Kind::Scalar),
     ("checkpoint_interval", Kind::Text),
     ("state_dir", Kind::Text),
+    ("show_failures", Kind::Scalar),
     ("aggregate", Kind::Scalar),
     ("agent_metrics", Kind::Scalar),
     ("queries", Kind::Text),

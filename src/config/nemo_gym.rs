@@ -67,6 +67,12 @@ const NAMES: &[(&str, Meaning)] = &[
             "a sweep with rollouts that have failed or are pending ends with exit code 3",
         ),
     ),
+    (
+        "global_aiohttp_client_request_debug",
+        Meaning::Anyway(
+            "the first failures of each kind are shown as they happen, as many as --show-failures says",
+        ),
+    ),
     ("disable_health_check", Meaning::Anyway(HEALTH)),
     ("health_check_workers", Meaning::Anyway(HEALTH)),
     ("health_check_ignored_checks", Meaning::Anyway(HEALTH)),

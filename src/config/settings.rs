@@ -147,6 +147,8 @@ pub struct Settings {
     pub checkpoint_interval: Span,
     /// The local directory for journals of runs whose output is not local.
     pub state_dir: Option<PathBuf>,
+    /// How many failures of each kind (agent, outcome and status) are shown as they happen.
+    pub show_failures: u64,
     /// Whether metrics are computed at the end.
     pub aggregate: bool,
     /// Whether each agent's server is then asked for metrics of its own.
@@ -215,6 +217,7 @@ impl Default for Settings {
             partitions: None,
             checkpoint_interval: Span::from_secs(10),
             state_dir: None,
+            show_failures: 1,
             aggregate: true,
             agent_metrics: true,
             queries: None,

@@ -8,7 +8,7 @@ use datafusion::prelude::SessionContext;
 use indexmap::{IndexMap, IndexSet};
 
 use super::error::MeasureError;
-use super::functions::{median, quantile, t_quantile};
+use super::functions::{median, pairwise_sum, quantile, t_quantile};
 use super::json_object::JsonObject;
 use super::rows::{Rows, counts, floats, texts};
 use crate::gym::GymRules;
@@ -380,8 +380,11 @@ fn is_primary(name: &str) -> bool {
 /// Statistics of at least one number, as those of a repeat are made.
 fn across(mut values: Vec<f64>) -> Vec<(&'static str, f64)> {
     let count = values.len() as f64;
-    let mean = values.iter().sum::<f64>() / count;
-    let squares: f64 = values.iter().map(|value| (mean - value).powi(2)).sum();
+    let sum = |term: &dyn Fn(f64) -> f64| {
+        pairwise_sum(values.len(), |at| values.get(at).copied().map_or(0.0, term))
+    };
+    let mean = sum(&|value| value) / count;
+    let squares = sum(&|value| (mean - value).powi(2));
     let std = match values.len() {
         1 => 0.0,
         _ => (squares / (count - 1.0)).sqrt(),

@@ -27,7 +27,9 @@ pub struct CompareRun {
     pub name: String,
     /// The agent, where only one of the run's is meant.
     pub agent: Option<String>,
-    /// Where it is.
+    /// Where it is, as it was given.
+    pub place: String,
+    /// Its tables.
     pub run: RunStore,
 }
 
@@ -119,7 +121,7 @@ async fn look(
     options: &ComparisonOptions,
     known: &mut BTreeMap<String, TaskMeans>,
 ) -> Result<Side, Error> {
-    let place = given.run.display("");
+    let place = given.place.clone();
     let means = match known.get(&place) {
         Some(known) => known.clone(),
         None => {

@@ -303,6 +303,7 @@ impl Sweep {
             live: None,
         };
         sweep.tally.follow(rules);
+        sweep.tally.show_failures(sweep.settings.show_failures);
         // What is done of it is counted under the lock.
         let agents = sweep.inputs.summary.agents.iter();
         sweep.tally.begin(

@@ -24,6 +24,11 @@ pub fn comparison(report: &ComparisonReport, as_json: bool) -> Result<(), ShowEr
     Ok(output.flush()?)
 }
 
+/// A comparison as a document in Markdown.
+pub fn comparison_markdown(report: &ComparisonReport) -> String {
+    format!("# Comparison\n\n```text\n{}```\n", people(report))
+}
+
 fn people(report: &ComparisonReport) -> String {
     let mut text = String::new();
     // Writing to a String cannot fail.

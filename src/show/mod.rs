@@ -13,7 +13,7 @@ mod status;
 mod table;
 mod text;
 
-pub use comparison::comparison;
+pub use comparison::{comparison, comparison_markdown};
 pub use format::{Format, RowSink, ShowError, open_sink, open_table};
 pub use progress::{Progress, ProgressMode};
 pub use report::{event, metrics, plan, profile, report};

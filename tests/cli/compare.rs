@@ -412,3 +412,49 @@ fn what_cannot_be_compared_is_refused_with_what_to_do() {
         .exited_with(1)
         .complaining(&["cannot write 'no/where.parquet'"]);
 }
+
+#[test]
+fn files_of_nemo_gym_are_compared_as_the_runs_that_they_stand_for() {
+    let folder = Folder::with_tasks(sums(6));
+    for (name, seed) in [("a", 1), ("b", 2)] {
+        let collect = format!(
+            "collect -i tasks.jsonl --agent sim --num-repeats 2 -q --gym-output {name}.jsonl"
+        );
+        let config = format!("[sim]\nseed = {seed}\n");
+        folder.write("rollstream.toml", &config);
+        let command = folder.rollstream(&collect);
+        command
+            .env("ROLLSTREAM_CONFIG", "rollstream.toml")
+            .run()
+            .succeeded();
+    }
+    let compared = |line: &str| -> Value {
+        let ended = folder.rollstream(line).run().succeeded();
+        serde_json::from_str(&ended.stdout).unwrap()
+    };
+    // All but what they are called.
+    let found = |report: &Value| {
+        let mut rows = report["comparisons"].clone();
+        for row in rows.as_array_mut().unwrap() {
+            row.as_object_mut().unwrap().remove("candidate");
+        }
+        rows
+    };
+    let runs = compared("compare a b --json");
+    let files = "compare --baseline a.jsonl --candidates b.jsonl --json";
+    assert_eq!(found(&compared(files)), found(&runs));
+    // Without the runs, what NeMo Gym would have left is compared, and reports are written where they are asked for.
+    for name in ["a", "b"] {
+        std::fs::remove_dir_all(folder.path(name)).unwrap();
+    }
+    let imported = compared(&format!("{files} --agent sim -o out"));
+    assert_eq!(found(&imported), found(&runs));
+    assert_eq!(imported["base"]["place"], "a.jsonl");
+    assert_eq!(folder.json("out/compare_report.json"), imported);
+    assert!(folder.read("out/compare_report.md").contains("reward"));
+    let keys = "compare +baseline_rollouts_jsonl_fpath=a.jsonl +candidate_rollouts_jsonl_fpaths=[b.jsonl] --json";
+    assert_eq!(found(&compared(keys)), found(&runs));
+    let metrics = "compare --baseline a.jsonl --candidates b.jsonl --baseline-agg-metrics x.json";
+    let refused = folder.rollstream(metrics).run().exited_with(2);
+    refused.complaining(&["not their aggregate metrics"]);
+}

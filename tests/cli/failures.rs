@@ -166,3 +166,33 @@ fn every_rollout_can_fail_without_an_end_before_the_last() {
         ["30"]
     );
 }
+
+#[test]
+fn the_first_failures_of_each_kind_are_told_as_they_happen() {
+    let folder = Folder::with_tasks(sums(4));
+    folder.write("sweep.toml", FAULTS);
+    let told = |options: &str| {
+        let collect = folder.rollstream("collect --config sweep.toml --overwrite");
+        let ended = collect.args(options).run().exited_with(3);
+        let lines = ended.stderr.lines();
+        let told = lines.filter(|line| line.contains("agent 'sim', task "));
+        told.map(str::to_owned).collect::<Vec<_>>()
+    };
+    let first = told("");
+    assert_eq!(first.len(), 3, "{first:?}");
+    for part in [
+        "task 0, rollout ",
+        "infra: POST http://127.0.0.1:",
+        "HTTP 500",
+        "task 1, rollout 1: data: ",
+        "task 2, rollout 0: agent_flagged: ",
+    ] {
+        assert!(
+            first.iter().any(|line| line.contains(part)),
+            "{part}: {first:?}"
+        );
+    }
+    // Ten attempts met the error, two what was no JSON, and one was flagged.
+    assert_eq!(told("--show-failures 1000").len(), 13);
+    assert!(told("--show-failures 0").is_empty());
+}

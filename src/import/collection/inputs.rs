@@ -1,14 +1,15 @@
 //! Materialized inputs as rows of `tasks`.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::super::error::{ImportError, RowProblem};
 use super::super::keys::{ROLLOUT, TASK, TaskKeys, agent_name};
 use super::ledger::Collection;
 use super::rows::Line;
-use crate::json::Object;
+use crate::json::{Object, unquote};
 use crate::read::TaskRow;
-use crate::request::ATTEMPT_INDEX;
+use crate::request::{ATTEMPT_INDEX, ENVIRONMENT_SERVER};
 
 /// Joins the inputs of a task that differ in nothing but the rollout's index, where they follow each other.
 pub(super) struct Inputs {
@@ -41,7 +42,10 @@ impl Inputs {
     ) -> Result<Option<TaskRow>, ImportError> {
         let mut row = line.row()?;
         let key = keys.key(&row).map_err(|problem| line.problem(problem))?;
-        let name = agent_name(&row).ok_or_else(|| line.problem(RowProblem::NoAgent))?;
+        // Rows of tasksets name the environment server that they go to, and no agent.
+        let server = || row.get(ENVIRONMENT_SERVER).and_then(unquote);
+        let name = agent_name(&row).or_else(|| server().map(Cow::into_owned));
+        let name = name.ok_or_else(|| line.problem(RowProblem::NoAgent))?;
         if is_second_reading {
             if !collection.keeps(key) {
                 return Ok(None);

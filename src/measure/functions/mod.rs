@@ -75,6 +75,7 @@ pub use json_at::{json_at, json_text_at};
 pub use list_quantiles::list_quantiles;
 pub(super) use list_quantiles::{median, quantile};
 pub use majority::majority_at_each_k;
+pub(super) use pairwise::pairwise_sum;
 pub use pass_at_k::{pass_at_each_k, pass_at_k, pass_hat_each_k, pass_hat_k};
 pub use sign_flip::sign_flip_p;
 pub use statistics::{list_statistics, statistics};

@@ -17,7 +17,7 @@ const PART: usize = 128;
 const LANES: usize = 8;
 
 /// The sum of `term(0)` to `term(len - 1)`, as `numpy.add.reduce` rounds it.
-pub(super) fn pairwise_sum(len: usize, term: impl Fn(usize) -> f64) -> f64 {
+pub(in crate::measure) fn pairwise_sum(len: usize, term: impl Fn(usize) -> f64) -> f64 {
     0.0 + sum(0, len, &term)
 }
 
