@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use super::calls::ModelCall;
 use super::sorted::Key;
 use super::stamps::Identity;
-use crate::json::{ObjectError, splice};
+use crate::json::{ObjectError, splice, value};
 
 /// Fields of the evidence.
 const TRAJECTORY: &str = "ng_trajectory";
@@ -37,7 +37,7 @@ pub(super) fn with_evidence<'a>(
     if calls.is_empty() {
         return Ok(Cow::Borrowed(answer));
     }
-    let parsed: Value = serde_json::from_str(answer).unwrap_or_default();
+    let parsed = value(answer).unwrap_or_default();
     if parsed.get(TRAJECTORY).is_some() {
         return Ok(Cow::Borrowed(answer));
     }

@@ -22,7 +22,7 @@ static VIEWS: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/queries/health/views")
 const HELD: usize = 4096;
 
 /// How rollouts are checked.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct HealthOptions {
     /// Names of checks that are left out, each or several with commas between.
     pub ignored: Vec<String>,
@@ -176,7 +176,18 @@ impl HealthCheck {
                 .map(|name| col(*name).sort(true, true))
                 .collect()
         };
+        let columns = [
+            "record",
+            "task",
+            "rollout",
+            "stage",
+            "rollout_id",
+            "scope_complete",
+            "turns_bound",
+            "successful_turn_calls",
+        ];
         let records = self.session.table("records").await;
+        let records = records.and_then(|records| records.select_columns(&columns));
         let records = records.and_then(|records| records.sort(sorted(&["record"])));
         let mut records =
             Rows::start(records.map_err(HealthError::tables)?, decode_records).await?;

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::shape::Fields;
+use super::shape::{Fields, Unreadable};
 use crate::answer::is_truthy;
 
 /// Fields in which a text may stand.
@@ -34,9 +34,6 @@ const TOOL_CALLS: [&str; 13] = [
     "local_shell_call",
     "custom_tool_call",
 ];
-
-/// Why NeMo Gym cannot read a response: the exception of Python's that it raises.
-pub(super) type Unreadable = &'static str;
 
 /// Whether there is a text that is more than white space.
 pub(super) fn has_text(value: &Value) -> bool {

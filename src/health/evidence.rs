@@ -1,16 +1,17 @@
 //! From a line to the rows of its tables: what the rules may ask of a rollout.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
 use serde_json::Value;
 
+use super::bindings::{Bindings, Call, CallIndex, Reference};
 use super::content::{has_content, has_text, has_tool_call};
 use super::index::{Index, Indices, key};
-use super::shape::{Fields, objects, text, trajectory};
+use super::shape::{Fields, Unreadable, objects, text, trajectory};
 use super::tables::{
     CallRow, Calls, GapRow, Gaps, RecordRow, Records, TurnRow, Turns, Unbound, UnboundRow,
 };
-use crate::json::{Object, ObjectError, unquote};
+use crate::json::{Object, ObjectError, unquote, value};
 use crate::request::{ROLLOUT_ID, ROLLOUT_INDEX, TASK_INDEX};
 
 /// Field of the evidence in a rollout's row.
@@ -51,196 +52,13 @@ pub(super) struct Evidence {
     pub rows: usize,
 }
 
-/// A call of a model, as the rules see it.
-struct Call<'a> {
-    fields: &'a Fields,
-    metadata: Option<&'a Fields>,
-    tokens: Option<&'a Fields>,
-    id: Option<&'a str>,
-    response_id: Option<&'a str>,
-    model: Option<Model<'a>>,
-}
-
-/// Type and name of a model server.
-type Model<'a> = (&'a str, &'a str);
-
-/// What a turn or an invocation says of a call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct Reference<'a> {
-    call_id: Option<&'a str>,
-    model: Option<Model<'a>>,
-    response_id: Option<&'a str>,
-}
-
-impl<'a> Call<'a> {
-    fn new(fields: &'a Fields) -> Self {
-        let object = |name: &str| fields.get(name).and_then(Value::as_object);
-        let metadata = object("response_metadata");
-        Self {
-            fields,
-            metadata,
-            tokens: object("token_stats"),
-            id: text(fields, "model_call_id"),
-            response_id: metadata.and_then(|metadata| text(metadata, "response_id")),
-            model: metadata.and_then(model),
-        }
-    }
-
-    fn said(&self, name: &str) -> Option<&'a str> {
-        text(self.metadata?, name)
-    }
-
-    fn status(&self) -> Option<i64> {
-        self.metadata?.get("status_code")?.as_i64()
-    }
-
-    fn count(&self, name: &str) -> Option<i64> {
-        self.tokens?.get(name)?.as_i64()
-    }
-
-    fn is_failed(&self) -> bool {
-        self.status().is_some_and(|status| status >= 400)
-            || self.said("error_category").is_some()
-            || matches!(
-                self.said("response_status"),
-                Some("failed" | "error" | "cancelled")
-            )
-    }
-
-    fn is_successful(&self) -> bool {
-        let is_good = self
-            .status()
-            .is_none_or(|status| (200..400).contains(&status));
-        !self.is_failed() && is_good
-    }
-
-    /// By what a call is known that was captured twice.
-    fn identity(&self) -> Option<Reference<'a>> {
-        let by_id = Reference {
-            call_id: self.id,
-            model: None,
-            response_id: None,
-        };
-        let by_response = Reference {
-            call_id: None,
-            model: self.model,
-            response_id: self.response_id,
-        };
-        let by_response = self.response_id.map(|_| by_response);
-        self.id.map(|_| by_id).or(by_response)
-    }
-
-    fn answers(&self, reference: &Reference<'_>) -> bool {
-        match reference.call_id {
-            Some(id) => {
-                self.id == Some(id)
-                    && (reference.model.is_none() || reference.model == self.model)
-                    && (reference.response_id.is_none()
-                        || reference.response_id == self.response_id)
-            }
-            None => self.model == reference.model && self.response_id == reference.response_id,
-        }
-    }
-}
-
-fn model(fields: &Fields) -> Option<Model<'_>> {
-    let model = fields.get("model_ref")?.as_object()?;
-    Some((model.get("type")?.as_str()?, model.get("name")?.as_str()?))
-}
-
-impl<'a> Reference<'a> {
-    fn new(fields: &'a Fields) -> Self {
-        Self {
-            call_id: text(fields, "model_call_id"),
-            model: model(fields),
-            response_id: text(fields, "response_id"),
-        }
-    }
-
-    /// The last part of its name, by which people know the call.
-    fn locator(&self) -> &'a str {
-        let name = self.call_id.or(self.response_id).unwrap_or_default();
-        name.rsplit(':').next().unwrap_or(name)
-    }
-}
-
-/// References, each once, and how many calls each of them is.
-struct Bindings<'a> {
-    references: Vec<(Reference<'a>, usize)>,
-    /// Positions of the calls that exactly one reference names, in order.
-    calls: Vec<usize>,
-}
-
-impl<'a> Bindings<'a> {
-    fn new(references: impl Iterator<Item = Reference<'a>>, calls: &CallIndex<'_>) -> Self {
-        let mut seen = HashSet::new();
-        let mut bindings = Self {
-            references: Vec::new(),
-            calls: Vec::new(),
-        };
-        for reference in references.filter(|reference| seen.insert(*reference)) {
-            let matches = calls.of(&reference);
-            if let [call] = matches.as_slice() {
-                bindings.calls.push(*call);
-            }
-            bindings.references.push((reference, matches.len()));
-        }
-        bindings.calls.sort_unstable();
-        bindings.calls.dedup();
-        bindings
-    }
-
-    fn is_complete(&self) -> bool {
-        !self.references.is_empty() && self.references.iter().all(|(_, matches)| *matches == 1)
-    }
-}
-
-/// The calls of a record by what they may be referred to with.
-struct CallIndex<'a> {
-    calls: &'a [Call<'a>],
-    by_id: HashMap<&'a str, Vec<usize>>,
-    by_response: HashMap<&'a str, Vec<usize>>,
-}
-
-impl<'a> CallIndex<'a> {
-    fn new(calls: &'a [Call<'a>]) -> Self {
-        let mut index = Self {
-            calls,
-            by_id: HashMap::new(),
-            by_response: HashMap::new(),
-        };
-        for (position, call) in calls.iter().enumerate() {
-            if let Some(id) = call.id {
-                index.by_id.entry(id).or_default().push(position);
-            }
-            if let Some(id) = call.response_id {
-                index.by_response.entry(id).or_default().push(position);
-            }
-        }
-        index
-    }
-
-    fn of(&self, reference: &Reference<'_>) -> Vec<usize> {
-        let found = match (reference.call_id, reference.response_id) {
-            (Some(id), _) => self.by_id.get(id),
-            (None, Some(id)) => self.by_response.get(id),
-            (None, None) => None,
-        };
-        let is_it = |position: &usize| {
-            let call = self.calls.get(*position);
-            call.is_some_and(|call| call.answers(reference))
-        };
-        found.into_iter().flatten().copied().filter(is_it).collect()
-    }
-}
-
 /// What of a line can be read.
 #[derive(Default)]
 struct Row {
     indices: Indices,
     rollout_id: Option<String>,
-    unreadable: Option<&'static str>,
-    bad_trajectory: Option<&'static str>,
+    unreadable: Option<Unreadable>,
+    bad_trajectory: Option<Unreadable>,
     trajectory: Option<Fields>,
     input_tokens: Option<i64>,
     output_tokens: Option<i64>,
@@ -286,7 +104,7 @@ impl Row {
                 .transpose()?,
         };
         let raw = row.get(TRAJECTORY).filter(|raw| *raw != "null");
-        let raw = raw.map(|raw| serde_json::from_str::<Value>(raw).unwrap_or_default());
+        let raw = raw.map(|raw| value(raw).unwrap_or_default());
         let told = raw.as_ref().and_then(|raw| raw.get("rollout_id"));
         let told = told.map(Value::to_string);
         let own = row.get(ROLLOUT_ID).map(str::to_owned);
@@ -296,8 +114,7 @@ impl Row {
             Some(text) => text.into_owned(),
             None => id,
         });
-        let is_there = raw.is_some();
-        let trajectory = raw.and_then(trajectory);
+        let trajectory = raw.map(trajectory);
         let response = row
             .get("response")
             .and_then(|text| Object::parse(text).ok());
@@ -315,11 +132,13 @@ impl Row {
         Ok(Self {
             input_tokens: tokens("input_tokens", "prompt_tokens"),
             output_tokens: tokens("output_tokens", "completion_tokens"),
-            bad_trajectory: (is_there && trajectory.is_none()).then_some("ValidationError"),
+            bad_trajectory: trajectory
+                .as_ref()
+                .and_then(|read| read.as_ref().err().copied()),
             indices,
             rollout_id,
             unreadable: None,
-            trajectory,
+            trajectory: trajectory.and_then(Result::ok),
         })
     }
 

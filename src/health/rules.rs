@@ -96,8 +96,9 @@ impl Rules {
         self.0.iter().position(|rule| rule.id == id)
     }
 
-    /// What all rules of the scopes find, in the columns `subject`, `rule` (its position), `place`, `locator`, `detail`
-    /// and `error`, in any order. Without detail and error, a rule had no evidence.
+    /// What all rules of the scopes find, in any order. Columns: `subject` (what it is about), `scope`, `rule` (its
+    /// position), `position` (of the finding), `locator`, `detail` and `error`. Without detail and error, a rule had no
+    /// evidence.
     pub(super) async fn findings(
         &self,
         session: &SessionContext,
@@ -151,15 +152,14 @@ impl Rule {
             };
             cast(value, kind).alias(name)
         };
-        let order = (self.scope, position);
         let columns = vec![
             col(subject),
-            lit(order.0 as i64).alias("scope"),
-            lit(i64::try_from(order.1).unwrap_or_default()).alias("rule"),
+            lit(self.scope as i64).alias("scope"),
+            lit(i64::try_from(position).unwrap_or_default()).alias("rule"),
             column("position", DataType::Int64),
-            column("locator", DataType::Utf8View),
-            column("detail", DataType::Utf8View),
-            column("error", DataType::Utf8View),
+            column("locator", DataType::Utf8),
+            column("detail", DataType::Utf8),
+            column("error", DataType::Utf8),
         ];
         frame.select(columns)
     }

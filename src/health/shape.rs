@@ -2,7 +2,12 @@
 //! NeMo Gym's reader does: what stands for a value of another type becomes one, and what is missing is there with its
 //! default.
 
-use serde_json::{Map, Number, Value};
+use serde_json::{Map, Value};
+
+use super::coercion::{flag, number, whole};
+
+/// Why NeMo Gym cannot read something: the exception of Python's that it raises.
+pub(super) type Unreadable = &'static str;
 
 /// A JSON object.
 pub(super) type Fields = Map<String, Value>;
@@ -265,9 +270,33 @@ fn are_distinct<T: std::hash::Hash + Eq>(mut values: impl Iterator<Item = T>) ->
     values.all(|value| seen.insert(value))
 }
 
-/// A trajectory in its full form; `None` if it is none.
-pub(super) fn trajectory(value: Value) -> Option<Fields> {
-    TRAJECTORY.canonical(value)
+/// Levels of a value that NeMo Gym's writer goes down to.
+const LEVELS: usize = 255;
+
+/// A trajectory in its full form.
+///
+/// # Errors
+/// It is none, or NeMo Gym could not write it.
+pub(super) fn trajectory(value: Value) -> Result<Fields, Unreadable> {
+    let trajectory = TRAJECTORY.canonical(value).ok_or("ValidationError")?;
+    let mut values = ["turns", "model_calls", "tool_calls"]
+        .into_iter()
+        .flat_map(|list| objects(&trajectory, list))
+        .flat_map(Fields::values);
+    let is_shallow = values.all(|value| is_within(value, LEVELS));
+    drop(values);
+    is_shallow.then_some(trajectory).ok_or("ValueError")
+}
+
+fn is_within(value: &Value, levels: usize) -> bool {
+    let Some(below) = levels.checked_sub(1) else {
+        return false;
+    };
+    match value {
+        Value::Array(items) => items.iter().all(|item| is_within(item, below)),
+        Value::Object(fields) => fields.values().all(|value| is_within(value, below)),
+        _ => true,
+    }
 }
 
 /// The text of a field that has one that is not empty.
@@ -345,55 +374,5 @@ impl Kind {
                 (item.contains_key("type") || item.contains_key("role")).then_some(value)
             }
         }
-    }
-}
-
-/// A whole number, or what Python's readers take for one.
-fn whole(value: &Value) -> Option<Number> {
-    match value {
-        Value::Number(number) if number.is_f64() => {
-            let number = number.as_f64().filter(|number| number.fract() == 0.0)?;
-            // Below 2^63 the number is exact, and beyond no count is.
-            (number.abs() < 9.2e18).then_some(Number::from(number as i64))
-        }
-        Value::Number(number) => Some(number.clone()),
-        Value::Bool(flag) => Some(Number::from(u8::from(*flag))),
-        Value::String(text) => {
-            let text = text.trim();
-            let text = match text.split_once('.') {
-                Some((whole, zeros)) if zeros.bytes().all(|digit| digit == b'0') => whole,
-                _ => text,
-            };
-            text.parse::<i64>().ok().map(Number::from)
-        }
-        _ => None,
-    }
-}
-
-fn number(value: &Value) -> Option<f64> {
-    match value {
-        Value::Number(number) => number.as_f64(),
-        Value::Bool(flag) => Some(f64::from(u8::from(*flag))),
-        Value::String(text) => text.trim().parse().ok(),
-        _ => None,
-    }
-}
-
-fn flag(value: &Value) -> Option<bool> {
-    let text = match value {
-        Value::Bool(flag) => return Some(*flag),
-        Value::Number(number) => {
-            let number = number.as_f64()?;
-            return [(0.0, false), (1.0, true)]
-                .into_iter()
-                .find_map(|(spelled, flag)| (number == spelled).then_some(flag));
-        }
-        Value::String(text) => text.to_ascii_lowercase(),
-        _ => return None,
-    };
-    match text.as_str() {
-        "true" | "t" | "yes" | "y" | "on" | "1" => Some(true),
-        "false" | "f" | "no" | "n" | "off" | "0" => Some(false),
-        _ => None,
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use arrow::array::{AsArray, RecordBatch, StringViewArray};
+use arrow::array::{AsArray, RecordBatch, StringArray};
 use arrow::datatypes::DataType;
 use arrow::json::writer::{JsonArray, WriterBuilder};
 use datafusion::common::{Result, exec_err};
@@ -34,7 +34,7 @@ impl ScalarUDFImpl for ToJson {
 
     fn return_type(&self, given: &[DataType]) -> Result<DataType> {
         match given {
-            [DataType::Struct(_)] => Ok(DataType::Utf8View),
+            [DataType::Struct(_)] => Ok(DataType::Utf8),
             _ => exec_err!("to_json takes one struct, as named_struct('name', value)"),
         }
     }
@@ -57,7 +57,7 @@ impl ScalarUDFImpl for ToJson {
             text => serde_json::from_slice(text)
                 .map_err(|error| datafusion::error::DataFusionError::External(Box::new(error)))?,
         };
-        let rows: StringViewArray = rows.iter().map(|row| Some(row.get())).collect();
+        let rows: StringArray = rows.iter().map(|row| Some(row.get())).collect();
         Ok(ColumnarValue::Array(Arc::new(rows)))
     }
 }
