@@ -4,7 +4,7 @@ use std::path::Path;
 use super::args::{CollectArgs, DisplayArgs};
 use super::exit::unless_gone;
 use super::signals::{interrupted, stop_on_signal};
-use super::{Exit, open, simulated};
+use super::{Exit, health, open, simulated};
 use crate::error::Error;
 use crate::export::{ExportTarget, export_nemo_gym};
 use crate::pipeline::Sweep;
@@ -16,6 +16,8 @@ pub(super) async fn collect(args: CollectArgs) -> Result<Exit, Error> {
     let mut settings = args.settings()?;
     let gym_output = settings.gym_output.clone();
     let place = settings.output.clone();
+    let ignored = settings.health_check_ignored_checks.clone();
+    let health = (settings.aggregate && settings.health_check).then_some(ignored);
     raise_file_limit();
     let grace = settings.grace.duration();
     let _sim = simulated::start(&mut settings).await?;
@@ -43,6 +45,12 @@ pub(super) async fn collect(args: CollectArgs) -> Result<Exit, Error> {
     // Whatever becomes of these, the sweep has been told of.
     if let (Some(rollouts), Some(place)) = (gym_output, place) {
         gym_files(Path::new(&rollouts), &place).await?;
+        if let Some(ignored) = health {
+            let said = health::check_gym_files(&rollouts, &place, ignored).await?;
+            said.iter()
+                .filter(|_| !args.display.quiet)
+                .for_each(open::note);
+        }
     }
     Ok(exit)
 }

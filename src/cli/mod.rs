@@ -12,6 +12,7 @@ pub mod config;
 mod exit;
 mod export;
 mod gym_keys;
+mod health;
 mod import;
 pub mod measure_args;
 mod measurement;

@@ -105,6 +105,8 @@ pub(super) const FLAGS: &[Row] = &[
     (RUN, "checkpoint-interval", None, "TIME", "Copy the journal to the output so often, where that is not local [default: 10s]", Target::Setting("checkpoint_interval"), parses::<Span>),
     (RUN, "state-dir", None, "DIR", "Local directory for the journal where the output is not local", Target::Setting("state_dir"), any),
     (RUN, "disable-aggregation", None, "", "Compute no metrics at the end", Target::Switch("aggregate", false), any),
+    (RUN, "no-health-check", None, "", "With --gym-output: do not check the health of rollouts at the end", Target::Switch("health_check", false), any),
+    (RUN, "health-check-ignore", None, "CHECK,...", "Checks of the health of rollouts that are left out", Target::Setting("health_check_ignored_checks"), any),
     (RUN, "queries", None, "DIR", "Directory of .sql files that replace or add metrics", Target::Setting("queries"), any),
     (RUN, "param", None, "NAME=VALUE", "A parameter of the metrics (`rollstream metrics` lists them); repeatable", Target::Named("params", None), named),
 ];

@@ -79,6 +79,8 @@ pub(super) const KEYS: &[(&str, Kind)] = &[
     ("checkpoint_interval", Kind::Text),
     ("state_dir", Kind::Text),
     ("aggregate", Kind::Scalar),
+    ("health_check", Kind::Scalar),
+    ("health_check_ignored_checks", Kind::Texts),
     ("queries", Kind::Text),
     ("params", Kind::Tree),
     ("sim", Kind::Tree),

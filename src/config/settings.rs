@@ -149,6 +149,11 @@ pub struct Settings {
     pub state_dir: Option<PathBuf>,
     /// Whether metrics are computed at the end.
     pub aggregate: bool,
+    /// Whether the health of rollouts is checked where the sweep ends with NeMo Gym's files.
+    pub health_check: bool,
+    /// Checks that are left out of that.
+    #[serde(deserialize_with = "one_or_many")]
+    pub health_check_ignored_checks: Vec<String>,
     /// A directory whose `.sql` files replace or add to the built-in metric queries.
     pub queries: Option<PathBuf>,
     /// Parameters of the metric queries, by name.
@@ -214,6 +219,8 @@ impl Default for Settings {
             checkpoint_interval: Span::from_secs(10),
             state_dir: None,
             aggregate: true,
+            health_check: true,
+            health_check_ignored_checks: Vec::new(),
             queries: None,
             params: Map::new(),
             sim: Map::new(),
