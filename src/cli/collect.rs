@@ -3,10 +3,12 @@ use std::path::Path;
 
 use super::args::{CollectArgs, DisplayArgs};
 use super::exit::unless_gone;
+use super::measurement::DEFAULT_MEMORY;
 use super::signals::{interrupted, stop_on_signal};
 use super::{Exit, health, open, simulated};
 use crate::error::Error;
 use crate::export::{ExportTarget, export_nemo_gym};
+use crate::health::HealthOptions;
 use crate::pipeline::Sweep;
 use crate::show::{self, Progress, ProgressMode};
 use crate::store::{RunRecord, RunState};
@@ -16,8 +18,12 @@ pub(super) async fn collect(args: CollectArgs) -> Result<Exit, Error> {
     let mut settings = args.settings()?;
     let gym_output = settings.gym_output.clone();
     let place = settings.output.clone();
-    let ignored = settings.health_check_ignored_checks.clone();
-    let health = (settings.aggregate && settings.health_check).then_some(ignored);
+    let health = HealthOptions {
+        ignored: settings.health_check_ignored_checks.clone(),
+        memory: DEFAULT_MEMORY,
+    };
+    health.check()?;
+    let health = (settings.aggregate && settings.health_check).then_some(health);
     raise_file_limit();
     let grace = settings.grace.duration();
     let _sim = simulated::start(&mut settings).await?;
@@ -45,11 +51,16 @@ pub(super) async fn collect(args: CollectArgs) -> Result<Exit, Error> {
     // Whatever becomes of these, the sweep has been told of.
     if let (Some(rollouts), Some(place)) = (gym_output, place) {
         gym_files(Path::new(&rollouts), &place).await?;
-        if let Some(ignored) = health {
-            let said = health::check_gym_files(&rollouts, &place, ignored).await?;
-            said.iter()
-                .filter(|_| !args.display.quiet)
-                .for_each(open::note);
+        if let Some(options) = health
+            && matches!(exit, Exit::Done | Exit::SomeFailed)
+        {
+            match health::check_collected(&rollouts, &place, &options).await {
+                Ok(said) if !args.display.quiet => said.iter().for_each(open::note),
+                Ok(_) => {}
+                Err(error) => {
+                    open::warn(format!("{rollouts} is there, its health unknown: {error}"))
+                }
+            }
         }
     }
     Ok(exit)

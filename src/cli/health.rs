@@ -7,7 +7,6 @@ use serde_json::{Value, json};
 
 use super::aggregate::is_file;
 use super::compared_run::given_run;
-use super::measurement::DEFAULT_MEMORY;
 use super::open::open;
 use crate::error::Error;
 use crate::health::{HealthOptions, HealthReport, check_files, check_run};
@@ -103,28 +102,22 @@ fn sentence(report: &HealthReport) -> String {
     )
 }
 
-/// Checks the rollouts that a collection ended with, as NeMo Gym does: what it finds changes nothing. Says what came of
-/// it, if there is something to say.
-pub(super) async fn check_gym_files(
+/// Checks the rollouts that a collection ended with, by the rules of its run. Says what came of it, if there is something
+/// to say.
+pub(super) async fn check_collected(
     rollouts: &str,
     run: &str,
-    ignored: Vec<String>,
+    options: &HealthOptions,
 ) -> Result<Option<String>, Error> {
     let record = RunRecord::load(&open(run)?).await?;
     if !record.is_some_and(|record| record.rules().health) {
         let unasked = "no health checks are made by the rules of NeMo Gym 0.5; add --gym 0.7, or use `rollstream check \
                        --health`";
-        return Ok((!ignored.is_empty()).then(|| unasked.to_owned()));
+        return Ok((!options.ignored.is_empty()).then(|| unasked.to_owned()));
     }
-    let options = HealthOptions {
-        ignored,
-        memory: DEFAULT_MEMORY,
-    };
-    let checked = CheckedRun::of(rollouts, &options).await?;
-    Ok(Some(format!(
-        "health of {rollouts}: {}",
-        sentence(&checked.report)
-    )))
+    let files = [(PathBuf::from(rollouts), rollouts.to_owned())];
+    let report = check_files(&files, &open(&directory(rollouts))?, options).await?;
+    Ok(Some(format!("health of {rollouts}: {}", sentence(&report))))
 }
 
 fn directory(file: &str) -> String {

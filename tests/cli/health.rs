@@ -140,6 +140,15 @@ fn a_collection_can_do_without() {
         .succeeded();
     let said = "12 rollouts, 12 healthy, 0 unhealthy, 0 unobserved (without agent_turn_hollow, model_call_failed)";
     assert!(ended.stderr.contains(said), "{ended:?}");
+    let wrong = "collect --config sweep.toml --overwrite +output_jsonl_fpath=new/all.jsonl";
+    let ended = folder.rollstream(wrong);
+    let ended = ended.args("++health_check_ignored_checks=[model_call_failed,nothing]");
+    let ended = ended.run().exited_with(2);
+    assert!(
+        ended.stderr.contains("unknown health checks: nothing;"),
+        "{ended:?}"
+    );
+    assert!(!folder.has("new"), "something was sent");
     let summary = folder.json("out/quality_summary.json");
     let ignored = json!(["agent_turn_hollow", "model_call_failed"]);
     assert_eq!(summary["run"]["ignored_checks"], ignored);
