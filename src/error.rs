@@ -5,6 +5,7 @@ use datafusion::error::DataFusionError;
 use crate::agent::AgentError;
 use crate::config::{ConfigError, InterpolationError};
 use crate::export::ExportError;
+use crate::health::HealthError;
 use crate::import::ImportError;
 use crate::measure::MeasureError;
 use crate::read::{PromptError, ReadTasksError, SourceError};
@@ -31,6 +32,9 @@ pub enum Error {
     /// A run can't be written as files of another tool.
     #[error("cannot export: {0}")]
     Export(#[from] ExportError),
+    /// The health of rollouts is not known.
+    #[error(transparent)]
+    Health(#[from] HealthError),
     /// The prompt template can't be used.
     #[error("prompt_config: {0}")]
     Prompt(#[from] PromptError),
@@ -103,6 +107,10 @@ impl Error {
             },
             Self::Export(error) => match error {
                 ExportError::Exists(_) | ExportError::Target(_) => 2,
+                _ => 1,
+            },
+            Self::Health(error) => match error {
+                HealthError::Unknown { .. } => 2,
                 _ => 1,
             },
             Self::Store(

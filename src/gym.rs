@@ -30,6 +30,8 @@ pub struct GymRules {
     pub all_failures: bool,
     /// A reward profile has a line for each agent at a task, where several agents worked on one.
     pub lines_by_agent: bool,
+    /// A collection ends with a check of the health of its rollouts.
+    pub health: bool,
     /// Settings route rows: `agent` replaces the agent that a row names, a row may name a task source or a taskset
     /// instead of an agent, and rows are sent to environment servers.
     pub routing: bool,
@@ -47,6 +49,7 @@ pub static GYM_05: GymRules = GymRules {
     unscored: false,
     all_failures: false,
     lines_by_agent: false,
+    health: false,
     routing: false,
 };
 
@@ -62,6 +65,7 @@ pub static GYM_07: GymRules = GymRules {
     unscored: true,
     all_failures: true,
     lines_by_agent: true,
+    health: true,
     routing: true,
 };
 

@@ -21,6 +21,7 @@
 //! | [`session`], [`measure`] | a run as tables, and what they say |
 //! | [`group`] | all rollouts of a prompt as one record, for a trainer |
 //! | [`export`] | a run as the files of another tool |
+//! | [`health`] | whether rollouts are what they seem |
 //! | [`tally`], [`report`], [`comparison`], [`status`], [`show`], [`cli`] | what people see |
 //! | [`sim`] | agents to try all this with |
 
@@ -38,6 +39,7 @@ pub mod export;
 pub mod failure;
 pub mod group;
 pub mod gym;
+pub mod health;
 pub mod http;
 pub mod import;
 pub mod json;

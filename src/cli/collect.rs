@@ -3,9 +3,11 @@ use std::path::Path;
 
 use super::args::{CollectArgs, DisplayArgs};
 use super::exit::unless_gone;
+use super::measurement::DEFAULT_MEMORY;
 use super::signals::{interrupted, stop_on_signal};
-use super::{Exit, gym_output, open, simulated};
+use super::{Exit, gym_output, health, open, simulated};
 use crate::error::Error;
+use crate::health::HealthOptions;
 use crate::pipeline::Sweep;
 use crate::show::{self, Progress, ProgressMode};
 use crate::store::RunState;
@@ -15,6 +17,12 @@ pub(super) async fn collect(args: CollectArgs) -> Result<Exit, Error> {
     let mut settings = args.settings()?;
     let gym_files = settings.gym_output.clone();
     let place = settings.output.clone();
+    let health = HealthOptions {
+        ignored: settings.health_check_ignored_checks.clone(),
+        memory: DEFAULT_MEMORY,
+    };
+    health.check()?;
+    let health = (settings.aggregate && settings.health_check).then_some(health);
     raise_file_limit();
     let grace = settings.grace.duration();
     let _sim = simulated::start(&mut settings).await?;
@@ -43,6 +51,17 @@ pub(super) async fn collect(args: CollectArgs) -> Result<Exit, Error> {
     // Whatever becomes of these, the sweep has been told of.
     if let (Some(rollouts), Some(place)) = (gym_files, place) {
         gym_output::write(Path::new(&rollouts), &place).await?;
+        if let Some(options) = health
+            && matches!(exit, Exit::Done | Exit::SomeFailed)
+        {
+            match health::check_collected(&rollouts, &place, &options).await {
+                Ok(said) if !args.display.quiet => said.iter().for_each(open::note),
+                Ok(_) => {}
+                Err(error) => {
+                    open::warn(format!("{rollouts} is there, its health unknown: {error}"))
+                }
+            }
+        }
     }
     Ok(exit)
 }

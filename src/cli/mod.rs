@@ -13,6 +13,7 @@ mod exit;
 mod export;
 mod gym_keys;
 mod gym_output;
+mod health;
 mod import;
 pub mod measure_args;
 mod measurement;

@@ -107,6 +107,8 @@ pub(super) const FLAGS: &[Row] = &[
     (RUN, "state-dir", None, "DIR", "Local directory for the journal where the output is not local", Target::Setting("state_dir"), any),
     (RUN, "disable-aggregation", None, "", "Compute no metrics at the end", Target::Switch("aggregate", false), any),
     (RUN, "no-agent-metrics", None, "", "Do not ask the agents' servers for metrics of their own at the end (POST /aggregate_metrics)", Target::Switch("agent_metrics", false), any),
+    (RUN, "no-health-check", None, "", "With --gym-output: do not check the health of rollouts at the end", Target::Switch("health_check", false), any),
+    (RUN, "health-check-ignore", None, "CHECK,...", "Checks of the health of rollouts that are left out", Target::Setting("health_check_ignored_checks"), any),
     (RUN, "queries", None, "DIR", "Directory of .sql files that replace or add metrics", Target::Setting("queries"), any),
     (RUN, "param", None, "NAME=VALUE", "A parameter of the metrics (`rollstream metrics` lists them); repeatable", Target::Named("params", None), named),
 ];

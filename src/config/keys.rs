@@ -81,6 +81,8 @@ pub(super) const KEYS: &[(&str, Kind)] = &[
     ("show_failures", Kind::Scalar),
     ("aggregate", Kind::Scalar),
     ("agent_metrics", Kind::Scalar),
+    ("health_check", Kind::Scalar),
+    ("health_check_ignored_checks", Kind::Texts),
     ("queries", Kind::Text),
     ("params", Kind::Tree),
     ("sim", Kind::Tree),

@@ -29,8 +29,6 @@ const UPLOAD: &str = "nothing is uploaded to trackers; send the run to an object
      or leave this option out";
 const DATASET: &str = "datasets are not prepared here; prepare them with NeMo Gym and give the task file with --input";
 
-const HEALTH: &str =
-    "no health checks are made; `rollstream check RUN` checks a run with conditions in SQL";
 const AGAIN: &str = "what its agent calls terminal is not sent again, and an answer that was given counts; start a new run \
      to ask again";
 const ZEROS: &str = "say how missing rollouts count when they are measured: `rollstream aggregate RUN --missing zero`";
@@ -73,9 +71,11 @@ const NAMES: &[(&str, Meaning)] = &[
             "the first failures of each kind are shown as they happen, as many as --show-failures says",
         ),
     ),
-    ("disable_health_check", Meaning::Anyway(HEALTH)),
-    ("health_check_workers", Meaning::Anyway(HEALTH)),
-    ("health_check_ignored_checks", Meaning::Anyway(HEALTH)),
+    ("disable_health_check", Meaning::Opposite("health_check")),
+    (
+        "health_check_workers",
+        Meaning::Anyway("health checks are queries and need no processes of their own"),
+    ),
     ("count_failure_classes_as_zero", Meaning::Only("[]", ZEROS)),
     (
         "count_missing_rollouts_as_zero",
@@ -205,6 +205,7 @@ mod tests {
             "environment_server_name",
             "environment_server_routes",
             "allow_unsupported_pairing",
+            "health_check_ignored_checks",
         ];
         for name in same {
             assert!(meaning(name).is_none() && KEYS.iter().any(|(key, _)| *key == name));
@@ -212,7 +213,7 @@ mod tests {
         for name in "agent_name input_jsonl_fpath output_jsonl_fpath num_samples_in_parallel resume_from_cache \
                      disable_aggregation upload_rollouts input_glob merge_shards materialized_inputs_jsonl_fpath \
                      rollouts_jsonl_fpath allow_partial_rollouts config_paths split head_server require_complete max_resident_rollout_tasks retain_results_in_memory \
-                     disable_health_check health_check_workers health_check_ignored_checks \
+                     disable_health_check health_check_workers \
                      count_failure_classes_as_zero count_missing_rollouts_as_zero route_failures_to_sidecar \
                      dispatch_budget_s drain_margin_s dispatch_longest_first retry_terminal_timeouts retry_invalid_judge_responses \
                      agent_type"

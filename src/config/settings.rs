@@ -153,6 +153,11 @@ pub struct Settings {
     pub aggregate: bool,
     /// Whether each agent's server is then asked for metrics of its own.
     pub agent_metrics: bool,
+    /// Whether the health of rollouts is checked where the sweep ends with NeMo Gym's files.
+    pub health_check: bool,
+    /// Checks that are left out of that.
+    #[serde(deserialize_with = "one_or_many")]
+    pub health_check_ignored_checks: Vec<String>,
     /// A directory whose `.sql` files replace or add to the built-in metric queries.
     pub queries: Option<PathBuf>,
     /// Parameters of the metric queries, by name.
@@ -220,6 +225,8 @@ impl Default for Settings {
             show_failures: 1,
             aggregate: true,
             agent_metrics: true,
+            health_check: true,
+            health_check_ignored_checks: Vec::new(),
             queries: None,
             params: Map::new(),
             sim: Map::new(),

@@ -2,16 +2,19 @@ use std::path::{Path, PathBuf};
 
 use arrow::array::{Array, RecordBatch};
 use datafusion::common::ScalarValue;
+use datafusion::execution::SendableRecordBatchStream;
 use datafusion::prelude::{DataFrame, SessionContext};
 use futures::TryStreamExt;
 
+use super::calls::CallLog;
 use super::columns::{at, integers, texts};
 use super::error::ExportError;
-use super::sorted::SortedLines;
+use super::sorted::{Key, SortedLines};
 use super::stamps::{INPUTS, StampIndex, one_line};
 use super::target::{ExportTarget, Lines};
+use super::trajectory::with_evidence;
 use crate::config::SeedField;
-use crate::json::{Object, quote};
+use crate::json::{Object, ObjectError, quote};
 use crate::measure::AGGREGATE;
 use crate::request::RequestTemplate;
 use crate::session::{self, RunTables};
@@ -22,6 +25,9 @@ const FAILURES: &str = include_str!("../../queries/export/failures.sql");
 
 /// Rows of a batch: answers can be large.
 const BATCH_ROWS: usize = 16;
+
+/// Bytes for what can go to temporary files.
+const MEMORY: usize = 256_000_000;
 
 /// What was written.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,21 +55,21 @@ pub async fn export_nemo_gym(
     if !overwrite {
         target.refuse_existing()?;
     }
-    let config = session::config().with_target_partitions(1);
-    let session = SessionContext::new_with_config(config.with_batch_size(BATCH_ROWS));
-    RunTables::look(run).await?.register(&session).await?;
+    let session = open(run).await?;
     let mut warnings = Vec::new();
-    let servers = record.environment_servers.clone();
-    let servers = record.rules().servers.then_some(servers);
-    let stamps = StampIndex::read(&session, servers).await?;
+    let inputs = inputs(&session, record, target).await?;
+    let rows = Rows {
+        stamps: stamps(&session, record).await?,
+        calls: CallLog::of(&session).await?,
+    };
     let rollouts = session.sql(ROLLOUTS).await?;
     let without_answer = ScalarValue::from(record.rules().all_failures);
     let failures = session.sql(FAILURES).await?;
     let failures = failures.with_param_values(vec![("without_answer", without_answer)])?;
     let files = [
-        inputs(&session, record, target).await?,
-        answers(rollouts, &target.rollouts, &stamps, &mut warnings).await?,
-        answers(failures, &target.failures, &stamps, &mut warnings).await?,
+        inputs,
+        answers(rollouts, &target.rollouts, &rows, &mut warnings).await?,
+        answers(failures, &target.failures, &rows, &mut warnings).await?,
     ];
     let metrics = metrics(run, target).await?;
     if overwrite && metrics.is_none() {
@@ -75,6 +81,17 @@ pub async fn export_nemo_gym(
         files: files.collect::<Result<_, _>>()?,
         warnings,
     })
+}
+
+/// A session with the tables of a run, of whose answers few are held at a time.
+async fn open(run: &RunStore) -> Result<SessionContext, ExportError> {
+    let config = session::config().with_target_partitions(1);
+    let session = SessionContext::new_with_config_rt(
+        config.with_batch_size(BATCH_ROWS),
+        session::spilling(MEMORY)?,
+    );
+    RunTables::look(run).await?.register(&session).await?;
+    Ok(session)
 }
 
 /// Writes what was measured at a place, if it was, and says where. A file that is there is replaced.
@@ -101,6 +118,13 @@ async fn metrics(run: &RunStore, target: &ExportTarget) -> Result<Option<Lines>,
     Ok(Some(copy))
 }
 
+/// The stamps of all rollouts.
+async fn stamps(session: &SessionContext, record: &RunRecord) -> Result<StampIndex, ExportError> {
+    let servers = record.environment_servers.clone();
+    let servers = record.rules().servers.then_some(servers);
+    Ok(StampIndex::read(session, servers).await?)
+}
+
 async fn inputs(
     session: &SessionContext,
     record: &RunRecord,
@@ -120,7 +144,6 @@ async fn inputs(
             let first = integers(&batch, "first_rollout_index")?;
             let repeats = integers(&batch, "num_repeats")?;
             for row in 0..batch.num_rows() {
-                let request = requests.value(row);
                 let first = at(&first, row);
                 let rollouts = first..first.saturating_add(at(&repeats, row));
                 end = end.max(rollouts.end);
@@ -129,7 +152,7 @@ async fn inputs(
                     Some(_) => continue,
                     None => rollouts,
                 };
-                let template = RequestTemplate::new(request, seed)?;
+                let template = RequestTemplate::new(requests.value(row), seed)?;
                 for rollout_index in rollouts {
                     line.clear();
                     template.write(rollout_index, 0, &mut line);
@@ -154,31 +177,17 @@ fn seed(record: &RunRecord) -> Option<SeedField> {
 }
 
 async fn answers(
-    rows: DataFrame,
+    frame: DataFrame,
     path: &Path,
-    stamps: &StampIndex,
+    rows: &Rows,
     warnings: &mut Vec<String>,
 ) -> Result<Lines, ExportError> {
     let mut lines = SortedLines::new(Lines::create(path)?)?;
-    let mut batches = rows.execute_stream().await?;
+    let mut batches = frame.execute_stream().await?;
     while let Some(batch) = batches.try_next().await? {
-        let answers = texts(&batch, "answer")?;
-        let task_index = integers(&batch, "task_index")?;
-        let rollout_index = integers(&batch, "rollout_index")?;
-        let attempt = integers(&batch, "attempt")?;
-        let sent_at = integers(&batch, "sent_at")?;
-        for row in 0..batch.num_rows() {
-            let (task, rollout) = (at(&task_index, row), at(&rollout_index, row));
-            let key = (task, rollout, at(&attempt, row));
-            let failure = answers.is_null(row).then(|| failure(&batch, row));
-            let failure = failure.transpose()?;
-            let answer = failure.as_deref().unwrap_or_else(|| answers.value(row));
-            // What was imported has no time, and was stamped by whoever wrote the file.
-            if at(&sent_at, row) == 0 {
-                lines.add(key, &one_line(answer.to_owned()))?;
-                continue;
-            }
-            match stamps.stamp(answer, key) {
+        for (key, line) in rows.of(&batch)? {
+            let (task, rollout, _) = key;
+            match line {
                 Ok(line) => lines.add(key, &line)?,
                 Err(error) => warnings.push(format!(
                     "the answer to rollout {rollout} of task {task} is left out of '{}': NeMo Gym could not read it \
@@ -189,6 +198,90 @@ async fn answers(
         }
     }
     lines.finish()
+}
+
+/// What answers become NeMo Gym's rows with.
+struct Rows {
+    stamps: StampIndex,
+    calls: CallLog,
+}
+
+/// A row of NeMo Gym's, or why it could not read it.
+type Row = (Key, Result<String, ObjectError>);
+
+impl Rows {
+    /// The rows of a batch.
+    fn of(&self, batch: &RecordBatch) -> Result<Vec<Row>, ExportError> {
+        let answers = texts(batch, "answer")?;
+        let task_index = integers(batch, "task_index")?;
+        let rollout_index = integers(batch, "rollout_index")?;
+        let attempt = integers(batch, "attempt")?;
+        let sent_at = integers(batch, "sent_at")?;
+        let mut rows = Vec::new();
+        for row in 0..batch.num_rows() {
+            let key = (
+                at(&task_index, row),
+                at(&rollout_index, row),
+                at(&attempt, row),
+            );
+            let failure = answers.is_null(row).then(|| failure(batch, row));
+            let failure = failure.transpose()?;
+            let answer = failure.as_deref().unwrap_or_else(|| answers.value(row));
+            // What was imported has no time, and was stamped by whoever wrote the file.
+            if at(&sent_at, row) == 0 {
+                rows.push((key, Ok(one_line(answer.to_owned()))));
+                continue;
+            }
+            let calls = match failure {
+                Some(_) => Vec::new(),
+                None => self.calls.get(key)?,
+            };
+            let answer = with_evidence(answer, &self.stamps.identity(key), key, &calls);
+            rows.push((
+                key,
+                answer.and_then(|answer| self.stamps.stamp(&answer, key)),
+            ));
+        }
+        Ok(rows)
+    }
+}
+
+/// The rollouts of a run as NeMo Gym's rows, in any order, one batch at a time.
+pub struct RolloutRows {
+    rows: Rows,
+    batches: SendableRecordBatchStream,
+}
+
+impl RolloutRows {
+    /// Opens a run.
+    ///
+    /// # Errors
+    /// The run cannot be read.
+    pub async fn of(run: &RunStore, record: &RunRecord) -> Result<Self, ExportError> {
+        let session = open(run).await?;
+        let rows = Rows {
+            stamps: stamps(&session, record).await?,
+            calls: CallLog::of(&session).await?,
+        };
+        let batches = session.sql(ROLLOUTS).await?.execute_stream().await?;
+        Ok(Self { rows, batches })
+    }
+
+    /// The next rows; `None` at the end. One that NeMo Gym could not read is as it came.
+    ///
+    /// # Errors
+    /// The run cannot be read.
+    pub async fn next(&mut self) -> Result<Option<Vec<String>>, ExportError> {
+        let Some(batch) = self.batches.try_next().await? else {
+            return Ok(None);
+        };
+        let answers = texts(&batch, "answer")?;
+        let rows = self.rows.of(&batch)?.into_iter().zip(answers.iter());
+        let rows = rows.map(|((_, row), answer)| {
+            row.unwrap_or_else(|_| one_line(answer.unwrap_or_default().to_owned()))
+        });
+        Ok(Some(rows.collect()))
+    }
 }
 
 /// Statuses of which NeMo Gym takes the server's surroundings to be the cause.

@@ -37,6 +37,13 @@ pub(super) struct Stamps {
     result_type: Option<String>,
 }
 
+/// How a rollout is called in what was observed of it.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Identity {
+    pub task: String,
+    pub rollout: String,
+}
+
 /// The environment servers of a run by agent; none where its version of NeMo Gym has no such stamps.
 pub type EnvironmentServers = Option<BTreeMap<String, EnvironmentServer>>;
 
@@ -58,6 +65,24 @@ impl Stamps {
             rollout_id: value(ROLLOUT_ID),
             environment_server: server.map(|server| quote(&server.name)),
             result_type: server.map(|server| quote(&server.implementation)),
+        }
+    }
+
+    fn identity(&self, (task_index, rollout_index, attempt): Key) -> Identity {
+        let own = |text: &Option<String>| {
+            let text = text.as_deref()?;
+            Some(unquote(text).map_or_else(|| text.to_owned(), |text| text.into_owned()))
+        };
+        let task = own(&self.task_index).unwrap_or_else(|| task_index.to_string());
+        let attempt = if attempt > 0 {
+            format!("-a{attempt}")
+        } else {
+            String::new()
+        };
+        let rollout = own(&self.rollout_id);
+        Identity {
+            rollout: rollout.unwrap_or_else(|| format!("{task}-{rollout_index}{attempt}")),
+            task,
         }
     }
 
@@ -160,19 +185,29 @@ impl StampIndex {
     /// # Errors
     /// NeMo Gym could not read the answer: it is malformed by its rules.
     pub fn stamp(&self, answer: &str, key: Key) -> Result<String, ObjectError> {
-        let (task_index, rollout_index, _) = key;
+        match self.of(key) {
+            Some(stamps) => stamps.stamp(answer, key),
+            None => Stamps::default().stamp(answer, key),
+        }
+    }
+
+    /// How a rollout is called by whoever observes it.
+    pub(super) fn identity(&self, key: Key) -> Identity {
+        match self.of(key) {
+            Some(stamps) => stamps.identity(key),
+            None => Stamps::default().identity(key),
+        }
+    }
+
+    fn of(&self, (task_index, rollout_index, _): Key) -> Option<&Stamps> {
         let is_before = |task: &Task| {
             (task.task_index, task.first_rollout_index) <= (task_index, rollout_index)
         };
         let place = self.tasks.partition_point(is_before).checked_sub(1);
-        let stamps = place
+        place
             .and_then(|place| self.tasks.get(place))
             .filter(|task| task.task_index == task_index && rollout_index < task.end)
-            .and_then(|task| self.stamps.get_index(task.stamps));
-        match stamps {
-            Some(stamps) => stamps.stamp(answer, key),
-            None => Stamps::default().stamp(answer, key),
-        }
+            .and_then(|task| self.stamps.get_index(task.stamps))
     }
 }
 

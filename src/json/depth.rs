@@ -1,4 +1,6 @@
 use memchr::memchr2;
+use serde::Deserialize;
+use serde_json::Value;
 
 use super::MAX_DEPTH;
 
@@ -21,6 +23,17 @@ pub fn is_too_deep(text: &str) -> bool {
         }
     }
     false
+}
+
+/// A text as a value, however deep it nests up to [`MAX_DEPTH`]; `None` if it is no JSON, or deeper.
+pub fn value(text: &str) -> Option<Value> {
+    if is_too_deep(text) {
+        return None;
+    }
+    let mut reader = serde_json::Deserializer::from_str(text);
+    reader.disable_recursion_limit();
+    let value = Value::deserialize(&mut reader).ok()?;
+    reader.end().ok().map(|()| value)
 }
 
 /// What follows a string whose first quote has been read.

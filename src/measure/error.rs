@@ -107,7 +107,7 @@ pub enum MeasureError {
 }
 
 impl MeasureError {
-    pub(super) fn tables(source: DataFusionError) -> Self {
+    pub(crate) fn tables(source: DataFusionError) -> Self {
         Self::Tables(Box::new(source))
     }
 }

@@ -43,8 +43,9 @@ pub use pass_majority::{PassMajority, PassMajorityOptions};
 pub use queries::{MetricQueries, MetricQuery};
 pub use repeats::{OwnRepeats, is_same};
 pub use reward_profile::RewardProfile;
+pub(crate) use rows::{Rows, binaries, optional_texts, truths};
 pub use rows::{counts, floats, texts};
-pub use spool::Spool;
+pub use spool::{Spool, SpoolFile};
 pub use task_labels::TaskLabels;
 pub use views::{
     COVERAGE, PRICES, SCORES, prices, register_views, spool_scores, spool_views, view,

@@ -13,10 +13,10 @@ use futures::StreamExt;
 use super::error::MeasureError;
 
 /// Makes rows of a batch.
-pub(super) type Decode<T> = fn(&RecordBatch) -> Result<Vec<T>, MeasureError>;
+pub(crate) type Decode<T> = fn(&RecordBatch) -> Result<Vec<T>, MeasureError>;
 
 /// The rows of a query; one batch is held at a time.
-pub(super) struct Rows<T> {
+pub(crate) struct Rows<T> {
     stream: SendableRecordBatchStream,
     decode: Decode<T>,
     ready: VecDeque<T>,
@@ -52,7 +52,11 @@ impl<T> Rows<T> {
         Self::start(frame.map_err(MeasureError::tables)?, decode).await
     }
 
-    async fn start(frame: DataFrame, decode: Decode<T>) -> Result<Self, MeasureError> {
+    /// Starts a query that was planned.
+    ///
+    /// # Errors
+    /// It cannot be run.
+    pub(crate) async fn start(frame: DataFrame, decode: Decode<T>) -> Result<Self, MeasureError> {
         let stream = frame.execute_stream().await;
         Ok(Self {
             stream: stream.map_err(MeasureError::tables)?,
@@ -80,7 +84,7 @@ impl<T> Rows<T> {
     ///
     /// # Errors
     /// The query fails.
-    pub(super) async fn next_if(
+    pub(crate) async fn next_if(
         &mut self,
         is_it: impl FnOnce(&T) -> bool,
     ) -> Result<Option<T>, MeasureError> {
@@ -153,5 +157,40 @@ pub fn texts(batch: &RecordBatch, name: &str) -> Result<Vec<String>, MeasureErro
     let texts = column.as_string_view().iter();
     Ok(texts
         .map(|text| text.unwrap_or_default().to_owned())
+        .collect())
+}
+
+/// A column of text.
+///
+/// # Errors
+/// There is no such column.
+pub(crate) fn optional_texts(
+    batch: &RecordBatch,
+    name: &str,
+) -> Result<Vec<Option<String>>, MeasureError> {
+    let column = column(batch, name, &DataType::Utf8View, "VARCHAR")?;
+    let texts = column.as_string_view().iter();
+    Ok(texts.map(|text| text.map(str::to_owned)).collect())
+}
+
+/// A column of booleans, false where one is null.
+///
+/// # Errors
+/// There is no such column.
+pub(crate) fn truths(batch: &RecordBatch, name: &str) -> Result<Vec<bool>, MeasureError> {
+    let column = column(batch, name, &DataType::Boolean, "BOOLEAN")?;
+    let truths = column.as_boolean().iter();
+    Ok(truths.map(Option::unwrap_or_default).collect())
+}
+
+/// A column of bytes, none where one is null.
+///
+/// # Errors
+/// There is no such column.
+pub(crate) fn binaries(batch: &RecordBatch, name: &str) -> Result<Vec<Vec<u8>>, MeasureError> {
+    let column = column(batch, name, &DataType::Binary, "BYTEA")?;
+    let binaries = column.as_binary::<i32>().iter();
+    Ok(binaries
+        .map(|bytes| bytes.unwrap_or_default().to_owned())
         .collect())
 }

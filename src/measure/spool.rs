@@ -1,9 +1,11 @@
 //! [`Spool`]: tables that are computed once and read several times.
 
 use std::fs::File;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
+use arrow::record_batch::RecordBatch;
 use datafusion::datasource::file_format::parquet::ParquetFormat;
 use datafusion::datasource::listing::{
     ListingOptions, ListingTable, ListingTableConfig, ListingTableUrl,
@@ -82,6 +84,18 @@ impl Spool {
         mut rows: SendableRecordBatchStream,
         order: &[&str],
     ) -> Result<(), MeasureError> {
+        let mut file = self.begin(name, schema)?;
+        while let Some(batch) = rows.try_next().await.map_err(MeasureError::tables)? {
+            file.write(&batch)?;
+        }
+        file.register(ctx, order)
+    }
+
+    /// Begins a table whose rows come as they are found.
+    ///
+    /// # Errors
+    /// There is no place for the file.
+    pub fn begin(&self, name: &str, schema: SchemaRef) -> Result<SpoolFile, MeasureError> {
         let mut file = tempfile::Builder::new();
         let file = file.prefix(name).suffix(".parquet").disable_cleanup(true);
         let file = file.tempfile_in(self.directory.path());
@@ -91,10 +105,44 @@ impl Spool {
             .set_max_row_group_row_count(Some(GROUP_ROWS))
             .build();
         let writer = ArrowWriter::try_new(file, Arc::clone(&schema), Some(properties));
-        let mut writer = writer.map_err(failed)?;
-        while let Some(batch) = rows.try_next().await.map_err(MeasureError::tables)? {
-            writer.write(&batch).map_err(failed)?;
-        }
+        Ok(SpoolFile {
+            name: name.to_owned(),
+            path: path.to_path_buf(),
+            schema,
+            writer: writer.map_err(failed)?,
+        })
+    }
+}
+
+/// A table of a [`Spool`] in the making.
+#[derive(Debug)]
+pub struct SpoolFile {
+    name: String,
+    path: PathBuf,
+    schema: SchemaRef,
+    writer: ArrowWriter<File>,
+}
+
+impl SpoolFile {
+    /// Adds rows.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn write(&mut self, rows: &RecordBatch) -> Result<(), MeasureError> {
+        self.writer.write(rows).map_err(failed)
+    }
+
+    /// Makes the table known to a session, sorted by the columns `order`.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn register(self, ctx: &SessionContext, order: &[&str]) -> Result<(), MeasureError> {
+        let Self {
+            name,
+            path,
+            schema,
+            writer,
+        } = self;
         writer.close().map_err(failed)?;
         let register = || {
             let order = order.iter().map(|name| col(*name).sort(true, false));
@@ -107,8 +155,8 @@ impl Spool {
             let config = ListingTableConfig::new(ListingTableUrl::try_new(url, None)?)
                 .with_listing_options(options)
                 .with_schema(schema);
-            ctx.deregister_table(name)?;
-            ctx.register_table(name, Arc::new(ListingTable::try_new(config)?))
+            ctx.deregister_table(&name)?;
+            ctx.register_table(&name, Arc::new(ListingTable::try_new(config)?))
         };
         register().map(drop).map_err(MeasureError::tables)
     }

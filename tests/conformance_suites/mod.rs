@@ -5,6 +5,7 @@ mod case;
 mod differences;
 mod expected_error;
 mod glob;
+mod health;
 mod hooks;
 mod multi_turn;
 mod outcome;
@@ -34,6 +35,7 @@ pub fn run(case: &Case) -> Result<Outcome, String> {
         ("resume", version) => Ok(Outcome::NotSupported(format!(
             "rows are sent by the rules of 0.5 so far, not of {version}"
         ))),
+        ("health", _) => health::run(case),
         ("glob", _) => ended(case, glob::run(directory, json)),
         ("multi_turn", _) => ended(case, multi_turn::run(directory, json)),
         (other, _) => Err(format!("there is no suite '{other}'")),

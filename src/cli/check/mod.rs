@@ -1,4 +1,4 @@
-//! `rollstream check`: assertions in SQL, for CI.
+//! `rollstream check`: assertions in SQL and the health of rollouts, for CI.
 
 pub mod args;
 mod gate;

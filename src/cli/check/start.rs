@@ -7,9 +7,11 @@ use super::gate::{Gate, gates};
 use super::verdict::Verdict;
 use crate::cli::Exit;
 use crate::cli::exit::unless_gone;
+use crate::cli::health::CheckedRun;
 use crate::cli::measurement::metric_tables;
 use crate::cli::sql::SqlSession;
 use crate::error::Error;
+use crate::health::HealthOptions;
 use crate::session;
 
 /// `rollstream check`: whether runs are as they should be.
@@ -18,25 +20,43 @@ pub(in crate::cli) async fn check(args: CheckArgs) -> Result<Exit, Error> {
         args.gates.iter().map(|given| gates(given)).collect();
     let gates = gates?;
     let memory = args.memory.as_usize();
-    let metrics = metric_tables(&args.metrics, memory)?;
-    let context = session::gathering(memory)?;
-    let mut session = SqlSession::open(context, &args.runs, metrics).await?;
-    // All gates see the runs at one moment, also when these are being written.
-    session.look().await?;
-    let mut verdicts = Vec::new();
     let is_text = !args.display.quiet && !args.display.json;
     let mut is_read = true;
-    for gate in gates.into_iter().flatten() {
-        let verdict = Verdict::of(gate, &session).await;
-        if is_text && is_read {
-            is_read = print(&verdict.text()?)?;
+    let mut verdicts = Vec::new();
+    if !gates.is_empty() {
+        let metrics = metric_tables(&args.metrics, memory)?;
+        let context = session::gathering(memory)?;
+        let mut session = SqlSession::open(context, &args.runs, metrics).await?;
+        // All gates see the runs at one moment, also when these are being written.
+        session.look().await?;
+        for gate in gates.into_iter().flatten() {
+            let verdict = Verdict::of(gate, &session).await;
+            if is_text && is_read {
+                is_read = print(&verdict.text()?)?;
+            }
+            verdicts.push(verdict);
         }
-        verdicts.push(verdict);
     }
-    let passed = verdicts.iter().all(Verdict::is_passed);
+    let mut health = Vec::new();
+    for run in args.runs.iter().filter(|_| args.health) {
+        let options = HealthOptions {
+            ignored: args.ignore_checks.clone(),
+            memory,
+        };
+        let checked = CheckedRun::of(run, &options).await?;
+        if is_text && is_read {
+            is_read = print(&checked.text())?;
+        }
+        health.push(checked);
+    }
+    let passed =
+        verdicts.iter().all(Verdict::is_passed) && health.iter().all(CheckedRun::is_passed);
     if args.display.json && !args.display.quiet {
         let gates: Result<Vec<_>, Error> = verdicts.iter().map(Verdict::json).collect();
-        let document = json!({"gates": gates?, "passed": passed});
+        let mut document = json!({"gates": gates?, "passed": passed});
+        if args.health {
+            document["health"] = health.iter().map(CheckedRun::json).collect();
+        }
         let document = serde_json::to_string_pretty(&document).map_err(Error::defect)?;
         print(&(document + "\n"))?;
     }

@@ -1,0 +1,22 @@
+-- The calls of a record by the model that they went to.
+--
+-- A call of a judge after a failed one of the policy does not mend it, so each model has a chain of its own. Without
+-- times nobody knows which of several calls was the last; only if all failed, it makes no difference.
+--
+-- Reads: calls.
+SELECT
+    record,
+    model_ref,
+    min(position) AS position,
+    bool_and(is_observed) AS is_observed,
+    count(*) AS num_calls,
+    sum(CASE WHEN successful THEN 1 ELSE 0 END) AS successful_calls,
+    bool_and(failed)
+        OR NOT bool_or(started_at IS NULL)
+        AND first_value(failed ORDER BY coalesce(started_at, 0) DESC, position DESC) AS ended_on_failure,
+    first_value(coalesce(call_id, CAST(position AS VARCHAR)) ORDER BY coalesce(started_at, 0) DESC, position DESC)
+        AS last_call_id,
+    first_value(status_code ORDER BY coalesce(started_at, 0) DESC, position DESC) AS last_status_code,
+    first_value(error_category ORDER BY coalesce(started_at, 0) DESC, position DESC) AS last_error_category
+FROM calls
+GROUP BY record, model_ref

@@ -1,0 +1,127 @@
+//! The health of rollouts, as `check --health` and the end of a collection ask for it.
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use super::aggregate::is_file;
+use super::compared_run::given_run;
+use super::open::open;
+use crate::error::Error;
+use crate::health::{HealthOptions, HealthReport, check_files, check_run};
+use crate::import::is_shard;
+use crate::read::expand;
+use crate::store::{RunRecord, StoreError};
+
+/// A run, or files of rollouts, whose health is known.
+pub(super) struct CheckedRun {
+    given: String,
+    report: HealthReport,
+}
+
+impl CheckedRun {
+    /// Checks what was given, and writes the reports into the run, or beside the first file.
+    pub(super) async fn of(given: &str, options: &HealthOptions) -> Result<Self, Error> {
+        let report = if is_file(given) {
+            let files = expand(given, Path::new("."));
+            let files: Vec<String> = files.into_iter().filter(|path| is_shard(path)).collect();
+            let Some(first) = files.first() else {
+                return Err(Error::Usage(format!(
+                    "no files of rollouts match '{given}'"
+                )));
+            };
+            let place = open(&directory(first))?;
+            let files: Vec<(PathBuf, String)> = files
+                .into_iter()
+                .map(|path| (PathBuf::from(&path), path))
+                .collect();
+            check_files(&files, &place, options).await?
+        } else {
+            let run = open(&given_run(given)?.place)?;
+            let Some(record) = RunRecord::load(&run).await? else {
+                let place = run.display("");
+                return Err(StoreError::NoRun { place }.into());
+            };
+            check_run(&run, &record, &run, options).await?
+        };
+        Ok(Self {
+            given: given.to_owned(),
+            report,
+        })
+    }
+
+    pub(super) fn is_passed(&self) -> bool {
+        self.report.unhealthy == 0
+    }
+
+    /// A line for people, and below it what was found and written.
+    pub(super) fn text(&self) -> String {
+        let word = if self.is_passed() { "ok  " } else { "FAIL " };
+        let mut text = format!(
+            "{word}Health of {}: {}\n",
+            self.given,
+            sentence(&self.report)
+        );
+        for check in self.report.checks.iter().filter(|check| check.found > 0) {
+            let _ = writeln!(text, "{:>9}  {}", check.found, check.id);
+        }
+        for file in &self.report.written {
+            let _ = writeln!(text, "  {file}");
+        }
+        text
+    }
+
+    /// For programs.
+    pub(super) fn json(&self) -> Value {
+        json!({
+            "run": self.given,
+            "passed": self.is_passed(),
+            "summary": self.report.run,
+            "written": self.report.written,
+        })
+    }
+}
+
+fn sentence(report: &HealthReport) -> String {
+    let HealthReport {
+        healthy,
+        unhealthy,
+        unobserved,
+        ignored,
+        ..
+    } = report;
+    let checked = report.checked();
+    let left_out = if ignored.is_empty() {
+        String::new()
+    } else {
+        format!(" (without {})", ignored.join(", "))
+    };
+    format!(
+        "{checked} rollouts, {healthy} healthy, {unhealthy} unhealthy, {unobserved} unobserved{left_out}"
+    )
+}
+
+/// Checks the rollouts that a collection ended with, by the rules of its run. Says what came of it, if there is something
+/// to say.
+pub(super) async fn check_collected(
+    rollouts: &str,
+    run: &str,
+    options: &HealthOptions,
+) -> Result<Option<String>, Error> {
+    let record = RunRecord::load(&open(run)?).await?;
+    if !record.is_some_and(|record| record.rules().health) {
+        let unasked = "no health checks are made by the rules of NeMo Gym 0.5; add --gym 0.7, or use `rollstream check \
+                       --health`";
+        return Ok((!options.ignored.is_empty()).then(|| unasked.to_owned()));
+    }
+    let files = [(PathBuf::from(rollouts), rollouts.to_owned())];
+    let report = check_files(&files, &open(&directory(rollouts))?, options).await?;
+    Ok(Some(format!("health of {rollouts}: {}", sentence(&report))))
+}
+
+fn directory(file: &str) -> String {
+    let parent = Path::new(file).parent();
+    let parent = parent.filter(|parent| !parent.as_os_str().is_empty());
+    parent.map_or_else(|| ".".to_owned(), |parent| parent.display().to_string())
+}
