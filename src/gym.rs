@@ -24,6 +24,10 @@ pub struct GymRules {
     pub servers: bool,
     /// NeMo Gym's file of failures also has those without an answer.
     pub all_failures: bool,
+    /// Blank lines among rollouts are passed over.
+    pub blank_rollouts: bool,
+    /// A run of which nothing can be scored ends with an error.
+    pub needs_score: bool,
     /// A reward profile has a line for each agent at a task, where several agents worked on one.
     pub lines_by_agent: bool,
     /// Settings route rows: `agent` replaces the agent that a row names, a row may name a task source or a taskset
@@ -40,6 +44,8 @@ pub static GYM_05: GymRules = GymRules {
     lenient_rows: false,
     servers: false,
     all_failures: false,
+    blank_rollouts: false,
+    needs_score: false,
     lines_by_agent: false,
     routing: false,
 };
@@ -53,6 +59,8 @@ pub static GYM_07: GymRules = GymRules {
     lenient_rows: true,
     servers: true,
     all_failures: true,
+    blank_rollouts: true,
+    needs_score: true,
     lines_by_agent: true,
     routing: true,
 };

@@ -15,6 +15,7 @@ use crate::store::{RunRecord, RunState};
 pub(super) async fn collect(args: CollectArgs) -> Result<Exit, Error> {
     let mut settings = args.settings()?;
     let gym_output = settings.gym_output.clone();
+    let require_complete = settings.require_complete;
     let place = settings.output.clone();
     raise_file_limit();
     let grace = settings.grace.duration();
@@ -44,7 +45,17 @@ pub(super) async fn collect(args: CollectArgs) -> Result<Exit, Error> {
     if let (Some(rollouts), Some(place)) = (gym_output, place) {
         gym_files(Path::new(&rollouts), &place).await?;
     }
-    Ok(exit)
+    if let Some(nothing) = report.nothing_scored {
+        return Err(nothing.into());
+    }
+    match exit {
+        Exit::SomeFailed if require_complete => Err(Error::Incomplete {
+            done: report.rollouts.done,
+            planned: report.rollouts.planned,
+            place: report.place,
+        }),
+        exit => Ok(exit),
+    }
 }
 
 /// Writes what the run holds as NeMo Gym's files, over those of an earlier time.

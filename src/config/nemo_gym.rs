@@ -31,9 +31,6 @@ const DATASET: &str = "datasets are not prepared here; prepare them with NeMo Gy
 
 const HEALTH: &str =
     "no health checks are made; `rollstream check RUN` checks a run with conditions in SQL";
-const AGAIN: &str = "what its agent calls terminal is not sent again, and an answer that was given counts; start a new run \
-     to ask again";
-const ZEROS: &str = "say how missing rollouts count when they are measured: `rollstream aggregate RUN --missing zero`";
 
 const NAMES: &[(&str, Meaning)] = &[
     ("agent_name", Meaning::Setting("agent")),
@@ -61,46 +58,9 @@ const NAMES: &[(&str, Meaning)] = &[
         "retain_results_in_memory",
         Meaning::Anyway("answers go to disk as they come and are not kept in memory"),
     ),
-    (
-        "require_complete",
-        Meaning::Anyway(
-            "a sweep with rollouts that have failed or are pending ends with exit code 3",
-        ),
-    ),
     ("disable_health_check", Meaning::Anyway(HEALTH)),
     ("health_check_workers", Meaning::Anyway(HEALTH)),
     ("health_check_ignored_checks", Meaning::Anyway(HEALTH)),
-    ("count_failure_classes_as_zero", Meaning::Only("[]", ZEROS)),
-    (
-        "count_missing_rollouts_as_zero",
-        Meaning::Only("false", ZEROS),
-    ),
-    (
-        "dispatch_budget_s",
-        Meaning::Only(
-            "null",
-            "stop the sweep after some time with --deadline 3600s",
-        ),
-    ),
-    (
-        "drain_margin_s",
-        Meaning::Only(
-            "null",
-            "give the time to wait for what is in flight with --grace",
-        ),
-    ),
-    (
-        "dispatch_longest_first",
-        Meaning::Only(
-            "false",
-            "rollouts are sent in the order of the tasks; sort the task file for another order",
-        ),
-    ),
-    ("retry_terminal_timeouts", Meaning::Only("false", AGAIN)),
-    (
-        "retry_invalid_judge_responses",
-        Meaning::Only("false", AGAIN),
-    ),
     ("config_paths", Meaning::Nothing(SERVERS)),
     ("default_host", Meaning::Nothing(SERVERS)),
     ("error_on_almost_servers", Meaning::Nothing(SERVERS)),
@@ -199,17 +159,23 @@ mod tests {
             "environment_server_name",
             "environment_server_routes",
             "allow_unsupported_pairing",
+            "require_complete",
+            "count_failure_classes_as_zero",
+            "count_missing_rollouts_as_zero",
+            "dispatch_budget_s",
+            "drain_margin_s",
+            "dispatch_longest_first",
+            "retry_terminal_timeouts",
+            "retry_invalid_judge_responses",
         ];
         for name in same {
             assert!(meaning(name).is_none() && KEYS.iter().any(|(key, _)| *key == name));
         }
         for name in "agent_name input_jsonl_fpath output_jsonl_fpath num_samples_in_parallel resume_from_cache \
                      disable_aggregation upload_rollouts input_glob merge_shards materialized_inputs_jsonl_fpath \
-                     rollouts_jsonl_fpath allow_partial_rollouts config_paths split head_server require_complete max_resident_rollout_tasks retain_results_in_memory \
+                     rollouts_jsonl_fpath allow_partial_rollouts config_paths split head_server max_resident_rollout_tasks retain_results_in_memory \
                      disable_health_check health_check_workers health_check_ignored_checks \
-                     count_failure_classes_as_zero count_missing_rollouts_as_zero route_failures_to_sidecar \
-                     dispatch_budget_s drain_margin_s dispatch_longest_first retry_terminal_timeouts retry_invalid_judge_responses \
-                     agent_type"
+                     route_failures_to_sidecar agent_type"
             .split_whitespace()
         {
             assert!(meaning(name).is_some(), "{name}");

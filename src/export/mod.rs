@@ -8,5 +8,5 @@ mod stamps;
 mod target;
 
 pub use error::ExportError;
-pub use nemo_gym::{ExportReport, export_metrics, export_nemo_gym};
+pub use nemo_gym::{ExportReport, export_metrics, export_nemo_gym, failed_attempts};
 pub use target::ExportTarget;

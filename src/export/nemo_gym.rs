@@ -1,17 +1,23 @@
 use std::path::{Path, PathBuf};
 
-use arrow::array::{Array, RecordBatch};
+use arrow::array::{Array, BooleanArray, RecordBatch};
 use datafusion::common::ScalarValue;
+use datafusion::common::cast::as_boolean_array;
+use datafusion::error::DataFusionError;
 use datafusion::prelude::{DataFrame, SessionContext};
 use futures::TryStreamExt;
+use hyper::StatusCode;
 
 use super::columns::{at, integers, texts};
 use super::error::ExportError;
 use super::sorted::SortedLines;
 use super::stamps::{StampIndex, one_line};
 use super::target::{ExportTarget, Lines};
+use crate::agent::NOT_JSON;
 use crate::config::SeedField;
-use crate::json::{Object, quote};
+use crate::failure::gym_class;
+use crate::gym::GymRules;
+use crate::json::{Object, python_string, quote};
 use crate::measure::AGGREGATE;
 use crate::request::RequestTemplate;
 use crate::session::{self, RunTables};
@@ -56,15 +62,24 @@ pub async fn export_nemo_gym(
     let mut warnings = Vec::new();
     let (inputs, stamps) = inputs(&session, record, target).await?;
     let rollouts = session.sql(ROLLOUTS).await?;
-    let without_answer = ScalarValue::from(record.rules().all_failures);
-    let failures = session.sql(FAILURES).await?;
-    let failures = failures.with_param_values(vec![("without_answer", without_answer)])?;
+    let failures = failed_attempts(&session, record.rules()).await?;
+    let writing = Answers {
+        record,
+        stamps: &stamps,
+    };
     let files = [
         inputs,
-        answers(rollouts, &target.rollouts, &stamps, &mut warnings).await?,
-        answers(failures, &target.failures, &stamps, &mut warnings).await?,
+        writing
+            .write(rollouts, &target.rollouts, &mut warnings)
+            .await?,
+        writing
+            .write(failures, &target.failures, &mut warnings)
+            .await?,
     ];
     let metrics = metrics(run, target).await?;
+    if metrics.is_none() && overwrite {
+        warnings.extend(target.remove_metrics()?);
+    }
     let files = files.into_iter().chain(metrics);
     let files = files.map(|lines| lines.finish(overwrite));
     Ok(ExportReport {
@@ -156,32 +171,45 @@ fn seed(record: &RunRecord) -> Option<SeedField> {
     is_seeded.then(|| field.unwrap_or_default())
 }
 
-async fn answers(
-    rows: DataFrame,
-    path: &Path,
-    stamps: &StampIndex,
-    warnings: &mut Vec<String>,
-) -> Result<Lines, ExportError> {
-    let mut lines = SortedLines::new(Lines::create(path)?)?;
-    let mut batches = rows.execute_stream().await?;
-    while let Some(batch) = batches.try_next().await? {
-        let answers = texts(&batch, "answer")?;
-        let task_index = integers(&batch, "task_index")?;
-        let rollout_index = integers(&batch, "rollout_index")?;
-        let attempt = integers(&batch, "attempt")?;
-        let sent_at = integers(&batch, "sent_at")?;
-        for row in 0..batch.num_rows() {
-            let (task, rollout) = (at(&task_index, row), at(&rollout_index, row));
-            let key = (task, rollout, at(&attempt, row));
-            let failure = answers.is_null(row).then(|| failure(&batch, row));
-            let failure = failure.transpose()?;
-            let answer = failure.as_deref().unwrap_or_else(|| answers.value(row));
-            // What was imported has no time, and was stamped by whoever wrote the file.
-            if at(&sent_at, row) == 0 {
-                lines.add(key, &one_line(answer.to_owned()))?;
-                continue;
-            }
-            match stamps.stamp(answer, key) {
+/// How answers are written.
+struct Answers<'a> {
+    record: &'a RunRecord,
+    stamps: &'a StampIndex,
+}
+
+impl Answers<'_> {
+    async fn write(
+        &self,
+        rows: DataFrame,
+        path: &Path,
+        warnings: &mut Vec<String>,
+    ) -> Result<Lines, ExportError> {
+        let mut lines = SortedLines::new(Lines::create(path)?)?;
+        let mut batches = rows.execute_stream().await?;
+        while let Some(batch) = batches.try_next().await? {
+            let answers = texts(&batch, "answer")?;
+            let task_index = integers(&batch, "task_index")?;
+            let rollout_index = integers(&batch, "rollout_index")?;
+            let attempt = integers(&batch, "attempt")?;
+            let sent_at = integers(&batch, "sent_at")?;
+            let is_answered = match batch.column_by_name("is_answered") {
+                Some(column) => as_boolean_array(column)?.clone(),
+                None => BooleanArray::from(vec![true; batch.num_rows()]),
+            };
+            for row in 0..batch.num_rows() {
+                let (task, rollout) = (at(&task_index, row), at(&rollout_index, row));
+                let key = (task, rollout, at(&attempt, row));
+                let failure = match is_answered.value(row) {
+                    true => None,
+                    false => Some(failure(&batch, row, self.record)?),
+                };
+                let answer = failure.as_deref().unwrap_or_else(|| answers.value(row));
+                // What was imported has no time, and was stamped by whoever wrote the file.
+                if at(&sent_at, row) == 0 {
+                    lines.add(key, &one_line(answer.to_owned()))?;
+                    continue;
+                }
+                match self.stamps.stamp(answer, key) {
                 Ok(line) => lines.add(key, &line)?,
                 Err(error) => warnings.push(format!(
                     "the answer to rollout {rollout} of task {task} is left out of '{}': NeMo Gym could not read it \
@@ -189,34 +217,72 @@ async fn answers(
                     path.display()
                 )),
             }
+            }
         }
+        lines.finish()
     }
-    lines.finish()
 }
 
-/// Statuses of which NeMo Gym takes the server's surroundings to be the cause.
-const AROUND: [i64; 4] = [429, 502, 503, 504];
-
 /// The row of an attempt that gave no answer, as NeMo Gym has it since 0.7.
-fn failure(batch: &RecordBatch, row: usize) -> Result<String, ExportError> {
+fn failure(batch: &RecordBatch, row: usize, record: &RunRecord) -> Result<String, ExportError> {
     let text = |name| Ok::<_, ExportError>(texts(batch, name)?.value(row).to_owned());
     let statuses = integers(batch, "http_status")?;
     let status = statuses.is_valid(row).then(|| statuses.value(row));
-    let class = match status {
-        Some(status) if !AROUND.contains(&status) => "agent_run_error",
-        _ => "agent_request_failed",
-    };
-    let kind = match status {
-        Some(status) if status >= 400 => "ClientResponseError".to_owned(),
-        _ => text("outcome")?,
+    let (outcome, error) = (text("outcome")?, text("error")?);
+    let (kind, message) = match (status, outcome.as_str()) {
+        (Some(status), _) if status >= 400 => {
+            let address = record.agents.get(&text("agent_name")?);
+            let address = format!("{}/run", address.map_or("", String::as_str));
+            let (reason, address) = (python_string(reason(status)), python_string(&address));
+            let message = format!("{status}, message={reason}, url={address}");
+            ("ClientResponseError", message)
+        }
+        (Some(_), "infra") => ("ClientPayloadError", error),
+        (_, "timeout") => ("TimeoutError", error),
+        (Some(_), "data") if error.contains(NOT_JSON) => ("JSONDecodeError", error),
+        (_, outcome) => (outcome, error),
     };
     let mut failure = Object::default();
-    failure.set("_ng_failure_class", quote(class));
-    failure.set("_ng_failure_type", quote(&kind));
-    failure.set("_ng_failure_message", quote(&text("error")?));
+    failure.set("_ng_failure_class", quote(gym_class(status)));
+    failure.set("_ng_failure_type", quote(kind));
+    failure.set("_ng_failure_message", quote(&message));
     let status = status.map_or_else(|| "null".to_owned(), |status| status.to_string());
     failure.set("_ng_failure_http_status", status);
-    // What of it is kept stands in the message.
-    failure.set("_ng_failure_response_body", "null");
+    let answers = texts(batch, "answer")?;
+    let body = answers.is_valid(row).then(|| answers.value(row).to_owned());
+    failure.set(
+        "_ng_failure_response_body",
+        body.unwrap_or_else(|| "null".to_owned()),
+    );
     Ok(failure.to_string())
+}
+
+/// What Python calls a status; it knows the newer names.
+fn reason(status: i64) -> &'static str {
+    match status {
+        413 => "Content Too Large",
+        414 => "URI Too Long",
+        416 => "Range Not Satisfiable",
+        422 => "Unprocessable Content",
+        _ => {
+            let status = u16::try_from(status).ok();
+            let status = status.and_then(|status| StatusCode::from_u16(status).ok());
+            status
+                .and_then(|status| status.canonical_reason())
+                .unwrap_or_default()
+        }
+    }
+}
+
+/// The failed attempts of a session's run that NeMo Gym's file of failures has.
+///
+/// # Errors
+/// The session lacks the table.
+pub async fn failed_attempts(
+    session: &SessionContext,
+    rules: &GymRules,
+) -> Result<DataFrame, DataFusionError> {
+    let without_answer = ScalarValue::from(rules.all_failures);
+    let failures = session.sql(FAILURES).await?;
+    failures.with_param_values(vec![("without_answer", without_answer)])
 }

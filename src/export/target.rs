@@ -52,6 +52,25 @@ impl ExportTarget {
         })
     }
 
+    /// Removes what was measured of other rollouts than those that are written, and says so.
+    ///
+    /// # Errors
+    /// It can't be removed.
+    pub(super) fn remove_metrics(&self) -> Result<Option<String>, ExportError> {
+        let path = &self.aggregate_metrics;
+        match std::fs::remove_file(path) {
+            Ok(()) => Ok(Some(format!(
+                "'{}' is removed: it was of other rollouts, and these were not measured",
+                path.display()
+            ))),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(source) => Err(ExportError::Write {
+                path: path.clone(),
+                source,
+            }),
+        }
+    }
+
     /// Refuses to replace a file.
     ///
     /// # Errors

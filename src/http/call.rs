@@ -1,15 +1,21 @@
 use std::fmt;
 use std::time::{Duration, Instant, SystemTime};
 
+use bytes::Bytes;
 use hyper::HeaderMap;
 
 use super::problem::Problem;
 use super::response::Response;
 use super::retry_after::retry_after;
 use crate::failure::{Failure, FailureClass};
+use crate::json::quote;
 
 /// Characters of a text of the other side that are quoted.
 const QUOTED_BYTES: usize = 300;
+
+/// Bytes of the body of an error that are read, and characters of it that are kept: as many as NeMo Gym keeps.
+const KEPT_BYTES: usize = 8000;
+const KEPT_CHARS: usize = 2000;
 
 /// A reason may have so many bytes, the quote included.
 const LONGEST_REASON: usize = 1000;
@@ -101,6 +107,20 @@ impl Call<'_> {
         }
     }
 
+    /// Beginning of a body that is kept, as a JSON text without secrets.
+    fn kept(&self, body: &[u8]) -> Option<Bytes> {
+        let start = body.get(..KEPT_BYTES).unwrap_or(body);
+        let mut text = String::from_utf8_lossy(start).into_owned();
+        self.secrets.hide(&mut text, start.len() < body.len());
+        if let Some((end, _)) = text.char_indices().nth(KEPT_CHARS) {
+            text.truncate(end);
+        }
+        if body.len() > KEPT_CHARS {
+            text.push('…');
+        }
+        (!body.is_empty()).then(|| Bytes::from(quote(&text)))
+    }
+
     /// A failure of this call, with its address and the time that it took.
     /// Secrets that the other side repeated are hidden.
     pub fn failure(&self, class: FailureClass, why: &str) -> Failure {
@@ -131,11 +151,13 @@ impl Call<'_> {
     pub async fn status_error(&self, response: Response) -> Failure {
         let status = response.status();
         let retry_after = retry_after(response.headers(), SystemTime::now());
-        let quoted = self.quote(&response.start(16 * QUOTED_BYTES, QUOTE_TIMEOUT).await);
+        let start = response.start(KEPT_BYTES, QUOTE_TIMEOUT).await;
+        let quoted = self.quote(&start);
         let class = FailureClass::of_status(status.as_u16());
         let reason = status.canonical_reason().unwrap_or_default();
         Failure {
             retry_after: retry_after.filter(|_| matches!(status.as_u16(), 429 | 503)),
+            answer: self.kept(&start),
             ..self.failure(
                 class,
                 format!("HTTP {} {reason}{quoted}", status.as_u16()).trim_end(),
