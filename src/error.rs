@@ -9,6 +9,7 @@ use crate::health::HealthError;
 use crate::import::ImportError;
 use crate::measure::MeasureError;
 use crate::read::{PromptError, ReadTasksError, SourceError};
+use crate::report::NothingScored;
 use crate::show::ShowError;
 use crate::sim::SimError;
 use crate::store::StoreError;
@@ -57,6 +58,22 @@ pub enum Error {
         place: String,
         /// What differs from `run.json`.
         difference: String,
+    },
+    /// A run has no score.
+    #[error(transparent)]
+    NothingScored(#[from] NothingScored),
+    /// A run was to be complete.
+    #[error(
+        "EVAL FAILED: {done}/{planned} samples completed, and --require-complete wants all. Partial artifacts retained at {place}; \
+         go on with --resume"
+    )]
+    Incomplete {
+        /// Rollouts that are done.
+        done: u64,
+        /// Rollouts that were asked for.
+        planned: u64,
+        /// The run, as a person names it.
+        place: String,
     },
     /// Storage failed.
     #[error(transparent)]
@@ -131,6 +148,8 @@ impl Error {
                 | MeasureError::Unknown(_),
             ) => 2,
             Self::Store(_)
+            | Self::NothingScored(_)
+            | Self::Incomplete { .. }
             | Self::Measure(_)
             | Self::Show(_)
             | Self::Query(_)

@@ -7,14 +7,20 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, AsArray, Int64Array, RecordBatch, StringViewArray};
-use arrow::datatypes::Int64Type;
-use datafusion::common::{Result, exec_datafusion_err};
+use arrow::array::{
+    Array, ArrayRef, AsArray, BooleanArray, Float64Array, Int64Array, RecordBatch, StringViewArray,
+};
+use arrow::datatypes::{DataType, Int64Type};
+use datafusion::common::cast::{as_boolean_array, as_float64_array, as_string_view_array};
+use datafusion::common::{Result, ScalarValue, exec_datafusion_err};
 use datafusion::dataframe::DataFrame;
+use datafusion::logical_expr::{ColumnarValue, ScalarUDF, Volatility, create_udf};
 use datafusion::prelude::SessionContext;
 
 use crate::agent::{Failures, Prior};
-use crate::config::Budgets;
+use crate::answer::resume::{self, FAILURE_CLASS};
+use crate::config::{Budgets, Settings};
+use crate::json::{Object, unquote};
 
 const FAILURES: &str = include_str!("../queries/expand/failures.sql");
 const GIVEN_UP: &str = include_str!("../queries/expand/given_up.sql");
@@ -51,6 +57,25 @@ impl AgentCounts {
     }
 }
 
+/// Whether failures that agents call terminal are so for a resume, too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Terminal {
+    /// They are.
+    AsStamped,
+    /// Those that another attempt can mend are not.
+    UnlessMendable,
+}
+
+impl Terminal {
+    /// What the settings of a resume say.
+    pub fn of(settings: &Settings) -> Self {
+        match settings.retry_terminal_timeouts {
+            true => Self::UnlessMendable,
+            false => Self::AsStamped,
+        }
+    }
+}
+
 /// Makes the tables `budgets` and `given_up` and the views `failures` and `done` from `rollouts` and
 /// `attempts`. `budgets` are those of each agent.
 ///
@@ -59,9 +84,15 @@ impl AgentCounts {
 pub async fn prepare<'a>(
     session: &SessionContext,
     budgets: impl IntoIterator<Item = (&'a str, Budgets)>,
+    terminal: Terminal,
 ) -> Result<()> {
     session.register_batch("budgets", budgets_table(budgets)?)?;
+    session.register_udf(is_terminal());
+    session.register_udf(attempt_seconds());
+    session.register_udf(reuses_deliverable());
+    let is_mendable = ScalarValue::from(terminal == Terminal::UnlessMendable);
     let failures = session.sql(FAILURES).await?;
+    let failures = failures.with_param_values(vec![("retry_terminal_timeouts", is_mendable)])?;
     session.register_table("failures", failures.into_view())?;
     // Found out at once, and not within each plan that asks: the plan of a sweep stays readable.
     let given_up = session.sql(GIVEN_UP).await?.cache().await?;
@@ -121,6 +152,8 @@ pub async fn prior(session: &SessionContext) -> Result<HashMap<(i64, i64), Prior
         let (tasks, rollouts, attempts) = (integers(0)?, integers(1)?, integers(2)?);
         let (infra, rate_limit) = (integers(3)?, integers(4)?);
         let (data, flagged) = (integers(5)?, integers(6)?);
+        let seconds = as_float64_array(batch.column(7))?;
+        let reuses = as_boolean_array(batch.column(8))?;
         for row in 0..batch.num_rows() {
             let at = |values: &[i64]| values.get(row).copied().unwrap_or_default();
             let count = |values: &[i64]| u32::try_from(at(values)).unwrap_or(u32::MAX);
@@ -132,10 +165,90 @@ pub async fn prior(session: &SessionContext) -> Result<HashMap<(i64, i64), Prior
                 ..Failures::default()
             };
             let attempt = count(&attempts);
-            prior.insert((at(&tasks), at(&rollouts)), Prior { attempt, failures });
+            let known = Prior {
+                attempt,
+                failures,
+                seconds: seconds.is_valid(row).then(|| seconds.value(row)),
+                reuses_deliverable: reuses.is_valid(row) && reuses.value(row),
+            };
+            prior.insert((at(&tasks), at(&rollouts)), known);
         }
     }
     Ok(prior)
+}
+
+/// `is_terminal(answer, failure_terminal)`: whether a resume that tries terminal timeouts again takes a failure for
+/// terminal.
+fn is_terminal() -> ScalarUDF {
+    let given = vec![DataType::Utf8View, DataType::Boolean];
+    let function = |columns: &[ColumnarValue]| -> Result<ColumnarValue> {
+        let columns = ColumnarValue::values_to_arrays(columns)?;
+        let [answers, stamped] = columns.as_slice() else {
+            return Err(exec_datafusion_err!("is_terminal takes two columns"));
+        };
+        let rows = as_string_view_array(answers)?.iter();
+        let terminal = rows
+            .zip(as_boolean_array(stamped)?)
+            .map(|(answer, stamped)| {
+                let answer = answer.and_then(|answer| Object::parse(answer).ok());
+                let class = answer.as_ref().and_then(|answer| answer.get(FAILURE_CLASS));
+                let class = class.and_then(unquote);
+                resume::is_terminal(class.as_deref(), stamped.unwrap_or_default())
+            });
+        let terminal: BooleanArray = terminal.map(Some).collect();
+        Ok(ColumnarValue::Array(Arc::new(terminal)))
+    };
+    let function = Arc::new(function);
+    create_udf(
+        "is_terminal",
+        given,
+        DataType::Boolean,
+        Volatility::Immutable,
+        function,
+    )
+}
+
+/// `attempt_seconds(answer)`: how long an attempt took by its own account; null where it says nothing.
+fn attempt_seconds() -> ScalarUDF {
+    of_answer("attempt_seconds", DataType::Float64, |answers| {
+        let seconds: Float64Array = answers
+            .map(|answer| resume::elapsed_seconds(&answer?))
+            .collect();
+        Arc::new(seconds)
+    })
+}
+
+/// `reuses_deliverable(answer)`: whether the next attempt is to have judged what this one left.
+fn reuses_deliverable() -> ScalarUDF {
+    of_answer("reuses_deliverable", DataType::Boolean, |answers| {
+        let reuses: BooleanArray = answers
+            .map(|answer| Some(resume::reuses_deliverable(&answer?)))
+            .collect();
+        Arc::new(reuses)
+    })
+}
+
+/// The objects of a column, none where there is no answer or it is another value.
+type Answers<'a> = Box<dyn Iterator<Item = Option<Object<'a>>> + 'a>;
+
+fn of_answer(name: &str, gives: DataType, of: fn(Answers<'_>) -> ArrayRef) -> ScalarUDF {
+    let function = move |columns: &[ColumnarValue]| -> Result<ColumnarValue> {
+        let columns = ColumnarValue::values_to_arrays(columns)?;
+        let Some(answers) = columns.first() else {
+            return Err(exec_datafusion_err!("there is no column of answers"));
+        };
+        let rows = as_string_view_array(answers)?.iter();
+        let answers = rows.map(|answer| Object::parse(answer?).ok());
+        Ok(ColumnarValue::Array(of(Box::new(answers))))
+    };
+    let function = Arc::new(function);
+    create_udf(
+        name,
+        vec![DataType::Utf8View],
+        gives,
+        Volatility::Immutable,
+        function,
+    )
 }
 
 /// Adds to `prior` the rollouts whose answers are lost though their attempts are on record: damage took the answers.

@@ -18,8 +18,8 @@ pub struct Failure {
     pub http_status: Option<u16>,
     /// No connection came about: nothing that was asked can be the cause.
     pub unreachable: bool,
-    /// What was answered, where the agent flagged its answer; the beginning of the body, where a status says that the
-    /// call failed. Valid UTF-8.
+    /// What was answered, as JSON: the whole of it where the agent flagged it; of an HTTP error its beginning, as a text.
+    /// Valid UTF-8.
     pub answer: Option<Bytes>,
 }
 
@@ -129,6 +129,17 @@ impl FailureClass {
             Self::NotPersisted => "not_persisted",
             Self::Interrupted => "interrupted",
         }
+    }
+}
+
+/// Statuses of which NeMo Gym takes the server's surroundings to be the cause.
+const AROUND: [i64; 4] = [429, 502, 503, 504];
+
+/// NeMo Gym's class (`_ng_failure_class`) of an attempt that gave no answer: whether its server ran at all.
+pub fn gym_class(http_status: Option<i64>) -> &'static str {
+    match http_status {
+        Some(status) if !AROUND.contains(&status) => "agent_run_error",
+        _ => "agent_request_failed",
     }
 }
 

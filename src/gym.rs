@@ -28,6 +28,10 @@ pub struct GymRules {
     pub unscored: bool,
     /// NeMo Gym's file of failures also has those without an answer.
     pub all_failures: bool,
+    /// Blank lines among rollouts are passed over.
+    pub blank_rollouts: bool,
+    /// A run of which nothing can be scored ends with an error.
+    pub needs_score: bool,
     /// A reward profile has a line for each agent at a task, where several agents worked on one.
     pub lines_by_agent: bool,
     /// A collection ends with a check of the health of its rollouts.
@@ -48,6 +52,8 @@ pub static GYM_05: GymRules = GymRules {
     servers_prevail: false,
     unscored: false,
     all_failures: false,
+    blank_rollouts: false,
+    needs_score: false,
     lines_by_agent: false,
     health: false,
     routing: false,
@@ -64,6 +70,8 @@ pub static GYM_07: GymRules = GymRules {
     servers_prevail: true,
     unscored: true,
     all_failures: true,
+    blank_rollouts: true,
+    needs_score: true,
     lines_by_agent: true,
     health: true,
     routing: true,

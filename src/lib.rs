@@ -70,7 +70,7 @@ pub use pipeline::{
     ProfileTarget, Sweep, compare, import_collection, write_verify_responses,
 };
 pub use report::{
-    AgentCoverage, AgentMetric, ImportReport, MetricsReport, PassAt, ProfileReport, SweepPlan,
-    SweepReport,
+    AgentCoverage, AgentMetric, ImportReport, MetricsReport, NothingScored, PassAt, ProfileReport,
+    SweepPlan, SweepReport,
 };
 pub use status::RunStatus;

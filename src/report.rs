@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::expand::AgentCounts;
 use crate::import::FailureCounts;
+use crate::json::python_string;
 use crate::measure::CompletionSummary;
 use crate::run::StopReason;
 use crate::status::RunStatus;
@@ -58,10 +59,46 @@ pub struct SweepReport {
     pub metrics: Vec<AgentMetric>,
     /// The groups of prompts, where there are any.
     pub groups: Option<GroupReport>,
+    /// Why there is nothing to be scored, where the rules ask for a score.
+    pub nothing_scored: Option<NothingScored>,
     /// What was written, as a person names it.
     pub written: Vec<String>,
     /// Wall time of the calls.
     pub elapsed: Duration,
+}
+
+/// No rollout of a run gave a result, and none counts as zero.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "None of the {dispatched} dispatched rollouts produced a result {}.{} Inspect the table attempts of {place}; the run has no \
+     score to report.",
+    python_dict(classes),
+    drained_note(*drained)
+)]
+pub struct NothingScored {
+    /// Rollouts that were pending when the sweep began.
+    pub dispatched: u64,
+    /// Rollouts that failed, by NeMo Gym's class of their last failure.
+    pub classes: BTreeMap<String, u64>,
+    /// Those that were not sent since --dispatch-budget-s was spent.
+    pub drained: u64,
+    /// The run, as a person names it.
+    pub place: String,
+}
+
+fn python_dict(classes: &BTreeMap<String, u64>) -> String {
+    let entries = classes.iter();
+    let entries = entries.map(|(class, count)| format!("{}: {count}", python_string(class)));
+    format!("{{{}}}", entries.collect::<Vec<_>>().join(", "))
+}
+
+fn drained_note(drained: u64) -> String {
+    match drained {
+        0 => String::new(),
+        _ => format!(
+            " {drained} of them were never started because --dispatch-budget-s ran out; --resume sends them."
+        ),
+    }
 }
 
 /// What became of the groups of prompts.

@@ -76,8 +76,7 @@ pub const SERVER_MS: &str = "server_ms";
 pub const CLIENT_MS: &str = "client_ms";
 /// Calls that were allowed in flight to the agent when this one was sent.
 pub const CONCURRENCY_LIMIT: &str = "concurrency_limit";
-/// The whole answer as JSON text where the agent flagged it as a failure; the beginning of the body, as text, where the
-/// status says that a call failed.
+/// The whole answer as JSON text where the agent flagged it as a failure; the beginning of an HTTP error as a JSON text.
 pub const ANSWER: &str = "answer";
 /// The score of the rollout.
 pub const REWARD: &str = "reward";

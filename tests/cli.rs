@@ -19,6 +19,7 @@ mod cli {
     mod failures;
     mod full_disk;
     mod gym07;
+    mod gym07_resume;
     mod health;
     mod help;
     mod import_export;

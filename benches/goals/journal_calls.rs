@@ -173,6 +173,7 @@ fn context(
         retry_backoff_cap: settings.retry_backoff_cap.duration(),
         agent_patience: settings.agent_patience.duration(),
         failure_limits: FailureLimits::default(),
+        dispatch_budget: None,
         dispatches,
         registry: Registry::default(),
         tally: Arc::clone(tally),

@@ -2,7 +2,7 @@
 --
 -- Reads: failures, done.
 -- Columns: task_index, rollout_index, attempt (number of the next one), infra_failures,
--- rate_limited_failures, data_failures, flagged_failures.
+-- rate_limited_failures, data_failures, flagged_failures, seconds, reuses_deliverable.
 SELECT
     failures.task_index,
     failures.rollout_index,
@@ -10,7 +10,9 @@ SELECT
     failures.infra_failures,
     failures.rate_limited_failures,
     failures.data_failures,
-    failures.flagged_failures
+    failures.flagged_failures,
+    failures.seconds,
+    failures.reuses_deliverable
 FROM failures
 LEFT ANTI JOIN done
     ON failures.task_index = done.task_index

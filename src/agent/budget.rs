@@ -18,12 +18,16 @@ pub struct Failures {
 }
 
 /// What earlier processes did for a rollout that is still pending.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Default, Clone, Copy, PartialEq)]
 pub struct Prior {
     /// Number of the next attempt.
     pub attempt: u32,
     /// Its failed attempts.
     pub failures: Failures,
+    /// Seconds that the longest of its attempts took, where it is known.
+    pub seconds: Option<f64>,
+    /// An attempt left something that the next one is to have judged.
+    pub reuses_deliverable: bool,
 }
 
 impl Failures {

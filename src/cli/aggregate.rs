@@ -29,16 +29,16 @@ pub(super) async fn aggregate(args: AggregateArgs) -> Result<Exit, Error> {
     // Without the statistics there is nothing to make the JSON of.
     measurement.json = !args.tables_only && args.families.is_empty();
     let gym_output = args.gym_output.as_deref();
+    let zeros = Zeros {
+        failure_classes: args.count_failure_classes_as_zero.clone(),
+        missing: args.count_missing_rollouts_as_zero,
+    };
     let source = match args.runs.iter().all(|run| is_file(run)) {
         true => AggregationSource::Files {
             globs: args.runs.clone(),
             merged: match args.no_merge {
                 true => None,
                 false => args.merge.clone().or(gym_output.map(PathBuf::from)),
-            },
-            zeros: Zeros {
-                failure_classes: args.count_failure_classes_as_zero.clone(),
-                missing: args.count_missing_rollouts_as_zero,
             },
         },
         false => AggregationSource::Runs(runs(&args.runs).await?),
@@ -56,6 +56,7 @@ pub(super) async fn aggregate(args: AggregateArgs) -> Result<Exit, Error> {
             ));
         }
     };
+    measurement.zeros = zeros;
     measurement.benchmark = benchmark(&args)?;
     let key_metrics = args.key_metrics.iter();
     measurement.key_metrics = key_metrics.map(|name| key_metric(name)).collect();

@@ -214,6 +214,12 @@ pub struct ImportArgs {
     /// Delete a run that is there already
     #[arg(long)]
     pub overwrite: bool,
+    /// Try failures again that agents call terminal: timeouts, and faults of the environment
+    #[arg(long)]
+    pub retry_terminal_timeouts: bool,
+    /// Try rollouts again whose judge gave no valid answer (invalid_judge_response)
+    #[arg(long)]
+    pub retry_invalid_judge_responses: bool,
     /// Version of NeMo Gym whose rules the run follows: 0.5, 0.7, or auto, which takes the one that the files are of
     #[arg(long, value_name = "VERSION", default_value = "auto")]
     pub gym: GymChoice,

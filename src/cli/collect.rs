@@ -16,6 +16,7 @@ use crate::store::RunState;
 pub(super) async fn collect(args: CollectArgs) -> Result<Exit, Error> {
     let mut settings = args.settings()?;
     let gym_files = settings.gym_output.clone();
+    let require_complete = settings.require_complete;
     let place = settings.output.clone();
     let health = HealthOptions {
         ignored: settings.health_check_ignored_checks.clone(),
@@ -63,7 +64,17 @@ pub(super) async fn collect(args: CollectArgs) -> Result<Exit, Error> {
             }
         }
     }
-    Ok(exit)
+    if let Some(nothing) = report.nothing_scored {
+        return Err(nothing.into());
+    }
+    match exit {
+        Exit::SomeFailed if require_complete => Err(Error::Incomplete {
+            done: report.rollouts.done,
+            planned: report.rollouts.planned,
+            place: report.place,
+        }),
+        exit => Ok(exit),
+    }
 }
 
 /// Says what is odd about the input, and what was decided.

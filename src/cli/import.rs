@@ -46,6 +46,10 @@ fn settings(args: &ImportArgs) -> Result<Settings, Error> {
     Ok(Settings {
         input: Vec::new(),
         overwrite: args.overwrite,
+        retry_terminal_timeouts: args.retry_terminal_timeouts
+            || resolved.settings.retry_terminal_timeouts,
+        retry_invalid_judge_responses: args.retry_invalid_judge_responses
+            || resolved.settings.retry_invalid_judge_responses,
         gym: match args.gym {
             GymChoice::Auto => resolved.settings.gym,
             of => of,

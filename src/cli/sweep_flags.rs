@@ -71,6 +71,7 @@ pub(super) const FLAGS: &[Row] = &[
     (AGENTS, "header-env", None, "HEADER=VAR", "Send a header whose value is in an environment variable; repeatable", Target::Named("headers_env", None), any),
 
     (CALLS, "concurrency", None, "N|auto", "Calls in flight in all [default: 256]; auto finds what each agent takes well", Target::Setting("concurrency"), parses::<Concurrency>),
+    (CALLS, "dispatch-longest-first", None, "", "Send the rollouts first that took longest in earlier attempts", Target::Switch("dispatch_longest_first", true), any),
     (CALLS, "requests-per-second", None, "X", "Requests to each agent per second, at most", Target::Setting("requests_per_second"), parses::<f64>),
     (CALLS, "tokens-per-minute", None, "X", "Tokens of each agent per minute, at most, by the answers' usage", Target::Setting("tokens_per_minute"), parses::<f64>),
     (CALLS, "rollout-timeout", None, "TIME", "Longest time for a rollout, from request to answer, or none [default: 2h]", Target::Setting("rollout_timeout"), parses::<Limit>),
@@ -89,6 +90,11 @@ pub(super) const FLAGS: &[Row] = &[
     (FAILURES, "max-failures", None, "N", "Stop when so many rollouts have failed", Target::Setting("max_failures"), count),
     (FAILURES, "max-error-rate", None, "X", "Stop when this share of the rollouts (0 to 1) has failed", Target::Setting("max_error_rate"), parses::<f64>),
     (FAILURES, "show-failures", None, "N", "Show so many failures of each agent, outcome and status as they happen [default: 1]", Target::Setting("show_failures"), parses::<u64>),
+    (FAILURES, "retry-terminal-timeouts", None, "", "With --resume, try failures again that agents call terminal: timeouts, and faults of the environment", Target::Switch("retry_terminal_timeouts", true), any),
+    (FAILURES, "retry-invalid-judge-responses", None, "", "With --resume, try rollouts again whose judge gave no valid answer (invalid_judge_response)", Target::Switch("retry_invalid_judge_responses", true), any),
+    (FAILURES, "require-complete", None, "", "End with an error unless every rollout is done", Target::Switch("require_complete", true), any),
+    (FAILURES, "dispatch-budget-s", None, "SECONDS", "Send nothing more after so many seconds; what is in flight ends, the rest stays pending", Target::Setting("dispatch_budget_s"), parses::<f64>),
+    (FAILURES, "drain-margin-s", None, "SECONDS", "Send a rollout only while so much of --dispatch-budget-s is left [default: what three quarters of the rollouts took]", Target::Setting("drain_margin_s"), parses::<f64>),
     (FAILURES, "deadline", None, "TIME", "Stop the sweep after this time", Target::Setting("deadline"), parses::<Span>),
     (FAILURES, "grace", None, "TIME", "Wait so long for the calls in flight when stopping [default: 30s]", Target::Setting("grace"), parses::<Span>),
 
@@ -109,6 +115,8 @@ pub(super) const FLAGS: &[Row] = &[
     (RUN, "no-agent-metrics", None, "", "Do not ask the agents' servers for metrics of their own at the end (POST /aggregate_metrics)", Target::Switch("agent_metrics", false), any),
     (RUN, "no-health-check", None, "", "With --gym-output: do not check the health of rollouts at the end", Target::Switch("health_check", false), any),
     (RUN, "health-check-ignore", None, "CHECK,...", "Checks of the health of rollouts that are left out", Target::Setting("health_check_ignored_checks"), any),
+    (RUN, "count-failure-classes-as-zero", None, "CLASS", "Count rollouts whose last failure is of this class as zero; repeatable", Target::Items("count_failure_classes_as_zero"), any),
+    (RUN, "count-missing-rollouts-as-zero", None, "", "Count rollouts that left neither an answer nor a failure as zero", Target::Switch("count_missing_rollouts_as_zero", true), any),
     (RUN, "queries", None, "DIR", "Directory of .sql files that replace or add metrics", Target::Setting("queries"), any),
     (RUN, "param", None, "NAME=VALUE", "A parameter of the metrics (`rollstream metrics` lists them); repeatable", Target::Named("params", None), named),
 ];

@@ -27,6 +27,16 @@ where
     }
 }
 
+/// One text, a list of them and null are all welcome.
+pub(super) fn many_or_none<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Vec<String>, D::Error> {
+    #[derive(Deserialize)]
+    struct Texts(#[serde(deserialize_with = "one_or_many_of")] Vec<String>);
+    let texts = Option::<Texts>::deserialize(deserializer)?;
+    Ok(texts.map_or_else(Vec::new, |Texts(texts)| texts))
+}
+
 /// What is null is as if it were not given.
 pub(super) fn or_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
@@ -145,6 +155,22 @@ where
     #[serde(bound = "N: TryFrom<u64>")]
     struct One<N>(#[serde(deserialize_with = "count")] N);
     Ok(Option::<One<N>>::deserialize(deserializer)?.map(|One(number)| number))
+}
+
+/// A time in seconds, which may be zero.
+pub(super) fn optional_seconds<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<f64>, D::Error> {
+    match Option::<Value>::deserialize(deserializer)? {
+        None => Ok(None),
+        Some(value) => match value.as_f64() {
+            // Far beyond any run, and within what a clock can count.
+            Some(seconds) if (0.0..=1e12).contains(&seconds) => Ok(Some(seconds)),
+            _ => Err(de::Error::custom(format!(
+                "{value} is not a number of seconds of at least 0"
+            ))),
+        },
+    }
 }
 
 pub(super) fn optional_rate<'de, D: Deserializer<'de>>(

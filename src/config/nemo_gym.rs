@@ -29,10 +29,6 @@ const UPLOAD: &str = "nothing is uploaded to trackers; send the run to an object
      or leave this option out";
 const DATASET: &str = "datasets are not prepared here; prepare them with NeMo Gym and give the task file with --input";
 
-const AGAIN: &str = "what its agent calls terminal is not sent again, and an answer that was given counts; start a new run \
-     to ask again";
-const ZEROS: &str = "say how missing rollouts count when they are measured: `rollstream aggregate RUN --missing zero`";
-
 const NAMES: &[(&str, Meaning)] = &[
     ("agent_name", Meaning::Setting("agent")),
     ("input_jsonl_fpath", Meaning::Setting("input")),
@@ -60,12 +56,6 @@ const NAMES: &[(&str, Meaning)] = &[
         Meaning::Anyway("answers go to disk as they come and are not kept in memory"),
     ),
     (
-        "require_complete",
-        Meaning::Anyway(
-            "a sweep with rollouts that have failed or are pending ends with exit code 3",
-        ),
-    ),
-    (
         "global_aiohttp_client_request_debug",
         Meaning::Anyway(
             "the first failures of each kind are shown as they happen, as many as --show-failures says",
@@ -75,37 +65,6 @@ const NAMES: &[(&str, Meaning)] = &[
     (
         "health_check_workers",
         Meaning::Anyway("health checks are queries and need no processes of their own"),
-    ),
-    ("count_failure_classes_as_zero", Meaning::Only("[]", ZEROS)),
-    (
-        "count_missing_rollouts_as_zero",
-        Meaning::Only("false", ZEROS),
-    ),
-    (
-        "dispatch_budget_s",
-        Meaning::Only(
-            "null",
-            "stop the sweep after some time with --deadline 3600s",
-        ),
-    ),
-    (
-        "drain_margin_s",
-        Meaning::Only(
-            "null",
-            "give the time to wait for what is in flight with --grace",
-        ),
-    ),
-    (
-        "dispatch_longest_first",
-        Meaning::Only(
-            "false",
-            "rollouts are sent in the order of the tasks; sort the task file for another order",
-        ),
-    ),
-    ("retry_terminal_timeouts", Meaning::Only("false", AGAIN)),
-    (
-        "retry_invalid_judge_responses",
-        Meaning::Only("false", AGAIN),
     ),
     ("config_paths", Meaning::Nothing(SERVERS)),
     ("default_host", Meaning::Nothing(SERVERS)),
@@ -206,17 +165,23 @@ mod tests {
             "environment_server_routes",
             "allow_unsupported_pairing",
             "health_check_ignored_checks",
+            "require_complete",
+            "count_failure_classes_as_zero",
+            "count_missing_rollouts_as_zero",
+            "dispatch_budget_s",
+            "drain_margin_s",
+            "dispatch_longest_first",
+            "retry_terminal_timeouts",
+            "retry_invalid_judge_responses",
         ];
         for name in same {
             assert!(meaning(name).is_none() && KEYS.iter().any(|(key, _)| *key == name));
         }
         for name in "agent_name input_jsonl_fpath output_jsonl_fpath num_samples_in_parallel resume_from_cache \
                      disable_aggregation upload_rollouts input_glob merge_shards materialized_inputs_jsonl_fpath \
-                     rollouts_jsonl_fpath allow_partial_rollouts config_paths split head_server require_complete max_resident_rollout_tasks retain_results_in_memory \
+                     rollouts_jsonl_fpath allow_partial_rollouts config_paths split head_server max_resident_rollout_tasks retain_results_in_memory \
                      disable_health_check health_check_workers \
-                     count_failure_classes_as_zero count_missing_rollouts_as_zero route_failures_to_sidecar \
-                     dispatch_budget_s drain_margin_s dispatch_longest_first retry_terminal_timeouts retry_invalid_judge_responses \
-                     agent_type"
+                     route_failures_to_sidecar agent_type"
             .split_whitespace()
         {
             assert!(meaning(name).is_some(), "{name}");

@@ -264,6 +264,13 @@ mod tests {
                 json!(3),
             ),
             ("+queries=q=1", "queries", json!("q=1")),
+            ("+dispatch_budget_s=0", "dispatch_budget_s", json!(0)),
+            ("+drain_margin_s=null", "drain_margin_s", json!(null)),
+            (
+                "+count_failure_classes_as_zero=[a,b]",
+                "count_failure_classes_as_zero",
+                json!(["a", "b"]),
+            ),
         ] {
             assert_eq!(
                 read_all(&[text]).unwrap(),
@@ -276,11 +283,7 @@ mod tests {
     #[test]
     fn what_happens_anyway_is_no_setting_and_may_be_said() {
         let mut overrides = Overrides::default();
-        for text in [
-            "+upload_rollouts=false",
-            "+agent_type=null",
-            "++count_failure_classes_as_zero=[]",
-        ] {
+        for text in ["+upload_rollouts=false", "+agent_type=null"] {
             assert!(overrides.read(text).unwrap().is_none(), "{text}");
         }
         assert!(
@@ -323,8 +326,7 @@ mod tests {
             ("+config_paths=[a.yaml]", "--head-server"),
             ("+split=train", "--input"),
             ("+upload_rollouts=true", "--output s3://"),
-            ("+dispatch_budget_s=3600", "--deadline"),
-            ("+count_missing_rollouts_as_zero=true", "--missing zero"),
+            ("+dispatch_budget_s.a=1", "nothing can stand below"),
             ("+input_glob=x*", "rollstream sql"),
             ("+allow_partial_rollouts=true", "profiled"),
             ("+skills.path=s", "skills_ref"),

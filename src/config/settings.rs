@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::fields::{
-    count, headers, one_or_many, optional_count, optional_rate, optional_share, optional_whole,
-    or_default, run_location,
+    count, headers, many_or_none, one_or_many, optional_count, optional_rate, optional_seconds,
+    optional_share, optional_whole, or_default, run_location,
 };
 use super::{
     AgentSettings, Bytes, Concurrency, ConfigError, Limit, Repeats, RoutingMode, SeedField,
@@ -112,6 +112,27 @@ pub struct Settings {
     /// Share of finished rollouts, from 0 to 1, that have failed, at which the sweep is stopped.
     #[serde(deserialize_with = "optional_share")]
     pub max_error_rate: Option<f64>,
+    /// Seconds after which no rollout is sent any more. What is in flight ends, however long it takes; the rest is pending.
+    #[serde(deserialize_with = "optional_seconds")]
+    pub dispatch_budget_s: Option<f64>,
+    /// Seconds of that budget that must be left for a rollout to be sent. Where this is not set, the time within which
+    /// three quarters of the rollouts of this process ended, as soon as five have.
+    #[serde(deserialize_with = "optional_seconds")]
+    pub drain_margin_s: Option<f64>,
+    /// Whether rollouts that took longest in earlier attempts are sent first, and those that nothing is known of last.
+    pub dispatch_longest_first: bool,
+    /// Whether a resume tries failures again that agents flag as terminal for what another attempt may mend: timeouts, and
+    /// faults of the environment.
+    pub retry_terminal_timeouts: bool,
+    /// Whether a resume tries rollouts again whose judge gave no valid answer (`invalid_judge_response`).
+    pub retry_invalid_judge_responses: bool,
+    /// Whether a sweep ends with an error unless every rollout is done.
+    pub require_complete: bool,
+    /// Classes of failures (`_ng_failure_class`) that count as zero in the metrics at the end.
+    #[serde(deserialize_with = "many_or_none")]
+    pub count_failure_classes_as_zero: Vec<String>,
+    /// Whether rollouts that left neither an answer nor a failure count as zero in the metrics at the end.
+    pub count_missing_rollouts_as_zero: bool,
     /// The longest time that the sweep may take; then it is stopped.
     pub deadline: Option<Span>,
     /// How long a sweep that is stopped waits for the calls in flight.
@@ -207,6 +228,14 @@ impl Default for Settings {
             agent_patience: Span::from_secs(2 * 60),
             max_failures: None,
             max_error_rate: None,
+            dispatch_budget_s: None,
+            drain_margin_s: None,
+            dispatch_longest_first: false,
+            retry_terminal_timeouts: false,
+            retry_invalid_judge_responses: false,
+            require_complete: false,
+            count_failure_classes_as_zero: Vec::new(),
+            count_missing_rollouts_as_zero: false,
             deadline: None,
             grace: Span::from_secs(30),
             bearer_token_env: None,

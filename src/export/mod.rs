@@ -10,6 +10,6 @@ mod target;
 mod trajectory;
 
 pub use error::ExportError;
-pub use nemo_gym::{ExportReport, RolloutRows, export_metrics, export_nemo_gym};
+pub use nemo_gym::{ExportReport, RolloutRows, export_metrics, export_nemo_gym, failed_attempts};
 pub use stamps::{EnvironmentServers, StampIndex};
 pub use target::ExportTarget;

@@ -1,10 +1,14 @@
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use arrow::array::{Array, RecordBatch};
 use datafusion::common::ScalarValue;
+use datafusion::common::cast::as_boolean_array;
+use datafusion::error::DataFusionError;
 use datafusion::execution::SendableRecordBatchStream;
 use datafusion::prelude::{DataFrame, SessionContext};
 use futures::TryStreamExt;
+use hyper::StatusCode;
 
 use super::calls::CallLog;
 use super::columns::{at, integers, texts};
@@ -13,8 +17,11 @@ use super::sorted::{Key, SortedLines};
 use super::stamps::{INPUTS, StampIndex, one_line};
 use super::target::{ExportTarget, Lines};
 use super::trajectory::with_evidence;
+use crate::agent::NOT_JSON;
 use crate::config::SeedField;
-use crate::json::{Object, ObjectError, quote};
+use crate::failure::gym_class;
+use crate::gym::GymRules;
+use crate::json::{Object, ObjectError, python_string, quote};
 use crate::measure::AGGREGATE;
 use crate::request::RequestTemplate;
 use crate::session::{self, RunTables};
@@ -58,22 +65,17 @@ pub async fn export_nemo_gym(
     let session = open(run).await?;
     let mut warnings = Vec::new();
     let inputs = inputs(&session, record, target).await?;
-    let rows = Rows {
-        stamps: stamps(&session, record).await?,
-        calls: CallLog::of(&session).await?,
-    };
+    let rows = Rows::new(&session, record).await?;
     let rollouts = session.sql(ROLLOUTS).await?;
-    let without_answer = ScalarValue::from(record.rules().all_failures);
-    let failures = session.sql(FAILURES).await?;
-    let failures = failures.with_param_values(vec![("without_answer", without_answer)])?;
+    let failures = failed_attempts(&session, record.rules()).await?;
     let files = [
         inputs,
         answers(rollouts, &target.rollouts, &rows, &mut warnings).await?,
         answers(failures, &target.failures, &rows, &mut warnings).await?,
     ];
     let metrics = metrics(run, target).await?;
-    if overwrite && metrics.is_none() {
-        target.forget_metrics()?;
+    if metrics.is_none() && overwrite {
+        warnings.extend(target.remove_metrics()?);
     }
     let files = files.into_iter().chain(metrics);
     let files = files.map(|lines| lines.finish(overwrite));
@@ -116,13 +118,6 @@ async fn metrics(run: &RunStore, target: &ExportTarget) -> Result<Option<Lines>,
         copy.write_piece(&piece)?;
     }
     Ok(Some(copy))
-}
-
-/// The stamps of all rollouts.
-async fn stamps(session: &SessionContext, record: &RunRecord) -> Result<StampIndex, ExportError> {
-    let servers = record.environment_servers.clone();
-    let servers = record.rules().servers.then_some(servers);
-    Ok(StampIndex::read(session, servers).await?)
 }
 
 async fn inputs(
@@ -204,12 +199,24 @@ async fn answers(
 struct Rows {
     stamps: StampIndex,
     calls: CallLog,
+    /// Of each agent.
+    addresses: BTreeMap<String, String>,
 }
 
 /// A row of NeMo Gym's, or why it could not read it.
 type Row = (Key, Result<String, ObjectError>);
 
 impl Rows {
+    async fn new(session: &SessionContext, record: &RunRecord) -> Result<Self, ExportError> {
+        let servers = record.environment_servers.clone();
+        let servers = record.rules().servers.then_some(servers);
+        Ok(Self {
+            stamps: StampIndex::read(session, servers).await?,
+            calls: CallLog::of(session).await?,
+            addresses: record.agents.clone(),
+        })
+    }
+
     /// The rows of a batch.
     fn of(&self, batch: &RecordBatch) -> Result<Vec<Row>, ExportError> {
         let answers = texts(batch, "answer")?;
@@ -217,6 +224,10 @@ impl Rows {
         let rollout_index = integers(batch, "rollout_index")?;
         let attempt = integers(batch, "attempt")?;
         let sent_at = integers(batch, "sent_at")?;
+        let is_answered = batch.column_by_name("is_answered");
+        let is_answered = is_answered
+            .map(|column| as_boolean_array(column))
+            .transpose()?;
         let mut rows = Vec::new();
         for row in 0..batch.num_rows() {
             let key = (
@@ -224,7 +235,8 @@ impl Rows {
                 at(&rollout_index, row),
                 at(&attempt, row),
             );
-            let failure = answers.is_null(row).then(|| failure(batch, row));
+            let is_answered = is_answered.is_none_or(|is_answered| is_answered.value(row));
+            let failure = (!is_answered).then(|| failure(batch, row, &self.addresses));
             let failure = failure.transpose()?;
             let answer = failure.as_deref().unwrap_or_else(|| answers.value(row));
             // What was imported has no time, and was stamped by whoever wrote the file.
@@ -259,10 +271,7 @@ impl RolloutRows {
     /// The run cannot be read.
     pub async fn of(run: &RunStore, record: &RunRecord) -> Result<Self, ExportError> {
         let session = open(run).await?;
-        let rows = Rows {
-            stamps: stamps(&session, record).await?,
-            calls: CallLog::of(&session).await?,
-        };
+        let rows = Rows::new(&session, record).await?;
         let batches = session.sql(ROLLOUTS).await?.execute_stream().await?;
         Ok(Self { rows, batches })
     }
@@ -284,38 +293,70 @@ impl RolloutRows {
     }
 }
 
-/// Statuses of which NeMo Gym takes the server's surroundings to be the cause.
-const AROUND: [i64; 4] = [429, 502, 503, 504];
-
 /// The row of an attempt that gave no answer, as NeMo Gym has it since 0.7.
-fn failure(batch: &RecordBatch, row: usize) -> Result<String, ExportError> {
+fn failure(
+    batch: &RecordBatch,
+    row: usize,
+    addresses: &BTreeMap<String, String>,
+) -> Result<String, ExportError> {
     let text = |name| Ok::<_, ExportError>(texts(batch, name)?.value(row).to_owned());
     let statuses = integers(batch, "http_status")?;
     let status = statuses.is_valid(row).then(|| statuses.value(row));
-    let class = match status {
-        Some(status) if !AROUND.contains(&status) => "agent_run_error",
-        _ => "agent_request_failed",
-    };
-    let outcome = text("outcome")?;
-    // The names of the exceptions that its HTTP client raises then.
-    let kind = match (status, outcome.as_str()) {
-        (_, "timeout") => "TimeoutError",
-        (Some(200), "data") => "JSONDecodeError",
-        (Some(200), _) => "ClientPayloadError",
-        (Some(_), _) => "ClientResponseError",
-        (None, _) => "ClientError",
+    let (outcome, error) = (text("outcome")?, text("error")?);
+    let (kind, message) = match (status, outcome.as_str()) {
+        (Some(status), _) if status >= 400 => {
+            let address = addresses.get(&text("agent_name")?);
+            let address = format!("{}/run", address.map_or("", String::as_str));
+            let (reason, address) = (python_string(reason(status)), python_string(&address));
+            let message = format!("{status}, message={reason}, url={address}");
+            ("ClientResponseError", message)
+        }
+        (Some(_), "infra") => ("ClientPayloadError", error),
+        (_, "timeout") => ("TimeoutError", error),
+        (Some(_), "data") if error.contains(NOT_JSON) => ("JSONDecodeError", error),
+        (_, outcome) => (outcome, error),
     };
     let mut failure = Object::default();
-    failure.set("_ng_failure_class", quote(class));
+    failure.set("_ng_failure_class", quote(gym_class(status)));
     failure.set("_ng_failure_type", quote(kind));
-    failure.set("_ng_failure_message", quote(&text("error")?));
+    failure.set("_ng_failure_message", quote(&message));
     let status = status.map_or_else(|| "null".to_owned(), |status| status.to_string());
     failure.set("_ng_failure_http_status", status);
-    let bodies = texts(batch, "body")?;
-    let body = bodies.is_valid(row).then(|| quote(bodies.value(row)));
+    let answers = texts(batch, "answer")?;
+    let body = answers.is_valid(row).then(|| answers.value(row).to_owned());
     failure.set(
         "_ng_failure_response_body",
-        body.as_deref().unwrap_or("null"),
+        body.unwrap_or_else(|| "null".to_owned()),
     );
     Ok(failure.to_string())
+}
+
+/// What Python calls a status; it knows the newer names.
+fn reason(status: i64) -> &'static str {
+    match status {
+        413 => "Content Too Large",
+        414 => "URI Too Long",
+        416 => "Range Not Satisfiable",
+        422 => "Unprocessable Content",
+        _ => {
+            let status = u16::try_from(status).ok();
+            let status = status.and_then(|status| StatusCode::from_u16(status).ok());
+            status
+                .and_then(|status| status.canonical_reason())
+                .unwrap_or_default()
+        }
+    }
+}
+
+/// The failed attempts of a session's run that NeMo Gym's file of failures has.
+///
+/// # Errors
+/// The session lacks the table.
+pub async fn failed_attempts(
+    session: &SessionContext,
+    rules: &GymRules,
+) -> Result<DataFrame, DataFusionError> {
+    let without_answer = ScalarValue::from(rules.all_failures);
+    let failures = session.sql(FAILURES).await?;
+    failures.with_param_values(vec![("without_answer", without_answer)])
 }

@@ -52,17 +52,22 @@ impl ExportTarget {
         })
     }
 
-    /// Removes metrics of an earlier time, which are not of the rollouts beside them.
+    /// Removes what was measured of other rollouts than those that are written, and says so.
     ///
     /// # Errors
-    /// They can't be removed.
-    pub(super) fn forget_metrics(&self) -> Result<(), ExportError> {
-        match std::fs::remove_file(&self.aggregate_metrics) {
-            Err(source) if source.kind() != io::ErrorKind::NotFound => Err(ExportError::Write {
-                path: self.aggregate_metrics.clone(),
+    /// It can't be removed.
+    pub(super) fn remove_metrics(&self) -> Result<Option<String>, ExportError> {
+        let path = &self.aggregate_metrics;
+        match std::fs::remove_file(path) {
+            Ok(()) => Ok(Some(format!(
+                "'{}' is removed: it was of other rollouts, and these were not measured",
+                path.display()
+            ))),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(source) => Err(ExportError::Write {
+                path: path.clone(),
                 source,
             }),
-            _ => Ok(()),
         }
     }
 

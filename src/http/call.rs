@@ -8,16 +8,17 @@ use super::problem::Problem;
 use super::response::Response;
 use super::retry_after::retry_after;
 use crate::failure::{Failure, FailureClass};
+use crate::json::quote;
 
 /// Characters of a text of the other side that are quoted.
 const QUOTED_BYTES: usize = 300;
 
+/// Bytes of the body of an error that are read, and characters of it that are kept: as many as NeMo Gym keeps.
+const KEPT_BYTES: usize = 8000;
+const KEPT_CHARS: usize = 2000;
+
 /// A reason may have so many bytes, the quote included.
 const LONGEST_REASON: usize = 1000;
-
-/// Bytes of an error's body that are looked at, and characters of it that are kept: NeMo Gym's numbers.
-const BODY_BYTES: usize = 8000;
-const BODY_CHARS: usize = 2000;
 
 /// The rest of an error is waited for this long; what matters of it is known by then.
 const QUOTE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -106,18 +107,18 @@ impl Call<'_> {
         }
     }
 
-    /// As much of a body as is kept of an error, without secrets; none where it is empty.
-    fn beginning(&self, body: &[u8]) -> Option<Bytes> {
-        let start = body.get(..BODY_BYTES).unwrap_or(body);
+    /// Beginning of a body that is kept, as a JSON text without secrets.
+    fn kept(&self, body: &[u8]) -> Option<Bytes> {
+        let start = body.get(..KEPT_BYTES).unwrap_or(body);
         let mut text = String::from_utf8_lossy(start).into_owned();
-        self.secrets.hide(&mut text, start.len() >= BODY_BYTES);
-        if let Some((end, _)) = text.char_indices().nth(BODY_CHARS) {
+        self.secrets.hide(&mut text, start.len() < body.len());
+        if let Some((end, _)) = text.char_indices().nth(KEPT_CHARS) {
             text.truncate(end);
         }
-        if start.len() > BODY_CHARS {
+        if body.len() > KEPT_CHARS {
             text.push('…');
         }
-        (!text.is_empty()).then(|| Bytes::from(text))
+        (!body.is_empty()).then(|| Bytes::from(quote(&text)))
     }
 
     /// A failure of this call, with its address and the time that it took.
@@ -150,13 +151,13 @@ impl Call<'_> {
     pub async fn status_error(&self, response: Response) -> Failure {
         let status = response.status();
         let retry_after = retry_after(response.headers(), SystemTime::now());
-        let body = response.start(BODY_BYTES, QUOTE_TIMEOUT).await;
-        let quoted = self.quote(&body);
+        let start = response.start(KEPT_BYTES, QUOTE_TIMEOUT).await;
+        let quoted = self.quote(&start);
         let class = FailureClass::of_status(status.as_u16());
         let reason = status.canonical_reason().unwrap_or_default();
         Failure {
             retry_after: retry_after.filter(|_| matches!(status.as_u16(), 429 | 503)),
-            answer: self.beginning(&body),
+            answer: self.kept(&start),
             ..self.failure(
                 class,
                 format!("HTTP {} {reason}{quoted}", status.as_u16()).trim_end(),

@@ -5,7 +5,7 @@ use std::io;
 use arrow::error::ArrowError;
 use datafusion::error::DataFusionError;
 
-use crate::json::{ObjectError, SyntaxError};
+use crate::json::SyntaxError;
 
 /// Why a file is not imported.
 #[derive(Debug, thiserror::Error)]
@@ -70,7 +70,7 @@ pub enum ImportError {
         /// The line, from 1.
         line: u64,
         /// What is wrong where.
-        source: ObjectError,
+        source: SyntaxError,
     },
     /// A line is longer than a table can hold.
     #[error("'{path}', line {line}: the line is longer than 1 GiB")]

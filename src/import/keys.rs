@@ -11,9 +11,11 @@ pub(super) const ROLLOUT: &str = "_ng_rollout_index";
 
 /// Task and rollout of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct RowKey {
-    pub(super) task_index: i64,
-    pub(super) rollout_index: i64,
+pub struct RowKey {
+    /// Index of the task.
+    pub task_index: i64,
+    /// Index of the rollout within its task.
+    pub rollout_index: i64,
 }
 
 /// The tasks of all files of an import.

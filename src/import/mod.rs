@@ -15,10 +15,13 @@ mod runners;
 mod tables;
 mod zeros;
 
-pub use collection::{Collection, CollectionFiles, FailureCounts, Piece, read_collection};
+pub use collection::{
+    Collection, CollectionFiles, CollectionRules, FailureCounts, Piece, read_collection,
+};
 pub use error::ImportError;
+pub use keys::RowKey;
 pub use merge::merge;
 pub use rollout::{ResponseRule, verify_response};
 pub use runners::AgentServers;
 pub use tables::{AgentSource, Import, Imported, KeyRule, RolloutOptions, is_stamped};
-pub use zeros::{Zeros, is_shard};
+pub use zeros::{ZeroRows, Zeros, is_shard};

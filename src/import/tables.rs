@@ -169,7 +169,7 @@ impl Import {
                     AgentSource::Fixed(name) => name.clone(),
                 };
                 if options.zeros.any() {
-                    self.zeros.see(number, &agent, key, &row);
+                    self.zeros.done(number, &agent, key, &row);
                 }
                 rows.append(key, &agent, result, fields, source(&line, number))
             })?;

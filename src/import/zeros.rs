@@ -1,7 +1,7 @@
 //! Rollouts that are not among the rows of a shard, and count as zero all the same: those that failed in certain ways, and
 //! those that left no row at all. [`ZeroRows`] makes rows of them, as NeMo Gym does since 0.7.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 
 use indexmap::{IndexMap, IndexSet};
@@ -14,6 +14,7 @@ use super::rollout::{ResponseRule, reduce};
 use super::runners::{AgentServers, Runners};
 use super::tables::{failed, parse};
 use crate::answer::MASK_SAMPLE;
+use crate::answer::resume::FAILURE_CLASS;
 use crate::gym::GymRules;
 use crate::json::{Object, unquote};
 use crate::request::{AGENT_REF, ENVIRONMENT_SERVER, RESPONSES_CREATE_PARAMS};
@@ -35,16 +36,16 @@ impl Zeros {
 }
 
 /// What ran a rollout, and which one it is.
-type Key = (String, RowKey);
+pub type Key = (String, RowKey);
 
 /// Fields that say of a failure what a score does not.
 const OF_FAILURES: [&str; 2] = ["failure_kind", "failure_reason"];
 
-/// What real rows say, as far as zeros need it, and what became of the rest.
+/// What became of rollouts, as far as zeros need it: first of all that are done, then, of one shard after the other, of
+/// those that failed and those that were asked for.
 #[derive(Debug, Default)]
-pub(super) struct ZeroRows {
-    /// The rollouts of each shard.
-    done: Vec<HashSet<Key>>,
+pub struct ZeroRows {
+    shards: BTreeMap<usize, Shard>,
     /// The fields that rows of a runner have.
     fields: HashMap<String, IndexSet<String>>,
     counted: u64,
@@ -52,6 +53,14 @@ pub(super) struct ZeroRows {
     nobodys: u64,
     uncounted: u64,
     materialized: u64,
+}
+
+#[derive(Debug, Default)]
+struct Shard {
+    done: HashSet<Key>,
+    /// The last failure of each rollout that is not done, and its place among all.
+    failures: IndexMap<Key, (u64, String)>,
+    zeros: IndexMap<Key, String>,
 }
 
 /// A row that counts as zero.
@@ -71,14 +80,13 @@ pub(super) struct Reading<'a> {
 }
 
 impl ZeroRows {
-    /// Takes notice of a rollout of a shard.
-    pub(super) fn see(&mut self, shard: usize, runner: &str, key: RowKey, row: &Object<'_>) {
-        if self.done.len() <= shard {
-            self.done.resize_with(shard + 1, HashSet::new);
-        }
-        if let Some(done) = self.done.get_mut(shard) {
-            done.insert((runner.to_owned(), key));
-        }
+    fn shard(&mut self, shard: usize) -> &mut Shard {
+        self.shards.entry(shard).or_default()
+    }
+
+    /// Takes notice of a rollout of a shard that is done.
+    pub fn done(&mut self, shard: usize, runner: &str, key: RowKey, row: &Object<'_>) {
+        self.shard(shard).done.insert((runner.to_owned(), key));
         let known = self.fields.entry(runner.to_owned()).or_default();
         for name in row.names().filter(|name| is_of_task(name)) {
             if !known.contains(name) {
@@ -87,7 +95,78 @@ impl ZeroRows {
         }
     }
 
+    /// Takes notice of a failed attempt at a rollout: the one with the greatest `place` counts.
+    pub fn failed(&mut self, shard: usize, key: Key, place: u64, text: &str) {
+        let shard = self.shard(shard);
+        if shard.done.contains(&key) {
+            return;
+        }
+        let known = shard.failures.entry(key).or_default();
+        if known.1.is_empty() || place >= known.0 {
+            *known = (place, text.to_owned());
+        }
+    }
+
+    /// Of the rollouts of a shard that failed, those count whose class is named.
+    pub fn count_failures(&mut self, shard: usize, zeros: &Zeros) {
+        let mut uncounted = 0;
+        let shard = self.shard(shard);
+        for (key, (_, text)) in &shard.failures {
+            let row = Object::parse(text).unwrap_or_default();
+            match class(&row).is_some_and(|class| zeros.failure_classes.contains(&class)) {
+                true => drop(shard.zeros.insert(key.clone(), of_failure(&row))),
+                false => uncounted += 1,
+            }
+        }
+        let counted = shard.zeros.len() as u64;
+        self.counted += counted;
+        self.uncounted += uncounted;
+    }
+
+    /// Takes notice of a rollout that was asked for.
+    pub fn planned(&mut self, shard: usize, key: Key, row: &Object<'_>, zeros: &Zeros) {
+        let is_nobodys = key.0.is_empty();
+        self.nobodys += u64::from(is_nobodys && zeros.missing);
+        self.materialized += u64::from(!is_nobodys);
+        let of = self.shard(shard);
+        if !of.zeros.contains_key(&key) {
+            let is_missing = !of.failures.contains_key(&key) && !of.done.contains(&key);
+            if !zeros.missing || !is_missing || is_nobodys {
+                return;
+            }
+            of.zeros.insert(key.clone(), of_input(row));
+            self.missing += 1;
+        }
+        let known = self.fields.get(&key.0);
+        if let Some(text) = self
+            .shards
+            .get_mut(&shard)
+            .and_then(|of| of.zeros.get_mut(&key))
+        {
+            *text = with_fields(text, row, known);
+        }
+    }
+
     /// The rows of a shard that count as zero.
+    pub fn take(&mut self, shard: usize) -> impl Iterator<Item = (Key, String)> {
+        std::mem::take(&mut self.shard(shard).zeros).into_iter()
+    }
+
+    /// How many rollouts failed, by the class of their last failure.
+    pub fn failure_classes(&self) -> BTreeMap<String, u64> {
+        let mut classes = BTreeMap::new();
+        for (_, text) in self
+            .shards
+            .values()
+            .flat_map(|shard| shard.failures.values())
+        {
+            let row = Object::parse(text).unwrap_or_default();
+            *classes.entry(class(&row).unwrap_or_default()).or_default() += 1;
+        }
+        classes
+    }
+
+    /// The rows that count as zero beside a file of rollouts.
     ///
     /// # Errors
     /// A file beside it can't be read, or a row of it is malformed.
@@ -98,56 +177,20 @@ impl ZeroRows {
         zeros: &Zeros,
         reading: &mut Reading<'_>,
     ) -> Result<Vec<ZeroRow>, ImportError> {
-        let none = HashSet::new();
-        let done = self.done.get(shard).unwrap_or(&none);
-        let mut failures: IndexMap<Key, String> = IndexMap::new();
-        reading.rows(
-            &with_suffix(&path.with_extension(""), FAILURES),
-            |key, _, line| {
-                failures.insert(key, line.text.clone());
-            },
-        )?;
+        let beside = |what| with_suffix(&path.with_extension(""), what);
+        reading.rows(&beside(FAILURES), |key, _, line| {
+            if zeros.any() {
+                self.failed(shard, key, line.number, &line.text);
+            }
+        })?;
         if !zeros.any() {
             return Ok(Vec::new());
         }
-        failures.retain(|key, _| !done.contains(key));
-        let mut counted: IndexMap<Key, String> = IndexMap::new();
-        for (key, text) in &failures {
-            let row = Object::parse(text).unwrap_or_default();
-            let class = row.get("_ng_failure_class").and_then(unquote);
-            match class.is_some_and(|class| zeros.failure_classes.iter().any(|one| *one == *class))
-            {
-                true => drop(counted.insert(key.clone(), of_failure(&row))),
-                false => self.uncounted += 1,
-            }
-        }
-        self.counted += counted.len() as u64;
-        let (fields, done) = (&self.fields, done.clone());
-        let (mut missing, mut nobodys, mut materialized) = (0, 0, 0);
-        reading.rows(
-            &with_suffix(&path.with_extension(""), INPUTS),
-            |key, row, _| {
-                let is_nobodys = key.0.is_empty();
-                nobodys += u64::from(is_nobodys && zeros.missing);
-                materialized += u64::from(!is_nobodys);
-                if !counted.contains_key(&key) {
-                    let is_missing = !failures.contains_key(&key) && !done.contains(&key);
-                    if !zeros.missing || !is_missing || is_nobodys {
-                        return;
-                    }
-                    missing += 1;
-                    counted.insert(key.clone(), of_input(row));
-                }
-                let known = fields.get(&key.0);
-                if let Some(text) = counted.get_mut(&key) {
-                    *text = with_fields(text, row, known);
-                }
-            },
-        )?;
-        self.missing += missing;
-        self.nobodys += nobodys;
-        self.materialized += materialized;
-        let rows = counted.into_iter().map(|((runner, key), text)| {
+        self.count_failures(shard, zeros);
+        reading.rows(&beside(INPUTS), |key, row, _| {
+            self.planned(shard, key, row, zeros);
+        })?;
+        let rows = self.take(shard).map(|((runner, key), text)| {
             let row = Object::parse(&text).unwrap_or_default();
             let result = reduce(&row, ResponseRule::Stripped, reading.rules).unwrap_or_default();
             ZeroRow {
@@ -161,7 +204,7 @@ impl ZeroRows {
     }
 
     /// What is to be known of it.
-    pub(super) fn notes(&self) -> Vec<String> {
+    pub fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         if self.nobodys > 0 {
             notes.push(format!(
@@ -220,6 +263,11 @@ pub fn is_shard(path: &str) -> bool {
     let stem = stem.to_string_lossy();
     let mut beside = [FAILURES, INPUTS].into_iter();
     !beside.any(|end| stem.ends_with(end.trim_end_matches(".jsonl")))
+}
+
+fn class(row: &Object<'_>) -> Option<String> {
+    let class = row.get(FAILURE_CLASS).and_then(unquote);
+    class.map(std::borrow::Cow::into_owned)
 }
 
 /// Whether a field can be one that a task brings.

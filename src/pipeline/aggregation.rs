@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::gym::GymChoice;
 use crate::import::{
     AgentServers, AgentSource, Import, ImportError, Imported, KeyRule, ResponseRule,
-    RolloutOptions, Zeros, is_shard, is_stamped, merge,
+    RolloutOptions, is_shard, is_stamped, merge,
 };
 use crate::measure::TaskLabels;
 use crate::read::expand;
@@ -27,8 +27,6 @@ pub enum AggregationSource {
         globs: Vec<String>,
         /// Where the rows of all files go, sorted by task and rollout.
         merged: Option<PathBuf>,
-        /// Which rollouts count as zero that are not there.
-        zeros: Zeros,
     },
 }
 
@@ -56,6 +54,7 @@ impl Aggregation {
             AggregationSource::Runs(runs) => {
                 let (runs, rules) = by_rules(runs, self.gym).await?;
                 self.measurement.rules = rules;
+                check_zeros(&self.measurement, "the runs follow those of 0.5")?;
                 for run in runs.iter().filter(|_| rules.servers) {
                     let record = RunRecord::load(run).await?;
                     let servers = record.into_iter().map(|record| record.environment_servers);
@@ -63,19 +62,9 @@ impl Aggregation {
                 }
                 measurement::measure(&Source::Runs(&runs), &self.output, &self.measurement).await?
             }
-            AggregationSource::Files {
-                globs,
-                merged,
-                zeros,
-            } => {
-                let (session, imported) = files(
-                    globs,
-                    merged.as_ref(),
-                    zeros,
-                    self.gym,
-                    &mut self.measurement,
-                )
-                .await?;
+            AggregationSource::Files { globs, merged } => {
+                let (session, imported) =
+                    files(globs, merged.as_ref(), self.gym, &mut self.measurement).await?;
                 if imported.without_agent > 0 {
                     notes.push(format!(
                         "{} of {} rollouts name no agent (agent_ref), and are in no metric",
@@ -107,10 +96,18 @@ impl Aggregation {
     }
 }
 
+fn check_zeros(measurement: &Measurement, why: &str) -> Result<(), Error> {
+    match measurement.zeros.any() && !measurement.rules.servers {
+        true => Err(Error::Usage(format!(
+            "what is not there is counted as zero by the rules of NeMo Gym 0.7 alone; {why}: add --gym 0.7"
+        ))),
+        false => Ok(()),
+    }
+}
+
 async fn files(
     globs: &[String],
     merged: Option<&PathBuf>,
-    zeros: &Zeros,
     gym: GymChoice,
     measurement: &mut Measurement,
 ) -> Result<(SessionContext, Imported), Error> {
@@ -134,13 +131,7 @@ async fn files(
         is_new |= is_stamped(path)?;
     }
     measurement.rules = gym.rules(|| is_new);
-    if zeros.any() && !measurement.rules.servers {
-        return Err(Error::Usage(
-            "what is not there is counted as zero by the rules of NeMo Gym 0.7 alone; the files bear none of its stamps: \
-             add --gym 0.7"
-                .into(),
-        ));
-    }
+    check_zeros(measurement, "the files bear none of its stamps")?;
     let session = SessionContext::new();
     let mut import = Import::new();
     let options = RolloutOptions {
@@ -150,7 +141,7 @@ async fn files(
         agent: AgentSource::Row,
         rules: measurement.rules,
         servers: AgentServers::new(),
-        zeros: zeros.clone(),
+        zeros: measurement.zeros.clone(),
     };
     import.rollouts(&files, &options)?;
     let imported = import.register(&session).await?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::recovery::{Recovery, forget_copies, is_left};
 use super::sweep::Sweep;
-use super::{extension, identity, task_names};
+use super::{extension, identity, invalid_judges, task_names};
 use crate::config::{AgentSettings, Settings};
 use crate::error::Error;
 use crate::expand;
@@ -52,6 +52,16 @@ impl Sweep {
             };
             if recovery.recover().await? {
                 self.was_finished = false;
+            }
+            if self.settings.retry_invalid_judge_responses {
+                let moved = invalid_judges::retry(&self.run, writer).await?;
+                self.was_finished &= moved == 0;
+                if moved > 0 {
+                    self.tally.notice(format!(
+                        "{moved} rollouts have no valid answer of their judge: they are failed attempts now, and tried again \
+                         (--retry-invalid-judge-responses)"
+                    ));
+                }
             }
         }
         self.continues = true;

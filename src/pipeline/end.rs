@@ -90,6 +90,7 @@ impl Sweep {
             total: tally,
             status,
             groups: self.groups.clone(),
+            nothing_scored: self.nothing_scored.clone(),
             metrics: measured.metrics,
             written,
             elapsed,
@@ -100,6 +101,7 @@ impl Sweep {
         match self.shutdown.reason() {
             _ if pending == 0 => RunState::Finished,
             Some(StopReason::Signal) => RunState::Interrupted,
+            Some(StopReason::DispatchBudget) => RunState::Incomplete,
             Some(_) => RunState::Stopped,
             None => RunState::Incomplete,
         }

@@ -13,7 +13,9 @@ use super::identity::add_rules;
 use crate::config::Settings;
 use crate::error::Error;
 use crate::gym::GymRules;
-use crate::import::{Collection, CollectionFiles, ImportError, Piece, is_stamped, read_collection};
+use crate::import::{
+    Collection, CollectionFiles, CollectionRules, ImportError, Piece, is_stamped, read_collection,
+};
 use crate::outcome::{attempts_of, rollouts_of};
 use crate::report::ImportReport;
 use crate::schema;
@@ -96,7 +98,12 @@ async fn import(
     let is_stamped = is_stamped(&files.rollouts)?;
     let rules = settings.gym.rules(|| is_stamped);
     let (output, pieces) = channel(2);
-    let reading = SpawnedTask::spawn_blocking(move || read_collection(&files, &output));
+    let how = CollectionRules {
+        gym: rules,
+        retry_terminal_timeouts: settings.retry_terminal_timeouts,
+        retry_invalid_judge_responses: settings.retry_invalid_judge_responses,
+    };
+    let reading = SpawnedTask::spawn_blocking(move || read_collection(&files, how, &output));
     let mut parts = Parts::new(run);
     let (written, read) = tokio::join!(parts.write(pieces), reading.join());
     let read = read.map_err(|error| Error::Defect(format!("reading the files: {error}")))?;

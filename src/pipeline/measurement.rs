@@ -11,11 +11,13 @@ use futures::TryStreamExt;
 use super::artifacts::{METRICS, aggregate_metrics};
 use super::measured::Measured;
 use super::subsets::Subsets;
+use super::zeros;
 use crate::agent::MetricServers;
 use crate::config::Settings;
 use crate::error::Error;
 use crate::export::EnvironmentServers;
 use crate::gym::{GYM_07, GymChoice, GymRules};
+use crate::import::Zeros;
 use crate::measure::{
     AGENT_STATISTICS, KeyMetrics, MetricQueries, PRICES, ParameterValue, PassMajorityOptions,
     Spool, TASK_STATISTICS, TaskLabels, prices, run_families, spool_views, without_reserved,
@@ -91,6 +93,8 @@ pub struct Measurement {
     pub is_stamped: bool,
     /// The rules of NeMo Gym by which it is written.
     pub rules: &'static GymRules,
+    /// Which rollouts of runs count as zero that are not there.
+    pub zeros: Zeros,
 }
 
 impl Measurement {
@@ -111,6 +115,7 @@ impl Measurement {
             servers: BTreeMap::new(),
             is_stamped: false,
             rules: GymRules::of(None),
+            zeros: Zeros::default(),
         }
     }
 
@@ -258,6 +263,14 @@ async fn compute(
     let gathering = session::gathering(measurement.memory)?;
     let measuring = session::measuring(measurement.memory)?;
     landed.measured.is_renumbered = source.register_both(&gathering, &measuring).await?;
+    if let (Source::Runs(_), true) = (source, measurement.zeros.any()) {
+        let found = zeros::add(&gathering, &measurement.zeros, measurement.rules).await?;
+        measuring.deregister_table(ROLLOUTS)?;
+        measuring.register_table(ROLLOUTS, gathering.table_provider(ROLLOUTS).await?)?;
+        if variant.is_whole() {
+            landed.measured.notes.extend(found.notes);
+        }
+    }
     for session in [&gathering, &measuring] {
         if let (Some(subsets), Some(value)) = (subsets, &variant.subset) {
             subsets.restrict(session, value).await?;

@@ -16,7 +16,9 @@ mod identity;
 mod imported;
 mod inputs;
 mod inputs_of_run;
+mod invalid_judges;
 mod live;
+mod longest_first;
 mod measured;
 mod measurement;
 mod metric_look;
@@ -31,6 +33,8 @@ mod supervisor;
 mod sweep;
 mod tables;
 mod task_names;
+mod unscored;
+mod zeros;
 
 pub use agent_metrics::write_verify_responses;
 pub use aggregation::{Aggregation, AggregationSource};

@@ -16,11 +16,12 @@ use super::begin::{Existing, existing, rebuilt};
 use super::groups;
 use super::inputs::Inputs;
 use super::live::{Live, LiveMetrics};
+use super::longest_first::KnownSeconds;
 use super::measured::Measured;
 use super::measurement::{self, Measurement, Price, Source};
 use super::supervisor::Supervisor;
 use super::tables::Tables;
-use super::{by_task, extension, identity, open_files};
+use super::{by_task, extension, identity, open_files, unscored, zeros};
 use crate::agent::{
     AgentError, Agents, HeadServer, MetricServerOptions, MetricServers, Prior, RecordedAgents,
 };
@@ -28,11 +29,14 @@ use crate::config::{AgentSettings, ConfigError, MemoryPlan, Routing, Settings};
 use crate::error::Error;
 use crate::expand::{self, AgentCounts};
 use crate::gym::{GYM_07, GymChoice, GymRules};
+use crate::import::Zeros;
 use crate::land::{LandContext, LandStep};
 use crate::measure::{MetricQueries, ParameterValue};
 use crate::plan_node::Step;
-use crate::report::{AgentMetric, GroupReport, SweepPlan, SweepReport};
-use crate::run::{FailureLimits, Registry, RunContext, RunStep, Shutdown, StopReason};
+use crate::report::{AgentMetric, GroupReport, NothingScored, SweepPlan, SweepReport};
+use crate::run::{
+    DispatchBudget, FailureLimits, Registry, RunContext, RunStep, Shutdown, StopReason,
+};
 use crate::schema::SCHEMA_VERSION;
 use crate::servers::{Route, Servers};
 use crate::session;
@@ -116,6 +120,8 @@ pub struct Sweep {
     pub(super) shutdown: Shutdown,
     /// What became of the groups of prompts.
     pub(super) groups: Option<GroupReport>,
+    /// Why there is nothing to be scored.
+    pub(super) nothing_scored: Option<NothingScored>,
     pub(super) live: Option<(Duration, watch::Sender<Arc<[AgentMetric]>>)>,
 }
 
@@ -219,6 +225,7 @@ impl Sweep {
         };
         let servers = head.as_ref().ok().and_then(Option::as_ref);
         let servers = servers.map(|head| Arc::clone(head.servers()));
+        zeros::of_settings(&settings, rules)?;
         let inputs = match &existing {
             Some(record) if settings.input.is_empty() && !settings.extend => {
                 Inputs::of_run(&mut settings, rules, &run, record).await?
@@ -300,6 +307,7 @@ impl Sweep {
             tally: Arc::default(),
             shutdown: Shutdown::default(),
             groups: None,
+            nothing_scored: None,
             live: None,
         };
         sweep.tally.follow(rules);
@@ -555,6 +563,7 @@ impl Sweep {
             },
             None => Measured::default(),
         };
+        self.nothing_scored = unscored::look(self).await?;
         written.push(self.run.display("run.json"));
         self.report(written, measured, elapsed).await
     }
@@ -593,6 +602,7 @@ impl Sweep {
             parameters: parameters(&self.queries, &self.settings)?,
             servers: self.record.environment_servers.clone(),
             rules: self.rules,
+            zeros: zeros::of_settings(&self.settings, self.rules)?,
             ..Measurement::new(self.queries.clone(), MEMORY)
         })
     }
@@ -601,7 +611,12 @@ impl Sweep {
         let Some((every, sender)) = self.live.take() else {
             return Ok(None);
         };
-        Live::start(self.run.clone(), self.measurement()?, every, sender).map(Some)
+        // While it runs, what is missing is only not there yet.
+        let measurement = Measurement {
+            zeros: Zeros::default(),
+            ..self.measurement()?
+        };
+        Live::start(self.run.clone(), measurement, every, sender).map(Some)
     }
 
     pub(super) fn tables(&self) -> Tables<'_> {
@@ -627,6 +642,9 @@ impl Sweep {
             Arc::clone(writer),
         ));
         let pending = self.counts.iter();
+        let known = self.prior.iter();
+        let known = known.filter_map(|(key, prior)| Some((*key, prior.seconds?)));
+        let known = KnownSeconds(known.filter(|(_, seconds)| *seconds > 0.0).collect());
         let run = RunContext {
             prior: std::mem::take(&mut self.prior),
             pending: pending
@@ -642,6 +660,11 @@ impl Sweep {
             retry_backoff: settings.retry_backoff.duration(),
             retry_backoff_cap: settings.retry_backoff_cap.duration(),
             agent_patience: settings.agent_patience.duration(),
+            dispatch_budget: settings.dispatch_budget_s.map(|budget| {
+                let seconds = Duration::from_secs_f64;
+                let margin = settings.drain_margin_s.map(seconds);
+                DispatchBudget::new(Instant::now(), seconds(budget), margin)
+            }),
             failure_limits: FailureLimits {
                 max_failures: settings.max_failures,
                 max_error_rate: settings.max_error_rate,
@@ -662,6 +685,7 @@ impl Sweep {
         );
         let config = self
             .config()
+            .with_extension(Arc::new(known))
             .with_extension(Arc::new(run))
             .with_extension(Arc::new(land));
         let session = self.session(config, self.partitions(&self.counts)).await?;

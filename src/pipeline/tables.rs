@@ -12,11 +12,12 @@ use datafusion::physical_planner::{DefaultPhysicalPlanner, PhysicalPlanner};
 use datafusion::prelude::{SessionConfig, SessionContext, col, lit};
 
 use super::by_task::ByTask;
+use super::longest_first::LongestFirst;
 use super::rounds::Rounds;
 use super::spool::Spool;
 use crate::config::{Settings, Shard};
 use crate::error::Error;
-use crate::expand;
+use crate::expand::{self, Terminal};
 use crate::land::LandStep;
 use crate::plan_node::{Step, StepPlanner};
 use crate::run::RunStep;
@@ -77,7 +78,7 @@ impl Tables<'_> {
             .agents
             .iter()
             .map(|agent| (*agent, self.settings.budgets(agent)));
-        expand::prepare(&session, budgets).await?;
+        expand::prepare(&session, budgets, Terminal::of(self.settings)).await?;
         Ok(session)
     }
 
@@ -86,6 +87,9 @@ impl Tables<'_> {
         let mut plan = tasks.into_unoptimized_plan();
         if self.is_interleaved {
             plan = Rounds.on(plan)?;
+        }
+        if self.settings.dispatch_longest_first {
+            plan = LongestFirst.on(plan)?;
         }
         if partitions > 1 {
             plan = ByTask { partitions }.on(plan)?;
@@ -118,6 +122,7 @@ impl QueryPlanner for Planner {
     ) -> QueryResult<Arc<dyn ExecutionPlan>> {
         let planner = DefaultPhysicalPlanner::with_extension_planners(vec![
             Arc::new(StepPlanner::<Rounds>::new()),
+            Arc::new(StepPlanner::<LongestFirst>::new()),
             Arc::new(StepPlanner::<ByTask>::new()),
             Arc::new(StepPlanner::<RunStep>::new()),
             Arc::new(StepPlanner::<LandStep>::new()),

@@ -5,8 +5,10 @@ use bytes::Bytes;
 
 use super::waiting::Waited;
 use crate::agent::{Agents, Answer, Failures, Reply, RolloutRequest};
+use crate::answer::resume::REUSE_DELIVERABLE;
 use crate::config::MemoryPlan;
 use crate::failure::{Failure, FailureClass};
+use crate::json::Object;
 use crate::outcome::{Answered, Outcome, Times, Verdict};
 use crate::request::RequestTemplate;
 use crate::store::DispatchRecord;
@@ -22,6 +24,8 @@ pub(super) struct PendingRow {
     pub(super) template: Result<Arc<RequestTemplate>, Arc<str>>,
     /// What went wrong with it before.
     pub(super) failures: Failures,
+    /// An earlier attempt left something that this one is to have judged.
+    pub(super) reuses_deliverable: bool,
     /// Its place in the plan.
     pub(super) order: u64,
 }
@@ -142,12 +146,28 @@ impl Dispatch {
     }
 }
 
+/// The request, so that the agent's server judges what an earlier attempt left.
+fn with_deliverable(request: String) -> String {
+    match Object::parse(&request) {
+        Ok(mut row) => {
+            row.set(REUSE_DELIVERABLE, "true");
+            row.to_string()
+        }
+        // The server says what is wrong with it.
+        Err(_) => request,
+    }
+}
+
 /// Calls the agent. Whatever happens becomes a reply.
 pub(super) async fn call(agents: &Agents, row: PendingRow, turns: TurnLog) -> Reply {
     let failed = |why: String| Reply::new(Err(Failure::new(FailureClass::Data, why)));
     let body = row
         .template
-        .map(|template| template.materialize(row.rollout_index, row.attempt));
+        .map(|template| template.materialize(row.rollout_index, row.attempt))
+        .map(|body| match row.reuses_deliverable {
+            true => with_deliverable(body),
+            false => body,
+        });
     let (member, body) = match (agents.get(&row.agent_name), body) {
         (Some(member), Ok(body)) => (member, body),
         (None, _) => return failed(format!("no agent '{}' is known", row.agent_name)),

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
+use super::dispatch_budget::DispatchBudget;
 use super::registry::Registry;
 use crate::agent::{Agents, Prior};
 use crate::config::{MemoryPlan, SeedField};
@@ -36,6 +37,8 @@ pub struct RunContext {
     pub agent_patience: Duration,
     /// When to end early because too much fails.
     pub failure_limits: FailureLimits,
+    /// The time within which rollouts are sent; none if there is no end to it.
+    pub dispatch_budget: Option<DispatchBudget>,
     /// Where dispatches are noted before they are sent.
     pub dispatches: Option<Arc<DispatchLogs>>,
     /// What the partitions share.
@@ -78,6 +81,8 @@ pub enum StopReason {
     Signal,
     /// Its deadline passed.
     Deadline,
+    /// The time for sending rollouts was over: what is in flight ends, however long it takes.
+    DispatchBudget,
     /// Too many rollouts failed.
     MaxFailures,
     /// Too large a share of the rollouts failed.

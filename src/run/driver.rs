@@ -20,7 +20,9 @@ use super::queue::Queue;
 use super::registry::Permit;
 use super::retry::{Next, Retries};
 use crate::agent::Reply;
+use crate::answer::resume::reuses_deliverable;
 use crate::failure::{Failure, FailureClass};
+use crate::json::Object;
 use crate::outcome::{Outcome, OutcomeBatchBuilder};
 use crate::store::{DispatchLogs, PartitionLog, StoreError};
 
@@ -184,6 +186,9 @@ impl Driver {
             return self.queue.stall();
         }
         let (now, time) = (Instant::now(), SystemTime::now());
+        if self.is_budget_spent(now) {
+            return;
+        }
         // A call that has ended but is not gathered yet holds no permit, but memory.
         let most = self.concurrency.saturating_sub(self.dispatches.len());
         let wave = self.queue.wave(now, most);
@@ -217,6 +222,18 @@ impl Driver {
             self.metrics.dispatched.add(1);
         }
         self.rotate_log();
+    }
+
+    /// The time for sending is over, and rows wait: they stay pending.
+    fn is_budget_spent(&mut self, now: Instant) -> bool {
+        let budget = self.context.dispatch_budget.as_ref();
+        let is_spent = budget.is_some_and(|budget| budget.is_spent(now)) && !self.queue.is_empty();
+        if is_spent {
+            self.stopped = true;
+            self.queue.clear();
+            self.context.shutdown.stop(StopReason::DispatchBudget);
+        }
+        is_spent
     }
 
     /// A log that has grown long is begun anew with what is in flight.
@@ -269,6 +286,11 @@ impl Driver {
             ))),
         };
         let now = Instant::now();
+        if let Some(budget) = &self.context.dispatch_budget
+            && is_answered(&reply)
+        {
+            budget.answered(reply.elapsed);
+        }
         let next = match &reply.result {
             Ok(_) => None,
             Err(failure) => {
@@ -285,6 +307,10 @@ impl Driver {
             Some(Next::Retry(due)) if !self.stopped => {
                 let mut row = dispatch.row.clone();
                 row.attempt += 1;
+                row.reuses_deliverable |= reply.result.as_ref().is_err_and(|failure| {
+                    let answer = failure.answer.as_deref().and_then(parsed);
+                    answer.is_some_and(|answer| reuses_deliverable(&answer))
+                });
                 self.queue.retry(row, due);
             }
             Some(Next::Retry(_)) => {}
@@ -367,6 +393,21 @@ impl Drop for Driver {
             self.context.shutdown.stop(StopReason::Failure);
         }
     }
+}
+
+/// The agent gave an answer, be it that of a failure.
+fn is_answered(reply: &Reply) -> bool {
+    match &reply.result {
+        Ok(_) => true,
+        Err(failure) => matches!(
+            failure.class,
+            FailureClass::AgentFlagged | FailureClass::NotPersisted
+        ),
+    }
+}
+
+fn parsed(answer: &[u8]) -> Option<Object<'_>> {
+    Object::parse(std::str::from_utf8(answer).ok()?).ok()
 }
 
 async fn next(input: &mut Option<SendableRecordBatchStream>) -> Option<Result<RecordBatch>> {

@@ -20,6 +20,7 @@ mod breaker;
 mod bucket;
 mod call;
 mod context;
+mod dispatch_budget;
 mod driver;
 mod exec;
 mod latencies;
@@ -32,5 +33,6 @@ mod retry;
 mod waiting;
 
 pub use context::{FailureLimits, RunContext, Shutdown, StopReason};
+pub use dispatch_budget::DispatchBudget;
 pub use exec::{RunExec, RunStep};
 pub use registry::Registry;

@@ -8,7 +8,6 @@ use datafusion::common::{Result, exec_datafusion_err};
 
 use super::call::PendingRow;
 use super::context::RunContext;
-use crate::agent::Prior;
 use crate::config::{MemoryPlan, SeedField};
 use crate::request::RequestTemplate;
 use crate::schema;
@@ -127,14 +126,15 @@ impl Queued {
         let rollout_index = self.batch.rollout_index.get(self.row);
         let rollout_index = rollout_index.copied().unwrap_or_default();
         let prior = context.prior.get(&(task_index, rollout_index));
-        let Prior { attempt, failures } = prior.copied().unwrap_or_default();
+        let prior = prior.copied().unwrap_or_default();
         PendingRow {
             task_index,
             rollout_index,
-            attempt,
+            attempt: prior.attempt,
             agent_name: Arc::clone(agent_name),
             template: self.template(context.seed, cache),
-            failures,
+            failures: prior.failures,
+            reuses_deliverable: prior.reuses_deliverable,
             order: self.order,
         }
     }

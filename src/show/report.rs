@@ -121,6 +121,9 @@ pub fn report(report: &SweepReport, as_json: bool) -> Result<(), ShowError> {
     }
     let why = match (report.state, report.stopped_by) {
         (RunState::Finished, _) => return Ok(()),
+        (_, Some(StopReason::DispatchBudget)) => {
+            "Its --dispatch-budget-s is spent: the rest was not sent. "
+        }
         (_, Some(StopReason::Deadline)) => "Its --deadline has passed. ",
         (_, Some(StopReason::MaxFailures)) => "--max-failures rollouts failed. ",
         (_, Some(StopReason::MaxErrorRate)) => "More than --max-error-rate of it failed. ",

@@ -166,7 +166,7 @@ async fn planned(
     let budgets = agents
         .keys()
         .map(|name| (name.as_str(), settings.budgets(name)));
-    expand::prepare(session, budgets).await?;
+    expand::prepare(session, budgets, expand::Terminal::of(settings)).await?;
     Ok(agents)
 }
 

@@ -220,8 +220,7 @@ fn an_option_of_nemo_gym_that_cannot_be_granted_says_what_to_use() {
     let folder = Folder::with_tasks(sums(2));
     for (option, instead) in [
         ("+agent_type=simple", "--head-server"),
-        ("+dispatch_budget_s=3600", "--deadline"),
-        ("+count_missing_rollouts_as_zero=true", "--missing zero"),
+        ("+count_missing_rollouts_as_zero=true", "--gym 0.7"),
         ("+fan_out={a:[b]}", "--gym 0.7"),
         ("+agent_map._default=b", "--gym 0.7"),
         ("+interleave_repeats=true", "--gym 0.7"),

@@ -12,9 +12,11 @@ mod outcome;
 mod preprocess;
 mod recording_agent;
 mod resume;
+mod resume07;
 mod reward_profile;
 mod routed;
 mod same_json;
+mod scripted_replies;
 mod scripted_servers;
 mod served_config;
 
@@ -32,9 +34,7 @@ pub fn run(case: &Case) -> Result<Outcome, String> {
         }
         ("preprocess", _) => preprocess::run(case).map(|()| Outcome::Passed),
         ("resume", "0.5") => resume::run(directory, json),
-        ("resume", version) => Ok(Outcome::NotSupported(format!(
-            "rows are sent by the rules of 0.5 so far, not of {version}"
-        ))),
+        ("resume", _) => resume07::run(case),
         ("health", _) => health::run(case),
         ("glob", _) => ended(case, glob::run(directory, json)),
         ("multi_turn", _) => ended(case, multi_turn::run(directory, json)),

@@ -222,7 +222,7 @@ fn scripted(results: &str) -> Result<HashMap<Key, VecDeque<String>>, String> {
 }
 
 /// The lines by task and rollout.
-fn by_key(text: &str) -> Result<String, String> {
+pub(super) fn by_key(text: &str) -> Result<String, String> {
     let mut rows = Vec::new();
     for line in text.split('\n').filter(|line| !line.is_empty()) {
         let row = Object::parse(line).map_err(|error| error.to_string())?;
@@ -243,7 +243,7 @@ fn by_key(text: &str) -> Result<String, String> {
 }
 
 /// The parts of each item of a list, in order.
-fn listed(expected: &Path, name: &str, parts: &[&str]) -> Result<Vec<Vec<i64>>, String> {
+pub(super) fn listed(expected: &Path, name: &str, parts: &[&str]) -> Result<Vec<Vec<i64>>, String> {
     let text = read(&expected.join(name))?;
     let items: Vec<&RawValue> = serde_json::from_str(&text).map_err(|error| error.to_string())?;
     let item = |item: &&RawValue| {
@@ -255,39 +255,43 @@ fn listed(expected: &Path, name: &str, parts: &[&str]) -> Result<Vec<Vec<i64>>, 
     items.iter().map(item).collect()
 }
 
-fn equal<T: PartialEq + std::fmt::Debug>(what: &str, wanted: &T, got: &T) -> Result<(), String> {
+pub(super) fn equal<T: PartialEq + std::fmt::Debug>(
+    what: &str,
+    wanted: &T,
+    got: &T,
+) -> Result<(), String> {
     match wanted == got {
         true => Ok(()),
         false => Err(format!("{what}: expected {wanted:?}, got {got:?}")),
     }
 }
 
-fn json(text: &str) -> Result<Value, String> {
+pub(super) fn json(text: &str) -> Result<Value, String> {
     serde_json::from_str(text).map_err(|error| format!("{error} in {text}"))
 }
 
 /// A folder of the case's own, in which the program runs.
-struct Place {
-    folder: TempDir,
+pub(super) struct Place {
+    pub(super) folder: TempDir,
     environment: Vec<(String, String)>,
 }
 
-struct Ended {
-    code: Option<i32>,
-    stdout: String,
-    stderr: String,
+pub(super) struct Ended {
+    pub(super) code: Option<i32>,
+    pub(super) stdout: String,
+    pub(super) stderr: String,
     /// Its message, where there was an error.
-    error: String,
+    pub(super) error: String,
 }
 
 impl Ended {
-    fn is_ok(&self) -> bool {
+    pub(super) fn is_ok(&self) -> bool {
         self.code == Some(0)
     }
 }
 
 impl Place {
-    fn new(case: &Value) -> Result<Self, String> {
+    pub(super) fn new(case: &Value) -> Result<Self, String> {
         let given = case["environment"].as_object().into_iter().flatten();
         let text = |value: &Value| value.as_str().map_or(value.to_string(), str::to_owned);
         Ok(Self {
@@ -298,7 +302,7 @@ impl Place {
         })
     }
 
-    fn run(&self, options: &[impl AsRef<str>]) -> Result<Ended, String> {
+    pub(super) fn run(&self, options: &[impl AsRef<str>]) -> Result<Ended, String> {
         let output = Command::new(env!("CARGO_BIN_EXE_rollstream"))
             .args(options.iter().map(AsRef::as_ref))
             .env_clear()
@@ -320,12 +324,12 @@ impl Place {
         })
     }
 
-    fn read(&self, name: &str) -> Result<String, String> {
+    pub(super) fn read(&self, name: &str) -> Result<String, String> {
         read(&self.folder.path().join(name))
     }
 
     /// The rows of a query that gives integers.
-    fn keys(&self, query: &str) -> Result<Vec<Vec<i64>>, String> {
+    pub(super) fn keys(&self, query: &str) -> Result<Vec<Vec<i64>>, String> {
         let ended = self.run(&["sql", "run", "--format=csv", "--command", query])?;
         if !ended.is_ok() {
             return Err(ended.error);

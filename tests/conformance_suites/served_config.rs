@@ -1,12 +1,14 @@
 //! A head server that serves a configuration, and the environment servers in it, which note what they are sent.
 
-use std::convert::Infallible;
+use std::collections::BTreeMap;
+use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
-use http_body_util::{BodyExt, Full};
-use hyper::body::Incoming;
+use futures::stream;
+use http_body_util::{BodyExt, StreamBody};
+use hyper::body::{Frame, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response};
@@ -16,10 +18,13 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
+use super::scripted_replies::{Reply, ScriptedReplies};
+
 /// Serves until it is dropped.
 pub struct ServedConfig {
     url: String,
     yaml: String,
+    addresses: BTreeMap<String, String>,
     received: Received,
     _serving: JoinSet<()>,
 }
@@ -27,8 +32,15 @@ pub struct ServedConfig {
 type Received = Arc<Mutex<Vec<String>>>;
 
 impl ServedConfig {
-    /// Serves `yaml`, with other ports in it.
+    /// Serves `yaml`, with other ports in it. Every rollout is answered with a reward.
     pub async fn start(yaml: &str) -> Result<Self, String> {
+        Self::with_replies(yaml, ScriptedReplies::default()).await
+    }
+
+    /// The same; some calls are answered by a script.
+    pub async fn with_replies(yaml: &str, replies: ScriptedReplies) -> Result<Self, String> {
+        let replies = Arc::new(replies);
+        let mut addresses = BTreeMap::new();
         let mut config: Value = serde_yaml_ng::from_str(yaml).map_err(|error| error.to_string())?;
         let received = Received::default();
         let mut serving = JoinSet::new();
@@ -38,23 +50,27 @@ impl ServedConfig {
         for (name, instance) in instances {
             let servers = instance["environment_servers"].as_object_mut();
             for server in servers.into_iter().flat_map(|servers| servers.values_mut()) {
-                let (name, received) = (name.clone(), Arc::clone(&received));
+                let (own, received) = (name.clone(), Arc::clone(&received));
+                let replies = Arc::clone(&replies);
                 let answer = move |body: String| {
-                    let line = format!("{{\"server\":{},\"body\":{body}}}", quote(&name));
+                    let line = format!("{{\"server\":{},\"body\":{body}}}", quote(&own));
                     received.lock().unwrap().push(line);
-                    answer_to(&body)
+                    let scripted = replies.next(&body);
+                    scripted.unwrap_or_else(|| Reply::ok(answer_to(&body)))
                 };
                 let address = serve(&mut serving, answer).await?;
+                addresses.insert(name.clone(), format!("http://{address}"));
                 server["host"] = address.ip().to_string().into();
                 server["port"] = address.port().into();
             }
         }
         let yaml = serde_yaml_ng::to_string(&config).map_err(|error| error.to_string())?;
         let answer = Value::from(yaml.clone()).to_string();
-        let head = serve(&mut serving, move |_| answer.clone()).await?;
+        let head = serve(&mut serving, move |_| Reply::ok(answer.clone())).await?;
         Ok(Self {
             url: format!("http://{head}"),
             yaml,
+            addresses,
             received,
             _serving: serving,
         })
@@ -63,6 +79,11 @@ impl ServedConfig {
     /// Address of the head server.
     pub fn url(&self) -> &str {
         &self.url
+    }
+
+    /// Address of an environment server.
+    pub fn address(&self, server: &str) -> &str {
+        self.addresses.get(server).map_or("", String::as_str)
     }
 
     /// What is served.
@@ -85,7 +106,7 @@ fn answer_to(body: &str) -> String {
     };
     let task = value(body.get("task"));
     match body.get("episode_id") {
-        None => json!({"reward": 1.0, "response": {}}).to_string(),
+        None => json!({"reward": 1.0}).to_string(),
         Some(id) => json!({
             "episode_id": value(Some(id)),
             "task_id": task["task_id"],
@@ -98,7 +119,7 @@ fn answer_to(body: &str) -> String {
 
 async fn serve(
     serving: &mut JoinSet<()>,
-    answer: impl Fn(String) -> String + Clone + Send + 'static,
+    answer: impl Fn(String) -> Reply + Clone + Send + 'static,
 ) -> Result<SocketAddr, String> {
     let listener = TcpListener::bind("127.0.0.1:0").await;
     let listener = listener.map_err(|error| error.to_string())?;
@@ -111,8 +132,18 @@ async fn serve(
                 let answer = answer.clone();
                 async move {
                     let body = request.into_body().collect().await.unwrap().to_bytes();
-                    let text = answer(String::from_utf8(body.to_vec()).unwrap());
-                    Ok::<_, Infallible>(Response::new(Full::new(Bytes::from(text))))
+                    let reply = answer(String::from_utf8(body.to_vec()).unwrap());
+                    if reply.is_disconnect {
+                        return Err(io::Error::other("the script ends the connection"));
+                    }
+                    // Of a stream no one knows the length, so that the header may promise more than comes.
+                    let promised = reply.text.len() + if reply.is_cut { 10 } else { 0 };
+                    let response = Response::builder()
+                        .status(reply.status)
+                        .header("content-length", promised);
+                    let body = Frame::data(Bytes::from(reply.text));
+                    let body = stream::iter([Ok::<_, io::Error>(body)]);
+                    Ok(response.body(StreamBody::new(body)).unwrap())
                 }
             });
             connections

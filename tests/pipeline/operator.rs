@@ -95,6 +95,7 @@ impl Operator {
                 retry_backoff_cap: Duration::from_millis(1),
                 agent_patience: self.patience,
                 failure_limits: FailureLimits::default(),
+                dispatch_budget: None,
                 dispatches: None,
                 registry: Registry::default(),
                 tally: Arc::clone(&self.tally),

@@ -8,8 +8,9 @@ use bytes::Bytes;
 use super::super::error::{ImportError, RowProblem};
 use super::super::keys::{ROLLOUT, RowKey, TASK, TaskKeys};
 use super::ledger::Collection;
+use super::reading::CollectionRules;
 use super::rows::Line;
-use crate::answer::AnswerFields;
+use crate::answer::{AnswerFields, resume};
 use crate::failure::{Failure, FailureClass};
 use crate::json::{Object, ObjectError, unquote};
 use crate::outcome::{Answered, Outcome, Times, Verdict};
@@ -20,6 +21,10 @@ pub(super) enum Answer {
     First(Box<Outcome>),
     /// An earlier line has its key.
     Again,
+    /// Its judge gave no valid answer: it is a failed attempt.
+    Failed(Flagged),
+    /// No answer: a blank line, or one that is among the failures already.
+    Nothing,
 }
 
 /// A line of the file of rollouts.
@@ -27,8 +32,25 @@ pub(super) fn answer(
     line: &Line<'_>,
     keys: &mut TaskKeys,
     collection: &mut Collection,
+    rules: &CollectionRules,
 ) -> Result<Answer, ImportError> {
+    if rules.gym.blank_rollouts && line.text.trim_ascii().is_empty() {
+        return Ok(Answer::Nothing);
+    }
     let row = line.row()?;
+    if rules.retry_invalid_judge_responses && resume::is_judged_invalidly(&row) {
+        return match collection.migrated.contains(&migration(&row)) {
+            true => Ok(Answer::Nothing),
+            false => {
+                let text = resume::migrated(&row);
+                let line = Line {
+                    text: &text,
+                    ..*line
+                };
+                flagged(&line, keys, collection, rules).map(Answer::Failed)
+            }
+        };
+    }
     let key = keys.key(&row).map_err(|problem| line.problem(problem))?;
     let Some(rollout) = collection.planned.get_mut(&key) else {
         return Err(ImportError::UnknownKey {
@@ -65,6 +87,7 @@ pub(super) fn flagged(
     line: &Line<'_>,
     keys: &mut TaskKeys,
     collection: &mut Collection,
+    rules: &CollectionRules,
 ) -> Result<Flagged, ImportError> {
     if line.text.trim_ascii().is_empty() {
         return Ok(Flagged::Nothing);
@@ -81,8 +104,16 @@ pub(super) fn flagged(
     let Ok(key) = keys.key(&row) else {
         return Ok(Flagged::Nothing);
     };
+    if resume::is_migrated(&row) {
+        collection.migrated.insert(migration(&row));
+    }
     let fields = fields(line)?;
-    let Some(attempt) = collection.fail(key, fields.failure_terminal) else {
+    let class = fields.failure_class.as_deref();
+    let terminal = match rules.retry_terminal_timeouts {
+        true => resume::is_terminal(class, fields.failure_terminal),
+        false => fields.failure_terminal,
+    };
+    let Some(attempt) = collection.fail(key, terminal) else {
         return Ok(Flagged::Foreign);
     };
     let mut error = match &fields.failure_class {
@@ -100,7 +131,7 @@ pub(super) fn flagged(
     let verdict = Verdict::Failed {
         class: FailureClass::AgentFlagged.name(),
         error,
-        terminal: fields.failure_terminal,
+        terminal,
         failure_terminal: fields.failure_terminal,
         answer: Some(Bytes::copy_from_slice(line.text.as_bytes())),
     };
@@ -109,6 +140,14 @@ pub(super) fn flagged(
         ..outcome(key, attempt, collection.agent_of(key), verdict)
     };
     Ok(Flagged::Attempt(Box::new(outcome)))
+}
+
+/// What tells apart the answers that became failures: stage, task, rollout and attempt.
+fn migration(row: &Object<'_>) -> [String; 4] {
+    ["stage_index", TASK, ROLLOUT, ATTEMPT_INDEX].map(|name| match row.get(name) {
+        None | Some("null") => "0".to_owned(),
+        Some(value) => value.to_owned(),
+    })
 }
 
 fn fields(line: &Line<'_>) -> Result<AnswerFields, ImportError> {

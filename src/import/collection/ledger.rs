@@ -1,6 +1,6 @@
 //! What is known of every rollout of a collection: a few bytes each, whatever the files hold.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use indexmap::IndexSet;
 
@@ -25,6 +25,8 @@ pub struct Collection {
     pub failures: u64,
     pub(super) agents: IndexSet<String>,
     pub(super) planned: HashMap<RowKey, Rollout>,
+    /// Answers that became failures.
+    pub(super) migrated: HashSet<[String; 4]>,
     /// Failures of rollouts that nobody asked for.
     pub(super) foreign: HashMap<RowKey, Failures>,
 }

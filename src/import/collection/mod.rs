@@ -10,4 +10,4 @@ mod rows;
 pub use files::CollectionFiles;
 pub(super) use files::{FAILURES, INPUTS, with_suffix};
 pub use ledger::{Collection, FailureCounts};
-pub use reading::{Piece, read_collection};
+pub use reading::{CollectionRules, Piece, read_collection};

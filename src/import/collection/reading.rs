@@ -10,9 +10,21 @@ use super::files::CollectionFiles;
 use super::inputs::Inputs;
 use super::ledger::Collection;
 use super::rows::{Line, Torn, for_each_line};
+use crate::gym::GymRules;
 use crate::outcome::{Outcome, OutcomeBatchBuilder};
 use crate::read::{TaskBatchBuilder, TaskRow};
 use crate::store::InputRecord;
+
+/// How a collection is read.
+#[derive(Debug, Clone, Copy)]
+pub struct CollectionRules {
+    /// The version whose files they are.
+    pub gym: &'static GymRules,
+    /// Failures that another attempt can mend are not terminal, though agents say so.
+    pub retry_terminal_timeouts: bool,
+    /// Rollouts whose judge gave no valid answer are failed attempts.
+    pub retry_invalid_judge_responses: bool,
+}
 
 /// Outcomes are passed on at this many rows, or bytes of answers.
 const BATCH_ROWS: usize = 1024;
@@ -36,11 +48,13 @@ pub enum Piece {
 /// A file can't be read, or holds what cannot be gone on with. Then what was sent must not be used.
 pub fn read_collection(
     files: &CollectionFiles,
+    rules: CollectionRules,
     output: &Sender<Piece>,
 ) -> Result<Collection, ImportError> {
     let mut reading = Reading {
         collection: Collection::default(),
         keys: TaskKeys::default(),
+        rules,
         output,
         outcomes: OutcomeBatchBuilder::new(),
     };
@@ -64,6 +78,7 @@ pub fn read_collection(
 struct Reading<'a> {
     collection: Collection,
     keys: TaskKeys,
+    rules: CollectionRules,
     output: &'a Sender<Piece>,
     outcomes: OutcomeBatchBuilder,
 }
@@ -121,7 +136,7 @@ impl Reading<'_> {
     fn failures(&mut self, path: &Path) -> Result<InputRecord, ImportError> {
         let (mut nothing, mut foreign): (u64, u64) = (0, 0);
         let (file, torn) = for_each_line(path, |line: Line<'_>| {
-            match flagged(&line, &mut self.keys, &mut self.collection)? {
+            match flagged(&line, &mut self.keys, &mut self.collection, &self.rules)? {
                 Flagged::Attempt(outcome) => self.outcome(*outcome)?,
                 Flagged::Foreign => foreign += 1,
                 Flagged::Nothing => nothing += 1,
@@ -141,11 +156,16 @@ impl Reading<'_> {
     }
 
     fn answers(&mut self, path: &Path) -> Result<(), ImportError> {
-        let mut again: u64 = 0;
+        let (mut again, mut moved): (u64, u64) = (0, 0);
         let (file, torn) = for_each_line(path, |line: Line<'_>| {
-            match answer(&line, &mut self.keys, &mut self.collection)? {
+            match answer(&line, &mut self.keys, &mut self.collection, &self.rules)? {
                 Answer::First(outcome) => self.outcome(*outcome)?,
                 Answer::Again => again += 1,
+                Answer::Failed(Flagged::Attempt(outcome)) => {
+                    moved += 1;
+                    self.outcome(*outcome)?;
+                }
+                Answer::Failed(_) | Answer::Nothing => {}
             }
             Ok(())
         })?;
@@ -153,6 +173,10 @@ impl Reading<'_> {
         if again > 0 {
             let what = "rows have the key of an earlier row; the first of each key is kept";
             self.warn(&file, format_args!("{again} {what}"));
+        }
+        if moved > 0 {
+            let what = "rows have no valid answer of their judge; they are failed attempts, and tried again";
+            self.warn(&file, format_args!("{moved} {what}"));
         }
         self.collection.files.push(file);
         Ok(())

@@ -50,11 +50,11 @@ impl Line<'_> {
 #[derive(Debug, PartialEq)]
 pub(super) struct Torn {
     pub(super) number: u64,
-    pub(super) why: ObjectError,
+    pub(super) why: SyntaxError,
 }
 
 /// Calls `take` for every line of a file, but for a last one that was not written to its end: it has no line end,
-/// and is no JSON object. Only LF ends a line.
+/// and is no JSON. Only LF ends a line.
 ///
 /// # Errors
 /// The file cannot be read, is not UTF-8, or `take` fails.
@@ -92,8 +92,8 @@ pub(super) fn for_each_line(
         let line = whole.unwrap_or(&bytes);
         let text = match std::str::from_utf8(line.strip_suffix(b"\r").unwrap_or(line)) {
             Ok(text) => text,
-            // Cut off within a character.
-            Err(error) if whole.is_none() && error.error_len().is_none() => {
+            // Cut off, perhaps within a character.
+            Err(error) if whole.is_none() => {
                 let valid = line.get(..error.valid_up_to()).unwrap_or_default();
                 std::str::from_utf8(valid).unwrap_or_default()
             }
@@ -105,7 +105,7 @@ pub(super) fn for_each_line(
             }
         };
         if whole.is_none()
-            && let Err(why) = Object::parse(text)
+            && let Err(ObjectError::Syntax(why)) = Object::parse(text)
         {
             torn = Some(Torn { number, why });
             break;
@@ -154,6 +154,8 @@ mod tests {
             lines("{}\n{\"é".as_bytes().strip_suffix(b"\xa9").unwrap()),
             (vec![row("{}")], Some(2))
         );
+        assert_eq!(lines(b"{}\n{\"\xff"), (vec![row("{}")], Some(2)));
+        assert_eq!(lines(b"{}\n5"), (vec![row("{}"), row("5")], None));
         assert_eq!(lines(b""), (vec![], None));
     }
 
