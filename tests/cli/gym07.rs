@@ -378,7 +378,7 @@ fn what_gave_no_answer_is_in_the_file_of_failures_and_comes_back_with_its_status
         rows[1]["_ng_failure_message"]
             .as_str()
             .unwrap()
-            .contains("HTTP 500")
+            .starts_with("500, message='Internal Server Error', url='http://")
     );
 
     folder

@@ -6,7 +6,8 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
-use futures::stream;
+use futures::future::ready;
+use futures::{StreamExt, stream};
 use http_body_util::{BodyExt, StreamBody};
 use hyper::body::{Frame, Incoming};
 use hyper::server::conn::http1;
@@ -16,7 +17,7 @@ use hyper_util::rt::TokioIo;
 use rollstream::json::{Object, quote};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
-use tokio::task::JoinSet;
+use tokio::task::{JoinSet, yield_now};
 
 use super::scripted_replies::{Reply, ScriptedReplies};
 
@@ -142,8 +143,15 @@ async fn serve(
                         .status(reply.status)
                         .header("content-length", promised);
                     let body = Frame::data(Bytes::from(reply.text));
-                    let body = stream::iter([Ok::<_, io::Error>(body)]);
-                    Ok(response.body(StreamBody::new(body)).unwrap())
+                    let end = stream::once(async move {
+                        // What was written so far is sent first.
+                        yield_now().await;
+                        let end = io::Error::other("the script ends the body");
+                        reply.is_cut.then_some(Err(end))
+                    });
+                    let body =
+                        stream::iter([Ok::<_, io::Error>(body)]).chain(end.filter_map(ready));
+                    Ok(response.body(StreamBody::new(Box::pin(body))).unwrap())
                 }
             });
             connections
