@@ -35,6 +35,14 @@ impl Reply {
         }
     }
 
+    /// The server has no such route.
+    pub fn none() -> Self {
+        Self {
+            status: 404,
+            ..Self::ok("{}")
+        }
+    }
+
     fn of(reply: &Value) -> Self {
         let text = match &reply["json"] {
             Value::Null => reply["text"].as_str().unwrap_or_default().to_owned(),
