@@ -10,8 +10,8 @@ use super::columns::{at, integers, texts};
 use super::sorted::Key;
 use crate::json::{Object, ObjectError, quote, splice, unquote};
 use crate::request::{
-    AGENT_REF, ATTEMPT_INDEX, ENVIRONMENT_SERVER, ROLLOUT_INDEX, SKILLS_REF, TASK_INDEX,
-    TASK_SOURCE, agent_name,
+    AGENT_REF, ATTEMPT_INDEX, ENVIRONMENT_SERVER, RESULT_TYPE, ROLLOUT_INDEX, SKILLS_REF,
+    TASK_INDEX, TASK_SOURCE, agent_name,
 };
 use crate::store::EnvironmentServer;
 
@@ -20,8 +20,6 @@ pub(super) const INPUTS: &str = include_str!("../../queries/export/inputs.sql");
 
 /// The id under which an agent's server keeps a rollout.
 const ROLLOUT_ID: &str = "_ng_rollout_id";
-/// The implementation of the environment server that a result came from.
-const RESULT_TYPE: &str = "_ng_result_type";
 
 /// What an answer is given from the row that was sent.
 #[derive(Debug, Default, PartialEq, Eq, Hash)]

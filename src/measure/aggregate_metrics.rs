@@ -273,7 +273,7 @@ impl<'a> AggregateMetrics<'a> {
         let mut object = JsonObject::default();
         agent.layout.write(&agent.statistics, &mut object);
         let mut metrics = fields(&object.finish());
-        repeats.write_across(&mut metrics);
+        repeats.write_across(&[], &mut metrics);
         repeats.write_coverage(&mut metrics);
         metrics
     }

@@ -228,6 +228,13 @@ impl Repeats {
         self.0.iter().map(|(name, agent)| (name.as_str(), agent))
     }
 
+    /// The metrics of all agents' repeats, as they first appear.
+    pub(super) fn metrics(&self) -> Vec<&str> {
+        let repeats = self.0.values().flat_map(|agent| &agent.repeats);
+        let names: IndexSet<&String> = repeats.flat_map(|repeat| repeat.metrics.keys()).collect();
+        names.into_iter().map(String::as_str).collect()
+    }
+
     /// Where repeats are not of the same tasks.
     pub(super) fn notes(&self) -> Vec<String> {
         let uneven = self.0.iter().filter_map(|(name, agent)| {
@@ -261,14 +268,15 @@ impl AgentRepeats {
         }
     }
 
-    /// Adds the statistics over repeats of what each of them says.
-    pub(super) fn write_across(&self, metrics: &mut IndexMap<String, String>) {
-        let mut values: IndexMap<&str, Vec<f64>> = IndexMap::new();
+    /// Adds the statistics over repeats of what each of them says: of these metrics first, in this order.
+    pub(super) fn write_across(&self, first: &[&str], metrics: &mut IndexMap<String, String>) {
+        let first = first.iter().map(|name| (*name, Vec::new()));
+        let mut values: IndexMap<&str, Vec<f64>> = first.collect();
         let all = self.repeats.iter().flat_map(|repeat| &repeat.metrics);
         for (name, value) in all.filter(|(name, value)| is_primary(name) && !value.is_nan()) {
             values.entry(name).or_default().push(*value);
         }
-        for (metric, values) in values {
+        for (metric, values) in values.into_iter().filter(|(_, values)| !values.is_empty()) {
             for (statistic, value) in across(values) {
                 metrics.insert(format!("{statistic}{ACROSS}{metric}"), number(value));
             }
@@ -338,7 +346,7 @@ impl AgentRepeats {
             metric.is_some_and(|(_, metric)| names.contains(&metric.to_owned()))
         };
         metrics.retain(|name, _| !is_gone(name));
-        self.write_across(metrics);
+        self.write_across(&[], metrics);
     }
 
     /// What each repeat says, as a JSON list; each entry begins with `head`.
@@ -459,7 +467,7 @@ mod tests {
     #[test]
     fn what_is_no_number_in_every_repeat_is_taken_out_with_its_statistics() {
         let (mut repeats, mut metrics) = (repeats(), IndexMap::new());
-        repeats.write_across(&mut metrics);
+        repeats.write_across(&[], &mut metrics);
         assert_eq!(metrics["mean_across_repeats/mean/x"], "1.5");
         let own = said(&[
             (0, &[("mean/x", 8.0), ("only once", 1.0)]),

@@ -183,13 +183,14 @@ impl<'a> RewardProfile<'a> {
     pub async fn write_agents(&self, out: &mut impl Write) -> Result<(), MeasureError> {
         let agents = AgentStatistics::read(self.ctx).await?;
         let layout = agents.run_layout();
+        let order = self.repeats.metrics();
         let (mut entries, mut unmeasured) = (Vec::new(), Vec::new());
         for (name, agent) in agents.iter() {
             let mut entry = JsonObject::default();
             layout.write(&agent.statistics, &mut entry);
             entry.raw("agent_ref", &agent_ref(name));
             let (of_agent, mut more) = (self.repeats.of(name), IndexMap::new());
-            of_agent.write_across(&mut more);
+            of_agent.write_across(&order, &mut more);
             of_agent.write_coverage(&mut more);
             let of_kind = match agent.is_measured {
                 true => &mut entries,

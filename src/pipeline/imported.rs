@@ -1,4 +1,3 @@
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, RecordBatch, new_null_array};
@@ -175,7 +174,7 @@ fn record(
             .agents()
             .map(|name| (name.to_owned(), String::new()))
             .collect(),
-        environment_servers: BTreeMap::new(),
+        environment_servers: collection.servers.clone(),
         rollouts,
     })
 }

@@ -27,6 +27,8 @@ pub const AGENT_REF: &str = "agent_ref";
 pub const TASK_SOURCE: &str = "task_source";
 /// The environment server that the row is sent to.
 pub const ENVIRONMENT_SERVER: &str = "_ng_environment_server";
+/// The implementation of the environment server that a result came from.
+pub const RESULT_TYPE: &str = "_ng_result_type";
 /// The id under which servers keep a rollout, where the row brings one.
 pub const ROLLOUT_ID: &str = "_ng_rollout_id";
 /// What identifies a task of a taskset: an object that names the taskset.

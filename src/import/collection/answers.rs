@@ -69,6 +69,9 @@ pub(super) fn answer(
         result: Bytes::copy_from_slice(line.text.as_bytes()),
         fields: fields(line)?,
     });
+    if rules.gym.servers {
+        collection.note_server(key, &row);
+    }
     let outcome = outcome(key, attempt, collection.agent_of(key), verdict);
     Ok(Answer::First(Box::new(outcome)))
 }

@@ -1,12 +1,14 @@
 //! What is known of every rollout of a collection: a few bytes each, whatever the files hold.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use indexmap::IndexSet;
 
 use super::super::keys::RowKey;
 use crate::config::Settings;
-use crate::store::{InputRecord, RunCounts};
+use crate::json::{Object, unquote};
+use crate::request::{ENVIRONMENT_SERVER, RESULT_TYPE};
+use crate::store::{EnvironmentServer, InputRecord, RunCounts};
 
 /// What was read of a collection.
 #[derive(Debug, Default)]
@@ -23,6 +25,8 @@ pub struct Collection {
     pub answers: u64,
     /// Rows of the file of failures, those included that nobody asked for.
     pub failures: u64,
+    /// The environment servers that answers of agents came from.
+    pub servers: BTreeMap<String, EnvironmentServer>,
     pub(super) agents: IndexSet<String>,
     pub(super) planned: HashMap<RowKey, Rollout>,
     /// Answers that became failures.
@@ -103,6 +107,22 @@ impl Collection {
         let rollout = self.planned.get(&key);
         let name = rollout.and_then(|rollout| self.agents.get_index(rollout.agent));
         name.map_or("", String::as_str)
+    }
+
+    /// Notes which environment server an answer came from, if its agent's is not known yet.
+    pub(super) fn note_server(&mut self, key: RowKey, row: &Object<'_>) {
+        let text = |name| row.get(name).and_then(unquote);
+        let Some(name) = text(ENVIRONMENT_SERVER) else {
+            return;
+        };
+        let agent = self.agent_of(key);
+        if !self.servers.contains_key(agent) {
+            let server = EnvironmentServer {
+                implementation: text(RESULT_TYPE).unwrap_or_default().into_owned(),
+                ..EnvironmentServer::named(name.into_owned())
+            };
+            self.servers.insert(agent.to_owned(), server);
+        }
     }
 
     /// Names of all agents.
