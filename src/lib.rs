@@ -22,6 +22,7 @@
 //! | [`group`] | all rollouts of a prompt as one record, for a trainer |
 //! | [`export`] | a run as the files of another tool |
 //! | [`health`] | whether rollouts are what they seem |
+//! | [`guide`] | pages for whoever uses it |
 //! | [`tally`], [`report`], [`comparison`], [`status`], [`show`], [`cli`] | what people see |
 //! | [`sim`] | agents to try all this with |
 
@@ -38,6 +39,7 @@ pub mod expand;
 pub mod export;
 pub mod failure;
 pub mod group;
+pub mod guide;
 pub mod gym;
 pub mod health;
 pub mod http;

@@ -1,3 +1,4 @@
+use std::io::Write;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -17,6 +18,11 @@ const IDLE: Duration = Duration::from_millis(50);
 
 fn main() -> ExitCode {
     use_small_pages();
+    if let Some(page) = cli::guide_page(std::env::args_os()) {
+        // A reader that has seen enough is no error.
+        let _ = std::io::stdout().write_all(page.as_bytes());
+        return ExitCode::SUCCESS;
+    }
     let cli = match cli::translated(std::env::args_os()) {
         Ok(arguments) => Cli::parse_from(arguments),
         Err(error) => {

@@ -18,6 +18,7 @@ mod cli {
     mod existing_runs;
     mod failures;
     mod full_disk;
+    mod guide;
     mod gym07;
     mod gym07_resume;
     mod health;

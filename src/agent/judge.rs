@@ -15,9 +15,6 @@ pub(super) struct Wording<'a> {
     pub(super) shown: &'a dyn Fn(&[u8]) -> String,
 }
 
-/// How the reason begins why an answer cannot be read.
-pub const NOT_JSON: &str = "the answer is not a JSON object";
-
 /// What a body of status 200 means, by NeMo Gym's contract. The flags come first: an answer that
 /// carries one need not have a reward, nor any other where none `needs_reward`.
 pub(super) fn judge(
@@ -28,8 +25,12 @@ pub(super) fn judge(
     let data = |why: String| (wording.failure)(FailureClass::Data, &why);
     let text = std::str::from_utf8(&body)
         .map_err(|source| data(format!("the answer is not UTF-8 ({source})")))?;
-    let fields = AnswerFields::parse(text)
-        .map_err(|source| data(format!("{NOT_JSON} ({source}){}", (wording.quote)(&body))))?;
+    let fields = AnswerFields::parse(text).map_err(|source| {
+        data(format!(
+            "the answer is not a JSON object ({source}){}",
+            (wording.quote)(&body)
+        ))
+    })?;
     if json::is_too_deep(text) {
         let most = json::MAX_DEPTH;
         return Err(data(format!("the answer nests deeper than {most} levels")));

@@ -19,7 +19,6 @@ pub use budget::{Failures, Prior};
 pub use contract::{Agent, Answer, Reply, RolloutRequest};
 pub use error::AgentError;
 pub use head_server::HeadServer;
-pub(crate) use judge::NOT_JSON;
 pub use metric_servers::{MetricServerOptions, MetricServers, RecordedAgents};
 pub use nemo_gym::NemoGymAgent;
 pub use registry::{AgentLimits, Agents, Member};

@@ -29,6 +29,10 @@ Exit codes:
        `check`: a gate is violated
   130  interrupted; `--resume` continues";
 
+const GUIDES: &str = "\
+Guides:
+  rollstream help nemo-gym    coming from NeMo Gym";
+
 const COLLECT_EXAMPLES: &str = "\
 Examples:
   rollstream collect -i tasks.jsonl -o runs/first --agent sim --num-repeats 4
@@ -67,7 +71,7 @@ It writes NAME.jsonl, NAME_materialized_inputs.jsonl and NAME_failures.jsonl, so
 
 /// Collects rollouts of language-model agents: JSONL in, Parquet and metrics out.
 #[derive(Debug, Parser)]
-#[command(name = "rollstream", version, after_help = EXIT_CODES, max_term_width = 110)]
+#[command(name = "rollstream", version, after_help = format!("{EXIT_CODES}\n\n{GUIDES}"), max_term_width = 110)]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]

@@ -36,4 +36,4 @@ mod sweep_flags;
 pub use args::Cli;
 pub use exit::Exit;
 pub use gym_keys::translated;
-pub use run::run;
+pub use run::{guide_page, run};

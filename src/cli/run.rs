@@ -1,3 +1,4 @@
+use std::ffi::OsString;
 use std::io::{self, Write};
 
 use super::args::{Cli, Command};
@@ -7,7 +8,15 @@ use super::{
     profile, sim, sql, status,
 };
 use crate::error::Error;
+use crate::guide;
 use crate::show::ShowError;
+
+/// The guide page that a command line asks for with `help TOPIC`.
+pub fn guide_page(arguments: impl IntoIterator<Item = OsString>) -> Option<&'static str> {
+    let mut arguments = arguments.into_iter().skip(1);
+    let is_help = arguments.next()? == "help";
+    guide::page(arguments.next().filter(|_| is_help)?.to_str()?)
+}
 
 /// Does what was asked.
 ///

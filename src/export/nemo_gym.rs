@@ -17,7 +17,6 @@ use super::sorted::{Key, SortedLines};
 use super::stamps::{INPUTS, StampIndex, one_line};
 use super::target::{ExportTarget, Lines};
 use super::trajectory::with_evidence;
-use crate::agent::NOT_JSON;
 use crate::config::SeedField;
 use crate::failure::gym_class;
 use crate::gym::GymRules;
@@ -313,7 +312,7 @@ fn failure(
         }
         (Some(_), "infra") => ("ClientPayloadError", error),
         (_, "timeout") => ("TimeoutError", error),
-        (Some(_), "data") if error.contains(NOT_JSON) => ("JSONDecodeError", error),
+        (Some(_), "data") => ("JSONDecodeError", error),
         (_, outcome) => (outcome, error),
     };
     let mut failure = Object::default();
