@@ -4,16 +4,17 @@ use std::sync::Arc;
 
 use datafusion::prelude::SessionContext;
 
-use super::Exit;
 use super::exit::unless_gone;
 use super::measure_args::{AggregateArgs, MetricServerArgs};
 use super::measurement::measurement;
 use super::open::{self, open};
+use super::{Exit, health};
 use crate::agent::{MetricServerOptions, MetricServers, RecordedAgents};
 use crate::config::ServerUrl;
 use crate::error::Error;
 use crate::export::{ExportTarget, export_metrics};
-use crate::import::Zeros;
+use crate::health::HealthOptions;
+use crate::import::{Zeros, is_stamped};
 use crate::measure::{KeyMetrics, PassMajorityOptions};
 use crate::pipeline::{Aggregation, AggregationSource};
 use crate::session;
@@ -26,6 +27,11 @@ pub(super) async fn aggregate(args: AggregateArgs) -> Result<Exit, Error> {
     if !args.families.is_empty() {
         measurement.queries = measurement.queries.only(&args.families)?;
     }
+    let options = HealthOptions {
+        ignored: args.health_check_ignore.clone(),
+        memory: args.metrics.memory.as_usize(),
+    };
+    options.check()?;
     // Without the statistics there is nothing to make the JSON of.
     measurement.json = !args.tables_only && args.families.is_empty();
     let gym_output = args.gym_output.as_deref();
@@ -33,13 +39,13 @@ pub(super) async fn aggregate(args: AggregateArgs) -> Result<Exit, Error> {
         failure_classes: args.count_failure_classes_as_zero.clone(),
         missing: args.count_missing_rollouts_as_zero,
     };
-    let source = match args.runs.iter().all(|run| is_file(run)) {
+    let are_files = args.runs.iter().all(|run| is_file(run));
+    let merged = args.merge.clone().or(gym_output.map(PathBuf::from));
+    let merged = merged.filter(|_| are_files && !args.no_merge);
+    let source = match are_files {
         true => AggregationSource::Files {
             globs: args.runs.clone(),
-            merged: match args.no_merge {
-                true => None,
-                false => args.merge.clone().or(gym_output.map(PathBuf::from)),
-            },
+            merged: merged.clone(),
         },
         false => AggregationSource::Runs(runs(&args.runs).await?),
     };
@@ -74,6 +80,16 @@ pub(super) async fn aggregate(args: AggregateArgs) -> Result<Exit, Error> {
         report
             .written
             .extend(written.map(|path| path.display().to_string()));
+    }
+    let checked = merged.filter(|_| gym_output.is_some() && !args.no_health_check);
+    if let Some(files) = checked {
+        let is_new = is_stamped(&files)?;
+        if args.gym.rules(|| is_new).health {
+            let files = files.to_string_lossy();
+            let said = health::check_file(&files, &options).await;
+            let unknown = |error| format!("{files} is there, its health unknown: {error}");
+            report.notes.push(said.unwrap_or_else(unknown));
+        }
     }
     for note in &report.notes {
         open::note(note);

@@ -39,9 +39,17 @@ const KEYS: &[(&str, &str, Meaning)] = &[
         "count_missing_rollouts_as_zero",
         Switch("--count-missing-rollouts-as-zero"),
     ),
-    ("aggregate", "disable_health_check", Anyway),
+    (
+        "aggregate",
+        "disable_health_check",
+        Switch("--no-health-check"),
+    ),
     ("aggregate", "health_check_workers", Anyway),
-    ("aggregate", "health_check_ignored_checks", Anyway),
+    (
+        "aggregate",
+        "health_check_ignored_checks",
+        Opt("--health-check-ignore"),
+    ),
     (
         "compare",
         "baseline_rollouts_jsonl_fpath",

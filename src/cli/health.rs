@@ -115,9 +115,14 @@ pub(super) async fn check_collected(
                        --health`";
         return Ok((!options.ignored.is_empty()).then(|| unasked.to_owned()));
     }
+    check_file(rollouts, options).await.map(Some)
+}
+
+/// Checks the rollouts of a file, writes the reports beside it, and says what came of it.
+pub(super) async fn check_file(rollouts: &str, options: &HealthOptions) -> Result<String, Error> {
     let files = [(PathBuf::from(rollouts), rollouts.to_owned())];
     let report = check_files(&files, &open(&directory(rollouts))?, options).await?;
-    Ok(Some(format!("health of {rollouts}: {}", sentence(&report))))
+    Ok(format!("health of {rollouts}: {}", sentence(&report)))
 }
 
 fn directory(file: &str) -> String {

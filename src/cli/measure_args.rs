@@ -122,6 +122,18 @@ pub struct AggregateArgs {
         conflicts_with = "merge"
     )]
     pub gym_output: Option<String>,
+    /// With --gym-output: do not check the health of the rollouts, which the rules of 0.7 do
+    #[arg(long, help_heading = "NeMo Gym", requires = "gym_output")]
+    pub no_health_check: bool,
+    /// Checks of the health of rollouts that are left out
+    #[arg(
+        long,
+        value_name = "CHECK,...",
+        value_delimiter = ',',
+        help_heading = "NeMo Gym",
+        requires = "gym_output"
+    )]
+    pub health_check_ignore: Vec<String>,
     /// Leave NAME.jsonl out of --gym-output
     #[arg(long, help_heading = "NeMo Gym", requires = "gym_output")]
     pub no_merge: bool,

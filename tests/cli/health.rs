@@ -205,3 +205,28 @@ fn what_nobody_observed_violates_nothing_and_gates_are_asked_as_well() {
     assert!(ended.stdout.contains(said), "{ended:?}");
     check("SELECT 1").exited_with(4);
 }
+
+#[test]
+fn files_that_were_aggregated_are_checked_as_nemo_gym_does() {
+    let folder = Folder::with_tasks(sums(3));
+    let collect =
+        "collect -i tasks.jsonl --agent sim --gym 0.7 -q --gym-output a.jsonl --no-health-check";
+    folder.rollstream(collect).run().succeeded();
+    let aggregate = |options: &str| {
+        let command =
+            "aggregate +input_glob=a.jsonl +output_jsonl_fpath=out/all.jsonl --gym 0.7 -q";
+        folder.rollstream(command).args(options).run()
+    };
+    aggregate("+disable_health_check=true").succeeded();
+    assert!(!folder.has("out/quality_summary.json"));
+    let ended = aggregate("").succeeded();
+    assert!(
+        ended.stderr.contains("health of out/all.jsonl: 3 rollouts"),
+        "{}",
+        ended.stderr
+    );
+    assert!(folder.has("out/quality_summary.json"));
+    let verdicts = folder.read("out/rollout_verdicts.jsonl");
+    assert_eq!(verdicts.lines().count(), 3);
+    aggregate("+health_check_ignored_checks=[no_such]").exited_with(2);
+}
