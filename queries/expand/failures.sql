@@ -26,8 +26,9 @@ SELECT
     count(*) FILTER (WHERE outcome = 'agent_flagged') AS flagged_failures,
     bool_or(CASE WHEN $retry_terminal_timeouts THEN is_terminal(answer, failure_terminal) ELSE failure_terminal END)
         AS failure_terminal,
-    max(coalesce(attempt_seconds(answer), server_ms / 1000)) AS seconds,
-    bool_or(reuses_deliverable(answer)) AS reuses_deliverable
+    max(coalesce(CASE WHEN outcome = 'agent_flagged' THEN attempt_seconds(answer) ELSE NULL END, server_ms / 1000))
+        AS seconds,
+    bool_or(CASE WHEN outcome = 'agent_flagged' THEN reuses_deliverable(answer) ELSE FALSE END) AS reuses_deliverable
 FROM attempts
 WHERE outcome <> 'ok'
 GROUP BY task_index, rollout_index, agent_name

@@ -84,15 +84,23 @@ impl MetricServers {
         self.options.must_have
     }
 
+    /// Whether an agent has a server that can be asked: one of this program has none.
+    ///
+    /// # Errors
+    /// No address is known for it.
+    pub async fn is_there(&self, agent: &str) -> Result<bool, String> {
+        if self.runs_here(agent) {
+            return Ok(false);
+        }
+        self.address(agent).await.map(|_| true)
+    }
+
     /// Sends an agent the answers of its rollouts, as the JSON document that `body` holds, and gives
     /// what it answers; none where its server has no metrics (404 or 405).
     ///
     /// # Errors
     /// Why there is no answer, in words without secrets.
     pub async fn ask(&self, agent: &str, body: File) -> Result<Option<String>, String> {
-        if self.runs_here(agent) {
-            return Ok(None);
-        }
         let base = self.address(agent).await?;
         let headers = self.headers(agent).map_err(|error| error.to_string())?;
         let mut url = Url::parse(&base).map_err(|error| format!("its address: {error}"))?;

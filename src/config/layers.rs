@@ -216,6 +216,13 @@ impl Resolved {
                 remedy: "take one of them back, for example with +overwrite=false",
             });
         }
+        if self.settings.shard.is_some() && self.settings.retry_invalid_judge_responses {
+            return Err(ConfigError::Conflict {
+                one: named("shard"),
+                other: named("retry_invalid_judge_responses"),
+                remedy: "parts of a run are rewritten, which one process does for all: resume it once without --shard first",
+            });
+        }
         if self.settings.shard.is_some() && self.settings.overwrite {
             return Err(ConfigError::Conflict {
                 one: named("shard"),

@@ -64,7 +64,7 @@ pub async fn export_nemo_gym(
     let session = open(run).await?;
     let mut warnings = Vec::new();
     let inputs = inputs(&session, record, target).await?;
-    let rows = Rows::new(&session, record).await?;
+    let rows = Rows::new(&session, record, record.rules().health).await?;
     let rollouts = session.sql(ROLLOUTS).await?;
     let failures = failed_attempts(&session, record.rules()).await?;
     let files = [
@@ -200,19 +200,26 @@ struct Rows {
     calls: CallLog,
     /// Of each agent.
     addresses: BTreeMap<String, String>,
+    /// Answers of agents that run here get an account of what they did.
+    has_evidence: bool,
 }
 
 /// A row of NeMo Gym's, or why it could not read it.
 type Row = (Key, Result<String, ObjectError>);
 
 impl Rows {
-    async fn new(session: &SessionContext, record: &RunRecord) -> Result<Self, ExportError> {
+    async fn new(
+        session: &SessionContext,
+        record: &RunRecord,
+        has_evidence: bool,
+    ) -> Result<Self, ExportError> {
         let servers = record.environment_servers.clone();
         let servers = record.rules().servers.then_some(servers);
         Ok(Self {
             stamps: StampIndex::read(session, servers).await?,
             calls: CallLog::of(session).await?,
             addresses: record.agents.clone(),
+            has_evidence,
         })
     }
 
@@ -243,15 +250,14 @@ impl Rows {
                 rows.push((key, Ok(one_line(answer.to_owned()))));
                 continue;
             }
-            let calls = match failure {
-                Some(_) => Vec::new(),
-                None => self.calls.get(key)?,
+            let stamped = if self.has_evidence && failure.is_none() {
+                let calls = self.calls.get(key)?;
+                let answer = with_evidence(answer, &self.stamps.identity(key), key, &calls);
+                answer.and_then(|answer| self.stamps.stamp(&answer, key))
+            } else {
+                self.stamps.stamp(answer, key)
             };
-            let answer = with_evidence(answer, &self.stamps.identity(key), key, &calls);
-            rows.push((
-                key,
-                answer.and_then(|answer| self.stamps.stamp(&answer, key)),
-            ));
+            rows.push((key, stamped));
         }
         Ok(rows)
     }
@@ -270,7 +276,7 @@ impl RolloutRows {
     /// The run cannot be read.
     pub async fn of(run: &RunStore, record: &RunRecord) -> Result<Self, ExportError> {
         let session = open(run).await?;
-        let rows = Rows::new(&session, record).await?;
+        let rows = Rows::new(&session, record, true).await?;
         let batches = session.sql(ROLLOUTS).await?.execute_stream().await?;
         Ok(Self { rows, batches })
     }

@@ -237,7 +237,7 @@ fn capture(key: Key, identity: &Identity, calls: &[ModelCall]) -> Value {
         let counts: Vec<i64> = calls.iter().filter_map(count).collect();
         (!counts.is_empty()).then(|| counts.into_iter().fold(0, i64::saturating_add))
     };
-    let total = |call: &ModelCall| Some(call.input_tokens? + call.output_tokens?);
+    let total = |call: &ModelCall| Some(call.input_tokens?.saturating_add(call.output_tokens?));
     let latency: f64 = calls.iter().filter_map(|call| call.latency_ms).sum();
     let records = calls.iter().enumerate().map(|(index, call)| {
         let record = json!({
@@ -265,7 +265,7 @@ fn capture(key: Key, identity: &Identity, calls: &[ModelCall]) -> Value {
             "tokens_in": sum(|call| call.input_tokens),
             "tokens_out": sum(|call| call.output_tokens),
             "tokens_reasoning": null,
-            "tokens_total": sum(|call| Some(call.input_tokens? + call.output_tokens?)),
+            "tokens_total": sum(|call| Some(call.input_tokens?.saturating_add(call.output_tokens?))),
             "cached_tokens": null,
             "latency_total_ms": latency,
             "num_calls": calls.len(),

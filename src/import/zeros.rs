@@ -58,9 +58,18 @@ pub struct ZeroRows {
 #[derive(Debug, Default)]
 struct Shard {
     done: HashSet<Key>,
-    /// The last failure of each rollout that is not done, and its place among all.
-    failures: IndexMap<Key, (u64, String)>,
+    /// The last failure of each rollout that is not done.
+    failures: IndexMap<Key, LastFailure>,
     zeros: IndexMap<Key, String>,
+}
+
+#[derive(Debug, Default)]
+struct LastFailure {
+    /// Its place among all.
+    place: u64,
+    class: Option<String>,
+    /// Its row, where its class counts: failures can be many, and rows large.
+    text: Option<String>,
 }
 
 /// A row that counts as zero.
@@ -96,26 +105,33 @@ impl ZeroRows {
     }
 
     /// Takes notice of a failed attempt at a rollout: the one with the greatest `place` counts.
-    pub fn failed(&mut self, shard: usize, key: Key, place: u64, text: &str) {
+    pub fn failed(&mut self, shard: usize, key: Key, place: u64, text: &str, zeros: &Zeros) {
         let shard = self.shard(shard);
         if shard.done.contains(&key) {
             return;
         }
         let known = shard.failures.entry(key).or_default();
-        if known.1.is_empty() || place >= known.0 {
-            *known = (place, text.to_owned());
+        if place >= known.place {
+            let class = class(&Object::parse(text).unwrap_or_default());
+            let counts = |class: &String| zeros.failure_classes.contains(class);
+            let text = class
+                .as_ref()
+                .filter(|class| counts(class))
+                .map(|_| text.to_owned());
+            *known = LastFailure { place, class, text };
         }
     }
 
     /// Of the rollouts of a shard that failed, those count whose class is named.
-    pub fn count_failures(&mut self, shard: usize, zeros: &Zeros) {
+    pub fn count_failures(&mut self, shard: usize) {
         let mut uncounted = 0;
         let shard = self.shard(shard);
-        for (key, (_, text)) in &shard.failures {
-            let row = Object::parse(text).unwrap_or_default();
-            match class(&row).is_some_and(|class| zeros.failure_classes.contains(&class)) {
-                true => drop(shard.zeros.insert(key.clone(), of_failure(&row))),
-                false => uncounted += 1,
+        for (key, failure) in &shard.failures {
+            if let Some(text) = &failure.text {
+                let row = Object::parse(text).unwrap_or_default();
+                shard.zeros.insert(key.clone(), of_failure(&row));
+            } else {
+                uncounted += 1;
             }
         }
         let counted = shard.zeros.len() as u64;
@@ -155,13 +171,10 @@ impl ZeroRows {
     /// How many rollouts failed, by the class of their last failure.
     pub fn failure_classes(&self) -> BTreeMap<String, u64> {
         let mut classes = BTreeMap::new();
-        for (_, text) in self
-            .shards
-            .values()
-            .flat_map(|shard| shard.failures.values())
-        {
-            let row = Object::parse(text).unwrap_or_default();
-            *classes.entry(class(&row).unwrap_or_default()).or_default() += 1;
+        let shards = self.shards.values();
+        for failure in shards.flat_map(|shard| shard.failures.values()) {
+            let class = failure.class.clone().unwrap_or_default();
+            *classes.entry(class).or_default() += 1;
         }
         classes
     }
@@ -180,13 +193,13 @@ impl ZeroRows {
         let beside = |what| with_suffix(&path.with_extension(""), what);
         reading.rows(&beside(FAILURES), |key, _, line| {
             if zeros.any() {
-                self.failed(shard, key, line.number, &line.text);
+                self.failed(shard, key, line.number, &line.text, zeros);
             }
         })?;
         if !zeros.any() {
             return Ok(Vec::new());
         }
-        self.count_failures(shard, zeros);
+        self.count_failures(shard);
         reading.rows(&beside(INPUTS), |key, row, _| {
             self.planned(shard, key, row, zeros);
         })?;

@@ -14,6 +14,7 @@ use futures::TryStreamExt;
 use indexmap::IndexMap;
 use serde_json::value::RawValue;
 
+use super::measurement::Measurement;
 use crate::agent::MetricServers;
 use crate::error::Error;
 use crate::export::StampIndex;
@@ -55,17 +56,28 @@ pub(super) async fn ask(
     session: &SessionContext,
     agent: &str,
     statistics: &IndexMap<String, String>,
-    labels: &TaskLabels,
-    rules: &'static GymRules,
+    measurement: &Measurement,
     stamps: &Arc<StampIndex>,
+    notes: &mut Vec<String>,
 ) -> Result<Result<Option<CustomMetrics>, String>, Error> {
+    let (labels, rules) = (&measurement.labels, measurement.rules);
     let failed = |source| StoreError::File {
         action: "write a temporary file in",
         path: std::env::temp_dir(),
         source,
     };
+    match servers.is_there(agent).await {
+        Ok(true) => {}
+        Ok(false) => return Ok(Ok(None)),
+        Err(why) => return Ok(Err(why)),
+    }
     let mut body = BufWriter::new(tempfile::tempfile().map_err(failed)?);
-    write_verify_responses(session, agent, labels, rules, stamps, &mut body).await?;
+    let left_out = write_verify_responses(session, agent, labels, rules, stamps, &mut body).await?;
+    if left_out > 0 {
+        notes.push(format!(
+            "the server of agent '{agent}' is not shown {left_out} of its answers, which NeMo Gym could not read"
+        ));
+    }
     let mut body: File = body
         .into_inner()
         .map_err(|error| failed(error.into_error()))?;
@@ -76,7 +88,7 @@ pub(super) async fn ask(
 }
 
 /// Writes what the server of an agent is asked: `{"verify_responses": [...]}`, by task and rollout. Each answer has
-/// what `stamps` have of it.
+/// what `stamps` have of it. Gives how many are left out since NeMo Gym could not read them.
 ///
 /// # Errors
 /// The rollouts can't be read, or `out` not be written.
@@ -87,7 +99,7 @@ pub async fn write_verify_responses(
     rules: &'static GymRules,
     stamps: &Arc<StampIndex>,
     out: &mut impl Write,
-) -> Result<(), Error> {
+) -> Result<u64, Error> {
     let failed = |source| StoreError::File {
         action: "write a temporary file in",
         path: std::env::temp_dir(),
@@ -105,9 +117,12 @@ pub async fn write_verify_responses(
     let agent = vec![("agent", ScalarValue::from(agent))];
     let rows = session.sql(sql).await?.with_param_values(agent)?;
     let mut rows = rows.execute_stream().await?;
+    let mut left_out = 0;
     let mut before = "{\"verify_responses\":[";
     while let Some(batch) = rows.try_next().await? {
-        for response in as_string_view_array(batch.column(0))?.iter().flatten() {
+        let responses = as_string_view_array(batch.column(0))?;
+        left_out += responses.null_count() as u64;
+        for response in responses.iter().flatten() {
             for text in [before, response] {
                 out.write_all(text.as_bytes()).map_err(failed)?;
             }
@@ -121,7 +136,7 @@ pub async fn write_verify_responses(
     };
     out.write_all(end.as_bytes()).map_err(failed)?;
     out.flush().map_err(failed)?;
-    Ok(())
+    Ok(left_out)
 }
 
 fn function(
@@ -145,13 +160,10 @@ fn function(
             let stamped = stamps.stamp(result, (task, rollout, attempts.value(row)));
             let response = stamped
                 .and_then(|result| verify_response(&result, &task_index, rollout, &agent, rules));
-            response.map(Some).map_err(|error| {
-                exec_datafusion_err!(
-                    "rollouts: the answer to rollout {rollout} of task {task}: {error}"
-                )
-            })
+            // NeMo Gym could not read it either; an export says which it is.
+            response.ok()
         });
-        let responses: StringViewArray = responses.collect::<QueryResult<_>>()?;
+        let responses: StringViewArray = responses.collect();
         Ok(ColumnarValue::Array(Arc::new(responses)))
     };
     create_udf(

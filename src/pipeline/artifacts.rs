@@ -86,15 +86,14 @@ async fn custom_metrics(
         });
         for agent in metrics.agents().await? {
             let statistics = metrics.agent_metrics(&agent).await?;
-            let labels = &measurement.labels;
             match agent_metrics::ask(
                 servers,
                 session,
                 &agent,
                 &statistics,
-                labels,
-                metrics.rules(),
+                measurement,
                 &stamps,
+                notes,
             )
             .await?
             {

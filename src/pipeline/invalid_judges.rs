@@ -1,7 +1,7 @@
 //! A resume that tries rollouts again whose judge gave no valid answer: they leave the table of rollouts, and their
 //! attempts become failed ones.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, RecordBatch, StringViewArray};
@@ -21,7 +21,10 @@ use crate::schema::{
     self, ANSWER, ATTEMPT, ATTEMPTS, ERROR, OUTCOME, RESULT, ROLLOUT_INDEX, ROLLOUTS, TASK_INDEX,
 };
 use crate::session;
-use crate::store::{PartWriter, RunStore, SegmentName, Writer};
+use crate::store::{PartWriter, RunStore, Writer};
+
+/// Rows of a batch: answers can be large.
+const BATCH_ROWS: usize = 64;
 
 /// Task, rollout and attempt, and the answer as that of a failed attempt.
 type Moved = HashMap<(i64, i64, i64), String>;
@@ -37,24 +40,24 @@ pub(super) async fn retry(run: &RunStore, writer: &Writer) -> Result<usize, Erro
     let mut count = 0;
     for part in run.checked_parts(ROLLOUTS).await?.whole {
         let path = part.as_ref();
-        // Another process may write what is another's share.
-        let name = SegmentName::of_part(path);
-        if name.is_some_and(|name| !name.scope.overlaps(writer.scope())) {
-            continue;
-        }
         let Some((_, file)) = path.rsplit_once('/') else {
             continue;
         };
-        let moved = moved(run, &format!("{ROLLOUTS}/{file}")).await?;
+        let mut moved = moved(run, &format!("{ROLLOUTS}/{file}")).await?;
+        let attempts = format!("{ATTEMPTS}/{file}");
+        if moved.is_empty() || !run.exists(&attempts).await? {
+            continue;
+        }
+        // An answer leaves the rollouts for its attempt alone: one whose attempt is in another part stays.
+        let attempted = attempted(run, &attempts).await?;
+        moved.retain(|key, _| attempted.contains(key));
         if moved.is_empty() {
             continue;
         }
         count += moved.len();
-        if run.exists(&format!("{ATTEMPTS}/{file}")).await? {
-            let failed = |batch: &RecordBatch| failed(batch, &moved);
-            replace(run, ATTEMPTS, file, schema::attempts(), failed).await?;
-        }
-        replace(run, ROLLOUTS, file, schema::rollouts(), |batch| {
+        let failed = |batch: &RecordBatch| failed(batch, &moved);
+        replace(run, writer, ATTEMPTS, file, schema::attempts(), failed).await?;
+        replace(run, writer, ROLLOUTS, file, schema::rollouts(), |batch| {
             without(batch, &moved)
         })
         .await?;
@@ -62,8 +65,25 @@ pub(super) async fn retry(run: &RunStore, writer: &Writer) -> Result<usize, Erro
     Ok(count)
 }
 
-async fn moved(run: &RunStore, name: &str) -> Result<Moved, Error> {
+/// The keys of a part of attempts.
+async fn attempted(run: &RunStore, name: &str) -> Result<HashSet<(i64, i64, i64)>, Error> {
     let session = SessionContext::new_with_config(session::config().with_target_partitions(1));
+    let rows = session::part(&session, run, name, &schema::attempts())?;
+    let rows = rows.select_columns(&[TASK_INDEX, ROLLOUT_INDEX, ATTEMPT])?;
+    let mut batches = rows.execute_stream().await?;
+    let mut attempted = HashSet::new();
+    while let Some(batch) = batches.try_next().await? {
+        attempted.extend(keys(&batch));
+    }
+    Ok(attempted)
+}
+
+async fn moved(run: &RunStore, name: &str) -> Result<Moved, Error> {
+    let session = SessionContext::new_with_config(
+        session::config()
+            .with_target_partitions(1)
+            .with_batch_size(BATCH_ROWS),
+    );
     let rows = session::part(&session, run, name, &schema::rollouts())?;
     let rows = rows.select_columns(&[TASK_INDEX, ROLLOUT_INDEX, ATTEMPT, RESULT])?;
     let mut batches = rows.execute_stream().await?;
@@ -82,13 +102,18 @@ async fn moved(run: &RunStore, name: &str) -> Result<Moved, Error> {
 
 async fn replace(
     run: &RunStore,
+    holder: &Writer,
     table: &'static str,
     file: &str,
     schema: SchemaRef,
     change: impl Fn(&RecordBatch) -> Result<RecordBatch, ArrowError>,
 ) -> Result<(), Error> {
     let name = format!("{table}/{file}");
-    let session = SessionContext::new_with_config(session::config().with_target_partitions(1));
+    let session = SessionContext::new_with_config(
+        session::config()
+            .with_target_partitions(1)
+            .with_batch_size(BATCH_ROWS),
+    );
     let mut rows = session::part(&session, run, &name, &schema)?
         .execute_stream()
         .await?;
@@ -101,7 +126,10 @@ async fn replace(
         Ok::<_, Error>(())
     };
     match written.await {
-        Ok(()) => writer.finish().await.map(|_| ()).map_err(Error::Output),
+        Ok(()) => {
+            let _permit = holder.permit().await;
+            writer.finish().await.map(|_| ()).map_err(Error::Output)
+        }
         Err(error) => {
             writer.abandon().await;
             Err(error)

@@ -48,14 +48,7 @@ impl Supervisor {
     }
 
     async fn cut_off(&self) -> Infallible {
-        self.shutdown.stopping().await;
-        if self.shutdown.reason() == Some(StopReason::DispatchBudget) {
-            // What is in flight has the time that it needs, but for a deadline.
-            match self.deadline {
-                Some(deadline) => sleep_until(deadline).await,
-                None => return pending().await,
-            }
-        }
+        self.shutdown.cutting_off().await;
         tokio::time::sleep(self.grace).await;
         self.shutdown.abort();
         pending().await

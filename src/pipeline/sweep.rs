@@ -570,7 +570,9 @@ impl Sweep {
 
     async fn measure(&self) -> Result<Measured, Error> {
         let runs = std::slice::from_ref(&self.run);
-        let servers = self.settings.agent_metrics.then(|| {
+        // Who ends a sweep early does not want to wait for servers that may be why.
+        let is_asked = self.settings.agent_metrics && !self.shutdown.is_stopping();
+        let servers = is_asked.then(|| {
             // Where they were a moment ago; a head server may have gone since.
             let addresses = self.record.agents.iter();
             let urls =
@@ -642,7 +644,10 @@ impl Sweep {
             Arc::clone(writer),
         ));
         let pending = self.counts.iter();
-        let known = self.prior.iter();
+        let known = self
+            .prior
+            .iter()
+            .filter(|_| settings.dispatch_longest_first);
         let known = known.filter_map(|(key, prior)| Some((*key, prior.seconds?)));
         let known = KnownSeconds(known.filter(|(_, seconds)| *seconds > 0.0).collect());
         let run = RunContext {

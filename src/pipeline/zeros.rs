@@ -65,10 +65,14 @@ pub(super) async fn add(
     rules: &GymRules,
 ) -> Result<Found, Error> {
     let mut rows = ZeroRows::default();
-    done(session, &mut rows).await?;
-    failed(session, &mut rows, rules).await?;
-    rows.count_failures(0, zeros);
-    planned(session, &mut rows, zeros).await?;
+    if zeros.any() {
+        done(session, &mut rows).await?;
+    }
+    failed(session, &mut rows, zeros, rules).await?;
+    rows.count_failures(0);
+    if zeros.any() {
+        planned(session, &mut rows, zeros).await?;
+    }
     let mut batch = OutcomeBatchBuilder::new();
     for ((agent_name, key), text) in rows.take(0) {
         let fields = AnswerFields::parse(&text);
@@ -109,6 +113,7 @@ async fn done(session: &SessionContext, rows: &mut ZeroRows) -> Result<(), Error
 async fn failed(
     session: &SessionContext,
     rows: &mut ZeroRows,
+    zeros: &Zeros,
     rules: &GymRules,
 ) -> Result<(), Error> {
     let attempts = failed_attempts(session, rules).await?;
@@ -122,7 +127,7 @@ async fn failed(
                 format!("{{\"{FAILURE_CLASS}\":{}}}", quote(class))
             }
         };
-        rows.failed(0, (agent, key), attempt.unsigned_abs(), &answer);
+        rows.failed(0, (agent, key), attempt.unsigned_abs(), &answer, zeros);
         Ok(())
     })
     .await

@@ -1,5 +1,5 @@
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
@@ -95,27 +95,35 @@ pub enum StopReason {
 #[derive(Debug, Clone, Default)]
 pub struct Shutdown {
     stop: CancellationToken,
+    cut_off: CancellationToken,
     abort: CancellationToken,
-    reason: Arc<OnceLock<StopReason>>,
+    reason: Arc<Mutex<Option<StopReason>>>,
 }
 
 impl Shutdown {
-    /// Nothing more is sent; what is in flight is waited for. The first reason counts.
+    /// Nothing more is sent; what is in flight is waited for. The first reason counts, but that a budget is spent is
+    /// none for hurry: any other takes its place.
     pub fn stop(&self, reason: StopReason) {
-        let _ = self.reason.set(reason);
+        let mut known = self.reason.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.is_none_or(|known| known == StopReason::DispatchBudget) {
+            *known = Some(reason);
+        }
+        drop(known);
         self.stop.cancel();
+        if reason != StopReason::DispatchBudget {
+            self.cut_off.cancel();
+        }
     }
 
     /// What is in flight is dropped as well, and pending again.
     pub fn abort(&self) {
-        let _ = self.reason.set(StopReason::Signal);
-        self.stop.cancel();
+        self.stop(StopReason::Signal);
         self.abort.cancel();
     }
 
     /// Why [`Self::stop`] was called, if it was.
     pub fn reason(&self) -> Option<StopReason> {
-        self.reason.get().copied()
+        *self.reason.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// [`Self::stop`] was called.
@@ -126,6 +134,11 @@ impl Shutdown {
     /// Waits for [`Self::stop`].
     pub async fn stopping(&self) {
         self.stop.cancelled().await;
+    }
+
+    /// Waits until what is in flight has only the grace time left.
+    pub async fn cutting_off(&self) {
+        self.cut_off.cancelled().await;
     }
 
     /// Waits for [`Self::abort`].

@@ -236,7 +236,10 @@ async fn write_requests(
     for agent in agents.map_err(|error| error.to_string())? {
         let mut body = Vec::new();
         let written = write_verify_responses(ctx, &agent, labels, rules, &stamps, &mut body).await;
-        written.map_err(|error| error.to_string())?;
+        let left_out = written.map_err(|error| error.to_string())?;
+        if left_out > 0 {
+            return Err(format!("{left_out} answers can't be read"));
+        }
         let body = String::from_utf8(body).map_err(|error| error.to_string())?;
         let body = Object::parse(&body).map_err(|error| error.to_string())?;
         let rows = body.get("verify_responses").unwrap_or_default();

@@ -52,7 +52,8 @@ pub trait Transaction: Send {
 /// Tables of Parquet parts, which bear the name of their segment.
 ///
 /// An answer counts when its part of `rollouts` is there. The part of `attempts` comes last: where it is there, the
-/// segment is committed whole. A part is never written twice.
+/// segment is committed whole. A part is never written twice, but by a resume
+/// that makes failed attempts of answers.
 #[derive(Debug, Clone)]
 pub struct ParquetSink {
     run: RunStore,
