@@ -1,6 +1,10 @@
 //! NeMo Gym's files beside a run: what a sweep finds there when it begins, and what it leaves there.
 
+use std::fs::File;
+use std::io::{BufRead, BufReader};
 use std::path::Path;
+
+use datafusion::prelude::SessionContext;
 
 use super::open;
 use crate::config::Settings;
@@ -8,7 +12,9 @@ use crate::error::Error;
 use crate::export::{ExportTarget, export_nemo_gym};
 use crate::import::CollectionFiles;
 use crate::pipeline::import_collection;
-use crate::store::RunRecord;
+use crate::schema::ROLLOUTS;
+use crate::session::{self, RunTables};
+use crate::store::{RunRecord, RunStore, StoreError};
 
 /// Files that NeMo Gym began are gone on with by a resume, as it does itself, and are not replaced by a sweep that knows
 /// nothing of them.
@@ -20,8 +26,16 @@ pub(super) async fn go_on(settings: Settings) -> Result<Settings, Error> {
         return Ok(settings);
     };
     let (rollouts, place) = (Path::new(rollouts), place.clone());
-    let is_imported = match RunRecord::load(&open::open(&place)?).await {
-        Ok(Some(record)) => settings.resume && record.is_imported(),
+    let run = open::open(&place)?;
+    let target = ExportTarget::new(rollouts, &place)?;
+    let is_imported = match RunRecord::load(&run).await {
+        Ok(Some(record)) => {
+            // What was imported can be less than the file: torn lines, and answers that are asked for again.
+            if settings.resume && !record.is_imported() {
+                refuse_more(rollouts, &run).await?;
+            }
+            settings.resume && record.is_imported()
+        }
         Ok(None) if rollouts.exists() && settings.resume => {
             let files = CollectionFiles::find(rollouts, None, None)?;
             let report = import_collection(files, &settings.clone().without_rows()).await?;
@@ -34,12 +48,15 @@ pub(super) async fn go_on(settings: Settings) -> Result<Settings, Error> {
             ));
             true
         }
-        Ok(None) if rollouts.exists() && !settings.overwrite && settings.shard.is_none() => {
-            return Err(Error::Usage(format!(
-                "{} is there, and no run at {place} that it belongs to; go on with it (--resume, or \
-                 +resume_from_cache=true), replace it (--overwrite), or take another name",
-                rollouts.display()
-            )));
+        Ok(None) if !settings.overwrite && !settings.resume => {
+            if let Some(file) = target.existing() {
+                return Err(Error::Usage(format!(
+                    "{} is there, and no run at {place} that it belongs to; go on with it (--resume, or \
+                     +resume_from_cache=true), replace it (--overwrite), or take another name",
+                    file.display()
+                )));
+            }
+            false
         }
         // What is wrong with the run is said when it is opened to be worked on.
         Ok(None) | Err(_) => false,
@@ -54,6 +71,34 @@ pub(super) async fn go_on(settings: Settings) -> Result<Settings, Error> {
         ));
     }
     Ok(settings.without_rows())
+}
+
+/// Refuses to go on with a run whose file has more rollouts than it: somebody else went on with the file.
+async fn refuse_more(rollouts: &Path, run: &RunStore) -> Result<(), Error> {
+    let Ok(file) = File::open(rollouts) else {
+        return Ok(());
+    };
+    let mut rows = 0_usize;
+    for line in BufReader::new(file).split(b'\n') {
+        let failed = |source| StoreError::File {
+            action: "read",
+            path: rollouts.to_owned(),
+            source,
+        };
+        rows += usize::from(!line.map_err(failed)?.trim_ascii().is_empty());
+    }
+    let session = SessionContext::new_with_config(session::config());
+    RunTables::look(run).await?.register(&session).await?;
+    let known = session.table(ROLLOUTS).await?.count().await?;
+    if rows > known {
+        return Err(Error::Usage(format!(
+            "{} has {rows} rollouts, and the run at {} beside it {known}: somebody else went on with the file. Make a run \
+             of it (`rollstream import {0} --output {1} --overwrite`), or move it away",
+            rollouts.display(),
+            run.display("")
+        )));
+    }
+    Ok(())
 }
 
 /// Writes what a run holds as NeMo Gym's files, over those of an earlier time.

@@ -76,16 +76,21 @@ impl ExportTarget {
     /// # Errors
     /// One is there.
     pub(super) fn refuse_existing(&self) -> Result<(), ExportError> {
+        match self.existing() {
+            Some(path) => Err(ExportError::Exists(path.clone())),
+            None => Ok(()),
+        }
+    }
+
+    /// One of the files that is there already.
+    pub fn existing(&self) -> Option<&PathBuf> {
         let files = [
             &self.materialized_inputs,
             &self.rollouts,
             &self.failures,
             &self.aggregate_metrics,
         ];
-        match files.into_iter().find(|path| path.exists()) {
-            Some(path) => Err(ExportError::Exists(path.clone())),
-            None => Ok(()),
-        }
+        files.into_iter().find(|path| path.exists())
     }
 }
 

@@ -556,11 +556,7 @@ impl Sweep {
         }
         let measured = match earlier {
             Some(earlier) => earlier,
-            None if self.settings.aggregate => tokio::select! {
-                measured = self.measure() => measured?,
-                // What has landed can be measured another time.
-                () = self.shutdown.aborting() => Measured::default(),
-            },
+            None if self.settings.aggregate => self.measured().await?,
             None => Measured::default(),
         };
         self.nothing_scored = unscored::look(self).await?;
@@ -568,11 +564,31 @@ impl Sweep {
         self.report(written, measured, elapsed).await
     }
 
-    async fn measure(&self) -> Result<Measured, Error> {
+    async fn measured(&self) -> Result<Measured, Error> {
+        if self.settings.agent_metrics {
+            tokio::select! {
+                biased;
+                // Who ends a sweep early does not want to wait for servers that may be why.
+                () = self.shutdown.stopping() => {}
+                measured = self.measure(true) => return measured,
+            }
+        }
+        tokio::select! {
+            measured = self.measure(false) => measured,
+            // What has landed can be measured another time.
+            () = self.shutdown.aborting() => {
+                self.tally.notice(format!(
+                    "the metrics are not those of all that has landed; `rollstream aggregate {}` computes them",
+                    self.run.display("")
+                ));
+                Ok(Measured::default())
+            }
+        }
+    }
+
+    async fn measure(&self, asks_servers: bool) -> Result<Measured, Error> {
         let runs = std::slice::from_ref(&self.run);
-        // Who ends a sweep early does not want to wait for servers that may be why.
-        let is_asked = self.settings.agent_metrics && !self.shutdown.is_stopping();
-        let servers = is_asked.then(|| {
+        let servers = asks_servers.then(|| {
             // Where they were a moment ago; a head server may have gone since.
             let addresses = self.record.agents.iter();
             let urls =

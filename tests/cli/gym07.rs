@@ -495,8 +495,15 @@ fn files_that_nemo_gym_began_are_gone_on_with_and_never_replaced_unasked() {
     let text: String = rows.iter().map(|row| format!("{row}\n")).collect();
     folder.write("out/x.jsonl", &text);
 
-    let refused = folder.rollstream(GYM_SPELLING).run().exited_with(2);
-    refused.complaining(&["out/x.jsonl", "--resume", "--overwrite"]);
+    for options in ["", "--shard 1/2"] {
+        let command = folder.rollstream(GYM_SPELLING).args(options);
+        let refused = command.run().exited_with(2);
+        refused.complaining(&[
+            "out/x_materialized_inputs.jsonl is there",
+            "--resume",
+            "--overwrite",
+        ]);
+    }
     assert_eq!(folder.read("out/x.jsonl"), text);
 
     let resumed = folder
@@ -533,4 +540,13 @@ fn files_that_nemo_gym_began_are_gone_on_with_and_never_replaced_unasked() {
         !folder.has("out/x_aggregate_metrics.json"),
         "it is of other rollouts"
     );
+
+    // Rollouts that only the file has are not thrown away.
+    let all = folder.read("out/x.jsonl");
+    let more = format!("{all}{}\n", all.lines().next().unwrap());
+    folder.write("out/x.jsonl", &more);
+    let command = folder.rollstream(GYM_SPELLING);
+    let refused = command.args("+resume_from_cache=true").run().exited_with(2);
+    refused.complaining(&["9 rollouts", "beside it 8"]);
+    assert_eq!(folder.read("out/x.jsonl"), more);
 }
