@@ -25,6 +25,8 @@ fn both_leave_the_same_files() {
         .args(["--rollstream", env!("CARGO_BIN_EXE_rollstream"), "--out"])
         .arg(folder.path())
         .env("PYTHONDONTWRITEBYTECODE", "1")
+        .env_remove(GYM)
+        .env_remove("ROLLSTREAM_TEST_FULL")
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&ran.stdout);

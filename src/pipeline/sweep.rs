@@ -577,10 +577,12 @@ impl Sweep {
             measured = self.measure(false) => measured,
             // What has landed can be measured another time.
             () = self.shutdown.aborting() => {
-                self.tally.notice(format!(
-                    "the metrics are not those of all that has landed; `rollstream aggregate {}` computes them",
-                    self.run.display("")
-                ));
+                if self.tally.total().done_now > 0 {
+                    self.tally.notice(format!(
+                        "the metrics are not those of all that has landed; `rollstream aggregate {}` computes them",
+                        self.run.display("")
+                    ));
+                }
                 Ok(Measured::default())
             }
         }

@@ -52,7 +52,12 @@ fn run(folder: &Folder, sim: &Simulated, line: &str) -> (bool, String) {
     let program = env!("CARGO_BIN_EXE_rollstream");
     let directory = std::path::Path::new(program).parent().unwrap();
     let path = std::env::var("PATH").unwrap_or_default();
-    let ran = Command::new("sh")
+    let mut shell = Command::new("sh");
+    // Settings of whoever runs the tests are not the guide's.
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("ROLLSTREAM_")) {
+        shell.env_remove(name);
+    }
+    let ran = shell
         .args(["-c", line])
         .current_dir(folder.path("."))
         .env("PATH", format!("{}:{path}", directory.display()))
