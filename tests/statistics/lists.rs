@@ -82,26 +82,6 @@ async fn lists_of_a_batch_are_each_their_own() {
 }
 
 #[tokio::test]
-async fn counts_give_the_same_as_lists() {
-    let ctx = session(1);
-    assert_eq!(
-        number(&ctx, "SELECT pass_at_k(4, 2, 2)").await,
-        Some(1.0 - 1.0 / 6.0)
-    );
-    assert_eq!(number(&ctx, "SELECT pass_hat_k(4, 3, 2)").await, Some(0.5));
-    assert_eq!(number(&ctx, "SELECT pass_at_k(4, 2, 5)").await, None);
-    assert_eq!(number(&ctx, "SELECT pass_hat_k(4, null, 2)").await, None);
-    for (call, part) in [
-        ("pass_at_k(4, 5, 1)", "c = 5 right ones of n = 4"),
-        ("pass_hat_k(4, -1, 1)", "c must be from 0 to n"),
-        ("pass_at_k(4, 2, 0)", "count attempts from 1"),
-    ] {
-        let error = try_rows(&ctx, &format!("SELECT {call}")).await.unwrap_err();
-        assert!(error.to_string().contains(part), "{error}");
-    }
-}
-
-#[tokio::test]
 async fn means_and_deviations_of_the_first_k() {
     let ctx = session(1);
     let values = "[null, 0.1, 0.2, null, 0.3]";
