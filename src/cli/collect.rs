@@ -14,7 +14,7 @@ use crate::config::{ConfigError, Resolved, Settings, Span};
 use crate::error::Error;
 use crate::health::HealthOptions;
 use crate::pipeline::Sweep;
-use crate::show::{self, Progress, ProgressMode};
+use crate::show::{self, ProgressDisplay, ProgressMode};
 use crate::sim::{Sim, SimConfig};
 use crate::store::RunState;
 
@@ -86,9 +86,9 @@ pub(super) async fn collect(args: CollectArgs) -> Result<Exit, Error> {
     tell(&sweep);
     let _signals = stop_on_signal(sweep.shutdown(), grace)?;
     let live = args.live.map(|every| sweep.measure_live(every.duration()));
-    let progress = Progress::start(sweep.tally(), live, mode(&args.display));
+    let display = ProgressDisplay::start(sweep.progress(), live, mode(&args.display));
     let report = sweep.collect().await;
-    progress.finish(report.is_ok()).await;
+    display.finish(report.is_ok()).await;
     let report = report?;
     let exit = match report.state {
         RunState::Interrupted => Exit::Interrupted,
