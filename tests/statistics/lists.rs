@@ -1,6 +1,6 @@
 //! Functions of a task's list of scores.
 
-use crate::query::{list, number, session, try_rows};
+use crate::query::{list, session, try_rows};
 
 fn some(values: &[f64]) -> Option<Vec<Option<f64>>> {
     Some(values.iter().copied().map(Some).collect())
