@@ -8,9 +8,9 @@ use super::signals::{interrupted, stop_on_signal};
 use super::{Exit, gym_output, health, open, simulated};
 use crate::error::Error;
 use crate::health::HealthOptions;
-use crate::pipeline::Sweep;
 use crate::show::{self, Progress, ProgressMode};
 use crate::store::RunState;
+use crate::sweep::Sweep;
 
 /// `rollstream collect`.
 pub(super) async fn collect(args: CollectArgs) -> Result<Exit, Error> {

@@ -6,13 +6,14 @@ use super::compare_args::{CompareArgs, ReportFormat};
 use super::compared_run::{GivenRun, given_run};
 use super::exit::unless_gone;
 use super::open::{open, warn};
-use crate::comparison::{ComparedRun, ComparisonOptions, ComparisonReport};
 use crate::config::Settings;
 use crate::error::Error;
 use crate::import::CollectionFiles;
-use crate::pipeline::{self, CompareRun, import_collection};
+use crate::measure::compare::{self, CompareRun};
+use crate::measure::compare::{ComparedRun, ComparisonOptions, ComparisonReport};
 use crate::show;
 use crate::store::{RunRecord, Scratch, StoreError};
+use crate::sweep::import_collection;
 
 /// `rollstream compare`: what candidates have over a base. Writes nothing to the runs.
 pub(super) async fn compare(args: CompareArgs) -> Result<Exit, Error> {
@@ -49,7 +50,7 @@ pub(super) async fn compare(args: CompareArgs) -> Result<Exit, Error> {
         seed: args.seed,
         memory: args.memory.as_usize(),
     };
-    let report = pipeline::compare(&base, &runs, &options, args.flips.as_deref()).await?;
+    let report = compare::compare(&base, &runs, &options, args.flips.as_deref()).await?;
     for run in std::iter::once(&report.base).chain(&report.candidates) {
         warn_of_missing(run);
     }

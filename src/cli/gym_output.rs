@@ -11,10 +11,10 @@ use crate::config::Settings;
 use crate::error::Error;
 use crate::export::{ExportTarget, export_nemo_gym};
 use crate::import::CollectionFiles;
-use crate::pipeline::import_collection;
 use crate::schema::ROLLOUTS;
 use crate::session::{self, RunTables};
 use crate::store::{RunRecord, RunStore, StoreError};
+use crate::sweep::import_collection;
 
 /// Files that NeMo Gym began are gone on with by a resume, as it does itself, and are not replaced by a sweep that knows
 /// nothing of them.

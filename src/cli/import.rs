@@ -10,10 +10,10 @@ use crate::config::{Argument, KeyPath, Layers, Settings};
 use crate::error::Error;
 use crate::gym::GymChoice;
 use crate::import::CollectionFiles;
-use crate::pipeline::import_collection;
 use crate::report::ImportReport;
 use crate::show::ShowError;
 use crate::store::RunState;
+use crate::sweep::import_collection;
 
 /// `rollstream import`: the files of a NeMo Gym collection become a run.
 pub(super) async fn import(args: ImportArgs) -> Result<Exit, Error> {

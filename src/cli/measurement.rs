@@ -2,8 +2,8 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::measure_args::{FamilyArgs, MetricArgs, MissingArg};
 use crate::error::Error;
+use crate::measure::{Measurement, MetricTables, Missing, Price};
 use crate::measure::{MetricQueries, ParameterValue};
-use crate::pipeline::{Measurement, MetricTables, Missing, Price};
 
 /// Bytes for what can go to temporary files, where nobody says.
 pub(super) const DEFAULT_MEMORY: usize = 256_000_000;

@@ -2,8 +2,8 @@ use super::args::CollectArgs;
 use super::exit::unless_gone;
 use super::{Exit, simulated};
 use crate::error::Error;
-use crate::pipeline::Sweep;
 use crate::show;
+use crate::sweep::Sweep;
 
 /// `rollstream plan`: what `collect` would do. Sends nothing and writes nothing.
 pub(super) async fn plan(args: CollectArgs) -> Result<Exit, Error> {

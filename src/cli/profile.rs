@@ -8,8 +8,8 @@ use super::open::{note, open};
 use super::profile_args::ProfileArgs;
 use crate::error::Error;
 use crate::measure::MeasureError;
-use crate::pipeline::{Profile, ProfileTarget};
-use crate::report::ProfileReport;
+use crate::measure::ProfileReport;
+use crate::measure::{Profile, ProfileTarget};
 use crate::show;
 use crate::store::RunStore;
 

@@ -17,7 +17,7 @@ use datafusion::physical_plan::{
 
 use super::context::LandContext;
 use super::lander::Lander;
-use crate::plan_node::Step;
+use crate::operator::Step;
 use crate::schema;
 
 /// The place of [`LandExec`] in a logical plan: lands its input, which has the columns of

@@ -18,7 +18,7 @@ use datafusion::physical_plan::{
 
 use super::context::RunContext;
 use super::driver::Driver;
-use crate::plan_node::Step;
+use crate::operator::Step;
 use crate::schema;
 
 /// The place of [`RunExec`] in a logical plan: calls an agent for each row of its input, which has

@@ -9,7 +9,7 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::report::event;
 use super::text;
-use crate::report::AgentMetric;
+use crate::measure::AgentMetric;
 use crate::tally::{AgentTally, Tally};
 
 /// Agents that get a line of their own on a terminal.

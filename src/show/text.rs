@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use crate::report::AgentMetric;
+use crate::measure::AgentMetric;
 use crate::tally::AgentTally;
 
 /// A count with its thousands apart.

@@ -19,7 +19,7 @@ use crate::config::{Settings, Shard};
 use crate::error::Error;
 use crate::expand::{self, Terminal};
 use crate::land::LandStep;
-use crate::plan_node::{Step, StepPlanner};
+use crate::operator::{Step, StepPlanner};
 use crate::run::RunStep;
 use crate::schema::{ATTEMPTS, ROLLOUTS, TASK_INDEX, TASKS};
 use crate::session::{self, RunTables};

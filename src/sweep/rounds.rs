@@ -21,7 +21,7 @@ use datafusion::physical_plan::{
 };
 use futures::{StreamExt, stream};
 
-use crate::plan_node::Step;
+use crate::operator::Step;
 use crate::schema::{FIRST_ROLLOUT_INDEX, NUM_REPEATS};
 
 /// Gives the tasks once for each rollout index: first all that have a rollout 0, then all that have a rollout 1, and so

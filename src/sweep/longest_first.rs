@@ -23,7 +23,7 @@ use datafusion::physical_plan::{
 };
 use futures::{StreamExt, stream};
 
-use crate::plan_node::Step;
+use crate::operator::Step;
 use crate::schema::{FIRST_ROLLOUT_INDEX, NUM_REPEATS, TASK_INDEX};
 
 /// Seconds that rollouts took in earlier attempts, by task and rollout. It travels as an extension of the session's

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use super::measured::Measured;
+use super::prepare::{Done, Sweep};
 use super::supervisor::Supervisor;
-use super::sweep::{Done, Sweep};
 use super::tables::Tables;
 use crate::error::Error;
 use crate::expand::{self, AgentCounts};
+use crate::measure::Measured;
 use crate::report::SweepReport;
 use crate::run::StopReason;
 use crate::session;

@@ -16,7 +16,7 @@ use datafusion::physical_plan::{
     DisplayAs, DisplayFormatType, ExecutionPlan, Partitioning, PlanProperties,
 };
 
-use crate::plan_node::Step;
+use crate::operator::Step;
 use crate::schema::TASK_INDEX;
 
 /// A partition is worth its journal segment, its parts and its thread of work from so many rollouts ...

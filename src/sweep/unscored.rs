@@ -1,10 +1,10 @@
 //! Whether a sweep has anything to be scored when it ends.
 
-use super::sweep::Sweep;
-use super::zeros;
+use super::prepare::Sweep;
 use crate::error::Error;
 use crate::expand::AgentCounts;
 use crate::import::Zeros;
+use crate::measure::zeros;
 use crate::report::NothingScored;
 use crate::run::StopReason;
 use crate::session::{RunTables, measuring};

@@ -11,17 +11,13 @@ use datafusion::prelude::{SessionConfig, SessionContext};
 use futures::{FutureExt, StreamExt};
 use tokio::sync::watch;
 
-use super::artifacts;
 use super::begin::{Existing, existing, rebuilt};
 use super::groups;
 use super::inputs::Inputs;
-use super::live::{Live, LiveMetrics};
 use super::longest_first::KnownSeconds;
-use super::measured::Measured;
-use super::measurement::{self, Measurement, Price, Source};
 use super::supervisor::Supervisor;
 use super::tables::Tables;
-use super::{by_task, extension, identity, open_files, unscored, zeros};
+use super::{by_task, extension, identity, open_files, unscored};
 use crate::agent::{
     AgentError, Agents, HeadServer, MetricServerOptions, MetricServers, Prior, RecordedAgents,
 };
@@ -31,9 +27,12 @@ use crate::expand::{self, AgentCounts};
 use crate::gym::{GYM_07, GymChoice, GymRules};
 use crate::import::Zeros;
 use crate::land::{LandContext, LandStep};
-use crate::measure::{MetricQueries, ParameterValue};
-use crate::plan_node::Step;
-use crate::report::{AgentMetric, GroupReport, NothingScored, SweepPlan, SweepReport};
+use crate::measure::{
+    self, AgentMetric, Live, LiveMetrics, Measured, Measurement, MetricQueries, ParameterValue,
+    Price, Source, zeros,
+};
+use crate::operator::Step;
+use crate::report::{GroupReport, NothingScored, SweepPlan, SweepReport};
 use crate::run::{
     DispatchBudget, FailureLimits, Registry, RunContext, RunStep, Shutdown, StopReason,
 };
@@ -538,7 +537,7 @@ impl Sweep {
         // What was replaced is there until the end, for those who read it.
         let _compacted = self.compact(lock, &mut written).await;
         let earlier = match is_as_before {
-            true => artifacts::earlier(&self.run).await?,
+            true => measure::earlier(&self.run).await?,
             false => None,
         };
         let names: Vec<String> = self.record.agents.keys().cloned().collect();
@@ -610,7 +609,7 @@ impl Sweep {
             agent_servers: servers.transpose()?.map(Arc::new),
             ..self.measurement()?
         };
-        let measured = measurement::measure(&Source::Runs(runs), &self.run, &measurement).await?;
+        let measured = measure::measure(&Source::Runs(runs), &self.run, &measurement).await?;
         let notes = measured.notes.iter().cloned();
         notes.for_each(|note| self.tally.notice(note));
         Ok(measured)

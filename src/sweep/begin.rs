@@ -3,8 +3,8 @@
 use std::io::ErrorKind;
 use std::sync::Arc;
 
+use super::prepare::Sweep;
 use super::recovery::{Recovery, forget_copies, is_left};
-use super::sweep::Sweep;
 use super::{extension, identity, invalid_judges, task_names};
 use crate::config::{AgentSettings, Settings};
 use crate::error::Error;
