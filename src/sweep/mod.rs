@@ -16,11 +16,11 @@ mod longest_first;
 mod open_files;
 mod prepare;
 mod recovery;
-mod rounds;
 mod spool;
 mod supervisor;
 mod tables;
 mod task_names;
+mod task_order;
 mod unscored;
 
 pub use imported::import_collection;

@@ -12,9 +12,8 @@ use datafusion::physical_planner::{DefaultPhysicalPlanner, PhysicalPlanner};
 use datafusion::prelude::{SessionConfig, SessionContext, col, lit};
 
 use super::by_task::ByTask;
-use super::longest_first::LongestFirst;
-use super::rounds::Rounds;
 use super::spool::Spool;
+use super::task_order::TaskOrder;
 use crate::config::{Settings, Shard};
 use crate::error::Error;
 use crate::expand::{self, Terminal};
@@ -86,10 +85,10 @@ impl Tables<'_> {
         let partitions = self.partitions;
         let mut plan = tasks.into_unoptimized_plan();
         if self.is_interleaved {
-            plan = Rounds.on(plan)?;
+            plan = TaskOrder::Rounds.on(plan)?;
         }
         if self.settings.dispatch_longest_first {
-            plan = LongestFirst.on(plan)?;
+            plan = TaskOrder::LongestFirst.on(plan)?;
         }
         if partitions > 1 {
             plan = ByTask { partitions }.on(plan)?;
@@ -121,8 +120,7 @@ impl QueryPlanner for Planner {
         session: &dyn Session,
     ) -> QueryResult<Arc<dyn ExecutionPlan>> {
         let planner = DefaultPhysicalPlanner::with_extension_planners(vec![
-            Arc::new(StepPlanner::<Rounds>::new()),
-            Arc::new(StepPlanner::<LongestFirst>::new()),
+            Arc::new(StepPlanner::<TaskOrder>::new()),
             Arc::new(StepPlanner::<ByTask>::new()),
             Arc::new(StepPlanner::<RunStep>::new()),
             Arc::new(StepPlanner::<LandStep>::new()),
