@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 use datafusion::prelude::SessionContext;
 use futures::TryStreamExt;
 
-use super::prepare::Sweep;
+use super::Sweep;
 use crate::error::Error;
 use crate::schema;
 use crate::session;

@@ -1,20 +1,188 @@
-//! How a sweep ends: what is noted of it, and what is said.
+//! How a sweep ends: what it records, measures and reports.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use super::prepare::{Done, Sweep};
-use super::supervisor::Supervisor;
-use super::tables::Tables;
+use super::collect::{Done, Supervisor};
+use super::parameters;
+use super::plan::Tables;
+use super::{Sweep, groups};
+use crate::agent::{MetricServerOptions, MetricServers, RecordedAgents};
 use crate::error::Error;
 use crate::expand::{self, AgentCounts};
-use crate::measure::Measured;
-use crate::report::SweepReport;
+use crate::import::Zeros;
+use crate::measure::{self, Live, Measured, Measurement, Price, Source, zeros};
+use crate::report::{NothingScored, SweepReport};
 use crate::run::StopReason;
-use crate::session;
+use crate::session::{self, RunTables};
 use crate::status::RunStatus;
 use crate::store::{LockOptions, LockScope, RunCounts, RunLock, RunState, RunStore, StoreError};
 
+/// Bytes of memory that the metrics of a sweep may take where they can go to temporary files: little, since
+/// they run where the sweep has just run.
+const MEMORY: usize = 32 * 1024 * 1024;
+
+/// The longest time that the server of an agent may take for its metrics.
+const AGENT_METRICS_TIMEOUT: Duration = Duration::from_secs(5 * 60);
+
 impl Sweep {
+    /// Notes how it ended, and measures. Under a lock of the whole run.
+    pub(super) async fn finish(
+        &mut self,
+        done: Done,
+        lock: &RunLock,
+    ) -> Result<SweepReport, Error> {
+        let Done {
+            mut written,
+            elapsed,
+            is_cut_off,
+        } = done;
+        if is_cut_off {
+            return self.report(written, Measured::default(), elapsed).await;
+        }
+        self.note_the_end().await?;
+        let is_as_before = self.start.found().is_some_and(|found| found.is_finished)
+            && written.is_empty()
+            && self.settings.queries.is_none();
+        // What was replaced is there until the end, for those who read it.
+        let _compacted = self.compact(lock, &mut written).await;
+        let earlier = if is_as_before {
+            measure::earlier(&self.run).await?
+        } else {
+            None
+        };
+        let names: Vec<String> = self.record.agents.keys().cloned().collect();
+        let of_groups = groups::agents(&self.settings, &names);
+        if earlier.is_none() && !of_groups.is_empty() {
+            tokio::select! {
+                report = groups::write(&self.run, &of_groups, MEMORY) => {
+                    let report = report?;
+                    written.push(report.written.clone());
+                    self.groups = Some(report);
+                }
+                // What has landed can be put together another time.
+                () = self.shutdown.aborting() => {}
+            }
+        }
+        let measured = match earlier {
+            Some(earlier) => earlier,
+            None if self.settings.aggregate => self.measured().await?,
+            None => Measured::default(),
+        };
+        self.nothing_scored = self.nothing_scored().await?;
+        written.push(self.run.display("run.json"));
+        self.report(written, measured, elapsed).await
+    }
+
+    async fn measured(&self) -> Result<Measured, Error> {
+        if self.settings.agent_metrics {
+            tokio::select! {
+                biased;
+                // Who ends a sweep early does not want to wait for servers that may be why.
+                () = self.shutdown.stopping() => {}
+                measured = self.measure(true) => return measured,
+            }
+        }
+        tokio::select! {
+            measured = self.measure(false) => measured,
+            // What has landed can be measured another time.
+            () = self.shutdown.aborting() => {
+                if self.tally.total().done_now > 0 {
+                    self.tally.notice(format!(
+                        "the metrics are not those of all that has landed; `rollstream aggregate {}` computes them",
+                        self.run.display("")
+                    ));
+                }
+                Ok(Measured::default())
+            }
+        }
+    }
+
+    async fn measure(&self, asks_servers: bool) -> Result<Measured, Error> {
+        let runs = std::slice::from_ref(&self.run);
+        let servers = asks_servers.then(|| {
+            // Where they were a moment ago; a head server may have gone since.
+            let addresses = self.record.agents.iter();
+            let urls =
+                addresses.filter_map(|(agent, url)| Some((agent.clone(), url.parse().ok()?)));
+            MetricServers::new(MetricServerOptions {
+                urls: urls.collect(),
+                head_server: None,
+                recorded: vec![RecordedAgents {
+                    settings: self.settings.clone(),
+                    addresses: self.record.agents.clone(),
+                }],
+                timeout: AGENT_METRICS_TIMEOUT,
+                must_have: false,
+            })
+        });
+        let measurement = Measurement {
+            agent_servers: servers.transpose()?.map(Arc::new),
+            ..self.measurement()?
+        };
+        let measured = measure::measure(&Source::Runs(runs), &self.run, &measurement).await?;
+        let notes = measured.notes.iter().cloned();
+        notes.for_each(|note| self.tally.notice(note));
+        Ok(measured)
+    }
+
+    fn measurement(&self) -> Result<Measurement, Error> {
+        Ok(Measurement {
+            prices: Price::of_agents(&self.settings),
+            parameters: parameters(&self.queries, &self.settings)?,
+            servers: self.record.environment_servers.clone(),
+            rules: self.rules,
+            zeros: zeros::of_settings(&self.settings, self.rules)?,
+            ..Measurement::new(self.queries.clone(), MEMORY)
+        })
+    }
+
+    pub(super) fn start_live(&mut self) -> Result<Option<Live>, Error> {
+        let Some((every, sender)) = self.live.take() else {
+            return Ok(None);
+        };
+        // While it runs, what is missing is only not there yet.
+        let measurement = Measurement {
+            zeros: Zeros::default(),
+            ..self.measurement()?
+        };
+        Live::start(self.run.clone(), measurement, every, sender).map(Some)
+    }
+
+    /// Why there is nothing to be scored, where the rules ask for a score: no rollout is done, and none that failed or is
+    /// missing counts.
+    async fn nothing_scored(&self) -> Result<Option<NothingScored>, Error> {
+        let dispatched: u64 = self.counts.iter().map(AgentCounts::num_pending).sum();
+        let counts = self.record.rollouts;
+        let has_ended = matches!(self.record.state, RunState::Finished | RunState::Incomplete);
+        if !self.rules.needs_score || !has_ended || dispatched == 0 || counts.done > 0 {
+            return Ok(None);
+        }
+        let zeros = zeros::of_settings(&self.settings, self.rules)?;
+        let zeros = Zeros {
+            missing: zeros.missing && self.settings.aggregate,
+            ..zeros
+        };
+        let session = session::measuring(MEMORY)?;
+        RunTables::look(&self.run).await?.register(&session).await?;
+        let found = zeros::add(&session, &zeros, self.rules).await?;
+        if found.num_zeros > 0 {
+            return Ok(None);
+        }
+        let mut classes = found.classes;
+        let is_drained = self.shutdown.reason() == Some(StopReason::DispatchBudget);
+        let drained = counts.pending * u64::from(is_drained);
+        if drained > 0 {
+            *classes.entry("cancelled".to_owned()).or_default() += drained;
+        }
+        Ok(Some(NothingScored {
+            dispatched,
+            classes,
+            drained,
+            place: self.run.display(""),
+        }))
+    }
+
     /// Writes how it ended.
     pub(super) async fn note_the_end(&mut self) -> Result<(), Error> {
         self.record.rollouts = match self.settings.shard {
@@ -77,11 +245,10 @@ impl Sweep {
         let place = written.pop();
         written.extend(measured.written);
         written.extend(place);
-        let all_well = tally.pending() + tally.num_failed() + tally.num_retries() == 0;
-        let status = match all_well {
-            true => None,
-            false => Some(RunStatus::of(&self.run).await?),
-        };
+        let mut status = None;
+        if tally.pending() + tally.num_failed() + tally.num_retries() > 0 {
+            status = Some(RunStatus::of(&self.run).await?);
+        }
         Ok(SweepReport {
             place: self.run.display(""),
             state: self.state(tally.pending()),

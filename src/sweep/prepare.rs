@@ -1,139 +1,24 @@
+//! What a sweep checks before anything is sent or written: [`Sweep::prepare`].
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::io::ErrorKind;
 use std::sync::Arc;
-use std::thread::available_parallelism;
-use std::time::{Duration, Instant};
 
-use arrow::array::AsArray;
-use chrono::{SecondsFormat, Utc};
-use datafusion::execution::SendableRecordBatchStream;
-use datafusion::physical_plan::{ExecutionPlan, displayable, execute_stream};
-use datafusion::prelude::{SessionConfig, SessionContext};
-use futures::{FutureExt, StreamExt};
-use tokio::sync::watch;
-
-use super::begin::{Existing, existing, rebuilt};
-use super::groups;
 use super::inputs::Inputs;
-use super::longest_first::KnownSeconds;
-use super::supervisor::Supervisor;
-use super::tables::Tables;
-use super::{by_task, extension, identity, open_files, unscored};
-use crate::agent::{
-    AgentError, Agents, HeadServer, MetricServerOptions, MetricServers, Prior, RecordedAgents,
-};
-use crate::config::{AgentSettings, ConfigError, MemoryPlan, Routing, Settings};
+use super::{Found, Start, Sweep, identity, now};
+use crate::agent::{AgentError, Agents, HeadServer};
+use crate::config::{ConfigError, Routing, Settings};
 use crate::error::Error;
-use crate::expand::{self, AgentCounts};
-use crate::gym::{GYM_07, GymChoice, GymRules};
-use crate::import::Zeros;
-use crate::land::{LandContext, LandStep};
-use crate::measure::{
-    self, AgentMetric, Live, LiveMetrics, Measured, Measurement, MetricQueries, ParameterValue,
-    Price, Source, zeros,
-};
-use crate::operator::Step;
-use crate::report::{GroupReport, NothingScored, SweepPlan, SweepReport};
-use crate::run::{
-    DispatchBudget, FailureLimits, Registry, RunContext, RunStep, Shutdown, StopReason,
-};
-use crate::schema::SCHEMA_VERSION;
+use crate::gym::{GYM_07, GymChoice};
+use crate::measure::{MetricQueries, ParameterValue, zeros};
+use crate::run::Shutdown;
+use crate::schema::{self, SCHEMA_VERSION};
 use crate::servers::{Route, Servers};
-use crate::session;
-use crate::store::{
-    Checkpointer, DispatchLogs, EnvironmentServer, LockOptions, LockScope, ParquetSink, RunCounts,
-    RunLock, RunRecord, RunState, RunStore, StoreError, Writer,
-};
-use crate::tally::{AgentTally, Tally};
+use crate::store::{EnvironmentServer, RunCounts, RunRecord, RunState, RunStore, StoreError};
+use crate::tally::AgentTally;
 
-/// Bytes of memory that the metrics of a sweep may take where they can go to temporary files: little, since
-/// they run where the sweep has just run.
-const MEMORY: usize = 32 * 1024 * 1024;
-
-/// Rows that wait for their turn beyond those in flight. More of them where there are several agents:
-/// the rows of one that is busy must not hide those of the others.
-const LOOKAHEAD: usize = 4096;
-const LOOKAHEAD_OF_MANY: usize = 64 * 1024;
-
-/// How long a collector that falls silent keeps its lock. A store that does not answer must not end a
-/// sweep at once: its answers are safe in the journal meanwhile. This is also the longest that such a store is waited
-/// for, whatever `--agent-patience` says: a lock that could not be renewed for so long is lost.
-const LEASE: Duration = Duration::from_secs(60);
-const LEASE_ON_A_STORE: Duration = Duration::from_secs(3 * 60);
-
-/// The longest time that the server of an agent may take for its metrics.
-const AGENT_METRICS_TIMEOUT: Duration = Duration::from_secs(5 * 60);
-
-/// Bytes of requests that a batch of rows may hold, about.
-const BATCH_BYTES: u64 = 4 * 1024 * 1024;
-
-/// A sweep: tasks, each sent to its agent a number of times, and the run that comes of it.
-///
-/// [`Sweep::prepare`] reads and checks everything that can be checked; until then, and in
-/// [`Sweep::plan`], nothing is sent and nothing is written. [`Sweep::collect`] does the work.
-///
-/// ```
-/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
-/// use rollstream::config::Settings;
-/// use rollstream::sim::{Sim, SimConfig};
-/// use rollstream::Sweep;
-///
-/// let dir = tempfile::tempdir()?;
-/// let tasks = dir.path().join("tasks.jsonl");
-/// std::fs::write(&tasks, r#"{"responses_create_params": {"input": "What is 2 + 3?"}, "expected_answer": 5}"#)?;
-///
-/// let sim = Sim::start(SimConfig::default()).await?;
-/// let settings = Settings {
-///     input: vec![tasks.display().to_string()],
-///     output: Some(dir.path().join("run").display().to_string()),
-///     agent: Some("sim".into()),
-///     num_repeats: "4".parse()?,
-///     head_server: Some(sim.head_url().parse()?),
-///     ..Settings::default()
-/// };
-/// let report = Sweep::prepare(settings).await?.collect().await?;
-/// assert_eq!(report.rollouts.done, 4);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// # }).unwrap();
-/// ```
-#[derive(Debug)]
-pub struct Sweep {
-    pub(super) settings: Settings,
-    pub(super) rules: &'static GymRules,
-    pub(super) run: RunStore,
-    pub(super) inputs: Inputs,
-    pub(super) record: RunRecord,
-    pub(super) replaces: bool,
-    pub(super) continues: bool,
-    pub(super) extends: bool,
-    /// Nothing was left to be done when it was gone on with.
-    pub(super) was_finished: bool,
-    /// The identity of the run as it was found.
-    pub(super) found_identity: serde_json::Value,
-    pub(super) agents: Agents,
-    pub(super) counts: Vec<AgentCounts>,
-    /// What earlier processes did for rollouts that are still pending.
-    pub(super) prior: HashMap<(i64, i64), Prior>,
-    pub(super) queries: MetricQueries,
-    pub(super) checkpointer: Option<Checkpointer>,
-    pub(super) tally: Arc<Tally>,
-    pub(super) shutdown: Shutdown,
-    /// What became of the groups of prompts.
-    pub(super) groups: Option<GroupReport>,
-    /// Why there is nothing to be scored.
-    pub(super) nothing_scored: Option<NothingScored>,
-    pub(super) live: Option<(Duration, watch::Sender<Arc<[AgentMetric]>>)>,
-}
-
-/// What a process did before the run was finished.
-#[derive(Debug, Default)]
-pub(super) struct Done {
-    pub(super) written: Vec<String>,
-    pub(super) elapsed: Duration,
-    /// It was aborted before it began.
-    pub(super) is_cut_off: bool,
-}
-
-fn parameters(
+/// The values of the metrics' parameters.
+pub(super) fn parameters(
     queries: &MetricQueries,
     settings: &Settings,
 ) -> Result<HashMap<String, ParameterValue>, Error> {
@@ -249,15 +134,27 @@ impl Sweep {
         let identity = inputs.identity.clone().unwrap_or_else(|| {
             identity::identity(&settings, rules, &inputs.records, inputs.prompt.as_deref())
         });
-        let extends = match &existing {
-            Some(record) if settings.extend => {
-                extension::check(record, &identity, &run, &inputs.spool).await?
-            }
+        let start = match &existing {
             Some(record) => {
-                identity::check(record, &identity, &run.display(""))?;
-                false
+                let found = Found {
+                    identity: record.identity.clone(),
+                    is_finished: record.state == RunState::Finished,
+                };
+                if !settings.extend {
+                    identity::check(record, &identity, &run.display(""))?;
+                    Start::Resumed(found)
+                } else if identity::check_extension(record, &identity, &run, &inputs.spool).await? {
+                    Start::Extended(found)
+                } else {
+                    Start::Resumed(found)
+                }
             }
-            None => false,
+            None if is_rebuilt => Start::Extended(Found {
+                identity: identity.clone(),
+                is_finished: false,
+            }),
+            None if replaces => Start::Replaced,
+            None => Start::New,
         };
         let now = now();
         let record = RunRecord {
@@ -280,24 +177,13 @@ impl Sweep {
             environment_servers,
             rollouts: RunCounts::default(),
         };
-        let continues = existing.is_some() || is_rebuilt;
-        let found_identity = match &existing {
-            Some(record) => record.identity.clone(),
-            None => record.identity.clone(),
-        };
-        let is_finished = |record: &RunRecord| record.state == RunState::Finished;
-        let was_finished = existing.as_ref().is_some_and(is_finished);
         let mut sweep = Self {
-            found_identity,
             settings,
             rules,
             run: run.following(rules),
             inputs,
             record,
-            replaces,
-            continues,
-            extends,
-            was_finished,
+            start,
             agents,
             counts: Vec::new(),
             prior: HashMap::new(),
@@ -317,495 +203,101 @@ impl Sweep {
             agents.map(|(name, rows)| (name.to_string(), AgentTally::before(rows.rollouts, 0, 0))),
         );
         if is_rebuilt {
-            rebuilt(&mut sweep).await?;
+            sweep.rebuild().await?;
         }
         sweep.check_task_names().await?;
         Ok(sweep)
     }
+}
 
-    /// Counts of the sweep, to be watched while it runs.
-    pub fn tally(&self) -> Arc<Tally> {
-        Arc::clone(&self.tally)
+/// What is at the place of a sweep.
+#[derive(Debug)]
+enum Existing {
+    /// Nothing of a run.
+    Nothing,
+    /// A run.
+    Run(Box<RunRecord>),
+    /// What is left of a run whose record has gone or can't be read.
+    Remains,
+}
+
+/// What is at the place already, if the settings say what becomes of it.
+async fn existing(run: &RunStore, settings: &Settings) -> Result<Existing, Error> {
+    if let Some(path) = run.local_path()
+        && path.exists()
+        && !path.is_dir()
+    {
+        let source = std::io::Error::from(ErrorKind::NotADirectory);
+        return Err(Error::Output(StoreError::File {
+            action: "create a run at",
+            path: path.to_owned(),
+            source,
+        }));
     }
-
-    /// Has the sweep measured while it runs, `every` so often, from what has landed and what the journal
-    /// holds.
-    pub fn measure_live(&mut self, every: Duration) -> LiveMetrics {
-        let (sender, receiver) = watch::channel(Arc::from([]));
-        self.live = Some((every, sender));
-        receiver
-    }
-
-    /// Ends the sweep early.
-    pub fn shutdown(&self) -> Shutdown {
-        self.shutdown.clone()
-    }
-
-    /// What was decided that nobody asked for.
-    pub fn notes(&self) -> Vec<String> {
-        let version = self.rules.version;
-        match self.settings.gym {
-            GymChoice::Auto if self.rules != GymRules::of(None) => vec![format!(
-                "the rules of NeMo Gym {version} hold (its head server has environment servers, or the run was begun \
-                 so); --gym 0.5 keeps the older ones"
-            )],
-            _ => Vec::new(),
+    let takes_over = settings.resume || settings.overwrite;
+    match RunRecord::load(run).await {
+        Ok(Some(record)) if takes_over || settings.shard.is_some() => {
+            Ok(Existing::Run(Box::new(record)))
         }
+        Ok(Some(record)) => {
+            let state = record.state.to_string();
+            let place = run.display("");
+            Err(StoreError::Exists { place, state }.into())
+        }
+        Ok(None) => match refuse_remains(run).await {
+            Ok(()) => Ok(Existing::Nothing),
+            Err(_) if takes_over => Ok(Existing::Remains),
+            Err(error) => Err(error),
+        },
+        Err(StoreError::Record { .. }) if takes_over => Ok(Existing::Remains),
+        Err(StoreError::Version { .. }) if settings.overwrite => Ok(Existing::Remains),
+        Err(error) => Err(Error::Output(error)),
     }
+}
 
-    /// Oddities of the input that are no errors.
-    pub fn warnings(&self) -> Vec<String> {
-        let mut warnings = self.inputs.summary.warnings.clone();
-        if self.inputs.summary.rows == 0 {
-            warnings.push("the input has no tasks".to_owned());
-        }
-        let replaced = self.inputs.summary.num_replaced;
-        if replaced > 0 {
-            warnings.push(format!(
-                "{replaced} of {} rows of the input name another agent than the one that they go to now",
-                self.inputs.summary.rows
-            ));
-        }
-        if let Some(own) = self.settings.agent.as_ref().filter(|_| !self.rules.routing) {
-            let agents = self.inputs.summary.agents.iter();
-            let others = agents.filter(|(name, _)| ***name != **own);
-            let rows: u64 = others.map(|(_, agent)| agent.rows).sum();
-            if rows > 0 {
-                warnings.push(format!(
-                    "{rows} of {} rows of the input name another agent than '{own}' and go to that one: --agent is for \
-                     rows that name none",
-                    self.inputs.summary.rows
-                ));
+/// A run has its run.json before anything else: what is there without one belongs to a run whose record was lost, and
+/// would be counted as the work of the new one.
+pub(super) async fn refuse_remains(run: &RunStore) -> Result<(), Error> {
+    match run.remains().await.map_err(Error::Output)? {
+        Some(remains) => Err(Error::Output(StoreError::NoRecord {
+            place: run.display(""),
+            remains,
+        })),
+        None => Ok(()),
+    }
+}
+
+impl Sweep {
+    /// Takes over a run that has lost its record, if the input is that of the run.
+    async fn rebuild(&mut self) -> Result<(), Error> {
+        let run = &self.run;
+        let refuse = |difference: String| Error::Resume {
+            place: run.display(""),
+            difference,
+        };
+        let tasks = run.checked_parts(schema::TASKS).await;
+        if tasks.map_err(Error::Output)?.whole.is_empty() {
+            let rollouts = run.parts(schema::ROLLOUTS).await.map_err(Error::Output)?;
+            if !rollouts.is_empty() {
+                let why = "neither its run.json nor its tasks can be read, so nothing says what was asked; use --overwrite";
+                return Err(refuse(why.to_owned()));
+            }
+        } else {
+            let lost = identity::lost(run, &self.inputs.spool).await?;
+            if !lost.is_empty() {
+                return Err(refuse(format!(
+                    "its run.json can't be read, and by its tasks the input was another: {}",
+                    lost.join("; ")
+                )));
             }
         }
-        warnings.extend(open_files::warning(self.settings.concurrency));
-        warnings
-    }
-
-    /// What [`Self::collect`] would do. Sends nothing and writes nothing.
-    ///
-    /// # Errors
-    /// The plan can't be made.
-    pub async fn plan(&self) -> Result<SweepPlan, Error> {
-        let session = self.tables().session(session::config()).await?;
-        let agents = expand::counts(&session).await?;
-        let partitions = self.partitions(&agents);
-        let session = self.session(self.config(), partitions).await?;
-        let plan = self.physical(&session).await?;
-        Ok(SweepPlan {
-            partitions,
-            physical: displayable(plan.as_ref()).indent(false).to_string(),
-            agents,
-            addresses: self.agents.addresses(),
-        })
-    }
-
-    /// Sends what is pending, lands what is answered, measures it, and says what came of it.
-    ///
-    /// # Errors
-    /// The run is locked, or landing or measuring failed. A rollout that fails is no error but a row
-    /// of `attempts`.
-    pub async fn collect(mut self) -> Result<SweepReport, Error> {
-        // The lock itself is renewed without the patience that the sweep has with its store: see its lease.
-        let place = self.run.clone();
-        let lock = self.lock(&place, self.lock_options()).await?;
-        let (tally, patience) = (self.tally(), self.settings.agent_patience.duration());
-        let tell = move |text| tally.notice(text);
-        let shutdown = self.shutdown.clone();
-        let enough = move || {
-            let shutdown = shutdown.clone();
-            async move { shutdown.aborting().await }.boxed()
-        };
-        self.run = self.run.waited_for(patience, tell, enough);
-        let supervisor = Supervisor::new(&self.settings, self.shutdown.clone());
-        let writer = match lock.writer().await {
-            Ok(writer) => Arc::new(writer),
-            Err(error) => {
-                lock.release().await;
-                return Err(Error::Output(error));
-            }
-        };
-        let done = tokio::select! {
-            done = self.work(&writer) => done,
-            lost = supervisor.watch(&lock) => Err(lost.into()),
-        };
-        if self.settings.shard.is_none() {
-            let report = match done {
-                Ok(done) => tokio::select! {
-                    report = self.finish(done, &lock) => report,
-                    lost = supervisor.watch(&lock) => Err(lost.into()),
-                },
-                Err(error) => Err(error),
-            };
-            lock.release_after(writer).await;
-            return report;
+        if let Some(run_id) = run.find_run_id().await.map_err(Error::Output)? {
+            self.record.run_id = run_id;
         }
-        // Of several processes the last one finishes what is common to all. Each gives its lock back before it looks
-        // who else is there, so that one of them is the last.
-        lock.release_after(writer).await;
-        self.finish_shared(done?, &place, &supervisor).await
-    }
-
-    pub(super) async fn lock(
-        &self,
-        place: &RunStore,
-        options: LockOptions,
-    ) -> Result<RunLock, Error> {
-        let tell = |text| self.tally.notice(text);
-        let lock = RunLock::acquire_and_tell(place, options, tell).await;
-        lock.map_err(|error| match error {
-            StoreError::Locked { .. } => Error::Store(error),
-            error => Error::Output(error),
-        })
-    }
-
-    pub(super) fn lock_options(&self) -> LockOptions {
-        let scope = match self.settings.shard {
-            Some(shard) => LockScope::Shard {
-                index: shard.index(),
-                count: shard.count(),
-            },
-            None => LockScope::Run,
-        };
-        LockOptions {
-            scope,
-            lease: match (self.settings.lease, self.run.local_path()) {
-                (Some(lease), _) => lease.duration(),
-                (None, Some(_)) => LEASE,
-                (None, None) => LEASE_ON_A_STORE,
-            },
-            break_existing: self.settings.break_lock,
-        }
-    }
-
-    /// Sends what is pending, and lands what is answered.
-    async fn work(&mut self, writer: &Arc<Writer>) -> Result<Done, Error> {
-        let shutdown = self.shutdown.clone();
-        tokio::select! {
-            begun = self.begin(writer) => begun?,
-            // What was being recovered can be recovered another time.
-            () = shutdown.aborting() => return Ok(Done { is_cut_off: true, ..Done::default() }),
-        }
-        let began = Instant::now();
-        let pending: u64 = self.counts.iter().map(AgentCounts::num_pending).sum();
-        let landed = match pending {
-            0 => Ok(Vec::new()),
-            _ => {
-                let _live = self.start_live()?;
-                self.dataflow(writer).await
-            }
-        };
-        let elapsed = began.elapsed();
-        self.record.finished_at = Some(now());
-        let written = match landed {
-            Ok(written) => written,
-            Err(error) => {
-                if self.settings.shard.is_none() {
-                    self.record.rollouts = self.tally.total().counts();
-                    self.record.state = RunState::Failed;
-                    // What ended the sweep matters more than that it could not be noted.
-                    let _ = self.record.save(&self.run).await;
-                }
-                return Err(error);
-            }
-        };
-        self.clean_up(writer).await?;
-        Ok(Done {
-            written,
-            elapsed,
-            is_cut_off: false,
-        })
-    }
-
-    /// Notes how it ended, and measures. Under a lock of the whole run.
-    pub(super) async fn finish(
-        &mut self,
-        done: Done,
-        lock: &RunLock,
-    ) -> Result<SweepReport, Error> {
-        let Done {
-            mut written,
-            elapsed,
-            is_cut_off,
-        } = done;
-        if is_cut_off {
-            return self.report(written, Measured::default(), elapsed).await;
-        }
-        self.note_the_end().await?;
-        let is_as_before =
-            self.was_finished && written.is_empty() && self.settings.queries.is_none();
-        // What was replaced is there until the end, for those who read it.
-        let _compacted = self.compact(lock, &mut written).await;
-        let earlier = match is_as_before {
-            true => measure::earlier(&self.run).await?,
-            false => None,
-        };
-        let names: Vec<String> = self.record.agents.keys().cloned().collect();
-        let of_groups = groups::agents(&self.settings, &names);
-        if earlier.is_none() && !of_groups.is_empty() {
-            tokio::select! {
-                report = groups::write(&self.run, &of_groups, MEMORY) => {
-                    let report = report?;
-                    written.push(report.written.clone());
-                    self.groups = Some(report);
-                }
-                // What has landed can be put together another time.
-                () = self.shutdown.aborting() => {}
-            }
-        }
-        let measured = match earlier {
-            Some(earlier) => earlier,
-            None if self.settings.aggregate => self.measured().await?,
-            None => Measured::default(),
-        };
-        self.nothing_scored = unscored::look(self).await?;
-        written.push(self.run.display("run.json"));
-        self.report(written, measured, elapsed).await
-    }
-
-    async fn measured(&self) -> Result<Measured, Error> {
-        if self.settings.agent_metrics {
-            tokio::select! {
-                biased;
-                // Who ends a sweep early does not want to wait for servers that may be why.
-                () = self.shutdown.stopping() => {}
-                measured = self.measure(true) => return measured,
-            }
-        }
-        tokio::select! {
-            measured = self.measure(false) => measured,
-            // What has landed can be measured another time.
-            () = self.shutdown.aborting() => {
-                if self.tally.total().done_now > 0 {
-                    self.tally.notice(format!(
-                        "the metrics are not those of all that has landed; `rollstream aggregate {}` computes them",
-                        self.run.display("")
-                    ));
-                }
-                Ok(Measured::default())
-            }
-        }
-    }
-
-    async fn measure(&self, asks_servers: bool) -> Result<Measured, Error> {
-        let runs = std::slice::from_ref(&self.run);
-        let servers = asks_servers.then(|| {
-            // Where they were a moment ago; a head server may have gone since.
-            let addresses = self.record.agents.iter();
-            let urls =
-                addresses.filter_map(|(agent, url)| Some((agent.clone(), url.parse().ok()?)));
-            MetricServers::new(MetricServerOptions {
-                urls: urls.collect(),
-                head_server: None,
-                recorded: vec![RecordedAgents {
-                    settings: self.settings.clone(),
-                    addresses: self.record.agents.clone(),
-                }],
-                timeout: AGENT_METRICS_TIMEOUT,
-                must_have: false,
-            })
-        });
-        let measurement = Measurement {
-            agent_servers: servers.transpose()?.map(Arc::new),
-            ..self.measurement()?
-        };
-        let measured = measure::measure(&Source::Runs(runs), &self.run, &measurement).await?;
-        let notes = measured.notes.iter().cloned();
-        notes.for_each(|note| self.tally.notice(note));
-        Ok(measured)
-    }
-
-    fn measurement(&self) -> Result<Measurement, Error> {
-        Ok(Measurement {
-            prices: Price::of_agents(&self.settings),
-            parameters: parameters(&self.queries, &self.settings)?,
-            servers: self.record.environment_servers.clone(),
-            rules: self.rules,
-            zeros: zeros::of_settings(&self.settings, self.rules)?,
-            ..Measurement::new(self.queries.clone(), MEMORY)
-        })
-    }
-
-    fn start_live(&mut self) -> Result<Option<Live>, Error> {
-        let Some((every, sender)) = self.live.take() else {
-            return Ok(None);
-        };
-        // While it runs, what is missing is only not there yet.
-        let measurement = Measurement {
-            zeros: Zeros::default(),
-            ..self.measurement()?
-        };
-        Live::start(self.run.clone(), measurement, every, sender).map(Some)
-    }
-
-    pub(super) fn tables(&self) -> Tables<'_> {
-        Tables {
-            spool: &self.inputs.spool,
-            // Of a run that is not gone on with nothing counts, though it may still be there.
-            run: self.continues.then_some(&self.run),
-            shard: self.settings.shard,
-            partitions: 1,
-            is_interleaved: false,
-            settings: &self.settings,
-            agents: self.record.agents.keys().map(String::as_str).collect(),
-        }
-    }
-
-    /// The one plan, from source to sink, and what it published.
-    async fn dataflow(&mut self, writer: &Arc<Writer>) -> Result<Vec<String>, Error> {
-        let settings = &self.settings;
-        let is_limited = |agent: &AgentSettings| agent.concurrency.is_some();
-        let many = self.counts.len() > 1 || settings.agents.values().any(is_limited);
-        let dispatches = Arc::new(DispatchLogs::new(
-            self.run.journal_dir(),
-            Arc::clone(writer),
+        self.tally.notice(format!(
+            "{} can't be read: it is written anew from the input and options that are given now",
+            self.run.display("run.json")
         ));
-        let pending = self.counts.iter();
-        let known = self
-            .prior
-            .iter()
-            .filter(|_| settings.dispatch_longest_first);
-        let known = known.filter_map(|(key, prior)| Some((*key, prior.seconds?)));
-        let known = KnownSeconds(known.filter(|(_, seconds)| *seconds > 0.0).collect());
-        let run = RunContext {
-            prior: std::mem::take(&mut self.prior),
-            pending: pending
-                .map(|agent| (agent.agent_name.clone(), agent.num_pending()))
-                .collect(),
-            seed: settings.num_repeats_add_seed.then_some(settings.seed_field),
-            memory: MemoryPlan::of(settings),
-            most_calls: open_files::most_calls(),
-            lookahead: match many {
-                true => LOOKAHEAD_OF_MANY,
-                false => LOOKAHEAD,
-            },
-            retry_backoff: settings.retry_backoff.duration(),
-            retry_backoff_cap: settings.retry_backoff_cap.duration(),
-            agent_patience: settings.agent_patience.duration(),
-            dispatch_budget: settings.dispatch_budget_s.map(|budget| {
-                let seconds = Duration::from_secs_f64;
-                let margin = settings.drain_margin_s.map(seconds);
-                DispatchBudget::new(Instant::now(), seconds(budget), margin)
-            }),
-            failure_limits: FailureLimits {
-                max_failures: settings.max_failures,
-                max_error_rate: settings.max_error_rate,
-            },
-            dispatches: Some(Arc::clone(&dispatches)),
-            registry: Registry::default(),
-            tally: Arc::clone(&self.tally),
-            shutdown: self.shutdown.clone(),
-            agents: std::mem::take(&mut self.agents),
-        };
-        let land = LandContext::new(
-            Arc::new(ParquetSink::new(self.run.clone(), Arc::clone(writer))),
-            self.run.journal_dir().to_owned(),
-            Arc::clone(writer),
-            settings.part_interval.duration(),
-            self.run.local_path().is_none(),
-            Arc::clone(&self.tally),
-        );
-        let config = self
-            .config()
-            .with_extension(Arc::new(known))
-            .with_extension(Arc::new(run))
-            .with_extension(Arc::new(land));
-        let session = self.session(config, self.partitions(&self.counts)).await?;
-        let plan = self.physical(&session).await?;
-        let landed = published(execute_stream(plan, session.task_ctx())?, &self.shutdown);
-        let tally = Arc::clone(&self.tally);
-        let tell = move |error: StoreError| tally.notice(error.to_string());
-        let interval = self.settings.checkpoint_interval.duration();
-        let written = match &mut self.checkpointer {
-            Some(checkpointer) => tokio::select! {
-                landed = landed => landed?,
-                never = checkpointer.keep(interval, tell) => match never {},
-            },
-            None => landed.await?,
-        };
-        dispatches.close()?;
-        Ok(written)
+        Ok(())
     }
-
-    /// Partitions of the plan. They are no part of the run: a resume may have others.
-    fn partitions(&self, counts: &[AgentCounts]) -> usize {
-        if let Some(partitions) = self.settings.partitions {
-            return partitions.min(by_task::MOST);
-        }
-        let cores = available_parallelism().map_or(1, usize::from);
-        let pending = counts.iter().map(AgentCounts::num_pending).sum();
-        by_task::suitable(cores, pending, self.settings.concurrency.most())
-    }
-
-    /// Configuration of the session that collects: one partition but for those of [`by_task`], so that
-    /// the order of the input is the order of dispatch, and batches that stay small where requests are
-    /// large.
-    fn config(&self) -> SessionConfig {
-        let spool = &self.inputs.spool;
-        let row = spool.num_bytes / spool.num_rows.max(1);
-        let rows = usize::try_from(BATCH_BYTES / row.max(1)).unwrap_or(usize::MAX);
-        session::config()
-            .with_target_partitions(1)
-            .with_batch_size(rows.clamp(1, 4096))
-    }
-
-    /// A session whose tasks are in as many partitions as the sweep has.
-    async fn session(
-        &self,
-        config: SessionConfig,
-        partitions: usize,
-    ) -> Result<SessionContext, Error> {
-        let waiting = MemoryPlan::of(&self.settings).waiting;
-        let waiting = usize::try_from(waiting).unwrap_or(usize::MAX);
-        let tables = Tables {
-            partitions,
-            is_interleaved: self.settings.interleave_repeats,
-            ..self.tables()
-        };
-        tables.bounded_session(config, waiting).await
-    }
-
-    async fn physical(&self, session: &SessionContext) -> Result<Arc<dyn ExecutionPlan>, Error> {
-        let pending = expand::pending(session).await?.logical_plan().clone();
-        let run = RunStep {
-            concurrency: self.settings.concurrency.most(),
-        };
-        let land = LandStep {
-            output: self.run.display(""),
-            part_size: self.settings.part_size.get(),
-        };
-        let landed = land.on(run.on(pending)?)?;
-        Ok(session.state().create_physical_plan(&landed).await?)
-    }
-}
-
-/// Paths of the parts that a plan lands. When a partition fails, the others send nothing more, and
-/// land what they have.
-async fn published(
-    mut landed: SendableRecordBatchStream,
-    shutdown: &Shutdown,
-) -> Result<Vec<String>, Error> {
-    let mut written = Vec::new();
-    let mut failed = None;
-    while let Some(batch) = landed.next().await {
-        let batch = match batch {
-            Ok(batch) => batch,
-            Err(error) => {
-                shutdown.stop(StopReason::Failure);
-                failed.get_or_insert(error);
-                continue;
-            }
-        };
-        let paths = batch.column_by_name("path");
-        let paths = paths.and_then(|column| column.as_string_view_opt());
-        written.extend(paths.into_iter().flatten().flatten().map(str::to_owned));
-    }
-    match failed {
-        Some(error) => Err(error.into()),
-        None => Ok(written),
-    }
-}
-
-pub(super) fn now() -> String {
-    Utc::now().to_rfc3339_opts(SecondsFormat::Millis, true)
 }
