@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::collect::{Done, Supervisor};
-use super::parameters;
 use super::plan::Tables;
+use super::prepare::parameters;
 use super::{Sweep, groups};
 use crate::agent::{MetricServerOptions, MetricServers, RecordedAgents};
 use crate::error::Error;
