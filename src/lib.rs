@@ -23,7 +23,7 @@
 //! | [`export`] | a run as the files of another tool |
 //! | [`health`] | whether rollouts are what they seem |
 //! | [`guide`] | pages for whoever uses it |
-//! | [`tally`], [`report`], [`status`], [`show`], [`cli`] | what people see |
+//! | [`progress`], [`report`], [`status`], [`show`], [`cli`] | what people see |
 //! | [`sim`] | agents to try all this with |
 
 #![cfg_attr(test, allow(clippy::expect_used, clippy::panic, clippy::unwrap_used))]
@@ -49,6 +49,7 @@ pub mod measure;
 pub mod model;
 pub mod operator;
 pub mod outcome;
+pub mod progress;
 pub mod read;
 pub mod report;
 pub mod request;
@@ -61,7 +62,6 @@ pub mod sim;
 pub mod status;
 pub mod store;
 mod sweep;
-pub mod tally;
 pub mod turn;
 
 pub use error::Error;

@@ -13,12 +13,12 @@ use crate::config::AgentSettings;
 use crate::error::Error;
 use crate::expand;
 use crate::measure::functions::register_json;
+use crate::progress::AgentProgress;
 use crate::schema::TASKS;
 use crate::session;
 use crate::store::{
     Checkpointer, ParquetSink, RunRecord, RunState, RunStore, StoreError, Writer, checkpoint,
 };
-use crate::tally::AgentTally;
 
 impl Sweep {
     /// Creates or repairs the run, and counts what is pending. It runs under the lock, and checks again what was read
@@ -53,7 +53,7 @@ impl Sweep {
                 run: &self.run,
                 sink: &sink,
                 writer,
-                tally: &self.tally,
+                progress: &self.progress,
             };
             if recovery.recover().await? {
                 self.start.set_finished(false);
@@ -62,7 +62,7 @@ impl Sweep {
                 let moved = invalid_judges::retry(&self.run, writer).await?;
                 if moved > 0 {
                     self.start.set_finished(false);
-                    self.tally.notice(format!(
+                    self.progress.notice(format!(
                         "{moved} rollouts have no valid answer of their judge: they are failed attempts now, and tried again \
                          (--retry-invalid-judge-responses)"
                     ));
@@ -109,7 +109,7 @@ impl Sweep {
         let tasks = self.run.checked_parts(TASKS).await?;
         for part in &tasks.damaged {
             let to = self.run.set_aside(part).await?;
-            self.tally.notice(format!(
+            self.progress.notice(format!(
                 "{} is damaged: it is kept as {} and written anew",
                 self.run.display_path(part),
                 self.run.display(&to)
@@ -158,8 +158,9 @@ impl Sweep {
         if self.run.has_damaged().await? {
             expand::add_lost(&session, &mut self.prior).await?;
         }
-        self.tally.begin(self.counts.iter().map(|agent| {
-            let before = AgentTally::before(agent.num_rollouts, agent.num_done, agent.num_failed);
+        self.progress.begin(self.counts.iter().map(|agent| {
+            let before =
+                AgentProgress::before(agent.num_rollouts, agent.num_done, agent.num_failed);
             (agent.agent_name.clone(), before)
         }));
         Ok(())

@@ -60,8 +60,8 @@ impl Sweep {
         // The lock itself is renewed without the patience that the sweep has with its store: see its lease.
         let place = self.run.clone();
         let lock = self.lock(&place, self.lock_options()).await?;
-        let (tally, patience) = (self.tally(), self.settings.agent_patience.duration());
-        let tell = move |text| tally.notice(text);
+        let (progress, patience) = (self.progress(), self.settings.agent_patience.duration());
+        let tell = move |text| progress.notice(text);
         let shutdown = self.shutdown.clone();
         let enough = move || {
             let shutdown = shutdown.clone();
@@ -102,7 +102,7 @@ impl Sweep {
         place: &RunStore,
         options: LockOptions,
     ) -> Result<RunLock, Error> {
-        let tell = |text| self.tally.notice(text);
+        let tell = |text| self.progress.notice(text);
         let lock = RunLock::acquire_and_tell(place, options, tell).await;
         lock.map_err(|error| match error {
             StoreError::Locked { .. } => Error::Store(error),
@@ -152,7 +152,7 @@ impl Sweep {
             Ok(written) => written,
             Err(error) => {
                 if self.settings.shard.is_none() {
-                    self.record.rollouts = self.tally.total().counts();
+                    self.record.rollouts = self.progress.total().counts();
                     self.record.state = RunState::Failed;
                     // What ended the sweep matters more than that it could not be noted.
                     let _ = self.record.save(&self.run).await;
@@ -207,7 +207,7 @@ impl Sweep {
             },
             dispatches: Some(Arc::clone(&dispatches)),
             registry: Registry::default(),
-            tally: Arc::clone(&self.tally),
+            progress: Arc::clone(&self.progress),
             shutdown: self.shutdown.clone(),
             agents: std::mem::take(&mut self.agents),
         };
@@ -217,7 +217,7 @@ impl Sweep {
             Arc::clone(writer),
             settings.part_interval.duration(),
             self.run.local_path().is_none(),
-            Arc::clone(&self.tally),
+            Arc::clone(&self.progress),
         );
         let config = self
             .config()
@@ -227,8 +227,8 @@ impl Sweep {
         let session = self.session(config, self.partitions(&self.counts)).await?;
         let plan = self.physical(&session).await?;
         let landed = published(execute_stream(plan, session.task_ctx())?, &self.shutdown);
-        let tally = Arc::clone(&self.tally);
-        let tell = move |error: StoreError| tally.notice(error.to_string());
+        let progress = Arc::clone(&self.progress);
+        let tell = move |error: StoreError| progress.notice(error.to_string());
         let interval = self.settings.checkpoint_interval.duration();
         let written = match &mut self.checkpointer {
             Some(checkpointer) => tokio::select! {

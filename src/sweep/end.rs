@@ -87,8 +87,8 @@ impl Sweep {
             measured = self.measure(false) => measured,
             // What has landed can be measured another time.
             () = self.shutdown.aborting() => {
-                if self.tally.total().done_now > 0 {
-                    self.tally.notice(format!(
+                if self.progress.total().done_now > 0 {
+                    self.progress.notice(format!(
                         "the metrics are not those of all that has landed; `rollstream aggregate {}` computes them",
                         self.run.display("")
                     ));
@@ -122,7 +122,7 @@ impl Sweep {
         };
         let measured = measure::measure(&Source::Runs(runs), &self.run, &measurement).await?;
         let notes = measured.notes.iter().cloned();
-        notes.for_each(|note| self.tally.notice(note));
+        notes.for_each(|note| self.progress.notice(note));
         Ok(measured)
     }
 
@@ -187,7 +187,7 @@ impl Sweep {
     pub(super) async fn note_the_end(&mut self) -> Result<(), Error> {
         self.record.rollouts = match self.settings.shard {
             Some(_) => self.counts_of_all().await?,
-            None => self.tally.total().counts(),
+            None => self.progress.total().counts(),
         };
         self.record.state = self.state(self.record.rollouts.pending);
         Ok(self.record.save(&self.run).await?)
@@ -241,20 +241,20 @@ impl Sweep {
         measured: Measured,
         elapsed: Duration,
     ) -> Result<SweepReport, Error> {
-        let tally = self.tally.total();
+        let progress = self.progress.total();
         let place = written.pop();
         written.extend(measured.written);
         written.extend(place);
         let mut status = None;
-        if tally.pending() + tally.num_failed() + tally.num_retries() > 0 {
+        if progress.pending() + progress.num_failed() + progress.num_retries() > 0 {
             status = Some(RunStatus::of(&self.run).await?);
         }
         Ok(SweepReport {
             place: self.run.display(""),
-            state: self.state(tally.pending()),
+            state: self.state(progress.pending()),
             stopped_by: self.shutdown.reason(),
-            rollouts: tally.counts(),
-            total: tally,
+            rollouts: progress.counts(),
+            total: progress,
             status,
             groups: self.groups.clone(),
             nothing_scored: self.nothing_scored.clone(),

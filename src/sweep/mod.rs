@@ -43,10 +43,10 @@ use crate::config::Settings;
 use crate::expand::AgentCounts;
 use crate::gym::{GymChoice, GymRules};
 use crate::measure::{AgentMetric, LiveMetrics, MetricQueries};
+use crate::progress::Progress;
 use crate::report::{GroupReport, NothingScored};
 use crate::run::Shutdown;
 use crate::store::{Checkpointer, RunRecord, RunStore};
-use crate::tally::Tally;
 use inputs::Inputs;
 
 /// A sweep: tasks, each sent to its agent a number of times, and the run that comes of it.
@@ -92,7 +92,7 @@ pub struct Sweep {
     prior: HashMap<(i64, i64), Prior>,
     queries: MetricQueries,
     checkpointer: Option<Checkpointer>,
-    tally: Arc<Tally>,
+    progress: Arc<Progress>,
     shutdown: Shutdown,
     /// What became of the groups of prompts.
     groups: Option<GroupReport>,
@@ -150,8 +150,8 @@ impl Start {
 
 impl Sweep {
     /// Counts of the sweep, to be watched while it runs.
-    pub fn tally(&self) -> Arc<Tally> {
-        Arc::clone(&self.tally)
+    pub fn progress(&self) -> Arc<Progress> {
+        Arc::clone(&self.progress)
     }
 
     /// Has the sweep measured while it runs, `every` so often, from what has landed and what the journal

@@ -11,11 +11,11 @@ use crate::config::{ConfigError, Routing, Settings};
 use crate::error::Error;
 use crate::gym::{GYM_07, GymChoice};
 use crate::measure::{MetricQueries, ParameterValue, zeros};
+use crate::progress::AgentProgress;
 use crate::run::Shutdown;
 use crate::schema::{self, SCHEMA_VERSION};
 use crate::servers::{Route, Servers};
 use crate::store::{EnvironmentServer, RunCounts, RunRecord, RunState, RunStore, StoreError};
-use crate::tally::AgentTally;
 
 /// The values of the metrics' parameters.
 pub(super) fn parameters(
@@ -189,19 +189,21 @@ impl Sweep {
             prior: HashMap::new(),
             queries,
             checkpointer: None,
-            tally: Arc::default(),
+            progress: Arc::default(),
             shutdown: Shutdown::default(),
             groups: None,
             nothing_scored: None,
             live: None,
         };
-        sweep.tally.follow(rules);
-        sweep.tally.show_failures(sweep.settings.show_failures);
+        sweep.progress.follow(rules);
+        sweep.progress.show_failures(sweep.settings.show_failures);
         // What is done of it is counted under the lock.
         let agents = sweep.inputs.summary.agents.iter();
-        sweep.tally.begin(
-            agents.map(|(name, rows)| (name.to_string(), AgentTally::before(rows.rollouts, 0, 0))),
-        );
+        sweep
+            .progress
+            .begin(agents.map(|(name, rows)| {
+                (name.to_string(), AgentProgress::before(rows.rollouts, 0, 0))
+            }));
         if is_rebuilt {
             sweep.rebuild().await?;
         }
@@ -294,7 +296,7 @@ impl Sweep {
         if let Some(run_id) = run.find_run_id().await.map_err(Error::Output)? {
             self.record.run_id = run_id;
         }
-        self.tally.notice(format!(
+        self.progress.notice(format!(
             "{} can't be read: it is written anew from the input and options that are given now",
             self.run.display("run.json")
         ));
