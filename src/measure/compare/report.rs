@@ -1,9 +1,9 @@
-//! What one run has over another: [`ComparisonReport`], which the pipeline makes and others show, and
+//! What one run has over another: [`ComparisonReport`], which [`compare`](super::compare()) makes, and
 //! the [`ComparisonOptions`] that it is made with.
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::report::AgentCoverage;
+use crate::measure::report::AgentCoverage;
 
 /// How runs are compared.
 #[derive(Debug, Clone, PartialEq, Serialize)]

@@ -11,9 +11,9 @@ use crate::import::{
     AgentServers, AgentSource, Import, ImportError, Imported, KeyRule, ResponseRule,
     RolloutOptions, is_shard, is_stamped, merge,
 };
+use crate::measure::MetricsReport;
 use crate::measure::TaskLabels;
 use crate::read::expand;
-use crate::report::MetricsReport;
 use crate::store::{RunRecord, RunStore};
 
 /// What metrics are computed over.

@@ -6,8 +6,7 @@ use tokio::task::JoinSet;
 
 use super::measurement::{self, Measurement, Source};
 use crate::error::Error;
-use crate::measure::AGENT_STATISTICS;
-use crate::report::AgentMetric;
+use crate::measure::{AGENT_STATISTICS, AgentMetric};
 use crate::store::RunStore;
 
 /// The metrics of a sweep while it runs, the newest ones.
@@ -21,13 +20,13 @@ const PAUSES: u32 = 20;
 
 /// Measures a run again and again, from what has landed and what its journal holds, until it is dropped.
 #[derive(Debug)]
-pub(super) struct Live {
+pub(crate) struct Live {
     _task: JoinSet<()>,
 }
 
 impl Live {
     /// Begins; a look comes `every` so often, or less where looks take long.
-    pub(super) fn start(
+    pub(crate) fn start(
         run: RunStore,
         mut measurement: Measurement,
         every: Duration,

@@ -30,7 +30,7 @@ use crate::schema::{ROLLOUTS, TASKS};
 ///
 /// # Errors
 /// Some do, and the rules know nothing of that.
-pub(super) fn of_settings(settings: &Settings, rules: &GymRules) -> Result<Zeros, ConfigError> {
+pub(crate) fn of_settings(settings: &Settings, rules: &GymRules) -> Result<Zeros, ConfigError> {
     let zeros = Zeros {
         failure_classes: settings.count_failure_classes_as_zero.clone(),
         missing: settings.count_missing_rollouts_as_zero,
@@ -46,20 +46,20 @@ pub(super) fn of_settings(settings: &Settings, rules: &GymRules) -> Result<Zeros
 }
 
 /// What is to be known of the rollouts of a session.
-pub(super) struct Found {
+pub(crate) struct Found {
     /// Rollouts that count as zero.
-    pub(super) num_zeros: usize,
+    pub(crate) num_zeros: usize,
     /// Rollouts that failed, by the class of their last failure.
-    pub(super) classes: BTreeMap<String, u64>,
+    pub(crate) classes: BTreeMap<String, u64>,
     /// What people are told of it.
-    pub(super) notes: Vec<String>,
+    pub(crate) notes: Vec<String>,
 }
 
 /// Adds to the rollouts of a session those that count as zero.
 ///
 /// # Errors
 /// The tables can't be read.
-pub(super) async fn add(
+pub(crate) async fn add(
     session: &SessionContext,
     zeros: &Zeros,
     rules: &GymRules,

@@ -1,48 +1,53 @@
-//! How a sweep begins: what is at the place already, and what has to be there before anything is sent.
+//! How a sweep begins, under its lock: what has to be there before anything is sent.
 
-use std::io::ErrorKind;
 use std::sync::Arc;
 
+use arrow::array::{Array, AsArray};
+use arrow::datatypes::Int64Type;
+use datafusion::prelude::SessionContext;
+
 use super::recovery::{Recovery, forget_copies, is_left};
-use super::sweep::Sweep;
-use super::{extension, identity, invalid_judges, task_names};
-use crate::config::{AgentSettings, Settings};
+use super::{Found, Start, Sweep, identity, invalid_judges};
+use crate::agent::{AgentError, Agents};
+use crate::config::AgentSettings;
 use crate::error::Error;
 use crate::expand;
 use crate::measure::functions::register_json;
 use crate::progress::AgentProgress;
-use crate::schema::{self, TASKS};
+use crate::schema::TASKS;
 use crate::session;
 use crate::store::{
     Checkpointer, ParquetSink, RunRecord, RunState, RunStore, StoreError, Writer, checkpoint,
 };
 
 impl Sweep {
-    /// Makes or repairs what has to be there, and finds out what is still to be done. Under the lock: what was read
-    /// before may have changed since.
+    /// Creates or repairs the run, and counts what is pending. It runs under the lock, and checks again what was read
+    /// before the lock was held.
     pub(super) async fn begin(&mut self, writer: &Arc<Writer>) -> Result<(), Error> {
         make_directory(&self.run)?;
-        if self.replaces {
+        if self.start == Start::Replaced {
             self.run.clear().await.map_err(Error::Output)?;
         }
-        if self.continues {
+        let mut is_created = false;
+        if self.start.found().is_some() {
             self.run.tidy().await.map_err(Error::Output)?;
             self.check_again().await?;
-        }
-        let created =
-            !self.continues && self.record.create(&self.run).await.map_err(Error::Output)?;
-        if !created && !self.continues {
-            self.join().await?;
+        } else {
+            is_created = self.record.create(&self.run).await.map_err(Error::Output)?;
+            if !is_created {
+                self.join().await?;
+            }
         }
         self.run = self.run.identified(&self.record.run_id);
         self.run.create_state().map_err(Error::Output)?;
         self.publish_tasks().await.map_err(Error::Output)?;
-        if self.continues {
+        let resumes = self.start.found().is_some();
+        if resumes {
             let journal = self.run.journal_dir();
             checkpoint::fetch(&self.run, journal, |name| is_left(name, writer)).await?;
         }
         self.checkpointer = Some(Checkpointer::new(self.run.clone(), writer.epoch())?);
-        if self.continues {
+        if resumes {
             let sink = ParquetSink::new(self.run.clone(), Arc::clone(writer));
             let recovery = Recovery {
                 run: &self.run,
@@ -51,12 +56,12 @@ impl Sweep {
                 progress: &self.progress,
             };
             if recovery.recover().await? {
-                self.was_finished = false;
+                self.start.set_finished(false);
             }
             if self.settings.retry_invalid_judge_responses {
                 let moved = invalid_judges::retry(&self.run, writer).await?;
-                self.was_finished &= moved == 0;
                 if moved > 0 {
+                    self.start.set_finished(false);
                     self.progress.notice(format!(
                         "{moved} rollouts have no valid answer of their judge: they are failed attempts now, and tried again \
                          (--retry-invalid-judge-responses)"
@@ -64,31 +69,39 @@ impl Sweep {
                 }
             }
         }
-        self.continues = true;
-        self.count().await?;
-        match created {
-            true => Ok(()),
-            false => self.record.save(&self.run).await.map_err(Error::Output),
+        if !resumes {
+            // From now on what lands counts, as in any run that is resumed.
+            self.start = Start::Resumed(Found::unfinished(&self.record));
         }
+        self.count().await?;
+        if !is_created {
+            self.record.save(&self.run).await.map_err(Error::Output)?;
+        }
+        Ok(())
     }
 
-    /// Whether the run is still the one that was found when the sweep was prepared.
+    /// Refuses a run that another process has changed since the sweep was prepared.
     async fn check_again(&mut self) -> Result<(), Error> {
         let record = match RunRecord::load(&self.run).await {
             Ok(record) => record,
-            // It is written anew.
+            // A record that can't be read is written anew.
             Err(StoreError::Record { .. }) => None,
             Err(error) => return Err(Error::Output(error)),
         };
         let Some(record) = record else { return Ok(()) };
         let is_same = record.run_id == self.record.run_id;
-        if !is_same || record.identity != self.found_identity {
+        if !is_same
+            || self
+                .start
+                .found()
+                .is_some_and(|found| found.identity != record.identity)
+        {
             return Err(Error::Resume {
                 place: self.run.display(""),
                 difference: "another process has changed the run since; try again".to_owned(),
             });
         }
-        self.was_finished = record.state == RunState::Finished;
+        self.start.set_finished(record.state == RunState::Finished);
         Ok(())
     }
 
@@ -102,14 +115,13 @@ impl Sweep {
                 self.run.display(&to)
             ));
         }
-        match tasks.whole.is_empty() || self.extends {
-            true => self.inputs.spool.publish(&self.run).await,
-            false => Ok(()),
+        if tasks.whole.is_empty() || matches!(self.start, Start::Extended(_)) {
+            self.inputs.spool.publish(&self.run).await?;
         }
+        Ok(())
     }
 
-    /// Somebody made the run since it was looked for: where several processes share the work, that is
-    /// one of them.
+    /// Joins a run that somebody has created since it was looked for, if several processes share the work.
     async fn join(&mut self) -> Result<(), Error> {
         let place = self.run.display("");
         let record = RunRecord::load(&self.run).await.map_err(Error::Output)?;
@@ -118,7 +130,7 @@ impl Sweep {
                 identity::check(&record, &self.record.identity, &place)?;
                 self.record.created_at = record.created_at;
                 self.record.run_id = record.run_id;
-                self.continues = true;
+                self.start = Start::Resumed(Found::unfinished(&self.record));
                 Ok(())
             }
             (record, _) => {
@@ -129,14 +141,14 @@ impl Sweep {
         }
     }
 
-    /// Refuses kinds of tasks that no agent here knows.
+    /// Refuses tasks whose name no agent here takes.
     pub(super) async fn check_task_names(&self) -> Result<(), Error> {
         if !self.settings.agents.values().any(AgentSettings::runs_here) {
             return Ok(());
         }
         let session = self.tables().session(session::config()).await?;
         register_json(&session)?;
-        task_names::check(&session, &self.agents).await
+        check_task_names(&session, &self.agents).await
     }
 
     async fn count(&mut self) -> Result<(), Error> {
@@ -182,101 +194,29 @@ fn make_directory(run: &RunStore) -> Result<(), Error> {
     })
 }
 
-/// What is at the place of a sweep.
-#[derive(Debug)]
-pub(super) enum Existing {
-    /// Nothing of a run.
-    Nothing,
-    /// A run.
-    Run(Box<RunRecord>),
-    /// What is left of a run whose record has gone or can't be read.
-    Remains,
-}
-
-/// What is at the place already, if the settings say what becomes of it.
-pub(super) async fn existing(run: &RunStore, settings: &Settings) -> Result<Existing, Error> {
-    if let Some(path) = run.local_path()
-        && path.exists()
-        && !path.is_dir()
-    {
-        let source = std::io::Error::from(ErrorKind::NotADirectory);
-        return Err(Error::Output(StoreError::File {
-            action: "create a run at",
-            path: path.to_owned(),
-            source,
-        }));
-    }
-    let takes_over = settings.resume || settings.overwrite;
-    match RunRecord::load(run).await {
-        Ok(Some(record)) if takes_over || settings.shard.is_some() => {
-            Ok(Existing::Run(Box::new(record)))
+/// Refuses a task whose name its agent does not take. `session` has the tasks.
+async fn check_task_names(session: &SessionContext, agents: &Agents) -> Result<(), Error> {
+    for batch in expand::task_names(session).await?.collect().await? {
+        let text = |name: &str| batch.column_by_name(name)?.as_string_view_opt();
+        let lines = batch.column_by_name("source_line");
+        let lines = lines.and_then(|column| column.as_primitive_opt::<Int64Type>());
+        for row in 0..batch.num_rows() {
+            let value = |name: &str| {
+                let column = text(name).filter(|column| column.is_valid(row))?;
+                Some(column.value(row))
+            };
+            let agent = value("agent_name").unwrap_or_default();
+            let Some(member) = agents.get(agent) else {
+                continue;
+            };
+            let taken = member.agent.check_task_name(value("task_name"));
+            taken.map_err(|reason| AgentError::TaskName {
+                agent: agent.to_owned(),
+                place: value("source_file").unwrap_or_default().to_owned(),
+                line: lines.map_or(0, |lines| lines.value(row)),
+                reason,
+            })?;
         }
-        Ok(Some(record)) => {
-            let state = record.state.to_string();
-            let place = run.display("");
-            Err(StoreError::Exists { place, state }.into())
-        }
-        Ok(None) => match refuse_remains(run).await {
-            Ok(()) => Ok(Existing::Nothing),
-            Err(_) if takes_over => Ok(Existing::Remains),
-            Err(error) => Err(error),
-        },
-        Err(StoreError::Record { .. }) if takes_over => Ok(Existing::Remains),
-        Err(StoreError::Version { .. }) if settings.overwrite => Ok(Existing::Remains),
-        Err(error) => Err(Error::Output(error)),
     }
-}
-
-/// A run has its run.json before anything else: what is there without one belongs to a run whose record was lost, and
-/// would be counted as the work of the new one.
-pub(super) async fn refuse_remains(run: &RunStore) -> Result<(), Error> {
-    match run.remains().await.map_err(Error::Output)? {
-        Some(remains) => Err(Error::Output(StoreError::NoRecord {
-            place: run.display(""),
-            remains,
-        })),
-        None => Ok(()),
-    }
-}
-
-/// The record of a run that has lost it, if the input is that of the run.
-pub(super) async fn rebuilt(sweep: &mut Sweep) -> Result<(), Error> {
-    let run = &sweep.run;
-    let refuse = |difference: String| Error::Resume {
-        place: run.display(""),
-        difference,
-    };
-    let tasks = run
-        .checked_parts(schema::TASKS)
-        .await
-        .map_err(Error::Output)?;
-    if tasks.whole.is_empty()
-        && !run
-            .parts(schema::ROLLOUTS)
-            .await
-            .map_err(Error::Output)?
-            .is_empty()
-    {
-        let why = "neither its run.json nor its tasks can be read, so nothing says what was asked; use --overwrite";
-        return Err(refuse(why.to_owned()));
-    }
-    let lost = match tasks.whole.is_empty() {
-        true => Vec::new(),
-        false => extension::lost(run, &sweep.inputs.spool).await?,
-    };
-    if !lost.is_empty() {
-        return Err(refuse(format!(
-            "its run.json can't be read, and by its tasks the input was another: {}",
-            lost.join("; ")
-        )));
-    }
-    if let Some(run_id) = run.find_run_id().await.map_err(Error::Output)? {
-        sweep.record.run_id = run_id;
-    }
-    sweep.progress.notice(format!(
-        "{} can't be read: it is written anew from the input and options that are given now",
-        run.display("run.json")
-    ));
-    sweep.extends = true;
     Ok(())
 }

@@ -7,8 +7,8 @@ use datafusion::common::runtime::SpawnedTask;
 use serde_json::json;
 use tokio::sync::mpsc::{Receiver, channel};
 
-use super::begin::refuse_remains;
 use super::identity::add_rules;
+use super::prepare::refuse_remains;
 use crate::config::Settings;
 use crate::error::Error;
 use crate::gym::GymRules;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 use datafusion::prelude::SessionContext;
 use futures::TryStreamExt;
 
-use super::sweep::Sweep;
+use super::Sweep;
 use crate::error::Error;
 use crate::schema;
 use crate::session;

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use datafusion::prelude::SessionContext;
 
 use super::agent_metrics;
-use super::measured::Measured;
 use super::measurement::Measurement;
+use super::report::Measured;
 use crate::error::Error;
 use crate::export::StampIndex;
 use crate::measure::{AGENT_STATISTICS, AGGREGATE, AggregateMetrics, CustomMetrics, PassMajority};
@@ -18,7 +18,7 @@ pub(super) const METRICS: &str = "metrics";
 
 /// What was measured before, where it is still there and measures all that has landed: of a run to
 /// which nothing was added it would be the same again.
-pub(super) async fn earlier(run: &RunStore) -> Result<Option<Measured>, Error> {
+pub(crate) async fn earlier(run: &RunStore) -> Result<Option<Measured>, Error> {
     let name = part_name(METRICS, AGENT_STATISTICS);
     // Written last; but measuring can have been cut off after more had landed.
     let measured_at = run.written_at(AGGREGATE).await?;

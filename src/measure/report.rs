@@ -1,21 +1,113 @@
+//! What measuring reports: [`MetricsReport`] and [`ProfileReport`], and [`Measured`], which is filled from the rows of the
+//! metric tables.
+
 use arrow::record_batch::RecordBatch;
 
-use crate::measure::{AGENT_STATISTICS, COVERAGE, MeasureError, counts, floats, texts};
-use crate::report::{AgentCoverage, AgentMetric, PassAt};
+use serde::{Deserialize, Serialize};
+
+use super::completion::CompletionSummary;
+use super::error::MeasureError;
+use super::families::AGENT_STATISTICS;
+use super::rows::{counts, floats, texts};
+use super::views::COVERAGE;
 
 const SPREAD: &str = "spread";
 const PASS_AT_K: &str = "pass_at_k";
 
+/// What was measured.
+#[derive(Debug)]
+pub struct MetricsReport {
+    /// How much of what was asked of each agent is there.
+    pub coverage: Vec<AgentCoverage>,
+    /// The statistics of every metric, per agent.
+    pub metrics: Vec<AgentMetric>,
+    /// What is to be known of the numbers.
+    pub notes: Vec<String>,
+    /// What was written, as a person names it.
+    pub written: Vec<String>,
+}
+
+/// A reward profile that was written.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ProfileReport {
+    /// How much of what was asked for is there.
+    #[serde(flatten)]
+    pub completion: CompletionSummary,
+    /// What was written, as a person names it.
+    pub written: Vec<String>,
+}
+
+/// A row of the family `coverage`: `planned = done + failed + pending`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AgentCoverage {
+    /// The agent.
+    pub agent_name: String,
+    /// Rollouts that were asked for.
+    pub planned: i64,
+    /// Of these, the ones that are there.
+    pub done: i64,
+    /// Given up.
+    pub failed: i64,
+    /// Pending still.
+    pub pending: i64,
+    /// There, and in no metric of quality.
+    #[serde(default)]
+    pub masked: i64,
+}
+
+impl AgentCoverage {
+    /// Rollouts that were asked for and are not there.
+    pub fn missing(&self) -> i64 {
+        self.failed + self.pending
+    }
+}
+
+/// A row of the family `agent_statistics`, with what `spread` and `pass_at_k` say of it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct AgentMetric {
+    /// The agent.
+    pub agent_name: String,
+    /// The metric.
+    pub metric: String,
+    /// Rollouts that have it.
+    pub count: u64,
+    /// Mean.
+    pub mean: Option<f64>,
+    /// Standard error of the mean, clustered by task.
+    pub stderr: Option<f64>,
+    /// Standard deviation, with n - 1.
+    pub std: Option<f64>,
+    /// Smallest value.
+    pub min: Option<f64>,
+    /// Median.
+    pub median: Option<f64>,
+    /// Largest value.
+    pub max: Option<f64>,
+    /// Of a metric that is 0 or 1: pass@k and pass^k for the largest k that all tasks have rollouts for.
+    pub pass_at: Option<PassAt>,
+}
+
+/// A row of the family `pass_at_k`.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct PassAt {
+    /// Rollouts of a task that are looked at.
+    pub k: i64,
+    /// The chance that one of them is right.
+    pub pass_at_k: f64,
+    /// The chance that all are.
+    pub pass_hat_k: f64,
+}
+
 /// What was measured, and where it stands.
 #[derive(Debug, Default)]
-pub(super) struct Measured {
-    pub(super) coverage: Vec<AgentCoverage>,
-    pub(super) metrics: Vec<AgentMetric>,
-    pub(super) written: Vec<String>,
+pub(crate) struct Measured {
+    pub(crate) coverage: Vec<AgentCoverage>,
+    pub(crate) metrics: Vec<AgentMetric>,
+    pub(crate) written: Vec<String>,
     /// What is to be known of the numbers.
-    pub(super) notes: Vec<String>,
+    pub(crate) notes: Vec<String>,
     /// Tasks of several runs had to be numbered anew.
-    pub(super) is_renumbered: bool,
+    pub(crate) is_renumbered: bool,
     stderrs: Vec<(String, String, Option<f64>)>,
     passes: Vec<Pass>,
 }
@@ -31,7 +123,7 @@ struct Pass {
 
 impl Measured {
     /// The families that are shown.
-    pub(super) const FAMILIES: [&str; 4] = [AGENT_STATISTICS, COVERAGE, SPREAD, PASS_AT_K];
+    pub(crate) const FAMILIES: [&str; 4] = [AGENT_STATISTICS, COVERAGE, SPREAD, PASS_AT_K];
 
     /// Takes what is shown from the rows of a family. Of a family that a user has replaced by one of
     /// other columns nothing is shown, but for the statistics.

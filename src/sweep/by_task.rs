@@ -3,8 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use datafusion::common::Result;
 use datafusion::common::tree_node::TreeNodeRecursion;
-use datafusion::common::{DFSchemaRef, Result, internal_err};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::physical_expr::PhysicalExpr;
@@ -16,7 +16,7 @@ use datafusion::physical_plan::{
     DisplayAs, DisplayFormatType, ExecutionPlan, Partitioning, PlanProperties,
 };
 
-use crate::plan_node::Step;
+use crate::operator::{Step, only_input};
 use crate::schema::TASK_INDEX;
 
 /// A partition is worth its journal segment, its parts and its thread of work from so many rollouts ...
@@ -50,10 +50,8 @@ impl fmt::Display for ByTask {
 }
 
 impl Step for ByTask {
-    const NAME: &'static str = "ByTask";
-
-    fn schema(&self, input: &LogicalPlan) -> Result<DFSchemaRef> {
-        Ok(Arc::clone(input.schema()))
+    fn name(&self) -> &'static str {
+        "ByTask"
     }
 
     fn needed_columns(&self, input: &LogicalPlan, output: &[usize]) -> Option<Vec<usize>> {
@@ -137,14 +135,12 @@ impl ExecutionPlan for ByTaskExec {
 
     fn replace_children(
         self: Arc<Self>,
-        mut children: Vec<Arc<dyn ExecutionPlan>>,
+        children: Vec<Arc<dyn ExecutionPlan>>,
         _: ReplaceChildrenOptions,
     ) -> Result<Arc<dyn ExecutionPlan>> {
         let partitions = self.properties().output_partitioning().partition_count();
-        match (children.pop(), children.pop()) {
-            (Some(input), None) => Ok(Arc::new(Self::try_new(input, partitions)?)),
-            _ => internal_err!("ByTaskExec has one input"),
-        }
+        let input = only_input(self.name(), children)?;
+        Ok(Arc::new(Self::try_new(input, partitions)?))
     }
 
     fn with_new_children(

@@ -1,29 +1,18 @@
-//! Tasks in the order of what their rollouts took before: [`LongestFirst`] in a logical plan, [`LongestFirstExec`] in a
-//! physical one.
+//! Tasks in the order of what their rollouts took in earlier attempts: [`longest_first`].
 
 use std::collections::{BTreeMap, HashMap};
-use std::fmt;
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, Int64Array, RecordBatch, UInt64Array};
 use arrow::compute::{concat_batches, take_record_batch};
 use arrow::datatypes::{DataType, Int64Type};
-use datafusion::common::tree_node::TreeNodeRecursion;
-use datafusion::common::{DFSchemaRef, Result, exec_datafusion_err, internal_err};
+use datafusion::common::{Result, exec_datafusion_err, internal_err};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
-use datafusion::logical_expr::LogicalPlan;
-use datafusion::physical_expr::{EquivalenceProperties, PhysicalExpr};
-use datafusion::physical_plan::execution_plan::{
-    Boundedness, ChildrenPropertiesMode, EmissionType, SchedulingType, reset_plan_states,
-};
+use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::execution_plan::reset_plan_states;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
-use datafusion::physical_plan::{
-    DisplayAs, DisplayFormatType, Distribution, ExecutionPlan, Partitioning, PlanProperties,
-    ReplaceChildrenOptions,
-};
 use futures::{StreamExt, stream};
 
-use crate::plan_node::Step;
 use crate::schema::{FIRST_ROLLOUT_INDEX, NUM_REPEATS, TASK_INDEX};
 
 /// Seconds that rollouts took in earlier attempts, by task and rollout. It travels as an extension of the session's
@@ -31,141 +20,29 @@ use crate::schema::{FIRST_ROLLOUT_INDEX, NUM_REPEATS, TASK_INDEX};
 #[derive(Debug, Default)]
 pub(super) struct KnownSeconds(pub(super) HashMap<(i64, i64), f64>);
 
-/// Gives the rollouts whose time is known as tasks of one rollout each, the longest first; then all others, in their
-/// order.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Hash)]
-pub(super) struct LongestFirst;
-
-impl fmt::Display for LongestFirst {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        write!(f, "by earlier attempts")
-    }
-}
-
-impl Step for LongestFirst {
-    const NAME: &'static str = "LongestFirst";
-
-    fn schema(&self, input: &LogicalPlan) -> Result<DFSchemaRef> {
-        Ok(Arc::clone(input.schema()))
-    }
-
-    fn exec(&self, input: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
-        Ok(Arc::new(LongestFirstExec::new(input)))
-    }
-}
-
-/// Reads its input, the table of tasks, once to see where the known rollouts stand, once for each batch of them, and once
-/// for the rest.
-///
-/// A sort would hold the requests of all known rollouts, in memory or in temporary files. This holds those of a batch, and
-/// 24 bytes of every other known rollout.
-#[derive(Debug)]
-pub(super) struct LongestFirstExec {
+/// Reads the table of tasks once to see where the known rollouts stand, once for each batch of them, and once for the
+/// rest. It holds the requests of a batch, and 24 bytes of every other known rollout.
+pub(super) fn longest_first(
     input: Arc<dyn ExecutionPlan>,
-    properties: Arc<PlanProperties>,
-}
-
-impl LongestFirstExec {
-    fn new(input: Arc<dyn ExecutionPlan>) -> Self {
-        let properties = Arc::new(Self::compute_properties(&input));
-        Self { input, properties }
+    context: Arc<TaskContext>,
+) -> Result<SendableRecordBatchStream> {
+    let known = context.session_config().get_extension::<KnownSeconds>();
+    let known = known.unwrap_or_default();
+    if known.0.is_empty() {
+        return input.execute(0, context);
     }
-
-    fn compute_properties(input: &Arc<dyn ExecutionPlan>) -> PlanProperties {
-        PlanProperties::new(
-            EquivalenceProperties::new(input.schema()),
-            Partitioning::UnknownPartitioning(1),
-            EmissionType::Incremental,
-            Boundedness::Bounded,
-        )
-        .with_scheduling_type(SchedulingType::NonCooperative)
-    }
-}
-
-impl DisplayAs for LongestFirstExec {
-    fn fmt_as(&self, format: DisplayFormatType, f: &mut fmt::Formatter) -> fmt::Result {
-        match format {
-            DisplayFormatType::Default | DisplayFormatType::Verbose => {
-                write!(f, "LongestFirstExec: by earlier attempts")
-            }
-            DisplayFormatType::TreeRender => write!(f, "by earlier attempts"),
-        }
-    }
-}
-
-impl ExecutionPlan for LongestFirstExec {
-    fn name(&self) -> &'static str {
-        "LongestFirstExec"
-    }
-
-    fn properties(&self) -> &Arc<PlanProperties> {
-        &self.properties
-    }
-
-    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
-        vec![&self.input]
-    }
-
-    fn required_input_distribution(&self) -> Vec<Distribution> {
-        vec![Distribution::SinglePartition]
-    }
-
-    fn benefits_from_input_partitioning(&self) -> Vec<bool> {
-        vec![false]
-    }
-
-    fn apply_expressions(
-        &self,
-        _: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
-    ) -> Result<TreeNodeRecursion> {
-        Ok(TreeNodeRecursion::Continue)
-    }
-
-    fn replace_children(
-        self: Arc<Self>,
-        mut children: Vec<Arc<dyn ExecutionPlan>>,
-        _: ReplaceChildrenOptions,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        match (children.pop(), children.pop()) {
-            (Some(input), None) => Ok(Arc::new(Self::new(input))),
-            _ => internal_err!("LongestFirstExec has one input"),
-        }
-    }
-
-    fn with_new_children(
-        self: Arc<Self>,
-        children: Vec<Arc<dyn ExecutionPlan>>,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        let options = ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute);
-        self.replace_children(children, options)
-    }
-
-    fn execute(
-        &self,
-        partition: usize,
-        context: Arc<TaskContext>,
-    ) -> Result<SendableRecordBatchStream> {
-        if partition != 0 {
-            return internal_err!("LongestFirstExec has one partition");
-        }
-        let known = context.session_config().get_extension::<KnownSeconds>();
-        let known = known.unwrap_or_default();
-        if known.0.is_empty() {
-            return self.input.execute(0, context);
-        }
-        let reading = Reading {
-            tasks: Passes {
-                input: Arc::clone(&self.input),
-                batch_rows: context.session_config().batch_size(),
-                context,
-                known,
-            },
-            stage: Stage::Survey,
-        };
-        let rows = stream::try_unfold(reading, Reading::next);
-        let rows = RecordBatchStreamAdapter::new(self.schema(), rows);
-        Ok(Box::pin(rows))
-    }
+    let schema = input.schema();
+    let reading = Reading {
+        tasks: Passes {
+            input,
+            batch_rows: context.session_config().batch_size(),
+            context,
+            known,
+        },
+        stage: Stage::Survey,
+    };
+    let rows = stream::try_unfold(reading, Reading::next);
+    Ok(Box::pin(RecordBatchStreamAdapter::new(schema, rows)))
 }
 
 /// Where a known rollout stands.
@@ -281,7 +158,8 @@ impl Passes {
             }
             if !indices.is_empty() {
                 let piece = take_record_batch(&batch, &UInt64Array::from(indices))?;
-                pieces.push(of_single_rollouts(&compacted(&piece)?, rollouts)?);
+                let counts = vec![1; rollouts.len()];
+                pieces.push(with_rollouts(&compacted(&piece)?, rollouts, counts)?);
             }
             before = end;
         }
@@ -357,12 +235,12 @@ fn compacted(batch: &RecordBatch) -> Result<RecordBatch> {
     Ok(RecordBatch::try_new(batch.schema(), columns.collect())?)
 }
 
-fn of_single_rollouts(batch: &RecordBatch, rollouts: Vec<i64>) -> Result<RecordBatch> {
-    let counts = vec![1; rollouts.len()];
-    with_rollouts(batch, rollouts, counts)
-}
-
-fn with_rollouts(batch: &RecordBatch, firsts: Vec<i64>, counts: Vec<i64>) -> Result<RecordBatch> {
+/// The rows of a batch of tasks, each with other rollouts.
+pub(super) fn with_rollouts(
+    batch: &RecordBatch,
+    firsts: Vec<i64>,
+    counts: Vec<i64>,
+) -> Result<RecordBatch> {
     let mut columns = batch.columns().to_vec();
     for (name, values) in [(FIRST_ROLLOUT_INDEX, firsts), (NUM_REPEATS, counts)] {
         if let Some(column) = columns.get_mut(batch.schema().index_of(name)?) {
@@ -376,7 +254,9 @@ fn with_rollouts(batch: &RecordBatch, firsts: Vec<i64>, counts: Vec<i64>) -> Res
 mod tests {
     use datafusion::prelude::{SessionConfig, SessionContext};
 
+    use super::super::task_order::TaskOrder;
     use super::*;
+    use crate::operator::Step;
 
     #[tokio::test]
     async fn known_rollouts_come_by_their_time_and_the_rest_as_it_is() {
@@ -395,7 +275,7 @@ mod tests {
             let session = SessionContext::new_with_config(config);
             let tasks = session.read_batch(batch.clone()).unwrap();
             let plan = tasks.create_physical_plan().await.unwrap();
-            let plan = Arc::new(LongestFirstExec::new(plan));
+            let plan = TaskOrder::LongestFirst.exec(plan).unwrap();
             let batches = datafusion::physical_plan::collect(plan, session.task_ctx());
             let mut found = Vec::new();
             for batch in batches.await.unwrap() {

@@ -4,17 +4,22 @@ use std::io::BufWriter;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
+use datafusion::error::DataFusionError;
 use futures::TryStreamExt;
+use parquet::arrow::ArrowWriter;
+use parquet::arrow::arrow_writer::ArrowWriterOptions;
+use parquet::basic::{Compression, ZstdLevel};
+use parquet::file::properties::WriterProperties;
 
-use crate::comparison::{
+use super::report::{
     ComparedRun, ComparisonOptions, ComparisonReport, FlipsFile, LeftOutMetric, Overlap,
     OverlapCounts,
 };
+use super::{Compared, ComparedPair, TaskMeans};
 use crate::error::Error;
-use crate::measure::{Compared, ComparedPair, MetricTable, Spool, TaskMeans};
-use crate::report::AgentCoverage;
+use crate::measure::report::AgentCoverage;
+use crate::measure::{MetricTable, Spool};
 use crate::session::{self, RunTables};
-use crate::show::{Format, open_sink};
 use crate::store::{RunRecord, RunStore, StoreError};
 
 /// Names of an error that a message has room for.
@@ -287,14 +292,21 @@ async fn write(table: MetricTable, path: &Path) -> Result<FlipsFile, Error> {
         .tempfile_in(directory.unwrap_or(Path::new(".")))
         .map_err(failed)?;
     let output = BufWriter::new(file.as_file().try_clone().map_err(failed)?);
-    let mut sink = open_sink(Format::Parquet, &table.schema(), Box::new(output))?;
+    let properties = WriterProperties::builder()
+        .set_compression(Compression::ZSTD(ZstdLevel::default()))
+        .build();
+    let options = ArrowWriterOptions::new()
+        .with_properties(properties)
+        .with_skip_arrow_metadata(true);
+    let mut writer = ArrowWriter::try_new_with_options(output, table.schema(), options)
+        .map_err(DataFusionError::from)?;
     let mut num_rows = 0;
     let mut rows = table.stream().await?;
     while let Some(batch) = rows.try_next().await? {
         num_rows += batch.num_rows() as u64;
-        sink.write(&batch)?;
+        writer.write(&batch).map_err(DataFusionError::from)?;
     }
-    sink.finish()?;
+    writer.close().map_err(DataFusionError::from)?;
     file.as_file().sync_all().map_err(failed)?;
     file.persist(path).map_err(|error| failed(error.error))?;
     Ok(FlipsFile {

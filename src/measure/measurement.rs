@@ -9,7 +9,7 @@ use datafusion::prelude::SessionContext;
 use futures::TryStreamExt;
 
 use super::artifacts::{METRICS, aggregate_metrics};
-use super::measured::Measured;
+use super::report::Measured;
 use super::subsets::Subsets;
 use super::zeros;
 use crate::agent::MetricServers;
@@ -126,7 +126,7 @@ impl Measurement {
 }
 
 /// Where the tables come from.
-pub(super) enum Source<'a> {
+pub(crate) enum Source<'a> {
     /// Runs, as one.
     Runs(&'a [RunStore]),
     /// The tables of a session.
@@ -208,7 +208,7 @@ const OBSERVED: &str = "observed";
 const SUBSET: &str = "subset";
 
 /// Computes every metric family, and writes the tables and the JSON into `out`.
-pub(super) async fn measure(
+pub(crate) async fn measure(
     source: &Source<'_>,
     out: &RunStore,
     measurement: &Measurement,

@@ -1,4 +1,7 @@
+//! The plan of a sweep, from its tasks to the parts that land: [`Tables`] is the session that it reads.
+
 use std::sync::Arc;
+use std::thread::available_parallelism;
 
 use async_trait::async_trait;
 use datafusion::catalog::Session;
@@ -7,23 +10,114 @@ use datafusion::dataframe::DataFrame;
 use datafusion::execution::context::QueryPlanner;
 use datafusion::execution::session_state::SessionStateBuilder;
 use datafusion::logical_expr::LogicalPlan;
-use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::{ExecutionPlan, displayable};
 use datafusion::physical_planner::{DefaultPhysicalPlanner, PhysicalPlanner};
 use datafusion::prelude::{SessionConfig, SessionContext, col, lit};
 
-use super::by_task::ByTask;
-use super::longest_first::LongestFirst;
-use super::rounds::Rounds;
-use super::spool::Spool;
-use crate::config::{Settings, Shard};
+use super::Sweep;
+use super::by_task::{self, ByTask};
+use super::inputs::Spool;
+use super::task_order::TaskOrder;
+use crate::config::{MemoryPlan, Settings, Shard};
 use crate::error::Error;
-use crate::expand::{self, Terminal};
+use crate::expand::{self, AgentCounts, Terminal};
 use crate::land::LandStep;
-use crate::plan_node::{Step, StepPlanner};
+use crate::operator::{Step, StepPlanner};
+use crate::report::SweepPlan;
 use crate::run::RunStep;
 use crate::schema::{ATTEMPTS, ROLLOUTS, TASK_INDEX, TASKS};
 use crate::session::{self, RunTables};
 use crate::store::RunStore;
+
+/// Bytes of requests that a batch of rows may hold, about.
+const BATCH_BYTES: u64 = 4 * 1024 * 1024;
+
+impl Sweep {
+    /// What [`Self::collect`] would do. Sends nothing and writes nothing.
+    ///
+    /// # Errors
+    /// The plan can't be made.
+    pub async fn plan(&self) -> Result<SweepPlan, Error> {
+        let session = self.tables().session(session::config()).await?;
+        let agents = expand::counts(&session).await?;
+        let partitions = self.partitions(&agents);
+        let session = self.session(self.config(), partitions).await?;
+        let plan = self.physical(&session).await?;
+        Ok(SweepPlan {
+            partitions,
+            physical: displayable(plan.as_ref()).indent(false).to_string(),
+            agents,
+            addresses: self.agents.addresses(),
+        })
+    }
+
+    pub(super) fn tables(&self) -> Tables<'_> {
+        Tables {
+            spool: &self.inputs.spool,
+            // Nothing counts of a run that is replaced, though it may still be there.
+            run: self.start.found().map(|_| &self.run),
+            shard: self.settings.shard,
+            partitions: 1,
+            is_interleaved: false,
+            settings: &self.settings,
+            agents: self.record.agents.keys().map(String::as_str).collect(),
+        }
+    }
+
+    /// Partitions of the plan. They are no part of the run: a resume may have others.
+    pub(super) fn partitions(&self, counts: &[AgentCounts]) -> usize {
+        if let Some(partitions) = self.settings.partitions {
+            return partitions.min(by_task::MOST);
+        }
+        let cores = available_parallelism().map_or(1, usize::from);
+        let pending = counts.iter().map(AgentCounts::num_pending).sum();
+        by_task::suitable(cores, pending, self.settings.concurrency.most())
+    }
+
+    /// Configuration of the session that collects: one partition but for those of [`by_task`], so that
+    /// the order of the input is the order of dispatch, and batches that stay small where requests are
+    /// large.
+    pub(super) fn config(&self) -> SessionConfig {
+        let spool = &self.inputs.spool;
+        let row = spool.num_bytes / spool.num_rows.max(1);
+        let rows = usize::try_from(BATCH_BYTES / row.max(1)).unwrap_or(usize::MAX);
+        session::config()
+            .with_target_partitions(1)
+            .with_batch_size(rows.clamp(1, 4096))
+    }
+
+    /// A session whose tasks are in as many partitions as the sweep has.
+    pub(super) async fn session(
+        &self,
+        config: SessionConfig,
+        partitions: usize,
+    ) -> Result<SessionContext, Error> {
+        let waiting = MemoryPlan::of(&self.settings).waiting;
+        let waiting = usize::try_from(waiting).unwrap_or(usize::MAX);
+        let tables = Tables {
+            partitions,
+            is_interleaved: self.settings.interleave_repeats,
+            ..self.tables()
+        };
+        tables.bounded_session(config, waiting).await
+    }
+
+    pub(super) async fn physical(
+        &self,
+        session: &SessionContext,
+    ) -> Result<Arc<dyn ExecutionPlan>, Error> {
+        let pending = expand::pending(session).await?.logical_plan().clone();
+        let run = RunStep {
+            concurrency: self.settings.concurrency.most(),
+        };
+        let land = LandStep {
+            output: self.run.display(""),
+            part_size: self.settings.part_size.get(),
+        };
+        let landed = land.on(run.on(pending)?)?;
+        Ok(session.state().create_physical_plan(&landed).await?)
+    }
+}
 
 /// What the plan of a sweep reads.
 pub(super) struct Tables<'a> {
@@ -86,10 +180,10 @@ impl Tables<'_> {
         let partitions = self.partitions;
         let mut plan = tasks.into_unoptimized_plan();
         if self.is_interleaved {
-            plan = Rounds.on(plan)?;
+            plan = TaskOrder::Rounds.on(plan)?;
         }
         if self.settings.dispatch_longest_first {
-            plan = LongestFirst.on(plan)?;
+            plan = TaskOrder::LongestFirst.on(plan)?;
         }
         if partitions > 1 {
             plan = ByTask { partitions }.on(plan)?;
@@ -121,8 +215,7 @@ impl QueryPlanner for Planner {
         session: &dyn Session,
     ) -> QueryResult<Arc<dyn ExecutionPlan>> {
         let planner = DefaultPhysicalPlanner::with_extension_planners(vec![
-            Arc::new(StepPlanner::<Rounds>::new()),
-            Arc::new(StepPlanner::<LongestFirst>::new()),
+            Arc::new(StepPlanner::<TaskOrder>::new()),
             Arc::new(StepPlanner::<ByTask>::new()),
             Arc::new(StepPlanner::<RunStep>::new()),
             Arc::new(StepPlanner::<LandStep>::new()),
