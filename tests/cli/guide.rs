@@ -25,6 +25,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 
 use regex::{Captures, Regex};
 use rollstream::guide::{PAGES, page};
+use rollstream::schema;
 use rollstream::sim::SimConfig;
 
 use crate::common::{Folder, Program, Running, Simulated, instant, sums};
@@ -391,6 +392,20 @@ fn every_topic_is_tried_and_listed_and_printed_as_it_stands() {
     let help = folder.rollstream("help collect").run().succeeded().stdout;
     assert!(help.contains("--input"));
     folder.rollstream("help nothing-known").run().exited_with(2);
+}
+
+#[test]
+fn every_column_is_explained() {
+    let text = page("sql").unwrap();
+    let tables = [
+        schema::tasks(),
+        schema::rollouts(),
+        schema::attempts(),
+        schema::turns(),
+    ];
+    for field in tables.iter().flat_map(|table| table.fields()) {
+        assert!(text.contains(&format!("`{}`", field.name())), "{field}");
+    }
 }
 
 // NeMo Gym's keys are taken, no more than noted, or refused, as the guide says.
