@@ -17,11 +17,11 @@ use clap::Parser;
 use datafusion::prelude::SessionContext;
 use futures::TryStreamExt;
 use rollstream::answer::AnswerFields;
-use rollstream::config::Budgets;
 use rollstream::expand;
 use rollstream::outcome::{
     Answered, Outcome, OutcomeBatchBuilder, Times, Verdict, attempts_of, rollouts_of,
 };
+use rollstream::retry::Budgets;
 use rollstream::schema;
 use rollstream::session::{self, RunTables};
 use rollstream::store::{PartWriter, RunStore, part_name};

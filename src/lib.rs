@@ -15,6 +15,7 @@
 //! | [`expand`] | repeats, and which rollouts are still pending |
 //! | [`request`], [`servers`], [`agent`], [`answer`] | what is sent, to whom, and what came back |
 //! | [`turn`], [`model`], [`environment`] | the calls within a rollout that runs here, and whom they ask |
+//! | [`retry`] | what kinds of failure there are, and what follows from a failed attempt |
 //! | [`plan_node`] | operators of ours in a logical plan |
 //! | [`run`] | the operator that keeps calls in flight |
 //! | [`outcome`], [`land`], [`store`] | what became of an attempt, and how it is kept |
@@ -37,7 +38,6 @@ pub mod environment;
 mod error;
 pub mod expand;
 pub mod export;
-pub mod failure;
 pub mod group;
 pub mod guide;
 pub mod gym;
@@ -54,6 +54,7 @@ pub mod plan_node;
 pub mod read;
 pub mod report;
 pub mod request;
+pub mod retry;
 pub mod run;
 pub mod schema;
 pub mod servers;

@@ -9,9 +9,9 @@ use std::time::Instant;
 use arrow::array::{Array, AsArray, RecordBatch};
 use arrow::datatypes::{Float64Type, Int32Type, Int64Type};
 
-use crate::failure::FailureClass;
 use crate::gym::GymRules;
 use crate::outcome::OK;
+use crate::retry::FailureClass;
 use crate::schema;
 use crate::store::RunCounts;
 

@@ -5,7 +5,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 
 use crate::answer::AnswerFields;
-use crate::failure::Failure;
+use crate::retry::Failure;
 use crate::turn::TurnLog;
 
 /// Somebody who answers rollouts.

@@ -7,10 +7,11 @@ use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
 use super::native::{self, Native};
 use super::{Agent, AgentError, HeadServer, NemoGymAgent};
 use crate::config::{
-    AgentKind, AgentSettings, Budgets, Concurrency, MemoryPlan, Settings, Span, VariableName,
+    AgentKind, AgentSettings, Concurrency, MemoryPlan, Settings, Span, VariableName,
 };
 use crate::gym::GymRules;
 use crate::http::{HttpClients, HttpSettings};
+use crate::retry::Budgets;
 
 /// Variable that a bearer token for all agents is taken from, unless settings name another.
 const BEARER_TOKEN: &str = "ROLLSTREAM_BEARER_TOKEN";

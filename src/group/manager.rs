@@ -13,8 +13,8 @@ use super::{GroupAnswer, GroupPrompt, PromptGroup};
 use crate::agent::{Agent, Agents, RolloutRequest};
 use crate::config::{AgentKind, GroupFailure, Limit, Settings};
 use crate::error::Error;
-use crate::failure::{Budget, Failure, FailureClass};
 use crate::request::ATTEMPT_INDEX;
+use crate::retry::{Backoff, Failure, FailureClass};
 use crate::turn::{RolloutKey, TurnLog};
 
 /// How a [`RolloutManager`] goes about it. The defaults are NeMo RL's.
@@ -39,10 +39,8 @@ pub struct RolloutOptions {
     pub max_skipped_prompts: u64,
     /// Prompts in a row that may be given up for network's and servers' sake.
     pub max_consecutive_dropped_prompts: u64,
-    /// The pause after the first failure of network or server; it doubles with each one.
-    pub backoff: Duration,
-    /// What it doubles up to.
-    pub backoff_cap: Duration,
+    /// The pause after failures of network or server, always its longest.
+    pub backoff: Backoff,
     /// Groups in flight at most, in a batch.
     pub max_groups: usize,
 }
@@ -70,8 +68,10 @@ impl Default for RolloutOptions {
             max_row_attempts: 3,
             max_skipped_prompts: 0,
             max_consecutive_dropped_prompts: 0,
-            backoff: Duration::from_secs(1),
-            backoff_cap: Duration::from_secs(30),
+            backoff: Backoff {
+                base: Duration::from_secs(1),
+                cap: Duration::from_secs(30),
+            },
             max_groups: 64,
         }
     }
@@ -216,7 +216,7 @@ impl RolloutManager {
                 }
                 Err(failure) => failure,
             };
-            let budget = if is_infra(&failure) {
+            let budget = if failure.class.is_transient() {
                 infra += 1;
                 if infra < self.options.max_infra_attempts {
                     self.stats.redispatched(&failure);
@@ -252,9 +252,7 @@ impl RolloutManager {
     }
 
     fn pause(&self, failures: u32, failure: &Failure) -> Duration {
-        let doubled = 2_u32.saturating_pow(failures.saturating_sub(1));
-        let pause = self.options.backoff.saturating_mul(doubled);
-        let pause = pause.min(self.options.backoff_cap);
+        let pause = self.options.backoff.longest(failures);
         pause.max(failure.retry_after.unwrap_or_default())
     }
 
@@ -372,7 +370,8 @@ impl RolloutManager {
                 // What is dropped here ends all that is in flight of this group.
                 Err(failure)
                     if !keeps_others
-                        || !is_infra(&failure) && self.options.group == GroupFailure::All =>
+                        || !failure.class.is_transient()
+                            && self.options.group == GroupFailure::All =>
                 {
                     return Err(failure);
                 }
@@ -444,9 +443,4 @@ impl RolloutManager {
         PromptGroup::new(head, &answers)
             .map_err(|error| Failure::new(FailureClass::Data, error.to_string()))
     }
-}
-
-fn is_infra(failure: &Failure) -> bool {
-    let budget = Budget::of(failure.class, failure.http_status);
-    matches!(budget, Some(Budget::Infra | Budget::RateLimit))
 }

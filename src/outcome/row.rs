@@ -82,7 +82,7 @@ pub enum Verdict {
         terminal: bool,
         /// The agent said never again.
         failure_terminal: bool,
-        /// What was answered, as in [`Failure`](crate::failure::Failure). Valid UTF-8, or the row is refused.
+        /// What was answered, as in [`Failure`](crate::retry::Failure). Valid UTF-8, or the row is refused.
         answer: Option<Bytes>,
     },
 }

@@ -10,7 +10,7 @@ use arrow::error::ArrowError;
 
 use super::batch::{microseconds, milliseconds};
 use super::row::OK;
-use crate::failure::FailureClass;
+use crate::retry::FailureClass;
 use crate::schema;
 use crate::turn::{Turn, TurnEnd};
 

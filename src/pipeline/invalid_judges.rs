@@ -14,9 +14,9 @@ use futures::TryStreamExt;
 
 use crate::answer::resume;
 use crate::error::Error;
-use crate::failure::FailureClass;
 use crate::json::Object;
 use crate::outcome::OK;
+use crate::retry::FailureClass;
 use crate::schema::{
     self, ANSWER, ATTEMPT, ATTEMPTS, ERROR, OUTCOME, RESULT, ROLLOUT_INDEX, ROLLOUTS, TASK_INDEX,
 };

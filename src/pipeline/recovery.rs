@@ -15,8 +15,8 @@ use futures::TryStreamExt;
 
 use crate::error::Error;
 use crate::expand;
-use crate::failure::FailureClass;
 use crate::outcome::{Outcome, OutcomeBatchBuilder, Times, Verdict, outcomes_of};
+use crate::retry::FailureClass;
 use crate::schema;
 use crate::session::{self, JournalRows, RunTables};
 use crate::store::segment::{self, Decisions, Key, Ledger, Row};

@@ -23,7 +23,7 @@ use super::supervisor::Supervisor;
 use super::tables::Tables;
 use super::{by_task, extension, identity, open_files, unscored, zeros};
 use crate::agent::{
-    AgentError, Agents, HeadServer, MetricServerOptions, MetricServers, Prior, RecordedAgents,
+    AgentError, Agents, HeadServer, MetricServerOptions, MetricServers, RecordedAgents,
 };
 use crate::config::{AgentSettings, ConfigError, MemoryPlan, Routing, Settings};
 use crate::error::Error;
@@ -34,6 +34,7 @@ use crate::land::{LandContext, LandStep};
 use crate::measure::{MetricQueries, ParameterValue};
 use crate::plan_node::Step;
 use crate::report::{AgentMetric, GroupReport, NothingScored, SweepPlan, SweepReport};
+use crate::retry::Prior;
 use crate::run::{
     DispatchBudget, FailureLimits, Registry, RunContext, RunStep, Shutdown, StopReason,
 };
@@ -680,8 +681,7 @@ impl Sweep {
                 true => LOOKAHEAD_OF_MANY,
                 false => LOOKAHEAD,
             },
-            retry_backoff: settings.retry_backoff.duration(),
-            retry_backoff_cap: settings.retry_backoff_cap.duration(),
+            backoff: settings.backoff(),
             agent_patience: settings.agent_patience.duration(),
             dispatch_budget: settings.dispatch_budget_s.map(|budget| {
                 let seconds = Duration::from_secs_f64;

@@ -19,11 +19,11 @@ use crate::answer::resume::FAILURE_CLASS;
 use crate::config::{ConfigError, Settings};
 use crate::error::Error;
 use crate::export::failed_attempts;
-use crate::failure::gym_class;
 use crate::gym::GymRules;
 use crate::import::{RowKey, ZeroRows, Zeros};
 use crate::json::{Object, quote};
 use crate::outcome::{Answered, Outcome, OutcomeBatchBuilder, Times, Verdict, rollouts_of};
+use crate::retry::gym_class;
 use crate::schema::{ROLLOUTS, TASKS};
 
 /// Which rollouts count as zero in the metrics at the end of a sweep.

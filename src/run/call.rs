@@ -4,13 +4,13 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 
 use super::waiting::Waited;
-use crate::agent::{Agents, Answer, Failures, Reply, RolloutRequest};
+use crate::agent::{Agents, Answer, Reply, RolloutRequest};
 use crate::answer::resume::REUSE_DELIVERABLE;
 use crate::config::MemoryPlan;
-use crate::failure::{Failure, FailureClass};
 use crate::json::Object;
 use crate::outcome::{Answered, Outcome, Times, Verdict};
 use crate::request::RequestTemplate;
+use crate::retry::{Failure, FailureClass, FailureCounts};
 use crate::store::DispatchRecord;
 use crate::turn::{RolloutKey, TurnJournal, TurnLog};
 
@@ -23,7 +23,7 @@ pub(super) struct PendingRow {
     pub(super) agent_name: Arc<str>,
     pub(super) template: Result<Arc<RequestTemplate>, Arc<str>>,
     /// What went wrong with it before.
-    pub(super) failures: Failures,
+    pub(super) failures: FailureCounts,
     /// An earlier attempt left something that this one is to have judged.
     pub(super) reuses_deliverable: bool,
     /// Its place in the plan.

@@ -6,8 +6,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::dispatch_budget::DispatchBudget;
 use super::registry::Registry;
-use crate::agent::{Agents, Prior};
+use crate::agent::Agents;
 use crate::config::{MemoryPlan, SeedField};
+use crate::retry::{Backoff, Prior};
 use crate::store::DispatchLogs;
 use crate::tally::Tally;
 
@@ -29,10 +30,8 @@ pub struct RunContext {
     pub most_calls: usize,
     /// Rows that each partition may queue beyond those in flight.
     pub lookahead: usize,
-    /// The longest pause before the second attempt at a rollout; it doubles with each further one.
-    pub retry_backoff: Duration,
-    /// What that pause doubles up to.
-    pub retry_backoff_cap: Duration,
+    /// The wait before another attempt at a rollout.
+    pub backoff: Backoff,
     /// How long an agent that answers nothing is waited for.
     pub agent_patience: Duration,
     /// When to end early because too much fails.

@@ -18,12 +18,11 @@ use super::exec::RunMetrics;
 use super::lateness::Lateness;
 use super::queue::Queue;
 use super::registry::Permit;
-use super::retry::{Next, Retries};
 use crate::agent::Reply;
 use crate::answer::resume::reuses_deliverable;
-use crate::failure::{Failure, FailureClass};
 use crate::json::Object;
 use crate::outcome::{Outcome, OutcomeBatchBuilder};
+use crate::retry::{AfterFailure, Failure, FailureClass};
 use crate::store::{DispatchLogs, PartitionLog, StoreError};
 
 /// A batch is passed on at this many rows, or bytes of answers ...
@@ -43,7 +42,8 @@ const LATENESS_CHECK: Duration = Duration::from_secs(5);
 pub(super) struct Driver {
     context: Arc<RunContext>,
     queue: Queue,
-    retries: Retries,
+    /// Jitter of the backoff.
+    random: fastrand::Rng,
     calls: JoinSet<Reply>,
     dispatches: HashMap<Id, Dispatch, RandomState>,
     log: Option<PartitionLog>,
@@ -75,7 +75,7 @@ impl Driver {
         let seed = started.unwrap_or_default().as_nanos() as u64;
         Self {
             queue: Queue::new(Arc::clone(&context), concurrency),
-            retries: Retries::new(&context, seed.wrapping_add(partition as u64)),
+            random: fastrand::Rng::with_seed(seed.wrapping_add(partition as u64)),
             log: context.dispatches.as_ref().map(|logs| logs.open(partition)),
             concurrency,
             context,
@@ -296,26 +296,27 @@ impl Driver {
             Err(failure) => {
                 let member = self.context.agents.get(&dispatch.row.agent_name);
                 let budgets = member.map(|member| &member.limits.budgets);
-                let row = &mut dispatch.row;
-                Some(
-                    self.retries
-                        .after(row, failure, reply.http_status, budgets, now),
-                )
+                let failures = &mut dispatch.row.failures;
+                Some(failures.record(failure, reply.http_status, budgets))
             }
         };
         match next {
-            Some(Next::Retry(due)) if !self.stopped => {
+            Some(AfterFailure::Retry { failures }) if !self.stopped => {
+                let failure = reply.result.as_ref().err();
                 let mut row = dispatch.row.clone();
                 row.attempt += 1;
-                row.reuses_deliverable |= reply.result.as_ref().is_err_and(|failure| {
+                row.reuses_deliverable |= failure.is_some_and(|failure| {
                     let answer = failure.answer.as_deref().and_then(parsed);
                     answer.is_some_and(|answer| reuses_deliverable(&answer))
                 });
-                self.queue.retry(row, due);
+                let wait = self.context.backoff.jittered(failures, self.random.f64());
+                let asked = failure.and_then(|failure| failure.retry_after);
+                self.queue
+                    .retry(row, now + wait.max(asked.unwrap_or_default()));
             }
-            Some(Next::Retry(_)) => {}
-            Some(Next::LeavePending) => self.queue.finished(&dispatch.row.agent_name),
-            Some(Next::Fail) => {
+            Some(AfterFailure::Retry { .. }) => {}
+            Some(AfterFailure::LeavePending) => self.queue.finished(&dispatch.row.agent_name),
+            Some(AfterFailure::Fail) => {
                 self.queue.finished(&dispatch.row.agent_name);
                 let (done, failed) = self.context.registry.finished(false);
                 if let Some(reason) = self.context.failure_limits.exceeded(done, failed) {
@@ -330,7 +331,7 @@ impl Driver {
                 self.queue.finished(&dispatch.row.agent_name);
             }
         }
-        self.append(dispatch.outcome(reply, next == Some(Next::Fail)))
+        self.append(dispatch.outcome(reply, next == Some(AfterFailure::Fail)))
     }
 
     fn say_abandoned(&self, agent: &str, silent: Duration) {
@@ -395,15 +396,10 @@ impl Drop for Driver {
     }
 }
 
-/// The agent gave an answer, be it that of a failure.
+/// Whether the agent answered, if only to report a failure.
 fn is_answered(reply: &Reply) -> bool {
-    match &reply.result {
-        Ok(_) => true,
-        Err(failure) => matches!(
-            failure.class,
-            FailureClass::AgentFlagged | FailureClass::NotPersisted
-        ),
-    }
+    let failure = reply.result.as_ref().err();
+    failure.is_none_or(|failure| failure.class.is_answered())
 }
 
 fn parsed(answer: &[u8]) -> Option<Object<'_>> {

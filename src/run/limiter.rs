@@ -6,7 +6,7 @@ use super::bucket::{LeakyBucket, TokenEstimate};
 use super::context::RunContext;
 use crate::agent::{AgentLimits, Reply};
 use crate::config::Concurrency;
-use crate::failure::{Budget, FailureClass};
+use crate::retry::{Budget, FailureClass};
 
 /// A latency of which our own part is more than one in so many says nothing of the server.
 const OWN_SHARE: u32 = 5;

@@ -15,7 +15,6 @@
 //! that waits holds no place.
 
 mod adaptive;
-mod backoff;
 mod breaker;
 mod bucket;
 mod call;
@@ -29,7 +28,6 @@ mod limiter;
 mod pending;
 mod queue;
 mod registry;
-mod retry;
 mod waiting;
 
 pub use context::{FailureLimits, RunContext, Shutdown, StopReason};

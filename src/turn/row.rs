@@ -2,7 +2,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use crate::failure::FailureClass;
+use crate::retry::FailureClass;
 
 /// An attempt at a rollout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]

@@ -18,6 +18,7 @@ use futures::stream;
 use rollstream::agent::{Agent, AgentLimits, Agents, Answer, Member, Reply};
 use rollstream::answer::AnswerFields;
 use rollstream::config::{Concurrency, MemoryPlan, Settings};
+use rollstream::retry::Backoff;
 use rollstream::run::{FailureLimits, Registry, RunContext, RunExec, Shutdown};
 use rollstream::schema;
 use rollstream::tally::Tally;
@@ -91,8 +92,10 @@ impl Operator {
                 prior: HashMap::new(),
                 seed: None,
                 lookahead: LOOKAHEAD,
-                retry_backoff: Duration::from_millis(1),
-                retry_backoff_cap: Duration::from_millis(1),
+                backoff: Backoff {
+                    base: Duration::from_millis(1),
+                    cap: Duration::from_millis(1),
+                },
                 agent_patience: self.patience,
                 failure_limits: FailureLimits::default(),
                 dispatch_budget: None,

@@ -13,7 +13,7 @@ use async_trait::async_trait;
 use futures::TryStreamExt;
 use rollstream::agent::{Agent, AgentLimits, Reply, RolloutRequest};
 use rollstream::config::{Concurrency, Settings};
-use rollstream::failure::{Failure, FailureClass};
+use rollstream::retry::{Failure, FailureClass};
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::timeout;
 
@@ -409,7 +409,7 @@ impl Agent for Absent {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_agent_that_is_down_is_found_out_and_abandoned_once() {
     let limits = AgentLimits {
-        budgets: rollstream::config::Budgets {
+        budgets: rollstream::retry::Budgets {
             infra: 1000,
             ..limits().budgets
         },

@@ -13,9 +13,9 @@ use super::{Environments, Limits};
 use crate::agent::judge::{Wording, judge};
 use crate::agent::{Agent, Answer, Reply, RolloutRequest};
 use crate::config::{Driver, GroupFailure, Rules};
-use crate::failure::{Failure, FailureClass};
 use crate::http::Secrets;
 use crate::model::{Policy, Tokenizer};
+use crate::retry::{Failure, FailureClass};
 
 /// Samples of a batch at most, unless settings say otherwise.
 const BATCH_SIZE: NonZeroUsize = NonZeroUsize::new(1024).unwrap();

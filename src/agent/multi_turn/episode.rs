@@ -10,8 +10,8 @@ use super::{Environments, Limits, Prompt, answer};
 use crate::agent::RolloutRequest;
 use crate::config::Rules;
 use crate::environment::{self, Environment, Step, StepResult};
-use crate::failure::{Failure, FailureClass};
 use crate::model::{GenerationRequest, Policy, Tokenizer};
+use crate::retry::{Failure, FailureClass};
 use crate::turn::{CookieJar, TurnLog};
 
 /// What all samples of an agent have in common.

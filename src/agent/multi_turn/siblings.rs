@@ -6,7 +6,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
 use crate::config::GroupFailure;
-use crate::failure::{Failure, FailureClass};
+use crate::retry::{Failure, FailureClass};
 
 /// The rollouts in flight, by task. A task is known as long as one of its rollouts is in flight.
 #[derive(Debug)]
@@ -110,11 +110,7 @@ impl Siblings {
 
 impl Member<'_> {
     fn failed(&self, rollout_index: i64, failure: &Failure) {
-        let takes_all = match failure.class {
-            FailureClass::Interrupted | FailureClass::NotPersisted => false,
-            _ => self.siblings.policy == GroupFailure::All,
-        };
-        if !takes_all {
+        if failure.class.leaves_pending() || self.siblings.policy != GroupFailure::All {
             return;
         }
         let Some(group) = self.siblings.forget(self) else {

@@ -16,9 +16,9 @@ use super::{Environments, Limits, MultiTurnAgent, MultiTurnOptions};
 use crate::agent::{Agent, RolloutRequest};
 use crate::config::{Driver, GroupFailure, Rules};
 use crate::environment::{Environment, Sample, StepResult, Stepped};
-use crate::failure::{Failure, FailureClass};
 use crate::group::{LegacyForm, SampleFacts, batch_metrics_legacy, group_metrics};
 use crate::model::{Generation, GenerationRequest, Message, Policy, WhitespaceTokenizer};
+use crate::retry::{Failure, FailureClass};
 use crate::turn::{RolloutKey, TurnLog};
 
 /// A turn of a script.

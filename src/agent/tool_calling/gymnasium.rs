@@ -8,10 +8,10 @@ use super::full_form;
 use super::items::{tool_output, user_message};
 use crate::agent::Answer;
 use crate::answer::AnswerFields;
-use crate::failure::{Failure, FailureClass};
 use crate::json::{self, Object};
 use crate::model::ModelResponse;
 use crate::request::RESPONSES_CREATE_PARAMS;
+use crate::retry::{Failure, FailureClass};
 use crate::turn::{Posted, TurnKind};
 
 /// Field of a step by which a server that supports it knows a step that it was sent before.

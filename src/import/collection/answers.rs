@@ -11,10 +11,10 @@ use super::ledger::Collection;
 use super::reading::CollectionRules;
 use super::rows::Line;
 use crate::answer::{AnswerFields, resume};
-use crate::failure::{Failure, FailureClass};
 use crate::json::{Object, ObjectError, unquote};
 use crate::outcome::{Answered, Outcome, Times, Verdict};
 use crate::request::ATTEMPT_INDEX;
+use crate::retry::{Failure, FailureClass};
 
 /// What came of a line of rollouts.
 pub(super) enum Answer {
