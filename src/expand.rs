@@ -19,9 +19,9 @@ use datafusion::dataframe::DataFrame;
 use datafusion::logical_expr::{ColumnarValue, ScalarUDF, Volatility, create_udf};
 use datafusion::prelude::SessionContext;
 
-use crate::answer::resume::{self, FAILURE_CLASS};
 use crate::config::Settings;
 use crate::json::{Object, unquote};
+use crate::outcome::resume::{self, FAILURE_CLASS};
 use crate::retry::{Budget, Budgets, FailureClass, FailureCounts, Prior};
 
 const FAILURES: &str = include_str!("../queries/expand/failures.sql");
@@ -340,4 +340,91 @@ pub async fn counts(session: &SessionContext) -> Result<Vec<AgentCounts>> {
         }
     }
     Ok(counts)
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::Int32Array;
+
+    use super::*;
+    use crate::retry::{Failure, FailureClass};
+    use crate::schema;
+
+    /// A failed attempt: its class, its status, and whether it got a connection.
+    type Attempt = (FailureClass, Option<u16>, bool);
+
+    /// One rollout for each attempt, numbered in order.
+    fn attempts(rows: &[Attempt]) -> RecordBatch {
+        let integers = |of: fn(usize) -> i64| -> ArrayRef {
+            Arc::new((0..rows.len()).map(of).collect::<Int64Array>())
+        };
+        let same =
+            |text: &str| -> ArrayRef { Arc::new(StringViewArray::from(vec![text; rows.len()])) };
+        let outcomes = rows.iter().map(|row| Some(row.0.name()));
+        let statuses = rows.iter().map(|row| row.1.map(i32::from));
+        let server = rows.iter().map(|row| row.2.then_some(1.0));
+        RecordBatch::try_from_iter([
+            (schema::TASK_INDEX, integers(|_| 0)),
+            (schema::ROLLOUT_INDEX, integers(|row| row as i64)),
+            (schema::ATTEMPT, integers(|_| 0)),
+            (schema::AGENT_NAME, same("a")),
+            (
+                schema::OUTCOME,
+                Arc::new(outcomes.collect::<StringViewArray>()),
+            ),
+            (
+                schema::HTTP_STATUS,
+                Arc::new(statuses.collect::<Int32Array>()),
+            ),
+            (
+                schema::SERVER_MS,
+                Arc::new(server.collect::<Float64Array>()),
+            ),
+            (
+                schema::FAILURE_TERMINAL,
+                Arc::new(BooleanArray::from(vec![false; rows.len()])),
+            ),
+            (schema::ANSWER, same("{}")),
+        ])
+        .unwrap()
+    }
+
+    #[tokio::test]
+    async fn sql_counts_every_class_and_status_as_a_process_does() {
+        let statuses = (100..600).map(Some).chain([None]);
+        let rows: Vec<Attempt> = statuses
+            .flat_map(|status| FailureClass::ALL.map(|class| (class, status)))
+            .flat_map(|(class, status)| [true, false].map(|connected| (class, status, connected)))
+            // Only a failure of the network can leave an attempt without a connection, and then there is no status.
+            .filter(|(class, status, connected)| {
+                *connected || *class == FailureClass::Infra && status.is_none()
+            })
+            .collect();
+        let session = SessionContext::new();
+        session.register_batch("attempts", attempts(&rows)).unwrap();
+        let none = RecordBatch::new_empty(schema::rollouts());
+        session.register_batch("rollouts", none).unwrap();
+        let budgets = Budgets {
+            infra: u32::MAX,
+            rate_limit: u32::MAX,
+            data: u32::MAX,
+            attempts: u32::MAX,
+        };
+        prepare(&session, [("a", budgets)], Terminal::AsStamped)
+            .await
+            .unwrap();
+        let prior = prior(&session).await.unwrap();
+        for (rollout, (class, status, connected)) in (0..).zip(&rows) {
+            let failure = Failure {
+                unreachable: !connected,
+                ..Failure::new(*class, "")
+            };
+            let mut expected = FailureCounts::default();
+            expected.record(&failure, *status, Some(&budgets));
+            // A resume begins to count these anew.
+            expected.unreachable = 0;
+            let found = prior[&(0, rollout)].failures;
+            assert_eq!(found, expected, "{class} {status:?} {connected}");
+        }
+    }
 }

@@ -13,7 +13,7 @@
 //! | [`config`], [`gym`] | settings, and where each came from; which version of NeMo Gym is followed |
 //! | [`read`], [`import`] | JSONL, prompt templates, overrides, the identity of tasks |
 //! | [`expand`] | repeats, and which rollouts are still pending |
-//! | [`request`], [`servers`], [`agent`], [`answer`] | what is sent, to whom, and what came back |
+//! | [`request`], [`servers`], [`agent`] | what is sent, to whom, and what came back |
 //! | [`turn`], [`model`], [`environment`] | the calls within a rollout that runs here, and whom they ask |
 //! | [`retry`] | what kinds of failure there are, and what follows from a failed attempt |
 //! | [`plan_node`] | operators of ours in a logical plan |
@@ -30,7 +30,6 @@
 #![cfg_attr(test, allow(clippy::expect_used, clippy::panic, clippy::unwrap_used))]
 
 pub mod agent;
-pub mod answer;
 pub mod cli;
 pub mod comparison;
 pub mod config;

@@ -1,8 +1,8 @@
 use bytes::Bytes;
 
 use super::Answer;
-use crate::answer::AnswerFields;
 use crate::json;
+use crate::outcome::AnswerFields;
 use crate::retry::{Failure, FailureClass};
 
 /// What words a failure, and quotes of what was answered without secrets.

@@ -7,8 +7,8 @@ use serde_json::Value;
 
 use super::episode::{self, Said};
 use super::{Begun, Environment, Sample, StepResult, Stepped};
-use crate::answer::AnswerFields;
 use crate::model::{Message, OBSERVATION_ROLE};
+use crate::outcome::AnswerFields;
 use crate::retry::{Failure, FailureClass};
 use crate::turn::{CookieJar, Post, Posted, Target, TurnCall, TurnKind, TurnLog};
 

@@ -10,8 +10,8 @@ use tokio::time::{sleep, timeout};
 use super::request::{TrainingPrompt, row_index};
 use super::stats::{RolloutCounts, RolloutStats};
 use super::{GroupAnswer, GroupPrompt, PromptGroup};
-use crate::agent::{Agent, Agents, RolloutRequest};
-use crate::config::{AgentKind, GroupFailure, Limit, Settings};
+use crate::agent::{Agent, AgentLimits, Agents, Member, RolloutRequest};
+use crate::config::{AgentKind, GroupFailure, Settings};
 use crate::error::Error;
 use crate::request::ATTEMPT_INDEX;
 use crate::retry::{Backoff, Failure, FailureClass};
@@ -136,35 +136,34 @@ pub enum RolloutError {
 /// ```
 #[derive(Debug)]
 pub struct RolloutManager {
-    agent: Arc<dyn Agent>,
+    member: Member,
     agent_name: String,
     is_native: bool,
     options: RolloutOptions,
-    rollout_timeout: Option<Duration>,
     stats: RolloutStats,
 }
 
 impl RolloutManager {
-    /// A manager for an agent; `is_native` if it takes turns here, and is no agent of NeMo Gym. A rollout may take
-    /// as long as settings allow that say nothing else: [`Limit::ROLLOUT`].
+    /// A manager for an agent. `is_native` if rollstream runs the agent's turns itself, and not a server of NeMo Gym.
+    /// The default rollout timeout holds.
     pub fn new(
         agent_name: &str,
         agent: Arc<dyn Agent>,
         is_native: bool,
         options: RolloutOptions,
     ) -> Self {
+        let limits = AgentLimits::of(agent_name, &Settings::default());
         Self {
-            agent,
+            member: Member { agent, limits },
             agent_name: agent_name.to_owned(),
             is_native,
             options,
-            rollout_timeout: Limit::ROLLOUT.duration(),
             stats: RolloutStats::default(),
         }
     }
 
-    /// A manager for an agent of these settings, of which `rollout_timeout` holds here as well; limits and
-    /// budgets are those of `options`.
+    /// A manager for an agent of these settings. Their `rollout_timeout` holds; limits and budgets are those of
+    /// `options`.
     ///
     /// # Errors
     /// The agent can't be set up.
@@ -178,10 +177,12 @@ impl RolloutManager {
         let member = member.ok_or_else(|| Error::Usage(format!("no agent '{agent_name}'")))?;
         let own = settings.agents.get(agent_name);
         let is_native = own.is_some_and(|own| own.kind == Some(AgentKind::MultiTurn));
-        let agent = Arc::clone(&member.agent);
         Ok(Self {
-            rollout_timeout: member.limits.rollout_timeout,
-            ..Self::new(agent_name, agent, is_native, options)
+            member: member.clone(),
+            agent_name: agent_name.to_owned(),
+            is_native,
+            options,
+            stats: RolloutStats::default(),
         })
     }
 
@@ -319,26 +320,9 @@ impl RolloutManager {
     ) -> Result<Option<Failure>, Failure> {
         let mut calls = JoinSet::new();
         for &row in sent {
-            let agent = Arc::clone(&self.agent);
+            let member = self.member.clone();
             let request = self.request(prompt, row, attempt)?;
-            let limit = self.rollout_timeout;
-            calls.spawn(async move {
-                let reply = agent.run(request);
-                let result = match limit {
-                    None => reply.await.result,
-                    Some(limit) => match timeout(limit, reply).await {
-                        Ok(reply) => reply.result,
-                        Err(_) => Err(Failure::new(
-                            FailureClass::Timeout,
-                            format!(
-                                "no answer within {} (rollout_timeout)",
-                                humantime::format_duration(limit)
-                            ),
-                        )),
-                    },
-                };
-                (row, result)
-            });
+            calls.spawn(async move { (row, member.run(request).await.result) });
         }
         let mut last = None;
         while let Some(joined) = calls.join_next().await {
@@ -401,15 +385,8 @@ impl RolloutManager {
             row.insert(ATTEMPT_INDEX.into(), attempt.into());
         }
         let rollout_index = i64::try_from(row).unwrap_or(i64::MAX);
-        let key = RolloutKey {
-            task_index: prompt.idx,
-            rollout_index,
-            attempt,
-        };
+        let key = RolloutKey::new(prompt.idx, rollout_index, attempt);
         Ok(RolloutRequest {
-            task_index: prompt.idx,
-            rollout_index,
-            attempt,
             body: Bytes::from(body.to_string()),
             turns: TurnLog::new(key, None),
         })

@@ -12,15 +12,16 @@ use tokio::sync::mpsc::Sender;
 use tokio::task::{Id, JoinError, JoinSet, yield_now};
 use tokio::time::sleep_until;
 
-use super::call::{Dispatch, call};
-use super::context::{RunContext, StopReason};
+use super::context::RunContext;
 use super::exec::RunMetrics;
-use super::lateness::Lateness;
 use super::queue::Queue;
 use super::registry::Permit;
+use super::row::Dispatch;
+use super::slow_calls::SlowCalls;
+use super::stop::StopReason;
 use crate::agent::Reply;
-use crate::answer::resume::reuses_deliverable;
 use crate::json::Object;
+use crate::outcome::resume::reuses_deliverable;
 use crate::outcome::{Outcome, OutcomeBatchBuilder};
 use crate::retry::{AfterFailure, Failure, FailureClass};
 use crate::store::{DispatchLogs, PartitionLog, StoreError};
@@ -36,7 +37,7 @@ const LINGER: Duration = Duration::from_millis(10);
 const FORGETTING: f64 = 0.999;
 
 /// How often calls that take long are looked for.
-const LATENESS_CHECK: Duration = Duration::from_secs(5);
+const SLOW_CHECK: Duration = Duration::from_secs(5);
 
 /// Keeps calls in flight and gathers what comes of them.
 pub(super) struct Driver {
@@ -52,7 +53,7 @@ pub(super) struct Driver {
     due: Option<Instant>,
     /// When the queue may have a row whose turn has come.
     wake: Option<Instant>,
-    lateness: Lateness,
+    slow_calls: SlowCalls,
     stopped: bool,
     /// All was passed on.
     ended: bool,
@@ -84,7 +85,7 @@ impl Driver {
             batch: OutcomeBatchBuilder::new(),
             due: None,
             wake: None,
-            lateness: Lateness::default(),
+            slow_calls: SlowCalls::default(),
             stopped: false,
             ended: false,
             failed: None,
@@ -105,7 +106,7 @@ impl Driver {
         let mut input = Some(input);
         // Kept from round to round: to set it later costs next to nothing.
         let mut alarm = pin!(sleep_until(Instant::now().into()));
-        let mut look = tokio::time::interval(LATENESS_CHECK);
+        let mut look = tokio::time::interval(SLOW_CHECK);
         look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             self.dispatch();
@@ -163,7 +164,7 @@ impl Driver {
                 // Another partition left a place.
                 () = self.queue.woken(), if !self.queue.is_empty() => {}
                 _ = look.tick() => {
-                    let late = self.lateness.look(self.dispatches.values_mut());
+                    let late = self.slow_calls.notices(self.dispatches.values_mut());
                     late.into_iter().for_each(|text| self.context.tally.notice(text));
                 }
             }
@@ -200,9 +201,9 @@ impl Driver {
             return;
         }
         let mut calls = Vec::with_capacity(wave.rows.len());
-        for turn in wave.rows {
+        for granted in wave.rows {
             let journal = self.log.as_ref().map(PartitionLog::turns);
-            calls.extend(self.queue.dispatch(turn, now, time, journal));
+            calls.extend(self.queue.dispatch(granted, now, time, journal));
         }
         if let Err(error) = self.note(&calls) {
             // Nothing is sent that is not on record. These rows are pending as before.
@@ -213,7 +214,7 @@ impl Driver {
             let (row, turns) = (dispatch.row.clone(), dispatch.turns.clone());
             let task = self.calls.spawn(async move {
                 let agent_name = Arc::clone(&row.agent_name);
-                let reply = call(&permit.context.agents, row, turns).await;
+                let reply = row.call(&permit.context.agents, turns).await;
                 permit.end(&agent_name, &reply);
                 reply
             });
@@ -304,7 +305,7 @@ impl Driver {
             Some(AfterFailure::Retry { failures }) if !self.stopped => {
                 let failure = reply.result.as_ref().err();
                 let mut row = dispatch.row.clone();
-                row.attempt += 1;
+                row.key.attempt += 1;
                 row.reuses_deliverable |= failure.is_some_and(|failure| {
                     let answer = failure.answer.as_deref().and_then(parsed);
                     answer.is_some_and(|answer| reuses_deliverable(&answer))
@@ -325,7 +326,8 @@ impl Driver {
             }
             None => {
                 self.context.registry.finished(true);
-                self.lateness.ended(&dispatch, reply.elapsed);
+                self.slow_calls
+                    .ended(&dispatch.row.agent_name, reply.elapsed);
                 let bytes = reply.result.as_ref().map_or(0, |answer| answer.body.len());
                 self.answer_bytes = (self.answer_bytes * FORGETTING).max(bytes as f64);
                 self.queue.finished(&dispatch.row.agent_name);

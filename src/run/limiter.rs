@@ -1,9 +1,9 @@
 use std::time::{Duration, Instant};
 
-use super::adaptive::{AdaptiveLimit, Sample};
-use super::breaker::{Admission, Breaker};
-use super::bucket::{LeakyBucket, TokenEstimate};
+use super::adaptive_concurrency::{AdaptiveLimit, Sample};
+use super::circuit_breaker::{Admission, Breaker};
 use super::context::RunContext;
+use super::rate_limit::{LeakyBucket, TokenEstimate};
 use crate::agent::{AgentLimits, Reply};
 use crate::config::Concurrency;
 use crate::retry::{Budget, FailureClass};

@@ -15,6 +15,17 @@ pub struct RolloutKey {
     pub attempt: u32,
 }
 
+impl RolloutKey {
+    /// Attempt `attempt` (from 0) at a rollout.
+    pub fn new(task_index: i64, rollout_index: i64, attempt: u32) -> Self {
+        Self {
+            task_index,
+            rollout_index,
+            attempt,
+        }
+    }
+}
+
 /// Task and rollout, as they stand in `rollout_ids`.
 impl fmt::Display for RolloutKey {
     fn fmt(&self, formatter: &mut fmt::Formatter) -> fmt::Result {

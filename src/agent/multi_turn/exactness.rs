@@ -70,9 +70,6 @@ async fn play(prompt: &[u8], turns: &[Said], max_seq_len: u64) -> (Value, Vec<Ve
     let prompt = String::from_utf8_lossy(prompt);
     let row = json!({"idx": 0, "message_log": [{"role": "user", "content": prompt}]});
     let reply = agent.run(RolloutRequest {
-        task_index: 0,
-        rollout_index: 0,
-        attempt: 0,
         body: row.to_string().into(),
         turns: TurnLog::new(RolloutKey::default(), None),
     });

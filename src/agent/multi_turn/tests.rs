@@ -195,15 +195,8 @@ impl Played {
     }
 
     fn request(&self, rollout_index: i64) -> RolloutRequest {
-        let key = RolloutKey {
-            task_index: 7,
-            rollout_index,
-            attempt: 0,
-        };
+        let key = RolloutKey::new(7, rollout_index, 0);
         RolloutRequest {
-            task_index: key.task_index,
-            rollout_index,
-            attempt: 0,
             body: serde_json::to_vec(&self.prompt).unwrap().into(),
             turns: TurnLog::new(key, None),
         }

@@ -47,9 +47,6 @@ impl Rollout {
         let row = r#"{"responses_create_params": {"input": "go", "temperature": 0.50}, "x": 1.50}"#;
         let turns = log(0);
         let request = RolloutRequest {
-            task_index: 3,
-            rollout_index: 0,
-            attempt: 0,
             body: Bytes::from_static(row.as_bytes()),
             turns: turns.clone(),
         };
