@@ -9,7 +9,7 @@ use super::{Exit, gym_output, health, open, simulated};
 use crate::error::Error;
 use crate::health::HealthOptions;
 use crate::pipeline::Sweep;
-use crate::show::{self, Progress, ProgressMode};
+use crate::show::{self, ProgressDisplay, ProgressMode};
 use crate::store::RunState;
 
 /// `rollstream collect`.
@@ -36,9 +36,9 @@ pub(super) async fn collect(args: CollectArgs) -> Result<Exit, Error> {
     warn(&sweep);
     let _signals = stop_on_signal(sweep.shutdown(), grace)?;
     let live = args.live.map(|every| sweep.measure_live(every.duration()));
-    let progress = Progress::start(sweep.tally(), live, mode(&args.display));
+    let display = ProgressDisplay::start(sweep.progress(), live, mode(&args.display));
     let report = sweep.collect().await;
-    progress.finish(report.is_ok()).await;
+    display.finish(report.is_ok()).await;
     let report = report?;
     let exit = match report.state {
         RunState::Interrupted => Exit::Interrupted,

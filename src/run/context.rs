@@ -6,9 +6,9 @@ use super::registry::Registry;
 use super::stop::{DispatchBudget, FailureLimits, Shutdown};
 use crate::agent::Agents;
 use crate::config::{MemoryPlan, SeedField};
+use crate::progress::Progress;
 use crate::retry::{Backoff, Prior};
 use crate::store::DispatchLogs;
-use crate::tally::Tally;
 
 /// What [`RunExec`](super::RunExec) needs that is not in the plan. It is an extension of the session's configuration.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ pub struct RunContext {
     /// What the partitions share.
     pub registry: Registry,
     /// The sweep's counts.
-    pub tally: Arc<Tally>,
+    pub progress: Arc<Progress>,
     /// How to stop early.
     pub shutdown: Shutdown,
 }

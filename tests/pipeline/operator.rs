@@ -18,10 +18,10 @@ use futures::stream;
 use rollstream::agent::{Agent, AgentLimits, Agents, Answer, Member, Reply};
 use rollstream::config::{Concurrency, MemoryPlan, Settings};
 use rollstream::outcome::AnswerFields;
+use rollstream::progress::Progress;
 use rollstream::retry::Backoff;
 use rollstream::run::{FailureLimits, Registry, RunContext, RunExec, Shutdown};
 use rollstream::schema;
-use rollstream::tally::Tally;
 
 /// Rows that may be queued.
 pub const LOOKAHEAD: usize = 2000;
@@ -33,7 +33,7 @@ pub struct Operator {
     patience: Duration,
     partitions: usize,
     context: OnceLock<Arc<RunContext>>,
-    pub tally: Arc<Tally>,
+    pub progress: Arc<Progress>,
     pub shutdown: Shutdown,
 }
 
@@ -57,7 +57,7 @@ impl Operator {
             patience: Duration::from_secs(60),
             partitions: 1,
             context: OnceLock::new(),
-            tally: Arc::default(),
+            progress: Arc::default(),
             shutdown: Shutdown::default(),
         }
     }
@@ -101,7 +101,7 @@ impl Operator {
                 dispatch_budget: None,
                 dispatches: None,
                 registry: Registry::default(),
-                tally: Arc::clone(&self.tally),
+                progress: Arc::clone(&self.progress),
                 shutdown: self.shutdown.clone(),
             })
         };
