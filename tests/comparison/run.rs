@@ -6,8 +6,10 @@ use std::time::UNIX_EPOCH;
 use arrow::array::{ArrayRef, Int64Array, RecordBatch, StringViewArray};
 use datafusion::datasource::MemTable;
 use datafusion::prelude::SessionContext;
-use rollstream::comparison::{ComparisonOptions, MetricComparison};
-use rollstream::measure::{Compared, ComparedPair, Spool, TaskMeans};
+use rollstream::measure::Spool;
+use rollstream::measure::compare::{
+    Compared, ComparedPair, ComparisonOptions, MetricComparison, TaskMeans,
+};
 use rollstream::outcome::{Answer, Outcome, OutcomeBatchBuilder, Times, Verdict, rollouts_of};
 use rollstream::turn::RolloutKey;
 use rollstream::{schema, session};

@@ -20,7 +20,7 @@ use rollstream::config::{Concurrency, MemoryPlan, Settings};
 use rollstream::outcome::AnswerFields;
 use rollstream::progress::Progress;
 use rollstream::retry::Backoff;
-use rollstream::run::{FailureLimits, Registry, RunContext, RunExec, Shutdown};
+use rollstream::run::{FailureLimits, Registry, RunContext, RunExec, RunStep, Shutdown};
 use rollstream::schema;
 
 /// Rows that may be queued.
@@ -123,7 +123,7 @@ impl Operator {
                 .unwrap();
         let config = SessionConfig::new().with_extension(self.context());
         let session = SessionContext::new_with_config(config);
-        let plan = RunExec::new(Arc::new(source), concurrency);
+        let plan = RunExec::new(RunStep { concurrency }, Arc::new(source));
         (Arc::new(plan), session.task_ctx())
     }
 
