@@ -26,7 +26,6 @@ mod sim;
 pub mod sql;
 mod status;
 mod sweep_args;
-mod sweep_flags;
 
 pub use args::Cli;
 pub use gym_keys::translated;
