@@ -40,7 +40,6 @@ pub mod export;
 pub mod failure;
 pub mod group;
 pub mod guide;
-pub mod gym;
 pub mod health;
 pub mod http;
 pub mod import;

@@ -2,17 +2,18 @@
 //! would refuse or let pass.
 
 use std::collections::BTreeMap;
-use std::fmt::{self, Display};
-use std::marker::PhantomData;
+use std::fmt::Display;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use serde::{Deserialize, Deserializer, de};
+use serde::de::{self, Unexpected};
+use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 
+use super::gym::GymChoice;
 use super::options::{Check, Kind};
 use super::{
-    AgentKind, AgentSettings, Bytes, Concurrency, Driver, GroupFailure, GymChoice, KeyPath, Limit,
+    AgentKind, AgentSettings, Bytes, Concurrency, Driver, GroupFailure, KeyPath, Limit,
     ModelApi, Repeats, Resources, RoutingMode, Rules, SeedField, ServerUrl, Shard, Span,
     VariableName,
 };
@@ -153,30 +154,12 @@ where
 }
 
 /// One path, or a list of them.
-pub(super) fn one_or_many<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<Vec<String>, D::Error> {
-    struct Visitor;
-    impl<'de> de::Visitor<'de> for Visitor {
-        type Value = Vec<String>;
-
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("a path or a list of paths")
-        }
-
-        fn visit_str<E: de::Error>(self, path: &str) -> Result<Self::Value, E> {
-            Ok(vec![path.to_owned()])
-        }
-
-        fn visit_seq<A: de::SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
-            let mut paths = Vec::new();
-            while let Some(path) = seq.next_element()? {
-                paths.push(path);
-            }
-            Ok(paths)
-        }
+pub(super) fn one_or_many<'de, D: Deserializer<'de>>(reader: D) -> Result<Vec<String>, D::Error> {
+    match Value::deserialize(reader)? {
+        Value::String(path) => Ok(vec![path]),
+        list @ Value::Array(_) => serde_json::from_value(list).map_err(de::Error::custom),
+        other => Err(unexpected(&other, "a path or a list of paths")),
     }
-    deserializer.deserialize_any(Visitor)
 }
 
 /// The place of a run. Users of NeMo Gym name a `.jsonl` file; the run is a directory of that name without the suffix.
@@ -227,37 +210,39 @@ pub(super) fn optional_whole<'de, D: Deserializer<'de>>(
 }
 
 /// A whole number of at least 1.
-pub(super) fn count<'de, D: Deserializer<'de>, N: TryFrom<u64>>(
-    deserializer: D,
-) -> Result<N, D::Error> {
-    struct Count<N>(PhantomData<N>);
-    impl<N: TryFrom<u64>> de::Visitor<'_> for Count<N> {
-        type Value = N;
-
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("a whole number of at least 1")
-        }
-
-        fn visit_u64<E: de::Error>(self, number: u64) -> Result<N, E> {
-            match N::try_from(number) {
-                Ok(count) if number >= 1 => Ok(count),
-                _ => Err(E::invalid_value(de::Unexpected::Unsigned(number), &self)),
-            }
-        }
-    }
-    deserializer.deserialize_any(Count(PhantomData))
+pub(super) fn count<'de, D: Deserializer<'de>, N: TryFrom<u64>>(reader: D) -> Result<N, D::Error> {
+    count_of(&Value::deserialize(reader)?)
 }
 
 /// A whole number of at least 1, or null.
-pub(super) fn optional_count<'de, D, N>(deserializer: D) -> Result<Option<N>, D::Error>
-where
-    D: Deserializer<'de>,
-    N: TryFrom<u64>,
-{
-    #[derive(Deserialize)]
-    #[serde(bound = "N: TryFrom<u64>")]
-    struct One<N>(#[serde(deserialize_with = "count")] N);
-    Ok(Option::<One<N>>::deserialize(deserializer)?.map(|One(number)| number))
+pub(super) fn optional_count<'de, D: Deserializer<'de>, N: TryFrom<u64>>(
+    reader: D,
+) -> Result<Option<N>, D::Error> {
+    let value = Option::<Value>::deserialize(reader)?;
+    value.as_ref().map(count_of).transpose()
+}
+
+fn count_of<N: TryFrom<u64>, E: de::Error>(value: &Value) -> Result<N, E> {
+    let count = value.as_u64().filter(|count| *count >= 1);
+    let count = count.and_then(|count| N::try_from(count).ok());
+    count.ok_or_else(|| unexpected(value, "a whole number of at least 1"))
+}
+
+/// The error for a value that is not as `expected`.
+pub(super) fn unexpected<E: de::Error>(value: &Value, expected: &str) -> E {
+    let found = match value {
+        Value::Number(number) => match (number.as_u64(), number.as_i64()) {
+            (Some(whole), _) => return E::invalid_value(Unexpected::Unsigned(whole), &expected),
+            (_, Some(whole)) => Unexpected::Signed(whole),
+            _ => Unexpected::Float(number.as_f64().unwrap_or_default()),
+        },
+        Value::Null => Unexpected::Unit,
+        Value::Bool(truth) => Unexpected::Bool(*truth),
+        Value::String(text) => Unexpected::Str(text),
+        Value::Array(_) => Unexpected::Seq,
+        Value::Object(_) => Unexpected::Map,
+    };
+    E::invalid_type(found, &expected)
 }
 
 macro_rules! optional_numbers {

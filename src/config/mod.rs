@@ -10,7 +10,7 @@
 mod agent;
 mod error;
 mod fields;
-mod gym;
+pub mod gym;
 mod layers;
 mod memory;
 mod names;
@@ -22,7 +22,7 @@ mod settings;
 pub use agent::{AgentKind, AgentSettings, Driver, GroupFailure, ModelApi, Resources, Rules};
 pub use error::{ConfigError, Origin};
 pub(crate) use fields::{gym_output, name_and_value, parameter_and_value};
-pub use gym::{GYM_05, GYM_07, GymChoice, GymRules, Routing, RoutingMode, UnknownGymVersion};
+pub use gym::{Routing, RoutingMode};
 pub use layers::{
     Argument, BEARER_TOKEN_VARIABLE, CONFIG_VARIABLE, InterpolationError, KeyPath, Layers,
     PREFIX as ENVIRONMENT_PREFIX, Resolved,

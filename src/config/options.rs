@@ -83,8 +83,8 @@ pub(crate) struct OptionSpec {
     pub default: Value,
     /// Its flags on the command line, in the order of `--help`.
     pub flags: Vec<Flag>,
-    /// Its name in NeMo Gym, if that differs from the key.
-    pub gym_name: Option<GymName>,
+    /// Its name in NeMo Gym, if that differs from the key. Of an option that is on by default, NeMo Gym has the opposite.
+    pub gym_name: Option<&'static str>,
     /// NeMo Gym's environment variable for it, and what its value means; `None` is as if it were not set.
     pub gym_variable: Option<(&'static str, fn(&OsStr) -> Option<Value>)>,
     /// Whether it is part of the identity of a run, which a resume must not change.
@@ -124,15 +124,6 @@ pub(crate) enum Identity {
     Content,
     /// Its value is, unless it is the default. Only rules of NeMo Gym with routing know the option.
     Routing,
-}
-
-/// The name of an option in NeMo Gym.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct GymName {
-    /// The name.
-    pub name: &'static str,
-    /// NeMo Gym's option says the opposite.
-    pub is_opposite: bool,
 }
 
 /// One flag of an option.
@@ -305,17 +296,9 @@ impl OptionSpec {
         self
     }
 
-    /// Rule: NeMo Gym calls it so.
+    /// Rule: this is its name in NeMo Gym.
     pub(super) fn gym(mut self, name: &'static str) -> Self {
-        let is_opposite = false;
-        self.gym_name = Some(GymName { name, is_opposite });
-        self
-    }
-
-    /// Rule: NeMo Gym has its opposite, by this name.
-    pub(super) fn gym_opposite(mut self, name: &'static str) -> Self {
-        let is_opposite = true;
-        self.gym_name = Some(GymName { name, is_opposite });
+        self.gym_name = Some(name);
         self
     }
 

@@ -3,14 +3,14 @@
 //! Each prints a text that it reads again without loss, so that a printed configuration is a configuration.
 
 use std::fmt;
-use std::marker::PhantomData;
 use std::str::FromStr;
 use std::time::Duration;
 
 use bytesize::ByteSize;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use serde_json::{Number, Value};
 
-use super::fields::{read_as_text, written_as_printed};
+use super::fields::{read_as_text, unexpected, written_as_printed};
 
 /// A time greater than zero: `90s`, `1h 30m`, `500ms`; a plain number is seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -147,75 +147,45 @@ impl fmt::Display for Bytes {
     }
 }
 
-/// A value that files hold as a text or as a number.
-trait Quantity: FromStr<Err = String> {
-    /// What an error says was expected.
-    const EXPECTED: &str;
-    /// Whether a number may have a fraction.
-    const HAS_FRACTIONS: bool;
-    /// The value of `null`.
-    const NULL: Option<Self>;
-}
-
-impl Quantity for Span {
-    const EXPECTED: &str = SPAN;
-    const HAS_FRACTIONS: bool = true;
-    const NULL: Option<Self> = None;
-}
-
-impl Quantity for Limit {
-    const EXPECTED: &str = LIMIT;
-    const HAS_FRACTIONS: bool = true;
-    /// Runs that were recorded before there was a default have `null`.
-    const NULL: Option<Self> = Some(Self(None));
-}
-
-impl Quantity for Bytes {
-    const EXPECTED: &str = BYTES;
-    const HAS_FRACTIONS: bool = false;
-    const NULL: Option<Self> = None;
-}
-
-struct QuantityVisitor<T>(PhantomData<T>);
-
-impl<T: Quantity> de::Visitor<'_> for QuantityVisitor<T> {
-    type Value = T;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(T::EXPECTED)
+/// Reads a text, or a number that `is_number` accepts.
+fn text_or_number<T: FromStr<Err = String>, E: de::Error>(
+    value: &Value,
+    expected: &str,
+    is_number: fn(&Number) -> bool,
+) -> Result<T, E> {
+    match value {
+        Value::String(text) => text.parse().map_err(E::custom),
+        Value::Number(number) if is_number(number) => number.to_string().parse().map_err(E::custom),
+        other => Err(unexpected(other, expected)),
     }
+}
 
-    fn visit_str<E: de::Error>(self, text: &str) -> Result<T, E> {
-        text.parse().map_err(E::custom)
+fn is_time(number: &Number) -> bool {
+    number.is_u64() || number.is_f64()
+}
+
+impl<'de> Deserialize<'de> for Span {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        text_or_number(&Value::deserialize(deserializer)?, SPAN, is_time)
     }
+}
 
-    fn visit_u64<E: de::Error>(self, number: u64) -> Result<T, E> {
-        self.visit_str(&number.to_string())
-    }
-
-    fn visit_f64<E: de::Error>(self, number: f64) -> Result<T, E> {
-        if T::HAS_FRACTIONS {
-            return self.visit_str(&number.to_string());
+impl<'de> Deserialize<'de> for Limit {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        match Value::deserialize(deserializer)? {
+            // Runs that were recorded before there was a default have `null`.
+            Value::Null => Ok(Self(None)),
+            value => text_or_number(&value, LIMIT, is_time),
         }
-        Err(E::invalid_type(de::Unexpected::Float(number), &self))
-    }
-
-    fn visit_unit<E: de::Error>(self) -> Result<T, E> {
-        T::NULL.ok_or_else(|| E::invalid_type(de::Unexpected::Unit, &self))
     }
 }
 
-macro_rules! read_as_quantity {
-    ($($type:ty),*) => {
-        $(impl<'de> Deserialize<'de> for $type {
-            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                deserializer.deserialize_any(QuantityVisitor(PhantomData))
-            }
-        })*
-    };
+impl<'de> Deserialize<'de> for Bytes {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        text_or_number(&Value::deserialize(deserializer)?, BYTES, Number::is_u64)
+    }
 }
 
-read_as_quantity!(Span, Limit, Bytes);
 read_as_text!(Shard);
 written_as_printed!(Span, Limit, Bytes, Shard);
 
@@ -277,27 +247,19 @@ impl Serialize for Concurrency {
 
 impl<'de> Deserialize<'de> for Concurrency {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Visitor;
-        impl de::Visitor<'_> for Visitor {
-            type Value = Concurrency;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(CONCURRENCY)
+        let value = Value::deserialize(deserializer)?;
+        let concurrency = match &value {
+            Value::String(text) => text.parse().ok(),
+            value => value
+                .as_u64()
+                .and_then(|calls| calls.to_string().parse().ok()),
+        };
+        concurrency.ok_or_else(|| match value {
+            Value::String(text) => {
+                de::Error::invalid_value(de::Unexpected::Str(&text), &CONCURRENCY)
             }
-
-            fn visit_u64<E: de::Error>(self, calls: u64) -> Result<Concurrency, E> {
-                match usize::try_from(calls) {
-                    Ok(calls) if calls >= 1 => Ok(Concurrency::Fixed(calls)),
-                    _ => Err(E::invalid_value(de::Unexpected::Unsigned(calls), &self)),
-                }
-            }
-
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<Concurrency, E> {
-                text.parse()
-                    .map_err(|_| E::invalid_value(de::Unexpected::Str(text), &self))
-            }
-        }
-        deserializer.deserialize_any(Visitor)
+            value => unexpected(&value, CONCURRENCY),
+        })
     }
 }
 

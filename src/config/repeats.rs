@@ -7,9 +7,11 @@ use std::collections::HashSet;
 use std::fmt;
 use std::str::FromStr;
 
-use serde::de::{self, Deserialize, Deserializer, Unexpected};
+use serde::de::{self, Deserialize, Deserializer};
 use serde::ser::{Serialize, Serializer};
 use serde_json::Value;
+
+use super::fields::unexpected;
 
 /// The entry of [`Repeats::PerAgent`] for agents that have none of their own.
 pub const DEFAULT_AGENT: &str = "_default";
@@ -278,9 +280,7 @@ fn whole_value<E: de::Error>(value: &Value, expected: &str) -> Result<i64, E> {
             _ => Err(RepeatsError::TooMany(number.to_string())),
         },
         Value::String(text) => whole_number(text),
-        Value::Null => return Err(E::invalid_type(Unexpected::Unit, &expected)),
-        Value::Array(_) => return Err(E::invalid_type(Unexpected::Seq, &expected)),
-        Value::Object(_) => return Err(E::invalid_type(Unexpected::Map, &expected)),
+        other => return Err(unexpected(other, expected)),
     };
     number.map_err(E::custom)
 }

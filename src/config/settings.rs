@@ -9,11 +9,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::fields::{gym_output, parses};
+use super::gym::GymChoice;
 use super::options::Group::{Agents, Calls, Failures, Run, Tasks};
 use super::options::Identity::{Content, Routing};
 use super::options::{Identity, OptionSpec, options};
 use super::{
-    AgentSettings, Bytes, Concurrency, ConfigError, GymChoice, Limit, Repeats, RoutingMode,
+    AgentSettings, Bytes, Concurrency, ConfigError, Limit, Repeats, RoutingMode,
     SeedField, ServerUrl, Shard, Span, VariableName,
 };
 
@@ -201,7 +202,7 @@ options! {
         /// Compute metrics at the end.
         aggregate: bool = true,
             off_flag(Run, "--disable-aggregation", "Compute no metrics at the end"),
-            gym_opposite("disable_aggregation");
+            gym("disable_aggregation");
         /// Ask the agents' servers for metrics of their own at the end.
         agent_metrics: bool = true,
             off_flag(
@@ -212,7 +213,7 @@ options! {
         /// Check the health of rollouts where the sweep ends with NeMo Gym's files.
         health_check: bool = true,
             off_flag(Run, "--no-health-check", "With --gym-output: do not check the health of rollouts at the end"),
-            gym_opposite("disable_health_check");
+            gym("disable_health_check");
         /// Checks of the health of rollouts that are left out
         #[serde(deserialize_with = "super::fields::one_or_many")]
         health_check_ignored_checks: Vec<String>, flag(Run, "--health-check-ignore CHECK,...");

@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::hydra;
 use super::keys::{self, KeyPath, Source, suggestion};
 use super::tree::Assignment;
-use crate::config::options::{GymName, Kind, OptionSpec};
+use crate::config::options::Kind;
 use crate::config::{ConfigError, Origin, ServerUrl, Settings};
 
 /// Reads overrides one after the other, and remembers host and port of the head server in between.
@@ -201,7 +201,7 @@ const UPLOAD: &str = "nothing is uploaded to trackers; send the run to an object
      or leave this option out";
 const DATASET: &str = "datasets are not prepared here; prepare them with NeMo Gym and give the task file with --input";
 
-/// NeMo Gym's options that are not the names of settings (see [`OptionSpec::gym_name`]).
+/// NeMo Gym's options that are not the names of settings (those are in their declarations).
 const OTHERS: &[(&[&str], Meaning)] = &[
     (&["head_server"], Meaning::HeadServer),
     (
@@ -287,30 +287,24 @@ const OTHERS: &[(&[&str], Meaning)] = &[
     (&["h", "help"], Meaning::Nothing("use --help")),
 ];
 
-/// The settings that NeMo Gym calls otherwise.
-fn renamed_settings() -> impl Iterator<Item = (&'static OptionSpec, GymName)> {
-    let options = Settings::options().iter();
-    options.filter_map(|option| Some((option, option.gym_name?)))
-}
-
 /// The meaning of an option of this name; `None` for names that are not only NeMo Gym's.
 pub(super) fn meaning(name: &str) -> Option<Meaning> {
-    if let Some((option, gym)) = renamed_settings().find(|(_, gym)| gym.name == name) {
-        let meaning = if gym.is_opposite {
-            Meaning::Opposite
-        } else {
-            Meaning::Setting
-        };
-        return Some(meaning(option.key));
+    let mut options = Settings::options().iter();
+    match options.find(|option| option.gym_name == Some(name)) {
+        Some(option) if option.default == true => Some(Meaning::Opposite(option.key)),
+        Some(option) => Some(Meaning::Setting(option.key)),
+        None => {
+            let found = OTHERS.iter().find(|(names, _)| names.contains(&name));
+            found.map(|(_, meaning)| *meaning)
+        }
     }
-    let found = OTHERS.iter().find(|(names, _)| names.contains(&name));
-    found.map(|(_, meaning)| *meaning)
 }
 
 /// All names that have a meaning of their own.
 fn names() -> impl Iterator<Item = &'static str> {
+    let options = Settings::options().iter();
     let others = OTHERS.iter().flat_map(|(names, _)| names.iter().copied());
-    renamed_settings().map(|(_, gym)| gym.name).chain(others)
+    options.filter_map(|option| option.gym_name).chain(others)
 }
 
 #[cfg(test)]
