@@ -13,9 +13,8 @@ use serde_json::{Map, Value};
 use super::gym::GymChoice;
 use super::options::{Check, Kind};
 use super::{
-    AgentKind, AgentSettings, Bytes, Concurrency, Driver, GroupFailure, KeyPath, Limit,
-    ModelApi, Repeats, Resources, RoutingMode, Rules, SeedField, ServerUrl, Shard, Span,
-    VariableName,
+    AgentKind, AgentSettings, Bytes, Concurrency, Driver, GroupFailure, KeyPath, Limit, ModelApi,
+    Repeats, Resources, RoutingMode, Rules, SeedField, ServerUrl, Shard, Span, VariableName,
 };
 
 /// A type that options can have.

@@ -14,8 +14,8 @@ use super::options::Group::{Agents, Calls, Failures, Run, Tasks};
 use super::options::Identity::{Content, Routing};
 use super::options::{Identity, OptionSpec, options};
 use super::{
-    AgentSettings, Bytes, Concurrency, ConfigError, Limit, Repeats, RoutingMode,
-    SeedField, ServerUrl, Shard, Span, VariableName,
+    AgentSettings, Bytes, Concurrency, ConfigError, Limit, Repeats, RoutingMode, SeedField,
+    ServerUrl, Shard, Span, VariableName,
 };
 
 options! {
