@@ -66,7 +66,7 @@ pub(super) fn parses<T: FromStr<Err: Display>>(text: &str) -> Result<(), String>
 fn counts<T: FromStr + Default + PartialEq>(text: &str) -> Result<(), String> {
     match text.parse::<T>() {
         Ok(count) if count != T::default() => Ok(()),
-        _ => Err("expected a whole number of at least 1".to_owned()),
+        _ => Err(format!("expected {COUNT}")),
     }
 }
 
@@ -134,13 +134,11 @@ where
 }
 
 /// One text, a list of them, or null.
-pub(super) fn many_or_none<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<Vec<String>, D::Error> {
-    #[derive(Deserialize)]
-    struct Texts(#[serde(deserialize_with = "one_or_many_of")] Vec<String>);
-    let texts = Option::<Texts>::deserialize(deserializer)?;
-    Ok(texts.map_or_else(Vec::new, |Texts(texts)| texts))
+pub(super) fn many_or_none<'de, D: Deserializer<'de>>(reader: D) -> Result<Vec<String>, D::Error> {
+    match Value::deserialize(reader)? {
+        Value::Null => Ok(Vec::new()),
+        texts => one_or_many_of(texts).map_err(de::Error::custom),
+    }
 }
 
 /// A value; null is the default.
@@ -208,9 +206,11 @@ pub(super) fn optional_whole<'de, D: Deserializer<'de>>(
     value.as_i64().map(Some).ok_or_else(refuse)
 }
 
+const COUNT: &str = "a whole number of at least 1";
+
 /// A whole number of at least 1.
 pub(super) fn count<'de, D: Deserializer<'de>, N: TryFrom<u64>>(reader: D) -> Result<N, D::Error> {
-    count_of(&Value::deserialize(reader)?)
+    count_of(&Value::deserialize(reader)?, COUNT)
 }
 
 /// A whole number of at least 1, or null.
@@ -218,13 +218,17 @@ pub(super) fn optional_count<'de, D: Deserializer<'de>, N: TryFrom<u64>>(
     reader: D,
 ) -> Result<Option<N>, D::Error> {
     let value = Option::<Value>::deserialize(reader)?;
-    value.as_ref().map(count_of).transpose()
+    value.map(|value| count_of(&value, COUNT)).transpose()
 }
 
-fn count_of<N: TryFrom<u64>, E: de::Error>(value: &Value) -> Result<N, E> {
+/// The number, if it is whole, at least 1, and within `N`.
+pub(super) fn count_of<N: TryFrom<u64>, E: de::Error>(
+    value: &Value,
+    expected: &str,
+) -> Result<N, E> {
     let count = value.as_u64().filter(|count| *count >= 1);
     let count = count.and_then(|count| N::try_from(count).ok());
-    count.ok_or_else(|| unexpected(value, "a whole number of at least 1"))
+    count.ok_or_else(|| unexpected(value, expected))
 }
 
 /// The error for a value that is not as `expected`.

@@ -7,10 +7,11 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use bytesize::ByteSize;
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use serde::de::{self, Unexpected};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Number, Value};
 
-use super::fields::{read_as_text, unexpected, written_as_printed};
+use super::fields::{count_of, read_as_text, unexpected, written_as_printed};
 
 /// A time greater than zero: `90s`, `1h 30m`, `500ms`; a plain number is seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -79,18 +80,14 @@ impl FromStr for Span {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let text = text.trim();
-        let (duration, refused) = match text.parse::<f64>() {
-            Ok(seconds) => (
-                Duration::try_from_secs_f64(seconds).ok(),
-                seconds.to_string(),
-            ),
-            Err(_) => (humantime::parse_duration(text).ok(), text.to_owned()),
+        let duration = match text.trim().parse::<f64>() {
+            Ok(seconds) => Duration::try_from_secs_f64(seconds).ok(),
+            Err(_) => humantime::parse_duration(text.trim()).ok(),
         };
         let duration = duration.filter(|duration| !duration.is_zero());
         duration
             .map(Self)
-            .ok_or_else(|| format!("`{refused}` is not {SPAN}"))
+            .ok_or_else(|| format!("`{text}` is not {SPAN}"))
     }
 }
 
@@ -136,14 +133,15 @@ impl fmt::Display for Limit {
 
 impl fmt::Display for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let units = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
-        match units
-            .iter()
-            .find(|(_, factor)| self.0.is_multiple_of(*factor))
-        {
-            Some((unit, factor)) => write!(f, "{}{unit}", self.0 / factor),
-            None => write!(f, "{}B", self.0),
-        }
+        let units = [
+            ("GiB", 1 << 30),
+            ("MiB", 1 << 20),
+            ("KiB", 1 << 10),
+            ("B", 1),
+        ];
+        let exact = units.iter().find(|(_, size)| self.0.is_multiple_of(*size));
+        let (unit, size) = exact.unwrap_or(&("B", 1));
+        write!(f, "{}{unit}", self.0 / size)
     }
 }
 
@@ -248,23 +246,16 @@ impl Serialize for Concurrency {
 impl<'de> Deserialize<'de> for Concurrency {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let value = Value::deserialize(deserializer)?;
-        let concurrency = match &value {
-            Value::String(text) => text.parse().ok(),
-            value => value
-                .as_u64()
-                .and_then(|calls| calls.to_string().parse().ok()),
+        let Value::String(text) = &value else {
+            return count_of(&value, CONCURRENCY).map(Self::Fixed);
         };
-        concurrency.ok_or_else(|| match value {
-            Value::String(text) => {
-                de::Error::invalid_value(de::Unexpected::Str(&text), &CONCURRENCY)
-            }
-            value => unexpected(&value, CONCURRENCY),
-        })
+        let refuse = || de::Error::invalid_value(Unexpected::Str(text), &CONCURRENCY);
+        text.parse().map_err(|_| refuse())
     }
 }
 
-/// `2/8`: the second of eight shares. Tasks are dealt out by their index, so that all rollouts of a
-/// task are in one share.
+/// The share of a sweep that one of several processes works on: `2/8` is the second of eight. Tasks are dealt out by
+/// their index, so that all rollouts of a task are in one share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shard {
     index: u32,

@@ -69,19 +69,15 @@ pub(super) fn add_rules(identity: &mut Value, rules: &GymRules) {
 
 /// What decides the requests of the agents that run here. Where their servers are does not.
 fn native(settings: &Settings) -> Option<Value> {
-    let agents = settings
-        .agents
-        .iter()
-        .filter(|(_, agent)| agent.runs_here());
+    let agents = settings.agents.iter();
+    let agents = agents.filter(|(_, agent)| agent.runs_here());
     let decisive = agents.map(|(name, agent)| {
         let mut values = serde_json::to_value(agent).unwrap_or_default();
-        let environments = values
-            .get_mut("environments")
-            .and_then(Value::as_object_mut);
+        let environments = values["environments"].as_object_mut();
         for environment in environments.into_iter().flat_map(Map::values_mut) {
-            environment
-                .as_object_mut()
-                .map(|fields| fields.remove("url"));
+            if let Some(fields) = environment.as_object_mut() {
+                fields.remove("url");
+            }
         }
         let options = AgentSettings::options().iter();
         let options = options.filter(|option| option.identity != Identity::No);
