@@ -61,8 +61,8 @@ fn one_line_toml(value: &Value, toml: &toml::Value) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::args::{Cli, Command};
     use super::*;
+    use crate::cli::{Cli, Command};
     use clap::Parser;
 
     fn resolve(options: &[&str]) -> Resolved {

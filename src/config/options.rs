@@ -85,8 +85,8 @@ pub(crate) struct OptionSpec {
     pub flags: Vec<Flag>,
     /// Its name in NeMo Gym, if that differs from the key. Of an option that is on by default, NeMo Gym has the opposite.
     pub gym_name: Option<&'static str>,
-    /// NeMo Gym's environment variable for it, and what its value means; `None` is as if it were not set.
-    pub gym_variable: Option<(&'static str, fn(&OsStr) -> Option<Value>)>,
+    /// NeMo Gym's environment variable for it.
+    pub gym_variable: Option<(&'static str, ReadVariable)>,
     /// Whether it is part of the identity of a run, which a resume must not change.
     pub identity: Identity,
     /// The kinds of agents that take it; empty for all.
@@ -147,6 +147,9 @@ pub(crate) struct Flag {
     /// The flag that it follows in `--help`, if that is not the order of declaration.
     after: Option<&'static str>,
 }
+
+/// Reads the value of an environment variable of NeMo Gym; none is as if it were not set.
+pub(crate) type ReadVariable = fn(&OsStr) -> Option<Value>;
 
 /// Checks the text of a value.
 pub(crate) type Check = fn(&str) -> Result<(), String>;
@@ -303,12 +306,8 @@ impl OptionSpec {
     }
 
     /// Rule: NeMo Gym has an environment variable for it.
-    pub(super) fn gym_variable(
-        mut self,
-        name: &'static str,
-        value: fn(&OsStr) -> Option<Value>,
-    ) -> Self {
-        self.gym_variable = Some((name, value));
+    pub(super) fn gym_variable(mut self, name: &'static str, read: ReadVariable) -> Self {
+        self.gym_variable = Some((name, read));
         self
     }
 
