@@ -34,4 +34,4 @@ pub use names::{
 };
 pub use quantity::{Bytes, Concurrency, Limit, Shard, Span};
 pub use repeats::{DEFAULT_AGENT, Repeats, RepeatsError};
-pub use settings::{Budgets, Settings};
+pub use settings::Settings;

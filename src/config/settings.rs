@@ -17,6 +17,7 @@ use super::{
     AgentSettings, Bytes, Concurrency, ConfigError, Limit, Repeats, RoutingMode, SeedField,
     ServerUrl, Shard, Span, VariableName,
 };
+use crate::retry::{Backoff, Budgets};
 
 options! {
     /// The options of a run. They hold no secrets, only the names of environment variables that hold them.
@@ -270,6 +271,14 @@ impl Settings {
         })
     }
 
+    /// The pauses between attempts at a rollout, and between the calls within them.
+    pub fn backoff(&self) -> Backoff {
+        Backoff {
+            base: self.retry_backoff.duration(),
+            cap: self.retry_backoff_cap.duration(),
+        }
+    }
+
     /// How many failed attempts a rollout of an agent may have.
     pub fn budgets(&self, agent: &str) -> Budgets {
         let own = self.agents.get(agent);
@@ -281,19 +290,6 @@ impl Settings {
             attempts: or(own.map(|own| own.max_attempts), self.max_attempts),
         }
     }
-}
-
-/// How many attempts of a rollout may fail before the rollout has failed, by the cause of the failure.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Budgets {
-    /// Failures of networks and servers.
-    pub infra: u32,
-    /// Refusals by a rate limit.
-    pub rate_limit: u32,
-    /// Failures that the request itself seems to cause.
-    pub data: u32,
-    /// Failures that the agent reported: NeMo Gym's attempts.
-    pub attempts: u32,
 }
 
 #[cfg(test)]

@@ -18,11 +18,11 @@ use super::stamps::{INPUTS, StampIndex, one_line};
 use super::target::{ExportTarget, Lines};
 use super::trajectory::with_evidence;
 use crate::config::SeedField;
-use crate::failure::gym_class;
 use crate::gym::GymRules;
 use crate::json::{Object, ObjectError, python_string, quote};
 use crate::measure::AGGREGATE;
 use crate::request::RequestTemplate;
+use crate::retry::gym_class;
 use crate::session::{self, RunTables};
 use crate::store::{RunRecord, RunStore};
 

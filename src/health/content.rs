@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::shape::{Fields, Unreadable};
-use crate::answer::is_truthy;
+use crate::outcome::is_truthy;
 
 /// Fields in which a text may stand.
 const TEXTS: [&str; 9] = [

@@ -16,9 +16,9 @@ use super::lines::{Line, LineRule, for_each_line};
 use super::rollout::{ResponseRule, reduce};
 use super::runners::{AgentServers, Runners};
 use super::zeros::{Reading, ZeroRows, Zeros};
-use crate::answer::AnswerFields;
 use crate::gym::GymRules;
 use crate::json::{Object, ObjectError, python_string};
+use crate::outcome::AnswerFields;
 use crate::request::{ENVIRONMENT_SERVER, agent_name};
 use crate::store::EnvironmentServer;
 
