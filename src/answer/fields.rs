@@ -11,6 +11,7 @@ use serde_json::value::RawValue;
 
 use super::info::info;
 use super::number::Number;
+use crate::python::is_truthy;
 
 /// The fields of a rollout's answer that the collector itself uses.
 #[derive(Debug, Default, Clone, PartialEq)]
@@ -189,18 +190,6 @@ impl<'de> Visitor<'de> for TopVisitor {
             top.fields.insert(key, Value::of(raw));
         }
         Ok(top)
-    }
-}
-
-/// Python's truth: everything but null, false, zero and what is empty.
-pub(crate) fn is_truthy(raw: &str) -> bool {
-    match Number::of(raw) {
-        Some(number) => number.as_f64() != 0.0,
-        None => {
-            let inner = raw.get(1..raw.len() - 1).unwrap_or_default();
-            let is_empty = inner.is_empty() || !raw.starts_with('"') && inner.trim().is_empty();
-            raw != "null" && !is_empty
-        }
     }
 }
 

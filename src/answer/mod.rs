@@ -6,6 +6,5 @@ mod info;
 mod number;
 pub mod resume;
 
-pub(crate) use fields::is_truthy;
 pub use fields::{AnswerFields, MASK_SAMPLE};
 pub use number::Number;

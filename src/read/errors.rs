@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
-use crate::json::python_list;
+use crate::python::repr_list;
 
 /// Places that are kept of each kind; the others are counted.
 const KEPT: usize = 20;
@@ -171,13 +171,13 @@ impl InputErrors {
             }
             _ if self.about.is_routed => format!(
                 "num_repeats dict has no entry for routing keys {} and no '_default' fallback. Listed keys: {}",
-                python_list(&self.about.unlisted_agents),
-                python_list(&self.about.listed_agents)
+                repr_list(&self.about.unlisted_agents),
+                repr_list(&self.about.listed_agents)
             ),
             _ => format!(
                 "num_repeats dict has no entry for agents {} and no '_default' fallback. Listed agents: {}",
-                python_list(&self.about.unlisted_agents),
-                python_list(&self.about.listed_agents)
+                repr_list(&self.about.unlisted_agents),
+                repr_list(&self.about.listed_agents)
             ),
         }
     }

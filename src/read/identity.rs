@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use super::digest::LineKey;
+use crate::python::{Key, Value};
 
 /// Task indices from here down stand for values that are not whole numbers of 64 bits.
 const STANDING_FOR_OTHERS: i64 = i64::MIN / 2;
@@ -11,19 +12,8 @@ const STANDING_FOR_OTHERS: i64 = i64::MIN / 2;
 #[derive(Default)]
 pub(super) struct Identity {
     by_line: HashMap<LineKey, i64>,
-    by_value: HashMap<Given, i64>,
+    by_value: HashMap<Key, i64>,
     next_rollout: HashMap<i64, i64>,
-}
-
-/// A task index that came with the row and is not a usual whole number. Values that Python holds equal are equal
-/// here, since its tools then count them as one task.
-#[derive(Debug, PartialEq, Eq, Hash)]
-enum Given {
-    Null,
-    Text(String),
-    Whole(i128),
-    /// The bits of a float that is not whole, or beyond any whole number that a row can hold.
-    Float(u64),
 }
 
 impl Identity {
@@ -38,8 +28,8 @@ impl Identity {
     ///
     /// Whole numbers stand for themselves; anything else gets a number of its own that no row can come with.
     pub fn of_value(&mut self, value: &str) -> Option<i64> {
-        let given = Given::parse(value)?;
-        if let Given::Whole(whole) = given
+        let given = Value::parse(value)?.into_key()?;
+        if let Key::Int(whole) = given
             && let Ok(index) = i64::try_from(whole)
             && index > STANDING_FOR_OTHERS
         {
@@ -55,32 +45,6 @@ impl Identity {
         let first = *next;
         *next += i64::from(count);
         first
-    }
-}
-
-impl Given {
-    fn parse(text: &str) -> Option<Self> {
-        /// Below this, a whole float is exactly that whole number.
-        const WHOLE_BELOW: f64 = 1e38;
-        const NUMBERS: std::ops::RangeInclusive<i128> = i64::MIN as i128..=u64::MAX as i128;
-
-        Some(match text.as_bytes().first()? {
-            b'n' => Self::Null,
-            b't' => Self::Whole(1),
-            b'f' => Self::Whole(0),
-            b'"' => Self::Text(crate::json::unquote(text)?.into_owned()),
-            b'[' | b'{' => return None,
-            _ => match text.parse::<i128>() {
-                Ok(whole) if NUMBERS.contains(&whole) => Self::Whole(whole),
-                _ => {
-                    let number: f64 = text.parse().ok()?;
-                    match number.fract() == 0.0 && number.abs() < WHOLE_BELOW {
-                        true => Self::Whole(number as i128),
-                        false => Self::Float(number.to_bits()),
-                    }
-                }
-            },
-        })
     }
 }
 

@@ -30,7 +30,7 @@ pub use errors::{Finding, InputErrors, Kind};
 pub use glob::expand;
 pub use lines::LineError;
 pub use overrides::Overrides;
-pub use prompt::{FillError, Prompt, PromptError, TemplateError};
+pub use prompt::{Prompt, PromptError};
 pub use source::{SourceError, decoded, open};
 pub use task::{AgentRows, ReadError, ReadOptions, ReadSummary, TaskRow};
 pub use tasks::TaskReader;

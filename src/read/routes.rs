@@ -6,7 +6,8 @@ use std::sync::Arc;
 use super::errors::Kind;
 use super::row::{self, Refusal};
 use crate::config::{Routing, RoutingMode};
-use crate::json::{Object, python_string, unquote};
+use crate::json::{Object, unquote};
+use crate::python::repr_str;
 use crate::request::{
     AGENT_REF, ENVIRONMENT_SERVER, ROLLOUT_INDEX, TASK_ID, TASK_INPUT, TASK_SOURCE, agent_ref,
 };
@@ -77,7 +78,7 @@ impl Router {
         let task_source = name_in(row, TASK_SOURCE)?;
         if let Some(taskset) = taskset(row) {
             let server = self.routing.server_routes.get(&taskset).ok_or_else(|| {
-                let taskset = python_string(&taskset);
+                let taskset = repr_str(&taskset);
                 let what =
                     format!("No environment server route is configured for taskset {taskset}");
                 (Kind::Task, what)
@@ -222,7 +223,7 @@ impl Router {
                 Some(servers) => servers.agent_of_source(source),
                 None => Err(format!(
                     "{}: only NeMo Gym's head server knows its agent, and none was reached (--head-server)",
-                    python_string(source)
+                    repr_str(source)
                 )),
             };
             found.map(Arc::from)
@@ -238,8 +239,7 @@ impl Router {
     /// That agents were replaced, in the words of NeMo Gym.
     pub(super) fn warning(&self) -> Option<String> {
         let pairs = self.replaced.keys();
-        let pairs =
-            pairs.map(|(from, to)| format!("({}, {})", python_string(from), python_string(to)));
+        let pairs = pairs.map(|(from, to)| format!("({}, {})", repr_str(from), repr_str(to)));
         let pairs: Vec<String> = pairs.collect();
         (!pairs.is_empty()).then(|| {
             format!(

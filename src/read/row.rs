@@ -2,10 +2,11 @@
 
 use super::errors::Kind;
 use super::overrides::Overrides;
-use super::prompt::{Prompt, is_truthy};
+use super::prompt::Prompt;
 use super::task::ReadOptions;
 use crate::config::SeedField;
 use crate::json::{Object, ObjectError, unquote};
+use crate::python::is_truthy;
 use crate::request::{AGENT_REF, MESSAGE_LOG, RESPONSES_CREATE_PARAMS};
 
 /// Why a row cannot become a task.

@@ -12,7 +12,8 @@ use super::routes::Router;
 use super::row::{self, Refusal};
 use super::task::{AgentRows, ReadError, ReadOptions, ReadSummary, TaskRow};
 use crate::config::SeedField;
-use crate::json::{Object, python_list, quote};
+use crate::json::{Object, quote};
+use crate::python::repr_list;
 use crate::request::{AGENT_REF, ENVIRONMENT_SERVER, RequestTemplate, TASK_INDEX, agent_ref};
 
 /// Reads inputs one after another as if they were one.
@@ -147,7 +148,7 @@ impl TaskReader {
         if !unused.is_empty() {
             warnings.push(format!(
                 "num_repeats dict contains agent names that never appeared in input rows (possible typo?): {}",
-                python_list(unused)
+                repr_list(unused)
             ));
         }
         Ok(ReadSummary {

@@ -1,36 +1,64 @@
-//! JSON as Python 3.13 reads it and orjson writes it, which is what happens to the arguments of a tool call
-//! in NeMo Gym: [`loads`], and [`Value`], which is written by [`Value::write`].
+//! JSON as Python reads it, with NaN, infinities and lone surrogates, and as Python's writers write it.
+//!
+//! [`loads`] is `json.loads` of CPython 3.13 with its error messages; [`Written`] is what was read, already in the
+//! spelling of a [`Writer`]: leaves are kept as text, so nothing that Rust's strings and numbers cannot hold is lost.
+//! serde_json reads neither NaN nor lone surrogates, and its errors are others.
 
 use std::fmt;
 
 use indexmap::IndexMap;
 use serde_json::Number;
 
-use crate::json::MAX_DEPTH;
+use super::repr_float;
+
+/// What writes the JSON.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Writer {
+    /// `json.dumps`: ASCII only, a space after commas and colons.
+    Dumps,
+    /// `orjson.dumps`: UTF-8, no spaces, null for numbers that are not finite.
+    Orjson,
+}
+
+impl Writer {
+    /// Levels of lists and objects that are read.
+    fn max_depth(self) -> usize {
+        match self {
+            Self::Dumps => 256,
+            Self::Orjson => crate::json::MAX_DEPTH,
+        }
+    }
+}
 
 /// A value, whose leaves are kept as they will be written.
 #[derive(Debug, PartialEq)]
-pub(super) enum Value {
+pub enum Written {
     /// Anything but a list or an object.
     Leaf(String),
-    List(Vec<Value>),
-    /// By the written form of the keys. Of two of one name the last counts, at the place of the first.
-    Object(IndexMap<String, Value>),
+    /// The values of a list.
+    List(Vec<Written>),
+    /// Values by the written form of their keys. The last of two equal keys counts, at the place of the first.
+    Object(IndexMap<String, Written>),
 }
 
-/// Why a text can't be read.
+/// Why a text cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum LoadError {
+pub enum LoadError {
     /// What a `JSONDecodeError` says.
     Syntax {
+        /// Python's words.
         what: &'static str,
+        /// The line, from 1.
         line: usize,
+        /// The column in code points, from 1.
         column: usize,
         /// Code points before the place.
         position: usize,
     },
-    /// Lists and objects nest deeper than [`MAX_DEPTH`].
-    TooDeep,
+    /// Lists and objects nest deeper than this many levels.
+    TooDeep(usize),
+    /// A whole number has more digits than Python converts.
+    TooLong,
 }
 
 impl fmt::Display for LoadError {
@@ -42,19 +70,26 @@ impl fmt::Display for LoadError {
                 column,
                 position,
             } => write!(f, "{what}: line {line} column {column} (char {position})"),
-            Self::TooDeep => write!(f, "they nest deeper than {MAX_DEPTH} levels"),
+            Self::TooDeep(levels) => {
+                write!(f, "lists and objects nest deeper than {levels} levels")
+            }
+            Self::TooLong => write!(f, "a whole number has more than {MAX_DIGITS} digits"),
         }
     }
 }
+
+/// Python refuses to convert longer whole numbers.
+const MAX_DIGITS: usize = 4300;
 
 /// Reads a text as `json.loads` does.
 ///
 /// # Errors
 /// What is wrong first, in Python's words.
-pub(super) fn loads(text: &str) -> Result<Value, LoadError> {
+pub fn loads(text: &str, writer: Writer) -> Result<Written, LoadError> {
     let scanner = Scanner {
         text,
         bytes: text.as_bytes(),
+        writer,
     };
     if text.starts_with('\u{feff}') {
         return Err(scanner.error("Unexpected UTF-8 BOM (decode using utf-8-sig)", 0));
@@ -67,30 +102,29 @@ pub(super) fn loads(text: &str) -> Result<Value, LoadError> {
     }
 }
 
-impl Value {
-    /// Appends it as orjson writes it: without spaces.
-    pub(super) fn write(&self, out: &mut String) {
+impl Written {
+    /// Appends the value as `writer` writes it. It must be the writer that the text was read for.
+    pub fn write(&self, writer: Writer, out: &mut String) {
+        let (comma, colon) = match writer {
+            Writer::Dumps => (", ", ": "),
+            Writer::Orjson => (",", ":"),
+        };
         match self {
             Self::Leaf(text) => out.push_str(text),
             Self::List(values) => {
                 out.push('[');
                 for (index, value) in values.iter().enumerate() {
-                    if index > 0 {
-                        out.push(',');
-                    }
-                    value.write(out);
+                    out.push_str(if index > 0 { comma } else { "" });
+                    value.write(writer, out);
                 }
                 out.push(']');
             }
             Self::Object(fields) => {
                 out.push('{');
                 for (index, (key, value)) in fields.iter().enumerate() {
-                    if index > 0 {
-                        out.push(',');
-                    }
-                    out.push_str(key);
-                    out.push(':');
-                    value.write(out);
+                    out.push_str(if index > 0 { comma } else { "" });
+                    out.extend([key, colon]);
+                    value.write(writer, out);
                 }
                 out.push('}');
             }
@@ -103,6 +137,7 @@ impl Value {
 struct Scanner<'a> {
     text: &'a str,
     bytes: &'a [u8],
+    writer: Writer,
 }
 
 type Scanned<T> = Result<(T, usize), LoadError>;
@@ -141,30 +176,25 @@ impl Scanner<'_> {
         }
     }
 
-    fn value(&self, at: usize, depth: usize) -> Scanned<Value> {
-        const WORDS: [(&str, &str); 6] = [
-            ("null", "null"),
-            ("true", "true"),
-            ("false", "false"),
-            // What is no finite number is written as null.
-            ("NaN", "null"),
-            ("Infinity", "null"),
-            ("-Infinity", "null"),
-        ];
+    fn value(&self, at: usize, depth: usize) -> Scanned<Written> {
+        const WORDS: [&str; 6] = ["null", "true", "false", "NaN", "Infinity", "-Infinity"];
         match self.at(at) {
             Some(b'"') => {
                 let (text, end) = self.string(at)?;
-                Ok((Value::Leaf(text), end))
+                Ok((Written::Leaf(text), end))
             }
-            Some(b'{' | b'[') if depth >= MAX_DEPTH => Err(LoadError::TooDeep),
+            Some(b'{' | b'[') if depth >= self.writer.max_depth() => {
+                Err(LoadError::TooDeep(self.writer.max_depth()))
+            }
             Some(b'{') => self.object(at + 1, depth + 1),
             Some(b'[') => self.list(at + 1, depth + 1),
             _ => {
                 let rest = self.text.get(at..).unwrap_or_default();
-                let word = WORDS.iter().find(|(word, _)| rest.starts_with(word));
-                match word {
-                    Some((word, written)) => {
-                        Ok((Value::Leaf((*written).to_owned()), at + word.len()))
+                match WORDS.into_iter().find(|word| rest.starts_with(word)) {
+                    Some(word) => {
+                        let is_json = matches!(word, "null" | "true" | "false");
+                        let written = if is_json { word } else { self.not_finite(word) };
+                        Ok((Written::Leaf(written.to_owned()), at + word.len()))
                     }
                     None => self.number(at),
                 }
@@ -172,11 +202,18 @@ impl Scanner<'_> {
         }
     }
 
-    fn object(&self, at: usize, depth: usize) -> Scanned<Value> {
+    fn not_finite<'w>(&self, word: &'w str) -> &'w str {
+        match self.writer {
+            Writer::Dumps => word,
+            Writer::Orjson => "null",
+        }
+    }
+
+    fn object(&self, at: usize, depth: usize) -> Scanned<Written> {
         let mut fields = IndexMap::new();
         let mut at = self.blank(at);
         if self.at(at) == Some(b'}') {
-            return Ok((Value::Object(fields), at + 1));
+            return Ok((Written::Object(fields), at + 1));
         }
         loop {
             if self.at(at) != Some(b'"') {
@@ -191,7 +228,7 @@ impl Scanner<'_> {
             fields.insert(key, value);
             at = self.blank(end);
             match self.at(at) {
-                Some(b'}') => return Ok((Value::Object(fields), at + 1)),
+                Some(b'}') => return Ok((Written::Object(fields), at + 1)),
                 Some(b',') => {}
                 _ => return Err(self.error("Expecting ',' delimiter", at)),
             }
@@ -203,18 +240,18 @@ impl Scanner<'_> {
         }
     }
 
-    fn list(&self, at: usize, depth: usize) -> Scanned<Value> {
+    fn list(&self, at: usize, depth: usize) -> Scanned<Written> {
         let mut values = Vec::new();
         let mut at = self.blank(at);
         if self.at(at) == Some(b']') {
-            return Ok((Value::List(values), at + 1));
+            return Ok((Written::List(values), at + 1));
         }
         loop {
             let (value, end) = self.value(at, depth)?;
             values.push(value);
             at = self.blank(end);
             match self.at(at) {
-                Some(b']') => return Ok((Value::List(values), at + 1)),
+                Some(b']') => return Ok((Written::List(values), at + 1)),
                 Some(b',') => {}
                 _ => return Err(self.error("Expecting ',' delimiter", at)),
             }
@@ -226,7 +263,7 @@ impl Scanner<'_> {
         }
     }
 
-    fn number(&self, start: usize) -> Scanned<Value> {
+    fn number(&self, start: usize) -> Scanned<Written> {
         let first = start + usize::from(self.at(start) == Some(b'-'));
         let mut end = match self.at(first) {
             Some(b'0') => first + 1,
@@ -248,20 +285,29 @@ impl Scanner<'_> {
             }
         }
         let text = self.slice(start, end);
-        let written = match is_float {
-            true => {
-                let number = text.parse().ok().and_then(Number::from_f64);
-                // orjson writes no plus.
-                number.map_or_else(
-                    || "null".to_owned(),
-                    |number| number.to_string().replace("e+", "e"),
-                )
-            }
-            false if text == "-0" => "0".to_owned(),
-            // However large: the tool may know what to do with it.
-            false => text.to_owned(),
+        let written = if is_float {
+            self.float(text)
+        } else if text == "-0" {
+            "0".to_owned()
+        } else if self.writer == Writer::Dumps && end - first > MAX_DIGITS {
+            return Err(LoadError::TooLong);
+        } else {
+            text.to_owned()
         };
-        Ok((Value::Leaf(written), end))
+        Ok((Written::Leaf(written), end))
+    }
+
+    fn float(&self, text: &str) -> String {
+        let number = text.parse().ok().filter(|number: &f64| number.is_finite());
+        match (number, self.writer) {
+            (Some(number), Writer::Dumps) => repr_float(number),
+            // orjson writes no plus.
+            (Some(number), Writer::Orjson) => Number::from_f64(number)
+                .map(|number| number.to_string().replace("e+", "e"))
+                .unwrap_or_default(),
+            (None, _) if text.starts_with('-') => self.not_finite("-Infinity").to_owned(),
+            (None, _) => self.not_finite("Infinity").to_owned(),
+        }
     }
 
     /// The string whose first quote is at `begin`, as it is written. A lone surrogate stays an escape.
@@ -276,7 +322,13 @@ impl Scanner<'_> {
             {
                 at += 1;
             }
-            out.push_str(self.slice(from, at));
+            let plain = self.slice(from, at);
+            match self.writer {
+                Writer::Dumps => plain
+                    .chars()
+                    .for_each(|character| self.push(character, &mut out)),
+                Writer::Orjson => out.push_str(plain),
+            }
             match self.at(at) {
                 Some(b'"') => {
                     out.push('"');
@@ -304,7 +356,7 @@ impl Scanner<'_> {
             Some(_) => return Err(self.error(r"Invalid \escape", at)),
             None => return Err(self.error("Unterminated string starting at", begin)),
         };
-        push(character, out);
+        self.push(character, out);
         Ok(at + 2)
     }
 
@@ -327,7 +379,7 @@ impl Scanner<'_> {
             }
         }
         match char::from_u32(code) {
-            Some(character) => push(character, out),
+            Some(character) => self.push(character, out),
             None => out.push_str(&format!("\\u{code:04x}")),
         }
         Ok(end)
@@ -342,16 +394,23 @@ impl Scanner<'_> {
             Some(code << 4 | u16::try_from(digit).ok()?)
         })
     }
-}
 
-fn push(character: char, out: &mut String) {
-    match character {
-        '"' | '\\' | '\u{0}'..='\u{1f}' => {
-            let quoted = crate::json::quote(character.encode_utf8(&mut [0; 4]));
-            let inner = quoted.strip_prefix('"');
-            let inner = inner.and_then(|inner| inner.strip_suffix('"'));
-            out.push_str(inner.unwrap_or_default());
+    fn push(&self, character: char, out: &mut String) {
+        match character {
+            '"' => out.push_str(r#"\""#),
+            '\\' => out.push_str(r"\\"),
+            '\u{8}' => out.push_str(r"\b"),
+            '\u{c}' => out.push_str(r"\f"),
+            '\n' => out.push_str(r"\n"),
+            '\r' => out.push_str(r"\r"),
+            '\t' => out.push_str(r"\t"),
+            ' '..='~' => out.push(character),
+            '\u{7f}'.. if self.writer == Writer::Orjson => out.push(character),
+            _ => {
+                for unit in character.encode_utf16(&mut [0; 2]) {
+                    out.push_str(&format!("\\u{unit:04x}"));
+                }
+            }
         }
-        _ => out.push(character),
     }
 }
