@@ -142,6 +142,13 @@ struct Scanner<'a> {
 
 type Scanned<T> = Result<(T, usize), LoadError>;
 
+/// Where a scan goes on after a value.
+enum Next {
+    Value(usize),
+    /// Behind the closing bracket.
+    End(usize),
+}
+
 impl Scanner<'_> {
     fn at(&self, at: usize) -> Option<u8> {
         self.bytes.get(at).copied()
@@ -177,29 +184,31 @@ impl Scanner<'_> {
     }
 
     fn value(&self, at: usize, depth: usize) -> Scanned<Written> {
-        const WORDS: [&str; 6] = ["null", "true", "false", "NaN", "Infinity", "-Infinity"];
         match self.at(at) {
-            Some(b'"') => {
-                let (text, end) = self.string(at)?;
-                Ok((Written::Leaf(text), end))
-            }
             Some(b'{' | b'[') if depth >= self.writer.max_depth() => {
                 Err(LoadError::TooDeep(self.writer.max_depth()))
             }
             Some(b'{') => self.object(at + 1, depth + 1),
             Some(b'[') => self.list(at + 1, depth + 1),
-            _ => {
-                let rest = self.text.get(at..).unwrap_or_default();
-                match WORDS.into_iter().find(|word| rest.starts_with(word)) {
-                    Some(word) => {
-                        let is_json = matches!(word, "null" | "true" | "false");
-                        let written = if is_json { word } else { self.not_finite(word) };
-                        Ok((Written::Leaf(written.to_owned()), at + word.len()))
-                    }
-                    None => self.number(at),
-                }
-            }
+            _ => self.leaf(at),
         }
+    }
+
+    // Apart from what recurses, which needs a small stack frame.
+    #[inline(never)]
+    fn leaf(&self, at: usize) -> Scanned<Written> {
+        const WORDS: [&str; 6] = ["null", "true", "false", "NaN", "Infinity", "-Infinity"];
+        let rest = self.text.get(at..).unwrap_or_default();
+        let (text, end) = if rest.starts_with('"') {
+            self.string(at)?
+        } else if let Some(word) = WORDS.into_iter().find(|word| rest.starts_with(word)) {
+            let is_json = matches!(word, "null" | "true" | "false");
+            let written = if is_json { word } else { self.not_finite(word) };
+            (written.to_owned(), at + word.len())
+        } else {
+            self.number(at)?
+        };
+        Ok((Written::Leaf(text), end))
     }
 
     fn not_finite<'w>(&self, word: &'w str) -> &'w str {
@@ -216,27 +225,26 @@ impl Scanner<'_> {
             return Ok((Written::Object(fields), at + 1));
         }
         loop {
-            if self.at(at) != Some(b'"') {
-                return Err(self.error("Expecting property name enclosed in double quotes", at));
-            }
-            let (key, end) = self.string(at)?;
-            at = self.blank(end);
-            if self.at(at) != Some(b':') {
-                return Err(self.error("Expecting ':' delimiter", at));
-            }
-            let (value, end) = self.value(self.blank(at + 1), depth)?;
+            let (key, after) = self.key(at)?;
+            let (value, after) = self.value(after, depth)?;
             fields.insert(key, value);
-            at = self.blank(end);
-            match self.at(at) {
-                Some(b'}') => return Ok((Written::Object(fields), at + 1)),
-                Some(b',') => {}
-                _ => return Err(self.error("Expecting ',' delimiter", at)),
+            match self.after_value(after, b'}')? {
+                Next::Value(next) => at = next,
+                Next::End(end) => return Ok((Written::Object(fields), end)),
             }
-            let comma = at;
-            at = self.blank(at + 1);
-            if self.at(at) == Some(b'}') {
-                return Err(self.error("Illegal trailing comma before end of object", comma));
-            }
+        }
+    }
+
+    /// A key and its colon.
+    fn key(&self, at: usize) -> Scanned<String> {
+        if self.at(at) != Some(b'"') {
+            return Err(self.error("Expecting property name enclosed in double quotes", at));
+        }
+        let (key, end) = self.string(at)?;
+        let colon = self.blank(end);
+        match self.at(colon) {
+            Some(b':') => Ok((key, self.blank(colon + 1))),
+            _ => Err(self.error("Expecting ':' delimiter", colon)),
         }
     }
 
@@ -247,23 +255,36 @@ impl Scanner<'_> {
             return Ok((Written::List(values), at + 1));
         }
         loop {
-            let (value, end) = self.value(at, depth)?;
+            let (value, after) = self.value(at, depth)?;
             values.push(value);
-            at = self.blank(end);
-            match self.at(at) {
-                Some(b']') => return Ok((Written::List(values), at + 1)),
-                Some(b',') => {}
-                _ => return Err(self.error("Expecting ',' delimiter", at)),
-            }
-            let comma = at;
-            at = self.blank(at + 1);
-            if self.at(at) == Some(b']') {
-                return Err(self.error("Illegal trailing comma before end of array", comma));
+            match self.after_value(after, b']')? {
+                Next::Value(next) => at = next,
+                Next::End(end) => return Ok((Written::List(values), end)),
             }
         }
     }
 
-    fn number(&self, start: usize) -> Scanned<Written> {
+    /// What follows a value in a list or object.
+    fn after_value(&self, at: usize, close: u8) -> Result<Next, LoadError> {
+        let at = self.blank(at);
+        match self.at(at) {
+            Some(byte) if byte == close => return Ok(Next::End(at + 1)),
+            Some(b',') => {}
+            _ => return Err(self.error("Expecting ',' delimiter", at)),
+        }
+        let next = self.blank(at + 1);
+        match self.at(next) {
+            Some(b'}') if close == b'}' => {
+                Err(self.error("Illegal trailing comma before end of object", at))
+            }
+            Some(b']') if close == b']' => {
+                Err(self.error("Illegal trailing comma before end of array", at))
+            }
+            _ => Ok(Next::Value(next)),
+        }
+    }
+
+    fn number(&self, start: usize) -> Scanned<String> {
         let first = start + usize::from(self.at(start) == Some(b'-'));
         let mut end = match self.at(first) {
             Some(b'0') => first + 1,
@@ -294,7 +315,7 @@ impl Scanner<'_> {
         } else {
             text.to_owned()
         };
-        Ok((Written::Leaf(written), end))
+        Ok((written, end))
     }
 
     fn float(&self, text: &str) -> String {

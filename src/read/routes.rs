@@ -33,7 +33,7 @@ pub(super) struct Way {
     /// The row is of a taskset.
     pub is_task: bool,
     task_source: Option<Arc<str>>,
-    targets: Vec<Target>,
+    pub targets: Vec<Target>,
 }
 
 /// One who gets a row.
@@ -44,12 +44,6 @@ pub(super) enum Target {
     OfSource(Arc<str>),
     /// The environment server.
     OfServer,
-}
-
-impl Way {
-    pub(super) fn take_targets(&mut self) -> Vec<Target> {
-        std::mem::take(&mut self.targets)
-    }
 }
 
 impl Target {
@@ -83,12 +77,13 @@ impl Router {
                     format!("No environment server route is configured for taskset {taskset}");
                 (Kind::Task, what)
             })?;
-            return Ok(Way::to_server(
-                Arc::from(server.as_str()),
-                Arc::from(taskset),
-                None,
-                true,
-            ));
+            return Ok(Way {
+                own: Some(Arc::from(taskset)),
+                server: Some(Arc::from(server.as_str())),
+                is_task: true,
+                task_source: None,
+                targets: vec![Target::OfServer],
+            });
         }
         let agent = match row::agent_name(row) {
             Ok(name) => Some(name),
@@ -105,7 +100,13 @@ impl Router {
                 let server: Arc<str> =
                     Arc::from(self.routing.server.as_deref().unwrap_or_default());
                 let own = task_source.clone().unwrap_or_else(|| Arc::clone(&server));
-                return Ok(Way::to_server(server, own, task_source, false));
+                return Ok(Way {
+                    own: Some(own),
+                    server: Some(server),
+                    is_task: false,
+                    task_source,
+                    targets: vec![Target::OfServer],
+                });
             }
             RoutingMode::Agent => {}
         }
@@ -252,23 +253,6 @@ impl Router {
 
     pub(super) fn into_routes(self) -> BTreeSet<Route> {
         self.routes
-    }
-}
-
-impl Way {
-    fn to_server(
-        server: Arc<str>,
-        own: Arc<str>,
-        task_source: Option<Arc<str>>,
-        is_task: bool,
-    ) -> Self {
-        Self {
-            own: Some(own),
-            targets: vec![Target::OfServer],
-            server: Some(server),
-            is_task,
-            task_source,
-        }
     }
 }
 
