@@ -18,12 +18,12 @@ use super::stamps::{INPUTS, StampIndex, one_line};
 use super::target::{ExportTarget, Lines};
 use super::trajectory::with_evidence;
 use crate::config::SeedField;
-use crate::failure::gym_class;
 use crate::gym::GymRules;
 use crate::json::{Object, ObjectError, quote};
 use crate::measure::AGGREGATE;
 use crate::python::repr_str;
 use crate::request::RequestTemplate;
+use crate::retry::gym_class;
 use crate::session::{self, RunTables};
 use crate::store::{RunRecord, RunStore};
 
