@@ -5,7 +5,7 @@
 //! environment and the command line set, the later over the earlier, and resolves it into [`Resolved`]: the settings with
 //! the [`Origin`] of each. Names of NeMo Gym's options are translated on the way. Every value that is wrong by itself is a
 //! [`ConfigError`] here, so that later steps only meet values that make sense. Everybody uses this module; it uses
-//! nothing of ours but `json` and `retry`.
+//! nothing of ours but `python` and `retry`.
 
 mod agent;
 mod error;

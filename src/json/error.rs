@@ -1,4 +1,4 @@
-//! [`SyntaxError`]: where and why a text is malformed.
+//! Why a text is not the JSON that it should be.
 
 use super::scan::MAX_DEPTH;
 
@@ -68,3 +68,19 @@ pub enum Problem {
     #[error("the value nests deeper than {MAX_DEPTH} levels")]
     TooDeep,
 }
+
+/// Why a text is not a JSON object.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ObjectError {
+    /// It is not JSON.
+    #[error(transparent)]
+    Syntax(#[from] SyntaxError),
+    /// It is JSON, but another type; what it is.
+    #[error("expected an object, got {0}")]
+    NotAnObject(&'static str),
+}
+
+/// A text that is not a [`Path`](super::Path).
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("'{0}' is no path; write it as a.b[0].c")]
+pub struct PathError(pub(super) String);

@@ -1,12 +1,11 @@
-//! [`Prompt`]: the file with the templates.
+//! [`Prompt`]: a file with templates in Python's format syntax, from which each task gets its messages.
 
 use std::path::Path;
 
 use serde_yaml_ng::{Mapping, Value as Yaml};
 
-use super::syntax::{Template, TemplateError};
-use super::template::FillError;
 use crate::json::{Object, quote};
+use crate::python::{FillError, Template, TemplateError};
 
 /// The templates of a prompt file.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,6 +1,6 @@
-//! [`Spec`]: what stands behind the colon of a field, by Python's format mini-language.
+//! [`Spec`]: what follows the colon of a field, in Python's format mini-language.
 
-use super::template::FillError;
+use super::template::{FillError, refused};
 
 /// Wider or more precise fields are refused, so that a template cannot ask for memory without bound.
 const LARGEST: usize = u16::MAX as usize;
@@ -70,27 +70,26 @@ impl Spec {
         let width = take_number(&mut rest)?.unwrap_or(0);
         let grouping = take_any(&mut rest, &[',', '_']);
         if let (Some(first), Some(second)) = (grouping, take_any(&mut rest, &[',', '_'])) {
-            return Err(FillError::Format(match first == second {
-                true => format!("Cannot specify '{first}' with '{second}'."),
-                false => "Cannot specify both ',' and '_'.".to_owned(),
-            }));
+            return refused(if first == second {
+                format!("Cannot specify '{first}' with '{second}'.")
+            } else {
+                "Cannot specify both ',' and '_'.".to_owned()
+            });
         }
         let mut precision = None;
         if take_any(&mut rest, &['.']).is_some() {
             precision = take_number(&mut rest)?;
             if precision.is_none() {
-                return Err(FillError::Format(
-                    "Format specifier missing precision".to_owned(),
-                ));
+                return refused("Format specifier missing precision");
             }
         }
         let kind = match rest {
             [] => None,
             [kind] => Some(*kind),
             _ => {
-                let message =
-                    format!("Invalid format specifier '{text}' for object of type '{type_name}'");
-                return Err(FillError::Format(message));
+                return refused(format!(
+                    "Invalid format specifier '{text}' for object of type '{type_name}'"
+                ));
             }
         };
         Ok(Self {
@@ -106,10 +105,10 @@ impl Spec {
         })
     }
 
-    /// The refusal of this specification's type.
-    pub fn unknown_kind(&self, type_name: &str) -> FillError {
+    /// Refuses this specification's type.
+    pub fn refuse_kind(&self, type_name: &str) -> Result<String, FillError> {
         let kind = self.kind.unwrap_or(' ');
-        FillError::Format(format!(
+        refused(format!(
             "Unknown format code '{kind}' for object of type '{type_name}'"
         ))
     }
@@ -128,11 +127,10 @@ impl Spec {
         match self.align {
             Align::Left => format!("{prefix}{text}{}", padding(missing)),
             Align::Right => format!("{}{prefix}{text}", padding(missing)),
-            Align::Center => format!(
-                "{}{prefix}{text}{}",
-                padding(missing / 2),
-                padding(missing - missing / 2)
-            ),
+            Align::Center => {
+                let before = missing / 2;
+                padding(before) + prefix + text + &padding(missing - before)
+            }
             Align::AfterSign => format!("{prefix}{}{text}", padding(missing)),
         }
     }
@@ -154,11 +152,7 @@ impl Spec {
             return digits.to_owned();
         };
         let fills = self.fill == '0' && self.align == Align::AfterSign;
-        let wanted = if fills {
-            self.width.saturating_sub(around)
-        } else {
-            0
-        };
+        let wanted = usize::from(fills) * self.width.saturating_sub(around);
         let mut count = digits.len();
         while count + count.saturating_sub(1) / size < wanted {
             count += 1;
@@ -177,32 +171,32 @@ impl Spec {
     /// Formats a string.
     pub fn format_string(text: &str, spec: &str) -> Result<String, FillError> {
         let spec = Self::parse(spec, Align::Left, "str")?;
-        let refused = |what: &str| {
-            Err(FillError::Format(format!(
-                "{what} not allowed in string format specifier"
-            )))
-        };
         if !matches!(spec.kind, None | Some('s')) {
-            return Err(spec.unknown_kind("str"));
+            return spec.refuse_kind("str");
         }
-        match spec.sign {
-            Some(' ') => return refused("Space"),
-            Some(_) => return refused("Sign"),
-            None => {}
-        }
-        if spec.no_negative_zero {
-            return refused("Negative zero coercion (z)");
-        }
-        if spec.alternate {
-            return refused("Alternate form (#)");
-        }
-        if spec.align == Align::AfterSign {
-            return refused("'=' alignment");
+        let unfit = match spec {
+            Self {
+                sign: Some(' '), ..
+            } => "Space",
+            Self { sign: Some(_), .. } => "Sign",
+            Self {
+                no_negative_zero: true,
+                ..
+            } => "Negative zero coercion (z)",
+            Self {
+                alternate: true, ..
+            } => "Alternate form (#)",
+            Self {
+                align: Align::AfterSign,
+                ..
+            } => "'=' alignment",
+            _ => "",
+        };
+        if !unfit.is_empty() {
+            return refused(format!("{unfit} not allowed in string format specifier"));
         }
         if let Some(separator) = spec.grouping {
-            return Err(FillError::Format(format!(
-                "Cannot specify '{separator}' with 's'."
-            )));
+            return refused(format!("Cannot specify '{separator}' with 's'."));
         }
         match spec.precision {
             Some(longest) => Ok(spec.pad(&text.chars().take(longest).collect::<String>())),
@@ -228,9 +222,9 @@ fn take_number(rest: &mut &[char]) -> Result<Option<usize>, FillError> {
         *rest = tail;
         let larger = number.unwrap_or(0) * 10 + digit as usize;
         if larger > LARGEST {
-            let message =
-                format!("a width or precision in a format specifier can be at most {LARGEST}");
-            return Err(FillError::Format(message));
+            return refused(format!(
+                "a width or precision in a format specifier can be at most {LARGEST}"
+            ));
         }
         number = Some(larger);
     }
