@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 
 use super::text::{self, Table, number_or_dash};
 use super::{ShowError, status};
-use crate::report::{AgentMetric, MetricsReport, PassAt, ProfileReport, SweepPlan, SweepReport};
+use crate::measure::{AgentMetric, MetricsReport, PassAt, ProfileReport};
+use crate::report::{SweepPlan, SweepReport};
 use crate::run::StopReason;
 use crate::store::RunState;
 

@@ -7,8 +7,8 @@ use chrono::{DateTime, SecondsFormat, Utc};
 use serde::{Serialize, Serializer};
 
 use super::queries::Attempts;
-use crate::failure::FailureClass;
 use crate::outcome::OK;
+use crate::retry::FailureClass;
 
 /// The figures of an agent, or of all: `planned = done + failed + pending`.
 #[derive(Debug, Clone, PartialEq, Serialize)]

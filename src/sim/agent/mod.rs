@@ -20,7 +20,7 @@ pub(crate) use self::row::Row;
 use super::server::endpoint::Endpoint;
 use super::server::http::{Abrupt, Reply, alive, detail, json_of, not_found, read_body};
 use super::server::requests::now_us;
-use crate::answer::MASK_SAMPLE;
+use crate::outcome::MASK_SAMPLE;
 
 /// A simulated agent.
 #[derive(Debug)]

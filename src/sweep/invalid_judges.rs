@@ -1,0 +1,191 @@
+//! A resume that tries rollouts again whose judge gave no valid answer: they leave the table of rollouts, and their
+//! attempts become failed ones.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, RecordBatch, StringViewArray};
+use arrow::compute::filter_record_batch;
+use arrow::datatypes::{Int64Type, SchemaRef};
+use arrow::error::ArrowError;
+use datafusion::error::DataFusionError;
+use datafusion::prelude::SessionContext;
+use futures::TryStreamExt;
+
+use crate::error::Error;
+use crate::json::Object;
+use crate::outcome::OK;
+use crate::outcome::resume;
+use crate::retry::FailureClass;
+use crate::schema::{
+    self, ANSWER, ATTEMPT, ATTEMPTS, ERROR, OUTCOME, RESULT, ROLLOUT_INDEX, ROLLOUTS, TASK_INDEX,
+};
+use crate::session;
+use crate::store::{PartWriter, RunStore, Writer};
+
+/// Rows of a batch: answers can be large.
+const BATCH_ROWS: usize = 64;
+
+/// Task, rollout and attempt, and the answer as that of a failed attempt.
+type Moved = HashMap<(i64, i64, i64), String>;
+
+/// Makes failed attempts of the rollouts of a run whose judge gave no valid answer; gives how many there were.
+///
+/// Each part is replaced by one of its name. Attempts come first: cut off in between, a rollout is still done, and the
+/// next resume moves it.
+///
+/// # Errors
+/// A part can't be read or written.
+pub(super) async fn retry(run: &RunStore, writer: &Writer) -> Result<usize, Error> {
+    let mut count = 0;
+    for part in run.checked_parts(ROLLOUTS).await?.whole {
+        let path = part.as_ref();
+        let Some((_, file)) = path.rsplit_once('/') else {
+            continue;
+        };
+        let mut moved = moved(run, &format!("{ROLLOUTS}/{file}")).await?;
+        let attempts = format!("{ATTEMPTS}/{file}");
+        if moved.is_empty() || !run.exists(&attempts).await? {
+            continue;
+        }
+        // An answer leaves the rollouts for its attempt alone: one whose attempt is in another part stays.
+        let attempted = attempted(run, &attempts).await?;
+        moved.retain(|key, _| attempted.contains(key));
+        if moved.is_empty() {
+            continue;
+        }
+        count += moved.len();
+        let failed = |batch: &RecordBatch| failed(batch, &moved);
+        replace(run, writer, ATTEMPTS, file, schema::attempts(), failed).await?;
+        replace(run, writer, ROLLOUTS, file, schema::rollouts(), |batch| {
+            without(batch, &moved)
+        })
+        .await?;
+    }
+    Ok(count)
+}
+
+/// The keys of a part of attempts.
+async fn attempted(run: &RunStore, name: &str) -> Result<HashSet<(i64, i64, i64)>, Error> {
+    let session = SessionContext::new_with_config(session::config().with_target_partitions(1));
+    let rows = session::part(&session, run, name, &schema::attempts())?;
+    let rows = rows.select_columns(&[TASK_INDEX, ROLLOUT_INDEX, ATTEMPT])?;
+    let mut batches = rows.execute_stream().await?;
+    let mut attempted = HashSet::new();
+    while let Some(batch) = batches.try_next().await? {
+        attempted.extend(keys(&batch));
+    }
+    Ok(attempted)
+}
+
+async fn moved(run: &RunStore, name: &str) -> Result<Moved, Error> {
+    let session = SessionContext::new_with_config(
+        session::config()
+            .with_target_partitions(1)
+            .with_batch_size(BATCH_ROWS),
+    );
+    let rows = session::part(&session, run, name, &schema::rollouts())?;
+    let rows = rows.select_columns(&[TASK_INDEX, ROLLOUT_INDEX, ATTEMPT, RESULT])?;
+    let mut batches = rows.execute_stream().await?;
+    let mut moved = Moved::new();
+    while let Some(batch) = batches.try_next().await? {
+        let results = batch.column(3).as_string_view();
+        for (row, key) in keys(&batch).into_iter().enumerate() {
+            let answer = Object::parse(results.value(row)).unwrap_or_default();
+            if resume::is_judged_invalidly(&answer) {
+                moved.insert(key, resume::migrated(&answer));
+            }
+        }
+    }
+    Ok(moved)
+}
+
+async fn replace(
+    run: &RunStore,
+    holder: &Writer,
+    table: &'static str,
+    file: &str,
+    schema: SchemaRef,
+    change: impl Fn(&RecordBatch) -> Result<RecordBatch, ArrowError>,
+) -> Result<(), Error> {
+    let name = format!("{table}/{file}");
+    let session = SessionContext::new_with_config(
+        session::config()
+            .with_target_partitions(1)
+            .with_batch_size(BATCH_ROWS),
+    );
+    let mut rows = session::part(&session, run, &name, &schema)?
+        .execute_stream()
+        .await?;
+    let mut writer = PartWriter::new(run, table, &name, schema)?;
+    let written = async {
+        while let Some(batch) = rows.try_next().await? {
+            let batch = change(&batch).map_err(DataFusionError::from)?;
+            writer.write(&batch).await?;
+        }
+        Ok::<_, Error>(())
+    };
+    match written.await {
+        Ok(()) => {
+            let _permit = holder.permit().await;
+            writer.finish().await.map(|_| ()).map_err(Error::Output)
+        }
+        Err(error) => {
+            writer.abandon().await;
+            Err(error)
+        }
+    }
+}
+
+fn keys(batch: &RecordBatch) -> Vec<(i64, i64, i64)> {
+    let integers = |name: &str| {
+        let column = batch.column_by_name(name);
+        let column = column.and_then(|column| column.as_primitive_opt::<Int64Type>());
+        column.map_or_else(Vec::new, |column| column.values().to_vec())
+    };
+    let keys = integers(TASK_INDEX)
+        .into_iter()
+        .zip(integers(ROLLOUT_INDEX));
+    let keys = keys.zip(integers(ATTEMPT));
+    keys.map(|((task, rollout), attempt)| (task, rollout, attempt))
+        .collect()
+}
+
+fn without(batch: &RecordBatch, moved: &Moved) -> Result<RecordBatch, ArrowError> {
+    let kept = keys(batch).into_iter().map(|key| !moved.contains_key(&key));
+    let kept: BooleanArray = kept.map(Some).collect();
+    filter_record_batch(batch, &kept)
+}
+
+/// The attempts of a batch, those that gave what is moved as failed ones.
+fn failed(batch: &RecordBatch, moved: &Moved) -> Result<RecordBatch, ArrowError> {
+    let outcomes = batch.schema().index_of(OUTCOME)?;
+    let outcomes = batch.column(outcomes).as_string_view().clone();
+    let keys = keys(batch);
+    let answer = |row: usize| {
+        let is_ok = outcomes.value(row) == OK;
+        keys.get(row)
+            .filter(|_| is_ok)
+            .and_then(|key| moved.get(key))
+    };
+    let columns = batch.schema_ref().fields().iter().zip(batch.columns());
+    let columns = columns.map(|(field, column)| -> ArrayRef {
+        let texts = |of: &dyn Fn(&str) -> String| -> ArrayRef {
+            let before = column.as_string_view();
+            let rows = (0..before.len()).map(|row| match answer(row) {
+                Some(answer) => Some(of(answer)),
+                None => before.is_valid(row).then(|| before.value(row).to_owned()),
+            });
+            Arc::new(rows.collect::<StringViewArray>())
+        };
+        match field.name().as_str() {
+            OUTCOME => texts(&|_| FailureClass::AgentFlagged.name().to_owned()),
+            ERROR => {
+                texts(&|_| "the judge gave no valid answer (invalid_judge_response)".to_owned())
+            }
+            ANSWER => texts(&str::to_owned),
+            _ => Arc::clone(column),
+        }
+    });
+    RecordBatch::try_new(batch.schema(), columns.collect())
+}

@@ -1,0 +1,388 @@
+//! What earlier writers left behind becomes parts: their answers, and a row for each of their calls whose end nobody
+//! saw. What is damaged is set aside, and what can be known of it from elsewhere is put in its place.
+
+use std::collections::{HashMap, HashSet};
+use std::fs::File;
+use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
+
+use arrow::array::{AsArray, RecordBatch};
+use arrow::datatypes::{Float64Type, Int64Type, TimestampMicrosecondType};
+use datafusion::common::runtime::SpawnedTask;
+use datafusion::datasource::MemTable;
+use datafusion::prelude::SessionContext;
+use futures::TryStreamExt;
+
+use crate::error::Error;
+use crate::expand;
+use crate::outcome::{Outcome, OutcomeBatchBuilder, Verdict, Waited, outcomes_of};
+use crate::retry::{Failure, FailureClass};
+
+use crate::progress::Progress;
+use crate::schema;
+use crate::session::{self, JournalRows, RunTables};
+use crate::store::segment::{self, Decisions, Key, Ledger, Row};
+use crate::store::{
+    DispatchLogFile, LockScope, RunStore, SegmentName, StoreError, TableSink, TurnRecord, Writer,
+    checkpoint, part_name,
+};
+use crate::turn::{RolloutKey, Turn};
+
+/// Rows of a batch of interrupted attempts.
+const BATCH_ROWS: usize = 8192;
+
+/// Makes parts of what earlier writers left.
+pub(super) struct Recovery<'a> {
+    pub(super) run: &'a RunStore,
+    pub(super) sink: &'a dyn TableSink,
+    pub(super) writer: &'a Writer,
+    pub(super) progress: &'a Progress,
+}
+
+/// Whether a file of the journal is left to be recovered by a writer: its own writer has gone, since the lock of this
+/// one keeps it out. Another shard of as many may be alive.
+pub(super) fn is_left(name: SegmentName, writer: &Writer) -> bool {
+    name.epoch != writer.epoch() && name.scope.overlaps(writer.scope())
+}
+
+impl Recovery<'_> {
+    /// Recovers everything; gives whether there was anything.
+    pub(super) async fn recover(&self) -> Result<bool, Error> {
+        let _alone = alone(self.run, self.writer.scope()).await?;
+        let mut any = self.set_damaged_parts_aside().await?;
+        let tables = RunTables::look(self.run).await?;
+        for rows in tables.segments() {
+            if is_left(rows.segment.name(), self.writer) {
+                self.recover_segment(rows).await?;
+                any = true;
+            }
+        }
+        for name in tables.committed().partial() {
+            if is_left(name, self.writer) {
+                any |= self.complete(name).await?;
+            }
+        }
+        any |= self.recover_calls().await?;
+        forget_copies(self.run, self.writer).await?;
+        Ok(any)
+    }
+
+    async fn set_damaged_parts_aside(&self) -> Result<bool, Error> {
+        let tables = RunTables::look(self.run).await?;
+        let mut any = false;
+        for part in tables.damaged() {
+            let name = SegmentName::of_part(part.as_ref());
+            if name.is_none_or(|name| name.scope.overlaps(self.writer.scope())) {
+                let to = self.run.set_aside(part).await?;
+                self.progress.notice(format!(
+                    "{} is damaged and can't be read: it is kept as {}. Its rollouts are pending again",
+                    self.run.display_path(part),
+                    self.run.display(&to)
+                ));
+                any = true;
+            }
+        }
+        Ok(any)
+    }
+
+    async fn recover_segment(&self, rows: &JournalRows) -> Result<(), Error> {
+        let JournalRows { segment, decisions } = rows;
+        let name = segment.name();
+        if self.sink.is_committed(name).await? {
+            return Ok(segment.file().remove()?);
+        }
+        // Never under its own name: the file may be a copy that is shorter than its original, and must not be taken for
+        // the whole of it.
+        let to = self.writer.segment(0);
+        let (_, damages) = segment::commit(self.sink, segment, to, decisions).await?;
+        let (repeated, superseded) = (decisions.num_repeated(), decisions.num_superseded());
+        if repeated + superseded > 0 {
+            self.progress.notice(format!(
+                "journal segment {name} is older than another writer's work: {repeated} of its attempts are on record \
+                 already, and {superseded} of its answers are superseded by others"
+            ));
+        }
+        if damages.is_empty() {
+            return Ok(segment.file().remove()?);
+        }
+        let kept = segment.file().set_aside()?;
+        let places: Vec<String> = damages
+            .iter()
+            .map(|damage| format!("{} bytes at offset {}", damage.length, damage.offset))
+            .collect();
+        self.progress.notice(format!(
+            "journal '{}' is damaged ({}): all else in it has landed, the file is kept as '{}', and what was lost is \
+             pending again",
+            segment.file().path().display(),
+            places.join(", "),
+            kept.display()
+        ));
+        Ok(())
+    }
+
+    /// Writes the attempts of answers that are published without them, where the segment is not at hand: its writer died
+    /// in between, and what it knew of them is lost but for what the answers say. The segment stays partial, since the
+    /// machine that has it may come back with more.
+    async fn complete(&self, name: SegmentName) -> Result<bool, Error> {
+        let answers = part_name(schema::ROLLOUTS, name);
+        if self.sink.is_committed(name).await? || !self.run.exists(&answers).await? {
+            return Ok(false);
+        }
+        let session = SessionContext::new_with_config(session::config());
+        let rows = session::part(&session, self.run, &answers, &schema::rollouts())?;
+        let tables = RunTables::look(self.run).await?;
+        let mut transaction = self.sink.begin(self.writer.segment(0)).await?;
+        let mut any = false;
+        let mut batches = rows.execute_stream().await?;
+        while let Some(batch) = batches.try_next().await? {
+            let outcomes = outcomes_of(&batch).map_err(Error::defect)?;
+            let rows = Row::of(&outcomes).map_err(Error::defect)?;
+            let keys: HashSet<Key> = rows.iter().map(|row| row.key).collect();
+            // Of all epochs: where small parts were being replaced, its attempts are still in those that it replaces.
+            let decisions = tables.ledger(&keys, 0).await?.decide(rows);
+            let answers = decisions.answers(&outcomes).map_err(Error::defect)?;
+            let attempts = decisions.attempts(&outcomes).map_err(Error::defect)?;
+            any |= attempts.num_rows() > 0;
+            transaction.write(&answers, &attempts).await?;
+        }
+        transaction.commit().await?;
+        Ok(any)
+    }
+
+    /// Writes a row for each call that was noted and whose end nobody saw.
+    async fn recover_calls(&self) -> Result<bool, Error> {
+        let mut logs = Vec::new();
+        // An attempt that was in flight when a log was begun anew has calls in both files.
+        let mut turns = Vec::new();
+        for log in DispatchLogFile::list(self.run.journal_dir())? {
+            if is_left(log.name(), self.writer) {
+                let mut calls = log.read()?;
+                turns.append(&mut calls.turns);
+                logs.push((log, calls));
+            }
+        }
+        let any = !logs.is_empty();
+        let mut turns = turns_of_attempts(turns);
+        for (log, calls) in logs {
+            self.record_interrupted(log.name(), calls.dispatches, &mut turns)
+                .await?;
+            if calls.num_damaged == 0 {
+                log.remove()?;
+                continue;
+            }
+            let kept = log.set_aside()?;
+            self.progress.notice(format!(
+                "{} records of the dispatch log '{}' are damaged: what was sent is known but for these. The file is kept \
+                 as '{}'",
+                calls.num_damaged,
+                log.path().display(),
+                kept.display()
+            ));
+        }
+        Ok(any)
+    }
+
+    async fn record_interrupted(
+        &self,
+        log: SegmentName,
+        dispatches: Vec<RecordBatch>,
+        turns: &mut HashMap<RolloutKey, Vec<Turn>>,
+    ) -> Result<(), Error> {
+        let session = SessionContext::new_with_config(session::config());
+        let tables = RunTables::look(self.run).await?;
+        for table in [schema::TASKS, schema::ATTEMPTS] {
+            let view = tables.table(&session, table).await?.into_view();
+            session.register_table(table, view)?;
+        }
+        let dispatches = MemTable::try_new(schema::dispatches(), vec![dispatches])?;
+        session.register_table("dispatches", Arc::new(dispatches))?;
+        let mut rows = expand::unanswered(&session).await?.execute_stream().await?;
+        let mut outcomes = OutcomeBatchBuilder::new();
+        let mut transaction = None;
+        while let Some(batch) = rows.try_next().await? {
+            let mut cut_off = interrupted(&batch);
+            for outcome in &mut cut_off {
+                outcome.turns = turns.remove(&outcome.key).unwrap_or_default();
+            }
+            let keys = cut_off
+                .iter()
+                .map(|of| (of.key.task_index, of.key.rollout_index));
+            // Its numbers may be taken by who came after its writer.
+            let mut ledger = tables.ledger(&keys.collect(), log.epoch + 1).await?;
+            let mut rest = cut_off.into_iter().peekable();
+            while rest.peek().is_some() {
+                for outcome in rest.by_ref().take(BATCH_ROWS) {
+                    outcomes.append(outcome).map_err(Error::defect)?;
+                }
+                let batch = outcomes.finish().map_err(Error::defect)?;
+                let decisions = decide(&mut ledger, &batch)?;
+                let batch = decisions.attempts(&batch).map_err(Error::defect)?;
+                let transaction = match &mut transaction {
+                    Some(begun) => begun,
+                    none => none.insert(self.sink.begin(self.writer.segment(0)).await?),
+                };
+                transaction.write(&batch, &batch).await?;
+            }
+        }
+        if let Some(transaction) = transaction {
+            transaction.commit().await?;
+        }
+        Ok(())
+    }
+}
+
+fn decide(ledger: &mut Ledger, outcomes: &RecordBatch) -> Result<Decisions, Error> {
+    Ok(ledger.decide(Row::of(outcomes).map_err(Error::defect)?))
+}
+
+/// Shards that begin together recover one after the other what a process of the whole run left.
+async fn alone(run: &RunStore, scope: LockScope) -> Result<Option<File>, Error> {
+    if scope == LockScope::Run {
+        return Ok(None);
+    }
+    let directory = run.journal_dir().to_owned();
+    let locked = SpawnedTask::spawn_blocking(move || {
+        let lock = || {
+            std::fs::create_dir_all(&directory)?;
+            let opened = File::open(&directory)?;
+            opened.lock()?;
+            Ok(opened)
+        };
+        lock().map_err(|source| StoreError::File {
+            action: "lock",
+            path: directory.clone(),
+            source,
+        })
+    });
+    let locked = locked.join().await.map_err(Error::defect)?;
+    Ok(Some(locked?))
+}
+
+/// Deletes the copies of journal files that have become parts.
+pub(super) async fn forget_copies(run: &RunStore, writer: &Writer) -> Result<(), Error> {
+    for copy in checkpoint::list(run).await? {
+        if copy.name.scope.overlaps(writer.scope()) && !run.journal_dir().join(&copy.file).exists()
+        {
+            checkpoint::forget(run, &copy.file).await?;
+        }
+    }
+    Ok(())
+}
+
+/// The calls within each attempt, in their order; each once, though a log that was begun anew has those in
+/// flight a second time.
+fn turns_of_attempts(records: Vec<TurnRecord>) -> HashMap<RolloutKey, Vec<Turn>> {
+    let mut attempts: HashMap<RolloutKey, Vec<Turn>> = HashMap::new();
+    for record in records {
+        attempts.entry(record.key).or_default().push(Turn {
+            start: record.start,
+            name: None,
+            address: None,
+            end: None,
+        });
+    }
+    for turns in attempts.values_mut() {
+        turns.sort_by_key(|turn| turn.start.call);
+        turns.dedup_by_key(|turn| turn.start.call);
+    }
+    attempts
+}
+
+fn interrupted(rows: &RecordBatch) -> Vec<Outcome> {
+    let column = |name: &str| rows.column_by_name(name);
+    let integers = |name: &str| {
+        let column = column(name).and_then(|column| column.as_primitive_opt::<Int64Type>());
+        column
+            .map(|column| column.values().to_vec())
+            .unwrap_or_default()
+    };
+    let milliseconds = |name: &str| {
+        let column = column(name).and_then(|column| column.as_primitive_opt::<Float64Type>());
+        column
+            .map(|column| column.values().to_vec())
+            .unwrap_or_default()
+    };
+    let (tasks, rollouts) = (
+        integers(schema::TASK_INDEX),
+        integers(schema::ROLLOUT_INDEX),
+    );
+    let attempts = integers(schema::ATTEMPT);
+    let (permits, rates) = (
+        milliseconds(schema::PERMIT_WAIT_MS),
+        milliseconds(schema::RATE_WAIT_MS),
+    );
+    let agents = column(schema::AGENT_NAME).and_then(|column| column.as_string_view_opt());
+    let at = column(schema::DISPATCHED_AT)
+        .and_then(|column| column.as_primitive_opt::<TimestampMicrosecondType>());
+    let wait = |waits: &[f64], row: usize| {
+        let wait = waits.get(row).copied().unwrap_or_default() / 1e3;
+        Duration::try_from_secs_f64(wait).unwrap_or_default()
+    };
+    let of = |values: &[i64], row: usize| values.get(row).copied().unwrap_or_default();
+    (0..rows.num_rows())
+        .map(|row| {
+            let attempt = u32::try_from(of(&attempts, row)).unwrap_or(u32::MAX);
+            let key = RolloutKey::new(of(&tasks, row), of(&rollouts, row), attempt);
+            let agent_name = agents.map_or("", |agents| agents.value(row));
+            let at = Duration::from_micros(at.map_or(0, |at| at.value(row)).unsigned_abs());
+            let why = "the collector ended before it saw what came of this";
+            let verdict = Verdict::Failed {
+                failure: Failure::new(FailureClass::Interrupted, why),
+                terminal: false,
+            };
+            let mut outcome = Outcome::new(key, agent_name, UNIX_EPOCH + at, verdict);
+            outcome.times.waited = Waited {
+                permit: wait(&permits, row),
+                rate: wait(&rates, row),
+            };
+            outcome
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use super::*;
+    use crate::store::{DispatchLog, DispatchRecord};
+    use crate::turn::{TurnJournal, TurnKind, TurnStart};
+
+    #[test]
+    fn an_attempt_has_the_calls_of_all_logs() {
+        let directory = tempfile::tempdir().unwrap();
+        let log = DispatchLog::new(directory.path(), Arc::new(Writer::unlocked(1)), 0);
+        let dispatch = DispatchRecord {
+            key: RolloutKey::new(1, 2, 3),
+            dispatched_at_us: 4,
+            waited: Waited::default(),
+        };
+        let start = |call| TurnStart {
+            call,
+            turn: call,
+            kind: TurnKind::Model,
+            repetition: 0,
+            started_at: SystemTime::UNIX_EPOCH,
+        };
+        let note = |call| log.note(&dispatch.key, &start(call)).unwrap();
+        log.record([dispatch].into_iter()).unwrap();
+        note(0);
+        let in_flight = std::iter::once_with(|| {
+            // Sent while the log is begun anew.
+            note(1);
+            (dispatch, vec![start(0)])
+        });
+        log.rotate(in_flight).unwrap();
+        note(2);
+        let logs = DispatchLogFile::list(directory.path()).unwrap();
+        assert_eq!(logs.len(), 2);
+        let records = logs
+            .iter()
+            .flat_map(|log| log.read().unwrap().turns)
+            .collect();
+        let attempts = turns_of_attempts(records);
+        let calls = attempts[&dispatch.key].iter();
+        let calls: Vec<u32> = calls.map(|turn| turn.start.call).collect();
+        assert_eq!(calls, [0, 1, 2]);
+    }
+}
