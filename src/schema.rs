@@ -8,7 +8,7 @@ use std::sync::{Arc, LazyLock};
 use arrow::datatypes::{DataType, Field, FieldRef, Fields, Schema, SchemaRef, TimeUnit};
 
 /// Version of the layout of a run; stands in `run.json`, and a reader refuses others.
-pub const SCHEMA_VERSION: u32 = 3;
+pub const SCHEMA_VERSION: u32 = 4;
 
 /// Tables of a run, each a directory of Parquet parts.
 pub const TASKS: &str = "tasks";
@@ -17,10 +17,10 @@ pub const ROLLOUTS: &str = "rollouts";
 /// One row per dispatch, whatever became of it.
 pub const ATTEMPTS: &str = "attempts";
 /// One row per call within an attempt of an agent that rollstream runs itself.
-pub const TURNS: &str = "turns";
+pub const CALLS: &str = "calls";
 
 /// The tables of a run.
-pub const TABLES: [&str; 4] = [TASKS, ROLLOUTS, ATTEMPTS, TURNS];
+pub const TABLES: [&str; 4] = [TASKS, ROLLOUTS, ATTEMPTS, CALLS];
 
 /// Index of the task within the sweep.
 pub const TASK_INDEX: &str = "task_index";
@@ -113,8 +113,8 @@ pub const KIND: &str = "kind";
 pub const NAME: &str = "name";
 /// Method and address of a call, without secrets; null likewise.
 pub const ADDRESS: &str = "address";
-/// How many times the same call was sent before within its attempt.
-pub const REPETITION: &str = "repetition";
+/// Number of the retry that a call is, from 1; 0 for the first try.
+pub const RETRY: &str = "retry";
 /// Bytes of the request of a call.
 pub const REQUEST_BYTES: &str = "request_bytes";
 /// Bytes of the answer to a call.
@@ -229,8 +229,8 @@ pub fn attempts() -> SchemaRef {
     Arc::clone(&SCHEMA)
 }
 
-/// What `turns` has beyond the attempt that a call belongs to.
-pub fn turn_fields() -> Fields {
+/// What `calls` has beyond the attempt that a call belongs to.
+pub fn call_fields() -> Fields {
     let count = |name: &str| Field::new(name, DataType::Int64, true);
     Fields::from(vec![
         integer(CALL),
@@ -241,7 +241,7 @@ pub fn turn_fields() -> Fields {
         text(OUTCOME),
         Field::new(HTTP_STATUS, DataType::Int32, true),
         Field::new(ERROR, DataType::Utf8View, true),
-        integer(REPETITION),
+        integer(RETRY),
         Field::new(STARTED_AT, timestamp(), false),
         Field::new(FINISHED_AT, timestamp(), true),
         Field::new(LATENCY_MS, DataType::Float64, true),
@@ -253,13 +253,13 @@ pub fn turn_fields() -> Fields {
 }
 
 /// The calls of an attempt, within its row; null where its agent runs elsewhere.
-pub fn turn_list() -> FieldRef {
-    let item = DataType::Struct(turn_fields());
+pub fn call_list() -> FieldRef {
+    let item = DataType::Struct(call_fields());
     Arc::new(Field::new("item", item, false))
 }
 
-/// `turns`: one row per call within an attempt of an agent that rollstream runs itself.
-pub fn turns() -> SchemaRef {
+/// `calls`: one row per call within an attempt of an agent that rollstream runs itself.
+pub fn calls() -> SchemaRef {
     static SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
         let attempt = [
             integer(TASK_INDEX),
@@ -268,9 +268,9 @@ pub fn turns() -> SchemaRef {
             text(AGENT_NAME),
         ];
         let attempt = attempt.into_iter().map(Arc::new);
-        let turn = turn_fields();
+        let call = call_fields();
         Arc::new(Schema::new(
-            attempt.chain(turn.iter().cloned()).collect::<Fields>(),
+            attempt.chain(call.iter().cloned()).collect::<Fields>(),
         ))
     });
     Arc::clone(&SCHEMA)
@@ -292,20 +292,9 @@ pub fn outcomes() -> SchemaRef {
             Field::new(PERF, DataType::Utf8View, true),
             Field::new(INFO, DataType::Utf8View, true),
             Field::new(RESULT, DataType::Utf8View, true),
-            Field::new(TURNS, DataType::List(turn_list()), true),
+            Field::new(CALLS, DataType::List(call_list()), true),
         ]);
         Arc::new(Schema::new(fields))
-    });
-    Arc::clone(&SCHEMA)
-}
-
-/// What journals of earlier versions hold: the same without what was added since.
-pub fn earlier_outcomes() -> SchemaRef {
-    static SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
-        let outcomes = outcomes();
-        let fields = outcomes.fields().iter().cloned();
-        let fields = fields.filter(|field| ![MASKED, PERF].contains(&field.name().as_str()));
-        Arc::new(Schema::new(fields.collect::<Fields>()))
     });
     Arc::clone(&SCHEMA)
 }

@@ -4,9 +4,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 
+use crate::call::{CallLog, RolloutKey};
 pub use crate::outcome::Answer;
 use crate::retry::Failure;
-use crate::turn::{RolloutKey, TurnLog};
 
 /// Somebody who answers rollouts.
 ///
@@ -35,13 +35,13 @@ pub struct RolloutRequest {
     /// The whole row as JSON text.
     pub body: Bytes,
     /// Where an agent that makes calls of its own notes them.
-    pub turns: TurnLog,
+    pub calls: CallLog,
 }
 
 impl RolloutRequest {
     /// The attempt.
     pub fn key(&self) -> RolloutKey {
-        self.turns.key()
+        self.calls.key()
     }
 }
 

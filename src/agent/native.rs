@@ -8,6 +8,7 @@ use reqwest::header::HeaderMap;
 use super::multi_turn::{Environments, Limits, MultiTurnAgent, MultiTurnOptions};
 use super::registry::{environment_headers, headers};
 use super::{Agent, AgentError, HeadServer, ToolCallingAgent, ToolCallingOptions};
+use crate::call::Target;
 use crate::config::{AgentKind, AgentSettings, ModelApi, Settings, Span};
 use crate::environment::{self, EnvironmentSettings};
 use crate::http::HttpClients;
@@ -15,7 +16,6 @@ use crate::model::{
     CHAT_COMPLETIONS, COMPLETIONS, ChatPolicy, CompletionsPolicy, Endpoints, ModelClient,
     ModelRetries, Policy, Responder, ResponsesModel, tokenizer,
 };
-use crate::turn::Target;
 
 /// Turns of a multi-turn rollout where nothing else is said.
 const MAX_TURNS: u32 = 10;

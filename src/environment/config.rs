@@ -7,9 +7,9 @@ use serde_json::{Map, Value};
 
 use super::checks::{Check, CheckError};
 use super::{Checked, Environment, GymnasiumServer, ResourcesServer, StepServer};
+use crate::call::Target;
 use crate::config::ServerUrl;
 use crate::http::HttpClients;
-use crate::turn::Target;
 
 /// Kinds of environments that are servers, and those of checks.
 const KINDS: &str = "'step', 'resources', 'gymnasium', 'exact-match', 'numeric', 'multiple-choice', \
@@ -182,7 +182,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::turn::scripted::http;
+    use crate::call::scripted::http;
 
     fn set_up(settings: &Value) -> Result<Arc<dyn Environment>, EnvironmentError> {
         let settings = EnvironmentSettings::parse("math", settings)?;

@@ -3,9 +3,9 @@ use std::fmt::Debug;
 use async_trait::async_trait;
 use serde_json::Value;
 
+use crate::call::{CallLog, CookieJar};
 use crate::model::Message;
 use crate::retry::Failure;
-use crate::turn::{CookieJar, TurnLog};
 
 /// What answers a model: it observes, scores, and says when an episode ends.
 #[async_trait]
@@ -14,7 +14,7 @@ pub trait Environment: Debug + Send + Sync {
     ///
     /// # Errors
     /// The environment could not be asked.
-    async fn begin(&self, row: &Value, log: &TurnLog) -> Result<Begun, Failure> {
+    async fn begin(&self, row: &Value, log: &CallLog) -> Result<Begun, Failure> {
         let _ = (row, log);
         Ok(Begun::default())
     }
@@ -47,7 +47,7 @@ pub struct Begun {
 pub struct Sample<'a> {
     /// Where its calls are noted; a call for a whole batch is noted with its first sample, and the
     /// others have a row of their own that names the same time.
-    pub log: &'a TurnLog,
+    pub log: &'a CallLog,
     /// What to send of it.
     pub step: Step<'a>,
     /// What the environment set before.

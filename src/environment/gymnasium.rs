@@ -8,9 +8,9 @@ use serde_json::Value;
 
 use super::episode::{self, Said};
 use super::{Begun, Environment, Sample, StepResult, Stepped};
+use crate::call::{CallKind, CallLog, CallSpec, CookieJar, Post, Target};
 use crate::model::{Message, OBSERVATION_ROLE};
 use crate::retry::Failure;
-use crate::turn::{CookieJar, Post, Target, TurnCall, TurnKind, TurnLog};
 
 /// A Gymnasium-style server: `POST /reset` begins an episode, and each `POST /step` is told what the
 /// model said last.
@@ -54,7 +54,7 @@ impl GymnasiumServer {
     async fn step_of(&self, sample: &mut Sample<'_>) -> Result<StepResult, Failure> {
         let step = sample.step;
         let post = Post {
-            call: TurnCall::new(step.turn, TurnKind::Step, Arc::clone(&self.name)),
+            call: CallSpec::new(step.turn, CallKind::Step, Arc::clone(&self.name)),
             body: episode::row_with_response(step, Said::Last)?,
             cookies: Some(sample.cookies),
             deadline: self.deadline.map(|limit| (limit, "step_timeout")),
@@ -76,10 +76,10 @@ impl GymnasiumServer {
 
 #[async_trait]
 impl Environment for GymnasiumServer {
-    async fn begin(&self, row: &Value, log: &TurnLog) -> Result<Begun, Failure> {
+    async fn begin(&self, row: &Value, log: &CallLog) -> Result<Begun, Failure> {
         let mut cookies = CookieJar::default();
         let post = Post {
-            call: TurnCall::new(0, TurnKind::Reset, Arc::clone(&self.name)),
+            call: CallSpec::new(0, CallKind::Reset, Arc::clone(&self.name)),
             body: episode::row(row)?,
             cookies: Some(&mut cookies),
             deadline: self.deadline.map(|limit| (limit, "step_timeout")),
@@ -111,9 +111,9 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::call::scripted::{Answer, ScriptedServer, http};
     use crate::environment::scene::Scene;
     use crate::retry::FailureClass;
-    use crate::turn::scripted::{Answer, ScriptedServer, http};
 
     /// What comes of the first turn at a server that answers this to `/reset` and to `/step`.
     async fn play(

@@ -7,10 +7,10 @@ use serde_json::Value;
 
 use super::episode::{self, Said};
 use super::{Begun, Environment, Sample, StepResult, Stepped};
+use crate::call::{CallKind, CallLog, CallSpec, CookieJar, Post, Posted, Target};
 use crate::model::{Message, OBSERVATION_ROLE};
 use crate::outcome::AnswerFields;
 use crate::retry::{Failure, FailureClass};
-use crate::turn::{CookieJar, Post, Posted, Target, TurnCall, TurnKind, TurnLog};
 
 /// A resources server of NeMo Gym as an environment that scores: `POST /seed_session` begins an
 /// episode, and the first step is `POST /verify`, which ends it.
@@ -39,7 +39,7 @@ impl ResourcesServer {
     async fn verify(&self, sample: &mut Sample<'_>) -> Result<StepResult, Failure> {
         let step = sample.step;
         let post = Post {
-            call: TurnCall::new(step.turn, TurnKind::Verify, Arc::clone(&self.name)),
+            call: CallSpec::new(step.turn, CallKind::Verify, Arc::clone(&self.name)),
             body: episode::row_with_response(step, Said::All)?,
             cookies: Some(sample.cookies),
             deadline: self.deadline.map(|limit| (limit, "step_timeout")),
@@ -89,10 +89,10 @@ fn reward(posted: &Posted) -> Result<f64, Failure> {
 
 #[async_trait]
 impl Environment for ResourcesServer {
-    async fn begin(&self, row: &Value, log: &TurnLog) -> Result<Begun, Failure> {
+    async fn begin(&self, row: &Value, log: &CallLog) -> Result<Begun, Failure> {
         let mut cookies = CookieJar::default();
         let post = Post {
-            call: TurnCall::new(0, TurnKind::SeedSession, Arc::clone(&self.name)),
+            call: CallSpec::new(0, CallKind::SeedSession, Arc::clone(&self.name)),
             body: episode::row(row)?,
             cookies: Some(&mut cookies),
             deadline: self.deadline.map(|limit| (limit, "step_timeout")),
@@ -122,8 +122,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::call::scripted::{Answer, Received, ScriptedServer, http, log};
     use crate::environment::scene::Scene;
-    use crate::turn::scripted::{Answer, Received, ScriptedServer, http, log};
 
     async fn environment(
         script: impl FnMut(&Received) -> Answer + Send + 'static,
@@ -170,13 +170,13 @@ mod tests {
             assert_eq!(request.body["x"], 1.5);
             assert_eq!(request.text.matches("\"response\"").count(), 2);
         }
-        let kinds: Vec<TurnKind> = scenes[1]
+        let kinds: Vec<CallKind> = scenes[1]
             .log
             .take()
             .iter()
             .map(|row| row.start.kind)
             .collect();
-        assert_eq!(kinds, [TurnKind::SeedSession, TurnKind::Verify]);
+        assert_eq!(kinds, [CallKind::SeedSession, CallKind::Verify]);
     }
 
     #[tokio::test]

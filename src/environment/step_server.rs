@@ -8,9 +8,9 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::{Environment, Sample, StepResult, Stepped};
+use crate::call::{CallEnd, CallKind, CallSpec, OpenCall, Post, Posted, Target};
 use crate::model::Message;
 use crate::retry::{Failure, FailureClass};
-use crate::turn::{OpenTurn, Post, Posted, Target, TurnCall, TurnEnd, TurnKind};
 
 /// An environment that takes a step with a whole batch in one request: `POST {url}/step`. A step
 /// changes what it knows, so none is repeated.
@@ -166,8 +166,8 @@ impl StepServer {
     async fn ask(
         &self,
         samples: &[Sample<'_>],
-        call: TurnCall,
-        first: &OpenTurn,
+        call: CallSpec,
+        first: &OpenCall,
     ) -> Result<Vec<StepResult>, Failure> {
         let post = Post {
             call,
@@ -187,29 +187,29 @@ impl StepServer {
 #[async_trait]
 impl Environment for StepServer {
     async fn step(&self, samples: &mut [Sample<'_>]) -> Stepped {
-        let mut turns = Vec::with_capacity(samples.len());
+        let mut calls = Vec::with_capacity(samples.len());
         for sample in samples.iter() {
             let name = Arc::clone(&self.name);
-            let call = TurnCall::new(sample.step.turn, TurnKind::Step, name);
+            let call = CallSpec::new(sample.step.turn, CallKind::Step, name);
             match self.target.begin(&call, sample.log) {
-                Ok(turn) => turns.push((call, turn)),
+                Ok(open) => calls.push((call, open)),
                 // Who has just gone away is no reason to fail the others.
                 Err(_) if sample.log.is_closed() => {}
                 Err(failure) => return Err(failure),
             }
         }
-        let Some(((call, first), others)) = turns.split_first() else {
+        let Some(((call, first), others)) = calls.split_first() else {
             return Ok(Vec::new());
         };
         let result = self.ask(samples, call.clone(), first).await;
         // The bytes are counted once.
-        let end = TurnEnd {
+        let end = CallEnd {
             request_bytes: 0,
             response_bytes: 0,
             ..first.ended().unwrap_or_default()
         };
-        for (_, turn) in others {
-            turn.end(end.clone());
+        for (_, open) in others {
+            open.end(end.clone());
         }
         Ok(result?.into_iter().map(Ok).collect())
     }
@@ -225,9 +225,9 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::call::CallRow;
+    use crate::call::scripted::{Answer, Received, ScriptedServer, http};
     use crate::environment::scene::Scene;
-    use crate::turn::Turn;
-    use crate::turn::scripted::{Answer, Received, ScriptedServer, http};
 
     /// A step of two samples: what was sent, what came of it, and the rows of each.
     async fn step(
@@ -235,7 +235,7 @@ mod tests {
     ) -> (
         Vec<Received>,
         Result<Vec<StepResult>, Failure>,
-        [Vec<Turn>; 2],
+        [Vec<CallRow>; 2],
     ) {
         let server = ScriptedServer::start(move |_| answer.clone()).await;
         let target = Target::new(server.url(), HeaderMap::new(), http()).unwrap();
@@ -291,10 +291,10 @@ mod tests {
         assert_eq!(results[1].next_stop_strings, Some(Vec::new()));
         assert_eq!(results[1].answer.as_deref(), Some("42"));
         assert!(results[1].terminated);
-        let ends: Vec<&TurnEnd> = rows
+        let ends: Vec<&CallEnd> = rows
             .iter()
             .map(|rows| {
-                assert_eq!((rows.len(), rows[0].start.kind), (1, TurnKind::Step));
+                assert_eq!((rows.len(), rows[0].start.kind), (1, CallKind::Step));
                 assert_eq!(rows[0].start.turn, 2);
                 rows[0].end.as_ref().unwrap()
             })

@@ -5,8 +5,8 @@ use serde_json::Value;
 use super::completion::{Completion, FinishReason, token_id};
 use super::request_body::RequestBody;
 use super::{Generation, GenerationRequest, Message, ModelClient, OBSERVATION_ROLE, Policy};
+use crate::call::CallLog;
 use crate::retry::Failure;
-use crate::turn::TurnLog;
 
 /// What messages of an environment are sent as: servers of models know no role for them.
 pub const SENT_OBSERVATION_ROLE: &str = "user";
@@ -102,7 +102,7 @@ impl Policy for ChatPolicy {
     async fn generate(
         &self,
         request: GenerationRequest<'_>,
-        log: &TurnLog,
+        log: &CallLog,
     ) -> Result<Generation, Failure> {
         let mut body = RequestBody::new(self.client.name())?;
         body.list("messages", request.messages.iter().map(Sent::of))?;
@@ -144,15 +144,15 @@ mod tests {
     use serde_json::{Map, json};
 
     use super::*;
+    use crate::call::scripted::{Answer, ScriptedServer, http, log};
     use crate::model::{Endpoints, ModelRetries};
     use crate::retry::FailureClass;
-    use crate::turn::scripted::{Answer, ScriptedServer, http, log};
 
     async fn generate(
         answer: Value,
         sampling: Value,
         stop_strings: Option<&[String]>,
-    ) -> (String, Result<Generation, Failure>, TurnLog) {
+    ) -> (String, Result<Generation, Failure>, CallLog) {
         let server = ScriptedServer::start(move |_| Answer::ok(&answer)).await;
         let urls = [format!("{}/v1", server.url())];
         let endpoints = Endpoints::new("m", &urls, &HeaderMap::new(), &http()).unwrap();

@@ -6,8 +6,8 @@ use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+use crate::call::Posted;
 use crate::retry::{Failure, FailureClass};
-use crate::turn::Posted;
 
 /// How vLLM writes a token as text where it is asked for `return_tokens_as_token_ids`.
 const TOKEN_ID: &str = "token_id:";
@@ -48,7 +48,7 @@ impl<'a, C: Deserialize<'a>> Completion<C> {
         })?;
         let usage = answer.usage.unwrap_or_default();
         posted
-            .turn
+            .open
             .used(usage.prompt_tokens, usage.completion_tokens);
         let Some(choice) = answer.choices.into_iter().next() else {
             let why = format!("the answer has no choices{}", posted.quote());

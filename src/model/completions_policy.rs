@@ -7,8 +7,8 @@ use serde_json::value::RawValue;
 use super::completion::{Completion, FinishReason, token_ids};
 use super::request_body::RequestBody;
 use super::{Generation, GenerationRequest, Message, ModelClient, Policy};
+use crate::call::{CallLog, Posted};
 use crate::retry::{Failure, FailureClass};
-use crate::turn::{Posted, TurnLog};
 
 /// Path of Completions below a server's address.
 pub const COMPLETIONS: &str = "v1/completions";
@@ -62,7 +62,7 @@ struct MetaInfo {
 }
 
 /// The tokens of the whole conversation.
-fn prompt<'a>(request: &GenerationRequest<'a>, log: &TurnLog) -> Result<Vec<&'a [u32]>, Failure> {
+fn prompt<'a>(request: &GenerationRequest<'a>, log: &CallLog) -> Result<Vec<&'a [u32]>, Failure> {
     let ids = |(position, message): (usize, &'a Message)| {
         message.token_ids.as_deref().ok_or_else(|| {
             let why = format!(
@@ -134,7 +134,7 @@ impl Policy for CompletionsPolicy {
     async fn generate(
         &self,
         request: GenerationRequest<'_>,
-        log: &TurnLog,
+        log: &CallLog,
     ) -> Result<Generation, Failure> {
         let prompt = prompt(&request, log)?;
         let mut body = RequestBody::new(self.client.name())?;
@@ -180,8 +180,8 @@ mod tests {
     use serde_json::{Map, json};
 
     use super::*;
+    use crate::call::scripted::{Answer, ScriptedServer, http, log};
     use crate::model::{BytesTokenizer, Endpoints, ModelRetries, OBSERVATION_ROLE, Tokenizer};
-    use crate::turn::scripted::{Answer, ScriptedServer, http, log};
 
     fn policy(server: &ScriptedServer) -> CompletionsPolicy {
         let urls = [server.url().to_owned()];

@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 use reqwest::header::HeaderMap;
 
 use super::ModelError;
+use crate::call::Target;
 use crate::http::HttpClients;
 use crate::retry::Backoff;
-use crate::turn::Target;
 
 /// How long an endpoint is avoided after failures, unless it asks for longer.
 const AVOIDANCE: Backoff = Backoff {
@@ -201,7 +201,7 @@ impl Drop for Chosen {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::turn::scripted::http;
+    use crate::call::scripted::http;
 
     fn endpoints(count: usize) -> Arc<Endpoints> {
         let bases: Vec<String> = (0..count).map(|at| format!("http://m{at}/v1/")).collect();

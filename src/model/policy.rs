@@ -4,8 +4,8 @@ use async_trait::async_trait;
 use serde_json::{Map, Value};
 
 use super::Message;
+use crate::call::CallLog;
 use crate::retry::Failure;
-use crate::turn::TurnLog;
 
 /// Who generates the next message of a conversation.
 #[async_trait]
@@ -17,7 +17,7 @@ pub trait Policy: Debug + Send + Sync {
     async fn generate(
         &self,
         request: GenerationRequest<'_>,
-        log: &TurnLog,
+        log: &CallLog,
     ) -> Result<Generation, Failure>;
 
     /// Where it is, without secrets, for people to read.

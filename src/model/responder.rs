@@ -4,8 +4,8 @@ use async_trait::async_trait;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
+use crate::call::{CallLog, CookieJar};
 use crate::retry::Failure;
-use crate::turn::{CookieJar, TurnLog};
 
 /// A model that goes on with a conversation of OpenAI's Responses.
 #[async_trait]
@@ -18,7 +18,7 @@ pub trait Responder: Debug + Send + Sync {
         &self,
         request: ResponseRequest<'_>,
         cookies: &mut CookieJar,
-        log: &TurnLog,
+        log: &CallLog,
     ) -> Result<ModelResponse, Failure>;
 
     /// Where it is, without secrets, for people to read.

@@ -8,8 +8,8 @@ use super::chat::{request_from_responses, response_from_chat};
 use super::request_body::RequestBody;
 use super::{CHAT_COMPLETIONS, Endpoints, ModelClient, ModelRetries};
 use super::{ModelResponse, Responder, ResponseRequest};
+use crate::call::{CallLog, CookieJar, Posted};
 use crate::retry::{Failure, FailureClass};
-use crate::turn::{CookieJar, Posted, TurnLog};
 
 /// Path of Responses below a server's address.
 pub const RESPONSES: &str = "v1/responses";
@@ -82,7 +82,7 @@ impl Responder for ResponsesModel {
         &self,
         request: ResponseRequest<'_>,
         cookies: &mut CookieJar,
-        log: &TurnLog,
+        log: &CallLog,
     ) -> Result<ModelResponse, Failure> {
         let body = match self.speaks_chat {
             true => self.chat_request(&request)?,
@@ -103,7 +103,7 @@ impl Responder for ResponsesModel {
         if let Some(usage) = &response.usage {
             let tokens = |name: &str| usage.get(name).and_then(Value::as_u64);
             posted
-                .turn
+                .open
                 .used(tokens("input_tokens"), tokens("output_tokens"));
         }
         check_error(&response, &posted)?;
@@ -162,12 +162,12 @@ mod tests {
     use serde_json::value::RawValue;
 
     use super::*;
-    use crate::turn::scripted::{Answer, ScriptedServer, http, log};
+    use crate::call::scripted::{Answer, ScriptedServer, http, log};
 
     async fn respond(
         answer: Answer,
         over_chat: bool,
-    ) -> (String, Result<ModelResponse, Failure>, TurnLog) {
+    ) -> (String, Result<ModelResponse, Failure>, CallLog) {
         let server = ScriptedServer::start(move |_| answer.clone()).await;
         let urls = [server.url().to_owned()];
         let endpoints = Endpoints::new("m", &urls, &HeaderMap::new(), &http()).unwrap();

@@ -12,11 +12,11 @@ use super::siblings::Siblings;
 use super::{Environments, Limits};
 use crate::agent::judge::{Wording, judge};
 use crate::agent::{Agent, Answer, Reply, RolloutRequest};
+use crate::call::RolloutKey;
 use crate::config::{Driver, GroupFailure, Rules};
 use crate::http::Secrets;
 use crate::model::{Policy, Tokenizer};
 use crate::retry::{Failure, FailureClass};
-use crate::turn::RolloutKey;
 
 /// Samples of a batch at most, unless settings say otherwise.
 const BATCH_SIZE: NonZeroUsize = NonZeroUsize::new(1024).unwrap();

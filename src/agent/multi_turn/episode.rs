@@ -8,11 +8,11 @@ use tokio::time::timeout;
 use super::sample::Sample;
 use super::{Environments, Limits, Prompt, answer};
 use crate::agent::RolloutRequest;
+use crate::call::{CallLog, CookieJar, RolloutKey};
 use crate::config::Rules;
 use crate::environment::{self, Environment, Step, StepResult};
 use crate::model::{GenerationRequest, Policy, Tokenizer};
 use crate::retry::{Failure, FailureClass};
-use crate::turn::{CookieJar, RolloutKey, TurnLog};
 
 /// What all samples of an agent have in common.
 #[derive(Debug)]
@@ -34,7 +34,7 @@ pub struct Episode {
     sampling: Map<String, Value>,
     task_name: Arc<str>,
     environment: Arc<dyn Environment>,
-    turns: TurnLog,
+    calls: CallLog,
     cookies: CookieJar,
     /// Number of the turn that it is in.
     turn: u32,
@@ -67,7 +67,7 @@ impl Episode {
             sampling: prompt.sampling,
             task_name: Arc::clone(task_name),
             environment: Arc::clone(environment),
-            turns: request.turns.clone(),
+            calls: request.calls.clone(),
             cookies: CookieJar::default(),
             turn: 0,
         })
@@ -78,7 +78,7 @@ impl Episode {
     /// # Errors
     /// The environment could not be asked.
     pub async fn begin(&mut self, setup: &Setup) -> Result<(), Failure> {
-        let begin = self.environment.begin(&self.row, &self.turns);
+        let begin = self.environment.begin(&self.row, &self.calls);
         let begun = within(setup.limits.step_timeout, "step_timeout", begin).await;
         let begun = begun.map_err(|failure| self.step_failed(failure))?;
         self.cookies = begun.cookies;
@@ -106,7 +106,7 @@ impl Episode {
             sampling: &self.sampling,
             stop_strings: self.sample.stop_strings(),
         };
-        let generate = setup.policy.generate(request, &self.turns);
+        let generate = setup.policy.generate(request, &self.calls);
         let generation = within(
             setup.limits.generation_timeout,
             "generation_timeout",
@@ -142,7 +142,7 @@ impl Episode {
     /// What the environment is sent in this turn.
     pub fn as_sample(&mut self) -> environment::Sample<'_> {
         environment::Sample {
-            log: &self.turns,
+            log: &self.calls,
             step: Step {
                 turn: self.turn,
                 task_name: &self.task_name,
@@ -190,7 +190,7 @@ impl Episode {
             return failure;
         }
         let prompt_idx = self.prompt_idx;
-        let traj_idx = self.turns.key().rollout_index;
+        let traj_idx = self.calls.key().rollout_index;
         let message = &failure.message;
         Failure {
             message: format!("{what} for prompt_idx={prompt_idx} traj_idx={traj_idx}: {message}"),

@@ -5,9 +5,9 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
+use crate::call::RolloutKey;
 use crate::config::GroupFailure;
 use crate::retry::{Failure, FailureClass};
-use crate::turn::RolloutKey;
 
 /// The rollouts in flight, by task. A task is known as long as one of its rollouts is in flight.
 #[derive(Debug)]

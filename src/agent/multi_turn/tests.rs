@@ -14,12 +14,12 @@ use tokio::sync::Notify;
 
 use super::{Environments, Limits, MultiTurnAgent, MultiTurnOptions};
 use crate::agent::{Agent, RolloutRequest};
+use crate::call::{CallLog, RolloutKey};
 use crate::config::{Driver, GroupFailure, Rules};
 use crate::environment::{Environment, Sample, StepResult, Stepped};
 use crate::group::{LegacyForm, SampleFacts, batch_metrics_legacy, group_metrics};
 use crate::model::{Generation, GenerationRequest, Message, Policy, WhitespaceTokenizer};
 use crate::retry::{Failure, FailureClass};
-use crate::turn::{RolloutKey, TurnLog};
 
 /// A turn of a script.
 #[derive(Debug, Clone, Deserialize)]
@@ -52,7 +52,7 @@ struct Observe {
 /// The turns of each rollout.
 type Script = Arc<Vec<Vec<Turn>>>;
 
-fn turn<'a>(script: &'a Script, log: &TurnLog, turn: u32) -> &'a Turn {
+fn turn<'a>(script: &'a Script, log: &CallLog, turn: u32) -> &'a Turn {
     &script[log.key().rollout_index as usize][turn as usize - 1]
 }
 
@@ -70,7 +70,7 @@ impl Policy for ScriptedPolicy {
     async fn generate(
         &self,
         request: GenerationRequest<'_>,
-        log: &TurnLog,
+        log: &CallLog,
     ) -> Result<Generation, Failure> {
         let stop = request.stop_strings.map(<[String]>::to_vec);
         let key = log.key().rollout_index;
@@ -198,7 +198,7 @@ impl Played {
         let key = RolloutKey::new(7, rollout_index, 0);
         RolloutRequest {
             body: serde_json::to_vec(&self.prompt).unwrap().into(),
-            turns: TurnLog::new(key, None),
+            calls: CallLog::new(key, None),
         }
     }
 

@@ -5,10 +5,10 @@ use async_trait::async_trait;
 
 use super::episode::Episode;
 use crate::agent::{Agent, Reply, RolloutRequest};
+use crate::call::Target;
 use crate::config::Resources;
 use crate::model::Responder;
 use crate::retry::{Failure, FailureClass};
-use crate::turn::Target;
 
 /// Runs rollouts between a model and a resources server.
 #[derive(Debug)]
@@ -49,7 +49,7 @@ impl Agent for ToolCallingAgent {
     async fn run(&self, request: RolloutRequest) -> Reply {
         let began = Instant::now();
         let result = match std::str::from_utf8(&request.body) {
-            Ok(row) => match Episode::new(self, row, &request.turns) {
+            Ok(row) => match Episode::new(self, row, &request.calls) {
                 Ok(episode) => match self.options.protocol {
                     Resources::Tools => episode.call_tools().await,
                     Resources::Gymnasium => episode.play().await,

@@ -9,11 +9,11 @@ use super::items::{Wish, array, heard, raw, user_message};
 use super::usage::Usage;
 use crate::agent::Answer;
 use crate::agent::judge::{Wording, judge};
+use crate::call::{CallKind, CallLog, CallSpec, CookieJar, Post, Posted};
 use crate::json::{self, Object};
 use crate::model::{ModelResponse, ResponseRequest};
 use crate::request::RESPONSES_CREATE_PARAMS;
 use crate::retry::{Failure, FailureClass};
-use crate::turn::{CookieJar, Post, Posted, TurnCall, TurnKind, TurnLog};
 
 /// Answers in a row with neither a message nor a call: a model that does that will not stop.
 const IDLE_ANSWERS: u32 = 8;
@@ -22,7 +22,7 @@ const IDLE_ANSWERS: u32 = 8;
 pub(super) struct Episode<'a> {
     pub(super) agent: &'a ToolCallingAgent,
     pub(super) row: &'a str,
-    pub(super) log: &'a TurnLog,
+    pub(super) log: &'a CallLog,
     params: Map<String, Value>,
     /// The conversation: what the task says, and from `first_output` on what came of it.
     pub(super) items: Vec<Box<RawValue>>,
@@ -41,7 +41,7 @@ impl<'a> Episode<'a> {
     pub(super) fn new(
         agent: &'a ToolCallingAgent,
         row: &'a str,
-        log: &'a TurnLog,
+        log: &'a CallLog,
     ) -> Result<Self, Failure> {
         let refuse = |why: String| {
             Failure::new(
@@ -82,7 +82,7 @@ impl<'a> Episode<'a> {
     pub(super) async fn call_tools(mut self) -> Result<Answer, Failure> {
         self.post(
             "seed_session",
-            TurnKind::SeedSession,
+            CallKind::SeedSession,
             Bytes::from(self.row.to_owned()),
         )
         .await?
@@ -118,7 +118,7 @@ impl<'a> Episode<'a> {
         };
         let body = self.with_fields(&[("response", &self.whole_response(&last)?)])?;
         let verified = self
-            .post("verify", TurnKind::Verify, Bytes::from(body))
+            .post("verify", CallKind::Verify, Bytes::from(body))
             .await?;
         verified.ok()?;
         judge(
@@ -155,12 +155,12 @@ impl<'a> Episode<'a> {
     pub(super) async fn post(
         &mut self,
         path: &str,
-        kind: TurnKind,
+        kind: CallKind,
         body: Bytes,
     ) -> Result<Posted, Failure> {
         let limit = self.agent.options.step_timeout;
         let post = Post {
-            call: TurnCall::new(self.turn, kind, Arc::from(path)),
+            call: CallSpec::new(self.turn, kind, Arc::from(path)),
             body,
             cookies: Some(&mut self.cookies),
             deadline: limit.map(|limit| (limit, "step_timeout")),

@@ -7,11 +7,11 @@ use super::episode::Episode;
 use super::full_form;
 use super::items::{tool_output, user_message};
 use crate::agent::Answer;
+use crate::call::{CallKind, Posted};
 use crate::json::{self, Object};
 use crate::model::ModelResponse;
 use crate::request::RESPONSES_CREATE_PARAMS;
 use crate::retry::{Failure, FailureClass};
-use crate::turn::{Posted, TurnKind};
 
 /// Field of a step by which a server that supports it knows a step that it was sent before.
 const STEP_REQUEST_ID: &str = "_ng_step_request_id";
@@ -89,7 +89,7 @@ impl Episode<'_> {
     /// the episode is over.
     pub(super) async fn play(mut self) -> Result<Answer, Failure> {
         let body = Bytes::from(self.row.to_owned());
-        let reset = self.post("reset", TurnKind::Reset, body).await?;
+        let reset = self.post("reset", CallKind::Reset, body).await?;
         let extras = Extras::of(&reset);
         let played = self.steps(&reset, extras).await;
         // Whatever came of it, the server keeps the episode until it is closed.
@@ -136,7 +136,7 @@ impl Episode<'_> {
             fields.push((STEP_REQUEST_ID, &id));
         }
         let body = Bytes::from(self.with_fields(&fields)?);
-        let posted = self.post("step", TurnKind::Step, body).await?;
+        let posted = self.post("step", CallKind::Step, body).await?;
         let mut step: StepAnswer = posted.json()?;
         if let Some(info) = &step.info
             && !step.terminated
@@ -153,7 +153,7 @@ impl Episode<'_> {
 
     async fn close(&mut self) -> Result<(), Failure> {
         let body = Bytes::from_static(b"{}");
-        let closed = self.post("close", TurnKind::Close, body).await?;
+        let closed = self.post("close", CallKind::Close, body).await?;
         closed.ok().map(drop)
     }
 

@@ -3,8 +3,8 @@ use bytes::Bytes;
 use super::arguments;
 use super::episode::Episode;
 use super::items::{ToolCall, tool_output};
+use crate::call::CallKind;
 use crate::retry::{Failure, FailureClass};
-use crate::turn::TurnKind;
 
 impl Episode<'_> {
     /// Calls a tool and takes its output into the conversation. Whatever status the tool answers with,
@@ -16,7 +16,7 @@ impl Episode<'_> {
         let output = match arguments::body(&call.arguments) {
             Ok(body) => {
                 let answer = self
-                    .post(&call.name, TurnKind::Tool, Bytes::from(body))
+                    .post(&call.name, CallKind::Tool, Bytes::from(body))
                     .await?;
                 match std::str::from_utf8(&answer.body) {
                     Ok(text) => text.to_owned(),

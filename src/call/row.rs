@@ -35,7 +35,7 @@ impl fmt::Display for RolloutKey {
 
 /// What a call within an attempt is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum TurnKind {
+pub enum CallKind {
     /// A session is opened at a resources server.
     SeedSession,
     /// A model generates.
@@ -52,7 +52,7 @@ pub enum TurnKind {
     Close,
 }
 
-impl TurnKind {
+impl CallKind {
     /// Every kind, in the order of the numbers that the journal knows them by.
     pub const ALL: [Self; 7] = [
         Self::SeedSession,
@@ -80,35 +80,35 @@ impl TurnKind {
 
 /// What is known of a call before it is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TurnStart {
+pub struct CallStart {
     /// Number of the call within the attempt, from 0.
     pub call: u32,
     /// Number of the turn that it belongs to, from 1; 0 before the first.
     pub turn: u32,
     /// What it is for.
-    pub kind: TurnKind,
+    pub kind: CallKind,
     /// How many times the same call was sent before.
-    pub repetition: u32,
+    pub retry: u32,
     /// When it is sent.
     pub started_at: SystemTime,
 }
 
-/// A call within an attempt: a row of `turns`.
+/// A call within an attempt: a row of `calls`.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Turn {
+pub struct CallRow {
     /// What was known before it was sent.
-    pub start: TurnStart,
+    pub start: CallStart,
     /// The model, tool or task name; none where nobody lived to say.
     pub name: Option<Arc<str>>,
     /// Method and address, without secrets; none likewise.
     pub address: Option<Arc<str>>,
     /// How it ended; none if nobody saw that.
-    pub end: Option<TurnEnd>,
+    pub end: Option<CallEnd>,
 }
 
 /// How a call within an attempt ended.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct TurnEnd {
+pub struct CallEnd {
     /// Why it failed; none if it did not.
     pub failure: Option<FailureClass>,
     /// Status code, where HTTP gave one.

@@ -2,50 +2,50 @@ use std::fmt::Debug;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
-use super::{RolloutKey, Turn, TurnEnd, TurnKind, TurnStart};
+use super::{CallEnd, CallKind, CallRow, CallStart, RolloutKey};
 use crate::retry::{Failure, FailureClass};
 
 /// Who notes calls before they are sent, so that they are known whatever becomes of this process.
-pub trait TurnJournal: Debug + Send + Sync {
+pub trait CallJournal: Debug + Send + Sync {
     /// Notes a call that is about to be sent.
     ///
     /// # Errors
     /// It could not be noted, and must not be sent.
-    fn note(&self, key: &RolloutKey, start: &TurnStart) -> Result<(), String>;
+    fn note(&self, key: &RolloutKey, start: &CallStart) -> Result<(), String>;
 }
 
 /// The calls of one attempt. Who runs the attempt and who waits for it hold the same log, so that
 /// its rows are there if the attempt is cut off.
 #[derive(Debug, Clone)]
-pub struct TurnLog {
+pub struct CallLog {
     key: RolloutKey,
-    journal: Option<Arc<dyn TurnJournal>>,
-    turns: Arc<Mutex<Turns>>,
+    journal: Option<Arc<dyn CallJournal>>,
+    calls: Arc<Mutex<Calls>>,
 }
 
 #[derive(Debug, Default)]
-struct Turns {
-    rows: Vec<Turn>,
+struct Calls {
+    rows: Vec<CallRow>,
     /// The rows were taken: what would begin now would have none.
     closed: bool,
 }
 
 /// A call that is about to be sent, for its row.
 #[derive(Debug, Clone)]
-pub struct TurnCall {
+pub struct CallSpec {
     /// Number of the turn, from 1; 0 before the first.
     pub turn: u32,
     /// What it is for.
-    pub kind: TurnKind,
+    pub kind: CallKind,
     /// The model, tool or task name.
     pub name: Arc<str>,
     /// How many times the same call was sent before, and the number that it had then.
     pub repeats: Option<(u32, u32)>,
 }
 
-impl TurnCall {
+impl CallSpec {
     /// The first try of a call.
-    pub fn new(turn: u32, kind: TurnKind, name: Arc<str>) -> Self {
+    pub fn new(turn: u32, kind: CallKind, name: Arc<str>) -> Self {
         Self {
             turn,
             kind,
@@ -55,23 +55,23 @@ impl TurnCall {
     }
 
     /// The same call once more, after `before`.
-    pub fn again(&self, before: &OpenTurn) -> Self {
-        let repetition = self.repeats.map_or(0, |(repetition, _)| repetition);
+    pub fn again(&self, before: &OpenCall) -> Self {
+        let retry = self.repeats.map_or(0, |(retry, _)| retry);
         let first = self.repeats.map_or(before.call, |(_, first)| first);
         Self {
-            repeats: Some((repetition + 1, first)),
+            repeats: Some((retry + 1, first)),
             ..self.clone()
         }
     }
 }
 
-impl TurnLog {
+impl CallLog {
     /// An empty log of an attempt.
-    pub fn new(key: RolloutKey, journal: Option<Arc<dyn TurnJournal>>) -> Self {
+    pub fn new(key: RolloutKey, journal: Option<Arc<dyn CallJournal>>) -> Self {
         Self {
             key,
             journal,
-            turns: Arc::default(),
+            calls: Arc::default(),
         }
     }
 
@@ -84,17 +84,17 @@ impl TurnLog {
     ///
     /// # Errors
     /// The journal could not note it, or the attempt is over.
-    pub fn begin(&self, call: &TurnCall, address: &Arc<str>) -> Result<OpenTurn, Failure> {
-        let mut turns = self.turns();
-        if turns.closed {
+    pub fn begin(&self, call: &CallSpec, address: &Arc<str>) -> Result<OpenCall, Failure> {
+        let mut calls = self.calls();
+        if calls.closed {
             let why = "a call was not sent, since its attempt is over";
             return Err(Failure::new(FailureClass::Interrupted, why));
         }
-        let start = TurnStart {
-            call: u32::try_from(turns.rows.len()).unwrap_or(u32::MAX),
+        let start = CallStart {
+            call: u32::try_from(calls.rows.len()).unwrap_or(u32::MAX),
             turn: call.turn,
             kind: call.kind,
-            repetition: call.repeats.map_or(0, |(repetition, _)| repetition),
+            retry: call.repeats.map_or(0, |(retry, _)| retry),
             started_at: SystemTime::now(),
         };
         if let Some(journal) = &self.journal
@@ -103,13 +103,13 @@ impl TurnLog {
             let why = format!("a call was not sent, since it could not be noted: {why}");
             return Err(Failure::new(FailureClass::Interrupted, why));
         }
-        turns.rows.push(Turn {
+        calls.rows.push(CallRow {
             start,
             name: Some(Arc::clone(&call.name)),
             address: Some(Arc::clone(address)),
             end: None,
         });
-        Ok(OpenTurn {
+        Ok(OpenCall {
             log: self.clone(),
             call: start.call,
             repeats: call.repeats,
@@ -117,38 +117,38 @@ impl TurnLog {
     }
 
     /// Keys and starts of all calls so far.
-    pub fn starts(&self) -> Vec<TurnStart> {
-        self.turns().rows.iter().map(|turn| turn.start).collect()
+    pub fn starts(&self) -> Vec<CallStart> {
+        self.calls().rows.iter().map(|call| call.start).collect()
     }
 
     /// All calls so far. No other can begin afterwards, though who runs the attempt may not know yet
     /// that it is over.
-    pub fn take(&self) -> Vec<Turn> {
-        let mut turns = self.turns();
-        turns.closed = true;
-        // A call of several attempts at once asks here how it ended: see [`OpenTurn::ended`].
-        turns.rows.clone()
+    pub fn take(&self) -> Vec<CallRow> {
+        let mut calls = self.calls();
+        calls.closed = true;
+        // A call of several attempts at once asks here how it ended: see [`OpenCall::ended`].
+        calls.rows.clone()
     }
 
     /// The calls were taken, and no other can begin.
     pub fn is_closed(&self) -> bool {
-        self.turns().closed
+        self.calls().closed
     }
 
-    fn turns(&self) -> MutexGuard<'_, Turns> {
-        self.turns.lock().unwrap_or_else(PoisonError::into_inner)
+    fn calls(&self) -> MutexGuard<'_, Calls> {
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// A call that was begun. If it is dropped, nobody saw its end. A copy is the same call.
 #[derive(Debug, Clone)]
-pub struct OpenTurn {
-    log: TurnLog,
+pub struct OpenCall {
+    log: CallLog,
     call: u32,
     repeats: Option<(u32, u32)>,
 }
 
-impl OpenTurn {
+impl OpenCall {
     /// The request's identity, for the header `x-request-id`.
     pub fn request_id(&self) -> String {
         let RolloutKey {
@@ -157,32 +157,32 @@ impl OpenTurn {
             attempt,
         } = self.log.key;
         let call = self.repeats.map_or(self.call, |(_, first)| first);
-        let repetition = match self.repeats {
-            Some((repetition, _)) => format!("-t{repetition}"),
+        let retry = match self.repeats {
+            Some((retry, _)) => format!("-t{retry}"),
             None => String::new(),
         };
-        format!("{task_index}-{rollout_index}-a{attempt}-c{call}{repetition}")
+        format!("{task_index}-{rollout_index}-a{attempt}-c{call}{retry}")
     }
 
     /// Notes how it ended.
-    pub fn end(&self, end: TurnEnd) {
-        let mut turns = self.log.turns();
-        if let Some(turn) = turns.rows.get_mut(self.call as usize) {
-            turn.end = Some(end);
+    pub fn end(&self, end: CallEnd) {
+        let mut calls = self.log.calls();
+        if let Some(call) = calls.rows.get_mut(self.call as usize) {
+            call.end = Some(end);
         }
     }
 
     /// How it ended, if it did.
-    pub fn ended(&self) -> Option<TurnEnd> {
-        let turns = self.log.turns();
-        turns.rows.get(self.call as usize)?.end.clone()
+    pub fn ended(&self) -> Option<CallEnd> {
+        let calls = self.log.calls();
+        calls.rows.get(self.call as usize)?.end.clone()
     }
 
     /// Adds what the answer says of tokens, once it was read.
     pub fn used(&self, input_tokens: Option<u64>, output_tokens: Option<u64>) {
-        let mut turns = self.log.turns();
-        let turn = turns.rows.get_mut(self.call as usize);
-        if let Some(end) = turn.and_then(|turn| turn.end.as_mut()) {
+        let mut calls = self.log.calls();
+        let call = calls.rows.get_mut(self.call as usize);
+        if let Some(end) = call.and_then(|call| call.end.as_mut()) {
             end.input_tokens = input_tokens;
             end.output_tokens = output_tokens;
         }
@@ -190,9 +190,9 @@ impl OpenTurn {
 
     /// Notes that an answer that came whole can't be used.
     pub fn refuse(&self, failure: &Failure) {
-        let mut turns = self.log.turns();
-        let turn = turns.rows.get_mut(self.call as usize);
-        if let Some(end) = turn.and_then(|turn| turn.end.as_mut()) {
+        let mut calls = self.log.calls();
+        let call = calls.rows.get_mut(self.call as usize);
+        if let Some(end) = call.and_then(|call| call.end.as_mut()) {
             end.failure = Some(failure.class);
             end.error = Some(failure.message.clone());
         }
@@ -210,45 +210,45 @@ mod tests {
             rollout_index: 1,
             attempt: 2,
         };
-        let log = TurnLog::new(key, None);
+        let log = CallLog::new(key, None);
         let address: Arc<str> = "POST http://a".into();
-        let call = TurnCall::new(1, TurnKind::Model, "m".into());
+        let call = CallSpec::new(1, CallKind::Model, "m".into());
         let first = log.begin(&call, &address).unwrap();
         let again = call.again(&first);
         let second = log.begin(&again, &address).unwrap();
         let third = log.begin(&again.again(&second), &address).unwrap();
-        let tool = TurnCall::new(1, TurnKind::Tool, "add".into());
+        let tool = CallSpec::new(1, CallKind::Tool, "add".into());
         let tool = log.begin(&tool, &address).unwrap();
-        let ids = [&first, &second, &third, &tool].map(OpenTurn::request_id);
+        let ids = [&first, &second, &third, &tool].map(OpenCall::request_id);
         assert_eq!(
             ids,
             ["3-1-a2-c0", "3-1-a2-c0-t1", "3-1-a2-c0-t2", "3-1-a2-c3"]
         );
-        second.end(TurnEnd {
+        second.end(CallEnd {
             http_status: Some(200),
-            ..TurnEnd::default()
+            ..CallEnd::default()
         });
         second.used(Some(7), None);
-        let turns = log.take();
-        let ended: Vec<_> = turns.iter().map(|turn| turn.end.is_some()).collect();
+        let calls = log.take();
+        let ended: Vec<_> = calls.iter().map(|call| call.end.is_some()).collect();
         assert_eq!(ended, [false, true, false, false]);
-        assert_eq!(turns[1].end.as_ref().unwrap().input_tokens, Some(7));
-        assert_eq!(turns[2].start.repetition, 2);
+        assert_eq!(calls[1].end.as_ref().unwrap().input_tokens, Some(7));
+        assert_eq!(calls[2].start.retry, 2);
     }
 
     #[test]
     fn nothing_begins_after_the_rows_were_taken_and_ends_are_still_known() {
-        let log = TurnLog::new(RolloutKey::default(), None);
-        let call = TurnCall::new(1, TurnKind::Step, "e".into());
+        let log = CallLog::new(RolloutKey::default(), None);
+        let call = CallSpec::new(1, CallKind::Step, "e".into());
         let open = log.begin(&call, &"POST http://a".into()).unwrap();
         assert!(!log.is_closed());
         assert_eq!(log.take().len(), 1);
         assert!(log.is_closed());
         let failure = log.begin(&call, &"POST http://a".into()).unwrap_err();
         assert_eq!(failure.class, FailureClass::Interrupted);
-        open.end(TurnEnd {
+        open.end(CallEnd {
             http_status: Some(503),
-            ..TurnEnd::default()
+            ..CallEnd::default()
         });
         assert_eq!(open.ended().unwrap().http_status, Some(503));
     }
@@ -257,13 +257,13 @@ mod tests {
     fn what_cannot_be_noted_is_not_sent() {
         #[derive(Debug)]
         struct Full;
-        impl TurnJournal for Full {
-            fn note(&self, _: &RolloutKey, _: &TurnStart) -> Result<(), String> {
+        impl CallJournal for Full {
+            fn note(&self, _: &RolloutKey, _: &CallStart) -> Result<(), String> {
                 Err("the disk is full".into())
             }
         }
-        let log = TurnLog::new(RolloutKey::default(), Some(Arc::new(Full)));
-        let call = TurnCall::new(0, TurnKind::Reset, "e".into());
+        let log = CallLog::new(RolloutKey::default(), Some(Arc::new(Full)));
+        let call = CallSpec::new(0, CallKind::Reset, "e".into());
         let failure = log.begin(&call, &"POST http://a".into()).unwrap_err();
         assert_eq!(failure.class, FailureClass::Interrupted);
         assert!(failure.message.contains("the disk is full"), "{failure:?}");

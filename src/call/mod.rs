@@ -1,4 +1,4 @@
-//! The calls within an attempt at a rollout that rollstream runs itself: [`TurnLog`] knows every one of
+//! The calls within an attempt at a rollout that rollstream runs itself: [`CallLog`] knows every one of
 //! them from before it is sent, [`Target`] is a server that they go to, [`CookieJar`] what it wants to
 //! hear again.
 
@@ -10,6 +10,6 @@ pub(crate) mod scripted;
 mod target;
 
 pub use cookies::CookieJar;
-pub use log::{OpenTurn, TurnCall, TurnJournal, TurnLog};
-pub use row::{RolloutKey, Turn, TurnEnd, TurnKind, TurnStart};
+pub use log::{CallJournal, CallLog, CallSpec, OpenCall};
+pub use row::{CallEnd, CallKind, CallRow, CallStart, RolloutKey};
 pub use target::{Post, Posted, Target};

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use tokio::time::timeout;
 use url::Url;
 
-use super::{CookieJar, OpenTurn, TurnCall, TurnEnd, TurnLog};
+use super::{CallEnd, CallLog, CallSpec, CookieJar, OpenCall};
 use crate::http::{Call, Destination, Holder, HttpClients, Secrets, retry_after};
 use crate::retry::{Failure, FailureClass};
 
@@ -30,7 +30,7 @@ pub struct Target {
 #[derive(Debug)]
 pub struct Post<'a> {
     /// What it is, for its row.
-    pub call: TurnCall,
+    pub call: CallSpec,
     /// JSON text.
     pub body: Bytes,
     /// What the server set before, if it is to hear it again.
@@ -49,7 +49,7 @@ pub struct Posted {
     /// The whole body.
     pub body: Bytes,
     /// Its row.
-    pub turn: OpenTurn,
+    pub open: OpenCall,
     address: Arc<str>,
     began: Instant,
     secrets: Arc<Secrets>,
@@ -102,7 +102,7 @@ impl Target {
     ///
     /// # Errors
     /// The journal could not note it.
-    pub fn begin(&self, call: &TurnCall, log: &TurnLog) -> Result<OpenTurn, Failure> {
+    pub fn begin(&self, call: &CallSpec, log: &CallLog) -> Result<OpenCall, Failure> {
         log.begin(call, &self.address)
     }
 
@@ -110,16 +110,16 @@ impl Target {
     ///
     /// # Errors
     /// There was no whole answer.
-    pub async fn post(&self, post: Post<'_>, log: &TurnLog) -> Result<Posted, Failure> {
-        let turn = self.begin(&post.call, log)?;
-        self.send(post, turn).await
+    pub async fn post(&self, post: Post<'_>, log: &CallLog) -> Result<Posted, Failure> {
+        let open = self.begin(&post.call, log)?;
+        self.send(post, open).await
     }
 
-    /// Sends a call that was begun as `turn`, and waits for the whole answer, whatever its status.
+    /// Sends a call that was begun as `open`, and waits for the whole answer, whatever its status.
     ///
     /// # Errors
     /// There was no whole answer.
-    pub async fn send(&self, post: Post<'_>, turn: OpenTurn) -> Result<Posted, Failure> {
+    pub async fn send(&self, post: Post<'_>, open: OpenCall) -> Result<Posted, Failure> {
         let began = Instant::now();
         let call = Call {
             what: &self.address,
@@ -127,11 +127,11 @@ impl Target {
             secrets: &self.secrets,
         };
         let request_bytes = post.body.len() as u64;
-        let mut end = TurnEnd {
+        let mut end = CallEnd {
             request_bytes,
-            ..TurnEnd::default()
+            ..CallEnd::default()
         };
-        let exchange = self.exchange(post.body, post.cookies, &turn, &call, &mut end);
+        let exchange = self.exchange(post.body, post.cookies, &open, &call, &mut end);
         let result = match post.deadline {
             Some((limit, setting)) => match timeout(limit, exchange).await {
                 Ok(result) => result,
@@ -148,12 +148,12 @@ impl Target {
             Ok((status, retry_after, body)) => {
                 end.http_status = Some(status.as_u16());
                 end.response_bytes = body.len() as u64;
-                turn.end(end);
+                open.end(end);
                 Ok(Posted {
                     status,
                     retry_after,
                     body,
-                    turn,
+                    open,
                     address: Arc::clone(&self.address),
                     began,
                     secrets: Arc::clone(&self.secrets),
@@ -163,7 +163,7 @@ impl Target {
                 end.http_status = end.http_status.or(failure.http_status);
                 end.failure = Some(failure.class);
                 end.error = Some(failure.message.clone());
-                turn.end(end);
+                open.end(end);
                 Err(failure)
             }
         }
@@ -173,12 +173,12 @@ impl Target {
         &self,
         body: Bytes,
         mut cookies: Option<&mut CookieJar>,
-        turn: &OpenTurn,
+        open: &OpenCall,
         call: &Call<'_>,
-        end: &mut TurnEnd,
+        end: &mut CallEnd,
     ) -> Result<(StatusCode, Option<Duration>, Bytes), Failure> {
         let mut headers = self.to.headers().clone();
-        if let Ok(id) = HeaderValue::try_from(turn.request_id()) {
+        if let Ok(id) = HeaderValue::try_from(open.request_id()) {
             headers.insert(REQUEST_ID, id);
         }
         if let Some(jar) = &cookies {
@@ -232,7 +232,7 @@ impl Posted {
             http_status: Some(self.status.as_u16()),
             ..self.call().failure(class, why)
         };
-        self.turn.refuse(&failure);
+        self.open.refuse(&failure);
         failure
     }
 
