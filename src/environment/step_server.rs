@@ -13,7 +13,7 @@ use crate::model::Message;
 use crate::retry::{Failure, FailureClass};
 
 /// An environment that takes a step with a whole batch in one request: `POST {url}/step`. A step
-/// changes what it knows, so none is repeated.
+/// changes its state, so none is retried.
 #[derive(Debug)]
 pub struct StepServer {
     target: Target,
@@ -34,22 +34,31 @@ impl StepServer {
 }
 
 #[derive(Serialize)]
-struct Request<'a> {
-    message_log_batch: Vec<Vec<Said<'a>>>,
+struct StepRequest<'a> {
+    message_log_batch: Vec<Vec<SentMessage<'a>>>,
     metadata: Vec<&'a Value>,
     rollout_ids: Vec<String>,
 }
 
 /// A message as an environment sees it.
 #[derive(Serialize)]
-struct Said<'a> {
+struct SentMessage<'a> {
     role: &'a str,
     content: &'a Value,
 }
 
-/// An answer, list by list, so that an error can name the one that it is in.
+impl<'a> SentMessage<'a> {
+    fn of(message: &'a Message) -> Self {
+        Self {
+            role: &message.role,
+            content: &message.content,
+        }
+    }
+}
+
+/// An answer, list by list, so that an error can name the list.
 #[derive(Deserialize)]
-struct Answer<'a> {
+struct StepAnswers<'a> {
     #[serde(borrow)]
     observations: Option<&'a RawValue>,
     #[serde(borrow)]
@@ -65,15 +74,17 @@ struct Answer<'a> {
 }
 
 #[derive(Deserialize)]
-struct Observation {
+struct StepObservation {
     role: String,
     content: Value,
 }
 
 fn request(samples: &[Sample<'_>]) -> Result<Bytes, Failure> {
     let steps = || samples.iter().map(|sample| sample.step);
-    let request = Request {
-        message_log_batch: steps().map(|step| said(step.messages)).collect(),
+    let request = StepRequest {
+        message_log_batch: steps()
+            .map(|step| step.messages.iter().map(SentMessage::of).collect())
+            .collect(),
         metadata: steps().map(|step| step.metadata).collect(),
         rollout_ids: samples
             .iter()
@@ -85,14 +96,6 @@ fn request(samples: &[Sample<'_>]) -> Result<Bytes, Failure> {
         Failure::new(FailureClass::Data, why)
     })?;
     Ok(body.into())
-}
-
-fn said(messages: &[Message]) -> Vec<Said<'_>> {
-    let said = messages.iter().map(|message| Said {
-        role: &message.role,
-        content: &message.content,
-    });
-    said.collect()
 }
 
 /// A list of an answer, with one entry for each sample.
@@ -126,43 +129,34 @@ fn optional<'a, T: Deserialize<'a>>(
 }
 
 fn results(body: &[u8], samples: usize) -> Result<Vec<StepResult>, String> {
-    let answer: Answer =
+    let answer: StepAnswers =
         serde_json::from_slice(body).map_err(|source| format!("not a JSON object: {source}"))?;
-    let observations: Vec<Observation> = list("observations", answer.observations, samples)?;
-    let metadata = optional("metadata", answer.metadata, samples)?;
+    let observations: Vec<StepObservation> = list("observations", answer.observations, samples)?;
+    let mut metadata = optional("metadata", answer.metadata, samples)?.into_iter();
     let stop_strings = optional("next_stop_strings", answer.next_stop_strings, samples)?;
+    let mut stop_strings = stop_strings.into_iter();
     let rewards: Vec<f64> = list("rewards", answer.rewards, samples)?;
     let terminateds: Vec<bool> = list("terminateds", answer.terminateds, samples)?;
-    let answers = optional("answers", answer.answers, samples)?;
-    let results = observations
-        .into_iter()
-        .zip(metadata)
-        .zip(stop_strings)
-        .zip(rewards)
-        .zip(terminateds)
-        .zip(answers);
-    let results = results.map(
-        |(((((observation, metadata), next_stop_strings), reward), terminated), answer)| {
-            StepResult {
-                observation: Message {
-                    role: observation.role,
-                    content: observation.content,
-                    ..Message::default()
-                },
-                metadata: metadata.unwrap_or(Value::Null),
-                next_stop_strings,
-                reward,
-                terminated,
-                truncated: false,
-                answer,
-            }
+    let mut answers = optional("answers", answer.answers, samples)?.into_iter();
+    let results = observations.into_iter().zip(rewards).zip(terminateds);
+    let results = results.map(|((observation, reward), terminated)| StepResult {
+        observation: Message {
+            role: observation.role,
+            content: observation.content,
+            ..Message::default()
         },
-    );
+        metadata: metadata.next().flatten().unwrap_or(Value::Null),
+        next_stop_strings: stop_strings.next().flatten(),
+        reward,
+        terminated,
+        truncated: false,
+        answer: answers.next().flatten(),
+    });
     Ok(results.collect())
 }
 
 impl StepServer {
-    /// Sends a batch; what becomes of the answer is in the row of its first sample alone.
+    /// Sends a batch. Only the row of its first sample records the answer.
     async fn ask(
         &self,
         samples: &[Sample<'_>],
@@ -193,7 +187,7 @@ impl Environment for StepServer {
             let call = CallSpec::new(sample.step.turn, CallKind::Step, name);
             match self.target.begin(&call, sample.log) {
                 Ok(open) => calls.push((call, open)),
-                // Who has just gone away is no reason to fail the others.
+                // A sample whose caller has just gone away does not fail the others.
                 Err(_) if sample.log.is_closed() => {}
                 Err(failure) => return Err(failure),
             }

@@ -58,8 +58,6 @@ async fn play(prompt: &[u8], turns: &[Said], max_seq_len: u64) -> (Value, Vec<Ve
         limits: Limits {
             max_turns: 100,
             max_seq_len,
-            generation_timeout: None,
-            step_timeout: None,
         },
         max_new_tokens: None,
         driver: Driver::PerSample,
