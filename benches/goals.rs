@@ -1,4 +1,4 @@
-//! What the collector ought to be able to do, measured: each row of the table of goals, beside its baselines.
+//! Measures each row of the table of goals, beside its baselines.
 //!
 //! ```sh
 //! cargo bench --bench goals -- --json now.json                        # all rows; some take long
@@ -10,33 +10,30 @@ mod common;
 
 #[path = "goals"]
 mod rows {
-    mod aiohttp;
+    mod baselines;
     pub mod binary;
-    mod calls;
     pub mod in_flight;
     pub mod journal;
     mod journal_calls;
     pub mod landing;
     pub mod memory;
     pub mod metrics;
-    mod metrics_run;
     pub mod resume;
     mod resume_place;
     pub mod scheduling;
-    mod settings;
     pub mod start;
     pub mod throughput;
-    mod wrk;
 
-    pub use settings::Settings;
+    use super::Settings;
 }
+
+use std::path::PathBuf;
 
 use anyhow::{Context, bail};
 use clap::builder::PossibleValuesParser;
-use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
-use common::Report;
-use rows::Settings;
+use common::{Options, Report};
 
 /// Measure the rows of the table of goals.
 #[derive(Debug, Parser)]
@@ -89,14 +86,14 @@ impl Row {
         "binary",
     ];
 
-    /// The row of this name as it is without options.
+    /// Returns the row of this name without options.
     fn named(name: &str) -> anyhow::Result<Self> {
         let matches = Cli::command().try_get_matches_from(["goals", name])?;
         let row = Cli::from_arg_matches(&matches)?.row;
         row.context("a row without a name")
     }
 
-    /// Work that needs a process of its own, where this process is it.
+    /// Does the work for which this process was started by another, if it was.
     fn work(&self) -> Option<anyhow::Result<()>> {
         match self {
             Self::Throughput(row) => row.work(),
@@ -123,9 +120,42 @@ impl Row {
     }
 }
 
+/// The factor between sizes.
+const FACTOR: usize = 10;
+
+/// Settings of all rows.
+#[derive(Debug, Clone, Args)]
+pub struct Settings {
+    #[command(flatten)]
+    pub options: Options,
+    /// Measure what has a size at three, a factor of ten apart, and work out the exponents
+    #[arg(long, global = true)]
+    pub growth: bool,
+    /// A Python: with aiohttp and DuckDB there are more baselines
+    #[arg(long, value_name = "PROGRAM", default_value = "python3", global = true)]
+    pub python: PathBuf,
+}
+
+impl Settings {
+    /// Returns the size asked for, else `default`, or `quick` with `--quick`.
+    pub fn size(&self, asked: Option<usize>, default: usize, quick: usize) -> usize {
+        let usual = if self.options.quick { quick } else { default };
+        asked.unwrap_or(usual).max(1)
+    }
+
+    /// Returns `size`, after smaller ones if growth is measured.
+    pub fn sizes_up_to(&self, size: usize) -> Vec<usize> {
+        if self.growth {
+            vec![size / FACTOR / FACTOR, size / FACTOR, size]
+        } else {
+            vec![size]
+        }
+    }
+}
+
 fn main() -> anyhow::Result<()> {
     let cli = Cli::parse();
-    // Inherited by all the processes: a call in flight is a connection, at both its ends.
+    // All processes inherit it: a call in flight is a connection, at both ends.
     rlimit::increase_nofile_limit(u64::MAX)?;
     if let Some(done) = cli.row.as_ref().and_then(Row::work) {
         return done;
@@ -148,7 +178,7 @@ fn main() -> anyhow::Result<()> {
     }
     let mut failed = 0;
     for row in &rows {
-        // The other rows are worth having.
+        // Continues with the other rows.
         if let Err(error) = row.measure(&cli.settings, &mut report) {
             failed += 1;
             report.note(format!("a row could not be measured: {error:#}"));

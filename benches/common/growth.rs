@@ -2,11 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use super::goal::Goal;
+use super::figure::{Goal, Spread};
 use super::report::Report;
-use super::spread::Spread;
 
-/// A figure at least at so many sizes has an exponent.
+/// Sizes that an exponent needs.
 const SIZES: usize = 3;
 
 /// The exponent of n log n from ten thousand to a million is 1.09.
@@ -19,14 +18,14 @@ pub struct Growth {
 }
 
 impl Growth {
-    /// Notes a figure at a size.
+    /// Adds a figure at a size.
     pub fn add(&mut self, figure: &str, size: usize, values: &[f64]) {
         let median = Spread::of(values.iter().copied()).median;
         let points = self.points.entry(figure.to_owned()).or_default();
         points.push((size as f64, median));
     }
 
-    /// The exponent of each figure that there is at three sizes or more.
+    /// Reports the exponent of each figure that was measured at three sizes or more.
     pub fn report(&self, case: &str, report: &mut Report) {
         for (figure, points) in &self.points {
             if let Some(exponent) = exponent(points) {

@@ -1,34 +1,32 @@
-//! What a benchmark says: [`Report`], a table for people and JSON for a later comparison.
+//! The report of a benchmark: [`Report`], a table for people and JSON for a later comparison; and the [`Options`] that
+//! every benchmark has.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::thread::available_parallelism;
 
 use anyhow::Context;
+use clap::Args;
 use comfy_table::{Cell, CellAlignment, Table, presets};
 use serde::{Deserialize, Serialize};
 
-use super::Options;
-use super::child::program;
-use super::comparison::comparison;
-use super::figure::{Against, Figure, FigureOf, text};
-use super::process::peak_memory;
-use super::spread::Spread;
+use super::figure::{Against, Figure, FigureOf, Spread, comparison, text};
+use super::process::{peak_memory, program};
 
-/// The figures of a benchmark. Times say something about this machine at this moment; ratios to a
-/// baseline of the same run are what can be compared.
+/// The figures of a benchmark. Times depend on the machine and the moment; ratios to a
+/// baseline of the same run can be compared.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Report {
     bench: String,
     version: String,
-    /// The program that was measured, where a part of the benchmark is the program itself.
+    /// The program that was measured, if it is not part of the benchmark.
     #[serde(default)]
     program: String,
     cpus: usize,
     load_before: String,
     load_after: String,
     rows: Vec<Figure>,
-    /// What a reader of the figures has to know.
+    /// What a reader of the figures must know.
     #[serde(default)]
     notes: Vec<String>,
     #[serde(skip)]
@@ -54,7 +52,7 @@ impl Report {
         }
     }
 
-    /// One that was written as JSON.
+    /// Reads a report that was written as JSON.
     pub fn read(path: &Path) -> anyhow::Result<Self> {
         let text = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
         let report = serde_json::from_slice(&text);
@@ -66,7 +64,7 @@ impl Report {
         &self.rows
     }
 
-    /// Something that a reader of the figures has to know.
+    /// Adds something that a reader of the figures must know.
     pub fn note(&mut self, note: impl Into<String>) {
         let note = note.into();
         eprintln!("{note}");
@@ -75,12 +73,12 @@ impl Report {
         }
     }
 
-    /// A figure of which there is nothing to compare.
+    /// Adds a figure without a baseline.
     pub fn figure(&mut self, case: &str, figure: &str, unit: &str, values: &[f64]) -> &mut Figure {
         self.push(case, figure, unit, values, None)
     }
 
-    /// A figure beside that of a baseline, measured in turns; the ratio is ours to the baseline's.
+    /// Adds a figure and that of a baseline, measured in turns. The ratio is ours to the baseline's.
     pub fn compare(
         &mut self,
         case: &str,
@@ -98,7 +96,7 @@ impl Report {
         self.push(case, figure, unit, values, Some(against))
     }
 
-    /// A figure of several measurements, beside that of a baseline unless there are none of it.
+    /// Adds a figure of several measurements, and that of a baseline if it was measured.
     pub fn measured<T>(
         &mut self,
         case: &str,
@@ -137,9 +135,9 @@ impl Report {
         &mut self.rows[place]
     }
 
-    /// Prints the table, writes the JSON where the options say so, and compares with an earlier one.
+    /// Prints the table, writes the JSON, and compares with an earlier report, as the options say.
     pub fn finish(mut self, options: &Options) -> anyhow::Result<()> {
-        // Read first: it may be the file that is written.
+        // Read first: it may be the file to write.
         let earlier = options.against.as_deref().map(Self::read).transpose()?;
         self.save(options)?;
         for note in &self.notes {
@@ -149,7 +147,7 @@ impl Report {
             "{} CPUs, load {} before and {} after",
             self.cpus, self.load_before, self.load_after
         );
-        // A process begins with the peak of the one that starts it.
+        // A process starts with the peak of its parent.
         println!(
             "no process that was started here can show less memory than {:.0} MB",
             millions(peak_memory(std::process::id())? as f64)
@@ -160,7 +158,7 @@ impl Report {
         Ok(())
     }
 
-    /// Prints what there is since it was last printed, and writes all of it: a measurement may take hours.
+    /// Prints the figures since the last call, and writes all of them: a measurement may take hours.
     pub fn save(&mut self, options: &Options) -> anyhow::Result<()> {
         self.load_after = load();
         let since = self.rows.get(self.printed..).unwrap_or_default();
@@ -225,4 +223,36 @@ pub fn thousands(value: f64) -> f64 {
 /// Millions of something.
 pub fn millions(value: f64) -> f64 {
     value / 1e6
+}
+
+/// How much is measured, and where the figures go.
+#[derive(Debug, Clone, Args)]
+pub struct Options {
+    /// Write the figures to this file as JSON, to be compared with those of another run
+    #[arg(long, value_name = "FILE", global = true)]
+    pub json: Option<PathBuf>,
+    /// Print each figure beside that of an earlier run, from the JSON that it wrote
+    #[arg(long, value_name = "FILE", global = true)]
+    pub against: Option<PathBuf>,
+    /// Measure little and quickly: a trial of the benchmark, not of the program
+    #[arg(long, global = true)]
+    pub quick: bool,
+    /// How often each cell is measured, alternating with its baseline [default: 5; 2 with --quick]
+    #[arg(long, value_name = "N", global = true)]
+    pub repeats: Option<usize>,
+    /// Passed by `cargo bench`
+    #[arg(long, hide = true, global = true)]
+    pub bench: bool,
+}
+
+impl Options {
+    /// How often each cell is measured.
+    pub fn repeats(&self) -> usize {
+        self.repeats_or(if self.quick { 2 } else { 5 })
+    }
+
+    /// How often a cell that takes minutes is measured.
+    pub fn repeats_or(&self, default: usize) -> usize {
+        self.repeats.unwrap_or(default).max(1)
+    }
 }

@@ -1,16 +1,15 @@
-//! Simulated agents in a process of their own: [`SimServer`].
+//! Simulated agents in another process: [`SimServer`].
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::time::Duration;
 
 use anyhow::Context;
+use bytes::Bytes;
 use rollstream::sim::RequestRecord;
 use serde::Deserialize;
 
-use super::child::{Child, rollstream};
-use super::get::get;
-use super::process::cpu_time;
+use super::process::{Child, cpu_time, rollstream};
 
 const AGENT: &str = "sim";
 
@@ -39,7 +38,7 @@ struct InFlight {
 }
 
 impl SimServer {
-    /// Starts it on free ports; `flags` say what the agent does.
+    /// Starts it on free ports, with flags of `rollstream sim`.
     pub fn start(flags: &[&str]) -> anyhow::Result<Self> {
         let mut command = rollstream();
         command.args(["sim", "--json", "--port", "0"]).args(flags);
@@ -56,7 +55,7 @@ impl SimServer {
         self.addresses.agents.get(AGENT).map_or("", String::as_str)
     }
 
-    /// Address of a server that is no agent, by its name: `model`, `tools`, ...
+    /// Address of another server by name: `model`, `tools`, ...
     pub fn url(&self, name: &str) -> &str {
         self.addresses.servers.get(name).map_or("", String::as_str)
     }
@@ -66,14 +65,14 @@ impl SimServer {
         cpu_time(self.process.id()?)
     }
 
-    /// Requests that the agent has and has not answered at this moment.
+    /// Requests that the agent has not answered yet.
     pub fn in_flight(&self) -> anyhow::Result<u64> {
         let stats = get(&format!("{}/stats", self.addresses.head_server))?;
         let stats: Stats = serde_json::from_slice(&stats)?;
         Ok(stats.agents.get(AGENT).map_or(0, |agent| agent.in_flight))
     }
 
-    /// The agent's record of every request until now.
+    /// The agent's records of all requests so far.
     pub fn requests(&self) -> anyhow::Result<Vec<RequestRecord>> {
         let url = format!("{}/sim/{AGENT}/requests", self.addresses.head_server);
         let records = get(&url)?;
@@ -82,4 +81,17 @@ impl SimServer {
             .map(|line| Ok(serde_json::from_str(&line?)?))
             .collect()
     }
+}
+
+/// Sends a GET and returns the body of the answer.
+fn get(url: &str) -> anyhow::Result<Bytes> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let client = reqwest::Client::builder().no_proxy().build()?;
+    let answer = runtime.block_on(async {
+        let answer = client.get(url).send().await?.error_for_status()?;
+        answer.bytes().await
+    });
+    answer.with_context(|| format!("cannot ask {url}"))
 }

@@ -1,18 +1,19 @@
-//! A whole sweep of the collector, from an input file to metrics: [`Sweep`].
+//! A sweep of the collector, from an input file to metrics: [`Sweep`], and the tasks of one.
 
 use std::fs::{self, File};
+use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
 
-use super::child::{Child, Usage, rollstream};
+use super::process::{Child, Usage, rollstream};
 
-/// `rollstream collect` into a run that is made anew.
+/// `rollstream collect` into a new run.
 #[derive(Debug, Clone, Copy)]
 pub struct Sweep<'a> {
     /// The tasks.
     pub input: &'a Path,
-    /// Where the run goes.
+    /// Directory of the run.
     pub run: &'a Path,
     /// Names and addresses of the agents.
     pub agents: &'a [(&'a str, &'a str)],
@@ -27,12 +28,12 @@ pub struct Sweep<'a> {
 }
 
 impl Sweep<'_> {
-    /// Does it. That all of it is there in the end is part of the measurement.
+    /// Runs it, and checks that all rollouts are there.
     pub fn run(&self) -> anyhow::Result<Usage> {
         self.finish(self.start()?)
     }
 
-    /// Begins with it; what it tells people goes to a file beside the run.
+    /// Starts it. Its standard error goes to a file beside the run.
     pub fn start(&self) -> anyhow::Result<Child> {
         let mut command = rollstream();
         command.arg("collect").arg("--input").arg(self.input);
@@ -44,7 +45,7 @@ impl Sweep<'_> {
         command.args(["--num-repeats", &self.num_repeats.to_string()]);
         command.args(["--concurrency", &self.concurrency.to_string()]);
         command.args(self.flags);
-        Child::start(command.stderr(File::create(self.told())?))
+        Child::start(command.stderr(File::create(self.log())?))
     }
 
     /// Waits for its end.
@@ -53,10 +54,10 @@ impl Sweep<'_> {
             check_done(&output, self.num_rollouts)?;
             Ok(usage)
         });
-        finished.with_context(|| fs::read_to_string(self.told()).unwrap_or_default())
+        finished.with_context(|| fs::read_to_string(self.log()).unwrap_or_default())
     }
 
-    fn told(&self) -> PathBuf {
+    fn log(&self) -> PathBuf {
         self.run.with_extension("log")
     }
 }
@@ -72,4 +73,44 @@ pub fn check_done(output: &str, num_rollouts: usize) -> anyhow::Result<()> {
         "the collector did not collect everything: {finished}"
     );
     Ok(())
+}
+
+/// The row of a task, by its index.
+pub fn task_row(task: usize) -> String {
+    task_row_of("sim", task, 0)
+}
+
+/// The row of a task of an agent, of at least `size` bytes.
+pub fn task_row_of(agent: &str, task: usize, size: usize) -> String {
+    let (apples, pears) = (task % 97 + 2, task % 89 + 3);
+    let row = |more: &str| {
+        format!(
+            "{{\"responses_create_params\":{{\"input\":[{{\"role\":\"user\",\"content\":\"{more}Basket {task} holds \
+             {apples} apples and {pears} pears. How many pieces of fruit does it hold? Give the number alone, with no \
+             words around it.\"}}],\"temperature\":1.0}},\"expected_answer\":{},\"agent_ref\":{{\"name\":\"{agent}\"}}}}",
+            apples + pears
+        )
+    };
+    let short = row("");
+    match size.saturating_sub(short.len()) {
+        0 => short,
+        missing => row(&format!("{:.<missing$}", "Once there was a basket ")),
+    }
+}
+
+/// Writes an input file of `num_tasks` tasks.
+pub fn write_tasks(path: &Path, num_tasks: usize) -> anyhow::Result<()> {
+    write_rows(path, (0..num_tasks).map(task_row))
+}
+
+/// Writes an input file of these rows.
+pub fn write_rows(path: &Path, rows: impl Iterator<Item = String>) -> anyhow::Result<()> {
+    let write = || {
+        let mut file = BufWriter::new(File::create(path)?);
+        for row in rows {
+            writeln!(file, "{row}")?;
+        }
+        file.flush()
+    };
+    write().with_context(|| format!("cannot write {}", path.display()))
 }

@@ -33,9 +33,10 @@ impl Memory {
         self.huge_answer(settings, report)?;
         report.save(&settings.options)?;
         let longest = settings.size(self.rollouts, 5_000_000, 500_000);
-        let sizes = match settings.growth {
-            true => settings.sizes_up_to(longest),
-            false => vec![self.few_rollouts, longest],
+        let sizes = if settings.growth {
+            settings.sizes_up_to(longest)
+        } else {
+            vec![self.few_rollouts, longest]
         };
         let mut peaks: Vec<Vec<f64>> = vec![Vec::new(); sizes.len()];
         let mut usages: Vec<Vec<Usage>> = vec![Vec::new(); sizes.len()];

@@ -9,18 +9,21 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
 
 use anyhow::{Context, ensure};
+use arrow::array::{ArrayRef, Int64Array, RecordBatch, StringViewArray};
 use clap::{Args, ValueEnum};
 use rollstream::gym::GymChoice;
 use rollstream::measure::MetricQueries;
-use rollstream::store::RunStore;
+use rollstream::outcome::{attempts_of, rollouts_of};
+use rollstream::schema;
+use rollstream::store::{PartWriter, RunStore, part_name};
 use rollstream::{Aggregation, AggregationSource, Measurement, Profile, ProfileTarget};
 use tempfile::TempDir;
 
 use super::Settings;
-use super::metrics_run::generate;
-use crate::common::{Child, FigureOf, Goal, Growth, Report, Usage, itself, millions};
+use crate::common::{Answers, Child, Goal, Growth, Report, Usage, itself};
 
 /// Families 1 and 2 of the comparison.
 const STATISTICS: [&str; 3] = ["agent_statistics", "task_statistics", "pass_at_k"];
@@ -169,9 +172,6 @@ impl Metrics {
                 "metrics: {python} has no duckdb, so that nothing is compared with it"
             ));
         }
-        let time = |usage: &Usage| usage.wall.as_secs_f64();
-        let cpu = |usage: &Usage| usage.cpu.as_secs_f64();
-        let memory = |usage: &Usage| millions(usage.peak_memory as f64);
         for (work, usages) in works.iter().zip(&usages) {
             let case = format!(
                 "metrics, {} x {}, {}",
@@ -180,12 +180,8 @@ impl Metrics {
                 work.title()
             );
             let (of_time, of_memory) = work.goals(size);
-            let figures: [(FigureOf<Usage>, Option<Goal>); 3] = [
-                (("time", "s", &time), of_time),
-                (("CPU", "s", &cpu), None),
-                (("peak memory", "MB", &memory), of_memory),
-            ];
-            for (figure, goal) in figures {
+            let goals = [of_time, None, of_memory];
+            for (figure, goal) in Usage::FIGURES.into_iter().zip(goals) {
                 let values: Vec<f64> = usages.iter().map(figure.2).collect();
                 let name = format!("{}, {}", work.title(), figure.0);
                 growth.add(&name, usize::try_from(size.rollouts())?, &values);
@@ -263,4 +259,69 @@ async fn profile(run: RunStore, memory: usize) -> anyhow::Result<()> {
         .await?;
     ensure!(written.len() == 2, "{} files of a profile", written.len());
     Ok(())
+}
+
+/// Rows of a part, about as many as 128 MB hold.
+const PART_ROWS: usize = 50 * 1024;
+
+/// Writes the tables of a run without a sweep: `repeats` rollouts of each of `tasks` tasks.
+async fn generate(
+    tasks: i64,
+    repeats: i64,
+    body_size: usize,
+    run: &RunStore,
+) -> anyhow::Result<()> {
+    let answers = Answers::new(tasks, repeats, body_size);
+    let mut batches = answers.batches();
+    for part in 0.. {
+        let name = |table| part_name(table, format!("bench-{part:05}"));
+        let writer = |table, schema| PartWriter::new(run, table, &name(table), schema);
+        let mut rollouts = writer(schema::ROLLOUTS, schema::rollouts())?;
+        let mut attempts = writer(schema::ATTEMPTS, schema::attempts())?;
+        let mut rows = 0;
+        while rows < PART_ROWS
+            && let Some(outcomes) = batches.next().transpose()?
+        {
+            rows += outcomes.num_rows();
+            rollouts.write(&rollouts_of(&outcomes)?).await?;
+            attempts.write(&attempts_of(&outcomes)?).await?;
+        }
+        if rows == 0 {
+            break;
+        }
+        rollouts.finish().await?;
+        attempts.finish().await?;
+    }
+    let name = part_name(schema::TASKS, "bench");
+    let mut writer = PartWriter::new(run, schema::TASKS, &name, schema::tasks())?;
+    writer.write(&task_rows(tasks, repeats)?).await?;
+    writer.finish().await?;
+    Ok(())
+}
+
+fn task_rows(num_tasks: i64, num_repeats: i64) -> anyhow::Result<RecordBatch> {
+    let integers = |of: &dyn Fn(i64) -> i64| -> ArrayRef {
+        Arc::new((0..num_tasks).map(of).collect::<Int64Array>())
+    };
+    let texts = |of: &dyn Fn(i64) -> String| -> ArrayRef {
+        let texts = (0..num_tasks).map(|task| Some(of(task)));
+        Arc::new(texts.collect::<StringViewArray>())
+    };
+    let agent = |task: i64| if task % 2 == 0 { "left" } else { "right" };
+    let request = |task| {
+        format!(
+            r#"{{"responses_create_params":{{"input":"Task {task}"}},"_ng_task_index":{task}}}"#
+        )
+    };
+    let columns = vec![
+        integers(&|task| task),
+        texts(&|task| agent(task).into()),
+        integers(&|_| 0),
+        integers(&|_| num_repeats),
+        texts(&|_| "tasks.jsonl".into()),
+        integers(&|task| task + 1),
+        texts(&|task| format!("{task:032x}")),
+        texts(&request),
+    ];
+    Ok(RecordBatch::try_new(schema::tasks(), columns)?)
 }

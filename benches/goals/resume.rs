@@ -1,6 +1,6 @@
-//! Going on with a sweep that is nearly done: from the start of the program to the first request that an agent
-//! sees, beside the same of a sweep of which nothing is done; and with one that is finished, beside queries
-//! over the same run. Each is a process of its own; they take turns.
+//! Resuming a sweep that is nearly done: from the start of the program to the first request that an agent
+//! sees, compared with a sweep of which nothing is done; and resuming a finished sweep, compared with queries
+//! over the same run. Each is measured in a process of its own, in turns.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -138,15 +138,8 @@ impl Resume {
         }
         let case = format!("{size}, finished");
         let [resumed, sql, columns] = &finished;
-        let figures: [FigureOf<Usage>; 3] = [
-            ("time", "s", &|usage| usage.wall.as_secs_f64()),
-            ("CPU", "s", &|usage| usage.cpu.as_secs_f64()),
-            ("peak memory", "MB", &|usage| {
-                millions(usage.peak_memory as f64)
-            }),
-        ];
         for baseline in [(SQL, &**sql), (TWO_COLUMNS, &**columns)] {
-            for figure in figures {
+            for figure in Usage::FIGURES {
                 report.measured(&case, figure, resumed, baseline);
             }
         }

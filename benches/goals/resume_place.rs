@@ -1,4 +1,4 @@
-//! Runs that are gone on with again and again: [`Place`].
+//! Runs that are resumed again and again: [`Place`].
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -22,6 +22,7 @@ use rollstream::sim::Sim;
 use rollstream::store::{PartWriter, RunStore, part_name};
 
 use super::resume::Resume;
+use super::start::requests;
 use crate::common::{
     Answers, Child, Usage, check_done, itself, peak_memory, rollstream, write_tasks,
 };
@@ -30,7 +31,7 @@ const AGENT: &str = "sim";
 
 const QUERY: &str = "SELECT count(*), sum(task_index), sum(rollout_index) FROM rollouts";
 
-/// Of this many tasks all but one are done where nearly everything is.
+/// Of this many tasks, all but one are done.
 const LEFT_OF: usize = 100;
 
 /// Batches of 1,024 outcomes in a part.
@@ -50,7 +51,7 @@ pub enum Work {
     TwoColumns,
 }
 
-/// What became of going on with a sweep.
+/// What a resumed sweep took.
 #[derive(Debug)]
 pub struct Resumed {
     /// From the start of the program.
@@ -93,7 +94,7 @@ impl Place {
         })
     }
 
-    /// Undoes what was done since.
+    /// Restores the run as it was made.
     pub fn restore(&self) -> anyhow::Result<()> {
         let mut files = BTreeSet::new();
         list(&run_of(&self.directory), &mut files)?;
@@ -104,7 +105,7 @@ impl Place {
         Ok(())
     }
 
-    /// Goes on to the end, and finds out when the first request came.
+    /// Resumes the sweep to its end, and finds out when the first request came.
     pub fn resume(&self, row: &Resume, sim: &Sim) -> anyhow::Result<Resumed> {
         let before = requests(sim);
         let began = Instant::now();
@@ -114,9 +115,10 @@ impl Place {
             let ending = scope.spawn(move || child.finish());
             let mut first = None;
             while first.is_none() && !ending.is_finished() {
-                match requests(sim) > before {
-                    true => first = Some((began.elapsed(), peak_memory(id)?)),
-                    false => thread::sleep(LOOK),
+                if requests(sim) > before {
+                    first = Some((began.elapsed(), peak_memory(id)?));
+                } else {
+                    thread::sleep(LOOK);
                 }
             }
             let (output, usage) = ending.join().map_err(|_| anyhow!("waiting failed"))??;
@@ -130,7 +132,7 @@ impl Place {
         })
     }
 
-    /// Goes on with what is finished.
+    /// Resumes a finished sweep.
     pub fn resume_finished(&self, row: &Resume, sim: &Sim) -> anyhow::Result<Usage> {
         let before = requests(sim);
         let (output, usage) = Child::start(&mut self.collect(row, sim))?.finish()?;
@@ -193,19 +195,13 @@ fn run_of(directory: &Path) -> PathBuf {
 fn list(directory: &Path, files: &mut BTreeSet<PathBuf>) -> anyhow::Result<()> {
     for entry in fs::read_dir(directory)? {
         let path = entry?.path();
-        match path.is_dir() {
-            true => list(&path, files)?,
-            false => {
-                files.insert(path);
-            }
+        if path.is_dir() {
+            list(&path, files)?;
+        } else {
+            files.insert(path);
         }
     }
     Ok(())
-}
-
-fn requests(sim: &Sim) -> u64 {
-    let counts = sim.counters();
-    counts.values().map(|counts| counts.requests).sum()
 }
 
 impl Work {

@@ -143,7 +143,8 @@ impl Start {
     }
 }
 
-fn requests(sim: &Sim) -> u64 {
+/// Requests to all agents so far.
+pub fn requests(sim: &Sim) -> u64 {
     let counts = sim.counters();
     counts.values().map(|counts| counts.requests).sum()
 }

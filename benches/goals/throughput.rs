@@ -12,9 +12,7 @@ use rollstream::sim::parse_size;
 use tempfile::TempDir;
 
 use super::Settings;
-use super::aiohttp::Aiohttp;
-use super::calls::{Calls, Client};
-use super::wrk::Wrk;
+use super::baselines::{Aiohttp, Calls, Client, Wrk};
 use crate::common::{
     Child, Goal, Growth, Report, SimServer, Sweep, Usage, itself, millions, write_tasks,
 };

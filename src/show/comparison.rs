@@ -51,17 +51,14 @@ fn write(text: &mut String, report: &ComparisonReport) -> fmt::Result {
         "Means over common tasks of the mean of their rollouts: each task weighs the same."
     )?;
     writeln!(text, "\n{}", table(report))?;
-    let alpha = 1.0 - report.options.confidence;
+    let alpha = short(1.0 - report.options.confidence);
+    let comparisons = match report.comparisons.len() as u64 {
+        1 => "1 comparison".to_owned(),
+        several => format!("{} comparisons", text::count(several)),
+    };
     writeln!(
         text,
-        "* p < {} after Holm's correction for {} comparison{}. MDE: the difference that a single test finds with power {}.",
-        short(alpha),
-        text::count(report.comparisons.len() as u64),
-        if report.comparisons.len() == 1 {
-            ""
-        } else {
-            "s"
-        },
+        "* p < {alpha} after Holm's correction for {comparisons}. MDE: the difference that a single test finds with power {}.",
         report.options.power,
     )?;
     write_left_out(text, report)?;
@@ -80,15 +77,7 @@ fn write_run(text: &mut String, role: &str, run: &ComparedRun) -> fmt::Result {
     };
     writeln!(text, "{role} {}{place}:", run.name)?;
     for agent in &run.agents {
-        writeln!(
-            text,
-            "  {}: {} of {} rollouts done, {} failed, {} pending",
-            agent.agent_name,
-            text::count(agent.done.unsigned_abs()),
-            text::count(agent.planned.unsigned_abs()),
-            text::count(agent.failed.unsigned_abs()),
-            text::count(agent.pending.unsigned_abs()),
-        )?;
+        writeln!(text, "  {}", text::coverage(agent))?;
     }
     Ok(())
 }
@@ -98,33 +87,21 @@ fn write_overlap(text: &mut String, report: &ComparisonReport, overlap: &Overlap
     write!(
         text,
         "{}: {} in common, {} only in the base, {} only in the candidate",
-        pair(
-            report,
-            &overlap.candidate,
-            &overlap.base_agent,
-            &overlap.candidate_agent
-        ),
+        pair_of(report, overlap),
         tasks(counts.in_common),
         text::count(counts.only_in_base),
         text::count(counts.only_in_candidate),
     )?;
-    for (count, what) in [
-        (
-            counts.base_pooled,
-            "of the base ask what an earlier one asks, and are taken together with it",
-        ),
-        (
-            counts.candidate_pooled,
-            "of the candidate ask what an earlier one asks, and are taken together with it",
-        ),
-        (counts.base_without_key, "of the base have no such field"),
-        (
-            counts.candidate_without_key,
-            "of the candidate have no such field",
-        ),
+    const POOLED: &str = "ask what an earlier one asks, and are taken together with it";
+    const WITHOUT_KEY: &str = "have no such field";
+    for (count, side, what) in [
+        (counts.base_pooled, "base", POOLED),
+        (counts.candidate_pooled, "candidate", POOLED),
+        (counts.base_without_key, "base", WITHOUT_KEY),
+        (counts.candidate_without_key, "candidate", WITHOUT_KEY),
     ] {
         if count > 0 {
-            write!(text, "; {} {what}", tasks(count))?;
+            write!(text, "; {} of the {side} {what}", tasks(count))?;
         }
     }
     let missing = |of: fn(&MetricComparison) -> u64| {
@@ -138,14 +115,16 @@ fn write_overlap(text: &mut String, report: &ComparisonReport, overlap: &Overlap
         (missing(|row| row.without_candidate), "candidate"),
     ] {
         if count > 0 {
-            write!(
-                text,
-                "; up to {} have no score in the {side}",
-                text::count(count)
-            )?;
+            let count = text::count(count);
+            write!(text, "; up to {count} have no score in the {side}")?;
         }
     }
     writeln!(text)
+}
+
+fn pair_of(report: &ComparisonReport, overlap: &Overlap) -> String {
+    let (base_agent, agent) = (&overlap.base_agent, &overlap.candidate_agent);
+    pair(report, &overlap.candidate, base_agent, agent)
 }
 
 /// Names the agents of a comparison, as short as is clear.
@@ -235,12 +214,7 @@ fn write_left_out(text: &mut String, report: &ComparisonReport) -> fmt::Result {
         writeln!(
             text,
             "{}: not on both sides of any common task: {shown}{more}",
-            pair(
-                report,
-                &overlap.candidate,
-                &overlap.base_agent,
-                &overlap.candidate_agent
-            ),
+            pair_of(report, overlap),
         )?;
     }
     Ok(())

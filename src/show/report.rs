@@ -154,20 +154,11 @@ pub fn metrics(report: &MetricsReport, as_json: bool) -> Result<(), ShowError> {
         writeln!(output, "{}", metrics_table(&report.metrics))?;
     }
     for agent in &report.coverage {
-        let count = |count: i64| text::count(count.unsigned_abs());
-        let masked = match agent.masked {
+        let masked = match agent.masked.unsigned_abs() {
             0 => String::new(),
-            masked => format!(", {} masked", count(masked)),
+            masked => format!(", {} masked", text::count(masked)),
         };
-        writeln!(
-            output,
-            "{}: {} of {} rollouts done, {} failed, {} pending{masked}",
-            text::one_line(&agent.agent_name),
-            count(agent.done),
-            count(agent.planned),
-            count(agent.failed),
-            count(agent.pending),
-        )?;
+        writeln!(output, "{}{masked}", text::coverage(agent))?;
     }
     for path in &report.written {
         writeln!(output, "  {path}")?;

@@ -7,6 +7,8 @@ use std::time::Duration;
 use comfy_table::{Cell, CellAlignment};
 use indicatif::HumanCount;
 
+use crate::measure::AgentCoverage;
+
 /// Formats a count with separators: `1,234,567`.
 pub(super) fn count(value: u64) -> String {
     HumanCount(value).to_string()
@@ -50,6 +52,14 @@ pub(super) fn failures(by_class: &BTreeMap<String, u64>) -> String {
     let classes = classes.map(|(class, failed)| format!("{} {class}", count(*failed)));
     let classes: Vec<String> = classes.collect();
     format!("{all} failed ({})", classes.join(", "))
+}
+
+/// Formats how much of an agent's rollouts is there.
+pub(super) fn coverage(agent: &AgentCoverage) -> String {
+    let counts = [agent.done, agent.planned, agent.failed, agent.pending];
+    let [done, planned, failed, pending] = counts.map(|rollouts| count(rollouts.unsigned_abs()));
+    let name = one_line(&agent.agent_name);
+    format!("{name}: {done} of {planned} rollouts done, {failed} failed, {pending} pending")
 }
 
 /// Replaces control characters, line breaks included.

@@ -44,29 +44,8 @@ pub enum Latency {
 
 /// Why a latency cannot be read.
 #[derive(Debug, Clone, PartialEq, Error)]
-pub enum LatencyError {
-    /// The distribution is unknown, or has another number of parameters.
-    #[error(
-        "'{0}' is not a latency: write fixed:20ms, lognormal:MEDIAN,SIGMA[,CAP] or heavy-tail:MEDIAN,ALPHA[,CAP]"
-    )]
-    Form(String),
-    /// One of its durations cannot be read.
-    #[error("the latency '{text}' cannot be read: {why}")]
-    Duration {
-        /// The whole latency.
-        text: String,
-        /// What is wrong with the duration.
-        why: String,
-    },
-    /// Sigma or alpha is out of range.
-    #[error("in the latency '{text}', {rule}")]
-    Shape {
-        /// The whole latency.
-        text: String,
-        /// What is allowed.
-        rule: &'static str,
-    },
-}
+#[error("{0}")]
+pub struct LatencyError(String);
 
 impl Latency {
     /// Draws a latency, with at most two draws.
@@ -103,8 +82,7 @@ impl Latency {
             }
             _ => return Ok(()),
         };
-        let text = text.to_owned();
-        Err(LatencyError::Shape { text, rule })
+        Err(LatencyError(format!("in the latency '{text}', {rule}")))
     }
 }
 
@@ -112,12 +90,15 @@ impl FromStr for Latency {
     type Err = LatencyError;
 
     fn from_str(text: &str) -> Result<Self, LatencyError> {
-        let form = || LatencyError::Form(text.to_owned());
+        let form = || {
+            LatencyError(format!(
+                "'{text}' is not a latency: write fixed:20ms, lognormal:MEDIAN,SIGMA[,CAP] or heavy-tail:MEDIAN,ALPHA[,CAP]"
+            ))
+        };
         let duration = |part: &str| {
-            parse_duration(part).map_err(|why| LatencyError::Duration {
-                text: text.to_owned(),
-                why,
-            })
+            let unreadable =
+                |why| LatencyError(format!("the latency '{text}' cannot be read: {why}"));
+            parse_duration(part).map_err(unreadable)
         };
         let (name, parameters) = text.split_once(':').ok_or_else(form)?;
         let parameters: Vec<&str> = parameters.split(',').collect();

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use hyper::body::Incoming;
 use hyper::{Method, Request, StatusCode};
+use indexmap::IndexMap;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -79,7 +80,7 @@ impl Agent {
 async fn aggregated(body: Incoming) -> Reply {
     let body = match read_body(body).await {
         Ok(body) => body,
-        Err(error) => return error.reply(),
+        Err(refused) => return refused,
     };
     match aggregate(&body) {
         Ok(metrics) => json_of(&metrics),
@@ -103,9 +104,9 @@ struct Collected {
     verify_responses: Vec<Map<String, Value>>,
 }
 
-/// Sum and count of values, by metric in order of first appearance.
+/// Sum and count of values by metric, in order of first appearance.
 #[derive(Default)]
-struct Means(Vec<(String, f64, f64)>);
+struct Means(IndexMap<String, (f64, f64)>);
 
 impl Means {
     fn add(&mut self, response: &Map<String, Value>) {
@@ -121,19 +122,14 @@ impl Means {
             let Some(number) = number.filter(|_| !is_reserved(name)) else {
                 continue;
             };
-            match self.0.iter_mut().find(|(known, ..)| known == name) {
-                Some((_, sum, n)) => (*sum, *n) = (*sum + number, *n + 1.0),
-                None => self.0.push((name.clone(), number, 1.0)),
-            }
+            let (sum, count) = self.0.entry(name.clone()).or_default();
+            (*sum, *count) = (*sum + number, *count + 1.0);
         }
     }
 
     fn write(self, to: &mut Map<String, Value>) {
-        to.extend(
-            self.0
-                .into_iter()
-                .map(|(name, sum, n)| (format!("mean/{name}"), json!(sum / n))),
-        );
+        let means = self.0.into_iter();
+        to.extend(means.map(|(name, (sum, n))| (format!("mean/{name}"), json!(sum / n))));
     }
 }
 

@@ -1,9 +1,10 @@
 //! Sessions by cookie: [`Sessions`], and [`Episode`], the rollout that a session belongs to.
 
-use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use hyper::StatusCode;
+use indexmap::IndexMap;
 
 use super::super::agent::Row;
 use super::super::draws::Draws;
@@ -15,21 +16,15 @@ const COOKIE: &str = "session";
 /// The stream of draws of the names of sessions.
 const OF_SESSION: u64 = 10;
 
-/// A server keeps this many sessions; older ones are forgotten.
+/// A server keeps this many sessions. Beyond that it forgets the older half.
 const MAX_SESSIONS: usize = 200_000;
 
 /// The sessions of a server, by cookie.
 #[derive(Debug)]
 pub(super) struct Sessions<S> {
     limit: usize,
-    kept: Mutex<Kept<S>>,
-}
-
-#[derive(Debug)]
-struct Kept<S> {
-    opened: u64,
-    order: VecDeque<u64>,
-    sessions: HashMap<u64, S>,
+    opened: AtomicU64,
+    sessions: Mutex<IndexMap<u64, S>>,
 }
 
 impl<S> Default for Sessions<S> {
@@ -40,29 +35,22 @@ impl<S> Default for Sessions<S> {
 
 impl<S> Sessions<S> {
     fn new(limit: usize) -> Self {
-        let kept = Kept {
-            opened: 0,
-            order: VecDeque::new(),
-            sessions: HashMap::new(),
-        };
         Self {
             limit,
-            kept: Mutex::new(kept),
+            opened: AtomicU64::new(0),
+            sessions: Mutex::new(IndexMap::new()),
         }
     }
 
     /// Opens a session; returns the value of `Set-Cookie`.
     pub(super) fn open(&self, seed: u64, session: S) -> String {
-        let mut kept = self.kept();
-        let name = Draws::keyed(seed, &[OF_SESSION, kept.opened]).next_u64();
-        kept.opened += 1;
-        if kept.order.len() >= self.limit
-            && let Some(oldest) = kept.order.pop_front()
-        {
-            kept.sessions.remove(&oldest);
+        let number = self.opened.fetch_add(1, Relaxed);
+        let name = Draws::keyed(seed, &[OF_SESSION, number]).next_u64();
+        let mut sessions = self.sessions();
+        if sessions.len() >= self.limit {
+            sessions.drain(..self.limit.div_ceil(2));
         }
-        kept.order.push_back(name);
-        kept.sessions.insert(name, session);
+        sessions.insert(name, session);
         format!("{COOKIE}={name:016x}; Path=/; HttpOnly; SameSite=lax")
     }
 
@@ -80,14 +68,14 @@ impl<S> Sessions<S> {
         let cookie = cookie.ok_or_else(|| {
             refused("no cookie 'session': send back the one that opened the session")
         })?;
-        let mut kept = self.kept();
+        let mut sessions = self.sessions();
         let name = u64::from_str_radix(&cookie, 16).ok();
-        let session = name.and_then(|name| kept.sessions.get_mut(&name));
+        let session = name.and_then(|name| sessions.get_mut(&name));
         work(session.ok_or_else(|| refused("the cookie 'session' names no session"))?)
     }
 
-    fn kept(&self) -> MutexGuard<'_, Kept<S>> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    fn sessions(&self) -> MutexGuard<'_, IndexMap<u64, S>> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -12,6 +12,7 @@ use super::super::draws::{Draws, digest};
 use super::super::environments::last_turn;
 use super::super::plan::Profile;
 use super::super::server::service::Rejected;
+use super::conversation::Conversation;
 use super::policy::{End, Prompt, Stop, first_stop};
 use super::{MODEL_NAME, check_choices, remaining_context, unreadable, usage};
 
@@ -85,10 +86,14 @@ pub(super) fn answer(body: &str, profile: &Profile) -> Result<Value, Rejected> {
         Draws::keyed(digest, &[u64::from(*id)]).next_u64()
     });
     let (start, turns) = beginning(&text);
+    let prompt_tokens = prompt_ids.len() as u64;
     let prompt = Prompt {
-        start,
-        digest: ids_digest,
-        turns,
+        conversation: Conversation {
+            start,
+            digest: ids_digest,
+            turns,
+            tokens: prompt_tokens,
+        },
         tools: &[],
         parallel: false,
         seed: request.seed.map(i64::cast_unsigned),
@@ -96,7 +101,6 @@ pub(super) fn answer(body: &str, profile: &Profile) -> Result<Value, Rejected> {
     let mut said = prompt.said(profile);
     let mut of_tokens = Draws::keyed(said.id, &[OF_TOKENS]);
     let mut ids = encode(said.text.as_bytes(), Some(&mut of_tokens));
-    let prompt_tokens = prompt_ids.len() as u64;
     let most = remaining_context(profile, prompt_tokens, request.max_tokens)?;
     let end = end_of(&mut ids, &mut said.text, &request.stop, most);
     let mut choice = json!({
@@ -175,22 +179,10 @@ fn end_of(ids: &mut Vec<u32>, text: &mut String, stop: &Stop, most: Option<u64>)
 /// Makes up the log-probabilities of tokens.
 fn logprobs(ids: &[u32], answer: u64) -> Value {
     let mut draws = Draws::keyed(answer, &[OF_LOGPROBS, digest(b"logprobs")]);
-    let (mut offsets, mut logprobs, mut tokens) = (Vec::new(), Vec::new(), Vec::new());
-    let mut offset = 0;
-    for (bytes, len) in ids.iter().filter_map(|id| bytes_of(*id)) {
-        offsets.push(offset);
-        offset += len;
-        // Three digits after the point survive any text format.
-        let drawn = (draws.unit().ln() * 1000.0).round() / 1000.0;
-        logprobs.push(drawn.min(0.0));
-        tokens.push(String::from_utf8_lossy(bytes.get(..len).unwrap_or_default()).into_owned());
-    }
-    json!({
-        "text_offset": offsets,
-        "token_logprobs": logprobs,
-        "tokens": tokens,
-        "top_logprobs": null,
-    })
+    // Three digits after the point survive any text format.
+    let logprob = |_: &u32| ((draws.unit().ln() * 1000.0).round() / 1000.0).min(0.0);
+    let logprobs: Vec<f64> = ids.iter().map(logprob).collect();
+    json!({ "token_logprobs": logprobs, "top_logprobs": null })
 }
 
 /// Pairs of bytes that are tokens, from id 256.

@@ -92,9 +92,7 @@ impl Generated {
         let conversation = Conversation::read(&request.messages, &request.instructions);
         let tools = request.tools.as_deref().unwrap_or_default();
         let prompt = Prompt {
-            start: conversation.start,
-            digest: conversation.digest,
-            turns: conversation.turns,
+            conversation,
             tools: if request.tool_choice == "none" {
                 &[]
             } else {

@@ -10,7 +10,7 @@ use super::super::agent::{Row, append_filler};
 use super::super::draws::{Draws, digest};
 use super::super::plan::{Profile, RowDifficulty};
 use super::super::verifier::{NumericAnswer, last_words};
-use super::conversation::words;
+use super::conversation::{Conversation, words};
 
 /// The streams of draws: one of a question for all conversations that begin with it, one of a conversation for all its
 /// turns, and one of a turn.
@@ -24,12 +24,8 @@ const MOST_TURNS: usize = 4;
 /// What the model is asked.
 #[derive(Debug)]
 pub(super) struct Prompt<'a> {
-    /// What the user said first.
-    pub start: &'a str,
-    /// A hash of all that was said.
-    pub digest: u64,
-    /// How often the model has spoken.
-    pub turns: u64,
+    /// What was said before.
+    pub conversation: Conversation<'a>,
     /// The tools that it may call.
     pub tools: &'a [Tool],
     /// It may make several calls at once.
@@ -101,11 +97,17 @@ impl Prompt<'_> {
     /// Returns what the model says. With tools, it calls some of them in every turn of the conversation, and answers
     /// after that; without tools, it answers in the last turn.
     pub(super) fn said(&self, profile: &Profile) -> Said {
+        let Conversation {
+            start,
+            digest: said_before,
+            turns: spoken,
+            ..
+        } = self.conversation;
         let seed = self.seed.unwrap_or(profile.seed);
-        let question = digest(self.start.as_bytes());
+        let question = digest(start.as_bytes());
         let mut of_question = Draws::keyed(profile.seed, &[OF_QUESTION, question]);
         let mut of_conversation = Draws::keyed(seed, &[OF_CONVERSATION, question]);
-        let mut of_turn = Draws::keyed(seed, &[OF_TURN, question, self.digest, self.turns]);
+        let mut of_turn = Draws::keyed(seed, &[OF_TURN, question, said_before, spoken]);
 
         let drawn = 1 + of_conversation.below(MOST_TURNS) as u64;
         let turns = profile.turns.unwrap_or(drawn);
@@ -121,7 +123,7 @@ impl Prompt<'_> {
             calls: Vec::new(),
             id,
         };
-        if !tools.is_empty() && self.turns < turns {
+        if !tools.is_empty() && spoken < turns {
             let several = self.parallel && of_turn.below(3) == 0;
             let count = if several { 2 + of_turn.below(2) } else { 1 };
             let calls = (0..count).filter_map(|number| {
@@ -133,11 +135,10 @@ impl Prompt<'_> {
                 })
             });
             said.calls = calls.collect();
-        } else if tools.is_empty() && self.turns + 1 < turns {
+        } else if tools.is_empty() && spoken + 1 < turns {
             said.text = some_words(&mut of_turn, 60);
         } else {
-            let right = right_answer(self.start);
-            said.text = last_words(right, correct, || self.start, of_turn);
+            said.text = last_words(right_answer(start), correct, || start, of_turn);
         }
         said
     }
@@ -396,9 +397,12 @@ mod tests {
     fn said(profile: &Profile, tools: &str, turns: u64, seed: Option<u64>) -> Said {
         let tools: Vec<Tool> = serde_json::from_str(tools).unwrap();
         let prompt = Prompt {
-            start: "What is 3 + 4?",
-            digest: turns,
-            turns,
+            conversation: Conversation {
+                start: "What is 3 + 4?",
+                digest: turns,
+                turns,
+                tokens: 0,
+            },
             tools: &tools,
             parallel: true,
             seed,

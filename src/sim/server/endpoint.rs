@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use hyper::header::{HeaderValue, SET_COOKIE};
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Deserializer};
+use serde_json::{Value, json};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::sleep;
 
@@ -14,7 +15,7 @@ use super::super::config::{OverCapacity, SimError, check_capacity};
 use super::super::fault::{FaultKind, FaultRates};
 use super::super::latency::Latency;
 use super::super::plan::Profile;
-use super::http::{Abrupt, Reply, json};
+use super::http::{Abrupt, Reply, json as json_reply};
 use super::port::PortSwitch;
 use super::requests::{Admission, Requests, now_us};
 use super::service::{Answer, Rejected};
@@ -52,16 +53,6 @@ impl AgentChange {
 /// Tells `null` from a missing value.
 fn given<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Option<usize>>, D::Error> {
     Option::deserialize(from).map(Some)
-}
-
-/// The settings that an [`AgentChange`] can change.
-#[derive(Debug, Serialize)]
-pub(crate) struct AgentState {
-    capacity: Option<usize>,
-    over_capacity: OverCapacity,
-    down: bool,
-    faults: FaultRates,
-    latency: Latency,
 }
 
 /// One agent or server, as far as all are alike.
@@ -128,16 +119,16 @@ impl Endpoint {
         settings.latency = change.latency.unwrap_or(settings.latency);
     }
 
-    /// Returns the settings that can be changed.
-    pub(crate) fn state(&self) -> AgentState {
+    /// Returns the settings that an [`AgentChange`] can change.
+    pub(crate) fn state(&self) -> Value {
         let profile = self.profile();
-        AgentState {
-            capacity: profile.capacity,
-            over_capacity: profile.over_capacity,
-            down: self.port.is_down(),
-            faults: profile.faults.clone(),
-            latency: profile.latency,
-        }
+        json!({
+            "capacity": profile.capacity,
+            "over_capacity": profile.over_capacity,
+            "down": self.port.is_down(),
+            "faults": profile.faults,
+            "latency": profile.latency,
+        })
     }
 
     /// Replies to a request within the capacity, after `latency`, with `answer` or with the fault that is planned.
@@ -193,7 +184,7 @@ impl Endpoint {
                 body = spoil(kind, body);
             }
         }
-        let mut reply = json(body);
+        let mut reply = json_reply(body);
         // The cookies made here are valid headers.
         if let Some(cookie) = cookie.and_then(|cookie| HeaderValue::try_from(cookie).ok()) {
             reply.headers_mut().insert(SET_COOKIE, cookie);

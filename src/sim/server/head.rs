@@ -258,7 +258,7 @@ pub(super) fn url(host: &str, port: u16) -> String {
 async fn changed(endpoint: &Endpoint, body: Incoming) -> Reply {
     let body = match read_body(body).await {
         Ok(body) => body,
-        Err(error) => return error.reply(),
+        Err(refused) => return refused,
     };
     let refused = |error: String| detail(StatusCode::UNPROCESSABLE_ENTITY, error);
     // A struct could also be read from a list, a map cannot.

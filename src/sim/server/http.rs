@@ -38,43 +38,30 @@ pub(crate) enum Abrupt {
     Raw(Bytes),
 }
 
-/// Why a request's body could not be read.
-#[derive(Debug, Error)]
-pub(crate) enum BodyError {
-    /// It is larger than the limit.
-    #[error("the body is larger than {MAX_REQUEST_BYTES} bytes")]
-    TooLarge,
-    /// It did not arrive in time.
-    #[error("the body was not complete within {BODY_DEADLINE:?}")]
-    TooSlow,
-    /// The connection broke.
-    #[error("the body could not be read: {0}")]
-    Broken(Box<dyn std::error::Error + Send + Sync>),
-}
-
 /// Reads a whole body.
-pub(crate) async fn read_body(body: Incoming) -> Result<Bytes, BodyError> {
+///
+/// # Errors
+/// The reply to a body that is too large (413), too slow (408) or broken (400).
+pub(crate) async fn read_body(body: Incoming) -> Result<Bytes, Reply> {
+    let too_large = || {
+        let why = format!("the body is larger than {MAX_REQUEST_BYTES} bytes");
+        detail(StatusCode::PAYLOAD_TOO_LARGE, why)
+    };
     if body.size_hint().lower() > MAX_REQUEST_BYTES as u64 {
-        return Err(BodyError::TooLarge);
+        return Err(too_large());
     }
     let whole = Limited::new(body, MAX_REQUEST_BYTES).collect();
     match tokio::time::timeout(BODY_DEADLINE, whole).await {
         Ok(Ok(body)) => Ok(body.to_bytes()),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(BodyError::TooLarge),
-        Ok(Err(error)) => Err(BodyError::Broken(error)),
-        Err(_) => Err(BodyError::TooSlow),
-    }
-}
-
-impl BodyError {
-    /// Returns the reply that says so.
-    pub(crate) fn reply(&self) -> Reply {
-        let status = match self {
-            Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
-            Self::TooSlow => StatusCode::REQUEST_TIMEOUT,
-            Self::Broken(_) => StatusCode::BAD_REQUEST,
-        };
-        detail(status, self)
+        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
+        Ok(Err(error)) => {
+            let why = format!("the body could not be read: {error}");
+            Err(detail(StatusCode::BAD_REQUEST, why))
+        }
+        Err(_) => {
+            let why = format!("the body was not complete within {BODY_DEADLINE:?}");
+            Err(detail(StatusCode::REQUEST_TIMEOUT, why))
+        }
     }
 }
 

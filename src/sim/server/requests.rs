@@ -6,13 +6,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
+use hyper::StatusCode;
 use hyper::body::Incoming;
 use serde::{Deserialize, Serialize};
 
 use super::super::fault::FaultKind;
 use super::super::plan::Key;
 use super::endpoint::Slot;
-use super::http::{BodyError, Reply, read_body};
+use super::http::{Reply, read_body};
 
 /// An agent or server keeps a record of this many requests; older ones are forgotten.
 pub const MAX_REQUESTS: usize = 2_000_000;
@@ -167,12 +168,14 @@ impl Admission {
     /// # Errors
     /// The reply to a body that is too large, too slow or broken.
     pub(crate) async fn read(&mut self, body: Incoming) -> Result<Bytes, Reply> {
-        read_body(body).await.map_err(|error| {
-            if !matches!(error, BodyError::Broken(_)) {
-                self.reject();
-            }
-            error.reply()
-        })
+        let read = read_body(body).await;
+        // A request whose client left does not count.
+        if let Err(refused) = &read
+            && refused.status() != StatusCode::BAD_REQUEST
+        {
+            self.reject();
+        }
+        read
     }
 
     /// The request was read at this time, and counts from now on.

@@ -1,6 +1,8 @@
-//! Clients that make the collector's calls, read the answers and do nothing else: [`Client`].
+//! What the collector's throughput is compared with: [`Client`] makes its calls and nothing else, [`Wrk`] shows the limit
+//! of the loopback and the agent, and [`Aiohttp`] is the loop in Python that users write.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -13,21 +15,24 @@ use hyper::client::conn::http1;
 use hyper::header::{CONTENT_TYPE, HOST, HeaderValue};
 use hyper::{Request, Uri};
 use hyper_util::rt::TokioIo;
+use serde::Deserialize;
 use tokio::net::TcpStream;
 use tokio::runtime;
 use tokio::task::JoinSet;
 
-/// What the calls are made with.
+use crate::common::{Child, Usage};
+
+/// A client that makes the collector's calls, reads the answers and does nothing else.
 #[derive(Debug, Clone, Copy, PartialEq, ValueEnum)]
 pub enum Client {
-    /// Connections of hyper that their callers drive themselves, on one thread: the least that HTTP costs.
+    /// Connections of hyper, driven by their callers on one thread: the least that HTTP costs.
     Hyper,
     /// A client with a pool of connections, on all cores.
     Reqwest,
 }
 
 impl Client {
-    /// What it is called in a report.
+    /// Its name in a report.
     pub fn name(self) -> &'static str {
         match self {
             Self::Hyper => "bare hyper",
@@ -58,10 +63,10 @@ impl Client {
     }
 }
 
-/// The calls that are to be made.
+/// The calls to make.
 #[derive(Debug)]
 pub struct Calls {
-    /// Without the brace that ends them.
+    /// The rows of the tasks without their closing brace.
     tasks: Vec<String>,
     num_repeats: usize,
     num_rollouts: usize,
@@ -69,7 +74,7 @@ pub struct Calls {
 }
 
 impl Calls {
-    /// So many rollouts of the tasks in a file.
+    /// Calls for `num_rollouts` rollouts of the tasks in a file.
     pub fn new(input: &Path, num_repeats: usize, num_rollouts: usize) -> anyhow::Result<Self> {
         let tasks = std::fs::read_to_string(input)?;
         let tasks: Vec<String> = tasks
@@ -113,7 +118,7 @@ where
     Ok(())
 }
 
-/// Calls over a connection of its own, which the same task drives.
+/// Calls over its own connection, which the same task drives.
 async fn hyper_worker(calls: Arc<Calls>, url: String) -> anyhow::Result<()> {
     let url: Uri = url.parse()?;
     let host = url.authority().context("an address without a host")?;
@@ -139,7 +144,7 @@ async fn hyper_worker(calls: Arc<Calls>, url: String) -> anyhow::Result<()> {
         }
         Ok(())
     };
-    // Without a sender the connection comes to its end.
+    // The connection ends when its sender is gone.
     join(calling, connection).await.0
 }
 
@@ -160,4 +165,117 @@ async fn reqwest_worker(
         );
     }
     Ok(())
+}
+
+/// `wrk`, the load generator, which repeats one request.
+#[derive(Debug)]
+pub struct Wrk {
+    script: PathBuf,
+    seconds: u64,
+}
+
+/// What `wrk` reports.
+#[derive(Debug)]
+pub struct Driven {
+    /// Answers in all.
+    pub requests: f64,
+    /// Answers per second.
+    pub rate: f64,
+    /// What the process took.
+    pub usage: Usage,
+}
+
+impl Wrk {
+    /// Writes its script into `directory`. None if there is no `wrk`.
+    pub fn new(directory: &Path, body: &str, seconds: u64) -> anyhow::Result<Option<Self>> {
+        // It fails even if it prints its version.
+        let mut probe = Command::new("wrk");
+        probe.arg("-v").stdout(Stdio::null()).stderr(Stdio::null());
+        if probe.status().is_err() {
+            return Ok(None);
+        }
+        let script = directory.join("post.lua");
+        let text = format!(
+            "wrk.method = \"POST\"\nwrk.headers[\"content-type\"] = \"application/json\"\nwrk.body = [==[{body}]==]\n"
+        );
+        std::fs::write(&script, text)?;
+        Ok(Some(Self { script, seconds }))
+    }
+
+    /// Sends to `url` over `connections` connections.
+    pub fn drive(&self, url: &str, connections: usize) -> anyhow::Result<Driven> {
+        let mut command = Command::new("wrk");
+        command.args(["-t", "1", "-c", &connections.to_string()]);
+        command.args(["-d", &format!("{}s", self.seconds)]);
+        command.arg("-s").arg(&self.script).arg(url);
+        let (output, usage) = Child::start(&mut command)?.finish()?;
+        ensure!(
+            !output.contains("Non-2xx") && !output.contains("Socket errors"),
+            "not all requests of wrk were answered well:\n{output}"
+        );
+        let told = |number: Option<&str>| -> anyhow::Result<f64> {
+            let number = number.with_context(|| format!("wrk told no rate:\n{output}"))?;
+            Ok(number.trim().parse()?)
+        };
+        let mut lines = output.lines();
+        let mut rates = output.lines();
+        Ok(Driven {
+            requests: told(
+                lines
+                    .find_map(|line| line.split_once(" requests in "))
+                    .map(|(n, _)| n),
+            )?,
+            rate: told(rates.find_map(|line| line.strip_prefix("Requests/sec:")))?,
+            usage,
+        })
+    }
+}
+
+const LOOP: &str = include_str!("bare_aiohttp.py");
+
+/// A loop over rollouts in Python.
+#[derive(Debug)]
+pub struct Aiohttp<'a> {
+    python: &'a Path,
+}
+
+/// What the loop took, without starting Python.
+#[derive(Debug, Deserialize)]
+pub struct Looped {
+    rollouts: usize,
+    /// Wall time of all calls.
+    pub seconds: f64,
+    /// CPU time of all calls, in seconds.
+    pub cpu: f64,
+}
+
+impl<'a> Aiohttp<'a> {
+    /// None if this Python has no aiohttp.
+    pub fn new(python: &'a Path) -> Option<Self> {
+        let probe = Command::new(python).args(["-c", "import aiohttp"]).output();
+        let is_there = probe.is_ok_and(|output| output.status.success());
+        is_there.then_some(Self { python })
+    }
+
+    /// Sends rollouts of the tasks to an agent.
+    pub fn collect(
+        &self,
+        input: &Path,
+        agent_url: &str,
+        num_repeats: usize,
+        num_rollouts: usize,
+        concurrency: usize,
+    ) -> anyhow::Result<(Looped, Usage)> {
+        let mut command = Command::new(self.python);
+        command.args(["-c", LOOP]).arg(input);
+        command.arg(format!("{agent_url}/run"));
+        command.args([num_repeats, num_rollouts, concurrency].map(|number| number.to_string()));
+        let (output, usage) = Child::start(&mut command)?.finish()?;
+        let looped: Looped = serde_json::from_str(&output)?;
+        ensure!(
+            looped.rollouts == num_rollouts,
+            "not everything was collected: {looped:?}"
+        );
+        Ok((looped, usage))
+    }
 }
