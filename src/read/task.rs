@@ -116,12 +116,23 @@ pub struct TaskBatchBuilder {
 }
 
 impl TaskBatchBuilder {
-    /// No rows yet.
+    /// A builder that stores equal texts once, for rows that repeat their requests.
+    pub fn deduplicated() -> Self {
+        let shared = || StringViewBuilder::new().with_deduplicate_strings();
+        Self {
+            agent_name: shared(),
+            source_file: shared(),
+            request: shared(),
+            ..Self::default()
+        }
+    }
+
+    /// Whether there are no rows.
     pub fn is_empty(&self) -> bool {
         self.rows == 0
     }
 
-    /// Time for [`Self::finish`].
+    /// Whether it is time for [`Self::finish`].
     pub fn is_full(&self) -> bool {
         self.rows >= BATCH_ROWS || self.bytes >= BATCH_BYTES
     }
