@@ -51,7 +51,8 @@ pub fn is_truthy_value(value: &serde_json::Value) -> bool {
 pub fn float(json: &str) -> Option<f64> {
     match json {
         "true" => Some(1.0),
-        "false" => Some(0.0),
+        // An integer, which has no negative zero.
+        "false" | "-0" => Some(0.0),
         _ if json.starts_with('"') => float_in(unquote(json)?.trim_matches(is_space)),
         _ => json.parse().ok(),
     }
