@@ -1,6 +1,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use arrow::error::ArrowError;
 use datafusion::error::DataFusionError;
 
 use crate::export::ExportError;
@@ -52,8 +53,14 @@ pub enum HealthError {
     Write(#[from] io::Error),
 }
 
-impl HealthError {
-    pub(super) fn tables(source: impl Into<DataFusionError>) -> Self {
-        Self::Measure(MeasureError::tables(source.into()))
+impl From<DataFusionError> for HealthError {
+    fn from(source: DataFusionError) -> Self {
+        Self::Measure(MeasureError::tables(source))
+    }
+}
+
+impl From<ArrowError> for HealthError {
+    fn from(source: ArrowError) -> Self {
+        DataFusionError::from(source).into()
     }
 }

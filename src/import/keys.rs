@@ -10,8 +10,8 @@ use indexmap::{IndexMap, IndexSet};
 use super::error::{ImportError, RowProblem};
 use crate::gym::GymRules;
 use crate::json::{Object, unquote};
-pub(super) use crate::request::agent_name;
 use crate::request::ENVIRONMENT_SERVER;
+pub(super) use crate::request::agent_name;
 use crate::schema::AGENT_NAME;
 use crate::store::EnvironmentServer;
 

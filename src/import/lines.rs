@@ -38,25 +38,22 @@ impl<'a> Line<'a> {
     /// The line as a row.
     pub(super) fn row(&self) -> Result<Object<'a>, ImportError> {
         Object::parse(self.text).map_err(|error| match error {
-            ObjectError::Syntax(source) => self.malformed(source),
+            ObjectError::Syntax(source) => self.problem(RowProblem::Malformed(source)),
             ObjectError::NotAnObject(_) => self.problem(RowProblem::NotAnObject),
         })
     }
 
-    pub(super) fn malformed(&self, source: SyntaxError) -> ImportError {
-        ImportError::Malformed {
-            path: self.file.to_owned(),
-            line: self.number,
-            source,
-        }
-    }
-
+    /// The error that the line cannot be used.
     pub(super) fn problem(&self, problem: RowProblem) -> ImportError {
-        ImportError::Row {
-            path: self.file.to_owned(),
-            line: self.number,
-            problem,
-        }
+        failed(self.file, self.number, problem)
+    }
+}
+
+fn failed(file: &str, line: u64, problem: RowProblem) -> ImportError {
+    ImportError::Row {
+        path: file.to_owned(),
+        line,
+        problem,
     }
 }
 
@@ -72,14 +69,20 @@ pub(super) fn for_each_line(
 ) -> Result<(), ImportError> {
     let (mut number, mut offset) = (0, 0);
     for_each_piece(path, file, |bytes| {
-        let text = std::str::from_utf8(bytes).map_err(|_| not_text(file, number + 1))?;
+        let text = std::str::from_utf8(bytes)
+            .map_err(|_| failed(file, number + 1, RowProblem::Encoding))?;
         match rule {
             LineRule::Text => {
                 let text = text.strip_suffix('\n').unwrap_or(text);
                 let mut offset = offset;
                 for text in text.strip_suffix('\r').unwrap_or(text).split('\r') {
                     number += 1;
-                    take(Line { file, number, offset, text })?;
+                    take(Line {
+                        file,
+                        number,
+                        offset,
+                        text,
+                    })?;
                     offset += text.len() as u64 + 1;
                 }
             }
@@ -88,7 +91,12 @@ pub(super) fn for_each_line(
                 let offset = offset + (text.len() - text.trim_ascii_start().len()) as u64;
                 let text = text.trim_matches(|c: char| c.is_ascii_whitespace() || c == '\x0b');
                 if !text.is_empty() {
-                    take(Line { file, number, offset, text })?;
+                    take(Line {
+                        file,
+                        number,
+                        offset,
+                        text,
+                    })?;
                 }
             }
         }
@@ -129,14 +137,19 @@ pub(super) fn for_each_whole_line(
                 let valid = line.get(..error.valid_up_to()).unwrap_or_default();
                 std::str::from_utf8(valid).unwrap_or_default()
             }
-            Err(_) => return Err(not_text(&file, number)),
+            Err(_) => return Err(failed(&file, number, RowProblem::Encoding)),
         };
         if whole.is_none()
             && let Err(ObjectError::Syntax(why)) = Object::parse(text)
         {
             torn = Some(Torn { number, why });
         } else {
-            take(Line { file: &file, number, offset, text })?;
+            take(Line {
+                file: &file,
+                number,
+                offset,
+                text,
+            })?;
         }
         offset += bytes.len() as u64;
         Ok(())
@@ -169,19 +182,11 @@ fn for_each_piece(
             break;
         }
         if read as u64 == LONGEST && !bytes.ends_with(b"\n") {
-            let path = file.to_owned();
-            return Err(ImportError::TooLong { path, line });
+            return Err(failed(file, line, RowProblem::TooLong));
         }
         take(&bytes)?;
     }
     Ok(())
-}
-
-fn not_text(file: &str, line: u64) -> ImportError {
-    ImportError::Encoding {
-        path: file.to_owned(),
-        line,
-    }
 }
 
 #[cfg(test)]
@@ -229,9 +234,19 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), b"{}\n\xff\n").unwrap();
         let error = for_each_line(file.path(), "f", LineRule::Text, |_| Ok(()));
-        assert!(matches!(error, Err(ImportError::Encoding { line: 2, .. })));
+        let is_placed = |error| {
+            matches!(
+                error,
+                Err(ImportError::Row {
+                    line: 2,
+                    problem: RowProblem::Encoding,
+                    ..
+                })
+            )
+        };
+        assert!(is_placed(error));
         let error = for_each_whole_line(file.path(), |_| Ok(()));
-        assert!(matches!(error, Err(ImportError::Encoding { line: 2, .. })));
+        assert!(is_placed(error.map(drop)));
     }
 
     fn whole_lines(content: &[u8]) -> (Vec<String>, Option<u64>) {
@@ -270,6 +285,9 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), b"{}\n\xff\n").unwrap();
         let error = for_each_line(file.path(), |_| Ok(()));
-        assert!(matches!(error, Err(ImportError::Encoding { line: 2, .. })));
+        let problem = RowProblem::Encoding;
+        assert!(
+            matches!(error, Err(ImportError::Row { line: 2, problem: found, .. }) if found == problem)
+        );
     }
 }

@@ -72,7 +72,10 @@ fn kept(row: &Object<'_>, usage: Option<&str>) -> String {
         let usage = usage.map(|usage| format!(r#"{{"usage":{usage}}}"#));
         kept.set("response", usage.unwrap_or_else(|| "{}".to_owned()));
     }
-    let is_large = |name: &&str| row.get(name).is_some_and(|value| value.starts_with(['{', '[', '"']));
+    let is_large = |name: &&str| {
+        row.get(name)
+            .is_some_and(|value| value.starts_with(['{', '[', '"']))
+    };
     let large: Vec<&str> = HEAVY.into_iter().filter(is_large).collect();
     let mut text = String::new();
     kept.write_without(&large, &mut text);
@@ -198,7 +201,9 @@ impl Placed {
     fn push(&mut self, batch: &RecordBatch) -> Result<(), ImportError> {
         let signed = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
         let column = |of: fn(&Source) -> u64| -> ArrayRef {
-            Arc::new(Int64Array::from_iter_values(self.sources.iter().map(of).map(signed)))
+            Arc::new(Int64Array::from_iter_values(
+                self.sources.iter().map(of).map(signed),
+            ))
         };
         let end = self.rows + self.sources.len() as i64;
         let mut columns = batch.columns().to_vec();
@@ -304,7 +309,10 @@ pub(super) fn renumbered(batch: &RecordBatch, ranks: &[i64]) -> Result<RecordBat
     if let Some(column) = columns.first_mut() {
         let rank = |number: i64| {
             let place = usize::try_from(number).ok();
-            place.and_then(|place| ranks.get(place)).copied().unwrap_or(number)
+            place
+                .and_then(|place| ranks.get(place))
+                .copied()
+                .unwrap_or(number)
         };
         let numbers = column.as_primitive::<Int64Type>();
         *column = Arc::new(numbers.unary::<_, Int64Type>(rank));

@@ -1,5 +1,5 @@
-//! Rollouts that are not among the rows of a shard, and count as zero all the same: those that failed in certain ways, and
-//! those that left no row at all. [`ZeroRows`] makes rows of them, as NeMo Gym does since 0.7.
+//! Rollouts that are not among the rows of a shard, but count as zero: those that failed in certain ways, and those that
+//! left no row at all. [`ZeroRows`] makes rows of them, as NeMo Gym does since 0.7.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
@@ -8,11 +8,9 @@ use indexmap::{IndexMap, IndexSet};
 
 use super::collection::{FAILURES, INPUTS, with_suffix};
 use super::error::ImportError;
-use super::keys::{ROLLOUT, RowKey, TASK, TaskKeys};
+use super::keys::{AgentServers, ROLLOUT, RowKey, Runners, TASK, TaskKeys};
 use super::lines::{Line, LineRule, for_each_line};
-use super::rollout::{ResponseRule, reduce};
-use super::runners::{AgentServers, Runners};
-use super::tables::{failed, parse};
+use super::rows::{ResponseRule, reduce};
 use crate::answer::MASK_SAMPLE;
 use crate::answer::resume::FAILURE_CLASS;
 use crate::gym::GymRules;
@@ -193,7 +191,7 @@ impl ZeroRows {
         let beside = |what| with_suffix(&path.with_extension(""), what);
         reading.rows(&beside(FAILURES), |key, _, line| {
             if zeros.any() {
-                self.failed(shard, key, line.number, &line.text, zeros);
+                self.failed(shard, key, line.number, line.text, zeros);
             }
         })?;
         if !zeros.any() {
@@ -253,16 +251,16 @@ impl Reading<'_> {
     fn rows(
         &mut self,
         path: &Path,
-        mut take: impl FnMut(Key, &Object<'_>, &Line),
+        mut take: impl FnMut(Key, &Object<'_>, &Line<'_>),
     ) -> Result<(), ImportError> {
         if !path.is_file() {
             return Ok(());
         }
         let shown = path.display().to_string();
         for_each_line(path, &shown, LineRule::Shard, |line| {
-            let row = parse(&line, &shown)?;
+            let row = line.row()?;
             let key = self.keys.key_or_zero(&row);
-            let key = key.map_err(|problem| failed(problem, &line, &shown))?;
+            let key = key.map_err(|problem| line.problem(problem))?;
             let runner = self.runners.of(&row, self.servers, self.rules);
             take((runner, key), &row, &line);
             Ok(())
@@ -290,11 +288,11 @@ fn is_of_task(name: &str) -> bool {
 
 /// A failure's row without what it says of the failure, with a reward of zero unless it has one.
 fn of_failure(row: &Object<'_>) -> String {
+    let mut zero = row.clone();
     let is_kept = |name: &str| !name.starts_with("_ng_failure_") && !OF_FAILURES.contains(&name);
-    let dropped: Vec<&str> = row.names().filter(|name| !is_kept(name)).collect();
-    let mut kept = String::new();
-    row.write_without(&dropped, &mut kept);
-    let mut zero = Object::parse(&kept).unwrap_or_default();
+    for name in row.names().filter(|name| !is_kept(name)) {
+        zero.remove(name);
+    }
     zero.set(MASK_SAMPLE, "false");
     if !zero.contains("reward") {
         zero.set("reward", "0.0");

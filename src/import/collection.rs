@@ -1,19 +1,84 @@
-use std::path::Path;
+//! The files of a NeMo Gym collection, finished or not, as batches for the tables of a run: [`CollectionFiles`] finds them,
+//! [`read_collection`] reads them.
+
+use std::borrow::Cow;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use arrow::record_batch::RecordBatch;
 use tokio::sync::mpsc::Sender;
 
-use super::super::error::ImportError;
-use super::super::keys::TaskKeys;
-use super::answers::{Answer, Flagged, answer, flagged};
-use super::files::CollectionFiles;
-use super::inputs::Inputs;
-use super::ledger::Collection;
-use super::rows::{Line, Torn, for_each_line};
+use super::error::{ImportError, RowProblem};
+use super::keys::{ROLLOUT, TaskKeys, agent_name};
+use super::ledger::{Answer, Collection, Flagged, answer, flagged};
+use super::lines::{Line, Torn, for_each_whole_line};
 use crate::gym::GymRules;
+use crate::json::unquote;
 use crate::outcome::{Outcome, OutcomeBatchBuilder};
-use crate::read::{TaskBatchBuilder, TaskRow};
+use crate::read::{TaskBatchBuilder, TaskRow, task_digest};
+use crate::request::ENVIRONMENT_SERVER;
 use crate::store::InputRecord;
+
+/// How the names of the files end that stand beside rollouts.
+pub(super) const FAILURES: &str = "_failures.jsonl";
+pub(super) const INPUTS: &str = "_materialized_inputs.jsonl";
+
+/// The files that NeMo Gym keeps of a collection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CollectionFiles {
+    /// What is to be sent: a row per rollout.
+    pub materialized_inputs: PathBuf,
+    /// What was answered.
+    pub rollouts: PathBuf,
+    /// Answers that the agent flagged as failures; none where there is no such file.
+    pub failures: Option<PathBuf>,
+}
+
+impl CollectionFiles {
+    /// The files of the collection that `name` names: its rollouts, or the same without `.jsonl`. The other files
+    /// stand beside them, unless they are named.
+    ///
+    /// # Errors
+    /// A file is missing without which NeMo Gym would start over.
+    pub fn find(
+        name: &Path,
+        materialized_inputs: Option<PathBuf>,
+        failures: Option<PathBuf>,
+    ) -> Result<Self, ImportError> {
+        let is_whole = name.is_file() || name.extension() == Some(OsStr::new("jsonl"));
+        let rollouts = if is_whole {
+            name.to_owned()
+        } else {
+            with_suffix(name, ".jsonl")
+        };
+        let stem = rollouts.with_extension("");
+        let beside = with_suffix(&stem, FAILURES);
+        let files = Self {
+            materialized_inputs: materialized_inputs.unwrap_or_else(|| with_suffix(&stem, INPUTS)),
+            failures: failures.or_else(|| beside.exists().then_some(beside)),
+            rollouts,
+        };
+        for (path, option) in [
+            (&files.rollouts, "the argument NAME.jsonl"),
+            (&files.materialized_inputs, "--materialized-inputs"),
+        ] {
+            if !path.is_file() {
+                return Err(ImportError::NoFile {
+                    path: path.display().to_string(),
+                    option,
+                });
+            }
+        }
+        Ok(files)
+    }
+}
+
+pub(super) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut path = path.as_os_str().to_owned();
+    path.push(suffix);
+    PathBuf::from(path)
+}
 
 /// How a collection is read.
 #[derive(Debug, Clone, Copy)]
@@ -92,7 +157,7 @@ impl Reading<'_> {
         if is_second_reading {
             self.collection.begin_second_reading();
         }
-        let (file, torn) = for_each_line(path, |line| {
+        let (file, torn) = for_each_whole_line(path, |line| {
             let before = self.collection.planned.len();
             let (keys, collection) = (&mut self.keys, &mut self.collection);
             let ended = inputs.add(&line, keys, collection, is_second_reading)?;
@@ -100,10 +165,10 @@ impl Reading<'_> {
             ended.map_or(Ok(()), |task| self.task(&mut batch, &task))
         })?;
         if let Some(Torn { number, why }) = torn {
-            return Err(ImportError::TornInputs {
+            return Err(ImportError::Row {
                 path: file.path,
                 line: number,
-                source: why,
+                problem: RowProblem::Torn(why),
             });
         }
         if let Some(task) = inputs.finish() {
@@ -127,15 +192,15 @@ impl Reading<'_> {
     fn task(&mut self, batch: &mut TaskBatchBuilder, task: &TaskRow) -> Result<(), ImportError> {
         self.collection.num_tasks += 1;
         batch.append(task)?;
-        match batch.is_full() {
-            true => self.send(Piece::Tasks(batch.finish()?)),
-            false => Ok(()),
+        if batch.is_full() {
+            self.send(Piece::Tasks(batch.finish()?))?;
         }
+        Ok(())
     }
 
     fn failures(&mut self, path: &Path) -> Result<InputRecord, ImportError> {
         let (mut nothing, mut foreign): (u64, u64) = (0, 0);
-        let (file, torn) = for_each_line(path, |line: Line<'_>| {
+        let (file, torn) = for_each_whole_line(path, |line: Line<'_>| {
             match flagged(&line, &mut self.keys, &mut self.collection, &self.rules)? {
                 Flagged::Attempt(outcome) => self.outcome(*outcome)?,
                 Flagged::Foreign => foreign += 1,
@@ -157,7 +222,7 @@ impl Reading<'_> {
 
     fn answers(&mut self, path: &Path) -> Result<(), ImportError> {
         let (mut again, mut moved): (u64, u64) = (0, 0);
-        let (file, torn) = for_each_line(path, |line: Line<'_>| {
+        let (file, torn) = for_each_whole_line(path, |line: Line<'_>| {
             match answer(&line, &mut self.keys, &mut self.collection, &self.rules)? {
                 Answer::First(outcome) => self.outcome(*outcome)?,
                 Answer::Again => again += 1,
@@ -202,10 +267,9 @@ impl Reading<'_> {
         self.outcomes.append(outcome)?;
         let is_full = self.outcomes.len() >= BATCH_ROWS || self.outcomes.num_bytes() >= BATCH_BYTES;
         if is_full {
-            self.pass_outcomes_on()
-        } else {
-            Ok(())
+            self.pass_outcomes_on()?;
         }
+        Ok(())
     }
 
     fn pass_outcomes_on(&mut self) -> Result<(), ImportError> {
@@ -219,5 +283,124 @@ impl Reading<'_> {
     fn send(&self, piece: Piece) -> Result<(), ImportError> {
         let sent = self.output.blocking_send(piece);
         sent.map_err(|_| ImportError::Abandoned)
+    }
+}
+
+/// Joins the inputs of a task that differ in nothing but the rollout's index, where they follow each other.
+struct Inputs {
+    file: Arc<str>,
+    open: Option<Open>,
+}
+
+struct Open {
+    task: TaskRow,
+    /// Its text with another rollout's index.
+    shape: String,
+}
+
+impl Inputs {
+    fn new(file: &str) -> Self {
+        Self {
+            file: Arc::from(file),
+            open: None,
+        }
+    }
+
+    /// Takes a line; gives the task that ended before it. A second reading leaves out the further inputs of a
+    /// rollout that is settled.
+    fn add(
+        &mut self,
+        line: &Line<'_>,
+        keys: &mut TaskKeys,
+        collection: &mut Collection,
+        is_second_reading: bool,
+    ) -> Result<Option<TaskRow>, ImportError> {
+        let mut row = line.row()?;
+        let key = keys.key(&row).map_err(|problem| line.problem(problem))?;
+        // Rows of tasksets name the environment server that they go to, and no agent.
+        let server = || row.get(ENVIRONMENT_SERVER).and_then(unquote);
+        let name = agent_name(&row).or_else(|| server().map(Cow::into_owned));
+        let name = name.ok_or_else(|| line.problem(RowProblem::NoAgent))?;
+        if is_second_reading {
+            if !collection.keeps(key) {
+                return Ok(None);
+            }
+        } else {
+            collection.plan(key, &name);
+        }
+        let request = row.to_string();
+        let task_digest = task_digest(&row);
+        row.set(ROLLOUT, "0");
+        let shape = row.to_string();
+        if let Some(Open { task, shape: open }) = &mut self.open
+            && task.task_index == key.task_index
+            && task
+                .first_rollout_index
+                .checked_add(task.num_repeats.into())
+                == Some(key.rollout_index)
+            && task.num_repeats < u32::MAX
+            && *open == shape
+        {
+            task.num_repeats += 1;
+            return Ok(None);
+        }
+        let task = TaskRow {
+            task_index: key.task_index,
+            first_rollout_index: key.rollout_index,
+            num_repeats: 1,
+            agent_name: Arc::from(name),
+            source_file: Arc::clone(&self.file),
+            source_line: line.number,
+            task_digest,
+            request,
+        };
+        Ok(self
+            .open
+            .replace(Open { task, shape })
+            .map(|open| open.task))
+    }
+
+    /// The last task.
+    fn finish(self) -> Option<TaskRow> {
+        self.open.map(|open| open.task)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_files_stand_side_by_side_unless_they_are_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        for name in ["x.jsonl", "x_materialized_inputs.jsonl", "other.jsonl"] {
+            std::fs::write(path(name), "").unwrap();
+        }
+        let found = CollectionFiles::find(&path("x"), None, None).unwrap();
+        assert_eq!(found.rollouts, path("x.jsonl"));
+        assert_eq!(found.failures, None);
+        std::fs::write(path("x_failures.jsonl"), "").unwrap();
+        let found = CollectionFiles::find(&path("x.jsonl"), None, None).unwrap();
+        assert_eq!(found.failures, Some(path("x_failures.jsonl")));
+        let other = Some(path("other.jsonl"));
+        let found = CollectionFiles::find(&path("x"), other.clone(), other).unwrap();
+        assert_eq!(found.materialized_inputs, path("other.jsonl"));
+        assert_eq!(found.failures, Some(path("other.jsonl")));
+    }
+
+    #[test]
+    fn a_missing_file_is_named_with_the_way_to_start_over() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("x.jsonl"), "").unwrap();
+        let error = CollectionFiles::find(&folder.path().join("x"), None, None).unwrap_err();
+        let text = error.to_string();
+        for part in [
+            "x_materialized_inputs.jsonl",
+            "start over",
+            "collect --input",
+        ] {
+            assert!(text.contains(part), "{text}");
+        }
     }
 }
