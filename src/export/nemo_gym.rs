@@ -1,3 +1,5 @@
+//! [`export_nemo_gym`]: a run as the files of a NeMo Gym collection.
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -10,12 +12,10 @@ use datafusion::prelude::{DataFrame, SessionContext};
 use futures::TryStreamExt;
 use hyper::StatusCode;
 
+use super::ExportError;
 use super::calls::CallLog;
-use super::columns::{at, integers, texts};
-use super::error::ExportError;
-use super::sorted::{Key, SortedLines};
-use super::stamps::{INPUTS, StampIndex, one_line};
-use super::target::{ExportTarget, Lines};
+use super::stamps::{Input, StampIndex, at, for_each_input, integers, one_line, texts};
+use super::target::{ExportTarget, Key, Lines, SortedLines};
 use super::trajectory::with_evidence;
 use crate::config::SeedField;
 use crate::failure::gym_class;
@@ -59,8 +59,8 @@ pub async fn export_nemo_gym(
     target: &ExportTarget,
     overwrite: bool,
 ) -> Result<ExportReport, ExportError> {
-    if !overwrite {
-        target.refuse_existing()?;
+    if let Some(path) = target.existing().filter(|_| !overwrite) {
+        return Err(ExportError::Exists(path.clone()));
     }
     let session = open(run).await?;
     let mut warnings = Vec::new();
@@ -96,10 +96,10 @@ async fn open(run: &RunStore) -> Result<SessionContext, ExportError> {
     Ok(session)
 }
 
-/// Writes what was measured at a place, if it was, and says where. A file that is there is replaced.
+/// Writes the metrics of a run, if it was measured, and returns the path. An existing file is replaced.
 ///
 /// # Errors
-/// It can't be read, or not be written.
+/// They can't be read or written.
 pub async fn export_metrics(
     place: &RunStore,
     target: &ExportTarget,
@@ -133,28 +133,23 @@ async fn inputs(
     let mut round = (interleaved == Some(&true.into())).then_some(0);
     let mut end = 0;
     loop {
-        let mut batches = session.sql(INPUTS).await?.execute_stream().await?;
-        while let Some(batch) = batches.try_next().await? {
-            let requests = texts(&batch, "request")?;
-            let first = integers(&batch, "first_rollout_index")?;
-            let repeats = integers(&batch, "num_repeats")?;
-            for row in 0..batch.num_rows() {
-                let first = at(&first, row);
-                let rollouts = first..first.saturating_add(at(&repeats, row));
-                end = end.max(rollouts.end);
-                let rollouts = match round {
-                    Some(round) if rollouts.contains(&round) => round..round + 1,
-                    Some(_) => continue,
-                    None => rollouts,
-                };
-                let template = RequestTemplate::new(requests.value(row), seed)?;
-                for rollout_index in rollouts {
-                    line.clear();
-                    template.write(rollout_index, 0, &mut line);
-                    lines.write(line.as_bytes())?;
-                }
+        let write = |input: Input<'_>| -> Result<(), ExportError> {
+            let rollouts = input.rollouts;
+            end = end.max(rollouts.end);
+            let rollouts = match round {
+                Some(round) if rollouts.contains(&round) => round..round + 1,
+                Some(_) => return Ok(()),
+                None => rollouts,
+            };
+            let template = RequestTemplate::new(input.request, seed)?;
+            for rollout_index in rollouts {
+                line.clear();
+                template.write(rollout_index, 0, &mut line);
+                lines.write(line.as_bytes())?;
             }
-        }
+            Ok(())
+        };
+        for_each_input(session, write).await?;
         match &mut round {
             Some(round) if *round + 1 < end => *round += 1,
             _ => break,
@@ -195,13 +190,13 @@ async fn answers(
     lines.finish()
 }
 
-/// What answers become NeMo Gym's rows with.
+/// What turns answers into NeMo Gym's rows.
 struct Rows {
     stamps: StampIndex,
     calls: CallLog,
-    /// Of each agent.
+    /// Addresses of the agents.
     addresses: BTreeMap<String, String>,
-    /// Answers of agents that run here get an account of what they did.
+    /// Whether answers of agents that run here get an account of what they did.
     has_evidence: bool,
 }
 

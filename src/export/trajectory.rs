@@ -1,13 +1,13 @@
-//! What agents that rollstream runs itself did, in the form in which NeMo Gym observes its own: `ng_trajectory`, schema
-//! 1.0, and `ng_model_call_capture`.
+//! What agents that rollstream runs itself did, as NeMo Gym records it of its own: `ng_trajectory`, schema 1.0, and
+//! `ng_model_call_capture`.
 
 use std::borrow::Cow;
 
 use serde_json::{Map, Value, json};
 
 use super::calls::ModelCall;
-use super::sorted::Key;
 use super::stamps::Identity;
+use super::target::Key;
 use crate::json::{ObjectError, splice, value};
 
 /// Fields of the evidence.
@@ -232,12 +232,15 @@ fn said_in_output(output: &[Value], turns: usize) -> Option<Vec<Said>> {
     (said.len() == turns).then(|| said.into_iter().map(said_by).collect())
 }
 
+fn total_tokens(call: &ModelCall) -> Option<i64> {
+    Some(call.input_tokens?.saturating_add(call.output_tokens?))
+}
+
 fn capture(key: Key, identity: &Identity, calls: &[ModelCall]) -> Value {
     let sum = |count: fn(&ModelCall) -> Option<i64>| {
         let counts: Vec<i64> = calls.iter().filter_map(count).collect();
         (!counts.is_empty()).then(|| counts.into_iter().fold(0, i64::saturating_add))
     };
-    let total = |call: &ModelCall| Some(call.input_tokens?.saturating_add(call.output_tokens?));
     let latency: f64 = calls.iter().filter_map(|call| call.latency_ms).sum();
     let records = calls.iter().enumerate().map(|(index, call)| {
         let record = json!({
@@ -250,7 +253,7 @@ fn capture(key: Key, identity: &Identity, calls: &[ModelCall]) -> Value {
             "completed_at": call.finished_at(),
             "tokens_in": call.input_tokens,
             "tokens_out": call.output_tokens,
-            "tokens_total": total(call),
+            "tokens_total": total_tokens(call),
             "latency_total_ms": call.latency_ms,
         });
         let fields = record.as_object().cloned().unwrap_or_default();
@@ -265,7 +268,7 @@ fn capture(key: Key, identity: &Identity, calls: &[ModelCall]) -> Value {
             "tokens_in": sum(|call| call.input_tokens),
             "tokens_out": sum(|call| call.output_tokens),
             "tokens_reasoning": null,
-            "tokens_total": sum(|call| Some(call.input_tokens?.saturating_add(call.output_tokens?))),
+            "tokens_total": sum(total_tokens),
             "cached_tokens": null,
             "latency_total_ms": latency,
             "num_calls": calls.len(),
