@@ -20,24 +20,24 @@ use crate::read::{TaskBatchBuilder, TaskRow, task_digest};
 use crate::request::ENVIRONMENT_SERVER;
 use crate::store::InputRecord;
 
-/// How the names of the files end that stand beside rollouts.
+/// The ends of the names of the files beside rollouts.
 pub(super) const FAILURES: &str = "_failures.jsonl";
 pub(super) const INPUTS: &str = "_materialized_inputs.jsonl";
 
 /// The files that NeMo Gym keeps of a collection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CollectionFiles {
-    /// What is to be sent: a row per rollout.
+    /// The planned rollouts, one row each.
     pub materialized_inputs: PathBuf,
-    /// What was answered.
+    /// The answers.
     pub rollouts: PathBuf,
-    /// Answers that the agent flagged as failures; none where there is no such file.
+    /// Answers that agents flagged as failures; none if there is no such file.
     pub failures: Option<PathBuf>,
 }
 
 impl CollectionFiles {
-    /// The files of the collection that `name` names: its rollouts, or the same without `.jsonl`. The other files
-    /// stand beside them, unless they are named.
+    /// Finds the files of a collection. `name` is the file of rollouts, perhaps without `.jsonl`; the other files are
+    /// beside it, unless they are named.
     ///
     /// # Errors
     /// A file is missing without which NeMo Gym would start over.
@@ -95,22 +95,22 @@ pub struct CollectionRules {
 const BATCH_ROWS: usize = 1024;
 const BATCH_BYTES: usize = 8 * 1024 * 1024;
 
-/// A batch of what was read.
+/// What was read.
 #[derive(Debug)]
 pub enum Piece {
     /// Rows of [`crate::schema::tasks`].
     Tasks(RecordBatch),
-    /// All rows of tasks so far are void, and come again.
+    /// All rows of tasks so far are void; they follow again.
     TasksAgain,
     /// Rows of [`crate::schema::outcomes`].
     Outcomes(RecordBatch),
 }
 
-/// Reads the files of a collection and sends what they hold as batches. Blocks: call it on a thread of its own. In
+/// Reads the files of a collection and sends their contents as batches. It blocks: call it on a thread of its own. In
 /// memory it keeps the keys of the rollouts and a few batches.
 ///
 /// # Errors
-/// A file can't be read, or holds what cannot be gone on with. Then what was sent must not be used.
+/// A file can't be read, or cannot be resumed from. Then what was sent must not be used.
 pub fn read_collection(
     files: &CollectionFiles,
     rules: CollectionRules,

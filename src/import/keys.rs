@@ -2,16 +2,18 @@
 //! [`Runners`], which are environment servers where rows name them (since NeMo Gym 0.7), or else agents.
 
 use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, AsArray, RecordBatch, StringViewArray};
 use indexmap::{IndexMap, IndexSet};
 
 use super::error::{ImportError, RowProblem};
+use super::lines::{LineRule, for_each_line};
 use crate::gym::GymRules;
 use crate::json::{Object, unquote};
-use crate::request::ENVIRONMENT_SERVER;
 pub(super) use crate::request::agent_name;
+use crate::request::{ENVIRONMENT_SERVER, RESULT_TYPE};
 use crate::schema::AGENT_NAME;
 use crate::store::EnvironmentServer;
 
@@ -120,7 +122,7 @@ struct Runner {
 }
 
 impl Runners {
-    /// Name of what ran the rollout of a row; empty where nobody says.
+    /// Returns the name of what ran the rollout of a row; empty if nothing says so.
     pub(super) fn of(
         &mut self,
         row: &Object<'_>,
@@ -146,7 +148,7 @@ impl Runners {
         name
     }
 
-    /// The environment server whose rows name an agent, where there is one alone.
+    /// The only environment server whose rows name an agent.
     fn server_of(&self, agent: &str) -> Option<&str> {
         let mut servers = self
             .0
@@ -156,8 +158,8 @@ impl Runners {
         servers.next().is_none().then_some(name.as_str())
     }
 
-    /// What each is called in reports: by its agent where that names one of them alone, else by its own name. An agent
-    /// by itself is taken for its server, where rows name one.
+    /// The names in reports: that of the agent where it names one runner only, else the runner's own. An agent without
+    /// a server stands for its server, where rows name one.
     pub(super) fn labels(&self) -> HashMap<&str, &str> {
         let alone =
             |name: &str, runner: &Runner| !runner.is_server && self.server_of(name).is_some();
@@ -175,7 +177,7 @@ impl Runners {
         all.collect()
     }
 
-    /// The environment servers by what they are called in reports.
+    /// The environment servers by their names in reports.
     pub(super) fn servers(&self) -> BTreeMap<String, EnvironmentServer> {
         let labels = self.labels();
         let servers = self.0.iter().filter(|(_, runner)| runner.is_server);
@@ -186,7 +188,7 @@ impl Runners {
         labelled.collect()
     }
 
-    /// A batch whose column `agent_name` holds what they are called instead of their names.
+    /// The batch with the names of reports in its column `agent_name`.
     pub(super) fn labelled(&self, batch: &RecordBatch) -> Result<RecordBatch, ImportError> {
         let labels = self.labels();
         let mut columns = batch.columns().to_vec();
@@ -199,6 +201,25 @@ impl Runners {
             *column = Arc::new(names.collect::<StringViewArray>()) as ArrayRef;
         }
         Ok(RecordBatch::try_new(batch.schema(), columns)?)
+    }
+}
+
+/// Whether the first row of a file says which environment server it came from, as rows of NeMo Gym do since 0.7.
+///
+/// # Errors
+/// The file cannot be read.
+pub fn is_stamped(path: &Path) -> Result<bool, ImportError> {
+    let shown = path.display().to_string();
+    let mut is_stamped = false;
+    let found = for_each_line(path, &shown, LineRule::Shard, |line| {
+        // A malformed row is reported by whoever reads it.
+        let row = line.row().unwrap_or_default();
+        is_stamped = row.contains(ENVIRONMENT_SERVER) || row.contains(RESULT_TYPE);
+        Err(ImportError::Abandoned)
+    });
+    match found {
+        Err(ImportError::Abandoned) => Ok(is_stamped),
+        found => found.map(|()| false),
     }
 }
 

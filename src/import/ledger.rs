@@ -24,15 +24,15 @@ use crate::store::{EnvironmentServer, InputRecord, RunCounts};
 pub struct Collection {
     /// Materialized inputs, rollouts, failures; of the last none where there is no such file.
     pub files: Vec<InputRecord>,
-    /// What is odd about the files, but no error.
+    /// What is odd about the files, but not an error.
     pub warnings: Vec<String>,
     /// Rows of the table `tasks`.
     pub num_tasks: u64,
-    /// Materialized inputs, those included that have the key of an earlier one.
+    /// Materialized inputs, including those with the key of an earlier one.
     pub inputs: u64,
-    /// Rows of the file of rollouts, those included that have the key of an earlier one.
+    /// Rows of the file of rollouts, including those with the key of an earlier one.
     pub answers: u64,
-    /// Rows of the file of failures, those included that nobody asked for.
+    /// Rows of the file of failures, including those of rollouts that were not planned.
     pub failures: u64,
     /// The environment servers that answers of agents came from.
     pub servers: BTreeMap<String, EnvironmentServer>,
@@ -40,7 +40,7 @@ pub struct Collection {
     pub(super) planned: HashMap<RowKey, Rollout>,
     /// Answers that became failures.
     pub(super) migrated: HashSet<[String; 4]>,
-    /// Failures of rollouts that nobody asked for.
+    /// Failures of rollouts that were not planned.
     pub(super) foreign: HashMap<RowKey, Failures>,
 }
 
@@ -51,7 +51,7 @@ pub(super) struct Failures {
     pub(super) terminal: bool,
 }
 
-/// A rollout that was asked for.
+/// A planned rollout.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rollout {
     /// Place of its agent's name.
@@ -67,14 +67,14 @@ pub(super) struct Rollout {
 pub struct FailureCounts {
     /// Rollouts that have any.
     pub rollouts: u64,
-    /// Rollouts that are never to be tried again.
+    /// Rollouts that must not be retried.
     pub terminal: u64,
-    /// Rollouts that have had all attempts that they may have.
+    /// Rollouts without attempts left.
     pub exhausted: u64,
 }
 
 impl Rollout {
-    /// It is not sent again, whatever the budgets are.
+    /// Whether it is not sent again, whatever the budgets are.
     pub(super) fn is_settled(&self) -> bool {
         self.is_done || self.failures.terminal
     }
@@ -97,7 +97,7 @@ impl Collection {
         rollout.inputs += 1;
     }
 
-    /// Adds a failure; gives the number of the attempt, where the rollout was asked for.
+    /// Adds a failure; returns the number of the attempt, if the rollout was planned.
     pub(super) fn fail(&mut self, key: RowKey, terminal: bool) -> Option<u32> {
         self.failures += 1;
         let planned = self.planned.get_mut(&key);
@@ -145,13 +145,13 @@ impl Collection {
         settled.map(|rollout| u64::from(rollout.inputs - 1)).sum()
     }
 
-    /// The materialized inputs are read once more, now that it is known what is settled.
+    /// Prepares for reading the materialized inputs again, now that the settled rollouts are known.
     pub(super) fn begin_second_reading(&mut self) {
         let rollouts = self.planned.values_mut();
         rollouts.for_each(|rollout| rollout.inputs = 0);
     }
 
-    /// Whether an input that is read once more stays: of those of a settled rollout the first does.
+    /// Whether an input stays in the second reading: of those of a settled rollout the first does.
     pub(super) fn keeps(&mut self, key: RowKey) -> bool {
         let Some(rollout) = self.planned.get_mut(&key) else {
             return false;
@@ -183,7 +183,7 @@ impl Collection {
         counts
     }
 
-    /// Failed attempts, of rollouts that nobody asked for too, with the budgets of `settings`.
+    /// Failed attempts, with those of rollouts that were not planned, by the budgets of `settings`.
     pub fn failure_counts(&self, settings: &Settings) -> FailureCounts {
         let budgets = self.budgets(settings);
         let planned = self.planned.values().map(|rollout| {
@@ -207,7 +207,7 @@ impl Collection {
     }
 }
 
-/// What came of a line of rollouts.
+/// The meaning of a line of rollouts.
 pub(super) enum Answer {
     First(Box<Outcome>),
     /// An earlier line has its key.
@@ -218,7 +218,7 @@ pub(super) enum Answer {
     Nothing,
 }
 
-/// A line of the file of rollouts.
+/// Reads a line of the file of rollouts.
 pub(super) fn answer(
     line: &Line<'_>,
     keys: &mut TaskKeys,
@@ -261,16 +261,16 @@ pub(super) fn answer(
     Ok(Answer::First(Box::new(outcome)))
 }
 
-/// What came of a line of failures.
+/// The meaning of a line of failures.
 pub(super) enum Flagged {
     Attempt(Box<Outcome>),
-    /// A failure of a rollout that nobody asked for.
+    /// A failure of a rollout that was not planned.
     Foreign,
     /// No failure of any rollout: a blank line, or a row without a key.
     Nothing,
 }
 
-/// A line of the file of failures.
+/// Reads a line of the file of failures.
 pub(super) fn flagged(
     line: &Line<'_>,
     keys: &mut TaskKeys,
@@ -331,7 +331,7 @@ pub(super) fn flagged(
     Ok(Flagged::Attempt(Box::new(outcome)))
 }
 
-/// What tells apart the answers that became failures: stage, task, rollout and attempt.
+/// The identity of an answer that became a failure: stage, task, rollout and attempt.
 fn migration(row: &Object<'_>) -> [String; 4] {
     ["stage_index", TASK, ROLLOUT, ATTEMPT_INDEX].map(|name| match row.get(name) {
         None | Some("null") => "0".to_owned(),

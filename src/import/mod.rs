@@ -17,8 +17,8 @@ mod zeros;
 
 pub use collection::{CollectionFiles, CollectionRules, Piece, read_collection};
 pub use error::ImportError;
-pub use keys::{AgentServers, RowKey};
+pub use keys::{AgentServers, RowKey, is_stamped};
 pub use ledger::{Collection, FailureCounts};
 pub use rows::{ResponseRule, verify_response};
-pub use tables::{AgentSource, Import, Imported, KeyRule, RolloutOptions, is_stamped, merge};
+pub use tables::{AgentSource, Import, Imported, KeyRule, RolloutOptions, merge};
 pub use zeros::{ZeroRows, Zeros, is_shard};

@@ -22,18 +22,18 @@ use crate::gym::GymRules;
 use crate::json::Object;
 use crate::python::repr_str;
 use crate::read::TaskRow;
-use crate::request::{ENVIRONMENT_SERVER, RESULT_TYPE, agent_name};
+use crate::request::agent_name;
 use crate::schema;
 use crate::store::EnvironmentServer;
 
-/// Whose rollouts a file holds.
+/// Who made the rollouts of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AgentSource {
-    /// Of `agent_ref.name` of each row; rows without are no rollouts of anyone, and are left out.
+    /// The agent in `agent_ref.name` of each row; rows without one are left out.
     Row,
-    /// Of the agent of the materialized input with the same key, whatever the rows say.
+    /// The agent of the materialized input with the same key, whatever the rows say.
     Inputs,
-    /// One agent's, whatever the rows say.
+    /// One agent, whatever the rows say.
     Fixed(String),
 }
 
@@ -42,28 +42,28 @@ pub enum AgentSource {
 pub enum KeyRule {
     /// Each must.
     Required,
-    /// All or none: rows of both kinds cannot be put in order. None count as task 0, rollout 0.
+    /// All or none: rows of both kinds cannot be put in order. Rows without count as task 0, rollout 0.
     AllOrNone,
     /// What is missing counts as 0.
     Optional,
 }
 
-/// What the rows of a file of rollouts are like.
+/// How a file of rollouts is read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RolloutOptions {
-    /// Blank lines are passed over, and only LF ends a line: so it is with shards.
+    /// Whether the file is a shard: blank lines are skipped, and only LF ends a line.
     pub is_shard: bool,
     /// Whether rows must say which task and rollout they are.
     pub keys: KeyRule,
     /// What a row must have of a response.
     pub response: ResponseRule,
-    /// Whose they are.
+    /// Whose rollouts the rows are.
     pub agent: AgentSource,
-    /// By which rules they are read.
+    /// The rules by which the rows are read.
     pub rules: &'static GymRules,
     /// Environment servers of agents, for rows that name none.
     pub servers: AgentServers,
-    /// Which rollouts count as zero that are not there, where the files are shards.
+    /// Which missing rollouts count as zero, where the files are shards.
     pub zeros: Zeros,
 }
 
@@ -83,25 +83,25 @@ pub struct Import {
     zeros: ZeroRows,
 }
 
-/// What an import gave beside the tables.
+/// The result of an import beside its tables.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Imported {
     /// Names of the tasks by index, where they are named by strings.
     pub task_names: Option<Vec<String>>,
     /// Rows of `rollouts`.
     pub num_rollouts: u64,
-    /// Some do not say which task and rollout they are, and count as 0.
+    /// Whether some rows do not say which task and rollout they are, and count as 0.
     pub without_keys: bool,
-    /// Rows that name no agent, though they were to, and are not in `rollouts`.
+    /// Rows that name no agent although they should, and are not in `rollouts`.
     pub without_agent: u64,
-    /// Environment servers by what their rollouts are called.
+    /// Environment servers by the names of their rollouts in reports.
     pub servers: BTreeMap<String, EnvironmentServer>,
-    /// What is to be known of rollouts that are not there.
+    /// Notes on missing rollouts.
     pub notes: Vec<String>,
 }
 
 impl Import {
-    /// Nothing read yet.
+    /// An import that has read nothing yet.
     pub fn new() -> Self {
         Self::default()
     }
@@ -352,26 +352,6 @@ impl Imported {
         let name = name.and_then(|task| names.and_then(|names| names.get(task)));
         let task = name.map_or_else(|| task.to_string(), |name| repr_str(name));
         Ok(Some(format!("({task}, {rollout})")))
-    }
-}
-
-/// Whether rows of a file say which environment server they came from, as those of NeMo Gym do since 0.7. The first one
-/// tells.
-///
-/// # Errors
-/// The file cannot be read.
-pub fn is_stamped(path: &Path) -> Result<bool, ImportError> {
-    let shown = path.display().to_string();
-    let mut is_stamped = false;
-    let found = for_each_line(path, &shown, LineRule::Shard, |line| {
-        // A malformed row is reported by whoever reads it.
-        let row = line.row().unwrap_or_default();
-        is_stamped = row.contains(ENVIRONMENT_SERVER) || row.contains(RESULT_TYPE);
-        Err(ImportError::Abandoned)
-    });
-    match found {
-        Err(ImportError::Abandoned) => Ok(is_stamped),
-        found => found.map(|()| false),
     }
 }
 

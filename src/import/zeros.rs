@@ -20,14 +20,14 @@ use crate::request::{AGENT_REF, ENVIRONMENT_SERVER, RESPONSES_CREATE_PARAMS};
 /// Which rollouts count as zero.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Zeros {
-    /// Those whose last failure is of one of these classes (`_ng_failure_class`).
+    /// Rollouts whose last failure is of one of these classes (`_ng_failure_class`).
     pub failure_classes: Vec<String>,
-    /// Those that were materialized, and neither answered nor failed.
+    /// Whether rollouts count that were materialized, and neither answered nor failed.
     pub missing: bool,
 }
 
 impl Zeros {
-    /// Some do.
+    /// Whether any rollouts count as zero.
     pub fn any(&self) -> bool {
         self.missing || !self.failure_classes.is_empty()
     }
@@ -36,15 +36,15 @@ impl Zeros {
 /// What ran a rollout, and which one it is.
 pub type Key = (String, RowKey);
 
-/// Fields that say of a failure what a score does not.
+/// Fields that describe a failure and are in no score.
 const OF_FAILURES: [&str; 2] = ["failure_kind", "failure_reason"];
 
-/// What became of rollouts, as far as zeros need it: first of all that are done, then, of one shard after the other, of
-/// those that failed and those that were asked for.
+/// What became of rollouts. Callers first note all that are done, then, shard by shard, those that failed and those that
+/// were planned.
 #[derive(Debug, Default)]
 pub struct ZeroRows {
     shards: BTreeMap<usize, Shard>,
-    /// The fields that rows of a runner have.
+    /// The fields that rows of each runner have.
     fields: HashMap<String, IndexSet<String>>,
     counted: u64,
     missing: u64,
@@ -63,10 +63,10 @@ struct Shard {
 
 #[derive(Debug, Default)]
 struct LastFailure {
-    /// Its place among all.
+    /// Its place among all failures.
     place: u64,
     class: Option<String>,
-    /// Its row, where its class counts: failures can be many, and rows large.
+    /// Its row, kept only where its class counts: failures can be many, and rows large.
     text: Option<String>,
 }
 
@@ -91,7 +91,7 @@ impl ZeroRows {
         self.shards.entry(shard).or_default()
     }
 
-    /// Takes notice of a rollout of a shard that is done.
+    /// Notes a rollout of a shard that is done.
     pub fn done(&mut self, shard: usize, runner: &str, key: RowKey, row: &Object<'_>) {
         self.shard(shard).done.insert((runner.to_owned(), key));
         let known = self.fields.entry(runner.to_owned()).or_default();
@@ -102,7 +102,7 @@ impl ZeroRows {
         }
     }
 
-    /// Takes notice of a failed attempt at a rollout: the one with the greatest `place` counts.
+    /// Notes a failed attempt at a rollout: the one with the greatest `place` counts.
     pub fn failed(&mut self, shard: usize, key: Key, place: u64, text: &str, zeros: &Zeros) {
         let shard = self.shard(shard);
         if shard.done.contains(&key) {
@@ -120,7 +120,7 @@ impl ZeroRows {
         }
     }
 
-    /// Of the rollouts of a shard that failed, those count whose class is named.
+    /// Counts the failed rollouts of a shard whose class counts as zero.
     pub fn count_failures(&mut self, shard: usize) {
         let mut uncounted = 0;
         let shard = self.shard(shard);
@@ -137,7 +137,7 @@ impl ZeroRows {
         self.uncounted += uncounted;
     }
 
-    /// Takes notice of a rollout that was asked for.
+    /// Notes a rollout that was planned.
     pub fn planned(&mut self, shard: usize, key: Key, row: &Object<'_>, zeros: &Zeros) {
         let is_nobodys = key.0.is_empty();
         self.nobodys += u64::from(is_nobodys && zeros.missing);
@@ -214,7 +214,7 @@ impl ZeroRows {
         Ok(rows.collect())
     }
 
-    /// What is to be known of it.
+    /// Notes for the user.
     pub fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         if self.nobodys > 0 {
