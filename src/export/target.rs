@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use tempfile::NamedTempFile;
 
-use super::error::ExportError;
+use super::ExportError;
 
 /// The files of an export.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -168,16 +168,16 @@ fn for_each_piece(
     file: &str,
     mut take: impl FnMut(&[u8]) -> Result<(), ImportError>,
 ) -> Result<(), ImportError> {
-    let failed = |source| ImportError::Read {
+    let unreadable = |source| ImportError::Read {
         path: file.to_owned(),
         source,
     };
-    let mut reader = BufReader::with_capacity(1 << 20, File::open(path).map_err(failed)?);
+    let mut reader = BufReader::with_capacity(1 << 20, File::open(path).map_err(unreadable)?);
     let mut bytes = Vec::new();
     for line in 1.. {
         bytes.clear();
         let mut longest = reader.by_ref().take(LONGEST);
-        let read = longest.read_until(b'\n', &mut bytes).map_err(failed)?;
+        let read = longest.read_until(b'\n', &mut bytes).map_err(unreadable)?;
         if read == 0 {
             break;
         }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
-use arrow::array::{Array, ArrayRef, AsArray, Int64Array, RecordBatch};
+use arrow::array::{ArrayRef, AsArray, Int64Array, RecordBatch};
 use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef};
 use bytes::Bytes;
 
@@ -17,7 +17,6 @@ use crate::json::{Object, ObjectError};
 use crate::outcome::{Answered, Outcome, OutcomeBatchBuilder, Times, Verdict, rollouts_of};
 use crate::read::{TaskBatchBuilder, TaskRow};
 use crate::request::{AGENT_REF, ENVIRONMENT_SERVER, agent_ref};
-use crate::schema;
 
 /// What a row must have of a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
