@@ -11,7 +11,7 @@ use tokio::sync::mpsc::Sender;
 
 use super::error::{ImportError, RowProblem};
 use super::keys::{ROLLOUT, TaskKeys, agent_name};
-use super::ledger::{Answer, Collection, Flagged, answer, flagged};
+use super::ledger::{Collection, Found, answer, flagged};
 use super::lines::{Line, Torn, for_each_whole_line};
 use crate::gym::GymRules;
 use crate::json::unquote;
@@ -178,12 +178,9 @@ impl Reading<'_> {
             self.send(Piece::Tasks(batch.finish()?))?;
         }
         if !is_second_reading {
-            if copies > 0 {
-                self.warn(&file, format_args!(
-                    "{copies} rows have the key of an earlier row; like NeMo Gym, `collect --resume` sends them too, \
-                     unless the rollout is done, and the run then has several answers for one rollout"
-                ));
-            }
+            let what = "rows have the key of an earlier row; like NeMo Gym, `collect --resume` sends them too, \
+                        unless the rollout is done, and the run then has several answers for one rollout";
+            self.warn(&file, copies, what);
             self.collection.files.insert(0, file);
         }
         Ok(())
@@ -202,21 +199,17 @@ impl Reading<'_> {
         let (mut nothing, mut foreign): (u64, u64) = (0, 0);
         let (file, torn) = for_each_whole_line(path, |line: Line<'_>| {
             match flagged(&line, &mut self.keys, &mut self.collection, &self.rules)? {
-                Flagged::Attempt(outcome) => self.outcome(*outcome)?,
-                Flagged::Foreign => foreign += 1,
-                Flagged::Nothing => nothing += 1,
+                Found::Answer(outcome) | Found::Failure(outcome) => self.outcome(*outcome)?,
+                Found::Foreign => foreign += 1,
+                Found::Again | Found::Nothing => nothing += 1,
             }
             Ok(())
         })?;
         self.torn(&file, torn, "its attempt counts as not made");
-        if nothing > 0 {
-            let what = "lines are blank or have no key of a rollout; they are left out";
-            self.warn(&file, format_args!("{nothing} {what}"));
-        }
-        if foreign > 0 {
-            let what = "rows have a key that no materialized input has; they are left out";
-            self.warn(&file, format_args!("{foreign} {what}"));
-        }
+        let what = "lines are blank or have no key of a rollout; they are left out";
+        self.warn(&file, nothing, what);
+        let what = "rows have a key that no materialized input has; they are left out";
+        self.warn(&file, foreign, what);
         Ok(file)
     }
 
@@ -224,43 +217,39 @@ impl Reading<'_> {
         let (mut again, mut moved): (u64, u64) = (0, 0);
         let (file, torn) = for_each_whole_line(path, |line: Line<'_>| {
             match answer(&line, &mut self.keys, &mut self.collection, &self.rules)? {
-                Answer::First(outcome) => self.outcome(*outcome)?,
-                Answer::Again => again += 1,
-                Answer::Failed(Flagged::Attempt(outcome)) => {
+                Found::Answer(outcome) => self.outcome(*outcome)?,
+                Found::Failure(outcome) => {
                     moved += 1;
                     self.outcome(*outcome)?;
                 }
-                Answer::Failed(_) | Answer::Nothing => {}
+                Found::Again => again += 1,
+                Found::Foreign | Found::Nothing => {}
             }
             Ok(())
         })?;
         self.torn(&file, torn, "its rollout is pending again");
-        if again > 0 {
-            let what = "rows have the key of an earlier row; the first of each key is kept";
-            self.warn(&file, format_args!("{again} {what}"));
-        }
-        if moved > 0 {
-            let what = "rows have no valid answer of their judge; they are failed attempts, and tried again";
-            self.warn(&file, format_args!("{moved} {what}"));
-        }
+        let what = "rows have the key of an earlier row; the first of each key is kept";
+        self.warn(&file, again, what);
+        let what =
+            "rows have no valid answer of their judge; they are failed attempts, and tried again";
+        self.warn(&file, moved, what);
         self.collection.files.push(file);
         Ok(())
     }
 
     fn torn(&mut self, file: &InputRecord, torn: Option<Torn>, what_follows: &str) {
-        if let Some(Torn { number, why }) = torn {
-            self.warn(
-                file,
-                format_args!(
-                    "line {number}, the last, is torn ({why}); it is left out, and {what_follows}"
-                ),
-            );
-        }
+        let torn = torn.map(|Torn { number, why }| {
+            let path = &file.path;
+            format!("'{path}': line {number}, the last, is torn ({why}); it is left out, and {what_follows}")
+        });
+        self.collection.warnings.extend(torn);
     }
 
-    fn warn(&mut self, file: &InputRecord, what: std::fmt::Arguments<'_>) {
-        let warning = format!("'{}': {what}", file.path);
-        self.collection.warnings.push(warning);
+    fn warn(&mut self, file: &InputRecord, count: u64, what: &str) {
+        if count > 0 {
+            let warning = format!("'{}': {count} {what}", file.path);
+            self.collection.warnings.push(warning);
+        }
     }
 
     fn outcome(&mut self, outcome: Outcome) -> Result<(), ImportError> {

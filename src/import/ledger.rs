@@ -207,14 +207,17 @@ impl Collection {
     }
 }
 
-/// The meaning of a line of rollouts.
-pub(super) enum Answer {
-    First(Box<Outcome>),
-    /// An earlier line has its key.
+/// What a line of rollouts or failures is.
+pub(super) enum Found {
+    /// An answer.
+    Answer(Box<Outcome>),
+    /// A failed attempt, also an answer whose judge gave no valid answer.
+    Failure(Box<Outcome>),
+    /// An answer with the key of an earlier one.
     Again,
-    /// Its judge gave no valid answer: it is a failed attempt.
-    Failed(Flagged),
-    /// No answer: a blank line, or one that is among the failures already.
+    /// A failure of a rollout that was not planned.
+    Foreign,
+    /// A blank line, a row without a key, or an answer that is among the failures already.
     Nothing,
 }
 
@@ -224,21 +227,21 @@ pub(super) fn answer(
     keys: &mut TaskKeys,
     collection: &mut Collection,
     rules: &CollectionRules,
-) -> Result<Answer, ImportError> {
+) -> Result<Found, ImportError> {
     if rules.gym.blank_rollouts && line.text.trim_ascii().is_empty() {
-        return Ok(Answer::Nothing);
+        return Ok(Found::Nothing);
     }
     let row = line.row()?;
     if rules.retry_invalid_judge_responses && resume::is_judged_invalidly(&row) {
         if collection.migrated.contains(&migration(&row)) {
-            return Ok(Answer::Nothing);
+            return Ok(Found::Nothing);
         }
         let text = resume::migrated(&row);
         let line = Line {
             text: &text,
             ..*line
         };
-        return flagged(&line, keys, collection, rules).map(Answer::Failed);
+        return flagged(&line, keys, collection, rules);
     }
     let key = keys.key(&row).map_err(|problem| line.problem(problem))?;
     let Some(rollout) = collection.planned.get_mut(&key) else {
@@ -246,7 +249,7 @@ pub(super) fn answer(
     };
     collection.answers += 1;
     if std::mem::replace(&mut rollout.is_done, true) {
-        return Ok(Answer::Again);
+        return Ok(Found::Again);
     }
     let stamped = row.get(ATTEMPT_INDEX).and_then(|text| text.parse().ok());
     let attempt = stamped.unwrap_or(rollout.failures.count);
@@ -258,16 +261,7 @@ pub(super) fn answer(
         collection.note_server(key, &row);
     }
     let outcome = outcome(key, attempt, collection.agent_of(key), verdict);
-    Ok(Answer::First(Box::new(outcome)))
-}
-
-/// The meaning of a line of failures.
-pub(super) enum Flagged {
-    Attempt(Box<Outcome>),
-    /// A failure of a rollout that was not planned.
-    Foreign,
-    /// No failure of any rollout: a blank line, or a row without a key.
-    Nothing,
+    Ok(Found::Answer(Box::new(outcome)))
 }
 
 /// Reads a line of the file of failures.
@@ -276,21 +270,21 @@ pub(super) fn flagged(
     keys: &mut TaskKeys,
     collection: &mut Collection,
     rules: &CollectionRules,
-) -> Result<Flagged, ImportError> {
+) -> Result<Found, ImportError> {
     if line.text.trim_ascii().is_empty() {
-        return Ok(Flagged::Nothing);
+        return Ok(Found::Nothing);
     }
     let row = match Object::parse(line.text) {
         Ok(row) => row,
-        Err(ObjectError::NotAnObject(_)) => return Ok(Flagged::Nothing),
+        Err(ObjectError::NotAnObject(_)) => return Ok(Found::Nothing),
         Err(ObjectError::Syntax(source)) => return Err(line.problem(RowProblem::Malformed(source))),
     };
     if !row.contains(TASK) || !row.contains(ROLLOUT) {
-        return Ok(Flagged::Nothing);
+        return Ok(Found::Nothing);
     }
     // What is of another type than the keys of the inputs is not one of them.
     let Ok(key) = keys.key(&row) else {
-        return Ok(Flagged::Nothing);
+        return Ok(Found::Nothing);
     };
     if resume::is_migrated(&row) {
         collection.migrated.insert(migration(&row));
@@ -303,7 +297,7 @@ pub(super) fn flagged(
         fields.failure_terminal
     };
     let Some(attempt) = collection.fail(key, terminal) else {
-        return Ok(Flagged::Foreign);
+        return Ok(Found::Foreign);
     };
     let mut error = match &fields.failure_class {
         Some(class) => format!("the agent reported a failure (_ng_failure_class: {class:?})"),
@@ -328,7 +322,7 @@ pub(super) fn flagged(
         http_status: status.and_then(|status| status.parse().ok()),
         ..outcome(key, attempt, collection.agent_of(key), verdict)
     };
-    Ok(Flagged::Attempt(Box::new(outcome)))
+    Ok(Found::Failure(Box::new(outcome)))
 }
 
 /// The identity of an answer that became a failure: stage, task, rollout and attempt.
