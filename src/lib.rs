@@ -13,8 +13,9 @@
 //! | [`config`], [`gym`] | settings, and where each came from; which version of NeMo Gym is followed |
 //! | [`read`], [`import`] | JSONL, prompt templates, overrides, the identity of tasks |
 //! | [`expand`] | repeats, and which rollouts are still pending |
-//! | [`request`], [`servers`], [`agent`], [`answer`] | what is sent, to whom, and what came back |
+//! | [`request`], [`servers`], [`agent`] | what is sent, to whom, and what came back |
 //! | [`turn`], [`model`], [`environment`] | the calls within a rollout that runs here, and whom they ask |
+//! | [`retry`] | what kinds of failure there are, and what follows from a failed attempt |
 //! | [`operator`] | operators of ours in a logical plan |
 //! | [`run`] | the operator that keeps calls in flight |
 //! | [`outcome`], [`land`], [`store`] | what became of an attempt, and how it is kept |
@@ -30,14 +31,12 @@
 #![cfg_attr(test, allow(clippy::expect_used, clippy::panic, clippy::unwrap_used))]
 
 pub mod agent;
-pub mod answer;
 pub mod cli;
 pub mod config;
 pub mod environment;
 mod error;
 pub mod expand;
 pub mod export;
-pub mod failure;
 pub mod group;
 pub mod guide;
 pub mod gym;
@@ -55,6 +54,7 @@ pub mod python;
 pub mod read;
 pub mod report;
 pub mod request;
+pub mod retry;
 pub mod run;
 pub mod schema;
 pub mod servers;

@@ -18,12 +18,12 @@ use super::stamps::{Input, StampIndex, at, for_each_input, integers, one_line, t
 use super::target::{ExportTarget, Key, Lines, SortedLines};
 use super::trajectory::with_evidence;
 use crate::config::SeedField;
-use crate::failure::gym_class;
 use crate::gym::GymRules;
 use crate::json::{Object, ObjectError, quote};
 use crate::measure::AGGREGATE;
 use crate::python::repr_str;
 use crate::request::RequestTemplate;
+use crate::retry::gym_class;
 use crate::session::{self, RunTables};
 use crate::store::{RunRecord, RunStore};
 

@@ -11,12 +11,11 @@ use super::error::{ImportError, RowProblem};
 use super::keys::{ROLLOUT, RowKey, TASK, TaskKeys};
 use super::lines::Line;
 use super::rows::outcome;
-use crate::answer::{AnswerFields, resume};
 use crate::config::Settings;
-use crate::failure::{Failure, FailureClass};
 use crate::json::{Object, ObjectError, unquote};
-use crate::outcome::{Answered, Outcome, Verdict};
+use crate::outcome::{Answer, AnswerFields, Outcome, Verdict, resume};
 use crate::request::{ATTEMPT_INDEX, ENVIRONMENT_SERVER, RESULT_TYPE};
+use crate::retry::{Failure, FailureClass};
 use crate::store::{EnvironmentServer, InputRecord, RunCounts};
 
 /// What was read of a collection.
@@ -253,8 +252,8 @@ pub(super) fn answer(
     }
     let stamped = row.get(ATTEMPT_INDEX).and_then(|text| text.parse().ok());
     let attempt = stamped.unwrap_or(rollout.failures.count);
-    let verdict = Verdict::Ok(Answered {
-        result: Bytes::copy_from_slice(line.text.as_bytes()),
+    let verdict = Verdict::Ok(Answer {
+        body: Bytes::copy_from_slice(line.text.as_bytes()),
         fields: fields(line)?,
     });
     if rules.gym.servers {
@@ -310,14 +309,12 @@ pub(super) fn flagged(
         }
     }
     let status = row.get("_ng_failure_http_status");
-    let error = Failure::new(FailureClass::AgentFlagged, error).message;
-    let verdict = Verdict::Failed {
-        class: FailureClass::AgentFlagged.name(),
-        error,
-        terminal,
+    let failure = Failure {
         failure_terminal: fields.failure_terminal,
         answer: Some(Bytes::copy_from_slice(line.text.as_bytes())),
+        ..Failure::new(FailureClass::AgentFlagged, error)
     };
+    let verdict = Verdict::Failed { failure, terminal };
     let outcome = Outcome {
         http_status: status.and_then(|status| status.parse().ok()),
         ..outcome(key, attempt, collection.agent_of(key), verdict)

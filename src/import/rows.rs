@@ -11,12 +11,14 @@ use bytes::Bytes;
 use super::error::{ImportError, RowProblem};
 use super::keys::{ROLLOUT, RowKey, TASK};
 use super::lines::Line;
-use crate::answer::AnswerFields;
 use crate::gym::GymRules;
 use crate::json::{Object, ObjectError};
-use crate::outcome::{Answered, Outcome, OutcomeBatchBuilder, Times, Verdict, rollouts_of};
+use crate::outcome::{
+    Answer, AnswerFields, Outcome, OutcomeBatchBuilder, Times, Verdict, rollouts_of,
+};
 use crate::read::{TaskBatchBuilder, TaskRow};
 use crate::request::{AGENT_REF, ENVIRONMENT_SERVER, agent_ref};
+use crate::turn::RolloutKey;
 
 /// What a row must have of a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -130,22 +132,14 @@ pub fn verify_response(
 
 /// The outcome of an attempt that a file tells of.
 pub(super) fn outcome(key: RowKey, attempt: u32, agent_name: &str, verdict: Verdict) -> Outcome {
+    let key = RolloutKey::new(key.task_index, key.rollout_index, attempt);
     Outcome {
-        task_index: key.task_index,
-        rollout_index: key.rollout_index,
-        attempt,
-        agent_name: Arc::from(agent_name),
-        http_status: None,
-        response_headers: None,
-        // The files do not say when. It is also how an export knows an answer that was imported.
-        dispatched_at: UNIX_EPOCH,
         times: Times {
             server: Some(Duration::ZERO),
             ..Times::default()
         },
-        concurrency_limit: None,
-        turns: Vec::new(),
-        verdict,
+        // The files do not say when. By this instant an export knows an answer that was imported.
+        ..Outcome::new(key, agent_name, UNIX_EPOCH, verdict)
     }
 }
 
@@ -281,8 +275,8 @@ impl RolloutRows {
         fields: AnswerFields,
         source: Source,
     ) -> Result<(), ImportError> {
-        let result = Bytes::from(result);
-        let verdict = Verdict::Ok(Answered { result, fields });
+        let body = Bytes::from(result);
+        let verdict = Verdict::Ok(Answer { body, fields });
         self.outcomes.append(outcome(key, 0, agent_name, verdict))?;
         self.placed.sources.push(source);
         if self.outcomes.len() == BATCH_ROWS {

@@ -11,10 +11,10 @@ use super::error::ImportError;
 use super::keys::{AgentServers, ROLLOUT, RowKey, Runners, TASK, TaskKeys};
 use super::lines::{Line, LineRule, for_each_line};
 use super::rows::{ResponseRule, reduce};
-use crate::answer::MASK_SAMPLE;
-use crate::answer::resume::FAILURE_CLASS;
 use crate::gym::GymRules;
 use crate::json::{Object, unquote};
+use crate::outcome::MASK_SAMPLE;
+use crate::outcome::resume::FAILURE_CLASS;
 use crate::request::{AGENT_REF, ENVIRONMENT_SERVER, RESPONSES_CREATE_PARAMS};
 
 /// Which rollouts count as zero.

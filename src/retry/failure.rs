@@ -10,24 +10,24 @@ pub struct Failure {
     pub class: FailureClass,
     /// What happened to what, without secrets.
     pub message: String,
-    /// The agent said never again.
+    /// The agent asked for no further attempt.
     pub failure_terminal: bool,
-    /// How long the agent asked to be left alone.
+    /// How long the server asked callers to wait (`Retry-After`).
     pub retry_after: Option<Duration>,
-    /// Status code of the call within the attempt that failed, where it was one.
+    /// Status code of the HTTP request that failed, if there was one.
     pub http_status: Option<u16>,
-    /// No connection came about: nothing that was asked can be the cause.
+    /// No connection was made: the request cannot be the cause.
     pub unreachable: bool,
-    /// What was answered, as JSON: the whole of it where the agent flagged it; of an HTTP error its beginning, as a text.
+    /// The answer as JSON: whole if the agent flagged it; the beginning of an HTTP error's body, as a JSON string.
     /// Valid UTF-8.
     pub answer: Option<Bytes>,
 }
 
 impl Failure {
-    /// Bytes that a message may have: what others say can be of any length, and a row has one for each attempt.
+    /// The longest message, in bytes: every attempt has a row, and servers may say anything.
     pub const LONGEST_MESSAGE: usize = 1500;
 
-    /// A failure that another attempt may mend. A message that is too long loses its end.
+    /// A failure that may be retried. The message is cut at [`Self::LONGEST_MESSAGE`].
     pub fn new(class: FailureClass, message: impl Into<String>) -> Self {
         let mut message = message.into();
         message.truncate(message.floor_char_boundary(Self::LONGEST_MESSAGE));
@@ -43,11 +43,12 @@ impl Failure {
     }
 }
 
-/// The kinds of failure. What follows from each is decided by its class and status alone:
+/// The kinds of failure. Class and HTTP status alone decide what a failure counts against
+/// ([`Budget`](super::Budget)):
 ///
 /// | what happened | class | budget |
 /// |---|---|---|
-/// | no connection | `infra` | none: the agent is waited for |
+/// | no connection | `infra` | none: the circuit breaker waits for the agent |
 /// | reset, closed before or within the answer | `infra` | infra |
 /// | 408, 500 to 599 | `infra` | infra |
 /// | 429 | `infra` | rate limit |
@@ -56,48 +57,22 @@ impl Failure {
 /// | an answer of more than 256 headers or 64 KiB of them (100 and 400 KiB over TLS or a proxy) | `data` | data |
 /// | 200, but not JSON, not UTF-8, too large, no reward | `data` | data |
 /// | `_ng_failure_class` | `agent_flagged` | attempts |
-/// | `_ng_no_persist` | `not_persisted` | none: pending again, by a resume |
-/// | cut off by our own end | `interrupted` | none: pending again, by a resume |
+/// | `_ng_no_persist` | `not_persisted` | none: a resume tries again |
+/// | cut off when this process ended | `interrupted` | none: a resume tries again |
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum FailureClass {
-    /// The way to the agent, or the agent's server.
+    /// The network or the server failed.
     Infra,
-    /// The same request would fail anywhere.
+    /// The request itself is the likely cause: it would fail anywhere.
     Data,
     /// A deadline passed.
     Timeout,
-    /// The agent said so, with `_ng_failure_class`.
+    /// The agent reported a failure, with `_ng_failure_class`.
     AgentFlagged,
-    /// The agent asked for the answer to be forgotten, with `_ng_no_persist`.
+    /// The agent asked for its answer to be forgotten, with `_ng_no_persist`.
     NotPersisted,
-    /// Cut off by our own shutdown or crash.
+    /// This process ended before the attempt did.
     Interrupted,
-}
-
-/// What a failed attempt counts against. A rollout is given up when one of its budgets is spent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Budget {
-    /// Failures of networks and servers.
-    Infra,
-    /// Refusals by a rate limit: the agent is well, and only asks to be asked later.
-    RateLimit,
-    /// Failures that the request itself seems to cause.
-    Data,
-    /// Failures that the agent reported: NeMo Gym's attempts.
-    Attempts,
-}
-
-impl Budget {
-    /// The budget that a failure counts against, if any.
-    pub fn of(class: FailureClass, http_status: Option<u16>) -> Option<Self> {
-        match (class, http_status) {
-            (FailureClass::Infra, Some(429)) => Some(Self::RateLimit),
-            (FailureClass::Infra | FailureClass::Timeout, _) => Some(Self::Infra),
-            (FailureClass::Data, _) => Some(Self::Data),
-            (FailureClass::AgentFlagged, _) => Some(Self::Attempts),
-            (FailureClass::NotPersisted | FailureClass::Interrupted, _) => None,
-        }
-    }
 }
 
 impl FailureClass {
@@ -111,6 +86,11 @@ impl FailureClass {
         Self::Interrupted,
     ];
 
+    /// The class that a row of `attempts` names in its `outcome` column.
+    pub fn of_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|class| class.name() == name)
+    }
+
     /// The class of an HTTP status that is not 200.
     pub fn of_status(status: u16) -> Self {
         match status {
@@ -119,7 +99,22 @@ impl FailureClass {
         }
     }
 
-    /// Its name, as it stands in the `outcome` column.
+    /// Whether the network or a server is the cause, so that the same request may succeed later or elsewhere.
+    pub fn is_transient(self) -> bool {
+        matches!(self, Self::Infra | Self::Timeout)
+    }
+
+    /// Whether the agent answered, though with no rollout: it is alive.
+    pub fn is_answered(self) -> bool {
+        matches!(self, Self::AgentFlagged | Self::NotPersisted)
+    }
+
+    /// Whether the failure says nothing about the rollout: it stays pending, and nothing is counted.
+    pub fn leaves_pending(self) -> bool {
+        matches!(self, Self::NotPersisted | Self::Interrupted)
+    }
+
+    /// Its name, as the `outcome` column has it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Infra => "infra",
@@ -132,14 +127,12 @@ impl FailureClass {
     }
 }
 
-/// Statuses of which NeMo Gym takes the server's surroundings to be the cause.
-const AROUND: [i64; 4] = [429, 502, 503, 504];
-
-/// NeMo Gym's class (`_ng_failure_class`) of an attempt that gave no answer: whether its server ran at all.
+/// NeMo Gym's class (`_ng_failure_class`) of an attempt without an answer: `agent_run_error` if the agent's server ran it,
+/// `agent_request_failed` if the request never got there.
 pub fn gym_class(http_status: Option<i64>) -> &'static str {
     match http_status {
-        Some(status) if !AROUND.contains(&status) => "agent_run_error",
-        _ => "agent_request_failed",
+        None | Some(429 | 502 | 503 | 504) => "agent_request_failed",
+        Some(_) => "agent_run_error",
     }
 }
 
@@ -154,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn statuses_that_another_attempt_may_mend_are_infra() {
+    fn statuses_that_a_retry_may_mend_are_infra() {
         let infra: Vec<u16> = (100..600)
             .filter(|status| FailureClass::of_status(*status) == FailureClass::Infra)
             .collect();

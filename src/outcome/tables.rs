@@ -1,9 +1,10 @@
 use std::sync::Arc;
 
 use arrow::array::{
-    ArrayRef, AsArray, BooleanArray, Float64Array, RecordBatch, StringViewArray, new_null_array,
+    Array, ArrayRef, AsArray, BooleanArray, Float64Array, RecordBatch, StringViewArray,
+    UInt32Array, new_null_array,
 };
-use arrow::compute::filter_record_batch;
+use arrow::compute::{filter_record_batch, take};
 use arrow::datatypes::SchemaRef;
 use arrow::error::ArrowError;
 
@@ -89,6 +90,50 @@ pub fn outcomes_of(rollouts: &RecordBatch) -> Result<RecordBatch, ArrowError> {
         known.unwrap_or_else(|| new_null_array(field.data_type(), rows))
     });
     project(schema::outcomes(), columns.collect())
+}
+
+/// The rows of `turns` that a batch of outcomes stands for.
+///
+/// # Errors
+/// The batch is not one of [`schema::outcomes`].
+pub fn turns_of(outcomes: &RecordBatch) -> Result<RecordBatch, ArrowError> {
+    // The journal of an earlier version has no such column.
+    let Some(lists) = outcomes.column_by_name(schema::TURNS) else {
+        return Ok(RecordBatch::new_empty(schema::turns()));
+    };
+    let lists = lists.as_list_opt::<i32>().ok_or_else(|| {
+        ArrowError::SchemaError(format!("column '{}' is not a list", schema::TURNS))
+    })?;
+    if lists.null_count() == lists.len() {
+        return Ok(RecordBatch::new_empty(schema::turns()));
+    }
+    let mut rows = Vec::new();
+    for (row, length) in lists.offsets().lengths().enumerate() {
+        let row =
+            u32::try_from(row).map_err(|e| ArrowError::InvalidArgumentError(e.to_string()))?;
+        rows.extend(std::iter::repeat_n(row, length));
+    }
+    let (first, last) = (
+        lists.value_offsets().first().copied().unwrap_or_default() as usize,
+        lists.value_offsets().last().copied().unwrap_or_default() as usize,
+    );
+    let turns = lists.values().slice(first, last - first);
+    let turns = turns.as_struct_opt().ok_or_else(|| {
+        ArrowError::SchemaError(format!("column '{}' holds no structs", schema::TURNS))
+    })?;
+    let rows = UInt32Array::from(rows);
+    let attempt = [
+        schema::TASK_INDEX,
+        schema::ROLLOUT_INDEX,
+        schema::ATTEMPT,
+        schema::AGENT_NAME,
+    ];
+    let mut columns = Vec::new();
+    for name in attempt {
+        columns.push(take(column(outcomes, name)?, &rows, None)?);
+    }
+    columns.extend(turns.columns().iter().cloned());
+    RecordBatch::try_new(schema::turns(), columns)
 }
 
 fn project(schema: SchemaRef, columns: Vec<ArrayRef>) -> Result<RecordBatch, ArrowError> {

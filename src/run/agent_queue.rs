@@ -3,51 +3,51 @@ use std::collections::{BinaryHeap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::call::PendingRow;
 use super::context::RunContext;
 use super::limiter::Limiter;
-use super::pending::{CachedTemplate, Queued};
+use super::row::{CachedTemplate, PendingRow, QueuedRow};
+use crate::outcome::Waited;
 
-/// The rows of one agent that wait for their turn in one partition.
+/// The rows of one agent that wait in one partition.
 #[derive(Debug)]
-pub(super) struct Waiting {
+pub(super) struct AgentQueue {
     pub(super) name: Arc<str>,
-    /// The place of its limiter.
+    /// Index of its limiter in the registry.
     pub(super) agent: usize,
-    fresh: VecDeque<Queued>,
-    retries: BinaryHeap<Reverse<Retry>>,
+    first: VecDeque<QueuedRow>,
+    retries: BinaryHeap<Reverse<WaitingRetry>>,
     template: Option<CachedTemplate>,
-    /// Rollouts that were finished and that the limiter does not know of yet.
+    /// Finished rollouts that the limiter was not told of yet.
     finished: u64,
-    /// Time in which rows were held back by rates or pauses alone.
+    /// Time in which only rate limits or pauses held rows back.
     held: Duration,
     held_since: Option<Instant>,
 }
 
-/// A row that waits for another attempt.
+/// A row that waits for a retry.
 #[derive(Debug)]
-struct Retry {
+struct WaitingRetry {
     due: Instant,
-    /// How long its agent's rows had been held back when it was put here.
+    /// How long rate limits and pauses had held back its agent's rows when it was put here.
     held_before: Duration,
     row: PendingRow,
 }
 
-impl PartialEq for Retry {
+impl PartialEq for WaitingRetry {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other).is_eq()
     }
 }
 
-impl Eq for Retry {}
+impl Eq for WaitingRetry {}
 
-impl PartialOrd for Retry {
+impl PartialOrd for WaitingRetry {
     fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Retry {
+impl Ord for WaitingRetry {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         (self.due, self.row.order).cmp(&(other.due, other.row.order))
     }
@@ -56,59 +56,50 @@ impl Ord for Retry {
 /// When the next row of an agent may be sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Readiness {
-    /// Now; its place in the plan.
+    /// Now. Its place in the plan.
     Now(u64),
     /// Not before this.
     At(Instant),
-    /// When there is a place for a call.
+    /// When a call in flight ends.
     Starved,
     /// After those of other partitions.
     OthersTurn,
-    /// When rows come.
+    /// When a row is queued.
     Empty,
-    /// Never: the agent has not answered for this long, and its rows stay pending.
+    /// Never: the agent has not answered for this long. Its rows stay pending.
     Abandoned(Duration),
 }
 
-/// A row whose turn has come.
+/// A row that may be sent.
 #[derive(Debug)]
 pub(super) enum Picked {
-    Fresh(Queued),
-    Again(PendingRow),
-}
-
-/// How long a row waited.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Waited {
-    /// For a place.
-    pub(super) permit: Duration,
-    /// Since rates or a pause held it back.
-    pub(super) rate: Duration,
+    First(QueuedRow),
+    Retry(PendingRow),
 }
 
 impl Picked {
     pub(super) fn task_index(&self) -> i64 {
         match self {
-            Self::Fresh(row) => row.task_index(),
-            Self::Again(row) => row.task_index,
+            Self::First(row) => row.task_index(),
+            Self::Retry(row) => row.key.task_index,
         }
     }
 
     /// Bytes that its call takes while it is in flight.
     pub(super) fn memory(&self) -> u64 {
         match self {
-            Self::Fresh(row) => row.memory(),
-            Self::Again(row) => row.memory(),
+            Self::First(row) => row.memory(),
+            Self::Retry(row) => row.memory(),
         }
     }
 }
 
-impl Waiting {
+impl AgentQueue {
     pub(super) fn new(name: Arc<str>, agent: usize) -> Self {
         Self {
             name,
             agent,
-            fresh: VecDeque::new(),
+            first: VecDeque::new(),
             retries: BinaryHeap::new(),
             template: None,
             finished: 0,
@@ -118,21 +109,21 @@ impl Waiting {
     }
 
     pub(super) fn len(&self) -> usize {
-        self.fresh.len() + self.retries.len()
+        self.first.len() + self.retries.len()
     }
 
-    /// No row waits, and the limiter knows of all that were finished.
+    /// Whether no row waits and the limiter knows of all finished rollouts.
     pub(super) fn is_idle(&self) -> bool {
         self.len() == 0 && self.finished == 0
     }
 
-    pub(super) fn push(&mut self, mut row: Queued) {
+    pub(super) fn push(&mut self, mut row: QueuedRow) {
         row.held_before = self.held;
-        self.fresh.push_back(row);
+        self.first.push_back(row);
     }
 
     pub(super) fn retry(&mut self, row: PendingRow, due: Instant) {
-        self.retries.push(Reverse(Retry {
+        self.retries.push(Reverse(WaitingRetry {
             due,
             held_before: self.held,
             row,
@@ -140,7 +131,7 @@ impl Waiting {
     }
 
     pub(super) fn clear(&mut self) {
-        self.fresh.clear();
+        self.first.clear();
         self.retries.clear();
     }
 
@@ -149,7 +140,7 @@ impl Waiting {
         self.finished += 1;
     }
 
-    /// Tells the limiter what it has to know.
+    /// Tells the limiter about finished rollouts and waiting rows.
     pub(super) fn report(&mut self, now: Instant, limiter: &mut Limiter, seat: usize) {
         if limiter.is_abandoned() {
             self.clear();
@@ -158,9 +149,9 @@ impl Waiting {
         limiter.set_rows(seat, self.len(), self.num_ready(now));
     }
 
-    /// Rows whose turn has come but for the limits; of the retries one counts for all.
+    /// Rows that could be sent but for the limits. Of the retries, one counts for all.
     pub(super) fn num_ready(&self, now: Instant) -> usize {
-        self.fresh.len() + usize::from(self.retry_due(now))
+        self.first.len() + usize::from(self.retry_due(now))
     }
 
     pub(super) fn readiness(
@@ -200,15 +191,16 @@ impl Waiting {
         if opens > now {
             return Readiness::At(opens);
         }
-        let order = match (self.retries.peek(), self.fresh.front()) {
+        let order = match (self.retries.peek(), self.first.front()) {
             (Some(Reverse(retry)), _) if retry.due <= now => retry.row.order,
-            (_, Some(fresh)) => fresh.order,
+            (_, Some(first)) => first.order,
             (Some(Reverse(retry)), None) => return Readiness::At(retry.due),
             (None, None) => return Readiness::Empty,
         };
-        match limiter.is_turn_of(seat) {
-            true => Readiness::Now(order),
-            false => Readiness::OthersTurn,
+        if limiter.is_turn_of(seat) {
+            Readiness::Now(order)
+        } else {
+            Readiness::OthersTurn
         }
     }
 
@@ -217,21 +209,21 @@ impl Waiting {
         first.is_some_and(|Reverse(retry)| retry.due <= now)
     }
 
-    /// When the next retry is due, where nothing could be sent before it.
+    /// When the next retry is due, if nothing could be sent before it.
     pub(super) fn next_due(&self, now: Instant) -> Option<Instant> {
         let first = self.retries.peek().filter(|_| self.num_ready(now) == 0);
         first.map(|Reverse(retry)| retry.due)
     }
 
-    /// The row that [`Self::readiness`] said may be sent now.
+    /// Takes the row that [`Self::readiness`] said may be sent now.
     pub(super) fn pick(&mut self, now: Instant) -> Option<(Picked, Waited)> {
         let (row, since, held_before) = if self.retry_due(now) {
             let Reverse(retry) = self.retries.pop()?;
-            (Picked::Again(retry.row), retry.due, retry.held_before)
+            (Picked::Retry(retry.row), retry.due, retry.held_before)
         } else {
-            let queued = self.fresh.pop_front()?;
+            let queued = self.first.pop_front()?;
             let (since, held_before) = (queued.since, queued.held_before);
-            (Picked::Fresh(queued), since, held_before)
+            (Picked::First(queued), since, held_before)
         };
         let waited = now.saturating_duration_since(since);
         let held = self.held.saturating_sub(held_before).min(waited);
@@ -245,8 +237,8 @@ impl Waiting {
     /// The row with its request.
     pub(super) fn pending(&mut self, picked: Picked, context: &RunContext) -> PendingRow {
         match picked {
-            Picked::Fresh(row) => row.pending(&self.name, context, &mut self.template),
-            Picked::Again(row) => row,
+            Picked::First(row) => row.pending(&self.name, context, &mut self.template),
+            Picked::Retry(row) => row,
         }
     }
 }

@@ -5,6 +5,8 @@
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
+use crate::retry::Backoff;
+
 /// Infra failures of so many distinct tasks with no answer in between open the breaker. Distinct,
 /// for a task can be what makes an agent fail.
 const FAILED_TASKS: usize = 8;
@@ -12,9 +14,11 @@ const FAILED_TASKS: usize = 8;
 /// So do so many attempts in a row to connect at all: no task can be the cause of that.
 const UNREACHABLE: u32 = 3;
 
-/// From a failed probe to the next one: at first, and at most.
-const FIRST_PAUSE: Duration = Duration::from_secs(1);
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// The pause from one probe to the next.
+const PROBES: Backoff = Backoff {
+    base: Duration::from_secs(1),
+    cap: Duration::from_secs(30),
+};
 
 /// Whether a call may be sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,7 +54,7 @@ enum State {
 #[derive(Debug)]
 struct Broken {
     since: Instant,
-    pause: Duration,
+    failed_probes: u32,
     next_probe: Instant,
     /// Probes that are out.
     probing: u32,
@@ -62,6 +66,12 @@ const NEVER_ANSWERED: u32 = 8;
 
 /// Ten years: a longer patience would not fit every clock.
 const ENDLESS: Duration = Duration::from_secs(10 * 365 * 86_400);
+
+impl Broken {
+    fn pause(&self) -> Duration {
+        PROBES.longest(self.failed_probes + 1)
+    }
+}
 
 impl State {
     fn alive() -> Self {
@@ -103,16 +113,16 @@ impl Breaker {
                 if tasks.len() >= FAILED_TASKS || *in_a_row >= UNREACHABLE {
                     self.state = State::Broken(Broken {
                         since: now,
-                        pause: FIRST_PAUSE,
-                        next_probe: now + FIRST_PAUSE,
+                        failed_probes: 0,
+                        next_probe: now + PROBES.base,
                         probing: 0,
                     });
                 }
             }
             State::Broken(broken) if probe => {
                 broken.probing = broken.probing.saturating_sub(1);
-                broken.pause = (broken.pause * 2).min(LONGEST_PAUSE);
-                broken.next_probe = now + broken.pause;
+                broken.failed_probes += 1;
+                broken.next_probe = now + broken.pause();
             }
             State::Broken(_) => {}
         }
@@ -131,7 +141,7 @@ impl Breaker {
         match broken.probing {
             0 if now >= end => Admission::GivenUp,
             // A probe is a rollout and may take its time: only one that failed says that nobody is there.
-            _ if now >= end => Admission::Until(now + LONGEST_PAUSE),
+            _ if now >= end => Admission::Until(now + PROBES.cap),
             _ if now >= broken.next_probe => Admission::Probe,
             0 => Admission::Until(broken.next_probe.min(end)),
             _ => Admission::Until(broken.next_probe),
@@ -143,7 +153,7 @@ impl Breaker {
     pub(super) fn probing(&mut self, now: Instant) {
         if let State::Broken(broken) = &mut self.state {
             broken.probing += 1;
-            broken.next_probe = now + broken.pause;
+            broken.next_probe = now + broken.pause();
         }
     }
 

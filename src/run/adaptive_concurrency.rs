@@ -1,19 +1,19 @@
-//! How many calls an agent gets at a time when nobody said: [`AdaptiveLimit`] looks for the number
-//! that its server can work on at once, from refusals and from how latency answers to load.
+//! [`AdaptiveLimit`]: the number of calls in flight to an agent with `concurrency = auto`. It searches for the number
+//! that the server can work on at once, from refusals and from the response of latency to load.
 //!
-//! Growth is doubling until the first sign of congestion, then additive. A server that refuses
-//! tells its capacity by what it accepted. A server that queues tells it by latency: with more
-//! calls than it works on, latency is in proportion to calls in flight, so `limit / ratio` is the
-//! capacity, where `ratio` is latency over what it is without a queue. Only ratios are compared,
-//! so it is the same for calls of milliseconds and of hours.
+//! The limit doubles until the first sign of congestion, then grows by addition. A server that refuses calls shows its
+//! capacity by those that it accepted. A server that queues calls shows it by latency: beyond its capacity, latency is
+//! proportional to calls in flight, so the capacity is `limit / ratio`, where `ratio` is latency over latency without a
+//! queue. Only ratios are compared, so calls may take milliseconds or hours.
 //!
-//! Latency also grows because the tasks got slower, and noise can look like growth. So every fall
-//! for latency is a trial: where latency does not fall with the limit, the limit was not the cause,
-//! goes back to where it was, and the baseline is the latency of now.
+//! Latency also grows if tasks get slower, and noise can look like growth. So every decrease for latency is a trial: if
+//! latency does not fall with the limit, the limit was not the cause. Then the limit returns to where it was, and the
+//! baseline becomes the latency of now.
 
 use std::time::{Duration, Instant};
 
 #[cfg(test)]
+#[path = "adaptive_simulation.rs"]
 mod simulation;
 
 const FIRST_LIMIT: f64 = 16.0;
@@ -96,8 +96,8 @@ pub(super) struct AdaptiveLimit {
     trial: Option<Trial>,
 }
 
-/// The calls that were in flight at the last decrease. Their refusals say no news, but how many
-/// there are tells how many calls were accepted.
+/// The calls that were in flight at the last decrease. Their refusals cause no further decrease; their number tells how
+/// many calls were accepted.
 #[derive(Debug)]
 struct Epoch {
     ends: Instant,
