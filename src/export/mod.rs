@@ -39,7 +39,7 @@ pub enum ExportError {
     /// The run cannot be read.
     #[error("cannot read the run: {0}")]
     Read(#[from] Box<DataFusionError>),
-    /// What was measured cannot be read.
+    /// The metrics cannot be read.
     #[error(transparent)]
     Store(#[from] StoreError),
     /// A task of the run is not a request.

@@ -1,4 +1,4 @@
-//! [`StampIndex`]: what NeMo Gym writes into an answer from the row that was sent; and how the columns of a run are read.
+//! [`StampIndex`]: the fields that NeMo Gym copies into an answer from the row that was sent; and readers of columns.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -23,7 +23,7 @@ use crate::store::EnvironmentServer;
 
 const INPUTS: &str = include_str!("../../queries/export/inputs.sql");
 
-/// A line of a run's input: some rollouts of a task, and what is sent for them.
+/// A line of a run's input: some rollouts of a task, and their request.
 pub(super) struct Input<'a> {
     pub task_index: i64,
     pub rollouts: Range<i64>,
@@ -70,13 +70,13 @@ pub(super) fn texts(batch: &RecordBatch, name: &str) -> QueryResult<StringViewAr
     Ok(column.as_string_view().clone())
 }
 
-/// The value in a row, zero where there is none.
+/// The value in a row; zero if it is null.
 pub(super) fn at(column: &Int64Array, row: usize) -> i64 {
     let is_given = row < column.len() && column.is_valid(row);
     if is_given { column.value(row) } else { 0 }
 }
 
-/// The id under which an agent's server keeps a rollout.
+/// The field with the id under which an agent's server keeps a rollout.
 const ROLLOUT_ID: &str = "_ng_rollout_id";
 
 /// The fields that an answer gets from the row that was sent, behind those of its task and rollout.
@@ -93,20 +93,20 @@ const STAMPS: [&str; 7] = [
 /// What an answer gets from the row that was sent.
 #[derive(Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Stamps {
-    /// None where it is the number that the run's tables have.
+    /// `None` if it is the number in the run's tables.
     task_index: Option<String>,
     /// The values of [`STAMPS`].
     values: [Option<String>; STAMPS.len()],
 }
 
-/// The names of a task and a rollout in what was observed of it.
+/// The names of a task and a rollout in a trajectory.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Identity {
     pub task: String,
     pub rollout: String,
 }
 
-/// The environment servers of a run by agent; none where its version of NeMo Gym has no such stamps.
+/// The environment servers of a run by agent; `None` if its version of NeMo Gym has no such stamps.
 pub type EnvironmentServers = Option<BTreeMap<String, EnvironmentServer>>;
 
 impl Stamps {
@@ -204,7 +204,7 @@ impl StampIndex {
         Ok(index)
     }
 
-    /// Adds rollouts of a task, from the first on, whose request this is.
+    /// Adds rollouts of a task with their request.
     fn add(&mut self, task_index: i64, rollouts: Range<i64>, request: &str) {
         let (stamps, _) = self
             .stamps
@@ -222,8 +222,8 @@ impl StampIndex {
         self.tasks.sort_unstable();
     }
 
-    /// An answer with its stamps, as one line. What is there already stays where it is, and every other byte as it
-    /// came, but for line breaks between values, which become spaces.
+    /// Returns an answer with its stamps, as one line. Existing fields stay in their place, and all other bytes as they
+    /// came, except line breaks between values, which become spaces.
     ///
     /// # Errors
     /// NeMo Gym could not read the answer: it is malformed by its rules.
@@ -232,7 +232,7 @@ impl StampIndex {
         self.of(key).unwrap_or(&none).stamp(answer, key)
     }
 
-    /// The names of a rollout in what was observed of it.
+    /// The names of a rollout in its trajectory.
     pub(super) fn identity(&self, key: Key) -> Identity {
         let none = Stamps::default();
         self.of(key).unwrap_or(&none).identity(key)
@@ -250,7 +250,7 @@ impl StampIndex {
     }
 }
 
-/// In JSON a raw line break can only stand between values.
+/// Replaces line breaks, which in JSON can only be between values.
 pub(super) fn one_line(text: String) -> String {
     if text.contains(['\n', '\r']) {
         return text.replace(['\n', '\r'], " ");

@@ -14,22 +14,22 @@ use super::ExportError;
 /// The files of an export.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExportTarget {
-    /// What is to be sent: a row per rollout.
+    /// The planned rollouts, one row each.
     pub materialized_inputs: PathBuf,
-    /// What was answered.
+    /// The answers.
     pub rollouts: PathBuf,
-    /// What failed.
+    /// The failed attempts.
     pub failures: PathBuf,
-    /// What was measured.
+    /// The metrics.
     pub aggregate_metrics: PathBuf,
 }
 
 impl ExportTarget {
-    /// The files that `output` stands for: `NAME.jsonl` and its neighbours, or, in a directory, those that are called
-    /// as the run is.
+    /// The files that `output` stands for: `NAME.jsonl` and its neighbours, or, in a directory, files with the name of
+    /// the run.
     ///
     /// # Errors
-    /// No name can be made of that.
+    /// `output` names no file.
     pub fn new(output: &Path, run: &str) -> Result<Self, ExportError> {
         let rollouts = if output.extension() == Some(OsStr::new("jsonl")) {
             output.to_owned()
@@ -102,7 +102,7 @@ impl Lines {
         std::fs::create_dir_all(directory).map_err(failed)?;
         let file = tempfile::Builder::new()
             .prefix(".rollstream-")
-            // Less what the process's umask takes away, as with any file.
+            // The process's umask applies, as with any file.
             .permissions(Permissions::from_mode(0o666))
             .tempfile_in(directory)
             .map_err(failed)?;
@@ -135,7 +135,7 @@ impl Lines {
         }
     }
 
-    /// Puts the file in its place; `replaces` one that is there.
+    /// Moves the file into place; `replaces` says whether an existing one may be replaced.
     pub(super) fn finish(self, replaces: bool) -> Result<(PathBuf, u64), ExportError> {
         let path = self.path;
         let failed = |source| ExportError::Write {
@@ -168,7 +168,7 @@ fn directory(file: &Path) -> &Path {
 /// Task, rollout and attempt.
 pub(super) type Key = (i64, i64, i64);
 
-/// Texts that wait in a temporary file. In memory is where each of them stands.
+/// Texts that wait in a temporary file. Memory holds only their keys and places.
 pub(super) struct Waiting {
     file: BufWriter<File>,
     places: Vec<(Key, u64, usize)>,

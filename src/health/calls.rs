@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::shape::{Fields, Unreadable, text};
 use crate::python::{is_space, is_truthy_value};
 
-/// A call of a model, as the rules see it.
+/// A call of a model.
 pub(super) struct Call<'a> {
     pub fields: &'a Fields,
     pub metadata: Option<&'a Fields>,
@@ -21,7 +21,7 @@ pub(super) struct Call<'a> {
 /// Type and name of a model server.
 pub(super) type Model<'a> = (&'a str, &'a str);
 
-/// What a turn or an invocation says of a call.
+/// A reference of a turn or an invocation to a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Reference<'a> {
     call_id: Option<&'a str>,
@@ -71,7 +71,7 @@ impl<'a> Call<'a> {
         !self.is_failed() && is_good
     }
 
-    /// By what a call is known that was captured twice.
+    /// The identity by which a call that was captured twice is recognized.
     pub(super) fn identity(&self) -> Option<Reference<'a>> {
         let by_id = self.id.map(|id| Reference {
             call_id: Some(id),
@@ -114,17 +114,17 @@ impl<'a> Reference<'a> {
         }
     }
 
-    /// The last part of its name, by which people know the call.
+    /// The last part of the call's name, as people know it.
     pub(super) fn locator(&self) -> &'a str {
         let name = self.call_id.or(self.response_id).unwrap_or_default();
         name.rsplit(':').next().unwrap_or(name)
     }
 }
 
-/// References, each once, and how many calls each of them is.
+/// References without repetition, each with the number of calls that match it.
 pub(super) struct Bindings<'a> {
     pub references: Vec<(Reference<'a>, usize)>,
-    /// Positions of the calls that exactly one reference names, in order.
+    /// Positions of the calls to which a reference leads without ambiguity, in order.
     pub calls: Vec<usize>,
 }
 
@@ -184,7 +184,7 @@ impl<'a> CallIndex<'a> {
     }
 }
 
-/// Fields in which a text may stand.
+/// Fields that may hold a text.
 const TEXTS: [&str; 9] = [
     "text",
     "content",
@@ -197,7 +197,7 @@ const TEXTS: [&str; 9] = [
     "summary",
 ];
 
-/// Types of items that are a call of a tool.
+/// Types of items that are tool calls.
 const TOOL_CALLS: [&str; 13] = [
     "function_call",
     "tool_call",
@@ -214,7 +214,7 @@ const TOOL_CALLS: [&str; 13] = [
     "custom_tool_call",
 ];
 
-/// Whether there is a text that is more than white space.
+/// Whether a value contains a text that is more than white space.
 pub(super) fn has_text(value: &Value) -> bool {
     match value {
         Value::String(text) => !text.chars().all(is_space),
@@ -231,7 +231,7 @@ fn has_text_in(fields: &Fields, names: &[&str]) -> bool {
         .any(has_text)
 }
 
-/// Whether there is a call of a tool.
+/// Whether a value contains a tool call.
 pub(super) fn has_tool_call(value: &Value) -> bool {
     match value {
         Value::Array(items) => items.iter().any(has_tool_call),
@@ -244,10 +244,10 @@ pub(super) fn has_tool_call(value: &Value) -> bool {
     }
 }
 
-/// Whether a response of a model has content.
+/// Whether a model's response has content.
 ///
 /// # Errors
-/// NeMo Gym breaks down over it.
+/// NeMo Gym raises an exception; its name is returned.
 pub(super) fn has_content(response: &Value) -> Result<bool, Unreadable> {
     let Value::Object(response) = response else {
         return Ok(false);

@@ -34,7 +34,7 @@ const HELD: usize = 4096;
 pub struct HealthOptions {
     /// Names of checks that are left out, each or several with commas between.
     pub ignored: Vec<String>,
-    /// Bytes for what can go to temporary files.
+    /// Memory in bytes for what can spill to temporary files.
     pub memory: usize,
 }
 
@@ -71,7 +71,7 @@ struct Record {
     successful_calls: i64,
 }
 
-/// A row of a rule.
+/// A row that a rule returned.
 struct Found {
     key: Vec<u8>,
     rule: usize,
@@ -110,7 +110,7 @@ impl HealthCheck {
         })
     }
 
-    /// Adds a row: line `line` of the file of this number, which people know as `shown`.
+    /// Adds a row: line `line` of file number `file`, which messages call `shown`.
     ///
     /// # Errors
     /// The row does not say which rollout it is, or temporary files cannot be written.
@@ -148,7 +148,7 @@ impl HealthCheck {
         Ok(())
     }
 
-    /// Asks all rules, and writes the verdict of each record and the summary.
+    /// Runs all rules, and writes the verdict of each record and the summary.
     ///
     /// # Errors
     /// A rule fails, or the output cannot be written.
@@ -219,7 +219,7 @@ impl HealthCheck {
                 ));
                 report.found(rule);
             }
-            // Rules of all records are asked last, and listed where they stand.
+            // Rules over all records run last, but are listed in their order.
             unobserved.sort_unstable();
             let verdict = report.judged(!findings.is_empty(), &unobserved);
             let names = unobserved.iter().map(|rule| quote(report.id(*rule)));
@@ -253,7 +253,7 @@ impl HealthCheck {
         Ok(kept.register(&self.session, &[])?)
     }
 
-    /// Asks the rules of tasks, and keeps what they find as the table `flags`.
+    /// Runs the rules of tasks, and keeps their findings as the table `flags`.
     async fn judge_tasks(&self, report: &mut HealthReport) -> Result<(), HealthError> {
         let session = &self.session;
         let tasks = session.sql("SELECT DISTINCT task FROM repeats").await?;
@@ -274,7 +274,7 @@ impl HealthCheck {
     }
 }
 
-/// What is found where a rule broke down.
+/// The finding about a rule that failed.
 fn broken_down(rule: &str, error: &str) -> String {
     format!(
         r#"{{"reason":"check raised an unexpected exception","failed_check":{},"error":{}}}"#,

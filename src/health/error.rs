@@ -8,13 +8,13 @@ use crate::export::ExportError;
 use crate::measure::MeasureError;
 use crate::store::StoreError;
 
-/// Why the health of rollouts is not known.
+/// Why the health of rollouts cannot be checked.
 #[derive(Debug, thiserror::Error)]
 pub enum HealthError {
-    /// Checks are to be left out that do not exist.
+    /// Checks that should be left out do not exist.
     #[error("unknown health checks: {}; there are {}", .unknown.join(", "), .known.join(", "))]
     Unknown {
-        /// What was given.
+        /// The names that were given.
         unknown: Vec<String>,
         /// All checks.
         known: Vec<String>,

@@ -1,4 +1,4 @@
-//! [`HealthReport`], and the summary that is written of it.
+//! [`HealthReport`], and the summary file.
 
 use std::io::Write;
 
@@ -15,9 +15,9 @@ use super::rules::{Rules, Scope};
 use crate::json::quote;
 use crate::measure::{counts, texts};
 
-/// File of the counts.
+/// The name of the file with the counts.
 pub const QUALITY_SUMMARY: &str = "quality_summary.json";
-/// File of the verdicts.
+/// The name of the file with the verdicts.
 pub const ROLLOUT_VERDICTS: &str = "rollout_verdicts.jsonl";
 
 const TASKS: &str = include_str!("../../queries/health/report/tasks.sql");
@@ -106,7 +106,7 @@ impl HealthReport {
         }
     }
 
-    /// Counts a rollout; says what it is.
+    /// Counts a rollout; returns its verdict.
     pub(super) fn judged(&mut self, has_findings: bool, unobserved: &[usize]) -> &'static str {
         for rule in unobserved {
             if let Some(check) = self.checks.get_mut(*rule) {
@@ -254,7 +254,7 @@ fn write_tasks(
     Ok(())
 }
 
-/// A value over several lines, within an object that is so far in.
+/// A value over several lines, indented by `spaces`.
 fn indented(value: &Value, spaces: usize) -> String {
     // In JSON text a raw line break can only stand between values.
     format!("{value:#}").replace('\n', &format!("\n{:spaces$}", ""))

@@ -39,7 +39,7 @@ pub(super) enum Scope {
 /// A check.
 #[derive(Debug, Clone)]
 pub(super) struct Rule {
-    /// Its name: that of its file, without the number that says its place.
+    /// Its name: that of its file, without the number in front.
     pub id: String,
     pub scope: Scope,
     pub is_ignored: bool,
@@ -51,7 +51,7 @@ pub(super) struct Rule {
 pub(super) struct Rules(pub Vec<Rule>);
 
 impl Rules {
-    /// Reads the files; those of the checks in `ignored` are left out.
+    /// Reads the files and marks the checks in `ignored`.
     ///
     /// # Errors
     /// There is no such check.
@@ -96,7 +96,7 @@ impl Rules {
         Ok(Self(rules))
     }
 
-    /// The names of those that are left out, sorted.
+    /// The names of the checks that are left out, sorted.
     pub(super) fn ignored(&self) -> BTreeSet<&str> {
         let ignored = self.0.iter().filter(|rule| rule.is_ignored);
         ignored.map(|rule| &*rule.id).collect()
@@ -133,7 +133,7 @@ impl Rules {
     }
 }
 
-/// The columns of all findings, of what a rule found.
+/// Selects the columns that all findings have from what a rule found.
 fn selected(found: DataFrame, subject: &str, scope: Scope, rule: usize) -> QueryResult<DataFrame> {
     let column = |name: &str, kind: DataType| -> Expr {
         let is_there = found.schema().has_column_with_unqualified_name(name);

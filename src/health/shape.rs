@@ -1,10 +1,9 @@
 //! [`TRAJECTORY`]: the form of `ng_trajectory`, schema 1.0, and [`Shape::canonical`], which brings a value into it as
-//! NeMo Gym's reader does: what stands for a value of another type becomes one, and what is missing is there with its
-//! default.
+//! NeMo Gym's reader does: values are converted to the right type, and missing fields get their defaults.
 
 use serde_json::{Map, Number, Value};
 
-/// Why NeMo Gym cannot read something: the exception of Python's that it raises.
+/// Why NeMo Gym cannot read something: the name of the Python exception that it raises.
 pub(super) type Unreadable = &'static str;
 
 /// A JSON object.
@@ -252,13 +251,13 @@ fn are_distinct<T: std::hash::Hash + Eq>(mut values: impl Iterator<Item = T>) ->
     values.all(|value| seen.insert(value))
 }
 
-/// Levels of a value that NeMo Gym's writer goes down to.
+/// The levels of nesting that NeMo Gym's writer supports.
 const LEVELS: usize = 255;
 
 /// A trajectory in its full form.
 ///
 /// # Errors
-/// It is none, or NeMo Gym could not write it.
+/// The value is not a trajectory, or NeMo Gym could not write it.
 pub(super) fn trajectory(value: Value) -> Result<Fields, Unreadable> {
     let trajectory = TRAJECTORY.canonical(value).ok_or("ValidationError")?;
     let mut values = ["turns", "model_calls", "tool_calls"]
@@ -281,7 +280,7 @@ fn is_within(value: &Value, levels: usize) -> bool {
     }
 }
 
-/// The text of a field that has one that is not empty.
+/// The text of a field, unless it is empty or missing.
 pub(super) fn text<'a>(fields: &'a Fields, name: &str) -> Option<&'a str> {
     let text = fields.get(name).and_then(Value::as_str);
     text.filter(|text| !text.is_empty())
@@ -362,12 +361,12 @@ impl Kind {
     }
 }
 
-/// A whole number, or what Python's readers take for one.
+/// A whole number, or what Pydantic converts to one.
 fn whole(value: &Value) -> Option<Number> {
     match value {
         Value::Number(number) if number.is_f64() => {
             let number = number.as_f64().filter(|number| number.fract() == 0.0)?;
-            // Below 2^63 the number is exact, and beyond no count is.
+            // Below 2^63 the number is exact; no count is larger.
             (number.abs() < 9.2e18).then_some(Number::from(number as i64))
         }
         Value::Number(number) => Some(number.clone()),
@@ -384,7 +383,7 @@ fn whole(value: &Value) -> Option<Number> {
     }
 }
 
-/// A number, or what is taken for one.
+/// A number, or what Pydantic converts to one.
 fn number(value: &Value) -> Option<f64> {
     match value {
         Value::Number(number) => number.as_f64(),
@@ -394,7 +393,7 @@ fn number(value: &Value) -> Option<f64> {
     }
 }
 
-/// A truth value, or what is taken for one.
+/// A boolean, or what Pydantic converts to one.
 fn flag(value: &Value) -> Option<bool> {
     let text = match value {
         Value::Bool(flag) => return Some(*flag),

@@ -279,15 +279,4 @@ mod tests {
         assert_eq!(whole_lines(b"{}\n5"), (vec![row("{}"), row("5")], None));
         assert_eq!(whole_lines(b""), (vec![], None));
     }
-
-    #[test]
-    fn bytes_that_are_no_text_are_placed() {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(file.path(), b"{}\n\xff\n").unwrap();
-        let error = for_each_line(file.path(), |_| Ok(()));
-        let problem = RowProblem::Encoding;
-        assert!(
-            matches!(error, Err(ImportError::Row { line: 2, problem: found, .. }) if found == problem)
-        );
-    }
 }
