@@ -204,16 +204,15 @@ impl Import {
                 let zeros = &options.zeros;
                 let found = self
                     .zeros
-                    .of_shard(number, path.as_ref(), zeros, &mut reading)?;
-                for zero in found {
-                    let fields = AnswerFields::parse(&zero.result);
+                    .of_shard(number, path.as_ref(), zeros, &mut reading);
+                for ((runner, key), result) in found? {
+                    let fields = AnswerFields::parse(&result);
                     let fields = fields.map_err(|_| ImportError::Row {
                         path: shown.clone(),
                         line: 0,
                         problem: RowProblem::NotAnObject,
                     })?;
-                    let nowhere = Source::nowhere(zero.shard);
-                    rows.append(zero.key, &zero.runner, zero.result, fields, nowhere)?;
+                    rows.append(key, &runner, result, fields, Source::nowhere(number))?;
                     self.with_keys += 1;
                 }
             }

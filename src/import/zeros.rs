@@ -1,6 +1,7 @@
 //! Rollouts that are not among the rows of a shard, but count as zero: those that failed in certain ways, and those that
 //! left no row at all. [`ZeroRows`] makes rows of them, as NeMo Gym does since 0.7.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 
@@ -70,14 +71,6 @@ struct LastFailure {
     text: Option<String>,
 }
 
-/// A row that counts as zero.
-pub(super) struct ZeroRow {
-    pub(super) shard: usize,
-    pub(super) runner: String,
-    pub(super) key: RowKey,
-    pub(super) result: String,
-}
-
 /// How the rows of a shard's other files are read.
 pub(super) struct Reading<'a> {
     pub(super) keys: &'a mut TaskKeys,
@@ -110,12 +103,11 @@ impl ZeroRows {
         }
         let known = shard.failures.entry(key).or_default();
         if place >= known.place {
-            let class = class(&Object::parse(text).unwrap_or_default());
+            let row = Object::parse(text).unwrap_or_default();
+            let class = row.get(FAILURE_CLASS).and_then(unquote);
+            let class = class.map(Cow::into_owned);
             let counts = |class: &String| zeros.failure_classes.contains(class);
-            let text = class
-                .as_ref()
-                .filter(|class| counts(class))
-                .map(|_| text.to_owned());
+            let text = class.as_ref().is_some_and(counts).then(|| text.to_owned());
             *known = LastFailure { place, class, text };
         }
     }
@@ -152,11 +144,8 @@ impl ZeroRows {
             self.missing += 1;
         }
         let known = self.fields.get(&key.0);
-        if let Some(text) = self
-            .shards
-            .get_mut(&shard)
-            .and_then(|of| of.zeros.get_mut(&key))
-        {
+        let of = self.shards.get_mut(&shard);
+        if let Some(text) = of.and_then(|of| of.zeros.get_mut(&key)) {
             *text = with_fields(text, row, known);
         }
     }
@@ -187,7 +176,7 @@ impl ZeroRows {
         path: &Path,
         zeros: &Zeros,
         reading: &mut Reading<'_>,
-    ) -> Result<Vec<ZeroRow>, ImportError> {
+    ) -> Result<Vec<(Key, String)>, ImportError> {
         let beside = |what| with_suffix(&path.with_extension(""), what);
         reading.rows(&beside(FAILURES), |key, _, line| {
             if zeros.any() {
@@ -201,15 +190,10 @@ impl ZeroRows {
         reading.rows(&beside(INPUTS), |key, row, _| {
             self.planned(shard, key, row, zeros);
         })?;
-        let rows = self.take(shard).map(|((runner, key), text)| {
+        let rows = self.take(shard).map(|(key, text)| {
             let row = Object::parse(&text).unwrap_or_default();
-            let result = reduce(&row, ResponseRule::Stripped, reading.rules).unwrap_or_default();
-            ZeroRow {
-                shard,
-                runner,
-                key,
-                result,
-            }
+            let result = reduce(&row, ResponseRule::Stripped, reading.rules);
+            (key, result.unwrap_or_default())
         });
         Ok(rows.collect())
     }
@@ -274,11 +258,6 @@ pub fn is_shard(path: &str) -> bool {
     let stem = stem.to_string_lossy();
     let mut beside = [FAILURES, INPUTS].into_iter();
     !beside.any(|end| stem.ends_with(end.trim_end_matches(".jsonl")))
-}
-
-fn class(row: &Object<'_>) -> Option<String> {
-    let class = row.get(FAILURE_CLASS).and_then(unquote);
-    class.map(std::borrow::Cow::into_owned)
 }
 
 /// Whether a field can be one that a task brings.

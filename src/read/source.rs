@@ -12,6 +12,7 @@ use tokio::sync::mpsc::{Receiver, Sender, channel};
 use super::errors::InputErrors;
 use super::task::{ReadError, ReadOptions, ReadSummary, TaskBatchBuilder};
 use super::tasks::TaskReader;
+use crate::store::InputRecord;
 
 /// Why an input file could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -79,17 +80,6 @@ pub struct OpenSource {
     pub reader: Box<dyn Read + Send>,
 }
 
-/// What was read of an input.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SourceDigest {
-    /// As given.
-    pub name: String,
-    /// Digest of the bytes that were read, after decompression.
-    pub digest: String,
-    /// How many.
-    pub num_bytes: u64,
-}
-
 /// A channel for [`read_tasks`]: at most two batches wait in it.
 pub fn batches() -> (Sender<RecordBatch>, Batches) {
     channel(2)
@@ -105,10 +95,10 @@ pub fn read_tasks(
     sources: impl IntoIterator<Item = Result<OpenSource, SourceError>>,
     options: ReadOptions,
     output: &Sender<RecordBatch>,
-) -> Result<(ReadSummary, Vec<SourceDigest>), ReadTasksError> {
+) -> Result<(ReadSummary, Vec<InputRecord>), ReadTasksError> {
     let mut tasks = TaskReader::new(options);
     let mut batch = TaskBatchBuilder::default();
-    let mut digests = Vec::new();
+    let mut records = Vec::new();
     for source in sources {
         if tasks.is_full() {
             break;
@@ -128,8 +118,8 @@ pub fn read_tasks(
             }
         })?;
         let digest = reader.hasher.finalize().to_hex().to_string();
-        digests.push(SourceDigest {
-            name,
+        records.push(InputRecord {
+            path: name,
             digest,
             num_bytes: reader.num_bytes,
         });
@@ -138,7 +128,7 @@ pub fn read_tasks(
     if !batch.is_empty() {
         send(&mut batch, output)?;
     }
-    Ok((summary, digests))
+    Ok((summary, records))
 }
 
 fn send(batch: &mut TaskBatchBuilder, output: &Sender<RecordBatch>) -> Result<(), ReadTasksError> {

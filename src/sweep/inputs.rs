@@ -81,7 +81,7 @@ impl Inputs {
         });
         let (spool, read) = tokio::join!(Spool::write(input), reading);
         let read = read.map_err(|error| Error::Defect(format!("reading the input: {error}")))?;
-        let (summary, digests) = match read {
+        let (summary, records) = match read {
             Ok(read) => read,
             // Then the spool failed first.
             Err(ReadTasksError::Abandoned) => {
@@ -90,14 +90,9 @@ impl Inputs {
             }
             Err(error) => return Err(error.into()),
         };
-        let record = |source: crate::read::SourceDigest| InputRecord {
-            path: source.name,
-            digest: source.digest,
-            num_bytes: source.num_bytes,
-        };
         Ok(Self {
             spool: spool?,
-            records: digests.into_iter().map(record).collect(),
+            records,
             summary,
             prompt,
             identity: None,
