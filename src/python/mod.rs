@@ -54,7 +54,7 @@ pub fn float(json: &str) -> Option<f64> {
         "true" => Some(1.0),
         // An integer, which has no negative zero.
         "false" | "-0" => Some(0.0),
-        _ if json.starts_with('"') => float_in(unquote(json)?.trim_matches(is_space)),
+        _ if json.starts_with('"') => float_in(unquote(json)?.trim()),
         _ => json.parse().ok(),
     }
 }
