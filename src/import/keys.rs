@@ -80,8 +80,8 @@ impl TaskKeys {
         })
     }
 
-    /// The names by code point and, for each number given so far, the place of its name there;
-    /// nothing where tasks are integers.
+    /// The names by code point and, for each number given so far, the place of its name there; `None` if tasks are
+    /// integers.
     pub(super) fn ranks(&self) -> Option<(Vec<String>, Vec<i64>)> {
         if self.names.is_empty() {
             return None;
@@ -110,7 +110,7 @@ impl std::fmt::Display for RowKey {
 /// The environment server of each agent that has one, by the agent's name.
 pub type AgentServers = BTreeMap<String, String>;
 
-/// All that ran rollouts, by name.
+/// All runners of rollouts, by name.
 #[derive(Debug, Default)]
 pub(super) struct Runners(IndexMap<String, Runner>);
 

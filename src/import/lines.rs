@@ -17,7 +17,7 @@ const LONGEST: u64 = 1 << 30;
 pub(super) enum LineRule {
     /// LF, CRLF and CR end a line; every line counts.
     Text,
-    /// LF ends a line; a blank one is skipped, though numbered.
+    /// LF ends a line; blank lines are numbered, but skipped.
     Shard,
 }
 
@@ -112,8 +112,8 @@ pub(super) struct Torn {
     pub(super) why: SyntaxError,
 }
 
-/// Calls `take` for every line of a file, but for a last one that was not written to its end: it has no line end,
-/// and is no JSON. Only LF ends a line.
+/// Calls `take` for every line of a file, except a torn last one, which has no line end and is not JSON. Only LF ends a
+/// line.
 ///
 /// # Errors
 /// The file cannot be read, is not UTF-8, or `take` fails.

@@ -27,10 +27,9 @@ pub enum ResponseRule {
     Required,
     /// If there is one, it must be an object.
     Optional,
-    /// Whatever there is.
+    /// Anything.
     Any,
-    /// It does not count, nor do the fields that tell how the answer came about; the usage in it does.
-    /// So an aggregation sees the rows.
+    /// Only its usage is kept, and the heavy fields are dropped, as NeMo Gym does before an aggregation.
     Stripped,
 }
 
@@ -42,8 +41,8 @@ const HEAVY: [&str; 4] = [
     "ng_trajectory",
 ];
 
-/// The row without what no metric reads: of the response, the usage is left; of the heavy fields,
-/// those that are numbers, unless they are stripped.
+/// Returns the row without what no metric reads: of the response only the usage stays, of the heavy fields only numbers,
+/// or none if they are stripped.
 ///
 /// # Errors
 /// The response is not what the rule wants.
@@ -106,8 +105,8 @@ fn stripped(row: &Object<'_>, response: Option<&Object<'_>>, rules: &GymRules) -
     reduced.to_string()
 }
 
-/// An answer as NeMo Gym shows it to the server of its agent: stamped, and without what an aggregation
-/// does not read. `task_index` is JSON text.
+/// Returns an answer as NeMo Gym shows it to the server of its agent: stamped, and without what an aggregation does not
+/// read. `task_index` is JSON text.
 ///
 /// # Errors
 /// The answer is not a JSON object.
@@ -130,7 +129,7 @@ pub fn verify_response(
     Ok(stripped(&row, response.as_ref(), rules))
 }
 
-/// The outcome of an attempt that a file tells of.
+/// The outcome of an attempt in a file.
 pub(super) fn outcome(key: RowKey, attempt: u32, agent_name: &str, verdict: Verdict) -> Outcome {
     let key = RolloutKey::new(key.task_index, key.rollout_index, attempt);
     Outcome {
@@ -138,7 +137,7 @@ pub(super) fn outcome(key: RowKey, attempt: u32, agent_name: &str, verdict: Verd
             server: Some(Duration::ZERO),
             ..Times::default()
         },
-        // The files do not say when. By this instant an export knows an answer that was imported.
+        // The files contain no time. By this instant an export recognizes an imported answer.
         ..Outcome::new(key, agent_name, UNIX_EPOCH, verdict)
     }
 }
@@ -223,7 +222,7 @@ pub(super) fn with_sources(schema: &SchemaRef) -> SchemaRef {
     Arc::new(Schema::new(fields))
 }
 
-/// Rows of `tasks`, one for each rollout that was asked for.
+/// Rows of `tasks`, one for each planned rollout.
 pub(super) struct TaskRows {
     tasks: TaskBatchBuilder,
     placed: Placed,

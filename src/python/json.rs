@@ -28,7 +28,7 @@ impl Writer {
     }
 }
 
-/// A value, whose leaves are kept as they will be written.
+/// A value whose leaves are kept as they will be written.
 #[derive(Debug, PartialEq)]
 pub enum Written {
     /// Anything but a list or an object.
@@ -178,7 +178,7 @@ impl Scanner<'_> {
         }
     }
 
-    // Apart from what recurses, which needs a small stack frame.
+    // Not inlined: functions that recurse need small stack frames.
     #[inline(never)]
     fn leaf(&self, at: usize) -> Scanned<Written> {
         const WORDS: [&str; 6] = ["null", "true", "false", "NaN", "Infinity", "-Infinity"];

@@ -18,15 +18,15 @@ use crate::store::InputRecord;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SourceError {
-    /// Nothing is there.
+    /// The file does not exist.
     #[error("Input file not found: '{0}' (--input). Check the path is spelled correctly.")]
     NotFound(String),
-    /// A directory is there.
+    /// It is a directory.
     #[error(
         "Input is a directory, not a file: '{0}' (--input). Name the files in it, for example '{0}/*.jsonl'."
     )]
     Directory(String),
-    /// Something is there that cannot be read.
+    /// It cannot be read.
     #[error("Input file cannot be read: '{path}' (--input): {source}. Check its permissions.")]
     Unreadable {
         /// The path as given.
@@ -72,7 +72,7 @@ pub fn decoded<R: Read + Send + 'static>(name: &str, input: R) -> io::Result<Box
 /// Batches of [`crate::schema::tasks`] as they are read.
 pub type Batches = Receiver<RecordBatch>;
 
-/// An input that is open, with the name that errors call it by.
+/// An open input, with its name in error messages.
 pub struct OpenSource {
     /// As given.
     pub name: String,
@@ -153,7 +153,7 @@ pub enum ReadTasksError {
     /// A row that no column can hold.
     #[error("a task is too large for a table: {0}")]
     Arrow(#[from] arrow::error::ArrowError),
-    /// Nobody takes the batches any more.
+    /// The receiver of the batches is gone.
     #[error("reading was given up")]
     Abandoned,
 }
@@ -165,8 +165,8 @@ struct Digesting<R> {
 }
 
 impl<R: Read> Read for Digesting<R> {
-    /// Fills the buffer where it can: what is read, and so the digest where a limit ends the reading
-    /// early, must not depend on the pieces in which a network delivers.
+    /// Fills the buffer as far as possible: where a limit ends the reading early, the digest must not depend on the
+    /// pieces in which a network delivers.
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let mut filled = 0;
         while let Some(rest) = buffer.get_mut(filled..).filter(|rest| !rest.is_empty()) {
