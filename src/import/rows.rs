@@ -11,6 +11,7 @@ use bytes::Bytes;
 use super::error::{ImportError, RowProblem};
 use super::keys::{ROLLOUT, RowKey, TASK};
 use super::lines::Line;
+use crate::call::RolloutKey;
 use crate::gym::GymRules;
 use crate::json::{Object, ObjectError};
 use crate::outcome::{
@@ -18,7 +19,6 @@ use crate::outcome::{
 };
 use crate::read::{TaskBatchBuilder, TaskRow};
 use crate::request::{AGENT_REF, ENVIRONMENT_SERVER, agent_ref};
-use crate::turn::RolloutKey;
 
 /// What a row must have of a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
