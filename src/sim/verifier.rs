@@ -1,26 +1,33 @@
-//! The little that the simulated model and its verifier know of numbers: [`Number`], how the
-//! model gets one wrong, and how the verifier finds one in what the model said.
+//! The simulated model's last words and their verifier: [`last_words`] ends with a right or a wrong answer,
+//! [`Verdict::of`] finds it and compares it with the expected [`NumericAnswer`].
 
 use std::fmt;
 
 use super::draws::Draws;
 
-/// What the model says before its answer, and the verifier looks for.
-pub const ANSWER_MARK: &str = "The answer is ";
+const OPENINGS: [&str; 4] = [
+    "The question gives everything that is needed. Taking the quantities in turn and doing the sum: ",
+    "Working through it step by step, and checking the units on the way. ",
+    "First what is known, then what is asked, then the calculation. ",
+    "Reading it twice, the quantities are clear, and so is what to do with them. ",
+];
+
+/// The words before an answer.
+pub(super) const ANSWER_MARK: &str = "The answer is ";
 
 /// Real numbers this close, relative to the larger of 1 and their size, are the same answer.
 const TOLERANCE: f64 = 1e-9;
 
-/// A number that can be an answer.
+/// An answer that is a number.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Number {
-    /// A whole number, exact.
+pub(super) enum NumericAnswer {
+    /// A whole number.
     Int(i128),
-    /// A finite number with a fraction, or one too large for the other kind.
+    /// A finite number with a fraction, or too large for [`NumericAnswer::Int`].
     Real(f64),
 }
 
-impl Number {
+impl NumericAnswer {
     /// Reads a number in JSON's notation.
     pub fn parse(text: &str) -> Option<Self> {
         if !text.starts_with(|c: char| c == '-' || c.is_ascii_digit()) {
@@ -35,7 +42,7 @@ impl Number {
         text.parse().ok().map(Self::Int).or_else(real)
     }
 
-    /// The same answer: whole numbers exactly, others within a relative 1e-9.
+    /// Compares two answers: whole numbers exactly, others within a relative 1e-9.
     pub fn same_as(self, other: Self) -> bool {
         match (self, other) {
             (Self::Int(a), Self::Int(b)) => a == b,
@@ -46,8 +53,8 @@ impl Number {
         }
     }
 
-    /// A plausible wrong answer in place of this one, never [`Number::same_as`] it: off by one,
-    /// another operation on the first two numbers of the `question`, or a slip in the digits.
+    /// Returns a plausible wrong answer, never [`NumericAnswer::same_as`] this one: off by one, another operation on
+    /// the first two numbers of the `question`, or a slip in the digits.
     pub fn mistaken(self, question: &str, draws: &mut Draws) -> Self {
         let slip = match draws.below(3) {
             0 => None,
@@ -63,7 +70,7 @@ impl Number {
         let step = if draws.below(2) == 0 { 1 } else { -1 };
         match self {
             Self::Int(n) => Self::Int(n.checked_add(step).unwrap_or(0)),
-            // Where one more is still the same, half is not.
+            // One more would be the same answer within the tolerance.
             Self::Real(x) if x.abs() > 1e6 => Self::Real(x / 2.0),
             Self::Real(x) => Self::Real(x + step as f64),
         }
@@ -107,7 +114,7 @@ impl Number {
     }
 }
 
-impl fmt::Display for Number {
+impl fmt::Display for NumericAnswer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Int(n) => n.fmt(f),
@@ -116,7 +123,7 @@ impl fmt::Display for Number {
     }
 }
 
-/// The natural numbers of at most nine digits in a text, read no further than its first 4 KB.
+/// Returns the natural numbers of at most nine digits in the first 4 KB of a text.
 fn naturals(text: &str) -> impl Iterator<Item = i128> {
     let head = text.as_bytes().get(..4096).unwrap_or(text.as_bytes());
     head.split(|byte| !byte.is_ascii_digit())
@@ -128,16 +135,73 @@ fn naturals(text: &str) -> impl Iterator<Item = i128> {
         })
 }
 
-/// Finds the answer in what a model said: the number after the last "The answer is", with an
-/// optional currency sign and thousands separators.
-pub fn extract_answer(text: &str) -> Option<Number> {
+/// Finds the answer in a text: the number after the last "The answer is", with an optional currency sign and thousands
+/// separators.
+pub(super) fn extract_answer(text: &str) -> Option<NumericAnswer> {
     let (_, after) = text.rsplit_once(ANSWER_MARK)?;
     let after = after.trim_start_matches([' ', '$']);
     let end = after.find(|c: char| !c.is_ascii_digit() && !matches!(c, '-' | ',' | '.'));
     let number = after
         .get(..end.unwrap_or(after.len()))?
         .trim_end_matches(['.', ',']);
-    Number::parse(&number.replace(',', ""))
+    NumericAnswer::parse(&number.replace(',', ""))
+}
+
+/// What the verifier makes of a text.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Verdict {
+    /// The answer in the text.
+    pub extracted: Option<NumericAnswer>,
+    /// The answer is right.
+    pub correct: bool,
+}
+
+impl Verdict {
+    /// Verifies the answer in a text. `by_chance` decides if no number is expected.
+    pub(super) fn of(
+        text: &str,
+        expected: Option<NumericAnswer>,
+        by_chance: impl FnOnce() -> bool,
+    ) -> Self {
+        let extracted = extract_answer(text);
+        Self {
+            extracted,
+            correct: match expected {
+                Some(expected) => extracted.is_some_and(|answer| answer.same_as(expected)),
+                None => by_chance(),
+            },
+        }
+    }
+
+    /// 1 if right, else 0.
+    pub(super) fn reward(&self) -> f64 {
+        f64::from(u8::from(self.correct))
+    }
+
+    /// The answer as JSON text.
+    pub(super) fn extracted_json(&self) -> String {
+        self.extracted
+            .map_or_else(|| "null".to_owned(), |answer| answer.to_string())
+    }
+}
+
+/// Returns the end of what a model says to `question`, whose answer is `right` if it is a number: text that needs no
+/// escapes in JSON.
+pub(super) fn last_words<'a>(
+    right: Option<NumericAnswer>,
+    correct: bool,
+    question: impl FnOnce() -> &'a str,
+    mut draws: Draws,
+) -> String {
+    let opening = OPENINGS.get(draws.below(OPENINGS.len())).unwrap_or(&"");
+    match right {
+        None => format!("{opening}That is all there is to say."),
+        Some(right) if correct => format!("{opening}{ANSWER_MARK}{right}."),
+        Some(right) => {
+            let wrong = right.mistaken(question(), &mut draws);
+            format!("{opening}{ANSWER_MARK}{wrong}.")
+        }
+    }
 }
 
 #[cfg(test)]
@@ -154,17 +218,24 @@ mod tests {
             "2.5",
             "-0.125",
         ] {
-            assert_eq!(Number::parse(text).unwrap().to_string(), text);
+            assert_eq!(NumericAnswer::parse(text).unwrap().to_string(), text);
         }
-        assert_eq!(Number::parse("1e3"), Some(Number::Real(1000.0)));
+        assert_eq!(
+            NumericAnswer::parse("1e3"),
+            Some(NumericAnswer::Real(1000.0))
+        );
         for text in ["", "x", "1e999", "NaN", "inf", "+1", "--1"] {
-            assert_eq!(Number::parse(text), None, "{text}");
+            assert_eq!(NumericAnswer::parse(text), None, "{text}");
         }
     }
 
     #[test]
     fn whole_numbers_are_compared_exactly_and_others_nearly() {
-        let same = |a: &str, b: &str| Number::parse(a).unwrap().same_as(Number::parse(b).unwrap());
+        let same = |a: &str, b: &str| {
+            NumericAnswer::parse(a)
+                .unwrap()
+                .same_as(NumericAnswer::parse(b).unwrap())
+        };
         assert!(!same("9007199254740993", "9007199254740992"));
         assert!(same("0.3", "0.30000000000000004"));
         assert!(same("2", "2.0"));
@@ -200,7 +271,7 @@ mod tests {
             "99",
             "170141183460469231731687303715884105727",
         ] {
-            let right = Number::parse(text).unwrap();
+            let right = NumericAnswer::parse(text).unwrap();
             let mut wrongs = std::collections::BTreeSet::new();
             for seed in 0..200 {
                 let wrong = right.mistaken(question, &mut Draws::from_state(seed));
@@ -209,12 +280,12 @@ mod tests {
             }
             assert!(wrongs.len() >= 4, "{right}: {wrongs:?}");
         }
-        let right = Number::Int(84);
-        let wrongs: Vec<Number> = (0..200)
+        let right = NumericAnswer::Int(84);
+        let wrongs: Vec<NumericAnswer> = (0..200)
             .map(|seed| right.mistaken(question, &mut Draws::from_state(seed)))
             .collect();
         for wrong in [83, 85, 19, 5, 48] {
-            assert!(wrongs.contains(&Number::Int(wrong)), "{wrong}");
+            assert!(wrongs.contains(&NumericAnswer::Int(wrong)), "{wrong}");
         }
     }
 }

@@ -1,29 +1,30 @@
-//! What will happen, before it happens: [`Key`] names a request, and [`Profile::plan`] answers with
-//! a [`Planned`]. Tests and benchmarks ask the oracle
-//! what must come out of a sweep; the server itself does nothing else.
+//! What happens to a request, known before it happens: [`Profile`] holds the settings of one agent or server,
+//! [`Profile::plan`] says what an agent does to the request [`Key`], and [`Profile::plan_call`] what another server does
+//! to a call. Tests and benchmarks ask the same functions what a sweep must produce.
 
+use std::collections::BTreeMap;
+use std::ops::Deref;
 use std::time::Duration;
 
-use super::config::SimConfig;
-use super::draws::Draws;
+use super::config::{AgentConfig, SimConfig};
+use super::draws::{Draws, digest};
 use super::fault::{FaultAt, FaultKind};
-use super::profile::Profile;
 
-/// How far a row's own `difficulty` of `easy` or `hard` moves the log-odds of success. `medium`
-/// does not move them.
-pub const ROW_DIFFICULTY_SHIFT: f64 = 1.5;
+/// How far a row's `difficulty` of `easy` or `hard` moves the log-odds of success. `medium` does not move them.
+const ROW_DIFFICULTY_SHIFT: f64 = 1.5;
 
-/// A turn costs the model this many output tokens, so long answers have more turns.
+/// The model generates this many output tokens per turn, so long answers have more turns.
 const TOKENS_PER_TURN: u64 = 250;
 
-/// The streams of draws: what a task has in all its rollouts, what a rollout has in all its
-/// attempts, and what an attempt has to itself.
+/// The streams of draws: one of a task for all its rollouts, one of a rollout for all its attempts, one of an attempt,
+/// and one of a call to a server.
 const OF_TASK: u64 = 1;
 const OF_ROLLOUT: u64 = 2;
 const OF_ATTEMPT: u64 = 3;
+const OF_CALL: u64 = 4;
 
-/// A request, as far as chance is concerned.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Names a request to an agent. All randomness depends on it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Key {
     /// Index of the task.
     pub task: u64,
@@ -38,18 +39,18 @@ pub struct Key {
 pub enum RowDifficulty {
     /// `"difficulty": "easy"`.
     Easy,
-    /// `"difficulty": "medium"`, or nothing that is known.
+    /// `"difficulty": "medium"`, another value, or none.
     Medium,
     /// `"difficulty": "hard"`.
     Hard,
 }
 
-/// What happens to a request.
+/// What an agent does to a request.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Planned {
-    /// What goes wrong, if anything.
+    /// The fault, if any.
     pub fault: Option<FaultKind>,
-    /// Time until the answer, with what a slow first byte adds; waiting for capacity comes on top.
+    /// Time until the answer, with the delay of a slow first byte, without waiting for capacity.
     pub latency: Duration,
     /// The task's chance of success, from 0 to 1.
     pub success_probability: f64,
@@ -63,23 +64,97 @@ pub struct Planned {
     pub output_tokens: u64,
     /// Turns of the episode.
     pub turns: u64,
-    /// Chooses the wording and the way of being wrong.
+    /// Chooses the wording and the kind of mistake.
     pub variation: u64,
-    /// Names this very answer: other attempts have others.
+    /// Identifies the answer. Every attempt has another.
     pub answer_id: u64,
 }
 
 impl Planned {
-    /// The request gives a rollout: a whole answer that has a reward and no flag of failure.
+    /// The request gives a rollout: a whole answer with a reward and without flags of failure.
     pub fn gives_rollout(&self) -> bool {
         self.fault.is_none_or(FaultKind::gives_rollout)
     }
 }
 
+/// What a server that is no agent does to a call.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct PlannedCall {
+    /// The fault, if any.
+    pub fault: Option<FaultKind>,
+    /// Time until the answer, without waiting for capacity.
+    pub latency: Duration,
+}
+
+/// The identity of a call, from its `x-request-id`: `T-R-aA-cC`, with `-tN` at its N-th retry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct CallId {
+    /// Task, rollout and attempt.
+    pub key: Key,
+    /// How often this call has been made before.
+    pub retry: u64,
+}
+
+impl CallId {
+    /// Reads an id; none if it has another form.
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        let mut parts = text.split('-');
+        let mut number = |prefix: &str| parts.next()?.strip_prefix(prefix)?.parse().ok();
+        let (task, rollout, attempt) = (number("")?, number("")?, number("a")?);
+        let _call: u64 = number("c")?;
+        let retry = match parts.next() {
+            Some(part) => part.strip_prefix('t')?.parse().ok()?,
+            None => 0,
+        };
+        let key = Key {
+            task,
+            rollout,
+            attempt,
+        };
+        parts.next().is_none().then_some(Self { key, retry })
+    }
+}
+
+/// The settings of one agent or server: its own where it has some, else those for all.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Profile(pub(super) SimConfig);
+
+impl Deref for Profile {
+    type Target = SimConfig;
+
+    fn deref(&self) -> &SimConfig {
+        &self.0
+    }
+}
+
 impl Profile {
-    /// What happens to the request `key`, whose row says that it is `difficulty`. A function of
-    /// the settings and the arguments, and of nothing else: that an agent is down, or over capacity
-    /// and refuses, is no part of it.
+    /// Returns the settings of the agent `name`; those for all if it is not configured.
+    pub fn new(config: &SimConfig, name: &str) -> Self {
+        let own = config.agents.get(name).cloned().unwrap_or_default();
+        Self::with(config, own)
+    }
+
+    /// Returns the settings of an agent or server with settings of its own.
+    pub(super) fn with(config: &SimConfig, own: AgentConfig) -> Self {
+        let all = SimConfig {
+            agents: BTreeMap::new(),
+            ..config.clone()
+        };
+        Self(SimConfig {
+            latency: own.latency.unwrap_or(all.latency),
+            difficulty: own.difficulty.unwrap_or(all.difficulty),
+            faults: own.faults.unwrap_or(all.faults),
+            fault_at: own.fault_at.unwrap_or(all.fault_at),
+            fault_attempts: own.fault_attempts.or(all.fault_attempts),
+            body_size: own.body_size.unwrap_or(all.body_size),
+            capacity: own.capacity.or(all.capacity),
+            over_capacity: own.over_capacity.unwrap_or(all.over_capacity),
+            ..all
+        })
+    }
+
+    /// Says what happens to the request `key`, whose row says that it is `difficulty`. A function of the settings and
+    /// the arguments alone: whether the agent is down, or refuses for want of capacity, is not part of it.
     pub fn plan(&self, key: Key, difficulty: RowDifficulty) -> Planned {
         let Key {
             task,
@@ -91,21 +166,23 @@ impl Profile {
         let mut of_attempt = Draws::keyed(self.seed, &[OF_ATTEMPT, task, rollout, attempt]);
 
         let success_probability = self.success_probability(difficulty, of_task.normal());
-        let input_tokens = tokens(self.input_tokens, of_task.normal());
+        let input_tokens = tokens(
+            self.input_tokens,
+            self.input_tokens_spread,
+            of_task.normal(),
+        );
         let correct = of_rollout.unit() < success_probability;
-        let output_tokens = tokens(self.output_tokens, of_rollout.normal());
+        let output_tokens = tokens(
+            self.output_tokens,
+            self.output_tokens_spread,
+            of_rollout.normal(),
+        );
         let variation = of_rollout.next_u64();
         let fault = self.fault(key, attempt, of_attempt.unit());
         let answer_id = of_attempt.next_u64();
-        let slow = fault == Some(FaultKind::SlowFirstByte);
-        let extra = if slow {
-            self.slow_first_byte
-        } else {
-            Duration::ZERO
-        };
         Planned {
             fault,
-            latency: self.latency.sample(&mut of_attempt).saturating_add(extra),
+            latency: self.latency_of(fault, &mut of_attempt),
             success_probability,
             correct,
             reward: f64::from(u8::from(correct)),
@@ -114,6 +191,39 @@ impl Profile {
             turns: 1 + output_tokens / TOKENS_PER_TURN,
             variation,
             answer_id,
+        }
+    }
+
+    /// Says what happens to a call of `server`. It is drawn by its `x-request-id` and path, so that a retry is drawn
+    /// anew, or, without an id, by `number`, which differs for every call. For
+    /// [`SimConfig::fault_attempts`], a retry counts as a further attempt.
+    pub(super) fn plan_call(
+        &self,
+        server: &str,
+        path: &str,
+        id: Option<&str>,
+        number: u64,
+    ) -> PlannedCall {
+        let by = match id {
+            Some(id) => digest(id.as_bytes()),
+            None => digest(&number.to_le_bytes()),
+        };
+        let parts = [
+            OF_CALL,
+            digest(server.as_bytes()),
+            digest(path.as_bytes()),
+            by,
+        ];
+        let mut draws = Draws::keyed(self.seed, &parts);
+        let unit = draws.unit();
+        let fault = match id.and_then(CallId::parse) {
+            Some(CallId { key, retry }) => self.fault(key, key.attempt.saturating_add(retry), unit),
+            None => self.faults.pick(unit),
+        };
+        let fault = fault.filter(|kind| can_happen(*kind, path));
+        PlannedCall {
+            fault,
+            latency: self.latency_of(fault, &mut draws),
         }
     }
 
@@ -128,8 +238,8 @@ impl Profile {
         1.0 / (1.0 + (-(logit + self.difficulty_spread * z + shift)).exp())
     }
 
-    /// What goes wrong with a request that was tried `tries` times before.
-    pub(super) fn fault(&self, key: Key, tries: u64, unit: f64) -> Option<FaultKind> {
+    /// The fault of a request that was tried `tries` times before.
+    fn fault(&self, key: Key, tries: u64, unit: f64) -> Option<FaultKind> {
         let exempt = self.fault_attempts.is_some_and(|limit| tries >= limit);
         let here = |at: &&FaultAt| {
             at.task == key.task
@@ -137,12 +247,32 @@ impl Profile {
                 && at.attempt.map_or(!exempt, |attempt| attempt == key.attempt)
         };
         let placed = self.fault_at.iter().find(here).map(|at| at.kind);
-        placed.or_else(|| if exempt { None } else { self.faults.pick(unit) })
+        placed.or_else(|| self.faults.pick(unit).filter(|_| !exempt))
+    }
+
+    fn latency_of(&self, fault: Option<FaultKind>, draws: &mut Draws) -> Duration {
+        let latency = self.latency.sample(draws);
+        if fault == Some(FaultKind::SlowFirstByte) {
+            latency.saturating_add(self.slow_first_byte)
+        } else {
+            latency
+        }
+    }
+}
+
+/// Only some answers have a reward, and only a verify response has flags.
+fn can_happen(kind: FaultKind, path: &str) -> bool {
+    match kind {
+        FaultKind::MissingReward | FaultKind::NotANumber => matches!(path, "/verify" | "/step"),
+        FaultKind::NoPersist | FaultKind::FailureClass | FaultKind::FailureTerminal => {
+            path == "/verify"
+        }
+        _ => true,
     }
 }
 
 /// A log-normal draw with the given mean and standard deviation, rounded; `z` is standard normal.
-fn tokens((mean, spread): (f64, f64), z: f64) -> u64 {
+fn tokens(mean: f64, spread: f64, z: f64) -> u64 {
     if mean <= 0.0 {
         return 0;
     }
@@ -151,28 +281,19 @@ fn tokens((mean, spread): (f64, f64), z: f64) -> u64 {
     drawn.round().clamp(1.0, 1e15) as u64
 }
 
-/// What happens to a request at an agent whose settings are those for all, with a row that does
-/// not say how hard it is.
+/// Says what happens to a request to an agent without settings of its own, if the row does not say how hard it is.
 pub fn oracle(config: &SimConfig, task: u64, rollout: u64, attempt: u64) -> Planned {
-    let profile = Profile::new(
-        &SimConfig {
-            agents: Default::default(),
-            ..config.clone()
-        },
-        "",
-    );
-    profile.plan(
-        Key {
-            task,
-            rollout,
-            attempt,
-        },
-        RowDifficulty::Medium,
-    )
+    let key = Key {
+        task,
+        rollout,
+        attempt,
+    };
+    Profile::with(config, AgentConfig::default()).plan(key, RowDifficulty::Medium)
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::latency::Latency;
     use super::*;
 
     fn plans(config: &SimConfig, tasks: u64, rollouts: u64) -> Vec<Planned> {
@@ -377,5 +498,100 @@ mod tests {
             oracle(&config, 0, 0, 0).latency,
             usual + config.slow_first_byte
         );
+    }
+
+    #[test]
+    fn an_agent_has_its_own_settings_over_those_for_all() {
+        let mut config = SimConfig {
+            capacity: Some(8),
+            ..SimConfig::default()
+        };
+        let own = AgentConfig {
+            latency: Some(Latency::Fixed(Duration::from_millis(7))),
+            capacity: Some(1),
+            ..AgentConfig::default()
+        };
+        config.agents.insert("own".into(), own);
+        let plan = |agent| {
+            Profile::new(&config, agent).plan(
+                Key {
+                    task: 0,
+                    rollout: 0,
+                    attempt: 0,
+                },
+                RowDifficulty::Medium,
+            )
+        };
+        assert_eq!(plan("own").latency, Duration::from_millis(7));
+        assert_eq!(plan("sim"), oracle(&config, 0, 0, 0));
+        assert_eq!(Profile::new(&config, "own").capacity, Some(1));
+        assert_eq!(Profile::new(&config, "sim").capacity, Some(8));
+    }
+
+    fn id(text: &str) -> Option<(u64, u64, u64, u64)> {
+        let CallId { key, retry } = CallId::parse(text)?;
+        Some((key.task, key.rollout, key.attempt, retry))
+    }
+
+    #[test]
+    fn an_id_names_task_rollout_attempt_and_retry() {
+        assert_eq!(id("3-1-a2-c7"), Some((3, 1, 2, 0)));
+        assert_eq!(id("3-1-a2-c7-t4"), Some((3, 1, 2, 4)));
+        for text in [
+            "",
+            "3",
+            "3-1-a2",
+            "3-1-2-7",
+            "3-1-a2-c7-4",
+            "3-1-a2-c7-t4-",
+            "x-1-a2-c7",
+        ] {
+            assert_eq!(id(text), None, "{text}");
+        }
+    }
+
+    fn profile(text: &str) -> Profile {
+        let config: SimConfig = toml::from_str(text).unwrap();
+        Profile::with(&config, Default::default())
+    }
+
+    #[test]
+    fn a_retry_and_another_path_are_drawn_anew() {
+        let profile = profile("faults = { error_500 = 0.5 }");
+        let faults = |ids: &dyn Fn(u64) -> (String, String)| {
+            let fault = |n| {
+                let (path, id) = ids(n);
+                profile.plan_call("m", &path, Some(&id), 0).fault.is_some()
+            };
+            (0..400).filter(|n| fault(*n)).count()
+        };
+        let repeated = faults(&|n| ("/verify".into(), format!("1-1-a0-c0-t{n}")));
+        assert!((150..250).contains(&repeated), "{repeated}");
+        let paths = faults(&|n| (format!("/{n}"), "1-1-a0-c0".into()));
+        assert!((150..250).contains(&paths), "{paths}");
+        let same = faults(&|_| ("/verify".into(), "1-1-a0-c0".into()));
+        assert!([0, 400].contains(&same), "{same}");
+        let anonymous = (0..400).filter(|n| profile.plan_call("m", "/x", None, *n).fault.is_some());
+        assert!((150..250).contains(&anonymous.count()));
+    }
+
+    #[test]
+    fn places_and_attempts_count_for_calls_too() {
+        let profile = profile(
+            "faults = { hang = 1.0 }\nfault_attempts = 2\nfault_at = [{ task = 3, kind = 'reset' }]",
+        );
+        let fault = |id: &str| profile.plan_call("m", "/x", Some(id), 0).fault;
+        assert_eq!(fault("3-0-a0-c0"), Some(FaultKind::Reset));
+        assert_eq!(fault("4-0-a0-c0-t1"), Some(FaultKind::Hang));
+        assert_eq!(fault("4-0-a0-c0-t2"), None);
+        assert_eq!(fault("4-0-a1-c0-t1"), None);
+    }
+
+    #[test]
+    fn what_has_no_reward_cannot_lose_it() {
+        let profile = profile("faults = { missing_reward = 1.0 }");
+        let fault = |path: &str| profile.plan_call("m", path, Some("1-0-a0-c0"), 0).fault;
+        assert_eq!(fault("/verify"), Some(FaultKind::MissingReward));
+        assert_eq!(fault("/v1/responses"), None);
     }
 }

@@ -1,47 +1,52 @@
-//! The running simulation: [`Sim`] owns the ports, the connections and the counters.
+//! The servers of a simulation: [`Sim`] owns them all.
+//!
+//! A [`port`] accepts connections, an [`endpoint`] knows the settings, faults and capacity of one agent or server,
+//! [`requests`] keeps what became of each request, a [`service`] is a server that is no agent, and [`head`] lists them
+//! all. Used by the agent, the model and the environments, which answer.
+
+pub(crate) mod endpoint;
+mod head;
+pub(crate) mod http;
+mod port;
+pub(crate) mod requests;
+pub(crate) mod service;
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use hyper::service::service_fn;
+use hyper::body::Incoming;
+use hyper::{Request, service::service_fn};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
+use self::endpoint::{AgentChange, Endpoint};
+pub(crate) use self::head::RESERVED_NAMES;
+use self::head::{ENVIRONMENT, GYMNASIUM, Head, Listed, MODEL, Role, TOOLS, url};
+use self::http::{Abrupt, Reply};
+use self::port::Port;
+use self::requests::{Counts, MAX_REQUESTS, RequestRecord};
+use self::service::{Server, Service};
 use super::agent::Agent;
-use super::config::{AgentConfig, SimConfig};
-use super::control::{AgentChange, Control};
-use super::counters::Counts;
+use super::config::{AgentConfig, SimConfig, SimError};
 use super::environments::{Environment, Gymnasium, Tools};
-use super::error::SimError;
-use super::head::{Head, url};
-use super::http::certain;
-use super::listed::{ENVIRONMENT, GYMNASIUM, Listed, MODEL, Role, TOOLS};
 use super::model::Model;
-use super::port::Port;
-use super::profile::Profile;
-use super::requests::{MAX_REQUESTS, RequestRecord};
-use super::service::{Server, Service};
-use super::station::Station;
+use super::plan::Profile;
 
-/// A head server, its agents, a model and environments, serving. Dropping it ends everything at once.
+/// A running simulation: a head server, its agents, a model and environments. Dropping it ends everything at once.
 #[derive(Debug)]
 pub struct Sim {
     head_url: String,
-    model_url: String,
-    tools_url: String,
-    gymnasium_url: String,
-    environment_url: String,
     head: Arc<Head>,
     stop: watch::Sender<bool>,
     tasks: JoinSet<()>,
 }
 
 impl Sim {
-    /// Checks the settings, binds all ports, and begins to serve on the runtime that it is called
-    /// from. When it returns, every address answers.
+    /// Checks the settings, binds all ports, and begins to serve on the current runtime. When it returns, every address
+    /// answers.
     ///
     /// # Errors
     /// A setting is out of range, or a port cannot be bound.
@@ -55,63 +60,51 @@ impl Sim {
             listed: BTreeMap::new(),
         };
         for (name, own) in &config.agents {
-            starting.agent(name, own)?;
+            let (port, endpoint) = starting.list(name, Role::Agent, own)?;
+            let agent = Arc::new(Agent::new(endpoint));
+            starting.serve(port, move |request| Arc::clone(&agent).answer(request));
         }
-        let model_url = starting.server(MODEL, Role::Model, &config.model, Model)?;
-        let tools_url = starting.server(TOOLS, Role::Resources, &config.tools, Tools::default())?;
+        starting.server(MODEL, Role::Model, &config.model, Model)?;
+        starting.server(TOOLS, Role::Resources, &config.tools, Tools::default())?;
         let gymnasium = Gymnasium::default();
-        let gymnasium_url =
-            starting.server(GYMNASIUM, Role::Resources, &config.gymnasium, gymnasium)?;
+        starting.server(GYMNASIUM, Role::Resources, &config.gymnasium, gymnasium)?;
         let environment = &config.environment;
-        let environment_url =
-            starting.server(ENVIRONMENT, Role::Resources, environment, Environment)?;
-        let Starting {
-            stopped,
-            mut tasks,
-            listed,
-            ..
-        } = starting;
+        starting.server(ENVIRONMENT, Role::Resources, environment, Environment)?;
+
         let (port, _) = Port::bind(SocketAddr::new(config.host, config.port))?;
         let address = port.address();
         let host = advertised(&config);
         let rules = config.gym.rules(|| false);
+        let listed = std::mem::take(&mut starting.listed);
         let head = Arc::new(Head::new(&host, address, listed, rules)?);
         let serving = Arc::clone(&head);
-        let service = service_fn(move |request| {
-            let reply = Arc::clone(&serving).answer(request);
-            Box::pin(async { certain(reply.await) })
-        });
-        tasks.spawn(port.serve(stopped, service));
+        starting.serve(port, move |request| Arc::clone(&serving).answer(request));
         Ok(Self {
             head_url: url(&host, address.port()),
-            model_url,
-            tools_url,
-            gymnasium_url,
-            environment_url,
             head,
             stop,
-            tasks,
+            tasks: starting.tasks,
         })
     }
 
     /// Address of the model server, without `/v1`.
     pub fn model_url(&self) -> &str {
-        &self.model_url
+        self.head.url(MODEL)
     }
 
     /// Address of the resources server.
     pub fn tools_url(&self) -> &str {
-        &self.tools_url
+        self.head.url(TOOLS)
     }
 
-    /// Address of the server in the manner of Gymnasium.
+    /// Address of the Gymnasium-style server.
     pub fn gymnasium_url(&self) -> &str {
-        &self.gymnasium_url
+        self.head.url(GYMNASIUM)
     }
 
     /// Address of the environment server.
     pub fn environment_url(&self) -> &str {
-        &self.environment_url
+        self.head.url(ENVIRONMENT)
     }
 
     /// Address of the head server, such as `http://127.0.0.1:11000`.
@@ -129,38 +122,36 @@ impl Sim {
         self.head.agent_urls()
     }
 
-    /// What became of the requests so far, by agent.
+    /// Counts of the requests so far, by agent.
     pub fn counters(&self) -> BTreeMap<String, Counts> {
         self.head.counts(true)
     }
 
-    /// What became of the requests so far, by server that is no agent: `sim_model`, `sim_tools`,
+    /// Counts of the requests so far, by server that is no agent: `sim_model`, `sim_tools`,
     /// `sim_gymnasium` and `sim_environment`.
     pub fn server_counters(&self) -> BTreeMap<String, Counts> {
         self.head.counts(false)
     }
 
-    /// Every request that an agent or a server counted, in the order of arrival: the last
-    /// [`MAX_REQUESTS`].
+    /// Returns the records of the last [`MAX_REQUESTS`] requests of an agent or server, in the order of arrival.
     ///
     /// # Errors
     /// There is no such agent or server.
     pub fn requests(&self, agent: &str) -> Result<Vec<RequestRecord>, SimError> {
-        let log = self.head.control(agent)?.station().counters().log();
-        Ok(log.page(0, log.next(), MAX_REQUESTS))
+        let requests = self.head.endpoint(agent)?.requests();
+        Ok(requests.page(0, requests.next(), MAX_REQUESTS))
     }
 
-    /// Changes what an agent or a server does, from now on.
+    /// Changes an agent or a server.
     ///
     /// # Errors
     /// There is no such agent, a setting is out of range, or a port that was down cannot be bound
     /// again.
     pub async fn change(&self, agent: &str, change: AgentChange) -> Result<(), SimError> {
-        self.head.control(agent)?.change(&change).await
+        self.head.endpoint(agent)?.change(&change).await
     }
 
-    /// Changes how many rollouts an agent works on at a time; missing: no limit. What is worked on
-    /// is finished.
+    /// Changes how many rollouts an agent works on at a time; none for no limit. Running rollouts finish.
     ///
     /// # Errors
     /// There is no such agent, or the capacity is 0.
@@ -172,8 +163,8 @@ impl Sim {
         self.change(agent, change).await
     }
 
-    /// Takes an agent's port down, or brings it back: when this returns, connections are refused
-    /// and those that were open are reset, or connections are accepted again.
+    /// Takes an agent's port down, or brings it back. When this returns, connections are refused
+    /// and open ones are reset, or connections are accepted again.
     ///
     /// # Errors
     /// There is no such agent, or its port cannot be bound again.
@@ -185,8 +176,7 @@ impl Sim {
         self.change(agent, change).await
     }
 
-    /// Accepts nothing more, lets requests in flight be answered for as long as `grace`, then ends
-    /// what is left.
+    /// Accepts no more connections, answers requests in flight for as long as `grace`, then ends the rest.
     pub async fn shutdown(mut self, grace: Duration) {
         self.stop.send_replace(true);
         let finished = async { while self.tasks.join_next().await.is_some() {} };
@@ -205,57 +195,60 @@ struct Starting<'a> {
 }
 
 impl Starting<'_> {
-    fn agent(&mut self, name: &str, own: &AgentConfig) -> Result<(), SimError> {
-        let (port, station, _) = self.list(name, Role::Agent, own)?;
-        let agent = Arc::new(Agent::new(station));
-        let service = service_fn(move |request| Box::pin(Arc::clone(&agent).answer(request)));
-        self.tasks.spawn(port.serve(self.stopped.clone(), service));
-        Ok(())
-    }
-
-    /// Starts a server; gives its address.
+    /// Starts a server.
     fn server(
         &mut self,
         name: &'static str,
         role: Role,
         own: &AgentConfig,
         service: impl Service,
-    ) -> Result<String, SimError> {
-        let (port, station, url) = self.list(name, role, own)?;
-        let server = Arc::new(Server::new(name, station, service));
-        let service = service_fn(move |request| Box::pin(Arc::clone(&server).answer(request)));
-        self.tasks.spawn(port.serve(self.stopped.clone(), service));
-        Ok(url)
+    ) -> Result<(), SimError> {
+        let (port, endpoint) = self.list(name, role, own)?;
+        let server = Arc::new(Server::new(name, endpoint, service));
+        self.serve(port, move |request| Arc::clone(&server).answer(request));
+        Ok(())
     }
 
-    /// Binds a port, and makes the head server list what will be there.
+    /// Answers the requests to a port.
+    fn serve<F, A>(&mut self, port: Port, answer: F)
+    where
+        F: Fn(Request<Incoming>) -> A + Clone + Send + Unpin + 'static,
+        A: Future<Output = Result<Reply, Abrupt>> + Send + 'static,
+    {
+        let service = service_fn(move |request| Box::pin(answer(request)));
+        self.tasks.spawn(port.serve(self.stopped.clone(), service));
+    }
+
+    /// Binds a port for an agent or server, and lists it.
     fn list(
         &mut self,
         name: &str,
         role: Role,
         own: &AgentConfig,
-    ) -> Result<(Port, Arc<Station>, String), SimError> {
+    ) -> Result<(Port, Arc<Endpoint>), SimError> {
         let address = SocketAddr::new(self.config.host, own.port.unwrap_or(0));
         let (port, switch) = Port::bind(address)?;
-        let station = Arc::new(Station::new(Profile::with(self.config, own.clone())));
+        let profile = Profile::with(self.config, own.clone());
+        let endpoint = Arc::new(Endpoint::new(profile, switch));
+        let (host, number) = (advertised(self.config), port.address().port());
         let listed = Listed {
             role,
-            host: advertised(self.config),
-            port: port.address().port(),
-            control: Control::new(Arc::clone(&station), switch),
+            url: url(&host, number),
+            host,
+            port: number,
+            endpoint: Arc::clone(&endpoint),
         };
-        let url = listed.url();
         self.listed.insert(name.to_owned(), listed);
-        Ok((port, station, url))
+        Ok((port, endpoint))
     }
 }
 
-/// The host under which clients reach what listens on the configured one.
+/// Returns the host under which clients reach a port of the configured one.
 fn advertised(config: &SimConfig) -> String {
     let loopback = || match config.host {
         host if !host.is_unspecified() => host,
         IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::LOCALHOST),
-        IpAddr::V6(_) => IpAddr::V6(std::net::Ipv6Addr::LOCALHOST),
+        IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::LOCALHOST),
     };
     config
         .advertise_host

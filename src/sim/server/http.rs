@@ -1,5 +1,5 @@
-//! HTTP in the small: replies ([`Reply`]), most of them with a body in memory, and bodies read
-//! within a bound and a deadline ([`read_body`]).
+//! Replies ([`Reply`]), most of them with a body in memory, and request bodies read with a limit and a deadline
+//! ([`read_body`]).
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -12,39 +12,39 @@ use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::{Response, StatusCode};
 use thiserror::Error;
 
-/// A reply whose body is in memory, or made as the client takes it.
-pub(super) type Reply = Response<Either<Full<Bytes>, UnsyncBoxBody<Bytes, Infallible>>>;
+/// A reply whose body is in memory, or streamed.
+pub(crate) type Reply = Response<Either<Full<Bytes>, UnsyncBoxBody<Bytes, Infallible>>>;
 
-/// The largest request that is read, in bytes.
-pub(super) const MAX_REQUEST_BYTES: usize = 128 << 20;
+/// The largest request body, in bytes.
+const MAX_REQUEST_BYTES: usize = 128 << 20;
 
-/// A client has this long to send a request's body.
+/// Time that a client has to send the body of a request.
 const BODY_DEADLINE: Duration = Duration::from_secs(120);
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const HTML: HeaderValue = HeaderValue::from_static("text/html; charset=utf-8");
 
-/// An answer that is not an HTTP reply: the connection ends with it.
+/// An answer that is not an HTTP reply and ends the connection.
 #[derive(Debug, Error)]
-pub(super) enum Abrupt {
+pub(crate) enum Abrupt {
     /// The connection is closed in good order.
     #[error("the simulated agent closes the connection")]
     Fin,
     /// The connection is reset.
     #[error("the simulated agent resets the connection")]
     Reset,
-    /// These bytes are sent as they are, then the connection is closed.
+    /// These bytes are sent as they are before the connection is closed.
     #[error("the simulated agent breaks off its answer")]
     Raw(Bytes),
 }
 
 /// Why a request's body could not be read.
 #[derive(Debug, Error)]
-pub(super) enum BodyError {
-    /// Larger than what is read.
+pub(crate) enum BodyError {
+    /// It is larger than the limit.
     #[error("the body is larger than {MAX_REQUEST_BYTES} bytes")]
     TooLarge,
-    /// Not all there in time.
+    /// It did not arrive in time.
     #[error("the body was not complete within {BODY_DEADLINE:?}")]
     TooSlow,
     /// The connection broke.
@@ -53,7 +53,7 @@ pub(super) enum BodyError {
 }
 
 /// Reads a whole body.
-pub(super) async fn read_body(body: Incoming) -> Result<Bytes, BodyError> {
+pub(crate) async fn read_body(body: Incoming) -> Result<Bytes, BodyError> {
     if body.size_hint().lower() > MAX_REQUEST_BYTES as u64 {
         return Err(BodyError::TooLarge);
     }
@@ -67,8 +67,8 @@ pub(super) async fn read_body(body: Incoming) -> Result<Bytes, BodyError> {
 }
 
 impl BodyError {
-    /// The reply that says so.
-    pub(super) fn reply(&self) -> Reply {
+    /// Returns the reply that says so.
+    pub(crate) fn reply(&self) -> Reply {
         let status = match self {
             Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Self::TooSlow => StatusCode::REQUEST_TIMEOUT,
@@ -79,12 +79,12 @@ impl BodyError {
 }
 
 /// 200 with JSON.
-pub(super) fn json(body: impl Into<Bytes>) -> Reply {
+pub(crate) fn json(body: impl Into<Bytes>) -> Reply {
     reply(StatusCode::OK, JSON, body.into())
 }
 
-/// 200 with a body that is made as the client takes it.
-pub(super) fn streamed<B>(content_type: &'static str, body: B) -> Reply
+/// 200 with a streamed body.
+pub(crate) fn streamed<B>(content_type: &'static str, body: B) -> Reply
 where
     B: Body<Data = Bytes, Error = Infallible> + Send + 'static,
 {
@@ -95,37 +95,32 @@ where
 }
 
 /// 200 with a page of HTML.
-pub(super) fn html(body: &'static str) -> Reply {
+pub(crate) fn html(body: &'static str) -> Reply {
     reply(StatusCode::OK, HTML, Bytes::from_static(body.as_bytes()))
 }
 
-/// A refusal, in the shape that NeMo Gym's servers have: `{"detail": ...}`.
-pub(super) fn detail(status: StatusCode, why: impl ToString) -> Reply {
+/// An error in the shape of NeMo Gym's servers: `{"detail": ...}`.
+pub(crate) fn detail(status: StatusCode, why: impl ToString) -> Reply {
     let body = serde_json::json!({ "detail": why.to_string() });
     reply(status, JSON, body.to_string().into())
 }
 
-/// The answer of every server to `GET /`.
-pub(super) fn alive() -> Reply {
+/// Every server's answer to `GET /`.
+pub(crate) fn alive() -> Reply {
     json(Bytes::from_static(br#"{"status":"ok"}"#))
 }
 
-/// There is nothing at this path, or not by this method.
-pub(super) fn not_found() -> Reply {
+/// 404.
+pub(crate) fn not_found() -> Reply {
     detail(StatusCode::NOT_FOUND, "Not Found")
 }
 
-/// JSON of a value, or a 500 where it has none.
-pub(super) fn json_of(value: &impl serde::Serialize) -> Reply {
+/// 200 with a value as JSON, or 500 if it cannot be written.
+pub(crate) fn json_of(value: &impl serde::Serialize) -> Reply {
     match serde_json::to_vec(value) {
         Ok(body) => json(body),
         Err(error) => detail(StatusCode::INTERNAL_SERVER_ERROR, error),
     }
-}
-
-/// A reply that never fails, where a service must say how it could.
-pub(super) fn certain(reply: Reply) -> Result<Reply, Infallible> {
-    Ok(reply)
 }
 
 fn reply(status: StatusCode, content_type: HeaderValue, body: Bytes) -> Reply {

@@ -1,56 +1,70 @@
-//! The simulated episode: the model says something, the verifier reads it, and both become a
-//! verify response. [`write_answer`] builds its bytes.
+//! The answer of a simulated agent: [`write_answer`] builds the bytes of a verify response.
 
 use std::io::Write;
+use std::sync::LazyLock;
 
-use bytes::Bytes;
-
-use super::arithmetic::{ANSWER_MARK, Number, extract_answer};
-use super::draws::Draws;
-use super::fault::FaultKind;
-use super::filler::append_filler;
-use super::oracle::Planned;
-use super::profile::Profile;
+use super::super::draws::Draws;
+use super::super::fault::FaultKind;
+use super::super::plan::{Planned, Profile};
+use super::super::verifier::{Verdict, last_words};
+use super::bad_answer::HUGE_BYTES;
 use super::row::Row;
 
-/// When every simulated response was created, in seconds since 1970: answers hold no clock, so
-/// that the same request has the same answer at any time.
-pub(super) const CREATED_AT: f64 = 1_767_225_600.0;
-
-const OPENINGS: [&str; 4] = [
-    "The question gives everything that is needed. Taking the quantities in turn and doing the sum: ",
-    "Working through it step by step, and checking the units on the way. ",
-    "First what is known, then what is asked, then the calculation. ",
-    "Reading it twice, the quantities are clear, and so is what to do with them. ",
-];
+/// When every simulated response was created, in seconds since 1970. Answers hold no clock, so
+/// the same request has the same answer at any time.
+pub(crate) const CREATED_AT: f64 = 1_767_225_600.0;
 
 const REASONING_OPEN: &str =
     r#"{"type":"reasoning","id":"rs_0","summary":[{"type":"summary_text","text":""#;
 const REASONING_CLOSE: &str = r#""}]},"#;
 
-/// Size of an answer that is huge, in bytes.
-pub(super) const HUGE_BYTES: usize = 40_000_000;
+/// Size of the pool of text that all answers share: larger than the window of a compressor.
+const POOL_BYTES: usize = 1 << 20;
 
-/// How deep the arrays of a deep answer are nested.
-pub(super) const DEPTH: usize = 100_000;
+const WORDS: &str = "first then so we take add the of to both sides each group total number count \
+    share half twice remaining price cost unit per hour minute distance speed because since \
+    therefore which gives leaves means check again result sum product difference quotient carry \
+    multiply divide subtract round exact estimate compare before after every whole part left over \
+    box bag row shelf ticket bottle coin page lap tray crate litre metre gram dollar cent day week \
+    month year morning evening train bus baker farmer teacher student garden market school team \
+    given known unknown let call it this that value step next now finally write down recall notice";
 
-/// What the verifier made of what the model said.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Verdict {
-    /// The answer that it found.
-    pub extracted: Option<Number>,
-    /// It is the right one.
-    pub correct: bool,
+static POOL: LazyLock<String> = LazyLock::new(|| {
+    let words: Vec<&str> = WORDS.split_whitespace().collect();
+    let mut draws = Draws::from_state(0);
+    let mut pool = String::with_capacity(POOL_BYTES + 16);
+    while pool.len() < POOL_BYTES {
+        match draws.below(12) {
+            0 => pool.push_str(&draws.below(1000).to_string()),
+            _ => pool.push_str(words.get(draws.below(words.len())).unwrap_or(&"so")),
+        }
+        pool.push_str(if draws.below(14) == 0 { ". " } else { " " });
+    }
+    pool.truncate(POOL_BYTES);
+    pool
+});
+
+/// Appends exactly `len` bytes of text that needs no escapes in JSON. `variation` chooses where in the pool it begins.
+pub(crate) fn append_filler(out: &mut Vec<u8>, len: usize, variation: u64) {
+    let pool = POOL.as_bytes();
+    let mut from = Draws::from_state(variation).below(pool.len());
+    let mut left = len;
+    while left > 0 {
+        let piece = pool.get(from..).unwrap_or(pool);
+        let piece = piece.get(..left).unwrap_or(piece);
+        out.extend_from_slice(piece);
+        left -= piece.len();
+        from = 0;
+    }
 }
 
-/// Writes the verify response to `row`: its fields, then `response`, `reward` and what the
-/// verifier adds. As long as the profile's body size wants, by filler in the model's output; longer
-/// where the answer does not fit into that.
-pub fn write_answer(row: &Row, planned: &Planned, profile: &Profile) -> Bytes {
+/// Writes the verify response to `row`: the row's fields, `response`, `reward`, and what the verifier adds. Filler in the
+/// model's output brings it to the profile's body size, unless it is longer already.
+pub(crate) fn write_answer(row: &Row, planned: &Planned, profile: &Profile) -> Vec<u8> {
     let fields = if profile.echo {
         row.fields()
     } else {
-        Default::default()
+        "".into()
     };
     let tail = tail(row, planned, profile.echo);
     let size = match planned.fault {
@@ -78,26 +92,19 @@ pub fn write_answer(row: &Row, planned: &Planned, profile: &Profile) -> Bytes {
         out.extend_from_slice(REASONING_CLOSE.as_bytes());
     }
     out.extend_from_slice(&tail);
-    Bytes::from(out)
+    out
 }
 
-/// Everything from the model's message to the end. Its length decides how much filler goes before
-/// it, so it is written first.
+/// Writes everything from the model's message to the end. Its length decides how much filler precedes it.
 fn tail(row: &Row, planned: &Planned, echo: bool) -> Vec<u8> {
     let expected = row.expected();
-    let said = say(row, planned, expected);
-    let verdict = match expected {
-        Some(expected) => verify(&said, expected),
-        None => Verdict {
-            extracted: None,
-            correct: planned.correct,
-        },
-    };
+    let draws = Draws::from_state(planned.variation);
+    let said = last_words(expected, planned.correct, || row.question(), draws);
+    let verdict = Verdict::of(&said, expected, || planned.correct);
     let Planned {
         input_tokens,
         output_tokens,
         turns,
-        fault,
         ..
     } = planned;
     let total_tokens = input_tokens + output_tokens;
@@ -105,97 +112,26 @@ fn tail(row: &Row, planned: &Planned, echo: bool) -> Vec<u8> {
     append(
         &mut out,
         format_args!(
-            r#"{{"id":"msg_0","type":"message","role":"assistant","status":"completed","content":[{{"type":"output_text","text":"{said}"#
+            r#"{{"id":"msg_0","type":"message","role":"assistant","status":"completed","content":[{{"type":"output_text","text":"{said}","annotations":[]}}]}}],"parallel_tool_calls":false,"tool_choice":"auto","tools":[],"usage":{{"input_tokens":{input_tokens},"input_tokens_details":{{"cached_tokens":0}},"output_tokens":{output_tokens},"output_tokens_details":{{"reasoning_tokens":0}},"total_tokens":{total_tokens}}}}},"reward":{:?}"#,
+            verdict.reward()
         ),
     );
-    if *fault == Some(FaultKind::InvalidUtf8) {
-        out.push(0xff);
+    if let Some(expected) = row.expected_text().filter(|_| !echo) {
+        append(&mut out, format_args!(r#","expected_answer":{expected}"#));
     }
     append(
         &mut out,
         format_args!(
-            r#"","annotations":[]}}]}}],"parallel_tool_calls":false,"tool_choice":"auto","tools":[],"usage":{{"input_tokens":{input_tokens},"input_tokens_details":{{"cached_tokens":0}},"output_tokens":{output_tokens},"output_tokens_details":{{"reasoning_tokens":0}},"total_tokens":{total_tokens}}}}}"#
+            r#","extracted_answer":{},"accuracy":{},"turns":{turns}}}"#,
+            verdict.extracted_json(),
+            verdict.correct
         ),
     );
-    if *fault == Some(FaultKind::DeepJson) {
-        out.extend_from_slice(br#","nested":"#);
-        out.resize(out.len() + DEPTH, b'[');
-        out.resize(out.len() + DEPTH, b']');
-    }
-    let reward: &[u8] = match fault {
-        Some(FaultKind::MissingReward) => b"",
-        Some(FaultKind::NotANumber) => br#","reward":NaN"#,
-        _ if verdict.correct => br#","reward":1.0"#,
-        _ => br#","reward":0.0"#,
-    };
-    out.extend_from_slice(reward);
-    if let Some(expected) = row.expected_text().filter(|_| !echo) {
-        append(&mut out, format_args!(r#","expected_answer":{expected}"#));
-    }
-    match verdict.extracted {
-        Some(number) => append(&mut out, format_args!(r#","extracted_answer":{number}"#)),
-        None => out.extend_from_slice(br#","extracted_answer":null"#),
-    }
-    append(
-        &mut out,
-        format_args!(r#","accuracy":{},"turns":{turns}"#, verdict.correct),
-    );
-    let flags: &[u8] = match fault {
-        Some(FaultKind::NoPersist) => br#","_ng_no_persist":true"#,
-        Some(FaultKind::FailureClass) => br#","_ng_failure_class":"simulated_failure""#,
-        Some(FaultKind::FailureTerminal) => {
-            br#","_ng_failure_class":"simulated_failure","_ng_failure_terminal":true"#
-        }
-        _ => b"",
-    };
-    out.extend_from_slice(flags);
-    out.push(b'}');
     out
 }
 
-/// What the model says: text that needs no escapes in JSON.
-fn say(row: &Row, planned: &Planned, expected: Option<Number>) -> String {
-    let draws = Draws::from_state(planned.variation);
-    last_words(expected, planned.correct, || row.question(), draws)
-}
-
-/// How a model ends that was asked `question`, whose right answer is `right`, where it is known:
-/// text that needs no escapes in JSON.
-pub(super) fn last_words<'a>(
-    right: Option<Number>,
-    correct: bool,
-    question: impl FnOnce() -> &'a str,
-    mut draws: Draws,
-) -> String {
-    let mut said = String::with_capacity(160);
-    said.push_str(OPENINGS.get(draws.below(OPENINGS.len())).unwrap_or(&""));
-    match right {
-        None => said.push_str("That is all there is to say."),
-        Some(right) => {
-            let answer = if correct {
-                right
-            } else {
-                right.mistaken(question(), &mut draws)
-            };
-            said.push_str(ANSWER_MARK);
-            said.push_str(&answer.to_string());
-            said.push('.');
-        }
-    }
-    said
-}
-
-/// Reads the answer in what a model said.
-pub(super) fn verify(said: &str, expected: Number) -> Verdict {
-    let extracted = extract_answer(said);
-    Verdict {
-        extracted,
-        correct: extracted.is_some_and(|answer| answer.same_as(expected)),
-    }
-}
-
 /// Appends formatted text.
-pub(super) fn append(out: &mut Vec<u8>, text: std::fmt::Arguments) {
+pub(crate) fn append(out: &mut Vec<u8>, text: std::fmt::Arguments) {
     // Writing to memory cannot fail.
     let _ = out.write_fmt(text);
 }
@@ -204,8 +140,10 @@ pub(super) fn append(out: &mut Vec<u8>, text: std::fmt::Arguments) {
 mod tests {
     use serde_json::{Value, json};
 
-    use super::super::config::SimConfig;
-    use super::super::oracle::{Key, RowDifficulty};
+    use super::super::super::config::SimConfig;
+    use super::super::super::plan::{Key, RowDifficulty};
+    use super::super::super::verifier::ANSWER_MARK;
+    use super::super::bad_answer::spoil;
     use super::*;
 
     const ROW: &str = r#"{"responses_create_params": {"input": [{"role": "user", "content": "3 bags of 14 nuts?"}]}, "expected_answer": 42, "big":123456789012345678901234567890, "dup": 1, "dup": 2, "_ng_task_index": 3}"#;
@@ -226,7 +164,11 @@ mod tests {
         };
         let planned = profile.plan(key, RowDifficulty::Medium);
         let bytes = write_answer(&row, &planned, &profile);
-        (String::from_utf8(bytes.to_vec()).unwrap(), planned)
+        let bytes = match planned.fault {
+            Some(kind) => spoil(kind, bytes),
+            None => bytes,
+        };
+        (String::from_utf8(bytes).unwrap(), planned)
     }
 
     fn value(text: &str) -> Value {
@@ -255,7 +197,7 @@ mod tests {
 
     #[test]
     fn the_example_tasks_are_verified_one_by_one() {
-        let tasks: Vec<&str> = include_str!("../../tests/data/example_tasks.jsonl")
+        let tasks: Vec<&str> = include_str!("../../../tests/data/example_tasks.jsonl")
             .lines()
             .collect();
         assert!(tasks.len() >= 40);
@@ -397,5 +339,31 @@ mod tests {
         let (text, _) = answer(&config(), r#"{"reward": 7, "a": 1, "turns": 99}"#, 0);
         assert_eq!(text.matches("\"reward\"").count(), 1);
         assert!(text.starts_with(r#"{"a":1,"response""#), "{text}");
+    }
+
+    fn filler(len: usize, variation: u64) -> String {
+        let mut out = Vec::new();
+        append_filler(&mut out, len, variation);
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn filler_has_the_length_that_was_asked_for() {
+        for len in [0, 1, 20_000, POOL_BYTES * 2 + 7] {
+            assert_eq!(filler(len, 9).len(), len);
+        }
+    }
+
+    #[test]
+    fn filler_needs_no_escapes_and_holds_no_answer() {
+        let text = filler(POOL_BYTES, 1);
+        assert_eq!(serde_json::to_string(&text).unwrap().len(), text.len() + 2);
+        assert!(!text.contains(ANSWER_MARK));
+    }
+
+    #[test]
+    fn variations_differ() {
+        assert_ne!(filler(50, 1), filler(50, 2));
+        assert_eq!(filler(50, 1), filler(50, 1));
     }
 }

@@ -1,30 +1,109 @@
-//! What an agent says to `POST /aggregate_metrics`: the mean of every number, over all responses
-//! and per task, and two metrics of its own. [`aggregate`].
+//! The simulated agent: [`Agent`] answers `POST /run` as planned, `POST /aggregate_metrics` and `GET /`.
+//!
+//! [`Row`] reads the request, [`write_answer`] builds the answer, and `bad_answer` does what a fault does.
+
+mod answer;
+mod bad_answer;
+mod row;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
+use hyper::body::Incoming;
+use hyper::{Method, Request, StatusCode};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
+pub(crate) use self::answer::{CREATED_AT, append, append_filler, write_answer};
+pub(crate) use self::bad_answer::{Refusal, fail, spoil, truncated};
+pub(crate) use self::row::Row;
+use super::server::endpoint::Endpoint;
+use super::server::http::{Abrupt, Reply, alive, detail, json_of, not_found, read_body};
+use super::server::requests::now_us;
 use crate::outcome::MASK_SAMPLE;
 
-/// Whether a field tells of the rollout, and measures nothing.
+/// A simulated agent.
+#[derive(Debug)]
+pub(crate) struct Agent {
+    endpoint: Arc<Endpoint>,
+}
+
+impl Agent {
+    /// Creates the agent of an endpoint.
+    pub(crate) fn new(endpoint: Arc<Endpoint>) -> Self {
+        Self { endpoint }
+    }
+
+    /// Answers a request.
+    pub(crate) async fn answer(
+        self: Arc<Self>,
+        request: Request<Incoming>,
+    ) -> Result<Reply, Abrupt> {
+        match (request.method(), request.uri().path()) {
+            (&Method::POST, "/run") => self.run(request.into_body()).await,
+            (&Method::POST, "/aggregate_metrics") => Ok(aggregated(request.into_body()).await),
+            (&Method::GET, "/") => Ok(alive()),
+            _ => Ok(not_found()),
+        }
+    }
+
+    async fn run(&self, body: Incoming) -> Result<Reply, Abrupt> {
+        let mut admission = self.endpoint.admit();
+        let body = match admission.read(body).await {
+            Ok(body) => body,
+            Err(refused) => return Ok(refused),
+        };
+        let arrived_at_us = now_us();
+        let text = std::str::from_utf8(&body).map_err(|error| error.to_string());
+        let row = text.and_then(|text| Row::parse(text).map_err(|error| error.to_string()));
+        let row = match row {
+            Ok(row) => row,
+            Err(why) => {
+                admission.reject();
+                let why = format!("the body is not a row: {why}");
+                return Ok(detail(StatusCode::UNPROCESSABLE_ENTITY, why));
+            }
+        };
+        admission.received(row.key(), arrived_at_us, None);
+        let profile = self.endpoint.profile();
+        let planned = profile.plan(row.key(), row.difficulty());
+        let answer = || Ok(write_answer(&row, &planned, &profile).into());
+        let (fault, latency) = (planned.fault, planned.latency);
+        let replied = self
+            .endpoint
+            .reply(&mut admission, &profile, fault, latency, answer);
+        replied.await
+    }
+}
+
+async fn aggregated(body: Incoming) -> Reply {
+    let body = match read_body(body).await {
+        Ok(body) => body,
+        Err(error) => return error.reply(),
+    };
+    match aggregate(&body) {
+        Ok(metrics) => json_of(&metrics),
+        Err(error) => detail(StatusCode::UNPROCESSABLE_ENTITY, error),
+    }
+}
+
+/// A field that describes the rollout and measures nothing.
 fn is_reserved(name: &str) -> bool {
     name.starts_with('_') || name == MASK_SAMPLE
 }
 
-/// Metrics of its own: how many responses there are, and the reward of the first one of a task.
+/// The number of responses, and the reward of the first response of a task.
 const ANSWERS: &str = "sim/answers";
 const FIRST_REWARD: &str = "sim/first_reward";
 
 const KEY_METRICS: [&str; 2] = ["mean/reward", ANSWERS];
 
 #[derive(Deserialize)]
-struct Request {
+struct Collected {
     verify_responses: Vec<Map<String, Value>>,
 }
 
-/// Sum and number of values, by metric in order of first appearance.
+/// Sum and count of values, by metric in order of first appearance.
 #[derive(Default)]
 struct Means(Vec<(String, f64, f64)>);
 
@@ -58,12 +137,13 @@ impl Means {
     }
 }
 
-/// The metrics of the responses in a request's body.
+/// Returns the metrics of the responses in a request: the mean of every number, over all responses and per task, and two
+/// metrics of its own.
 ///
 /// # Errors
 /// The body is not `{"verify_responses": [{...}, ...]}`.
-pub(super) fn aggregate(body: &[u8]) -> Result<Value, serde_json::Error> {
-    let Request { verify_responses } = serde_json::from_slice(body)?;
+pub(crate) fn aggregate(body: &[u8]) -> Result<Value, serde_json::Error> {
+    let Collected { verify_responses } = serde_json::from_slice(body)?;
     let mut all = Means::default();
     let mut per_task: BTreeMap<i64, (Means, Value)> = BTreeMap::new();
     let is_masked = |response: &Map<String, Value>| {
