@@ -7,7 +7,7 @@ use datafusion::prelude::SessionContext;
 use serde_json::{Map, Value};
 
 use super::inputs::Spool;
-use crate::config::options::Identity;
+use crate::config::option_spec::Identity;
 use crate::config::{AgentSettings, Routing, Settings};
 use crate::error::Error;
 use crate::gym::GymRules;
