@@ -68,8 +68,8 @@ pub mod turn;
 pub use error::Error;
 pub use group::{PromptGroup, RolloutManager, RolloutOptions, TrainingPrompt};
 pub use pipeline::{
-    Aggregation, AggregationSource, CompareRun, LiveMetrics, Measurement, Missing, Price, Profile,
-    ProfileTarget, Sweep, compare, import_collection, write_verify_responses,
+    Aggregation, AggregationSource, CompareRun, LiveMetrics, Measurement, Missing, NotResumable,
+    Price, Profile, ProfileTarget, Sweep, compare, import_collection, write_verify_responses,
 };
 pub use report::{
     AgentCoverage, AgentMetric, ImportReport, MetricsReport, NothingScored, PassAt, ProfileReport,

@@ -6,7 +6,7 @@ use super::exit::unless_gone;
 use super::measurement::DEFAULT_MEMORY;
 use super::signals::{interrupted, stop_on_signal};
 use super::{Exit, gym_output, health, open, simulated};
-use crate::error::Error;
+use crate::error::{Error, FAILURE, Fatal};
 use crate::health::HealthOptions;
 use crate::pipeline::Sweep;
 use crate::show::{self, Progress, ProgressMode};
@@ -68,12 +68,34 @@ pub(super) async fn collect(args: CollectArgs) -> Result<Exit, Error> {
         return Err(nothing.into());
     }
     match exit {
-        Exit::SomeFailed if require_complete => Err(Error::Incomplete {
+        Exit::SomeFailed if require_complete => Err(Incomplete {
             done: report.rollouts.done,
             planned: report.rollouts.planned,
             place: report.place,
-        }),
+        }
+        .into()),
         exit => Ok(exit),
+    }
+}
+
+/// A run that --require-complete wants complete, and is not.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "EVAL FAILED: {done}/{planned} samples completed, and --require-complete wants all. Partial artifacts retained at {place}; \
+     go on with --resume"
+)]
+struct Incomplete {
+    /// Rollouts that are done.
+    done: u64,
+    /// Rollouts that were asked for.
+    planned: u64,
+    /// The run, as a person names it.
+    place: String,
+}
+
+impl Fatal for Incomplete {
+    fn exit_code(&self) -> u8 {
+        FAILURE
     }
 }
 

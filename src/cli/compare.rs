@@ -65,11 +65,12 @@ fn write(report: &ComparisonReport, directory: &Path, format: ReportFormat) -> R
     let failed = |path: &Path| {
         let path = path.to_owned();
         move |source| {
-            Error::Output(StoreError::File {
+            StoreError::File {
                 action: "write",
                 path,
                 source,
-            })
+            }
+            .of_output()
         }
     };
     std::fs::create_dir_all(directory).map_err(failed(directory))?;
@@ -82,7 +83,7 @@ fn write(report: &ComparisonReport, directory: &Path, format: ReportFormat) -> R
     }
     if format != ReportFormat::Md {
         let text = serde_json::to_string_pretty(report);
-        let text = text.map_err(|error| Error::Defect(error.to_string()))?;
+        let text = text.map_err(Error::defect)?;
         put("compare_report.json", text + "\n")?;
     }
     Ok(())

@@ -26,8 +26,7 @@ pub(super) fn metric_tables(args: &FamilyArgs, memory: usize) -> Result<MetricTa
 pub(super) fn measurement(args: &MetricArgs) -> Result<Measurement, Error> {
     let (queries, mut parameters) = families(&args.families)?;
     if let Some(path) = &args.answer_key {
-        crate::json::Path::parse(path)
-            .map_err(|error| Error::Usage(format!("--answer-key: {error}")))?;
+        crate::json::Path::parse(path).map_err(|error| Error::usage("--answer-key", error))?;
         parameters.insert("answer_key".into(), path.as_str().into());
     }
     Ok(Measurement {

@@ -58,8 +58,8 @@ pub(super) async fn profile(args: ProfileArgs) -> Result<Exit, Error> {
 
 /// The files of NeMo Gym say how NeMo Gym is told to go on; this says how we are.
 fn with_way_out(error: Error, run: &str) -> Error {
-    match error {
-        Error::Measure(missing @ MeasureError::Missing { .. }) => {
+    match error.cause() {
+        Some(missing @ MeasureError::Missing { .. }) => {
             let finish = match is_file(run) {
                 true => "rollstream import",
                 false => "rollstream collect --resume",
@@ -68,7 +68,7 @@ fn with_way_out(error: Error, run: &str) -> Error {
                 "{missing}\n\nHere that is --allow-partial. What is missing is collected with `{finish}`."
             ))
         }
-        other => other,
+        _ => error,
     }
 }
 

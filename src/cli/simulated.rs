@@ -26,5 +26,5 @@ pub(super) async fn start(settings: &mut Settings) -> Result<Option<Sim>, Error>
 /// The simulation that the settings describe.
 pub(super) fn config(settings: &Settings) -> Result<SimConfig, Error> {
     let table = serde_json::Value::Object(settings.sim.clone());
-    serde_json::from_value(table).map_err(|error| Error::SimSettings(error.to_string()))
+    serde_json::from_value(table).map_err(|error| Error::usage("[sim]", error))
 }

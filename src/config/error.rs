@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use super::Origin;
+use crate::error::{Fatal, USAGE};
 
 /// The settings could not be resolved. Nothing has been read or sent yet.
 #[derive(Debug, thiserror::Error)]
@@ -95,4 +96,10 @@ pub enum ConfigError {
         /// How to give it.
         remedy: &'static str,
     },
+}
+
+impl Fatal for ConfigError {
+    fn exit_code(&self) -> u8 {
+        USAGE
+    }
 }

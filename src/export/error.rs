@@ -3,6 +3,7 @@ use std::path::PathBuf;
 
 use datafusion::error::DataFusionError;
 
+use crate::error::{FAILURE, Fatal, USAGE};
 use crate::request::RequestError;
 use crate::store::StoreError;
 
@@ -37,5 +38,16 @@ pub enum ExportError {
 impl From<DataFusionError> for ExportError {
     fn from(error: DataFusionError) -> Self {
         Self::Read(Box::new(error))
+    }
+}
+
+impl Fatal for ExportError {
+    const CONTEXT: &'static str = "cannot export";
+
+    fn exit_code(&self) -> u8 {
+        match self {
+            Self::Exists(_) | Self::Target(_) => USAGE,
+            _ => FAILURE,
+        }
     }
 }

@@ -3,6 +3,7 @@ use std::path::PathBuf;
 
 use datafusion::error::DataFusionError;
 
+use crate::error::{FAILURE, Fatal, USAGE};
 use crate::export::ExportError;
 use crate::measure::MeasureError;
 use crate::store::StoreError;
@@ -55,5 +56,14 @@ pub enum HealthError {
 impl HealthError {
     pub(super) fn tables(source: impl Into<DataFusionError>) -> Self {
         Self::Measure(MeasureError::tables(source.into()))
+    }
+}
+
+impl Fatal for HealthError {
+    fn exit_code(&self) -> u8 {
+        match self {
+            Self::Unknown { .. } => USAGE,
+            _ => FAILURE,
+        }
     }
 }

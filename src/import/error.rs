@@ -5,6 +5,7 @@ use std::io;
 use arrow::error::ArrowError;
 use datafusion::error::DataFusionError;
 
+use crate::error::{FAILURE, Fatal, USAGE};
 use crate::json::SyntaxError;
 
 /// Why a file is not imported.
@@ -164,4 +165,15 @@ pub enum RowProblem {
     /// No response.
     #[error("the row has no response that is a JSON object")]
     NoResponse,
+}
+
+impl Fatal for ImportError {
+    const CONTEXT: &'static str = "cannot import";
+
+    fn exit_code(&self) -> u8 {
+        match self {
+            Self::Read { .. } | Self::Write(_) | Self::Tables(_) | Self::Abandoned => FAILURE,
+            _ => USAGE,
+        }
+    }
 }

@@ -111,3 +111,18 @@ impl MeasureError {
         Self::Tables(Box::new(source))
     }
 }
+
+impl Fatal for MeasureError {
+    fn exit_code(&self) -> u8 {
+        match self {
+            Self::Parameter { .. }
+            | Self::Directory { .. }
+            | Self::Header { .. }
+            | Self::Name { .. }
+            | Self::Missing { .. }
+            | Self::Extra { .. }
+            | Self::Unknown(_) => USAGE,
+            _ => FAILURE,
+        }
+    }
+}

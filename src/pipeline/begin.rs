@@ -3,6 +3,7 @@
 use std::io::ErrorKind;
 use std::sync::Arc;
 
+use super::identity::NotResumable;
 use super::recovery::{Recovery, forget_copies, is_left};
 use super::sweep::Sweep;
 use super::{extension, identity, invalid_judges, task_names};
@@ -23,20 +24,24 @@ impl Sweep {
     pub(super) async fn begin(&mut self, writer: &Arc<Writer>) -> Result<(), Error> {
         make_directory(&self.run)?;
         if self.replaces {
-            self.run.clear().await.map_err(Error::Output)?;
+            self.run.clear().await.map_err(StoreError::of_output)?;
         }
         if self.continues {
-            self.run.tidy().await.map_err(Error::Output)?;
+            self.run.tidy().await.map_err(StoreError::of_output)?;
             self.check_again().await?;
         }
-        let created =
-            !self.continues && self.record.create(&self.run).await.map_err(Error::Output)?;
+        let created = !self.continues
+            && self
+                .record
+                .create(&self.run)
+                .await
+                .map_err(StoreError::of_output)?;
         if !created && !self.continues {
             self.join().await?;
         }
         self.run = self.run.identified(&self.record.run_id);
-        self.run.create_state().map_err(Error::Output)?;
-        self.publish_tasks().await.map_err(Error::Output)?;
+        self.run.create_state().map_err(StoreError::of_output)?;
+        self.publish_tasks().await.map_err(StoreError::of_output)?;
         if self.continues {
             let journal = self.run.journal_dir();
             checkpoint::fetch(&self.run, journal, |name| is_left(name, writer)).await?;
@@ -68,7 +73,11 @@ impl Sweep {
         self.count().await?;
         match created {
             true => Ok(()),
-            false => self.record.save(&self.run).await.map_err(Error::Output),
+            false => self
+                .record
+                .save(&self.run)
+                .await
+                .map_err(StoreError::of_output),
         }
     }
 
@@ -78,15 +87,16 @@ impl Sweep {
             Ok(record) => record,
             // It is written anew.
             Err(StoreError::Record { .. }) => None,
-            Err(error) => return Err(Error::Output(error)),
+            Err(error) => return Err(error.of_output()),
         };
         let Some(record) = record else { return Ok(()) };
         let is_same = record.run_id == self.record.run_id;
         if !is_same || record.identity != self.found_identity {
-            return Err(Error::Resume {
+            return Err(NotResumable {
                 place: self.run.display(""),
                 difference: "another process has changed the run since; try again".to_owned(),
-            });
+            }
+            .into());
         }
         self.was_finished = record.state == RunState::Finished;
         Ok(())
@@ -112,7 +122,9 @@ impl Sweep {
     /// one of them.
     async fn join(&mut self) -> Result<(), Error> {
         let place = self.run.display("");
-        let record = RunRecord::load(&self.run).await.map_err(Error::Output)?;
+        let record = RunRecord::load(&self.run)
+            .await
+            .map_err(StoreError::of_output)?;
         match (record, self.settings.shard) {
             (Some(record), Some(_)) => {
                 identity::check(&record, &self.record.identity, &place)?;
@@ -173,11 +185,12 @@ fn make_directory(run: &RunStore) -> Result<(), Error> {
         return Ok(());
     };
     std::fs::create_dir_all(path).map_err(|source| {
-        Error::Output(StoreError::File {
+        StoreError::File {
             action: "create",
             path: path.to_owned(),
             source,
-        })
+        }
+        .of_output()
     })
 }
 
@@ -199,11 +212,12 @@ pub(super) async fn existing(run: &RunStore, settings: &Settings) -> Result<Exis
         && !path.is_dir()
     {
         let source = std::io::Error::from(ErrorKind::NotADirectory);
-        return Err(Error::Output(StoreError::File {
+        return Err(StoreError::File {
             action: "create a run at",
             path: path.to_owned(),
             source,
-        }));
+        }
+        .of_output());
     }
     let takes_over = settings.resume || settings.overwrite;
     match RunRecord::load(run).await {
@@ -222,18 +236,19 @@ pub(super) async fn existing(run: &RunStore, settings: &Settings) -> Result<Exis
         },
         Err(StoreError::Record { .. }) if takes_over => Ok(Existing::Remains),
         Err(StoreError::Version { .. }) if settings.overwrite => Ok(Existing::Remains),
-        Err(error) => Err(Error::Output(error)),
+        Err(error) => Err(error.of_output()),
     }
 }
 
 /// A run has its run.json before anything else: what is there without one belongs to a run whose record was lost, and
 /// would be counted as the work of the new one.
 pub(super) async fn refuse_remains(run: &RunStore) -> Result<(), Error> {
-    match run.remains().await.map_err(Error::Output)? {
-        Some(remains) => Err(Error::Output(StoreError::NoRecord {
+    match run.remains().await.map_err(StoreError::of_output)? {
+        Some(remains) => Err(StoreError::NoRecord {
             place: run.display(""),
             remains,
-        })),
+        }
+        .of_output()),
         None => Ok(()),
     }
 }
@@ -241,23 +256,23 @@ pub(super) async fn refuse_remains(run: &RunStore) -> Result<(), Error> {
 /// The record of a run that has lost it, if the input is that of the run.
 pub(super) async fn rebuilt(sweep: &mut Sweep) -> Result<(), Error> {
     let run = &sweep.run;
-    let refuse = |difference: String| Error::Resume {
+    let refuse = |difference: String| NotResumable {
         place: run.display(""),
         difference,
     };
     let tasks = run
         .checked_parts(schema::TASKS)
         .await
-        .map_err(Error::Output)?;
+        .map_err(StoreError::of_output)?;
     if tasks.whole.is_empty()
         && !run
             .parts(schema::ROLLOUTS)
             .await
-            .map_err(Error::Output)?
+            .map_err(StoreError::of_output)?
             .is_empty()
     {
         let why = "neither its run.json nor its tasks can be read, so nothing says what was asked; use --overwrite";
-        return Err(refuse(why.to_owned()));
+        return Err(refuse(why.to_owned()).into());
     }
     let lost = match tasks.whole.is_empty() {
         true => Vec::new(),
@@ -267,9 +282,10 @@ pub(super) async fn rebuilt(sweep: &mut Sweep) -> Result<(), Error> {
         return Err(refuse(format!(
             "its run.json can't be read, and by its tasks the input was another: {}",
             lost.join("; ")
-        )));
+        ))
+        .into());
     }
-    if let Some(run_id) = run.find_run_id().await.map_err(Error::Output)? {
+    if let Some(run_id) = run.find_run_id().await.map_err(StoreError::of_output)? {
         sweep.record.run_id = run_id;
     }
     sweep.tally.notice(format!(

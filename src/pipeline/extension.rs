@@ -6,7 +6,7 @@ use arrow::datatypes::Int64Type;
 use datafusion::prelude::SessionContext;
 use serde_json::Value;
 
-use super::identity;
+use super::identity::{self, NotResumable};
 use super::spool::Spool;
 use crate::error::Error;
 use crate::schema::TASKS;
@@ -34,7 +34,7 @@ pub(super) async fn check(
         .collect();
     if !others.is_empty() {
         let difference = format!("--extend adds tasks and repeats, but {}", others.join("; "));
-        return Err(Error::Resume { place, difference });
+        return Err(NotResumable { place, difference }.into());
     }
     if differences.is_empty() {
         return Ok(false);
@@ -44,7 +44,7 @@ pub(super) async fn check(
         return Ok(true);
     }
     let difference = format!("--extend keeps what there is, but {}", lost.join("; "));
-    Err(Error::Resume { place, difference })
+    Err(NotResumable { place, difference }.into())
 }
 
 /// Tasks and rollouts that the run has and the input no longer asks for, in words.
@@ -65,7 +65,7 @@ pub(super) async fn lost(run: &RunStore, spool: &Spool) -> Result<Vec<String>, E
             batch.column(0).as_string_view_opt(),
             [1, 3, 4].map(|column| batch.column(column).as_primitive::<Int64Type>()),
         ) else {
-            return Err(Error::Defect("extension.sql gives other columns".into()));
+            return Err(Error::defect("extension.sql gives other columns"));
         };
         for row in 0..batch.num_rows() {
             let what = match now.is_null(row) {

@@ -1,7 +1,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::config::{Routing, Settings};
-use crate::error::Error;
+use crate::error::{Error, Fatal, USAGE};
 use crate::gym::GymRules;
 use crate::store::{GYM, InputRecord, RunRecord};
 
@@ -117,6 +117,25 @@ pub(super) fn given(settings: &Settings, rules: &GymRules, prompt: Option<&str>)
     given
 }
 
+/// A run that cannot be resumed as it was asked.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "cannot resume {place}: {difference}. Give the same input and options (--extend allows more tasks and repeats), or \
+     another --output"
+)]
+pub struct NotResumable {
+    /// The run.
+    pub place: String,
+    /// What differs from `run.json`.
+    pub difference: String,
+}
+
+impl Fatal for NotResumable {
+    fn exit_code(&self) -> u8 {
+        USAGE
+    }
+}
+
 /// Refuses a resume that would send other requests than the run was begun with.
 pub(super) fn check(record: &RunRecord, now: &Value, place: &str) -> Result<(), Error> {
     let mut differences = differences(record, now);
@@ -130,8 +149,9 @@ pub(super) fn check(record: &RunRecord, now: &Value, place: &str) -> Result<(), 
         return Ok(());
     }
     let texts: Vec<String> = differences.into_iter().map(|(_, text)| text).collect();
-    Err(Error::Resume {
+    Err(NotResumable {
         place: place.to_owned(),
         difference: texts.join("; "),
-    })
+    }
+    .into())
 }

@@ -61,13 +61,14 @@ impl Inputs {
             read_tasks(sources, options, &output)
         });
         let (spool, read) = tokio::join!(Spool::write(input), reading);
-        let read = read.map_err(|error| Error::Defect(format!("reading the input: {error}")))?;
+        let read = read
+            .map_err(|error| Error::failed("a defect of rollstream: reading the input", error))?;
         let (summary, digests) = match read {
             Ok(read) => read,
             // Then the spool failed first.
             Err(ReadTasksError::Abandoned) => {
                 spool?;
-                return Err(Error::Defect("reading the input was given up".into()));
+                return Err(Error::defect("reading the input was given up"));
             }
             Err(error) => return Err(error.into()),
         };

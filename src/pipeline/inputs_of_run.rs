@@ -4,6 +4,7 @@ use std::sync::Arc;
 use arrow::array::AsArray;
 use arrow::datatypes::{DataType, Int64Type};
 use datafusion::common::exec_datafusion_err;
+use datafusion::error::DataFusionError;
 use datafusion::prelude::SessionContext;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -70,7 +71,7 @@ fn recorded<T: DeserializeOwned + Default>(record: &RunRecord, key: &str) -> Res
     match record.identity.get(key) {
         None => Ok(T::default()),
         Some(value) => serde_json::from_value(value.clone())
-            .map_err(|error| Error::Usage(format!("run.json, identity.{key}: {error}"))),
+            .map_err(|error| Error::usage(format!("run.json, identity.{key}"), error)),
     }
 }
 
@@ -82,7 +83,8 @@ async fn summary(session: &SessionContext) -> Result<(ReadSummary, u64), Error> 
             let column = batch.column_by_name(name);
             let column = column
                 .ok_or_else(|| exec_datafusion_err!("summary.sql gives no column '{name}'"))?;
-            arrow::compute::cast(column, to).map_err(|error| Error::Query(error.to_string()))
+            arrow::compute::cast(column, to)
+                .map_err(|error| Error::from(DataFusionError::from(error)))
         };
         let integers = |name: &str| -> Result<Vec<u64>, Error> {
             let column = column(name, &DataType::Int64)?;

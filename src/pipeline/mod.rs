@@ -39,6 +39,7 @@ mod zeros;
 pub use agent_metrics::write_verify_responses;
 pub use aggregation::{Aggregation, AggregationSource};
 pub use comparison::{CompareRun, compare};
+pub use identity::NotResumable;
 pub use imported::import_collection;
 pub use live::LiveMetrics;
 pub use measurement::{Measurement, Missing, Price};

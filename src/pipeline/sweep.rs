@@ -273,8 +273,7 @@ impl Sweep {
                 .map_or(now, |record| record.created_at.clone()),
             finished_at: None,
             identity,
-            settings: serde_json::to_value(&settings)
-                .map_err(|error| Error::Defect(error.to_string()))?,
+            settings: serde_json::to_value(&settings).map_err(Error::defect)?,
             inputs: inputs.records.clone(),
             num_tasks: inputs.summary.rows,
             agents: agents.addresses(),
@@ -423,7 +422,7 @@ impl Sweep {
             Ok(writer) => Arc::new(writer),
             Err(error) => {
                 lock.release().await;
-                return Err(Error::Output(error));
+                return Err(error.of_output());
             }
         };
         let done = tokio::select! {
@@ -455,8 +454,8 @@ impl Sweep {
         let tell = |text| self.tally.notice(text);
         let lock = RunLock::acquire_and_tell(place, options, tell).await;
         lock.map_err(|error| match error {
-            StoreError::Locked { .. } => Error::Store(error),
-            error => Error::Output(error),
+            StoreError::Locked { .. } => error.into(),
+            error => error.of_output(),
         })
     }
 

@@ -76,7 +76,7 @@ pub(super) async fn add(
     let mut batch = OutcomeBatchBuilder::new();
     for ((agent_name, key), text) in rows.take(0) {
         let fields = AnswerFields::parse(&text);
-        let fields = fields.map_err(|error| Error::Defect(error.to_string()))?;
+        let fields = fields.map_err(Error::defect)?;
         let answered = Answered {
             result: Bytes::from(text),
             fields,

@@ -51,7 +51,7 @@ impl TaskBatchBuilder {
         self.source_line
             .append_value(i64::try_from(row.source_line).unwrap_or(i64::MAX));
         self.task_digest
-            .try_append_value(hex::encode(row.task_digest))?;
+            .try_append_value(format!("{:032x}", u128::from_be_bytes(row.task_digest)))?;
         self.request.try_append_value(&row.request)?;
         self.rows += 1;
         self.bytes += row.request.len();

@@ -6,6 +6,7 @@ use tokio::sync::mpsc::{Receiver, Sender, channel};
 use super::{
     InputErrors, ReadError, ReadOptions, ReadSummary, SourceError, TaskBatchBuilder, TaskReader,
 };
+use crate::error::{Error, Fatal, USAGE};
 
 /// Batches of [`crate::schema::tasks`] as they are read.
 pub type Batches = Receiver<RecordBatch>;
@@ -105,6 +106,18 @@ pub enum ReadTasksError {
     /// Nobody takes the batches any more.
     #[error("reading was given up")]
     Abandoned,
+}
+
+impl Fatal for ReadTasksError {
+    fn exit_code(&self) -> u8 {
+        USAGE
+    }
+}
+
+impl From<SourceError> for Error {
+    fn from(error: SourceError) -> Self {
+        ReadTasksError::from(error).into()
+    }
 }
 
 struct Digesting<R> {

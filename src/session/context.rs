@@ -1,11 +1,13 @@
 use std::sync::Arc;
 
 use datafusion::common::Result;
+use datafusion::error::DataFusionError;
 use datafusion::execution::runtime_env::{RuntimeEnv, RuntimeEnvBuilder};
 use datafusion::prelude::{SessionConfig, SessionContext};
 
 use super::memory::Spilling;
-use crate::store::RunStore;
+use crate::error::{Error, FAILURE, Fatal};
+use crate::store::{RunStore, StoreError};
 
 /// The configuration that every session of ours starts from.
 pub fn config() -> SessionConfig {
@@ -54,6 +56,39 @@ pub fn spilling(memory: usize) -> Result<Arc<RuntimeEnv>> {
     RuntimeEnvBuilder::new()
         .with_memory_pool(Arc::new(Spilling::new(memory)))
         .build_arc()
+}
+
+/// A query that failed.
+#[derive(Debug, thiserror::Error)]
+#[error("{}", message(.0))]
+pub(crate) struct QueryError(#[source] DataFusionError);
+
+/// The engine's text, without the layers around an error of ours: nobody has a use for them.
+fn message(error: &DataFusionError) -> String {
+    match error {
+        DataFusionError::External(inner) => inner.to_string(),
+        other => other.strip_backtrace(),
+    }
+}
+
+impl Fatal for QueryError {
+    fn exit_code(&self) -> u8 {
+        FAILURE
+    }
+}
+
+impl From<DataFusionError> for Error {
+    /// Finds the error of a store inside, where there is one.
+    fn from(error: DataFusionError) -> Self {
+        match error {
+            DataFusionError::External(inner) => match inner.downcast::<StoreError>() {
+                Ok(store) => (*store).into(),
+                Err(other) => QueryError(DataFusionError::External(other)).into(),
+            },
+            DataFusionError::Context(_, inner) => Self::from(*inner),
+            other => QueryError(other).into(),
+        }
+    }
 }
 
 /// Lets a session read what is kept in a run's store.

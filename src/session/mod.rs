@@ -11,6 +11,7 @@ mod tables;
 mod union;
 mod wide;
 
+pub(crate) use context::QueryError;
 pub use context::{config, gathering, measuring, register_store, spilling};
 pub use metric_names::MetricNames;
 pub use named_run::NamedRun;

@@ -9,6 +9,7 @@ use super::csv::CsvSink;
 use super::json::JsonSink;
 use super::parquet::ParquetSink;
 use super::table::{RowLimit, TableSink};
+use crate::error::{FAILURE, Fatal};
 
 /// A form in which rows are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,6 +60,12 @@ pub enum ShowError {
     Parquet(#[from] ParquetError),
 }
 
+impl Fatal for ShowError {
+    fn exit_code(&self) -> u8 {
+        FAILURE
+    }
+}
+
 impl ShowError {
     /// The reader of our output has gone, as `head` does: no failure.
     pub fn is_broken_pipe(&self) -> bool {
@@ -68,7 +75,7 @@ impl ShowError {
             // A terminal that was closed is an error of input and output.
             Self::Io(error) => {
                 error.kind() == std::io::ErrorKind::BrokenPipe
-                    || error.raw_os_error() == Some(libc::EIO)
+                    || error.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error())
             }
             Self::Arrow(_) | Self::Parquet(_) => self.to_string().to_lowercase().contains(&text),
         }

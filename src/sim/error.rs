@@ -7,6 +7,7 @@ use thiserror::Error;
 
 use super::fault::FaultError;
 use super::latency::LatencyError;
+use crate::error::{Fatal, USAGE};
 
 /// Why a simulated agent does not start, or does not change.
 #[derive(Debug, Error)]
@@ -64,4 +65,12 @@ pub enum SimError {
     /// What the head server serves cannot be written down.
     #[error("the configuration of the simulated head server cannot be written: {0}")]
     Head(String),
+}
+
+impl Fatal for SimError {
+    const CONTEXT: &'static str = "the simulated agent";
+
+    fn exit_code(&self) -> u8 {
+        USAGE
+    }
 }

@@ -463,7 +463,7 @@ async fn where_no_run_is_none_is_found() {
     let run = RunStore::open(directory.path().to_str().unwrap(), None).unwrap();
     let error = RunStatus::of(&run).await.unwrap_err();
     assert!(
-        matches!(error, Error::Store(StoreError::NoRun { .. })),
+        matches!(error.cause(), Some(StoreError::NoRun { .. })),
         "{error}"
     );
 }

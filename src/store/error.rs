@@ -6,6 +6,7 @@ use arrow::error::ArrowError;
 use parquet::errors::ParquetError;
 
 use super::{LockHolder, SegmentName};
+use crate::error::{Error, FAILURE, Fatal, USAGE};
 
 /// What can go wrong between a run and the place where it is kept.
 #[derive(Debug, thiserror::Error)]
@@ -258,6 +259,27 @@ fn element<'a>(xml: &'a str, name: &str) -> Option<&'a str> {
     let (_, rest) = xml.split_once(&format!("<{name}>"))?;
     let (text, _) = rest.split_once(&format!("</{name}>"))?;
     Some(text)
+}
+
+impl StoreError {
+    /// The error of a place that `--output` names, which the user can correct.
+    pub(crate) fn of_output(self) -> Error {
+        Error::usage("cannot use the output", self)
+    }
+}
+
+impl Fatal for StoreError {
+    fn exit_code(&self) -> u8 {
+        match self {
+            Self::NoRun { .. }
+            | Self::Exists { .. }
+            | Self::Address { .. }
+            | Self::Locked { .. }
+            | Self::Setup { .. }
+            | Self::StateDirectory { .. } => USAGE,
+            _ => FAILURE,
+        }
+    }
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ pub(super) fn gates(given: &str) -> Result<Vec<Gate>, Error> {
     let path = Path::new(given);
     let text = match path.is_file() {
         true => std::fs::read_to_string(path)
-            .map_err(|source| Error::Usage(format!("--gate {given}: cannot be read: {source}")))?,
+            .map_err(|error| Error::usage(format!("--gate {given}: cannot be read"), error))?,
         false if is_file_name(given) => {
             return Err(Error::Usage(format!(
                 "--gate {given}: there is no such file"
@@ -28,7 +28,7 @@ pub(super) fn gates(given: &str) -> Result<Vec<Gate>, Error> {
         }
         false => given.to_owned(),
     };
-    let gates = of_text(&text).map_err(|error| Error::Usage(format!("--gate {given}: {error}")))?;
+    let gates = of_text(&text).map_err(|error| Error::usage(format!("--gate {given}"), error))?;
     match gates.is_empty() {
         true => Err(Error::Usage(format!("--gate {given}: there is no query"))),
         false => Ok(gates),

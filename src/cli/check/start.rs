@@ -80,9 +80,10 @@ fn end(verdicts: Vec<Verdict>, passed: bool) -> Result<Exit, Error> {
         .map(|(name, error)| format!("gate '{name}': {error}"))
         .collect();
     let text = texts.join("\n");
-    Err(match is_wrong {
-        true => Error::Usage(text),
-        false => Error::Query(text),
+    Err(if is_wrong {
+        Error::Usage(text)
+    } else {
+        Error::failed("", text)
     })
 }
 

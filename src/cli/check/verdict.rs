@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 
 use super::gate::Gate;
 use crate::cli::sql::SqlSession;
-use crate::error::Error;
+use crate::error::{Error, USAGE};
+use crate::session::QueryError;
 use crate::show::{Format, RowLimit, ShowError, open_sink, open_table};
 
 /// Rows of a gate that are shown.
@@ -141,8 +142,8 @@ fn failed(error: DataFusionError) -> Error {
 
 /// A query is part of the command line, and who wrote it can mend it.
 fn wrong(error: Error) -> Error {
-    match error {
-        Error::Query(text) => Error::Usage(text),
-        error => error,
+    match error.cause::<QueryError>() {
+        Some(_) => error.with_exit_code(USAGE),
+        None => error,
     }
 }

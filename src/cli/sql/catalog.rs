@@ -17,7 +17,7 @@ pub(super) async fn tables(session: &SqlSession) -> Result<DataFrame, Error> {
     let context = session.context();
     let options = context.state().config().options().catalog.clone();
     let catalog = context.catalog(&options.default_catalog);
-    let catalog = catalog.ok_or_else(|| Error::Defect("there is no catalog".to_owned()))?;
+    let catalog = catalog.ok_or_else(|| Error::defect("there is no catalog"))?;
     let mut rows = Vec::new();
     for schema in catalog.schema_names() {
         let is_default = schema == options.default_schema;

@@ -25,7 +25,7 @@ impl Engine {
     /// The system refused.
     pub(super) fn start() -> Result<Self, Error> {
         let own = Runtime::new();
-        let own = own.map_err(|error| Error::Defect(format!("cannot start: {error}")))?;
+        let own = own.map_err(|error| Error::failed("cannot start", error))?;
         Ok(Self { own: Some(own) })
     }
 

@@ -137,5 +137,5 @@ async fn vocabulary(session: &SqlSession) -> Vocabulary {
 }
 
 fn terminal(error: ReadlineError) -> Error {
-    Error::Usage(format!("cannot use the terminal: {error}"))
+    Error::usage("cannot use the terminal", error)
 }

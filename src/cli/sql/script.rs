@@ -41,8 +41,7 @@ pub(super) async fn run_text(interpreter: &mut Interpreter, text: &str) -> Resul
 /// # Errors
 /// Something failed; what comes after it is not read.
 pub(super) async fn run_input(interpreter: &mut Interpreter) -> Result<(), Error> {
-    let failed =
-        |source: io::Error| Error::Usage(format!("cannot read the standard input: {source}"));
+    let failed = |error: io::Error| Error::usage("cannot read the standard input", error);
     let input = io::stdin().as_fd().try_clone_to_owned().map_err(failed)?;
     let input = tokio::fs::File::from_std(input.into());
     let mut lines = BufReader::new(input).lines();

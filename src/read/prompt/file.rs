@@ -6,6 +6,7 @@ use serde_yaml_ng::{Mapping, Value as Yaml};
 
 use super::syntax::{Template, TemplateError};
 use super::template::FillError;
+use crate::error::{Fatal, USAGE};
 use crate::json::{Object, quote};
 
 /// The templates of a prompt file.
@@ -47,6 +48,14 @@ pub enum PromptError {
         /// What is wrong with it.
         source: TemplateError,
     },
+}
+
+impl Fatal for PromptError {
+    const CONTEXT: &'static str = "prompt_config";
+
+    fn exit_code(&self) -> u8 {
+        USAGE
+    }
 }
 
 impl Prompt {
