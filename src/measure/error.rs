@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use datafusion::error::DataFusionError;
 
+use crate::error::{FAILURE, Fatal, USAGE};
+
 /// Why there are no metrics.
 #[derive(Debug, thiserror::Error)]
 pub enum MeasureError {

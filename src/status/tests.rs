@@ -10,7 +10,6 @@ use tempfile::TempDir;
 use super::{AgentStatus, ErrorCount, ObservedState, RunStatus};
 use crate::answer::AnswerFields;
 use crate::config::{AgentSettings, Settings};
-use crate::error::Error;
 use crate::outcome::{Answered, Outcome, OutcomeBatchBuilder, Times, Verdict};
 use crate::schema;
 use crate::store::{
