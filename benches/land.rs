@@ -22,10 +22,10 @@ use parquet::basic::{Compression, ZstdLevel};
 use parquet::file::properties::WriterProperties;
 use rollstream::land::{LandContext, LandExec};
 use rollstream::outcome::rollouts_of;
+use rollstream::progress::Progress;
 use rollstream::schema;
 use rollstream::session;
 use rollstream::store::{ParquetSink, RunStore, Writer};
-use rollstream::tally::Tally;
 use tempfile::TempDir;
 
 use common::{Answers, Options, Report, millions, thousands};
@@ -117,7 +117,7 @@ async fn land(directory: &Path, batches: &[RecordBatch]) -> anyhow::Result<f64> 
         writer,
         PART_INTERVAL,
         false,
-        Arc::new(Tally::default()),
+        Arc::new(Progress::default()),
     );
     let session =
         SessionContext::new_with_config(session::config().with_extension(Arc::new(context)));

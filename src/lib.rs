@@ -23,7 +23,7 @@
 //! | [`export`] | a run as the files of another tool |
 //! | [`health`] | whether rollouts are what they seem |
 //! | [`guide`] | pages for whoever uses it |
-//! | [`tally`], [`report`], [`comparison`], [`status`], [`show`], [`cli`] | what people see |
+//! | [`progress`], [`report`], [`comparison`], [`status`], [`show`], [`cli`] | what people see |
 //! | [`sim`] | agents to try all this with |
 
 #![cfg_attr(test, allow(clippy::expect_used, clippy::panic, clippy::unwrap_used))]
@@ -51,6 +51,7 @@ pub mod model;
 pub mod outcome;
 mod pipeline;
 pub mod plan_node;
+pub mod progress;
 pub mod read;
 pub mod report;
 pub mod request;
@@ -62,7 +63,6 @@ pub mod show;
 pub mod sim;
 pub mod status;
 pub mod store;
-pub mod tally;
 pub mod turn;
 
 pub use error::Error;

@@ -11,10 +11,10 @@ use crate::expand::AgentCounts;
 use crate::import::FailureCounts;
 use crate::json::python_string;
 use crate::measure::CompletionSummary;
+use crate::progress::AgentProgress;
 use crate::run::StopReason;
 use crate::status::RunStatus;
 use crate::store::{RunCounts, RunState};
-use crate::tally::AgentTally;
 
 /// What a sweep would do.
 #[derive(Debug, Clone)]
@@ -53,7 +53,7 @@ pub struct SweepReport {
     /// Rollouts of the whole run, by what became of them.
     pub rollouts: RunCounts,
     /// The same for all agents together, with the classes of failures.
-    pub total: AgentTally,
+    pub total: AgentProgress,
     /// How each agent did, where not all went well.
     pub status: Option<RunStatus>,
     /// The statistics of every metric, per agent.

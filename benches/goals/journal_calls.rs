@@ -25,11 +25,11 @@ use rollstream::config::{MemoryPlan, Settings};
 use rollstream::gym::GYM_05;
 use rollstream::http::{HttpClients, HttpSettings};
 use rollstream::land::{LandContext, LandExec};
+use rollstream::progress::{AgentProgress, Progress};
 use rollstream::run::{FailureLimits, Registry, RunContext, RunExec, Shutdown};
 use rollstream::schema;
 use rollstream::session;
 use rollstream::store::{DispatchLogs, ParquetSink, RunStore, SegmentWriter, StoreError, Writer};
-use rollstream::tally::{AgentTally, Tally};
 use tempfile::TempDir;
 
 use super::journal::Kept;
@@ -73,19 +73,22 @@ impl Calls {
             Some(url) => over_http(url, concurrency)?,
             None => Arc::new(Instantly::new(self.body_size)?),
         };
-        let tally = Arc::new(Tally::default());
-        tally.begin([(AGENT.to_owned(), AgentTally::before(rollouts as u64, 0, 0))]);
+        let progress = Arc::new(Progress::default());
+        progress.begin([(
+            AGENT.to_owned(),
+            AgentProgress::before(rollouts as u64, 0, 0),
+        )]);
         let writer = Arc::new(Writer::unlocked(1));
         let dispatches = DispatchLogs::new(run.journal_dir(), Arc::clone(&writer));
         let dispatches = (keep != Kept::Nothing).then(|| Arc::new(dispatches));
-        let context = context(agent, rollouts, dispatches.clone(), &tally);
+        let context = context(agent, rollouts, dispatches.clone(), &progress);
         let land = LandContext::new(
             Arc::new(ParquetSink::new(run.clone(), Arc::clone(&writer))),
             run.journal_dir().to_owned(),
             Arc::clone(&writer),
             Settings::default().part_interval.duration(),
             false,
-            Arc::clone(&tally),
+            Arc::clone(&progress),
         );
         let config = session::config()
             .with_extension(Arc::new(context))
@@ -118,13 +121,13 @@ impl Calls {
         dispatches.map_or(Ok(()), |log| log.close())?;
         let took = began.elapsed();
         let kept = match keep {
-            Kept::Parts => tally.total().done_now as usize,
+            Kept::Parts => progress.total().done_now as usize,
             _ => kept,
         };
         ensure!(
             kept == rollouts,
             "{kept} of {rollouts} rollouts were kept: {:?}",
-            tally.take_notices()
+            progress.take_notices()
         );
         println!("{}", took.as_secs_f64());
         Ok(())
@@ -155,7 +158,7 @@ fn context(
     agent: Arc<dyn Agent>,
     rollouts: usize,
     dispatches: Option<Arc<DispatchLogs>>,
-    tally: &Arc<Tally>,
+    progress: &Arc<Progress>,
 ) -> RunContext {
     let settings = Settings::default();
     let limits = AgentLimits::of(AGENT, &settings);
@@ -176,7 +179,7 @@ fn context(
         dispatch_budget: None,
         dispatches,
         registry: Registry::default(),
-        tally: Arc::clone(tally),
+        progress: Arc::clone(progress),
         shutdown: Shutdown::default(),
     }
 }

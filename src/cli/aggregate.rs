@@ -1,107 +1,214 @@
+//! `rollstream aggregate`.
+
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use clap::Args;
 use datafusion::prelude::SessionContext;
 
-use super::exit::unless_gone;
-use super::measure_args::{AggregateArgs, MetricServerArgs};
-use super::measurement::measurement;
-use super::open::{self, open};
-use super::{Exit, health};
+use super::health;
+use super::measurement::{MetricArgs, measurement};
+use super::output::{DisplayArgs, Exit, note, unless_gone};
+use super::runs::{is_file, open, runs};
+use super::sweep_flags::gym_output;
 use crate::agent::{MetricServerOptions, MetricServers, RecordedAgents};
-use crate::config::ServerUrl;
+use crate::config::{ServerUrl, Span};
 use crate::error::Error;
 use crate::export::{ExportTarget, export_metrics};
+use crate::gym::GymChoice;
 use crate::health::HealthOptions;
 use crate::import::{Zeros, is_stamped};
 use crate::measure::{KeyMetrics, PassMajorityOptions};
 use crate::pipeline::{Aggregation, AggregationSource};
 use crate::session;
 use crate::show::{self, RowLimit};
-use crate::store::{RunRecord, RunStore, StoreError, part_name};
+use crate::store::{RunRecord, RunStore, part_name};
 
-/// `rollstream aggregate`: metrics over the union of runs, or of files of rollouts.
+const EXAMPLES: &str = "\
+Examples:
+  rollstream aggregate runs/first --missing bounds --by difficulty
+  rollstream aggregate runs/a s3://bucket/b -o runs/both --answer-key extracted_answer
+  rollstream aggregate 'results/shard-*.jsonl' -o results --score accuracy=reward --key-metric 'pass@{k}'
+  rollstream aggregate runs/first --agent-metrics --head-server http://gym:11000";
+
+/// The options of `aggregate`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct AggregateArgs {
+    /// Runs, which count as one; or files of rollouts of NeMo Gym, also as globs
+    #[arg(value_name = "RUN", required = true)]
+    pub runs: Vec<String>,
+    /// Where metrics/ and aggregate_metrics.json go: a directory or an object-store prefix [default: the run, if it is one]
+    #[arg(long, short, value_name = "DIR")]
+    pub output: Option<String>,
+    /// Write the rollouts of all files, sorted, to this file as well
+    #[arg(long, value_name = "FILE")]
+    pub merge: Option<PathBuf>,
+    /// Compute this metric family and no others; may be given several times
+    #[arg(long = "family", value_name = "NAME")]
+    pub families: Vec<String>,
+    /// Write the tables, but no aggregate_metrics.json, which holds every rollout
+    #[arg(long)]
+    pub tables_only: bool,
+    /// What follows NeMo Gym.
+    #[command(flatten)]
+    pub gym: GymAggregateArgs,
+    /// Which agents are asked for metrics of their own.
+    #[command(flatten)]
+    pub servers: MetricServerArgs,
+    /// Which metrics are computed, and how.
+    #[command(flatten)]
+    pub metrics: MetricArgs,
+    /// How things are shown.
+    #[command(flatten)]
+    pub display: DisplayArgs,
+}
+
+/// Rules and files of NeMo Gym.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "NeMo Gym")]
+pub struct GymAggregateArgs {
+    /// Version of NeMo Gym whose rules hold: 0.5, 0.7, or auto, which takes the one that the runs follow or the files are of
+    #[arg(long, value_name = "VERSION", default_value = "auto")]
+    pub gym: GymChoice,
+    /// Count rollouts as zero whose last failure is of one of these classes, by NAME_failures.jsonl beside each file
+    #[arg(long, value_name = "CLASS,...", value_delimiter = ',')]
+    pub count_failure_classes_as_zero: Vec<String>,
+    /// Count rollouts as zero that left no row, by NAME_materialized_inputs.jsonl beside each file
+    #[arg(long)]
+    pub count_missing_rollouts_as_zero: bool,
+    /// Where NeMo Gym's files go: the rollouts of all files, merged, to NAME.jsonl, and NAME_aggregate_metrics.json
+    #[arg(long, value_name = "NAME.jsonl", value_parser = gym_output, conflicts_with = "merge")]
+    pub gym_output: Option<String>,
+    /// With --gym-output: do not check the health of the rollouts, which the rules of 0.7 do
+    #[arg(long, requires = "gym_output")]
+    pub no_health_check: bool,
+    /// Checks of the health of rollouts that are left out
+    #[arg(
+        long,
+        value_name = "CHECK,...",
+        value_delimiter = ',',
+        requires = "gym_output"
+    )]
+    pub health_check_ignore: Vec<String>,
+    /// Leave NAME.jsonl out of --gym-output
+    #[arg(long, requires = "gym_output")]
+    pub no_merge: bool,
+    /// Report pass@k of this in aggregate_metrics.json as NeMo Gym's benchmarks do, as accuracy=reward
+    #[arg(long = "score", value_name = "NAME=METRIC", conflicts_with_all = ["families", "tables_only"])]
+    pub scores: Vec<String>,
+    /// Which metrics are key metrics: the largest k of names such as pass@{k}, or a whole name
+    #[arg(long = "key-metric", value_name = "PATTERN", conflicts_with_all = ["families", "tables_only"])]
+    pub key_metrics: Vec<String>,
+}
+
+/// Which agents are asked for metrics of their own.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Metrics of agents")]
+pub struct MetricServerArgs {
+    /// Ask each agent's server for its own metrics (POST /aggregate_metrics), and add them to aggregate_metrics.json
+    #[arg(long, conflicts_with_all = ["families", "tables_only"])]
+    pub agent_metrics: bool,
+    /// Address of an agent's server; repeatable [default: where it was when the run was collected]
+    #[arg(
+        long = "agent-url",
+        value_name = "NAME=URL",
+        requires = "agent_metrics"
+    )]
+    pub agent_urls: Vec<String>,
+    /// NeMo Gym head server, which knows the addresses of the others
+    #[arg(long, value_name = "URL", requires = "agent_metrics")]
+    pub head_server: Option<String>,
+    /// The longest time that an agent's server may take
+    #[arg(
+        long,
+        value_name = "TIME",
+        default_value = "5m",
+        requires = "agent_metrics"
+    )]
+    pub agent_metrics_timeout: Span,
+}
+
+/// `rollstream aggregate`: computes metrics over the union of runs, or of files of rollouts.
 pub(super) async fn aggregate(args: AggregateArgs) -> Result<Exit, Error> {
+    let gym = &args.gym;
     let mut measurement = measurement(&args.metrics)?;
     if !args.families.is_empty() {
         measurement.queries = measurement.queries.only(&args.families)?;
     }
-    let options = HealthOptions {
-        ignored: args.health_check_ignore.clone(),
-        memory: args.metrics.memory.as_usize(),
+    let checks = HealthOptions {
+        ignored: gym.health_check_ignore.clone(),
+        memory: args.metrics.memory.bytes(),
     };
-    options.check()?;
-    // Without the statistics there is nothing to make the JSON of.
-    measurement.json = !args.tables_only && args.families.is_empty();
-    let gym_output = args.gym_output.as_deref();
-    let zeros = Zeros {
-        failure_classes: args.count_failure_classes_as_zero.clone(),
-        missing: args.count_missing_rollouts_as_zero,
-    };
+    checks.check()?;
+    let gym_output = gym.gym_output.as_deref();
     let are_files = args.runs.iter().all(|run| is_file(run));
     let merged = args.merge.clone().or(gym_output.map(PathBuf::from));
-    let merged = merged.filter(|_| are_files && !args.no_merge);
-    let source = match are_files {
-        true => AggregationSource::Files {
+    let merged = merged.filter(|_| are_files && !gym.no_merge);
+    let source = if are_files {
+        AggregationSource::Files {
             globs: args.runs.clone(),
             merged: merged.clone(),
-        },
-        false => AggregationSource::Runs(runs(&args.runs).await?),
+        }
+    } else {
+        AggregationSource::Runs(runs(&args.runs).await?)
     };
     let beside = gym_output.and_then(|files| files.strip_suffix(".jsonl"));
     let output = match (args.output.as_deref().or(beside), &source) {
         (Some(output), _) => open(output)?,
-        (None, AggregationSource::Runs(runs)) if runs.len() == 1 => match runs.first() {
-            Some(run) => run.clone(),
-            None => return Ok(Exit::Done),
-        },
+        (None, AggregationSource::Runs(runs)) if let [run] = runs.as_slice() => run.clone(),
         (None, _) => {
             return Err(Error::Usage(
                 "several runs or files have no place of their own for metrics; name one with --output".into(),
             ));
         }
     };
-    measurement.zeros = zeros;
+    // Without the statistics there is nothing to make the JSON of.
+    measurement.json = !args.tables_only && args.families.is_empty();
+    measurement.zeros = Zeros {
+        failure_classes: gym.count_failure_classes_as_zero.clone(),
+        missing: gym.count_missing_rollouts_as_zero,
+    };
     measurement.benchmark = benchmark(&args)?;
-    let key_metrics = args.key_metrics.iter();
-    measurement.key_metrics = key_metrics.map(|name| key_metric(name)).collect();
+    measurement.key_metrics = gym
+        .key_metrics
+        .iter()
+        .map(|name| key_metric(name))
+        .collect();
     measurement.agent_servers = agent_servers(&args.servers, &source).await?;
     let aggregation = Aggregation {
         source,
         output: output.clone(),
-        gym: args.gym,
+        gym: gym.gym,
         measurement,
     };
     let mut report = aggregation.run().await?;
     if let Some(files) = gym_output {
         let target = ExportTarget::new(Path::new(files), "")?;
         let written = export_metrics(&output, &target).await?;
-        report
-            .written
-            .extend(written.map(|path| path.display().to_string()));
+        let written = written.map(|path| path.display().to_string());
+        report.written.extend(written);
     }
-    let checked = merged.filter(|_| gym_output.is_some() && !args.no_health_check);
+    let checked = merged.filter(|_| gym_output.is_some() && !gym.no_health_check);
     if let Some(files) = checked {
         let is_new = is_stamped(&files)?;
-        if args.gym.rules(|| is_new).health {
+        if gym.gym.rules(|| is_new).health {
             let files = files.to_string_lossy();
-            let said = health::check_file(&files, &options).await;
+            let said = health::check_file(&files, &checks).await;
             let unknown = |error| format!("{files} is there, its health unknown: {error}");
             report.notes.push(said.unwrap_or_else(unknown));
         }
     }
-    for note in &report.notes {
-        open::note(note);
+    report.notes.iter().for_each(note);
+    if args.display.quiet {
+        return Ok(Exit::Done);
     }
-    if !args.display.quiet {
-        unless_gone(show::metrics(&report, args.display.json))?;
-    }
-    if !args.display.quiet && !args.display.json {
-        for family in &args.families {
-            if let Some(exit) = show_family(&output, family).await? {
-                return Ok(exit);
-            }
+    unless_gone(show::metrics(&report, args.display.json))?;
+    let shown = args.families.iter().filter(|_| !args.display.json);
+    for family in shown {
+        if let Some(exit) = show_family(&output, family).await? {
+            return Ok(exit);
         }
     }
     Ok(Exit::Done)
@@ -127,32 +234,6 @@ const SHOWN: RowLimit = RowLimit {
     rows: 40,
     hint: "its file has them all",
 };
-
-/// Whether an argument names files of rollouts rather than a run.
-pub(super) fn is_file(text: &str) -> bool {
-    let is_glob = text.contains(['*', '?', '[']) && !text.contains("://");
-    (is_glob || text.ends_with(".jsonl")) && !PathBuf::from(text).is_dir()
-}
-
-/// Runs that are there.
-pub(super) async fn runs(places: &[String]) -> Result<Vec<RunStore>, Error> {
-    let mut runs: Vec<RunStore> = Vec::new();
-    for place in places {
-        let run = open(place)?;
-        if RunRecord::load(&run).await?.is_none() {
-            let place = run.display("");
-            return Err(StoreError::NoRun { place }.into());
-        }
-        if runs
-            .iter()
-            .any(|other| other.display("") == run.display(""))
-        {
-            return Err(Error::Usage(format!("{place} is given twice")));
-        }
-        runs.push(run);
-    }
-    Ok(runs)
-}
 
 async fn agent_servers(
     args: &MetricServerArgs,
@@ -196,17 +277,17 @@ async fn agent_servers(
 }
 
 fn benchmark(args: &AggregateArgs) -> Result<Option<PassMajorityOptions>, Error> {
-    if args.scores.is_empty() {
+    let scores = &args.gym.scores;
+    if scores.is_empty() {
         return Ok(None);
     }
-    let scores = args.scores.iter().map(|text| {
+    let scores = scores.iter().map(|text| {
         let (name, metric) = text.split_once('=').unwrap_or((text, text));
-        match name.is_empty() || metric.is_empty() {
-            true => Err(Error::Usage(format!(
-                "--score {text}: write NAME=METRIC, as accuracy=reward"
-            ))),
-            false => Ok((name.to_owned(), metric.to_owned())),
+        if name.is_empty() || metric.is_empty() {
+            let usage = format!("--score {text}: write NAME=METRIC, as accuracy=reward");
+            return Err(Error::Usage(usage));
         }
+        Ok((name.to_owned(), metric.to_owned()))
     });
     Ok(Some(PassMajorityOptions {
         scores: scores.collect::<Result<_, _>>()?,
@@ -216,12 +297,12 @@ fn benchmark(args: &AggregateArgs) -> Result<Option<PassMajorityOptions>, Error>
 }
 
 fn key_metric(pattern: &str) -> KeyMetrics {
-    match pattern.contains("{k}") {
-        true => KeyMetrics::HighestK {
-            pattern: pattern.to_owned(),
-            score_names: None,
-            exclude_names: vec!["no_answer".into()],
-        },
-        false => KeyMetrics::Names(vec![pattern.to_owned()]),
+    if !pattern.contains("{k}") {
+        return KeyMetrics::Names(vec![pattern.to_owned()]);
+    }
+    KeyMetrics::HighestK {
+        pattern: pattern.to_owned(),
+        score_names: None,
+        exclude_names: vec!["no_answer".into()],
     }
 }

@@ -1,16 +1,66 @@
+//! `rollstream collect` and `rollstream plan`.
+
 use std::io::{self, IsTerminal};
 use std::path::Path;
 
-use super::args::{CollectArgs, DisplayArgs};
-use super::exit::unless_gone;
+use clap::Args;
+
 use super::measurement::DEFAULT_MEMORY;
+use super::output::{DisplayArgs, Exit, note, unless_gone, wants_colors, warn};
 use super::signals::{interrupted, stop_on_signal};
-use super::{Exit, gym_output, health, open, simulated};
+use super::sweep_args::SweepArgs;
+use super::{gym_output, health};
+use crate::config::{ConfigError, Resolved, Settings, Span};
 use crate::error::{Error, FAILURE, Fatal};
 use crate::health::HealthOptions;
 use crate::pipeline::Sweep;
-use crate::show::{self, Progress, ProgressMode};
+use crate::show::{self, ProgressDisplay, ProgressMode};
+use crate::sim::{Sim, SimConfig};
 use crate::store::RunState;
+
+pub(super) const EXAMPLES: &str = "\
+Examples:
+  rollstream collect -i tasks.jsonl -o runs/first --agent sim --num-repeats 4
+  rollstream collect -i 'tasks/*.jsonl.zst' -o s3://bucket/run --head-server http://gym:11000
+  rollstream collect -i tasks.jsonl -o runs/a --agent-url a=http://10.0.0.7:8000 --set responses_create_params.temperature=0.6
+  rollstream collect --config sweep.toml --resume
+  rollstream collect +agent_name=a +input_jsonl_fpath=x.jsonl +output_jsonl_fpath=y.jsonl +num_repeats=4";
+
+/// The options of `collect`, `plan` and `config`.
+#[derive(Debug, Args)]
+pub struct CollectArgs {
+    /// The options that become settings.
+    #[command(flatten)]
+    pub sweep: SweepArgs,
+    /// Show the key metrics while it runs, measured so often from what has landed and what the journal holds
+    #[arg(long, value_name = "TIME", num_args = 0..=1, default_missing_value = "10s", help_heading = "Display")]
+    pub live: Option<Span>,
+    /// How things are shown.
+    #[command(flatten)]
+    pub display: DisplayArgs,
+}
+
+impl CollectArgs {
+    /// Resolves the settings from the defaults, the file, the environment of this process and this command line.
+    ///
+    /// # Errors
+    /// If any of them is wrong.
+    pub fn resolve(&self) -> Result<Resolved, ConfigError> {
+        self.sweep
+            .layers()
+            .environment(std::env::vars_os())
+            .resolve()
+    }
+
+    /// Resolves the settings, and prints remarks on the overrides to stderr.
+    fn settings(&self) -> Result<Settings, ConfigError> {
+        let resolved = self.resolve()?;
+        if !self.display.quiet {
+            resolved.notes.iter().for_each(note);
+        }
+        Ok(resolved.settings)
+    }
+}
 
 /// `rollstream collect`.
 pub(super) async fn collect(args: CollectArgs) -> Result<Exit, Error> {
@@ -26,19 +76,19 @@ pub(super) async fn collect(args: CollectArgs) -> Result<Exit, Error> {
     let health = (settings.aggregate && settings.health_check).then_some(health);
     raise_file_limit();
     let grace = settings.grace.duration();
-    let _sim = simulated::start(&mut settings).await?;
-    let settings = gym_output::go_on(settings).await?;
+    let _sim = simulate(&mut settings).await?;
+    let settings = gym_output::resume(settings).await?;
     let mut sweep = tokio::select! {
         prepared = Sweep::prepare(settings) => prepared?,
         // Nothing was sent or written yet.
         stopped = interrupted() => return stopped.map(|()| Exit::Interrupted),
     };
-    warn(&sweep);
+    tell(&sweep);
     let _signals = stop_on_signal(sweep.shutdown(), grace)?;
     let live = args.live.map(|every| sweep.measure_live(every.duration()));
-    let progress = Progress::start(sweep.tally(), live, mode(&args.display));
+    let display = ProgressDisplay::start(sweep.progress(), live, mode(&args.display));
     let report = sweep.collect().await;
-    progress.finish(report.is_ok()).await;
+    display.finish(report.is_ok()).await;
     let report = report?;
     let exit = match report.state {
         RunState::Interrupted => Exit::Interrupted,
@@ -49,18 +99,16 @@ pub(super) async fn collect(args: CollectArgs) -> Result<Exit, Error> {
     if !args.display.quiet {
         unless_gone(show::report(&report, args.display.json))?;
     }
-    // Whatever becomes of these, the sweep has been told of.
+    // The report comes first: it stands whatever becomes of these files.
     if let (Some(rollouts), Some(place)) = (gym_files, place) {
         gym_output::write(Path::new(&rollouts), &place).await?;
         if let Some(options) = health
             && matches!(exit, Exit::Done | Exit::SomeFailed)
         {
             match health::check_collected(&rollouts, &place, &options).await {
-                Ok(said) if !args.display.quiet => said.iter().for_each(open::note),
+                Ok(said) if !args.display.quiet => said.iter().for_each(note),
                 Ok(_) => {}
-                Err(error) => {
-                    open::warn(format!("{rollouts} is there, its health unknown: {error}"))
-                }
+                Err(error) => warn(format!("{rollouts} is there, its health unknown: {error}")),
             }
         }
     }
@@ -99,31 +147,59 @@ impl Fatal for Incomplete {
     }
 }
 
-/// Says what is odd about the input, and what was decided.
-pub(super) fn warn(sweep: &Sweep) {
-    sweep.notes().iter().for_each(open::note);
-    for warning in sweep.warnings() {
-        open::warn(warning);
-    }
+/// Prints what was decided, and what is odd about the input.
+fn tell(sweep: &Sweep) {
+    sweep.notes().iter().for_each(note);
+    sweep.warnings().into_iter().for_each(warn);
 }
 
 fn mode(display: &DisplayArgs) -> ProgressMode {
     match display {
         DisplayArgs { quiet: true, .. } => ProgressMode::Quiet,
         DisplayArgs { json: true, .. } => ProgressMode::Json,
-        _ if io::stderr().is_terminal() => {
-            let unwanted = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-            ProgressMode::Terminal {
-                colors: !display.no_color && !unwanted,
-            }
-        }
+        _ if io::stderr().is_terminal() => ProgressMode::Terminal {
+            colors: wants_colors(display.no_color),
+        },
         _ => ProgressMode::Lines,
     }
 }
 
-/// Every call in flight is an open connection: as many as the system allows.
+/// Raises the limit of open files as far as the system allows: every call in flight is an open connection.
 pub(super) fn raise_file_limit() {
     let _ = rlimit::increase_nofile_limit(u64::MAX);
+}
+
+/// `rollstream plan`: prints what `collect` would do. Sends nothing and writes nothing.
+pub(super) async fn plan(args: CollectArgs) -> Result<Exit, Error> {
+    let mut settings = args.settings()?;
+    // `collect` raises it too, and the plan shows it.
+    raise_file_limit();
+    let _sim = simulate(&mut settings).await?;
+    let sweep = Sweep::prepare(settings).await?;
+    tell(&sweep);
+    let plan = sweep.plan().await?;
+    unless_gone(show::plan(&plan, args.display.json))?;
+    Ok(Exit::Done)
+}
+
+/// The agent that is simulated where no setting gives its address.
+const AGENT: &str = "sim";
+
+/// Starts the simulated agent if the sweep asks for it: `--agent sim`, and no address for it. It serves on free ports
+/// of the loopback until it is dropped.
+async fn simulate(settings: &mut Settings) -> Result<Option<Sim>, Error> {
+    let own = settings.agents.get(AGENT);
+    let has_address =
+        settings.head_server.is_some() || own.is_some_and(|agent| agent.url.is_some());
+    if settings.agent.as_deref() != Some(AGENT) || has_address {
+        return Ok(None);
+    }
+    let config: SimConfig = serde_json::from_value(settings.sim.clone().into())
+        .map_err(|error| Error::usage("[sim]", error))?;
+    let sim = Sim::start(config).await?;
+    settings.agents.entry(AGENT.to_owned()).or_default().url =
+        sim.agent_url(AGENT).and_then(|url| url.parse().ok());
+    Ok(Some(sim))
 }
 
 #[cfg(test)]

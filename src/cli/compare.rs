@@ -1,26 +1,214 @@
-use std::path::Path;
+//! `rollstream compare`.
 
-use super::Exit;
-use super::aggregate::is_file;
-use super::compare_args::{CompareArgs, ReportFormat};
-use super::compared_run::{GivenRun, given_run};
-use super::exit::unless_gone;
-use super::open::{open, warn};
+use std::path::{Path, PathBuf};
+use std::{fs, iter};
+
+use clap::builder::RangedI64ValueParser;
+use clap::{Args, ValueEnum, value_parser};
+
+use super::measurement::MemoryArgs;
+use super::output::{Exit, unless_gone, warn};
+use super::runs::{GivenRun, given_run, is_file, open};
 use crate::comparison::{ComparedRun, ComparisonOptions, ComparisonReport};
 use crate::config::Settings;
 use crate::error::Error;
 use crate::import::CollectionFiles;
+use crate::json;
 use crate::pipeline::{self, CompareRun, import_collection};
 use crate::show;
 use crate::store::{RunRecord, Scratch, StoreError};
 
-/// `rollstream compare`: what candidates have over a base. Writes nothing to the runs.
+const EXAMPLES: &str = "\
+Examples:
+  rollstream compare runs/base runs/candidate
+  rollstream compare base=runs/1 warm=runs/2 cold=s3://bucket/3 --metric reward --flips flips.parquet
+  rollstream compare runs/first#small runs/first#large --task-key id --json
+
+Runs may be finished or still being collected. NAME.jsonl is the run NAME where there is one, else what NeMo Gym collected. Tasks are the same if what they ask is, wherever they stand in the input,
+or with --task-key if a field of theirs is. Each task weighs the same. Of runs with several agents, those of the same name
+are compared, or the two that #AGENT names.
+
+Tests: McNemar's for scores of 0 and 1 (exact while fewer than 25 tasks differ; with repeats its form for clusters), a
+permutation test that flips signs for others; p-values after Holm's correction for all rows.
+
+Exit codes: 0 compared, 2 nothing to compare, 1 an error.";
+
+/// The options of `compare`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct CompareArgs {
+    /// What the others are compared with: directory or object-store prefix, or NAME.jsonl of NeMo Gym
+    #[arg(
+        value_name = "[NAME=]BASE[#AGENT]",
+        required_unless_present = "baseline"
+    )]
+    pub base: Option<String>,
+    /// The others
+    #[arg(
+        value_name = "[NAME=]CANDIDATE[#AGENT]",
+        required_unless_present = "candidate_files"
+    )]
+    pub candidates: Vec<String>,
+    /// The same by the names of NeMo Gym.
+    #[command(flatten)]
+    pub gym: GymCompareArgs,
+    /// Compare this metric alone; can be given several times
+    #[arg(long, value_name = "NAME")]
+    pub metric: Vec<String>,
+    /// Join tasks by this field of theirs instead of by all they ask, such as `id` or `source.id`
+    #[arg(long, value_name = "PATH", value_parser = field_path)]
+    pub task_key: Option<String>,
+    /// Confidence of the intervals; a difference is significant below 1 less this
+    #[arg(long, value_name = "SHARE", default_value_t = 0.95, value_parser = share)]
+    pub confidence: f64,
+    /// Bootstrap samples of each interval
+    #[arg(long, value_name = "N", default_value_t = 2000, value_parser = draws())]
+    pub resamples: u32,
+    /// Random flips of signs of each permutation test
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = draws())]
+    pub permutations: u32,
+    /// Power with which the minimum detectable effect (MDE) is found
+    #[arg(long, value_name = "SHARE", default_value_t = 0.8, value_parser = share)]
+    pub power: f64,
+    /// Seed of what is random: the same seed, the same numbers
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub seed: u64,
+    /// How much memory it may use.
+    #[command(flatten)]
+    pub memory: MemoryArgs,
+    /// Write the tasks that flipped to this Parquet file
+    #[arg(long, value_name = "FILE")]
+    pub flips: Option<PathBuf>,
+    /// Show one JSON document for programs
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// The options of NeMo Gym's `eval compare`, which say the same by other names.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "NeMo Gym")]
+pub struct GymCompareArgs {
+    /// The same as BASE
+    #[arg(
+        long,
+        value_name = "NAME.jsonl",
+        conflicts_with_all = ["base", "candidates"],
+        requires = "candidate_files"
+    )]
+    pub baseline: Option<String>,
+    /// The same as CANDIDATE
+    #[arg(
+        id = "candidate_files",
+        long = "candidates",
+        value_name = "NAME.jsonl,...",
+        value_delimiter = ',',
+        requires = "baseline"
+    )]
+    pub candidates: Vec<String>,
+    /// The agent to compare, on both sides
+    #[arg(long, value_name = "AGENT", requires = "baseline")]
+    pub agent: Option<String>,
+    /// The agent of the baseline
+    #[arg(
+        long,
+        value_name = "AGENT",
+        requires = "baseline",
+        conflicts_with = "agent"
+    )]
+    pub baseline_agent: Option<String>,
+    /// The agent of each candidate
+    #[arg(
+        long,
+        value_name = "AGENT,...",
+        value_delimiter = ',',
+        requires = "baseline",
+        conflicts_with = "agent"
+    )]
+    pub candidate_agents: Vec<String>,
+    /// Write compare_report.md and compare_report.json to this directory as well
+    #[arg(long, short, value_name = "DIR")]
+    pub output_dir: Option<PathBuf>,
+    /// Which of them
+    #[arg(
+        long,
+        value_name = "FORMAT",
+        default_value = "both",
+        requires = "output_dir"
+    )]
+    pub report_format: ReportFormat,
+    #[arg(long, hide = true, value_parser = metrics_file)]
+    pub baseline_agg_metrics: Option<String>,
+    #[arg(long, hide = true, value_parser = metrics_file)]
+    pub candidates_agg_metrics: Option<String>,
+}
+
+/// The forms of a report.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ReportFormat {
+    /// The text that is shown, as Markdown
+    Md,
+    /// What --json shows
+    Json,
+    /// Each in a file of its own
+    Both,
+}
+
+fn metrics_file(_: &str) -> Result<String, String> {
+    Err(String::from(
+        "the rollouts themselves are compared, and not their aggregate metrics; leave it out",
+    ))
+}
+
+impl CompareArgs {
+    /// The base and the candidates, however they were given.
+    pub(super) fn runs(&self) -> (String, Vec<String>) {
+        let named = |place: &str, agent: Option<&String>| match agent.or(self.gym.agent.as_ref()) {
+            Some(agent) => format!("{place}#{agent}"),
+            None => place.to_owned(),
+        };
+        match (&self.gym.baseline, &self.base) {
+            (Some(base), _) => {
+                let agents = self.gym.candidate_agents.iter().map(Some);
+                let candidates = self.gym.candidates.iter();
+                let candidates = candidates.zip(agents.chain(iter::repeat(None)));
+                let candidates = candidates.map(|(place, agent)| named(place, agent));
+                let base = named(base, self.gym.baseline_agent.as_ref());
+                (base, candidates.collect())
+            }
+            (None, base) => (base.clone().unwrap_or_default(), self.candidates.clone()),
+        }
+    }
+}
+
+/// Most draws: more take long and change nothing that is shown.
+const MAX_DRAWS: i64 = 1_000_000;
+
+fn draws() -> RangedI64ValueParser<u32> {
+    value_parser!(u32).range(1..=MAX_DRAWS)
+}
+
+fn field_path(text: &str) -> Result<String, String> {
+    let path = json::Path::parse(text);
+    path.map(|_| text.to_owned())
+        .map_err(|error| error.to_string())
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    let share: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
+    if share > 0.0 && share < 1.0 {
+        Ok(share)
+    } else {
+        Err("give a number between 0 and 1, such as 0.95".to_owned())
+    }
+}
+
+/// `rollstream compare`: compares candidates with a base. Writes nothing to the runs.
 pub(super) async fn compare(args: CompareArgs) -> Result<Exit, Error> {
     let (base, others) = args.runs();
     let base = given_run(&base)?;
     let mut candidates: Vec<GivenRun> = Vec::new();
-    for text in others {
-        let given = given_run(&text)?;
+    for given in others.iter().map(|text| given_run(text)) {
+        let given = given?;
         if candidates.iter().any(|other| other.name == given.name) {
             return Err(Error::Usage(format!(
                 "two candidates are called '{}'; give each a name of its own, as in NAME={}",
@@ -47,10 +235,10 @@ pub(super) async fn compare(args: CompareArgs) -> Result<Exit, Error> {
         permutations: args.permutations,
         power: args.power,
         seed: args.seed,
-        memory: args.memory.as_usize(),
+        memory: args.memory.bytes(),
     };
     let report = pipeline::compare(&base, &runs, &options, args.flips.as_deref()).await?;
-    for run in std::iter::once(&report.base).chain(&report.candidates) {
+    for run in iter::once(&report.base).chain(&report.candidates) {
         warn_of_missing(run);
     }
     unless_gone(show::comparison(&report, args.json))?;
@@ -60,36 +248,25 @@ pub(super) async fn compare(args: CompareArgs) -> Result<Exit, Error> {
     Ok(Exit::Done)
 }
 
-/// Writes the report where NeMo Gym's users look for it.
+/// Writes the report to the files in which users of NeMo Gym look for it.
 fn write(report: &ComparisonReport, directory: &Path, format: ReportFormat) -> Result<(), Error> {
-    let failed = |path: &Path| {
-        let path = path.to_owned();
-        move |source| {
-            StoreError::File {
-                action: "write",
-                path,
-                source,
-            }
-            .of_output()
-        }
-    };
-    std::fs::create_dir_all(directory).map_err(failed(directory))?;
+    let failed = |path: &Path, source| StoreError::file("write", path)(source).of_output();
+    fs::create_dir_all(directory).map_err(|error| failed(directory, error))?;
     let put = |name: &str, text: String| {
         let path = directory.join(name);
-        std::fs::write(&path, text).map_err(failed(&path))
+        fs::write(&path, text).map_err(|error| failed(&path, error))
     };
     if format != ReportFormat::Json {
         put("compare_report.md", show::comparison_markdown(report))?;
     }
     if format != ReportFormat::Md {
-        let text = serde_json::to_string_pretty(report);
-        let text = text.map_err(Error::defect)?;
+        let text = serde_json::to_string_pretty(report).map_err(Error::defect)?;
         put("compare_report.json", text + "\n")?;
     }
     Ok(())
 }
 
-/// A run; of files that NeMo Gym collected, a run is made in `scratch` first.
+/// Opens a run. Files that NeMo Gym collected are imported into a run in `scratch` first.
 async fn found(given: GivenRun, scratch: &Scratch, number: usize) -> Result<CompareRun, Error> {
     let beside = given.place.strip_suffix(".jsonl");
     let beside = beside.filter(|_| is_file(&given.place));
@@ -109,17 +286,14 @@ async fn found(given: GivenRun, scratch: &Scratch, number: usize) -> Result<Comp
         }
     };
     Ok(CompareRun {
-        place: match beside {
-            Some(_) => given.place,
-            None => run.display(""),
-        },
+        place: beside.map_or_else(|| run.display(""), |_| given.place.clone()),
         run,
         name: given.name,
         agent: given.agent,
     })
 }
 
-/// Rollouts that are missing may be just those that would change the result.
+/// Warns of missing rollouts: they may be just those that would change the result.
 fn warn_of_missing(run: &ComparedRun) {
     for agent in run.agents.iter().filter(|agent| agent.missing() > 0) {
         warn(format_args!(
@@ -132,5 +306,47 @@ fn warn_of_missing(run: &ComparedRun) {
             agent.failed,
             agent.pending,
         ));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use clap::error::ErrorKind;
+
+    use crate::cli::Cli;
+
+    #[test]
+    fn compare_wants_a_base_and_candidates_and_shares_between_0_and_1() {
+        let kind = |line: &str| {
+            Cli::try_parse_from(line.split(' '))
+                .map(|_| ())
+                .map_err(|error| error.kind())
+        };
+        let line = "rollstream compare a b c --metric x --metric y --confidence 0.9 --task-key id";
+        assert_eq!(kind(line), Ok(()));
+        let missing = Err(ErrorKind::MissingRequiredArgument);
+        assert_eq!(kind("rollstream compare a"), missing);
+        for gym in [
+            "--baseline a.jsonl --candidates b.jsonl,c.jsonl --agent x",
+            "--baseline a.jsonl --candidates b.jsonl --candidate-agents x -o d --report-format md",
+        ] {
+            assert_eq!(kind(&format!("rollstream compare {gym}")), Ok(()), "{gym}");
+        }
+        assert_eq!(kind("rollstream compare --baseline a.jsonl"), missing);
+        for wrong in [
+            "--baseline-agg-metrics x",
+            "--confidence 95",
+            "--confidence 1",
+            "--power 0",
+            "--power x",
+            "--resamples 0",
+            "--permutations 1000001",
+            "--task-key a..b",
+        ] {
+            let kind = kind(&format!("rollstream compare a b {wrong}"));
+            let expected = [ErrorKind::ValueValidation, ErrorKind::InvalidValue];
+            assert!(kind.is_err_and(|kind| expected.contains(&kind)), "{wrong}");
+        }
     }
 }

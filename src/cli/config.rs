@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use serde_json::{Map, Value, json};
 
-use super::args::CollectArgs;
+use super::collect::CollectArgs;
 use crate::config::{ConfigError, Resolved};
 
 /// The settings as text for the standard output: TOML that `--config` reads again, or JSON.

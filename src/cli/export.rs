@@ -1,17 +1,52 @@
-use std::io::{self, Write};
+//! `rollstream export`.
 
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
 use serde_json::json;
 
-use super::Exit;
-use super::args::{ExportArgs, ExportFormat};
-use super::exit::unless_gone;
-use super::open::{open, warn};
+use super::output::{DisplayArgs, Exit, print, warn};
+use super::runs::open;
 use crate::error::Error;
 use crate::export::{ExportReport, ExportTarget, export_nemo_gym};
-use crate::show::ShowError;
 use crate::store::{RunRecord, StoreError};
 
-/// `rollstream export`: a run as the files of another tool.
+const EXAMPLES: &str = "\
+Examples:
+  rollstream export runs/rollouts -o results/rollouts.jsonl
+  rollstream export s3://bucket/run -o results/
+
+It writes NAME.jsonl, NAME_materialized_inputs.jsonl and NAME_failures.jsonl, sorted by task and rollout.";
+
+/// The options of `export`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct ExportArgs {
+    /// The run: a directory or an object-store prefix
+    #[arg(value_name = "RUN")]
+    pub run: String,
+    /// Where the files go: NAME.jsonl, or a directory
+    #[arg(long, short, value_name = "PATH")]
+    pub output: PathBuf,
+    /// Whose files they are
+    #[arg(long, value_enum, default_value_t = ExportFormat::NemoGym)]
+    pub format: ExportFormat,
+    /// Replace files that are there already
+    #[arg(long)]
+    pub overwrite: bool,
+    /// How things are shown.
+    #[command(flatten)]
+    pub display: DisplayArgs,
+}
+
+/// What a run is exported as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ExportFormat {
+    /// NAME.jsonl, NAME_materialized_inputs.jsonl and NAME_failures.jsonl
+    NemoGym,
+}
+
+/// `rollstream export`: writes a run as the files of another tool.
 pub(super) async fn export(args: ExportArgs) -> Result<Exit, Error> {
     let run = open(&args.run)?;
     let Some(record) = RunRecord::load(&run).await? else {
@@ -22,14 +57,9 @@ pub(super) async fn export(args: ExportArgs) -> Result<Exit, Error> {
     let report = match args.format {
         ExportFormat::NemoGym => export_nemo_gym(&run, &record, &target, args.overwrite).await?,
     };
-    for warning in &report.warnings {
-        warn(warning);
-    }
+    report.warnings.iter().for_each(warn);
     if !args.display.quiet {
-        let written = io::stdout()
-            .lock()
-            .write_all(text(&report, args.display.json).as_bytes());
-        unless_gone(written.map_err(ShowError::from))?;
+        print(text(&report, args.display.json))?;
     }
     Ok(Exit::Done)
 }

@@ -1,4 +1,4 @@
-//! NeMo Gym's files beside a run: what a sweep finds there when it begins, and what it leaves there.
+//! NeMo Gym's files beside a run: a sweep may resume from them, and writes them at its end.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -6,7 +6,8 @@ use std::path::Path;
 
 use datafusion::prelude::SessionContext;
 
-use super::open;
+use super::output::{note, warn};
+use super::runs::open;
 use crate::config::Settings;
 use crate::error::Error;
 use crate::export::{ExportTarget, export_nemo_gym};
@@ -16,17 +17,16 @@ use crate::schema::ROLLOUTS;
 use crate::session::{self, RunTables};
 use crate::store::{RunRecord, RunStore, StoreError};
 
-/// Files that NeMo Gym began are gone on with by a resume, as it does itself, and are not replaced by a sweep that knows
-/// nothing of them.
+/// Imports the files that NeMo Gym began if the sweep resumes them, and returns the settings to continue with.
 ///
 /// # Errors
-/// They can't be gone on with, or are in the way.
-pub(super) async fn go_on(settings: Settings) -> Result<Settings, Error> {
+/// The files can't be resumed, or they exist and the sweep neither resumes nor overwrites them.
+pub(super) async fn resume(settings: Settings) -> Result<Settings, Error> {
     let (Some(rollouts), Some(place)) = (&settings.gym_output, &settings.output) else {
         return Ok(settings);
     };
     let (rollouts, place) = (Path::new(rollouts), place.clone());
-    let run = open::open(&place)?;
+    let run = open(&place)?;
     let target = ExportTarget::new(rollouts, &place)?;
     let is_imported = match RunRecord::load(&run).await {
         Ok(Some(record)) => {
@@ -39,8 +39,8 @@ pub(super) async fn go_on(settings: Settings) -> Result<Settings, Error> {
         Ok(None) if rollouts.exists() && settings.resume => {
             let files = CollectionFiles::find(rollouts, None, None)?;
             let report = import_collection(files, &settings.clone().without_rows()).await?;
-            report.warnings.iter().for_each(open::warn);
-            open::note(format_args!(
+            report.warnings.iter().for_each(warn);
+            note(format_args!(
                 "goes on with {}: {} of {} rollouts are done",
                 rollouts.display(),
                 report.rollouts.done,
@@ -58,14 +58,14 @@ pub(super) async fn go_on(settings: Settings) -> Result<Settings, Error> {
             }
             false
         }
-        // What is wrong with the run is said when it is opened to be worked on.
+        // An error of the run is reported when the sweep opens it.
         Ok(None) | Err(_) => false,
     };
     if !is_imported {
         return Ok(settings);
     }
     if !settings.input.is_empty() {
-        open::note(format_args!(
+        note(format_args!(
             "the rows are those of the collection that is gone on with; {} is not read",
             settings.input.join(", ")
         ));
@@ -73,7 +73,7 @@ pub(super) async fn go_on(settings: Settings) -> Result<Settings, Error> {
     Ok(settings.without_rows())
 }
 
-/// Refuses to go on with a run whose file has more rollouts than it: somebody else went on with the file.
+/// Refuses to resume a run whose file has more rollouts than the run: somebody else has added to the file.
 async fn refuse_more(rollouts: &Path, run: &RunStore) -> Result<(), Error> {
     let Ok(file) = File::open(rollouts) else {
         return Ok(());
@@ -101,17 +101,17 @@ async fn refuse_more(rollouts: &Path, run: &RunStore) -> Result<(), Error> {
     Ok(())
 }
 
-/// Writes what a run holds as NeMo Gym's files, over those of an earlier time.
+/// Writes a run as NeMo Gym's files. Existing ones are replaced.
 ///
 /// # Errors
 /// The run can't be read, or a file can't be written.
 pub(super) async fn write(rollouts: &Path, place: &str) -> Result<(), Error> {
-    let run = open::open(place)?;
+    let run = open(place)?;
     let Some(record) = RunRecord::load(&run).await? else {
         return Ok(());
     };
     let target = ExportTarget::new(rollouts, place)?;
     let report = export_nemo_gym(&run, &record, &target, true).await?;
-    report.warnings.iter().for_each(open::warn);
+    report.warnings.iter().for_each(warn);
     Ok(())
 }

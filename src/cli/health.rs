@@ -1,27 +1,25 @@
-//! The health of rollouts, as `check --health` and the end of a collection ask for it.
+//! The health of rollouts, which `check --health` and the ends of `collect` and `aggregate` check.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use super::aggregate::is_file;
-use super::compared_run::given_run;
-use super::open::open;
+use super::runs::{given_run, is_file, open};
 use crate::error::Error;
 use crate::health::{HealthOptions, HealthReport, check_files, check_run};
 use crate::import::is_shard;
 use crate::read::expand;
 use crate::store::{RunRecord, StoreError};
 
-/// A run, or files of rollouts, whose health is known.
+/// A run, or files of rollouts, with its health.
 pub(super) struct CheckedRun {
     given: String,
     report: HealthReport,
 }
 
 impl CheckedRun {
-    /// Checks what was given, and writes the reports into the run, or beside the first file.
+    /// Checks a run or files, and writes the reports into the run, or beside the first file.
     pub(super) async fn of(given: &str, options: &HealthOptions) -> Result<Self, Error> {
         let report = if is_file(given) {
             let files = expand(given, Path::new("."));
@@ -32,11 +30,8 @@ impl CheckedRun {
                 )));
             };
             let place = open(&directory(first))?;
-            let files: Vec<(PathBuf, String)> = files
-                .into_iter()
-                .map(|path| (PathBuf::from(&path), path))
-                .collect();
-            check_files(&files, &place, options).await?
+            let files = files.into_iter().map(|path| (PathBuf::from(&path), path));
+            check_files(&files.collect::<Vec<_>>(), &place, options).await?
         } else {
             let run = open(&given_run(given)?.place)?;
             let Some(record) = RunRecord::load(&run).await? else {
@@ -55,7 +50,7 @@ impl CheckedRun {
         self.report.unhealthy == 0
     }
 
-    /// A line for people, and below it what was found and written.
+    /// The result for people: a line, the checks that found something, and the files written.
     pub(super) fn text(&self) -> String {
         let word = if self.is_passed() { "ok  " } else { "FAIL " };
         let mut text = format!(
@@ -72,7 +67,7 @@ impl CheckedRun {
         text
     }
 
-    /// For programs.
+    /// The result for programs.
     pub(super) fn json(&self) -> Value {
         json!({
             "run": self.given,
@@ -102,8 +97,7 @@ fn sentence(report: &HealthReport) -> String {
     )
 }
 
-/// Checks the rollouts that a collection ended with, by the rules of its run. Says what came of it, if there is something
-/// to say.
+/// Checks the rollouts that a collection ended with, if the rules of its run ask for it. Returns a remark on the result.
 pub(super) async fn check_collected(
     rollouts: &str,
     run: &str,
@@ -118,7 +112,7 @@ pub(super) async fn check_collected(
     check_file(rollouts, options).await.map(Some)
 }
 
-/// Checks the rollouts of a file, writes the reports beside it, and says what came of it.
+/// Checks the rollouts of a file, and writes the reports beside it. Returns a remark on the result.
 pub(super) async fn check_file(rollouts: &str, options: &HealthOptions) -> Result<String, Error> {
     let files = [(PathBuf::from(rollouts), rollouts.to_owned())];
     let report = check_files(&files, &open(&directory(rollouts))?, options).await?;

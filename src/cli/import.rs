@@ -1,40 +1,75 @@
-use std::io::{self, Write};
+//! `rollstream import`.
 
+use std::path::PathBuf;
+
+use clap::Args;
 use serde_json::{Value, json};
 
-use super::Exit;
-use super::args::ImportArgs;
-use super::exit::unless_gone;
-use super::open::warn;
+use super::output::{DisplayArgs, Exit, print, warn};
 use crate::config::{Argument, KeyPath, Layers, Settings};
 use crate::error::Error;
 use crate::gym::GymChoice;
 use crate::import::CollectionFiles;
 use crate::pipeline::import_collection;
 use crate::report::ImportReport;
-use crate::show::ShowError;
 use crate::store::RunState;
 
-/// `rollstream import`: the files of a NeMo Gym collection become a run.
+const EXAMPLES: &str = "\
+Examples:
+  rollstream import results/rollouts.jsonl -o runs/rollouts
+  rollstream collect --resume -o runs/rollouts --head-server http://127.0.0.1:11000
+
+It reads NAME.jsonl, NAME_materialized_inputs.jsonl and, if there is one, NAME_failures.jsonl, and leaves them as they
+are. A last line that NeMo Gym was cut off in writing is left out, with a warning.";
+
+/// The options of `import`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct ImportArgs {
+    /// The rollouts of the collection, or their path without .jsonl
+    #[arg(value_name = "NAME.jsonl")]
+    pub rollouts: PathBuf,
+    /// Where the run goes: directory or object-store prefix
+    #[arg(long, short, value_name = "RUN")]
+    pub output: String,
+    /// The materialized inputs, if not NAME_materialized_inputs.jsonl
+    #[arg(long, value_name = "FILE")]
+    pub materialized_inputs: Option<PathBuf>,
+    /// The flagged answers, if not NAME_failures.jsonl
+    #[arg(long, value_name = "FILE")]
+    pub failures: Option<PathBuf>,
+    /// Delete a run that is there already
+    #[arg(long)]
+    pub overwrite: bool,
+    /// Try failures again that agents call terminal: timeouts, and faults of the environment
+    #[arg(long)]
+    pub retry_terminal_timeouts: bool,
+    /// Try rollouts again whose judge gave no valid answer (invalid_judge_response)
+    #[arg(long)]
+    pub retry_invalid_judge_responses: bool,
+    /// Version of NeMo Gym whose rules the run follows: 0.5, 0.7, or auto, which takes the one that the files are of
+    #[arg(long, value_name = "VERSION", default_value = "auto")]
+    pub gym: GymChoice,
+    /// How things are shown.
+    #[command(flatten)]
+    pub display: DisplayArgs,
+}
+
+/// `rollstream import`: makes a run of the files of a NeMo Gym collection.
 pub(super) async fn import(args: ImportArgs) -> Result<Exit, Error> {
     let settings = settings(&args)?;
     let files = CollectionFiles::find(&args.rollouts, args.materialized_inputs, args.failures)?;
     let report = import_collection(files, &settings).await?;
-    for warning in &report.warnings {
-        warn(warning);
-    }
-    if !args.display.quiet {
-        let text = match args.display.json {
-            true => format!("{:#}\n", as_json(&report)),
-            false => as_text(&report),
-        };
-        let written = io::stdout().lock().write_all(text.as_bytes());
-        unless_gone(written.map_err(ShowError::from))?;
+    report.warnings.iter().for_each(warn);
+    if args.display.json && !args.display.quiet {
+        print(format!("{:#}\n", as_json(&report)))?;
+    } else if !args.display.quiet {
+        print(as_text(&report))?;
     }
     Ok(Exit::Done)
 }
 
-/// The settings that count for an import: where the run goes, and how many failures a rollout may have.
+/// The settings that matter to an import: where the run goes, and how many failures a rollout may have.
 fn settings(args: &ImportArgs) -> Result<Settings, Error> {
     let output = Argument::Text {
         flag: "--output".to_owned(),
@@ -42,20 +77,15 @@ fn settings(args: &ImportArgs) -> Result<Settings, Error> {
         text: args.output.clone(),
     };
     let layers = Layers::new().arguments([output]);
-    let resolved = layers.environment(std::env::vars_os()).resolve()?;
-    Ok(Settings {
-        input: Vec::new(),
-        overwrite: args.overwrite,
-        retry_terminal_timeouts: args.retry_terminal_timeouts
-            || resolved.settings.retry_terminal_timeouts,
-        retry_invalid_judge_responses: args.retry_invalid_judge_responses
-            || resolved.settings.retry_invalid_judge_responses,
-        gym: match args.gym {
-            GymChoice::Auto => resolved.settings.gym,
-            of => of,
-        },
-        ..resolved.settings
-    })
+    let mut settings = layers.environment(std::env::vars_os()).resolve()?.settings;
+    settings.input.clear();
+    settings.overwrite = args.overwrite;
+    settings.retry_terminal_timeouts |= args.retry_terminal_timeouts;
+    settings.retry_invalid_judge_responses |= args.retry_invalid_judge_responses;
+    if args.gym != GymChoice::Auto {
+        settings.gym = args.gym;
+    }
+    Ok(settings)
 }
 
 fn as_json(report: &ImportReport) -> Value {

@@ -1,32 +1,93 @@
-use std::collections::{BTreeMap, HashMap};
+//! Options of commands that compute metrics, and the [`Measurement`] that they ask for.
 
-use super::measure_args::{FamilyArgs, MetricArgs, MissingArg};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+
+use crate::config::Bytes;
 use crate::error::Error;
-use crate::measure::{MetricQueries, ParameterValue};
+use crate::json;
+use crate::measure::MetricQueries;
 use crate::pipeline::{Measurement, MetricTables, Missing, Price};
 
-/// Bytes for what can go to temporary files, where nobody says.
-pub(super) const DEFAULT_MEMORY: usize = 256_000_000;
-
-type Families = (MetricQueries, HashMap<String, ParameterValue>);
-
-fn families(args: &FamilyArgs) -> Result<Families, Error> {
-    let queries = MetricQueries::load(args.queries.as_deref())?;
-    let parameters = queries.parameters(&args.parameters)?;
-    Ok((queries, parameters))
+/// Where metric families come from, and their parameters.
+#[derive(Debug, Args)]
+pub struct FamilyArgs {
+    /// A directory whose `.sql` files add to the built-in metric families or replace them
+    #[arg(long, value_name = "DIR")]
+    pub queries: Option<PathBuf>,
+    /// A parameter of the metric families (`rollstream metrics` lists them); may be given several times
+    #[arg(long = "param", value_name = "NAME=VALUE")]
+    pub parameters: Vec<String>,
 }
+
+/// Which metrics are computed, and how.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Metrics")]
+pub struct MetricArgs {
+    /// Where metric families come from, and their parameters.
+    #[command(flatten)]
+    pub families: FamilyArgs,
+    /// Where the answer stands in what the agent gave back, for majority@k: a path as extracted_answer or a.b[0]
+    #[arg(long, value_name = "PATH")]
+    pub answer_key: Option<String>,
+    /// How rollouts count that were asked for and are not there
+    #[arg(long, value_enum, default_value_t = MissingArg::Drop)]
+    pub missing: MissingArg,
+    /// Measure the rollouts by the values of this, too: a column, or a path into the request or the answer
+    #[arg(long, value_name = "NAME")]
+    pub by: Option<String>,
+    /// What a million tokens of input and of output cost at an agent
+    #[arg(long = "price", value_name = "AGENT=INPUT,OUTPUT")]
+    pub prices: Vec<String>,
+    /// How much memory it may use.
+    #[command(flatten)]
+    pub memory: MemoryArgs,
+}
+
+/// How much memory a query may use before it writes to temporary files.
+#[derive(Debug, Args)]
+pub struct MemoryArgs {
+    /// The memory for what can go to temporary files
+    #[arg(long, value_name = "SIZE", default_value = "256MB")]
+    pub memory: Bytes,
+}
+
+impl MemoryArgs {
+    /// The memory in bytes.
+    pub(super) fn bytes(&self) -> usize {
+        self.memory.as_usize()
+    }
+}
+
+/// How rollouts count that were asked for and are not there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum MissingArg {
+    /// Not at all
+    Drop,
+    /// As zero in every metric
+    Zero,
+    /// Not at all; but the lowest and highest that each number can become stand beside it
+    Bounds,
+}
+
+/// The memory, in bytes, of commands that have no option for it.
+pub(super) const DEFAULT_MEMORY: usize = 256_000_000;
 
 /// The metric families as tables of a session.
 pub(super) fn metric_tables(args: &FamilyArgs, memory: usize) -> Result<MetricTables, Error> {
-    let (queries, parameters) = families(args)?;
+    let queries = MetricQueries::load(args.queries.as_deref())?;
+    let parameters = queries.parameters(&args.parameters)?;
     MetricTables::new(queries, parameters, memory)
 }
 
-/// What the options say is measured.
+/// The measurement that the options ask for.
 pub(super) fn measurement(args: &MetricArgs) -> Result<Measurement, Error> {
-    let (queries, mut parameters) = families(&args.families)?;
+    let queries = MetricQueries::load(args.families.queries.as_deref())?;
+    let mut parameters = queries.parameters(&args.families.parameters)?;
     if let Some(path) = &args.answer_key {
-        crate::json::Path::parse(path).map_err(|error| Error::usage("--answer-key", error))?;
+        json::Path::parse(path).map_err(|error| Error::usage("--answer-key", error))?;
         parameters.insert("answer_key".into(), path.as_str().into());
     }
     Ok(Measurement {
@@ -38,27 +99,24 @@ pub(super) fn measurement(args: &MetricArgs) -> Result<Measurement, Error> {
         },
         by: args.by.clone(),
         prices: prices(&args.prices)?,
-        ..Measurement::new(queries, args.memory.as_usize())
+        ..Measurement::new(queries, args.memory.bytes())
     })
 }
 
 fn prices(prices: &[String]) -> Result<BTreeMap<String, Price>, Error> {
-    let price = |text: &String| {
+    let price = |text: &str| {
         let (agent, prices) = text.rsplit_once('=')?;
         let (input, output) = prices.split_once(',')?;
         let amount = |text: &str| text.trim().parse().ok().filter(|price| *price >= 0.0);
-        let price = Price {
-            input: amount(input)?,
-            output: amount(output)?,
-        };
-        Some((agent.to_owned(), price))
+        let (input, output) = (amount(input)?, amount(output)?);
+        Some((agent.to_owned(), Price { input, output }))
     };
-    let priced = prices.iter().map(|text| {
-        price(text).ok_or_else(|| {
-            Error::Usage(format!(
-                "--price {text}: write AGENT=INPUT,OUTPUT, the prices of a million tokens, as alpha=3,15"
-            ))
-        })
-    });
-    priced.collect()
+    let usage = |text| {
+        let remedy = "write AGENT=INPUT,OUTPUT, the prices of a million tokens, as alpha=3,15";
+        Error::Usage(format!("--price {text}: {remedy}"))
+    };
+    let prices = prices.iter();
+    prices
+        .map(|text| price(text).ok_or_else(|| usage(text)))
+        .collect()
 }

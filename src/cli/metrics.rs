@@ -1,13 +1,39 @@
-use std::fmt::Write;
+//! `rollstream metrics`.
 
+use std::fmt::Write;
+use std::path::PathBuf;
+
+use clap::Args;
 use serde_json::{Value, json};
 
-use super::metrics_args::MetricsArgs;
 use super::sql::first_sentence;
 use crate::error::Error;
 use crate::measure::{MeasureError, MetricQueries, MetricQuery, Parameter, ParameterValue};
 
-/// `rollstream metrics`: what the metric families say of themselves.
+const EXAMPLES: &str = "\
+Examples:
+  rollstream metrics
+  rollstream metrics task_statistics --sql
+  rollstream metrics --queries my_metrics --json | jq -r '.[].name'";
+
+/// The options of `metrics`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct MetricsArgs {
+    /// The family to show; without it all are listed
+    pub name: Option<String>,
+    /// Directory of .sql files that replace or add metrics
+    #[arg(long, value_name = "DIR")]
+    pub queries: Option<PathBuf>,
+    /// Show the SQL as well
+    #[arg(long)]
+    pub sql: bool,
+    /// Show JSON for programs: of all families an array, of one an object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `rollstream metrics`: the text that describes the metric families.
 pub(super) fn render(args: &MetricsArgs) -> Result<String, Error> {
     let queries = MetricQueries::load(args.queries.as_deref())?;
     match &args.name {
@@ -15,17 +41,15 @@ pub(super) fn render(args: &MetricsArgs) -> Result<String, Error> {
             let query = queries
                 .get(name)
                 .map_err(|error| unknown(&error, &queries))?;
-            match args.json {
-                true => text(&as_json(query, args.sql)),
-                false => Ok(whole(query, args.sql)),
+            if args.json {
+                text(&as_json(query, args.sql))
+            } else {
+                Ok(whole(query, args.sql))
             }
         }
         None if args.json => {
-            let all: Vec<Value> = queries
-                .iter()
-                .map(|query| as_json(query, args.sql))
-                .collect();
-            text(&Value::Array(all))
+            let all = queries.iter().map(|query| as_json(query, args.sql));
+            text(&all.collect())
         }
         None => {
             let all: Vec<String> = queries.iter().map(|query| brief(query, args.sql)).collect();
@@ -44,16 +68,13 @@ fn text(value: &Value) -> Result<String, Error> {
     Ok(text + "\n")
 }
 
-/// A family in a few lines. Of what its header does not say there is no line.
+/// A family in a few lines: one for each part that its header has.
 fn brief(query: &MetricQuery, sql: bool) -> String {
     let mut lines = vec![title(query)];
     let answer = first_sentence(&query.description);
     let parameters: Vec<String> = query.parameters.iter().map(setting).collect();
-    let columns: Vec<&str> = query
-        .columns
-        .iter()
-        .map(|(name, _)| name.as_str())
-        .collect();
+    let columns = query.columns.iter().map(|(name, _)| name.as_str());
+    let columns: Vec<&str> = columns.collect();
     for (label, value) in [
         ("", answer),
         ("parameters: ", parameters.join(", ")),
@@ -70,7 +91,7 @@ fn brief(query: &MetricQuery, sql: bool) -> String {
     text
 }
 
-/// All that the header of a family says.
+/// The whole header of a family.
 fn whole(query: &MetricQuery, sql: bool) -> String {
     let mut text = title(query) + "\n";
     let mut section = |head: &str, rows: Vec<(String, &str)>| {

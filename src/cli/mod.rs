@@ -1,39 +1,34 @@
-//! The command line: [`Cli`] is what was typed, [`run`] does it. One file per command.
+//! The command line: [`Cli`] is what clap reads, [`run`] runs it. `main` is the only user.
+//!
+//! Each command is one file, with its options and its `--help`. The options of `collect` are declared in
+//! [`crate::config`]; `sweep_args` makes flags of them. Commands share `output`, `runs` and `measurement`.
 
 mod aggregate;
 pub mod args;
-pub mod check;
+mod check;
 mod collect;
 mod compare;
-pub mod compare_args;
-mod compared_run;
-pub mod completions;
-pub mod config;
-mod exit;
+mod config;
 mod export;
+mod gate;
 mod gym_keys;
 mod gym_output;
 mod health;
 mod import;
-pub mod measure_args;
 mod measurement;
 mod metrics;
-pub mod metrics_args;
-mod open;
-mod plan;
+mod output;
 mod profile;
-pub mod profile_args;
 mod run;
+mod runs;
 mod signals;
 mod sim;
-pub mod sim_args;
-mod simulated;
 pub mod sql;
 mod status;
-pub mod sweep_args;
+mod sweep_args;
 mod sweep_flags;
 
 pub use args::Cli;
-pub use exit::Exit;
 pub use gym_keys::translated;
+pub use output::Exit;
 pub use run::{guide_page, run};

@@ -1,3 +1,5 @@
+//! SIGINT, SIGTERM and SIGHUP.
+
 use std::io::{self, Write};
 use std::time::Duration;
 
@@ -9,8 +11,7 @@ use tokio::task::JoinSet;
 use crate::error::Error;
 use crate::run::{Shutdown, StopReason};
 
-/// SIGINT and SIGTERM. SIGHUP is listened to as well, and nothing follows from it: a sweep outlives
-/// its terminal.
+/// A listener for SIGINT and SIGTERM. It also catches SIGHUP and ignores it: a sweep outlives its terminal.
 struct Signals {
     interrupt: Signal,
     terminate: Signal,
@@ -37,16 +38,15 @@ impl Signals {
     }
 }
 
-/// Waits for a signal.
+/// Waits for SIGINT or SIGTERM.
 pub(super) async fn interrupted() -> Result<(), Error> {
     Signals::listen()?.next().await;
     Ok(())
 }
 
-/// Counts interrupts from here on. SIGTERM and SIGHUP go on to end the process.
+/// Counts interrupts from now on. SIGTERM and SIGHUP still end the process.
 ///
-/// A thread of its own listens: where queries keep every thread of the runtime busy, nobody there
-/// would hear anything.
+/// A thread of its own listens: queries can keep every thread of the runtime busy.
 pub(super) fn interrupts() -> Result<watch::Receiver<u64>, Error> {
     let failed = |error| Error::failed("cannot listen for signals", error);
     let runtime = Builder::new_current_thread().enable_io().build();
@@ -72,9 +72,8 @@ fn listen(kind: SignalKind) -> Result<Signal, Error> {
     signal(kind).map_err(|error| Error::failed("cannot listen for signals", error))
 }
 
-/// Stops a sweep on the first signal, drops what is in flight on the second, and ends the process on
-/// the third. `grace` is what the sweep gives the calls in flight.
-/// The signals are listened for until what is returned is dropped.
+/// Stops a sweep on the first signal, drops the calls in flight on the second, and ends the process on the third.
+/// `grace` is the time that the sweep gives the calls in flight. Dropping the returned value stops listening.
 pub(super) fn stop_on_signal(shutdown: Shutdown, grace: Duration) -> Result<JoinSet<()>, Error> {
     let mut signals = Signals::listen()?;
     let mut task = JoinSet::new();
@@ -93,8 +92,8 @@ pub(super) fn stop_on_signal(shutdown: Shutdown, grace: Duration) -> Result<Join
         say("dropping the calls in flight");
         shutdown.abort();
         signals.next().await;
-        // A store that does not answer can hold up the landing for minutes. What was answered is in
-        // the journal; whoever asks a third time wants the terminal back.
+        // A store that does not answer can hold up the landing for minutes. All answers are in the journal, and
+        // whoever asks a third time wants the terminal back.
         say("not waiting for what was answered to land; --resume lands it");
         std::process::exit(130);
     });

@@ -1,16 +1,45 @@
+//! `rollstream status`.
+
 use std::io::{self, IsTerminal};
 use std::pin::pin;
 
-use super::Exit;
-use super::args::StatusArgs;
-use super::exit::unless_gone;
-use super::open::open;
+use clap::Args;
+
+use super::output::{Exit, unless_gone, wants_colors};
+use super::runs::open;
 use super::signals::interrupted;
+use crate::config::Span;
 use crate::error::Error;
 use crate::show::{StatusForm, StatusView};
 use crate::status::RunStatus;
 
-/// `rollstream status`: how a run is doing. Writes nothing to it.
+const EXAMPLES: &str = "\
+Examples:
+  rollstream status runs/first
+  rollstream status s3://bucket/run --watch --interval 10s
+  rollstream status runs/first --json | jq '.agents[] | {agent_name, done, pending, errors}'";
+
+/// The options of `status`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct StatusArgs {
+    /// The run: a directory or an object-store prefix
+    pub run: String,
+    /// Show it again and again until nobody works on the run any more
+    #[arg(long)]
+    pub watch: bool,
+    /// The time between two looks
+    #[arg(long, value_name = "TIME", default_value = "2s", requires = "watch")]
+    pub interval: Span,
+    /// Show JSON for programs: one document, or with --watch one a line
+    #[arg(long)]
+    pub json: bool,
+    /// Show no colours (so does the variable NO_COLOR)
+    #[arg(long)]
+    pub no_color: bool,
+}
+
+/// `rollstream status`: shows how a run is doing. Writes nothing to it.
 pub(super) async fn status(args: StatusArgs) -> Result<Exit, Error> {
     let run = open(&args.run)?;
     let mut view = StatusView::new(form(&args));
@@ -44,13 +73,12 @@ pub(super) async fn status(args: StatusArgs) -> Result<Exit, Error> {
 
 fn form(args: &StatusArgs) -> StatusForm {
     let is_terminal = io::stdout().is_terminal();
-    let unwanted = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-    let colors = is_terminal && !args.no_color && !unwanted;
-    match args.watch {
-        // Text that is shown again and again is of no use to a program.
-        true if args.json || !is_terminal => StatusForm::JsonLines,
-        true => StatusForm::Screen { colors },
-        false if args.json => StatusForm::Json,
-        false => StatusForm::Text { colors },
+    let colors = is_terminal && wants_colors(args.no_color);
+    match (args.watch, args.json) {
+        // A program has no use for a screen that is drawn again and again.
+        (true, as_json) if as_json || !is_terminal => StatusForm::JsonLines,
+        (true, _) => StatusForm::Screen { colors },
+        (false, true) => StatusForm::Json,
+        (false, false) => StatusForm::Text { colors },
     }
 }

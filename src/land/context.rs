@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::Semaphore;
 
+use crate::progress::Progress;
 use crate::store::{TableSink, Writer};
-use crate::tally::Tally;
 
 /// More compactions at a time than this would take memory, and no store is so slow.
 const MOST_COMPACTIONS: usize = 8;
@@ -33,7 +33,7 @@ pub struct LandContext {
     /// When the sweep began.
     pub(super) began: Instant,
     /// The sweep's counts.
-    pub tally: Arc<Tally>,
+    pub progress: Arc<Progress>,
     /// Compactions that may run at a time, in all partitions together.
     pub(super) compactions: Arc<Semaphore>,
 }
@@ -46,7 +46,7 @@ impl LandContext {
         writer: Arc<Writer>,
         part_interval: Duration,
         small_parts_stay: bool,
-        tally: Arc<Tally>,
+        progress: Arc<Progress>,
     ) -> Self {
         let cores = available_parallelism().map_or(1, usize::from);
         Self {
@@ -56,7 +56,7 @@ impl LandContext {
             part_interval,
             small_parts_stay,
             began: Instant::now(),
-            tally,
+            progress,
             compactions: Arc::new(Semaphore::new(cores.min(MOST_COMPACTIONS))),
         }
     }
@@ -84,10 +84,10 @@ mod tests {
         let writer = Arc::new(Writer::unlocked(1));
         let oldest = |small_parts_stay, elapsed: Duration| {
             let sink = Arc::new(ParquetSink::new(run.clone(), Arc::clone(&writer)));
-            let (journal, tally) = (directory.path().into(), Arc::default());
+            let (journal, progress) = (directory.path().into(), Arc::default());
             let (writer, interval) = (Arc::clone(&writer), 5 * MINUTE);
             let context =
-                LandContext::new(sink, journal, writer, interval, small_parts_stay, tally);
+                LandContext::new(sink, journal, writer, interval, small_parts_stay, progress);
             context.oldest(elapsed)
         };
         assert_eq!(oldest(true, 30 * MINUTE), 5 * MINUTE);

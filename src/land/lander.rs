@@ -136,7 +136,7 @@ impl Lander {
             Ok((journal, outcomes))
         })
         .await?;
-        self.context.tally.landed(&outcomes);
+        self.context.progress.landed(&outcomes);
         let fill = journal.num_bytes() as f64 / (self.part_size as f64 * self.ratio);
         self.reap()?;
         let full = match self.is_busy() {
@@ -222,7 +222,7 @@ impl Lander {
 
     fn take_or_say(&mut self, joined: Result<Compacted, JoinError>) -> Result<()> {
         if let Some(error) = self.take(joined)? {
-            self.context.tally.notice(format!(
+            self.context.progress.notice(format!(
                 "{error}. The answers stay in the journal, '{}'; it is tried again",
                 self.context.journal.display()
             ));
@@ -293,7 +293,7 @@ async fn commit(context: &LandContext, segment: &Segment) -> Result<Vec<Part>, S
         return Ok(parts);
     }
     let kept = segment.set_aside()?;
-    context.tally.notice(format!(
+    context.progress.notice(format!(
         "journal '{}' is damaged: the disk did not keep what was written. All else in it has landed, and the file is \
          kept as '{}'",
         segment.path().display(),

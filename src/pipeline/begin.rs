@@ -11,12 +11,12 @@ use crate::config::{AgentSettings, Settings};
 use crate::error::Error;
 use crate::expand;
 use crate::measure::functions::register_json;
+use crate::progress::AgentProgress;
 use crate::schema::{self, TASKS};
 use crate::session;
 use crate::store::{
     Checkpointer, ParquetSink, RunRecord, RunState, RunStore, StoreError, Writer, checkpoint,
 };
-use crate::tally::AgentTally;
 
 impl Sweep {
     /// Makes or repairs what has to be there, and finds out what is still to be done. Under the lock: what was read
@@ -53,7 +53,7 @@ impl Sweep {
                 run: &self.run,
                 sink: &sink,
                 writer,
-                tally: &self.tally,
+                progress: &self.progress,
             };
             if recovery.recover().await? {
                 self.was_finished = false;
@@ -62,7 +62,7 @@ impl Sweep {
                 let moved = invalid_judges::retry(&self.run, writer).await?;
                 self.was_finished &= moved == 0;
                 if moved > 0 {
-                    self.tally.notice(format!(
+                    self.progress.notice(format!(
                         "{moved} rollouts have no valid answer of their judge: they are failed attempts now, and tried again \
                          (--retry-invalid-judge-responses)"
                     ));
@@ -106,7 +106,7 @@ impl Sweep {
         let tasks = self.run.checked_parts(TASKS).await?;
         for part in &tasks.damaged {
             let to = self.run.set_aside(part).await?;
-            self.tally.notice(format!(
+            self.progress.notice(format!(
                 "{} is damaged: it is kept as {} and written anew",
                 self.run.display_path(part),
                 self.run.display(&to)
@@ -158,8 +158,9 @@ impl Sweep {
         if self.run.has_damaged().await? {
             expand::add_lost(&session, &mut self.prior).await?;
         }
-        self.tally.begin(self.counts.iter().map(|agent| {
-            let before = AgentTally::before(agent.num_rollouts, agent.num_done, agent.num_failed);
+        self.progress.begin(self.counts.iter().map(|agent| {
+            let before =
+                AgentProgress::before(agent.num_rollouts, agent.num_done, agent.num_failed);
             (agent.agent_name.clone(), before)
         }));
         Ok(())
@@ -288,7 +289,7 @@ pub(super) async fn rebuilt(sweep: &mut Sweep) -> Result<(), Error> {
     if let Some(run_id) = run.find_run_id().await.map_err(StoreError::of_output)? {
         sweep.record.run_id = run_id;
     }
-    sweep.tally.notice(format!(
+    sweep.progress.notice(format!(
         "{} can't be read: it is written anew from the input and options that are given now",
         run.display("run.json")
     ));

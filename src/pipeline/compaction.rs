@@ -32,7 +32,7 @@ impl Sweep {
         };
         compacted.unwrap_or_else(|error| {
             let text = format!("small parts stay as they are: {error}");
-            self.tally.notice(text);
+            self.progress.notice(text);
             None
         })
     }

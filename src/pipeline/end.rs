@@ -19,7 +19,7 @@ impl Sweep {
     pub(super) async fn note_the_end(&mut self) -> Result<(), Error> {
         self.record.rollouts = match self.settings.shard {
             Some(_) => self.counts_of_all().await?,
-            None => self.tally.total().counts(),
+            None => self.progress.total().counts(),
         };
         self.record.state = self.state(self.record.rollouts.pending);
         Ok(self.record.save(&self.run).await?)
@@ -75,21 +75,21 @@ impl Sweep {
         measured: Measured,
         elapsed: Duration,
     ) -> Result<SweepReport, Error> {
-        let tally = self.tally.total();
+        let progress = self.progress.total();
         let place = written.pop();
         written.extend(measured.written);
         written.extend(place);
-        let all_well = tally.pending() + tally.num_failed() + tally.num_retries() == 0;
+        let all_well = progress.pending() + progress.num_failed() + progress.num_retries() == 0;
         let status = match all_well {
             true => None,
             false => Some(RunStatus::of(&self.run).await?),
         };
         Ok(SweepReport {
             place: self.run.display(""),
-            state: self.state(tally.pending()),
+            state: self.state(progress.pending()),
             stopped_by: self.shutdown.reason(),
-            rollouts: tally.counts(),
-            total: tally,
+            rollouts: progress.counts(),
+            total: progress,
             status,
             groups: self.groups.clone(),
             nothing_scored: self.nothing_scored.clone(),

@@ -17,6 +17,7 @@ use crate::error::Error;
 use crate::expand;
 use crate::failure::FailureClass;
 use crate::outcome::{Outcome, OutcomeBatchBuilder, Times, Verdict, outcomes_of};
+use crate::progress::Progress;
 use crate::schema;
 use crate::session::{self, JournalRows, RunTables};
 use crate::store::segment::{self, Decisions, Key, Ledger, Row};
@@ -24,7 +25,6 @@ use crate::store::{
     DispatchLogFile, LockScope, RunStore, SegmentName, StoreError, TableSink, TurnRecord, Writer,
     checkpoint, part_name,
 };
-use crate::tally::Tally;
 use crate::turn::{RolloutKey, Turn};
 
 /// Rows of a batch of interrupted attempts.
@@ -35,7 +35,7 @@ pub(super) struct Recovery<'a> {
     pub(super) run: &'a RunStore,
     pub(super) sink: &'a dyn TableSink,
     pub(super) writer: &'a Writer,
-    pub(super) tally: &'a Tally,
+    pub(super) progress: &'a Progress,
 }
 
 /// Whether a file of the journal is left to be recovered by a writer: its own writer has gone, since the lock of this
@@ -73,7 +73,7 @@ impl Recovery<'_> {
             let name = SegmentName::of_part(part.as_ref());
             if name.is_none_or(|name| name.scope.overlaps(self.writer.scope())) {
                 let to = self.run.set_aside(part).await?;
-                self.tally.notice(format!(
+                self.progress.notice(format!(
                     "{} is damaged and can't be read: it is kept as {}. Its rollouts are pending again",
                     self.run.display_path(part),
                     self.run.display(&to)
@@ -96,7 +96,7 @@ impl Recovery<'_> {
         let (_, damages) = segment::commit(self.sink, segment, to, decisions).await?;
         let (repeated, superseded) = (decisions.num_repeated(), decisions.num_superseded());
         if repeated + superseded > 0 {
-            self.tally.notice(format!(
+            self.progress.notice(format!(
                 "journal segment {name} is older than another writer's work: {repeated} of its attempts are on record \
                  already, and {superseded} of its answers are superseded by others"
             ));
@@ -109,7 +109,7 @@ impl Recovery<'_> {
             .iter()
             .map(|damage| format!("{} bytes at offset {}", damage.length, damage.offset))
             .collect();
-        self.tally.notice(format!(
+        self.progress.notice(format!(
             "journal '{}' is damaged ({}): all else in it has landed, the file is kept as '{}', and what was lost is \
              pending again",
             segment.file().path().display(),
@@ -170,7 +170,7 @@ impl Recovery<'_> {
                 continue;
             }
             let kept = log.set_aside()?;
-            self.tally.notice(format!(
+            self.progress.notice(format!(
                 "{} records of the dispatch log '{}' are damaged: what was sent is known but for these. The file is kept \
                  as '{}'",
                 calls.num_damaged,

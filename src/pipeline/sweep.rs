@@ -33,6 +33,7 @@ use crate::import::Zeros;
 use crate::land::{LandContext, LandStep};
 use crate::measure::{MetricQueries, ParameterValue};
 use crate::plan_node::Step;
+use crate::progress::{AgentProgress, Progress};
 use crate::report::{AgentMetric, GroupReport, NothingScored, SweepPlan, SweepReport};
 use crate::run::{
     DispatchBudget, FailureLimits, Registry, RunContext, RunStep, Shutdown, StopReason,
@@ -44,7 +45,6 @@ use crate::store::{
     Checkpointer, DispatchLogs, EnvironmentServer, LockOptions, LockScope, ParquetSink, RunCounts,
     RunLock, RunRecord, RunState, RunStore, StoreError, Writer,
 };
-use crate::tally::{AgentTally, Tally};
 
 /// Bytes of memory that the metrics of a sweep may take where they can go to temporary files: little, since
 /// they run where the sweep has just run.
@@ -116,7 +116,7 @@ pub struct Sweep {
     pub(super) prior: HashMap<(i64, i64), Prior>,
     pub(super) queries: MetricQueries,
     pub(super) checkpointer: Option<Checkpointer>,
-    pub(super) tally: Arc<Tally>,
+    pub(super) progress: Arc<Progress>,
     pub(super) shutdown: Shutdown,
     /// What became of the groups of prompts.
     pub(super) groups: Option<GroupReport>,
@@ -303,19 +303,21 @@ impl Sweep {
             prior: HashMap::new(),
             queries,
             checkpointer: None,
-            tally: Arc::default(),
+            progress: Arc::default(),
             shutdown: Shutdown::default(),
             groups: None,
             nothing_scored: None,
             live: None,
         };
-        sweep.tally.follow(rules);
-        sweep.tally.show_failures(sweep.settings.show_failures);
+        sweep.progress.follow(rules);
+        sweep.progress.show_failures(sweep.settings.show_failures);
         // What is done of it is counted under the lock.
         let agents = sweep.inputs.summary.agents.iter();
-        sweep.tally.begin(
-            agents.map(|(name, rows)| (name.to_string(), AgentTally::before(rows.rollouts, 0, 0))),
-        );
+        sweep
+            .progress
+            .begin(agents.map(|(name, rows)| {
+                (name.to_string(), AgentProgress::before(rows.rollouts, 0, 0))
+            }));
         if is_rebuilt {
             rebuilt(&mut sweep).await?;
         }
@@ -324,8 +326,8 @@ impl Sweep {
     }
 
     /// Counts of the sweep, to be watched while it runs.
-    pub fn tally(&self) -> Arc<Tally> {
-        Arc::clone(&self.tally)
+    pub fn progress(&self) -> Arc<Progress> {
+        Arc::clone(&self.progress)
     }
 
     /// Has the sweep measured while it runs, `every` so often, from what has landed and what the journal
@@ -409,8 +411,8 @@ impl Sweep {
         // The lock itself is renewed without the patience that the sweep has with its store: see its lease.
         let place = self.run.clone();
         let lock = self.lock(&place, self.lock_options()).await?;
-        let (tally, patience) = (self.tally(), self.settings.agent_patience.duration());
-        let tell = move |text| tally.notice(text);
+        let (progress, patience) = (self.progress(), self.settings.agent_patience.duration());
+        let tell = move |text| progress.notice(text);
         let shutdown = self.shutdown.clone();
         let enough = move || {
             let shutdown = shutdown.clone();
@@ -451,7 +453,7 @@ impl Sweep {
         place: &RunStore,
         options: LockOptions,
     ) -> Result<RunLock, Error> {
-        let tell = |text| self.tally.notice(text);
+        let tell = |text| self.progress.notice(text);
         let lock = RunLock::acquire_and_tell(place, options, tell).await;
         lock.map_err(|error| match error {
             StoreError::Locked { .. } => error.into(),
@@ -501,7 +503,7 @@ impl Sweep {
             Ok(written) => written,
             Err(error) => {
                 if self.settings.shard.is_none() {
-                    self.record.rollouts = self.tally.total().counts();
+                    self.record.rollouts = self.progress.total().counts();
                     self.record.state = RunState::Failed;
                     // What ended the sweep matters more than that it could not be noted.
                     let _ = self.record.save(&self.run).await;
@@ -576,8 +578,8 @@ impl Sweep {
             measured = self.measure(false) => measured,
             // What has landed can be measured another time.
             () = self.shutdown.aborting() => {
-                if self.tally.total().done_now > 0 {
-                    self.tally.notice(format!(
+                if self.progress.total().done_now > 0 {
+                    self.progress.notice(format!(
                         "the metrics are not those of all that has landed; `rollstream aggregate {}` computes them",
                         self.run.display("")
                     ));
@@ -611,7 +613,7 @@ impl Sweep {
         };
         let measured = measurement::measure(&Source::Runs(runs), &self.run, &measurement).await?;
         let notes = measured.notes.iter().cloned();
-        notes.for_each(|note| self.tally.notice(note));
+        notes.for_each(|note| self.progress.notice(note));
         Ok(measured)
     }
 
@@ -693,7 +695,7 @@ impl Sweep {
             },
             dispatches: Some(Arc::clone(&dispatches)),
             registry: Registry::default(),
-            tally: Arc::clone(&self.tally),
+            progress: Arc::clone(&self.progress),
             shutdown: self.shutdown.clone(),
             agents: std::mem::take(&mut self.agents),
         };
@@ -703,7 +705,7 @@ impl Sweep {
             Arc::clone(writer),
             settings.part_interval.duration(),
             self.run.local_path().is_none(),
-            Arc::clone(&self.tally),
+            Arc::clone(&self.progress),
         );
         let config = self
             .config()
@@ -713,8 +715,8 @@ impl Sweep {
         let session = self.session(config, self.partitions(&self.counts)).await?;
         let plan = self.physical(&session).await?;
         let landed = published(execute_stream(plan, session.task_ctx())?, &self.shutdown);
-        let tally = Arc::clone(&self.tally);
-        let tell = move |error: StoreError| tally.notice(error.to_string());
+        let progress = Arc::clone(&self.progress);
+        let tell = move |error: StoreError| progress.notice(error.to_string());
         let interval = self.settings.checkpoint_interval.duration();
         let written = match &mut self.checkpointer {
             Some(checkpointer) => tokio::select! {

@@ -8,8 +8,8 @@ use super::dispatch_budget::DispatchBudget;
 use super::registry::Registry;
 use crate::agent::{Agents, Prior};
 use crate::config::{MemoryPlan, SeedField};
+use crate::progress::Progress;
 use crate::store::DispatchLogs;
-use crate::tally::Tally;
 
 /// What [`RunExec`](super::RunExec) needs that is not in the plan: it travels as an extension of
 /// the session's configuration.
@@ -44,7 +44,7 @@ pub struct RunContext {
     /// What the partitions share.
     pub registry: Registry,
     /// The sweep's counts.
-    pub tally: Arc<Tally>,
+    pub progress: Arc<Progress>,
     /// How to end early.
     pub shutdown: Shutdown,
 }

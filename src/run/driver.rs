@@ -164,7 +164,7 @@ impl Driver {
                 () = self.queue.woken(), if !self.queue.is_empty() => {}
                 _ = look.tick() => {
                     let late = self.lateness.look(self.dispatches.values_mut());
-                    late.into_iter().for_each(|text| self.context.tally.notice(text));
+                    late.into_iter().for_each(|text| self.context.progress.notice(text));
                 }
             }
         }
@@ -218,7 +218,7 @@ impl Driver {
                 reply
             });
             self.dispatches.insert(task.id(), dispatch);
-            self.context.tally.dispatched();
+            self.context.progress.dispatched();
             self.metrics.dispatched.add(1);
         }
         self.rotate_log();
@@ -277,7 +277,7 @@ impl Driver {
         let Some(mut dispatch) = self.dispatches.remove(&id) else {
             return Ok(());
         };
-        self.context.tally.returned();
+        self.context.progress.returned();
         let reply = match done {
             Ok((_, reply)) => reply,
             Err(error) => Reply::new(Err(Failure::new(
@@ -335,7 +335,7 @@ impl Driver {
 
     fn say_abandoned(&self, agent: &str, silent: Duration) {
         let silent = silent.as_secs();
-        self.context.tally.notice(format!(
+        self.context.progress.notice(format!(
             "agent '{agent}' has not answered for {silent} s (--agent-patience): the rest of its rollouts stays pending; \
              --resume tries again"
         ));
@@ -356,7 +356,7 @@ impl Driver {
             .map(|(_, dispatch)| dispatch)
             .collect();
         for dispatch in cut {
-            self.context.tally.returned();
+            self.context.progress.returned();
             self.append(dispatch.cut_off("cut off when the sweep was stopped"))?;
         }
         Ok(())

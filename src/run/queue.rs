@@ -168,7 +168,7 @@ impl Queue {
                 }
                 Room::ShortOfMemory { calls, concurrency } => {
                     let total = bytesize::ByteSize(context.memory.total);
-                    context.tally.notice(format!(
+                    context.progress.notice(format!(
                         "memory of {total} (--memory) is enough for {calls} calls of this kind in flight, and not \
                          for {concurrency} (--concurrency)"
                     ));

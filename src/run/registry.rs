@@ -365,9 +365,9 @@ impl Permit {
     /// The call ended; what that says of its agent is told to all partitions.
     pub(super) fn end(mut self, agent_name: &str, reply: &Reply) {
         let learned = self.give_back(Some(reply));
-        let tally = &self.context.tally;
+        let progress = &self.context.progress;
         if let Some(limit) = learned.limit {
-            tally.set_concurrency_limit(agent_name, limit);
+            progress.set_concurrency_limit(agent_name, limit);
         }
         let text = match (learned.change, &reply.result) {
             (Change::None, _) => return,
@@ -381,7 +381,7 @@ impl Permit {
             }
             (Change::Down | Change::Back, _) => format!("agent '{agent_name}' answers again"),
         };
-        tally.notice(text);
+        progress.notice(text);
     }
 
     fn give_back(&mut self, reply: Option<&Reply>) -> Learned {

@@ -97,7 +97,7 @@ pub fn report(report: &SweepReport, as_json: bool) -> Result<(), ShowError> {
         writeln!(output, "{}", metrics_table(&report.metrics))?;
     }
     let counts = report.rollouts;
-    let tally = &report.total;
+    let progress = &report.total;
     if let Some(status) = &report.status {
         writeln!(output, "{}", status::counts(status))?;
         writeln!(output, "{}", status::failures(status))?;
@@ -109,7 +109,7 @@ pub fn report(report: &SweepReport, as_json: bool) -> Result<(), ShowError> {
         text::duration(report.elapsed),
         text::count(counts.done),
         text::count(counts.planned),
-        text::failures(tally),
+        text::failures(progress),
         text::count(counts.pending),
     )?;
     if let Some(groups) = &report.groups {

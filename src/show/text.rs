@@ -1,7 +1,7 @@
 use std::time::Duration;
 
+use crate::progress::AgentProgress;
 use crate::report::AgentMetric;
-use crate::tally::AgentTally;
 
 /// A count with its thousands apart.
 pub(super) fn count(value: u64) -> String {
@@ -60,11 +60,11 @@ pub(super) fn duration(time: Duration) -> String {
 }
 
 /// Failures by class: `3 failed (2 infra, 1 data)`.
-pub(super) fn failures(tally: &AgentTally) -> String {
-    match tally.num_failed() {
+pub(super) fn failures(progress: &AgentProgress) -> String {
+    match progress.num_failed() {
         0 => "0 failed".to_owned(),
         all => {
-            let classes: Vec<String> = tally
+            let classes: Vec<String> = progress
                 .failed
                 .iter()
                 .map(|(class, n)| format!("{} {class}", count(*n)))
@@ -75,8 +75,8 @@ pub(super) fn failures(tally: &AgentTally) -> String {
 }
 
 /// Failed attempts that were not the last of their rollouts: `, 12 retries`; nothing where there are none.
-pub(super) fn retries(tally: &AgentTally) -> String {
-    match tally.num_retries() {
+pub(super) fn retries(progress: &AgentProgress) -> String {
+    match progress.num_retries() {
         0 => String::new(),
         1 => ", 1 retry".to_owned(),
         retries => format!(", {} retries", count(retries)),
@@ -85,16 +85,16 @@ pub(super) fn retries(tally: &AgentTally) -> String {
 
 /// An agent's share: what is left, the running mean reward and, where it adapts, the limit of calls
 /// in flight.
-pub(super) fn agent(name: &str, tally: &AgentTally) -> String {
-    let reward = tally
+pub(super) fn agent(name: &str, progress: &AgentProgress) -> String {
+    let reward = progress
         .mean_reward()
         .map_or_else(|| "-".to_owned(), |mean| format!("{mean:.4}"));
-    let limit = tally
+    let limit = progress
         .concurrency_limit
         .map_or_else(String::new, |limit| format!(", limit {limit}"));
     format!(
         "{name}: {} left, mean reward {reward}{limit}",
-        count(tally.pending())
+        count(progress.pending())
     )
 }
 

@@ -1,5 +1,5 @@
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use arrow::error::ArrowError;
@@ -262,6 +262,18 @@ fn element<'a>(xml: &'a str, name: &str) -> Option<&'a str> {
 }
 
 impl StoreError {
+    /// Makes an error of what the system says about a local file or directory.
+    pub(crate) fn file(
+        action: &'static str,
+        path: &(impl AsRef<Path> + ?Sized),
+    ) -> impl Fn(io::Error) -> Self {
+        move |source| Self::File {
+            action,
+            path: path.as_ref().to_owned(),
+            source,
+        }
+    }
+
     /// The error of a place that `--output` names, which the user can correct.
     pub(crate) fn of_output(self) -> Error {
         Error::usage("cannot use the output", self)

@@ -96,7 +96,7 @@ async fn an_abort_ends_what_is_in_flight_and_says_what_it_was() {
         .map(|batch| batch.as_ref().unwrap().num_rows())
         .sum();
     assert_eq!(rows, 8);
-    assert_eq!(operator.tally.in_flight(), 0);
+    assert_eq!(operator.progress.in_flight(), 0);
     until("no call holds the probe", || {
         Arc::strong_count(&agent.probe) == 1
     })

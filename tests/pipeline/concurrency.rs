@@ -180,8 +180,8 @@ async fn an_agent_at_its_own_limit_holds_up_nobody_elses_rows() {
         ..place.settings(&(tasks(40, &["slow"]) + &tasks(80, &["swift"])), 1, &sim)
     };
     let report = sweep_until(settings, "the swift agent is done", |sweep| {
-        let tally = sweep.tally();
-        Box::new(move || tally.by_agent()["swift"].pending() == 0)
+        let progress = sweep.progress();
+        Box::new(move || progress.by_agent()["swift"].pending() == 0)
     })
     .await;
     assert_eq!((report.rollouts.done, report.rollouts.pending), (80, 40));
@@ -215,8 +215,8 @@ async fn a_straggler_holds_up_nobody() {
         ..place.settings(&tasks(50, &["sim"]), 2, &sim)
     };
     let report = sweep_until(settings, "all but the straggler are done", |sweep| {
-        let tally = sweep.tally();
-        Box::new(move || tally.total().done == 99)
+        let progress = sweep.progress();
+        Box::new(move || progress.total().done == 99)
     })
     .await;
     assert_eq!(report.state, RunState::Interrupted);

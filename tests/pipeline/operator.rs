@@ -18,9 +18,9 @@ use futures::stream;
 use rollstream::agent::{Agent, AgentLimits, Agents, Answer, Member, Reply};
 use rollstream::answer::AnswerFields;
 use rollstream::config::{Concurrency, MemoryPlan, Settings};
+use rollstream::progress::Progress;
 use rollstream::run::{FailureLimits, Registry, RunContext, RunExec, Shutdown};
 use rollstream::schema;
-use rollstream::tally::Tally;
 
 /// Rows that may be queued.
 pub const LOOKAHEAD: usize = 2000;
@@ -32,7 +32,7 @@ pub struct Operator {
     patience: Duration,
     partitions: usize,
     context: OnceLock<Arc<RunContext>>,
-    pub tally: Arc<Tally>,
+    pub progress: Arc<Progress>,
     pub shutdown: Shutdown,
 }
 
@@ -56,7 +56,7 @@ impl Operator {
             patience: Duration::from_secs(60),
             partitions: 1,
             context: OnceLock::new(),
-            tally: Arc::default(),
+            progress: Arc::default(),
             shutdown: Shutdown::default(),
         }
     }
@@ -98,7 +98,7 @@ impl Operator {
                 dispatch_budget: None,
                 dispatches: None,
                 registry: Registry::default(),
-                tally: Arc::clone(&self.tally),
+                progress: Arc::clone(&self.progress),
                 shutdown: self.shutdown.clone(),
             })
         };

@@ -95,7 +95,7 @@ async fn every_row_is_answered_once_and_limits_hold_for_all_partitions_together(
                 most <= limit.unwrap_or(concurrency).min(concurrency),
                 "{case}: {most}"
             );
-            assert_eq!(operator.tally.in_flight(), 0, "{case}");
+            assert_eq!(operator.progress.in_flight(), 0, "{case}");
         }
     }
 }
@@ -131,7 +131,7 @@ async fn all_places_are_used_and_what_is_dropped_or_aborted_leaves_none_to_other
             operator.shutdown.abort();
             let rows = timeout(DEADLINE, stream.try_collect::<Vec<_>>()).await;
             assert_eq!(tasks(&rows.unwrap().unwrap()).len(), 12);
-            assert_eq!(operator.tally.in_flight(), 0);
+            assert_eq!(operator.progress.in_flight(), 0);
         } else {
             drop(stream);
         }
@@ -422,7 +422,7 @@ async fn an_agent_that_is_down_is_found_out_and_abandoned_once() {
     let rows = all(&operator, 10).await;
     // Those that were on their way when it was found out, and no probe: it never answered.
     assert!((3..=10 + 3).contains(&rows.len()), "{rows:?}");
-    let notices = operator.tally.take_notices();
+    let notices = operator.progress.take_notices();
     let said = |text: &str| {
         notices
             .iter()

@@ -72,12 +72,12 @@ async fn a_run_that_was_stopped_says_so() {
     let settings = place.settings(&tasks(10, &["sim"]), 2, &sim);
     let run = place.run();
     sweep_until(settings, "the run is under way", move |sweep| {
-        let (tally, path) = (sweep.tally(), run.join("run.json"));
+        let (progress, path) = (sweep.progress(), run.join("run.json"));
         Box::new(move || {
             let state = fs::read(&path)
                 .ok()
                 .and_then(|text| serde_json::from_slice::<Value>(&text).ok());
-            tally.in_flight() > 0 && state.is_some_and(|record| record["state"] == "running")
+            progress.in_flight() > 0 && state.is_some_and(|record| record["state"] == "running")
         })
     })
     .await;

@@ -107,9 +107,9 @@ async fn resume(settings: &Settings) -> Vec<String> {
         ..settings.clone()
     };
     let sweep = Sweep::prepare(settings).await.unwrap();
-    let tally = sweep.tally();
+    let progress = sweep.progress();
     sweep.collect().await.unwrap();
-    tally.take_notices()
+    progress.take_notices()
 }
 
 /// A run of 12 tasks in which nothing came of anything, and its settings.

@@ -32,8 +32,8 @@ async fn what_was_cut_off_is_asked_again_and_what_is_done_is_not() {
     .unwrap();
     let settings = place.settings(&tasks(40, &["sim"]), 3, &sim);
     let first = sweep_until(settings.clone(), "all that can be done is done", |sweep| {
-        let tally = sweep.tally();
-        Box::new(move || tally.total().done == 90 && tally.in_flight() == 16)
+        let progress = sweep.progress();
+        Box::new(move || progress.total().done == 90 && progress.in_flight() == 16)
     })
     .await;
     assert_eq!(

@@ -2,7 +2,7 @@ use std::path::PathBuf;
 
 use clap::{ArgGroup, Args, ValueEnum};
 
-use crate::cli::measure_args::FamilyArgs;
+use crate::cli::measurement::FamilyArgs;
 use crate::show::Format;
 
 pub(in crate::cli) const SQL_EXAMPLES: &str = "\

@@ -14,7 +14,7 @@ use super::engine::Engine;
 use super::functions::{self, Found};
 use super::session::SqlSession;
 use super::statements::{Item, Statement};
-use crate::cli::exit::unless_gone;
+use crate::cli::output::unless_gone;
 use crate::error::Error;
 use crate::show::{Format, RowLimit, open_sink, open_table};
 use crate::store::StoreError;

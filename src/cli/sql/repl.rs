@@ -8,7 +8,7 @@ use super::functions;
 use super::interpreter::{Flow, Interpreter, tell};
 use super::session::SqlSession;
 use super::statements::{Item, Statements, is_leaving};
-use crate::cli::open::state_dir;
+use crate::cli::runs::state_dir;
 use crate::cli::signals;
 use crate::error::Error;
 use crate::show::RowLimit;

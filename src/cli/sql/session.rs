@@ -5,7 +5,7 @@ use datafusion::execution::context::SQLOptions;
 use datafusion::prelude::SessionContext;
 
 use super::run_names;
-use crate::cli::open::open;
+use crate::cli::runs::open;
 use crate::error::Error;
 use crate::measure::functions;
 use crate::pipeline::MetricTables;

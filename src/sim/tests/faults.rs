@@ -306,12 +306,12 @@ async fn every_request_ends_as_the_oracle_says_and_is_on_record() {
             requests.spawn(observed(url.clone(), row(task, rollout, attempt)));
         }
     }
-    let mut tally: BTreeMap<&str, u64> = BTreeMap::new();
+    let mut ends: BTreeMap<&str, u64> = BTreeMap::new();
     for end in requests.join_all().await {
-        *tally.entry(end).or_default() += 1;
+        *ends.entry(end).or_default() += 1;
     }
-    assert_eq!(tally, expected);
-    assert_eq!(tally.len(), FaultKind::ALL.len() - 2);
+    assert_eq!(ends, expected);
+    assert_eq!(ends.len(), FaultKind::ALL.len() - 2);
 
     let records = sim.requests("sim").unwrap();
     assert_eq!(records.len(), plans.len());
@@ -336,6 +336,6 @@ async fn every_request_ends_as_the_oracle_says_and_is_on_record() {
         (&stats["requests"], &stats["pending"]),
         (&json!(400), &json!(0))
     );
-    assert_eq!(stats["ok"], tally.remove("ok").unwrap());
-    assert_eq!(stats["faults"], json!(tally));
+    assert_eq!(stats["ok"], ends.remove("ok").unwrap());
+    assert_eq!(stats["faults"], json!(ends));
 }

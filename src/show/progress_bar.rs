@@ -9,8 +9,8 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::report::event;
 use super::text;
+use crate::progress::{AgentProgress, Progress};
 use crate::report::AgentMetric;
-use crate::tally::{AgentTally, Tally};
 
 /// Agents that get a line of their own on a terminal.
 const MAX_AGENTS: usize = 12;
@@ -42,22 +42,22 @@ pub enum ProgressMode {
 
 /// Progress of a sweep, shown until it is finished or dropped.
 #[derive(Debug)]
-pub struct Progress {
+pub struct ProgressDisplay {
     task: JoinSet<()>,
-    tally: Arc<Tally>,
+    progress: Arc<Progress>,
     show: Option<fn(&Line)>,
     mode: ProgressMode,
 }
 
-impl Progress {
-    /// Begins to show `tally`.
+impl ProgressDisplay {
+    /// Begins to show `progress`.
     /// The metrics, where there are some, are shown whenever there are new ones.
-    pub fn start(tally: Arc<Tally>, live: Option<LiveMetrics>, mode: ProgressMode) -> Self {
+    pub fn start(progress: Arc<Progress>, live: Option<LiveMetrics>, mode: ProgressMode) -> Self {
         let mut task = JoinSet::new();
         let mut every = |period: Duration, show: fn(&Line)| {
             task.spawn(every(
                 period,
-                Watch::new(Arc::clone(&tally), live.clone()),
+                Watch::new(Arc::clone(&progress), live.clone()),
                 show,
             ));
             Some(show)
@@ -67,14 +67,14 @@ impl Progress {
             ProgressMode::Lines => every(Duration::from_secs(5), Line::to_stderr),
             ProgressMode::Json => every(Duration::from_secs(1), Line::to_stdout),
             ProgressMode::Terminal { colors } => {
-                let watch = Watch::new(Arc::clone(&tally), live.clone());
-                task.spawn(terminal(Arc::clone(&tally), watch, colors));
+                let watch = Watch::new(Arc::clone(&progress), live.clone());
+                task.spawn(terminal(Arc::clone(&progress), watch, colors));
                 None
             }
         };
         Self {
             task,
-            tally,
+            progress,
             show,
             mode,
         }
@@ -82,7 +82,7 @@ impl Progress {
 
     /// Says what came up since the last time.
     fn tell_the_rest(&self) {
-        for notice in self.tally.take_notices() {
+        for notice in self.progress.take_notices() {
             let told = match self.mode {
                 ProgressMode::Quiet => Ok(()),
                 ProgressMode::Json => {
@@ -102,15 +102,15 @@ impl Progress {
         self.task.shutdown().await;
         self.tell_the_rest();
         if let Some(show) = self.show.filter(|_| came_to_an_end) {
-            show(&Watch::new(self.tally, None).look());
+            show(&Watch::new(self.progress, None).look());
         }
     }
 }
 
 /// The state of a sweep at one moment.
 struct Line {
-    total: AgentTally,
-    agents: Vec<(String, AgentTally)>,
+    total: AgentProgress,
+    agents: Vec<(String, AgentProgress)>,
     in_flight: usize,
     rate: f64,
     /// What came up since the line before.
@@ -171,9 +171,9 @@ impl Line {
             text::count(self.total.planned),
         );
         let mut line = format!("{done}/{planned} rollouts, {}", self.numbers());
-        for (name, tally) in &self.agents {
+        for (name, progress) in &self.agents {
             line.push_str(" | ");
-            line.push_str(&text::agent(name, tally));
+            line.push_str(&text::agent(name, progress));
         }
         line
     }
@@ -182,15 +182,15 @@ impl Line {
         let agents: serde_json::Map<_, _> = self
             .agents
             .iter()
-            .map(|(name, tally)| {
+            .map(|(name, progress)| {
                 let value = serde_json::json!({
-                    "planned": tally.planned,
-                    "done": tally.done,
-                    "failed": tally.failed,
-                    "pending": tally.pending(),
-                    "failed_attempts": tally.failed_attempts,
-                    "concurrency_limit": tally.concurrency_limit,
-                    "mean_reward": tally.mean_reward(),
+                    "planned": progress.planned,
+                    "done": progress.done,
+                    "failed": progress.failed,
+                    "pending": progress.pending(),
+                    "failed_attempts": progress.failed_attempts,
+                    "concurrency_limit": progress.concurrency_limit,
+                    "mean_reward": progress.mean_reward(),
                 });
                 (name.clone(), value)
             })
@@ -209,19 +209,19 @@ impl Line {
     }
 }
 
-/// Looks at a tally from time to time. The rate is that of the last stretch, smoothed, so that it
+/// Looks at a progress from time to time. The rate is that of the last stretch, smoothed, so that it
 /// follows a server that slows down.
 struct Watch {
-    tally: Arc<Tally>,
+    progress: Arc<Progress>,
     live: Option<LiveMetrics>,
     last: Option<(Instant, u64)>,
     rate: f64,
 }
 
 impl Watch {
-    fn new(tally: Arc<Tally>, live: Option<LiveMetrics>) -> Self {
+    fn new(progress: Arc<Progress>, live: Option<LiveMetrics>) -> Self {
         Self {
-            tally,
+            progress,
             live,
             last: None,
             rate: 0.0,
@@ -229,10 +229,10 @@ impl Watch {
     }
 
     fn look(&mut self) -> Line {
-        let total = self.tally.total();
+        let total = self.progress.total();
         let finished = total.done_now + total.failed_now;
         let now = Instant::now();
-        let all = now.duration_since(self.tally.started()).as_secs_f64();
+        let all = now.duration_since(self.progress.started()).as_secs_f64();
         self.rate = match self.last {
             Some((since, before)) if all > SMOOTHING => {
                 let seconds = now.duration_since(since).as_secs_f64();
@@ -243,13 +243,13 @@ impl Watch {
             _ => finished as f64 / all.max(1e-3),
         };
         self.last = Some((now, finished));
-        let agents = self.tally.by_agent().into_iter().collect();
+        let agents = self.progress.by_agent().into_iter().collect();
         Line {
             total,
             agents,
-            in_flight: self.tally.in_flight(),
+            in_flight: self.progress.in_flight(),
             rate: self.rate,
-            notices: self.tally.take_notices(),
+            notices: self.progress.take_notices(),
             metrics: self.live.as_mut().and_then(|live| {
                 let is_new = live.has_changed().unwrap_or(false);
                 is_new.then(|| Arc::clone(&live.borrow_and_update()))
@@ -268,10 +268,10 @@ async fn every(period: Duration, mut watch: Watch, show: fn(&Line)) {
     }
 }
 
-async fn terminal(tally: Arc<Tally>, mut watch: Watch, colors: bool) {
+async fn terminal(progress: Arc<Progress>, mut watch: Watch, colors: bool) {
     let screen = MultiProgress::with_draw_target(ProgressDrawTarget::stderr_with_hz(10));
     let _cleared = Cleared(screen.clone());
-    let bar = screen.add(ProgressBar::new(tally.total().planned));
+    let bar = screen.add(ProgressBar::new(progress.total().planned));
     let template = match colors {
         true => "{bar:30.cyan/blue} {human_pos}/{human_len} {wide_msg}",
         false => "{bar:30} {human_pos}/{human_len} {wide_msg}",
@@ -279,7 +279,7 @@ async fn terminal(tally: Arc<Tally>, mut watch: Watch, colors: bool) {
     if let Ok(style) = ProgressStyle::with_template(template) {
         bar.set_style(style);
     }
-    let names: Vec<String> = tally.by_agent().into_keys().take(MAX_AGENTS).collect();
+    let names: Vec<String> = progress.by_agent().into_keys().take(MAX_AGENTS).collect();
     let lines: Vec<(String, ProgressBar)> = names
         .into_iter()
         .map(|name| (name, screen.add(ProgressBar::no_length())))
@@ -312,8 +312,8 @@ async fn terminal(tally: Arc<Tally>, mut watch: Watch, colors: bool) {
         bar.set_position(now.total.done);
         bar.set_message(now.numbers());
         for (name, line) in &lines {
-            if let Some((_, tally)) = now.agents.iter().find(|(agent, _)| agent == name) {
-                line.set_message(text::agent(name, tally));
+            if let Some((_, progress)) = now.agents.iter().find(|(agent, _)| agent == name) {
+                line.set_message(text::agent(name, progress));
             }
         }
     }

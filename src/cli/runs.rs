@@ -1,11 +1,58 @@
-//! A run as `compare` is given it: `[NAME=]RUN[#AGENT]`.
+//! Runs and files of rollouts as arguments name them.
 
-use std::path::Path;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
+use super::output::warn;
 use super::sql::run_names::split;
 use crate::error::Error;
+use crate::store::{RunRecord, RunStore, StoreError};
 
-/// A run as it was given.
+/// Opens the run at a place. Each warning about what can't be read of it is printed once.
+pub(super) fn open(place: &str) -> Result<RunStore, Error> {
+    let said = Mutex::new(BTreeSet::new());
+    let run = RunStore::open(place, state_dir().as_deref())?;
+    Ok(run.telling(move |warning| {
+        let mut said = said.lock().unwrap_or_else(PoisonError::into_inner);
+        if said.insert(warning.clone()) {
+            warn(warning);
+        }
+    }))
+}
+
+/// The directory of journals of remote runs, if the environment names it.
+pub(super) fn state_dir() -> Option<PathBuf> {
+    std::env::var_os("ROLLSTREAM_STATE_DIR").map(PathBuf::from)
+}
+
+/// Whether an argument names files of rollouts rather than a run.
+pub(super) fn is_file(text: &str) -> bool {
+    let is_glob = text.contains(['*', '?', '[']) && !text.contains("://");
+    (is_glob || text.ends_with(".jsonl")) && !PathBuf::from(text).is_dir()
+}
+
+/// Opens runs, each of which must exist and be given once.
+pub(super) async fn runs(places: &[String]) -> Result<Vec<RunStore>, Error> {
+    let mut runs: Vec<RunStore> = Vec::new();
+    for place in places {
+        let run = open(place)?;
+        if RunRecord::load(&run).await?.is_none() {
+            let place = run.display("");
+            return Err(StoreError::NoRun { place }.into());
+        }
+        if runs
+            .iter()
+            .any(|other| other.display("") == run.display(""))
+        {
+            return Err(Error::Usage(format!("{place} is given twice")));
+        }
+        runs.push(run);
+    }
+    Ok(runs)
+}
+
+/// A run as an argument names it: `[NAME=]RUN[#AGENT]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct GivenRun {
     pub name: String,
@@ -13,7 +60,7 @@ pub(super) struct GivenRun {
     pub agent: Option<String>,
 }
 
-/// Reads what was given. What is there as a whole is a path, whatever it is called.
+/// Parses `[NAME=]RUN[#AGENT]`. A text that is an existing path as a whole is that path.
 ///
 /// # Errors
 /// A part is missing.

@@ -1,0 +1,133 @@
+//! `rollstream check`: assertions in SQL and the health of rollouts, for CI.
+
+use clap::Args;
+use serde_json::json;
+
+use super::gate::{Verdict, gates};
+use super::health::CheckedRun;
+use super::measurement::{FamilyArgs, MemoryArgs, metric_tables};
+use super::output::{DisplayArgs, Exit, print};
+use super::sql::SqlSession;
+use crate::error::Error;
+use crate::health::HealthOptions;
+use crate::session;
+
+const EXAMPLES: &str = "\
+Examples:
+  rollstream check runs/first --gate gates.sql
+  rollstream check runs/first --gate 'SELECT * FROM coverage WHERE pending > 0' -q
+  rollstream check base=runs/a cand=runs/b --gate gates.sql --json
+  rollstream check runs/first --health --ignore-checks model_call_missing_token_counts
+  rollstream check results/rollouts.jsonl --health
+
+A gate is a query: every row that it returns is a violation. A file holds one or more with `;` between them; the comment
+before a query (`-- All is done`) is its name. The tables are those of `rollstream sql`, metric families included.
+
+--health asks what the evidence of each rollout says of it, by the checks of NeMo Gym 0.7, and writes
+quality_summary.json and rollout_verdicts.jsonl into the run, or beside the files. It is violated where a rollout is
+unhealthy; NeMo Gym's own `gym eval health-check` ends with 0 then, too.
+
+Exit codes:
+  0    no gate is violated
+  1    an error, as of the storage
+  2    the command line or the SQL of a gate is wrong
+  4    a gate is violated";
+
+/// The options of `check`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct CheckArgs {
+    /// Runs: directories or object-store prefixes, with a name if need be; for --health alone also files of rollouts
+    #[arg(value_name = "[NAME=]RUN", required = true)]
+    pub runs: Vec<String>,
+    /// A file of gates, or a gate itself; may be given several times
+    #[arg(
+        long = "gate",
+        value_name = "FILE|SQL",
+        required_unless_present = "health",
+        allow_hyphen_values = true
+    )]
+    pub gates: Vec<String>,
+    /// Check the health of all rollouts, and write the verdicts
+    #[arg(long)]
+    pub health: bool,
+    /// Leave these checks out of --health
+    #[arg(
+        long,
+        value_name = "CHECK,...",
+        value_delimiter = ',',
+        requires = "health"
+    )]
+    pub ignore_checks: Vec<String>,
+    /// Which metric families are tables.
+    #[command(flatten)]
+    pub metrics: FamilyArgs,
+    /// How much memory it may use.
+    #[command(flatten)]
+    pub memory: MemoryArgs,
+    /// How things are shown.
+    #[command(flatten)]
+    pub display: DisplayArgs,
+}
+
+/// `rollstream check`: checks runs and files of rollouts.
+pub(super) async fn check(args: CheckArgs) -> Result<Exit, Error> {
+    let given = args.gates.iter().map(|given| gates(given));
+    let given: Vec<_> = given.collect::<Result<_, _>>()?;
+    let memory = args.memory.bytes();
+    // False as soon as nobody reads what is printed.
+    let mut is_text = !args.display.quiet && !args.display.json;
+    let mut verdicts = Vec::new();
+    if !given.is_empty() {
+        let metrics = metric_tables(&args.metrics, memory)?;
+        let context = session::gathering(memory)?;
+        let mut session = SqlSession::open(context, &args.runs, metrics).await?;
+        // All gates see the runs at one moment, also when these are being written.
+        session.look().await?;
+        for gate in given.into_iter().flatten() {
+            let verdict = Verdict::of(gate, &session).await;
+            is_text = is_text && print(verdict.text()?)?;
+            verdicts.push(verdict);
+        }
+    }
+    let mut health = Vec::new();
+    let options = HealthOptions {
+        ignored: args.ignore_checks,
+        memory,
+    };
+    for run in args.runs.iter().filter(|_| args.health) {
+        let checked = CheckedRun::of(run, &options).await?;
+        is_text = is_text && print(checked.text())?;
+        health.push(checked);
+    }
+    let passed =
+        verdicts.iter().all(Verdict::is_passed) && health.iter().all(CheckedRun::is_passed);
+    if args.display.json && !args.display.quiet {
+        let gates: Result<Vec<_>, Error> = verdicts.iter().map(Verdict::json).collect();
+        let mut document = json!({"gates": gates?, "passed": passed});
+        if args.health {
+            document["health"] = health.iter().map(CheckedRun::json).collect();
+        }
+        let document = serde_json::to_string_pretty(&document).map_err(Error::defect)?;
+        print(document + "\n")?;
+    }
+    end(verdicts, passed)
+}
+
+/// The exit code. An error of a gate is worse than a violation: nobody knows what the gate would have found.
+fn end(verdicts: Vec<Verdict>, passed: bool) -> Result<Exit, Error> {
+    let mut texts = Vec::new();
+    let mut is_usage = false;
+    for Verdict { name, found } in verdicts {
+        if let Err(error) = found {
+            is_usage |= error.exit_code() == 2;
+            texts.push(format!("gate '{name}': {error}"));
+        }
+    }
+    match texts.join("\n") {
+        text if text.is_empty() && passed => Ok(Exit::Done),
+        text if text.is_empty() => Ok(Exit::Violated),
+        text if is_usage => Err(Error::Usage(text)),
+        text => Err(Error::failed("", text)),
+    }
+}

@@ -1,0 +1,88 @@
+//! What every command needs to print and to end: [`Exit`], [`DisplayArgs`], and writers for stdout and stderr.
+
+use std::fmt::Display;
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use clap::Args;
+
+use crate::error::Error;
+use crate::show::ShowError;
+
+/// How things are shown. These are not settings.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Display")]
+pub struct DisplayArgs {
+    /// Show errors only
+    #[arg(long, short)]
+    pub quiet: bool,
+    /// Show JSON for programs: an event per line, or one document
+    #[arg(long)]
+    pub json: bool,
+    /// Show no colours (so does the variable NO_COLOR)
+    #[arg(long)]
+    pub no_color: bool,
+}
+
+/// How a command ended that did not fail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exit {
+    /// All is done.
+    Done,
+    /// Finished, but some rollouts failed for good, or are still pending.
+    SomeFailed,
+    /// Stopped early by a limit that was set; it can be resumed.
+    Stopped,
+    /// A check found a violation.
+    Violated,
+    /// Interrupted; it can be resumed.
+    Interrupted,
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(match exit {
+            Exit::Done => 0,
+            Exit::SomeFailed => 3,
+            Exit::Stopped | Exit::Violated => 4,
+            Exit::Interrupted => 130,
+        })
+    }
+}
+
+/// Whether a command has to end after it wrote its output: yes if the reader has closed the pipe, which is no error.
+pub(super) fn unless_gone(written: Result<(), ShowError>) -> Result<Option<Exit>, Error> {
+    match written {
+        Ok(()) => Ok(None),
+        Err(error) if error.is_broken_pipe() => Ok(Some(Exit::Done)),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Writes to stdout. Returns false if the reader has closed it.
+pub(super) fn print(text: impl AsRef<[u8]>) -> Result<bool, Error> {
+    let mut output = io::stdout().lock();
+    let written = output.write_all(text.as_ref());
+    let written = written.and_then(|()| output.flush());
+    Ok(unless_gone(written.map_err(ShowError::from))?.is_none())
+}
+
+/// Whether colours are welcome on a terminal.
+pub(super) fn wants_colors(no_color: bool) -> bool {
+    !no_color && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
+/// Writes a warning to stderr.
+pub(super) fn warn(warning: impl Display) {
+    say("warning", warning);
+}
+
+/// Writes a remark to stderr that needs no action.
+pub(super) fn note(note: impl Display) {
+    say("note", note);
+}
+
+fn say(kind: &str, text: impl Display) {
+    // A terminal that has gone need not be told.
+    let _ = writeln!(io::stderr(), "{kind}: {text}");
+}
