@@ -20,7 +20,7 @@ use futures::TryStreamExt;
 use parquet::arrow::ArrowWriter;
 use parquet::basic::{Compression, ZstdLevel};
 use parquet::file::properties::WriterProperties;
-use rollstream::land::{LandContext, LandExec};
+use rollstream::land::{LandContext, LandExec, LandStep};
 use rollstream::outcome::rollouts_of;
 use rollstream::progress::Progress;
 use rollstream::schema;
@@ -122,7 +122,13 @@ async fn land(directory: &Path, batches: &[RecordBatch]) -> anyhow::Result<f64> 
     let session =
         SessionContext::new_with_config(session::config().with_extension(Arc::new(context)));
     let input = MemorySourceConfig::try_new_exec(&[batches.to_vec()], schema::outcomes(), None)?;
-    let plan: Arc<dyn ExecutionPlan> = Arc::new(LandExec::new(input, run.display(""), PART_BYTES));
+    let plan: Arc<dyn ExecutionPlan> = Arc::new(LandExec::new(
+        LandStep {
+            output: run.display(""),
+            part_size: PART_BYTES,
+        },
+        input,
+    ));
     let began = Instant::now();
     let landed: Vec<RecordBatch> = execute_stream(plan, session.task_ctx())?
         .try_collect()

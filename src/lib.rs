@@ -15,7 +15,7 @@
 //! | [`expand`] | repeats, and which rollouts are still pending |
 //! | [`request`], [`servers`], [`agent`], [`answer`] | what is sent, to whom, and what came back |
 //! | [`turn`], [`model`], [`environment`] | the calls within a rollout that runs here, and whom they ask |
-//! | [`plan_node`] | operators of ours in a logical plan |
+//! | [`operator`] | operators of ours in a logical plan |
 //! | [`run`] | the operator that keeps calls in flight |
 //! | [`outcome`], [`land`], [`store`] | what became of an attempt, and how it is kept |
 //! | [`session`], [`measure`] | a run as tables, and what they say |
@@ -23,7 +23,7 @@
 //! | [`export`] | a run as the files of another tool |
 //! | [`health`] | whether rollouts are what they seem |
 //! | [`guide`] | pages for whoever uses it |
-//! | [`progress`], [`report`], [`comparison`], [`status`], [`show`], [`cli`] | what people see |
+//! | [`progress`], [`report`], [`status`], [`show`], [`cli`] | what people see |
 //! | [`sim`] | agents to try all this with |
 
 #![cfg_attr(test, allow(clippy::expect_used, clippy::panic, clippy::unwrap_used))]
@@ -31,7 +31,6 @@
 pub mod agent;
 pub mod answer;
 pub mod cli;
-pub mod comparison;
 pub mod config;
 pub mod environment;
 mod error;
@@ -48,9 +47,8 @@ pub mod json;
 pub mod land;
 pub mod measure;
 pub mod model;
+pub mod operator;
 pub mod outcome;
-mod pipeline;
-pub mod plan_node;
 pub mod progress;
 pub mod read;
 pub mod report;
@@ -63,16 +61,17 @@ pub mod show;
 pub mod sim;
 pub mod status;
 pub mod store;
+mod sweep;
 pub mod turn;
 
 pub use error::Error;
 pub use group::{PromptGroup, RolloutManager, RolloutOptions, TrainingPrompt};
-pub use pipeline::{
-    Aggregation, AggregationSource, CompareRun, LiveMetrics, Measurement, Missing, NotResumable,
-    Price, Profile, ProfileTarget, Sweep, compare, import_collection, write_verify_responses,
+pub use measure::compare::{CompareRun, compare};
+pub use measure::{
+    AgentCoverage, AgentMetric, Aggregation, AggregationSource, LiveMetrics, Measurement,
+    MetricsReport, Missing, PassAt, Price, Profile, ProfileReport, ProfileTarget,
+    write_verify_responses,
 };
-pub use report::{
-    AgentCoverage, AgentMetric, ImportReport, MetricsReport, NothingScored, PassAt, ProfileReport,
-    SweepPlan, SweepReport,
-};
+pub use report::{ImportReport, NothingScored, SweepPlan, SweepReport};
 pub use status::RunStatus;
+pub use sweep::{NotResumable, Sweep, import_collection};

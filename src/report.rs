@@ -1,16 +1,16 @@
-//! What a sweep would do, what one did, and what was imported: [`SweepPlan`], [`SweepReport`] and
-//! [`ImportReport`], which the pipeline makes and others show.
+//! What a sweep would do, what it did, and what was imported: [`SweepPlan`], [`SweepReport`] and
+//! [`ImportReport`]. The sweep makes them, `show` and the command line print them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use crate::error::{FAILURE, Fatal};
 use crate::expand::AgentCounts;
 use crate::import::FailureCounts;
 use crate::json::python_string;
-use crate::measure::CompletionSummary;
+use crate::measure::AgentMetric;
 use crate::progress::AgentProgress;
 use crate::run::StopReason;
 use crate::status::RunStatus;
@@ -143,88 +143,4 @@ pub struct ImportReport {
     pub warnings: Vec<String>,
     /// What was written, as a person names it.
     pub written: Vec<String>,
-}
-
-/// What was measured.
-#[derive(Debug)]
-pub struct MetricsReport {
-    /// How much of what was asked of each agent is there.
-    pub coverage: Vec<AgentCoverage>,
-    /// The statistics of every metric, per agent.
-    pub metrics: Vec<AgentMetric>,
-    /// What is to be known of the numbers.
-    pub notes: Vec<String>,
-    /// What was written, as a person names it.
-    pub written: Vec<String>,
-}
-
-/// A reward profile that was written.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct ProfileReport {
-    /// How much of what was asked for is there.
-    #[serde(flatten)]
-    pub completion: CompletionSummary,
-    /// What was written, as a person names it.
-    pub written: Vec<String>,
-}
-
-/// A row of the family `coverage`: `planned = done + failed + pending`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct AgentCoverage {
-    /// The agent.
-    pub agent_name: String,
-    /// Rollouts that were asked for.
-    pub planned: i64,
-    /// Of these, the ones that are there.
-    pub done: i64,
-    /// Given up.
-    pub failed: i64,
-    /// Pending still.
-    pub pending: i64,
-    /// There, and in no metric of quality.
-    #[serde(default)]
-    pub masked: i64,
-}
-
-impl AgentCoverage {
-    /// Rollouts that were asked for and are not there.
-    pub fn missing(&self) -> i64 {
-        self.failed + self.pending
-    }
-}
-
-/// A row of the family `agent_statistics`, with what `spread` and `pass_at_k` say of it.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct AgentMetric {
-    /// The agent.
-    pub agent_name: String,
-    /// The metric.
-    pub metric: String,
-    /// Rollouts that have it.
-    pub count: u64,
-    /// Mean.
-    pub mean: Option<f64>,
-    /// Standard error of the mean, clustered by task.
-    pub stderr: Option<f64>,
-    /// Standard deviation, with n - 1.
-    pub std: Option<f64>,
-    /// Smallest value.
-    pub min: Option<f64>,
-    /// Median.
-    pub median: Option<f64>,
-    /// Largest value.
-    pub max: Option<f64>,
-    /// Of a metric that is 0 or 1: pass@k and pass^k for the largest k that all tasks have rollouts for.
-    pub pass_at: Option<PassAt>,
-}
-
-/// A row of the family `pass_at_k`.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct PassAt {
-    /// Rollouts of a task that are looked at.
-    pub k: i64,
-    /// The chance that one of them is right.
-    pub pass_at_k: f64,
-    /// The chance that all are.
-    pub pass_hat_k: f64,
 }

@@ -24,9 +24,9 @@ use rollstream::answer::AnswerFields;
 use rollstream::config::{MemoryPlan, Settings};
 use rollstream::gym::GYM_05;
 use rollstream::http::{HttpClients, HttpSettings};
-use rollstream::land::{LandContext, LandExec};
+use rollstream::land::{LandContext, LandExec, LandStep};
 use rollstream::progress::{AgentProgress, Progress};
-use rollstream::run::{FailureLimits, Registry, RunContext, RunExec, Shutdown};
+use rollstream::run::{FailureLimits, Registry, RunContext, RunExec, RunStep, Shutdown};
 use rollstream::schema;
 use rollstream::session;
 use rollstream::store::{DispatchLogs, ParquetSink, RunStore, SegmentWriter, StoreError, Writer};
@@ -101,9 +101,16 @@ impl Calls {
         let source: Arc<dyn PartitionStream> = Arc::new(source);
         let source =
             StreamingTableExec::try_new(schema::pending(), vec![source], None, None, false, None)?;
-        let calls: Arc<dyn ExecutionPlan> = Arc::new(RunExec::new(Arc::new(source), concurrency));
+        let calls: Arc<dyn ExecutionPlan> =
+            Arc::new(RunExec::new(RunStep { concurrency }, Arc::new(source)));
         let plan = match keep {
-            Kept::Parts => Arc::new(LandExec::new(calls, run.display(""), PART_BYTES)),
+            Kept::Parts => Arc::new(LandExec::new(
+                LandStep {
+                    output: run.display(""),
+                    part_size: PART_BYTES,
+                },
+                calls,
+            )),
             _ => calls,
         };
         let began = Instant::now();

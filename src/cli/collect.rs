@@ -13,10 +13,10 @@ use super::{gym_output, health};
 use crate::config::{ConfigError, Resolved, Settings, Span};
 use crate::error::{Error, FAILURE, Fatal};
 use crate::health::HealthOptions;
-use crate::pipeline::Sweep;
 use crate::show::{self, ProgressDisplay, ProgressMode};
 use crate::sim::{Sim, SimConfig};
 use crate::store::RunState;
+use crate::sweep::Sweep;
 
 pub(super) const EXAMPLES: &str = "\
 Examples:

@@ -9,14 +9,15 @@ use clap::{Args, ValueEnum, value_parser};
 use super::measurement::MemoryArgs;
 use super::output::{Exit, unless_gone, warn};
 use super::runs::{GivenRun, given_run, is_file, open};
-use crate::comparison::{ComparedRun, ComparisonOptions, ComparisonReport};
 use crate::config::Settings;
 use crate::error::Error;
 use crate::import::CollectionFiles;
 use crate::json;
-use crate::pipeline::{self, CompareRun, import_collection};
+use crate::measure::compare::{self, CompareRun};
+use crate::measure::compare::{ComparedRun, ComparisonOptions, ComparisonReport};
 use crate::show;
 use crate::store::{RunRecord, Scratch, StoreError};
+use crate::sweep::import_collection;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -237,7 +238,7 @@ pub(super) async fn compare(args: CompareArgs) -> Result<Exit, Error> {
         seed: args.seed,
         memory: args.memory.bytes(),
     };
-    let report = pipeline::compare(&base, &runs, &options, args.flips.as_deref()).await?;
+    let report = compare::compare(&base, &runs, &options, args.flips.as_deref()).await?;
     for run in iter::once(&report.base).chain(&report.candidates) {
         warn_of_missing(run);
     }

@@ -12,10 +12,10 @@ use crate::config::Settings;
 use crate::error::Error;
 use crate::export::{ExportTarget, export_nemo_gym};
 use crate::import::CollectionFiles;
-use crate::pipeline::import_collection;
 use crate::schema::ROLLOUTS;
 use crate::session::{self, RunTables};
 use crate::store::{RunRecord, RunStore, StoreError};
+use crate::sweep::import_collection;
 
 /// Imports the files that NeMo Gym began if the sweep resumes them, and returns the settings to continue with.
 ///

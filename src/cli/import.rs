@@ -10,9 +10,9 @@ use crate::config::{Argument, KeyPath, Layers, Settings};
 use crate::error::Error;
 use crate::gym::GymChoice;
 use crate::import::CollectionFiles;
-use crate::pipeline::import_collection;
 use crate::report::ImportReport;
 use crate::store::RunState;
+use crate::sweep::import_collection;
 
 const EXAMPLES: &str = "\
 Examples:

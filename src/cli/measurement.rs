@@ -9,7 +9,7 @@ use crate::config::Bytes;
 use crate::error::Error;
 use crate::json;
 use crate::measure::MetricQueries;
-use crate::pipeline::{Measurement, MetricTables, Missing, Price};
+use crate::measure::{Measurement, MetricTables, Missing, Price};
 
 /// Where metric families come from, and their parameters.
 #[derive(Debug, Args)]

@@ -11,8 +11,8 @@ use super::runs::{is_file, open, runs};
 use crate::error::Error;
 use crate::gym::GymChoice;
 use crate::measure::MeasureError;
-use crate::pipeline::{Profile, ProfileTarget};
-use crate::report::ProfileReport;
+use crate::measure::ProfileReport;
+use crate::measure::{Profile, ProfileTarget};
 use crate::show;
 
 const EXAMPLES: &str = "\

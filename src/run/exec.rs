@@ -1,24 +1,20 @@
 use std::fmt;
 use std::sync::Arc;
 
-use datafusion::common::tree_node::TreeNodeRecursion;
-use datafusion::common::{DFSchema, DFSchemaRef, Result, exec_datafusion_err, internal_err};
+use datafusion::common::{DFSchema, DFSchemaRef, Result, exec_datafusion_err};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::logical_expr::LogicalPlan;
-use datafusion::physical_expr::{EquivalenceProperties, PhysicalExpr};
+use datafusion::physical_expr::EquivalenceProperties;
 use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType, SchedulingType};
 use datafusion::physical_plan::metrics::{
-    BaselineMetrics, Count, ExecutionPlanMetricsSet, MetricBuilder, MetricsSet,
+    BaselineMetrics, Count, ExecutionPlanMetricsSet, MetricBuilder,
 };
 use datafusion::physical_plan::stream::RecordBatchReceiverStream;
-use datafusion::physical_plan::{
-    DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, PlanProperties,
-    ReplaceChildrenOptions,
-};
+use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, PlanProperties};
 
 use super::context::RunContext;
 use super::driver::Driver;
-use crate::plan_node::Step;
+use crate::operator::{Operator, OperatorExec, Step};
 use crate::schema;
 
 /// The place of [`RunExec`] in a logical plan: calls an agent for each row of its input, which has
@@ -36,14 +32,16 @@ impl fmt::Display for RunStep {
 }
 
 impl Step for RunStep {
-    const NAME: &'static str = "Run";
+    fn name(&self) -> &'static str {
+        "Run"
+    }
 
     fn schema(&self, _: &LogicalPlan) -> Result<DFSchemaRef> {
         Ok(Arc::new(DFSchema::try_from(schema::outcomes())?))
     }
 
     fn exec(&self, input: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
-        Ok(Arc::new(RunExec::new(input, self.concurrency)))
+        Ok(Arc::new(RunExec::new(self.clone(), input)))
     }
 }
 
@@ -55,27 +53,10 @@ impl Step for RunStep {
 ///
 /// An operator and not an async SQL function, since such a function awaits a batch at a time: one
 /// slow rollout would hold up the others of its batch.
-#[derive(Debug)]
-pub struct RunExec {
-    input: Arc<dyn ExecutionPlan>,
-    concurrency: usize,
-    properties: Arc<PlanProperties>,
-    metrics: ExecutionPlanMetricsSet,
-}
+pub type RunExec = OperatorExec<RunStep>;
 
-impl RunExec {
-    /// At most `concurrency` calls in flight, in all partitions together.
-    pub fn new(input: Arc<dyn ExecutionPlan>, concurrency: usize) -> Self {
-        let properties = Arc::new(Self::compute_properties(&input));
-        Self {
-            input,
-            concurrency,
-            properties,
-            metrics: ExecutionPlanMetricsSet::new(),
-        }
-    }
-
-    fn compute_properties(input: &Arc<dyn ExecutionPlan>) -> PlanProperties {
+impl Operator for RunStep {
+    fn properties(&self, input: &Arc<dyn ExecutionPlan>) -> PlanProperties {
         PlanProperties::new(
             EquivalenceProperties::new(schema::outcomes()),
             input.output_partitioning().clone(),
@@ -84,74 +65,13 @@ impl RunExec {
         )
         .with_scheduling_type(SchedulingType::Cooperative)
     }
-}
-
-impl DisplayAs for RunExec {
-    fn fmt_as(&self, format: DisplayFormatType, f: &mut fmt::Formatter) -> fmt::Result {
-        match format {
-            DisplayFormatType::Default | DisplayFormatType::Verbose => {
-                let partitions = self.properties().output_partitioning().partition_count();
-                let concurrency = self.concurrency;
-                write!(
-                    f,
-                    "RunExec: concurrency={concurrency}, partitions={partitions}"
-                )
-            }
-            DisplayFormatType::TreeRender => write!(f, "concurrency: {}", self.concurrency),
-        }
-    }
-}
-
-impl ExecutionPlan for RunExec {
-    fn name(&self) -> &'static str {
-        "RunExec"
-    }
-
-    fn properties(&self) -> &Arc<PlanProperties> {
-        &self.properties
-    }
-
-    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
-        vec![&self.input]
-    }
-
-    /// The order of the plan is the order of dispatch; a repartition before would mix it.
-    fn benefits_from_input_partitioning(&self) -> Vec<bool> {
-        vec![false]
-    }
-
-    fn apply_expressions(
-        &self,
-        _: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
-    ) -> Result<TreeNodeRecursion> {
-        Ok(TreeNodeRecursion::Continue)
-    }
-
-    fn replace_children(
-        self: Arc<Self>,
-        mut children: Vec<Arc<dyn ExecutionPlan>>,
-        _: ReplaceChildrenOptions,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        match (children.pop(), children.pop()) {
-            (Some(input), None) => Ok(Arc::new(Self::new(input, self.concurrency))),
-            _ => internal_err!("RunExec has one input"),
-        }
-    }
-
-    fn with_new_children(
-        self: Arc<Self>,
-        children: Vec<Arc<dyn ExecutionPlan>>,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        let options = ReplaceChildrenOptions::new(
-            datafusion::physical_plan::ChildrenPropertiesMode::Recompute,
-        );
-        self.replace_children(children, options)
-    }
 
     fn execute(
         &self,
+        input: &Arc<dyn ExecutionPlan>,
         partition: usize,
         context: Arc<TaskContext>,
+        metrics: &ExecutionPlanMetricsSet,
     ) -> Result<SendableRecordBatchStream> {
         let run = context
             .session_config()
@@ -159,23 +79,15 @@ impl ExecutionPlan for RunExec {
             .ok_or_else(|| {
                 exec_datafusion_err!("the session has no agents to run: it lacks a RunContext")
             })?;
-        let input = self.input.execute(partition, Arc::clone(&context))?;
-        let driver = Driver::new(
-            run,
-            partition,
-            self.concurrency,
-            RunMetrics::new(&self.metrics, partition),
-        );
+        let input = input.execute(partition, context)?;
+        let metrics = RunMetrics::new(metrics, partition);
+        let driver = Driver::new(run, partition, self.concurrency, metrics);
         // The builder owns the driver's task, and the driver its calls: when the stream is
         // dropped, so is every call in flight.
-        let mut builder = RecordBatchReceiverStream::builder(self.schema(), 2);
+        let mut builder = RecordBatchReceiverStream::builder(schema::outcomes(), 2);
         let output = builder.tx();
         builder.spawn(driver.drive(input, output));
         Ok(builder.build())
-    }
-
-    fn metrics(&self) -> Option<MetricsSet> {
-        Some(self.metrics.clone_inner())
     }
 }
 

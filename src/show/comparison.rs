@@ -4,7 +4,7 @@ use std::io::{self, Write as _};
 use super::ShowError;
 use super::report::Table;
 use super::text;
-use crate::comparison::{ComparedRun, ComparisonReport, MetricComparison, Overlap};
+use crate::measure::compare::{ComparedRun, ComparisonReport, MetricComparison, Overlap};
 
 /// Metrics that a line has room for.
 const MAX_NAMES: usize = 10;

@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 
 use super::ShowError;
 use super::{status, text};
-use crate::report::{AgentMetric, MetricsReport, PassAt, ProfileReport, SweepPlan, SweepReport};
+use crate::measure::{AgentMetric, MetricsReport, PassAt, ProfileReport};
+use crate::report::{SweepPlan, SweepReport};
 use crate::run::StopReason;
 use crate::store::RunState;
 

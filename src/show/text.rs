@@ -1,7 +1,7 @@
 use std::time::Duration;
 
+use crate::measure::AgentMetric;
 use crate::progress::AgentProgress;
-use crate::report::AgentMetric;
 
 /// A count with its thousands apart.
 pub(super) fn count(value: u64) -> String {

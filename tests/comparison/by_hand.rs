@@ -1,7 +1,7 @@
 //! Small comparisons whose numbers can be worked out.
 
 use arrow::util::pretty::pretty_format_batches;
-use rollstream::comparison::{ComparisonOptions, MetricComparison, OverlapCounts};
+use rollstream::measure::compare::{ComparisonOptions, MetricComparison, OverlapCounts};
 
 use super::run::{Asked, asked, compare, joined, request};
 

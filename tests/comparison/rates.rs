@@ -2,7 +2,7 @@
 //! runs, so that one comparison tests all of them.
 
 use fastrand::Rng;
-use rollstream::comparison::{ComparisonOptions, MetricComparison};
+use rollstream::measure::compare::{ComparisonOptions, MetricComparison};
 
 use super::run::{Asked, asked, compare};
 

@@ -8,8 +8,10 @@ use bytes::Bytes;
 use datafusion::datasource::MemTable;
 use datafusion::prelude::SessionContext;
 use rollstream::answer::AnswerFields;
-use rollstream::comparison::{ComparisonOptions, MetricComparison};
-use rollstream::measure::{Compared, ComparedPair, Spool, TaskMeans};
+use rollstream::measure::Spool;
+use rollstream::measure::compare::{
+    Compared, ComparedPair, ComparisonOptions, MetricComparison, TaskMeans,
+};
 use rollstream::outcome::{Answered, Outcome, OutcomeBatchBuilder, Times, Verdict, rollouts_of};
 use rollstream::{schema, session};
 

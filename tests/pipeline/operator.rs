@@ -19,7 +19,7 @@ use rollstream::agent::{Agent, AgentLimits, Agents, Answer, Member, Reply};
 use rollstream::answer::AnswerFields;
 use rollstream::config::{Concurrency, MemoryPlan, Settings};
 use rollstream::progress::Progress;
-use rollstream::run::{FailureLimits, Registry, RunContext, RunExec, Shutdown};
+use rollstream::run::{FailureLimits, Registry, RunContext, RunExec, RunStep, Shutdown};
 use rollstream::schema;
 
 /// Rows that may be queued.
@@ -120,7 +120,7 @@ impl Operator {
                 .unwrap();
         let config = SessionConfig::new().with_extension(self.context());
         let session = SessionContext::new_with_config(config);
-        let plan = RunExec::new(Arc::new(source), concurrency);
+        let plan = RunExec::new(RunStep { concurrency }, Arc::new(source));
         (Arc::new(plan), session.task_ctx())
     }
 

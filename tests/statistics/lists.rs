@@ -1,6 +1,6 @@
 //! Functions of a task's list of scores.
 
-use crate::query::{list, number, session, try_rows};
+use crate::query::{list, session, try_rows};
 
 fn some(values: &[f64]) -> Option<Vec<Option<f64>>> {
     Some(values.iter().copied().map(Some).collect())
@@ -79,26 +79,6 @@ async fn lists_of_a_batch_are_each_their_own() {
 +-------------+------------+---------------+";
     let squeezed = |text: &str| text.replace([' ', '-'], "");
     assert_eq!(squeezed(&text.to_string()), squeezed(expected));
-}
-
-#[tokio::test]
-async fn counts_give_the_same_as_lists() {
-    let ctx = session(1);
-    assert_eq!(
-        number(&ctx, "SELECT pass_at_k(4, 2, 2)").await,
-        Some(1.0 - 1.0 / 6.0)
-    );
-    assert_eq!(number(&ctx, "SELECT pass_hat_k(4, 3, 2)").await, Some(0.5));
-    assert_eq!(number(&ctx, "SELECT pass_at_k(4, 2, 5)").await, None);
-    assert_eq!(number(&ctx, "SELECT pass_hat_k(4, null, 2)").await, None);
-    for (call, part) in [
-        ("pass_at_k(4, 5, 1)", "c = 5 right ones of n = 4"),
-        ("pass_hat_k(4, -1, 1)", "c must be from 0 to n"),
-        ("pass_at_k(4, 2, 0)", "count attempts from 1"),
-    ] {
-        let error = try_rows(&ctx, &format!("SELECT {call}")).await.unwrap_err();
-        assert!(error.to_string().contains(part), "{error}");
-    }
 }
 
 #[tokio::test]

@@ -38,7 +38,7 @@ fn table(ctx: &SessionContext, order: &[usize], values: &[f64], batch: usize, pa
 }
 
 const SQL: &str =
-    "SELECT agent, exact_sum(value) AS exact, compensated_sum(value ORDER BY i) AS sum,
+    "SELECT agent, exact_sum(value) AS exact, summary_each([value] ORDER BY i)[1]['sum'] AS sum,
         sign_flip_p(value, 300, 4 ORDER BY i) AS p,
         bootstrap_interval(value, 1, 0.9, 50, 4 ORDER BY i)['low'] AS low,
         summary_each(list ORDER BY i)[1]['sum'] AS first_sum,
@@ -89,7 +89,7 @@ fn aggregates_in_one_query_with_two_orders_are_refused_not_wrong() {
     let ctx = session(2);
     table(&ctx, &order, &values, 5, 2);
     let sql =
-        "SELECT compensated_sum(value ORDER BY i), compensated_sum(value ORDER BY value) FROM t";
+        "SELECT summary_each([value] ORDER BY i), summary_each([value] ORDER BY value) FROM t";
     let error = runtime
         .block_on(crate::query::try_rows(&ctx, sql))
         .unwrap_err();
@@ -99,7 +99,7 @@ fn aggregates_in_one_query_with_two_orders_are_refused_not_wrong() {
     );
     let sum = runtime.block_on(number(
         &ctx,
-        "SELECT compensated_sum(value ORDER BY i) FROM t",
+        "SELECT summary_each([value] ORDER BY i)[1]['sum'] FROM t",
     ));
     assert_eq!(sum, Some(python_sum(&values)));
 }

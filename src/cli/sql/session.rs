@@ -7,8 +7,8 @@ use datafusion::prelude::SessionContext;
 use super::run_names;
 use crate::cli::runs::open;
 use crate::error::Error;
+use crate::measure::MetricTables;
 use crate::measure::functions;
-use crate::pipeline::MetricTables;
 use crate::session::{self, MetricNames, NamedRun, RunTables};
 use crate::store::{RunRecord, StoreError};
 

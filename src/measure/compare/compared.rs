@@ -7,10 +7,10 @@ use datafusion::datasource::MemTable;
 use datafusion::prelude::{DataFrame, SessionContext, col, lit};
 use serde::Deserialize;
 
-use super::decode::decode;
+use super::decode;
 use super::queries;
+use super::report::{ComparisonOptions, MetricComparison, OverlapCounts};
 use super::task_means::{TaskMeans, table};
-use crate::comparison::{ComparisonOptions, MetricComparison, OverlapCounts};
 use crate::measure::error::MeasureError;
 use crate::measure::families::{MetricTable, plan};
 use crate::measure::functions;

@@ -3,13 +3,23 @@
 //! `queries/compare`.
 
 mod compared;
-mod decode;
+mod report;
+mod runs;
 mod task_means;
 
 pub use compared::{Compared, ComparedPair, MetricOverlap};
+pub use report::{
+    ComparedRun, ComparisonOptions, ComparisonReport, FlipsFile, LeftOutMetric, MetricComparison,
+    Overlap, OverlapCounts,
+};
+pub use runs::{CompareRun, compare};
 pub use task_means::TaskMeans;
 
+use arrow::array::RecordBatch;
+use arrow::json::LineDelimitedWriter;
+use datafusion::error::DataFusionError;
 use include_dir::{Dir, include_dir};
+use serde::de::DeserializeOwned;
 
 use super::error::MeasureError;
 use super::queries::MetricQueries;
@@ -18,6 +28,21 @@ static QUERIES: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/queries/compare");
 
 fn queries() -> Result<MetricQueries, MeasureError> {
     MetricQueries::of(&QUERIES)
+}
+
+/// The rows of a query, which are few. A null is a field that is not there.
+fn decode<T: DeserializeOwned>(batches: &[RecordBatch]) -> Result<Vec<T>, MeasureError> {
+    let mut lines = Vec::new();
+    let mut writer = LineDelimitedWriter::new(&mut lines);
+    let batches: Vec<&RecordBatch> = batches.iter().collect();
+    writer
+        .write_batches(&batches)
+        .and_then(|()| writer.finish())
+        .map_err(|error| MeasureError::tables(DataFusionError::from(error)))?;
+    serde_json::Deserializer::from_slice(&lines)
+        .into_iter()
+        .collect::<Result<_, _>>()
+        .map_err(|error| MeasureError::tables(DataFusionError::External(Box::new(error))))
 }
 
 #[cfg(test)]

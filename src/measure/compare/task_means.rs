@@ -4,15 +4,15 @@ use std::sync::Arc;
 use datafusion::catalog::TableProvider;
 use datafusion::prelude::SessionContext;
 
-use super::decode::decode;
+use super::decode;
 use super::queries;
 use crate::measure::error::MeasureError;
 use crate::measure::families::plan;
 use crate::measure::functions;
 use crate::measure::parameter::ParameterValue;
+use crate::measure::report::AgentCoverage;
 use crate::measure::spool::Spool;
 use crate::measure::views::{COVERAGE, spool_scores, view};
-use crate::report::AgentCoverage;
 
 const TASK_KEYS: &str = "task_keys";
 const TASK_MEANS: &str = "task_means";

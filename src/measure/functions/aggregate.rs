@@ -1,13 +1,191 @@
-//! [`Aggregate`]: aggregate functions that look at one row at a time, and [`Groups`] of them.
+//! What the aggregate functions share: [`AggregateFunction`] declares one, [`GroupStates`] holds the state of all groups,
+//! and [`Aggregate`] defines a function that looks at one row at a time.
 
 use std::fmt::Debug;
+use std::hash::{Hash, Hasher};
 use std::mem::size_of;
+use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, BooleanArray};
-use datafusion::common::{Result, exec_err};
-use datafusion::logical_expr::{EmitTo, GroupsAccumulator};
+use arrow::datatypes::{DataType, Field, FieldRef};
+use datafusion::common::{Result, ScalarValue, exec_err, not_impl_err};
+use datafusion::logical_expr::aggregate_doc_sections::DOC_SECTION_STATISTICAL;
+use datafusion::logical_expr::function::{AccumulatorArgs, StateFieldsArgs};
+use datafusion::logical_expr::utils::{AggregateOrderSensitivity, format_state_name};
+use datafusion::logical_expr::{
+    Accumulator, AggregateUDF, AggregateUDFImpl, Documentation, EmitTo, GroupsAccumulator,
+    ReversedUDAF, Signature, Volatility,
+};
 
-use super::group_states::GroupStates;
+use super::scalar::{self, Argument};
+
+/// Name, arguments and types of an aggregate function, and how to make the [`GroupStates`] of a call.
+#[derive(Debug)]
+pub(super) struct AggregateFunction<G> {
+    pub(super) name: &'static str,
+    pub(super) about: &'static str,
+    pub(super) arguments: Vec<Argument>,
+    pub(super) returns: DataType,
+    pub(super) state: Vec<(&'static str, DataType)>,
+    pub(super) in_order: bool,
+    pub(super) groups: fn(&AccumulatorArgs) -> Result<G>,
+}
+
+impl<G: GroupStates> AggregateFunction<G> {
+    pub(super) fn udaf(self) -> AggregateUDF {
+        AggregateUDF::from(Udaf {
+            documentation: scalar::document(
+                DOC_SECTION_STATISTICAL,
+                self.name,
+                self.about,
+                &self.arguments,
+            ),
+            signature: Signature::user_defined(Volatility::Immutable),
+            function: self,
+        })
+    }
+
+    fn groups(&self, args: &AccumulatorArgs) -> Result<G> {
+        if args.is_distinct {
+            return not_impl_err!(
+                "{0}(DISTINCT ...); take {0} of a subquery with DISTINCT",
+                self.name
+            );
+        }
+        (self.groups)(args)
+    }
+}
+
+#[derive(Debug)]
+struct Udaf<G> {
+    function: AggregateFunction<G>,
+    signature: Signature,
+    documentation: Documentation,
+}
+
+impl<G> PartialEq for Udaf<G> {
+    fn eq(&self, other: &Self) -> bool {
+        self.function.name == other.function.name
+    }
+}
+
+impl<G> Eq for Udaf<G> {}
+
+impl<G> Hash for Udaf<G> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.function.name.hash(state);
+    }
+}
+
+impl<G: GroupStates> AggregateUDFImpl for Udaf<G> {
+    fn name(&self) -> &str {
+        self.function.name
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn coerce_types(&self, given: &[DataType]) -> Result<Vec<DataType>> {
+        scalar::coerce(self.function.name, &self.function.arguments, given)
+    }
+
+    fn return_type(&self, _: &[DataType]) -> Result<DataType> {
+        Ok(self.function.returns.clone())
+    }
+
+    fn state_fields(&self, args: StateFieldsArgs) -> Result<Vec<FieldRef>> {
+        let field = |(name, data_type): &(&str, DataType)| {
+            let name = format_state_name(args.name, name);
+            Arc::new(Field::new(name, data_type.clone(), true))
+        };
+        Ok(self.function.state.iter().map(field).collect())
+    }
+
+    fn order_sensitivity(&self) -> AggregateOrderSensitivity {
+        if self.function.in_order {
+            AggregateOrderSensitivity::HardRequirement
+        } else {
+            AggregateOrderSensitivity::Insensitive
+        }
+    }
+
+    /// A planner that finds no reverse of a function drops its order too.
+    fn reverse_expr(&self) -> ReversedUDAF {
+        ReversedUDAF::Identical
+    }
+
+    fn accumulator(&self, args: AccumulatorArgs) -> Result<Box<dyn Accumulator>> {
+        Ok(Box::new(OneGroup(self.function.groups(&args)?)))
+    }
+
+    fn groups_accumulator_supported(&self, _: AccumulatorArgs) -> bool {
+        true
+    }
+
+    fn create_groups_accumulator(
+        &self,
+        args: AccumulatorArgs,
+    ) -> Result<Box<dyn GroupsAccumulator>> {
+        Ok(Box::new(self.function.groups(&args)?))
+    }
+
+    fn documentation(&self) -> Option<&Documentation> {
+        Some(&self.documentation)
+    }
+}
+
+/// An accumulator of many groups that can stand in for that of one.
+pub(super) trait GroupStates: GroupsAccumulator + Clone + Debug + Sync + 'static {
+    /// Makes room for at least so many groups, without rows at first.
+    fn grow(&mut self, groups: usize);
+
+    /// The states of rows each of which is a group of its own; `self` has no groups.
+    fn states_of_rows(
+        mut self,
+        values: &[ArrayRef],
+        opt_filter: Option<&BooleanArray>,
+    ) -> Result<Vec<ArrayRef>> {
+        let rows = values.first().map_or(0, |column| column.len());
+        let groups: Vec<usize> = (0..rows).collect();
+        self.update_batch(values, &groups, opt_filter, rows)?;
+        self.state(EmitTo::All)
+    }
+}
+
+/// The only group of an aggregation without `GROUP BY`, or the frame of a window.
+#[derive(Debug)]
+pub(super) struct OneGroup<G>(pub(super) G);
+
+impl<G: GroupStates> Accumulator for OneGroup<G> {
+    fn update_batch(&mut self, values: &[ArrayRef]) -> Result<()> {
+        let rows = values.first().map_or(0, |column| column.len());
+        self.0.update_batch(values, &vec![0; rows], None, 1)
+    }
+
+    fn merge_batch(&mut self, states: &[ArrayRef]) -> Result<()> {
+        let rows = states.first().map_or(0, |column| column.len());
+        self.0.merge_batch(states, &vec![0; rows], 1)
+    }
+
+    /// Leaves the group as it is: a window asks after every row.
+    fn evaluate(&mut self) -> Result<ScalarValue> {
+        self.0.grow(1);
+        let column = self.0.clone().evaluate(EmitTo::All)?;
+        ScalarValue::try_from_array(&column, 0)
+    }
+
+    fn state(&mut self) -> Result<Vec<ScalarValue>> {
+        self.0.grow(1);
+        let columns = self.0.state(EmitTo::All)?;
+        let scalar = |column: &ArrayRef| ScalarValue::try_from_array(column, 0);
+        columns.iter().map(scalar).collect()
+    }
+
+    fn size(&self) -> usize {
+        size_of::<Self>() + self.0.size()
+    }
+}
 
 /// How the rows of a group become a value.
 pub(super) trait Aggregate: Clone + Debug + Send + Sync + 'static {

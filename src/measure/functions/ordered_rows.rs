@@ -1,4 +1,5 @@
-//! Aggregate functions [`OfRows`] of a group that are all needed at once, and [`InOrder`].
+//! Aggregate functions that need all rows of a group at once ([`OfRows`]), in the order of the call's `ORDER BY`
+//! ([`InOrder`]).
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -12,8 +13,8 @@ use datafusion::logical_expr::function::AccumulatorArgs;
 use datafusion::physical_expr::expressions::Literal;
 
 use super::aggregate::{Aggregate, Groups};
-use super::argument::list_of;
-use super::number_lists::{ListWriter, NumberLists, list_range};
+use super::lists::{ListWriter, NumberLists, list_range};
+use super::scalar::list_of;
 
 /// What is computed of all rows of a group, each of `N` numbers.
 pub(super) trait OfRows<const N: usize>: Clone + Debug + Send + Sync + 'static {
@@ -107,9 +108,10 @@ impl Order {
             SortField::new_with_options(key.data_type().clone(), *options)
         };
         let fields: Vec<SortField> = keys.iter().zip(&self.options).map(field).collect();
-        let keys = match fields.len() == keys.len() && !keys.is_empty() {
-            true => Some(RowConverter::new(fields)?.convert_columns(keys)?),
-            false => None,
+        let keys = if fields.len() == keys.len() && !keys.is_empty() {
+            Some(RowConverter::new(fields)?.convert_columns(keys)?)
+        } else {
+            None
         };
         Ok(KeyedNumbers {
             numbers: numbers

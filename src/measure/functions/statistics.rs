@@ -14,12 +14,10 @@ use datafusion::common::{Result, exec_datafusion_err, exec_err};
 use datafusion::logical_expr::scalar_doc_sections::DOC_SECTION_ARRAY;
 use datafusion::logical_expr::{AggregateUDF, EmitTo, GroupsAccumulator, ScalarUDF};
 
-use super::aggregate_function::AggregateFunction;
-use super::argument::{integer, list_of, numbers};
-use super::group_states::GroupStates;
-use super::number_lists::NumberLists;
-use super::pairwise::pairwise_sum;
-use super::scalar::ScalarFunction;
+use super::aggregate::{AggregateFunction, GroupStates};
+use super::lists::NumberLists;
+use super::scalar::{ScalarFunction, exactly, integer, list_of, numbers};
+use super::sums::pairwise_sum;
 
 /// `list_statistics(values DOUBLE[]) -> STRUCT(count, mean, max, min, median, std, is_binary)` of a
 /// list of scores, in which null is a score that is missing.
@@ -147,9 +145,7 @@ fn median(scores: &mut [f64]) -> f64 {
 }
 
 fn of_lists(columns: &[ArrayRef]) -> Result<ArrayRef> {
-    let [values] = columns else {
-        return exec_err!("list_statistics: {} columns instead of 1", columns.len());
-    };
+    let [values] = exactly(columns)?;
     let values = NumberLists::of(values)?;
     let mut rows = Builder::default();
     for row in 0..values.len() {

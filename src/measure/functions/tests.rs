@@ -13,8 +13,8 @@ use datafusion::logical_expr::{EmitTo, GroupsAccumulator};
 use datafusion::prelude::SessionContext;
 use proptest::prelude::*;
 
-use super::gathered::Gathered;
-use super::group_states::GroupStates;
+use super::aggregate::GroupStates;
+use super::gather_scores::Gathered;
 
 async fn shown(sql: &str) -> String {
     let ctx = SessionContext::new();

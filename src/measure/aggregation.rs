@@ -1,0 +1,156 @@
+use std::fs::File;
+use std::io::BufWriter;
+use std::path::PathBuf;
+
+use datafusion::prelude::SessionContext;
+
+use super::measurement::{self, Measurement, Source, by_rules};
+use crate::error::Error;
+use crate::gym::GymChoice;
+use crate::import::{
+    AgentServers, AgentSource, Import, ImportError, Imported, KeyRule, ResponseRule,
+    RolloutOptions, is_shard, is_stamped, merge,
+};
+use crate::measure::MetricsReport;
+use crate::measure::TaskLabels;
+use crate::read::expand;
+use crate::store::{RunRecord, RunStore};
+
+/// What metrics are computed over.
+#[derive(Debug, Clone)]
+pub enum AggregationSource {
+    /// Runs, as if they were one.
+    Runs(Vec<RunStore>),
+    /// Files of rollouts of NeMo Gym.
+    Files {
+        /// Paths and globs, each a list with commas.
+        globs: Vec<String>,
+        /// Where the rows of all files go, sorted by task and rollout.
+        merged: Option<PathBuf>,
+    },
+}
+
+/// Metrics over the union of runs, with no merging step before.
+#[derive(Debug, Clone)]
+pub struct Aggregation {
+    /// What is measured.
+    pub source: AggregationSource,
+    /// Where `metrics/` and `aggregate_metrics.json` go.
+    pub output: RunStore,
+    /// The version of NeMo Gym by whose rules it is measured.
+    pub gym: GymChoice,
+    /// Which metrics, and how.
+    pub measurement: Measurement,
+}
+
+impl Aggregation {
+    /// Computes and writes.
+    ///
+    /// # Errors
+    /// The source can't be read, a metric fails, or the output can't be written.
+    pub async fn run(mut self) -> Result<MetricsReport, Error> {
+        let mut notes = Vec::new();
+        let measured = match &self.source {
+            AggregationSource::Runs(runs) => {
+                let (runs, rules) = by_rules(runs, self.gym).await?;
+                self.measurement.rules = rules;
+                check_zeros(&self.measurement, "the runs follow those of 0.5")?;
+                for run in runs.iter().filter(|_| rules.servers) {
+                    let record = RunRecord::load(run).await?;
+                    let servers = record.into_iter().map(|record| record.environment_servers);
+                    self.measurement.servers.extend(servers.flatten());
+                }
+                measurement::measure(&Source::Runs(&runs), &self.output, &self.measurement).await?
+            }
+            AggregationSource::Files { globs, merged } => {
+                let (session, imported) =
+                    files(globs, merged.as_ref(), self.gym, &mut self.measurement).await?;
+                if imported.without_agent > 0 {
+                    notes.push(format!(
+                        "{} of {} rollouts name no agent (agent_ref), and are in no metric",
+                        imported.without_agent, imported.num_rollouts
+                    ));
+                }
+                self.measurement.labels = TaskLabels::from(imported.task_names);
+                self.measurement.servers = imported.servers;
+                self.measurement.is_stamped = true;
+                notes.extend(imported.notes);
+                measurement::measure(&Source::Tables(&session), &self.output, &self.measurement)
+                    .await?
+            }
+        };
+        notes.extend(measured.notes);
+        if measured.is_renumbered {
+            notes.push(
+                "the runs have tasks or rollouts of the same number: tasks are matched by content and numbered \
+                 anew, and the rollouts of later runs come after those of earlier ones"
+                    .to_owned(),
+            );
+        }
+        Ok(MetricsReport {
+            coverage: measured.coverage,
+            metrics: measured.metrics,
+            notes,
+            written: measured.written,
+        })
+    }
+}
+
+fn check_zeros(measurement: &Measurement, why: &str) -> Result<(), Error> {
+    match measurement.zeros.any() && !measurement.rules.servers {
+        true => Err(Error::Usage(format!(
+            "what is not there is counted as zero by the rules of NeMo Gym 0.7 alone; {why}: add --gym 0.7"
+        ))),
+        false => Ok(()),
+    }
+}
+
+async fn files(
+    globs: &[String],
+    merged: Option<&PathBuf>,
+    gym: GymChoice,
+    measurement: &mut Measurement,
+) -> Result<(SessionContext, Imported), Error> {
+    let shown: Vec<String> = globs
+        .iter()
+        .flat_map(|glob| expand(glob, std::path::Path::new(".")))
+        .filter(|path| is_shard(path))
+        .collect();
+    if shown.is_empty() {
+        let globs = globs.join(",");
+        return Err(Error::Usage(format!(
+            "No shards matched input_glob='{globs}'"
+        )));
+    }
+    let files: Vec<(PathBuf, String)> = shown
+        .into_iter()
+        .map(|path| (PathBuf::from(&path), path))
+        .collect();
+    let mut is_new = false;
+    for (path, _) in &files {
+        is_new |= is_stamped(path)?;
+    }
+    measurement.rules = gym.rules(|| is_new);
+    check_zeros(measurement, "the files bear none of its stamps")?;
+    let session = SessionContext::new();
+    let mut import = Import::new();
+    let options = RolloutOptions {
+        is_shard: true,
+        keys: KeyRule::AllOrNone,
+        response: ResponseRule::Stripped,
+        agent: AgentSource::Row,
+        rules: measurement.rules,
+        servers: AgentServers::new(),
+        zeros: measurement.zeros.clone(),
+    };
+    import.rollouts(&files, &options)?;
+    let imported = import.register(&session).await?;
+    if let Some(path) = merged {
+        let parent = path.parent().map(std::fs::create_dir_all).transpose();
+        let file = parent.and_then(|_| File::create(path));
+        let file = file.map_err(ImportError::Write)?;
+        merge(&session, &files, &mut BufWriter::new(file)).await?;
+    }
+    imported.check_aggregate(&session, true).await?;
+    Ok((session, imported))
+}

@@ -1,0 +1,196 @@
+//! What one run has over another: [`ComparisonReport`], which [`compare`](super::compare()) makes, and
+//! the [`ComparisonOptions`] that it is made with.
+
+use serde::{Deserialize, Deserializer, Serialize};
+
+use crate::measure::report::AgentCoverage;
+
+/// How runs are compared.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ComparisonOptions {
+    /// The metrics; empty for all.
+    pub metrics: Vec<String>,
+    /// Path of the field of a request that tells tasks apart; none for all that they ask.
+    pub task_key: Option<String>,
+    /// Of the intervals, and 1 less what is significant; between 0 and 1.
+    pub confidence: f64,
+    /// Bootstrap samples of each interval.
+    pub resamples: u32,
+    /// Random flips of signs of each permutation test.
+    pub permutations: u32,
+    /// With which minimum detectable effects are found; between 0 and 1.
+    pub power: f64,
+    /// Of what is random.
+    pub seed: u64,
+    /// Bytes of memory for what can go to temporary files.
+    #[serde(skip)]
+    pub memory: usize,
+}
+
+impl Default for ComparisonOptions {
+    fn default() -> Self {
+        Self {
+            metrics: Vec::new(),
+            task_key: None,
+            confidence: 0.95,
+            resamples: 2000,
+            permutations: 10_000,
+            power: 0.8,
+            seed: 0,
+            memory: 256_000_000,
+        }
+    }
+}
+
+/// What candidates have over a base.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ComparisonReport {
+    /// What the others are compared with.
+    pub base: ComparedRun,
+    /// The others, in the order given.
+    pub candidates: Vec<ComparedRun>,
+    /// How they are compared.
+    pub options: ComparisonOptions,
+    /// Which tasks they have in common: one for each pair of agents.
+    pub overlaps: Vec<Overlap>,
+    /// Each metric of each pair, the reward first.
+    pub comparisons: Vec<MetricComparison>,
+    /// Metrics that no common task has on both sides.
+    pub left_out: Vec<LeftOutMetric>,
+    /// The tasks that flipped, where they were asked for.
+    pub flips: Option<FlipsFile>,
+}
+
+/// A side of a comparison.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ComparedRun {
+    /// What it is called here.
+    pub name: String,
+    /// Where the run is.
+    pub place: String,
+    /// The agents that are compared, and how much of what was asked of each is there.
+    pub agents: Vec<AgentCoverage>,
+}
+
+/// How far two agents worked on the same tasks.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Overlap {
+    /// The candidate.
+    pub candidate: String,
+    /// Agent of the base.
+    pub base_agent: String,
+    /// Agent of the candidate.
+    pub candidate_agent: String,
+    /// In tasks.
+    #[serde(flatten)]
+    pub counts: OverlapCounts,
+}
+
+/// How far two agents worked on the same tasks, in tasks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OverlapCounts {
+    /// Both have them.
+    pub in_common: u64,
+    /// The candidate does not have them.
+    pub only_in_base: u64,
+    /// The base does not have them.
+    pub only_in_candidate: u64,
+    /// Of the base: they ask what an earlier one asks, and are taken together with it.
+    pub base_pooled: u64,
+    /// The same of the candidate.
+    pub candidate_pooled: u64,
+    /// Of the base: they do not have the field that tells tasks apart, and are left out.
+    pub base_without_key: u64,
+    /// The same of the candidate.
+    pub candidate_without_key: u64,
+}
+
+/// A row of `comparisons.sql`: a metric of a candidate, over the tasks that it has in common with the
+/// base. Each task weighs the same.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct MetricComparison {
+    /// The metric.
+    pub metric: String,
+    /// The candidate.
+    pub candidate: String,
+    /// Agent of the base.
+    pub base_agent: String,
+    /// Agent of the candidate.
+    pub candidate_agent: String,
+    /// Common tasks that have a score on both sides.
+    pub num_tasks: u64,
+    /// Common tasks that have no score in the base.
+    pub without_base: u64,
+    /// Common tasks that have no score in the candidate.
+    pub without_candidate: u64,
+    /// Mean over the tasks of the mean of their rollouts. NaN, as the other two, where the sum is too large
+    /// for a double.
+    #[serde(default = "not_a_number", deserialize_with = "or_not_a_number")]
+    pub base_mean: f64,
+    /// The same of the candidate.
+    #[serde(default = "not_a_number", deserialize_with = "or_not_a_number")]
+    pub candidate_mean: f64,
+    /// The mean of the candidate less that of the base.
+    #[serde(default = "not_a_number", deserialize_with = "or_not_a_number")]
+    pub difference: f64,
+    /// Standard error of the difference, clustered by task; none for one task.
+    pub stderr: Option<f64>,
+    /// Lower bound of the difference.
+    pub ci_low: Option<f64>,
+    /// Upper bound of the difference.
+    pub ci_high: Option<f64>,
+    /// What the p-value is of: `mcnemar_exact`, `mcnemar`, `mcnemar_clustered` or `permutation`.
+    pub test: String,
+    /// Probability of such a difference or a larger one, either way, if there is none.
+    pub p_value: Option<f64>,
+    /// The same after Holm's correction for all rows of the report.
+    pub p_holm: Option<f64>,
+    /// Whether that is below 1 less the confidence.
+    #[serde(default)]
+    pub significant: bool,
+    /// Smallest true difference that a single test would find with the power asked for.
+    pub mde: Option<f64>,
+    /// Whether all scores are 0 or 1.
+    pub is_binary: bool,
+    /// Tasks that flipped for the better: solved by the candidate alone, or of a metric that is not
+    /// binary, with a larger mean.
+    pub gained: u64,
+    /// Tasks that flipped for the worse.
+    pub lost: u64,
+}
+
+/// A number that the rows of a query do not have, since JSON has no word for it.
+fn not_a_number() -> f64 {
+    f64::NAN
+}
+
+fn or_not_a_number<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
+    let number = Option::<f64>::deserialize(from)?;
+    Ok(number.unwrap_or_else(not_a_number))
+}
+
+/// A metric that cannot be compared.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct LeftOutMetric {
+    /// The metric.
+    pub metric: String,
+    /// The candidate.
+    pub candidate: String,
+    /// Agent of the base.
+    pub base_agent: String,
+    /// Agent of the candidate.
+    pub candidate_agent: String,
+    /// Common tasks that have a score in the base.
+    pub base_tasks: u64,
+    /// Common tasks that have a score in the candidate.
+    pub candidate_tasks: u64,
+}
+
+/// A Parquet file of tasks that flipped.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct FlipsFile {
+    /// Where it is.
+    pub path: String,
+    /// Its rows.
+    pub num_rows: u64,
+}

@@ -1,0 +1,316 @@
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::Permissions;
+use std::io::BufWriter;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use datafusion::error::DataFusionError;
+use futures::TryStreamExt;
+use parquet::arrow::ArrowWriter;
+use parquet::arrow::arrow_writer::ArrowWriterOptions;
+use parquet::basic::{Compression, ZstdLevel};
+use parquet::file::properties::WriterProperties;
+
+use super::report::{
+    ComparedRun, ComparisonOptions, ComparisonReport, FlipsFile, LeftOutMetric, Overlap,
+    OverlapCounts,
+};
+use super::{Compared, ComparedPair, TaskMeans};
+use crate::error::Error;
+use crate::measure::report::AgentCoverage;
+use crate::measure::{MetricTable, Spool};
+use crate::session::{self, RunTables};
+use crate::store::{RunRecord, RunStore, StoreError};
+
+/// Names of an error that a message has room for.
+const MAX_NAMES: usize = 20;
+
+/// A run that is compared.
+#[derive(Debug, Clone)]
+pub struct CompareRun {
+    /// What it is called in what is shown.
+    pub name: String,
+    /// The agent, where only one of the run's is meant.
+    pub agent: Option<String>,
+    /// Where it is, as it was given.
+    pub place: String,
+    /// Its tables.
+    pub run: RunStore,
+}
+
+/// A side, looked at.
+struct Side {
+    compared: ComparedRun,
+    means: TaskMeans,
+}
+
+/// Compares runs with a base, over the tasks that they have in common. Writes the tasks that flipped to
+/// `flips`, a local Parquet file, where that is given. Runs may be being collected meanwhile.
+///
+/// # Errors
+/// [`Error::Usage`] where there is nothing to compare: an agent or a metric is not there, several
+/// agents can't be told apart, or no task or metric is in common. Else a run can't be read, or `flips`
+/// can't be written.
+pub async fn compare(
+    base: &CompareRun,
+    candidates: &[CompareRun],
+    options: &ComparisonOptions,
+    flips: Option<&Path>,
+) -> Result<ComparisonReport, Error> {
+    let spool = Spool::new()?;
+    let mut known = BTreeMap::new();
+    let base = look(base, &spool, options, &mut known).await?;
+    let mut sides = Vec::new();
+    for candidate in candidates {
+        sides.push(look(candidate, &spool, options, &mut known).await?);
+    }
+    let mut pairs = Vec::new();
+    for side in &sides {
+        for (base_agent, agent) in agents(&base.compared, &side.compared)? {
+            pairs.push(ComparedPair {
+                candidate: side.compared.name.clone(),
+                base_agent,
+                candidate_agent: agent,
+                base: base.means.clone(),
+                means: side.means.clone(),
+            });
+        }
+    }
+    let compared =
+        Compared::new(&spool, session::measuring(options.memory)?, &pairs, options).await?;
+    for (pair, counts) in pairs.iter().zip(compared.overlaps()) {
+        if counts.in_common == 0 {
+            return Err(nothing_in_common(
+                &base.compared.name,
+                pair,
+                counts,
+                options,
+            ));
+        }
+    }
+    let left_out = left_out(&compared, &pairs, options)?;
+    let comparisons = compared.comparisons().await?;
+    if comparisons.is_empty() {
+        return Err(Error::Usage(format!(
+            "nothing to compare: no metric has a score on both sides of any common task. Of {}; `rollstream status` \
+             says what the runs lack",
+            names(left_out.iter().map(|metric| metric.metric.as_str()))
+        )));
+    }
+    let flips = match flips {
+        Some(path) => Some(write(compared.flips().await?, path).await?),
+        None => None,
+    };
+    let overlaps = pairs.iter().zip(compared.overlaps());
+    let overlaps = overlaps.map(|(pair, counts)| Overlap {
+        candidate: pair.candidate.clone(),
+        base_agent: pair.base_agent.clone(),
+        candidate_agent: pair.candidate_agent.clone(),
+        counts: *counts,
+    });
+    Ok(ComparisonReport {
+        base: base.compared,
+        overlaps: overlaps.collect(),
+        candidates: sides.into_iter().map(|side| side.compared).collect(),
+        options: options.clone(),
+        comparisons,
+        left_out,
+        flips,
+    })
+}
+
+/// What is compared of a run; of one that is given twice, what is known of it already.
+async fn look(
+    given: &CompareRun,
+    spool: &Spool,
+    options: &ComparisonOptions,
+    known: &mut BTreeMap<String, TaskMeans>,
+) -> Result<Side, Error> {
+    let place = given.place.clone();
+    let means = match known.get(&place) {
+        Some(known) => known.clone(),
+        None => {
+            let looked = measure(&given.run, spool, options).await?;
+            known.insert(place.clone(), looked.clone());
+            looked
+        }
+    };
+    let all = means.coverage();
+    let is_meant = |agent: &&AgentCoverage| {
+        let name = given.agent.as_ref();
+        name.is_none_or(|name| agent.agent_name == *name)
+    };
+    let agents: Vec<AgentCoverage> = all.iter().filter(is_meant).cloned().collect();
+    if agents.is_empty() {
+        return Err(Error::Usage(match &given.agent {
+            Some(name) => format!(
+                "the run {place} has no agent '{name}'; it has {}",
+                list(all)
+            ),
+            None => format!("the run {place} has no tasks, so there is nothing to compare"),
+        }));
+    }
+    Ok(Side {
+        compared: ComparedRun {
+            name: given.name.clone(),
+            place,
+            agents,
+        },
+        means,
+    })
+}
+
+/// How much of a run is there, and its scores.
+async fn measure(
+    run: &RunStore,
+    spool: &Spool,
+    options: &ComparisonOptions,
+) -> Result<TaskMeans, Error> {
+    if RunRecord::load(run).await?.is_none() {
+        return Err(StoreError::NoRun {
+            place: run.display(""),
+        }
+        .into());
+    }
+    let tables = RunTables::look(run).await?;
+    let gathering = session::gathering(options.memory)?;
+    let measuring = session::measuring(options.memory)?;
+    for session in [&gathering, &measuring] {
+        tables.register(session).await?;
+    }
+    let task_key = options.task_key.as_deref();
+    Ok(TaskMeans::of(spool, &gathering, &measuring, task_key).await?)
+}
+
+/// Which agents are held against each other: the only ones of both, or those of the same name.
+fn agents(base: &ComparedRun, candidate: &ComparedRun) -> Result<Vec<(String, String)>, Error> {
+    let name = |agent: &AgentCoverage| agent.agent_name.clone();
+    if let ([base], [candidate]) = (base.agents.as_slice(), candidate.agents.as_slice()) {
+        return Ok(vec![(name(base), name(candidate))]);
+    }
+    let set = |run: &ComparedRun| run.agents.iter().map(name).collect::<BTreeSet<_>>();
+    let same = set(base);
+    if same == set(candidate) {
+        return Ok(same.into_iter().map(|name| (name.clone(), name)).collect());
+    }
+    Err(Error::Usage(format!(
+        "it is not clear which agents to compare: {} has {}, and {} has {}. Choose one of each with {}#AGENT and {}#AGENT",
+        base.name,
+        list(&base.agents),
+        candidate.name,
+        list(&candidate.agents),
+        base.place,
+        candidate.place,
+    )))
+}
+
+fn list(agents: &[AgentCoverage]) -> String {
+    names(agents.iter().map(|agent| agent.agent_name.as_str()))
+}
+
+fn names<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    let all: BTreeSet<&str> = names.collect();
+    let quoted: Vec<String> = all
+        .iter()
+        .take(MAX_NAMES)
+        .map(|name| format!("'{name}'"))
+        .collect();
+    match all.len() - quoted.len() {
+        0 => quoted.join(", "),
+        more => format!("{} and {more} more", quoted.join(", ")),
+    }
+}
+
+fn nothing_in_common(
+    base: &str,
+    pair: &ComparedPair,
+    counts: &OverlapCounts,
+    options: &ComparisonOptions,
+) -> Error {
+    let candidate = &pair.candidate;
+    let (of_base, of_candidate) = (counts.only_in_base, counts.only_in_candidate);
+    Error::Usage(match &options.task_key {
+        None => format!(
+            "{base} and {candidate} have no task in common: they ask {of_base} and {of_candidate} different tasks. Tasks \
+             are the same if all they ask is; if their prompts differ, name a field that tells them apart, as in \
+             --task-key id"
+        ),
+        Some(path) => format!(
+            "{base} and {candidate} have no task in common: the field '{path}' (--task-key) has {of_base} values in one \
+             and {of_candidate} in the other, and is missing in {} and {} tasks",
+            counts.base_without_key, counts.candidate_without_key
+        ),
+    })
+}
+
+/// Metrics that were asked for, or all, that can't be compared.
+fn left_out(
+    compared: &Compared,
+    pairs: &[ComparedPair],
+    options: &ComparisonOptions,
+) -> Result<Vec<LeftOutMetric>, Error> {
+    let metrics = compared.metrics();
+    let is_there = |name: &String| metrics.iter().any(|metric| metric.metric == *name);
+    if let Some(missing) = options.metrics.iter().find(|name| !is_there(name)) {
+        let known = names(metrics.iter().map(|metric| metric.metric.as_str()));
+        return Err(Error::Usage(format!(
+            "no run has the metric '{missing}' on a common task; there are {known}"
+        )));
+    }
+    let left_out = metrics.iter().filter(|metric| {
+        let is_chosen = options.metrics.is_empty() || options.metrics.contains(&metric.metric);
+        is_chosen && metric.num_tasks == 0
+    });
+    let left_out = left_out.filter_map(|metric| {
+        let pair = pairs.get(metric.pair)?;
+        Some(LeftOutMetric {
+            metric: metric.metric.clone(),
+            candidate: pair.candidate.clone(),
+            base_agent: pair.base_agent.clone(),
+            candidate_agent: pair.candidate_agent.clone(),
+            base_tasks: metric.base_tasks,
+            candidate_tasks: metric.candidate_tasks,
+        })
+    });
+    Ok(left_out.collect())
+}
+
+/// Writes a file that is there when it is whole, and not before.
+async fn write(table: MetricTable, path: &Path) -> Result<FlipsFile, Error> {
+    let failed = |source| StoreError::File {
+        action: "write",
+        path: path.to_owned(),
+        source,
+    };
+    let directory = path
+        .parent()
+        .filter(|parent| !parent.as_os_str().is_empty());
+    let file = tempfile::Builder::new()
+        .prefix(".rollstream-")
+        // Less what the process's umask takes away, as with any file.
+        .permissions(Permissions::from_mode(0o666))
+        .tempfile_in(directory.unwrap_or(Path::new(".")))
+        .map_err(failed)?;
+    let output = BufWriter::new(file.as_file().try_clone().map_err(failed)?);
+    let properties = WriterProperties::builder()
+        .set_compression(Compression::ZSTD(ZstdLevel::default()))
+        .build();
+    let options = ArrowWriterOptions::new()
+        .with_properties(properties)
+        .with_skip_arrow_metadata(true);
+    let mut writer = ArrowWriter::try_new_with_options(output, table.schema(), options)
+        .map_err(DataFusionError::from)?;
+    let mut num_rows = 0;
+    let mut rows = table.stream().await?;
+    while let Some(batch) = rows.try_next().await? {
+        num_rows += batch.num_rows() as u64;
+        writer.write(&batch).map_err(DataFusionError::from)?;
+    }
+    writer.close().map_err(DataFusionError::from)?;
+    file.as_file().sync_all().map_err(failed)?;
+    file.persist(path).map_err(|error| failed(error.error))?;
+    Ok(FlipsFile {
+        path: path.display().to_string(),
+        num_rows,
+    })
+}

@@ -1,0 +1,355 @@
+//! Functions of a task's scores that return one number for each k: `pass_at_each_k`, `pass_hat_each_k`, `best_of_each_k`
+//! and `majority_at_each_k`.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use arrow::array::{Array, ArrayRef, AsArray, StringViewArray};
+use arrow::datatypes::{DataType, Int64Type};
+use datafusion::common::{Result, exec_datafusion_err};
+use datafusion::logical_expr::ScalarUDF;
+use datafusion::logical_expr::scalar_doc_sections::DOC_SECTION_MATH;
+
+use super::double_double::AllAmong;
+use super::lists::{ListWriter, NumberLists, length, list_range};
+use super::scalar::{ScalarFunction, exactly, integer, list_of, numbers, texts};
+use super::sums::Compensated;
+
+/// `pass_at_each_k(values DOUBLE[]) -> DOUBLE[]`: pass@k of a task for k = 1, 2, ..., n, with n the
+/// number of scores that are not null.
+///
+/// If every score is 0 or 1, the unbiased estimator `1 - C(wrong, k) / C(n, k)` (M. Chen et al.,
+/// "Evaluating Large Language Models Trained on Code", 2021, equation 1), with the quotient rounded
+/// once; otherwise the maximum of the first k scores, as NeMo Gym has it. A null list gives null.
+pub fn pass_at_each_k() -> ScalarUDF {
+    ScalarFunction::udf(
+        DOC_SECTION_MATH,
+        "pass_at_each_k",
+        "pass@k for each k up to the number of scores: the unbiased estimator \
+         1 - C(wrong, k) / C(n, k) if every score is 0 or 1, else the maximum of the first k.",
+        vec![numbers("values", SCORES)],
+        list_of(DataType::Float64),
+        |columns| each_k(columns, Attempts::OneRight, first_maxima),
+    )
+}
+
+/// `pass_hat_each_k(values DOUBLE[]) -> DOUBLE[]`: pass^k of a task for k = 1, 2, ..., n: the
+/// probability that k rollouts drawn from the n are all right, `C(c, k) / C(n, k)`, rounded once
+/// (S. Yao et al., "tau-bench: A Benchmark for Tool-Agent-User Interaction in Real-World Domains",
+/// 2024, section 3). Null where a score is neither 0 nor 1.
+pub fn pass_hat_each_k() -> ScalarUDF {
+    ScalarFunction::udf(
+        DOC_SECTION_MATH,
+        "pass_hat_each_k",
+        "pass^k for each k up to the number of scores: C(right, k) / C(n, k), the probability that \
+         k rollouts are all right; null if a score is neither 0 nor 1.",
+        vec![numbers("values", SCORES)],
+        list_of(DataType::Float64),
+        |columns| {
+            each_k(columns, Attempts::AllRight, |_, lists| {
+                lists.null_list();
+                Ok(())
+            })
+        },
+    )
+}
+
+pub(super) const SCORES: &str =
+    "The scores of a task's rollouts in order; null where a rollout lacks the score.";
+
+/// How many of the scores are 1, if they all are 0 or 1.
+fn right_ones(scores: &[f64]) -> Option<u64> {
+    scores.iter().try_fold(0, |right, &score| match score {
+        0.0 => Some(right),
+        1.0 => Some(right + 1),
+        _ => None,
+    })
+}
+
+/// What is asked of k rollouts that are drawn.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Attempts {
+    /// At least one is right.
+    OneRight,
+    /// All are right.
+    AllRight,
+}
+
+/// The lists for scores of 0 and 1 that a batch has already seen, by number and right ones.
+#[derive(Default)]
+struct Seen(HashMap<(u64, u64), Range<usize>>);
+
+impl Seen {
+    /// Writes the list of a row.
+    fn write(
+        &mut self,
+        n: u64,
+        right: u64,
+        attempts: Attempts,
+        lists: &mut ListWriter,
+    ) -> Result<()> {
+        if let Some(same) = self.0.get(&(n, right)) {
+            lists.push_again(same.clone());
+            lists.end_list()?;
+            return Ok(());
+        }
+        match attempts {
+            Attempts::OneRight => {
+                AllAmong::new(n, n - right).for_each(|none| lists.push(1.0 - none))
+            }
+            Attempts::AllRight => AllAmong::new(n, right).for_each(|all| lists.push(all)),
+        }
+        let written = lists.end_list()?;
+        self.0.insert((n, right), written);
+        Ok(())
+    }
+}
+
+/// For each row the list for its scores that are not null; `others` writes it where one is neither 0
+/// nor 1.
+pub(super) fn each_k(
+    columns: &[ArrayRef],
+    attempts: Attempts,
+    others: impl Fn(&mut [f64], &mut ListWriter) -> Result<()>,
+) -> Result<ArrayRef> {
+    let [values] = exactly(columns)?;
+    let values = NumberLists::of(values)?;
+    let mut lists = ListWriter::with_capacity(values.len());
+    let mut seen = Seen::default();
+    let mut scores: Vec<f64> = Vec::new();
+    for row in 0..values.len() {
+        let Some(row) = values.row(row) else {
+            lists.null_list();
+            continue;
+        };
+        scores.clear();
+        scores.extend(row.flatten());
+        match right_ones(&scores) {
+            Some(right) => seen.write(scores.len() as u64, right, attempts, &mut lists)?,
+            None => others(&mut scores, &mut lists)?,
+        }
+    }
+    lists.finish()
+}
+
+fn first_maxima(scores: &mut [f64], lists: &mut ListWriter) -> Result<()> {
+    let mut maximum = scores.first().copied().unwrap_or_default();
+    for &mut score in scores {
+        if score > maximum {
+            maximum = score;
+        }
+        lists.push(maximum);
+    }
+    lists.end_list()?;
+    Ok(())
+}
+
+/// `best_of_each_k(values DOUBLE[]) -> DOUBLE[]`: for k = 1, 2, ..., n the expected maximum of k
+/// scores drawn without replacement from the n that are not null:
+/// `sum_i C(i - 1, k - 1) / C(n, k) * v_(i)` over the scores in ascending order, because `v_(i)` is the
+/// maximum of that many of the `C(n, k)` subsets. It is the unbiased estimator of the mean of the
+/// best of k, and pass@k where every score is 0 or 1. A null list gives null. The time grows with
+/// the square of n where it is not.
+pub fn best_of_each_k() -> ScalarUDF {
+    ScalarFunction::udf(
+        DOC_SECTION_MATH,
+        "best_of_each_k",
+        "The expected maximum of k scores drawn without replacement, for each k up to the number of \
+         scores: the mean for k = 1, the maximum for k = n.",
+        vec![numbers("values", SCORES)],
+        list_of(DataType::Float64),
+        |columns| each_k(columns, Attempts::OneRight, expected_maxima),
+    )
+}
+
+fn expected_maxima(scores: &mut [f64], lists: &mut ListWriter) -> Result<()> {
+    // The mean adds in the order of the rollouts, as every other mean does.
+    let sum: Compensated = scores.iter().copied().collect();
+    lists.push(sum.total() / scores.len() as f64);
+    scores.sort_unstable_by(|a, b| b.total_cmp(a));
+    (2..=scores.len()).for_each(|k| lists.push(expected_maximum(scores, k)));
+    lists.end_list()?;
+    Ok(())
+}
+
+/// Of scores in descending order. The share of subsets whose maximum is the i-th of n is `k / n` for
+/// the n-th, and for the one below it `(i - k) / (i - 1)` times as much.
+fn expected_maximum(descending: &[f64], k: usize) -> f64 {
+    let n = descending.len();
+    let mut share = k as f64 / n as f64;
+    let mut sum = Compensated::default();
+    for (&score, i) in descending.iter().zip((k..=n).rev()) {
+        if share == 0.0 {
+            break;
+        }
+        sum.add(share * score);
+        share *= (i - k) as f64 / (i - 1) as f64;
+    }
+    sum.total()
+}
+
+/// `majority_at_each_k(values DOUBLE[], answers VARCHAR[], max_k BIGINT) -> DOUBLE[]`: for k = 1, 2,
+/// ..., `max_k` the score of the answer that most of the first k rollouts give, as NeMo Gym defines it:
+/// among those that have an answer and the score, count pairs of both, so that one answer with two
+/// scores is two candidates; the mean of the scores of the most frequent pairs (all that tie), and 0
+/// where there is none. Answers are equal if their text is, see [`answer_text`](super::answer_text).
+/// A null argument gives null.
+pub fn majority_at_each_k() -> ScalarUDF {
+    ScalarFunction::udf(
+        DOC_SECTION_MATH,
+        "majority_at_each_k",
+        "The score of the most frequent answer among the first k rollouts, for each k up to max_k; \
+         the mean score of those that tie, 0 without answers.",
+        vec![
+            numbers("values", SCORES),
+            texts(
+                "answers",
+                "Their answers in the same order; null where a rollout has none.",
+            ),
+            integer(
+                "max_k",
+                "The largest k, and the length of the list returned.",
+            ),
+        ],
+        list_of(DataType::Float64),
+        compute,
+    )
+}
+
+fn compute(columns: &[ArrayRef]) -> Result<ArrayRef> {
+    let [values, answers, max_k] = exactly(columns)?;
+    let values = NumberLists::of(values)?;
+    let wrong = || exec_datafusion_err!("{} instead of List(Utf8View)", answers.data_type());
+    let answers = answers.as_list_opt::<i32>().ok_or_else(wrong)?;
+    let texts = answers.values().as_string_view_opt().ok_or_else(wrong)?;
+    let max_k = max_k.as_primitive::<Int64Type>();
+    let mut lists = ListWriter::with_capacity(values.len());
+    let mut votes = Votes::default();
+    for row in 0..values.len() {
+        let max_k = max_k.is_valid(row).then(|| max_k.value(row));
+        let (Some(scores), Some(mut places), Some(max_k)) =
+            (values.row(row), list_range(answers, row), max_k)
+        else {
+            lists.null_list();
+            continue;
+        };
+        votes.clear();
+        let mut scores = scores.fuse();
+        for _ in 0..length("majority_at_each_k", max_k)? {
+            let score = scores.next().flatten();
+            let answer = places.next().and_then(|place| text(texts, place));
+            if let (Some(score), Some(answer)) = (score, answer) {
+                votes.add(answer, score);
+            }
+            lists.push(votes.winner());
+        }
+        lists.end_list()?;
+    }
+    lists.finish()
+}
+
+fn text(texts: &StringViewArray, place: usize) -> Option<&str> {
+    texts.is_valid(place).then(|| texts.value(place))
+}
+
+/// The pairs of answer and score so far.
+#[derive(Default)]
+struct Votes<'a> {
+    pairs: HashMap<(&'a str, u64), usize>,
+    /// The scores of the pairs in the order of their first vote, and the votes.
+    counts: Vec<(f64, usize)>,
+    most: usize,
+    winner: f64,
+}
+
+impl<'a> Votes<'a> {
+    fn clear(&mut self) {
+        self.pairs.clear();
+        self.counts.clear();
+        self.most = 0;
+        self.winner = 0.0;
+    }
+
+    fn add(&mut self, answer: &'a str, score: f64) {
+        // 0.0 and -0.0 are one score.
+        let key = (answer, (score + 0.0).to_bits());
+        let place = *self.pairs.entry(key).or_insert(self.counts.len());
+        if place == self.counts.len() {
+            self.counts.push((score, 0));
+        }
+        let Some((score, votes)) = self.counts.get_mut(place) else {
+            return;
+        };
+        *votes += 1;
+        if *votes > self.most {
+            self.most = *votes;
+            self.winner = *score;
+        } else if *votes == self.most {
+            let tied = self.counts.iter().filter(|(_, votes)| *votes == self.most);
+            let count = tied.clone().count();
+            let sum: Compensated = tied.map(|(score, _)| *score).collect();
+            self.winner = sum.total() / count as f64;
+        }
+    }
+
+    fn winner(&self) -> f64 {
+        self.winner
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use num_bigint::BigInt;
+    use num_rational::BigRational;
+    use proptest::prelude::*;
+
+    fn descending(mut scores: Vec<f64>) -> Vec<f64> {
+        scores.sort_unstable_by(|a, b| b.total_cmp(a));
+        scores
+    }
+
+    fn binomial(n: usize, k: usize) -> BigInt {
+        (0..k).fold(BigInt::from(1), |binomial, i| binomial * (n - i) / (i + 1))
+    }
+
+    proptest! {
+        #[test]
+        fn it_is_the_exact_expectation(scores in prop::collection::vec(0.0..1.0, 1..40)) {
+            let scores = descending(scores);
+            let n = scores.len();
+            let mut before = 0.0;
+            for k in 1..=n {
+                let terms = scores.iter().rev().enumerate().filter(|(i, _)| i + 1 >= k);
+                let sum: BigRational = terms
+                    .map(|(i, score)| {
+                        let score = BigRational::from_float(*score).unwrap();
+                        score * BigRational::new(binomial(i, k - 1), binomial(n, k))
+                    })
+                    .sum();
+                let value = expected_maximum(&scores, k);
+                let error = (BigRational::from_float(value).unwrap() - &sum) / sum;
+                let bound = BigRational::from_float(1e-14).unwrap();
+                prop_assert!(error < bound && -error < bound, "{value}");
+                prop_assert!(value >= before * (1.0 - 1e-14));
+                before = value;
+            }
+            prop_assert_eq!(expected_maximum(&scores, n), scores[0]);
+        }
+    }
+
+    #[test]
+    fn ten_thousand_scores_keep_their_digits() {
+        // The expected maximum of k out of 1, ..., n is k (n + 1) / (k + 1).
+        let n = 10_000;
+        let scores: Vec<f64> = (1..=n).rev().map(f64::from).collect();
+        for k in [1, 2, 3, 10, 100, 5_000, 9_999, 10_000] {
+            let expected = f64::from(k) * f64::from(n + 1) / f64::from(k + 1);
+            let value = expected_maximum(&scores, k as usize);
+            assert!(
+                (value - expected).abs() < 1e-12 * expected,
+                "{k}: {value} {expected}"
+            );
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! Aggregate functions that draw random samples: `bootstrap_interval` and `sign_flip_p`, with their generator
+//! [`SplitMix64`].
+
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, Float64Array};
+use arrow::datatypes::DataType;
+use datafusion::common::{Result, exec_err};
+use datafusion::logical_expr::AggregateUDF;
+use datafusion::logical_expr::function::AccumulatorArgs;
+
+use super::aggregate::AggregateFunction;
+use super::inference::checked_confidence;
+use super::lists::quantile;
+use super::ordered_rows::{InOrder, OfRows, constant_integer, constant_number, state_types};
+use super::scalar::{integer, number, struct_of, structs};
+use super::summary_each::Moments;
+
+const BOOTSTRAP: &str = "bootstrap_interval";
+const NUMBERS: [&str; 3] = ["low", "high", "std"];
+
+/// `bootstrap_interval(numerator DOUBLE, denominator DOUBLE, confidence DOUBLE, resamples BIGINT, seed
+/// BIGINT [ORDER BY ...]) -> STRUCT(low DOUBLE, high DOUBLE, std DOUBLE)`: the percentile bootstrap of
+/// `sum(numerator) / sum(denominator)` over clusters (A. C. Davison and D. V. Hinkley, "Bootstrap
+/// Methods and their Application", 1997, sections 2.4 and 3.8).
+///
+/// A row is a cluster: a task with the sum of its scores and their number. A resample draws as many
+/// rows as there are, with replacement. Because a task is drawn with all its rollouts, the interval
+/// is right for repeats, which are more alike within a task than between tasks; drawing rollouts
+/// would make it too narrow. `low` and `high` are the quantiles `(1 -+ confidence) / 2` of the
+/// resampled quotients (linear between two of them, as NumPy's), `std` their standard deviation, an
+/// estimate of the standard error.
+///
+/// The result is the same for the same seed and the same order of rows, so give an `ORDER BY` that
+/// leaves no ties. Groups of one query draw the same rows. Rows with a null are passed over, and
+/// resamples with a zero denominator; null where none is left.
+pub fn bootstrap_interval() -> AggregateUDF {
+    AggregateFunction {
+        name: BOOTSTRAP,
+        about: "The percentile bootstrap interval of sum(numerator) / sum(denominator) over rows that are \
+                clusters (tasks), as a struct of low, high and std; give ORDER BY in the call for a result \
+                that only depends on the seed.",
+        arguments: vec![
+            number("numerator", "The cluster's part of the numerator, such as the sum of a task's scores."),
+            number("denominator", "The cluster's part of the denominator, such as the number of its scores."),
+            number("confidence", "Probability with which the interval covers the quotient, such as 0.95; a constant."),
+            integer("resamples", "How often to draw all clusters anew, such as 1000; a constant."),
+            integer("seed", "Start of the random numbers; a constant."),
+        ],
+        returns: struct_of(&NUMBERS),
+        state: state_types(),
+        in_order: true,
+        groups: |args| Ok(InOrder::groups(Bootstrap::of(args)?, args)),
+    }
+    .udaf()
+}
+
+#[derive(Debug, Clone)]
+struct Bootstrap {
+    confidence: f64,
+    resamples: usize,
+    seed: i64,
+}
+
+/// Quotients that are kept at a time: 80 MB.
+const MAX_RESAMPLES: i64 = 10_000_000;
+
+impl Bootstrap {
+    fn of(args: &AccumulatorArgs) -> Result<Self> {
+        let confidence = constant_number(BOOTSTRAP, "confidence", args, 2)?;
+        let resamples = constant_integer(BOOTSTRAP, "resamples", args, 3)?;
+        if !(1..=MAX_RESAMPLES).contains(&resamples) {
+            return exec_err!("{BOOTSTRAP}: resamples = {resamples}; give 1 to {MAX_RESAMPLES}");
+        }
+        Ok(Self {
+            confidence: checked_confidence(BOOTSTRAP, confidence)?,
+            resamples: usize::try_from(resamples).unwrap_or_default(),
+            seed: constant_integer(BOOTSTRAP, "seed", args, 4)?,
+        })
+    }
+
+    fn interval(&self, clusters: &[[f64; 2]]) -> Option<[Option<f64>; 3]> {
+        let mut random = SplitMix64::with_seed(self.seed);
+        let mut quotients: Vec<f64> = Vec::with_capacity(self.resamples);
+        for _ in 0..self.resamples {
+            let (mut numerator, mut denominator) = (0.0, 0.0);
+            for _ in 0..clusters.len() {
+                if let Some([above, below]) = clusters.get(random.below(clusters.len())) {
+                    numerator += above;
+                    denominator += below;
+                }
+            }
+            if denominator != 0.0 {
+                quotients.push(numerator / denominator);
+            }
+        }
+        let mut moments = Moments::default();
+        quotients.iter().for_each(|&quotient| moments.add(quotient));
+        quotients.sort_unstable_by(f64::total_cmp);
+        let tail = 0.5 * (1.0 - self.confidence);
+        let low = quantile(&quotients, tail)?;
+        let high = quantile(&quotients, 1.0 - tail)?;
+        Some([Some(low), Some(high), moments.std()])
+    }
+}
+
+impl OfRows<2> for Bootstrap {
+    fn evaluate(&self, groups: impl Iterator<Item = Vec<[f64; 2]>>) -> Result<ArrayRef> {
+        let intervals: Vec<_> = groups.map(|clusters| self.interval(&clusters)).collect();
+        structs(NUMBERS, &intervals)
+    }
+}
+
+const SIGN_FLIP: &str = "sign_flip_p";
+
+/// `sign_flip_p(difference DOUBLE, permutations BIGINT, seed BIGINT [ORDER BY ...]) -> DOUBLE`: the
+/// two-sided p-value of the paired permutation test of `mean(difference) = 0`, which gives each
+/// difference either sign with the same probability (R. A. Fisher, "The Design of Experiments",
+/// 1935, section 21): the share of sign patterns whose sum is at least as far from zero as the one seen.
+///
+/// With at most 16 differences other than zero every pattern is counted. Otherwise as many as
+/// `permutations` are drawn, and the one seen counts as one more: `(hits + 1) / (permutations + 1)`
+/// (B. Phipson and G. K. Smyth, "Permutation P-values Should Never Be Zero", 2010). Sums that differ
+/// by a rounding error count as equal.
+///
+/// The result is the same for the same seed and the same order of rows. Nulls are passed over; 1 where
+/// every difference is zero, null where there is none.
+pub fn sign_flip_p() -> AggregateUDF {
+    AggregateFunction {
+        name: SIGN_FLIP,
+        about: "The two-sided p-value of the paired permutation test of mean(difference) = 0: exact for at \
+                most 16 differences that are not zero, else by drawing sign patterns; give ORDER BY in the \
+                call for a result that only depends on the seed.",
+        arguments: vec![
+            number("difference", "The difference of a pair, such as that of a task's scores of two agents."),
+            integer("permutations", "How many sign patterns to draw, such as 10000; a constant."),
+            integer("seed", "Start of the random numbers; a constant."),
+        ],
+        returns: DataType::Float64,
+        state: state_types(),
+        in_order: true,
+        groups: |args| Ok(InOrder::groups(SignFlip::of(args)?, args)),
+    }
+    .udaf()
+}
+
+/// Differences up to which all patterns are counted: 65,536 of them.
+const EXACT: usize = 16;
+const MAX_PERMUTATIONS: i64 = 1_000_000_000;
+
+#[derive(Debug, Clone)]
+struct SignFlip {
+    permutations: i64,
+    seed: i64,
+}
+
+impl SignFlip {
+    fn of(args: &AccumulatorArgs) -> Result<Self> {
+        let permutations = constant_integer(SIGN_FLIP, "permutations", args, 1)?;
+        if !(1..=MAX_PERMUTATIONS).contains(&permutations) {
+            return exec_err!(
+                "{SIGN_FLIP}: permutations = {permutations}; give 1 to {MAX_PERMUTATIONS}"
+            );
+        }
+        Ok(Self {
+            permutations,
+            seed: constant_integer(SIGN_FLIP, "seed", args, 2)?,
+        })
+    }
+
+    fn p(&self, rows: &[[f64; 1]]) -> Option<f64> {
+        if rows.is_empty() {
+            return None;
+        }
+        let differences: Vec<f64> = rows
+            .iter()
+            .flatten()
+            .copied()
+            .filter(|d| *d != 0.0)
+            .collect();
+        let observed = differences.iter().sum::<f64>().abs();
+        let magnitude: f64 = differences.iter().map(|difference| difference.abs()).sum();
+        if !magnitude.is_finite() {
+            return Some(f64::NAN);
+        }
+        // Sums of up to millions of terms in another order differ by less than this.
+        let least = observed - 1e-12 * magnitude;
+        if differences.len() <= EXACT {
+            let patterns = 1u64 << differences.len();
+            let hits = (0..patterns).filter(|&signs| flipped(&differences, signs).abs() >= least);
+            return Some(hits.count() as f64 / patterns as f64);
+        }
+        let mut random = SplitMix64::with_seed(self.seed);
+        let mut hits = 0;
+        for _ in 0..self.permutations {
+            let sum: f64 = differences
+                .chunks(64)
+                .map(|chunk| flipped(chunk, random.next()))
+                .sum();
+            hits += i64::from(sum.abs() >= least);
+        }
+        Some((hits + 1) as f64 / (self.permutations + 1) as f64)
+    }
+}
+
+/// The sum of at most 64 differences, each negated if its bit is set.
+fn flipped(differences: &[f64], mut signs: u64) -> f64 {
+    let mut sum = 0.0;
+    for difference in differences {
+        sum += f64::from_bits(difference.to_bits() ^ (signs << 63));
+        signs >>= 1;
+    }
+    sum
+}
+
+impl OfRows<1> for SignFlip {
+    fn evaluate(&self, groups: impl Iterator<Item = Vec<[f64; 1]>>) -> Result<ArrayRef> {
+        let values = groups.map(|rows| self.p(&rows));
+        Ok(Arc::new(values.collect::<Float64Array>()))
+    }
+}
+
+/// The generator of G. L. Steele, D. Lea and C. H. Flood, "Fast splittable pseudorandom number
+/// generators", OOPSLA 2014. It is here, and not that of a library, because a p-value or an interval
+/// of a seed must be the same next year.
+#[derive(Debug, Clone)]
+pub(super) struct SplitMix64(u64);
+
+impl SplitMix64 {
+    pub(super) fn with_seed(seed: i64) -> Self {
+        Self(seed.cast_unsigned())
+    }
+
+    pub(super) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// A number below `bound`, each with the same probability but for `bound / 2^64`: the upper half
+    /// of a product with it.
+    pub(super) fn below(&mut self, bound: usize) -> usize {
+        let product = u128::from(self.next()) * bound as u128;
+        (product >> 64) as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_stream_is_that_of_the_reference_implementation() {
+        // https://prng.di.unimi.it/splitmix64.c with seed 1234567
+        let mut random = SplitMix64::with_seed(1_234_567);
+        let stream: Vec<u64> = (0..5).map(|_| random.next()).collect();
+        let expected = [
+            6_457_827_717_110_365_317,
+            3_203_168_211_198_807_973,
+            9_817_491_932_198_370_423,
+            4_593_380_528_125_082_431,
+            16_408_922_859_458_223_821,
+        ];
+        assert_eq!(stream, expected);
+    }
+
+    #[test]
+    fn every_number_below_the_bound_is_as_likely() {
+        let mut random = SplitMix64::with_seed(1);
+        let mut counts = [0u32; 7];
+        (0..70_000).for_each(|_| counts[random.below(7)] += 1);
+        // Seven standard deviations of a count.
+        assert!(
+            counts.iter().all(|count| count.abs_diff(10_000) < 650),
+            "{counts:?}"
+        );
+    }
+}

@@ -1,0 +1,234 @@
+//! How a sweep begins, under its lock: what has to be there before anything is sent.
+
+use std::sync::Arc;
+
+use arrow::array::{Array, AsArray};
+use arrow::datatypes::Int64Type;
+use datafusion::prelude::SessionContext;
+
+use super::identity::{self, NotResumable};
+use super::recovery::{Recovery, forget_copies, is_left};
+use super::{Found, Start, Sweep, invalid_judges};
+use crate::agent::{AgentError, Agents};
+use crate::config::AgentSettings;
+use crate::error::Error;
+use crate::expand;
+use crate::measure::functions::register_json;
+use crate::progress::AgentProgress;
+use crate::schema::TASKS;
+use crate::session;
+use crate::store::{
+    Checkpointer, ParquetSink, RunRecord, RunState, RunStore, StoreError, Writer, checkpoint,
+};
+
+impl Sweep {
+    /// Creates or repairs the run, and counts what is pending. It runs under the lock, and checks again what was read
+    /// before the lock was held.
+    pub(super) async fn begin(&mut self, writer: &Arc<Writer>) -> Result<(), Error> {
+        make_directory(&self.run)?;
+        if self.start == Start::Replaced {
+            self.run.clear().await.map_err(StoreError::of_output)?;
+        }
+        let mut is_created = false;
+        if self.start.found().is_some() {
+            self.run.tidy().await.map_err(StoreError::of_output)?;
+            self.check_again().await?;
+        } else {
+            is_created = self
+                .record
+                .create(&self.run)
+                .await
+                .map_err(StoreError::of_output)?;
+            if !is_created {
+                self.join().await?;
+            }
+        }
+        self.run = self.run.identified(&self.record.run_id);
+        self.run.create_state().map_err(StoreError::of_output)?;
+        self.publish_tasks().await.map_err(StoreError::of_output)?;
+        let resumes = self.start.found().is_some();
+        if resumes {
+            let journal = self.run.journal_dir();
+            checkpoint::fetch(&self.run, journal, |name| is_left(name, writer)).await?;
+        }
+        self.checkpointer = Some(Checkpointer::new(self.run.clone(), writer.epoch())?);
+        if resumes {
+            let sink = ParquetSink::new(self.run.clone(), Arc::clone(writer));
+            let recovery = Recovery {
+                run: &self.run,
+                sink: &sink,
+                writer,
+                progress: &self.progress,
+            };
+            if recovery.recover().await? {
+                self.start.set_finished(false);
+            }
+            if self.settings.retry_invalid_judge_responses {
+                let moved = invalid_judges::retry(&self.run, writer).await?;
+                if moved > 0 {
+                    self.start.set_finished(false);
+                    self.progress.notice(format!(
+                        "{moved} rollouts have no valid answer of their judge: they are failed attempts now, and tried again \
+                         (--retry-invalid-judge-responses)"
+                    ));
+                }
+            }
+        }
+        if !resumes {
+            // From now on what lands counts, as in any run that is resumed.
+            self.start = Start::Resumed(Found::unfinished(&self.record));
+        }
+        self.count().await?;
+        if !is_created {
+            self.record
+                .save(&self.run)
+                .await
+                .map_err(StoreError::of_output)?;
+        }
+        Ok(())
+    }
+
+    /// Refuses a run that another process has changed since the sweep was prepared.
+    async fn check_again(&mut self) -> Result<(), Error> {
+        let record = match RunRecord::load(&self.run).await {
+            Ok(record) => record,
+            // A record that can't be read is written anew.
+            Err(StoreError::Record { .. }) => None,
+            Err(error) => return Err(error.of_output()),
+        };
+        let Some(record) = record else { return Ok(()) };
+        let is_same = record.run_id == self.record.run_id;
+        if !is_same
+            || self
+                .start
+                .found()
+                .is_some_and(|found| found.identity != record.identity)
+        {
+            return Err(NotResumable {
+                place: self.run.display(""),
+                difference: "another process has changed the run since; try again".to_owned(),
+            }
+            .into());
+        }
+        self.start.set_finished(record.state == RunState::Finished);
+        Ok(())
+    }
+
+    async fn publish_tasks(&self) -> Result<(), StoreError> {
+        let tasks = self.run.checked_parts(TASKS).await?;
+        for part in &tasks.damaged {
+            let to = self.run.set_aside(part).await?;
+            self.progress.notice(format!(
+                "{} is damaged: it is kept as {} and written anew",
+                self.run.display_path(part),
+                self.run.display(&to)
+            ));
+        }
+        if tasks.whole.is_empty() || matches!(self.start, Start::Extended(_)) {
+            self.inputs.spool.publish(&self.run).await?;
+        }
+        Ok(())
+    }
+
+    /// Joins a run that somebody has created since it was looked for, if several processes share the work.
+    async fn join(&mut self) -> Result<(), Error> {
+        let place = self.run.display("");
+        let record = RunRecord::load(&self.run)
+            .await
+            .map_err(StoreError::of_output)?;
+        match (record, self.settings.shard) {
+            (Some(record), Some(_)) => {
+                identity::check(&record, &self.record.identity, &place)?;
+                self.record.created_at = record.created_at;
+                self.record.run_id = record.run_id;
+                self.start = Start::Resumed(Found::unfinished(&self.record));
+                Ok(())
+            }
+            (record, _) => {
+                let state = record.map_or(RunState::Running, |record| record.state);
+                let state = state.to_string();
+                Err(StoreError::Exists { place, state }.into())
+            }
+        }
+    }
+
+    /// Refuses tasks whose name no agent here takes.
+    pub(super) async fn check_task_names(&self) -> Result<(), Error> {
+        if !self.settings.agents.values().any(AgentSettings::runs_here) {
+            return Ok(());
+        }
+        let session = self.tables().session(session::config()).await?;
+        register_json(&session)?;
+        check_task_names(&session, &self.agents).await
+    }
+
+    async fn count(&mut self) -> Result<(), Error> {
+        let session = self.tables().session(session::config()).await?;
+        self.counts = expand::counts(&session).await?;
+        self.prior = expand::prior(&session).await?;
+        if self.run.has_damaged().await? {
+            expand::add_lost(&session, &mut self.prior).await?;
+        }
+        self.progress.begin(self.counts.iter().map(|agent| {
+            let before =
+                AgentProgress::before(agent.num_rollouts, agent.num_done, agent.num_failed);
+            (agent.agent_name.clone(), before)
+        }));
+        Ok(())
+    }
+
+    /// Removes what only a sweep that is at work needs.
+    pub(super) async fn clean_up(&self, writer: &Writer) -> Result<(), Error> {
+        forget_copies(&self.run, writer).await?;
+        let journal = self.run.journal_dir();
+        let directories = journal.ancestors().take(2);
+        for directory in
+            directories.take_while(|directory| Some(*directory) != self.run.local_path())
+        {
+            // One that is not empty stays.
+            let _ = std::fs::remove_dir(directory);
+        }
+        Ok(())
+    }
+}
+
+fn make_directory(run: &RunStore) -> Result<(), Error> {
+    let Some(path) = run.local_path() else {
+        return Ok(());
+    };
+    std::fs::create_dir_all(path).map_err(|source| {
+        StoreError::File {
+            action: "create",
+            path: path.to_owned(),
+            source,
+        }
+        .of_output()
+    })
+}
+
+/// Refuses a task whose name its agent does not take. `session` has the tasks.
+async fn check_task_names(session: &SessionContext, agents: &Agents) -> Result<(), Error> {
+    for batch in expand::task_names(session).await?.collect().await? {
+        let text = |name: &str| batch.column_by_name(name)?.as_string_view_opt();
+        let lines = batch.column_by_name("source_line");
+        let lines = lines.and_then(|column| column.as_primitive_opt::<Int64Type>());
+        for row in 0..batch.num_rows() {
+            let value = |name: &str| {
+                let column = text(name).filter(|column| column.is_valid(row))?;
+                Some(column.value(row))
+            };
+            let agent = value("agent_name").unwrap_or_default();
+            let Some(member) = agents.get(agent) else {
+                continue;
+            };
+            let taken = member.agent.check_task_name(value("task_name"));
+            taken.map_err(|reason| AgentError::TaskName {
+                agent: agent.to_owned(),
+                place: value("source_file").unwrap_or_default().to_owned(),
+                line: lines.map_or(0, |lines| lines.value(row)),
+                reason,
+            })?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,336 @@
+//! A sweep at work: [`Sweep::collect`] drives the plan under the lock of the run.
+
+use std::convert::Infallible;
+use std::future::pending;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use arrow::array::AsArray;
+use datafusion::execution::SendableRecordBatchStream;
+use datafusion::physical_plan::execute_stream;
+use futures::{FutureExt, StreamExt};
+use rlimit::Resource;
+use tokio::time::sleep_until;
+
+use super::longest_first::KnownSeconds;
+use super::{Sweep, now};
+use crate::config::{AgentSettings, Concurrency, MemoryPlan, Settings};
+use crate::error::Error;
+use crate::expand::AgentCounts;
+use crate::land::LandContext;
+use crate::report::SweepReport;
+use crate::run::{DispatchBudget, FailureLimits, Registry, RunContext, Shutdown, StopReason};
+use crate::store::{
+    DispatchLogs, LockOptions, LockScope, ParquetSink, RunLock, RunState, RunStore, StoreError,
+    Writer,
+};
+
+/// Rows that wait for their turn beyond those in flight. More of them where there are several agents:
+/// the rows of one that is busy must not hide those of the others.
+const LOOKAHEAD: usize = 4096;
+const LOOKAHEAD_OF_MANY: usize = 64 * 1024;
+/// How long a collector that falls silent keeps its lock. A store that does not answer must not end a
+/// sweep at once: its answers are safe in the journal meanwhile. This is also the longest that such a store is waited
+/// for, whatever `--agent-patience` says: a lock that could not be renewed for so long is lost.
+const LEASE: Duration = Duration::from_secs(60);
+const LEASE_ON_A_STORE: Duration = Duration::from_secs(3 * 60);
+
+/// Files that a sweep has open beside its connections: inputs, the journal, parts, stores.
+const OTHERS: u64 = 256;
+
+/// Far enough away for a deadline that there is not.
+const NEVER: Duration = Duration::from_secs(100 * 365 * 86_400);
+
+/// What a process did before the run was finished.
+#[derive(Debug, Default)]
+pub(super) struct Done {
+    pub(super) written: Vec<String>,
+    pub(super) elapsed: Duration,
+    /// It was aborted before it began.
+    pub(super) is_cut_off: bool,
+}
+
+impl Sweep {
+    /// Sends what is pending, lands what is answered, measures it, and says what came of it.
+    ///
+    /// # Errors
+    /// The run is locked, or landing or measuring failed. A rollout that fails is no error but a row
+    /// of `attempts`.
+    pub async fn collect(mut self) -> Result<SweepReport, Error> {
+        // The lock itself is renewed without the patience that the sweep has with its store: see its lease.
+        let place = self.run.clone();
+        let lock = self.lock(&place, self.lock_options()).await?;
+        let (progress, patience) = (self.progress(), self.settings.agent_patience.duration());
+        let tell = move |text| progress.notice(text);
+        let shutdown = self.shutdown.clone();
+        let enough = move || {
+            let shutdown = shutdown.clone();
+            async move { shutdown.aborting().await }.boxed()
+        };
+        self.run = self.run.waited_for(patience, tell, enough);
+        let supervisor = Supervisor::new(&self.settings, self.shutdown.clone());
+        let writer = match lock.writer().await {
+            Ok(writer) => Arc::new(writer),
+            Err(error) => {
+                lock.release().await;
+                return Err(error.of_output());
+            }
+        };
+        let done = tokio::select! {
+            done = self.work(&writer) => done,
+            lost = supervisor.watch(&lock) => Err(lost.into()),
+        };
+        if self.settings.shard.is_none() {
+            let report = match done {
+                Ok(done) => tokio::select! {
+                    report = self.finish(done, &lock) => report,
+                    lost = supervisor.watch(&lock) => Err(lost.into()),
+                },
+                Err(error) => Err(error),
+            };
+            lock.release_after(writer).await;
+            return report;
+        }
+        // Of several processes the last one finishes what is common to all. Each gives its lock back before it looks
+        // who else is there, so that one of them is the last.
+        lock.release_after(writer).await;
+        self.finish_shared(done?, &place, &supervisor).await
+    }
+
+    pub(super) async fn lock(
+        &self,
+        place: &RunStore,
+        options: LockOptions,
+    ) -> Result<RunLock, Error> {
+        let tell = |text| self.progress.notice(text);
+        let lock = RunLock::acquire_and_tell(place, options, tell).await;
+        lock.map_err(|error| match error {
+            StoreError::Locked { .. } => error.into(),
+            error => error.of_output(),
+        })
+    }
+
+    pub(super) fn lock_options(&self) -> LockOptions {
+        let scope = match self.settings.shard {
+            Some(shard) => LockScope::Shard {
+                index: shard.index(),
+                count: shard.count(),
+            },
+            None => LockScope::Run,
+        };
+        LockOptions {
+            scope,
+            lease: match (self.settings.lease, self.run.local_path()) {
+                (Some(lease), _) => lease.duration(),
+                (None, Some(_)) => LEASE,
+                (None, None) => LEASE_ON_A_STORE,
+            },
+            break_existing: self.settings.break_lock,
+        }
+    }
+
+    /// Sends what is pending, and lands what is answered.
+    async fn work(&mut self, writer: &Arc<Writer>) -> Result<Done, Error> {
+        let shutdown = self.shutdown.clone();
+        tokio::select! {
+            begun = self.begin(writer) => begun?,
+            // What was being recovered can be recovered another time.
+            () = shutdown.aborting() => return Ok(Done { is_cut_off: true, ..Done::default() }),
+        }
+        let began = Instant::now();
+        let pending: u64 = self.counts.iter().map(AgentCounts::num_pending).sum();
+        let landed = match pending {
+            0 => Ok(Vec::new()),
+            _ => {
+                let _live = self.start_live()?;
+                self.dataflow(writer).await
+            }
+        };
+        let elapsed = began.elapsed();
+        self.record.finished_at = Some(now());
+        let written = match landed {
+            Ok(written) => written,
+            Err(error) => {
+                if self.settings.shard.is_none() {
+                    self.record.rollouts = self.progress.total().counts();
+                    self.record.state = RunState::Failed;
+                    // What ended the sweep matters more than that it could not be noted.
+                    let _ = self.record.save(&self.run).await;
+                }
+                return Err(error);
+            }
+        };
+        self.clean_up(writer).await?;
+        Ok(Done {
+            written,
+            elapsed,
+            is_cut_off: false,
+        })
+    }
+
+    /// The one plan, from source to sink, and what it published.
+    async fn dataflow(&mut self, writer: &Arc<Writer>) -> Result<Vec<String>, Error> {
+        let settings = &self.settings;
+        let is_limited = |agent: &AgentSettings| agent.concurrency.is_some();
+        let many = self.counts.len() > 1 || settings.agents.values().any(is_limited);
+        let dispatches = Arc::new(DispatchLogs::new(
+            self.run.journal_dir(),
+            Arc::clone(writer),
+        ));
+        let pending = self.counts.iter();
+        let known = self
+            .prior
+            .iter()
+            .filter(|_| settings.dispatch_longest_first);
+        let known = known.filter_map(|(key, prior)| Some((*key, prior.seconds?)));
+        let known = KnownSeconds(known.filter(|(_, seconds)| *seconds > 0.0).collect());
+        let run = RunContext {
+            prior: std::mem::take(&mut self.prior),
+            pending: pending
+                .map(|agent| (agent.agent_name.clone(), agent.num_pending()))
+                .collect(),
+            seed: settings.num_repeats_add_seed.then_some(settings.seed_field),
+            memory: MemoryPlan::of(settings),
+            most_calls: most_calls(),
+            lookahead: if many { LOOKAHEAD_OF_MANY } else { LOOKAHEAD },
+            retry_backoff: settings.retry_backoff.duration(),
+            retry_backoff_cap: settings.retry_backoff_cap.duration(),
+            agent_patience: settings.agent_patience.duration(),
+            dispatch_budget: settings.dispatch_budget_s.map(|budget| {
+                let seconds = Duration::from_secs_f64;
+                let margin = settings.drain_margin_s.map(seconds);
+                DispatchBudget::new(Instant::now(), seconds(budget), margin)
+            }),
+            failure_limits: FailureLimits {
+                max_failures: settings.max_failures,
+                max_error_rate: settings.max_error_rate,
+            },
+            dispatches: Some(Arc::clone(&dispatches)),
+            registry: Registry::default(),
+            progress: Arc::clone(&self.progress),
+            shutdown: self.shutdown.clone(),
+            agents: std::mem::take(&mut self.agents),
+        };
+        let land = LandContext::new(
+            Arc::new(ParquetSink::new(self.run.clone(), Arc::clone(writer))),
+            self.run.journal_dir().to_owned(),
+            Arc::clone(writer),
+            settings.part_interval.duration(),
+            self.run.local_path().is_none(),
+            Arc::clone(&self.progress),
+        );
+        let config = self
+            .config()
+            .with_extension(Arc::new(known))
+            .with_extension(Arc::new(run))
+            .with_extension(Arc::new(land));
+        let session = self.session(config, self.partitions(&self.counts)).await?;
+        let plan = self.physical(&session).await?;
+        let landed = published(execute_stream(plan, session.task_ctx())?, &self.shutdown);
+        let progress = Arc::clone(&self.progress);
+        let tell = move |error: StoreError| progress.notice(error.to_string());
+        let interval = self.settings.checkpoint_interval.duration();
+        let written = match &mut self.checkpointer {
+            Some(checkpointer) => tokio::select! {
+                landed = landed => landed?,
+                never = checkpointer.keep(interval, tell) => match never {},
+            },
+            None => landed.await?,
+        };
+        dispatches.close()?;
+        Ok(written)
+    }
+}
+
+/// Paths of the parts that a plan lands. When a partition fails, the others send nothing more, and
+/// land what they have.
+async fn published(
+    mut landed: SendableRecordBatchStream,
+    shutdown: &Shutdown,
+) -> Result<Vec<String>, Error> {
+    let mut written = Vec::new();
+    let mut failed = None;
+    while let Some(batch) = landed.next().await {
+        let batch = match batch {
+            Ok(batch) => batch,
+            Err(error) => {
+                shutdown.stop(StopReason::Failure);
+                failed.get_or_insert(error);
+                continue;
+            }
+        };
+        let paths = batch.column_by_name("path");
+        let paths = paths.and_then(|column| column.as_string_view_opt());
+        written.extend(paths.into_iter().flatten().flatten().map(str::to_owned));
+    }
+    match failed {
+        Some(error) => Err(error.into()),
+        None => Ok(written),
+    }
+}
+
+/// What happens beside a sweep: its lock is kept, and it is ended when its time is up.
+pub(super) struct Supervisor {
+    deadline: Option<tokio::time::Instant>,
+    grace: Duration,
+    shutdown: Shutdown,
+}
+
+impl Supervisor {
+    /// The sweep begins now.
+    pub(super) fn new(settings: &Settings, shutdown: Shutdown) -> Self {
+        let deadline = settings.deadline.map(|deadline| deadline.duration());
+        Self {
+            deadline: deadline
+                .and_then(|deadline| tokio::time::Instant::now().checked_add(deadline)),
+            grace: settings.grace.duration().min(NEVER),
+            shutdown,
+        }
+    }
+
+    /// Watches over a sweep until it is dropped, or the lock is lost: then somebody else writes, and
+    /// this process must not.
+    pub(super) async fn watch(&self, lock: &RunLock) -> StoreError {
+        tokio::select! {
+            lost = lock.keep() => lost,
+            never = self.end_in_time() => match never {},
+            never = self.cut_off() => match never {},
+        }
+    }
+
+    async fn end_in_time(&self) -> Infallible {
+        if let Some(deadline) = self.deadline {
+            sleep_until(deadline).await;
+            self.shutdown.stop(StopReason::Deadline);
+        }
+        pending().await
+    }
+
+    async fn cut_off(&self) -> Infallible {
+        self.shutdown.cutting_off().await;
+        tokio::time::sleep(self.grace).await;
+        self.shutdown.abort();
+        pending().await
+    }
+}
+
+/// Calls that may be in flight at a time: each is a connection, and a connection is an open file.
+fn most_calls() -> usize {
+    let limit = Resource::NOFILE.get_soft().unwrap_or(u64::MAX);
+    usize::try_from(limit.saturating_sub(OTHERS).max(1)).unwrap_or(usize::MAX)
+}
+
+/// What to say if that is less than was asked for.
+pub(super) fn open_files_warning(concurrency: Concurrency) -> Option<String> {
+    let most = most_calls();
+    let Concurrency::Fixed(wanted) = concurrency else {
+        return None;
+    };
+    (wanted > most).then(|| {
+        format!(
+            "the system allows {} open files, which is enough for {most} calls in flight, and not for {wanted} \
+             (--concurrency): {most} are made at a time. To raise the limit: ulimit -Hn, or LimitNOFILE of a service",
+            most as u64 + OTHERS
+        )
+    })
+}

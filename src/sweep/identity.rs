@@ -1,0 +1,234 @@
+//! What decides the requests of a sweep, and whether a run may be resumed or extended: [`identity`], [`check`] and
+//! [`check_extension`].
+
+use arrow::array::{Array, AsArray};
+use arrow::datatypes::Int64Type;
+use datafusion::prelude::SessionContext;
+use serde_json::{Map, Value, json};
+
+use super::inputs::Spool;
+use crate::config::{Routing, Settings};
+use crate::error::{Error, Fatal, USAGE};
+use crate::gym::GymRules;
+use crate::schema::TASKS;
+use crate::session::{self, RunTables};
+use crate::store::{GYM, InputRecord, RunRecord, RunStore};
+
+const EXTENSION: &str = include_str!("../../queries/expand/extension.sql");
+
+/// What may differ: it only says how much is asked.
+const MAY_DIFFER: [&str; 3] = ["input", "limit", "num_repeats"];
+
+/// What decides the requests of agents that run here.
+const AGENTS: &str = "agents";
+
+/// The digests of the inputs.
+const INPUT: &str = "input";
+
+/// What decides the requests of a sweep. A resume must have the same.
+pub(super) fn identity(
+    settings: &Settings,
+    rules: &GymRules,
+    inputs: &[InputRecord],
+    prompt: Option<&str>,
+) -> Value {
+    let digests: Vec<&str> = inputs.iter().map(|input| input.digest.as_str()).collect();
+    let mut identity = json!({
+        INPUT: digests,
+        "limit": settings.limit,
+        "agent": settings.agent,
+        "num_repeats": settings.num_repeats,
+        "num_repeats_add_seed": settings.num_repeats_add_seed,
+        "seed_field": settings.seed_field,
+        "prompt_config": prompt.map(|text| blake3::hash(text.as_bytes()).to_hex().to_string()),
+        "responses_create_params": settings.responses_create_params,
+    });
+    let native = native(settings);
+    if !native.is_empty()
+        && let Value::Object(fields) = &mut identity
+    {
+        fields.insert(AGENTS.to_owned(), native.into());
+    }
+    if let Some(fields) = identity.as_object_mut() {
+        // Only where they are not as by default: older runs have none.
+        let routing = Routing::given(settings);
+        fields.extend(routing.map(|(key, value)| (key.to_owned(), value)));
+    }
+    add_rules(&mut identity, rules);
+    identity
+}
+
+/// Notes the rules that a run follows, where they are not those of all earlier ones.
+pub(super) fn add_rules(identity: &mut Value, rules: &GymRules) {
+    if let Some(fields) = identity.as_object_mut()
+        && rules != GymRules::of(None)
+    {
+        fields.insert(GYM.to_owned(), rules.version.into());
+    }
+}
+
+/// What decides the requests of the agents that run here. Where their servers are does not.
+fn native(settings: &Settings) -> Map<String, Value> {
+    let agents = settings.agents.iter();
+    let agents = agents.filter(|(_, agent)| agent.runs_here());
+    let own = agents.map(|(name, agent)| {
+        let environments = agent.environments.iter().map(|(name, environment)| {
+            let mut environment = environment.clone();
+            if let Some(fields) = environment.as_object_mut() {
+                fields.remove("url");
+            }
+            (name.clone(), environment)
+        });
+        let decisive = json!({
+            "kind": agent.kind,
+            "model": agent.model,
+            "model_api": agent.model_api,
+            "resources": agent.resources,
+            "max_steps": agent.max_steps,
+            "max_turns": agent.max_turns,
+            "max_seq_len": agent.max_seq_len,
+            "max_new_tokens": agent.max_new_tokens,
+            "tokenizer": agent.tokenizer,
+            "rules": agent.rules,
+            "environments": environments.collect::<Map<_, _>>(),
+        });
+        (name.clone(), decisive)
+    });
+    own.collect()
+}
+
+/// What differs between the identity that a run was begun with and that of now, by key.
+fn differences(record: &RunRecord, now: &Value) -> Vec<(String, String)> {
+    let (Value::Object(before), Value::Object(now)) = (&record.identity, now) else {
+        return Vec::new();
+    };
+    let differs = |(key, value): (&String, &Value)| {
+        let was = before.get(key).unwrap_or(&Value::Null);
+        (was != value).then(|| (key.clone(), format!("'{key}' was {was} and is {value}")))
+    };
+    let mut differences: Vec<(String, String)> = now.iter().filter_map(differs).collect();
+    // With an input, all that decides is given, if only by default.
+    if now.contains_key(INPUT) {
+        differences.extend(Routing::KEYS.iter().filter_map(|key| {
+            let was = before.get(*key).filter(|_| !now.contains_key(*key))?;
+            Some(((*key).to_owned(), not_given(key, was)))
+        }));
+    }
+    differences
+}
+
+fn not_given(key: &str, was: &Value) -> String {
+    format!("'{key}' was {was} and is not given")
+}
+
+/// What of the identity the settings say otherwise than the defaults do: what somebody gave who named no input.
+pub(super) fn given(settings: &Settings, rules: &GymRules, prompt: Option<&str>) -> Value {
+    let mut given = identity(settings, rules, &[], prompt);
+    let default = identity(&Settings::default(), GymRules::of(None), &[], None);
+    if let Value::Object(fields) = &mut given {
+        fields.retain(|key, value| default.get(key) != Some(value));
+    }
+    given
+}
+
+/// A run that cannot be resumed as it was asked.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "cannot resume {place}: {difference}. Give the same input and options (--extend allows more tasks and repeats), or \
+     another --output"
+)]
+pub struct NotResumable {
+    /// The run.
+    pub place: String,
+    /// What differs from `run.json`.
+    pub difference: String,
+}
+
+impl Fatal for NotResumable {
+    fn exit_code(&self) -> u8 {
+        USAGE
+    }
+}
+
+/// Refuses a resume that would send other requests than the run was begun with.
+pub(super) fn check(record: &RunRecord, now: &Value, place: &str) -> Result<(), Error> {
+    let mut differences = differences(record, now);
+    // Of the rest, what is not given stays as it was. An agent that ran here must not be asked elsewhere, nor by other rules.
+    for key in [AGENTS, GYM] {
+        if let (Some(was), None) = (record.identity.get(key), now.get(key)) {
+            differences.push((key.to_owned(), not_given(key, was)));
+        }
+    }
+    if differences.is_empty() {
+        return Ok(());
+    }
+    let texts: Vec<String> = differences.into_iter().map(|(_, text)| text).collect();
+    Err(NotResumable {
+        place: place.to_owned(),
+        difference: texts.join("; "),
+    }
+    .into())
+}
+
+/// Whether the run gets other tasks than it has; an error where that would not be an extension.
+pub(super) async fn check_extension(
+    record: &RunRecord,
+    now: &Value,
+    run: &RunStore,
+    spool: &Spool,
+) -> Result<bool, Error> {
+    let place = run.display("");
+    let differences = differences(record, now);
+    let others: Vec<String> = differences
+        .iter()
+        .filter(|(key, _)| !MAY_DIFFER.contains(&key.as_str()))
+        .map(|(_, text)| text.clone())
+        .collect();
+    if !others.is_empty() {
+        let difference = format!("--extend adds tasks and repeats, but {}", others.join("; "));
+        return Err(NotResumable { place, difference }.into());
+    }
+    if differences.is_empty() {
+        return Ok(false);
+    }
+    let lost = lost(run, spool).await?;
+    if lost.is_empty() {
+        return Ok(true);
+    }
+    let difference = format!("--extend keeps what there is, but {}", lost.join("; "));
+    Err(NotResumable { place, difference }.into())
+}
+
+/// Tasks and rollouts that the run has and the input no longer asks for, in words.
+///
+/// # Errors
+/// A table can't be read.
+pub(super) async fn lost(run: &RunStore, spool: &Spool) -> Result<Vec<String>, Error> {
+    let session = SessionContext::new_with_config(session::config());
+    let before = RunTables::look(run).await?;
+    let before = before.table(&session, TASKS).await?;
+    session.register_table("tasks_before", before.into_view())?;
+    let tasks = RunTables::look(spool.store()).await?;
+    let tasks = tasks.table(&session, TASKS).await?;
+    session.register_table(TASKS, tasks.into_view())?;
+    let mut lost = Vec::new();
+    for batch in session.sql(EXTENSION).await?.collect().await? {
+        let (Some(files), [lines, repeats, now]) = (
+            batch.column(0).as_string_view_opt(),
+            [1, 3, 4].map(|column| batch.column(column).as_primitive::<Int64Type>()),
+        ) else {
+            return Err(Error::defect("extension.sql gives other columns"));
+        };
+        for row in 0..batch.num_rows() {
+            let what = if now.is_null(row) {
+                "is not there any more, or not the same".to_owned()
+            } else {
+                let (before, now) = (repeats.value(row), now.value(row));
+                format!("had {before} rollouts and has {now}")
+            };
+            let (file, line) = (files.value(row), lines.value(row));
+            lost.push(format!("the task of {file} line {line} {what}"));
+        }
+    }
+    Ok(lost)
+}

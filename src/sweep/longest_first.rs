@@ -1,0 +1,297 @@
+//! Tasks in the order of what their rollouts took in earlier attempts: [`longest_first`].
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, AsArray, Int64Array, RecordBatch, UInt64Array};
+use arrow::compute::{concat_batches, take_record_batch};
+use arrow::datatypes::{DataType, Int64Type};
+use datafusion::common::{Result, exec_datafusion_err, internal_err};
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::execution_plan::reset_plan_states;
+use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use futures::{StreamExt, stream};
+
+use crate::schema::{FIRST_ROLLOUT_INDEX, NUM_REPEATS, TASK_INDEX};
+
+/// Seconds that rollouts took in earlier attempts, by task and rollout. It travels as an extension of the session's
+/// configuration.
+#[derive(Debug, Default)]
+pub(super) struct KnownSeconds(pub(super) HashMap<(i64, i64), f64>);
+
+/// Reads the table of tasks once to see where the known rollouts stand, once for each batch of them, and once for the
+/// rest. It holds the requests of a batch, and 24 bytes of every other known rollout.
+pub(super) fn longest_first(
+    input: Arc<dyn ExecutionPlan>,
+    context: Arc<TaskContext>,
+) -> Result<SendableRecordBatchStream> {
+    let known = context.session_config().get_extension::<KnownSeconds>();
+    let known = known.unwrap_or_default();
+    if known.0.is_empty() {
+        return input.execute(0, context);
+    }
+    let schema = input.schema();
+    let reading = Reading {
+        tasks: Passes {
+            input,
+            batch_rows: context.session_config().batch_size(),
+            context,
+            known,
+        },
+        stage: Stage::Survey,
+    };
+    let rows = stream::try_unfold(reading, Reading::next);
+    Ok(Box::pin(RecordBatchStreamAdapter::new(schema, rows)))
+}
+
+/// Where a known rollout stands.
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    seconds: f64,
+    /// Number of its task's row.
+    row: u64,
+    rollout_index: i64,
+}
+
+enum Stage {
+    Survey,
+    /// The places of the known rollouts that were not given yet, the next one last.
+    Known(Vec<Place>),
+    Rest(SendableRecordBatchStream),
+}
+
+struct Reading {
+    tasks: Passes,
+    stage: Stage,
+}
+
+/// The tasks, as often as they are read.
+struct Passes {
+    input: Arc<dyn ExecutionPlan>,
+    context: Arc<TaskContext>,
+    batch_rows: usize,
+    known: Arc<KnownSeconds>,
+}
+
+impl Reading {
+    async fn next(mut self) -> Result<Option<(RecordBatch, Self)>> {
+        loop {
+            match &mut self.stage {
+                Stage::Survey => self.stage = Stage::Known(self.tasks.places().await?),
+                Stage::Known(places) if places.is_empty() => {
+                    self.stage = Stage::Rest(self.tasks.pass()?);
+                }
+                Stage::Known(places) => {
+                    let next = places.split_off(places.len().saturating_sub(self.tasks.batch_rows));
+                    let batch = self.tasks.known_rollouts(&next).await?;
+                    return Ok(Some((batch, self)));
+                }
+                Stage::Rest(rows) => {
+                    let Some(batch) = rows.next().await.transpose()? else {
+                        return Ok(None);
+                    };
+                    let batch = self.tasks.without_known(&batch)?;
+                    if batch.num_rows() > 0 {
+                        return Ok(Some((batch, self)));
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Passes {
+    fn pass(&self) -> Result<SendableRecordBatchStream> {
+        let input = reset_plan_states(Arc::clone(&self.input))?;
+        input.execute(0, Arc::clone(&self.context))
+    }
+
+    fn seconds(&self, task_index: i64, rollout_index: i64) -> Option<f64> {
+        self.known.0.get(&(task_index, rollout_index)).copied()
+    }
+
+    /// The known rollouts, the longest last; of equal ones the first in the input last.
+    async fn places(&self) -> Result<Vec<Place>> {
+        let mut places = Vec::new();
+        let (mut rows, mut before) = (self.pass()?, 0);
+        while let Some(batch) = rows.next().await.transpose()? {
+            let tasks = Tasks::of(&batch)?;
+            for row in 0..batch.num_rows() {
+                let (task_index, rollouts) = tasks.row(row);
+                places.extend(rollouts.filter_map(|rollout_index| {
+                    Some(Place {
+                        seconds: self.seconds(task_index, rollout_index)?,
+                        row: before + row as u64,
+                        rollout_index,
+                    })
+                }));
+            }
+            before += batch.num_rows() as u64;
+        }
+        places.reverse();
+        places.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
+        Ok(places)
+    }
+
+    /// The rollouts at these places, the last one first.
+    async fn known_rollouts(&self, places: &[Place]) -> Result<RecordBatch> {
+        let mut wanted: BTreeMap<u64, Vec<(usize, i64)>> = BTreeMap::new();
+        for (order, place) in places.iter().rev().enumerate() {
+            let of_row = wanted.entry(place.row).or_default();
+            of_row.push((order, place.rollout_index));
+        }
+        let (mut rows, mut before) = (self.pass()?, 0);
+        let (mut pieces, mut found) = (Vec::new(), Vec::new());
+        while found.len() < places.len() {
+            let Some(batch) = rows.next().await.transpose()? else {
+                return internal_err!("the tasks are others than a moment ago");
+            };
+            let end = before + batch.num_rows() as u64;
+            let (mut indices, mut rollouts) = (Vec::new(), Vec::new());
+            for (row, of_row) in wanted.range(before..end) {
+                for (order, rollout_index) in of_row {
+                    indices.push(row - before);
+                    rollouts.push(*rollout_index);
+                    found.push(*order);
+                }
+            }
+            if !indices.is_empty() {
+                let piece = take_record_batch(&batch, &UInt64Array::from(indices))?;
+                let counts = vec![1; rollouts.len()];
+                pieces.push(with_rollouts(&compacted(&piece)?, rollouts, counts)?);
+            }
+            before = end;
+        }
+        let mut order: Vec<u64> = (0..found.len() as u64).collect();
+        order.sort_by_key(|at| found.get(*at as usize).copied());
+        let all = concat_batches(&self.input.schema(), &pieces)?;
+        Ok(take_record_batch(&all, &UInt64Array::from(order))?)
+    }
+
+    /// The rollouts of a batch that are not known: what lies between known ones is a row of its own.
+    fn without_known(&self, batch: &RecordBatch) -> Result<RecordBatch> {
+        let tasks = Tasks::of(batch)?;
+        let (mut indices, mut firsts, mut counts) = (Vec::new(), Vec::new(), Vec::new());
+        let mut add = |row: usize, first: i64, end: i64| {
+            if first < end {
+                indices.push(row as u64);
+                firsts.push(first);
+                counts.push(end - first);
+            }
+        };
+        for row in 0..batch.num_rows() {
+            let (task_index, rollouts) = tasks.row(row);
+            let (mut first, end) = (rollouts.start, rollouts.end);
+            for rollout_index in rollouts {
+                if self.seconds(task_index, rollout_index).is_some() {
+                    add(row, first, rollout_index);
+                    first = rollout_index + 1;
+                }
+            }
+            add(row, first, end);
+        }
+        let rows = take_record_batch(batch, &UInt64Array::from(indices))?;
+        with_rollouts(&rows, firsts, counts)
+    }
+}
+
+/// The columns of a batch of tasks that say which rollouts they are.
+struct Tasks<'a> {
+    indices: &'a Int64Array,
+    firsts: &'a Int64Array,
+    counts: &'a Int64Array,
+}
+
+impl<'a> Tasks<'a> {
+    fn of(batch: &'a RecordBatch) -> Result<Self> {
+        let integers = |name: &str| {
+            let column = batch.column_by_name(name);
+            let column = column.and_then(|column| column.as_primitive_opt::<Int64Type>());
+            column.ok_or_else(|| exec_datafusion_err!("the tasks have no integers '{name}'"))
+        };
+        Ok(Self {
+            indices: integers(TASK_INDEX)?,
+            firsts: integers(FIRST_ROLLOUT_INDEX)?,
+            counts: integers(NUM_REPEATS)?,
+        })
+    }
+
+    fn row(&self, row: usize) -> (i64, std::ops::Range<i64>) {
+        let first = self.firsts.value(row);
+        let end = first.saturating_add(self.counts.value(row));
+        (self.indices.value(row), first..end)
+    }
+}
+
+/// Rows that keep nothing of the batch that they were taken from: its texts can be a hundred times theirs.
+fn compacted(batch: &RecordBatch) -> Result<RecordBatch> {
+    let columns = batch.columns().iter().map(|column| -> ArrayRef {
+        match column.data_type() {
+            DataType::Utf8View => Arc::new(column.as_string_view().gc()),
+            _ => Arc::clone(column),
+        }
+    });
+    Ok(RecordBatch::try_new(batch.schema(), columns.collect())?)
+}
+
+/// The rows of a batch of tasks, each with other rollouts.
+pub(super) fn with_rollouts(
+    batch: &RecordBatch,
+    firsts: Vec<i64>,
+    counts: Vec<i64>,
+) -> Result<RecordBatch> {
+    let mut columns = batch.columns().to_vec();
+    for (name, values) in [(FIRST_ROLLOUT_INDEX, firsts), (NUM_REPEATS, counts)] {
+        if let Some(column) = columns.get_mut(batch.schema().index_of(name)?) {
+            *column = Arc::new(Int64Array::from(values));
+        }
+    }
+    Ok(RecordBatch::try_new(batch.schema(), columns)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use datafusion::prelude::{SessionConfig, SessionContext};
+
+    use super::super::task_order::TaskOrder;
+    use super::*;
+    use crate::operator::Step;
+
+    #[tokio::test]
+    async fn known_rollouts_come_by_their_time_and_the_rest_as_it_is() {
+        let column = |values: Vec<i64>| -> ArrayRef { Arc::new(Int64Array::from(values)) };
+        let batch = RecordBatch::try_from_iter([
+            (TASK_INDEX, column(vec![7, 5, 6, 7])),
+            (FIRST_ROLLOUT_INDEX, column(vec![0, 0, 0, 4])),
+            (NUM_REPEATS, column(vec![4, 1, 2, 1])),
+        ])
+        .unwrap();
+        let known = [((7, 1), 2.0), ((6, 1), 9.0), ((5, 0), 2.0), ((7, 4), 3.0)];
+        let known = Arc::new(KnownSeconds(HashMap::from(known)));
+        for batch_rows in [1, 3, 100] {
+            let config = SessionConfig::new().with_extension(Arc::clone(&known));
+            let config = config.with_batch_size(batch_rows).with_target_partitions(1);
+            let session = SessionContext::new_with_config(config);
+            let tasks = session.read_batch(batch.clone()).unwrap();
+            let plan = tasks.create_physical_plan().await.unwrap();
+            let plan = TaskOrder::LongestFirst.exec(plan).unwrap();
+            let batches = datafusion::physical_plan::collect(plan, session.task_ctx());
+            let mut found = Vec::new();
+            for batch in batches.await.unwrap() {
+                let tasks = Tasks::of(&batch).unwrap();
+                found.extend((0..batch.num_rows()).map(|row| tasks.row(row)));
+            }
+            let expected = [
+                (6, 1..2),
+                (7, 4..5),
+                (7, 1..2),
+                (5, 0..1),
+                (7, 0..1),
+                (7, 2..4),
+                (6, 0..1),
+            ];
+            assert_eq!(found, expected, "{batch_rows}");
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! Joins the steps: reads, expands, runs, lands and measures.
+//!
+//! [`Sweep`] is a sweep from its settings to its report; the command line and programs drive it.
+//! [`import_collection`] makes a run of the files of another collector. The files, in the order of a sweep's life:
+//!
+//! | file | what it knows |
+//! |---|---|
+//! | `prepare` | checks all that can be checked before anything is sent |
+//! | `inputs`, `identity` | the tasks, and whether a run may be resumed with them |
+//! | `begin`, `recovery`, `invalid_judges` | what has to be there, or repaired, before rollouts are sent |
+//! | `plan`, `by_task`, `task_order`, `longest_first` | the physical plan: partitions, and the order of dispatch |
+//! | `collect` | drives the plan under the lock of the run |
+//! | `end`, `compaction`, `groups` | what is written and reported at the end |
+
+mod begin;
+mod by_task;
+mod collect;
+mod compaction;
+mod end;
+mod groups;
+mod identity;
+mod imported;
+mod inputs;
+mod invalid_judges;
+mod longest_first;
+mod plan;
+mod prepare;
+mod recovery;
+mod task_order;
+
+pub use identity::NotResumable;
+pub use imported::import_collection;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use chrono::{SecondsFormat, Utc};
+use serde_json::Value;
+use tokio::sync::watch;
+
+use crate::agent::{Agents, Prior};
+use crate::config::Settings;
+use crate::expand::AgentCounts;
+use crate::gym::{GymChoice, GymRules};
+use crate::measure::{AgentMetric, LiveMetrics, MetricQueries};
+use crate::progress::Progress;
+use crate::report::{GroupReport, NothingScored};
+use crate::run::Shutdown;
+use crate::store::{Checkpointer, RunRecord, RunStore};
+use inputs::Inputs;
+
+/// A sweep: tasks, each sent to its agent a number of times, and the run that comes of it.
+///
+/// [`Sweep::prepare`] reads and checks everything that can be checked; until then, and in
+/// [`Sweep::plan`], nothing is sent and nothing is written. [`Sweep::collect`] does the work.
+///
+/// ```
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// use rollstream::config::Settings;
+/// use rollstream::sim::{Sim, SimConfig};
+/// use rollstream::Sweep;
+///
+/// let dir = tempfile::tempdir()?;
+/// let tasks = dir.path().join("tasks.jsonl");
+/// std::fs::write(&tasks, r#"{"responses_create_params": {"input": "What is 2 + 3?"}, "expected_answer": 5}"#)?;
+///
+/// let sim = Sim::start(SimConfig::default()).await?;
+/// let settings = Settings {
+///     input: vec![tasks.display().to_string()],
+///     output: Some(dir.path().join("run").display().to_string()),
+///     agent: Some("sim".into()),
+///     num_repeats: "4".parse()?,
+///     head_server: Some(sim.head_url().parse()?),
+///     ..Settings::default()
+/// };
+/// let report = Sweep::prepare(settings).await?.collect().await?;
+/// assert_eq!(report.rollouts.done, 4);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # }).unwrap();
+/// ```
+#[derive(Debug)]
+pub struct Sweep {
+    settings: Settings,
+    rules: &'static GymRules,
+    run: RunStore,
+    inputs: Inputs,
+    record: RunRecord,
+    start: Start,
+    agents: Agents,
+    counts: Vec<AgentCounts>,
+    /// What earlier processes did for rollouts that are still pending.
+    prior: HashMap<(i64, i64), Prior>,
+    queries: MetricQueries,
+    checkpointer: Option<Checkpointer>,
+    progress: Arc<Progress>,
+    shutdown: Shutdown,
+    /// What became of the groups of prompts.
+    groups: Option<GroupReport>,
+    /// Why there is nothing to be scored.
+    nothing_scored: Option<NothingScored>,
+    live: Option<(Duration, watch::Sender<Arc<[AgentMetric]>>)>,
+}
+
+/// What becomes of the place of a run when a sweep begins.
+#[derive(Debug, Clone, PartialEq)]
+enum Start {
+    /// Nothing is there yet.
+    New,
+    /// What is there is removed.
+    Replaced,
+    /// The run goes on with the tasks that it has.
+    Resumed(Found),
+    /// The run goes on, and its tasks are written anew: there are more of them, or they were lost.
+    Extended(Found),
+}
+
+/// A run as it was found.
+#[derive(Debug, Clone, PartialEq)]
+struct Found {
+    identity: Value,
+    /// The run was already complete.
+    is_finished: bool,
+}
+
+impl Found {
+    /// A run that still has to be worked on.
+    fn unfinished(record: &RunRecord) -> Self {
+        Self {
+            identity: record.identity.clone(),
+            is_finished: false,
+        }
+    }
+}
+
+impl Start {
+    /// The run whose earlier work counts, if there is one.
+    fn found(&self) -> Option<&Found> {
+        match self {
+            Self::New | Self::Replaced => None,
+            Self::Resumed(found) | Self::Extended(found) => Some(found),
+        }
+    }
+
+    fn set_finished(&mut self, is_finished: bool) {
+        if let Self::Resumed(found) | Self::Extended(found) = self {
+            found.is_finished = is_finished;
+        }
+    }
+}
+
+impl Sweep {
+    /// Counts of the sweep, to be watched while it runs.
+    pub fn progress(&self) -> Arc<Progress> {
+        Arc::clone(&self.progress)
+    }
+
+    /// Has the sweep measured while it runs, `every` so often, from what has landed and what the journal
+    /// holds.
+    pub fn measure_live(&mut self, every: Duration) -> LiveMetrics {
+        let (sender, receiver) = watch::channel(Arc::from([]));
+        self.live = Some((every, sender));
+        receiver
+    }
+
+    /// Ends the sweep early.
+    pub fn shutdown(&self) -> Shutdown {
+        self.shutdown.clone()
+    }
+
+    /// What was decided that nobody asked for.
+    pub fn notes(&self) -> Vec<String> {
+        let version = self.rules.version;
+        match self.settings.gym {
+            GymChoice::Auto if self.rules != GymRules::of(None) => vec![format!(
+                "the rules of NeMo Gym {version} hold (its head server has environment servers, or the run was begun \
+                 so); --gym 0.5 keeps the older ones"
+            )],
+            _ => Vec::new(),
+        }
+    }
+
+    /// Oddities of the input that are no errors.
+    pub fn warnings(&self) -> Vec<String> {
+        let mut warnings = self.inputs.summary.warnings.clone();
+        if self.inputs.summary.rows == 0 {
+            warnings.push("the input has no tasks".to_owned());
+        }
+        let replaced = self.inputs.summary.num_replaced;
+        if replaced > 0 {
+            warnings.push(format!(
+                "{replaced} of {} rows of the input name another agent than the one that they go to now",
+                self.inputs.summary.rows
+            ));
+        }
+        if let Some(own) = self.settings.agent.as_ref().filter(|_| !self.rules.routing) {
+            let agents = self.inputs.summary.agents.iter();
+            let others = agents.filter(|(name, _)| ***name != **own);
+            let rows: u64 = others.map(|(_, agent)| agent.rows).sum();
+            if rows > 0 {
+                warnings.push(format!(
+                    "{rows} of {} rows of the input name another agent than '{own}' and go to that one: --agent is for \
+                     rows that name none",
+                    self.inputs.summary.rows
+                ));
+            }
+        }
+        warnings.extend(collect::open_files_warning(self.settings.concurrency));
+        warnings
+    }
+}
+
+fn now() -> String {
+    Utc::now().to_rfc3339_opts(SecondsFormat::Millis, true)
+}

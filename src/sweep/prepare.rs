@@ -1,0 +1,311 @@
+//! What a sweep checks before anything is sent or written: [`Sweep::prepare`].
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::io::ErrorKind;
+use std::sync::Arc;
+
+use super::identity::{self, NotResumable};
+use super::inputs::Inputs;
+use super::{Found, Start, Sweep, now};
+use crate::agent::{AgentError, Agents, HeadServer};
+use crate::config::{ConfigError, Routing, Settings};
+use crate::error::Error;
+use crate::gym::{GYM_07, GymChoice};
+use crate::measure::{MetricQueries, ParameterValue, zeros};
+use crate::progress::AgentProgress;
+use crate::run::Shutdown;
+use crate::schema::{self, SCHEMA_VERSION};
+use crate::servers::{Route, Servers};
+use crate::store::{EnvironmentServer, RunCounts, RunRecord, RunState, RunStore, StoreError};
+
+/// The values of the metrics' parameters.
+pub(super) fn parameters(
+    queries: &MetricQueries,
+    settings: &Settings,
+) -> Result<HashMap<String, ParameterValue>, Error> {
+    let texts = settings
+        .params
+        .iter()
+        .map(|(name, value)| match value.as_str() {
+            Some(text) => format!("{name}={text}"),
+            None => format!("{name}={value}"),
+        });
+    Ok(queries.parameters(&texts.collect::<Vec<_>>())?)
+}
+
+/// Refuses rows that NeMo Gym's servers would not take. An agent with an address of its own need not be one of them.
+fn check_routes(settings: &Settings, servers: &Servers, inputs: &Inputs) -> Result<(), Error> {
+    let routes = inputs.summary.routes.iter().filter(|route| {
+        let name = route.server.as_ref().or(route.agent.as_ref());
+        let own = name.and_then(|name| settings.agents.get(&**name));
+        !own.is_some_and(|own| own.url.is_some() || own.runs_here())
+    });
+    let routes: BTreeSet<Route> = routes.cloned().collect();
+    let checked = servers.check(&routes, settings.allow_unsupported_pairing);
+    checked.map_err(|reason| AgentError::Route(reason).into())
+}
+
+/// The environment servers of the agents that are not asked at an address of their own.
+fn stamps(
+    head: &HeadServer,
+    names: &[String],
+    settings: &Settings,
+) -> BTreeMap<String, EnvironmentServer> {
+    let server = settings.server_of_all();
+    let has_url = |name: &String| {
+        let own = settings.agents.get(name);
+        own.is_some_and(|own| own.url.is_some() || own.runs_here())
+    };
+    let asked = names.iter().filter(|name| !has_url(name));
+    let found = asked.filter_map(|agent| {
+        let name = head.environment_server(agent, server).ok()?;
+        let server = EnvironmentServer {
+            name: name.to_owned(),
+            implementation: head.servers().implementation(name)?.to_owned(),
+            // Rows that name an agent are of that agent.
+            agent: (agent == name)
+                .then(|| head.servers().agent_of_server(name).map(str::to_owned))
+                .flatten(),
+        };
+        Some((agent.clone(), server))
+    });
+    found.collect()
+}
+
+impl Sweep {
+    /// Reads the input, finds the agents and checks the output.
+    ///
+    /// # Errors
+    /// Anything is wrong with what was asked; nothing has been sent or written then.
+    pub async fn prepare(mut settings: Settings) -> Result<Self, Error> {
+        let queries = MetricQueries::load(settings.queries.as_deref())?;
+        // Whether they are right is to be known before anything is sent.
+        parameters(&queries, &settings)?;
+        let run = RunStore::open(settings.required_output()?, settings.state_dir.as_deref())?;
+        let found = existing(&run, &settings).await?;
+        let replaces = settings.overwrite && !matches!(found, Existing::Nothing);
+        let is_rebuilt = matches!(found, Existing::Remains) && !replaces;
+        // So that the journal of what is replaced goes as well.
+        let run = match &found {
+            Existing::Run(record) => run.identified(&record.run_id),
+            _ => run,
+        };
+        let existing = match found {
+            Existing::Run(record) if !replaces => Some(*record),
+            _ => None,
+        };
+        let head = HeadServer::of(&settings).await;
+        let rules = settings.gym.rules(|| match (&existing, &head) {
+            (Some(record), _) => record.rules() == &GYM_07,
+            (None, Ok(Some(head))) => head.has_environment_servers(),
+            (None, _) => false,
+        });
+        let (routing, head) = match (Routing::of(&settings, rules), head) {
+            (Ok(routing), head) => (routing, head),
+            // Which rules hold is not known: that is what is wrong, and not the settings.
+            (Err(ConfigError::Gym { .. }), Err(error)) if settings.gym == GymChoice::Auto => {
+                return Err(error.into());
+            }
+            (Err(error), _) => return Err(error.into()),
+        };
+        let servers = head.as_ref().ok().and_then(Option::as_ref);
+        let servers = servers.map(|head| Arc::clone(head.servers()));
+        zeros::of_settings(&settings, rules)?;
+        let inputs = match &existing {
+            Some(record) if settings.input.is_empty() && !settings.extend => {
+                Inputs::of_run(&mut settings, rules, &run, record).await?
+            }
+            _ => Inputs::read(&settings, routing, servers.clone()).await?,
+        };
+        if let Some(servers) = servers {
+            check_routes(&settings, &servers, &inputs)?;
+        }
+        let names: Vec<String> = inputs
+            .summary
+            .agents
+            .keys()
+            .map(|name| name.to_string())
+            .collect();
+        let environment_servers = match (&head, &existing) {
+            (Ok(Some(head)), _) if rules.routing => stamps(head, &names, &settings),
+            (_, Some(record)) => record.environment_servers.clone(),
+            _ => BTreeMap::new(),
+        };
+        let agents = Agents::connect_by(&names, &settings, rules, head)?;
+        let identity = inputs.identity.clone().unwrap_or_else(|| {
+            identity::identity(&settings, rules, &inputs.records, inputs.prompt.as_deref())
+        });
+        let start = match &existing {
+            Some(record) => {
+                let found = Found {
+                    identity: record.identity.clone(),
+                    is_finished: record.state == RunState::Finished,
+                };
+                if !settings.extend {
+                    identity::check(record, &identity, &run.display(""))?;
+                    Start::Resumed(found)
+                } else if identity::check_extension(record, &identity, &run, &inputs.spool).await? {
+                    Start::Extended(found)
+                } else {
+                    Start::Resumed(found)
+                }
+            }
+            None if is_rebuilt => Start::Extended(Found {
+                identity: identity.clone(),
+                is_finished: false,
+            }),
+            None if replaces => Start::Replaced,
+            None => Start::New,
+        };
+        let now = now();
+        let record = RunRecord {
+            schema_version: SCHEMA_VERSION,
+            run_id: existing
+                .as_ref()
+                .map_or_else(RunRecord::new_id, |record| record.run_id.clone()),
+            rollstream_version: env!("CARGO_PKG_VERSION").to_owned(),
+            state: RunState::Running,
+            created_at: existing
+                .as_ref()
+                .map_or(now, |record| record.created_at.clone()),
+            finished_at: None,
+            identity,
+            settings: serde_json::to_value(&settings).map_err(Error::defect)?,
+            inputs: inputs.records.clone(),
+            num_tasks: inputs.summary.rows,
+            agents: agents.addresses(),
+            environment_servers,
+            rollouts: RunCounts::default(),
+        };
+        let mut sweep = Self {
+            settings,
+            rules,
+            run: run.following(rules),
+            inputs,
+            record,
+            start,
+            agents,
+            counts: Vec::new(),
+            prior: HashMap::new(),
+            queries,
+            checkpointer: None,
+            progress: Arc::default(),
+            shutdown: Shutdown::default(),
+            groups: None,
+            nothing_scored: None,
+            live: None,
+        };
+        sweep.progress.follow(rules);
+        sweep.progress.show_failures(sweep.settings.show_failures);
+        // What is done of it is counted under the lock.
+        let agents = sweep.inputs.summary.agents.iter();
+        sweep
+            .progress
+            .begin(agents.map(|(name, rows)| {
+                (name.to_string(), AgentProgress::before(rows.rollouts, 0, 0))
+            }));
+        if is_rebuilt {
+            sweep.rebuild().await?;
+        }
+        sweep.check_task_names().await?;
+        Ok(sweep)
+    }
+}
+
+/// What is at the place of a sweep.
+#[derive(Debug)]
+enum Existing {
+    /// Nothing of a run.
+    Nothing,
+    /// A run.
+    Run(Box<RunRecord>),
+    /// What is left of a run whose record has gone or can't be read.
+    Remains,
+}
+
+/// What is at the place already, if the settings say what becomes of it.
+async fn existing(run: &RunStore, settings: &Settings) -> Result<Existing, Error> {
+    if let Some(path) = run.local_path()
+        && path.exists()
+        && !path.is_dir()
+    {
+        let source = std::io::Error::from(ErrorKind::NotADirectory);
+        return Err(StoreError::File {
+            action: "create a run at",
+            path: path.to_owned(),
+            source,
+        }
+        .of_output());
+    }
+    let takes_over = settings.resume || settings.overwrite;
+    match RunRecord::load(run).await {
+        Ok(Some(record)) if takes_over || settings.shard.is_some() => {
+            Ok(Existing::Run(Box::new(record)))
+        }
+        Ok(Some(record)) => {
+            let state = record.state.to_string();
+            let place = run.display("");
+            Err(StoreError::Exists { place, state }.into())
+        }
+        Ok(None) => match refuse_remains(run).await {
+            Ok(()) => Ok(Existing::Nothing),
+            Err(_) if takes_over => Ok(Existing::Remains),
+            Err(error) => Err(error),
+        },
+        Err(StoreError::Record { .. }) if takes_over => Ok(Existing::Remains),
+        Err(StoreError::Version { .. }) if settings.overwrite => Ok(Existing::Remains),
+        Err(error) => Err(error.of_output()),
+    }
+}
+
+/// A run has its run.json before anything else: what is there without one belongs to a run whose record was lost, and
+/// would be counted as the work of the new one.
+pub(super) async fn refuse_remains(run: &RunStore) -> Result<(), Error> {
+    match run.remains().await.map_err(StoreError::of_output)? {
+        Some(remains) => Err(StoreError::NoRecord {
+            place: run.display(""),
+            remains,
+        }
+        .of_output()),
+        None => Ok(()),
+    }
+}
+
+impl Sweep {
+    /// Takes over a run that has lost its record, if the input is that of the run.
+    async fn rebuild(&mut self) -> Result<(), Error> {
+        let run = &self.run;
+        let refuse = |difference: String| NotResumable {
+            place: run.display(""),
+            difference,
+        };
+        let tasks = run.checked_parts(schema::TASKS).await;
+        if tasks.map_err(StoreError::of_output)?.whole.is_empty() {
+            let rollouts = run
+                .parts(schema::ROLLOUTS)
+                .await
+                .map_err(StoreError::of_output)?;
+            if !rollouts.is_empty() {
+                let why = "neither its run.json nor its tasks can be read, so nothing says what was asked; use --overwrite";
+                return Err(refuse(why.to_owned()).into());
+            }
+        } else {
+            let lost = identity::lost(run, &self.inputs.spool).await?;
+            if !lost.is_empty() {
+                return Err(refuse(format!(
+                    "its run.json can't be read, and by its tasks the input was another: {}",
+                    lost.join("; ")
+                ))
+                .into());
+            }
+        }
+        if let Some(run_id) = run.find_run_id().await.map_err(StoreError::of_output)? {
+            self.record.run_id = run_id;
+        }
+        self.progress.notice(format!(
+            "{} can't be read: it is written anew from the input and options that are given now",
+            self.run.display("run.json")
+        ));
+        Ok(())
+    }
+}

@@ -1,0 +1,200 @@
+//! The orders in which tasks can be dispatched other than that of the input: [`TaskOrder`].
+
+use std::fmt;
+use std::sync::Arc;
+
+use arrow::array::{AsArray, BooleanArray, RecordBatch};
+use arrow::compute::filter_record_batch;
+use arrow::datatypes::Int64Type;
+use datafusion::common::{Result, exec_datafusion_err};
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_expr::EquivalenceProperties;
+use datafusion::physical_plan::execution_plan::{
+    Boundedness, EmissionType, SchedulingType, reset_plan_states,
+};
+use datafusion::physical_plan::metrics::ExecutionPlanMetricsSet;
+use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use datafusion::physical_plan::{Distribution, ExecutionPlan, Partitioning, PlanProperties};
+use futures::{StreamExt, stream};
+
+use super::longest_first::{longest_first, with_rollouts};
+use crate::operator::{Operator, OperatorExec, Step};
+use crate::schema::{FIRST_ROLLOUT_INDEX, NUM_REPEATS};
+
+/// Reads its input, the table of tasks, several times, and gives it in another order.
+///
+/// A sort of the rollouts would do the same, but would hold the request of every rollout, in memory or in temporary
+/// files, before the first is sent. This holds a batch.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Hash)]
+pub(super) enum TaskOrder {
+    /// First all tasks that have a rollout 0, then all that have a rollout 1, and so on, as tasks of that one rollout.
+    /// It reads the tasks once for each round, which is no more than it sends if all tasks have as many repeats.
+    Rounds,
+    /// First the rollouts whose time is known from earlier attempts, as tasks of one rollout each, the longest first; then
+    /// all others, in their order. See [`longest_first`].
+    LongestFirst,
+}
+
+impl fmt::Display for TaskOrder {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str(match self {
+            Self::Rounds => "by rollout_index",
+            Self::LongestFirst => "by earlier attempts",
+        })
+    }
+}
+
+impl Step for TaskOrder {
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Rounds => "Rounds",
+            Self::LongestFirst => "LongestFirst",
+        }
+    }
+
+    fn exec(&self, input: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
+        Ok(Arc::new(OperatorExec::new(self.clone(), input)))
+    }
+}
+
+impl Operator for TaskOrder {
+    fn properties(&self, input: &Arc<dyn ExecutionPlan>) -> PlanProperties {
+        PlanProperties::new(
+            EquivalenceProperties::new(input.schema()),
+            Partitioning::UnknownPartitioning(1),
+            EmissionType::Incremental,
+            Boundedness::Bounded,
+        )
+        .with_scheduling_type(SchedulingType::NonCooperative)
+    }
+
+    fn distribution(&self) -> Distribution {
+        Distribution::SinglePartition
+    }
+
+    fn execute(
+        &self,
+        input: &Arc<dyn ExecutionPlan>,
+        _: usize,
+        context: Arc<TaskContext>,
+        _: &ExecutionPlanMetricsSet,
+    ) -> Result<SendableRecordBatchStream> {
+        match self {
+            Self::Rounds => Ok(rounds(Arc::clone(input), context)),
+            Self::LongestFirst => longest_first(Arc::clone(input), context),
+        }
+    }
+}
+
+fn rounds(input: Arc<dyn ExecutionPlan>, context: Arc<TaskContext>) -> SendableRecordBatchStream {
+    let schema = input.schema();
+    let pass = Pass {
+        input,
+        context,
+        rows: None,
+        round: 0,
+        end: 0,
+    };
+    let rows = stream::try_unfold(pass, Pass::next);
+    Box::pin(RecordBatchStreamAdapter::new(schema, rows))
+}
+
+/// A pass over the tasks, one for each round.
+struct Pass {
+    input: Arc<dyn ExecutionPlan>,
+    context: Arc<TaskContext>,
+    rows: Option<SendableRecordBatchStream>,
+    round: i64,
+    /// No task that was seen has rollouts from here on.
+    end: i64,
+}
+
+impl Pass {
+    async fn next(mut self) -> Result<Option<(RecordBatch, Self)>> {
+        loop {
+            let rows = match &mut self.rows {
+                Some(rows) => rows,
+                None if self.round > 0 && self.round >= self.end => return Ok(None),
+                None => {
+                    let input = reset_plan_states(Arc::clone(&self.input))?;
+                    let rows = input.execute(0, Arc::clone(&self.context))?;
+                    self.rows.insert(rows)
+                }
+            };
+            let Some(batch) = rows.next().await.transpose()? else {
+                self.rows = None;
+                self.round += 1;
+                continue;
+            };
+            let (batch, end) = of_round(&batch, self.round)?;
+            self.end = self.end.max(end);
+            if batch.num_rows() > 0 {
+                return Ok(Some((batch, self)));
+            }
+        }
+    }
+}
+
+/// The tasks that have a rollout of this index, as tasks of that one; and the index at which the last of all ends.
+fn of_round(batch: &RecordBatch, round: i64) -> Result<(RecordBatch, i64)> {
+    let integers = |name: &str| {
+        let column = batch.column_by_name(name);
+        let column = column.and_then(|column| column.as_primitive_opt::<Int64Type>());
+        column.ok_or_else(|| exec_datafusion_err!("the tasks have no integers '{name}'"))
+    };
+    let firsts = integers(FIRST_ROLLOUT_INDEX)?.values().iter();
+    let ranges: Vec<(i64, i64)> = firsts
+        .zip(integers(NUM_REPEATS)?.values())
+        .map(|(first, count)| (*first, first.saturating_add(*count)))
+        .collect();
+    let end = ranges.iter().map(|(_, end)| *end).max().unwrap_or_default();
+    let chosen = ranges
+        .iter()
+        .map(|(first, end)| (*first..*end).contains(&round));
+    let chosen: BooleanArray = chosen.map(Some).collect();
+    let batch = filter_record_batch(batch, &chosen)?;
+    let same = |value: i64| vec![value; batch.num_rows()];
+    Ok((with_rollouts(&batch, same(round), same(1))?, end))
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::Int64Array;
+    use datafusion::prelude::SessionContext;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn every_round_has_the_tasks_that_have_such_a_rollout_in_their_order() {
+        let column =
+            |values: Vec<i64>| -> arrow::array::ArrayRef { Arc::new(Int64Array::from(values)) };
+        let batch = RecordBatch::try_from_iter([
+            ("task_index", column(vec![7, 5, 7, 6])),
+            (FIRST_ROLLOUT_INDEX, column(vec![0, 0, 3, 0])),
+            (NUM_REPEATS, column(vec![3, 1, 1, 2])),
+        ])
+        .unwrap();
+        let session = SessionContext::new();
+        let tasks = session.read_batch(batch).unwrap();
+        let plan = TaskOrder::Rounds
+            .exec(tasks.create_physical_plan().await.unwrap())
+            .unwrap();
+        for _ in 0..2 {
+            let batches = datafusion::physical_plan::collect(Arc::clone(&plan), session.task_ctx());
+            let mut found = Vec::new();
+            for batch in batches.await.unwrap() {
+                let column = |place: usize| {
+                    batch
+                        .column(place)
+                        .as_primitive::<Int64Type>()
+                        .values()
+                        .to_vec()
+                };
+                assert!(column(2).iter().all(|count| *count == 1));
+                found.extend(column(1).into_iter().zip(column(0)));
+            }
+            let expected = [(0, 7), (0, 5), (0, 6), (1, 7), (1, 6), (2, 7), (3, 7)];
+            assert_eq!(found, expected);
+        }
+    }
+}
