@@ -13,6 +13,7 @@ use super::profile::ProfileArgs;
 use super::sim::SimArgs;
 use super::sql::args::{SQL_EXAMPLES, SqlArgs};
 use super::status::StatusArgs;
+use crate::guide;
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -24,13 +25,9 @@ Exit codes:
        `check`: a gate is violated
   130  interrupted; `--resume` continues";
 
-const GUIDES: &str = "\
-Guides:
-  rollstream help nemo-gym    coming from NeMo Gym";
-
 /// Collects rollouts of language-model agents: JSONL in, Parquet and metrics out.
 #[derive(Debug, Parser)]
-#[command(name = "rollstream", version, after_help = format!("{EXIT_CODES}\n\n{GUIDES}"), max_term_width = 110)]
+#[command(name = "rollstream", version, after_help = format!("{EXIT_CODES}\n\n{}", guide::topics()), max_term_width = 110)]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]
