@@ -248,7 +248,9 @@ impl MultipartUpload for NamedUpload {
             .store
             .complete_multipart(&self.path, &self.id, receipts);
         let done = completed.await?;
-        self.note.take().map(Note::remove);
+        if let Some(note) = self.note.take() {
+            note.remove();
+        }
         Ok(done)
     }
 
@@ -256,7 +258,9 @@ impl MultipartUpload for NamedUpload {
     async fn abort(&mut self) -> Result<()> {
         let aborted = self.store.abort_multipart(&self.path, &self.id).await;
         if matches!(aborted, Ok(()) | Err(Error::NotFound { .. })) {
-            self.note.take().map(Note::remove);
+            if let Some(note) = self.note.take() {
+                note.remove();
+            }
         }
         aborted
     }
