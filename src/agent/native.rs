@@ -12,8 +12,8 @@ use crate::config::{AgentKind, AgentSettings, ModelApi, Settings, Span};
 use crate::environment::{self, EnvironmentSettings};
 use crate::http::HttpClients;
 use crate::model::{
-    CHAT_COMPLETIONS, COMPLETIONS, ChatPolicy, CompletionsPolicy, Endpoints, ModelClient, Policy,
-    Repetition, Responder, ResponsesModel, tokenizer,
+    CHAT_COMPLETIONS, COMPLETIONS, ChatPolicy, CompletionsPolicy, Endpoints, ModelClient,
+    ModelRetries, Policy, Responder, ResponsesModel, tokenizer,
 };
 use crate::turn::Target;
 
@@ -127,11 +127,11 @@ impl Native<'_> {
              resources_server",
         ))?;
         let endpoints = self.endpoints(&models)?;
-        let (name, repetition) = (self.model_name(), self.repetition());
+        let (name, retries) = (self.model_name(), self.retries());
         let model: Arc<dyn Responder> = match api {
-            ModelApi::Responses => Arc::new(ResponsesModel::new(endpoints, name, repetition)),
+            ModelApi::Responses => Arc::new(ResponsesModel::new(endpoints, name, retries)),
             ModelApi::ChatCompletions => {
-                Arc::new(ResponsesModel::over_chat(endpoints, name, repetition))
+                Arc::new(ResponsesModel::over_chat(endpoints, name, retries))
             }
             ModelApi::Completions => {
                 return Err(self.refuse(
@@ -162,7 +162,7 @@ impl Native<'_> {
                 Arc::clone(&endpoints),
                 path,
                 self.model_name(),
-                self.repetition(),
+                self.retries(),
             )
         };
         let api = own.model_api.unwrap_or_default();
@@ -236,13 +236,12 @@ impl Native<'_> {
         self.own.model.as_deref().unwrap_or_default()
     }
 
-    fn repetition(&self) -> Repetition {
+    fn retries(&self) -> ModelRetries {
         let own = self.own.model_retries;
-        let default = Repetition::default();
-        Repetition {
+        let default = ModelRetries::default();
+        ModelRetries {
             retries: own.unwrap_or(default.retries),
-            base: self.settings.retry_backoff.duration(),
-            cap: self.settings.retry_backoff_cap.duration(),
+            backoff: self.settings.backoff(),
             deadline: self.own.generation_timeout.map(Span::duration),
         }
     }

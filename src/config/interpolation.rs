@@ -6,10 +6,10 @@
 
 use std::borrow::Cow;
 
-use serde_json::{Map, Number, Value};
+use serde_json::{Map, Value};
 
 use crate::error::{Fatal, USAGE};
-use crate::json::{python_float, python_string};
+use crate::python;
 
 /// References that are followed from one another; more is taken for a mistake.
 const LONGEST_CHAIN: usize = 100;
@@ -147,7 +147,7 @@ impl<'a> Resolver<'a> {
             if resolved.is_empty() && at == 0 && after.is_empty() && rest.len() == text.len() {
                 return Ok(value);
             }
-            resolved.push_str(&printed(&value));
+            resolved.push_str(&python::Value::from(&value).text());
             rest = after;
         }
         resolved.push_str(rest);
@@ -173,7 +173,7 @@ impl<'a> Resolver<'a> {
                 }
                 let (nested_key, after) = self.key(nested, text, path, nesting + 1)?;
                 let value = self.lookup(&nested_key, path)?;
-                key.push_str(&printed(&value));
+                key.push_str(&python::Value::from(&value).text());
                 rest = after;
                 continue;
             }
@@ -258,42 +258,6 @@ fn steps(key: &str) -> Option<Path> {
         }
     }
     Some(steps)
-}
-
-/// A value within a longer string, as Python's `str()` has it.
-fn printed(value: &Value) -> String {
-    match value {
-        Value::String(text) => text.clone(),
-        _ => printed_within(value),
-    }
-}
-
-fn printed_within(value: &Value) -> String {
-    match value {
-        Value::Null => "None".to_owned(),
-        Value::Bool(true) => "True".to_owned(),
-        Value::Bool(false) => "False".to_owned(),
-        Value::Number(number) => printed_number(number),
-        Value::String(text) => python_string(text),
-        Value::Array(items) => {
-            let items: Vec<String> = items.iter().map(printed_within).collect();
-            format!("[{}]", items.join(", "))
-        }
-        Value::Object(fields) => {
-            let field = |(name, value): (&String, &Value)| {
-                format!("{}: {}", python_string(name), printed_within(value))
-            };
-            let fields: Vec<String> = fields.iter().map(field).collect();
-            format!("{{{}}}", fields.join(", "))
-        }
-    }
-}
-
-fn printed_number(number: &Number) -> String {
-    match (number.is_f64(), number.as_f64()) {
-        (true, Some(float)) => python_float(float),
-        _ => number.to_string(),
-    }
 }
 
 #[cfg(test)]

@@ -49,6 +49,6 @@ pub use repeats::{DEFAULT_AGENT, Repeats, RepeatsError};
 pub use routing::{Routing, RoutingMode};
 pub use seed_field::{SeedField, UnknownSeedField};
 pub use server_url::{ServerUrl, ServerUrlError};
-pub use settings::{Budgets, Settings};
+pub use settings::Settings;
 pub use shard::Shard;
 pub use variable_name::{VariableName, VariableNameError};

@@ -9,6 +9,8 @@ use std::collections::HashSet;
 use std::fmt;
 use std::str::FromStr;
 
+use crate::python::{repr_dict, repr_str};
+
 /// The entry of [`Repeats::PerAgent`] for agents that have none of their own.
 pub const DEFAULT_AGENT: &str = "_default";
 
@@ -28,7 +30,7 @@ pub enum RepeatsError {
     #[error("num_repeats must be >= 1, got {0}; give a positive whole number")]
     NotPositive(i64),
     /// Entries below 1, in the order given.
-    #[error("num_repeats dict values must be >= 1, got {}; leave an agent's tasks out of the input instead", dict(.0))]
+    #[error("num_repeats dict values must be >= 1, got {}; leave an agent's tasks out of the input instead", repr_dict(.0.iter().map(|(name, count)| (name, count))))]
     EntriesNotPositive(Vec<(String, i64)>),
     /// More than a rollout index can hold.
     #[error("num_repeats must be <= {max}, got {0}", max = u32::MAX)]
@@ -40,7 +42,7 @@ pub enum RepeatsError {
     )]
     NotANumber(String),
     /// The flag names one agent twice.
-    #[error("num_repeats names agent {} twice; give each agent one number", quoted(.0))]
+    #[error("num_repeats names agent {} twice; give each agent one number", repr_str(.0))]
     Duplicate(String),
 }
 
@@ -157,7 +159,7 @@ impl FromStr for Repeats {
                 .rsplit_once('=')
                 .map(|(name, count)| (name.trim(), count));
             let Some((name, count)) = named.filter(|(name, _)| !name.is_empty()) else {
-                return Err(RepeatsError::NotANumber(quoted(entry)));
+                return Err(RepeatsError::NotANumber(repr_str(entry)));
             };
             if entries.iter().any(|(known, _)| known == name) {
                 return Err(RepeatsError::Duplicate(name.to_owned()));
@@ -192,50 +194,16 @@ fn whole_number(text: &str) -> Result<i64, RepeatsError> {
     let text = text.trim();
     let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
     if fraction.is_empty() || fraction.bytes().any(|digit| digit != b'0') {
-        return Err(RepeatsError::NotANumber(quoted(text)));
+        return Err(RepeatsError::NotANumber(repr_str(text)));
     }
     whole.parse().map_err(|_| {
         let digits = whole.trim_start_matches(['+', '-']);
         if !digits.is_empty() && digits.bytes().all(|digit| digit.is_ascii_digit()) {
             RepeatsError::TooMany(text.to_owned())
         } else {
-            RepeatsError::NotANumber(quoted(text))
+            RepeatsError::NotANumber(repr_str(text))
         }
     })
-}
-
-/// `{'a': 0, 'c': -3}`: the spelling that users of the Python collector search for.
-fn dict(entries: &[(String, i64)]) -> String {
-    let entries: Vec<String> = entries
-        .iter()
-        .map(|(name, count)| format!("{}: {count}", quoted(name)))
-        .collect();
-    format!("{{{}}}", entries.join(", "))
-}
-
-fn quoted(name: &str) -> String {
-    let quote = if name.contains('\'') && !name.contains('"') {
-        '"'
-    } else {
-        '\''
-    };
-    let mut text = String::from(quote);
-    for character in name.chars() {
-        match character {
-            '\n' => text.push_str("\\n"),
-            '\r' => text.push_str("\\r"),
-            '\t' => text.push_str("\\t"),
-            '\\' => text.push_str("\\\\"),
-            _ => {
-                if character == quote {
-                    text.push('\\');
-                }
-                text.push(character);
-            }
-        }
-    }
-    text.push(quote);
-    text
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::{ConfigError, DEFAULT_AGENT, Settings};
 use crate::gym::GymRules;
-use crate::json::{python_list, python_string};
+use crate::python::{repr_list, repr_str};
 
 /// How rows that are not of a taskset find their environment server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -93,8 +93,8 @@ impl Routing {
         {
             return Err(ConfigError::Routing(format!(
                 "agent={} conflicts with agent_map._default={}; set only one of them",
-                python_string(agent),
-                python_string(mapped)
+                repr_str(agent),
+                repr_str(mapped)
             )));
         }
         Ok(Some(Self {
@@ -118,7 +118,7 @@ impl Settings {
 
 fn check_fan_out(fan_out: &BTreeMap<String, Vec<String>>) -> Result<(), ConfigError> {
     for (name, agents) in fan_out {
-        let name = python_string(name);
+        let name = repr_str(name);
         if agents.is_empty() {
             return Err(ConfigError::Routing(format!(
                 "fan_out[{name}] is an empty list, which would silently drop every matching row (zero rollouts \
@@ -131,7 +131,7 @@ fn check_fan_out(fan_out: &BTreeMap<String, Vec<String>>) -> Result<(), ConfigEr
             return Err(ConfigError::Routing(format!(
                 "fan_out[{name}] lists the same agent more than once: {}. Each listed agent already runs every matching \
                  row; use num_repeats for repetition.",
-                python_list(twice)
+                repr_list(twice)
             )));
         }
     }

@@ -15,6 +15,7 @@ use super::{
     ServerUrl, Shard, Span, VariableName,
 };
 use crate::gym::GymChoice;
+use crate::retry::{Backoff, Budgets};
 
 /// What a run was asked to do. It holds no secrets, only the names of environment variables that hold them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -311,6 +312,14 @@ impl Settings {
             remedy: "name a directory or an object-store prefix for the run with --output runs/first",
         })
     }
+
+    /// How attempts at a rollout, and the calls within them, back off.
+    pub fn backoff(&self) -> Backoff {
+        Backoff {
+            base: self.retry_backoff.duration(),
+            cap: self.retry_backoff_cap.duration(),
+        }
+    }
 }
 
 impl Settings {
@@ -328,19 +337,6 @@ impl Settings {
             attempts: or(own.and_then(|own| own.max_attempts), self.max_attempts),
         }
     }
-}
-
-/// How many failed attempts a rollout may have before it has failed, by what they count against.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Budgets {
-    /// Failures of networks and servers.
-    pub infra: u32,
-    /// Refusals by a rate limit.
-    pub rate_limit: u32,
-    /// Failures that the request itself seems to cause.
-    pub data: u32,
-    /// Failures that the agent reported: NeMo Gym's attempts.
-    pub attempts: u32,
 }
 
 #[cfg(test)]

@@ -13,8 +13,8 @@ use url::Url;
 use super::link;
 use super::response::Response;
 use super::retry_after::retry_after;
-use crate::failure::{Failure, FailureClass};
 use crate::json::quote;
+use crate::retry::{Failure, FailureClass};
 
 /// Characters of a text of the other side that are quoted.
 const QUOTED_BYTES: usize = 300;

@@ -21,7 +21,7 @@ use super::pool::{
 };
 use super::response::{Encoding, Response};
 use super::room::{Holder, Room};
-use crate::failure::{Failure, FailureClass};
+use crate::retry::{Failure, FailureClass};
 
 /// The name of this client, for servers.
 const PRODUCT: &str = concat!("rollstream/", env!("CARGO_PKG_VERSION"));

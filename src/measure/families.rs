@@ -16,7 +16,7 @@ use super::error::MeasureError;
 use super::parameter::ParameterValue;
 use super::queries::{MetricQueries, MetricQuery};
 use super::views::register_views;
-use crate::answer::MASK_SAMPLE;
+use crate::outcome::MASK_SAMPLE;
 
 /// Family of the statistics per agent.
 pub const AGENT_STATISTICS: &str = "agent_statistics";

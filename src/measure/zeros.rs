@@ -2,29 +2,27 @@
 //! [`ZeroRows`] is told what a session's tables hold.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
 use arrow::array::{Array, AsArray, RecordBatch};
 use arrow::datatypes::{DataType, Int64Type};
-use bytes::Bytes;
 use datafusion::common::exec_datafusion_err;
 use datafusion::dataframe::DataFrame;
 use datafusion::error::DataFusionError;
 use datafusion::prelude::SessionContext;
 use futures::TryStreamExt;
 
-use crate::answer::AnswerFields;
-use crate::answer::resume::FAILURE_CLASS;
 use crate::config::{ConfigError, Settings};
 use crate::error::Error;
 use crate::export::failed_attempts;
-use crate::failure::gym_class;
 use crate::gym::GymRules;
 use crate::import::{RowKey, ZeroRows, Zeros};
 use crate::json::{Object, quote};
-use crate::outcome::{Answered, Outcome, OutcomeBatchBuilder, Times, Verdict, rollouts_of};
+use crate::outcome::resume::FAILURE_CLASS;
+use crate::outcome::{Answer, Outcome, OutcomeBatchBuilder, Times, Verdict, rollouts_of};
+use crate::retry::gym_class;
 use crate::schema::{ROLLOUTS, TASKS};
+use crate::turn::RolloutKey;
 
 /// Which rollouts count as zero in the metrics at the end of a sweep.
 ///
@@ -75,13 +73,8 @@ pub(crate) async fn add(
     }
     let mut batch = OutcomeBatchBuilder::new();
     for ((agent_name, key), text) in rows.take(0) {
-        let fields = AnswerFields::parse(&text);
-        let fields = fields.map_err(Error::defect)?;
-        let answered = Answered {
-            result: Bytes::from(text),
-            fields,
-        };
-        let outcome = outcome(&agent_name, key, answered);
+        let answer = Answer::parse(text).map_err(Error::defect)?;
+        let outcome = outcome(&agent_name, key, answer);
         batch.append(outcome).map_err(DataFusionError::from)?;
     }
     let num_zeros = batch.len();
@@ -208,21 +201,13 @@ fn text(batch: &RecordBatch, name: &str, row: usize) -> Result<Option<String>, D
     Ok(value.is_valid(0).then(|| value.value(0).to_owned()))
 }
 
-fn outcome(agent_name: &str, key: RowKey, answered: Answered) -> Outcome {
+fn outcome(agent_name: &str, key: RowKey, answer: Answer) -> Outcome {
+    let key = RolloutKey::new(key.task_index, key.rollout_index, 0);
     Outcome {
-        task_index: key.task_index,
-        rollout_index: key.rollout_index,
-        attempt: 0,
-        agent_name: Arc::from(agent_name),
-        http_status: None,
-        response_headers: None,
-        dispatched_at: UNIX_EPOCH,
         times: Times {
             server: Some(std::time::Duration::ZERO),
             ..Times::default()
         },
-        concurrency_limit: None,
-        turns: Vec::new(),
-        verdict: Verdict::Ok(answered),
+        ..Outcome::new(key, agent_name, UNIX_EPOCH, Verdict::Ok(answer))
     }
 }

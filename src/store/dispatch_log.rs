@@ -276,7 +276,7 @@ impl DispatchLog {
         // file before, if not in the new one.
         for (call, turns) in in_flight {
             call.encode(&mut records);
-            let key = call.key();
+            let key = call.key;
             let turns = turns.into_iter();
             turns.for_each(|start| TurnRecord { key, start }.encode(&mut records));
         }
@@ -311,15 +311,16 @@ mod tests {
 
     use super::super::dispatch_record::DispatchLogFile;
     use super::*;
+    use crate::outcome::Waited;
 
     fn call(task_index: i64) -> DispatchRecord {
         DispatchRecord {
-            task_index,
-            rollout_index: 1,
-            attempt: 2,
+            key: RolloutKey::new(task_index, 1, 2),
             dispatched_at_us: 3,
-            permit_wait: Duration::from_micros(4),
-            rate_wait: Duration::from_micros(5),
+            waited: Waited {
+                permit: Duration::from_micros(4),
+                rate: Duration::from_micros(5),
+            },
         }
     }
 

@@ -15,8 +15,9 @@ use futures::TryStreamExt;
 
 use crate::error::Error;
 use crate::expand;
-use crate::failure::FailureClass;
-use crate::outcome::{Outcome, OutcomeBatchBuilder, Times, Verdict, outcomes_of};
+use crate::outcome::{Outcome, OutcomeBatchBuilder, Verdict, Waited, outcomes_of};
+use crate::retry::{Failure, FailureClass};
+
 use crate::progress::Progress;
 use crate::schema;
 use crate::session::{self, JournalRows, RunTables};
@@ -201,9 +202,11 @@ impl Recovery<'_> {
         while let Some(batch) = rows.try_next().await? {
             let mut cut_off = interrupted(&batch);
             for outcome in &mut cut_off {
-                outcome.turns = turns.remove(&outcome.key()).unwrap_or_default();
+                outcome.turns = turns.remove(&outcome.key).unwrap_or_default();
             }
-            let keys = cut_off.iter().map(|of| (of.task_index, of.rollout_index));
+            let keys = cut_off
+                .iter()
+                .map(|of| (of.key.task_index, of.key.rollout_index));
             // Its numbers may be taken by who came after its writer.
             let mut ledger = tables.ledger(&keys.collect(), log.epoch + 1).await?;
             let mut rest = cut_off.into_iter().peekable();
@@ -317,29 +320,22 @@ fn interrupted(rows: &RecordBatch) -> Vec<Outcome> {
     };
     let of = |values: &[i64], row: usize| values.get(row).copied().unwrap_or_default();
     (0..rows.num_rows())
-        .map(|row| Outcome {
-            task_index: of(&tasks, row),
-            rollout_index: of(&rollouts, row),
-            attempt: u32::try_from(of(&attempts, row)).unwrap_or(u32::MAX),
-            agent_name: agents.map_or("", |agents| agents.value(row)).into(),
-            http_status: None,
-            response_headers: None,
-            dispatched_at: UNIX_EPOCH
-                + Duration::from_micros(at.map_or(0, |at| at.value(row)).unsigned_abs()),
-            times: Times {
-                permit_wait: wait(&permits, row),
-                rate_wait: wait(&rates, row),
-                ..Times::default()
-            },
-            concurrency_limit: None,
-            turns: Vec::new(),
-            verdict: Verdict::Failed {
-                class: FailureClass::Interrupted.name(),
-                error: "the collector ended before it saw what came of this".to_owned(),
+        .map(|row| {
+            let attempt = u32::try_from(of(&attempts, row)).unwrap_or(u32::MAX);
+            let key = RolloutKey::new(of(&tasks, row), of(&rollouts, row), attempt);
+            let agent_name = agents.map_or("", |agents| agents.value(row));
+            let at = Duration::from_micros(at.map_or(0, |at| at.value(row)).unsigned_abs());
+            let why = "the collector ended before it saw what came of this";
+            let verdict = Verdict::Failed {
+                failure: Failure::new(FailureClass::Interrupted, why),
                 terminal: false,
-                failure_terminal: false,
-                answer: None,
-            },
+            };
+            let mut outcome = Outcome::new(key, agent_name, UNIX_EPOCH + at, verdict);
+            outcome.times.waited = Waited {
+                permit: wait(&permits, row),
+                rate: wait(&rates, row),
+            };
+            outcome
         })
         .collect()
 }
@@ -357,12 +353,9 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let log = DispatchLog::new(directory.path(), Arc::new(Writer::unlocked(1)), 0);
         let dispatch = DispatchRecord {
-            task_index: 1,
-            rollout_index: 2,
-            attempt: 3,
+            key: RolloutKey::new(1, 2, 3),
             dispatched_at_us: 4,
-            permit_wait: Duration::ZERO,
-            rate_wait: Duration::ZERO,
+            waited: Waited::default(),
         };
         let start = |call| TurnStart {
             call,
@@ -371,7 +364,7 @@ mod tests {
             repetition: 0,
             started_at: SystemTime::UNIX_EPOCH,
         };
-        let note = |call| log.note(&dispatch.key(), &start(call)).unwrap();
+        let note = |call| log.note(&dispatch.key, &start(call)).unwrap();
         log.record([dispatch].into_iter()).unwrap();
         note(0);
         let in_flight = std::iter::once_with(|| {
@@ -388,7 +381,7 @@ mod tests {
             .flat_map(|log| log.read().unwrap().turns)
             .collect();
         let attempts = turns_of_attempts(records);
-        let calls = attempts[&dispatch.key()].iter();
+        let calls = attempts[&dispatch.key].iter();
         let calls: Vec<u32> = calls.map(|turn| turn.start.call).collect();
         assert_eq!(calls, [0, 1, 2]);
     }
