@@ -49,12 +49,6 @@ pub(super) fn gates(given: &str) -> Result<Vec<Gate>, Error> {
 }
 
 fn of_text(text: &str) -> Result<Vec<Gate>, String> {
-    let mut statements = Statements::default();
-    let mut items: Vec<Item> = text
-        .lines()
-        .flat_map(|line| statements.push(line))
-        .collect();
-    items.extend(statements.finish());
     let lines: Vec<&str> = text.lines().collect();
     let gate = |item| match item {
         Item::Statement(statement) => Ok(Gate {
@@ -65,7 +59,7 @@ fn of_text(text: &str) -> Result<Vec<Gate>, String> {
             "'\\{command}' is a command of `rollstream sql`, a gate is a query"
         )),
     };
-    items.into_iter().map(gate).collect()
+    Statements::all(text).into_iter().map(gate).collect()
 }
 
 /// The name of a gate: the first line of the comment before the query, or else of the query.

@@ -80,9 +80,6 @@ impl DispatchLogs {
     }
 
     /// Removes all logs: the outcome of every call is in the journal or in parts.
-    ///
-    /// # Errors
-    /// The system refused.
     pub fn close(&self) -> Result<(), StoreError> {
         let logs = mem::take(&mut locked(&self.open).logs);
         logs.iter().try_for_each(|log| log.close())
@@ -264,9 +261,6 @@ impl DispatchLog {
 
     /// Begins another file with the calls that are in flight. The file before stays until the next time: by then, the
     /// outcomes of its other calls are in the journal.
-    ///
-    /// # Errors
-    /// The disk is full or broken.
     pub fn rotate(
         &self,
         in_flight: impl Iterator<Item = (DispatchRecord, Vec<TurnStart>)>,
@@ -291,9 +285,6 @@ impl DispatchLog {
     }
 
     /// Removes the log: the outcome of every call is in the journal or in parts.
-    ///
-    /// # Errors
-    /// The system refused.
     pub fn close(&self) -> Result<(), StoreError> {
         let state = mem::take(&mut *locked(&self.state));
         let mut files = state

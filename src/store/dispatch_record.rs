@@ -177,9 +177,6 @@ pub struct LoggedCalls {
 
 impl DispatchLogFile {
     /// Lists the files in a directory, oldest first; none where there is no directory.
-    ///
-    /// # Errors
-    /// The directory can't be read.
     pub fn list(directory: &Path) -> Result<Vec<Self>, StoreError> {
         let files = JournalFile::list(directory, DISPATCHES)?;
         Ok(files.into_iter().map(Self).collect())

@@ -11,6 +11,9 @@ use super::{LockHolder, SegmentName};
 use crate::error::{Error, FAILURE, Fatal, USAGE};
 
 /// A failure of the place where a run is kept, of its journal or of its lock.
+///
+/// A function that returns it fails where the store, the disk or the system does; its own docs name only what else can go
+/// wrong, or what is left then.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {

@@ -57,9 +57,6 @@ impl JournalFile {
     }
 
     /// Removes the file; no error if it has gone already.
-    ///
-    /// # Errors
-    /// The system refused.
     pub fn remove(&self) -> Result<(), StoreError> {
         match fs::remove_file(&self.path) {
             Err(source) if source.kind() != ErrorKind::NotFound => {
@@ -71,9 +68,6 @@ impl JournalFile {
 
     /// Moves the file to the directory of those that were found damaged, where nobody reads it again, and returns its new
     /// path.
-    ///
-    /// # Errors
-    /// The system refused.
     pub fn set_aside(&self) -> Result<PathBuf, StoreError> {
         let moved = || {
             let directory = self.path.with_file_name(DAMAGED);

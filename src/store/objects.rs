@@ -67,9 +67,6 @@ impl RunStore {
     }
 
     /// Returns the content of an object, `None` where there is no such object.
-    ///
-    /// # Errors
-    /// The store failed.
     pub async fn get(&self, relative: &str) -> Result<Option<Bytes>, StoreError> {
         let Some(found) = self.find(relative).await? else {
             return Ok(None);
@@ -84,9 +81,6 @@ impl RunStore {
     }
 
     /// Returns the time at which an object was written, `None` where there is no such object.
-    ///
-    /// # Errors
-    /// The store failed.
     pub async fn written_at(&self, relative: &str) -> Result<Option<DateTime<Utc>>, StoreError> {
         let found = if_there(self.object_store().head(&self.path(relative)).await);
         let found = found.map_err(self.failed("look for", relative))?;
@@ -94,17 +88,11 @@ impl RunStore {
     }
 
     /// Whether there is an object.
-    ///
-    /// # Errors
-    /// The store failed.
     pub async fn exists(&self, relative: &str) -> Result<bool, StoreError> {
         Ok(self.written_at(relative).await?.is_some())
     }
 
     /// Writes an object whole.
-    ///
-    /// # Errors
-    /// The store failed.
     pub async fn put(
         &self,
         relative: &str,
@@ -117,9 +105,6 @@ impl RunStore {
 
     /// Writes an object whole unless it exists, and says whether it did. An answer that was lost on the way may make it
     /// say that it did not, or fail, though it did.
-    ///
-    /// # Errors
-    /// The store failed.
     pub async fn create(
         &self,
         relative: &str,
@@ -157,9 +142,6 @@ impl RunStore {
     }
 
     /// Lists every object below a directory of the run.
-    ///
-    /// # Errors
-    /// The store failed.
     pub async fn list(&self, relative: &str) -> Result<Vec<ObjectMeta>, StoreError> {
         let listed = self.object_store().list(Some(&self.path(relative)));
         let listed = listed.try_collect().await;
@@ -167,18 +149,12 @@ impl RunStore {
     }
 
     /// Deletes an object, if it exists.
-    ///
-    /// # Errors
-    /// The store failed.
     pub async fn delete(&self, path: &Path) -> Result<(), StoreError> {
         let deleted = if_there(self.object_store().delete(path).await);
         deleted.map(drop).map_err(self.failed_at("delete", path))
     }
 
     /// Lists the Parquet parts of a table, in the order of their names.
-    ///
-    /// # Errors
-    /// The store failed.
     pub async fn parts(&self, table: &str) -> Result<Vec<Path>, StoreError> {
         let listed = self.listed_parts(table).await?;
         Ok(listed.into_iter().map(|meta| meta.location).collect())
@@ -193,9 +169,6 @@ impl RunStore {
 
     /// Tells the parts of a table that are whole from those that are damaged, both in the order of their names: a power
     /// cut or a copy that ended early left less of them than was written.
-    ///
-    /// # Errors
-    /// The store failed.
     pub async fn checked_parts(&self, table: &str) -> Result<CheckedParts, StoreError> {
         let listed = self.listed_parts(table).await?;
         let checks = listed.into_iter().map(|meta| async move {
@@ -247,9 +220,6 @@ impl RunStore {
     }
 
     /// Moves a damaged part to where nobody reads it, and returns its new name within the run.
-    ///
-    /// # Errors
-    /// The store failed.
     pub async fn set_aside(&self, part: &Path) -> Result<String, StoreError> {
         let parts: Vec<_> = part.parts().collect();
         let name = match parts.as_slice() {
@@ -262,17 +232,11 @@ impl RunStore {
     }
 
     /// Whether damaged parts were set aside.
-    ///
-    /// # Errors
-    /// The store failed.
     pub async fn has_damaged(&self) -> Result<bool, StoreError> {
         Ok(!self.list(DAMAGED).await?.is_empty())
     }
 
     /// Names something that only a run leaves at its place, if there is any.
-    ///
-    /// # Errors
-    /// The store failed.
     pub async fn remains(&self) -> Result<Option<String>, StoreError> {
         for table in schema::TABLES {
             if let Some(part) = self.parts(table).await?.first() {
@@ -285,9 +249,6 @@ impl RunStore {
     }
 
     /// Returns the id of the run whose journal is at the place, where its record can't be read.
-    ///
-    /// # Errors
-    /// The store failed.
     pub async fn find_run_id(&self) -> Result<Option<String>, StoreError> {
         let root = self.path(JOURNAL);
         let journal = self.list(JOURNAL).await?;
@@ -302,9 +263,6 @@ impl RunStore {
     }
 
     /// Removes everything that a run left at the place, and nothing else. The locks stay: who clears holds one.
-    ///
-    /// # Errors
-    /// The store failed.
     pub async fn clear(&self) -> Result<(), StoreError> {
         // While there is a run.json: else the next run could take these answers for its own.
         checkpoint::forget_all(self).await?;
@@ -325,9 +283,6 @@ impl RunStore {
 
     /// Removes what processes of this machine left that died while they wrote: uploads that they had not ended, and
     /// parts that were to take the place of others.
-    ///
-    /// # Errors
-    /// The store failed.
     pub async fn tidy(&self) -> Result<(), StoreError> {
         drop(Compacted::begin(self)?);
         abort_left(self).await

@@ -213,9 +213,6 @@ impl Compacted {
 
     /// Puts the new parts of a table in the place of those of some segments. Says whether it did: not every file system
     /// can do this, and then all stays as it is.
-    ///
-    /// # Errors
-    /// The disk failed.
     pub async fn publish(
         &self,
         table: &str,

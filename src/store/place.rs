@@ -237,9 +237,6 @@ impl RunStore {
     }
 
     /// Makes the local directory of what is not in the store, for this user alone.
-    ///
-    /// # Errors
-    /// The system refused.
     pub fn create_state(&self) -> Result<(), StoreError> {
         if self.disk.is_some() {
             return Ok(());

@@ -143,9 +143,6 @@ impl RunRecord {
 
     /// Returns the place with the journal of the run that is there now; as it was where there is none whose record can be
     /// read.
-    ///
-    /// # Errors
-    /// The store failed.
     pub async fn identify(run: &RunStore) -> Result<RunStore, StoreError> {
         if run.is_identified() {
             return Ok(run.clone());
@@ -205,9 +202,6 @@ impl RunRecord {
     }
 
     /// Writes the record where there is none yet, and says whether it did.
-    ///
-    /// # Errors
-    /// The store failed.
     pub async fn create(&self, run: &RunStore) -> Result<bool, StoreError> {
         if run.create(RUN_JSON, self.text(run)?).await? {
             return Ok(true);
@@ -217,9 +211,6 @@ impl RunRecord {
     }
 
     /// Writes the record.
-    ///
-    /// # Errors
-    /// The store failed.
     pub async fn save(&self, run: &RunStore) -> Result<(), StoreError> {
         run.put(RUN_JSON, self.text(run)?).await
     }

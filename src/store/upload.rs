@@ -257,10 +257,10 @@ impl MultipartUpload for NamedUpload {
     /// Removes what the store has. If this fails, the note stays for the next writer of the run.
     async fn abort(&mut self) -> Result<()> {
         let aborted = self.store.abort_multipart(&self.path, &self.id).await;
-        if matches!(aborted, Ok(()) | Err(Error::NotFound { .. })) {
-            if let Some(note) = self.note.take() {
-                note.remove();
-            }
+        if matches!(aborted, Ok(()) | Err(Error::NotFound { .. }))
+            && let Some(note) = self.note.take()
+        {
+            note.remove();
         }
         aborted
     }

@@ -17,7 +17,7 @@ use super::catalog;
 use super::completion::Vocabulary;
 use super::interpreter::{Flow, Interpreter, tell};
 use super::session::SqlSession;
-use super::statements::{Item, Statements, is_leaving};
+use super::statements::{Statements, is_leaving};
 use crate::cli::runs::state_dir;
 use crate::cli::signals;
 use crate::error::Error;
@@ -78,7 +78,7 @@ async fn answer(
 ) -> Result<Flow, Error> {
     // What came while typing was not for this.
     interrupts.mark_unchanged();
-    for item in items(text) {
+    for item in Statements::all(text) {
         let done = tokio::select! {
             done = interpreter.execute(&item) => done,
             Ok(()) = interrupts.changed() => {
@@ -97,16 +97,6 @@ async fn answer(
         }
     }
     Ok(Flow::Continue(()))
-}
-
-fn items(text: &str) -> Vec<Item> {
-    let mut statements = Statements::default();
-    let mut items: Vec<Item> = text
-        .lines()
-        .flat_map(|line| statements.push(line))
-        .collect();
-    items.extend(statements.finish());
-    items
 }
 
 fn greet(session: &SqlSession) {

@@ -44,9 +44,6 @@ pub struct CheckpointedFile {
 }
 
 /// Lists the copies of a run's journal files, in the order of their names; none of a local run.
-///
-/// # Errors
-/// The store failed.
 pub async fn list(run: &RunStore) -> Result<Vec<CheckpointedFile>, StoreError> {
     let copies = copies(run, None).await?;
     let file = |(file, copy): (String, FileCopy)| {

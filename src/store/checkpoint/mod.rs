@@ -43,9 +43,6 @@ impl Checkpointer {
     ///
     /// To be made after [`fetch`] and before what an earlier process left is landed: the copy of a dispatch log is deleted
     /// only if the log was seen here and has gone.
-    ///
-    /// # Errors
-    /// The journal's directory can't be read.
     pub fn new(run: RunStore, epoch: u64) -> Result<Self, StoreError> {
         let mut new = Self {
             run,

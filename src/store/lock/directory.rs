@@ -166,9 +166,6 @@ async fn within<T>(
 }
 
 /// Takes an epoch higher than all that were ever taken.
-///
-/// # Errors
-/// The store failed.
 pub(super) async fn begin_epoch(run: &RunStore, record: &LockRecord) -> Result<u64, StoreError> {
     let text = text(run, WRITERS, record)?;
     let mut epoch = newest_epoch(run).await? + 1;

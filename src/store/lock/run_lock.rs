@@ -120,9 +120,6 @@ impl RunLock {
     }
 
     /// Lists every lock of a run, held or left behind, for people to see.
-    ///
-    /// # Errors
-    /// The store failed.
     pub async fn holders(run: &RunStore) -> Result<Vec<LockHolder>, StoreError> {
         let mut locks = directory::read(run, directory::list(run).await?).await?;
         locks.sort_by_key(|(entry, _)| entry.object());
@@ -143,9 +140,6 @@ impl RunLock {
     }
 
     /// Makes a writer of the owner, of an epoch that no other writer of the run has or had.
-    ///
-    /// # Errors
-    /// The store failed.
     pub async fn writer(&self) -> Result<Writer, StoreError> {
         let epoch = directory::begin_epoch(&self.run, &self.record).await?;
         let lease = Lease {

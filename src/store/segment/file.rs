@@ -37,9 +37,6 @@ pub struct SegmentWriter {
 
 impl SegmentWriter {
     /// Begins a segment in `directory`, which is made if need be.
-    ///
-    /// # Errors
-    /// The file can't be made.
     pub fn create(directory: &Path, name: SegmentName) -> Result<Self, StoreError> {
         let segment = Segment(JournalFile::new(directory, name, SEGMENT));
         let create = || {
@@ -63,9 +60,6 @@ impl SegmentWriter {
     }
 
     /// Appends rows. When this returns, they survive the end of the process.
-    ///
-    /// # Errors
-    /// The disk is full or broken.
     pub fn append(&mut self, batch: &RecordBatch) -> Result<(), StoreError> {
         self.encoder.get_mut().clear();
         let encoded = self.encoder.write(batch);
@@ -129,9 +123,6 @@ pub struct Unsynced {
 
 impl Unsynced {
     /// Waits until they are on the disk, which may take long.
-    ///
-    /// # Errors
-    /// The disk is full or broken.
     pub fn sync(&self) -> Result<(), StoreError> {
         let synced = self.file.sync_data();
         synced.map_err(self.segment.file_failed("sync"))
@@ -152,18 +143,12 @@ impl Deref for Segment {
 
 impl Segment {
     /// Lists the segments in a directory, oldest first; none where there is no directory.
-    ///
-    /// # Errors
-    /// The directory can't be read.
     pub fn list(directory: &Path) -> Result<Vec<Self>, StoreError> {
         let files = JournalFile::list(directory, SEGMENT)?;
         Ok(files.into_iter().map(Self).collect())
     }
 
     /// Waits until the segment is on the disk.
-    ///
-    /// # Errors
-    /// The disk is full or broken.
     pub fn sync(&self) -> Result<(), StoreError> {
         match File::open(self.path()).and_then(|file| file.sync_data()) {
             // Its parts are there already.
@@ -173,9 +158,6 @@ impl Segment {
     }
 
     /// Opens the segment as it is now. It can be read even if it is removed meanwhile.
-    ///
-    /// # Errors
-    /// The file can't be opened.
     pub fn open(&self) -> Result<OpenSegment, StoreError> {
         let open = || {
             let file = File::open(self.path())?;

@@ -60,9 +60,6 @@ pub trait TableSink: Debug + Send + Sync {
     async fn begin(&self, segment: SegmentName) -> Result<Box<dyn Transaction>, StoreError>;
 
     /// Whether all that a segment holds is committed.
-    ///
-    /// # Errors
-    /// The store failed.
     async fn is_committed(&self, segment: SegmentName) -> Result<bool, StoreError>;
 }
 
