@@ -39,7 +39,6 @@ pub mod expand;
 pub mod export;
 pub mod group;
 pub mod guide;
-pub mod gym;
 pub mod health;
 pub mod http;
 pub mod import;
@@ -66,6 +65,7 @@ pub mod store;
 mod sweep;
 pub mod turn;
 
+pub use config::gym;
 pub use error::Error;
 pub use group::{PromptGroup, RolloutManager, RolloutOptions, TrainingPrompt};
 pub use measure::compare::{CompareRun, compare};

@@ -1,14 +1,17 @@
 //! [`Repeats`]: how many rollouts each task gets, one number for all or a number per agent.
 //!
-//! Both the flag (`4`, `agent_a=32,_default=4`) and a configuration file (a number or a mapping) become this
-//! type, so that every later step meets numbers that have been checked once.
-
-mod serialized;
+//! Both the flag (`4`, `agent_a=32,_default=4`) and a configuration file (a number or a mapping) become this type, so that
+//! every later step has numbers that are checked.
 
 use std::collections::HashSet;
 use std::fmt;
 use std::str::FromStr;
 
+use serde::de::{self, Deserialize, Deserializer};
+use serde::ser::{Serialize, Serializer};
+use serde_json::Value;
+
+use super::fields::unexpected;
 use crate::python::{repr_dict, repr_str};
 
 /// The entry of [`Repeats::PerAgent`] for agents that have none of their own.
@@ -174,10 +177,6 @@ fn checked(count: i64) -> Result<u32, RepeatsError> {
     u32::try_from(count).map_err(|_| RepeatsError::TooMany(count.to_string()))
 }
 
-fn from_unsigned(count: u64) -> Result<i64, RepeatsError> {
-    i64::try_from(count).map_err(|_| RepeatsError::TooMany(count.to_string()))
-}
-
 fn from_float(count: f64) -> Result<i64, RepeatsError> {
     if !count.is_finite() || count.fract() != 0.0 {
         return Err(RepeatsError::NotANumber(count.to_string()));
@@ -204,6 +203,53 @@ fn whole_number(text: &str) -> Result<i64, RepeatsError> {
             RepeatsError::NotANumber(repr_str(text))
         }
     })
+}
+
+impl Serialize for Repeats {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::All(count) => serializer.serialize_u32(*count),
+            Self::PerAgent(entries) => {
+                serializer.collect_map(entries.iter().map(|(name, count)| (name, count)))
+            }
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Repeats {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let repeats = match Value::deserialize(deserializer)? {
+            Value::Null => return Ok(Self::default()),
+            Value::Object(entries) => {
+                let count = |count| whole_value(count, "a whole number of repeats");
+                // The range is checked later: all entries below 1 are reported together.
+                let entries = entries
+                    .iter()
+                    .map(|(name, value)| Ok((name.clone(), count(value)?)));
+                Self::per_agent(entries.collect::<Result<_, D::Error>>()?)
+            }
+            other => {
+                let expected = "a whole number, or a mapping of agent name to whole number";
+                Self::all(whole_value(&other, expected)?)
+            }
+        };
+        repeats.map_err(de::Error::custom)
+    }
+}
+
+/// Reads a whole number from a file.
+fn whole_value<E: de::Error>(value: &Value, expected: &str) -> Result<i64, E> {
+    let number = match value {
+        Value::Bool(truth) => Ok(i64::from(*truth)),
+        Value::Number(number) => match (number.as_i64(), number.as_f64()) {
+            (Some(whole), _) => Ok(whole),
+            (None, Some(float)) if number.is_f64() => from_float(float),
+            _ => Err(RepeatsError::TooMany(number.to_string())),
+        },
+        Value::String(text) => whole_number(text),
+        other => return Err(unexpected(other, expected)),
+    };
+    number.map_err(E::custom)
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Values as they are typed on a command line: JSON, YAML scalars, and Hydra's `{a:1,b:[x,y]}`.
 //!
-//! Hydra wants no space after a colon, where YAML would read `{a:1}` as a key without a value; so the collections
-//! are read here, and only their scalars by YAML's rules.
+//! Hydra wants no space after a colon, where YAML would read `{a:1}` as a key without a value. So no YAML parser serves
+//! for collections: they are read here, and only their scalars by YAML's rules.
 
 use std::iter::Peekable;
 use std::str::CharIndices;
@@ -46,11 +46,10 @@ pub(crate) fn text(text: &str) -> Result<Value, String> {
 /// A plain scalar by the rules of YAML 1.2; what YAML does not take for a number or such is a string.
 fn scalar(text: &str) -> Value {
     let plausible = |c: char| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.' | '~');
-    let read = match text.starts_with(plausible) && !text.contains('#') {
-        true => serde_yaml_ng::from_str(text).unwrap_or_default(),
-        false => serde_yaml_ng::Value::String(String::new()),
-    };
-    match read {
+    if !text.starts_with(plausible) || text.contains('#') {
+        return Value::String(text.to_owned());
+    }
+    match serde_yaml_ng::from_str(text).unwrap_or_default() {
         serde_yaml_ng::Value::Null if matches!(text, "null" | "Null" | "NULL" | "~") => Value::Null,
         serde_yaml_ng::Value::Bool(truth) => Value::Bool(truth),
         serde_yaml_ng::Value::Number(number) if number.is_finite() => {
@@ -167,10 +166,10 @@ impl Flow<'_> {
             text.push(c);
         }
         let text = text.trim();
-        match text.is_empty() {
-            true => Err(self.expected("a value")),
-            false => Ok(text.to_owned()),
+        if text.is_empty() {
+            return Err(self.expected("a value"));
         }
+        Ok(text.to_owned())
     }
 
     fn spaces(&mut self) {

@@ -1,12 +1,13 @@
 //! Settings from environment variables: `ROLLSTREAM_` and the setting's name in capitals.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 
-use super::keys::{self, KEYS, Source};
-use super::tree::Assignment;
-use super::{ConfigError, KeyPath, Origin, Settings};
+use super::keys::{self, Source};
+use super::tree::{Assignment, leaves};
+use crate::config::options::OptionSpec;
+use crate::config::{ConfigError, KeyPath, Origin, Settings};
 
-/// What the names of all our environment variables start with.
+/// The beginning of the names of all our environment variables.
 pub const PREFIX: &str = "ROLLSTREAM_";
 
 /// The variable that names the configuration file.
@@ -15,20 +16,14 @@ pub const CONFIG_VARIABLE: &str = "ROLLSTREAM_CONFIG";
 /// The variable that holds the bearer token where `bearer_token_env` names no other.
 pub const BEARER_TOKEN_VARIABLE: &str = "ROLLSTREAM_BEARER_TOKEN";
 
-/// NeMo Gym's variable for `max_attempts`. As there, a value that is no number of at least 1 counts as not set.
-const NEMO_GYM_MAX_ATTEMPTS: &str = "NEMO_GYM_MAX_ROLLOUT_ATTEMPTS";
-
-/// NeMo Gym's variable for `allow_unsupported_pairing`. As there, all but nothing, `0` and `false` is yes.
-const NEMO_GYM_ALLOW_PAIRING: &str = "NEMO_GYM_ALLOW_UNSUPPORTED_PAIRING";
-
-/// Variables that are not settings, but ours: their values are never read here.
+/// Our variables that are no settings. Their values are not read here.
 const OTHERS: [&str; 3] = [
     BEARER_TOKEN_VARIABLE,
     "ROLLSTREAM_CONFORMANCE",
     "ROLLSTREAM_LOG",
 ];
 
-/// What the environment says.
+/// The settings in the environment.
 #[derive(Debug, Default)]
 pub(super) struct Environment {
     /// The variables of settings, in the order of the settings.
@@ -39,113 +34,68 @@ pub(super) struct Environment {
     pub config: Option<OsString>,
 }
 
-/// Picks out our variables. An empty variable counts as not set.
+/// Picks out our variables, and those of NeMo Gym, which ours win over. An empty variable counts as not set.
 pub(super) fn read(
     variables: impl IntoIterator<Item = (OsString, OsString)>,
 ) -> Result<Environment, ConfigError> {
     let mut environment = Environment::default();
     let mut nemo_gym = Vec::new();
     for (name, value) in variables {
-        if name == NEMO_GYM_MAX_ATTEMPTS {
-            nemo_gym.extend(max_attempts(&value));
-            continue;
-        }
-        if name == NEMO_GYM_ALLOW_PAIRING {
-            nemo_gym.extend(allow_pairing(&value));
-            continue;
-        }
-        let Some(name) = name.to_str().filter(|name| name.starts_with(PREFIX)) else {
+        let Some(name) = name.to_str().filter(|_| !value.is_empty()) else {
             continue;
         };
-        if value.is_empty() {
-            continue;
-        }
-        if name == CONFIG_VARIABLE {
-            environment.config = Some(value);
-            continue;
-        }
-        if OTHERS.contains(&name) {
-            continue;
-        }
-        let Some((key, kind)) = KEYS.iter().find(|(key, _)| variable(key) == name) else {
-            environment.unknown.push(name.to_owned());
-            continue;
-        };
-        let origin = Origin::Environment(name.to_owned());
-        let invalid = |reason: String| ConfigError::Invalid {
-            key: (*key).to_owned(),
-            origin: origin.clone(),
-            reason,
-        };
-        let text = value
-            .to_str()
-            .ok_or_else(|| invalid(String::from("the value is not UTF-8")))?;
-        let value = keys::read(*kind, text, Source::Environment).map_err(invalid)?;
-        environment.assignments.push(Assignment {
-            path: KeyPath::new([*key]),
+        let assignment = |option: &OptionSpec, value| Assignment {
+            path: KeyPath::new([option.key]),
             value,
-            origin,
-        });
+            origin: Origin::Environment(name.to_owned()),
+        };
+        let gym = |option: &OptionSpec| option.gym_variable.filter(|(gym, _)| *gym == name);
+        let mut options = Settings::options().iter();
+        if let Some((option, (_, read))) = options.find_map(|option| Some((option, gym(option)?))) {
+            nemo_gym.extend(read(&value).map(|value| assignment(option, value)));
+        } else if !name.starts_with(PREFIX) || OTHERS.contains(&name) {
+            continue;
+        } else if name == CONFIG_VARIABLE {
+            environment.config = Some(value);
+        } else if let Some(option) = Settings::options()
+            .iter()
+            .find(|option| option.variable() == name)
+        {
+            let text = value
+                .to_str()
+                .ok_or_else(|| "the value is not UTF-8".to_owned());
+            let read = text.and_then(|text| keys::read(option.kind, text, Source::Environment));
+            let origin = Origin::Environment(name.to_owned());
+            let path = KeyPath::new([option.key]);
+            let value = read.map_err(|reason| ConfigError::invalid(&path, &origin, reason))?;
+            environment.assignments.push(assignment(option, value));
+        } else {
+            environment.unknown.push(name.to_owned());
+        }
     }
-    // Before our own variables, so that these win.
     environment.assignments.splice(0..0, nemo_gym);
     environment.unknown.sort_unstable();
     Ok(environment)
 }
 
-fn max_attempts(value: &OsStr) -> Option<Assignment> {
-    let attempts: u32 = value.to_str()?.trim().parse().ok()?;
-    (attempts >= 1).then(|| Assignment {
-        path: KeyPath::new(["max_attempts"]),
-        value: attempts.into(),
-        origin: Origin::Environment(NEMO_GYM_MAX_ATTEMPTS.to_owned()),
-    })
-}
-
-fn allow_pairing(value: &OsStr) -> Option<Assignment> {
-    let value = value.to_str()?.to_lowercase();
-    (!matches!(value.as_str(), "" | "0" | "false")).then(|| Assignment {
-        path: KeyPath::new(["allow_unsupported_pairing"]),
-        value: true.into(),
-        origin: Origin::Environment(NEMO_GYM_ALLOW_PAIRING.to_owned()),
-    })
-}
-
-/// Refuses the first name that is neither a setting nor a secret that the settings refer to.
+/// Refuses the first name that is neither a setting nor the name of a secret in the settings.
 pub(super) fn refuse_unknown(unknown: &[String], settings: &Settings) -> Result<(), ConfigError> {
-    let agents = settings.agents.values();
-    let referred = |name: &String| {
-        let named = agents
-            .clone()
-            .flat_map(|agent| {
-                agent
-                    .bearer_token_env
-                    .iter()
-                    .chain(agent.headers_env.values())
-                    .chain(agent.environment_headers_env.values())
-            })
-            .chain(&settings.bearer_token_env)
-            .chain(settings.headers_env.values());
-        named.into_iter().any(|variable| **variable == **name)
-    };
-    let Some(name) = unknown.iter().find(|name| !referred(name)) else {
+    let settings = serde_json::to_value(settings).unwrap_or_default();
+    let values = leaves(KeyPath::new([""; 0]), settings);
+    let is_named = |name: &str| values.iter().any(|(_, value)| value == name);
+    let Some(name) = unknown.iter().find(|name| !is_named(name)) else {
         return Ok(());
     };
-    let settings: Vec<String> = KEYS.iter().map(|(key, _)| variable(key)).collect();
-    let known = settings
+    let variables: Vec<String> = Settings::options()
         .iter()
-        .map(String::as_str)
-        .chain(OTHERS)
-        .chain([CONFIG_VARIABLE]);
+        .map(OptionSpec::variable)
+        .collect();
+    let known = variables.iter().map(String::as_str);
     Err(ConfigError::UnknownKey {
         key: name.clone(),
-        origin: Origin::Environment(String::from("environment variable")),
-        hint: keys::suggestion(name, known),
+        origin: Origin::Environment("environment variable".to_owned()),
+        hint: keys::suggestion(name, known.chain(OTHERS).chain([CONFIG_VARIABLE])),
     })
-}
-
-fn variable(key: &str) -> String {
-    format!("{PREFIX}{}", key.to_ascii_uppercase())
 }
 
 #[cfg(test)]
@@ -203,7 +153,7 @@ mod tests {
             let read = environment(variables).assignments.into_iter();
             read.map(|assignment| assignment.value).collect()
         };
-        let name = NEMO_GYM_MAX_ATTEMPTS;
+        let name = "NEMO_GYM_MAX_ROLLOUT_ATTEMPTS";
         assert_eq!(attempts(&[(name, " 5 ")]), [json!(5)]);
         assert!(attempts(&[(name, "0")]).is_empty() && attempts(&[(name, "x")]).is_empty());
         let both = [("ROLLSTREAM_MAX_ATTEMPTS", "7"), (name, "5")];
@@ -213,7 +163,7 @@ mod tests {
     #[test]
     fn nemo_gyms_pairings_are_allowed_by_all_but_no() {
         let allowed = |value: &str| {
-            !environment(&[(NEMO_GYM_ALLOW_PAIRING, value)])
+            !environment(&[("NEMO_GYM_ALLOW_UNSUPPORTED_PAIRING", value)])
                 .assignments
                 .is_empty()
         };

@@ -1,13 +1,14 @@
-//! [`Tree`]: the settings while they are being put together, with the origin of every value.
+//! [`Tree`]: the settings while layers are put on top of each other, with the origin of every value.
 
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
-use super::keys::{self, EXPECTED_TABLE, Kind};
-use super::{ConfigError, KeyPath, Origin, Settings};
+use super::keys::{self, EXPECTED_TABLE};
+use crate::config::options::Kind;
+use crate::config::{ConfigError, KeyPath, Origin, Settings};
 
-/// One value for one key, and who gave it.
+/// One value for one key, and its origin.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Assignment {
     pub path: KeyPath,
@@ -15,7 +16,7 @@ pub(super) struct Assignment {
     pub origin: Origin,
 }
 
-/// What has been assigned so far. Defaults are not in it.
+/// The values assigned so far, without defaults.
 #[derive(Debug, Default)]
 pub(super) struct Tree {
     values: Map<String, Value>,
@@ -23,7 +24,7 @@ pub(super) struct Tree {
 }
 
 impl Tree {
-    /// Assigns over what is there: mappings merge key by key, everything else replaces; `null` restores the default.
+    /// Assigns a value: mappings merge key by key, everything else replaces; `null` restores the default.
     pub(super) fn assign(&mut self, assignment: Assignment) -> Result<(), ConfigError> {
         let Assignment {
             path,
@@ -38,7 +39,7 @@ impl Tree {
                 return Ok(());
             }
             (Kind::Tree, value) if whole_tree && !value.is_object() => {
-                return Err(invalid(&path, &origin, EXPECTED_TABLE.into()));
+                return Err(ConfigError::invalid(&path, &origin, EXPECTED_TABLE));
             }
             (Kind::Repeats, value) => {
                 check(&path, value, &origin)?;
@@ -53,9 +54,9 @@ impl Tree {
                     self.reset(path, origin.clone());
                     continue;
                 }
-                // An empty table says nothing.
+                // An empty table sets nothing.
                 Kind::Table if value.as_object().is_some_and(Map::is_empty) => continue,
-                Kind::Table => return Err(invalid(&path, &origin, EXPECTED_TABLE.into())),
+                Kind::Table => return Err(ConfigError::invalid(&path, &origin, EXPECTED_TABLE)),
                 _ => check(&path, &value, &origin)?,
             }
             self.insert(path, value, &origin);
@@ -132,23 +133,14 @@ pub(super) fn leaves(path: KeyPath, value: Value) -> Vec<(KeyPath, Value)> {
     }
 }
 
-/// Whether the settings' own types take this value at this key.
+/// Checks a value by the type of its setting.
 fn check(path: &KeyPath, value: &Value, origin: &Origin) -> Result<(), ConfigError> {
     let whole = path.keys().iter().rev().fold(value.clone(), |below, key| {
         Value::Object(Map::from_iter([(key.clone(), below)]))
     });
-    match serde_json::from_value::<Settings>(whole) {
-        Ok(_) => Ok(()),
-        Err(error) => Err(invalid(path, origin, error.to_string())),
-    }
-}
-
-fn invalid(path: &KeyPath, origin: &Origin, reason: String) -> ConfigError {
-    ConfigError::Invalid {
-        key: path.to_string(),
-        origin: origin.clone(),
-        reason,
-    }
+    let read = serde_json::from_value::<Settings>(whole);
+    read.map(|_| ())
+        .map_err(|error| ConfigError::invalid(path, origin, error.to_string()))
 }
 
 #[cfg(test)]

@@ -1,15 +1,16 @@
 //! The configuration file: TOML or YAML in, assignments with their lines out.
 
 use std::collections::HashMap;
-use std::fs;
 use std::path::Path;
+use std::{fmt, fs};
 
+use serde::de::{self, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::{Map, Number, Value};
 use toml::de::{DeTable, DeValue};
 
+use super::keys;
 use super::tree::{Assignment, leaves};
-use super::yaml_line::line_of;
-use super::{ConfigError, KeyPath, Origin, keys};
+use crate::config::{ConfigError, KeyPath, Origin};
 
 /// Reads a file whose extension is `.toml`, `.yaml` or `.yml`.
 pub(super) fn read(path: &Path) -> Result<Vec<Assignment>, ConfigError> {
@@ -29,12 +30,16 @@ pub(super) fn read(path: &Path) -> Result<Vec<Assignment>, ConfigError> {
     parse(path, text.strip_prefix('\u{feff}').unwrap_or(&text))
 }
 
-fn from_toml(path: &Path, text: &str) -> Result<Vec<Assignment>, ConfigError> {
-    let broken = |message: String| ConfigError::ParseFile {
+fn unparsed(path: &Path, format: &'static str, message: &str) -> ConfigError {
+    ConfigError::ParseFile {
         path: path.to_owned(),
-        format: "TOML",
+        format,
         message: message.trim_end().to_owned(),
-    };
+    }
+}
+
+fn from_toml(path: &Path, text: &str) -> Result<Vec<Assignment>, ConfigError> {
+    let broken = |message: String| unparsed(path, "TOML", &message);
     let spans = DeTable::parse(text).map_err(|error| broken(error.to_string()))?;
     let table: toml::Table = toml::from_str(text).map_err(|error| broken(error.to_string()))?;
     let mut lines = HashMap::new();
@@ -83,11 +88,7 @@ fn from_toml_value(value: toml::Value) -> Result<Value, String> {
 }
 
 fn from_yaml(path: &Path, text: &str) -> Result<Vec<Assignment>, ConfigError> {
-    let broken = |message: String| ConfigError::ParseFile {
-        path: path.to_owned(),
-        format: "YAML",
-        message: message.trim_end().to_owned(),
-    };
+    let broken = |message: String| unparsed(path, "YAML", &message);
     // By way of YAML's own value, which refuses a key that is given twice.
     let mut yaml: serde_yaml_ng::Value =
         serde_yaml_ng::from_str(text).map_err(|error| broken(error.to_string()))?;
@@ -97,9 +98,9 @@ fn from_yaml(path: &Path, text: &str) -> Result<Vec<Assignment>, ConfigError> {
     match value {
         Value::Null => Ok(Vec::new()),
         Value::Object(_) => assignments(path, value, |key| line_of(text, key.keys())),
-        _ => Err(broken(String::from(
-            "it holds no mapping; write one `key: value` per line",
-        ))),
+        _ => Err(broken(
+            "it holds no mapping; write one `key: value` per line".to_owned(),
+        )),
     }
 }
 
@@ -139,6 +140,86 @@ fn assignments(
         }
     }
     Ok(all)
+}
+
+/// The text of the error that is made on purpose. The YAML parser tells lines only in errors.
+const FOUND: &str = "the key was found here";
+
+/// The line (1-based) on which the key at the end of `path` stands; `None` if it is not there.
+pub(super) fn line_of(text: &str, path: &[String]) -> Option<usize> {
+    let error = Below(path)
+        .deserialize(serde_yaml_ng::Deserializer::from_str(text))
+        .err()?;
+    error
+        .to_string()
+        .contains(FOUND)
+        .then(|| error.location().map(|location| location.line()))?
+}
+
+/// Looks for a path in the next mapping.
+struct Below<'a>(&'a [String]);
+
+impl<'de> DeserializeSeed<'de> for Below<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Below<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a mapping")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        let Some((first, rest)) = self.0.split_first() else {
+            return Ok(());
+        };
+        let key = Key {
+            wanted: first,
+            last: rest.is_empty(),
+        };
+        while let Some(matches) = map.next_key_seed(key)? {
+            if matches {
+                map.next_value_seed(Below(rest))?;
+            } else {
+                map.next_value::<IgnoredAny>()?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Key<'a> {
+    wanted: &'a str,
+    last: bool,
+}
+
+impl<'de> DeserializeSeed<'de> for Key<'_> {
+    type Value = bool;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<bool, D::Error> {
+        deserializer.deserialize_str(self)
+    }
+}
+
+impl Visitor<'_> for Key<'_> {
+    type Value = bool;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a key")
+    }
+
+    fn visit_str<E: de::Error>(self, key: &str) -> Result<bool, E> {
+        match (key == self.wanted, self.last) {
+            (true, true) => Err(E::custom(FOUND)),
+            (matches, _) => Ok(matches),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -201,5 +282,19 @@ mod tests {
         }
         let message = read(Path::new("/nowhere/a.toml")).unwrap_err().to_string();
         assert!(message.contains("/nowhere/a.toml") && message.contains("--config"));
+    }
+
+    #[test]
+    fn nested_keys_are_found_on_their_lines() {
+        let text = "# comment\nagents:\n  a:\n    url: http://h\n    wrong: 1\nlimit: [1]\n";
+        let line = |path: &[&str]| {
+            let path: Vec<String> = path.iter().map(|key| (*key).to_owned()).collect();
+            line_of(text, &path)
+        };
+        assert_eq!(line(&["agents"]), Some(2));
+        assert_eq!(line(&["agents", "a", "wrong"]), Some(5));
+        assert_eq!(line(&["limit"]), Some(6));
+        assert_eq!(line(&["limit", "x"]), None);
+        assert_eq!(line(&["missing"]), None);
     }
 }

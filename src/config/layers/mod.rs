@@ -1,17 +1,30 @@
 //! [`Layers`]: defaults, file, environment and command line, each over the one before, become [`Resolved`].
 
+mod environment;
+mod file;
+mod hydra;
+mod interpolation;
+mod keys;
+mod overrides;
+mod tree;
+
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
 use serde_json::Value;
 
-use super::environment;
+use keys::Source;
+use overrides::Overrides;
+use tree::{Assignment, Tree, leaves};
+
 use super::fields::run_beside;
-use super::keys::{self, Source};
-use super::overrides::Overrides;
-use super::tree::{Assignment, Tree, leaves};
-use super::{ConfigError, KeyPath, Origin, Settings, file};
+use super::{ConfigError, Origin, Settings};
+pub use environment::{BEARER_TOKEN_VARIABLE, CONFIG_VARIABLE, PREFIX};
+pub(crate) use hydra::{text as typed_text, value as typed_value};
+pub use interpolation::InterpolationError;
+pub(crate) use interpolation::{resolve, value_at};
+pub use keys::KeyPath;
 
 /// One setting on the command line. Of two for the same key, the later wins.
 #[derive(Debug, Clone, PartialEq)]
@@ -38,7 +51,7 @@ pub enum Argument {
     Override(String),
 }
 
-/// Everything that has a say in the settings.
+/// The layers that settings come from.
 ///
 /// Mappings (`agents`, `responses_create_params`, `headers_env`, `sim`) merge key by key; scalars and lists replace.
 #[derive(Debug, Default)]
@@ -91,10 +104,10 @@ impl Layers {
         self
     }
 
-    /// Puts the layers on top of each other and checks the result.
+    /// Puts the layers on top of each other, and checks the result.
     ///
     /// # Errors
-    /// If a layer cannot be read, names what is no setting, or holds a value that the setting cannot have.
+    /// If a layer cannot be read, has a key that is no setting, or a value that the setting cannot have.
     pub fn resolve(self) -> Result<Resolved, ConfigError> {
         let environment = environment::read(self.environment)?;
         let mut tree = Tree::default();
@@ -135,12 +148,8 @@ fn assignment(
         Argument::Text { flag, key, text } => {
             let origin = Origin::Flag(flag);
             let kind = keys::kind(&key, &origin)?;
-            let value =
-                keys::read(kind, &text, Source::Flag).map_err(|reason| ConfigError::Invalid {
-                    key: key.to_string(),
-                    origin: origin.clone(),
-                    reason,
-                })?;
+            let value = keys::read(kind, &text, Source::Flag);
+            let value = value.map_err(|reason| ConfigError::invalid(&key, &origin, reason))?;
             (key, value, origin)
         }
     };
@@ -152,7 +161,7 @@ fn assignment(
 }
 
 impl Resolved {
-    /// Where the value of this key came from.
+    /// The origin of the value of this key.
     pub fn origin(&self, key: &KeyPath) -> &Origin {
         self.origins.get(key).unwrap_or(&Origin::Default)
     }
@@ -179,8 +188,8 @@ impl Resolved {
             .collect()
     }
 
-    /// NeMo Gym's files bring the run with them where it has no place of its own, and are written beside runs on a local
-    /// disk alone.
+    /// Places the run beside NeMo Gym's files if it has no place of its own. The files must be on a local disk; others
+    /// are dropped with a note.
     fn place_files(&mut self) -> Result<(), ConfigError> {
         let key = KeyPath::new(["gym_output"]);
         let Some(files) = self.settings.gym_output.take() else {
@@ -188,47 +197,42 @@ impl Resolved {
         };
         let origin = self.origin(&key).clone();
         if self.settings.output.is_none() {
-            let run = run_beside(&files).map_err(|reason| ConfigError::Invalid {
-                key: key.to_string(),
-                origin: origin.clone(),
-                reason,
-            })?;
+            let run = run_beside(&files);
+            let run = run.map_err(|reason| ConfigError::invalid(&key, &origin, reason))?;
             self.settings.output = Some(run.to_owned());
             self.origins.insert(KeyPath::new(["output"]), origin);
         }
-        match files.ends_with(".jsonl") && !files.contains("://") {
-            true => self.settings.gym_output = Some(files),
-            false => self.notes.push(
-                "the sweep does not end with NeMo Gym's files, which need a NAME.jsonl on a local disk; `rollstream \
-                 export` writes them at any time"
-                    .to_owned(),
-            ),
+        if files.ends_with(".jsonl") && !files.contains("://") {
+            self.settings.gym_output = Some(files);
+        } else {
+            let note = "the sweep does not end with NeMo Gym's files, which need a NAME.jsonl on a local disk; \
+                        `rollstream export` writes them at any time";
+            self.notes.push(note.to_owned());
         }
         Ok(())
     }
 
     fn check(&self) -> Result<(), ConfigError> {
         let named = |key: &str| format!("`{key}` ({})", self.origin(&KeyPath::new([key])));
-        if self.settings.resume && self.settings.overwrite {
-            return Err(ConfigError::Conflict {
-                one: named("resume"),
-                other: named("overwrite"),
-                remedy: "take one of them back, for example with +overwrite=false",
-            });
+        let conflict = |one: &str, other: &str, remedy| {
+            Err(ConfigError::Conflict {
+                one: named(one),
+                other: named(other),
+                remedy,
+            })
+        };
+        let settings = &self.settings;
+        if settings.resume && settings.overwrite {
+            let remedy = "take one of them back, for example with +overwrite=false";
+            return conflict("resume", "overwrite", remedy);
         }
-        if self.settings.shard.is_some() && self.settings.retry_invalid_judge_responses {
-            return Err(ConfigError::Conflict {
-                one: named("shard"),
-                other: named("retry_invalid_judge_responses"),
-                remedy: "parts of a run are rewritten, which one process does for all: resume it once without --shard first",
-            });
+        if settings.shard.is_some() && settings.retry_invalid_judge_responses {
+            let remedy = "parts of a run are rewritten, which one process does for all: resume it once without --shard first";
+            return conflict("shard", "retry_invalid_judge_responses", remedy);
         }
-        if self.settings.shard.is_some() && self.settings.overwrite {
-            return Err(ConfigError::Conflict {
-                one: named("shard"),
-                other: named("overwrite"),
-                remedy: "each process would delete what the others did: remove the run first",
-            });
+        if settings.shard.is_some() && settings.overwrite {
+            let remedy = "each process would delete what the others did: remove the run first";
+            return conflict("shard", "overwrite", remedy);
         }
         Ok(())
     }
@@ -236,8 +240,8 @@ impl Resolved {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Concurrency;
     use super::*;
+    use crate::config::{Concurrency, Repeats};
     use serde_json::json;
     use std::fs;
 
@@ -293,7 +297,7 @@ mod tests {
         assert_eq!(settings.max_body, Settings::default().max_body);
         assert_eq!(settings.limit, Some(1));
         assert_eq!(settings.concurrency, Concurrency::Fixed(2));
-        assert_eq!(settings.num_repeats, super::super::Repeats::All(3));
+        assert_eq!(settings.num_repeats, Repeats::All(3));
         assert_eq!(settings.agent.as_deref(), Some("override"));
         let agent = &settings.agents["a"];
         assert_eq!(agent.url.as_ref().unwrap().as_str(), "http://environment");
