@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::dispatch_record::{DISPATCHES, DispatchRecord, RECORD, TurnRecord};
+use super::dispatch_record::{CallRecord, DISPATCHES, DispatchRecord, RECORD};
 use super::journal::JournalFile;
 use super::{StoreError, Writer};
-use crate::turn::{RolloutKey, TurnJournal, TurnStart};
+use crate::call::{CallJournal, CallStart, RolloutKey};
 
 /// A log of fewer dispatches is not long.
 const LONG: u64 = 1 << 20;
@@ -140,7 +140,7 @@ impl PartitionLog {
     }
 
     /// Where the calls within attempts are noted.
-    pub fn turns(&self) -> Arc<dyn TurnJournal> {
+    pub fn calls(&self) -> Arc<dyn CallJournal> {
         Arc::clone(&self.log) as _
     }
 }
@@ -192,11 +192,11 @@ impl LogFile {
     }
 }
 
-impl TurnJournal for DispatchLog {
-    fn note(&self, key: &RolloutKey, start: &TurnStart) -> Result<(), String> {
+impl CallJournal for DispatchLog {
+    fn note(&self, key: &RolloutKey, start: &CallStart) -> Result<(), String> {
         let mut record = Vec::with_capacity(RECORD);
         let (key, start) = (*key, *start);
-        TurnRecord { key, start }.encode(&mut record);
+        CallRecord { key, start }.encode(&mut record);
         let written = self.write(&mut locked(&self.state), &record);
         written.map_err(|error| error.to_string())
     }
@@ -263,16 +263,16 @@ impl DispatchLog {
     /// outcomes of its other calls are in the journal.
     pub fn rotate(
         &self,
-        in_flight: impl Iterator<Item = (DispatchRecord, Vec<TurnStart>)>,
+        in_flight: impl Iterator<Item = (DispatchRecord, Vec<CallStart>)>,
     ) -> Result<(), StoreError> {
         let mut records = Vec::new();
         // Whoever gives the calls within attempts may be waiting to note one. Those that are noted from here on are in the
         // file before, if not in the new one.
-        for (call, turns) in in_flight {
+        for (call, starts) in in_flight {
             call.encode(&mut records);
             let key = call.key;
-            let turns = turns.into_iter();
-            turns.for_each(|start| TurnRecord { key, start }.encode(&mut records));
+            let starts = starts.into_iter();
+            starts.for_each(|start| CallRecord { key, start }.encode(&mut records));
         }
         let mut state = locked(&self.state);
         let mut next = self.create()?;

@@ -1,4 +1,4 @@
-//! What a log of dispatches holds: a [`DispatchRecord`] for each attempt, a [`TurnRecord`] for each call within one, and
+//! What a log of dispatches holds: a [`DispatchRecord`] for each attempt, a [`CallRecord`] for each call within one, and
 //! [`DispatchLogFile`], which reads what a process left behind.
 
 use std::fs::File;
@@ -13,9 +13,9 @@ use arrow::error::ArrowError;
 
 use super::StoreError;
 use super::journal::JournalFile;
+use crate::call::{CallKind, CallStart, RolloutKey};
 use crate::outcome::Waited;
 use crate::schema;
-use crate::turn::{RolloutKey, TurnKind, TurnStart};
 
 /// Extension of a log.
 pub(super) const DISPATCHES: &str = "dispatches";
@@ -42,11 +42,11 @@ pub struct DispatchRecord {
 
 /// A call within an attempt that is about to be sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TurnRecord {
+pub struct CallRecord {
     /// The attempt.
     pub key: RolloutKey,
     /// What is known of the call.
-    pub start: TurnStart,
+    pub start: CallStart,
 }
 
 /// A record of either kind. Both have the same size and end with a CRC-32: task, rollout and time; the attempt; what makes
@@ -54,7 +54,7 @@ pub struct TurnRecord {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Record {
     Dispatch(DispatchRecord),
-    Turn(TurnRecord),
+    Call(CallRecord),
 }
 
 /// Bits of a call's number, beside its kind.
@@ -68,30 +68,30 @@ impl DispatchRecord {
     }
 }
 
-impl TurnRecord {
+impl CallRecord {
     pub(super) fn encode(&self, buffer: &mut Vec<u8>) {
-        let TurnStart {
+        let CallStart {
             call,
             turn,
             kind,
-            repetition,
+            retry,
             started_at,
         } = self.start;
         let at = started_at.duration_since(UNIX_EPOCH).unwrap_or_default();
         let at = i64::try_from(at.as_micros()).unwrap_or(i64::MAX);
-        let number = TurnKind::ALL.iter().position(|known| *known == kind);
+        let number = CallKind::ALL.iter().position(|known| *known == kind);
         let number = number.map_or(0, |number| number as u32) + 1;
-        let is_turn = number << CALL_BITS | call.min((1 << CALL_BITS) - 1);
-        encode(buffer, &self.key, at, is_turn, [turn, repetition]);
+        let is_call = number << CALL_BITS | call.min((1 << CALL_BITS) - 1);
+        encode(buffer, &self.key, at, is_call, [turn, retry]);
     }
 }
 
-fn encode(buffer: &mut Vec<u8>, key: &RolloutKey, at: i64, is_turn: u32, numbers: [u32; 2]) {
+fn encode(buffer: &mut Vec<u8>, key: &RolloutKey, at: i64, is_call: u32, numbers: [u32; 2]) {
     buffer.extend(key.task_index.to_le_bytes());
     buffer.extend(key.rollout_index.to_le_bytes());
     buffer.extend(at.to_le_bytes());
     buffer.extend(key.attempt.to_le_bytes());
-    buffer.extend(is_turn.to_le_bytes());
+    buffer.extend(is_call.to_le_bytes());
     numbers
         .iter()
         .for_each(|number| buffer.extend(number.to_le_bytes()));
@@ -123,16 +123,16 @@ impl Record {
             rollout_index: long(8),
             attempt: short(24),
         };
-        let (at, is_turn) = (long(16), short(28));
-        let kind = (is_turn >> CALL_BITS).checked_sub(1);
-        match kind.and_then(|kind| TurnKind::ALL.get(kind as usize)) {
-            Some(kind) => Self::Turn(TurnRecord {
+        let (at, is_call) = (long(16), short(28));
+        let kind = (is_call >> CALL_BITS).checked_sub(1);
+        match kind.and_then(|kind| CallKind::ALL.get(kind as usize)) {
+            Some(kind) => Self::Call(CallRecord {
                 key,
-                start: TurnStart {
-                    call: is_turn & ((1 << CALL_BITS) - 1),
+                start: CallStart {
+                    call: is_call & ((1 << CALL_BITS) - 1),
                     turn: short(32),
                     kind: *kind,
-                    repetition: short(36),
+                    retry: short(36),
                     started_at: time(at),
                 },
             }),
@@ -170,7 +170,7 @@ pub struct LoggedCalls {
     /// The calls, as batches of [`schema::dispatches`].
     pub dispatches: Vec<RecordBatch>,
     /// The calls within them.
-    pub turns: Vec<TurnRecord>,
+    pub calls: Vec<CallRecord>,
     /// Records that are not as they were written.
     pub num_damaged: u64,
 }
@@ -196,7 +196,7 @@ impl DispatchLogFile {
             Err(source) => return Err(failed(source)),
         };
         let mut file = BufReader::with_capacity(1 << 16, file);
-        let mut calls = LoggedCalls::default();
+        let mut logged = LoggedCalls::default();
         let mut records = Vec::new();
         let mut bytes = [0; RECORD];
         loop {
@@ -208,8 +208,8 @@ impl DispatchLogFile {
             if !ended {
                 match Record::decode(&bytes) {
                     Some(Record::Dispatch(dispatch)) => records.push(dispatch),
-                    Some(Record::Turn(turn)) => calls.turns.push(turn),
-                    None => calls.num_damaged += 1,
+                    Some(Record::Call(call)) => logged.calls.push(call),
+                    None => logged.num_damaged += 1,
                 }
             }
             if records.len() == BATCH_ROWS || (ended && !records.is_empty()) {
@@ -217,11 +217,11 @@ impl DispatchLogFile {
                     path: self.path().to_owned(),
                     source,
                 })?;
-                calls.dispatches.push(batch);
+                logged.dispatches.push(batch);
                 records.clear();
             }
             if ended {
-                return Ok(calls);
+                return Ok(logged);
             }
         }
     }
@@ -273,21 +273,21 @@ mod tests {
             damaged[at] ^= 1;
             assert_eq!(Record::decode(&damaged), None, "{at}");
         }
-        for kind in TurnKind::ALL {
-            let turn = TurnRecord {
+        for kind in CallKind::ALL {
+            let call = CallRecord {
                 key: dispatch.key,
-                start: TurnStart {
+                start: CallStart {
                     call: 7,
                     turn: 3,
                     kind,
-                    repetition: 2,
+                    retry: 2,
                     started_at: time(1_700_000_000_000_000),
                 },
             };
             let mut bytes = Vec::new();
-            turn.encode(&mut bytes);
+            call.encode(&mut bytes);
             let bytes: [u8; RECORD] = bytes.try_into().unwrap();
-            assert_eq!(Record::decode(&bytes), Some(Record::Turn(turn)));
+            assert_eq!(Record::decode(&bytes), Some(Record::Call(call)));
         }
     }
 }

@@ -27,7 +27,7 @@ mod writer;
 pub(crate) use address::Address;
 pub use checkpoint::{CheckpointedFile, Checkpointer};
 pub use dispatch_log::{DispatchLog, DispatchLogs, PartitionLog};
-pub use dispatch_record::{DispatchLogFile, DispatchRecord, LoggedCalls, TurnRecord};
+pub use dispatch_record::{CallRecord, DispatchLogFile, DispatchRecord, LoggedCalls};
 pub use error::StoreError;
 pub use journal::JournalFile;
 pub use lock::{LockHolder, LockOptions, LockScope, RunLock};

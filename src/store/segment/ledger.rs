@@ -200,7 +200,7 @@ impl Decisions {
         self.apply(outcomes, |decision| decision.rollout)
     }
 
-    /// The outcomes that land in `attempts` and `turns`.
+    /// The outcomes that land in `attempts` and `calls`.
     ///
     /// # Errors
     /// The batch lacks a column.
@@ -268,7 +268,7 @@ pub struct Committed {
 }
 
 impl Committed {
-    /// Those of the parts of `rollouts` and `turns`, and of `attempts`, which come last.
+    /// Those of the parts of `rollouts` and `calls`, and of `attempts`, which come last.
     pub fn new(
         answers: impl IntoIterator<Item = SegmentName>,
         attempts: impl IntoIterator<Item = SegmentName>,
