@@ -246,13 +246,7 @@ pub(super) async fn compare(args: CompareArgs) -> Result<Exit, Error> {
 
 /// Writes the report to the files in which users of NeMo Gym look for it.
 fn write(report: &ComparisonReport, directory: &Path, format: ReportFormat) -> Result<(), Error> {
-    let failed = |path: &Path, source| {
-        Error::Output(StoreError::File {
-            action: "write",
-            path: path.to_owned(),
-            source,
-        })
-    };
+    let failed = |path: &Path, source| StoreError::file("write", path)(source).of_output();
     fs::create_dir_all(directory).map_err(|error| failed(directory, error))?;
     let put = |name: &str, text: String| {
         let path = directory.join(name);

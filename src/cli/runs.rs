@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use super::output::warn;
-use super::sql::run_names::split;
+use super::sql::split;
 use crate::error::Error;
 use crate::store::{RunRecord, RunStore, StoreError};
 

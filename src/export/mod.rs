@@ -16,6 +16,7 @@ pub use nemo_gym::{ExportReport, RolloutRows, export_metrics, export_nemo_gym, f
 pub use stamps::{EnvironmentServers, StampIndex};
 pub use target::ExportTarget;
 
+use crate::error::{FAILURE, Fatal, USAGE};
 use crate::request::RequestError;
 use crate::store::StoreError;
 
@@ -50,5 +51,16 @@ pub enum ExportError {
 impl From<DataFusionError> for ExportError {
     fn from(error: DataFusionError) -> Self {
         Self::Read(Box::new(error))
+    }
+}
+
+impl Fatal for ExportError {
+    const CONTEXT: &'static str = "cannot export";
+
+    fn exit_code(&self) -> u8 {
+        match self {
+            Self::Exists(_) | Self::Target(_) => USAGE,
+            _ => FAILURE,
+        }
     }
 }

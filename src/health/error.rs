@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use arrow::error::ArrowError;
 use datafusion::error::DataFusionError;
 
+use crate::error::{FAILURE, Fatal, USAGE};
 use crate::export::ExportError;
 use crate::measure::MeasureError;
 use crate::store::StoreError;
@@ -62,5 +63,14 @@ impl From<DataFusionError> for HealthError {
 impl From<ArrowError> for HealthError {
     fn from(source: ArrowError) -> Self {
         DataFusionError::from(source).into()
+    }
+}
+
+impl Fatal for HealthError {
+    fn exit_code(&self) -> u8 {
+        match self {
+            Self::Unknown { .. } => USAGE,
+            _ => FAILURE,
+        }
     }
 }

@@ -5,6 +5,7 @@ use std::io;
 use arrow::error::ArrowError;
 use datafusion::error::DataFusionError;
 
+use crate::error::{FAILURE, Fatal, USAGE};
 use crate::json::SyntaxError;
 
 /// Why a file is not imported.
@@ -137,6 +138,17 @@ impl RowProblem {
             }
             Self::Torn(_) => format!("'{path}' ends within line {line}: {self}"),
             _ => format!("'{path}', line {line}: {self}"),
+        }
+    }
+}
+
+impl Fatal for ImportError {
+    const CONTEXT: &'static str = "cannot import";
+
+    fn exit_code(&self) -> u8 {
+        match self {
+            Self::Read { .. } | Self::Write(_) | Self::Tables(_) | Self::Abandoned => FAILURE,
+            _ => USAGE,
         }
     }
 }

@@ -12,6 +12,7 @@ use tokio::sync::mpsc::{Receiver, Sender, channel};
 use super::errors::InputErrors;
 use super::task::{ReadError, ReadOptions, ReadSummary, TaskBatchBuilder};
 use super::tasks::TaskReader;
+use crate::error::{Error, Fatal, USAGE};
 use crate::store::InputRecord;
 
 /// Why an input file could not be opened.
@@ -156,6 +157,18 @@ pub enum ReadTasksError {
     /// The receiver of the batches is gone.
     #[error("reading was given up")]
     Abandoned,
+}
+
+impl Fatal for ReadTasksError {
+    fn exit_code(&self) -> u8 {
+        USAGE
+    }
+}
+
+impl From<SourceError> for Error {
+    fn from(error: SourceError) -> Self {
+        ReadTasksError::from(error).into()
+    }
 }
 
 struct Digesting<R> {
