@@ -20,6 +20,7 @@ use crate::schema::{
 };
 use crate::session::{self, RunTables};
 use crate::store::{PartWriter, RunStore, part_name};
+use crate::turn::RolloutKey;
 
 /// Name of the one part of the table.
 const PART: &str = "groups";
@@ -109,12 +110,15 @@ fn prompt(task_index: i64, agent: &str, lines: &[Row]) -> Result<GroupPrompt, Er
 }
 
 fn together(prompt: GroupPrompt, rows: &[Row]) -> Result<PromptGroup, Error> {
-    let answers = rows.iter().map(|row| GroupAnswer {
-        rollout_index: row.integer(ROLLOUT_INDEX),
-        attempt: u32::try_from(row.integer(ATTEMPT)).unwrap_or(u32::MAX),
-        text: row.text(RESULT),
+    let answers = rows.iter().map(|row| {
+        let attempt = u32::try_from(row.integer(ATTEMPT)).unwrap_or(u32::MAX);
+        GroupAnswer {
+            key: RolloutKey::new(prompt.task_index, row.integer(ROLLOUT_INDEX), attempt),
+            text: row.text(RESULT),
+        }
     });
-    PromptGroup::new(prompt, &answers.collect::<Vec<_>>()).map_err(Error::defect)
+    let answers: Vec<GroupAnswer<'_>> = answers.collect();
+    PromptGroup::new(prompt, &answers).map_err(Error::defect)
 }
 
 /// The rows of a table that belong to these agents, by task.
