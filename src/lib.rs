@@ -21,6 +21,7 @@
 //! | [`outcome`], [`land`], [`store`] | what became of an attempt, and how it is kept |
 //! | [`session`], [`measure`] | a run as tables, and what they say |
 //! | [`group`] | all rollouts of a prompt as one record, for a trainer |
+//! | [`json`], [`python`] | JSON as text; Python's truth, equality, printing and formats |
 //! | [`export`] | a run as the files of another tool |
 //! | [`health`] | whether rollouts are what they seem |
 //! | [`guide`] | pages for whoever uses it |
@@ -38,7 +39,6 @@ pub mod expand;
 pub mod export;
 pub mod group;
 pub mod guide;
-pub mod gym;
 pub mod health;
 pub mod http;
 pub mod import;
@@ -49,6 +49,7 @@ pub mod model;
 pub mod operator;
 pub mod outcome;
 pub mod progress;
+pub mod python;
 pub mod read;
 pub mod report;
 pub mod request;
@@ -64,6 +65,7 @@ pub mod store;
 mod sweep;
 pub mod turn;
 
+pub use config::gym;
 pub use error::Error;
 pub use group::{PromptGroup, RolloutManager, RolloutOptions, TrainingPrompt};
 pub use measure::compare::{CompareRun, compare};

@@ -2,7 +2,7 @@
 //! rollout that is made of the answer.
 
 use crate::json::{Object, quote, unquote};
-use crate::outcome::is_truthy;
+use crate::python::is_truthy;
 use crate::request::{ATTEMPT_INDEX, ROLLOUT_ID, ROLLOUT_INDEX, TASK_ID, TASK_INDEX, TASK_INPUT};
 
 /// What the record of a rollout is given.

@@ -32,57 +32,13 @@ pub(super) struct Native<'a> {
     pub(super) head: Option<&'a HeadServer>,
 }
 
-/// Refuses settings that agents of this kind do not have: nothing that was asked for is left out in silence.
+/// Refuses settings that agents of this kind do not have: none is ignored in silence.
 pub(super) fn check_kind(name: &str, own: &AgentSettings) -> Result<(), AgentError> {
-    use AgentKind::{MultiTurn, NemoGym, Responses};
-    const HERE: &[AgentKind] = &[Responses, MultiTurn];
-    let all: [(&str, bool, &[AgentKind]); 21] = [
-        ("url", own.url.is_some(), &[NemoGym]),
-        ("model_url", !own.model_url.is_empty(), HERE),
-        ("model", own.model.is_some(), HERE),
-        ("model_api", own.model_api.is_some(), HERE),
-        ("model_retries", own.model_retries.is_some(), HERE),
-        ("resources_url", own.resources_url.is_some(), &[Responses]),
-        ("resources", own.resources.is_some(), &[Responses]),
-        ("max_steps", own.max_steps.is_some(), &[Responses]),
-        ("max_turns", own.max_turns.is_some(), &[MultiTurn]),
-        ("max_seq_len", own.max_seq_len.is_some(), &[MultiTurn]),
-        ("max_new_tokens", own.max_new_tokens.is_some(), &[MultiTurn]),
-        ("tokenizer", own.tokenizer.is_some(), &[MultiTurn]),
-        ("driver", own.driver.is_some(), &[MultiTurn]),
-        ("batch_size", own.batch_size.is_some(), &[MultiTurn]),
-        ("rules", own.rules.is_some(), &[MultiTurn]),
-        ("group", own.group.is_some(), &[MultiTurn]),
-        ("generation_timeout", own.generation_timeout.is_some(), HERE),
-        ("step_timeout", own.step_timeout.is_some(), HERE),
-        ("group_timeout", own.group_timeout.is_some(), &[MultiTurn]),
-        ("environments", !own.environments.is_empty(), &[MultiTurn]),
-        (
-            "environment_headers_env",
-            !own.environment_headers_env.is_empty(),
-            HERE,
-        ),
-    ];
-    let kind = own.kind.unwrap_or_default();
-    let wrong = all
-        .iter()
-        .find(|(_, is_set, kinds)| *is_set && !kinds.contains(&kind));
-    let Some((key, _, kinds)) = wrong else {
-        return Ok(());
-    };
-    let names: Vec<String> = kinds
-        .iter()
-        .map(|kind| format!("\"{}\"", kind.name()))
-        .collect();
-    let reason = format!(
-        "{key} is for agents of kind = {}, and this one is of kind = \"{}\"",
-        names.join(" or "),
-        kind.name()
-    );
-    Err(AgentError::Native {
+    let refuse = |reason| AgentError::Native {
         agent: name.to_owned(),
         reason,
-    })
+    };
+    own.check_kind().map_err(refuse)
 }
 
 /// The head server has to say where servers of this agent are.

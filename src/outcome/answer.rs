@@ -12,6 +12,7 @@ use serde::de::{Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
 use crate::json::quote;
+use crate::python::is_truthy;
 
 /// A field of an answer, by which an environment says that the reward is not meaningful for the agent.
 pub const MASK_SAMPLE: &str = "mask_sample";
@@ -233,18 +234,6 @@ impl<'de> Visitor<'de> for TopVisitor {
             top.fields.insert(key, Value::of(raw));
         }
         Ok(top)
-    }
-}
-
-/// Whether Python takes a JSON value for true: not null, false, zero or empty.
-pub(crate) fn is_truthy(raw: &str) -> bool {
-    match MetricValue::of(raw) {
-        Some(number) => number.as_f64() != 0.0,
-        None => {
-            let inner = raw.get(1..raw.len() - 1).unwrap_or_default();
-            let is_empty = inner.is_empty() || !raw.starts_with('"') && inner.trim().is_empty();
-            raw != "null" && !is_empty
-        }
     }
 }
 

@@ -12,7 +12,6 @@ mod tables;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use answer::is_truthy;
 pub use answer::{Answer, AnswerFields, MASK_SAMPLE, MetricValue};
 pub use batch::OutcomeBatchBuilder;
 pub use row::{OK, Outcome, SUPERSEDED, Times, Verdict, Waited};

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use super::is_truthy;
 use crate::json::{Object, quote, unquote};
+use crate::python::{self, is_truthy};
 
 /// The class of an answer that its agent flagged as a failure.
 pub const FAILURE_CLASS: &str = "_ng_failure_class";
@@ -49,10 +49,10 @@ pub fn elapsed_seconds(answer: &Object<'_>) -> Option<f64> {
     let nested = || {
         let response = Object::parse(answer.get("response")?).ok()?;
         let metadata = Object::parse(response.get("metadata")?).ok()?;
-        python_float(metadata.get(ELAPSED)?)
+        python::float(metadata.get(ELAPSED)?)
     };
     let is_positive = |seconds: &f64| *seconds > 0.0;
-    let own = answer.get(ELAPSED).and_then(python_float);
+    let own = answer.get(ELAPSED).and_then(python::float);
     own.filter(is_positive)
         .or_else(|| nested().filter(is_positive))
 }
@@ -103,30 +103,6 @@ fn has_deliverable(directory: &Path) -> bool {
             .iter()
             .any(|name| entry.file_name() == *name)
     })
-}
-
-/// A JSON value as Python's `float` reads it.
-fn python_float(value: &str) -> Option<f64> {
-    match value {
-        "true" => Some(1.0),
-        "false" => Some(0.0),
-        _ if value.starts_with('"') => number_in(unquote(value)?.trim()),
-        _ => value.parse().ok(),
-    }
-}
-
-/// Digits may have an underscore between them.
-fn number_in(text: &str) -> Option<f64> {
-    let bytes = text.as_bytes();
-    let is_digit = |at: Option<usize>| {
-        at.and_then(|at| bytes.get(at))
-            .is_some_and(u8::is_ascii_digit)
-    };
-    let mut underscores = text.match_indices('_').map(|(at, _)| at);
-    match underscores.all(|at| is_digit(at.checked_sub(1)) && is_digit(at.checked_add(1))) {
-        true => text.replace('_', "").parse().ok(),
-        false => None,
-    }
 }
 
 #[cfg(test)]

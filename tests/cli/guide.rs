@@ -18,12 +18,14 @@ use std::collections::BTreeMap;
 use std::env;
 use std::fs;
 use std::net::TcpListener;
+use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use regex::{Captures, Regex};
 use rollstream::guide::{PAGES, page};
+use rollstream::schema;
 use rollstream::sim::SimConfig;
 
 use crate::common::{Folder, Program, Running, Simulated, instant, sums};
@@ -33,21 +35,15 @@ const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 
 /// Commands that are not run: the page, how they begin, and why.
 const NOT_RUN: &[(&str, &str, &str)] = &[
-    (
-        "README.md",
-        "cargo ",
-        "builds and tests: this is one of the tests",
-    ),
-    (SQL, "python3 ", "needs DuckDB and pandas"),
-    (EXTENDING, "python3.13 ", "installs NeMo Gym"),
-    (EXTENDING, "ROLLSTREAM_NEMO_GYM=", "needs NeMo Gym"),
-    (EXTENDING, "cargo bench ", "takes an hour"),
-    (EXTENDING, "CARGO_PROFILE_", "builds"),
-    (EXTENDING, "perf ", "needs perf"),
-    (EXTENDING, "valgrind ", "needs valgrind"),
+    ("README", "cargo ", "builds, and runs these tests"),
+    ("sql", "python3 ", "needs DuckDB and pandas"),
+    ("extending", "python3.13 ", "installs NeMo Gym"),
+    ("extending", "ROLLSTREAM_NEMO_GYM=", "needs NeMo Gym"),
+    ("extending", "cargo bench ", "takes an hour"),
+    ("extending", "CARGO_PROFILE_", "builds"),
+    ("extending", "perf ", "needs perf"),
+    ("extending", "valgrind ", "needs valgrind"),
 ];
-const SQL: &str = "src/guide/sql.md";
-const EXTENDING: &str = "src/guide/extending.md";
 
 /// What differs from run to run, and what stands for it in a comparison.
 static MASKS: LazyLock<Vec<(Regex, &str)>> = LazyLock::new(|| {
@@ -55,6 +51,7 @@ static MASKS: LazyLock<Vec<(Regex, &str)>> = LazyLock::new(|| {
         (r"127\.0\.0\.1:\d+", "ADDRESS"),
         (r"( - +(\d+|-) +)[\d,.]+ ", "$1 RATE "),
         (r"[\d.,]+ rollouts/s", "RATE"),
+        (r"died (\S+): \d+ of (\d+ rollouts).*", "died $1 of $2"),
         (r"\b(\d+(\.\d+)? ?(ms|s|m|h) ?)+\b", "TIME"),
         (r"[ \t]+", " "),
         (r"([-─═+┼┬┴])[-─═+┼┬┴]+", "$1"),
@@ -67,33 +64,34 @@ static PORT: LazyLock<Regex> =
     LazyLock::new(|| Regex::new(r"(127\.0\.0\.1:|port )(\d{4,5})\b").unwrap());
 
 macro_rules! pages {
-    ($($test:ident $file:literal)*) => {
-        $(#[test] fn $test() { try_page($file); })*
-        const TRIED: &[&str] = &[$($file),*];
+    ($($test:ident $page:literal)*) => {
+        $(#[test] fn $test() { try_page($page); })*
+        const TRIED: &[&str] = &[$($page),*];
     };
 }
 
 pages! {
-    readme "README.md"
-    collecting "src/guide/collecting.md"
-    resuming "src/guide/resuming.md"
-    agents "src/guide/agents.md"
-    native "src/guide/native.md"
-    metrics "src/guide/metrics.md"
-    comparing "src/guide/comparing.md"
-    sql "src/guide/sql.md"
-    gates "src/guide/gates.md"
-    object_stores "src/guide/object-stores.md"
-    nemo_gym "src/guide/nemo-gym.md"
-    operating "src/guide/operating.md"
-    extending "src/guide/extending.md"
+    readme "README"
+    collecting "collecting"
+    resuming "resuming"
+    agents "agents"
+    native "native"
+    metrics "metrics"
+    comparing "comparing"
+    sql "sql"
+    gates "gates"
+    object_stores "object-stores"
+    nemo_gym "nemo-gym"
+    operating "operating"
+    extending "extending"
 }
 
 /// Runs a page, and fails with all that is wrong with it.
-fn try_page(file: &'static str) {
-    let path = Path::new(ROOT).join(file);
+fn try_page(page: &'static str) {
+    let folder = if page == "README" { "" } else { "src/guide" };
+    let path = Path::new(ROOT).join(folder).join(format!("{page}.md"));
     let text = fs::read_to_string(&path).unwrap();
-    let mut session = Session::start(file);
+    let mut session = Session::start(page);
     let mut updated = String::new();
     let mut promised = Vec::new();
     let mut lines = text.lines();
@@ -111,11 +109,10 @@ fn try_page(file: &'static str) {
             if names_files {
                 promised.extend(cells.next().flatten());
             }
-            for command in cells
-                .flatten()
-                .filter(|code| code.starts_with("rollstream "))
-            {
-                session.run(command, None, false);
+            for command in cells.flatten() {
+                if command.starts_with("rollstream ") {
+                    session.run(command, None, false);
+                }
             }
         }
     }
@@ -124,17 +121,17 @@ fn try_page(file: &'static str) {
             session.wrong.push(format!("there is no {path}"));
         }
     }
-    for (_, command, reason) in NOT_RUN.iter().filter(|(page, ..)| *page == file) {
-        println!("{file}: not run: {command}: {reason}");
+    for (_, command, reason) in NOT_RUN.iter().filter(|(on, ..)| *on == page) {
+        println!("{page}: not run: {command}: {reason}");
         let used = session.skipped.contains(command);
-        assert!(used, "{file} has no command that begins with '{command}'");
+        assert!(used, "{page} has no command that begins with '{command}'");
     }
     if env::var_os("ROLLSTREAM_UPDATE_GUIDE").is_some() && updated != text {
         fs::write(&path, updated).unwrap();
     }
     assert!(
         session.wrong.is_empty(),
-        "{file}: {}",
+        "{page}: {}",
         session.wrong.join("\n\n")
     );
 }
@@ -151,8 +148,8 @@ fn code(cell: &str) -> Option<&str> {
 struct Session {
     page: &'static str,
     folder: Folder,
-    store: S3Server,
-    exported: Vec<(String, String)>,
+    _store: S3Server,
+    environment: Vec<(String, String)>,
     /// Ports that the page names, and the free ones in their place.
     ports: BTreeMap<String, u16>,
     background: Vec<Running>,
@@ -164,12 +161,28 @@ struct Session {
 impl Session {
     fn start(page: &'static str) -> Self {
         let folder = Folder::new();
-        std::os::unix::fs::symlink(Path::new(ROOT).join("tests"), folder.path("tests")).unwrap();
+        symlink(Path::new(ROOT).join("tests"), folder.path("tests")).unwrap();
+        let store = S3Server::start();
+        let programs = Path::new(env!("CARGO_BIN_EXE_rollstream")).parent();
+        let path = format!(
+            "{}:{}",
+            programs.unwrap().display(),
+            env::var("PATH").unwrap()
+        );
+        let endpoint = format!("http://{}", store.address());
+        let environment = [
+            ("PATH", path.as_str()),
+            ("AWS_ENDPOINT", &endpoint),
+            ("AWS_ALLOW_HTTP", "true"),
+            ("AWS_ACCESS_KEY_ID", ACCESS_KEY),
+            ("AWS_SECRET_ACCESS_KEY", SECRET_KEY),
+        ];
+        let environment = environment.map(|(name, value)| (name.to_owned(), value.to_owned()));
         Self {
             page,
             folder,
-            store: S3Server::start(),
-            exported: Vec::new(),
+            _store: store,
+            environment: environment.into(),
             ports: BTreeMap::new(),
             background: Vec::new(),
             exit_code: 0,
@@ -238,7 +251,7 @@ impl Session {
             .strip_prefix("export ")
             .and_then(|line| line.split_once('='))
         {
-            self.exported.push((name.to_owned(), value.to_owned()));
+            self.environment.push((name.to_owned(), value.to_owned()));
             return kept;
         }
         let printed = if let Some(server) = line.strip_suffix(" &") {
@@ -278,28 +291,9 @@ impl Session {
 
     /// A shell in the page's folder, with the program in its path.
     fn shell(&self, line: &str) -> Program {
-        let programs = Path::new(env!("CARGO_BIN_EXE_rollstream"))
-            .parent()
-            .unwrap();
-        let path = format!("{}:{}", programs.display(), env::var("PATH").unwrap());
-        let endpoint = format!("http://{}", self.store.address());
-        let fixed = [
-            ("PATH", path.as_str()),
-            ("AWS_ENDPOINT", &endpoint),
-            ("AWS_ALLOW_HTTP", "true"),
-            ("AWS_REGION", "us-east-1"),
-            ("AWS_ACCESS_KEY_ID", ACCESS_KEY),
-            ("AWS_SECRET_ACCESS_KEY", SECRET_KEY),
-        ];
-        let exported = self
-            .exported
-            .iter()
-            .map(|(name, value)| (name.as_str(), value.as_str()));
         let shell = Program::shell(&self.folder.path(""), line);
-        fixed
-            .into_iter()
-            .chain(exported)
-            .fold(shell, |shell, (name, value)| shell.env(name, value))
+        let environment = self.environment.iter();
+        environment.fold(shell, |shell, (name, value)| shell.env(name, value))
     }
 
     fn with_free_ports(&mut self, text: &str) -> String {
@@ -393,14 +387,25 @@ fn every_topic_is_tried_and_listed_and_printed_as_it_stands() {
             .stdout;
         assert_eq!(printed, *text);
         assert!(help.contains(&format!("\n  {topic} ")), "{topic}: {help}");
-        assert!(
-            TRIED.contains(&format!("src/guide/{topic}.md").as_str()),
-            "{topic}"
-        );
+        assert!(TRIED.contains(topic), "{topic}");
     }
     let help = folder.rollstream("help collect").run().succeeded().stdout;
     assert!(help.contains("--input"));
     folder.rollstream("help nothing-known").run().exited_with(2);
+}
+
+#[test]
+fn every_column_is_explained() {
+    let text = page("sql").unwrap();
+    let tables = [
+        schema::tasks(),
+        schema::rollouts(),
+        schema::attempts(),
+        schema::turns(),
+    ];
+    for field in tables.iter().flat_map(|table| table.fields()) {
+        assert!(text.contains(&format!("`{}`", field.name())), "{field}");
+    }
 }
 
 // NeMo Gym's keys are taken, no more than noted, or refused, as the guide says.
@@ -413,13 +418,13 @@ fn every_key_of_nemo_gym_is_what_its_page_says() {
         ..instant(["sim"])
     });
     let help = folder.rollstream("collect --help").run().succeeded().stdout;
-    let (_, keys) = page("nemo-gym").unwrap().split_once("\n| key | ").unwrap();
-    let rows = keys
-        .lines()
-        .skip(2)
-        .take_while(|line| line.starts_with('|'));
+    let text = page("nemo-gym").unwrap();
+    let (_, keys) = text.split_once("\n| key | ").unwrap();
+    let rows = keys.lines().skip(2);
+    let rows = rows.take_while(|line| line.starts_with('|'));
     let rows: Vec<(&str, &str)> = rows.map(|row| row.split_once(" | ").unwrap()).collect();
     assert!(rows.len() >= 38, "{rows:?}");
+    assert!(text.matches("\n| `results/").count() >= 12, "{text}");
     folder.write("prompt.yaml", "user: '{question}'\n");
     folder.write(
         "bare.jsonl",
