@@ -48,7 +48,7 @@ pub const OUTCOME: &str = "outcome";
 pub const HTTP_STATUS: &str = "http_status";
 /// What went wrong, in words.
 pub const ERROR: &str = "error";
-/// The rollout was given up with this attempt: its budget was spent, or the agent said never again.
+/// The rollout has failed with this attempt: a budget is spent, or the agent asked for no further attempt.
 pub const TERMINAL: &str = "terminal";
 /// The agent said never again, with `_ng_failure_terminal`.
 pub const FAILURE_TERMINAL: &str = "failure_terminal";

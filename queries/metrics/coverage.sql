@@ -6,7 +6,7 @@
 --   agent_name   the agent
 --   planned      rollouts that were asked for
 --   done         of these, the ones that are there
---   failed       of these, given up
+--   failed       of these, failed
 --   pending      of these, neither done nor failed
 --   done_share   done / planned
 --   masked       rollouts that are there and in no metric of quality, since their environment masked them

@@ -22,7 +22,7 @@ pub struct Figures {
     pub pending: u64,
     /// Of the pending ones, sent and not answered yet; none where that is not known.
     pub in_flight: Option<u64>,
-    /// The ones that were given up, by the class of their last failure.
+    /// Rollouts that have failed, by the class of their last failure.
     pub failed_by_class: BTreeMap<String, u64>,
     /// Mean reward of the rollouts that are done.
     pub mean_reward: Option<f64>,
