@@ -1,12 +1,12 @@
--- How much of what was asked for is there.
+-- How many of the planned rollouts and tasks are complete.
 --
 -- Parameters:
 --   by_agent = false   a task that several agents worked on counts once for each of them
 --
 -- Columns:
---   expected          rollouts that were asked for
---   completed         of these, the ones that are there
---   extra             rollouts that nobody asked for
+--   expected          planned rollouts
+--   completed         planned rollouts that are done
+--   extra             rollouts that were not planned
 --   tasks             tasks
 --   complete_tasks    tasks with all their rollouts
 --   partial_tasks     tasks with some of them

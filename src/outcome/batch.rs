@@ -13,9 +13,9 @@ use bytes::Bytes;
 
 use super::row::{OK, Outcome, Times, Verdict};
 use super::{Answer, AnswerFields};
+use crate::call::{CallEnd, CallRow};
 use crate::retry::{Failure, FailureClass};
 use crate::schema;
-use crate::turn::{Turn, TurnEnd};
 
 /// Answers of at least this many bytes become a buffer of their batch without a copy. Smaller ones are copied together,
 /// since a buffer of its own costs more than the copy.
@@ -82,7 +82,7 @@ columns! {
 }
 
 columns! {
-    struct TurnColumns {
+    struct CallColumns {
         call: Int64Builder,
         turn: Int64Builder,
         kind: StringViewBuilder,
@@ -92,7 +92,7 @@ columns! {
         outcome: StringViewBuilder,
         http_status: Int32Builder,
         error: StringViewBuilder,
-        repetition: Int64Builder,
+        retry: Int64Builder,
         started_at: TimestampMicrosecondBuilder = utc(),
         finished_at: TimestampMicrosecondBuilder = utc(),
         latency_ms: Float64Builder,
@@ -107,7 +107,7 @@ columns! {
 #[derive(Debug, Default)]
 pub struct OutcomeBatchBuilder {
     columns: OutcomeColumns,
-    turns: TurnsBuilder,
+    calls: CallsBuilder,
     rows: usize,
     bytes: usize,
 }
@@ -168,13 +168,13 @@ impl OutcomeBatchBuilder {
             dispatched_at,
             times,
             concurrency_limit,
-            turns,
+            calls,
             verdict,
         } = outcome;
         let limit = concurrency_limit.and_then(|limit| i32::try_from(limit).ok());
         self.rows += 1;
         self.bytes += verdict.num_bytes();
-        self.turns.append(turns);
+        self.calls.append(calls);
         let columns = &mut self.columns;
         columns.task_index.append_value(key.task_index);
         columns.rollout_index.append_value(key.rollout_index);
@@ -206,7 +206,7 @@ impl OutcomeBatchBuilder {
         self.rows = 0;
         self.bytes = 0;
         let mut columns = self.columns.finish();
-        columns.push(Arc::new(self.turns.finish()?));
+        columns.push(Arc::new(self.calls.finish()?));
         RecordBatch::try_new(schema::outcomes(), columns)
     }
 }
@@ -334,29 +334,29 @@ fn append_text(column: &mut StringViewBuilder, text: Bytes) -> Result<(), ArrowE
     }
 }
 
-/// Builder of the column `turns`: the calls within attempts.
+/// Builder of the column `calls`: the calls within attempts.
 #[derive(Debug, Default)]
-struct TurnsBuilder {
+struct CallsBuilder {
     lengths: Vec<usize>,
-    columns: TurnColumns,
+    columns: CallColumns,
 }
 
-impl TurnsBuilder {
+impl CallsBuilder {
     /// Adds the calls of one attempt.
-    fn append(&mut self, turns: Vec<Turn>) {
-        self.lengths.push(turns.len());
-        for turn in turns {
-            self.append_turn(turn);
+    fn append(&mut self, calls: Vec<CallRow>) {
+        self.lengths.push(calls.len());
+        for call in calls {
+            self.append_call(call);
         }
     }
 
-    fn append_turn(&mut self, turn: Turn) {
-        let Turn {
+    fn append_call(&mut self, call: CallRow) {
+        let CallRow {
             start,
             name,
             address,
             end,
-        } = turn;
+        } = call;
         let columns = &mut self.columns;
         let count = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
         columns.call.append_value(start.call.into());
@@ -364,7 +364,7 @@ impl TurnsBuilder {
         columns.kind.append_value(start.kind.name());
         columns.name.append_option(name);
         columns.address.append_option(address);
-        columns.repetition.append_value(start.repetition.into());
+        columns.retry.append_value(start.retry.into());
         columns
             .started_at
             .append_value(microseconds(start.started_at));
@@ -399,17 +399,17 @@ impl TurnsBuilder {
         let lengths = std::mem::take(&mut self.lengths);
         let nulls: NullBuffer = lengths.iter().map(|length| *length > 0).collect();
         let columns = self.columns.finish();
-        let turns = StructArray::try_new(schema::turn_fields(), columns, None)?;
+        let calls = StructArray::try_new(schema::call_fields(), columns, None)?;
         ListArray::try_new(
-            schema::turn_list(),
+            schema::call_list(),
             OffsetBuffer::from_lengths(lengths),
-            Arc::new(turns),
+            Arc::new(calls),
             Some(nulls),
         )
     }
 }
 
-fn outcome(end: Option<&TurnEnd>) -> &'static str {
+fn outcome(end: Option<&CallEnd>) -> &'static str {
     match end {
         None => FailureClass::Interrupted.name(),
         Some(end) => end.failure.map_or(OK, FailureClass::name),

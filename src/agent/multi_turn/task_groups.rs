@@ -5,38 +5,38 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
+use crate::call::RolloutKey;
 use crate::config::GroupFailure;
 use crate::retry::{Failure, FailureClass};
-use crate::turn::RolloutKey;
 
-/// The rollouts in flight, by task. A task is known as long as one of its rollouts is in flight.
+/// The rollouts in flight, grouped by task. A group exists as long as one of its rollouts is in flight.
 #[derive(Debug)]
-pub struct Siblings {
+pub struct TaskGroups {
     policy: GroupFailure,
-    /// What the rollouts in flight of one task may take together.
+    /// The longest time of the rollouts in flight of one task together.
     timeout: Option<Duration>,
-    groups: Mutex<HashMap<i64, Group>>,
+    groups: Mutex<HashMap<i64, TaskGroup>>,
 }
 
 #[derive(Debug)]
-struct Group {
+struct TaskGroup {
     began: Instant,
     members: usize,
-    /// Why all of them fail.
+    /// The failure that all of them share.
     failure: watch::Sender<Option<Failure>>,
 }
 
 /// A rollout in flight.
 #[derive(Debug)]
-struct Member<'a> {
-    siblings: &'a Siblings,
+struct GroupMember<'a> {
+    groups: &'a TaskGroups,
     task_index: i64,
     began: Instant,
     failure: watch::Receiver<Option<Failure>>,
 }
 
-impl Siblings {
-    /// Nobody is in flight.
+impl TaskGroups {
+    /// No rollout is in flight yet.
     pub fn new(policy: GroupFailure, timeout: Option<Duration>) -> Self {
         Self {
             policy,
@@ -45,11 +45,10 @@ impl Siblings {
         }
     }
 
-    /// Waits for a rollout, together with its siblings.
+    /// Waits for a rollout, together with the others of its task.
     ///
     /// # Errors
-    /// Its own failure, that of a sibling which takes all with it, or the end of the time that all of
-    /// them have.
+    /// Its own failure, that of another rollout if one fails all, or a timeout of the group.
     pub async fn run<T>(
         &self,
         key: RolloutKey,
@@ -75,7 +74,7 @@ impl Siblings {
             None => Ok(together.await),
         };
         result.unwrap_or_else(|limit| {
-            // A sibling that comes now begins anew.
+            // A rollout that comes now begins a new group.
             self.forget(&member);
             let limit = humantime::format_duration(limit);
             let why = format!(
@@ -85,40 +84,40 @@ impl Siblings {
         })
     }
 
-    fn enter(&self, task_index: i64, now: Instant) -> Member<'_> {
+    fn enter(&self, task_index: i64, now: Instant) -> GroupMember<'_> {
         let mut groups = self.groups();
-        let group = groups.entry(task_index).or_insert_with(|| Group {
+        let group = groups.entry(task_index).or_insert_with(|| TaskGroup {
             began: now,
             members: 0,
             failure: watch::Sender::new(None),
         });
         group.members += 1;
-        Member {
-            siblings: self,
+        GroupMember {
+            groups: self,
             task_index,
             began: group.began,
             failure: group.failure.subscribe(),
         }
     }
 
-    fn forget(&self, member: &Member<'_>) -> Option<Group> {
+    fn forget(&self, member: &GroupMember<'_>) -> Option<TaskGroup> {
         let mut groups = self.groups();
         let of_member = groups.get(&member.task_index)?;
         let is_same = of_member.failure.subscribe().same_channel(&member.failure);
         is_same.then(|| groups.remove(&member.task_index)).flatten()
     }
 
-    fn groups(&self) -> MutexGuard<'_, HashMap<i64, Group>> {
+    fn groups(&self) -> MutexGuard<'_, HashMap<i64, TaskGroup>> {
         self.groups.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Member<'_> {
+impl GroupMember<'_> {
     fn failed(&self, rollout_index: i64, failure: &Failure) {
-        if failure.class.leaves_pending() || self.siblings.policy != GroupFailure::All {
+        if failure.class.leaves_pending() || self.groups.policy != GroupFailure::All {
             return;
         }
-        let Some(group) = self.siblings.forget(self) else {
+        let Some(group) = self.groups.forget(self) else {
             return;
         };
         let (task_index, why) = (self.task_index, &failure.message);
@@ -133,9 +132,9 @@ impl Member<'_> {
     }
 }
 
-impl Drop for Member<'_> {
+impl Drop for GroupMember<'_> {
     fn drop(&mut self) {
-        let mut groups = self.siblings.groups();
+        let mut groups = self.groups.groups();
         let Some(group) = groups.get_mut(&self.task_index) else {
             return;
         };
@@ -149,12 +148,12 @@ impl Drop for Member<'_> {
     }
 }
 
-/// The failure of a sibling that takes all with it. Pending until there is one.
+/// Waits for the failure that all of the group share.
 async fn taken_along(failure: &mut watch::Receiver<Option<Failure>>) -> Failure {
     let seen = failure.wait_for(Option::is_some).await;
     match seen.ok().and_then(|failure| failure.clone()) {
         Some(failure) => failure,
-        // The group was forgotten without one.
+        // The group ended without one.
         None => std::future::pending().await,
     }
 }

@@ -15,7 +15,7 @@ use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
-use super::{RolloutKey, TurnLog};
+use super::{CallLog, RolloutKey};
 use crate::http::{HttpClients, HttpSettings};
 
 /// What a server was asked.
@@ -152,11 +152,11 @@ pub(crate) fn http() -> HttpClients {
 }
 
 /// The log of rollout `rollout_index` of task 3.
-pub(crate) fn log(rollout_index: i64) -> TurnLog {
+pub(crate) fn log(rollout_index: i64) -> CallLog {
     let key = RolloutKey {
         task_index: 3,
         rollout_index,
         attempt: 0,
     };
-    TurnLog::new(key, None)
+    CallLog::new(key, None)
 }

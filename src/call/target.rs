@@ -1,18 +1,19 @@
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
+use cookie::Cookie;
 use reqwest::StatusCode;
-use reqwest::header::{HeaderMap, HeaderValue};
+use reqwest::header::{COOKIE, HeaderMap, HeaderValue, SET_COOKIE};
 use serde::Deserialize;
 use tokio::time::timeout;
-use url::Url;
+use url::{Origin, Url};
 
-use super::{CookieJar, OpenTurn, TurnCall, TurnEnd, TurnLog};
+use super::{CallEnd, CallLog, CallSpec, OpenCall};
 use crate::http::{Call, Destination, Holder, HttpClients, Secrets, retry_after};
 use crate::retry::{Failure, FailureClass};
 
-/// Header that every call bears its identity in.
+/// The header with the identity of a call.
 const REQUEST_ID: &str = "x-request-id";
 
 /// A server that calls within attempts go to.
@@ -21,7 +22,7 @@ pub struct Target {
     http: HttpClients,
     to: Destination,
     address: Arc<str>,
-    /// Those that every call bears.
+    /// Headers that go with every call.
     headers: HeaderMap,
     secrets: Arc<Secrets>,
 }
@@ -30,10 +31,10 @@ pub struct Target {
 #[derive(Debug)]
 pub struct Post<'a> {
     /// What it is, for its row.
-    pub call: TurnCall,
+    pub call: CallSpec,
     /// JSON text.
     pub body: Bytes,
-    /// What the server set before, if it is to hear it again.
+    /// The cookies that the server set before, if they go with the call.
     pub cookies: Option<&'a mut CookieJar>,
     /// The longest time to the last byte of the answer, and the name of the setting that says so.
     pub deadline: Option<(Duration, &'static str)>,
@@ -49,7 +50,7 @@ pub struct Posted {
     /// The whole body.
     pub body: Bytes,
     /// Its row.
-    pub turn: OpenTurn,
+    pub open: OpenCall,
     address: Arc<str>,
     began: Instant,
     secrets: Arc<Secrets>,
@@ -98,11 +99,25 @@ impl Target {
         self.address.trim_start_matches("POST ")
     }
 
+    /// Where requests go, for callers that read the answer themselves.
+    pub fn destination(&self) -> &Destination {
+        &self.to
+    }
+
+    /// A request that begins now, for the words of its failures.
+    pub fn call(&self) -> Call<'_> {
+        Call {
+            what: &self.address,
+            began: Instant::now(),
+            secrets: &self.secrets,
+        }
+    }
+
     /// Begins a call to it, which [`Self::send`] sends.
     ///
     /// # Errors
     /// The journal could not note it.
-    pub fn begin(&self, call: &TurnCall, log: &TurnLog) -> Result<OpenTurn, Failure> {
+    pub fn begin(&self, call: &CallSpec, log: &CallLog) -> Result<OpenCall, Failure> {
         log.begin(call, &self.address)
     }
 
@@ -110,28 +125,23 @@ impl Target {
     ///
     /// # Errors
     /// There was no whole answer.
-    pub async fn post(&self, post: Post<'_>, log: &TurnLog) -> Result<Posted, Failure> {
-        let turn = self.begin(&post.call, log)?;
-        self.send(post, turn).await
+    pub async fn post(&self, post: Post<'_>, log: &CallLog) -> Result<Posted, Failure> {
+        let open = self.begin(&post.call, log)?;
+        self.send(post, open).await
     }
 
-    /// Sends a call that was begun as `turn`, and waits for the whole answer, whatever its status.
+    /// Sends a call that was begun as `open`, and waits for the whole answer, whatever its status.
     ///
     /// # Errors
     /// There was no whole answer.
-    pub async fn send(&self, post: Post<'_>, turn: OpenTurn) -> Result<Posted, Failure> {
-        let began = Instant::now();
-        let call = Call {
-            what: &self.address,
-            began,
-            secrets: &self.secrets,
+    pub async fn send(&self, post: Post<'_>, open: OpenCall) -> Result<Posted, Failure> {
+        let call = self.call();
+        let began = call.began;
+        let mut end = CallEnd {
+            request_bytes: post.body.len() as u64,
+            ..CallEnd::default()
         };
-        let request_bytes = post.body.len() as u64;
-        let mut end = TurnEnd {
-            request_bytes,
-            ..TurnEnd::default()
-        };
-        let exchange = self.exchange(post.body, post.cookies, &turn, &call, &mut end);
+        let exchange = self.exchange(post.body, post.cookies, &open, &call, &mut end);
         let result = match post.deadline {
             Some((limit, setting)) => match timeout(limit, exchange).await {
                 Ok(result) => result,
@@ -148,12 +158,12 @@ impl Target {
             Ok((status, retry_after, body)) => {
                 end.http_status = Some(status.as_u16());
                 end.response_bytes = body.len() as u64;
-                turn.end(end);
+                open.end(end);
                 Ok(Posted {
                     status,
                     retry_after,
                     body,
-                    turn,
+                    open,
                     address: Arc::clone(&self.address),
                     began,
                     secrets: Arc::clone(&self.secrets),
@@ -163,7 +173,7 @@ impl Target {
                 end.http_status = end.http_status.or(failure.http_status);
                 end.failure = Some(failure.class);
                 end.error = Some(failure.message.clone());
-                turn.end(end);
+                open.end(end);
                 Err(failure)
             }
         }
@@ -173,12 +183,12 @@ impl Target {
         &self,
         body: Bytes,
         mut cookies: Option<&mut CookieJar>,
-        turn: &OpenTurn,
+        open: &OpenCall,
         call: &Call<'_>,
-        end: &mut TurnEnd,
+        end: &mut CallEnd,
     ) -> Result<(StatusCode, Option<Duration>, Bytes), Failure> {
         let mut headers = self.to.headers().clone();
-        if let Ok(id) = HeaderValue::try_from(turn.request_id()) {
+        if let Ok(id) = HeaderValue::try_from(open.request_id()) {
             headers.insert(REQUEST_ID, id);
         }
         if let Some(jar) = &cookies {
@@ -232,7 +242,7 @@ impl Posted {
             http_status: Some(self.status.as_u16()),
             ..self.call().failure(class, why)
         };
-        self.turn.refuse(&failure);
+        self.open.refuse(&failure);
         failure
     }
 
@@ -252,5 +262,107 @@ impl Posted {
             began: self.began,
             secrets: &self.secrets,
         }
+    }
+}
+
+/// The cookies of one episode, each for the server that set it. They are never shared between episodes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CookieJar(Vec<KeptCookie>);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct KeptCookie {
+    server: Origin,
+    name: String,
+    value: String,
+}
+
+impl CookieJar {
+    /// Takes the cookies that an answer of a server sets. One replaces that of the same name; an expired one removes it.
+    pub fn take(&mut self, server: &Origin, headers: &HeaderMap) {
+        for value in headers.get_all(SET_COOKIE) {
+            let parsed = value.to_str().ok().map(Cookie::parse);
+            let Some(Ok(cookie)) = parsed else { continue };
+            self.0
+                .retain(|kept| kept.name != cookie.name() || kept.server != *server);
+            if !is_expired(&cookie) {
+                self.0.push(KeptCookie {
+                    server: server.clone(),
+                    name: cookie.name().to_owned(),
+                    value: cookie.value().to_owned(),
+                });
+            }
+        }
+    }
+
+    /// Adds the cookies of a server to a request's headers.
+    pub fn add_to(&self, server: &Origin, headers: &mut HeaderMap) {
+        let own = self.0.iter().filter(|kept| kept.server == *server);
+        let pairs: Vec<String> = own
+            .map(|KeptCookie { name, value, .. }| format!("{name}={value}"))
+            .collect();
+        if pairs.is_empty() {
+            return;
+        }
+        if let Ok(mut value) = HeaderValue::try_from(pairs.join("; ")) {
+            value.set_sensitive(true);
+            headers.insert(COOKIE, value);
+        }
+    }
+}
+
+/// `Max-Age` counts before `Expires` (RFC 6265, section 4.1.2.2).
+fn is_expired(cookie: &Cookie<'_>) -> bool {
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    match (cookie.max_age(), cookie.expires_datetime()) {
+        (Some(age), _) => !age.is_positive(),
+        (None, Some(until)) => u64::try_from(until.unix_timestamp()).unwrap_or(0) <= now.as_secs(),
+        (None, None) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn origin(url: &str) -> Origin {
+        url::Url::parse(url).unwrap().origin()
+    }
+
+    #[test]
+    fn cookies_are_replaced_by_name_and_go_when_they_expire() {
+        let set = |jar: &mut CookieJar, values: &[&'static str]| {
+            let mut headers = HeaderMap::new();
+            for value in values {
+                headers.append(SET_COOKIE, HeaderValue::from_static(value));
+            }
+            jar.take(&origin("http://a:1"), &headers);
+        };
+        let sent_to = |jar: &CookieJar, server: &str| {
+            let mut headers = HeaderMap::new();
+            jar.add_to(&origin(server), &mut headers);
+            headers
+                .get(COOKIE)
+                .map(|value| value.to_str().unwrap().to_owned())
+        };
+        let sent = |jar: &CookieJar| sent_to(jar, "http://a:1");
+        let mut jar = CookieJar::default();
+        assert_eq!(sent(&jar), None);
+        set(
+            &mut jar,
+            &[
+                "session=a=b; path=/; httponly; samesite=lax",
+                "n=1",
+                "not a cookie",
+            ],
+        );
+        assert_eq!(sent(&jar).unwrap(), "session=a=b; n=1");
+        set(&mut jar, &["session=c", "n=1; Max-Age=0"]);
+        assert_eq!(sent(&jar).unwrap(), "session=c");
+        assert_eq!(sent_to(&jar, "http://b:1"), None);
+        let past = ["session=d; expires=Thu, 01 Jan 1970 00:00:00 GMT"];
+        set(&mut jar, &past);
+        assert_eq!(sent(&jar), None);
     }
 }

@@ -17,23 +17,23 @@ pub type AttemptKey = (i64, i64, i64);
 
 const SERVERS: [&str; 4] = ["sim_model", "sim_tools", "sim_gymnasium", "sim_environment"];
 
-/// A row of `turns`.
+/// A row of `calls`.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Turn {
+pub struct CallRow {
     pub call: i64,
     pub turn: i64,
     pub kind: String,
     pub outcome: String,
     pub http_status: Option<i32>,
-    pub repetition: i64,
+    pub retry: i64,
     pub input_tokens: Option<i64>,
     pub output_tokens: Option<i64>,
     pub request_bytes: Option<i64>,
 }
 
-/// `turns` of a run.
+/// `calls` of a run.
 #[derive(Debug)]
-pub struct Turns(pub BTreeMap<AttemptKey, Vec<Turn>>);
+pub struct Calls(pub BTreeMap<AttemptKey, Vec<CallRow>>);
 
 /// How many there were of what.
 #[derive(Debug, Default)]
@@ -45,47 +45,47 @@ pub struct Figures {
     pub unseen: usize,
 }
 
-impl Turns {
+impl Calls {
     /// Reads a run; the calls of each attempt in their order.
     pub fn read(run: &Path) -> Self {
-        let mut turns: BTreeMap<AttemptKey, Vec<Turn>> = BTreeMap::new();
-        for batch in parts(run, "turns")
+        let mut calls: BTreeMap<AttemptKey, Vec<CallRow>> = BTreeMap::new();
+        for batch in parts(run, "calls")
             .iter()
             .flat_map(|part| batches(part, &[]))
         {
             let attempts = integers(&batch, "attempt");
-            let [calls, numbers, repetitions] =
-                ["call", "turn", "repetition"].map(|name| integers(&batch, name));
+            let [numbers, turns, retries] =
+                ["call", "turn", "retry"].map(|name| integers(&batch, name));
             let [input, output, sent] = ["input_tokens", "output_tokens", "request_bytes"]
                 .map(|name| optional_integers(&batch, name));
             let statuses = column(&batch, "http_status").as_primitive::<Int32Type>();
             for (row, (task, rollout)) in keys(&batch).into_iter().enumerate() {
-                let of_attempt = turns.entry((task, rollout, attempts[row])).or_default();
-                of_attempt.push(Turn {
-                    call: calls[row],
-                    turn: numbers[row],
+                let of_attempt = calls.entry((task, rollout, attempts[row])).or_default();
+                of_attempt.push(CallRow {
+                    call: numbers[row],
+                    turn: turns[row],
                     kind: text(&batch, "kind", row).unwrap(),
                     outcome: text(&batch, "outcome", row).unwrap(),
                     http_status: statuses.is_valid(row).then(|| statuses.value(row)),
-                    repetition: repetitions[row],
+                    retry: retries[row],
                     input_tokens: input[row],
                     output_tokens: output[row],
                     request_bytes: sent[row],
                 });
             }
         }
-        turns
+        calls
             .values_mut()
-            .for_each(|of| of.sort_by_key(|turn| turn.call));
-        Self(turns)
+            .for_each(|of| of.sort_by_key(|call| call.call));
+        Self(calls)
     }
 
-    fn rows(&self) -> impl Iterator<Item = (&AttemptKey, &Turn)> {
+    fn rows(&self) -> impl Iterator<Item = (&AttemptKey, &CallRow)> {
         let attempts = self.0.iter();
-        attempts.flat_map(|(key, turns)| turns.iter().map(move |turn| (key, turn)))
+        attempts.flat_map(|(key, calls)| calls.iter().map(move |call| (key, call)))
     }
 
-    /// What holds at any time: calls are numbered from 0 without gaps, turns too, each repetition follows the try
+    /// What holds at any time: calls are numbered from 0 without gaps, turns too, each retry follows the try
     /// before it, and every attempt is in `attempts`; one that was not cut off has calls.
     #[track_caller]
     pub fn are_consistent(&self, ledger: &Ledger) {
@@ -94,24 +94,24 @@ impl Turns {
             .iter()
             .map(|row| (row.key(), row.outcome.as_str()))
             .collect();
-        for (key, turns) in &self.0 {
+        for (key, calls) in &self.0 {
             let outcome = outcomes.get(key);
             let outcome = outcome.unwrap_or_else(|| panic!("{key:?} is not in `attempts`"));
-            for (number, turn) in turns.iter().enumerate() {
-                assert_eq!(turn.call, number as i64, "{key:?}: {turns:#?}");
-                let before = number.checked_sub(1).map(|before| &turns[before]);
+            for (number, call) in calls.iter().enumerate() {
+                assert_eq!(call.call, number as i64, "{key:?}: {calls:#?}");
+                let before = number.checked_sub(1).map(|before| &calls[before]);
                 let before_turn = before.map_or(0, |before| before.turn);
-                let is_next = (before_turn..=before_turn + 1).contains(&turn.turn);
-                assert!(is_next, "{key:?}: {turns:#?}");
-                if turn.repetition > 0 {
+                let is_next = (before_turn..=before_turn + 1).contains(&call.turn);
+                assert!(is_next, "{key:?}: {calls:#?}");
+                if call.retry > 0 {
                     let before = before.unwrap();
-                    let expected = ("model", turn.repetition - 1, turn.turn);
-                    let actual = (before.kind.as_str(), before.repetition, before.turn);
-                    assert_eq!(actual, expected, "{key:?}: {turns:#?}");
+                    let expected = ("model", call.retry - 1, call.turn);
+                    let actual = (before.kind.as_str(), before.retry, before.turn);
+                    assert_eq!(actual, expected, "{key:?}: {calls:#?}");
                 }
                 assert!(
-                    *outcome != "ok" || turn.outcome != "interrupted",
-                    "{key:?}: {turns:#?}"
+                    *outcome != "ok" || call.outcome != "interrupted",
+                    "{key:?}: {calls:#?}"
                 );
             }
         }
@@ -130,10 +130,10 @@ impl Turns {
     /// cut off, no connection came about, or it went with the first of its batch.
     #[track_caller]
     pub fn are_what_servers_counted(&self, agents: &Agents) -> Figures {
-        let mut rows: BTreeMap<String, &Turn> = BTreeMap::new();
-        for (key, turn) in self.rows() {
-            let twice = rows.insert(request_id(key, turn), turn);
-            assert!(twice.is_none(), "{key:?}: {turn:?} and {twice:?}");
+        let mut rows: BTreeMap<String, &CallRow> = BTreeMap::new();
+        for (key, call) in self.rows() {
+            let twice = rows.insert(request_id(key, call), call);
+            assert!(twice.is_none(), "{key:?}: {call:?} and {twice:?}");
         }
         let mut seen = BTreeSet::new();
         for server in SERVERS {
@@ -167,24 +167,24 @@ impl Turns {
 
     /// Tokens of the input and the output of the calls of the model that gave a rollout.
     pub fn tokens(&self, (task, rollout): RolloutKey, attempt: i64) -> [i64; 2] {
-        let turns = self.0[&(task, rollout, attempt)].iter();
-        let of_model = turns.filter(|turn| turn.kind == "model" && turn.outcome == "ok");
-        of_model.fold([0, 0], |[input, output], turn| {
+        let calls = self.0[&(task, rollout, attempt)].iter();
+        let of_model = calls.filter(|call| call.kind == "model" && call.outcome == "ok");
+        of_model.fold([0, 0], |[input, output], call| {
             [
-                input + turn.input_tokens.unwrap(),
-                output + turn.output_tokens.unwrap(),
+                input + call.input_tokens.unwrap(),
+                output + call.output_tokens.unwrap(),
             ]
         })
     }
 }
 
 /// The `x-request-id` that a call was sent with.
-fn request_id((task, rollout, attempt): &AttemptKey, turn: &Turn) -> String {
-    let first = turn.call - turn.repetition;
+fn request_id((task, rollout, attempt): &AttemptKey, call: &CallRow) -> String {
+    let first = call.call - call.retry;
     let id = format!("{task}-{rollout}-a{attempt}-c{first}");
-    match turn.repetition {
+    match call.retry {
         0 => id,
-        repetition => format!("{id}-t{repetition}"),
+        retry => format!("{id}-t{retry}"),
     }
 }
 
