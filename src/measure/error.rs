@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use datafusion::error::DataFusionError;
 
+use crate::error::{FAILURE, Fatal, USAGE};
+
 /// Why there are no metrics.
 #[derive(Debug, thiserror::Error)]
 pub enum MeasureError {
@@ -109,5 +111,20 @@ pub enum MeasureError {
 impl MeasureError {
     pub(crate) fn tables(source: DataFusionError) -> Self {
         Self::Tables(Box::new(source))
+    }
+}
+
+impl Fatal for MeasureError {
+    fn exit_code(&self) -> u8 {
+        match self {
+            Self::Parameter { .. }
+            | Self::Directory { .. }
+            | Self::Header { .. }
+            | Self::Name { .. }
+            | Self::Missing { .. }
+            | Self::Extra { .. }
+            | Self::Unknown(_) => USAGE,
+            _ => FAILURE,
+        }
     }
 }

@@ -7,9 +7,9 @@ use datafusion::prelude::SessionContext;
 use serde_json::{Map, Value};
 
 use super::inputs::Spool;
-use crate::config::options::Identity;
+use crate::config::option_spec::Identity;
 use crate::config::{AgentSettings, Routing, Settings};
-use crate::error::Error;
+use crate::error::{Error, Fatal, USAGE};
 use crate::gym::GymRules;
 use crate::schema::TASKS;
 use crate::session::{self, RunTables};
@@ -122,6 +122,25 @@ pub(super) fn given(settings: &Settings, rules: &GymRules, prompt: Option<&str>)
     given
 }
 
+/// A run that cannot be resumed as it was asked.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "cannot resume {place}: {difference}. Give the same input and options (--extend allows more tasks and repeats), or \
+     another --output"
+)]
+pub struct NotResumable {
+    /// The run.
+    pub place: String,
+    /// What differs from `run.json`.
+    pub difference: String,
+}
+
+impl Fatal for NotResumable {
+    fn exit_code(&self) -> u8 {
+        USAGE
+    }
+}
+
 /// Refuses a resume that would send other requests than the run was begun with.
 pub(super) fn check(record: &RunRecord, now: &Value, place: &str) -> Result<(), Error> {
     let mut differences = differences(record, now);
@@ -135,10 +154,11 @@ pub(super) fn check(record: &RunRecord, now: &Value, place: &str) -> Result<(), 
         return Ok(());
     }
     let texts: Vec<String> = differences.into_iter().map(|(_, text)| text).collect();
-    Err(Error::Resume {
+    Err(NotResumable {
         place: place.to_owned(),
         difference: texts.join("; "),
-    })
+    }
+    .into())
 }
 
 /// Whether the run gets other tasks than it has; an error where that would not be an extension.
@@ -157,7 +177,7 @@ pub(super) async fn check_extension(
         .collect();
     if !others.is_empty() {
         let difference = format!("--extend adds tasks and repeats, but {}", others.join("; "));
-        return Err(Error::Resume { place, difference });
+        return Err(NotResumable { place, difference }.into());
     }
     if differences.is_empty() {
         return Ok(false);
@@ -167,7 +187,7 @@ pub(super) async fn check_extension(
         return Ok(true);
     }
     let difference = format!("--extend keeps what there is, but {}", lost.join("; "));
-    Err(Error::Resume { place, difference })
+    Err(NotResumable { place, difference }.into())
 }
 
 /// Tasks and rollouts that the run has and the input no longer asks for, in words.
@@ -188,7 +208,7 @@ pub(super) async fn lost(run: &RunStore, spool: &Spool) -> Result<Vec<String>, E
             batch.column(0).as_string_view_opt(),
             [1, 3, 4].map(|column| batch.column(column).as_primitive::<Int64Type>()),
         ) else {
-            return Err(Error::Defect("extension.sql gives other columns".into()));
+            return Err(Error::defect("extension.sql gives other columns"));
         };
         for row in 0..batch.num_rows() {
             let what = if now.is_null(row) {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use arrow::array::AsArray;
 use arrow::datatypes::{DataType, Int64Type};
 use datafusion::common::exec_datafusion_err;
+use datafusion::error::DataFusionError;
 use datafusion::prelude::SessionContext;
 use futures::TryStreamExt;
 use object_store::ObjectStoreExt;
@@ -80,24 +81,20 @@ impl Inputs {
             read_tasks(sources, options, &output)
         });
         let (spool, read) = tokio::join!(Spool::write(input), reading);
-        let read = read.map_err(|error| Error::Defect(format!("reading the input: {error}")))?;
-        let (summary, digests) = match read {
+        let read = read
+            .map_err(|error| Error::failed("a defect of rollstream: reading the input", error))?;
+        let (summary, records) = match read {
             Ok(read) => read,
             // Then the spool failed first.
             Err(ReadTasksError::Abandoned) => {
                 spool?;
-                return Err(Error::Defect("reading the input was given up".into()));
+                return Err(Error::defect("reading the input was given up"));
             }
             Err(error) => return Err(error.into()),
         };
-        let record = |source: crate::read::SourceDigest| InputRecord {
-            path: source.name,
-            digest: source.digest,
-            num_bytes: source.num_bytes,
-        };
         Ok(Self {
             spool: spool?,
-            records: digests.into_iter().map(record).collect(),
+            records,
             summary,
             prompt,
             identity: None,
@@ -216,7 +213,7 @@ fn recorded<T: DeserializeOwned + Default>(record: &RunRecord, key: &str) -> Res
     match record.identity.get(key) {
         None => Ok(T::default()),
         Some(value) => serde_json::from_value(value.clone())
-            .map_err(|error| Error::Usage(format!("run.json, identity.{key}: {error}"))),
+            .map_err(|error| Error::usage(format!("run.json, identity.{key}"), error)),
     }
 }
 
@@ -228,7 +225,8 @@ async fn summary(session: &SessionContext) -> Result<(ReadSummary, u64), Error> 
             let column = batch.column_by_name(name);
             let column = column
                 .ok_or_else(|| exec_datafusion_err!("summary.sql gives no column '{name}'"))?;
-            arrow::compute::cast(column, to).map_err(|error| Error::Query(error.to_string()))
+            arrow::compute::cast(column, to)
+                .map_err(|error| Error::from(DataFusionError::from(error)))
         };
         let integers = |name: &str| -> Result<Vec<u64>, Error> {
             let column = column(name, &DataType::Int64)?;

@@ -1,0 +1,207 @@
+//! [`JournalFile`]: a file of a run's journal, whose [`SegmentName`] says who wrote it.
+
+use std::fmt;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use super::{LockScope, StoreError};
+
+/// Directory beside the files of a journal for those that were found damaged.
+const DAMAGED: &str = "damaged";
+
+/// A file of a journal: a segment, or a log of dispatches.
+#[derive(Debug, Clone)]
+pub struct JournalFile {
+    path: PathBuf,
+    name: SegmentName,
+}
+
+impl JournalFile {
+    pub(super) fn new(directory: &Path, name: SegmentName, extension: &str) -> Self {
+        let path = directory.join(format!("{name}.{extension}"));
+        Self { path, name }
+    }
+
+    /// Lists the files in a directory that have an extension, oldest first; none where there is no directory.
+    pub(super) fn list(directory: &Path, extension: &str) -> Result<Vec<Self>, StoreError> {
+        let failed = StoreError::file("read", directory);
+        let entries = match fs::read_dir(directory) {
+            Ok(entries) => entries,
+            Err(source) if source.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(source) => return Err(failed(source)),
+        };
+        let mut files = Vec::new();
+        for entry in entries {
+            let path = entry.map_err(&failed)?.path();
+            if path.extension().is_some_and(|found| found == extension)
+                && let Some(stem) = path.file_stem().and_then(|stem| stem.to_str())
+                && let Ok(name) = stem.parse()
+            {
+                files.push(Self { path, name });
+            }
+        }
+        files.sort_by_key(|file| file.name);
+        Ok(files)
+    }
+
+    /// Its name, without the extension. The parts that a segment becomes have the same.
+    pub fn name(&self) -> SegmentName {
+        self.name
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Removes the file; no error if it has gone already.
+    pub fn remove(&self) -> Result<(), StoreError> {
+        match fs::remove_file(&self.path) {
+            Err(source) if source.kind() != ErrorKind::NotFound => {
+                Err(StoreError::file("remove", &self.path)(source))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Moves the file to the directory of those that were found damaged, where nobody reads it again, and returns its new
+    /// path.
+    pub fn set_aside(&self) -> Result<PathBuf, StoreError> {
+        let moved = || {
+            let directory = self.path.with_file_name(DAMAGED);
+            fs::create_dir_all(&directory)?;
+            let to = directory.join(self.path.file_name().unwrap_or_default());
+            fs::rename(&self.path, &to)?;
+            Ok(to)
+        };
+        moved().map_err(StoreError::file("set aside", &self.path))
+    }
+}
+
+/// Name of a segment, which the parts that it becomes share: `EPOCH-SCOPE-pPARTITION-NUMBER`.
+///
+/// Names sort by epoch. No two writers of a run have the same epoch, so no two ever write the same name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SegmentName {
+    /// Epoch of the writer.
+    pub epoch: u64,
+    /// Share of the run that the writer's lock is for.
+    pub scope: LockScope,
+    /// Partition of the writer's plan.
+    pub partition: usize,
+    /// Number of the segment, unique within its writer.
+    pub number: u32,
+}
+
+impl SegmentName {
+    /// The segment that a part at this path was made of. `None` where the part has another origin, such as an import.
+    pub fn of_part(path: &str) -> Option<Self> {
+        let (_, file) = path.rsplit_once('/').unwrap_or(("", path));
+        file.strip_suffix(".parquet")?.parse().ok()
+    }
+
+    /// Whether a writer of `other` could have written rows of this segment again, after it took over: it came later,
+    /// and its share of the run overlaps.
+    pub fn may_be_superseded_by(&self, other: &Self) -> bool {
+        other.epoch > self.epoch && other.scope.overlaps(self.scope)
+    }
+}
+
+impl fmt::Display for SegmentName {
+    fn fmt(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
+        let Self {
+            epoch,
+            scope,
+            partition,
+            number,
+        } = self;
+        write!(formatter, "{epoch:010}-")?;
+        match scope {
+            LockScope::Run => formatter.write_str("run")?,
+            LockScope::Shard { index, count } => write!(formatter, "s{index}of{count}")?,
+        }
+        write!(formatter, "-p{partition:02}-{number:05}")
+    }
+}
+
+/// The text is not the name of a segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("not the name of a segment")]
+pub struct NotASegment;
+
+impl FromStr for SegmentName {
+    type Err = NotASegment;
+
+    fn from_str(text: &str) -> Result<Self, NotASegment> {
+        let parse = || {
+            let mut fields = text.split('-');
+            let epoch = fields.next()?.parse().ok()?;
+            let scope = match fields.next()? {
+                "run" => LockScope::Run,
+                shard => {
+                    let (index, count) = shard.strip_prefix('s')?.split_once("of")?;
+                    LockScope::Shard {
+                        index: index.parse().ok()?,
+                        count: count.parse().ok()?,
+                    }
+                }
+            };
+            let partition = fields.next()?.strip_prefix('p')?.parse().ok()?;
+            let number = fields.next()?.parse().ok()?;
+            let name = Self {
+                epoch,
+                scope,
+                partition,
+                number,
+            };
+            // Only its own spelling: two names of one segment would be two segments.
+            (fields.next().is_none() && name.to_string() == text).then_some(name)
+        };
+        parse().ok_or(NotASegment)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_read_as_it_is_written() {
+        let shard = LockScope::Shard { index: 2, count: 8 };
+        for (scope, text) in [
+            (LockScope::Run, "0000000003-run-p01-00007"),
+            (shard, "0000000003-s2of8-p01-00007"),
+        ] {
+            let name = SegmentName {
+                epoch: 3,
+                scope,
+                partition: 1,
+                number: 7,
+            };
+            assert_eq!(name.to_string(), text);
+            assert_eq!(text.parse(), Ok(name));
+            let part = format!("rollouts/{text}.parquet");
+            assert_eq!(SegmentName::of_part(&part), Some(name));
+        }
+        for other in ["tasks", "3-run-p01-00007", "0000000003-run-p01-00007-x"] {
+            assert_eq!(other.parse::<SegmentName>(), Err(NotASegment), "{other}");
+        }
+    }
+
+    #[test]
+    fn only_a_later_writer_of_the_same_share_supersedes() {
+        let name = |text: &str| text.parse::<SegmentName>().unwrap();
+        let one = name("0000000003-s1of2-p00-00000");
+        for (other, expected) in [
+            ("0000000004-run-p00-00000", true),
+            ("0000000004-s1of2-p00-00000", true),
+            ("0000000004-s2of2-p00-00000", false),
+            ("0000000003-s1of2-p01-00001", false),
+            ("0000000002-run-p00-00000", false),
+        ] {
+            assert_eq!(one.may_be_superseded_by(&name(other)), expected, "{other}");
+        }
+    }
+}
