@@ -6,6 +6,9 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+/// The file of a run that has all its metrics, as NeMo Gym writes them.
+pub const AGGREGATE_METRICS: &str = "aggregate_metrics.json";
+
 /// What one version of NeMo Gym does otherwise than another.
 #[derive(Debug, PartialEq, Eq)]
 pub struct GymRules {

@@ -19,9 +19,8 @@ use super::target::{ExportTarget, Lines};
 use super::trajectory::with_evidence;
 use crate::config::SeedField;
 use crate::failure::gym_class;
-use crate::gym::GymRules;
+use crate::gym::{AGGREGATE_METRICS, GymRules};
 use crate::json::{Object, ObjectError, python_string, quote};
-use crate::measure::AGGREGATE;
 use crate::request::RequestTemplate;
 use crate::session::{self, RunTables};
 use crate::store::{RunRecord, RunStore};
@@ -109,7 +108,7 @@ pub async fn export_metrics(
 }
 
 async fn metrics(run: &RunStore, target: &ExportTarget) -> Result<Option<Lines>, ExportError> {
-    let Some(mut pieces) = run.stream(AGGREGATE).await? else {
+    let Some(mut pieces) = run.stream(AGGREGATE_METRICS).await? else {
         return Ok(None);
     };
     let mut copy = Lines::create(&target.aggregate_metrics)?;

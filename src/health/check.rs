@@ -13,7 +13,7 @@ use super::rules::{BROKEN_CHECK, Rules, Scope};
 use super::tables::{Calls, Gaps, Records, Turns, Unbound, VerdictRow, Verdicts};
 use super::to_json::to_json;
 use crate::json::{quote, unquote};
-use crate::measure::{Rows, Spool, SpoolFile, binaries, counts, optional_texts, texts, truths};
+use crate::measure::{Column, Rows, Spool, SpoolFile};
 use crate::session;
 
 static VIEWS: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/queries/health/views");
@@ -300,8 +300,8 @@ impl HealthCheck {
             .await
             .map_err(HealthError::tables)?;
         for batch in rows.collect().await.map_err(HealthError::tables)? {
-            let (rules, found) = (counts(&batch, "rule")?, counts(&batch, "found")?);
-            let unobserved = counts(&batch, "unobserved")?;
+            let (rules, found) = (i64::read(&batch, "rule")?, i64::read(&batch, "found")?);
+            let unobserved = i64::read(&batch, "unobserved")?;
             for ((rule, found), unobserved) in rules.into_iter().zip(found).zip(unobserved) {
                 report.found_of_tasks(rule, found, unobserved);
             }
@@ -320,14 +320,20 @@ fn broken_down(rule: &str, error: &str) -> String {
 }
 
 fn decode_records(batch: &RecordBatch) -> Result<Vec<Record>, crate::measure::MeasureError> {
-    let keys = binaries(batch, "record")?;
-    let (tasks, rollouts) = (texts(batch, "task")?, texts(batch, "rollout")?);
-    let (stages, ids) = (optional_texts(batch, "stage")?, texts(batch, "rollout_id")?);
-    let (scopes, bound) = (
-        truths(batch, "scope_complete")?,
-        truths(batch, "turns_bound")?,
+    let keys = Vec::<u8>::read(batch, "record")?;
+    let (tasks, rollouts) = (
+        String::read(batch, "task")?,
+        String::read(batch, "rollout")?,
     );
-    let successful = counts(batch, "successful_turn_calls")?;
+    let (stages, ids) = (
+        Option::<String>::read(batch, "stage")?,
+        String::read(batch, "rollout_id")?,
+    );
+    let (scopes, bound) = (
+        bool::read(batch, "scope_complete")?,
+        bool::read(batch, "turns_bound")?,
+    );
+    let successful = i64::read(batch, "successful_turn_calls")?;
     let rows = keys.into_iter().enumerate().map(|(row, key)| Record {
         key,
         task: tasks[row].clone(),
@@ -341,8 +347,8 @@ fn decode_records(batch: &RecordBatch) -> Result<Vec<Record>, crate::measure::Me
 }
 
 fn decode_found(batch: &RecordBatch) -> Result<Vec<Found>, crate::measure::MeasureError> {
-    let (keys, rules) = (binaries(batch, "record")?, counts(batch, "rule")?);
-    let text = |name| optional_texts(batch, name);
+    let (keys, rules) = (Vec::<u8>::read(batch, "record")?, i64::read(batch, "rule")?);
+    let text = |name| Option::<String>::read(batch, name);
     let said = text("locator")?
         .into_iter()
         .zip(text("detail")?)

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use super::error::HealthError;
 use super::rules::{Rules, Scope};
 use crate::json::quote;
-use crate::measure::{counts, texts};
+use crate::measure::Column;
 
 /// File of the counts.
 pub const QUALITY_SUMMARY: &str = "quality_summary.json";
@@ -164,14 +164,16 @@ impl Statistics {
         let failures = session.sql(FAILURES).await.map_err(HealthError::tables)?;
         let mut by_status = Map::new();
         for batch in failures.collect().await.map_err(HealthError::tables)? {
-            let failed = counts(&batch, "failed_calls")?.into_iter().map(Value::from);
-            by_status.extend(texts(&batch, "status")?.into_iter().zip(failed));
+            let failed = i64::read(&batch, "failed_calls")?
+                .into_iter()
+                .map(Value::from);
+            by_status.extend(String::read(&batch, "status")?.into_iter().zip(failed));
         }
         Ok(Self { sums, by_status })
     }
 
     fn sum(&self, name: &str) -> Result<i64, HealthError> {
-        let sums = counts(&self.sums, name)?;
+        let sums = i64::read(&self.sums, name)?;
         Ok(sums.first().copied().unwrap_or_default())
     }
 }
@@ -237,8 +239,8 @@ fn write_tasks(
     separator: &mut &'static str,
     out: &mut (dyn Write + Send),
 ) -> Result<(), HealthError> {
-    let names = texts(batch, "name")?;
-    let count = |name| counts(batch, name);
+    let names = String::read(batch, "name")?;
+    let count = |name| i64::read(batch, name);
     let (repeats, healthy) = (count("repeats")?, count("healthy")?);
     let (unhealthy, unobserved) = (count("unhealthy")?, count("unobserved")?);
     let flags = batch

@@ -101,6 +101,9 @@ pub enum MeasureError {
         /// The first ten.
         keys: String,
     },
+    /// A view that several queries read cannot be computed.
+    #[error(transparent)]
+    Shared(std::sync::Arc<Self>),
     /// The output cannot be written.
     #[error("the metrics cannot be written: {0}")]
     Write(#[source] std::io::Error),

@@ -120,7 +120,7 @@ impl Sweep {
             agent_servers: servers.transpose()?.map(Arc::new),
             ..self.measurement()?
         };
-        let measured = measure::measure(&Source::Runs(runs), &self.run, &measurement).await?;
+        let measured = measure::measure(&Source::Runs(runs), Some(&self.run), &measurement).await?;
         let notes = measured.notes.iter().cloned();
         notes.for_each(|note| self.progress.notice(note));
         Ok(measured)

@@ -1,8 +1,6 @@
 //! What decides the requests of a sweep, and whether a run may be resumed or extended: [`identity`], [`check`] and
 //! [`check_extension`].
 
-use arrow::array::{Array, AsArray};
-use arrow::datatypes::Int64Type;
 use datafusion::prelude::SessionContext;
 use serde_json::{Map, Value, json};
 
@@ -10,6 +8,7 @@ use super::inputs::Spool;
 use crate::config::{Routing, Settings};
 use crate::error::Error;
 use crate::gym::GymRules;
+use crate::measure::{Rows, row};
 use crate::schema::TASKS;
 use crate::session::{self, RunTables};
 use crate::store::{GYM, InputRecord, RunRecord, RunStore};
@@ -179,6 +178,15 @@ pub(super) async fn check_extension(
     Err(Error::Resume { place, difference })
 }
 
+row! {
+    struct LostTask {
+        source_file: String,
+        source_line: i64,
+        num_repeats: i64,
+        num_repeats_now: Option<i64>,
+    }
+}
+
 /// Tasks and rollouts that the run has and the input no longer asks for, in words.
 ///
 /// # Errors
@@ -192,23 +200,20 @@ pub(super) async fn lost(run: &RunStore, spool: &Spool) -> Result<Vec<String>, E
     let tasks = tasks.table(&session, TASKS).await?;
     session.register_table(TASKS, tasks.into_view())?;
     let mut lost = Vec::new();
-    for batch in session.sql(EXTENSION).await?.collect().await? {
-        let (Some(files), [lines, repeats, now]) = (
-            batch.column(0).as_string_view_opt(),
-            [1, 3, 4].map(|column| batch.column(column).as_primitive::<Int64Type>()),
-        ) else {
-            return Err(Error::Defect("extension.sql gives other columns".into()));
+    let mut tasks = Rows::start(session.sql(EXTENSION).await?, LostTask::rows).await?;
+    while let Some(task) = tasks.next().await? {
+        let what = match task.num_repeats_now {
+            None => "is not there any more, or not the same".to_owned(),
+            Some(now) => format!("had {} rollouts and has {now}", task.num_repeats),
         };
-        for row in 0..batch.num_rows() {
-            let what = if now.is_null(row) {
-                "is not there any more, or not the same".to_owned()
-            } else {
-                let (before, now) = (repeats.value(row), now.value(row));
-                format!("had {before} rollouts and has {now}")
-            };
-            let (file, line) = (files.value(row), lines.value(row));
-            lost.push(format!("the task of {file} line {line} {what}"));
-        }
+        let LostTask {
+            source_file,
+            source_line,
+            ..
+        } = task;
+        lost.push(format!(
+            "the task of {source_file} line {source_line} {what}"
+        ));
     }
     Ok(lost)
 }

@@ -1,13 +1,9 @@
 //! The tasks of a sweep: [`Inputs`] are read from files, or are those that a run has already.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use arrow::array::AsArray;
-use arrow::datatypes::{DataType, Int64Type};
-use datafusion::common::exec_datafusion_err;
 use datafusion::prelude::SessionContext;
 use futures::TryStreamExt;
 use object_store::ObjectStoreExt;
@@ -22,6 +18,7 @@ use super::identity;
 use crate::config::{Routing, Settings};
 use crate::error::Error;
 use crate::gym::GymRules;
+use crate::measure::{Rows, row};
 use crate::read::{
     self, AgentRows, Batches, OpenSource, Overrides, Prompt, PromptError, ReadOptions, ReadSummary,
     ReadTasksError, SourceError, batches, read_tasks,
@@ -220,42 +217,28 @@ fn recorded<T: DeserializeOwned + Default>(record: &RunRecord, key: &str) -> Res
     }
 }
 
-async fn summary(session: &SessionContext) -> Result<(ReadSummary, u64), Error> {
-    let mut agents = BTreeMap::new();
-    let (mut rows, mut bytes) = (0, 0);
-    for batch in session.sql(SUMMARY).await?.collect().await? {
-        let column = |name: &str, to: &DataType| {
-            let column = batch.column_by_name(name);
-            let column = column
-                .ok_or_else(|| exec_datafusion_err!("summary.sql gives no column '{name}'"))?;
-            arrow::compute::cast(column, to).map_err(|error| Error::Query(error.to_string()))
-        };
-        let integers = |name: &str| -> Result<Vec<u64>, Error> {
-            let column = column(name, &DataType::Int64)?;
-            let values = column.as_primitive::<Int64Type>().values();
-            Ok(values.iter().map(|value| value.unsigned_abs()).collect())
-        };
-        let names = column("agent_name", &DataType::Utf8)?;
-        let names = names.as_string::<i32>().iter().flatten();
-        let counts = integers("num_rows")?.into_iter();
-        let counts = counts.zip(integers("num_rollouts")?);
-        for (name, ((num_rows, rollouts), num_bytes)) in
-            names.zip(counts.zip(integers("num_bytes")?))
-        {
-            rows += num_rows;
-            bytes += num_bytes;
-            let of_agent = AgentRows {
-                rows: num_rows,
-                rollouts,
-            };
-            agents.insert(Arc::from(name), of_agent);
-        }
+row! {
+    struct AgentSummary {
+        agent_name: String,
+        num_rows: i64,
+        num_rollouts: i64,
+        num_bytes: i64,
     }
-    let summary = ReadSummary {
-        rows,
-        agents,
-        ..ReadSummary::default()
-    };
+}
+
+async fn summary(session: &SessionContext) -> Result<(ReadSummary, u64), Error> {
+    let mut summary = ReadSummary::default();
+    let mut bytes = 0;
+    let mut agents = Rows::start(session.sql(SUMMARY).await?, AgentSummary::rows).await?;
+    while let Some(row) = agents.next().await? {
+        let of_agent = AgentRows {
+            rows: row.num_rows.unsigned_abs(),
+            rollouts: row.num_rollouts.unsigned_abs(),
+        };
+        summary.rows += of_agent.rows;
+        bytes += row.num_bytes.unsigned_abs();
+        summary.agents.insert(Arc::from(row.agent_name), of_agent);
+    }
     Ok((summary, bytes))
 }
 

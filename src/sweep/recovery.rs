@@ -6,8 +6,7 @@ use std::fs::File;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
-use arrow::array::{AsArray, RecordBatch};
-use arrow::datatypes::{Float64Type, Int64Type, TimestampMicrosecondType};
+use arrow::array::RecordBatch;
 use datafusion::common::runtime::SpawnedTask;
 use datafusion::datasource::MemTable;
 use datafusion::prelude::SessionContext;
@@ -16,6 +15,7 @@ use futures::TryStreamExt;
 use crate::error::Error;
 use crate::expand;
 use crate::failure::FailureClass;
+use crate::measure::row;
 use crate::outcome::{Outcome, OutcomeBatchBuilder, Times, Verdict, outcomes_of};
 use crate::progress::Progress;
 use crate::schema;
@@ -199,7 +199,8 @@ impl Recovery<'_> {
         let mut outcomes = OutcomeBatchBuilder::new();
         let mut transaction = None;
         while let Some(batch) = rows.try_next().await? {
-            let mut cut_off = interrupted(&batch);
+            let cut_off = Interrupted::rows(&batch)?.into_iter();
+            let mut cut_off: Vec<Outcome> = cut_off.map(Interrupted::outcome).collect();
             for outcome in &mut cut_off {
                 outcome.turns = turns.remove(&outcome.key()).unwrap_or_default();
             }
@@ -285,50 +286,37 @@ fn turns_of_attempts(records: Vec<TurnRecord>) -> HashMap<RolloutKey, Vec<Turn>>
     attempts
 }
 
-fn interrupted(rows: &RecordBatch) -> Vec<Outcome> {
-    let column = |name: &str| rows.column_by_name(name);
-    let integers = |name: &str| {
-        let column = column(name).and_then(|column| column.as_primitive_opt::<Int64Type>());
-        column
-            .map(|column| column.values().to_vec())
-            .unwrap_or_default()
-    };
-    let milliseconds = |name: &str| {
-        let column = column(name).and_then(|column| column.as_primitive_opt::<Float64Type>());
-        column
-            .map(|column| column.values().to_vec())
-            .unwrap_or_default()
-    };
-    let (tasks, rollouts) = (
-        integers(schema::TASK_INDEX),
-        integers(schema::ROLLOUT_INDEX),
-    );
-    let attempts = integers(schema::ATTEMPT);
-    let (permits, rates) = (
-        milliseconds(schema::PERMIT_WAIT_MS),
-        milliseconds(schema::RATE_WAIT_MS),
-    );
-    let agents = column(schema::AGENT_NAME).and_then(|column| column.as_string_view_opt());
-    let at = column(schema::DISPATCHED_AT)
-        .and_then(|column| column.as_primitive_opt::<TimestampMicrosecondType>());
-    let wait = |waits: &[f64], row: usize| {
-        let wait = waits.get(row).copied().unwrap_or_default() / 1e3;
-        Duration::try_from_secs_f64(wait).unwrap_or_default()
-    };
-    let of = |values: &[i64], row: usize| values.get(row).copied().unwrap_or_default();
-    (0..rows.num_rows())
-        .map(|row| Outcome {
-            task_index: of(&tasks, row),
-            rollout_index: of(&rollouts, row),
-            attempt: u32::try_from(of(&attempts, row)).unwrap_or(u32::MAX),
-            agent_name: agents.map_or("", |agents| agents.value(row)).into(),
+row! {
+    /// A call whose end nobody saw.
+    struct Interrupted {
+        task_index: i64,
+        rollout_index: i64,
+        attempt: i64,
+        agent_name: String,
+        /// Microseconds since 1970.
+        dispatched_at: i64,
+        permit_wait_ms: Option<f64>,
+        rate_wait_ms: Option<f64>,
+    }
+}
+
+impl Interrupted {
+    fn outcome(self) -> Outcome {
+        let wait = |milliseconds: Option<f64>| {
+            let seconds = milliseconds.unwrap_or_default() / 1e3;
+            Duration::try_from_secs_f64(seconds).unwrap_or_default()
+        };
+        Outcome {
+            task_index: self.task_index,
+            rollout_index: self.rollout_index,
+            attempt: u32::try_from(self.attempt).unwrap_or(u32::MAX),
+            agent_name: self.agent_name.into(),
             http_status: None,
             response_headers: None,
-            dispatched_at: UNIX_EPOCH
-                + Duration::from_micros(at.map_or(0, |at| at.value(row)).unsigned_abs()),
+            dispatched_at: UNIX_EPOCH + Duration::from_micros(self.dispatched_at.unsigned_abs()),
             times: Times {
-                permit_wait: wait(&permits, row),
-                rate_wait: wait(&rates, row),
+                permit_wait: wait(self.permit_wait_ms),
+                rate_wait: wait(self.rate_wait_ms),
                 ..Times::default()
             },
             concurrency_limit: None,
@@ -340,8 +328,8 @@ fn interrupted(rows: &RecordBatch) -> Vec<Outcome> {
                 failure_terminal: false,
                 answer: None,
             },
-        })
-        .collect()
+        }
+    }
 }
 
 #[cfg(test)]

@@ -14,8 +14,7 @@ use super::task_means::{TaskMeans, table};
 use crate::measure::error::MeasureError;
 use crate::measure::families::{MetricTable, plan};
 use crate::measure::functions;
-use crate::measure::parameter::ParameterValue;
-use crate::measure::queries::MetricQueries;
+use crate::measure::queries::{MetricQueries, ParameterValue};
 use crate::measure::spool::Spool;
 
 /// Two agents that are compared.

@@ -18,7 +18,7 @@ use super::report::{
 use super::{Compared, ComparedPair, TaskMeans};
 use crate::error::Error;
 use crate::measure::report::AgentCoverage;
-use crate::measure::{MetricTable, Spool};
+use crate::measure::{MetricTable, Source, Spool};
 use crate::session::{self, RunTables};
 use crate::store::{RunRecord, RunStore, StoreError};
 
@@ -173,13 +173,9 @@ async fn measure(
         .into());
     }
     let tables = RunTables::look(run).await?;
-    let gathering = session::gathering(options.memory)?;
-    let measuring = session::measuring(options.memory)?;
-    for session in [&gathering, &measuring] {
-        tables.register(session).await?;
-    }
+    let sessions = Source::Look(&tables).open(options.memory).await?;
     let task_key = options.task_key.as_deref();
-    Ok(TaskMeans::of(spool, &gathering, &measuring, task_key).await?)
+    Ok(TaskMeans::of(spool, &sessions.gathering, &sessions.measuring, task_key).await?)
 }
 
 /// Which agents are held against each other: the only ones of both, or those of the same name.

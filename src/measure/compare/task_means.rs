@@ -7,12 +7,11 @@ use datafusion::prelude::SessionContext;
 use super::decode;
 use super::queries;
 use crate::measure::error::MeasureError;
-use crate::measure::families::plan;
+use crate::measure::families::{COVERAGE, plan, spool_scores, view};
 use crate::measure::functions;
-use crate::measure::parameter::ParameterValue;
+use crate::measure::queries::ParameterValue;
 use crate::measure::report::AgentCoverage;
 use crate::measure::spool::Spool;
-use crate::measure::views::{COVERAGE, spool_scores, view};
 
 const TASK_KEYS: &str = "task_keys";
 const TASK_MEANS: &str = "task_means";

@@ -7,25 +7,22 @@ use datafusion::prelude::SessionContext;
 use indexmap::IndexMap;
 use tokio::sync::OnceCell;
 
-use super::custom_metrics::CustomMetrics;
-use super::error::MeasureError;
-use super::families::{AGENT_STATISTICS, TASK_STATISTICS, plan};
+use super::custom::CustomMetrics;
 use super::groups::{GroupOrder, Groups};
 use super::json_object::JsonObject;
 use super::perf::perf_summaries;
-use super::queries::MetricQueries;
 use super::repeats::{AgentRepeats, OwnRepeats, Repeats};
-use super::spool::Spool;
 use super::statistics::{Agent, AgentStatistics};
 use super::task_labels::TaskLabels;
-use super::views::spool_views;
 use crate::gym::GymRules;
 use crate::json::{Object, quote};
+use crate::measure::catalog::MetricCatalog;
+use crate::measure::error::MeasureError;
+use crate::measure::families::{AGENT_STATISTICS, TASK_STATISTICS};
+use crate::measure::queries::MetricQueries;
+use crate::measure::source::Sessions;
 use crate::request::agent_ref;
 use crate::store::EnvironmentServer;
-
-/// Name of the file within a run.
-pub const AGGREGATE: &str = "aggregate_metrics.json";
 
 /// What stands in the place of a task's request: an aggregation sees answers only.
 const SAMPLE: &str = r#"{"agent_ref":{"name":"agent"}}"#;
@@ -42,7 +39,8 @@ pub struct AggregateMetrics<'a> {
     custom: HashMap<String, CustomMetrics>,
     servers: BTreeMap<String, EnvironmentServer>,
     repeats: OnceCell<Repeats>,
-    _spool: Option<Spool>,
+    /// What is kept of its tables lasts as long as this.
+    _catalog: Option<MetricCatalog>,
 }
 
 impl<'a> AggregateMetrics<'a> {
@@ -56,7 +54,7 @@ impl<'a> AggregateMetrics<'a> {
             custom: HashMap::new(),
             servers: BTreeMap::new(),
             repeats: OnceCell::new(),
-            _spool: None,
+            _catalog: None,
         }
     }
 
@@ -86,16 +84,21 @@ impl<'a> AggregateMetrics<'a> {
         labels: &'a TaskLabels,
         rules: &'static GymRules,
     ) -> Result<Self, MeasureError> {
-        let spool = Spool::new()?;
         let parameters = HashMap::from([("reserved".into(), rules.reserved.into())]);
         let queries = MetricQueries::embedded()?;
-        spool_views(&spool, ctx, ctx, &parameters).await?;
+        let sessions = Sessions {
+            gathering: ctx.clone(),
+            measuring: ctx.clone(),
+            is_renumbered: false,
+        };
+        let catalog = MetricCatalog::new(&sessions, parameters).await?;
+        catalog.keep_views().await?;
         for name in [TASK_STATISTICS, AGENT_STATISTICS] {
-            let table = plan(ctx, queries.get(name)?, &parameters).await?;
-            spool.keep(ctx, table, &[]).await?;
+            let table = catalog.table(queries.get(name)?).await?;
+            catalog.keep(table).await?;
         }
         Ok(Self {
-            _spool: Some(spool),
+            _catalog: Some(catalog),
             ..Self::new(ctx, labels, rules)
         })
     }
@@ -170,9 +173,10 @@ impl<'a> AggregateMetrics<'a> {
             agent.unwrap_or(name)
         };
         let agent = agent_of(name);
-        match all.all(|other| other == name || agent_of(other) != agent) {
-            true => agent,
-            false => server.map_or(name, |server| &server.name),
+        if all.all(|other| other == name || agent_of(other) != agent) {
+            agent
+        } else {
+            server.map_or(name, |server| &server.name)
         }
     }
 
@@ -187,10 +191,10 @@ impl<'a> AggregateMetrics<'a> {
             let agent = repeats.of(agent);
             agent.measured + agent.masked
         };
-        match self.rules.repeats {
-            true => perf_summaries(self.ctx, num_rollouts).await,
-            false => Ok(BTreeMap::new()),
+        if !self.rules.repeats {
+            return Ok(BTreeMap::new());
         }
+        perf_summaries(self.ctx, num_rollouts).await
     }
 
     async fn write_groups(

@@ -14,14 +14,16 @@ use futures::TryStreamExt;
 use indexmap::IndexMap;
 use serde_json::value::RawValue;
 
-use super::measurement::Measurement;
+use super::custom::CustomMetrics;
+use super::repeats::is_same;
+use super::task_labels::TaskLabels;
 use crate::agent::MetricServers;
 use crate::error::Error;
 use crate::export::StampIndex;
 use crate::gym::GymRules;
 use crate::import::verify_response;
 use crate::json::Object;
-use crate::measure::{CustomMetrics, TaskLabels, is_same};
+use crate::measure::measurement::Measurement;
 use crate::store::StoreError;
 
 /// Rows of a batch: answers can be large.
@@ -113,7 +115,7 @@ pub async fn write_verify_responses(
     let state = SessionStateBuilder::new_from_existing(session.state()).with_config(config);
     let session = SessionContext::new_with_state(state.build());
     session.register_udf(function(agent, labels, rules, Arc::clone(stamps)));
-    let sql = include_str!("../../queries/artifacts/verify_responses.sql");
+    let sql = include_str!("../../../queries/nemo_gym/verify_responses.sql");
     let agent = vec![("agent", ScalarValue::from(agent))];
     let rows = session.sql(sql).await?.with_param_values(agent)?;
     let mut rows = rows.execute_stream().await?;
