@@ -211,7 +211,7 @@ macro_rules! row {
             $vis fn rows(
                 batch: &arrow::array::RecordBatch,
             ) -> Result<Vec<Self>, $crate::measure::MeasureError> {
-                $(let mut $field = $crate::measure::rows::Column::read(batch, stringify!($field))?.into_iter();)*
+                $(let mut $field = $crate::measure::Column::read(batch, stringify!($field))?.into_iter();)*
                 let rows = (0..batch.num_rows()).map_while(|_| Some(Self { $($field: $field.next()?,)* }));
                 Ok(rows.collect())
             }

@@ -1,7 +1,6 @@
 //! The rollouts of a task together with the task's statistics: [`Groups`] joins the two tables as
 //! they stream by, one [`Group`] at a time.
 
-use arrow::array::RecordBatch;
 use datafusion::common::ScalarValue;
 use datafusion::prelude::SessionContext;
 
