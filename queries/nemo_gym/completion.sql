@@ -4,13 +4,16 @@
 --   by_agent = false   a task that several agents worked on counts once for each of them
 --
 -- Columns:
---   expected          rollouts that were asked for
---   completed         of these, the ones that are there
---   extra             rollouts that nobody asked for
---   tasks             tasks
---   complete_tasks    tasks with all their rollouts
---   partial_tasks     tasks with some of them
---   masked            rollouts that are masked
+--   expected_rollout_rows           rollouts that were asked for
+--   completed_rollout_rows          of these, the ones that are there
+--   missing_rollout_rows            of these, the ones that are not
+--   extra_rollout_rows              rollouts that nobody asked for
+--   reward_profile_completion_pct   completed of expected, in percent; 100 where nothing is expected
+--   total_input_rows                tasks
+--   complete_input_rows             tasks with all their rollouts
+--   partial_input_rows              tasks with some of them
+--   missing_input_rows              tasks with none
+--   masked_rollout_rows             rollouts that are masked
 
 WITH matched AS (
     SELECT CASE WHEN $by_agent THEN tasks.agent_name ELSE '' END AS agent_name, rollouts.task_index
@@ -35,13 +38,25 @@ per_task AS (
     FROM expected
     LEFT JOIN completed
         ON completed.task_index = expected.task_index AND completed.agent_name = expected.agent_name
+),
+counted AS (
+    SELECT
+        coalesce(sum(expected), 0) AS expected,
+        coalesce(sum(completed), 0) AS completed,
+        count(*) AS tasks,
+        count(*) FILTER (WHERE completed = expected) AS complete,
+        count(*) FILTER (WHERE completed > 0 AND completed < expected) AS partial
+    FROM per_task
 )
 SELECT
-    coalesce(sum(expected), 0) AS expected,
-    coalesce(sum(completed), 0) AS completed,
-    (SELECT count(*) FROM rollouts) - coalesce(sum(completed), 0) AS extra,
-    count(*) AS tasks,
-    count(*) FILTER (WHERE completed = expected) AS complete_tasks,
-    count(*) FILTER (WHERE completed > 0 AND completed < expected) AS partial_tasks,
-    (SELECT count(*) FROM rollouts WHERE masked) AS masked
-FROM per_task
+    expected AS expected_rollout_rows,
+    completed AS completed_rollout_rows,
+    expected - completed AS missing_rollout_rows,
+    (SELECT count(*) FROM rollouts) - completed AS extra_rollout_rows,
+    CASE WHEN expected = 0 THEN 100.0 ELSE 100.0 * completed / expected END AS reward_profile_completion_pct,
+    tasks AS total_input_rows,
+    complete AS complete_input_rows,
+    partial AS partial_input_rows,
+    tasks - complete - partial AS missing_input_rows,
+    (SELECT count(*) FROM rollouts WHERE masked) AS masked_rollout_rows
+FROM counted

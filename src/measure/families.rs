@@ -134,24 +134,6 @@ fn failed(name: &str, origin: &str, source: DataFusionError) -> MeasureError {
     }
 }
 
-/// Plans every query over the tables of a session, `tasks`, `rollouts` and `attempts`, and registers
-/// the functions and views that they need where they are not there. A parameter that is not in `parameters` has its default.
-///
-/// # Errors
-/// A query is no valid SQL, or is something else than a query.
-pub async fn run_families(
-    ctx: &SessionContext,
-    queries: &MetricQueries,
-    parameters: &HashMap<String, ParameterValue>,
-) -> Result<Vec<MetricTable>, MeasureError> {
-    register_views(ctx, parameters).await?;
-    let mut tables = Vec::new();
-    for query in queries.iter() {
-        tables.push(plan(ctx, query, parameters).await?);
-    }
-    Ok(tables)
-}
-
 /// Plans one query over the tables of a session, which has the functions and views already
 /// ([`register_views`]). A parameter that is not in `parameters` has its default.
 ///

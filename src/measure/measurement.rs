@@ -262,11 +262,8 @@ fn register_prices(
         let values = by_agent.values().map(price);
         Arc::new(Float64Array::from_iter_values(values))
     };
-    let columns = vec![
-        Arc::new(names) as ArrayRef,
-        float(|price| price.input),
-        float(|price| price.output),
-    ];
+    let (inputs, outputs) = (float(|price| price.input), float(|price| price.output));
+    let columns = vec![Arc::new(names) as ArrayRef, inputs, outputs];
     let batch = RecordBatch::try_new(prices(), columns).map_err(DataFusionError::from)?;
     session.deregister_table(PRICES)?;
     session.register_batch(PRICES, batch)?;

@@ -7,7 +7,7 @@
 //! |---|---|
 //! | `queries` | [`MetricQueries`]: the SQL files of `queries/metrics` and of a user's folder |
 //! | `families`, `spool` | [`MetricTable`], the views that all metrics are written over, and tables that are computed once |
-//! | `catalog` | the metrics as tables; [`MetricTables`] puts them beside those of `rollstream sql` |
+//! | `catalog`, `tables` | the metrics as tables; [`MetricTables`] puts them beside those of `rollstream sql` |
 //! | `source`, `subsets`, `zeros` | the tables that are measured, parts of them, and rollouts that count as zero |
 //! | `measurement`, `aggregation`, `report` | [`Measurement`], and what it writes and reports |
 //! | `nemo_gym` | `aggregate_metrics.json` and the reward profile, as NeMo Gym has them |
@@ -30,17 +30,17 @@ mod rows;
 mod source;
 mod spool;
 mod subsets;
+mod tables;
 #[cfg(test)]
 mod tests;
 pub(crate) mod zeros;
 
 pub(crate) use aggregation::Live;
 pub use aggregation::{Aggregation, AggregationSource, LiveMetrics};
-pub use catalog::MetricTables;
 pub use error::MeasureError;
 pub use families::{
     AGENT_STATISTICS, COVERAGE, MetricTable, PRICES, SCORES, TASK_STATISTICS, plan, prices,
-    register_views, run_families, spool_scores,
+    register_views, spool_scores,
 };
 pub use measurement::{Measurement, Missing, Price};
 pub(crate) use measurement::{earlier, measure};
@@ -54,3 +54,4 @@ pub use report::{AgentCoverage, AgentMetric, MetricsReport, PassAt, ProfileRepor
 pub(crate) use rows::{Column, Rows, row};
 pub(crate) use source::Source;
 pub use spool::{Spool, SpoolFile};
+pub use tables::MetricTables;

@@ -169,6 +169,14 @@ impl Column for i64 {
     }
 }
 
+/// Not a number where a value is null.
+impl Column for f64 {
+    fn read(batch: &RecordBatch, name: &str) -> Result<Vec<Self>, MeasureError> {
+        let floats = Option::<Self>::read(batch, name)?.into_iter();
+        Ok(floats.map(|float| float.unwrap_or(Self::NAN)).collect())
+    }
+}
+
 /// Empty where a value is null.
 impl Column for String {
     fn read(batch: &RecordBatch, name: &str) -> Result<Vec<Self>, MeasureError> {
@@ -208,7 +216,7 @@ macro_rules! row {
         }
 
         impl $name {
-            $vis fn rows(
+            pub(crate) fn rows(
                 batch: &arrow::array::RecordBatch,
             ) -> Result<Vec<Self>, $crate::measure::MeasureError> {
                 $(let mut $field = $crate::measure::Column::read(batch, stringify!($field))?.into_iter();)*

@@ -145,13 +145,13 @@ impl Sweep {
         if !self.settings.agents.values().any(AgentSettings::runs_here) {
             return Ok(());
         }
-        let session = self.tables().session(session::config()).await?;
+        let session = self.session(session::config(), self.share()).await?;
         register_json(&session)?;
         check_task_names(&session, &self.agents).await
     }
 
     async fn count(&mut self) -> Result<(), Error> {
-        let session = self.tables().session(session::config()).await?;
+        let session = self.session(session::config(), self.share()).await?;
         self.counts = expand::counts(&session).await?;
         self.prior = expand::prior(&session).await?;
         if self.run.has_damaged().await? {

@@ -224,7 +224,9 @@ impl Sweep {
             .with_extension(Arc::new(known))
             .with_extension(Arc::new(run))
             .with_extension(Arc::new(land));
-        let session = self.session(config, self.partitions(&self.counts)).await?;
+        let session = self
+            .dispatching(config, self.partitions(&self.counts))
+            .await?;
         let plan = self.physical(&session).await?;
         let landed = published(execute_stream(plan, session.task_ctx())?, &self.shutdown);
         let progress = Arc::clone(&self.progress);

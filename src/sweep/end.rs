@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::collect::{Done, Supervisor};
-use super::plan::Tables;
+use super::plan::View;
 use super::prepare::parameters;
 use super::{Sweep, groups};
 use crate::agent::{MetricServerOptions, MetricServers, RecordedAgents};
@@ -282,11 +282,11 @@ impl Sweep {
 
     /// Counts of the whole run, where this process works on a share of it.
     pub(super) async fn counts_of_all(&self) -> Result<RunCounts, Error> {
-        let tables = Tables {
+        let view = View {
             shard: None,
-            ..self.tables()
+            ..self.share()
         };
-        let session = tables.session(session::config()).await?;
+        let session = self.session(session::config(), view).await?;
         let counts = expand::counts(&session).await?;
         let sum = |of: fn(&AgentCounts) -> u64| counts.iter().map(of).sum::<u64>();
         Ok(RunCounts {

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use datafusion::datasource::MemTable;
 use datafusion::prelude::SessionContext;
 use rollstream::answer::AnswerFields;
-use rollstream::measure::{MetricQueries, Spool, run_families, spool_scores};
+use rollstream::measure::{MetricQueries, Spool, plan, register_views, spool_scores};
 use rollstream::outcome::{Answered, Outcome, OutcomeBatchBuilder, Times, Verdict, rollouts_of};
 use rollstream::{schema, session};
 
@@ -96,10 +96,9 @@ async fn families(rollouts: &[RecordBatch], memory: usize) -> Vec<(String, Strin
     spooled.unwrap_or_else(|error| panic!("{memory} bytes: {error}"));
     let queries = MetricQueries::embedded().unwrap();
     let mut families = Vec::new();
-    for family in run_families(&measuring, &queries, &parameters)
-        .await
-        .unwrap()
-    {
+    register_views(&measuring, &parameters).await.unwrap();
+    for query in queries.iter() {
+        let family = plan(&measuring, query, &parameters).await.unwrap();
         let name = family.name().to_owned();
         let rows = family.collect().await;
         let rows = rows.unwrap_or_else(|error| panic!("{memory} bytes, {name}: {error}"));

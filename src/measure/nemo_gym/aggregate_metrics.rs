@@ -38,6 +38,7 @@ pub struct AggregateMetrics<'a> {
     rules: &'static GymRules,
     custom: HashMap<String, CustomMetrics>,
     servers: BTreeMap<String, EnvironmentServer>,
+    statistics: OnceCell<AgentStatistics>,
     repeats: OnceCell<Repeats>,
     /// What is kept of its tables lasts as long as this.
     _catalog: Option<MetricCatalog>,
@@ -53,6 +54,7 @@ impl<'a> AggregateMetrics<'a> {
             rules,
             custom: HashMap::new(),
             servers: BTreeMap::new(),
+            statistics: OnceCell::new(),
             repeats: OnceCell::new(),
             _catalog: None,
         }
@@ -108,7 +110,7 @@ impl<'a> AggregateMetrics<'a> {
     /// # Errors
     /// The tables cannot be read, or the output not be written.
     pub async fn write(&self, out: &mut impl Write) -> Result<Vec<String>, MeasureError> {
-        let agents = AgentStatistics::read(self.ctx).await?;
+        let agents = self.agent_statistics().await?;
         let repeats = self.repeats().await?;
         let perf = self.perf(repeats).await?;
         let mut groups =
@@ -145,7 +147,7 @@ impl<'a> AggregateMetrics<'a> {
     /// # Errors
     /// The tables cannot be read, or the output not be written.
     pub async fn write_agent(&self, name: &str, out: &mut impl Write) -> Result<(), MeasureError> {
-        let agents = AgentStatistics::read(self.ctx).await?;
+        let agents = self.agent_statistics().await?;
         let none = Agent::default();
         let agent = agents.get(name).unwrap_or(&none);
         let repeats = self.repeats().await?;
@@ -180,7 +182,13 @@ impl<'a> AggregateMetrics<'a> {
         }
     }
 
-    /// Of all agents; read once, since each agent's metrics are looked at several times.
+    /// The statistics of all agents; read once, since each agent's metrics are looked at several times.
+    async fn agent_statistics(&self) -> Result<&AgentStatistics, MeasureError> {
+        let read = || AgentStatistics::read(self.ctx);
+        self.statistics.get_or_try_init(read).await
+    }
+
+    /// The repeats of all agents, read once.
     async fn repeats(&self) -> Result<&Repeats, MeasureError> {
         let read = || Repeats::read(self.ctx, self.rules);
         self.repeats.get_or_try_init(read).await
@@ -287,7 +295,7 @@ impl<'a> AggregateMetrics<'a> {
     /// # Errors
     /// The tables cannot be read.
     pub async fn agents(&self) -> Result<Vec<String>, MeasureError> {
-        let agents = AgentStatistics::read(self.ctx).await?;
+        let agents = self.agent_statistics().await?;
         Ok(agents.iter().map(|(name, _)| name.to_owned()).collect())
     }
 
@@ -311,7 +319,7 @@ impl<'a> AggregateMetrics<'a> {
         &self,
         name: &str,
     ) -> Result<IndexMap<String, String>, MeasureError> {
-        let agents = AgentStatistics::read(self.ctx).await?;
+        let agents = self.agent_statistics().await?;
         let repeats = self.repeats().await?.of(name);
         let agent = agents.get(name);
         Ok(agent.map_or_else(IndexMap::new, |agent| self.statistics(agent, &repeats)))

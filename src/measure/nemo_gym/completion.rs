@@ -9,30 +9,32 @@ use crate::gym::GymRules;
 use crate::measure::error::MeasureError;
 use crate::measure::rows::{Rows, row};
 
-/// What was asked for against what is there.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct CompletionSummary {
-    /// Rollouts that were asked for.
-    pub expected_rollout_rows: i64,
-    /// Of these, the ones that are there.
-    pub completed_rollout_rows: i64,
-    /// Of these, the ones that are not.
-    pub missing_rollout_rows: i64,
-    /// Rollouts that nobody asked for.
-    pub extra_rollout_rows: i64,
-    /// Completed of expected, in percent; 100 where nothing is expected.
-    pub reward_profile_completion_pct: f64,
-    /// Tasks.
-    pub total_input_rows: i64,
-    /// Tasks with all their rollouts.
-    pub complete_input_rows: i64,
-    /// Tasks with some of their rollouts.
-    pub partial_input_rows: i64,
-    /// Tasks with none.
-    pub missing_input_rows: i64,
-    /// Rollouts that are masked, where rules have such.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub masked_rollout_rows: Option<i64>,
+row! {
+    /// What was asked for against what is there.
+    #[derive(Debug, Clone, PartialEq, Serialize)]
+    pub struct CompletionSummary {
+        /// Rollouts that were asked for.
+        pub expected_rollout_rows: i64,
+        /// Of these, the ones that are there.
+        pub completed_rollout_rows: i64,
+        /// Of these, the ones that are not.
+        pub missing_rollout_rows: i64,
+        /// Rollouts that nobody asked for.
+        pub extra_rollout_rows: i64,
+        /// Completed of expected, in percent; 100 where nothing is expected.
+        pub reward_profile_completion_pct: f64,
+        /// Tasks.
+        pub total_input_rows: i64,
+        /// Tasks with all their rollouts.
+        pub complete_input_rows: i64,
+        /// Tasks with some of their rollouts.
+        pub partial_input_rows: i64,
+        /// Tasks with none.
+        pub missing_input_rows: i64,
+        /// Rollouts that are masked, where rules have such.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub masked_rollout_rows: Option<i64>,
+    }
 }
 
 /// `part` of `whole` in percent; 100 where there is no whole.
@@ -40,18 +42,6 @@ pub(super) fn percent(part: i64, whole: i64) -> f64 {
     match whole {
         0 => 100.0,
         _ => 100.0 * part as f64 / whole as f64,
-    }
-}
-
-row! {
-    struct Counts {
-        expected: i64,
-        completed: i64,
-        extra: i64,
-        tasks: i64,
-        complete_tasks: i64,
-        partial_tasks: i64,
-        masked: i64,
     }
 }
 
@@ -70,24 +60,14 @@ impl CompletionSummary {
     pub async fn of(ctx: &SessionContext, rules: &'static GymRules) -> Result<Self, MeasureError> {
         let sql = include_str!("../../../queries/nemo_gym/completion.sql");
         let by_agent = [("by_agent", ScalarValue::from(rules.lines_by_agent))];
-        let rows = Rows::with_parameters(ctx, sql, &by_agent, Counts::rows).await?;
-        let counts = rows.collect().await?.into_iter().next();
-        let counts = counts.ok_or_else(|| MeasureError::Column {
-            column: "completed".into(),
+        let mut rows = Rows::with_parameters(ctx, sql, &by_agent, Self::rows).await?;
+        let summary = rows.next().await?;
+        let mut summary = summary.ok_or_else(|| MeasureError::Column {
+            column: "completed_rollout_rows".into(),
             expected: "BIGINT",
         })?;
-        Ok(Self {
-            expected_rollout_rows: counts.expected,
-            completed_rollout_rows: counts.completed,
-            missing_rollout_rows: counts.expected - counts.completed,
-            extra_rollout_rows: counts.extra,
-            reward_profile_completion_pct: percent(counts.completed, counts.expected),
-            total_input_rows: counts.tasks,
-            complete_input_rows: counts.complete_tasks,
-            partial_input_rows: counts.partial_tasks,
-            missing_input_rows: counts.tasks - counts.complete_tasks - counts.partial_tasks,
-            masked_rollout_rows: rules.masks.then_some(counts.masked),
-        })
+        summary.masked_rollout_rows = summary.masked_rollout_rows.filter(|_| rules.masks);
+        Ok(summary)
     }
 
     /// Refuses rollouts that nobody asked for and, unless `allow_partial`, rollouts that are missing.

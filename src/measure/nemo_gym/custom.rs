@@ -4,10 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use arrow::array::{RecordBatch, StringViewArray};
-use arrow::datatypes::{DataType, Field, Schema};
+use arrow::array::{ArrayRef, RecordBatch, StringViewArray};
 use datafusion::common::ScalarValue;
-use datafusion::datasource::MemTable;
 use datafusion::prelude::SessionContext;
 use indexmap::IndexMap;
 
@@ -263,21 +261,18 @@ impl PassMajority {
 }
 
 fn register_names(ctx: &SessionContext, scores: &[(String, String)]) -> Result<(), MeasureError> {
-    let field = |name| Field::new(name, DataType::Utf8View, false);
-    let schema = Arc::new(Schema::new(vec![field("name"), field("metric")]));
-    let column = |of: fn(&(String, String)) -> &String| {
+    let column = |of: fn(&(String, String)) -> &String| -> ArrayRef {
         Arc::new(scores.iter().map(of).map(Some).collect::<StringViewArray>())
     };
-    let columns: Vec<arrow::array::ArrayRef> =
-        vec![column(|score| &score.0), column(|score| &score.1)];
-    let batch = RecordBatch::try_new(Arc::clone(&schema), columns);
-    let register = |batch: RecordBatch| {
+    let columns = [
+        ("name", column(|score| &score.0)),
+        ("metric", column(|score| &score.1)),
+    ];
+    let register = || {
         ctx.deregister_table("score_names")?;
-        let table = MemTable::try_new(schema, vec![vec![batch]])?;
-        ctx.register_table("score_names", Arc::new(table))
+        ctx.register_batch("score_names", RecordBatch::try_from_iter(columns)?)
     };
-    let batch = batch.map_err(|error| MeasureError::tables(error.into()))?;
-    register(batch).map(drop).map_err(MeasureError::tables)
+    register().map(drop).map_err(MeasureError::tables)
 }
 
 #[cfg(test)]
