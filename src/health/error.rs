@@ -54,6 +54,6 @@ pub enum HealthError {
 
 impl HealthError {
     pub(super) fn tables(source: impl Into<DataFusionError>) -> Self {
-        Self::Measure(MeasureError::tables(source.into()))
+        Self::Measure(source.into().into())
     }
 }

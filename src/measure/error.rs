@@ -2,7 +2,9 @@
 
 use std::path::PathBuf;
 
+use arrow::error::ArrowError;
 use datafusion::error::DataFusionError;
+use parquet::errors::ParquetError;
 
 /// Why there are no metrics.
 #[derive(Debug, thiserror::Error)]
@@ -109,8 +111,20 @@ pub enum MeasureError {
     Write(#[source] std::io::Error),
 }
 
-impl MeasureError {
-    pub(crate) fn tables(source: DataFusionError) -> Self {
+impl From<ArrowError> for MeasureError {
+    fn from(source: ArrowError) -> Self {
+        DataFusionError::from(source).into()
+    }
+}
+
+impl From<ParquetError> for MeasureError {
+    fn from(source: ParquetError) -> Self {
+        DataFusionError::from(source).into()
+    }
+}
+
+impl From<DataFusionError> for MeasureError {
+    fn from(source: DataFusionError) -> Self {
         Self::Tables(Box::new(source))
     }
 }

@@ -177,27 +177,22 @@ pub async fn register_views(
     ctx: &SessionContext,
     parameters: &HashMap<String, ParameterValue>,
 ) -> Result<(), MeasureError> {
-    register_functions(ctx)?;
+    functions::register(ctx);
+    functions::register_json(ctx)?;
     // Files of others have no attempts, and most agents no prices.
     for (name, schema) in [(schema::ATTEMPTS, schema::attempts()), (PRICES, prices())] {
-        if !is_there(ctx, name)? {
-            ctx.register_table(name, Arc::new(EmptyTable::new(schema)))
-                .map_err(MeasureError::tables)?;
+        if !ctx.table_exist(name)? {
+            ctx.register_table(name, Arc::new(EmptyTable::new(schema)))?;
         }
     }
     // In the order of their names, in which each comes after those that it reads.
     for query in MetricQueries::views()?.iter() {
-        if !is_there(ctx, &query.name)? {
+        if !ctx.table_exist(query.name.as_str())? {
             let view = plan(ctx, query, parameters).await?.into_view();
-            ctx.register_table(&*query.name, view)
-                .map_err(MeasureError::tables)?;
+            ctx.register_table(&*query.name, view)?;
         }
     }
     Ok(())
-}
-
-fn is_there(ctx: &SessionContext, table: &str) -> Result<bool, MeasureError> {
-    ctx.table_exist(table).map_err(MeasureError::tables)
 }
 
 /// The table `prices`: what a million tokens cost, by agent.
@@ -232,15 +227,8 @@ pub async fn spool_scores(
     ctx: &SessionContext,
     parameters: &HashMap<String, ParameterValue>,
 ) -> Result<(), MeasureError> {
-    source
-        .deregister_table(SCORES)
-        .map_err(MeasureError::tables)?;
+    source.deregister_table(SCORES)?;
     register_views(source, parameters).await?;
     let table = view(source, SCORES, parameters).await?;
     spool.keep(ctx, table, &SCORES_ORDER).await
-}
-
-fn register_functions(ctx: &SessionContext) -> Result<(), MeasureError> {
-    functions::register(ctx);
-    functions::register_json(ctx).map_err(MeasureError::tables)
 }

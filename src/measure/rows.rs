@@ -33,7 +33,7 @@ impl<T> Rows<T> {
         sql: &str,
         decode: Decode<T>,
     ) -> Result<Self, MeasureError> {
-        let frame = ctx.sql(sql).await.map_err(MeasureError::tables)?;
+        let frame = ctx.sql(sql).await?;
         Self::start(frame, decode).await
     }
 
@@ -50,7 +50,7 @@ impl<T> Rows<T> {
         let values = parameters.to_vec();
         let frame = ctx.sql(sql).await;
         let frame = frame.and_then(|frame| frame.with_param_values(values));
-        Self::start(frame.map_err(MeasureError::tables)?, decode).await
+        Self::start(frame?, decode).await
     }
 
     /// Starts a query that was planned.
@@ -60,7 +60,7 @@ impl<T> Rows<T> {
     pub(crate) async fn start(frame: DataFrame, decode: Decode<T>) -> Result<Self, MeasureError> {
         let stream = frame.execute_stream().await;
         Ok(Self {
-            stream: stream.map_err(MeasureError::tables)?,
+            stream: stream?,
             decode,
             ready: VecDeque::new(),
         })
@@ -75,7 +75,7 @@ impl<T> Rows<T> {
             let Some(batch) = self.stream.next().await else {
                 return Ok(None);
             };
-            let batch = batch.map_err(MeasureError::tables)?;
+            let batch = batch?;
             self.ready = (self.decode)(&batch)?.into();
         }
         Ok(self.ready.front())

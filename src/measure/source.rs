@@ -1,5 +1,6 @@
 //! What is measured: [`Source`] opens the tables of runs, or of a session, in two sessions.
 
+use datafusion::common::Result as QueryResult;
 use datafusion::prelude::SessionContext;
 
 use super::error::MeasureError;
@@ -35,35 +36,29 @@ impl Source<'_> {
     /// # Errors
     /// The tables can't be read, or there is no place for temporary files.
     pub(crate) async fn open(&self, memory: usize) -> Result<Sessions, MeasureError> {
-        let open = async {
-            let gathering = session::gathering(memory)?;
-            let measuring = session::measuring(memory)?;
-            let is_renumbered = self.register(&gathering).await?;
-            match self {
-                Self::Runs(runs) => {
-                    runs.iter().for_each(|run| register_store(&measuring, run));
-                    copy_tables(&gathering, &measuring).await?;
-                }
-                Self::Look(run) => run.register(&measuring).await?,
-                Self::Tables(source) => copy_tables(source, &measuring).await?,
+        let gathering = session::gathering(memory)?;
+        let measuring = session::measuring(memory)?;
+        let is_renumbered = self.register(&gathering).await?;
+        match self {
+            Self::Runs(runs) => {
+                runs.iter().for_each(|run| register_store(&measuring, run));
+                copy_tables(&gathering, &measuring).await?;
             }
-            Ok(Sessions {
-                gathering,
-                measuring,
-                is_renumbered,
-            })
-        };
-        open.await.map_err(MeasureError::tables)
+            Self::Look(run) => run.register(&measuring).await?,
+            Self::Tables(source) => copy_tables(source, &measuring).await?,
+        }
+        Ok(Sessions {
+            gathering,
+            measuring,
+            is_renumbered,
+        })
     }
 
     /// Makes the tables known to a session; says whether tasks had to be numbered anew.
     ///
     /// # Errors
     /// The tables can't be read.
-    pub(crate) async fn register(
-        &self,
-        session: &SessionContext,
-    ) -> datafusion::common::Result<bool> {
+    pub(crate) async fn register(&self, session: &SessionContext) -> QueryResult<bool> {
         match self {
             Self::Runs(runs) => register_union(session, runs).await,
             Self::Look(run) => run.register(session).await.map(|()| false),
@@ -72,7 +67,7 @@ impl Source<'_> {
     }
 }
 
-async fn copy_tables(from: &SessionContext, to: &SessionContext) -> datafusion::common::Result<()> {
+async fn copy_tables(from: &SessionContext, to: &SessionContext) -> QueryResult<()> {
     for table in TABLES {
         if from.table_exist(table)? {
             let provider = from.table_provider(table).await?;

@@ -72,5 +72,5 @@ pub(super) async fn table(
     ctx: &SessionContext,
     name: &str,
 ) -> Result<Arc<dyn TableProvider>, MeasureError> {
-    ctx.table_provider(name).await.map_err(MeasureError::tables)
+    Ok(ctx.table_provider(name).await?)
 }

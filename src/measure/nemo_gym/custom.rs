@@ -268,11 +268,9 @@ fn register_names(ctx: &SessionContext, scores: &[(String, String)]) -> Result<(
         ("name", column(|score| &score.0)),
         ("metric", column(|score| &score.1)),
     ];
-    let register = || {
-        ctx.deregister_table("score_names")?;
-        ctx.register_batch("score_names", RecordBatch::try_from_iter(columns)?)
-    };
-    register().map(drop).map_err(MeasureError::tables)
+    ctx.deregister_table("score_names")?;
+    ctx.register_batch("score_names", RecordBatch::try_from_iter(columns)?)?;
+    Ok(())
 }
 
 #[cfg(test)]

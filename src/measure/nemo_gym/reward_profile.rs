@@ -247,7 +247,7 @@ impl<'a> RewardProfile<'a> {
             of_tasks.keep(of_tasks.table(tasks).await?).await?;
         }
         if !is_shared {
-            forget_agents(ctx).await.map_err(MeasureError::tables)?;
+            forget_agents(ctx).await?;
         }
         let repeats = Repeats::read(ctx, rules).await?;
         Ok(Self {
