@@ -186,7 +186,7 @@ impl Live {
         every: Duration,
         metrics: watch::Sender<Arc<[AgentMetric]>>,
     ) -> Result<Self, Error> {
-        // A family that was replaced may be missing; what is there is shown.
+        // A user's folder may lack a family; the others are shown.
         let families: Vec<&str> = FAMILIES
             .into_iter()
             .filter(|name| measurement.queries.get(name).is_ok())

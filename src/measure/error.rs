@@ -16,7 +16,7 @@ pub enum MeasureError {
         name: String,
         /// Its file, or that it is built in.
         origin: String,
-        /// What the engine says.
+        /// The error of the engine.
         source: Box<DataFusionError>,
     },
     /// The statistics cannot be read.
@@ -80,7 +80,7 @@ pub enum MeasureError {
         /// The task.
         task_index: i64,
     },
-    /// Answers that nobody asked for.
+    /// There are rollouts that were not planned.
     #[error(
         "Rollout results contain rows with no matching materialized input rows. Found {count} extra rollout rows. \
          Extra rollout keys: [{keys}]"
@@ -91,7 +91,7 @@ pub enum MeasureError {
         /// The first ten.
         keys: String,
     },
-    /// Answers that are still pending.
+    /// Planned rollouts are missing.
     #[error(
         "Materialized input rows and rollout results do not have matching rollout keys. Missing rollout results for \
          {count} materialized input rows. Missing rollout keys: [{keys}].\n\nUse ++allow_partial_rollouts=True to \

@@ -28,7 +28,7 @@ pub const TASK_STATISTICS: &str = "task_statistics";
 
 /// The table of what tokens cost.
 pub const PRICES: &str = "prices";
-/// The view that says how much of a run is there.
+/// The view that counts planned, done, failed and pending rollouts.
 pub const COVERAGE: &str = "coverage";
 /// The view that holds every score.
 pub const SCORES: &str = "scores";
@@ -207,7 +207,7 @@ pub fn prices() -> SchemaRef {
 /// One of the views as a table that can be kept.
 ///
 /// # Errors
-/// There is no such view, or a table that it needs is not there.
+/// There is no such view, or a table that it needs is missing.
 pub async fn view(
     ctx: &SessionContext,
     name: &str,

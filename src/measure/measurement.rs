@@ -30,7 +30,7 @@ use crate::schema::{ATTEMPTS, ROLLOUTS};
 use crate::session;
 use crate::store::{Document, EnvironmentServer, PartWriter, RunStore, part_name};
 
-/// How rollouts count that were asked for and are not there.
+/// How missing rollouts count: those that were planned and are not done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Missing {
     /// Not at all.
@@ -38,7 +38,7 @@ pub enum Missing {
     Drop,
     /// As zero, in every metric.
     Zero,
-    /// Not at all; beside each number stand the lowest and the highest that it can become.
+    /// Not at all; the tables also have the lowest and the highest value that each number can become.
     Bounds,
 }
 
@@ -52,7 +52,7 @@ pub struct Price {
 }
 
 impl Price {
-    /// Of the agents whose settings give a price; one that is not given is zero.
+    /// The prices of the agents whose settings have one; a price that is not given is zero.
     pub fn of_agents(settings: &Settings) -> BTreeMap<String, Self> {
         let prices = settings.agents.iter().filter_map(|(name, agent)| {
             agent.input_price.or(agent.output_price)?;
@@ -66,16 +66,16 @@ impl Price {
     }
 }
 
-/// What is measured, and how.
+/// Which metrics are computed, and how.
 #[derive(Debug, Clone)]
 pub struct Measurement {
     /// The metric families.
     pub queries: MetricQueries,
-    /// What they are told, by parameter; others have their defaults.
+    /// Values of their parameters; the others have their defaults.
     pub parameters: HashMap<String, ParameterValue>,
     /// How missing rollouts count; [`Missing::Drop`] leaves the parameter `missing` its say.
     pub missing: Missing,
-    /// A column, or a path into the requests or answers, by whose values all is measured a second time.
+    /// A column, or a path into the requests or answers: the metrics are also computed for each of its values.
     pub by: Option<String>,
     /// What tokens cost, by agent.
     pub prices: BTreeMap<String, Price>,
@@ -83,21 +83,21 @@ pub struct Measurement {
     pub memory: usize,
     /// Whether `aggregate_metrics.json` is written, with every rollout in it.
     pub json: bool,
-    /// What a benchmark of NeMo Gym would report beside the statistics, in `aggregate_metrics.json`.
+    /// The metrics of a NeMo Gym benchmark, beside the statistics in `aggregate_metrics.json`.
     pub benchmark: Option<PassMajorityOptions>,
-    /// Which metrics stand for an agent at a glance there; none: the means.
+    /// The key metrics in it; empty for the means.
     pub key_metrics: Vec<KeyMetrics>,
-    /// The servers of agents that have metrics of their own for it; none: they are not asked.
+    /// The servers that are asked for agents' own metrics; `None` if none is asked.
     pub agent_servers: Option<Arc<MetricServers>>,
-    /// What tasks are called there.
+    /// The labels of tasks in it.
     pub labels: TaskLabels,
-    /// Environment servers there, by what their rollouts are called.
+    /// The environment servers in it, by the agent name of their rollouts.
     pub servers: BTreeMap<String, EnvironmentServer>,
-    /// Whether the answers bear NeMo Gym's stamps already, as those of its files do.
+    /// Whether the answers have NeMo Gym's stamps already, as those of its files do.
     pub is_stamped: bool,
-    /// The rules of NeMo Gym by which it is written.
+    /// The rules of NeMo Gym that it is written by.
     pub rules: &'static GymRules,
-    /// Which rollouts of runs count as zero that are not there.
+    /// Which rollouts without a result count as zero.
     pub zeros: Zeros,
 }
 
@@ -123,16 +123,16 @@ impl Measurement {
         }
     }
 
-    /// The environment servers, where the rules know such.
+    /// The environment servers, if the rules have them.
     pub(super) fn environment_servers(&self) -> EnvironmentServers {
         self.rules.servers.then(|| self.servers.clone())
     }
 }
 
-/// What `aggregate_metrics.json` is made of.
+/// The families that `aggregate_metrics.json` is written from.
 const STATISTICS: [&str; 2] = [AGENT_STATISTICS, TASK_STATISTICS];
 
-/// All is measured once for each of these.
+/// The metrics are computed once for each of these.
 #[derive(Debug, Clone, Default)]
 struct Variant {
     subset: Option<String>,
@@ -150,7 +150,7 @@ const METRICS: &str = "metrics";
 /// Column that tells the bounds of a number from what was observed.
 const BOUND: &str = "bound";
 const OBSERVED: &str = "observed";
-/// Column that holds the value that a subset stands for.
+/// Column that holds the value of a subset.
 const SUBSET: &str = "subset";
 
 /// Computes every metric family, and writes the tables and the JSON into `out`; without `out`, nothing is written.
@@ -211,7 +211,7 @@ async fn compute(
     register_prices(measuring, &measurement.prices)?;
     let mut parameters = measurement.parameters.clone();
     let missing = match (measurement.missing, variant.bound) {
-        // As the parameter says, if somebody has given it.
+        // The parameter decides, if it was given.
         (Missing::Drop, _) => None,
         (Missing::Zero, _) => Some("zero"),
         (Missing::Bounds, Some(OBSERVED) | None) => Some("drop"),
@@ -351,7 +351,7 @@ impl<'a> Landed<'a> {
         for (_, writer) in self.writers.into_values() {
             measured.written.push(writer.finish().await?.path);
         }
-        // Last: where it is, all of it is there.
+        // Last: where this file exists, all tables do.
         if let Some(json) = self.json {
             measured.written.push(json.finish().await?);
         }

@@ -18,13 +18,13 @@ static VIEWS: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/queries/views");
 pub struct MetricQuery {
     /// Stem of its file, and name of the table that it gives.
     pub name: String,
-    /// Its file; nothing for one that is built in.
+    /// Its file; `None` for one that is built in.
     pub path: Option<PathBuf>,
     /// What it answers.
     pub description: String,
     /// What it takes.
     pub parameters: Vec<Parameter>,
-    /// The columns that it says it gives, each with what it holds.
+    /// The columns that its header names, each with its description.
     pub columns: Vec<(String, String)>,
     /// The query.
     pub sql: String,
@@ -108,7 +108,7 @@ impl MetricQueries {
         }
     }
 
-    /// Adds the `.sql` files of a folder; one with the name of a family that is there replaces it.
+    /// Adds the `.sql` files of a folder. A file replaces the family of its name.
     ///
     /// # Errors
     /// The folder or a file cannot be read, or a file's name or header is not understood.
@@ -148,7 +148,7 @@ impl MetricQueries {
         query.ok_or_else(|| MeasureError::Unknown(name.to_owned()))
     }
 
-    /// What `NAME=VALUE` texts say of the parameters of these queries, and of the views that they read.
+    /// Parses `NAME=VALUE` texts as parameters of these queries and of the views that they read.
     ///
     /// # Errors
     /// No query has such a parameter, or the value is of another type than its default.
@@ -209,7 +209,7 @@ fn is_sql(path: &Path) -> bool {
 pub struct Parameter {
     /// Its name, without the dollar.
     pub name: String,
-    /// What it is where nobody sets it.
+    /// Its default.
     pub default: ParameterValue,
     /// What it is for.
     pub description: String,
@@ -241,7 +241,7 @@ impl ParameterValue {
             .or_else(|| literal.parse().map(Self::Float).ok())
     }
 
-    /// What a text says as a value of the same type: text may do without quotes.
+    /// Parses a text as a value of the same type; text needs no quotes.
     pub fn same_type(&self, text: &str) -> Option<Self> {
         match (self, Self::parse(text)) {
             (Self::Text(_), Some(value @ Self::Text(_))) => Some(value),
@@ -295,7 +295,7 @@ impl From<&ParameterValue> for ScalarValue {
     }
 }
 
-/// What the header of a query says.
+/// The header of a query.
 #[derive(Debug, Default, PartialEq)]
 struct Header {
     description: String,
@@ -332,7 +332,7 @@ impl Header {
                 Some(("Columns", "")) => section = Section::Columns,
                 _ if text.is_empty() && section != Section::Description => {}
                 _ if is_paragraph && section != Section::Description => {
-                    // What is said after the lists is no entry of them.
+                    // A paragraph after the lists belongs to the description.
                     section = Section::Description;
                     let end = header.description.trim_end().len();
                     header.description.truncate(end);

@@ -12,26 +12,26 @@ use super::rows::{Column, row};
 const SPREAD: &str = "spread";
 const PASS_AT_K: &str = "pass_at_k";
 
-/// What was measured.
+/// The result of measuring.
 #[derive(Debug)]
 pub struct MetricsReport {
-    /// How much of what was asked of each agent is there.
+    /// The coverage of each agent.
     pub coverage: Vec<AgentCoverage>,
     /// The statistics of every metric, per agent.
     pub metrics: Vec<AgentMetric>,
-    /// What is to be known of the numbers.
+    /// Notes on the numbers.
     pub notes: Vec<String>,
-    /// What was written, as a person names it.
+    /// Paths of what was written.
     pub written: Vec<String>,
 }
 
 /// A reward profile that was written.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ProfileReport {
-    /// How much of what was asked for is there.
+    /// How many of the rollouts are done.
     #[serde(flatten)]
     pub completion: CompletionSummary,
-    /// What was written, as a person names it.
+    /// Paths of what was written.
     pub written: Vec<String>,
 }
 
@@ -42,19 +42,19 @@ pub struct AgentCoverage {
     pub agent_name: String,
     /// Rollouts that were asked for.
     pub planned: i64,
-    /// Of these, the ones that are there.
+    /// Of these, the ones that are done.
     pub done: i64,
-    /// Given up.
+    /// Of these, the ones that failed for good.
     pub failed: i64,
-    /// Pending still.
+    /// Of these, the ones that are neither done nor failed.
     pub pending: i64,
-    /// There, and in no metric of quality.
+    /// Done, and in no metric of quality.
     #[serde(default)]
     pub masked: i64,
 }
 
 impl AgentCoverage {
-    /// Rollouts that were asked for and are not there.
+    /// Rollouts that were planned and are not done.
     pub fn missing(&self) -> i64 {
         self.failed + self.pending
     }
@@ -96,15 +96,15 @@ pub struct PassAt {
     pub pass_hat_k: f64,
 }
 
-/// What was measured, and where it stands.
+/// The numbers that are shown, and where all of them were written.
 #[derive(Debug, Default)]
 pub(crate) struct Measured {
     pub(crate) coverage: Vec<AgentCoverage>,
     pub(crate) metrics: Vec<AgentMetric>,
     pub(crate) written: Vec<String>,
-    /// What is to be known of the numbers.
+    /// Notes on the numbers.
     pub(crate) notes: Vec<String>,
-    /// Tasks of several runs had to be numbered anew.
+    /// Tasks of several runs were renumbered.
     pub(crate) is_renumbered: bool,
     spreads: Vec<Spread>,
     passes: Vec<Pass>,
@@ -183,7 +183,7 @@ impl Measured {
             let mut spreads = self.spreads.iter();
             let spread = spreads.find(|row| is_it(&row.agent_name, &row.metric));
             metric.stderr = spread.and_then(|row| row.stderr);
-            // Nothing is said of k that only some tasks have rollouts for: these are easier ones, or faster.
+            // A k that only some tasks have rollouts for is not shown: these tasks are easier, or faster.
             let passes = self.passes.iter();
             let passes = passes.filter(|row| is_it(&row.agent_name, &row.metric));
             let passes = passes.filter_map(|row| {

@@ -66,7 +66,7 @@ impl<T> Rows<T> {
         })
     }
 
-    /// The next row, which stays the next.
+    /// Looks at the next row.
     ///
     /// # Errors
     /// The query fails.
@@ -81,7 +81,7 @@ impl<T> Rows<T> {
         Ok(self.ready.front())
     }
 
-    /// The next row, if it is one that is looked for.
+    /// The next row, if `is_it` holds of it.
     ///
     /// # Errors
     /// The query fails.

@@ -26,7 +26,7 @@ pub(crate) struct Sessions {
     pub(crate) gathering: SessionContext,
     /// Keeps the order of rows, so that sums do not depend on the number of cores.
     pub(crate) measuring: SessionContext,
-    /// Tasks of several runs had to be numbered anew.
+    /// Tasks of several runs were renumbered.
     pub(crate) is_renumbered: bool,
 }
 

@@ -27,14 +27,14 @@ use crate::store::Scratch;
 /// thousand scores.
 const GROUP_ROWS: usize = 16 * 1024;
 
-/// Temporary files that stand for tables of a session. They are there as long as this is.
+/// Temporary files that hold tables of a session. Dropping it removes them.
 #[derive(Debug)]
 pub struct Spool {
     directory: Scratch,
 }
 
 impl Spool {
-    /// Nothing yet.
+    /// A spool without tables.
     ///
     /// # Errors
     /// There is no place for temporary files.

@@ -38,7 +38,7 @@ impl Subsets {
     /// Finds the subsets.
     ///
     /// # Errors
-    /// Nothing has such a value, or too many different ones.
+    /// No task or rollout has such a value, or there are too many different ones.
     pub(super) async fn of(
         source: &Source<'_>,
         by: &str,
@@ -137,7 +137,7 @@ impl Subsets {
             self.is_of_tasks,
             tables.iter().find(|(table, _)| *table == ROLLOUTS),
         ) {
-            // Of what did not answer nobody knows in which subset it would be.
+            // The subset of a rollout without an answer is not known.
             let schema = tasks();
             let planned = schema
                 .fields()

@@ -1,5 +1,5 @@
 //! Rollouts of runs that count as zero though they gave no score, by the rules that files of NeMo Gym have:
-//! [`ZeroRows`] is told what a session's tables hold.
+//! [`ZeroRows`] counts them from the tables of a session.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use crate::schema::{ROLLOUTS, TASKS};
 /// Which rollouts count as zero in the metrics at the end of a sweep.
 ///
 /// # Errors
-/// Some do, and the rules know nothing of that.
+/// Some do, and the rules count none as zero.
 pub(crate) fn of_settings(settings: &Settings, rules: &GymRules) -> Result<Zeros, ConfigError> {
     let zeros = Zeros {
         failure_classes: settings.count_failure_classes_as_zero.clone(),
@@ -42,13 +42,13 @@ pub(crate) fn of_settings(settings: &Settings, rules: &GymRules) -> Result<Zeros
     Err(ConfigError::Gym { key })
 }
 
-/// What is to be known of the rollouts of a session.
+/// What counting zeros found in a session.
 pub(crate) struct Found {
     /// Rollouts that count as zero.
     pub(crate) num_zeros: usize,
     /// Rollouts that failed, by the class of their last failure.
     pub(crate) classes: BTreeMap<String, u64>,
-    /// What people are told of it.
+    /// Notes for a person.
     pub(crate) notes: Vec<String>,
 }
 

@@ -26,7 +26,7 @@ const MEMORY: usize = 32 * 1024 * 1024;
 const AGENT_METRICS_TIMEOUT: Duration = Duration::from_secs(5 * 60);
 
 impl Sweep {
-    /// Notes how it ended, and measures. Under a lock of the whole run.
+    /// Records the end, and measures. The caller holds a lock of the whole run.
     pub(super) async fn finish(
         &mut self,
         done: Done,
@@ -44,7 +44,7 @@ impl Sweep {
         let is_as_before = self.start.found().is_some_and(|found| found.is_finished)
             && written.is_empty()
             && self.settings.queries.is_none();
-        // What was replaced is there until the end, for those who read it.
+        // Parts that were replaced stay until the end, for readers who listed them.
         let _compacted = self.compact(lock, &mut written).await;
         let earlier = if is_as_before {
             measure::earlier(&self.run).await?
@@ -60,7 +60,7 @@ impl Sweep {
                     written.push(report.written.clone());
                     self.groups = Some(report);
                 }
-                // What has landed can be put together another time.
+                // The groups can be written another time.
                 () = self.shutdown.aborting() => {}
             }
         }
@@ -183,7 +183,7 @@ impl Sweep {
         }))
     }
 
-    /// Writes how it ended.
+    /// Writes the final counts and state to `run.json`.
     pub(super) async fn note_the_end(&mut self) -> Result<(), Error> {
         self.record.rollouts = match self.settings.shard {
             Some(_) => self.counts_of_all().await?,

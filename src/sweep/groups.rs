@@ -22,10 +22,10 @@ use crate::store::{PartWriter, RunStore, part_name};
 /// Name of the one part of the table.
 const PART: &str = "groups";
 
-/// Bytes of answers that are put together before they are written.
+/// Bytes of answers in a batch of groups.
 const BATCH_BYTES: usize = 16 * 1024 * 1024;
 
-/// The agents whose rollouts are put together, and whether a group needs all of its rollouts.
+/// The agents whose rollouts become groups, and whether a group needs all of its rollouts.
 pub(super) fn agents(settings: &Settings, names: &[String]) -> BTreeMap<String, GroupFailure> {
     let named = names.iter().filter_map(|name| {
         let own = settings.agents.get(name)?;
@@ -35,7 +35,7 @@ pub(super) fn agents(settings: &Settings, names: &[String]) -> BTreeMap<String, 
     named.collect()
 }
 
-/// Writes the table of groups anew, from what has landed.
+/// Writes the table of groups from the rollouts that have landed.
 ///
 /// # Errors
 /// The run can't be read or written.

@@ -15,7 +15,7 @@ use crate::store::{GYM, InputRecord, RunRecord, RunStore};
 
 const EXTENSION: &str = include_str!("../../queries/expand/extension.sql");
 
-/// What may differ: it only says how much is asked.
+/// Keys that may differ in an extension: they only say how much is asked.
 const MAY_DIFFER: [&str; 3] = ["input", "limit", "num_repeats"];
 
 /// What decides the requests of agents that run here.
@@ -120,7 +120,7 @@ fn not_given(key: &str, was: &Value) -> String {
     format!("'{key}' was {was} and is not given")
 }
 
-/// What of the identity the settings say otherwise than the defaults do: what somebody gave who named no input.
+/// The part of the identity that differs from the defaults: what was given along with no input.
 pub(super) fn given(settings: &Settings, rules: &GymRules, prompt: Option<&str>) -> Value {
     let mut given = identity(settings, rules, &[], prompt);
     let default = identity(&Settings::default(), GymRules::of(None), &[], None);

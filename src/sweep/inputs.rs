@@ -48,7 +48,7 @@ pub(super) struct Inputs {
 }
 
 impl Inputs {
-    /// Reads all that `settings` names. Nothing is left behind if anything is wrong with it.
+    /// Reads the inputs that `settings` names. An error leaves nothing behind.
     pub(super) async fn read(
         settings: &Settings,
         routing: Option<Routing>,
@@ -109,7 +109,7 @@ fn prompt_text(path: &Path) -> Result<String, PromptError> {
     })
 }
 
-/// The inputs that `patterns` names, in order: a pattern stands for the files that match it now.
+/// The inputs that `patterns` name, in order: each pattern becomes the files that match it now.
 fn expand(patterns: &[String]) -> Result<Vec<String>, SourceError> {
     let here = PathBuf::from(".");
     let mut names = Vec::new();
@@ -169,7 +169,7 @@ impl Inputs {
     /// `settings` become so where they matter later.
     ///
     /// # Errors
-    /// A setting was given that says otherwise, or the run can't be read.
+    /// A setting differs from the run's own, or the run can't be read.
     pub(super) async fn of_run(
         settings: &mut Settings,
         rules: &GymRules,

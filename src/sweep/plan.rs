@@ -31,7 +31,7 @@ use crate::session::{self, RunTables};
 const BATCH_BYTES: u64 = 4 * 1024 * 1024;
 
 impl Sweep {
-    /// What [`Self::collect`] would do. Sends nothing and writes nothing.
+    /// Returns what [`Self::collect`] would do. Sends nothing and writes nothing.
     ///
     /// # Errors
     /// The plan can't be made.

@@ -148,7 +148,7 @@ impl Recovery<'_> {
         Ok(any)
     }
 
-    /// Writes a row for each call that was noted and whose end nobody saw.
+    /// Writes a failed attempt for each call of the dispatch logs that has no outcome.
     async fn recover_calls(&self) -> Result<bool, Error> {
         let mut logs = Vec::new();
         // An attempt that was in flight when a log was begun anew has calls in both files.
@@ -287,7 +287,7 @@ fn turns_of_attempts(records: Vec<TurnRecord>) -> HashMap<RolloutKey, Vec<Turn>>
 }
 
 row! {
-    /// A call whose end nobody saw.
+    /// A call that was sent and has no outcome.
     struct Interrupted {
         task_index: i64,
         rollout_index: i64,

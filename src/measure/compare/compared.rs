@@ -20,7 +20,7 @@ use crate::measure::spool::Spool;
 /// Two agents that are compared.
 #[derive(Debug, Clone)]
 pub struct ComparedPair {
-    /// What the candidate is called.
+    /// Name of the candidate.
     pub candidate: String,
     /// Agent of the base.
     pub base_agent: String,

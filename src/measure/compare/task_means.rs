@@ -62,7 +62,7 @@ impl TaskMeans {
         })
     }
 
-    /// The agents that were asked for something, by name, and how much of it is there.
+    /// The agents with planned rollouts, by name, and their coverage.
     pub fn coverage(&self) -> &[AgentCoverage] {
         &self.coverage
     }

@@ -24,7 +24,7 @@ use crate::measure::source::Sessions;
 use crate::request::agent_ref;
 use crate::store::EnvironmentServer;
 
-/// What stands in the place of a task's request: an aggregation sees answers only.
+/// The sample of every task: an aggregation sees answers, and no requests.
 const SAMPLE: &str = r#"{"agent_ref":{"name":"agent"}}"#;
 
 /// The statistics of a run in the shape of NeMo Gym's `*_aggregate_metrics.json`: per agent its
@@ -60,7 +60,7 @@ impl<'a> AggregateMetrics<'a> {
         }
     }
 
-    /// By which rules it is written.
+    /// The rules that it is written by.
     pub fn rules(&self) -> &'static GymRules {
         self.rules
     }
@@ -105,7 +105,7 @@ impl<'a> AggregateMetrics<'a> {
         })
     }
 
-    /// Writes a list with an entry for each agent, by name; gives what is to be known of the numbers.
+    /// Writes a list with an entry for each agent, by name; returns notes on the numbers.
     ///
     /// # Errors
     /// The tables cannot be read, or the output not be written.
@@ -166,7 +166,7 @@ impl<'a> AggregateMetrics<'a> {
         put(out, "}\n")
     }
 
-    /// What an entry is called: by its agent, where no other entry is of that agent, else by its environment server.
+    /// The name of an entry: its agent, unless another entry has the same agent; then its environment server.
     fn label<'b>(&'b self, name: &'b str, mut all: impl Iterator<Item = &'b str>) -> &'b str {
         let server = self.servers.get(name);
         let agent_of = |name: &'b str| {
@@ -280,7 +280,7 @@ impl<'a> AggregateMetrics<'a> {
         }
     }
 
-    /// What the rollouts of an agent say by themselves.
+    /// The metrics of an agent's rollouts, without those of a benchmark.
     fn statistics(&self, agent: &Agent, repeats: &AgentRepeats) -> IndexMap<String, String> {
         let mut object = JsonObject::default();
         agent.layout.write(&agent.statistics, &mut object);
@@ -299,7 +299,7 @@ impl<'a> AggregateMetrics<'a> {
         Ok(agents.iter().map(|(name, _)| name.to_owned()).collect())
     }
 
-    /// What a benchmark says of an agent's repeats otherwise than we do, where `said` is all that it says of them.
+    /// The metrics of an agent's repeats in which a benchmark differs from ours. `said` holds all that it reports.
     ///
     /// # Errors
     /// The tables cannot be read.

@@ -10,14 +10,14 @@ use crate::measure::error::MeasureError;
 use crate::measure::rows::{Rows, row};
 
 row! {
-    /// What was asked for against what is there.
+    /// The rollouts that were asked for, against those that are done.
     #[derive(Debug, Clone, PartialEq, Serialize)]
     pub struct CompletionSummary {
         /// Rollouts that were asked for.
         pub expected_rollout_rows: i64,
-        /// Of these, the ones that are there.
+        /// Of these, the ones that are done.
         pub completed_rollout_rows: i64,
-        /// Of these, the ones that are not.
+        /// Of these, the ones that are missing.
         pub missing_rollout_rows: i64,
         /// Rollouts that nobody asked for.
         pub extra_rollout_rows: i64,
@@ -31,13 +31,13 @@ row! {
         pub partial_input_rows: i64,
         /// Tasks with none.
         pub missing_input_rows: i64,
-        /// Rollouts that are masked, where rules have such.
+        /// Rollouts that are masked, if the rules mask rollouts.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub masked_rollout_rows: Option<i64>,
     }
 }
 
-/// `part` of `whole` in percent; 100 where there is no whole.
+/// Returns `part` of `whole` in percent; 100 if `whole` is zero.
 pub(super) fn percent(part: i64, whole: i64) -> f64 {
     match whole {
         0 => 100.0,
@@ -73,7 +73,7 @@ impl CompletionSummary {
     /// Refuses rollouts that nobody asked for and, unless `allow_partial`, rollouts that are missing.
     ///
     /// # Errors
-    /// There are such, or the tables cannot be read.
+    /// There are such rollouts, or the tables cannot be read.
     pub async fn check(
         &self,
         ctx: &SessionContext,

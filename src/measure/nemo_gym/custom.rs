@@ -26,14 +26,14 @@ pub struct CustomMetrics {
     pub tasks: BTreeMap<i64, IndexMap<String, String>>,
     /// Of its repeats.
     pub repeats: OwnRepeats,
-    /// Those that stand for the agent at a glance; nothing where the means do.
+    /// The key metrics of the agent; `None` if these are the means.
     pub key: Option<IndexMap<String, String>>,
 }
 
-/// Which metrics stand for an agent at a glance.
+/// Which metrics are the key metrics of an agent.
 #[derive(Debug, Clone, PartialEq)]
 pub enum KeyMetrics {
-    /// These, where they are there.
+    /// Those of these names, if they exist.
     Names(Vec<String>),
     /// Of a family of names with a `{k}` in it, those with the largest k.
     HighestK {
@@ -110,7 +110,7 @@ fn k_and_score<'a>(pattern: &str, name: &'a str) -> Option<(u64, &'a str)> {
 pub struct PassMajorityOptions {
     /// Names of scores, each with the metric that it is.
     pub scores: Vec<(String, String)>,
-    /// Path of the answer within what the agent gave back: with one, majority@k and `no_answer` are there.
+    /// Path of the answer within an agent's result; with it, majority@k and `no_answer` are computed.
     pub answer_key: Option<String>,
     /// Also the mean over tasks of the standard deviation within a task.
     pub add_avg_sample_std_dev: bool,

@@ -36,7 +36,7 @@ use crate::measure::measurement::Measurement;
 use crate::store::{Document, RunStore};
 
 /// Writes `aggregate_metrics.json`, with every rollout in it; it is not there until it is finished.
-/// `notes` gets what is to be known of it.
+/// Warnings are appended to `notes`.
 pub(in crate::measure) async fn aggregate_metrics(
     run: &RunStore,
     session: &SessionContext,
@@ -52,7 +52,7 @@ pub(in crate::measure) async fn aggregate_metrics(
     Ok(document)
 }
 
-/// What a benchmark would report, by agent. `notes` gets why an agent's own metrics are not there.
+/// The metrics that benchmarks report, by agent. Warnings on agents without metrics of their own are appended to `notes`.
 async fn custom_metrics(
     session: &SessionContext,
     metrics: &AggregateMetrics<'_>,

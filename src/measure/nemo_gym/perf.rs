@@ -1,4 +1,4 @@
-//! What NeMo Gym observed of the turns, tokens and times of an agent's rollouts, put together: [`perf_summaries`].
+//! Summaries of the turns, tokens and times that NeMo Gym observed of an agent's rollouts: [`perf_summaries`].
 
 use std::collections::BTreeMap;
 
@@ -80,7 +80,7 @@ pub(super) async fn perf_summaries(
         .collect())
 }
 
-/// A number, of which a truth value is one.
+/// Reads a number; as in Python, a truth value is one.
 fn float(value: &Value) -> Option<f64> {
     match value {
         Value::Bool(value) => Some(f64::from(u8::from(*value))),
@@ -125,7 +125,7 @@ impl Numbers {
         squares.divided_by(count).sqrt()
     }
 
-    /// Each statistic under its name, where there are numbers.
+    /// Writes each statistic under its name, if there are numbers.
     fn summarise(mut self, object: &mut JsonObject, statistics: &[(&str, String)]) {
         if self.values.is_empty() {
             return;

@@ -152,7 +152,7 @@ impl Metric {
 }
 
 impl Repeats {
-    /// Reads them from the tables and views of a session; none where the rules have no such.
+    /// Reads the repeats from the tables and views of a session; there are none if the rules have none.
     ///
     /// # Errors
     /// The tables cannot be read.
@@ -209,7 +209,7 @@ impl Repeats {
         Ok(Self(all))
     }
 
-    /// Those of an agent.
+    /// The repeats of an agent.
     pub(super) fn of(&self, agent: &str) -> AgentRepeats {
         self.0.get(agent).cloned().unwrap_or_default()
     }
@@ -226,7 +226,7 @@ impl Repeats {
         names.into_iter().map(String::as_str).collect()
     }
 
-    /// Where repeats are not of the same tasks.
+    /// Notes on repeats that do not have the same tasks.
     pub(super) fn notes(&self) -> Vec<String> {
         let uneven = self.0.iter().filter_map(|(name, agent)| {
             let repeats = agent.repeats.iter();
@@ -259,7 +259,7 @@ impl AgentRepeats {
         }
     }
 
-    /// Adds the statistics over repeats of what each of them says: of these metrics first, in this order.
+    /// Adds the statistics of each metric over the repeats; those in `first` come first, in this order.
     pub(super) fn write_across(&self, first: &[&str], metrics: &mut IndexMap<String, String>) {
         let first = first.iter().map(|name| (*name, Vec::new()));
         let mut values: IndexMap<&str, Vec<f64>> = first.collect();
@@ -340,7 +340,7 @@ impl AgentRepeats {
         self.write_across(&[], metrics);
     }
 
-    /// What each repeat says, as a JSON list; each entry begins with `head`.
+    /// The metrics of each repeat as JSON objects, each with `head` as its first field.
     pub(super) fn to_json(&self, head: Option<(&str, &str)>) -> Vec<String> {
         let entries = self.repeats.iter().map(|repeat| {
             let mut object = JsonObject::default();

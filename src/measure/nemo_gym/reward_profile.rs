@@ -109,7 +109,7 @@ impl Profile {
         })
     }
 
-    /// How much of what was asked for is there.
+    /// How many of the rollouts are done.
     pub fn completion(&self) -> &CompletionSummary {
         &self.completion
     }
@@ -117,7 +117,7 @@ impl Profile {
     /// Refuses rollouts that nobody asked for and, unless `allow_partial`, rollouts that are missing.
     ///
     /// # Errors
-    /// There are such, or the tables can't be read.
+    /// There are such rollouts, or the tables can't be read.
     pub async fn check(&self, allow_partial: bool) -> Result<(), Error> {
         let (ctx, labels) = (&self.sessions.gathering, &self.labels);
         Ok(self.completion.check(ctx, labels, allow_partial).await?)

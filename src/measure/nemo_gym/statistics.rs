@@ -62,7 +62,7 @@ pub(super) struct Agent {
 }
 
 impl AgentStatistics {
-    /// Reads the table `agent_statistics`; agents whose rollouts have no metric are there, too.
+    /// Reads the table `agent_statistics`, and adds agents whose rollouts have no metric.
     ///
     /// # Errors
     /// The tables cannot be read.
@@ -130,7 +130,7 @@ impl Layout {
         self.write_kinds(&KINDS, statistics, object);
     }
 
-    /// Adds the means alone: what stands for an agent at a glance.
+    /// Adds the means alone: the default key metrics of an agent.
     pub(super) fn write_means(&self, statistics: &[Statistic], object: &mut JsonObject) {
         self.write_kinds(&[MEAN], statistics, object);
     }
