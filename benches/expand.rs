@@ -16,15 +16,16 @@ use bytes::Bytes;
 use clap::Parser;
 use datafusion::prelude::SessionContext;
 use futures::TryStreamExt;
-use rollstream::answer::AnswerFields;
-use rollstream::config::Budgets;
 use rollstream::expand;
+use rollstream::outcome::AnswerFields;
 use rollstream::outcome::{
-    Answered, Outcome, OutcomeBatchBuilder, Times, Verdict, attempts_of, rollouts_of,
+    Answer, Outcome, OutcomeBatchBuilder, Times, Verdict, attempts_of, rollouts_of,
 };
+use rollstream::retry::Budgets;
 use rollstream::schema;
 use rollstream::session::{self, RunTables};
 use rollstream::store::{PartWriter, RunStore, part_name};
+use rollstream::turn::RolloutKey;
 use tempfile::TempDir;
 
 use common::{Options, Report, millions};
@@ -275,23 +276,21 @@ fn outcome(task_index: i64, rollout_index: i64, agent: &Arc<str>) -> Outcome {
         reward: Some(1.0),
         ..AnswerFields::default()
     };
+    let key = RolloutKey::new(task_index, rollout_index, 0);
     Outcome {
-        task_index,
-        rollout_index,
-        attempt: 0,
-        agent_name: Arc::clone(agent),
         http_status: Some(200),
-        dispatched_at: UNIX_EPOCH,
-        response_headers: None,
         times: Times {
             server: Some(Duration::from_millis(1)),
             ..Times::default()
         },
-        concurrency_limit: None,
-        turns: Vec::new(),
-        verdict: Verdict::Ok(Answered {
-            result: Bytes::from_static(b"{}"),
-            fields,
-        }),
+        ..Outcome::new(
+            key,
+            Arc::clone(agent),
+            UNIX_EPOCH,
+            Verdict::Ok(Answer {
+                body: Bytes::from_static(b"{}"),
+                fields,
+            }),
+        )
     }
 }

@@ -11,16 +11,18 @@ use arrow::array::{
     Array, ArrayRef, AsArray, BooleanArray, Float64Array, Int64Array, RecordBatch, StringViewArray,
 };
 use arrow::datatypes::{DataType, Int64Type};
-use datafusion::common::cast::{as_boolean_array, as_float64_array, as_string_view_array};
+use datafusion::common::cast::{
+    as_boolean_array, as_float64_array, as_int32_array, as_string_view_array,
+};
 use datafusion::common::{Result, ScalarValue, exec_datafusion_err};
 use datafusion::dataframe::DataFrame;
 use datafusion::logical_expr::{ColumnarValue, ScalarUDF, Volatility, create_udf};
 use datafusion::prelude::SessionContext;
 
-use crate::agent::{Failures, Prior};
-use crate::answer::resume::{self, FAILURE_CLASS};
-use crate::config::{Budgets, Settings};
+use crate::config::Settings;
 use crate::json::{Object, unquote};
+use crate::outcome::resume::{self, FAILURE_CLASS};
+use crate::retry::{Budget, Budgets, FailureClass, FailureCounts, Prior};
 
 const FAILURES: &str = include_str!("../queries/expand/failures.sql");
 const GIVEN_UP: &str = include_str!("../queries/expand/given_up.sql");
@@ -87,6 +89,7 @@ pub async fn prepare<'a>(
     terminal: Terminal,
 ) -> Result<()> {
     session.register_batch("budgets", budgets_table(budgets)?)?;
+    session.register_udf(failure_budget());
     session.register_udf(is_terminal());
     session.register_udf(attempt_seconds());
     session.register_udf(reuses_deliverable());
@@ -157,12 +160,12 @@ pub async fn prior(session: &SessionContext) -> Result<HashMap<(i64, i64), Prior
         for row in 0..batch.num_rows() {
             let at = |values: &[i64]| values.get(row).copied().unwrap_or_default();
             let count = |values: &[i64]| u32::try_from(at(values)).unwrap_or(u32::MAX);
-            let failures = Failures {
+            let failures = FailureCounts {
                 infra: count(&infra),
                 rate_limit: count(&rate_limit),
                 data: count(&data),
                 attempts: count(&flagged),
-                ..Failures::default()
+                ..FailureCounts::default()
             };
             let attempt = count(&attempts);
             let known = Prior {
@@ -175,6 +178,33 @@ pub async fn prior(session: &SessionContext) -> Result<HashMap<(i64, i64), Prior
         }
     }
     Ok(prior)
+}
+
+/// `failure_budget(outcome, http_status)`: name of the budget that a failed attempt counts against, if any.
+fn failure_budget() -> ScalarUDF {
+    let given = vec![DataType::Utf8View, DataType::Int32];
+    let function = |columns: &[ColumnarValue]| -> Result<ColumnarValue> {
+        let columns = ColumnarValue::values_to_arrays(columns)?;
+        let [outcomes, statuses] = columns.as_slice() else {
+            return Err(exec_datafusion_err!("failure_budget takes two columns"));
+        };
+        let rows = as_string_view_array(outcomes)?.iter();
+        let budgets = rows
+            .zip(as_int32_array(statuses)?)
+            .map(|(outcome, status)| {
+                let status = status.and_then(|status| u16::try_from(status).ok());
+                Budget::of(FailureClass::of_name(outcome?)?, status).map(Budget::name)
+            });
+        let budgets: StringViewArray = budgets.collect();
+        Ok(ColumnarValue::Array(Arc::new(budgets)))
+    };
+    create_udf(
+        "failure_budget",
+        given,
+        DataType::Utf8View,
+        Volatility::Immutable,
+        Arc::new(function),
+    )
 }
 
 /// `is_terminal(answer, failure_terminal)`: whether a resume that tries terminal timeouts again takes a failure for
@@ -310,4 +340,91 @@ pub async fn counts(session: &SessionContext) -> Result<Vec<AgentCounts>> {
         }
     }
     Ok(counts)
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::Int32Array;
+
+    use super::*;
+    use crate::retry::{Failure, FailureClass};
+    use crate::schema;
+
+    /// A failed attempt: its class, its status, and whether it got a connection.
+    type Attempt = (FailureClass, Option<u16>, bool);
+
+    /// One rollout for each attempt, numbered in order.
+    fn attempts(rows: &[Attempt]) -> RecordBatch {
+        let integers = |of: fn(usize) -> i64| -> ArrayRef {
+            Arc::new((0..rows.len()).map(of).collect::<Int64Array>())
+        };
+        let same =
+            |text: &str| -> ArrayRef { Arc::new(StringViewArray::from(vec![text; rows.len()])) };
+        let outcomes = rows.iter().map(|row| Some(row.0.name()));
+        let statuses = rows.iter().map(|row| row.1.map(i32::from));
+        let server = rows.iter().map(|row| row.2.then_some(1.0));
+        RecordBatch::try_from_iter([
+            (schema::TASK_INDEX, integers(|_| 0)),
+            (schema::ROLLOUT_INDEX, integers(|row| row as i64)),
+            (schema::ATTEMPT, integers(|_| 0)),
+            (schema::AGENT_NAME, same("a")),
+            (
+                schema::OUTCOME,
+                Arc::new(outcomes.collect::<StringViewArray>()),
+            ),
+            (
+                schema::HTTP_STATUS,
+                Arc::new(statuses.collect::<Int32Array>()),
+            ),
+            (
+                schema::SERVER_MS,
+                Arc::new(server.collect::<Float64Array>()),
+            ),
+            (
+                schema::FAILURE_TERMINAL,
+                Arc::new(BooleanArray::from(vec![false; rows.len()])),
+            ),
+            (schema::ANSWER, same("{}")),
+        ])
+        .unwrap()
+    }
+
+    #[tokio::test]
+    async fn sql_counts_every_class_and_status_as_a_process_does() {
+        let statuses = (100..600).map(Some).chain([None]);
+        let rows: Vec<Attempt> = statuses
+            .flat_map(|status| FailureClass::ALL.map(|class| (class, status)))
+            .flat_map(|(class, status)| [true, false].map(|connected| (class, status, connected)))
+            // Only a failure of the network can leave an attempt without a connection, and then there is no status.
+            .filter(|(class, status, connected)| {
+                *connected || *class == FailureClass::Infra && status.is_none()
+            })
+            .collect();
+        let session = SessionContext::new();
+        session.register_batch("attempts", attempts(&rows)).unwrap();
+        let none = RecordBatch::new_empty(schema::rollouts());
+        session.register_batch("rollouts", none).unwrap();
+        let budgets = Budgets {
+            infra: u32::MAX,
+            rate_limit: u32::MAX,
+            data: u32::MAX,
+            attempts: u32::MAX,
+        };
+        prepare(&session, [("a", budgets)], Terminal::AsStamped)
+            .await
+            .unwrap();
+        let prior = prior(&session).await.unwrap();
+        for (rollout, (class, status, connected)) in (0..).zip(&rows) {
+            let failure = Failure {
+                unreachable: !connected,
+                ..Failure::new(*class, "")
+            };
+            let mut expected = FailureCounts::default();
+            expected.record(&failure, *status, Some(&budgets));
+            // A resume begins to count these anew.
+            expected.unreachable = 0;
+            let found = prior[&(0, rollout)].failures;
+            assert_eq!(found, expected, "{class} {status:?} {connected}");
+        }
+    }
 }

@@ -13,13 +13,15 @@
 //! | [`config`], [`gym`] | settings, and where each came from; which version of NeMo Gym is followed |
 //! | [`read`], [`import`] | JSONL, prompt templates, overrides, the identity of tasks |
 //! | [`expand`] | repeats, and which rollouts are still pending |
-//! | [`request`], [`servers`], [`agent`], [`answer`] | what is sent, to whom, and what came back |
+//! | [`request`], [`servers`], [`agent`] | what is sent, to whom, and what came back |
 //! | [`turn`], [`model`], [`environment`] | the calls within a rollout that runs here, and whom they ask |
+//! | [`retry`] | what kinds of failure there are, and what follows from a failed attempt |
 //! | [`operator`] | operators of ours in a logical plan |
 //! | [`run`] | the operator that keeps calls in flight |
 //! | [`outcome`], [`land`], [`store`] | what became of an attempt, and how it is kept |
 //! | [`session`], [`measure`] | a run as tables, and what they say |
 //! | [`group`] | all rollouts of a prompt as one record, for a trainer |
+//! | [`json`], [`python`] | JSON as text; Python's truth, equality, printing and formats |
 //! | [`export`] | a run as the files of another tool |
 //! | [`health`] | whether rollouts are what they seem |
 //! | [`guide`] | pages for whoever uses it |
@@ -29,17 +31,14 @@
 #![cfg_attr(test, allow(clippy::expect_used, clippy::panic, clippy::unwrap_used))]
 
 pub mod agent;
-pub mod answer;
 pub mod cli;
 pub mod config;
 pub mod environment;
 mod error;
 pub mod expand;
 pub mod export;
-pub mod failure;
 pub mod group;
 pub mod guide;
-pub mod gym;
 pub mod health;
 pub mod http;
 pub mod import;
@@ -50,9 +49,11 @@ pub mod model;
 pub mod operator;
 pub mod outcome;
 pub mod progress;
+pub mod python;
 pub mod read;
 pub mod report;
 pub mod request;
+pub mod retry;
 pub mod run;
 pub mod schema;
 pub mod servers;
@@ -64,6 +65,7 @@ pub mod store;
 mod sweep;
 pub mod turn;
 
+pub use config::gym;
 pub use error::Error;
 pub use group::{PromptGroup, RolloutManager, RolloutOptions, TrainingPrompt};
 pub use measure::compare::{CompareRun, compare};

@@ -11,9 +11,9 @@ use arrow::array::{
     StringViewArray,
 };
 
-use crate::failure::FailureClass;
 use crate::gym::GymRules;
 use crate::outcome::OK;
+use crate::retry::FailureClass;
 use crate::schema;
 use crate::store::RunCounts;
 

@@ -8,9 +8,9 @@ use serde::Serialize;
 
 use crate::expand::AgentCounts;
 use crate::import::FailureCounts;
-use crate::json::python_string;
 use crate::measure::AgentMetric;
 use crate::progress::AgentProgress;
+use crate::python::repr_dict;
 use crate::run::StopReason;
 use crate::status::RunStatus;
 use crate::store::{RunCounts, RunState};
@@ -72,7 +72,7 @@ pub struct SweepReport {
 #[error(
     "None of the {dispatched} dispatched rollouts produced a result {}.{} Inspect the table attempts of {place}; the run has no \
      score to report.",
-    python_dict(classes),
+    repr_dict(classes),
     drained_note(*drained)
 )]
 pub struct NothingScored {
@@ -84,12 +84,6 @@ pub struct NothingScored {
     pub drained: u64,
     /// Path or address of the run.
     pub place: String,
-}
-
-fn python_dict(classes: &BTreeMap<String, u64>) -> String {
-    let entries = classes.iter();
-    let entries = entries.map(|(class, count)| format!("{}: {count}", python_string(class)));
-    format!("{{{}}}", entries.collect::<Vec<_>>().join(", "))
 }
 
 fn drained_note(drained: u64) -> String {

@@ -5,9 +5,9 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use arrow::array::RecordBatch;
 use bytes::Bytes;
-use rollstream::answer::AnswerFields;
-use rollstream::outcome::{Answered, Outcome, OutcomeBatchBuilder, Times, Verdict};
+use rollstream::outcome::{Answer, Outcome, OutcomeBatchBuilder, Times, Verdict, Waited};
 use rollstream::sim::Draws;
+use rollstream::turn::RolloutKey;
 
 /// Rows of a batch, as the collector gathers them.
 const BATCH_ROWS: i64 = 1024;
@@ -84,30 +84,24 @@ impl Answers {
     fn outcome(&self, number: i64) -> anyhow::Result<Outcome> {
         let task_index = number / self.num_repeats;
         let agent = task_index as usize % self.agents.len();
-        let result = self.body(number);
-        let fields = AnswerFields::parse(&result)?;
+        let agent_name = self.agents.get(agent).cloned().unwrap_or_default();
+        let key = RolloutKey::new(task_index, number % self.num_repeats, 0);
+        let dispatched_at = UNIX_EPOCH + Duration::from_millis(number.unsigned_abs());
+        let verdict = Verdict::Ok(Answer::parse(self.body(number))?);
         Ok(Outcome {
-            task_index,
-            rollout_index: number % self.num_repeats,
-            attempt: 0,
-            agent_name: self.agents.get(agent).cloned().unwrap_or_default(),
             http_status: Some(200),
-            dispatched_at: UNIX_EPOCH + Duration::from_millis(number.unsigned_abs()),
-            response_headers: None,
             times: Times {
-                permit_wait: Duration::from_micros(50),
+                waited: Waited {
+                    permit: Duration::from_micros(50),
+                    rate: Duration::ZERO,
+                },
                 connect: Some(Duration::ZERO),
                 first_byte: Some(Duration::from_millis(19)),
                 server: Some(Duration::from_millis(20)),
                 client: Some(Duration::from_micros(10)),
-                ..Times::default()
             },
             concurrency_limit: Some(256),
-            turns: Vec::new(),
-            verdict: Verdict::Ok(Answered {
-                result: Bytes::from(result),
-                fields,
-            }),
+            ..Outcome::new(key, agent_name, dispatched_at, verdict)
         })
     }
 

@@ -20,11 +20,11 @@ use reqwest::header::HeaderMap;
 use rollstream::agent::{
     Agent, AgentLimits, Agents, Answer, Member, NemoGymAgent, Reply, RolloutRequest,
 };
-use rollstream::answer::AnswerFields;
 use rollstream::config::{MemoryPlan, Settings};
 use rollstream::gym::GYM_05;
 use rollstream::http::{HttpClients, HttpSettings};
 use rollstream::land::{LandContext, LandExec, LandStep};
+use rollstream::outcome::AnswerFields;
 use rollstream::progress::{AgentProgress, Progress};
 use rollstream::run::{FailureLimits, Registry, RunContext, RunExec, RunStep, Shutdown};
 use rollstream::schema;
@@ -179,8 +179,7 @@ fn context(
         prior: HashMap::new(),
         seed: None,
         lookahead: 4096,
-        retry_backoff: settings.retry_backoff.duration(),
-        retry_backoff_cap: settings.retry_backoff_cap.duration(),
+        backoff: settings.backoff(),
         agent_patience: settings.agent_patience.duration(),
         failure_limits: FailureLimits::default(),
         dispatch_budget: None,
@@ -234,7 +233,7 @@ impl Instantly {
 #[async_trait]
 impl Agent for Instantly {
     async fn run(&self, request: RolloutRequest) -> Reply {
-        let number = request.task_index * REPEATS as i64 + request.rollout_index;
+        let number = request.key().task_index * REPEATS as i64 + request.key().rollout_index;
         let place = usize::try_from(number % NUM_ANSWERS).unwrap_or_default();
         let (body, fields) = self.answers.get(place).cloned().unwrap_or_default();
         Reply {

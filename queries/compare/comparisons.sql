@@ -1,16 +1,16 @@
--- What candidates have over the base, metric by metric, over the tasks that they have in common.
+-- The difference between each candidate and the base, by metric, over their common tasks.
 --
--- Each task weighs the same, however many rollouts it has: tasks are the clusters that are drawn, and all of what
--- follows is over the differences of their means.
+-- Each task has the same weight, however many rollouts it has: all statistics are over the differences of task means, and
+-- the bootstrap draws tasks.
 --
 -- Reads: chosen (differences of the metrics that are compared), tests, flips, overlaps, pairs.
 --
 -- Parameters:
---   confidence = 0.95      of the interval, and 1 less what is significant
---   resamples = 2000       bootstrap samples of the interval
---   permutations = 10000   random flips of signs of a permutation test
---   power = 0.8            with which the minimum detectable effect is found
---   seed = 0               of what is random
+--   confidence = 0.95      of the interval; 1 - confidence is the significance level
+--   resamples = 2000       number of bootstrap samples
+--   permutations = 10000   random sign patterns of a permutation test
+--   power = 0.8            of the minimum detectable effect
+--   seed = 0               seed of the random numbers
 --
 -- Columns:
 --   metric                     name of the metric
@@ -18,16 +18,16 @@
 --   base_agent                 agent of the base
 --   candidate_agent            agent of the candidate
 --   num_tasks                  common tasks that have a score on both sides
---   without_base               common tasks that have none in the base
---   without_candidate          common tasks that have none in the candidate
---   base_mean                  mean over the tasks of the mean of their rollouts
+--   without_base               common tasks without a score in the base
+--   without_candidate          common tasks without a score in the candidate
+--   base_mean                  mean of the task means of the base
 --   candidate_mean             the same of the candidate
 --   difference                 candidate_mean - base_mean
 --   stderr                     standard error of the difference
 --   ci_low                     bounds of the difference: percentiles of a paired bootstrap over tasks
 --   ci_high                    the upper one
 --   test                       the test, see tests.sql
---   p_value                    probability of such a difference or a larger one, either way, if there is none
+--   p_value                    two-sided probability of such a difference or a larger one if there is none
 --   p_holm                     the same after Holm's correction for all rows of this table
 --   significant                whether p_holm < 1 - confidence
 --   mde                        smallest true difference that would be found with the given power by a single test

@@ -1,4 +1,4 @@
--- The tasks that two agents have in common, each with its means on both sides and their difference.
+-- The common tasks of two agents, each with its mean on both sides and their difference.
 --
 -- Reads: base_keys, candidate_keys, base_means, candidate_means.
 --

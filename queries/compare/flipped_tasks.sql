@@ -1,4 +1,4 @@
--- The tasks that changed sides, as they are written to a file.
+-- The tasks whose result flipped, as they are written to a file.
 --
 -- Reads: flips.
 --

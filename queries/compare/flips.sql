@@ -1,4 +1,4 @@
--- The tasks that changed sides.
+-- The tasks whose result flipped.
 --
 -- Reads: chosen (differences of the metrics that are compared), tests, pairs.
 --

@@ -1,4 +1,4 @@
--- The metrics that either side has, and over how many of the common tasks.
+-- The metrics of either side, and the number of common tasks that have them.
 --
 -- Reads: differences.
 --

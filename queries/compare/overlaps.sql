@@ -1,4 +1,4 @@
--- How far two agents, of one run or of two, worked on the same tasks.
+-- The number of tasks that two agents, of one run or of two, have in common.
 --
 -- Reads: base_keys, candidate_keys.
 --

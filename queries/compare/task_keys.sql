@@ -1,15 +1,15 @@
--- What each task asks, as a key that is the same wherever the task stands.
+-- A key for each task that is the same in every run.
 --
 -- Reads: tasks.
 --
 -- Parameters:
---   task_key = ''   path of a field of the request that tells tasks apart, such as 'id' or 'source.id'; with '' it is
+--   task_key = ''   path of a request field that identifies the task, such as 'id' or 'source.id'; '' takes a digest of
 --                   all that the task asks (task_content)
 --
 -- Columns:
 --   agent_name   the agent
 --   task_index   the task
---   task_key     its key; null where it has no such field
+--   task_key     its key; null if it has no such field
 
 SELECT agent_name, task_index, first_value(task_key ORDER BY first_rollout_index) AS task_key
 FROM (

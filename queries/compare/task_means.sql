@@ -1,4 +1,4 @@
--- The mean score of every task, by the task's key. Tasks of one agent that have the same key are taken together.
+-- The mean score of every task, by the task's key. Tasks of one agent with the same key are pooled.
 --
 -- Reads: scores, task_keys.
 --

@@ -1,4 +1,4 @@
--- How much a sweep asks of each agent, and how much of that is done.
+-- The tasks and rollouts of each agent, and how many are done and failed.
 --
 -- Reads: tasks, rollouts, given_up.
 -- Columns: agent_name, num_tasks, num_rollouts, request_bytes (of all rollouts, about), num_done,

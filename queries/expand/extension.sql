@@ -1,4 +1,4 @@
--- What a changed input no longer asks for, of what a run was begun with.
+-- Tasks and repeats of a run that its changed input no longer has.
 --
 -- Reads: tasks_before, tasks.
 -- Columns: source_file, source_line (of the run's first line of the task), task_index, num_repeats

@@ -1,4 +1,4 @@
--- Rollouts whose answers are lost though an attempt that gave one is on record.
+-- Rollouts whose answer is lost although a successful attempt is on record.
 --
 -- Reads: attempts, done.
 -- Columns: task_index, rollout_index, attempt (number of the next one).

@@ -3,8 +3,8 @@
 -- Reads: tasks, done.
 -- Columns: task_index, rollout_index, agent_name, request.
 --
--- The side with `done` is the one that is held in memory: two integers a rollout. The other
--- streams, so that repeats are never all there at once, and its order is kept.
+-- The join holds `done` in memory (two integers a rollout) and streams the other side in its order, so that the
+-- repeats never exist all at once.
 SELECT
     pending.task_index,
     pending.rollout_index,

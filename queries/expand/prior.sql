@@ -1,4 +1,4 @@
--- What went wrong before with the rollouts that are still pending.
+-- Earlier failures of the rollouts that are still pending.
 --
 -- Reads: failures, done.
 -- Columns: task_index, rollout_index, attempt (number of the next one), infra_failures,

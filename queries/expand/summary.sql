@@ -1,4 +1,4 @@
--- What the tasks of a run are, per agent.
+-- The size of a run's tasks, by agent.
 --
 -- Reads: tasks.
 -- Columns: agent_name, num_rows (lines of the input), num_rollouts, num_bytes (of the requests).

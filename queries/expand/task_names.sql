@@ -1,4 +1,4 @@
--- The kinds of tasks of each agent, and where the first of each stands.
+-- The task names of each agent, and the first line that has each.
 --
 -- Reads: tasks.
 -- Columns: agent_name, task_name (null where a row names none), source_file, source_line.

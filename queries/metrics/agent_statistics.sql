@@ -1,7 +1,7 @@
 -- Mean, maximum, minimum, median and standard deviation of every metric, per agent.
 --
--- A metric is a number or boolean of the answer. A rollout that lacks a metric is left out of that
--- metric's statistics; count says how many have it.
+-- A metric is a number or boolean of the answer. Rollouts that lack a metric are left out of its statistics; count says
+-- how many have it.
 --
 -- Parameters: none.
 --
@@ -15,12 +15,12 @@
 --   mean           sum / count, summed pairwise in the order of task and rollout
 --   max, min       largest and smallest value
 --   median         middle value, or the mean of the two middle ones
---   std            sqrt(sum((mean - value)^2) / (count - 1)); null for one value, but 0 where that is so
---                  for every metric of the agent, and all its rollouts have this one
---   stderr         standard error of the mean, std / sqrt(count), as if no two rollouts had to do with each other:
---                  for several rollouts of a task see stderr of the family spread
---   integer_max, integer_min   max and min exactly, where every rollout of the agent has the metric and
---                  holds nothing but integers and booleans
+--   std            sqrt(sum((mean - value)^2) / (count - 1)); null for one value, but 0 if every metric of the agent has
+--                  one value and all its rollouts have this metric
+--   stderr         standard error of the mean of independent rollouts, std / sqrt(count); with several rollouts a task,
+--                  see stderr of the family spread
+--   integer_max, integer_min   exact max and min, if every rollout of the agent has the metric and only integers and
+--                  booleans
 --   planned, done, failed, pending   rollouts of the agent: how much of the sweep the numbers stand for
 
 WITH computed AS (

@@ -1,15 +1,15 @@
--- How much of what was asked of each agent is there: a score says nothing without it.
+-- How many of the planned rollouts of each agent are done. Read scores with it: they cover only what is done.
 --
 -- Parameters: none.
 --
 -- Columns:
 --   agent_name   the agent
---   planned      rollouts that were asked for
---   done         of these, the ones that are there
---   failed       of these, given up
---   pending      of these, neither done nor failed
+--   planned      planned rollouts
+--   done         planned rollouts that are done
+--   failed       planned rollouts that failed
+--   pending      planned rollouts that are neither done nor failed
 --   done_share   done / planned
---   masked       rollouts that are there and in no metric of quality, since their environment masked them
+--   masked       rollouts that no metric of quality counts, since their environment masked them
 
 SELECT
     agent_name,

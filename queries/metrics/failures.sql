@@ -1,13 +1,13 @@
--- What became of the attempts of each agent: how often each kind of failure, and how often none.
+-- The outcomes of the attempts of each agent, and how frequent each is.
 --
 -- Parameters: none.
 --
 -- Columns:
 --   agent_name     the agent
 --   outcome        ok, or the class of the failure
---   http_status    status of the answer; null where there was none
---   num_attempts   attempts that ended so
---   share          of the agent's attempts
+--   http_status    status of the answer; null if there was no answer
+--   num_attempts   attempts with this outcome
+--   share          num_attempts / all attempts of the agent
 
 SELECT
     agent_name,

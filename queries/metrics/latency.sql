@@ -1,4 +1,4 @@
--- How long the rollouts of each agent took, from the request to the last byte of the answer.
+-- The latency of the rollouts of each agent, from the request to the last byte of the answer.
 --
 -- Parameters: none.
 --
@@ -8,9 +8,9 @@
 --   mean_ms        mean, in milliseconds
 --   p50_ms, p90_ms, p95_ms, p99_ms   quantiles, estimated (t-digest) in memory that does not grow with the run;
 --                  list_quantiles(array_agg(latency_ms), [0.5]) gives exact ones
---   max_ms         the longest
---   first_started_at, last_finished_at   when the first rollout was sent, and the last one answered
---   rollouts_per_second   rollouts by the time between the two
+--   max_ms         maximum
+--   first_started_at, last_finished_at   when the first rollout was sent and the last one was answered
+--   rollouts_per_second   num_rollouts / the time between the two
 
 WITH totals AS (
     SELECT

@@ -1,18 +1,18 @@
--- majority@k: the score of the answer that most of the first k rollouts of a task gave.
+-- majority@k: the score of the most frequent answer among the first k rollouts of a task.
 --
 -- Parameters:
---   answer_key = ''   path of the answer within what the agent gave back, as extracted_answer or a.b[0]; without one the
+--   answer_key = ''   path of the answer in the agent's result, such as extracted_answer or a.b[0]; without a path the
 --                     table is empty
 --
 -- Columns:
 --   agent_name    the agent
 --   metric        name of the metric
---   k             how many rollouts of a task are looked at; of a task with fewer, all
+--   k             number of rollouts of a task; all of them for a task with fewer
 --   num_tasks     tasks
 --   majority_at_k   mean over tasks of the score of the most frequent pair of answer and score among the first k rollouts
---                 that have both; of several as frequent, the mean of theirs; 0 where no rollout has both
+--                 that have both; the mean score of pairs that tie; 0 if no rollout has both
 --   majority_at_k_stderr   its standard error over tasks
---   no_answer     mean over tasks of the share of the first k rollouts that gave no answer
+--   no_answer     mean over tasks of the share of the first k rollouts without an answer
 --   planned, done, failed, pending   rollouts of the agent: how much of the sweep the numbers stand for
 
 WITH sizes AS (

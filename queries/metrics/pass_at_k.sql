@@ -1,20 +1,20 @@
 -- pass@k, pass^k, best-of-k and pass@1[avg-of-k] of every metric, for every k up to the number of repeats.
 --
--- Each is computed for a task and averaged over the tasks that have enough scores. A score is binary at a task if all of
--- the task's scores are 0 or 1; n are the task's scores, c the ones that are 1.
+-- Each is computed for a task, then averaged over the tasks that have enough scores. A metric is binary for a task if all of
+-- the task's scores are 0 or 1; n is the number of the task's scores, c the number of those that are 1.
 --
 -- Parameters: none.
 --
 -- Columns:
 --   agent_name     the agent
 --   metric         name of the metric
---   k              how many rollouts of a task are looked at
+--   k              number of rollouts of a task
 --   num_tasks      tasks with k scores or more
---   pass_at_k      binary: 1 - C(n - c, k) / C(n, k), the chance that one of k is right (Chen et al. 2021); others: the
---                  maximum of the first k
+--   pass_at_k      binary: 1 - C(n - c, k) / C(n, k), the chance that at least one of k is right (Chen et al. 2021);
+--                  others: the maximum of the first k
 --   pass_at_k_stderr   its standard error over tasks
 --   pass_hat_k     binary: C(c, k) / C(n, k), the chance that all of k are right (Yao et al. 2024); others: null
---   best_of_k      mean of the largest of k, over all ways to draw k of the task's scores
+--   best_of_k      expected maximum of k scores drawn from those of the task
 --   avg_of_k       mean of the first k
 --   planned, done, failed, pending   rollouts of the agent: how much of the sweep the numbers stand for
 

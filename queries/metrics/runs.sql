@@ -1,13 +1,13 @@
--- The mean of every metric over the first rollouts of all tasks, over the second ones, and so on.
+-- The mean of every metric over the first rollouts of all tasks, over the second rollouts, and so on.
 --
 -- Parameters: none.
 --
 -- Columns:
 --   agent_name   the agent
 --   metric       name of the metric
---   run          place of the rollout at its task, from 0
---   num_tasks    tasks that have the metric there
---   mean         mean over those tasks
+--   run          place of the rollout among those of its task, from 0
+--   num_tasks    tasks that have the metric in that place
+--   mean         mean over these tasks
 --   planned, done, failed, pending   rollouts of the agent: how much of the sweep the numbers stand for
 
 WITH computed AS (

@@ -1,12 +1,12 @@
--- How sure the mean of every metric is: standard errors and confidence intervals.
+-- Standard errors and confidence intervals of the mean of every metric.
 --
--- Rollouts of one task have much in common, so that ten of them say less than one of each of ten tasks. Tasks are therefore
--- the clusters of the standard error, and what the bootstrap draws.
+-- Rollouts of one task are correlated: ten of them tell less than one rollout of each of ten tasks. The standard error is
+-- therefore clustered by task, and the bootstrap draws tasks.
 --
 -- Parameters:
---   confidence = 0.95   share of sweeps whose interval holds the true mean
---   resamples = 1000    sweeps that the bootstrap makes up
---   seed = 0            start of the bootstrap's random numbers
+--   confidence = 0.95   share of sweeps whose interval contains the true mean
+--   resamples = 1000    number of bootstrap samples
+--   seed = 0            seed of the bootstrap
 --
 -- Columns:
 --   agent_name     the agent
@@ -16,14 +16,14 @@
 --   mean           mean over rollouts
 --   stderr         its standard error, clustered by task: sqrt(G / (G - 1) * sum_g (n_g * (mean_g - mean))^2) / N for G
 --                  tasks and N rollouts (Liang and Zeger 1986, corrected as in Stata); null for one task
---   stderr_iid     std / sqrt(N), as if no two rollouts had a task in common
+--   stderr_iid     std / sqrt(N), the standard error of independent rollouts
 --   normal_low, normal_high         mean -+ z * stderr
 --   wilson_low, wilson_high         score interval of a rate (Wilson 1927), for metrics that are 0 or 1; N is then the
 --                  number of independent rollouts that would give the same stderr
 --   bootstrap_low, bootstrap_high   percentiles of the means of resampled tasks (Efron 1979)
---   num_runs       places of rollouts at a task that have the metric
---   std_across_runs, stderr_across_runs   of the means of the runs, see the family runs
---   mean_task_std  mean of the standard deviations within a task, of tasks with two scores or more
+--   num_runs       runs that have the metric, see the family runs
+--   std_across_runs, stderr_across_runs   of the means of the runs
+--   mean_task_std  mean of the standard deviations within tasks that have at least two scores
 --   planned, done, failed, pending   rollouts of the agent: how much of the sweep the numbers stand for
 
 WITH per_task AS (

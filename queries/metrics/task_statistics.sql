@@ -1,7 +1,7 @@
 -- Mean, maximum, minimum, median and standard deviation of every metric, per task.
 --
--- A metric is a number or boolean of the answer. A rollout that lacks a metric is left out of that
--- metric's statistics; count says how many have it.
+-- A metric is a number or boolean of the answer. Rollouts that lack a metric are left out of its statistics; count says
+-- how many have it.
 --
 -- Parameters: none.
 --
@@ -12,15 +12,14 @@
 --   position       order in which metrics first appear in the task's rollouts, from 0
 --   count          rollouts of the task that have the metric
 --   num_rollouts   rollouts of the task
---   planned        rollouts that were asked for of the agent at the task; null where nobody says
+--   planned        planned rollouts of the agent for the task; null if unknown
 --   mean           sum / count, summed pairwise in the order of rollouts
 --   max, min       largest and smallest value
 --   median         middle value, or the mean of the two middle ones
---   std            sqrt(sum((mean - value)^2) / (count - 1)); null for one value, but 0 where that is so
---                  for every metric of the task, and all its rollouts have this one
+--   std            sqrt(sum((mean - value)^2) / (count - 1)); null for one value, but 0 if every metric of the task has
+--                  one value and all its rollouts have this metric
 --   stderr         standard error of the mean, std / sqrt(count)
---   integer_max, integer_min   max and min exactly, where all rollouts that have the metric hold nothing
---                  but integers and booleans
+--   integer_max, integer_min   exact max and min, if all rollouts that have the metric have only integers and booleans
 
 WITH computed AS (
     SELECT

@@ -1,20 +1,20 @@
--- How many tokens the rollouts of each agent took, how fast they came, and what they cost.
+-- Token counts, token rates and costs of the rollouts of each agent.
 --
--- Prices are those of the table prices, which the settings of an agent fill (input_price, output_price): without them the
--- costs are null. Attempts that failed are not in it, since nobody says what they took.
+-- Prices come from the settings of an agent (input_price, output_price); without them costs are null. Failed attempts are
+-- not counted, since their tokens are unknown.
 --
 -- Parameters: none.
 --
 -- Columns:
 --   agent_name      the agent
 --   num_rollouts    rollouts that are done
---   input_tokens, output_tokens, total_tokens   sums over the rollouts that say
+--   input_tokens, output_tokens, total_tokens   sums over the rollouts that report them
 --   mean_output_tokens, p50_output_tokens, p99_output_tokens, max_output_tokens   of a rollout; the
 --                   quantiles are estimated (t-digest)
---   output_tokens_per_second   output tokens by the time that their rollouts took, one after the other
---   truncated_rate   share of truncated rollouts among those whose answer says whether it is complete
+--   output_tokens_per_second   output tokens / the sum of the latencies of their rollouts
+--   truncated_rate   share of truncated rollouts among those that say whether they are complete
 --   cost            of all rollouts, in the currency of the prices
---   cost_per_rollout   the same by the number of rollouts
+--   cost_per_rollout   cost / num_rollouts
 
 WITH totals AS (
     SELECT

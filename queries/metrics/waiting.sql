@@ -1,4 +1,4 @@
--- Where the time of the attempts of each agent went, by what they waited for.
+-- What the attempts of each agent waited for, and for how long.
 --
 -- Parameters: none.
 --
@@ -6,11 +6,11 @@
 --   agent_name     the agent
 --   state          permit (a place among the calls in flight), rate (the agent's rate limits), connect (a connection),
 --                  server (the answer), client (the collector's own work)
---   num_attempts   attempts that know it
---   seconds        in all of them
---   share          of the time that the agent's attempts took in all states
---   mean_ms, max_ms   of an attempt
---   p50_ms, p95_ms, p99_ms   its quantiles, estimated (t-digest): exact ones would hold the times of all attempts
+--   num_attempts   attempts with a known time in this state
+--   seconds        sum over these attempts
+--   share          seconds / the time of the agent's attempts in all states
+--   mean_ms, max_ms   over attempts
+--   p50_ms, p95_ms, p99_ms   quantiles over attempts, estimated (t-digest) in bounded memory
 
 WITH states AS (
     SELECT

@@ -1,13 +1,13 @@
--- How much of what was asked for is there.
+-- How many of the planned rollouts and tasks are complete.
 --
 -- Parameters:
 --   by_agent = false   a task that several agents worked on counts once for each of them
 --
 -- Columns:
---   expected_rollout_rows           rollouts that were asked for
---   completed_rollout_rows          of these, the ones that are there
---   missing_rollout_rows            of these, the ones that are not
---   extra_rollout_rows              rollouts that nobody asked for
+--   expected_rollout_rows           planned rollouts
+--   completed_rollout_rows          planned rollouts that are done
+--   missing_rollout_rows            planned rollouts that are missing
+--   extra_rollout_rows              rollouts that were not planned
 --   reward_profile_completion_pct   completed of expected, in percent; 100 where nothing is expected
 --   total_input_rows                tasks
 --   complete_input_rows             tasks with all their rollouts

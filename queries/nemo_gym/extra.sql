@@ -1,4 +1,4 @@
--- Rollouts that nobody asked for, the first ten.
+-- The first ten rollouts that were not planned.
 --
 -- Columns:
 --   task_index      the task

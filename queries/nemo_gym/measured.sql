@@ -1,4 +1,4 @@
--- How many rollouts of every agent are there, and how many of them are accepted.
+-- The number of rollouts of every agent, and how many of them are accepted.
 --
 -- Columns:
 --   agent_name       the agent

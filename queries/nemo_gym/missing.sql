@@ -1,4 +1,4 @@
--- Rollouts that were asked for and are not there, the first ten.
+-- The first ten planned rollouts that are missing.
 --
 -- Columns:
 --   task_index      the task

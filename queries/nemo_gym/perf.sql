@@ -1,4 +1,4 @@
--- What was observed of the rollouts of every agent, masked ones included.
+-- The performance figures of the rollouts of every agent, masked ones included.
 --
 -- Columns:
 --   agent_name   the agent

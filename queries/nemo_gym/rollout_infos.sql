@@ -1,4 +1,4 @@
--- What stands of every accepted rollout in a report: keys and numbers, never the answer's text.
+-- The entry of every accepted rollout in a report: keys and numbers, never the answer's text.
 --
 -- Parameters:
 --   split_agents = true   rollouts of one agent stand together; with false, those of one task

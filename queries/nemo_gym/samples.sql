@@ -1,4 +1,4 @@
--- What was asked of every task that has an accepted rollout.
+-- The request of every task that has an accepted rollout.
 --
 -- Parameters:
 --   split_agents = false   a task that several agents worked on stands once for each of them

@@ -1,4 +1,4 @@
--- The answers of an agent as its server is shown them.
+-- The answers of an agent in the form that its server receives.
 --
 -- Reads: rollouts, and the function verify_response(task_index, rollout_index, attempt, result).
 --
@@ -8,7 +8,7 @@
 -- Columns:
 --   response   JSON object
 
--- The answers are cut down before they are sorted: whole ones can be larger than memory.
+-- The answers are shortened before they are sorted, since whole answers can exceed the memory.
 SELECT response
 FROM (
     SELECT task_index, rollout_index, verify_response(task_index, rollout_index, CAST(attempt AS BIGINT), result) AS response

@@ -1,4 +1,4 @@
--- What became of the attempts of each agent, when they were made, and where their time went.
+-- Outcomes, times and waiting times of the attempts of each agent.
 --
 -- Reads: attempts.
 -- Columns: agent_name, outcome, http_status, num_attempts, first_dispatched_at, first_finished_at,

@@ -1,9 +1,9 @@
--- How much of what is asked of each agent is done, and what reward it got.
+-- The rollouts of each agent that are done, and their rewards.
 --
 -- Reads: tasks, rollouts.
 -- Columns: agent_name, num_done, num_rewards (rollouts that have a reward and are not masked), reward_sum.
 --
--- A rollout that nobody asked for, as an import can bring, is not counted: nobody waits for it.
+-- Rollouts that were not planned (an import can bring some) are not counted, since nobody waits for them.
 SELECT
     tasks.agent_name,
     count(*) AS num_done,

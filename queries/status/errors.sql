@@ -1,10 +1,9 @@
--- The most frequent errors of each agent, three of them, the most frequent first.
+-- The three most frequent errors of each agent, the most frequent first.
 --
 -- Reads: attempts.
 -- Columns: agent_name, outcome, http_status, error (of one of the attempts), num_attempts.
 --
--- Errors that differ only in words that hold a digit (a port, a time, the id of a request) are taken
--- for the same: else each could be one of its own, and there would be as many as attempts.
+-- Errors that differ only in words with a digit (a port, a time, a request id) count as the same error.
 SELECT agent_name, outcome, http_status, error, num_attempts
 FROM (
     SELECT

@@ -1,4 +1,4 @@
--- Rollouts of each agent that were given up, by the class of their last failure.
+-- The failed rollouts of each agent, by the class of their last failure.
 --
 -- Reads: tasks, attempts, given_up.
 -- Columns: agent_name, outcome (the class), num_failed.

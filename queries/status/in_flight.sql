@@ -1,4 +1,4 @@
--- Calls that were sent and whose end is not known yet.
+-- Attempts that were sent and have no known end yet.
 --
 -- Reads: unanswered.
 -- Columns: agent_name, num_in_flight.

@@ -1,4 +1,4 @@
--- What is asked of each agent.
+-- The planned rollouts of each agent.
 --
 -- Reads: tasks.
 -- Columns: agent_name, num_planned (rollouts).

@@ -1,7 +1,7 @@
--- Rollouts of each agent that were done in a stretch of time.
+-- The rollouts of each agent that were done within a time span.
 --
 -- Reads: attempts.
--- Parameters: $since and $until (timestamps; both belong to the stretch).
+-- Parameters: $since and $until (timestamps, both included).
 -- Columns: agent_name, num_done.
 SELECT agent_name, count(*) AS num_done
 FROM attempts

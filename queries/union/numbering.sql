@@ -1,12 +1,12 @@
--- The numbers of tasks and rollouts within the union of several runs.
+-- Task and rollout indices within the union of several runs.
 --
--- A task is the same in two runs if its content is. Runs that are shares of one sweep keep their numbers. If one number
--- stands for different tasks, or two runs have rollouts of the same number, then tasks are numbered anew in the order of
--- runs, and rollouts of later runs come after those of earlier ones.
+-- Two tasks are the same if their content is the same. Shards of one sweep keep their indices. If an index stands for
+-- different tasks, or two runs have rollouts with the same indices, tasks are renumbered in the order of the runs, and the
+-- rollouts of later runs follow those of earlier ones.
 --
 -- Reads: all_tasks (the tasks of all runs, with a column run).
--- Columns: run, task_index (numbers within the run), new_task_index, rollout_offset (what is added to the run's
--- rollout_index), is_renumbered (the same in all rows).
+-- Columns: run, task_index (both within the run), new_task_index, rollout_offset (added to the run's rollout_index),
+-- is_renumbered (the same in all rows).
 
 WITH sized AS (
     SELECT

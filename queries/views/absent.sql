@@ -1,8 +1,8 @@
--- The rollouts that were asked for and are not there.
+-- The planned rollouts that are missing.
 --
 -- Parameters:
---   missing = 'drop'   how they count: 'drop' leaves them out, and then none are listed; 'zero', 'low' and 'high' give
---                      them a score
+--   missing = 'drop'   how they count: 'drop' leaves them out (the table is empty); 'zero', 'low' and 'high' give them a
+--                      score
 --
 -- Columns:
 --   agent_name      the agent

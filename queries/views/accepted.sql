@@ -1,10 +1,10 @@
--- The rollouts that say something of their agent: all that are there but those that their environment masked, where the
--- rules of NeMo Gym 0.7 hold.
+-- The rollouts that count in metrics of quality: all that are done, except, under the rules of NeMo Gym 0.7, those that
+-- their environment masked.
 --
 -- Parameters: none.
 --
 -- Columns:
---   *   those of rollouts
+--   *   the columns of rollouts
 
 SELECT *
 FROM rollouts

@@ -1,14 +1,14 @@
--- What the accepted rollouts of every task answered.
+-- The answers of the accepted rollouts, one row for each task.
 --
 -- Parameters:
---   answer_key = ''   path of the answer within what the agent gave back, as extracted_answer or a.b[0]; without one
---                     there are no answers
+--   answer_key = ''   path of the answer in the agent's result, such as extracted_answer or a.b[0]; without a path there
+--                     are no answers
 --
 -- Columns:
 --   agent_name   the agent
 --   task_index   the task
---   answers      the answer of each of the task's rollouts, by rollout_index; null where one gave none
---   no_answer    1 for each of the task's rollouts that gave none, else 0
+--   answers      the answers of the task's rollouts by rollout_index; null where a rollout gave none
+--   no_answer    for each of the task's rollouts 1 if it gave no answer, else 0
 
 WITH given AS (
     SELECT agent_name, task_index, rollout_index, answer_text(json_at(result, $answer_key)) AS answer

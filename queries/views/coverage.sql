@@ -1,14 +1,14 @@
--- How much of what was asked of each agent is there.
+-- How many of the planned rollouts of each agent are done.
 --
 -- Parameters: none.
 --
 -- Columns:
 --   agent_name   the agent
---   planned      rollouts that were asked for; of files that do not say what was asked, those that are there
---   done         of these, the ones that are there
---   failed       of these, given up: the last attempt at them was terminal
---   pending      of these, neither done nor failed
---   masked       of those that are done, or not asked for, the ones that are not accepted
+--   planned      rollouts that were planned; for files that do not record a plan, those that exist
+--   done         planned rollouts that are done
+--   failed       planned rollouts that failed: their last attempt was terminal
+--   pending      planned rollouts that are neither done nor failed
+--   masked       rollouts that exist and are not accepted
 
 WITH asked AS (
     SELECT agent_name, sum(num_repeats) AS planned

@@ -1,27 +1,27 @@
 -- The scores of every task: a row for each agent, task and metric.
 --
--- A metric is a number or boolean of the answer. This is what metrics are written over: it holds every number of the
--- accepted rollouts once, and nothing else of them. A name that begins with `_` is no metric, nor is mask_sample.
+-- A metric is a number or boolean of the answer; names that begin with `_`, and mask_sample, are not metrics. Metric queries
+-- read this table: it holds every number of the accepted rollouts once, and nothing else of them.
 --
 -- Parameters:
---   split_agents = true   a task that several agents worked on stands once for each of them; with
---                         false the agents are taken together, and agent_name is empty
---   reserved = false      these are metrics as well: so they are in files of NeMo Gym 0.5
---   missing = 'drop'      how rollouts count that were asked for and are not there: 'drop' leaves them out; 'zero'
---                         gives them 0 for every metric of their agent; 'low' and 'high' give them score_min and
---                         score_max, and leave out metrics that have other values than those between
---   score_min = 0.0       the lowest score that is possible
---   score_max = 1.0       the highest score that is possible
+--   split_agents = true   one row for each agent of a task; with false the agents of a task are pooled, and agent_name is
+--                         empty
+--   reserved = false      true: names that begin with `_` are metrics as well, as in files of NeMo Gym 0.5
+--   missing = 'drop'      how missing rollouts count: 'drop' leaves them out; 'zero' gives them 0 for every metric of their
+--                         agent; 'low' and 'high' give them score_min and score_max, and leave out metrics with values
+--                         outside that range
+--   score_min = 0.0       the lowest possible score
+--   score_max = 1.0       the highest possible score
 --
 -- Columns:
 --   agent_name       the agent
 --   metric           name of the metric
 --   task_index       the task
---   rollout_scores   the score of each of the task's rollouts, by rollout_index; null where one lacks the metric
---   num_rollouts     rollouts of the agent at the task
---   start            rollouts of the agent at earlier tasks
+--   rollout_scores   the scores of the task's rollouts by rollout_index; null where a rollout lacks the metric
+--   num_rollouts     rollouts of the agent for the task
+--   start            rollouts of the agent for earlier tasks
 --   agent_rollouts   rollouts of the agent
---   first_rollout_index, ordinal   where the metric first appears: the rollout, and the place among its metrics
+--   first_rollout_index, ordinal   the rollout in which the metric first appears, and its place among that rollout's metrics
 --   integers         rollouts that have it and hold nothing but integers and booleans
 --   integer_max, integer_min       the largest and smallest of those
 

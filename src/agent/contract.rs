@@ -4,9 +4,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 
-use crate::answer::AnswerFields;
-use crate::failure::Failure;
-use crate::turn::TurnLog;
+pub use crate::outcome::Answer;
+use crate::retry::Failure;
+use crate::turn::{RolloutKey, TurnLog};
 
 /// Somebody who answers rollouts.
 ///
@@ -32,16 +32,17 @@ pub trait Agent: Debug + Send + Sync {
 /// A rollout as it is sent.
 #[derive(Debug, Clone)]
 pub struct RolloutRequest {
-    /// Index of the task.
-    pub task_index: i64,
-    /// Index of the rollout within the task.
-    pub rollout_index: i64,
-    /// Number of the attempt, from 0.
-    pub attempt: u32,
     /// The whole row as JSON text.
     pub body: Bytes,
     /// Where an agent that makes calls of its own notes them.
     pub turns: TurnLog,
+}
+
+impl RolloutRequest {
+    /// The attempt.
+    pub fn key(&self) -> RolloutKey {
+        self.turns.key()
+    }
 }
 
 /// What came of a call.
@@ -76,13 +77,4 @@ impl Reply {
             result,
         }
     }
-}
-
-/// An answer that counts as a rollout.
-#[derive(Debug)]
-pub struct Answer {
-    /// The whole body: valid UTF-8 and one JSON object.
-    pub body: Bytes,
-    /// The numbers in it.
-    pub fields: AnswerFields,
 }

@@ -1,8 +1,8 @@
 //! Rows of tasksets, as environment servers take and answer them: the request of an episode, and the record of a
 //! rollout that is made of the answer.
 
-use crate::answer::is_truthy;
 use crate::json::{Object, quote, unquote};
+use crate::python::is_truthy;
 use crate::request::{ATTEMPT_INDEX, ROLLOUT_ID, ROLLOUT_INDEX, TASK_ID, TASK_INDEX, TASK_INPUT};
 
 /// What the record of a rollout is given.

@@ -1,9 +1,9 @@
 use bytes::Bytes;
 
 use super::Answer;
-use crate::answer::AnswerFields;
-use crate::failure::{Failure, FailureClass};
 use crate::json;
+use crate::outcome::AnswerFields;
+use crate::retry::{Failure, FailureClass};
 
 /// What words a failure, and quotes of what was answered without secrets.
 pub(super) struct Wording<'a> {

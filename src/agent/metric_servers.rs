@@ -10,8 +10,8 @@ use url::Url;
 use super::registry::headers;
 use super::{AgentError, HeadServer};
 use crate::config::{AgentSettings, ServerUrl, Settings};
-use crate::failure::{Failure, FailureClass};
 use crate::http::{Call, ClientError, Holder, HttpClients, HttpSettings, Response, Secrets};
+use crate::retry::{Failure, FailureClass};
 
 /// Deadline of a connect: who does not answer by then is gone.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);

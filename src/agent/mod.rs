@@ -1,8 +1,7 @@
 //! Those who are asked: [`Agent`] is the seam, [`NemoGymAgent`] its implementation over HTTP,
 //! [`HeadServer`] tells where NeMo Gym's agents are, [`Agents`] holds all agents of a sweep by
-//! name, [`MetricServers`] asks them for their own metrics. [`FailureClass`] is the one place that decides what a failure means.
+//! name, [`MetricServers`] asks them for their own metrics.
 
-mod budget;
 mod contract;
 mod episode;
 mod error;
@@ -15,7 +14,6 @@ mod nemo_gym;
 mod registry;
 mod tool_calling;
 
-pub use budget::{Failures, Prior};
 pub use contract::{Agent, Answer, Reply, RolloutRequest};
 pub use error::AgentError;
 pub use head_server::HeadServer;

@@ -12,8 +12,8 @@ use crate::config::{AgentKind, AgentSettings, ModelApi, Settings, Span};
 use crate::environment::{self, EnvironmentSettings};
 use crate::http::HttpClients;
 use crate::model::{
-    CHAT_COMPLETIONS, COMPLETIONS, ChatPolicy, CompletionsPolicy, Endpoints, ModelClient, Policy,
-    Repetition, Responder, ResponsesModel, tokenizer,
+    CHAT_COMPLETIONS, COMPLETIONS, ChatPolicy, CompletionsPolicy, Endpoints, ModelClient,
+    ModelRetries, Policy, Responder, ResponsesModel, tokenizer,
 };
 use crate::turn::Target;
 
@@ -32,57 +32,13 @@ pub(super) struct Native<'a> {
     pub(super) head: Option<&'a HeadServer>,
 }
 
-/// Refuses settings that agents of this kind do not have: nothing that was asked for is left out in silence.
+/// Refuses settings that agents of this kind do not have: none is ignored in silence.
 pub(super) fn check_kind(name: &str, own: &AgentSettings) -> Result<(), AgentError> {
-    use AgentKind::{MultiTurn, NemoGym, Responses};
-    const HERE: &[AgentKind] = &[Responses, MultiTurn];
-    let all: [(&str, bool, &[AgentKind]); 21] = [
-        ("url", own.url.is_some(), &[NemoGym]),
-        ("model_url", !own.model_url.is_empty(), HERE),
-        ("model", own.model.is_some(), HERE),
-        ("model_api", own.model_api.is_some(), HERE),
-        ("model_retries", own.model_retries.is_some(), HERE),
-        ("resources_url", own.resources_url.is_some(), &[Responses]),
-        ("resources", own.resources.is_some(), &[Responses]),
-        ("max_steps", own.max_steps.is_some(), &[Responses]),
-        ("max_turns", own.max_turns.is_some(), &[MultiTurn]),
-        ("max_seq_len", own.max_seq_len.is_some(), &[MultiTurn]),
-        ("max_new_tokens", own.max_new_tokens.is_some(), &[MultiTurn]),
-        ("tokenizer", own.tokenizer.is_some(), &[MultiTurn]),
-        ("driver", own.driver.is_some(), &[MultiTurn]),
-        ("batch_size", own.batch_size.is_some(), &[MultiTurn]),
-        ("rules", own.rules.is_some(), &[MultiTurn]),
-        ("group", own.group.is_some(), &[MultiTurn]),
-        ("generation_timeout", own.generation_timeout.is_some(), HERE),
-        ("step_timeout", own.step_timeout.is_some(), HERE),
-        ("group_timeout", own.group_timeout.is_some(), &[MultiTurn]),
-        ("environments", !own.environments.is_empty(), &[MultiTurn]),
-        (
-            "environment_headers_env",
-            !own.environment_headers_env.is_empty(),
-            HERE,
-        ),
-    ];
-    let kind = own.kind.unwrap_or_default();
-    let wrong = all
-        .iter()
-        .find(|(_, is_set, kinds)| *is_set && !kinds.contains(&kind));
-    let Some((key, _, kinds)) = wrong else {
-        return Ok(());
-    };
-    let names: Vec<String> = kinds
-        .iter()
-        .map(|kind| format!("\"{}\"", kind.name()))
-        .collect();
-    let reason = format!(
-        "{key} is for agents of kind = {}, and this one is of kind = \"{}\"",
-        names.join(" or "),
-        kind.name()
-    );
-    Err(AgentError::Native {
+    let refuse = |reason| AgentError::Native {
         agent: name.to_owned(),
         reason,
-    })
+    };
+    own.check_kind().map_err(refuse)
 }
 
 /// The head server has to say where servers of this agent are.
@@ -127,11 +83,11 @@ impl Native<'_> {
              resources_server",
         ))?;
         let endpoints = self.endpoints(&models)?;
-        let (name, repetition) = (self.model_name(), self.repetition());
+        let (name, retries) = (self.model_name(), self.retries());
         let model: Arc<dyn Responder> = match api {
-            ModelApi::Responses => Arc::new(ResponsesModel::new(endpoints, name, repetition)),
+            ModelApi::Responses => Arc::new(ResponsesModel::new(endpoints, name, retries)),
             ModelApi::ChatCompletions => {
-                Arc::new(ResponsesModel::over_chat(endpoints, name, repetition))
+                Arc::new(ResponsesModel::over_chat(endpoints, name, retries))
             }
             ModelApi::Completions => {
                 return Err(self.refuse(
@@ -162,7 +118,7 @@ impl Native<'_> {
                 Arc::clone(&endpoints),
                 path,
                 self.model_name(),
-                self.repetition(),
+                self.retries(),
             )
         };
         let api = own.model_api.unwrap_or_default();
@@ -236,13 +192,12 @@ impl Native<'_> {
         self.own.model.as_deref().unwrap_or_default()
     }
 
-    fn repetition(&self) -> Repetition {
+    fn retries(&self) -> ModelRetries {
         let own = self.own.model_retries;
-        let default = Repetition::default();
-        Repetition {
+        let default = ModelRetries::default();
+        ModelRetries {
             retries: own.unwrap_or(default.retries),
-            base: self.settings.retry_backoff.duration(),
-            cap: self.settings.retry_backoff_cap.duration(),
+            backoff: self.settings.backoff(),
             deadline: self.own.generation_timeout.map(Span::duration),
         }
     }

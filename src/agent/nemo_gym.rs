@@ -8,10 +8,10 @@ use url::Url;
 use super::episode;
 use super::judge::{Wording, judge};
 use super::{Agent, AgentError, Answer, Reply, RolloutRequest};
-use crate::failure::{Failure, FailureClass};
 use crate::gym::GymRules;
 use crate::http::{Call, Destination, Holder, HttpClients, Secrets};
 use crate::http::{headers_that_matter, with_connect_time};
+use crate::retry::{Failure, FailureClass};
 
 /// An agent server of NeMo Gym: `POST /run` with the row answers the verify response.
 #[derive(Debug)]

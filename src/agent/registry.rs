@@ -3,14 +3,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
+use tokio::time::timeout;
 
 use super::native::{self, Native};
-use super::{Agent, AgentError, HeadServer, NemoGymAgent};
+use super::{Agent, AgentError, HeadServer, NemoGymAgent, Reply, RolloutRequest};
 use crate::config::{
-    AgentKind, AgentSettings, Budgets, Concurrency, MemoryPlan, Settings, Span, VariableName,
+    AgentKind, AgentSettings, Concurrency, MemoryPlan, Settings, Span, VariableName,
 };
 use crate::gym::GymRules;
 use crate::http::{HttpClients, HttpSettings};
+use crate::retry::{Budgets, Failure, FailureClass};
 
 /// Variable that a bearer token for all agents is taken from, unless settings name another.
 const BEARER_TOKEN: &str = "ROLLSTREAM_BEARER_TOKEN";
@@ -43,6 +45,25 @@ pub struct AgentLimits {
     pub rollout_timeout: Option<Duration>,
     /// How many attempts at a rollout may fail.
     pub budgets: Budgets,
+}
+
+impl Member {
+    /// Sends one rollout and waits for its reply, for at most the agent's rollout timeout.
+    pub async fn run(&self, request: RolloutRequest) -> Reply {
+        let reply = self.agent.run(request);
+        let Some(limit) = self.limits.rollout_timeout else {
+            return reply.await;
+        };
+        timeout(limit, reply).await.unwrap_or_else(|_| {
+            let address = self.agent.address();
+            let span = humantime::format_duration(limit);
+            let why = format!("{address}: no answer within {span} (--rollout-timeout)");
+            Reply {
+                elapsed: limit,
+                ..Reply::new(Err(Failure::new(FailureClass::Timeout, why)))
+            }
+        })
+    }
 }
 
 impl AgentLimits {

@@ -11,9 +11,8 @@ use super::health;
 use super::measurement::{MetricArgs, measurement};
 use super::output::{DisplayArgs, Exit, note, unless_gone};
 use super::runs::{is_file, open, runs};
-use super::sweep_flags::gym_output;
 use crate::agent::{MetricServerOptions, MetricServers, RecordedAgents};
-use crate::config::{ServerUrl, Span};
+use crate::config::{self, ServerUrl, Span};
 use crate::error::Error;
 use crate::export::{ExportTarget, export_metrics};
 use crate::gym::GymChoice;
@@ -275,6 +274,10 @@ async fn agent_servers(
         must_have: true,
     })?;
     Ok(Some(Arc::new(servers)))
+}
+
+fn gym_output(text: &str) -> Result<String, String> {
+    config::gym_output(text).map(|()| text.to_owned())
 }
 
 fn benchmark(args: &AggregateArgs) -> Result<Option<PassMajorityOptions>, Error> {

@@ -1,8 +1,8 @@
-//! `rollstream config`: the resolved settings and where each came from.
+//! `rollstream config`: prints the resolved settings and the origin of each.
 
 use std::fmt::Write;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::collect::CollectArgs;
 use crate::config::{ConfigError, Resolved};
@@ -13,28 +13,23 @@ use crate::config::{ConfigError, Resolved};
 /// If the settings cannot be resolved.
 pub fn render(args: &CollectArgs) -> Result<String, ConfigError> {
     let resolved = args.resolve()?;
-    Ok(match args.display.json {
-        true => to_json(&resolved),
-        false => to_toml(&resolved),
-    })
+    if args.display.json {
+        return Ok(to_json(&resolved));
+    }
+    Ok(to_toml(&resolved))
 }
 
-/// One `key = value   # origin` per line. What is not set, and the `null` that TOML lacks, is a comment.
+/// One `key = value   # origin` per line. A setting without a value is a comment, and so is `null`, which TOML lacks.
 pub fn to_toml(resolved: &Resolved) -> String {
-    let lines: Vec<(String, String)> = resolved
-        .entries()
-        .into_iter()
-        .map(|(key, value, origin)| {
-            let origin = one_line(&origin.to_string());
-            match (&value, toml::Value::try_from(&value)) {
-                (Value::Null, _) if key.keys().len() == 1 => {
-                    (format!("# {key} is not set"), origin)
-                }
-                (_, Ok(toml)) => (format!("{key} = {}", one_line_toml(&value, &toml)), origin),
-                (_, Err(_)) => (format!("# {key} = {value}"), origin),
-            }
-        })
-        .collect();
+    let lines = resolved.entries().into_iter().map(|(key, value, origin)| {
+        let setting = match (&value, toml::Value::try_from(&value)) {
+            (Value::Null, _) if key.keys().len() == 1 => format!("# {key} is not set"),
+            (_, Ok(toml)) => format!("{key} = {}", one_line_toml(&value, &toml)),
+            (_, Err(_)) => format!("# {key} = {value}"),
+        };
+        (setting, origin.to_string().replace(char::is_control, " "))
+    });
+    let lines: Vec<(String, String)> = lines.collect();
     let widths = lines.iter().map(|(setting, _)| setting.chars().count());
     // A single long value must not push all origins off the screen.
     let width = widths.filter(|width| *width <= 60).max().unwrap_or(0);
@@ -48,15 +43,12 @@ pub fn to_toml(resolved: &Resolved) -> String {
 
 /// `{key: {value, source}}`, with a line end.
 pub fn to_json(resolved: &Resolved) -> String {
-    let map: Map<String, Value> = resolved
-        .entries()
-        .into_iter()
-        .map(|(key, value, origin)| {
-            let entry = json!({"value": value, "source": origin.to_string()});
-            (key.to_string(), entry)
-        })
-        .collect();
-    format!("{:#}\n", Value::Object(map))
+    let entries = resolved.entries().into_iter();
+    let entries = entries.map(|(key, value, origin)| {
+        let entry = json!({"value": value, "source": origin.to_string()});
+        (key.to_string(), entry)
+    });
+    format!("{:#}\n", Value::Object(entries.collect()))
 }
 
 /// TOML would spread a text with line ends over several lines; JSON's escapes for it are TOML's too.
@@ -67,14 +59,10 @@ fn one_line_toml(value: &Value, toml: &toml::Value) -> String {
     }
 }
 
-fn one_line(text: &str) -> String {
-    text.replace(char::is_control, " ")
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::args::{Cli, Command};
     use super::*;
+    use crate::cli::{Cli, Command};
     use clap::Parser;
 
     fn resolve(options: &[&str]) -> Resolved {

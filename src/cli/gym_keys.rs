@@ -1,4 +1,4 @@
-//! NeMo Gym's spelling of the options of `aggregate`, `profile` and `compare`: `+key=value` becomes the option that it is here.
+//! NeMo Gym's spelling of the options of `aggregate`, `compare` and `profile`: `+key=value` becomes the option.
 
 use std::ffi::OsString;
 
@@ -7,156 +7,127 @@ use serde_json::Value;
 use crate::config::{ConfigError, typed_text, typed_value};
 use crate::error::Error;
 
-/// What a key of NeMo Gym's is to a command.
+/// The meaning of a key of NeMo Gym for a command.
 #[derive(Debug, Clone, Copy)]
 enum Meaning {
-    /// What the command is about.
+    /// The argument of the command.
     Argument,
     /// The option of this name, with the same value.
     Option(&'static str),
-    /// The option of this name where the value is true.
+    /// The option of this name if the value is true.
     Switch(&'static str),
-    /// The option of this name where the value is false.
+    /// The option of this name if the value is false.
     Opposite(&'static str),
-    /// Nothing changes, whatever it is.
+    /// No value changes anything.
     Anyway,
 }
 
 use Meaning::{Anyway, Argument, Opposite, Option as Opt, Switch};
 
-/// The command, the key, and what it is there.
-const KEYS: &[(&str, &str, Meaning)] = &[
-    ("aggregate", "input_glob", Argument),
-    ("aggregate", "output_jsonl_fpath", Opt("--gym-output")),
-    ("aggregate", "merge_shards", Opposite("--no-merge")),
+type Keys = &'static [(&'static str, Meaning)];
+
+const AGGREGATE: Keys = &[
+    ("input_glob", Argument),
+    ("output_jsonl_fpath", Opt("--gym-output")),
+    ("merge_shards", Opposite("--no-merge")),
     (
-        "aggregate",
         "count_failure_classes_as_zero",
         Opt("--count-failure-classes-as-zero"),
     ),
     (
-        "aggregate",
         "count_missing_rollouts_as_zero",
         Switch("--count-missing-rollouts-as-zero"),
     ),
+    ("disable_health_check", Switch("--no-health-check")),
+    ("health_check_workers", Anyway),
+    ("health_check_ignored_checks", Opt("--health-check-ignore")),
+];
+
+const COMPARE: Keys = &[
+    ("baseline_rollouts_jsonl_fpath", Opt("--baseline")),
+    ("candidate_rollouts_jsonl_fpaths", Opt("--candidates")),
     (
-        "aggregate",
-        "disable_health_check",
-        Switch("--no-health-check"),
-    ),
-    ("aggregate", "health_check_workers", Anyway),
-    (
-        "aggregate",
-        "health_check_ignored_checks",
-        Opt("--health-check-ignore"),
-    ),
-    (
-        "compare",
-        "baseline_rollouts_jsonl_fpath",
-        Opt("--baseline"),
-    ),
-    (
-        "compare",
-        "candidate_rollouts_jsonl_fpaths",
-        Opt("--candidates"),
-    ),
-    (
-        "compare",
         "baseline_aggregate_metrics_fpath",
         Opt("--baseline-agg-metrics"),
     ),
     (
-        "compare",
         "candidate_aggregate_metrics_fpaths",
         Opt("--candidates-agg-metrics"),
     ),
-    ("compare", "agent_name", Opt("--agent")),
-    ("compare", "baseline_agent_name", Opt("--baseline-agent")),
+    ("agent_name", Opt("--agent")),
+    ("baseline_agent_name", Opt("--baseline-agent")),
+    ("candidate_agent_names", Opt("--candidate-agents")),
+    ("output_dirpath", Opt("--output-dir")),
+    ("report_format", Opt("--report-format")),
+];
+
+const PROFILE: Keys = &[
+    ("rollouts_jsonl_fpath", Argument),
     (
-        "compare",
-        "candidate_agent_names",
-        Opt("--candidate-agents"),
-    ),
-    ("compare", "output_dirpath", Opt("--output-dir")),
-    ("compare", "report_format", Opt("--report-format")),
-    ("profile", "rollouts_jsonl_fpath", Argument),
-    (
-        "profile",
         "materialized_inputs_jsonl_fpath",
         Opt("--materialized-inputs"),
     ),
-    (
-        "profile",
-        "allow_partial_rollouts",
-        Switch("--allow-partial"),
-    ),
+    ("allow_partial_rollouts", Switch("--allow-partial")),
 ];
 
-/// A command line whose `+key=value` and `++key=value` are options, where the command knows them so.
+/// Translates the `+key=value` and `++key=value` of a command line to options, for commands that have such keys.
 ///
 /// # Errors
-/// The command has no such key, or its value can't be what it is.
+/// The command has no such key, or the key can't have such a value.
 pub fn translated(arguments: impl IntoIterator<Item = OsString>) -> Result<Vec<OsString>, Error> {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
     let command = arguments.get(1).and_then(|command| command.to_str());
-    let Some(command) = command.filter(|name| KEYS.iter().any(|(command, ..)| command == name))
-    else {
-        return Ok(arguments);
+    let (command, keys) = match command {
+        Some("aggregate") => ("aggregate", AGGREGATE),
+        Some("compare") => ("compare", COMPARE),
+        Some("profile") => ("profile", PROFILE),
+        _ => return Ok(arguments),
     };
-    let command = command.to_owned();
     let mut translated = Vec::with_capacity(arguments.len());
     for argument in arguments {
-        let text = argument.to_str().unwrap_or_default();
-        let pair = text.trim_start_matches('+').split_once('=');
-        match pair.filter(|_| text.starts_with('+')) {
+        let pair = argument.to_str().filter(|text| text.starts_with('+'));
+        match pair.and_then(|pair| pair.trim_start_matches('+').split_once('=')) {
             None => translated.push(argument),
-            Some((key, value)) => translated.extend(options(&command, key, value)?),
+            Some((key, value)) => translated.extend(options(command, keys, key, value)?),
         }
     }
     Ok(translated)
 }
 
-fn options(command: &str, key: &str, value: &str) -> Result<Vec<OsString>, Error> {
-    let own = || KEYS.iter().filter(|(of, ..)| *of == command);
-    let Some((_, _, meaning)) = own().find(|(_, name, _)| *name == key) else {
-        let known: Vec<&str> = own().map(|(_, name, _)| *name).collect();
+fn options(command: &str, keys: Keys, key: &str, value: &str) -> Result<Vec<OsString>, Error> {
+    let Some((_, meaning)) = keys.iter().find(|(name, _)| *name == key) else {
+        let known: Vec<&str> = keys.iter().map(|(name, _)| *name).collect();
         return Err(Error::Usage(format!(
             "`{command}` does not know +{key}; of NeMo Gym's keys it knows {}",
             known.join(", ")
         )));
     };
-    let wrong = |reason| {
-        Error::from(ConfigError::Override {
-            text: format!("+{key}={value}"),
-            reason,
-        })
+    let wrong = |reason| ConfigError::Override {
+        text: format!("+{key}={value}"),
+        reason,
     };
+    let text = || text(value).map_err(wrong);
     let is_true = || match typed_value(value).map_err(wrong)? {
         Value::Bool(value) => Ok(value),
         Value::Null => Ok(false),
         _ => Err(wrong("it is true or false".into())),
     };
-    let option = match meaning {
-        Argument => text(value)
-            .map_err(wrong)?
-            .map_or_else(Vec::new, |text| vec![text.into()]),
-        Opt(option) => {
-            let text = text(value).map_err(wrong)?;
-            text.map_or_else(Vec::new, |text| vec![(*option).into(), text.into()])
-        }
-        Switch(option) if is_true()? => vec![(*option).into()],
-        Opposite(option) if !is_true()? => vec![(*option).into()],
+    Ok(match meaning {
+        Argument => text()?.into_iter().map(OsString::from).collect(),
+        Opt(option) => match text()? {
+            Some(text) => vec![option.into(), text.into()],
+            None => Vec::new(),
+        },
+        Switch(option) if is_true()? => vec![option.into()],
+        Opposite(option) if !is_true()? => vec![option.into()],
         Switch(_) | Opposite(_) | Anyway => Vec::new(),
-    };
-    Ok(option)
+    })
 }
 
-/// A value as options have it: a list with commas between; nothing for `null` and for a list without items.
+/// The text of a value: items of a list with commas between them; none for `null` and for an empty list.
 fn text(typed: &str) -> Result<Option<String>, String> {
-    let read = match typed.trim_start().starts_with('[') {
-        true => typed_value,
-        false => typed_text,
-    };
+    let is_list = typed.trim_start().starts_with('[');
+    let read = if is_list { typed_value } else { typed_text };
     let text = |value: &Value| match value {
         Value::String(text) => text.clone(),
         other => other.to_string(),

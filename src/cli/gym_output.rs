@@ -30,7 +30,7 @@ pub(super) async fn resume(settings: Settings) -> Result<Settings, Error> {
     let target = ExportTarget::new(rollouts, &place)?;
     let is_imported = match RunRecord::load(&run).await {
         Ok(Some(record)) => {
-            // What was imported can be less than the file: torn lines, and answers that are asked for again.
+            // An imported run can have fewer rollouts than its file: without torn lines, and answers to be asked again.
             if settings.resume && !record.is_imported() {
                 refuse_more(rollouts, &run).await?;
             }
@@ -51,7 +51,7 @@ pub(super) async fn resume(settings: Settings) -> Result<Settings, Error> {
         Ok(None) if !settings.overwrite && !settings.resume => {
             if let Some(file) = target.existing() {
                 return Err(Error::Usage(format!(
-                    "{} is there, and no run at {place} that it belongs to; go on with it (--resume, or \
+                    "{} is there, and no run at {place} that it belongs to; resume it (--resume, or \
                      +resume_from_cache=true), replace it (--overwrite), or take another name",
                     file.display()
                 )));
@@ -66,7 +66,7 @@ pub(super) async fn resume(settings: Settings) -> Result<Settings, Error> {
     }
     if !settings.input.is_empty() {
         note(format_args!(
-            "the rows are those of the collection that is gone on with; {} is not read",
+            "the rows are those of the collection that is resumed; {} is not read",
             settings.input.join(", ")
         ));
     }

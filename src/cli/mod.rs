@@ -1,10 +1,9 @@
-//! The command line: [`Cli`] is what clap reads, [`run`] runs it. `main` is the only user.
+//! The command line: [`Cli`] is what clap reads, and [`run`] runs it. `main` is the only user.
 //!
 //! Each command is one file, with its options and its `--help`. The options of `collect` are declared in
 //! [`crate::config`]; `sweep_args` makes flags of them. Commands share `output`, `runs` and `measurement`.
 
 mod aggregate;
-pub mod args;
 mod check;
 mod collect;
 mod compare;
@@ -19,16 +18,174 @@ mod measurement;
 mod metrics;
 mod output;
 mod profile;
-mod run;
 mod runs;
 mod signals;
 mod sim;
 pub mod sql;
 mod status;
 mod sweep_args;
-mod sweep_flags;
 
-pub use args::Cli;
+use std::ffi::OsString;
+
+use clap::{Args, CommandFactory, Parser, Subcommand};
+
+use aggregate::AggregateArgs;
+use check::CheckArgs;
+use collect::CollectArgs;
+use compare::CompareArgs;
+use export::ExportArgs;
+use import::ImportArgs;
+use metrics::MetricsArgs;
+use output::print;
+use profile::ProfileArgs;
+use sim::SimArgs;
+use sql::args::{SQL_EXAMPLES, SqlArgs};
+use status::StatusArgs;
+
+use crate::error::Error;
+use crate::guide;
+
 pub use gym_keys::translated;
 pub use output::Exit;
-pub use run::{guide_page, run};
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  0    all rollouts are done
+  1    an error
+  2    the command line, a setting or the input is wrong; nothing was sent
+  3    finished, but some rollouts failed for good, or are still pending
+  4    `collect`: stopped by --deadline, --max-failures or --max-error-rate; `--resume` continues
+       `check`: a gate is violated
+  130  interrupted; `--resume` continues";
+
+/// Collects rollouts of language-model agents: JSONL in, Parquet and metrics out.
+#[derive(Debug, Parser)]
+#[command(name = "rollstream", version, after_help = format!("{EXIT_CODES}\n\n{}", guide::topics()), max_term_width = 110)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Send every task to its agent and land the rollouts, then compute metrics
+    #[command(after_help = collect::EXAMPLES, after_long_help = format!("{}\n\n{EXIT_CODES}", collect::EXAMPLES))]
+    Collect(Box<CollectArgs>),
+    /// Print the plan, the counts per agent and an estimate; send nothing
+    Plan(Box<CollectArgs>),
+    /// Print the resolved settings and where each came from
+    #[command(
+        after_help = "The output is TOML that --config reads again; with --json, {key: {value, source}}."
+    )]
+    Config(Box<CollectArgs>),
+    /// Ask SQL questions of one or several runs, also while they are being collected
+    #[command(after_help = SQL_EXAMPLES)]
+    Sql(SqlArgs),
+    /// Compute the metrics of one or several runs, or of files of rollouts, as if they were one
+    Aggregate(Box<AggregateArgs>),
+    /// Check that runs are as they should be: assertions in SQL, for CI
+    Check(CheckArgs),
+    /// Write NeMo Gym's reward profile of a run, or of the files of a collection
+    Profile(ProfileArgs),
+    /// List the metric families, or show one
+    Metrics(MetricsArgs),
+    /// Compare runs task by task: differences, intervals, tests, and which tasks flipped
+    Compare(Box<CompareArgs>),
+    /// Say how a run is doing, live, dead or finished
+    Status(StatusArgs),
+    /// Make a run of the files of a NeMo Gym collection, to be finished with `collect --resume`
+    Import(ImportArgs),
+    /// Write a run as the files of a NeMo Gym collection
+    Export(ExportArgs),
+    /// Serve simulated agents and a head server, for demos, tests and benchmarks
+    Sim(Box<SimArgs>),
+    /// Print the completion script for a shell
+    #[command(
+        after_help = "Example: rollstream completions bash > ~/.local/share/bash-completion/completions/rollstream"
+    )]
+    Completions(CompletionsArgs),
+}
+
+/// The options of `completions`.
+#[derive(Debug, Args)]
+pub struct CompletionsArgs {
+    /// The shell
+    pub shell: clap_complete::Shell,
+}
+
+impl CompletionsArgs {
+    /// The completion script for the shell.
+    pub(super) fn script(&self) -> Vec<u8> {
+        let mut script = Vec::new();
+        clap_complete::generate(self.shell, &mut Cli::command(), "rollstream", &mut script);
+        script
+    }
+}
+
+/// The guide page that a command line asks for with `help TOPIC`.
+pub fn guide_page(arguments: impl IntoIterator<Item = OsString>) -> Option<&'static str> {
+    let mut arguments = arguments.into_iter().skip(1);
+    let is_help = arguments.next()? == "help";
+    guide::page(arguments.next().filter(|_| is_help)?.to_str()?)
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// The command failed; [`Error::exit_code`] gives the exit code.
+pub async fn run(cli: Cli) -> Result<Exit, Error> {
+    match cli.command {
+        Command::Collect(args) => collect::collect(*args).await,
+        Command::Plan(args) => collect::plan(*args).await,
+        Command::Config(args) => print(config::render(&args)?).map(|_| Exit::Done),
+        Command::Sql(args) => sql::sql(args).await,
+        Command::Aggregate(args) => aggregate::aggregate(*args).await,
+        Command::Check(args) => check::check(args).await,
+        Command::Profile(args) => profile::profile(args).await,
+        Command::Metrics(args) => print(metrics::render(&args)?).map(|_| Exit::Done),
+        Command::Compare(args) => compare::compare(*args).await,
+        Command::Status(args) => status::status(args).await,
+        Command::Import(args) => import::import(args).await,
+        Command::Export(args) => export::export(args).await,
+        Command::Sim(args) => sim::sim(*args).await,
+        Command::Completions(args) => print(args.script()).map(|_| Exit::Done),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::ValueEnum;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_shell_learns_the_commands_and_flags() {
+        for shell in clap_complete::Shell::value_variants() {
+            let script = CompletionsArgs { shell: *shell }.script();
+            let script = String::from_utf8(script).unwrap();
+            assert!(script.contains("num-repeats-add-seed"), "{shell}");
+            assert!(script.contains("completions"), "{shell}");
+        }
+    }
+
+    #[test]
+    fn help_lists_the_exit_codes_and_examples() {
+        let mut command = Cli::command();
+        let help = command.render_help().to_string();
+        for code in ["0 ", "1 ", "2 ", "3 ", "4 ", "130 "] {
+            assert!(help.contains(&format!("\n  {code}")), "{code}: {help}");
+        }
+        let collect = command.find_subcommand_mut("collect").unwrap();
+        let help = collect.render_long_help().to_string();
+        assert!(
+            help.contains("+input_jsonl_fpath=x.jsonl") && help.contains("130"),
+            "{help}"
+        );
+    }
+}

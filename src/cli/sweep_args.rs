@@ -1,18 +1,17 @@
-//! [`SweepArgs`]: the options that become settings.
+//! [`SweepArgs`]: the options that become settings. Their flags are declared in `config/settings.rs` and `config/agent.rs`.
 //!
-//! Flags and `+key=value` overrides can be mixed and the later wins, so the options are kept in the order in which
-//! they were typed; derived structs forget that order. This is why clap's traits are implemented by hand here.
+//! Flags and `+key=value` overrides can be mixed and the later wins, so the options keep the order in which they were typed.
+//! Derived structs forget that order; this is why clap's traits are implemented by hand here.
 
 use std::path::PathBuf;
 
-use clap::builder::ValueParser;
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, value_parser};
 use serde_json::Value;
 
-use super::sweep_flags::{FLAGS, RUN, Target, dotted, name_and_value, parameter_and_value};
-use crate::config::{Argument, KeyPath, Layers};
+use crate::config::options::{Flag, Group, Target, flags};
+use crate::config::{Argument, KeyPath, Layers, name_and_value, parameter_and_value};
 
 /// The configuration file and the settings on the command line, in the order in which they were typed.
 #[derive(Debug, Clone, Default)]
@@ -24,7 +23,7 @@ pub struct SweepArgs {
 }
 
 impl SweepArgs {
-    /// The file and the command line as layers; the environment is still to be added.
+    /// The layers of the file and the command line.
     pub fn layers(&self) -> Layers {
         let layers = Layers::new().arguments(self.arguments.iter().cloned());
         match &self.config {
@@ -39,24 +38,7 @@ const OVERRIDES: &str = "overrides";
 
 impl Args for SweepArgs {
     fn augment_args(command: Command) -> Command {
-        let flags = FLAGS
-            .iter()
-            .map(|(heading, name, short, value, help, target, check)| {
-                let arg = Arg::new(*name)
-                    .long(*name)
-                    .short(*short)
-                    .help(*help)
-                    .help_heading(*heading);
-                match target {
-                    Target::Switch(..) => arg.action(ArgAction::SetTrue).overrides_with(*name),
-                    _ => arg
-                        .action(ArgAction::Append)
-                        .value_name(*value)
-                        .allow_negative_numbers(true)
-                        .value_parser(ValueParser::from(*check)),
-                }
-            });
-        command.args(flags).args([
+        command.args(flags().into_iter().map(argument)).args([
             Arg::new(CONFIG)
                 .long(CONFIG)
                 .value_name("FILE")
@@ -67,7 +49,7 @@ impl Args for SweepArgs {
                      over variables ROLLSTREAM_<SETTING>, those over the file; `rollstream config` shows what came \
                      from where",
                 )
-                .help_heading(RUN),
+                .help_heading(heading(Group::Run)),
             Arg::new(OVERRIDES)
                 .value_name("+KEY=VALUE")
                 .action(ArgAction::Append)
@@ -80,35 +62,51 @@ impl Args for SweepArgs {
     }
 }
 
+fn argument(flag: &Flag) -> Arg {
+    let argument = Arg::new(flag.name)
+        .long(flag.name)
+        .short(flag.short)
+        .help(flag.help.clone())
+        .help_heading(heading(flag.group));
+    if let Target::Switch(..) = flag.target {
+        return argument
+            .action(ArgAction::SetTrue)
+            .overrides_with(flag.name);
+    }
+    let check = flag.check;
+    argument
+        .action(ArgAction::Append)
+        .value_name(flag.value)
+        .allow_negative_numbers(true)
+        .value_parser(move |text: &str| check(text).map(|()| text.to_owned()))
+}
+
+fn heading(group: Group) -> &'static str {
+    match group {
+        Group::Tasks => "Tasks",
+        Group::Agents => "Agents",
+        Group::Calls => "Calls",
+        Group::Failures => "Failures",
+        Group::Run => "Run",
+    }
+}
+
 impl FromArgMatches for SweepArgs {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
         let mut typed: Vec<(usize, Argument)> = Vec::new();
-        for (_, name, _, _, _, target, _) in FLAGS {
-            let uses = uses(matches, name)?;
-            let flag = format!("--{name}");
-            match target {
-                Target::Items(key) => {
-                    // The whole list takes the place of its last item.
-                    let last = uses.iter().map(|(index, _)| *index).max();
-                    typed.extend(last.map(|index| {
-                        let items = uses
-                            .into_iter()
-                            .map(|(_, text)| Value::String(text))
-                            .collect();
-                        (index, value(&flag, key, Value::Array(items)))
-                    }));
-                }
-                Target::Switch(key, truth) => typed.extend(
-                    uses.into_iter()
-                        .map(|(index, _)| (index, value(&flag, key, Value::Bool(*truth)))),
-                ),
-                target => {
-                    for (index, text) in uses {
-                        let argument = valued(&flag, *target, &text)
-                            .map_err(|reason| broken(format!("{flag}: {reason}")))?;
-                        typed.push((index, argument));
-                    }
-                }
+        for flag in flags() {
+            let uses = uses(matches, flag.name)?;
+            if let (Target::Items(key), Some((last, _))) = (&flag.target, uses.last()) {
+                // The whole list takes the place of its last item.
+                let last = *last;
+                let items = uses.into_iter().map(|(_, text)| text).collect();
+                typed.push((last, value(flag, key, items)));
+                continue;
+            }
+            for (index, text) in uses {
+                let argument = setting(flag, &text);
+                let failed = |reason| broken(format!("--{}: {reason}", flag.name));
+                typed.push((index, argument.map_err(failed)?));
             }
         }
         let overrides = uses(matches, OVERRIDES)?.into_iter();
@@ -142,27 +140,32 @@ fn uses(matches: &ArgMatches, name: &str) -> Result<Vec<(usize, String)>, clap::
         .collect()
 }
 
-fn valued(flag: &str, target: Target, text: &str) -> Result<Argument, String> {
-    let (key, text) = match target {
-        Target::Setting(key) | Target::Items(key) | Target::Switch(key, _) => (dotted(key)?, text),
-        Target::Named(first, last) => {
+/// The setting that one use of a flag gives.
+fn setting(flag: &Flag, text: &str) -> Result<Argument, String> {
+    let (key, text) = match &flag.target {
+        Target::Switch(key, truth) => return Ok(value(flag, key, Value::Bool(*truth))),
+        Target::Value(key) | Target::Items(key) => (key.clone(), text),
+        Target::Named(key) => {
             let (name, text) = name_and_value(text)?;
-            let key = KeyPath::new([first, name]);
-            (last.map_or(key.clone(), |last| key.child(last)), text)
+            (KeyPath::new([*key, name]), text)
+        }
+        Target::OfAgent(key) => {
+            let (name, text) = name_and_value(text)?;
+            (KeyPath::new(["agents", name, key]), text)
         }
         Target::Parameter => parameter_and_value(text)?,
     };
     Ok(Argument::Text {
-        flag: flag.to_owned(),
+        flag: format!("--{}", flag.name),
         key,
         text: text.to_owned(),
     })
 }
 
-fn value(flag: &str, key: &str, value: Value) -> Argument {
+fn value(flag: &Flag, key: &KeyPath, value: Value) -> Argument {
     Argument::Value {
-        flag: flag.to_owned(),
-        key: KeyPath::new([key]),
+        flag: format!("--{}", flag.name),
+        key: key.clone(),
         value,
     }
 }
@@ -244,16 +247,13 @@ mod tests {
 
     #[test]
     fn every_flag_leads_to_a_setting() {
-        for (_, name, _, _, _, target, _) in FLAGS {
-            let text = match target {
-                Target::Named(..) => "x=1",
+        for flag in flags() {
+            let text = match flag.target {
+                Target::Named(_) | Target::OfAgent(_) => "x=1",
                 Target::Parameter => "responses_create_params.x=1",
                 _ => "1",
             };
-            let argument = match target {
-                Target::Switch(key, truth) => value(name, key, Value::Bool(*truth)),
-                target => valued(name, *target, text).unwrap(),
-            };
+            let (name, argument) = (flag.name, setting(flag, text).unwrap());
             if let Err(error) = Layers::new().arguments([argument]).resolve() {
                 let message = error.to_string();
                 assert!(!message.contains("unknown setting"), "--{name}: {message}");
@@ -294,5 +294,17 @@ mod tests {
             let error = read(&[option]).unwrap().layers().resolve().unwrap_err();
             assert!(!error.to_string().contains("sk-1"), "{error}");
         }
+    }
+
+    #[test]
+    fn the_help_shows_the_defaults_of_the_settings() {
+        let help = |name: &str| {
+            let flag = flags().into_iter().find(|flag| flag.name == name);
+            flag.unwrap().help.clone()
+        };
+        assert!(help("agent-patience").ends_with(" [default: 2m]"));
+        assert!(help("concurrency").contains(" [default: 256]; "));
+        assert!(help("max-body").ends_with(" [default: 256MiB]"));
+        assert!(!help("agent").contains("default"));
     }
 }

@@ -1,11 +1,11 @@
-//! [`ConfigError`]: what can be wrong with what the user asked for.
+//! [`ConfigError`]: what can be wrong with settings; and [`Origin`]: who set a value.
 
-use std::io;
 use std::path::PathBuf;
+use std::{fmt, io};
 
-use super::Origin;
+use super::KeyPath;
 
-/// The settings could not be resolved. Nothing has been read or sent yet.
+/// Why settings could not be resolved. Nothing has been read or sent yet.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The configuration file could not be read.
@@ -95,4 +95,50 @@ pub enum ConfigError {
         /// How to give it.
         remedy: &'static str,
     },
+}
+
+impl ConfigError {
+    /// A value that the setting cannot have.
+    pub(super) fn invalid(key: &KeyPath, origin: &Origin, reason: impl Into<String>) -> Self {
+        Self::Invalid {
+            key: key.to_string(),
+            origin: origin.clone(),
+            reason: reason.into(),
+        }
+    }
+}
+
+/// Where the value of a setting came from.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Origin {
+    /// No layer sets it.
+    #[default]
+    Default,
+    /// The configuration file, with the line of the key where it is known (1-based).
+    File {
+        /// The path as it was given.
+        path: PathBuf,
+        /// The line of the key.
+        line: Option<usize>,
+    },
+    /// The environment variable of this name.
+    Environment(String),
+    /// A flag, such as `--concurrency`.
+    Flag(String),
+    /// An override without its value, such as `+num_samples_in_parallel`.
+    Override(String),
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Default => f.write_str("default"),
+            Self::File {
+                path,
+                line: Some(line),
+            } => write!(f, "{}:{line}", path.display()),
+            Self::File { path, line: None } => write!(f, "{}", path.display()),
+            Self::Environment(name) | Self::Flag(name) | Self::Override(name) => f.write_str(name),
+        }
+    }
 }

@@ -1,38 +1,40 @@
+//! [`MemoryPlan`]: how much of a sweep may be in memory at a time.
+
 use std::fs;
 
 use super::{Bytes, Settings};
 
-/// What a sweep needs however little it holds: the program itself, batches on their way to the disk, a
-/// part that is being encoded, and the metrics at its end.
+/// Memory that every sweep needs: for the program itself, batches on their way to the disk, a part that is being encoded,
+/// and the metrics at its end.
 const BASE: u64 = 256 << 20;
 
-/// What is left for the rest if less than this was asked for.
+/// The least that the plan gives to all else.
 const LEAST: u64 = 64 << 20;
 
-/// The machine's memory, where it can't be found out.
+/// The machine's memory where the system does not tell.
 const ASSUMED: u64 = 8 << 30;
 
 /// How much of a sweep may be in memory at a time, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryPlan {
-    /// In all, as it was asked for.
+    /// All of it.
     pub total: u64,
     /// Calls in flight: their requests, and [`Self::CALL`] for each.
     pub calls: u64,
     /// Answers that have been received and are not in the journal yet.
     pub answers: u64,
-    /// Requests of calls whose turn has not come.
+    /// Requests of calls that wait.
     pub waiting: u64,
 }
 
 impl MemoryPlan {
-    /// What a call in flight takes beside its request: its task, and a connection with its buffers.
+    /// The memory of a call in flight beside its request: its task, and a connection with its buffers.
     pub const CALL: u64 = 40 << 10;
 
-    /// More requests than this need not wait in memory.
+    /// The most memory for requests that wait.
     const MOST_WAITING: u64 = 256 << 20;
 
-    /// Shares out the memory that `settings` allow, or half of the machine's.
+    /// Divides the memory that `settings` allow, or half of the machine's.
     pub fn of(settings: &Settings) -> Self {
         let total = settings.memory.map(Bytes::get);
         Self::new(total.unwrap_or_else(|| machine().unwrap_or(ASSUMED) / 2))
@@ -49,7 +51,7 @@ impl MemoryPlan {
     }
 }
 
-/// Memory of this machine, or of the container that this is.
+/// The memory of this machine or container.
 fn machine() -> Option<u64> {
     let all = fs::read_to_string("/proc/meminfo").ok()?;
     let line = all.lines().find(|line| line.starts_with("MemTotal:"))?;

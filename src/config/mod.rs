@@ -1,54 +1,37 @@
 //! What a run was asked to do, and who asked for it.
 //!
-//! [`Settings`] are the typed options of a run. [`Layers`] collects what the defaults, a file, the environment and
-//! the command line say, the later over the earlier, and resolves it into [`Resolved`]: the settings together with
-//! the [`Origin`] of each. NeMo Gym's own option names are translated on the way in. Everything that can be wrong
-//! with a setting by itself is a [`ConfigError`] here, so that later steps only meet values that make sense.
+//! [`Settings`] are the options of a run, [`AgentSettings`] those of one agent: each option has one declaration, in
+//! `settings.rs` or `agent.rs` (see `options.rs` for its form). [`Layers`] collects what the defaults, a file, the
+//! environment and the command line set, the later over the earlier, and resolves it into [`Resolved`]: the settings with
+//! the [`Origin`] of each. Names of NeMo Gym's options are translated on the way. Every value that is wrong by itself is a
+//! [`ConfigError`] here, so that later steps only meet values that make sense. Everybody uses this module; it uses
+//! nothing of ours but `python` and `retry`.
 
 mod agent;
-mod concurrency;
-mod environment;
 mod error;
 mod fields;
-mod file;
-mod hydra;
-mod interpolation;
-mod key_path;
-mod keys;
+pub mod gym;
 mod layers;
 mod memory;
-mod native;
-mod nemo_gym;
-mod origin;
-mod overrides;
+mod names;
+pub(crate) mod options;
 mod quantity;
 mod repeats;
-mod routing;
-mod seed_field;
-mod server_url;
 mod settings;
-mod shard;
-mod tree;
-mod variable_name;
-mod yaml_line;
 
-pub use agent::AgentSettings;
-pub use concurrency::Concurrency;
-pub use environment::{BEARER_TOKEN_VARIABLE, CONFIG_VARIABLE, PREFIX as ENVIRONMENT_PREFIX};
-pub use error::ConfigError;
-pub(crate) use hydra::{text as typed_text, value as typed_value};
-pub use interpolation::InterpolationError;
-pub(crate) use interpolation::{resolve, value_at};
-pub use key_path::KeyPath;
-pub use layers::{Argument, Layers, Resolved};
+pub use agent::{AgentKind, AgentSettings, Driver, GroupFailure, ModelApi, Resources, Rules};
+pub use error::{ConfigError, Origin};
+pub(crate) use fields::{gym_output, name_and_value, parameter_and_value};
+pub use gym::{Routing, RoutingMode};
+pub use layers::{
+    Argument, BEARER_TOKEN_VARIABLE, CONFIG_VARIABLE, InterpolationError, KeyPath, Layers,
+    PREFIX as ENVIRONMENT_PREFIX, Resolved,
+};
+pub(crate) use layers::{resolve, typed_text, typed_value, value_at};
 pub use memory::MemoryPlan;
-pub use native::{AgentKind, Driver, GroupFailure, ModelApi, Resources, Rules};
-pub use origin::Origin;
-pub use quantity::{Bytes, Limit, Span};
+pub use names::{
+    SeedField, ServerUrl, ServerUrlError, UnknownSeedField, VariableName, VariableNameError,
+};
+pub use quantity::{Bytes, Concurrency, Limit, Shard, Span};
 pub use repeats::{DEFAULT_AGENT, Repeats, RepeatsError};
-pub use routing::{Routing, RoutingMode};
-pub use seed_field::{SeedField, UnknownSeedField};
-pub use server_url::{ServerUrl, ServerUrlError};
-pub use settings::{Budgets, Settings};
-pub use shard::Shard;
-pub use variable_name::{VariableName, VariableNameError};
+pub use settings::Settings;

@@ -1,19 +1,23 @@
-//! [`Span`], [`Limit`] and [`Bytes`]: a time, a time limit and a size as people write them.
+//! Quantities: times ([`Span`], [`Limit`]), sizes ([`Bytes`]), [`Concurrency`] and [`Shard`].
 //!
-//! All print as they can be read again, without loss, so that a printed configuration is a configuration.
+//! Each prints a text that it reads again without loss, so that a printed configuration is a configuration.
 
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
 use bytesize::ByteSize;
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use serde::de::{self, Unexpected};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::{Number, Value};
+
+use super::fields::{count_of, read_as_text, unexpected, written_as_printed};
 
 /// A time greater than zero: `90s`, `1h 30m`, `500ms`; a plain number is seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Span(Duration);
 
-/// A [`Span`] that something may take, or `none`.
+/// The longest time that something may take, or `none`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limit(Option<Span>);
 
@@ -34,30 +38,19 @@ impl Span {
 
     /// A span of whole milliseconds; zero becomes one millisecond.
     pub const fn from_millis(milliseconds: u64) -> Self {
-        Self(Duration::from_millis(if milliseconds == 0 {
-            1
-        } else {
-            milliseconds
-        }))
+        let milliseconds = if milliseconds == 0 { 1 } else { milliseconds };
+        Self(Duration::from_millis(milliseconds))
     }
 
     /// The time.
     pub const fn duration(self) -> Duration {
         self.0
     }
-
-    fn from_number(seconds: f64) -> Result<Self, String> {
-        Duration::try_from_secs_f64(seconds)
-            .ok()
-            .filter(|duration| !duration.is_zero())
-            .map(Self)
-            .ok_or_else(|| format!("`{seconds}` is not {SPAN}"))
-    }
 }
 
 impl Limit {
-    /// What a rollout may take unless somebody says otherwise: longer than nearly all do, and short enough that an
-    /// agent which never ends its answers is noticed.
+    /// The default for a rollout: longer than nearly all take, and short enough to notice an agent that never ends its
+    /// answers.
     pub const ROLLOUT: Self = Self(Some(Span::from_secs(2 * 60 * 60)));
 
     /// The time, if there is a limit.
@@ -81,26 +74,20 @@ impl Bytes {
     pub fn as_usize(self) -> usize {
         usize::try_from(self.0).unwrap_or(usize::MAX)
     }
-
-    fn from_number(bytes: u64) -> Result<Self, String> {
-        match bytes {
-            0 => Err(format!("`0` is not {BYTES}")),
-            _ => Ok(Self(bytes)),
-        }
-    }
 }
 
 impl FromStr for Span {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        if let Ok(seconds) = text.trim().parse::<f64>() {
-            return Self::from_number(seconds);
-        }
-        match humantime::parse_duration(text.trim()) {
-            Ok(duration) if !duration.is_zero() => Ok(Self(duration)),
-            _ => Err(format!("`{text}` is not {SPAN}")),
-        }
+    fn from_str(text: &str) -> Result<Self, String> {
+        let duration = match text.trim().parse::<f64>() {
+            Ok(seconds) => Duration::try_from_secs_f64(seconds).ok(),
+            Err(_) => humantime::parse_duration(text.trim()).ok(),
+        };
+        let duration = duration.filter(|duration| !duration.is_zero());
+        duration
+            .map(Self)
+            .ok_or_else(|| format!("`{text}` is not {SPAN}"))
     }
 }
 
@@ -146,111 +133,166 @@ impl fmt::Display for Limit {
 
 impl fmt::Display for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let units = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
-        match units
-            .iter()
-            .find(|(_, factor)| self.0.is_multiple_of(*factor))
-        {
-            Some((unit, factor)) => write!(f, "{}{unit}", self.0 / factor),
-            None => write!(f, "{}B", self.0),
-        }
+        let units = [
+            ("GiB", 1 << 30),
+            ("MiB", 1 << 20),
+            ("KiB", 1 << 10),
+            ("B", 1),
+        ];
+        let exact = units.iter().find(|(_, size)| self.0.is_multiple_of(*size));
+        let (unit, size) = exact.unwrap_or(&("B", 1));
+        write!(f, "{}{unit}", self.0 / size)
     }
 }
 
-impl Serialize for Span {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
+/// Reads a text, or a number that `is_number` accepts.
+fn text_or_number<T: FromStr<Err = String>, E: de::Error>(
+    value: &Value,
+    expected: &str,
+    is_number: fn(&Number) -> bool,
+) -> Result<T, E> {
+    match value {
+        Value::String(text) => text.parse().map_err(E::custom),
+        Value::Number(number) if is_number(number) => number.to_string().parse().map_err(E::custom),
+        other => Err(unexpected(other, expected)),
     }
 }
 
-impl Serialize for Limit {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl Serialize for Bytes {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
+fn is_time(number: &Number) -> bool {
+    number.is_u64() || number.is_f64()
 }
 
 impl<'de> Deserialize<'de> for Span {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Visitor;
-        impl de::Visitor<'_> for Visitor {
-            type Value = Span;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(SPAN)
-            }
-
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<Span, E> {
-                text.parse().map_err(E::custom)
-            }
-
-            fn visit_u64<E: de::Error>(self, seconds: u64) -> Result<Span, E> {
-                Span::from_number(seconds as f64).map_err(E::custom)
-            }
-
-            fn visit_f64<E: de::Error>(self, seconds: f64) -> Result<Span, E> {
-                Span::from_number(seconds).map_err(E::custom)
-            }
-        }
-        deserializer.deserialize_any(Visitor)
+        text_or_number(&Value::deserialize(deserializer)?, SPAN, is_time)
     }
 }
 
 impl<'de> Deserialize<'de> for Limit {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Visitor;
-        impl de::Visitor<'_> for Visitor {
-            type Value = Limit;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(LIMIT)
-            }
-
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<Limit, E> {
-                text.parse().map_err(E::custom)
-            }
-
-            fn visit_u64<E: de::Error>(self, seconds: u64) -> Result<Limit, E> {
-                self.visit_f64(seconds as f64)
-            }
-
-            fn visit_f64<E: de::Error>(self, seconds: f64) -> Result<Limit, E> {
-                self.visit_str(&seconds.to_string())
-            }
-
-            /// Runs that were recorded before there was a default say `null`.
-            fn visit_unit<E: de::Error>(self) -> Result<Limit, E> {
-                Ok(Limit(None))
-            }
+        match Value::deserialize(deserializer)? {
+            // Runs that were recorded before there was a default have `null`.
+            Value::Null => Ok(Self(None)),
+            value => text_or_number(&value, LIMIT, is_time),
         }
-        deserializer.deserialize_any(Visitor)
     }
 }
 
 impl<'de> Deserialize<'de> for Bytes {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Visitor;
-        impl de::Visitor<'_> for Visitor {
-            type Value = Bytes;
+        text_or_number(&Value::deserialize(deserializer)?, BYTES, Number::is_u64)
+    }
+}
 
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(BYTES)
-            }
+read_as_text!(Shard);
+written_as_printed!(Span, Limit, Bytes, Shard);
 
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<Bytes, E> {
-                text.parse().map_err(E::custom)
-            }
+/// The most calls in flight: a number, or as many as the agent takes well.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Concurrency {
+    /// This many; at least 1.
+    Fixed(usize),
+    /// Adapted while calling: more while latency and errors are good, fewer when they are not.
+    Auto,
+}
 
-            fn visit_u64<E: de::Error>(self, bytes: u64) -> Result<Bytes, E> {
-                Bytes::from_number(bytes).map_err(E::custom)
-            }
+impl Concurrency {
+    /// The most calls that `auto` allows.
+    pub const MOST: usize = 4096;
+
+    /// The most calls in flight that there can be.
+    pub fn most(self) -> usize {
+        match self {
+            Self::Fixed(calls) => calls,
+            Self::Auto => Self::MOST,
         }
-        deserializer.deserialize_any(Visitor)
+    }
+}
+
+const CONCURRENCY: &str = "a whole number of at least 1, or auto";
+
+impl FromStr for Concurrency {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.trim() {
+            "auto" => Ok(Self::Auto),
+            text => match text.parse() {
+                Ok(calls) if calls >= 1 => Ok(Self::Fixed(calls)),
+                _ => Err(format!("expected {CONCURRENCY}")),
+            },
+        }
+    }
+}
+
+impl fmt::Display for Concurrency {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Fixed(calls) => calls.fmt(f),
+            Self::Auto => f.write_str("auto"),
+        }
+    }
+}
+
+impl Serialize for Concurrency {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Fixed(calls) => calls.serialize(serializer),
+            Self::Auto => serializer.serialize_str("auto"),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Concurrency {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let value = Value::deserialize(deserializer)?;
+        let Value::String(text) = &value else {
+            return count_of(&value, CONCURRENCY).map(Self::Fixed);
+        };
+        let refuse = || de::Error::invalid_value(Unexpected::Str(text), &CONCURRENCY);
+        text.parse().map_err(|_| refuse())
+    }
+}
+
+/// The share of a sweep that one of several processes works on: `2/8` is the second of eight. Tasks are dealt out by
+/// their index, so that all rollouts of a task are in one share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shard {
+    index: u32,
+    count: u32,
+}
+
+impl Shard {
+    /// Which share it is, from 1.
+    pub fn index(self) -> u32 {
+        self.index
+    }
+
+    /// How many shares there are.
+    pub fn count(self) -> u32 {
+        self.count
+    }
+}
+
+impl FromStr for Shard {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parse = || {
+            let (index, count) = text.trim().split_once('/')?;
+            let shard = Self {
+                index: index.parse().ok()?,
+                count: count.parse().ok()?,
+            };
+            (1..=shard.count).contains(&shard.index).then_some(shard)
+        };
+        parse().ok_or_else(|| format!("`{text}` is not a shard, such as 2/8 (of 1/8 to 8/8)"))
+    }
+}
+
+impl fmt::Display for Shard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.index, self.count)
     }
 }
 
@@ -330,6 +372,29 @@ mod tests {
         ] {
             let message = read(json).unwrap_err().to_string();
             assert!(message.contains("a size greater than zero"), "{message}");
+        }
+    }
+
+    #[test]
+    fn it_is_a_number_or_auto() {
+        for (text, expected) in [
+            ("auto", Some(Concurrency::Auto)),
+            ("64", Some(Concurrency::Fixed(64))),
+            ("0", None),
+            ("many", None),
+        ] {
+            assert_eq!(text.parse().ok(), expected);
+            assert_eq!(serde_yaml_ng::from_str(text).ok(), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_shard_is_one_of_several() {
+        let shard: Shard = "2/8".parse().unwrap();
+        assert_eq!((shard.index(), shard.count()), (2, 8));
+        assert_eq!(shard.to_string(), "2/8");
+        for text in ["0/8", "9/8", "1/0", "2", "a/b", "-1/2"] {
+            assert!(text.parse::<Shard>().is_err(), "{text}");
         }
     }
 }

@@ -1,13 +1,18 @@
 //! [`Repeats`]: how many rollouts each task gets, one number for all or a number per agent.
 //!
-//! Both the flag (`4`, `agent_a=32,_default=4`) and a configuration file (a number or a mapping) become this
-//! type, so that every later step meets numbers that have been checked once.
-
-mod serialized;
+//! Both the flag (`4`, `agent_a=32,_default=4`) and a configuration file (a number or a mapping) become this type, so that
+//! every later step has numbers that are checked.
 
 use std::collections::HashSet;
 use std::fmt;
 use std::str::FromStr;
+
+use serde::de::{self, Deserialize, Deserializer};
+use serde::ser::{Serialize, Serializer};
+use serde_json::Value;
+
+use super::fields::unexpected;
+use crate::python::{repr_dict, repr_str};
 
 /// The entry of [`Repeats::PerAgent`] for agents that have none of their own.
 pub const DEFAULT_AGENT: &str = "_default";
@@ -28,7 +33,7 @@ pub enum RepeatsError {
     #[error("num_repeats must be >= 1, got {0}; give a positive whole number")]
     NotPositive(i64),
     /// Entries below 1, in the order given.
-    #[error("num_repeats dict values must be >= 1, got {}; leave an agent's tasks out of the input instead", dict(.0))]
+    #[error("num_repeats dict values must be >= 1, got {}; leave an agent's tasks out of the input instead", repr_dict(.0.iter().map(|(name, count)| (name, count))))]
     EntriesNotPositive(Vec<(String, i64)>),
     /// More than a rollout index can hold.
     #[error("num_repeats must be <= {max}, got {0}", max = u32::MAX)]
@@ -40,7 +45,7 @@ pub enum RepeatsError {
     )]
     NotANumber(String),
     /// The flag names one agent twice.
-    #[error("num_repeats names agent {} twice; give each agent one number", quoted(.0))]
+    #[error("num_repeats names agent {} twice; give each agent one number", repr_str(.0))]
     Duplicate(String),
 }
 
@@ -157,7 +162,7 @@ impl FromStr for Repeats {
                 .rsplit_once('=')
                 .map(|(name, count)| (name.trim(), count));
             let Some((name, count)) = named.filter(|(name, _)| !name.is_empty()) else {
-                return Err(RepeatsError::NotANumber(quoted(entry)));
+                return Err(RepeatsError::NotANumber(repr_str(entry)));
             };
             if entries.iter().any(|(known, _)| known == name) {
                 return Err(RepeatsError::Duplicate(name.to_owned()));
@@ -170,10 +175,6 @@ impl FromStr for Repeats {
 
 fn checked(count: i64) -> Result<u32, RepeatsError> {
     u32::try_from(count).map_err(|_| RepeatsError::TooMany(count.to_string()))
-}
-
-fn from_unsigned(count: u64) -> Result<i64, RepeatsError> {
-    i64::try_from(count).map_err(|_| RepeatsError::TooMany(count.to_string()))
 }
 
 fn from_float(count: f64) -> Result<i64, RepeatsError> {
@@ -192,50 +193,63 @@ fn whole_number(text: &str) -> Result<i64, RepeatsError> {
     let text = text.trim();
     let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
     if fraction.is_empty() || fraction.bytes().any(|digit| digit != b'0') {
-        return Err(RepeatsError::NotANumber(quoted(text)));
+        return Err(RepeatsError::NotANumber(repr_str(text)));
     }
     whole.parse().map_err(|_| {
         let digits = whole.trim_start_matches(['+', '-']);
         if !digits.is_empty() && digits.bytes().all(|digit| digit.is_ascii_digit()) {
             RepeatsError::TooMany(text.to_owned())
         } else {
-            RepeatsError::NotANumber(quoted(text))
+            RepeatsError::NotANumber(repr_str(text))
         }
     })
 }
 
-/// `{'a': 0, 'c': -3}`: the spelling that users of the Python collector search for.
-fn dict(entries: &[(String, i64)]) -> String {
-    let entries: Vec<String> = entries
-        .iter()
-        .map(|(name, count)| format!("{}: {count}", quoted(name)))
-        .collect();
-    format!("{{{}}}", entries.join(", "))
-}
-
-fn quoted(name: &str) -> String {
-    let quote = if name.contains('\'') && !name.contains('"') {
-        '"'
-    } else {
-        '\''
-    };
-    let mut text = String::from(quote);
-    for character in name.chars() {
-        match character {
-            '\n' => text.push_str("\\n"),
-            '\r' => text.push_str("\\r"),
-            '\t' => text.push_str("\\t"),
-            '\\' => text.push_str("\\\\"),
-            _ => {
-                if character == quote {
-                    text.push('\\');
-                }
-                text.push(character);
+impl Serialize for Repeats {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::All(count) => serializer.serialize_u32(*count),
+            Self::PerAgent(entries) => {
+                serializer.collect_map(entries.iter().map(|(name, count)| (name, count)))
             }
         }
     }
-    text.push(quote);
-    text
+}
+
+impl<'de> Deserialize<'de> for Repeats {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let repeats = match Value::deserialize(deserializer)? {
+            Value::Null => return Ok(Self::default()),
+            Value::Object(entries) => {
+                let count = |count| whole_value(count, "a whole number of repeats");
+                // The range is checked later: all entries below 1 are reported together.
+                let entries = entries
+                    .iter()
+                    .map(|(name, value)| Ok((name.clone(), count(value)?)));
+                Self::per_agent(entries.collect::<Result<_, D::Error>>()?)
+            }
+            other => {
+                let expected = "a whole number, or a mapping of agent name to whole number";
+                Self::all(whole_value(&other, expected)?)
+            }
+        };
+        repeats.map_err(de::Error::custom)
+    }
+}
+
+/// Reads a whole number from a file.
+fn whole_value<E: de::Error>(value: &Value, expected: &str) -> Result<i64, E> {
+    let number = match value {
+        Value::Bool(truth) => Ok(i64::from(*truth)),
+        Value::Number(number) => match (number.as_i64(), number.as_f64()) {
+            (Some(whole), _) => Ok(whole),
+            (None, Some(float)) if number.is_f64() => from_float(float),
+            _ => Err(RepeatsError::TooMany(number.to_string())),
+        },
+        Value::String(text) => whole_number(text),
+        other => return Err(unexpected(other, expected)),
+    };
+    number.map_err(E::custom)
 }
 
 #[cfg(test)]

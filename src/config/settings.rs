@@ -1,293 +1,252 @@
-//! [`Settings`]: every option of a run, typed and documented.
+//! [`Settings`]: every option of a run. To add an option, declare it here and use its field.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::path::PathBuf;
+use std::sync::LazyLock;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::fields::{
-    count, headers, many_or_none, one_or_many, optional_count, optional_rate, optional_seconds,
-    optional_share, optional_whole, or_default, run_location,
-};
+use super::fields::{gym_output, parses};
+use super::gym::GymChoice;
+use super::options::Group::{Agents, Calls, Failures, Run, Tasks};
+use super::options::Identity::{Content, Routing};
+use super::options::{Identity, OptionSpec, options};
 use super::{
     AgentSettings, Bytes, Concurrency, ConfigError, Limit, Repeats, RoutingMode, SeedField,
     ServerUrl, Shard, Span, VariableName,
 };
-use crate::gym::GymChoice;
+use crate::retry::{Backoff, Budgets};
 
-/// What a run was asked to do. It holds no secrets, only the names of environment variables that hold them.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Settings {
-    /// Task files: paths, globs or object-store URLs of JSONL files, read in this order.
-    #[serde(deserialize_with = "one_or_many")]
-    pub input: Vec<String>,
-    /// The run: a directory or an object-store prefix. A `.jsonl` at its end is dropped.
-    #[serde(deserialize_with = "run_location")]
-    pub output: Option<String>,
-    /// NeMo Gym's files of the run, which the sweep ends with: `NAME.jsonl` and its neighbours, on a local disk. Where no
-    /// output is set, the run is at `NAME`.
-    pub gym_output: Option<String>,
-    /// The agent for tasks that name none; by the rules of NeMo Gym 0.7, for all tasks.
-    pub agent: Option<String>,
-    /// Agents that take the place of others: by the agent or the task source that a row names; `_default` for all others.
-    #[serde(deserialize_with = "or_default")]
-    pub agent_map: BTreeMap<String, String>,
-    /// Agents that each get a row: by the agent or the task source that it names.
-    #[serde(deserialize_with = "or_default")]
-    pub fan_out: BTreeMap<String, Vec<String>>,
-    /// How rows that are not of a taskset find their environment server.
-    pub environment_routing_mode: RoutingMode,
-    /// The environment server of all rows that are not of a taskset, in the mode `legacy`.
-    pub environment_server_name: Option<String>,
-    /// Environment servers by taskset.
-    #[serde(deserialize_with = "or_default")]
-    pub environment_server_routes: BTreeMap<String, String>,
-    /// Whether an agent may work for a resources server that does not list its type.
-    pub allow_unsupported_pairing: bool,
-    /// The number of lines to take from the input; 0 or none takes all, a negative number takes none.
-    #[serde(deserialize_with = "optional_whole")]
-    pub limit: Option<i64>,
-    /// Rollouts per task.
-    pub num_repeats: Repeats,
-    /// Whether the first rollouts of all tasks are sent before the second ones.
-    pub interleave_repeats: bool,
-    /// Whether each rollout's request carries its rollout index as a seed.
-    pub num_repeats_add_seed: bool,
-    /// Where in the request that seed goes.
-    pub seed_field: SeedField,
-    /// A YAML file with `user` and `system` templates that become the request's `input`.
-    pub prompt_config: Option<PathBuf>,
-    /// Fields that replace those of every task's `responses_create_params`, whole values at the first level.
-    pub responses_create_params: Map<String, Value>,
-    /// NeMo Gym's head server, which knows the addresses of all agents.
-    pub head_server: Option<ServerUrl>,
-    /// The version of NeMo Gym whose rules hold; `auto` takes 0.7's where the head server has environment servers.
-    pub gym: GymChoice,
-    /// Settings of single agents, by agent name.
-    pub agents: BTreeMap<String, AgentSettings>,
-    /// Calls in flight in all; `auto` finds out for each agent how many it takes well.
-    pub concurrency: Concurrency,
-    /// Requests that are sent to each agent in a second, at most.
-    #[serde(deserialize_with = "optional_rate")]
-    pub requests_per_second: Option<f64>,
-    /// Tokens that each agent may use in a minute, at most, by the answers' `usage`.
-    #[serde(deserialize_with = "optional_rate")]
-    pub tokens_per_minute: Option<f64>,
-    /// The longest time that a rollout may take, from its request to the end of its answer; 2 h unless it is set.
-    pub rollout_timeout: Limit,
-    /// The longest time from a request to the beginning of its answer.
-    pub first_byte_timeout: Option<Span>,
-    /// The longest time that opening a connection may take.
-    pub connect_timeout: Span,
-    /// The longest silence on a connection, also before the first byte of an answer.
-    pub read_timeout: Span,
-    /// The largest answer that is taken, in bytes after decompression.
-    pub max_body: Bytes,
-    /// Memory that the process plans with; half of the machine's if not set. One answer of `max_body` may come on top.
-    pub memory: Option<Bytes>,
-    /// Attempts at a rollout that may fail for the network's or the server's sake before it has failed; at least 1.
-    #[serde(deserialize_with = "count")]
-    pub infra_budget: u32,
-    /// Attempts at a rollout that a rate limit may refuse before it has failed; at least 1.
-    #[serde(deserialize_with = "count")]
-    pub rate_limit_budget: u32,
-    /// Attempts at a rollout whose request or answer may be bad before it has failed; at least 1.
-    #[serde(deserialize_with = "count")]
-    pub data_budget: u32,
-    /// Attempts at a rollout that the agent may report as failed before it has failed; at least 1.
-    #[serde(deserialize_with = "count")]
-    pub max_attempts: u32,
-    /// The longest pause before the second attempt; it doubles with each further one.
-    pub retry_backoff: Span,
-    /// What that pause doubles up to.
-    pub retry_backoff_cap: Span,
-    /// How long an agent that answers nothing any more is waited for before the rest of its rollouts stays pending;
-    /// one that never answered, an eighth of that.
-    pub agent_patience: Span,
-    /// Failed rollouts at which the sweep is stopped.
-    #[serde(deserialize_with = "optional_count")]
-    pub max_failures: Option<u64>,
-    /// Share of finished rollouts, from 0 to 1, that have failed, at which the sweep is stopped.
-    #[serde(deserialize_with = "optional_share")]
-    pub max_error_rate: Option<f64>,
-    /// Seconds after which no rollout is sent any more. What is in flight ends, however long it takes; the rest is pending.
-    #[serde(deserialize_with = "optional_seconds")]
-    pub dispatch_budget_s: Option<f64>,
-    /// Seconds of that budget that must be left for a rollout to be sent. Where this is not set, the time within which
-    /// three quarters of the rollouts of this process ended, as soon as five have.
-    #[serde(deserialize_with = "optional_seconds")]
-    pub drain_margin_s: Option<f64>,
-    /// Whether rollouts that took longest in earlier attempts are sent first, and those that nothing is known of last.
-    pub dispatch_longest_first: bool,
-    /// Whether a resume tries failures again that agents flag as terminal for what another attempt may mend: timeouts, and
-    /// faults of the environment.
-    pub retry_terminal_timeouts: bool,
-    /// Whether a resume tries rollouts again whose judge gave no valid answer (`invalid_judge_response`).
-    pub retry_invalid_judge_responses: bool,
-    /// Whether a sweep ends with an error unless every rollout is done.
-    pub require_complete: bool,
-    /// Classes of failures (`_ng_failure_class`) that count as zero in the metrics at the end.
-    #[serde(deserialize_with = "many_or_none")]
-    pub count_failure_classes_as_zero: Vec<String>,
-    /// Whether rollouts that left neither an answer nor a failure count as zero in the metrics at the end.
-    pub count_missing_rollouts_as_zero: bool,
-    /// The longest time that the sweep may take; then it is stopped.
-    pub deadline: Option<Span>,
-    /// How long a sweep that is stopped waits for the calls in flight.
-    pub grace: Span,
-    /// The environment variable that holds the bearer token sent to all agents.
-    pub bearer_token_env: Option<VariableName>,
-    /// Headers sent to all agents: header name to the environment variable that holds the value.
-    #[serde(deserialize_with = "headers")]
-    pub headers_env: BTreeMap<String, VariableName>,
-    /// Whether an existing run is continued.
-    pub resume: bool,
-    /// Whether the run that is continued may get more tasks, or more rollouts per task.
-    pub extend: bool,
-    /// The share of the tasks that this process works on, where several work on one run.
-    pub shard: Option<Shard>,
-    /// Whether a lock that another process holds on the run is broken.
-    pub break_lock: bool,
-    /// How long this process may be silent before others may take the run over. Where this is not set, 1 minute, and 3
-    /// on an object store.
-    pub lease: Option<Span>,
-    /// Whether an existing run is deleted first.
-    pub overwrite: bool,
-    /// The size at which a Parquet part is cut, in bytes.
-    pub part_size: Bytes,
-    /// How long an answer may be in the journal before it is in a Parquet part; in an object store, an eighth of the
-    /// time that the sweep has taken, where that is longer.
-    pub part_interval: Span,
-    /// Partitions that the sweep works in at a time; 1 to 256. Where this is not set, one for each core, and fewer
-    /// for a small sweep.
-    #[serde(deserialize_with = "optional_count")]
-    pub partitions: Option<usize>,
-    /// How often the journal of a run whose output is not local is copied there.
-    pub checkpoint_interval: Span,
-    /// The local directory for journals of runs whose output is not local.
-    pub state_dir: Option<PathBuf>,
-    /// How many failures of each kind (agent, outcome and status) are shown as they happen.
-    pub show_failures: u64,
-    /// Whether metrics are computed at the end.
-    pub aggregate: bool,
-    /// Whether each agent's server is then asked for metrics of its own.
-    pub agent_metrics: bool,
-    /// Whether the health of rollouts is checked where the sweep ends with NeMo Gym's files.
-    pub health_check: bool,
-    /// Checks that are left out of that.
-    #[serde(deserialize_with = "one_or_many")]
-    pub health_check_ignored_checks: Vec<String>,
-    /// A directory whose `.sql` files replace or add to the built-in metric queries.
-    pub queries: Option<PathBuf>,
-    /// Parameters of the metric queries, by name.
-    pub params: Map<String, Value>,
-    /// Settings of the simulated agent, not interpreted here.
-    pub sim: Map<String, Value>,
+options! {
+    /// The options of a run. They hold no secrets, only the names of environment variables that hold them.
+    pub struct Settings {
+        /// Task file (JSONL, also .gz and .zst): path, glob or object-store URL; repeatable
+        #[serde(deserialize_with = "super::fields::one_or_many")]
+        input: Vec<String>, flag(Tasks, "-i --input PATH"), gym("input_jsonl_fpath"), identity(Content);
+        /// The run: a directory or an object-store URL; a .jsonl at its end is dropped
+        #[serde(deserialize_with = "super::fields::run_location")]
+        output: Option<String>, flag(Run, "-o --output RUN");
+        /// End with NeMo Gym's files: NAME.jsonl and what stands beside it; without --output the run is NAME
+        gym_output: Option<String>,
+            flag(Run, "--gym-output NAME.jsonl"), checked(gym_output), gym("output_jsonl_fpath");
+        /// Agent for tasks that name none (sim: the built-in one); by the rules of NeMo Gym 0.7, for all tasks
+        agent: Option<String>, flag(Agents, "-a --agent NAME"), gym("agent_name"), identity(Identity::Value);
+        /// Agent for rows that name this agent or task source, or _default; repeatable
+        #[serde(deserialize_with = "super::fields::or_default")]
+        agent_map: BTreeMap<String, String>, flag(Agents, "--agent-map NAME=AGENT"), identity(Routing);
+        /// Agents that each get the rows that name this agent or task source; repeatable
+        #[serde(deserialize_with = "super::fields::or_default")]
+        fan_out: BTreeMap<String, Vec<String>>, flag(Agents, "--fan-out NAME=[AGENT,...]"), identity(Routing);
+        /// How rows that are not of a taskset find their environment server.
+        environment_routing_mode: RoutingMode, identity(Routing);
+        /// The environment server of all rows that are not of a taskset, in the mode `legacy`.
+        environment_server_name: Option<String>, identity(Routing);
+        /// Environment servers by taskset.
+        #[serde(deserialize_with = "super::fields::or_default")]
+        environment_server_routes: BTreeMap<String, String>, identity(Routing);
+        /// Let agents work for resources servers that do not list their type
+        allow_unsupported_pairing: bool,
+            flag(Agents, "--allow-unsupported-pairing"),
+            gym_variable("NEMO_GYM_ALLOW_UNSUPPORTED_PAIRING", unless_no);
+        /// Take the first N lines (0: all)
+        ///
+        /// A negative number takes none.
+        #[serde(deserialize_with = "super::fields::optional_whole")]
+        limit: Option<i64>, flag(Tasks, "--limit N"), identity(Identity::Value);
+        /// Rollouts per task [default: {}]; per agent: a=32,b=1,_default=4
+        num_repeats: Repeats, flag(Tasks, "--num-repeats N|AGENT=N,..."), identity(Identity::Value);
+        /// Send the first rollouts of all tasks before the second ones
+        interleave_repeats: bool, flag(Tasks, "--interleave-repeats"), identity(Routing);
+        /// Give every rollout its index as the seed
+        num_repeats_add_seed: bool, flag(Tasks, "--num-repeats-add-seed"), identity(Identity::Value);
+        /// Where the seed goes: metadata.extra_body [default] or responses_create_params.seed
+        seed_field: SeedField, flag(Tasks, "--seed-field FIELD"), identity(Identity::Value);
+        /// YAML file with `user` and `system` templates for the prompt
+        prompt_config: Option<PathBuf>, flag(Tasks, "--prompt-config FILE"), identity(Content);
+        /// Replace a request parameter of every task (VALUE is YAML); repeatable
+        responses_create_params: Map<String, Value>,
+            parameter_flag(Tasks, "--set responses_create_params.KEY=VALUE"),
+            short_flag(Tasks, "--temperature X", 0_f64),
+            short_flag(Tasks, "--top-p X", 0_f64),
+            short_flag(Tasks, "--max-output-tokens N", 0_u64),
+            identity(Identity::Value);
+        /// NeMo Gym head server, which knows the addresses of all agents
+        head_server: Option<ServerUrl>, flag(Agents, "--head-server URL");
+        /// Version of NeMo Gym whose rules hold: 0.5, 0.7, or auto, which takes 0.7 where the head server has environment
+        /// servers
+        gym: GymChoice, flag(Agents, "--gym VERSION");
+        /// Settings of single agents, by agent name.
+        agents: BTreeMap<String, AgentSettings>, identity(Content);
+        /// Calls in flight in all [default: {}]; auto finds what each agent takes well
+        concurrency: Concurrency = Concurrency::Fixed(256),
+            flag(Calls, "--concurrency N|auto"), gym("num_samples_in_parallel");
+        /// Requests to each agent per second, at most
+        #[serde(deserialize_with = "super::fields::optional_rate")]
+        requests_per_second: Option<f64>, flag(Calls, "--requests-per-second X");
+        /// Tokens of each agent per minute, at most, by the answers' usage
+        #[serde(deserialize_with = "super::fields::optional_rate")]
+        tokens_per_minute: Option<f64>, flag(Calls, "--tokens-per-minute X");
+        /// Longest time for a rollout, from request to answer, or none
+        rollout_timeout: Limit = Limit::ROLLOUT, flag(Calls, "--rollout-timeout TIME");
+        /// Longest time to the first byte of an answer [default: none]
+        first_byte_timeout: Option<Span>, flag(Calls, "--first-byte-timeout TIME");
+        /// Longest time to open a connection
+        connect_timeout: Span = Span::from_secs(10), flag(Calls, "--connect-timeout TIME");
+        /// Longest silence on a connection
+        ///
+        /// The time before the first byte of an answer counts too.
+        read_timeout: Span = Span::from_secs(6 * 60 * 60), flag(Calls, "--read-timeout TIME");
+        /// Largest answer
+        ///
+        /// In bytes after decompression.
+        max_body: Bytes = Bytes::from_mib(256), flag(Calls, "--max-body SIZE");
+        /// Memory for calls, answers and all else; with less, fewer calls are in flight [default: half of the machine's]
+        ///
+        /// One answer of `max_body` may come on top.
+        memory: Option<Bytes>, flag(Calls, "--memory SIZE");
+        /// Failures of network or server before a rollout has failed
+        #[serde(deserialize_with = "super::fields::count")]
+        infra_budget: u32 = 5, flag(Failures, "--infra-budget N");
+        /// Refusals (429) before a rollout has failed
+        #[serde(deserialize_with = "super::fields::count")]
+        rate_limit_budget: u32 = 50, flag(Failures, "--rate-limit-budget N");
+        /// Bad requests or answers before a rollout has failed
+        #[serde(deserialize_with = "super::fields::count")]
+        data_budget: u32 = 2, flag(Failures, "--data-budget N");
+        /// Failures that the agent reports before a rollout has failed, over all runs
+        #[serde(deserialize_with = "super::fields::count")]
+        max_attempts: u32 = 3,
+            flag(Failures, "--max-attempts N"), gym_variable("NEMO_GYM_MAX_ROLLOUT_ATTEMPTS", count);
+        /// Longest pause before the second attempt, doubled with each
+        retry_backoff: Span = Span::from_millis(500), flag(Failures, "--retry-backoff TIME");
+        /// What that pause doubles up to
+        retry_backoff_cap: Span = Span::from_secs(60), flag(Failures, "--retry-backoff-cap TIME");
+        /// Wait so long for an agent that answers nothing, then leave its rest pending
+        ///
+        /// An agent that has never answered gets an eighth of that.
+        agent_patience: Span = Span::from_secs(2 * 60), flag(Agents, "--agent-patience TIME");
+        /// Stop when so many rollouts have failed
+        #[serde(deserialize_with = "super::fields::optional_count")]
+        max_failures: Option<u64>, flag(Failures, "--max-failures N");
+        /// Stop when this share of the rollouts (0 to 1) has failed
+        #[serde(deserialize_with = "super::fields::optional_share")]
+        max_error_rate: Option<f64>, flag(Failures, "--max-error-rate X");
+        /// Send nothing more after so many seconds; what is in flight ends, the rest stays pending
+        #[serde(deserialize_with = "super::fields::optional_seconds")]
+        dispatch_budget_s: Option<f64>, flag(Failures, "--dispatch-budget-s SECONDS"), after("require-complete");
+        /// Send a rollout only while so much of --dispatch-budget-s is left [default: what three quarters of the rollouts
+        /// took]
+        ///
+        /// The default holds as soon as five rollouts of this process have ended.
+        #[serde(deserialize_with = "super::fields::optional_seconds")]
+        drain_margin_s: Option<f64>, flag(Failures, "--drain-margin-s SECONDS"), after("dispatch-budget-s");
+        /// Send the rollouts first that took longest in earlier attempts
+        ///
+        /// Rollouts without an earlier attempt come last.
+        dispatch_longest_first: bool, flag(Calls, "--dispatch-longest-first"), after("concurrency");
+        /// With --resume, try failures again that agents call terminal: timeouts, and faults of the environment
+        retry_terminal_timeouts: bool, flag(Failures, "--retry-terminal-timeouts");
+        /// With --resume, try rollouts again whose judge gave no valid answer (invalid_judge_response)
+        retry_invalid_judge_responses: bool, flag(Failures, "--retry-invalid-judge-responses");
+        /// End with an error unless every rollout is done
+        require_complete: bool, flag(Failures, "--require-complete");
+        /// Count rollouts whose last failure is of this class as zero; repeatable
+        ///
+        /// The class is that of `_ng_failure_class`. This holds for the metrics at the end.
+        #[serde(deserialize_with = "super::fields::many_or_none")]
+        count_failure_classes_as_zero: Vec<String>,
+            flag(Run, "--count-failure-classes-as-zero CLASS"), after("health-check-ignore");
+        /// Count rollouts that left neither an answer nor a failure as zero
+        count_missing_rollouts_as_zero: bool,
+            flag(Run, "--count-missing-rollouts-as-zero"), after("count-failure-classes-as-zero");
+        /// Stop the sweep after this time
+        deadline: Option<Span>, flag(Failures, "--deadline TIME");
+        /// Wait so long for the calls in flight when stopping
+        grace: Span = Span::from_secs(30), flag(Failures, "--grace TIME");
+        /// Environment variable that holds the bearer token [default: ROLLSTREAM_BEARER_TOKEN]
+        bearer_token_env: Option<VariableName>, flag(Agents, "--bearer-token-env VAR");
+        /// Send a header whose value is in an environment variable; repeatable
+        #[serde(deserialize_with = "super::fields::headers")]
+        headers_env: BTreeMap<String, VariableName>, flag(Agents, "--header-env HEADER=VAR");
+        /// Continue an existing run
+        resume: bool, flag(Run, "--resume"), gym("resume_from_cache");
+        /// Let a run that is continued get more tasks or more rollouts per task
+        extend: bool, flag(Run, "--extend");
+        /// Work on one of N shares of the tasks, beside other processes, in the same run
+        shard: Option<Shard>, flag(Run, "--shard I/N");
+        /// Take the run over from another process that holds its lock
+        break_lock: bool, flag(Run, "--break-lock");
+        /// After so long a silence of this process, others may take the run over [default: 1m, on an object store 3m]
+        lease: Option<Span>, flag(Run, "--lease TIME");
+        /// Delete an existing run first
+        overwrite: bool, flag(Run, "--overwrite");
+        /// Size at which a Parquet part is cut
+        part_size: Bytes = Bytes::from_mib(128), flag(Run, "--part-size SIZE");
+        /// Cut a part that is not full after this time, so that it can be read
+        ///
+        /// On an object store, after an eighth of the time that the sweep has taken, if that is longer.
+        part_interval: Span = Span::from_secs(5 * 60), flag(Run, "--part-interval TIME");
+        /// Work in so many partitions at a time [default: one for each core; a small sweep has one]
+        ///
+        /// From 1 to 256.
+        #[serde(deserialize_with = "super::fields::optional_count")]
+        partitions: Option<usize>, flag(Run, "--partitions N");
+        /// Copy the journal to the output so often, where that is not local
+        checkpoint_interval: Span = Span::from_secs(10), flag(Run, "--checkpoint-interval TIME");
+        /// Local directory for the journal where the output is not local
+        state_dir: Option<PathBuf>, flag(Run, "--state-dir DIR");
+        /// Show so many failures of each agent, outcome and status as they happen
+        show_failures: u64 = 1,
+            flag(Failures, "--show-failures N"), checked(parses::<u64>), after("max-error-rate");
+        /// Compute metrics at the end.
+        aggregate: bool = true,
+            off_flag(Run, "--disable-aggregation", "Compute no metrics at the end"),
+            gym("disable_aggregation");
+        /// Ask the agents' servers for metrics of their own at the end.
+        agent_metrics: bool = true,
+            off_flag(
+                Run,
+                "--no-agent-metrics",
+                "Do not ask the agents' servers for metrics of their own at the end (POST /aggregate_metrics)"
+            );
+        /// Check the health of rollouts where the sweep ends with NeMo Gym's files.
+        health_check: bool = true,
+            off_flag(Run, "--no-health-check", "With --gym-output: do not check the health of rollouts at the end"),
+            gym("disable_health_check");
+        /// Checks of the health of rollouts that are left out
+        #[serde(deserialize_with = "super::fields::one_or_many")]
+        health_check_ignored_checks: Vec<String>, flag(Run, "--health-check-ignore CHECK,...");
+        /// Directory of .sql files that replace or add metrics
+        queries: Option<PathBuf>, flag(Run, "--queries DIR");
+        /// A parameter of the metrics (`rollstream metrics` lists them); repeatable
+        params: Map<String, Value>, flag(Run, "--param NAME=VALUE");
+        /// Settings of the simulated agent, not interpreted here.
+        sim: Map<String, Value>;
+    }
 }
 
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            input: Vec::new(),
-            output: None,
-            gym_output: None,
-            agent: None,
-            agent_map: BTreeMap::new(),
-            fan_out: BTreeMap::new(),
-            environment_routing_mode: RoutingMode::Agent,
-            environment_server_name: None,
-            environment_server_routes: BTreeMap::new(),
-            allow_unsupported_pairing: false,
-            limit: None,
-            num_repeats: Repeats::default(),
-            interleave_repeats: false,
-            num_repeats_add_seed: false,
-            seed_field: SeedField::default(),
-            prompt_config: None,
-            responses_create_params: Map::new(),
-            head_server: None,
-            gym: GymChoice::Auto,
-            agents: BTreeMap::new(),
-            concurrency: Concurrency::Fixed(256),
-            requests_per_second: None,
-            tokens_per_minute: None,
-            rollout_timeout: Limit::ROLLOUT,
-            first_byte_timeout: None,
-            connect_timeout: Span::from_secs(10),
-            read_timeout: Span::from_secs(6 * 60 * 60),
-            max_body: Bytes::from_mib(256),
-            memory: None,
-            infra_budget: 5,
-            rate_limit_budget: 50,
-            data_budget: 2,
-            max_attempts: 3,
-            retry_backoff: Span::from_millis(500),
-            retry_backoff_cap: Span::from_secs(60),
-            agent_patience: Span::from_secs(2 * 60),
-            max_failures: None,
-            max_error_rate: None,
-            dispatch_budget_s: None,
-            drain_margin_s: None,
-            dispatch_longest_first: false,
-            retry_terminal_timeouts: false,
-            retry_invalid_judge_responses: false,
-            require_complete: false,
-            count_failure_classes_as_zero: Vec::new(),
-            count_missing_rollouts_as_zero: false,
-            deadline: None,
-            grace: Span::from_secs(30),
-            bearer_token_env: None,
-            headers_env: BTreeMap::new(),
-            resume: false,
-            extend: false,
-            shard: None,
-            break_lock: false,
-            lease: None,
-            overwrite: false,
-            part_size: Bytes::from_mib(128),
-            part_interval: Span::from_secs(5 * 60),
-            partitions: None,
-            checkpoint_interval: Span::from_secs(10),
-            state_dir: None,
-            show_failures: 1,
-            aggregate: true,
-            agent_metrics: true,
-            health_check: true,
-            health_check_ignored_checks: Vec::new(),
-            queries: None,
-            params: Map::new(),
-            sim: Map::new(),
-        }
-    }
+/// The value of an environment variable of NeMo Gym that holds a number; it counts if that is at least 1.
+fn count(value: &OsStr) -> Option<Value> {
+    let count: u32 = value.to_str()?.trim().parse().ok()?;
+    (count >= 1).then(|| count.into())
+}
+
+/// The value of an environment variable of NeMo Gym that is set: all but nothing, `0` and `false` is yes.
+fn unless_no(value: &OsStr) -> Option<Value> {
+    let value = value.to_str()?.to_lowercase();
+    (!matches!(value.as_str(), "" | "0" | "false")).then(|| true.into())
 }
 
 impl Settings {
-    /// The same without what makes rows of task files, for a run that has its rows already.
+    /// The same settings for a run that already has its rows: every option that decides the rows gets its default.
     #[must_use]
     pub fn without_rows(self) -> Self {
-        let default = Self::default();
-        Self {
-            input: default.input,
-            limit: default.limit,
-            agent: default.agent,
-            agent_map: default.agent_map,
-            fan_out: default.fan_out,
-            environment_routing_mode: default.environment_routing_mode,
-            environment_server_name: default.environment_server_name,
-            environment_server_routes: default.environment_server_routes,
-            num_repeats: default.num_repeats,
-            interleave_repeats: default.interleave_repeats,
-            num_repeats_add_seed: default.num_repeats_add_seed,
-            seed_field: default.seed_field,
-            prompt_config: default.prompt_config,
-            responses_create_params: default.responses_create_params,
-            ..self
-        }
+        self.reset(|option| option.identity != Identity::No && option.key != "agents")
     }
 
-    /// The task files, for commands that cannot do without.
+    /// The task files.
     ///
     /// # Errors
     /// If there are none.
@@ -301,7 +260,7 @@ impl Settings {
         Ok(&self.input)
     }
 
-    /// The run's place, for commands that cannot do without.
+    /// The place of the run.
     ///
     /// # Errors
     /// If there is none.
@@ -311,36 +270,26 @@ impl Settings {
             remedy: "name a directory or an object-store prefix for the run with --output runs/first",
         })
     }
-}
 
-impl Settings {
+    /// The pauses between attempts at a rollout, and between the calls within them.
+    pub fn backoff(&self) -> Backoff {
+        Backoff {
+            base: self.retry_backoff.duration(),
+            cap: self.retry_backoff_cap.duration(),
+        }
+    }
+
     /// How many failed attempts a rollout of an agent may have.
     pub fn budgets(&self, agent: &str) -> Budgets {
         let own = self.agents.get(agent);
-        let or = |own: Option<u32>, all: u32| own.unwrap_or(all);
+        let or = |own: Option<Option<u32>>, all: u32| own.flatten().unwrap_or(all);
         Budgets {
-            infra: or(own.and_then(|own| own.infra_budget), self.infra_budget),
-            rate_limit: or(
-                own.and_then(|own| own.rate_limit_budget),
-                self.rate_limit_budget,
-            ),
-            data: or(own.and_then(|own| own.data_budget), self.data_budget),
-            attempts: or(own.and_then(|own| own.max_attempts), self.max_attempts),
+            infra: or(own.map(|own| own.infra_budget), self.infra_budget),
+            rate_limit: or(own.map(|own| own.rate_limit_budget), self.rate_limit_budget),
+            data: or(own.map(|own| own.data_budget), self.data_budget),
+            attempts: or(own.map(|own| own.max_attempts), self.max_attempts),
         }
     }
-}
-
-/// How many failed attempts a rollout may have before it has failed, by what they count against.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Budgets {
-    /// Failures of networks and servers.
-    pub infra: u32,
-    /// Refusals by a rate limit.
-    pub rate_limit: u32,
-    /// Failures that the request itself seems to cause.
-    pub data: u32,
-    /// Failures that the agent reported: NeMo Gym's attempts.
-    pub attempts: u32,
 }
 
 #[cfg(test)]

@@ -3,8 +3,8 @@ use serde_json::Value;
 
 use super::checks::{CheckError, PreparedCheck};
 use super::{Environment, Sample, Step, StepResult, Stepped};
-use crate::failure::{Failure, FailureClass};
 use crate::model::{Message, OBSERVATION_ROLE};
+use crate::retry::{Failure, FailureClass};
 
 /// A check as an environment: the first answer ends the episode, with reward 1 where it is right and 0
 /// where it is wrong. It asks nobody.

@@ -3,8 +3,8 @@ use std::fmt::Debug;
 use async_trait::async_trait;
 use serde_json::Value;
 
-use crate::failure::Failure;
 use crate::model::Message;
+use crate::retry::Failure;
 use crate::turn::{CookieJar, TurnLog};
 
 /// What answers a model: it observes, scores, and says when an episode ends.

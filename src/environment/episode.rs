@@ -9,8 +9,8 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::{Step, StepResult, Stepped};
-use crate::failure::{Failure, FailureClass};
 use crate::model::Message;
+use crate::retry::{Failure, FailureClass};
 
 /// Steps of a batch that are taken at the same time.
 const AT_ONCE: usize = 256;

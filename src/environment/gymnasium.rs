@@ -8,8 +8,8 @@ use serde_json::Value;
 
 use super::episode::{self, Said};
 use super::{Begun, Environment, Sample, StepResult, Stepped};
-use crate::failure::Failure;
 use crate::model::{Message, OBSERVATION_ROLE};
+use crate::retry::Failure;
 use crate::turn::{CookieJar, Post, Target, TurnCall, TurnKind, TurnLog};
 
 /// A Gymnasium-style server: `POST /reset` begins an episode, and each `POST /step` is told what the
@@ -112,7 +112,7 @@ mod tests {
 
     use super::*;
     use crate::environment::scene::Scene;
-    use crate::failure::FailureClass;
+    use crate::retry::FailureClass;
     use crate::turn::scripted::{Answer, ScriptedServer, http};
 
     /// What comes of the first turn at a server that answers this to `/reset` and to `/step`.

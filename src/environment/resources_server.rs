@@ -7,9 +7,9 @@ use serde_json::Value;
 
 use super::episode::{self, Said};
 use super::{Begun, Environment, Sample, StepResult, Stepped};
-use crate::answer::AnswerFields;
-use crate::failure::{Failure, FailureClass};
 use crate::model::{Message, OBSERVATION_ROLE};
+use crate::outcome::AnswerFields;
+use crate::retry::{Failure, FailureClass};
 use crate::turn::{CookieJar, Post, Posted, Target, TurnCall, TurnKind, TurnLog};
 
 /// A resources server of NeMo Gym as an environment that scores: `POST /seed_session` begins an

@@ -8,8 +8,8 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::{Environment, Sample, StepResult, Stepped};
-use crate::failure::{Failure, FailureClass};
 use crate::model::Message;
+use crate::retry::{Failure, FailureClass};
 use crate::turn::{OpenTurn, Post, Posted, Target, TurnCall, TurnEnd, TurnKind};
 
 /// An environment that takes a step with a whole batch in one request: `POST {url}/step`. A step

@@ -18,10 +18,11 @@ use super::stamps::{INPUTS, StampIndex, one_line};
 use super::target::{ExportTarget, Lines};
 use super::trajectory::with_evidence;
 use crate::config::SeedField;
-use crate::failure::gym_class;
 use crate::gym::{AGGREGATE_METRICS, GymRules};
-use crate::json::{Object, ObjectError, python_string, quote};
+use crate::json::{Object, ObjectError, quote};
+use crate::python::repr_str;
 use crate::request::RequestTemplate;
+use crate::retry::gym_class;
 use crate::session::{self, RunTables};
 use crate::store::{RunRecord, RunStore};
 
@@ -311,7 +312,7 @@ fn failure(
         (Some(status), _) if status >= 400 => {
             let address = addresses.get(&text("agent_name")?);
             let address = format!("{}/run", address.map_or("", String::as_str));
-            let (reason, address) = (python_string(reason(status)), python_string(&address));
+            let (reason, address) = (repr_str(reason(status)), repr_str(&address));
             let message = format!("{status}, message={reason}, url={address}");
             ("ClientResponseError", message)
         }

@@ -10,11 +10,11 @@ use tokio::time::{sleep, timeout};
 use super::request::{TrainingPrompt, row_index};
 use super::stats::{RolloutCounts, RolloutStats};
 use super::{GroupAnswer, GroupPrompt, PromptGroup};
-use crate::agent::{Agent, Agents, RolloutRequest};
-use crate::config::{AgentKind, GroupFailure, Limit, Settings};
+use crate::agent::{Agent, AgentLimits, Agents, Member, RolloutRequest};
+use crate::config::{AgentKind, GroupFailure, Settings};
 use crate::error::Error;
-use crate::failure::{Budget, Failure, FailureClass};
 use crate::request::ATTEMPT_INDEX;
+use crate::retry::{Backoff, Failure, FailureClass};
 use crate::turn::{RolloutKey, TurnLog};
 
 /// How a [`RolloutManager`] goes about it. The defaults are NeMo RL's.
@@ -39,10 +39,8 @@ pub struct RolloutOptions {
     pub max_skipped_prompts: u64,
     /// Prompts in a row that may be given up for network's and servers' sake.
     pub max_consecutive_dropped_prompts: u64,
-    /// The pause after the first failure of network or server; it doubles with each one.
-    pub backoff: Duration,
-    /// What it doubles up to.
-    pub backoff_cap: Duration,
+    /// The pause after failures of network or server, always its longest.
+    pub backoff: Backoff,
     /// Groups in flight at most, in a batch.
     pub max_groups: usize,
 }
@@ -70,8 +68,10 @@ impl Default for RolloutOptions {
             max_row_attempts: 3,
             max_skipped_prompts: 0,
             max_consecutive_dropped_prompts: 0,
-            backoff: Duration::from_secs(1),
-            backoff_cap: Duration::from_secs(30),
+            backoff: Backoff {
+                base: Duration::from_secs(1),
+                cap: Duration::from_secs(30),
+            },
             max_groups: 64,
         }
     }
@@ -136,35 +136,34 @@ pub enum RolloutError {
 /// ```
 #[derive(Debug)]
 pub struct RolloutManager {
-    agent: Arc<dyn Agent>,
+    member: Member,
     agent_name: String,
     is_native: bool,
     options: RolloutOptions,
-    rollout_timeout: Option<Duration>,
     stats: RolloutStats,
 }
 
 impl RolloutManager {
-    /// A manager for an agent; `is_native` if it takes turns here, and is no agent of NeMo Gym. A rollout may take
-    /// as long as settings allow that say nothing else: [`Limit::ROLLOUT`].
+    /// A manager for an agent. `is_native` if rollstream runs the agent's turns itself, and not a server of NeMo Gym.
+    /// The default rollout timeout holds.
     pub fn new(
         agent_name: &str,
         agent: Arc<dyn Agent>,
         is_native: bool,
         options: RolloutOptions,
     ) -> Self {
+        let limits = AgentLimits::of(agent_name, &Settings::default());
         Self {
-            agent,
+            member: Member { agent, limits },
             agent_name: agent_name.to_owned(),
             is_native,
             options,
-            rollout_timeout: Limit::ROLLOUT.duration(),
             stats: RolloutStats::default(),
         }
     }
 
-    /// A manager for an agent of these settings, of which `rollout_timeout` holds here as well; limits and
-    /// budgets are those of `options`.
+    /// A manager for an agent of these settings. Their `rollout_timeout` holds; limits and budgets are those of
+    /// `options`.
     ///
     /// # Errors
     /// The agent can't be set up.
@@ -178,10 +177,12 @@ impl RolloutManager {
         let member = member.ok_or_else(|| Error::Usage(format!("no agent '{agent_name}'")))?;
         let own = settings.agents.get(agent_name);
         let is_native = own.is_some_and(|own| own.kind == Some(AgentKind::MultiTurn));
-        let agent = Arc::clone(&member.agent);
         Ok(Self {
-            rollout_timeout: member.limits.rollout_timeout,
-            ..Self::new(agent_name, agent, is_native, options)
+            member: member.clone(),
+            agent_name: agent_name.to_owned(),
+            is_native,
+            options,
+            stats: RolloutStats::default(),
         })
     }
 
@@ -216,7 +217,7 @@ impl RolloutManager {
                 }
                 Err(failure) => failure,
             };
-            let budget = if is_infra(&failure) {
+            let budget = if failure.class.is_transient() {
                 infra += 1;
                 if infra < self.options.max_infra_attempts {
                     self.stats.redispatched(&failure);
@@ -252,9 +253,7 @@ impl RolloutManager {
     }
 
     fn pause(&self, failures: u32, failure: &Failure) -> Duration {
-        let doubled = 2_u32.saturating_pow(failures.saturating_sub(1));
-        let pause = self.options.backoff.saturating_mul(doubled);
-        let pause = pause.min(self.options.backoff_cap);
+        let pause = self.options.backoff.longest(failures);
         pause.max(failure.retry_after.unwrap_or_default())
     }
 
@@ -321,26 +320,9 @@ impl RolloutManager {
     ) -> Result<Option<Failure>, Failure> {
         let mut calls = JoinSet::new();
         for &row in sent {
-            let agent = Arc::clone(&self.agent);
+            let member = self.member.clone();
             let request = self.request(prompt, row, attempt)?;
-            let limit = self.rollout_timeout;
-            calls.spawn(async move {
-                let reply = agent.run(request);
-                let result = match limit {
-                    None => reply.await.result,
-                    Some(limit) => match timeout(limit, reply).await {
-                        Ok(reply) => reply.result,
-                        Err(_) => Err(Failure::new(
-                            FailureClass::Timeout,
-                            format!(
-                                "no answer within {} (rollout_timeout)",
-                                humantime::format_duration(limit)
-                            ),
-                        )),
-                    },
-                };
-                (row, result)
-            });
+            calls.spawn(async move { (row, member.run(request).await.result) });
         }
         let mut last = None;
         while let Some(joined) = calls.join_next().await {
@@ -372,7 +354,8 @@ impl RolloutManager {
                 // What is dropped here ends all that is in flight of this group.
                 Err(failure)
                     if !keeps_others
-                        || !is_infra(&failure) && self.options.group == GroupFailure::All =>
+                        || !failure.class.is_transient()
+                            && self.options.group == GroupFailure::All =>
                 {
                     return Err(failure);
                 }
@@ -402,15 +385,8 @@ impl RolloutManager {
             row.insert(ATTEMPT_INDEX.into(), attempt.into());
         }
         let rollout_index = i64::try_from(row).unwrap_or(i64::MAX);
-        let key = RolloutKey {
-            task_index: prompt.idx,
-            rollout_index,
-            attempt,
-        };
+        let key = RolloutKey::new(prompt.idx, rollout_index, attempt);
         Ok(RolloutRequest {
-            task_index: prompt.idx,
-            rollout_index,
-            attempt,
             body: Bytes::from(body.to_string()),
             turns: TurnLog::new(key, None),
         })
@@ -444,9 +420,4 @@ impl RolloutManager {
         PromptGroup::new(head, &answers)
             .map_err(|error| Failure::new(FailureClass::Data, error.to_string()))
     }
-}
-
-fn is_infra(failure: &Failure) -> bool {
-    let budget = Budget::of(failure.class, failure.http_status);
-    matches!(budget, Some(Budget::Infra | Budget::RateLimit))
 }

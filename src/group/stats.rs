@@ -3,7 +3,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde::Serialize;
 
-use crate::failure::Failure;
+use crate::retry::Failure;
 
 /// What the retry policy of a [`RolloutManager`](super::RolloutManager) did so far, under NeMo RL's names. Counts by
 /// reason are by HTTP status, or by class of failure where there was none.

@@ -1,15 +1,47 @@
-//! Guide pages: `rollstream help TOPIC` prints what stands here.
+//! The user guide: one page for each topic of `rollstream help TOPIC`.
+//!
+//! A page is a Markdown file beside this one and the documentation of a module below. [`page`] is the text of a topic,
+//! [`topics`] the list that `rollstream help` ends with. A test runs every command of every page.
 
-#[doc = include_str!("nemo_gym.md")]
-pub mod nemo_gym {}
+macro_rules! pages {
+    ($($module:ident $topic:literal)*) => {
+        $(#[doc = include_str!(concat!($topic, ".md"))]
+        pub mod $module {})*
 
-/// The topics, and the text of each.
-const PAGES: &[(&str, &str)] = &[("nemo-gym", include_str!("nemo_gym.md"))];
+        /// Each topic with the text of its page.
+        pub const PAGES: &[(&str, &str)] = &[$(($topic, include_str!(concat!($topic, ".md")))),*];
+    };
+}
 
-/// The text of a topic.
+pages! {
+    collecting "collecting"
+    resuming "resuming"
+    agents "agents"
+    native "native"
+    metrics "metrics"
+    comparing "comparing"
+    sql "sql"
+    gates "gates"
+    object_stores "object-stores"
+    nemo_gym "nemo-gym"
+    operating "operating"
+    extending "extending"
+}
+
+/// Returns the text of a topic's page.
 pub fn page(topic: &str) -> Option<&'static str> {
-    let mut pages = PAGES.iter();
-    pages
-        .find(|(name, _)| *name == topic)
-        .map(|(_, text)| *text)
+    let (_, text) = PAGES.iter().find(|(name, _)| *name == topic)?;
+    Some(text)
+}
+
+/// Returns the topics, a line each, with the title of their pages.
+pub fn topics() -> String {
+    let lines = PAGES.iter().map(|(topic, text)| {
+        let title = text.lines().next().unwrap_or_default();
+        format!("\n  {topic:<14} {}", title.trim_start_matches("# "))
+    });
+    format!(
+        "Guides, which `rollstream help TOPIC` prints:{}",
+        lines.collect::<String>()
+    )
 }

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::shape::{Fields, Unreadable};
-use crate::answer::is_truthy;
+use crate::python::{is_space, is_truthy_value};
 
 /// Fields in which a text may stand.
 const TEXTS: [&str; 9] = [
@@ -45,11 +45,6 @@ pub(super) fn has_text(value: &Value) -> bool {
     }
 }
 
-/// What Python strips from a text, which is more than white space by Unicode.
-fn is_space(c: char) -> bool {
-    c.is_whitespace() || ('\x1c'..='\x1f').contains(&c)
-}
-
 fn has_text_in(fields: &Fields, names: &[&str]) -> bool {
     names
         .iter()
@@ -64,7 +59,7 @@ pub(super) fn has_tool_call(value: &Value) -> bool {
         Value::Object(item) => {
             let kind = item.get("type").and_then(Value::as_str);
             kind.is_some_and(|kind| TOOL_CALLS.contains(&kind))
-                || item.get("tool_calls").is_some_and(is_true)
+                || item.get("tool_calls").is_some_and(is_truthy_value)
         }
         _ => false,
     }
@@ -84,7 +79,7 @@ pub(super) fn has_content(response: &Value) -> Result<bool, Unreadable> {
     let choices = match response.get("choices") {
         Some(Value::Array(choices)) => choices.as_slice(),
         Some(Value::Number(_) | Value::Bool(true))
-            if response.get("choices").is_some_and(is_true) =>
+            if response.get("choices").is_some_and(is_truthy_value) =>
         {
             return Err("TypeError");
         }
@@ -97,13 +92,9 @@ pub(super) fn has_content(response: &Value) -> Result<bool, Unreadable> {
         match choice.get("message") {
             Some(Value::Object(message)) if has_text_in(message, &["content"]) => return Ok(true),
             Some(Value::Object(_)) | None => {}
-            Some(message) if is_true(message) => return Err("AttributeError"),
+            Some(message) if is_truthy_value(message) => return Err("AttributeError"),
             Some(_) => {}
         }
     }
     Ok(has_text_in(response, &["output"]))
-}
-
-fn is_true(value: &Value) -> bool {
-    is_truthy(&value.to_string())
 }

@@ -109,7 +109,7 @@ impl Row {
         let told = told.map(Value::to_string);
         let own = row.get(ROLLOUT_ID).map(str::to_owned);
         let mut ids = own.into_iter().chain(told);
-        let rollout_id = ids.find(|id| crate::answer::is_truthy(id));
+        let rollout_id = ids.find(|id| crate::python::is_truthy(id));
         let rollout_id = rollout_id.map(|id| match unquote(&id) {
             Some(text) => text.into_owned(),
             None => id,

@@ -7,8 +7,8 @@ use hyper::HeaderMap;
 use super::problem::Problem;
 use super::response::Response;
 use super::retry_after::retry_after;
-use crate::failure::{Failure, FailureClass};
 use crate::json::quote;
+use crate::retry::{Failure, FailureClass};
 
 /// Characters of a text of the other side that are quoted.
 const QUOTED_BYTES: usize = 300;

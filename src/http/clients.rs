@@ -16,7 +16,7 @@ use super::pool::{Pool, PoolSettings, Pools};
 use super::problem::{Problem, describe};
 use super::response::Response;
 use super::room::{Holder, Room};
-use crate::failure::Failure;
+use crate::retry::Failure;
 
 /// How we call ourselves.
 pub(super) const USER_AGENT: &str = concat!("rollstream/", env!("CARGO_PKG_VERSION"));

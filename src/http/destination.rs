@@ -16,7 +16,7 @@ use super::pool::Pool;
 use super::redirect;
 use super::response::Response;
 use super::room::Holder;
-use crate::failure::{Failure, FailureClass};
+use crate::retry::{Failure, FailureClass};
 
 /// The body of a redirect is read up to this size and for this long; more of it costs the connection.
 const REDIRECT_BYTES: usize = 64 * 1024;

@@ -2,7 +2,7 @@ use std::error::Error;
 use std::fmt;
 
 use super::head;
-use crate::failure::FailureClass;
+use crate::retry::FailureClass;
 
 /// What goes wrong on the way to an answer.
 #[derive(Debug)]

@@ -10,7 +10,7 @@ use hyper::HeaderMap;
 use url::Url;
 
 use super::*;
-use crate::failure::{Failure, FailureClass};
+use crate::retry::{Failure, FailureClass};
 
 const LONG: Duration = Duration::from_secs(60);
 

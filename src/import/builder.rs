@@ -9,9 +9,11 @@ use bytes::Bytes;
 
 use super::error::ImportError;
 use super::keys::RowKey;
-use crate::answer::AnswerFields;
-use crate::outcome::{Answered, Outcome, OutcomeBatchBuilder, Times, Verdict, rollouts_of};
+use crate::outcome::{
+    Answer, AnswerFields, Outcome, OutcomeBatchBuilder, Times, Verdict, rollouts_of,
+};
 use crate::schema;
+use crate::turn::RolloutKey;
 
 /// Running number of a row over all files of a table.
 pub(super) const SOURCE_ROW: &str = "source_row";
@@ -200,25 +202,20 @@ impl RolloutRows {
         fields: AnswerFields,
         source: Source,
     ) -> Result<(), ImportError> {
+        let key = RolloutKey::new(key.task_index, key.rollout_index, 0);
+        let body = Bytes::from(result);
         self.outcomes.append(Outcome {
-            task_index: key.task_index,
-            rollout_index: key.rollout_index,
-            attempt: 0,
-            agent_name: agent_name.into(),
-            http_status: None,
-            // The files do not say when.
-            dispatched_at: UNIX_EPOCH,
-            response_headers: None,
             times: Times {
                 server: Some(Duration::ZERO),
                 ..Times::default()
             },
-            concurrency_limit: None,
-            turns: Vec::new(),
-            verdict: Verdict::Ok(Answered {
-                result: Bytes::from(result),
-                fields,
-            }),
+            // The files do not say when.
+            ..Outcome::new(
+                key,
+                agent_name,
+                UNIX_EPOCH,
+                Verdict::Ok(Answer { body, fields }),
+            )
         })?;
         self.sources.append(source);
         if self.outcomes.len() == BATCH_ROWS {

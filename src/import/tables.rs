@@ -16,9 +16,10 @@ use super::lines::{Line, LineRule, for_each_line};
 use super::rollout::{ResponseRule, reduce};
 use super::runners::{AgentServers, Runners};
 use super::zeros::{Reading, ZeroRows, Zeros};
-use crate::answer::AnswerFields;
 use crate::gym::GymRules;
-use crate::json::{Object, ObjectError, python_string};
+use crate::json::{Object, ObjectError};
+use crate::outcome::AnswerFields;
+use crate::python::repr_str;
 use crate::request::{ENVIRONMENT_SERVER, agent_name};
 use crate::store::EnvironmentServer;
 
@@ -334,7 +335,7 @@ impl Imported {
         let names = self.task_names.as_ref();
         let name = usize::try_from(task).ok();
         let name = name.and_then(|task| names.and_then(|names| names.get(task)));
-        let task = name.map_or_else(|| task.to_string(), |name| python_string(name));
+        let task = name.map_or_else(|| task.to_string(), |name| repr_str(name));
         Ok(Some(format!("({task}, {rollout})")))
     }
 }

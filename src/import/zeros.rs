@@ -13,10 +13,10 @@ use super::lines::{Line, LineRule, for_each_line};
 use super::rollout::{ResponseRule, reduce};
 use super::runners::{AgentServers, Runners};
 use super::tables::{failed, parse};
-use crate::answer::MASK_SAMPLE;
-use crate::answer::resume::FAILURE_CLASS;
 use crate::gym::GymRules;
 use crate::json::{Object, unquote};
+use crate::outcome::MASK_SAMPLE;
+use crate::outcome::resume::FAILURE_CLASS;
 use crate::request::{AGENT_REF, ENVIRONMENT_SERVER, RESPONSES_CREATE_PARAMS};
 
 /// Which rollouts count as zero.

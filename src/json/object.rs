@@ -1,41 +1,34 @@
-//! [`Object`]: one level of a JSON object, in order, with its values as text.
+//! [`Object`], [`splice`] and [`Path`]: the fields of objects, their values kept as text.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::ops::Range;
 
+use foldhash::fast::RandomState;
+use indexmap::IndexMap;
+use indexmap::map::Entry;
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use super::error::{ObjectError, PathError, Problem};
 use super::scan::Scanner;
-use super::syntax_error::{Problem, SyntaxError};
-use super::text::{quote, unquote};
-use super::token::Spelling;
-
-/// Objects with more fields find their duplicate keys by hash instead of one by one.
-const SMALL: usize = 24;
+use super::{quote, unquote};
 
 /// A JSON object's fields in order. Values are JSON text, untouched; of a duplicate key the last value counts, at
 /// the first one's position.
 #[derive(Debug, Clone, Default)]
 pub struct Object<'a> {
-    fields: Vec<Field<'a>>,
+    fields: IndexMap<Cow<'a, str>, Field<'a>, RandomState>,
 }
 
 #[derive(Debug, Clone)]
 struct Field<'a> {
-    /// With its quotes and escapes, as it is written again.
+    /// The key with its quotes and escapes, as it is written again.
     quoted: Cow<'a, str>,
-    name: Cow<'a, str>,
     value: Cow<'a, str>,
 }
 
-/// Why a text is not a JSON object.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ObjectError {
-    /// It is not JSON.
-    #[error(transparent)]
-    Syntax(#[from] SyntaxError),
-    /// It is JSON, but another type; what it is.
-    #[error("expected an object, got {0}")]
-    NotAnObject(&'static str),
-}
+/// Most objects have no more fields than this.
+const FIELDS: usize = 8;
 
 impl<'a> Object<'a> {
     /// Reads one level of `text`, checking all of it on the way.
@@ -43,77 +36,53 @@ impl<'a> Object<'a> {
     /// # Errors
     /// If the text is malformed at any depth, or is not an object.
     pub fn parse(text: &'a str) -> Result<Self, ObjectError> {
-        let mut scanner = Scanner::new(text);
-        scanner.begin()?;
-        if scanner.peek() != Some(b'{') {
-            let kind = kind(scanner.peek());
-            scanner.value()?;
-            scanner.end()?;
-            return Err(ObjectError::NotAnObject(kind));
-        }
-        let mut fields = Fields::default();
-        scanner.open(true)?;
-        scanner.whitespace();
-        if scanner.peek() == Some(b'}') {
-            scanner.close();
-        } else {
-            loop {
-                let (from, to, spelling) = scanner.key()?;
-                scanner.whitespace();
-                let start = scanner.at;
-                scanner.value()?;
-                let value = scanner.slice(start, scanner.at);
-                fields.push(scanner.slice(from, to), spelling, value);
-                scanner.whitespace();
-                match scanner.peek() {
-                    Some(b',') => scanner.take(b','),
-                    Some(b'}') => break scanner.close(),
-                    _ => return Err(scanner.error(Problem::ExpectedCommaOrBrace).into()),
-                };
+        let mut fields = IndexMap::with_capacity_and_hasher(FIELDS, RandomState::default());
+        for_each_field(text, |quoted, place| {
+            let value = Cow::Borrowed(text.get(place).unwrap_or_default());
+            match fields.entry(unquote(quoted).unwrap_or_default()) {
+                Entry::Occupied(mut known) => {
+                    let known: &mut Field<'_> = known.get_mut();
+                    known.value = value;
+                }
+                Entry::Vacant(new) => {
+                    let quoted = Cow::Borrowed(quoted);
+                    new.insert(Field { quoted, value });
+                }
             }
-        }
-        scanner.end()?;
-        Ok(Self {
-            fields: fields.list,
-        })
+        })?;
+        Ok(Self { fields })
     }
 
     /// The value of `name` as JSON text.
     pub fn get(&self, name: &str) -> Option<&str> {
-        self.fields
-            .iter()
-            .find(|field| field.name == name)
-            .map(|field| &*field.value)
+        self.fields.get(name).map(|field| &*field.value)
     }
 
     /// Whether there is a field of that name, whatever its value.
     pub fn contains(&self, name: &str) -> bool {
-        self.get(name).is_some()
+        self.fields.contains_key(name)
     }
 
     /// Sets a field to a JSON text: in place if it exists, else at the end.
     pub fn set(&mut self, name: impl Into<Cow<'a, str>>, value: impl Into<Cow<'a, str>>) {
         let (name, value) = (name.into(), value.into());
-        match self.fields.iter_mut().find(|field| field.name == name) {
-            Some(field) => field.value = value,
-            None => self.fields.push(Field {
-                quoted: Cow::Owned(quote(&name)),
-                name,
-                value,
-            }),
+        if let Some(field) = self.fields.get_mut(&name) {
+            field.value = value;
+        } else {
+            let quoted = Cow::Owned(quote(&name));
+            self.fields.insert(name, Field { quoted, value });
         }
     }
 
     /// The names in order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.fields.iter().map(|field| &*field.name)
+        self.fields.keys().map(|name| &**name)
     }
 
     /// For each field in order: its name, its name as quoted JSON text, and its value as JSON text.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str, &str)> {
-        self.fields
-            .iter()
-            .map(|field| (&*field.name, &*field.quoted, &*field.value))
+        let fields = self.fields.iter();
+        fields.map(|(name, field)| (&**name, &*field.quoted, &*field.value))
     }
 
     /// Appends the object as JSON text, without spaces at this level.
@@ -123,23 +92,13 @@ impl<'a> Object<'a> {
 
     /// Appends the object without the fields of the given names.
     pub fn write_without(&self, names: &[&str], out: &mut String) {
-        let fields = || {
-            self.fields
-                .iter()
-                .filter(|field| !names.contains(&&*field.name))
-        };
-        let length: usize = fields()
-            .map(|field| field.quoted.len() + field.value.len() + 2)
-            .sum();
-        out.reserve(length + 2);
+        let fields = || self.iter().filter(|(name, ..)| !names.contains(name));
+        let lengths = fields().map(|(_, quoted, value)| quoted.len() + value.len() + 2);
+        out.reserve(lengths.sum::<usize>() + 2);
         out.push('{');
-        for (position, field) in fields().enumerate() {
-            if position > 0 {
-                out.push(',');
-            }
-            out.push_str(&field.quoted);
-            out.push(':');
-            out.push_str(&field.value);
+        for (position, (_, quoted, value)) in fields().enumerate() {
+            let comma = if position > 0 { "," } else { "" };
+            out.extend([comma, quoted, ":", value]);
         }
         out.push('}');
     }
@@ -153,48 +112,42 @@ impl std::fmt::Display for Object<'_> {
     }
 }
 
-/// Fields as they are read, with what is needed to see a duplicate.
-#[derive(Default)]
-struct Fields<'a> {
-    list: Vec<Field<'a>>,
-    /// Kept only for objects that are not [`SMALL`].
-    positions: HashMap<Cow<'a, str>, usize>,
-}
-
-impl<'a> Fields<'a> {
-    fn push(&mut self, quoted: &'a str, spelling: Spelling, value: &'a str) {
-        let plain = quoted.get(1..quoted.len() - 1).unwrap_or_default();
-        let name = match spelling {
-            Spelling::Plain => Cow::Borrowed(plain),
-            Spelling::Escaped => unquote(quoted).unwrap_or(Cow::Borrowed(plain)),
-        };
-        let value = Cow::Borrowed(value);
-        match self
-            .position(&name)
-            .and_then(|position| self.list.get_mut(position))
-        {
-            Some(field) => field.value = value,
-            None => {
-                if self.list.len() >= SMALL {
-                    self.positions.insert(name.clone(), self.list.len());
-                }
-                self.list.push(Field {
-                    quoted: Cow::Borrowed(quoted),
-                    name,
-                    value,
-                });
-            }
+/// Checks a text, and calls `take` for each field of the object that it is, with the quoted key and the place of the
+/// value. Gives the place behind the opening brace.
+fn for_each_field<'a>(
+    text: &'a str,
+    mut take: impl FnMut(&'a str, Range<usize>),
+) -> Result<usize, ObjectError> {
+    let mut scanner = Scanner::new(text);
+    scanner.begin()?;
+    if scanner.peek() != Some(b'{') {
+        let kind = kind(scanner.peek());
+        scanner.value()?;
+        scanner.end()?;
+        return Err(ObjectError::NotAnObject(kind));
+    }
+    scanner.open(true)?;
+    let opened = scanner.at;
+    scanner.whitespace();
+    if scanner.peek() == Some(b'}') {
+        scanner.close();
+    } else {
+        loop {
+            let key = scanner.key()?;
+            scanner.whitespace();
+            let start = scanner.at;
+            scanner.value()?;
+            take(key, start..scanner.at);
+            scanner.whitespace();
+            match scanner.peek() {
+                Some(b',') => scanner.take(b','),
+                Some(b'}') => break scanner.close(),
+                _ => return Err(scanner.error(Problem::ExpectedCommaOrBrace).into()),
+            };
         }
     }
-
-    fn position(&self, name: &str) -> Option<usize> {
-        let first = self
-            .list
-            .iter()
-            .take(SMALL)
-            .position(|field| field.name == name);
-        first.or_else(|| self.positions.get(name).copied())
-    }
+    scanner.end()?;
+    Ok(opened)
 }
 
 fn kind(first: Option<u8>) -> &'static str {
@@ -204,6 +157,117 @@ fn kind(first: Option<u8>) -> &'static str {
         Some(b't' | b'f') => "a boolean",
         Some(b'n') => "null",
         _ => "a number",
+    }
+}
+
+/// Returns the text of an object with some of its fields set, every other byte as it was. A field that exists is set
+/// in place, unless it has that value already in whatever spelling; others go to the end, in the order given.
+///
+/// # Errors
+/// If the text is malformed at any depth, or is not an object.
+pub fn splice(text: &str, fields: &[(&str, &str)]) -> Result<String, ObjectError> {
+    let slice = |range: Range<usize>| text.get(range).unwrap_or_default();
+    let mut out = String::with_capacity(text.len() + fields.len() * 40);
+    let mut missing: Vec<&(&str, &str)> = fields.iter().collect();
+    let mut copied = 0;
+    let mut last_end = None;
+    let opened = for_each_field(text, |quoted, place| {
+        last_end = Some(place.end);
+        let name = unquote(quoted).unwrap_or_default();
+        // Of a duplicate key the last value counts, so all of them are set.
+        if let Some((name, value)) = fields.iter().find(|field| field.0 == name) {
+            missing.retain(|field| field.0 != *name);
+            if !is_same(slice(place.clone()), value) {
+                out.push_str(slice(copied..place.start));
+                out.push_str(value);
+                copied = place.end;
+            }
+        }
+    })?;
+    let end = last_end.unwrap_or(opened);
+    out.push_str(slice(copied..end));
+    for (position, (name, value)) in missing.into_iter().enumerate() {
+        let is_first = last_end.is_none() && position == 0;
+        out.extend([if is_first { "" } else { "," }, &quote(name), ":", value]);
+    }
+    out.push_str(slice(end..text.len()));
+    Ok(out)
+}
+
+fn is_same(there: &str, wanted: &str) -> bool {
+    let value = |text| serde_json::from_str::<Value>(text).ok();
+    there == wanted || value(there).is_some_and(|there| Some(there) == value(wanted))
+}
+
+/// A way from the top of a JSON text to one of its values.
+///
+/// Names are separated by dots, and elements of arrays are in brackets, from 0: `choices[0].text`. A leading `$` or
+/// `$.` is optional. A field whose own name is the whole path comes first.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Path {
+    text: String,
+    steps: Vec<Step>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Step {
+    Field(String),
+    Element(usize),
+}
+
+impl Path {
+    /// Reads a path.
+    ///
+    /// # Errors
+    /// A step is empty, or a bracket holds no number.
+    pub fn parse(text: &str) -> Result<Self, PathError> {
+        let wrong = || PathError(text.to_owned());
+        let rest = text.strip_prefix('$').unwrap_or(text);
+        let rest = rest.strip_prefix('.').unwrap_or(rest);
+        let mut steps = Vec::new();
+        for part in rest.split('.') {
+            let (name, brackets) = part.split_at(part.find('[').unwrap_or(part.len()));
+            if !name.is_empty() {
+                steps.push(Step::Field(name.to_owned()));
+            }
+            let brackets = match brackets.strip_prefix('[') {
+                Some(inner) => inner.strip_suffix(']').ok_or_else(wrong)?.split("]["),
+                None if name.is_empty() => return Err(wrong()),
+                None => continue,
+            };
+            for index in brackets {
+                steps.push(Step::Element(index.parse().map_err(|_| wrong())?));
+            }
+        }
+        Ok(Self {
+            text: rest.to_owned(),
+            steps,
+        })
+    }
+
+    /// Returns the JSON text of the value there; `None` if there is none, or `json` is not JSON.
+    pub fn find(&self, json: &str) -> Option<String> {
+        self.find_below(json, &self.steps)
+    }
+
+    fn find_below(&self, json: &str, steps: &[Step]) -> Option<String> {
+        let Some((step, below)) = steps.split_first() else {
+            return Some(json.to_owned());
+        };
+        match step {
+            Step::Field(name) => {
+                let object = Object::parse(json).ok()?;
+                let is_top = steps.len() == self.steps.len();
+                match object.get(&self.text).filter(|_| is_top) {
+                    Some(value) => Some(value.to_owned()),
+                    None => self.find_below(object.get(name)?, below),
+                }
+            }
+            Step::Element(index) => {
+                let elements: Vec<&RawValue> = serde_json::from_str(json).ok()?;
+                self.find_below(elements.get(*index)?.get(), below)
+            }
+        }
     }
 }
 
@@ -281,5 +345,76 @@ mod tests {
         let nested = |depth: usize| format!("{{\"a\":{}{}}}", "[".repeat(depth), "]".repeat(depth));
         assert!(Object::parse(&nested(1023)).is_ok());
         assert!(Object::parse(&nested(1024)).is_err());
+    }
+
+    #[test]
+    fn fields_are_set_in_place_or_at_the_end() {
+        let text = r#" { "a" : 1.50 ,"\u0062":[1, 2], "c": 3 } "#;
+        let fields = [("b", "null"), ("x", "7"), ("a", "2"), ("y", "{}")];
+        assert_eq!(
+            splice(text, &fields).unwrap(),
+            r#" { "a" : 2 ,"\u0062":null, "c": 3,"x":7,"y":{} } "#
+        );
+        assert_eq!(splice("{}", &[("a", "1")]).unwrap(), r#"{"a":1}"#);
+        assert_eq!(
+            splice("{ }", &[("a", "1"), ("b", "2")]).unwrap(),
+            r#"{"a":1,"b":2 }"#
+        );
+        assert_eq!(splice(text, &[]).unwrap(), text);
+    }
+
+    #[test]
+    fn what_has_the_value_already_keeps_its_spelling() {
+        let text = r#"{"agent_ref": {"name": "a"}, "n": 1e0}"#;
+        let same = [("agent_ref", r#"{"name":"\u0061"}"#)];
+        assert_eq!(splice(text, &same).unwrap(), text);
+        assert_eq!(
+            splice(text, &[("n", "1")]).unwrap(),
+            r#"{"agent_ref": {"name": "a"}, "n": 1}"#
+        );
+    }
+
+    #[test]
+    fn every_duplicate_is_set() {
+        assert_eq!(
+            splice(r#"{"a":1,"a":2}"#, &[("a", "3")]).unwrap(),
+            r#"{"a":3,"a":3}"#
+        );
+    }
+
+    #[test]
+    fn what_is_no_object_is_refused() {
+        for text in ["", "[1]", "{", r#"{"a":NaN}"#, r#"{"a":1}}"#] {
+            assert!(splice(text, &[("b", "1")]).is_err(), "{text}");
+        }
+    }
+
+    fn found(path: &str, json: &str) -> Option<String> {
+        Path::parse(path).unwrap().find(json)
+    }
+
+    #[test]
+    fn a_path_leads_through_objects_and_arrays() {
+        let json = r#"{"a": {"b": [1, {"c": "x"}], "a.b": 2}, "a.b": 3, "n": null}"#;
+        for (path, value) in [
+            ("a.b[1].c", Some("\"x\"")),
+            ("$.a.b[0]", Some("1")),
+            ("a.b", Some("3")),
+            ("n", Some("null")),
+            ("a.z", None),
+            ("a.b[2]", None),
+            ("n.x", None),
+        ] {
+            assert_eq!(found(path, json).as_deref(), value, "{path}");
+        }
+        assert_eq!(found("[1][0]", "[0,[7]]").as_deref(), Some("7"));
+        assert_eq!(found("a", "not JSON"), None);
+    }
+
+    #[test]
+    fn a_text_that_is_no_path_is_refused() {
+        for text in ["", "a..b", "a[x]", "a[1", "."] {
+            assert!(Path::parse(text).is_err(), "{text}");
+        }
     }
 }

@@ -18,7 +18,7 @@ use super::error::MeasureError;
 use super::functions;
 use super::queries::{MetricQueries, MetricQuery, ParameterValue};
 use super::spool::Spool;
-use crate::answer::MASK_SAMPLE;
+use crate::outcome::MASK_SAMPLE;
 use crate::schema;
 
 /// Family of the statistics per agent.

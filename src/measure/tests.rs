@@ -6,7 +6,6 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use arrow::array::RecordBatch;
 use arrow::util::pretty::pretty_format_batches;
-use bytes::Bytes;
 use datafusion::datasource::MemTable;
 use datafusion::prelude::{SessionConfig, SessionContext};
 
@@ -14,30 +13,25 @@ use super::{
     AggregateMetrics, MeasureError, MetricQueries, MetricTable, ParameterValue, TaskLabels, plan,
     register_views,
 };
-use crate::answer::AnswerFields;
 use crate::gym::GYM_05;
-use crate::outcome::{Answered, Outcome, OutcomeBatchBuilder, Times, Verdict, rollouts_of};
+use crate::outcome::{Answer, Outcome, OutcomeBatchBuilder, Times, Verdict, rollouts_of};
 use crate::schema;
+use crate::turn::RolloutKey;
 
 fn answered(agent: &str, task_index: i64, rollout_index: i64, answer: &str) -> Outcome {
+    let key = RolloutKey::new(task_index, rollout_index, 0);
     Outcome {
-        task_index,
-        rollout_index,
-        attempt: 0,
-        agent_name: agent.into(),
         http_status: Some(200),
-        dispatched_at: UNIX_EPOCH,
-        response_headers: None,
         times: Times {
             server: Some(Duration::ZERO),
             ..Times::default()
         },
-        concurrency_limit: None,
-        turns: Vec::new(),
-        verdict: Verdict::Ok(Answered {
-            result: Bytes::copy_from_slice(answer.as_bytes()),
-            fields: AnswerFields::parse(answer).unwrap(),
-        }),
+        ..Outcome::new(
+            key,
+            agent,
+            UNIX_EPOCH,
+            Verdict::Ok(Answer::parse(answer.to_owned()).unwrap()),
+        )
     }
 }
 

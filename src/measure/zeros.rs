@@ -2,25 +2,23 @@
 //! [`ZeroRows`] counts them from the tables of a session.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
-use bytes::Bytes;
 use datafusion::error::DataFusionError;
 use datafusion::prelude::SessionContext;
 
 use super::rows::{Rows, row};
-use crate::answer::AnswerFields;
-use crate::answer::resume::FAILURE_CLASS;
 use crate::config::{ConfigError, Settings};
 use crate::error::Error;
 use crate::export::failed_attempts;
-use crate::failure::gym_class;
 use crate::gym::GymRules;
 use crate::import::{RowKey, ZeroRows, Zeros};
 use crate::json::{Object, quote};
-use crate::outcome::{Answered, Outcome, OutcomeBatchBuilder, Times, Verdict, rollouts_of};
+use crate::outcome::resume::FAILURE_CLASS;
+use crate::outcome::{Answer, Outcome, OutcomeBatchBuilder, Times, Verdict, rollouts_of};
+use crate::retry::gym_class;
 use crate::schema::{ROLLOUTS, TASKS};
+use crate::turn::RolloutKey;
 
 /// Which rollouts count as zero in the metrics at the end of a sweep.
 ///
@@ -72,13 +70,8 @@ pub(crate) async fn add(
     }
     let mut batch = OutcomeBatchBuilder::new();
     for ((agent_name, key), text) in rows.take(0) {
-        let fields = AnswerFields::parse(&text);
-        let fields = fields.map_err(|error| Error::Defect(error.to_string()))?;
-        let answered = Answered {
-            result: Bytes::from(text),
-            fields,
-        };
-        let outcome = outcome(&agent_name, key, answered);
+        let answer = Answer::parse(text).map_err(|error| Error::Defect(error.to_string()))?;
+        let outcome = outcome(&agent_name, key, answer);
         batch.append(outcome).map_err(DataFusionError::from)?;
     }
     let num_zeros = batch.len();
@@ -194,21 +187,13 @@ async fn planned(
     Ok(())
 }
 
-fn outcome(agent_name: &str, key: RowKey, answered: Answered) -> Outcome {
+fn outcome(agent_name: &str, key: RowKey, answer: Answer) -> Outcome {
+    let key = RolloutKey::new(key.task_index, key.rollout_index, 0);
     Outcome {
-        task_index: key.task_index,
-        rollout_index: key.rollout_index,
-        attempt: 0,
-        agent_name: Arc::from(agent_name),
-        http_status: None,
-        response_headers: None,
-        dispatched_at: UNIX_EPOCH,
         times: Times {
             server: Some(std::time::Duration::ZERO),
             ..Times::default()
         },
-        concurrency_limit: None,
-        turns: Vec::new(),
-        verdict: Verdict::Ok(answered),
+        ..Outcome::new(key, agent_name, UNIX_EPOCH, Verdict::Ok(answer))
     }
 }

@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::completion::{Completion, FinishReason, token_id};
 use super::request_body::RequestBody;
 use super::{Generation, GenerationRequest, Message, ModelClient, OBSERVATION_ROLE, Policy};
-use crate::failure::Failure;
+use crate::retry::Failure;
 use crate::turn::TurnLog;
 
 /// What messages of an environment are sent as: servers of models know no role for them.
@@ -144,8 +144,8 @@ mod tests {
     use serde_json::{Map, json};
 
     use super::*;
-    use crate::failure::FailureClass;
-    use crate::model::{Endpoints, Repetition};
+    use crate::model::{Endpoints, ModelRetries};
+    use crate::retry::FailureClass;
     use crate::turn::scripted::{Answer, ScriptedServer, http, log};
 
     async fn generate(
@@ -156,7 +156,7 @@ mod tests {
         let server = ScriptedServer::start(move |_| Answer::ok(&answer)).await;
         let urls = [format!("{}/v1", server.url())];
         let endpoints = Endpoints::new("m", &urls, &HeaderMap::new(), &http()).unwrap();
-        let client = ModelClient::new(endpoints, CHAT_COMPLETIONS, "m", Repetition::default());
+        let client = ModelClient::new(endpoints, CHAT_COMPLETIONS, "m", ModelRetries::default());
         let sampling: Map<String, Value> = serde_json::from_value(sampling).unwrap();
         let parts = json!([{"type": "text", "text": "a\"b"}]);
         let messages = [

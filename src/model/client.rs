@@ -5,55 +5,44 @@ use bytes::Bytes;
 use tokio::time::sleep;
 
 use super::Endpoints;
-use crate::failure::{Failure, FailureClass};
+use crate::retry::{Backoff, Failure, FailureClass};
 use crate::turn::{CookieJar, Post, Posted, Target, TurnCall, TurnKind, TurnLog};
 
-/// A server that wants to be left alone for longer is not waited for here: the failure says for how
-/// long, so that all who need it wait.
+/// A longer `Retry-After` is not waited for here: the failure carries it, so that every rollout of the agent waits.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
-/// How calls of a model are repeated.
+/// How the calls of a model are retried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Repetition {
-    /// Repetitions of a call that a server or the way to it failed.
+pub struct ModelRetries {
+    /// The most retries of a call whose server, or the network to it, failed.
     pub retries: u32,
-    /// The longest wait before the first; it doubles with each one.
-    pub base: Duration,
-    /// The longest wait before any.
-    pub cap: Duration,
+    /// The wait before each of them.
+    pub backoff: Backoff,
     /// The longest time to the last byte of an answer, of each try.
     pub deadline: Option<Duration>,
 }
 
-impl Default for Repetition {
-    /// Two repetitions, after at most half a second and a second.
+impl Default for ModelRetries {
+    /// Two retries, after at most half a second and a second.
     fn default() -> Self {
         Self {
             retries: 2,
-            base: Duration::from_millis(500),
-            cap: Duration::from_secs(20),
+            backoff: Backoff {
+                base: Duration::from_millis(500),
+                cap: Duration::from_secs(20),
+            },
             deadline: None,
         }
     }
 }
 
-impl Repetition {
-    /// The wait before a repetition after so many failures, with full jitter: calls that failed
-    /// together so do not come back together. `unit_random` is uniform in 0..1.
-    fn wait(&self, failures: u32, unit_random: f64) -> Duration {
-        let doublings = failures.saturating_sub(1).min(31);
-        let bound = self.base.saturating_mul(1 << doublings).min(self.cap);
-        bound.mul_f64(unit_random.clamp(0.0, 1.0))
-    }
-}
-
-/// A model, asked at one path of its servers.
+/// Client of a model, at one path of its servers.
 #[derive(Debug)]
 pub struct ModelClient {
     endpoints: Arc<Endpoints>,
     targets: Vec<Target>,
     name: Arc<str>,
-    repetition: Repetition,
+    retries: ModelRetries,
 }
 
 impl ModelClient {
@@ -62,36 +51,35 @@ impl ModelClient {
         endpoints: Arc<Endpoints>,
         path: &str,
         name: impl Into<Arc<str>>,
-        repetition: Repetition,
+        retries: ModelRetries,
     ) -> Self {
         let targets = endpoints.targets().iter();
         Self {
             targets: targets.map(|target| target.at(path)).collect(),
             endpoints,
             name: name.into(),
-            repetition,
+            retries,
         }
     }
 
-    /// Name of the model, as it is sent; empty where none is.
+    /// Name of the model, as it is sent; empty if none is sent.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Where it is, without secrets, for people to read.
+    /// The addresses, without secrets, for people to read.
     pub fn address(&self) -> String {
         let addresses: Vec<&str> = self.targets.iter().map(Target::address).collect();
         addresses.join(", ")
     }
 
-    /// Sends a call until an answer has status 200. A failure of a server or of the way to it, and a
-    /// deadline that passed, are repeated, at another endpoint where there is one; what the request
-    /// itself seems to cause never is. Each try is in `log`. What servers set before goes with each
-    /// try if they are to hear it again. No try begins after `until`.
+    /// Sends a call until an answer has status 200. Failures of servers and networks and passed deadlines are retried,
+    /// at another endpoint if there is one; failures that the request itself seems to cause are not. `log` gets each
+    /// try. `cookies` are sent with each try and updated by it. No try begins after `until`.
     ///
     /// # Errors
-    /// The failure of the last try. If a server wants to be left alone for more than a minute, or
-    /// beyond `until`, its `retry_after` says for how long.
+    /// The failure of the last try. If a server asked for a wait of more than a minute, or beyond `until`, its
+    /// `retry_after` says how long.
     pub async fn post(
         &self,
         turn: u32,
@@ -101,6 +89,11 @@ impl ModelClient {
         until: Option<Instant>,
     ) -> Result<Posted, Failure> {
         let mut call = TurnCall::new(turn, TurnKind::Model, Arc::clone(&self.name));
+        let ModelRetries {
+            retries,
+            backoff,
+            deadline,
+        } = self.retries;
         let mut failed_at = Vec::new();
         loop {
             let chosen = self.endpoints.choose(&failed_at, Instant::now());
@@ -114,10 +107,7 @@ impl ModelClient {
                 call,
                 body: body.clone(),
                 cookies: cookies.as_deref_mut(),
-                deadline: self
-                    .repetition
-                    .deadline
-                    .map(|limit| (limit, "generation_timeout")),
+                deadline: deadline.map(|limit| (limit, "generation_timeout")),
             };
             let posted = target.send(post, open).await;
             let posted = posted.and_then(|posted| posted.ok().map(drop).map(|()| posted));
@@ -128,7 +118,7 @@ impl ModelClient {
                 }
                 Err(failure) => failure,
             };
-            if !matches!(failure.class, FailureClass::Infra | FailureClass::Timeout) {
+            if !failure.class.is_transient() {
                 chosen.succeeded();
                 return Err(failure);
             }
@@ -137,11 +127,11 @@ impl ModelClient {
             failed_at.push(chosen.index());
             drop(chosen);
             let failures = u32::try_from(failed_at.len()).unwrap_or(u32::MAX);
-            if failures > self.repetition.retries {
+            if failures > retries {
                 return Err(failure);
             }
             let asked = self.endpoints.left_alone(&failed_at, now);
-            let wait = asked.max(self.repetition.wait(failures, fastrand::f64()));
+            let wait = asked.max(backoff.jittered(failures, fastrand::f64()));
             if asked > LONGEST_WAIT || until.is_some_and(|until| now + wait >= until) {
                 if !asked.is_zero() {
                     failure.retry_after = Some(asked);
@@ -161,10 +151,12 @@ mod tests {
     use super::*;
     use crate::turn::scripted::{Answer, ScriptedServer, http, log};
 
-    const AT_ONCE: Repetition = Repetition {
+    const AT_ONCE: ModelRetries = ModelRetries {
         retries: 2,
-        base: Duration::ZERO,
-        cap: Duration::ZERO,
+        backoff: Backoff {
+            base: Duration::ZERO,
+            cap: Duration::ZERO,
+        },
         deadline: None,
     };
 
@@ -186,7 +178,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_failure_is_repeated_and_each_try_is_a_row() {
+    async fn a_failure_is_retried_and_each_try_is_a_row() {
         let limited = Answer::status(429, "slow down").with("retry-after", 0);
         let server = answering(vec![Answer::status(500, ""), limited, Answer::ok("{}")]).await;
         let log = log(1);
@@ -215,7 +207,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_last_failure_is_given_when_the_repetitions_are_spent() {
+    async fn the_last_failure_is_given_when_the_retries_are_spent() {
         let limited = Answer::status(429, "no").with("retry-after-ms", 1);
         let server = answering(vec![limited; 3]).await;
         let failure = post(&client(&[server.url()]), &log(0)).await.unwrap_err();
@@ -225,7 +217,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_the_request_causes_is_not_repeated() {
+    async fn what_the_request_causes_is_not_retried() {
         let server = answering(vec![Answer::status(400, "the context is too long")]).await;
         let failure = post(&client(&[server.url()]), &log(0)).await.unwrap_err();
         assert_eq!(server.received().len(), 1);
@@ -237,7 +229,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_repetition_goes_to_another_server_and_the_next_call_does_too() {
+    async fn a_retry_goes_to_another_server_and_the_next_call_does_too() {
         let bad =
             ScriptedServer::start(|_| Answer::status(503, "starting").with("retry-after", 3600))
                 .await;
@@ -285,18 +277,5 @@ mod tests {
             .await
             .unwrap_err();
         assert_eq!(failure.retry_after, Some(Duration::from_secs(30)));
-    }
-
-    #[test]
-    fn waits_double_up_to_the_cap() {
-        let repetition = Repetition {
-            base: Duration::from_secs(1),
-            cap: Duration::from_secs(5),
-            ..Repetition::default()
-        };
-        let waits =
-            [0, 1, 2, 3, 4, u32::MAX].map(|failures| repetition.wait(failures, 1.0).as_secs());
-        assert_eq!(waits, [1, 1, 2, 4, 5, 5]);
-        assert_eq!(repetition.wait(2, 0.25), Duration::from_millis(500));
     }
 }

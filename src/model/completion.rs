@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use crate::failure::{Failure, FailureClass};
+use crate::retry::{Failure, FailureClass};
 use crate::turn::Posted;
 
 /// How vLLM writes a token as text where it is asked for `return_tokens_as_token_ids`.

@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 use super::completion::{Completion, FinishReason, token_ids};
 use super::request_body::RequestBody;
 use super::{Generation, GenerationRequest, Message, ModelClient, Policy};
-use crate::failure::{Failure, FailureClass};
+use crate::retry::{Failure, FailureClass};
 use crate::turn::{Posted, TurnLog};
 
 /// Path of Completions below a server's address.
@@ -180,14 +180,14 @@ mod tests {
     use serde_json::{Map, json};
 
     use super::*;
-    use crate::model::{BytesTokenizer, Endpoints, OBSERVATION_ROLE, Repetition, Tokenizer};
+    use crate::model::{BytesTokenizer, Endpoints, ModelRetries, OBSERVATION_ROLE, Tokenizer};
     use crate::turn::scripted::{Answer, ScriptedServer, http, log};
 
     fn policy(server: &ScriptedServer) -> CompletionsPolicy {
         let urls = [server.url().to_owned()];
         let endpoints = Endpoints::new("m", &urls, &HeaderMap::new(), &http()).unwrap();
-        let repetition = Repetition::default();
-        CompletionsPolicy::new(ModelClient::new(endpoints, COMPLETIONS, "m", repetition))
+        let retries = ModelRetries::default();
+        CompletionsPolicy::new(ModelClient::new(endpoints, COMPLETIONS, "m", retries))
     }
 
     fn message(role: &str, ids: Option<&[u32]>) -> Message {

@@ -5,13 +5,14 @@ use reqwest::header::HeaderMap;
 
 use super::ModelError;
 use crate::http::HttpClients;
+use crate::retry::Backoff;
 use crate::turn::Target;
 
-/// How long an endpoint is avoided after its first failure; it doubles with each one that follows.
-const SHORTEST: Duration = Duration::from_secs(1);
-
-/// The longest time that one is avoided for, if it does not ask for a longer one.
-const LONGEST: Duration = Duration::from_secs(60);
+/// How long an endpoint is avoided after failures, unless it asks for longer.
+const AVOIDANCE: Backoff = Backoff {
+    base: Duration::from_secs(1),
+    cap: Duration::from_secs(60),
+};
 
 /// Servers of one model, and how they are. Who shares them shares what is known of them.
 #[derive(Debug)]
@@ -175,9 +176,8 @@ impl Chosen {
     pub fn failed(&self, retry_after: Option<Duration>, now: Instant) {
         self.change(|state| {
             if state.avoided_until.is_none_or(|until| until <= now) {
-                let avoided = SHORTEST.saturating_mul(1 << state.failures.min(16));
-                state.avoided_until = Some(now + avoided.min(LONGEST));
                 state.failures = state.failures.saturating_add(1);
+                state.avoided_until = Some(now + AVOIDANCE.longest(state.failures));
             }
             let alone_until = retry_after.map(|wait| now + wait);
             state.alone_until = state.alone_until.max(alone_until);

@@ -18,7 +18,7 @@ mod responses_model;
 mod tokenizer;
 
 pub use chat_policy::{CHAT_COMPLETIONS, ChatPolicy, SENT_OBSERVATION_ROLE};
-pub use client::{ModelClient, Repetition};
+pub use client::{ModelClient, ModelRetries};
 pub use completions_policy::{COMPLETIONS, CompletionsPolicy};
 pub use endpoints::{Chosen, Endpoints};
 pub use error::ModelError;

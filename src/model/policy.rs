@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use serde_json::{Map, Value};
 
 use super::Message;
-use crate::failure::Failure;
+use crate::retry::Failure;
 use crate::turn::TurnLog;
 
 /// Who generates the next message of a conversation.

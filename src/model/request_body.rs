@@ -2,7 +2,7 @@ use bytes::Bytes;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use crate::failure::{Failure, FailureClass};
+use crate::retry::{Failure, FailureClass};
 
 /// Fields that would make an answer of another shape than the one that is read.
 const NEVER_SENT: [&str; 2] = ["stream", "stream_options"];

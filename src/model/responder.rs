@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-use crate::failure::Failure;
+use crate::retry::Failure;
 use crate::turn::{CookieJar, TurnLog};
 
 /// A model that goes on with a conversation of OpenAI's Responses.

@@ -6,9 +6,9 @@ use serde_json::{Map, Value};
 
 use super::chat::{request_from_responses, response_from_chat};
 use super::request_body::RequestBody;
-use super::{CHAT_COMPLETIONS, Endpoints, ModelClient, Repetition};
+use super::{CHAT_COMPLETIONS, Endpoints, ModelClient, ModelRetries};
 use super::{ModelResponse, Responder, ResponseRequest};
-use crate::failure::{Failure, FailureClass};
+use crate::retry::{Failure, FailureClass};
 use crate::turn::{CookieJar, Posted, TurnLog};
 
 /// Path of Responses below a server's address.
@@ -23,17 +23,17 @@ pub struct ResponsesModel {
 
 impl ResponsesModel {
     /// The model `name` behind Responses.
-    pub fn new(endpoints: Arc<Endpoints>, name: &str, repetition: Repetition) -> Self {
+    pub fn new(endpoints: Arc<Endpoints>, name: &str, retries: ModelRetries) -> Self {
         Self {
-            client: ModelClient::new(endpoints, RESPONSES, name, repetition),
+            client: ModelClient::new(endpoints, RESPONSES, name, retries),
             speaks_chat: false,
         }
     }
 
     /// The model `name` behind Chat Completions.
-    pub fn over_chat(endpoints: Arc<Endpoints>, name: &str, repetition: Repetition) -> Self {
+    pub fn over_chat(endpoints: Arc<Endpoints>, name: &str, retries: ModelRetries) -> Self {
         Self {
-            client: ModelClient::new(endpoints, CHAT_COMPLETIONS, name, repetition),
+            client: ModelClient::new(endpoints, CHAT_COMPLETIONS, name, retries),
             speaks_chat: true,
         }
     }
@@ -172,8 +172,8 @@ mod tests {
         let urls = [server.url().to_owned()];
         let endpoints = Endpoints::new("m", &urls, &HeaderMap::new(), &http()).unwrap();
         let model = match over_chat {
-            true => ResponsesModel::over_chat(endpoints, "m", Repetition::default()),
-            false => ResponsesModel::new(endpoints, "m", Repetition::default()),
+            true => ResponsesModel::over_chat(endpoints, "m", ModelRetries::default()),
+            false => ResponsesModel::new(endpoints, "m", ModelRetries::default()),
         };
         let params = json!({"model": "other", "temperature": 0.5, "stream": true});
         let item = r#"{"role": "user",  "content": "1.50"}"#;

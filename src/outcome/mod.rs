@@ -1,15 +1,18 @@
-//! What became of an attempt, as rows of Arrow: [`Outcome`] is one row, [`OutcomeBatchBuilder`]
-//! makes batches of them, [`attempts_of`], [`rollouts_of`] and [`turns_of`] split a batch into the tables
-//! that it lands in.
+//! What became of an attempt: [`Answer`] and its [`AnswerFields`]; [`Outcome`], one attempt that has ended;
+//! [`OutcomeBatchBuilder`], which makes Arrow batches of outcomes; and [`attempts_of`], [`rollouts_of`] and [`turns_of`],
+//! which split a batch into the tables that it lands in. [`resume`] is what NeMo Gym's answers say about trying again.
+//!
+//! Agents give answers, the run operator makes outcomes, the journal and `land` keep them, `import` makes them of files.
 
+mod answer;
 mod batch;
+pub mod resume;
 mod row;
-mod split;
+mod tables;
 #[cfg(test)]
 mod tests;
-mod turns;
 
+pub use answer::{Answer, AnswerFields, MASK_SAMPLE, MetricValue};
 pub use batch::OutcomeBatchBuilder;
-pub use row::{Answered, OK, Outcome, SUPERSEDED, Times, Verdict};
-pub use split::{attempts_of, outcomes_of, rollouts_of};
-pub use turns::turns_of;
+pub use row::{OK, Outcome, SUPERSEDED, Times, Verdict, Waited};
+pub use tables::{attempts_of, outcomes_of, rollouts_of, turns_of};

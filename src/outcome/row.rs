@@ -1,97 +1,95 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use bytes::Bytes;
-
-use crate::answer::AnswerFields;
+use super::Answer;
+use crate::retry::Failure;
 use crate::turn::{RolloutKey, Turn};
 
-/// The outcome of an attempt that gave a rollout.
+/// The `outcome` of an attempt that gave a rollout.
 pub const OK: &str = "ok";
 
-/// The outcome of an attempt whose answer does not count, since another writer's answer to the same rollout does.
+/// The `outcome` of an attempt whose answer does not count: another writer's answer to the same rollout does.
 pub const SUPERSEDED: &str = "superseded";
 
-/// An attempt at a rollout, finished.
+/// An attempt at a rollout that has ended.
 #[derive(Debug)]
 pub struct Outcome {
-    /// Index of the task.
-    pub task_index: i64,
-    /// Index of the rollout within the task.
-    pub rollout_index: i64,
-    /// Number of the attempt, from 0.
-    pub attempt: u32,
-    /// The agent that was asked.
+    /// The attempt.
+    pub key: RolloutKey,
+    /// Name of the agent.
     pub agent_name: Arc<str>,
-    /// Status code, where HTTP gave one.
+    /// Status code, if HTTP gave one.
     pub http_status: Option<u16>,
-    /// Headers of the response that matter, as the text of a JSON object.
+    /// The response headers that matter, as the text of a JSON object.
     pub response_headers: Option<String>,
     /// When the request was sent.
     pub dispatched_at: SystemTime,
     /// Where the time went.
     pub times: Times,
-    /// Calls that were allowed in flight to the agent.
+    /// The agent's limit of calls in flight at the time.
     pub concurrency_limit: Option<u32>,
-    /// The calls within it; none where the agent runs elsewhere.
+    /// The calls within the attempt. None if the agent runs elsewhere.
     pub turns: Vec<Turn>,
     /// The answer, or why there is none.
     pub verdict: Verdict,
 }
 
 impl Outcome {
-    /// The attempt.
-    pub fn key(&self) -> RolloutKey {
-        RolloutKey {
-            task_index: self.task_index,
-            rollout_index: self.rollout_index,
-            attempt: self.attempt,
+    /// An attempt of which only this is known.
+    pub fn new(
+        key: RolloutKey,
+        agent_name: impl Into<Arc<str>>,
+        dispatched_at: SystemTime,
+        verdict: Verdict,
+    ) -> Self {
+        Self {
+            key,
+            agent_name: agent_name.into(),
+            http_status: None,
+            response_headers: None,
+            dispatched_at,
+            times: Times::default(),
+            concurrency_limit: None,
+            turns: Vec::new(),
+            verdict,
         }
     }
 }
 
-/// Where the time of an attempt went. What nobody saw of one that was cut off is none.
+/// Where the time of an attempt went. If the attempt was cut off, what nobody saw is none.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Times {
-    /// How long the rollout waited for its turn.
-    pub permit_wait: Duration,
-    /// How long rate limits held it back.
-    pub rate_wait: Duration,
-    /// What opening a connection took; all the time of an attempt for which none came about.
+    /// Before the dispatch.
+    pub waited: Waited,
+    /// To open a connection. If none was made, the whole attempt.
     pub connect: Option<Duration>,
     /// From the dispatch to the head of the answer.
     pub first_byte: Option<Duration>,
-    /// From the request, on an open connection, to the last byte of the answer; none where there was no connection.
+    /// From the request, on an open connection, to the last byte of the answer. None if no connection was made.
     pub server: Option<Duration>,
     /// What the collector itself spent on it.
     pub client: Option<Duration>,
 }
 
+/// How long a rollout waited before it was sent.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Waited {
+    /// For a place among the calls in flight.
+    pub permit: Duration,
+    /// For rate limits and pauses.
+    pub rate: Duration,
+}
+
 /// How an attempt ended.
 #[derive(Debug)]
 pub enum Verdict {
-    /// An answer with a reward.
-    Ok(Answered),
-    /// No rollout came of it.
+    /// With an answer that counts as a rollout.
+    Ok(Answer),
+    /// With a failure.
     Failed {
-        /// Name of the failure's class.
-        class: &'static str,
-        /// What went wrong, in words.
-        error: String,
-        /// The rollout is given up.
+        /// The failure.
+        failure: Failure,
+        /// No further attempt follows: the rollout has failed.
         terminal: bool,
-        /// The agent said never again.
-        failure_terminal: bool,
-        /// What was answered, as in [`Failure`](crate::failure::Failure). Valid UTF-8, or the row is refused.
-        answer: Option<Bytes>,
     },
-}
-
-/// An answer as it is kept.
-#[derive(Debug)]
-pub struct Answered {
-    /// The whole body. Valid UTF-8, or the row is refused.
-    pub result: Bytes,
-    /// The numbers that were found in it.
-    pub fields: AnswerFields,
 }

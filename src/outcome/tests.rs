@@ -7,43 +7,31 @@ use bytes::Bytes;
 
 use super::batch::ADOPTED_BYTES;
 use super::*;
-use crate::answer::AnswerFields;
+use crate::retry::{Failure, FailureClass};
 use crate::schema;
+use crate::turn::RolloutKey;
 
 fn outcome(rollout_index: i64, verdict: Verdict) -> Outcome {
+    let key = RolloutKey::new(7, rollout_index, 0);
+    let dispatched_at = UNIX_EPOCH + Duration::from_secs(10);
     Outcome {
-        task_index: 7,
-        rollout_index,
-        attempt: 0,
-        agent_name: "a".into(),
         http_status: Some(200),
-        response_headers: None,
-        dispatched_at: UNIX_EPOCH + Duration::from_secs(10),
         times: Times {
             server: Some(Duration::from_millis(250)),
             ..Times::default()
         },
-        concurrency_limit: None,
-        turns: Vec::new(),
-        verdict,
+        ..Outcome::new(key, "a", dispatched_at, verdict)
     }
 }
 
 fn ok(text: &str) -> Verdict {
-    let fields = AnswerFields::parse(text).unwrap();
-    Verdict::Ok(Answered {
-        result: Bytes::copy_from_slice(text.as_bytes()),
-        fields,
-    })
+    Verdict::Ok(Answer::parse(text.to_owned()).unwrap())
 }
 
 fn failed() -> Verdict {
     Verdict::Failed {
-        class: "infra",
-        error: "HTTP 500".into(),
+        failure: Failure::new(FailureClass::Infra, "HTTP 500"),
         terminal: false,
-        failure_terminal: false,
-        answer: None,
     }
 }
 
@@ -85,9 +73,8 @@ fn every_outcome_is_an_attempt_and_only_answers_are_rollouts() {
 #[test]
 fn a_body_that_is_not_utf8_is_refused() {
     for len in [1, ADOPTED_BYTES] {
-        let result = Bytes::from(vec![0xff; len]);
-        let verdict = Verdict::Ok(Answered {
-            result,
+        let verdict = Verdict::Ok(Answer {
+            body: Bytes::from(vec![0xff; len]),
             fields: AnswerFields::default(),
         });
         assert!(

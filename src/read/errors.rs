@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
-use crate::json::python_list;
+use crate::python::repr_list;
 
 /// Places that are kept of each kind; the others are counted.
 const KEPT: usize = 20;
@@ -68,24 +68,19 @@ struct Group {
 }
 
 impl InputErrors {
-    /// None yet, in the words of the NeMo Gym whose rules hold.
+    /// No errors yet. `is_routed` says whether the messages are those of NeMo Gym 0.7.
     pub(super) fn new(is_routed: bool) -> Self {
-        let about = About {
-            is_routed,
-            ..About::default()
-        };
-        Self {
-            about: Box::new(about),
-            ..Self::default()
-        }
+        let mut errors = Self::default();
+        errors.about.is_routed = is_routed;
+        errors
     }
 
-    /// Adds what would have been said of the input if nothing were wrong with it.
+    /// Adds the warnings that a successful reading would have given.
     pub(super) fn warn(&mut self, warnings: Vec<String>) {
         self.about.warnings = warnings;
     }
 
-    /// What the user may not have meant, beside what is wrong.
+    /// Warnings beside the errors.
     pub fn warnings(&self) -> &[String] {
         &self.about.warnings
     }
@@ -131,23 +126,17 @@ impl InputErrors {
     pub fn messages(&self) -> Vec<String> {
         let mut messages = Vec::new();
         for (kind, group) in &self.groups {
-            match kind {
-                Kind::Malformed => messages.extend(group.kept.iter().map(Finding::malformed)),
-                Kind::Prompt => {
-                    messages.extend(group.kept.iter().map(|finding| finding.what.clone()))
-                }
-                Kind::Task => messages.extend(group.kept.iter().map(Finding::invalid)),
-                Kind::PromptConflict | Kind::NoAgent | Kind::UnlistedAgent | Kind::TaskSource => {
-                    messages.push(self.summary(*kind, group));
-                }
+            match self.summary(*kind, group) {
+                Some(summary) => messages.push(summary),
+                None => messages.extend(group.kept.iter().map(|finding| finding.message(*kind))),
             }
         }
         messages
     }
 
-    /// The message that stands for all findings of a kind.
-    fn summary(&self, kind: Kind, group: &Group) -> String {
-        match kind {
+    /// The message that stands for all findings of a kind, if there is one for all.
+    fn summary(&self, kind: Kind, group: &Group) -> Option<String> {
+        Some(match kind {
             Kind::PromptConflict => format!(
                 "Some rows have responses_create_params.input but prompt_config is also specified. These are \
                  mutually exclusive. Use one or the other. Violating rows: {}",
@@ -164,36 +153,33 @@ impl InputErrors {
             ),
             Kind::TaskSource => {
                 let sources: Vec<&str> = self.about.sources.iter().map(String::as_str).collect();
+                let sources = sources.join("; ");
+                format!("Cannot resolve task_source to an agent: {sources}")
+            }
+            Kind::UnlistedAgent => {
+                let names = if self.about.is_routed {
+                    ["routing keys", "keys"]
+                } else {
+                    ["agents"; 2]
+                };
+                let [unlisted, listed] = names;
                 format!(
-                    "Cannot resolve task_source to an agent: {}",
-                    sources.join("; ")
+                    "num_repeats dict has no entry for {unlisted} {} and no '_default' fallback. Listed {listed}: {}",
+                    repr_list(&self.about.unlisted_agents),
+                    repr_list(&self.about.listed_agents)
                 )
             }
-            _ if self.about.is_routed => format!(
-                "num_repeats dict has no entry for routing keys {} and no '_default' fallback. Listed keys: {}",
-                python_list(&self.about.unlisted_agents),
-                python_list(&self.about.listed_agents)
-            ),
-            _ => format!(
-                "num_repeats dict has no entry for agents {} and no '_default' fallback. Listed agents: {}",
-                python_list(&self.about.unlisted_agents),
-                python_list(&self.about.listed_agents)
-            ),
-        }
+            Kind::Malformed | Kind::Prompt | Kind::Task => return None,
+        })
     }
 }
 
 impl Group {
     fn rows(&self) -> String {
-        let rows: Vec<String> = self
-            .kept
-            .iter()
-            .map(|finding| finding.row.to_string())
-            .collect();
-        match self.not_kept() {
-            0 => format!("[{}]", rows.join(", ")),
-            _ => format!("[{}, ...]", rows.join(", ")),
-        }
+        let rows = self.kept.iter().map(|finding| finding.row.to_string());
+        let rows = rows.collect::<Vec<_>>().join(", ");
+        let more = if self.not_kept() > 0 { ", ..." } else { "" };
+        format!("[{rows}{more}]")
     }
 
     fn not_kept(&self) -> u64 {
@@ -202,18 +188,16 @@ impl Group {
 }
 
 impl Finding {
-    fn malformed(&self) -> String {
-        format!(
-            "Malformed JSON in '{}' at line {}: {}",
-            self.file, self.line, self.what
-        )
-    }
-
-    fn invalid(&self) -> String {
-        format!(
-            "Invalid task in '{}' at line {}: {}",
-            self.file, self.line, self.what
-        )
+    /// The message about this line, for kinds that have no summary.
+    fn message(&self, kind: Kind) -> String {
+        let Self {
+            file, line, what, ..
+        } = self;
+        match kind {
+            Kind::Malformed => format!("Malformed JSON in '{file}' at line {line}: {what}"),
+            Kind::Task => format!("Invalid task in '{file}' at line {line}: {what}"),
+            _ => what.clone(),
+        }
     }
 }
 
@@ -242,31 +226,19 @@ impl fmt::Display for InputErrors {
             if position > 0 {
                 writeln!(f)?;
             }
-            let has_summary = matches!(
-                kind,
-                Kind::PromptConflict | Kind::NoAgent | Kind::UnlistedAgent | Kind::TaskSource
-            );
-            if has_summary {
-                writeln!(f, "{}", self.summary(*kind, group))?;
+            if let Some(summary) = self.summary(*kind, group) {
+                writeln!(f, "{summary}")?;
             }
             for finding in &group.kept {
+                let Finding {
+                    file, line, what, ..
+                } = finding;
                 match kind {
-                    Kind::Malformed => writeln!(f, "{}", finding.malformed())?,
-                    Kind::Task => writeln!(f, "{}", finding.invalid())?,
-                    Kind::Prompt => writeln!(
-                        f,
-                        "{}\n  at {}:{}",
-                        finding.what, finding.file, finding.line
-                    )?,
-                    Kind::UnlistedAgent => {
-                        writeln!(
-                            f,
-                            "  at {}:{} (agent {})",
-                            finding.file, finding.line, finding.what
-                        )?;
-                    }
+                    Kind::Malformed | Kind::Task => writeln!(f, "{}", finding.message(*kind))?,
+                    Kind::Prompt => writeln!(f, "{what}\n  at {file}:{line}")?,
+                    Kind::UnlistedAgent => writeln!(f, "  at {file}:{line} (agent {what})")?,
                     Kind::PromptConflict | Kind::NoAgent | Kind::TaskSource => {
-                        writeln!(f, "  at {}:{}", finding.file, finding.line)?
+                        writeln!(f, "  at {file}:{line}")?;
                     }
                 }
             }

@@ -1,10 +1,12 @@
 //! [`expand`]: the files that a list of patterns stands for, by the rules of Python's `glob`.
 //!
-//! The `glob` crate has other rules where it matters here: it tidies the paths that it gives, refuses an unclosed
-//! bracket, and lets `**` cross directories.
+//! The crates `glob` and `globset` have other rules where it matters here: they tidy the paths that they give, refuse an
+//! unclosed bracket, take `^` for `!`, and let `**` cross directories.
 
 use std::collections::HashSet;
 use std::path::Path;
+
+use regex::Regex;
 
 /// Expands comma-separated patterns; relative ones start at `base`.
 ///
@@ -14,18 +16,12 @@ use std::path::Path;
 pub fn expand(patterns: &str, base: &Path) -> Vec<String> {
     let mut listed = HashSet::new();
     let mut paths = Vec::new();
-    for pattern in patterns
-        .split(',')
-        .map(str::trim)
-        .filter(|pattern| !pattern.is_empty())
-    {
+    let patterns = patterns.split(',').map(str::trim);
+    for pattern in patterns.filter(|pattern| !pattern.is_empty()) {
         let mut matches = matches(pattern, base, false);
         matches.sort_unstable();
-        paths.extend(
-            matches
-                .into_iter()
-                .filter(|path| listed.insert(path.clone())),
-        );
+        matches.retain(|path| listed.insert(path.clone()));
+        paths.append(&mut matches);
     }
     paths
 }
@@ -34,15 +30,7 @@ pub fn expand(patterns: &str, base: &Path) -> Vec<String> {
 fn matches(pattern: &str, base: &Path, directories_only: bool) -> Vec<String> {
     let (directory, name) = split(pattern);
     if !has_wildcard(pattern) {
-        let found = match name {
-            "" => base.join(directory).is_dir(),
-            _ => exists(&base.join(pattern)),
-        };
-        return if found {
-            vec![pattern.to_owned()]
-        } else {
-            Vec::new()
-        };
+        return existing(pattern, name, &base.join(pattern));
     }
     let directories = match directory {
         // A pattern like `/*` is below the root, which has nothing above it to search.
@@ -52,143 +40,97 @@ fn matches(pattern: &str, base: &Path, directories_only: bool) -> Vec<String> {
     let mut paths = Vec::new();
     for directory in directories {
         let place = base.join(&directory);
-        let names = match (name, has_wildcard(name)) {
-            ("", _) => {
-                if place.is_dir() {
-                    vec![String::new()]
-                } else {
-                    Vec::new()
-                }
-            }
-            (_, false) => {
-                if exists(&place.join(name)) {
-                    vec![name.to_owned()]
-                } else {
-                    Vec::new()
-                }
-            }
-            (_, true) => matching_names(&place, name, directories_only),
+        let names = if has_wildcard(name) {
+            matching_names(&place, name, directories_only)
+        } else {
+            existing(name, name, &place.join(name))
         };
         paths.extend(names.into_iter().map(|name| join(&directory, &name)));
     }
     paths
 }
 
+/// A path as it is spelled, if it exists: as a directory where it has no last component.
+fn existing(spelled: &str, name: &str, path: &Path) -> Vec<String> {
+    // A link that leads nowhere exists, too.
+    let exists = if name.is_empty() {
+        path.is_dir()
+    } else {
+        path.symlink_metadata().is_ok()
+    };
+    exists.then(|| spelled.to_owned()).into_iter().collect()
+}
+
 /// The names in a directory that match; none if it cannot be listed.
 fn matching_names(directory: &Path, pattern: &str, directories_only: bool) -> Vec<String> {
-    let Ok(entries) = std::fs::read_dir(directory) else {
+    let (Ok(entries), Some(matcher)) = (std::fs::read_dir(directory), matcher(pattern)) else {
         return Vec::new();
     };
-    let pattern_characters: Vec<char> = pattern.chars().collect();
-    let mut names = Vec::new();
-    for entry in entries.flatten() {
-        // A name that is not Unicode cannot be written down in a list of paths.
-        let Ok(name) = entry.file_name().into_string() else {
-            continue;
-        };
-        let hidden = name.starts_with('.') && !pattern.starts_with('.');
-        if hidden || (directories_only && !entry.path().is_dir()) {
-            continue;
-        }
-        let characters: Vec<char> = name.chars().collect();
-        if name_matches(&pattern_characters, &characters) {
-            names.push(name);
-        }
-    }
+    let is_hidden = |name: &str| name.starts_with('.') && !pattern.starts_with('.');
+    let entries = entries.flatten();
+    let entries = entries.filter(|entry| !directories_only || entry.path().is_dir());
+    // A name that is not Unicode cannot be written down in a list of paths.
+    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
     names
+        .filter(|name| !is_hidden(name) && matcher.is_match(name))
+        .collect()
 }
 
-/// Matches a name; after a mismatch only the last star is tried again, so the time is at most quadratic.
-fn name_matches(pattern: &[char], name: &[char]) -> bool {
-    let (mut at, mut position) = (0, 0);
-    let mut retry: Option<(usize, usize)> = None;
-    while position < name.len() {
-        let rest = pattern.get(at..).unwrap_or_default();
-        if rest.first() == Some(&'*') {
-            at += 1;
-            retry = Some((at, position));
-            continue;
-        }
-        let length = name
-            .get(position)
-            .and_then(|character| one_matches(rest, *character));
-        if let Some(length) = length {
-            at += length;
-            position += 1;
-        } else if let Some((after_star, from)) = retry {
-            (at, position) = (after_star, from + 1);
-            retry = Some((after_star, from + 1));
-        } else {
-            return false;
-        }
-    }
-    pattern
-        .get(at..)
-        .unwrap_or_default()
-        .iter()
-        .all(|character| *character == '*')
-}
-
-/// If the pattern starts with something that matches `character`, how long that something is.
-fn one_matches(pattern: &[char], character: char) -> Option<usize> {
-    match pattern.first()? {
-        '?' => Some(1),
-        '[' => match class(pattern) {
-            Some((members, length)) => members.contains(character).then_some(length),
-            None => (character == '[').then_some(1),
-        },
-        literal => (*literal == character).then_some(1),
-    }
-}
-
-/// What stands between brackets.
-struct Class<'a> {
-    negated: bool,
-    members: &'a [char],
-}
-
-impl Class<'_> {
-    fn contains(&self, character: char) -> bool {
-        let mut rest = self.members;
-        let mut found = false;
-        loop {
-            match rest {
-                [] => return found != self.negated,
-                [low, '-', high, tail @ ..] => {
-                    found |= (*low..=*high).contains(&character);
-                    rest = tail;
-                }
-                [member, tail @ ..] => {
-                    found |= *member == character;
-                    rest = tail;
-                }
+/// A pattern for names as a regular expression, as Python's `fnmatch` translates it.
+fn matcher(pattern: &str) -> Option<Regex> {
+    let mut expression = String::from(r"(?s)\A");
+    let mut rest = pattern;
+    while let Some(character) = rest.chars().next() {
+        let mut length = character.len_utf8();
+        match (character, class(rest)) {
+            ('*', _) => expression.push_str(".*"),
+            ('?', _) => expression.push('.'),
+            ('[', Some((class, class_length))) => {
+                expression.push_str(&class);
+                length = class_length;
             }
+            _ => expression.push_str(&regex::escape(character.encode_utf8(&mut [0; 4]))),
         }
+        rest = rest.get(length..).unwrap_or_default();
     }
+    expression.push_str(r"\z");
+    Regex::new(&expression).ok()
 }
 
-/// The class that the pattern starts with, and its length with both brackets; `None` if it is not closed.
-fn class(pattern: &[char]) -> Option<(Class<'_>, usize)> {
-    let negated = pattern.get(1) == Some(&'!');
-    let start = 1 + usize::from(negated);
+/// The class in brackets that a pattern starts with, and its length in the pattern; `None` if it is not closed.
+fn class(pattern: &str) -> Option<(String, usize)> {
+    let inner = pattern.strip_prefix('[')?;
+    let negated = inner.strip_prefix('!');
+    let inner = negated.unwrap_or(inner);
     // A closing bracket in the first place is a member.
-    let closing = pattern
-        .iter()
-        .skip(start + 1)
-        .position(|character| *character == ']')?
-        + start
-        + 1;
-    let members = pattern.get(start..closing)?;
-    Some((Class { negated, members }, closing + 1))
+    let first = inner.chars().next()?.len_utf8();
+    let (members, after) = inner.split_at(first + inner.get(first..)?.find(']')?);
+    let members: Vec<char> = members.chars().collect();
+    let mut rest = members.as_slice();
+    let mut class = String::new();
+    loop {
+        let (low, high);
+        (low, high, rest) = match rest {
+            [] => break,
+            [low, '-', high, tail @ ..] => (*low, *high, tail),
+            [member, tail @ ..] => (*member, *member, tail),
+        };
+        if low <= high {
+            let (low, high) = (u32::from(low), u32::from(high));
+            class.push_str(&format!(r"\x{{{low:x}}}-\x{{{high:x}}}"));
+        }
+    }
+    let class = match (negated, class.as_str()) {
+        (None, "") => r"[^\s\S]".to_owned(),
+        (Some(_), "") => ".".to_owned(),
+        (None, class) => format!("[{class}]"),
+        (Some(_), class) => format!("[^{class}]"),
+    };
+    Some((class, pattern.len() - after.len() + 1))
 }
 
 fn has_wildcard(pattern: &str) -> bool {
     pattern.contains(['*', '?', '['])
-}
-
-/// Also true of a link that leads nowhere.
-fn exists(path: &Path) -> bool {
-    path.symlink_metadata().is_ok()
 }
 
 /// Splits off the last component; the slashes before it go, unless they are the root.
@@ -251,8 +193,8 @@ mod tests {
     #[test]
     fn classes_follow_pythons_rules() {
         let matched = |pattern: &str| {
-            let pattern: Vec<char> = pattern.chars().collect();
-            let hit = |character: &char| name_matches(&pattern, &[*character]);
+            let matcher = matcher(pattern).unwrap();
+            let hit = |character: &char| matcher.is_match(&character.to_string());
             "09az-]^![\\".chars().filter(hit).collect::<String>()
         };
         assert_eq!(matched("[0-9]"), "09");
@@ -270,9 +212,8 @@ mod tests {
 
     #[test]
     fn many_stars_do_not_take_forever() {
-        let pattern: Vec<char> = "*a".repeat(30).chars().collect();
-        let name = vec!['a'; 200];
-        assert!(name_matches(&pattern, &name));
-        assert!(!name_matches(&[pattern, vec!['b']].concat(), &name));
+        let (pattern, name) = ("*a".repeat(30), "a".repeat(200));
+        assert!(matcher(&pattern).unwrap().is_match(&name));
+        assert!(!matcher(&(pattern + "b")).unwrap().is_match(&name));
     }
 }

@@ -1,8 +1,12 @@
-//! [`Identity`]: which lines are the same task, and how far each task's rollouts have been numbered.
+//! Which lines are the same task: [`Content`] by what a row holds, and [`Identity`], which numbers tasks and rollouts.
 
 use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hasher};
 
-use super::digest::LineKey;
+use super::lines::Line;
+use crate::json::Object;
+use crate::python::{Key, Value};
+use crate::request::{ATTEMPT_INDEX, ROLLOUT_INDEX, TASK_INDEX};
 
 /// Task indices from here down stand for values that are not whole numbers of 64 bits.
 const STANDING_FOR_OTHERS: i64 = i64::MIN / 2;
@@ -11,19 +15,8 @@ const STANDING_FOR_OTHERS: i64 = i64::MIN / 2;
 #[derive(Default)]
 pub(super) struct Identity {
     by_line: HashMap<LineKey, i64>,
-    by_value: HashMap<Given, i64>,
+    by_value: HashMap<Key, i64>,
     next_rollout: HashMap<i64, i64>,
-}
-
-/// A task index that came with the row and is not a usual whole number. Values that Python holds equal are equal
-/// here, since its tools then count them as one task.
-#[derive(Debug, PartialEq, Eq, Hash)]
-enum Given {
-    Null,
-    Text(String),
-    Whole(i128),
-    /// The bits of a float that is not whole, or beyond any whole number that a row can hold.
-    Float(u64),
 }
 
 impl Identity {
@@ -38,8 +31,8 @@ impl Identity {
     ///
     /// Whole numbers stand for themselves; anything else gets a number of its own that no row can come with.
     pub fn of_value(&mut self, value: &str) -> Option<i64> {
-        let given = Given::parse(value)?;
-        if let Given::Whole(whole) = given
+        let given = Value::parse(value)?.into_key()?;
+        if let Key::Int(whole) = given
             && let Ok(index) = i64::try_from(whole)
             && index > STANDING_FOR_OTHERS
         {
@@ -58,30 +51,66 @@ impl Identity {
     }
 }
 
-impl Given {
-    fn parse(text: &str) -> Option<Self> {
-        /// Below this, a whole float is exactly that whole number.
-        const WHOLE_BELOW: f64 = 1e38;
-        const NUMBERS: std::ops::RangeInclusive<i128> = i64::MIN as i128..=u64::MAX as i128;
+/// The fields that number a task and are no part of its content.
+const INDICES: [&str; 3] = [TASK_INDEX, ROLLOUT_INDEX, ATTEMPT_INDEX];
 
-        Some(match text.as_bytes().first()? {
-            b'n' => Self::Null,
-            b't' => Self::Whole(1),
-            b'f' => Self::Whole(0),
-            b'"' => Self::Text(crate::json::unquote(text)?.into_owned()),
-            b'[' | b'{' => return None,
-            _ => match text.parse::<i128>() {
-                Ok(whole) if NUMBERS.contains(&whole) => Self::Whole(whole),
-                _ => {
-                    let number: f64 = text.parse().ok()?;
-                    match number.fract() == 0.0 && number.abs() < WHOLE_BELOW {
-                        true => Self::Whole(number as i128),
-                        false => Self::Float(number.to_bits()),
-                    }
-                }
-            },
-        })
+/// A row's content, and the digest of that.
+pub(super) struct Content {
+    /// The row as JSON text without the fields that number it.
+    pub text: String,
+    /// The first 128 bits of the text's BLAKE3 hash.
+    pub digest: [u8; 16],
+    /// Whether the row has none of the fields that number it, so that the text is all of it.
+    pub is_whole_row: bool,
+}
+
+impl Content {
+    pub fn of(row: &Object<'_>) -> Self {
+        let mut text = String::new();
+        row.write_without(&INDICES, &mut text);
+        Self {
+            digest: digest(&text),
+            is_whole_row: !INDICES.iter().any(|index| row.contains(index)),
+            text,
+        }
     }
+
+    /// The text of `row`, which has been given `task_index` since: without writing it a second time if it can be
+    /// helped.
+    pub fn numbered(self, row: &Object<'_>, task_index: i64) -> String {
+        if !self.is_whole_row {
+            return row.to_string();
+        }
+        let mut text = self.text;
+        text.pop();
+        let comma = if text.ends_with('{') { "" } else { "," };
+        text.push_str(&format!("{comma}\"{TASK_INDEX}\":{task_index}}}"));
+        text
+    }
+}
+
+/// Returns the digest of a row's content: the same for a task wherever it stands.
+pub fn task_digest(row: &Object<'_>) -> [u8; 16] {
+    Content::of(row).digest
+}
+
+fn digest(text: &str) -> [u8; 16] {
+    let hash = blake3::hash(text.as_bytes());
+    hash.as_bytes().first_chunk().copied().unwrap_or_default()
+}
+
+/// What makes a line the same as another: its task's digest, and a hash of its text with its line end, all kinds of
+/// which are the same.
+///
+/// The hash alone would confuse two of many millions of lines; it only has to tell apart those few that are spelled
+/// differently and come to the same task.
+pub(super) type LineKey = ([u8; 16], u64);
+
+pub(super) fn line_key(line: &Line<'_>, task_digest: [u8; 16]) -> LineKey {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(line.text);
+    hasher.write_u8(u8::from(line.terminated));
+    (task_digest, hasher.finish())
 }
 
 #[cfg(test)]
@@ -144,5 +173,41 @@ mod tests {
     fn containers_cannot_be_an_index() {
         assert_eq!(Identity::default().of_value("[1]"), None);
         assert_eq!(Identity::default().of_value("{}"), None);
+    }
+
+    #[test]
+    fn lines_are_the_same_by_their_text_and_line_end() {
+        let key = |text: &str, terminated| {
+            let line = Line {
+                text: text.as_bytes(),
+                number: 1,
+                terminated,
+            };
+            line_key(&line, [7; 16])
+        };
+        assert_eq!(key("{}", true), key("{}", true));
+        assert_ne!(key("{}", true), key("{}", false));
+        assert_ne!(key("{}", true), key("{ }", true));
+    }
+
+    #[test]
+    fn content_is_the_row_without_its_numbers() {
+        let content = |text: &str| Content::of(&Object::parse(text).unwrap());
+        let (plain, numbered) = (
+            content(r#"{"a":1, "b":2}"#),
+            content(r#"{"a":1,"_ng_task_index":3,"b":2}"#),
+        );
+        assert_eq!(plain.text, r#"{"a":1,"b":2}"#);
+        assert_eq!(plain.digest, numbered.digest);
+        assert!(plain.is_whole_row && !numbered.is_whole_row);
+        assert_ne!(plain.digest, content(r#"{"a":1,"b":3}"#).digest);
+        assert_eq!(
+            content(r#"{"a":1}"#).numbered(&Object::default(), 5),
+            r#"{"a":1,"_ng_task_index":5}"#
+        );
+        assert_eq!(
+            plain.digest[..2],
+            blake3::hash(plain.text.as_bytes()).as_bytes()[..2]
+        );
     }
 }

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use super::errors::Kind;
 use super::row::{self, Refusal};
 use crate::config::{Routing, RoutingMode};
-use crate::json::{Object, python_string, unquote};
+use crate::json::{Object, unquote};
+use crate::python::repr_str;
 use crate::request::{
     AGENT_REF, ENVIRONMENT_SERVER, ROLLOUT_INDEX, TASK_ID, TASK_INPUT, TASK_SOURCE, agent_ref,
 };
@@ -32,7 +33,7 @@ pub(super) struct Way {
     /// The row is of a taskset.
     pub is_task: bool,
     task_source: Option<Arc<str>>,
-    targets: Vec<Target>,
+    pub targets: Vec<Target>,
 }
 
 /// One who gets a row.
@@ -43,12 +44,6 @@ pub(super) enum Target {
     OfSource(Arc<str>),
     /// The environment server.
     OfServer,
-}
-
-impl Way {
-    pub(super) fn take_targets(&mut self) -> Vec<Target> {
-        std::mem::take(&mut self.targets)
-    }
 }
 
 impl Target {
@@ -77,17 +72,18 @@ impl Router {
         let task_source = name_in(row, TASK_SOURCE)?;
         if let Some(taskset) = taskset(row) {
             let server = self.routing.server_routes.get(&taskset).ok_or_else(|| {
-                let taskset = python_string(&taskset);
+                let taskset = repr_str(&taskset);
                 let what =
                     format!("No environment server route is configured for taskset {taskset}");
                 (Kind::Task, what)
             })?;
-            return Ok(Way::to_server(
-                Arc::from(server.as_str()),
-                Arc::from(taskset),
-                None,
-                true,
-            ));
+            return Ok(Way {
+                own: Some(Arc::from(taskset)),
+                server: Some(Arc::from(server.as_str())),
+                is_task: true,
+                task_source: None,
+                targets: vec![Target::OfServer],
+            });
         }
         let agent = match row::agent_name(row) {
             Ok(name) => Some(name),
@@ -104,7 +100,13 @@ impl Router {
                 let server: Arc<str> =
                     Arc::from(self.routing.server.as_deref().unwrap_or_default());
                 let own = task_source.clone().unwrap_or_else(|| Arc::clone(&server));
-                return Ok(Way::to_server(server, own, task_source, false));
+                return Ok(Way {
+                    own: Some(own),
+                    server: Some(server),
+                    is_task: false,
+                    task_source,
+                    targets: vec![Target::OfServer],
+                });
             }
             RoutingMode::Agent => {}
         }
@@ -222,7 +224,7 @@ impl Router {
                 Some(servers) => servers.agent_of_source(source),
                 None => Err(format!(
                     "{}: only NeMo Gym's head server knows its agent, and none was reached (--head-server)",
-                    python_string(source)
+                    repr_str(source)
                 )),
             };
             found.map(Arc::from)
@@ -238,8 +240,7 @@ impl Router {
     /// That agents were replaced, in the words of NeMo Gym.
     pub(super) fn warning(&self) -> Option<String> {
         let pairs = self.replaced.keys();
-        let pairs =
-            pairs.map(|(from, to)| format!("({}, {})", python_string(from), python_string(to)));
+        let pairs = pairs.map(|(from, to)| format!("({}, {})", repr_str(from), repr_str(to)));
         let pairs: Vec<String> = pairs.collect();
         (!pairs.is_empty()).then(|| {
             format!(
@@ -252,23 +253,6 @@ impl Router {
 
     pub(super) fn into_routes(self) -> BTreeSet<Route> {
         self.routes
-    }
-}
-
-impl Way {
-    fn to_server(
-        server: Arc<str>,
-        own: Arc<str>,
-        task_source: Option<Arc<str>>,
-        is_task: bool,
-    ) -> Self {
-        Self {
-            own: Some(own),
-            targets: vec![Target::OfServer],
-            server: Some(server),
-            is_task,
-            task_source,
-        }
     }
 }
 

@@ -1,11 +1,13 @@
-//! What is done to one row on its way to a task, but for what depends on the rows before it.
+//! Transformations of one row on its way to a task that depend on no other row, and [`Overrides`].
+
+use serde_json::{Map, Value};
 
 use super::errors::Kind;
-use super::overrides::Overrides;
-use super::prompt::{Prompt, is_truthy};
+use super::prompt::Prompt;
 use super::task::ReadOptions;
-use crate::config::SeedField;
-use crate::json::{Object, ObjectError, unquote};
+use crate::config::{InterpolationError, SeedField, resolve};
+use crate::json::{Object, ObjectError, quote, unquote};
+use crate::python::is_truthy;
 use crate::request::{AGENT_REF, MESSAGE_LOG, RESPONSES_CREATE_PARAMS};
 
 /// Why a row cannot become a task.
@@ -125,6 +127,52 @@ fn parse_params(params: &str) -> Result<Object<'_>, Refusal> {
     Object::parse(params).map_err(|error| invalid(format!("{RESPONSES_CREATE_PARAMS}: {error}")))
 }
 
+/// Fields with their values as JSON text, in the order given.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Overrides {
+    fields: Vec<(String, String)>,
+}
+
+impl Overrides {
+    /// Takes the fields and resolves the references in them: `${key}` and `${a.b}` stand for another of the
+    /// fields, `\${` for the characters themselves.
+    ///
+    /// # Errors
+    /// If a reference is malformed, leads nowhere, or leads back to itself.
+    pub fn new(fields: &Map<String, Value>) -> Result<Self, InterpolationError> {
+        let resolved = resolve(fields)?;
+        let fields = resolved
+            .into_iter()
+            .map(|(name, value)| (name, value.to_string()))
+            .collect();
+        Ok(Self { fields })
+    }
+
+    /// Whether there is nothing to set.
+    pub fn is_empty(&self) -> bool {
+        self.fields.is_empty()
+    }
+
+    /// Sets the fields: whole values, in place or at the end.
+    pub(super) fn apply<'a>(&'a self, params: &mut Object<'a>) {
+        for (name, value) in &self.fields {
+            params.set(name.as_str(), value.as_str());
+        }
+    }
+}
+
+/// The JSON text of the fields.
+impl std::fmt::Display for Overrides {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let fields: Vec<String> = self
+            .fields
+            .iter()
+            .map(|(name, value)| format!("{}:{value}", quote(name)))
+            .collect();
+        write!(f, "{{{}}}", fields.join(","))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -216,5 +264,22 @@ mod tests {
             Err(Kind::Task)
         );
         assert_eq!(filled("{}"), Err(Kind::Prompt));
+    }
+
+    #[test]
+    fn values_are_replaced_whole_and_in_place() {
+        let fields = r#"{"reasoning":{"effort":"high"},"top_p":null,"new":"${reasoning.effort}"}"#;
+        let overrides = Overrides::new(&serde_json::from_str(fields).unwrap()).unwrap();
+        let mut params =
+            Object::parse(r#"{"reasoning":{"effort":"low","summary":1},"input":[]}"#).unwrap();
+        overrides.apply(&mut params);
+        assert_eq!(
+            params.to_string(),
+            r#"{"reasoning":{"effort":"high"},"input":[],"top_p":null,"new":"high"}"#
+        );
+        assert_eq!(
+            overrides.to_string(),
+            r#"{"reasoning":{"effort":"high"},"top_p":null,"new":"high"}"#
+        );
     }
 }

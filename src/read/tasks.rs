@@ -4,15 +4,15 @@ use std::collections::{BTreeMap, HashSet};
 use std::io::Read;
 use std::sync::Arc;
 
-use super::digest::{Content, line_key};
 use super::errors::{Finding, InputErrors, Kind};
-use super::identity::Identity;
+use super::identity::{Content, Identity, line_key};
 use super::lines::{Line, Lines};
 use super::routes::Router;
 use super::row::{self, Refusal};
 use super::task::{AgentRows, ReadError, ReadOptions, ReadSummary, TaskRow};
 use crate::config::SeedField;
-use crate::json::{Object, python_list, quote};
+use crate::json::{Object, quote};
+use crate::python::repr_list;
 use crate::request::{AGENT_REF, ENVIRONMENT_SERVER, RequestTemplate, TASK_INDEX, agent_ref};
 
 /// Reads inputs one after another as if they were one.
@@ -40,11 +40,54 @@ pub struct TaskReader {
     /// Who decides instead, where rows are routed.
     router: Option<Router>,
     rows: u64,
-    identity: Identity,
-    agents: BTreeMap<Arc<str>, AgentRows>,
+    plan: Plan,
     /// Names that rows could have been listed by in the number of repeats.
     names: HashSet<Arc<str>>,
     errors: InputErrors,
+}
+
+/// What was planned so far.
+#[derive(Default)]
+struct Plan {
+    identity: Identity,
+    agents: BTreeMap<Arc<str>, AgentRows>,
+    seed: Option<SeedField>,
+}
+
+impl Plan {
+    /// Numbers the rollouts of a task, and counts them for its agent.
+    fn add(&mut self, mut task: TaskRow) -> Result<TaskRow, Refusal> {
+        if self.seed.is_some() {
+            let template = RequestTemplate::new(&task.request, self.seed);
+            template.map_err(|error| (Kind::Task, error.to_string()))?;
+        }
+        let agent = self.agents.entry(Arc::clone(&task.agent_name)).or_default();
+        agent.rows += 1;
+        agent.rollouts += u64::from(task.num_repeats);
+        task.first_rollout_index = self
+            .identity
+            .take_rollouts(task.task_index, task.num_repeats);
+        Ok(task)
+    }
+
+    /// The index of a row's task: the row's own, or that of its line, which is then written into it.
+    fn index(
+        &mut self,
+        row: &mut Object<'_>,
+        line: &Line<'_>,
+        digest: [u8; 16],
+    ) -> Result<i64, Refusal> {
+        if let Some(given) = row.get(TASK_INDEX) {
+            return self.identity.of_value(given).ok_or_else(|| {
+                let what =
+                    format!("{TASK_INDEX} must be a number or a string, not an array or object");
+                (Kind::Task, what)
+            });
+        }
+        let index = self.identity.of_line(line_key(line, digest));
+        row.set(TASK_INDEX, index.to_string());
+        Ok(index)
+    }
 }
 
 impl TaskReader {
@@ -58,14 +101,17 @@ impl TaskReader {
         let servers = options.servers.take();
         let routing = options.routing.take();
         let router = routing.map(|routing| Router::new(routing, servers));
+        let plan = Plan {
+            seed: options.seed,
+            ..Plan::default()
+        };
         Self {
             options,
             agent_ref,
             errors: InputErrors::new(router.is_some()),
             router,
             rows: 0,
-            identity: Identity::default(),
-            agents: BTreeMap::new(),
+            plan,
             names: HashSet::new(),
         }
     }
@@ -92,36 +138,34 @@ impl TaskReader {
         let file: Arc<str> = Arc::from(name);
         let mut lines = Lines::new(input);
         while !self.is_full() {
-            let read = lines.number();
-            let line = match lines.next() {
-                Ok(Some(line)) => line,
-                Ok(None) => break,
-                Err(source) => {
-                    return Err(E::from(ReadError {
-                        file,
-                        line: read,
-                        source,
-                    }));
-                }
+            let line = lines.number();
+            let failed = |source| ReadError {
+                file: Arc::clone(&file),
+                line,
+                source,
             };
-            let read = match &mut self.router {
-                None => self.task(&line, &file),
-                Some(_) => self.routed(&line, &file),
+            let Some(line) = lines.next().map_err(failed)? else {
+                break;
+            };
+            let read = if self.router.is_some() {
+                self.routed(&line, &file)
+            } else {
+                self.task(&line, &file).map(|task| vec![Ok(task)])
             };
             let tasks = read.unwrap_or_else(|refusal| vec![Err(refusal)]);
             for task in tasks {
                 match task {
                     Ok(task) if self.errors.is_empty() => emit(task)?,
                     Ok(_) => {}
-                    Err((kind, what)) => {
-                        let finding = Finding {
+                    Err((kind, what)) => self.errors.add(
+                        kind,
+                        Finding {
                             row: self.rows,
-                            file: file.clone(),
+                            file: Arc::clone(&file),
                             line: line.number,
                             what,
-                        };
-                        self.errors.add(kind, finding);
-                    }
+                        },
+                    ),
                 }
             }
             self.rows += 1;
@@ -141,18 +185,18 @@ impl TaskReader {
             self.errors.warn(warnings);
             return Err(self.errors);
         }
-        let seen = self.names.iter().chain(self.agents.keys());
+        let seen = self.names.iter().chain(self.plan.agents.keys());
         let seen: HashSet<String> = seen.map(|name| name.to_string()).collect();
         let unused = repeats.unused(&seen);
         if !unused.is_empty() {
             warnings.push(format!(
                 "num_repeats dict contains agent names that never appeared in input rows (possible typo?): {}",
-                python_list(unused)
+                repr_list(unused)
             ));
         }
         Ok(ReadSummary {
             rows: self.rows,
-            agents: self.agents,
+            agents: self.plan.agents,
             num_replaced: self.router.as_ref().map_or(0, Router::num_replaced),
             routes: self.router.map(Router::into_routes).unwrap_or_default(),
             warnings,
@@ -180,12 +224,12 @@ impl TaskReader {
             row::fill_metadata(&mut row, self.options.seed)?;
         }
         let line_digest = Content::of(&row).digest;
-        let task_index = index(&mut self.identity, &mut row, line, line_digest)?;
+        let task_index = self.plan.index(&mut row, line, line_digest)?;
         if let Some(server) = &way.server {
             row.set(ENVIRONMENT_SERVER, quote(server));
         }
         let mut tasks = Vec::new();
-        let targets = way.take_targets();
+        let targets = std::mem::take(&mut way.targets);
         let mut left = targets.len();
         for target in &targets {
             left -= 1;
@@ -205,9 +249,10 @@ impl TaskReader {
                 tasks.push(Err((Kind::UnlistedAgent, names.join(" / "))));
                 continue;
             };
-            let mut row = match left {
-                0 => std::mem::take(&mut row),
-                _ => row.clone(),
+            let mut row = if left == 0 {
+                std::mem::take(&mut row)
+            } else {
+                row.clone()
             };
             let agent_name = match router.address(&mut row, &way, target) {
                 Ok(name) => name,
@@ -216,30 +261,22 @@ impl TaskReader {
                     continue;
                 }
             };
-            let request = row.to_string();
-            check_seed(&request, self.options.seed)?;
-            let agent = self.agents.entry(Arc::clone(&agent_name)).or_default();
-            agent.rows += 1;
-            agent.rollouts += u64::from(num_repeats);
-            tasks.push(Ok(TaskRow {
+            tasks.push(Ok(self.plan.add(TaskRow {
                 task_index,
-                first_rollout_index: self.identity.take_rollouts(task_index, num_repeats),
+                first_rollout_index: 0,
                 num_repeats,
                 agent_name,
-                source_file: file.clone(),
+                source_file: Arc::clone(file),
                 source_line: line.number,
                 task_digest: Content::of(&row).digest,
-                request,
-            }));
+                request: row.to_string(),
+            })?));
         }
         Ok(tasks)
     }
 
-    fn task(
-        &mut self,
-        line: &Line<'_>,
-        file: &Arc<str>,
-    ) -> Result<Vec<Result<TaskRow, Refusal>>, Refusal> {
+    /// The task of a line, where rows name their agents.
+    fn task(&mut self, line: &Line<'_>, file: &Arc<str>) -> Result<TaskRow, Refusal> {
         let mut row = row::parse(line.text)?;
         if let Some(prompt) = &self.options.prompt {
             row::fill_prompt(&mut row, prompt)?;
@@ -251,65 +288,30 @@ impl TaskReader {
             }
             _ => self.known_name(row::agent_name(&row)?),
         };
-        self.agents.entry(agent_name.clone()).or_default();
+        self.plan.agents.entry(agent_name.clone()).or_default();
         row::apply_overrides(&mut row, &self.options.overrides)?;
         let content = Content::of(&row);
         let task_digest = content.digest;
-        let task_index = index(&mut self.identity, &mut row, line, task_digest)?;
+        let task_index = self.plan.index(&mut row, line, task_digest)?;
         let num_repeats = self.options.repeats.for_agent(&agent_name);
         let num_repeats =
             num_repeats.ok_or_else(|| (Kind::UnlistedAgent, agent_name.to_string()))?;
-        let request = content.numbered(&row, task_index);
-        check_seed(&request, self.options.seed)?;
-        if let Some(agent) = self.agents.get_mut(&agent_name) {
-            agent.rows += 1;
-            agent.rollouts += u64::from(num_repeats);
-        }
-        Ok(vec![Ok(TaskRow {
+        self.plan.add(TaskRow {
             task_index,
-            first_rollout_index: self.identity.take_rollouts(task_index, num_repeats),
+            first_rollout_index: 0,
             num_repeats,
             agent_name,
-            source_file: file.clone(),
+            source_file: Arc::clone(file),
             source_line: line.number,
             task_digest,
-            request,
-        })])
+            request: content.numbered(&row, task_index),
+        })
     }
 
     /// The shared copy of a name that was seen before.
     fn known_name(&self, name: String) -> Arc<str> {
-        let known = self.agents.get_key_value(name.as_str());
+        let known = self.plan.agents.get_key_value(name.as_str());
         known.map_or_else(|| Arc::from(name), |(known, _)| known.clone())
-    }
-}
-
-/// Refuses a request that can't carry a seed, where it is to.
-fn check_seed(request: &str, seed: Option<SeedField>) -> Result<(), Refusal> {
-    if seed.is_some() {
-        let template = RequestTemplate::new(request, seed);
-        template.map_err(|error| (Kind::Task, error.to_string()))?;
-    }
-    Ok(())
-}
-
-/// The index of a row's task: the row's own, or that of its line, which is then written into it.
-fn index(
-    identity: &mut Identity,
-    row: &mut Object<'_>,
-    line: &Line<'_>,
-    digest: [u8; 16],
-) -> Result<i64, Refusal> {
-    match row.get(TASK_INDEX) {
-        Some(given) => identity.of_value(given).ok_or_else(|| {
-            let what = format!("{TASK_INDEX} must be a number or a string, not an array or object");
-            (Kind::Task, what)
-        }),
-        None => {
-            let index = identity.of_line(line_key(line, digest));
-            row.set(TASK_INDEX, index.to_string());
-            Ok(index)
-        }
     }
 }
 

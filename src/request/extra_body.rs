@@ -1,14 +1,14 @@
 //! The text in `metadata.extra_body`: a JSON object that is read and written again the way Python's `json` does,
 //! so that a request is the same, byte for byte, whichever collector made it.
 
-use super::python_json::{Fields, Reader};
+use crate::python::json::{LoadError, Writer, Written, loads};
 
 /// Why the text of an extra body cannot carry a seed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ExtraBodyError {
-    /// The text is not what Python's `json` reads; the place in bytes from 0.
-    #[error("it is malformed at byte {0}")]
-    Malformed(usize),
+    /// The text is not what Python's `json` reads.
+    #[error("it is malformed: {0}")]
+    Malformed(LoadError),
     /// The text is JSON, but not an object.
     #[error("it is not an object")]
     NotAnObject,
@@ -23,40 +23,26 @@ pub(super) struct AroundSeed {
 
 /// Rewrites `text` with a place for the value of `seed`: where the object has that key, else at the end.
 pub(super) fn around_seed(text: &str) -> Result<AroundSeed, ExtraBodyError> {
-    let mut reader = Reader::new(text);
-    reader.whitespace();
-    let is_object = reader.peek() == Some(b'{');
-    let mut fields = Fields::default();
-    if is_object {
-        fields = reader.fields()?;
-    } else {
-        reader.value()?;
-    }
-    reader.whitespace();
-    if reader.peek().is_some() {
-        return Err(reader.malformed());
-    }
-    if !is_object {
+    let loaded = loads(text, Writer::Dumps).map_err(ExtraBodyError::Malformed)?;
+    let Written::Object(mut fields) = loaded else {
         return Err(ExtraBodyError::NotAnObject);
+    };
+    let no_value = Written::Leaf(String::new());
+    let (seed, _) = fields.insert_full("\"seed\"".to_owned(), no_value);
+    let after = fields.split_off(seed + 1);
+    let (mut before, mut rest) = (String::new(), String::new());
+    Written::Object(fields).write(Writer::Dumps, &mut before);
+    before.truncate(before.len() - 1);
+    if after.is_empty() {
+        rest.push('}');
+    } else {
+        Written::Object(after).write(Writer::Dumps, &mut rest);
+        rest.replace_range(..1, ", ");
     }
-    fields.set("\"seed\"".to_owned(), String::new());
-    let seed = fields
-        .positions
-        .get("\"seed\"")
-        .copied()
-        .unwrap_or_default();
-    let (front, back) = fields.list.split_at(seed);
-    let mut before = String::from("{");
-    for (key, value) in front {
-        before.extend([key, ": ", value, ", "]);
-    }
-    before.push_str("\"seed\": ");
-    let mut after = String::new();
-    for (key, value) in back.iter().skip(1) {
-        after.extend([", ", key, ": ", value]);
-    }
-    after.push('}');
-    Ok(AroundSeed { before, after })
+    Ok(AroundSeed {
+        before,
+        after: rest,
+    })
 }
 
 #[cfg(test)]

@@ -7,7 +7,6 @@
 //! [`RESPONSES_CREATE_PARAMS`].
 
 mod extra_body;
-mod python_json;
 mod template;
 
 pub use extra_body::ExtraBodyError;

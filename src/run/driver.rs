@@ -12,18 +12,18 @@ use tokio::sync::mpsc::Sender;
 use tokio::task::{Id, JoinError, JoinSet, yield_now};
 use tokio::time::sleep_until;
 
-use super::call::{Dispatch, call};
-use super::context::{RunContext, StopReason};
+use super::context::RunContext;
 use super::exec::RunMetrics;
-use super::lateness::Lateness;
 use super::queue::Queue;
 use super::registry::Permit;
-use super::retry::{Next, Retries};
+use super::row::Dispatch;
+use super::slow_calls::SlowCalls;
+use super::stop::StopReason;
 use crate::agent::Reply;
-use crate::answer::resume::reuses_deliverable;
-use crate::failure::{Failure, FailureClass};
 use crate::json::Object;
+use crate::outcome::resume::reuses_deliverable;
 use crate::outcome::{Outcome, OutcomeBatchBuilder};
+use crate::retry::{AfterFailure, Failure, FailureClass};
 use crate::store::{DispatchLogs, PartitionLog, StoreError};
 
 /// A batch is passed on at this many rows, or bytes of answers ...
@@ -37,13 +37,14 @@ const LINGER: Duration = Duration::from_millis(10);
 const FORGETTING: f64 = 0.999;
 
 /// How often calls that take long are looked for.
-const LATENESS_CHECK: Duration = Duration::from_secs(5);
+const SLOW_CHECK: Duration = Duration::from_secs(5);
 
 /// Keeps calls in flight and gathers what comes of them.
 pub(super) struct Driver {
     context: Arc<RunContext>,
     queue: Queue,
-    retries: Retries,
+    /// Jitter of the backoff.
+    random: fastrand::Rng,
     calls: JoinSet<Reply>,
     dispatches: HashMap<Id, Dispatch, RandomState>,
     log: Option<PartitionLog>,
@@ -52,7 +53,7 @@ pub(super) struct Driver {
     due: Option<Instant>,
     /// When the queue may have a row whose turn has come.
     wake: Option<Instant>,
-    lateness: Lateness,
+    slow_calls: SlowCalls,
     stopped: bool,
     /// All was passed on.
     ended: bool,
@@ -75,7 +76,7 @@ impl Driver {
         let seed = started.unwrap_or_default().as_nanos() as u64;
         Self {
             queue: Queue::new(Arc::clone(&context), concurrency),
-            retries: Retries::new(&context, seed.wrapping_add(partition as u64)),
+            random: fastrand::Rng::with_seed(seed.wrapping_add(partition as u64)),
             log: context.dispatches.as_ref().map(|logs| logs.open(partition)),
             concurrency,
             context,
@@ -84,7 +85,7 @@ impl Driver {
             batch: OutcomeBatchBuilder::new(),
             due: None,
             wake: None,
-            lateness: Lateness::default(),
+            slow_calls: SlowCalls::default(),
             stopped: false,
             ended: false,
             failed: None,
@@ -105,7 +106,7 @@ impl Driver {
         let mut input = Some(input);
         // Kept from round to round: to set it later costs next to nothing.
         let mut alarm = pin!(sleep_until(Instant::now().into()));
-        let mut look = tokio::time::interval(LATENESS_CHECK);
+        let mut look = tokio::time::interval(SLOW_CHECK);
         look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             self.dispatch();
@@ -163,8 +164,8 @@ impl Driver {
                 // Another partition left a place.
                 () = self.queue.woken(), if !self.queue.is_empty() => {}
                 _ = look.tick() => {
-                    let late = self.lateness.look(self.dispatches.values_mut());
-                    late.into_iter().for_each(|text| self.context.progress.notice(text));
+                    let slow = self.slow_calls.notices(self.dispatches.values_mut());
+                    slow.into_iter().for_each(|text| self.context.progress.notice(text));
                 }
             }
         }
@@ -200,9 +201,9 @@ impl Driver {
             return;
         }
         let mut calls = Vec::with_capacity(wave.rows.len());
-        for turn in wave.rows {
+        for granted in wave.rows {
             let journal = self.log.as_ref().map(PartitionLog::turns);
-            calls.extend(self.queue.dispatch(turn, now, time, journal));
+            calls.extend(self.queue.dispatch(granted, now, time, journal));
         }
         if let Err(error) = self.note(&calls) {
             // Nothing is sent that is not on record. These rows are pending as before.
@@ -213,7 +214,7 @@ impl Driver {
             let (row, turns) = (dispatch.row.clone(), dispatch.turns.clone());
             let task = self.calls.spawn(async move {
                 let agent_name = Arc::clone(&row.agent_name);
-                let reply = call(&permit.context.agents, row, turns).await;
+                let reply = row.call(&permit.context.agents, turns).await;
                 permit.end(&agent_name, &reply);
                 reply
             });
@@ -296,26 +297,27 @@ impl Driver {
             Err(failure) => {
                 let member = self.context.agents.get(&dispatch.row.agent_name);
                 let budgets = member.map(|member| &member.limits.budgets);
-                let row = &mut dispatch.row;
-                Some(
-                    self.retries
-                        .after(row, failure, reply.http_status, budgets, now),
-                )
+                let failures = &mut dispatch.row.failures;
+                Some(failures.record(failure, reply.http_status, budgets))
             }
         };
         match next {
-            Some(Next::Retry(due)) if !self.stopped => {
+            Some(AfterFailure::Retry { failures }) if !self.stopped => {
+                let failure = reply.result.as_ref().err();
                 let mut row = dispatch.row.clone();
-                row.attempt += 1;
-                row.reuses_deliverable |= reply.result.as_ref().is_err_and(|failure| {
+                row.key.attempt += 1;
+                row.reuses_deliverable |= failure.is_some_and(|failure| {
                     let answer = failure.answer.as_deref().and_then(parsed);
                     answer.is_some_and(|answer| reuses_deliverable(&answer))
                 });
-                self.queue.retry(row, due);
+                let wait = self.context.backoff.jittered(failures, self.random.f64());
+                let asked = failure.and_then(|failure| failure.retry_after);
+                self.queue
+                    .retry(row, now + wait.max(asked.unwrap_or_default()));
             }
-            Some(Next::Retry(_)) => {}
-            Some(Next::LeavePending) => self.queue.finished(&dispatch.row.agent_name),
-            Some(Next::Fail) => {
+            Some(AfterFailure::Retry { .. }) => {}
+            Some(AfterFailure::LeavePending) => self.queue.finished(&dispatch.row.agent_name),
+            Some(AfterFailure::Fail) => {
                 self.queue.finished(&dispatch.row.agent_name);
                 let (done, failed) = self.context.registry.finished(false);
                 if let Some(reason) = self.context.failure_limits.exceeded(done, failed) {
@@ -324,13 +326,14 @@ impl Driver {
             }
             None => {
                 self.context.registry.finished(true);
-                self.lateness.ended(&dispatch, reply.elapsed);
+                self.slow_calls
+                    .ended(&dispatch.row.agent_name, reply.elapsed);
                 let bytes = reply.result.as_ref().map_or(0, |answer| answer.body.len());
                 self.answer_bytes = (self.answer_bytes * FORGETTING).max(bytes as f64);
                 self.queue.finished(&dispatch.row.agent_name);
             }
         }
-        self.append(dispatch.outcome(reply, next == Some(Next::Fail)))
+        self.append(dispatch.outcome(reply, next == Some(AfterFailure::Fail)))
     }
 
     fn say_abandoned(&self, agent: &str, silent: Duration) {
@@ -395,15 +398,10 @@ impl Drop for Driver {
     }
 }
 
-/// The agent gave an answer, be it that of a failure.
+/// Whether the agent answered, if only to report a failure.
 fn is_answered(reply: &Reply) -> bool {
-    match &reply.result {
-        Ok(_) => true,
-        Err(failure) => matches!(
-            failure.class,
-            FailureClass::AgentFlagged | FailureClass::NotPersisted
-        ),
-    }
+    let failure = reply.result.as_ref().err();
+    failure.is_none_or(|failure| failure.class.is_answered())
 }
 
 fn parsed(answer: &[u8]) -> Option<Object<'_>> {

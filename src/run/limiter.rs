@@ -1,12 +1,12 @@
 use std::time::{Duration, Instant};
 
-use super::adaptive::{AdaptiveLimit, Sample};
-use super::breaker::{Admission, Breaker};
-use super::bucket::{LeakyBucket, TokenEstimate};
+use super::adaptive_concurrency::{AdaptiveLimit, Sample};
+use super::circuit_breaker::{Admission, Breaker};
 use super::context::RunContext;
+use super::rate_limit::{LeakyBucket, TokenEstimate};
 use crate::agent::{AgentLimits, Reply};
 use crate::config::Concurrency;
-use crate::failure::{Budget, FailureClass};
+use crate::retry::{Budget, FailureClass};
 
 /// A latency of which our own part is more than one in so many says nothing of the server.
 const OWN_SHARE: u32 = 5;

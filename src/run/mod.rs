@@ -1,38 +1,33 @@
-//! The operator that calls the agents: [`RunExec`] takes pending rows and gives rows answered, with
-//! many calls in flight across the borders of batches; [`RunStep`] is its place in a logical plan;
-//! [`RunContext`] is what it needs of the session.
+//! The operator that calls the agents: [`RunExec`] turns pending rows into outcomes, with many calls in flight across
+//! batches. [`RunStep`] is its node in a logical plan, [`RunContext`] what it needs from the session. `sweep` plans it.
 //!
 //! ```text
 //!   pending rows ──► queue, by agent ──► calls in flight ──► batches of outcomes     (each partition)
 //!                    (bounded look-ahead)  (a task each)       (as they complete)
 //!                        ▲    │ permits          │
-//!                        │    └── registry ◄─────┤ what their end says of an agent    (all partitions)
-//!                        └── another attempt ◄───┘
+//!                        │    └── registry ◄─────┤ how each call ended                (all partitions)
+//!                        └── retry ◄─────────────┘
 //! ```
 //!
-//! The registry has a limiter for each agent. It grants a call when the agent's limit of calls in
-//! flight, its rates, what it asked for with `Retry-After`, and its circuit breaker allow it. A row
-//! that waits holds no place.
+//! The registry has a limiter for each agent. It grants a call if the agent's limit of calls in flight, its rate limits,
+//! its last `Retry-After` and its circuit breaker allow it. A row that waits holds no permit. What follows from a failed
+//! attempt is decided in [`retry`](crate::retry).
 
-mod adaptive;
-mod backoff;
-mod breaker;
-mod bucket;
-mod call;
+mod adaptive_concurrency;
+mod agent_queue;
+mod circuit_breaker;
 mod context;
-mod dispatch_budget;
 mod driver;
 mod exec;
-mod latencies;
-mod lateness;
 mod limiter;
-mod pending;
 mod queue;
+mod rate_limit;
 mod registry;
-mod retry;
-mod waiting;
+mod row;
+mod slow_calls;
+mod stop;
 
-pub use context::{FailureLimits, RunContext, Shutdown, StopReason};
-pub use dispatch_budget::DispatchBudget;
+pub use context::RunContext;
 pub use exec::{RunExec, RunStep};
 pub use registry::Registry;
+pub use stop::{DispatchBudget, FailureLimits, Shutdown, StopReason};

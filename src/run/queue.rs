@@ -6,46 +6,46 @@ use arrow::array::RecordBatch;
 use datafusion::common::Result;
 use indexmap::IndexMap;
 
-use super::call::{Dispatch, PendingRow};
+use super::agent_queue::{AgentQueue, Picked, Readiness};
 use super::context::RunContext;
 use super::limiter::Ended;
-use super::pending::{PendingBatch, Queued};
 use super::registry::{Permit, Room, Seat, State};
-use super::waiting::{Picked, Readiness, Waited, Waiting};
+use super::row::{Dispatch, PendingBatch, PendingRow, QueuedRow};
+use crate::outcome::Waited;
 use crate::turn::TurnJournal;
 
-/// Rows that wait in one partition, in the order of the plan, by agent: an agent that is busy, limited
-/// or down holds up nobody else's rows.
+/// The rows that wait in one partition, in the order of the plan, by agent: an agent that is busy, limited or down does
+/// not hold up the rows of others.
 #[derive(Debug)]
 pub(super) struct Queue {
     context: Arc<RunContext>,
     seat: Seat,
-    agents: IndexMap<Arc<str>, Waiting>,
+    agents: IndexMap<Arc<str>, AgentQueue>,
     concurrency: usize,
     pushed: u64,
     is_stalled: bool,
 }
 
-/// So many rows may wait whatever their requests take.
+/// This many rows may wait, however large their requests are.
 const FEW_ROWS: usize = 64;
 
-/// Who left others their turn looks again after this, should they not take it.
-const TURN: Duration = Duration::from_millis(50);
+/// A partition that left a place to others looks again after this, in case they do not take it.
+const RECHECK: Duration = Duration::from_millis(50);
 
-/// Rows whose turn has come.
+/// The rows that may be sent now.
 #[derive(Debug, Default)]
 pub(super) struct Wave {
-    pub(super) rows: Vec<Turn>,
-    /// When there may be more, if no call ends and no row comes before.
+    pub(super) rows: Vec<Granted>,
+    /// When there may be more, if no call ends and no row is queued before.
     pub(super) next: Option<Instant>,
-    /// Agents that are not waited for any more, and since when they had not answered.
+    /// Agents that are abandoned, and for how long they have not answered.
     pub(super) abandoned: Vec<(Arc<str>, Duration)>,
 }
 
-/// A row whose turn has come, and the permit for its call.
+/// A row that may be sent, and the permit for its call.
 #[derive(Debug)]
-pub(super) struct Turn {
-    /// The place of its agent in the queue.
+pub(super) struct Granted {
+    /// Index of its agent in the queue.
     agent: usize,
     row: Picked,
     pub(super) waited: Waited,
@@ -65,13 +65,13 @@ impl Queue {
         }
     }
 
-    fn agent(&mut self, name: &str) -> Option<&mut Waiting> {
+    fn agent(&mut self, name: &str) -> Option<&mut AgentQueue> {
         let place = match self.agents.get_index_of(name) {
             Some(place) => place,
             None => {
                 let name: Arc<str> = Arc::from(name);
                 let agent = self.context.registry.lock().agent(&self.context, &name);
-                let waiting = Waiting::new(Arc::clone(&name), agent);
+                let waiting = AgentQueue::new(Arc::clone(&name), agent);
                 self.agents.insert_full(name, waiting).0
             }
         };
@@ -79,7 +79,7 @@ impl Queue {
     }
 
     fn len(&self) -> usize {
-        self.agents.values().map(Waiting::len).sum()
+        self.agents.values().map(AgentQueue::len).sum()
     }
 
     pub(super) fn has_room(&self) -> bool {
@@ -97,13 +97,13 @@ impl Queue {
         self.agents.values().all(|rows| rows.len() == 0)
     }
 
-    /// A wave would change nothing.
+    /// Whether a wave would change nothing.
     pub(super) fn is_idle(&self) -> bool {
-        self.agents.values().all(Waiting::is_idle)
+        self.agents.values().all(AgentQueue::is_idle)
     }
 
     pub(super) fn clear(&mut self) {
-        self.agents.values_mut().for_each(Waiting::clear);
+        self.agents.values_mut().for_each(AgentQueue::clear);
     }
 
     pub(super) fn push(&mut self, batch: &RecordBatch) -> Result<()> {
@@ -113,14 +113,14 @@ impl Queue {
         for (row, name) in batch.agent_names().enumerate() {
             let order = self.pushed;
             if let Some(rows) = self.agent(name) {
-                rows.push(Queued::new(&batch, row, order, since));
+                rows.push(QueuedRow::new(&batch, row, order, since));
             }
             self.pushed += 1;
         }
         Ok(())
     }
 
-    /// A row that waits for another attempt until `due`.
+    /// Queues a retry that is due at `due`.
     pub(super) fn retry(&mut self, row: PendingRow, due: Instant) {
         if let Some(rows) = self.agents.get_mut(&row.agent_name) {
             rows.retry(row, due);
@@ -134,19 +134,19 @@ impl Queue {
         }
     }
 
-    /// Ends when there may be a place for a call that there was none for.
+    /// Waits until there may be a place for a call again.
     pub(super) async fn woken(&self) {
         self.seat.woken().await;
     }
 
-    /// Nothing is sent until the next [`Self::wave`]: other partitions get what is this one's share.
+    /// Leaves this partition's share to the others until the next [`Self::wave`].
     pub(super) fn stall(&mut self) {
         if !std::mem::replace(&mut self.is_stalled, true) {
             self.context.registry.lock().stall(self.seat.index());
         }
     }
 
-    /// The rows that may be sent now, at most so many.
+    /// Takes the rows that may be sent now, at most this many.
     pub(super) fn wave(&mut self, now: Instant, most: usize) -> Wave {
         self.is_stalled = false;
         let context = Arc::clone(&self.context);
@@ -163,7 +163,7 @@ impl Queue {
                 Room::Free => {}
                 Room::None => break true,
                 Room::OthersTurn => {
-                    wave.next = Some(now + TURN);
+                    wave.next = Some(now + RECHECK);
                     break true;
                 }
                 Room::ShortOfMemory { calls, concurrency } => {
@@ -180,10 +180,10 @@ impl Queue {
                 wave.next = look.next;
                 break look.is_starved;
             };
-            let Some(turn) = self.take(now, &mut state, agent) else {
+            let Some(granted) = self.take(now, &mut state, agent) else {
                 break false;
             };
-            wave.rows.push(turn);
+            wave.rows.push(granted);
         };
         if !wave.abandoned.is_empty() {
             state.wake_all();
@@ -202,7 +202,7 @@ impl Queue {
         wave
     }
 
-    /// Tells the limiters how many rows wait; gives whether any could be sent but for the limits.
+    /// Tells the limiters how many rows wait. Returns whether any could be sent but for the limits.
     fn report(&mut self, now: Instant, state: &mut State) -> bool {
         let mut wants = false;
         for rows in self.agents.values_mut() {
@@ -214,9 +214,8 @@ impl Queue {
         wants
     }
 
-    /// Which agent's row is next. Agents share what may be in flight: the one with the fewest calls
-    /// comes first, and nobody gets what is another's fair share as long as that one has work left.
-    /// Rows of an agent come in the order of the plan.
+    /// Finds the agent whose row is next: the one with the fewest calls in flight. No agent gets another's fair share
+    /// while that one has work left. Rows of an agent come in the order of the plan.
     fn look(
         &mut self,
         now: Instant,
@@ -240,7 +239,7 @@ impl Queue {
                 Readiness::Starved => look.is_starved = true,
                 Readiness::OthersTurn => {
                     look.is_starved = true;
-                    let then = now + TURN;
+                    let then = now + RECHECK;
                     look.next = Some(look.next.map_or(then, |next| next.min(then)));
                 }
                 Readiness::Empty => {}
@@ -251,7 +250,7 @@ impl Queue {
         look
     }
 
-    fn take(&mut self, now: Instant, state: &mut State, agent: usize) -> Option<Turn> {
+    fn take(&mut self, now: Instant, state: &mut State, agent: usize) -> Option<Granted> {
         let (_, rows) = self.agents.get_index_mut(agent)?;
         let (row, waited) = rows.pick(now)?;
         let memory = row.memory();
@@ -261,7 +260,7 @@ impl Queue {
             began: now,
             grant,
         };
-        Some(Turn {
+        Some(Granted {
             agent,
             row,
             waited,
@@ -270,24 +269,24 @@ impl Queue {
         })
     }
 
-    /// A call for a turn, with its request, which is made outside of the lock: it can be large.
+    /// The attempt of a granted row. Makes the request outside of the lock, since it can be large.
     pub(super) fn dispatch(
         &mut self,
-        turn: Turn,
+        granted: Granted,
         now: Instant,
         time: SystemTime,
         journal: Option<Arc<dyn TurnJournal>>,
     ) -> Option<(Dispatch, Permit)> {
-        let (_, rows) = self.agents.get_index_mut(turn.agent)?;
-        let row = rows.pending(turn.row, &self.context);
+        let (_, rows) = self.agents.get_index_mut(granted.agent)?;
+        let row = rows.pending(granted.row, &self.context);
         let dispatch = Dispatch::new(
             row,
-            turn.waited,
-            turn.concurrency_limit,
+            granted.waited,
+            granted.concurrency_limit,
             (now, time),
             journal,
         );
-        Some((dispatch, turn.permit))
+        Some((dispatch, granted.permit))
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use super::Servers;
 use super::close_match::close_match;
 use super::config::Kind;
-use crate::json::{python_list, python_string};
+use crate::python::{repr_list, repr_str};
 
 /// What a row says about where it goes. Rows that say the same are one route.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -58,7 +58,7 @@ impl Servers {
         if !unknown.is_empty() {
             return Err(format!(
                 "Environment servers are not present in the running config: {}",
-                python_list(unknown)
+                repr_list(unknown)
             ));
         }
         let mut pairings = BTreeSet::new();
@@ -69,15 +69,15 @@ impl Servers {
             let Some(server) = self.instances.get(name) else {
                 continue;
             };
-            let quoted = python_string(name);
+            let quoted = repr_str(name);
             if let Some(agent) = route.agent.as_deref()
                 && !server.agents.is_empty()
                 && !server.agents.iter().any(|known| known == agent)
             {
-                let agents = server.agents.iter().map(|agent| python_string(agent));
+                let agents = server.agents.iter().map(|agent| repr_str(agent));
                 return Err(format!(
                     "Row agent_ref {} is not an agent of environment server {quoted}: {}",
-                    python_string(agent),
+                    repr_str(agent),
                     agents.collect::<Vec<_>>().join(", ")
                 ));
             }
@@ -87,8 +87,8 @@ impl Servers {
             {
                 return Err(format!(
                     "Row task_source {} does not match environment server {quoted} resources server {}",
-                    python_string(source),
-                    python_string(resources)
+                    repr_str(source),
+                    repr_str(resources)
                 ));
             }
             pairings.extend(server.own_agent.as_deref().map(|agent| (agent, resources)));
@@ -114,12 +114,12 @@ impl Servers {
 
     /// A name that is no agent's, and what may have been meant.
     fn hint(&self, name: &str) -> String {
-        let quoted = python_string(name);
+        let quoted = repr_str(name);
         if self.instances.contains_key(name) {
             return format!("{quoted} (exists but is not an agent instance)");
         }
         match close_match(name, self.agents()) {
-            Some(near) => format!("{quoted} (did you mean {}?)", python_string(near)),
+            Some(near) => format!("{quoted} (did you mean {}?)", repr_str(near)),
             None => quoted,
         }
     }

@@ -1,7 +1,7 @@
 use super::Servers;
 use super::close_match::close_match;
 use super::config::Kind;
-use crate::json::{python_list, python_string};
+use crate::python::{repr_list, repr_str};
 
 impl Servers {
     /// The agent that gets the rows of a task source: the instance of that name itself, or the agent of a resources
@@ -10,10 +10,10 @@ impl Servers {
     /// # Errors
     /// There is no such agent, or more than one; in the words of NeMo Gym.
     pub fn agent_of_source(&self, source: &str) -> Result<String, String> {
-        let quoted = python_string(source);
+        let quoted = repr_str(source);
         let Some(instance) = self.instances.get(source) else {
             let near = close_match(source, self.instances.keys().map(String::as_str));
-            let near = near.map(|near| format!(" (did you mean {}?)", python_string(near)));
+            let near = near.map(|near| format!(" (did you mean {}?)", repr_str(near)));
             return Err(format!(
                 "{quoted}: not in the running config{}",
                 near.unwrap_or_default()
@@ -37,7 +37,7 @@ impl Servers {
                 return Err(format!(
                     "{quoted}: its datasets pin conflicting agents ({}), which task_source alone cannot tell apart; pass \
                      +agent_map={{{source}: <agent>}} to pick one",
-                    python_list(pins)
+                    repr_list(pins)
                 ));
             }
         };
@@ -47,7 +47,7 @@ impl Servers {
                 Some(pin) => Err(format!(
                     "{quoted}: its datasets pin agent {}, but rows of an agent's own datasets go to that agent; drop the \
                      `agent:` key, or declare the dataset on the resources server",
-                    python_string(pin)
+                    repr_str(pin)
                 )),
             };
         }
@@ -60,8 +60,8 @@ impl Servers {
                 true => Ok(pin.clone()),
                 false => Err(format!(
                     "{quoted}: its datasets pin agent {}, which is no agent that refers to this resources server ({})",
-                    python_string(pin),
-                    python_list(agents)
+                    repr_str(pin),
+                    repr_list(agents)
                 )),
             };
         }
@@ -76,7 +76,7 @@ impl Servers {
                 "{quoted}: {} agents reference this resources server ({}). Pin the harness with an `agent:` key on the \
                  dataset declaration, or pass +agent_map={{{source}: <agent>}} to pick one at run time.",
                 several.len(),
-                python_list(several)
+                repr_list(several)
             )),
         }
     }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use crate::answer::MASK_SAMPLE;
+use crate::outcome::MASK_SAMPLE;
 
 /// Whether a field tells of the rollout, and measures nothing.
 fn is_reserved(name: &str) -> bool {

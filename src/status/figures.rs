@@ -6,8 +6,8 @@ use serde::Serialize;
 use super::RateWindow;
 use super::queries::Attempts;
 use super::rate::optional_rfc3339;
-use crate::failure::FailureClass;
 use crate::outcome::OK;
+use crate::retry::FailureClass;
 
 /// The figures of an agent, or of all: `planned = done + failed + pending`.
 #[derive(Debug, Clone, PartialEq, Serialize)]

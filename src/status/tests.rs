@@ -8,15 +8,16 @@ use serde_json::json;
 use tempfile::TempDir;
 
 use super::{AgentStatus, ErrorCount, ObservedState, RunStatus};
-use crate::answer::AnswerFields;
 use crate::config::{AgentSettings, Settings};
 use crate::error::Error;
-use crate::outcome::{Answered, Outcome, OutcomeBatchBuilder, Times, Verdict};
+use crate::outcome::{Answer, AnswerFields, Outcome, OutcomeBatchBuilder, Times, Verdict, Waited};
+use crate::retry::{Failure, FailureClass};
 use crate::schema;
 use crate::store::{
     LockOptions, PartWriter, RunCounts, RunLock, RunRecord, RunState, RunStore, SegmentWriter,
     StoreError, part_name,
 };
+use crate::turn::RolloutKey;
 
 /// A run that was never collected: its tables are written by hand.
 struct Written {
@@ -146,57 +147,47 @@ fn attempt(
 ) -> Outcome {
     let (task_index, rollout_index, attempt) = key;
     let (_, agent, _) = TASKS.iter().find(|task| task.0 == task_index).unwrap();
+    let key = RolloutKey::new(task_index, rollout_index, attempt);
+    let dispatched_at = SystemTime::from(at(finished - 2));
     Outcome {
-        task_index,
-        rollout_index,
-        attempt,
-        agent_name: Arc::from(*agent),
         http_status,
-        response_headers: None,
-        dispatched_at: SystemTime::from(at(finished - 2)),
         times: Times {
-            permit_wait: Duration::from_millis(100 * (1 + u64::from(attempt))),
-            rate_wait: Duration::ZERO,
+            waited: Waited {
+                permit: Duration::from_millis(100 * (1 + u64::from(attempt))),
+                rate: Duration::ZERO,
+            },
             connect: None,
             first_byte: None,
             server: Some(Duration::from_secs(2)),
             client: Some(Duration::from_millis(1)),
         },
         concurrency_limit: u32::try_from(finished).ok(),
-        turns: Vec::new(),
-        verdict,
+        ..Outcome::new(key, *agent, dispatched_at, verdict)
     }
 }
 
 fn ok(task: i64, rollout: i64, finished: u64, reward: f64) -> Outcome {
-    let answered = Answered {
-        result: Bytes::from_static(b"{}"),
+    let answer = Answer {
+        body: Bytes::from_static(b"{}"),
         fields: AnswerFields {
             reward: Some(reward),
             ..AnswerFields::default()
         },
     };
-    attempt(
-        (task, rollout, 9),
-        finished,
-        Some(200),
-        Verdict::Ok(answered),
-    )
+    attempt((task, rollout, 9), finished, Some(200), Verdict::Ok(answer))
 }
 
 fn failed(
     key: (i64, i64, u32),
     finished: u64,
     http_status: Option<u16>,
-    class: &'static str,
+    class: &str,
     error: &str,
 ) -> Outcome {
+    let class = FailureClass::of_name(class).unwrap();
     let verdict = Verdict::Failed {
-        class,
-        error: error.to_owned(),
+        failure: Failure::new(class, error),
         terminal: false,
-        failure_terminal: false,
-        answer: None,
     };
     attempt(key, finished, http_status, verdict)
 }

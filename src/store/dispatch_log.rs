@@ -149,7 +149,7 @@ impl DispatchLog {
         // are in the file before, if not in the new one.
         for (call, turns) in in_flight {
             call.encode(&mut records);
-            let key = call.key();
+            let key = call.key;
             let turns = turns.into_iter();
             turns.for_each(|start| TurnRecord { key, start }.encode(&mut records));
         }
@@ -317,12 +317,12 @@ fn batch(records: &[DispatchRecord]) -> Result<RecordBatch, ArrowError> {
     RecordBatch::try_new(
         schema::dispatches(),
         vec![
-            integers(|record| record.task_index),
-            integers(|record| record.rollout_index),
-            integers(|record| record.attempt.into()),
+            integers(|record| record.key.task_index),
+            integers(|record| record.key.rollout_index),
+            integers(|record| record.key.attempt.into()),
             Arc::new(at),
-            milliseconds(|record| record.permit_wait),
-            milliseconds(|record| record.rate_wait),
+            milliseconds(|record| record.waited.permit),
+            milliseconds(|record| record.waited.rate),
         ],
     )
 }
@@ -333,15 +333,16 @@ mod tests {
     use arrow::datatypes::Int64Type;
 
     use super::*;
+    use crate::outcome::Waited;
 
     fn call(task_index: i64) -> DispatchRecord {
         DispatchRecord {
-            task_index,
-            rollout_index: 1,
-            attempt: 2,
+            key: RolloutKey::new(task_index, 1, 2),
             dispatched_at_us: 3,
-            permit_wait: Duration::from_micros(4),
-            rate_wait: Duration::from_micros(5),
+            waited: Waited {
+                permit: Duration::from_micros(4),
+                rate: Duration::from_micros(5),
+            },
         }
     }
 

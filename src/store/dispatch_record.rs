@@ -1,5 +1,6 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use crate::outcome::Waited;
 use crate::turn::{RolloutKey, TurnKind, TurnStart};
 
 /// Bytes of a record.
@@ -11,18 +12,12 @@ const FIELDS: usize = RECORD - 4;
 /// A call that is about to be sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DispatchRecord {
-    /// Index of the task.
-    pub task_index: i64,
-    /// Index of the rollout within the task.
-    pub rollout_index: i64,
-    /// Number of the attempt, from 0.
-    pub attempt: u32,
+    /// The attempt.
+    pub key: RolloutKey,
     /// When it is sent, in microseconds since the epoch.
     pub dispatched_at_us: i64,
-    /// How long the rollout waited for its turn. Kept in microseconds, up to about an hour.
-    pub permit_wait: Duration,
-    /// How long rate limits held it back. Kept likewise.
-    pub rate_wait: Duration,
+    /// How long it waited. Kept in microseconds, up to about an hour.
+    pub waited: Waited,
 }
 
 /// A call within an attempt that is about to be sent.
@@ -46,19 +41,10 @@ pub(super) enum Record {
 const CALL_BITS: u32 = 24;
 
 impl DispatchRecord {
-    /// The attempt.
-    pub fn key(&self) -> RolloutKey {
-        RolloutKey {
-            task_index: self.task_index,
-            rollout_index: self.rollout_index,
-            attempt: self.attempt,
-        }
-    }
-
     pub(super) fn encode(&self, buffer: &mut Vec<u8>) {
         let micros = |wait: Duration| u32::try_from(wait.as_micros()).unwrap_or(u32::MAX);
-        let waits = [micros(self.permit_wait), micros(self.rate_wait)];
-        encode(buffer, &self.key(), self.dispatched_at_us, 0, waits);
+        let waits = [micros(self.waited.permit), micros(self.waited.rate)];
+        encode(buffer, &self.key, self.dispatched_at_us, 0, waits);
     }
 }
 
@@ -131,12 +117,12 @@ impl Record {
                 },
             }),
             None => Self::Dispatch(DispatchRecord {
-                task_index: key.task_index,
-                rollout_index: key.rollout_index,
-                attempt: key.attempt,
+                key,
                 dispatched_at_us: at,
-                permit_wait: Duration::from_micros(short(32).into()),
-                rate_wait: Duration::from_micros(short(36).into()),
+                waited: Waited {
+                    permit: Duration::from_micros(short(32).into()),
+                    rate: Duration::from_micros(short(36).into()),
+                },
             }),
         }
     }
@@ -153,12 +139,12 @@ mod tests {
     #[test]
     fn records_of_both_kinds_survive_being_written_and_read() {
         let dispatch = DispatchRecord {
-            task_index: -5,
-            rollout_index: 1,
-            attempt: 2,
+            key: RolloutKey::new(-5, 1, 2),
             dispatched_at_us: 3,
-            permit_wait: Duration::from_micros(4),
-            rate_wait: Duration::from_micros(5),
+            waited: Waited {
+                permit: Duration::from_micros(4),
+                rate: Duration::from_micros(5),
+            },
         };
         let mut bytes = Vec::new();
         dispatch.encode(&mut bytes);
@@ -171,7 +157,7 @@ mod tests {
         }
         for kind in TurnKind::ALL {
             let turn = TurnRecord {
-                key: dispatch.key(),
+                key: dispatch.key,
                 start: TurnStart {
                     call: 7,
                     turn: 3,

@@ -22,12 +22,13 @@ use object_store::{
 use tokio::time::{Instant, timeout};
 
 use super::connect::NamedUploads;
+use crate::retry::Backoff;
 
-/// The pause after the first failure; it doubles with each further one.
-const FIRST_PAUSE: Duration = Duration::from_millis(500);
-
-/// What it doubles up to.
-const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+/// The longest wait before a request is tried again.
+const BACKOFF: Backoff = Backoff {
+    base: Duration::from_millis(500),
+    cap: Duration::from_secs(10),
+};
 
 /// Objects of one request to delete some.
 const MAX_DELETES: usize = 1000;
@@ -117,7 +118,7 @@ impl Patience {
         W: Future<Output = Result<T>> + Send,
     {
         let mut waiting: Option<(Waiting<'_>, Instant)> = None;
-        let mut pause = FIRST_PAUSE;
+        let mut failures = 0;
         loop {
             match work().await {
                 Err(error) if may_pass(&error) => {
@@ -127,12 +128,13 @@ impl Patience {
                     if left.is_zero() {
                         return Err(error);
                     }
-                    let wait = pause.mul_f64(0.5 + fastrand::f64() / 2.0);
+                    failures += 1;
+                    // At least half of it: the client has tried at once already.
+                    let wait = BACKOFF.jittered(failures, 0.5 + fastrand::f64() / 2.0);
                     let enough = (self.enough)();
                     if timeout(wait.min(left), enough).await.is_ok() {
                         return Err(error);
                     }
-                    pause = (2 * pause).min(LONGEST_PAUSE);
                 }
                 done => {
                     if let Some((waiting, _)) = waiting {

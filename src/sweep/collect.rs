@@ -193,8 +193,7 @@ impl Sweep {
             memory: MemoryPlan::of(settings),
             most_calls: most_calls(),
             lookahead: if many { LOOKAHEAD_OF_MANY } else { LOOKAHEAD },
-            retry_backoff: settings.retry_backoff.duration(),
-            retry_backoff_cap: settings.retry_backoff_cap.duration(),
+            backoff: settings.backoff(),
             agent_patience: settings.agent_patience.duration(),
             dispatch_budget: settings.dispatch_budget_s.map(|budget| {
                 let seconds = Duration::from_secs_f64;

@@ -2,10 +2,11 @@
 //! [`check_extension`].
 
 use datafusion::prelude::SessionContext;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use super::inputs::Spool;
-use crate::config::{Routing, Settings};
+use crate::config::options::Identity;
+use crate::config::{AgentSettings, Routing, Settings};
 use crate::error::Error;
 use crate::gym::GymRules;
 use crate::measure::{Rows, row};
@@ -24,37 +25,36 @@ const AGENTS: &str = "agents";
 /// The digests of the inputs.
 const INPUT: &str = "input";
 
-/// What decides the requests of a sweep. A resume must have the same.
+/// What decides the requests of a sweep. A resume must have the same. Options say by their declaration whether they are part
+/// of it.
 pub(super) fn identity(
     settings: &Settings,
     rules: &GymRules,
     inputs: &[InputRecord],
     prompt: Option<&str>,
 ) -> Value {
-    let digests: Vec<&str> = inputs.iter().map(|input| input.digest.as_str()).collect();
-    let mut identity = json!({
-        INPUT: digests,
-        "limit": settings.limit,
-        "agent": settings.agent,
-        "num_repeats": settings.num_repeats,
-        "num_repeats_add_seed": settings.num_repeats_add_seed,
-        "seed_field": settings.seed_field,
-        "prompt_config": prompt.map(|text| blake3::hash(text.as_bytes()).to_hex().to_string()),
-        "responses_create_params": settings.responses_create_params,
-    });
-    let native = native(settings);
-    if !native.is_empty()
-        && let Value::Object(fields) = &mut identity
-    {
-        fields.insert(AGENTS.to_owned(), native.into());
+    let mut values = serde_json::to_value(settings).unwrap_or_default();
+    let mut identity = Map::new();
+    for option in Settings::options() {
+        let mut value = || values.get_mut(option.key).map(Value::take);
+        let decisive = match (option.identity, option.key) {
+            (Identity::No, _) => None,
+            (Identity::Value, _) => value(),
+            // Older runs have none of these.
+            (Identity::Routing, _) => value().filter(|value| *value != option.default),
+            (Identity::Content, AGENTS) => native(settings),
+            (Identity::Content, INPUT) => Some(inputs.iter().map(|input| &*input.digest).collect()),
+            (Identity::Content, _) => Some(prompt.map(digest).into()),
+        };
+        identity.extend(decisive.map(|value| (option.key.to_owned(), value)));
     }
-    if let Some(fields) = identity.as_object_mut() {
-        // Only where they are not as by default: older runs have none.
-        let routing = Routing::given(settings);
-        fields.extend(routing.map(|(key, value)| (key.to_owned(), value)));
-    }
+    let mut identity = Value::Object(identity);
     add_rules(&mut identity, rules);
     identity
+}
+
+fn digest(text: &str) -> String {
+    blake3::hash(text.as_bytes()).to_hex().to_string()
 }
 
 /// Notes the rules that a run follows, where they are not those of all earlier ones.
@@ -67,33 +67,24 @@ pub(super) fn add_rules(identity: &mut Value, rules: &GymRules) {
 }
 
 /// What decides the requests of the agents that run here. Where their servers are does not.
-fn native(settings: &Settings) -> Map<String, Value> {
+fn native(settings: &Settings) -> Option<Value> {
     let agents = settings.agents.iter();
     let agents = agents.filter(|(_, agent)| agent.runs_here());
-    let own = agents.map(|(name, agent)| {
-        let environments = agent.environments.iter().map(|(name, environment)| {
-            let mut environment = environment.clone();
+    let decisive = agents.map(|(name, agent)| {
+        let mut values = serde_json::to_value(agent).unwrap_or_default();
+        let environments = values["environments"].as_object_mut();
+        for environment in environments.into_iter().flat_map(Map::values_mut) {
             if let Some(fields) = environment.as_object_mut() {
                 fields.remove("url");
             }
-            (name.clone(), environment)
-        });
-        let decisive = json!({
-            "kind": agent.kind,
-            "model": agent.model,
-            "model_api": agent.model_api,
-            "resources": agent.resources,
-            "max_steps": agent.max_steps,
-            "max_turns": agent.max_turns,
-            "max_seq_len": agent.max_seq_len,
-            "max_new_tokens": agent.max_new_tokens,
-            "tokenizer": agent.tokenizer,
-            "rules": agent.rules,
-            "environments": environments.collect::<Map<_, _>>(),
-        });
-        (name.clone(), decisive)
+        }
+        let options = AgentSettings::options().iter();
+        let options = options.filter(|option| option.identity != Identity::No);
+        let own = options.map(|option| (option.key.to_owned(), values[option.key].take()));
+        (name.clone(), own.collect())
     });
-    own.collect()
+    let decisive: Map<String, Value> = decisive.collect();
+    (!decisive.is_empty()).then(|| decisive.into())
 }
 
 /// What differs between the identity that a run was begun with and that of now, by key.
@@ -108,9 +99,9 @@ fn differences(record: &RunRecord, now: &Value) -> Vec<(String, String)> {
     let mut differences: Vec<(String, String)> = now.iter().filter_map(differs).collect();
     // With an input, all that decides is given, if only by default.
     if now.contains_key(INPUT) {
-        differences.extend(Routing::KEYS.iter().filter_map(|key| {
-            let was = before.get(*key).filter(|_| !now.contains_key(*key))?;
-            Some(((*key).to_owned(), not_given(key, was)))
+        differences.extend(Routing::keys().filter_map(|key| {
+            let was = before.get(key).filter(|_| !now.contains_key(key))?;
+            Some((key.to_owned(), not_given(key, was)))
         }));
     }
     differences

@@ -12,12 +12,12 @@ use datafusion::error::DataFusionError;
 use datafusion::prelude::{DataFrame, SessionContext};
 use futures::TryStreamExt;
 
-use crate::answer::resume;
 use crate::error::Error;
-use crate::failure::FailureClass;
 use crate::json::Object;
 use crate::measure::{Rows, row};
 use crate::outcome::OK;
+use crate::outcome::resume;
+use crate::retry::FailureClass;
 use crate::schema::{
     self, ANSWER, ATTEMPT, ATTEMPTS, ERROR, OUTCOME, RESULT, ROLLOUT_INDEX, ROLLOUTS, TASK_INDEX,
 };

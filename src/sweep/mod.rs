@@ -38,13 +38,14 @@ use chrono::{SecondsFormat, Utc};
 use serde_json::Value;
 use tokio::sync::watch;
 
-use crate::agent::{Agents, Prior};
+use crate::agent::Agents;
 use crate::config::Settings;
 use crate::expand::AgentCounts;
 use crate::gym::{GymChoice, GymRules};
 use crate::measure::{AgentMetric, LiveMetrics, MetricQueries};
 use crate::progress::Progress;
 use crate::report::{GroupReport, NothingScored};
+use crate::retry::Prior;
 use crate::run::Shutdown;
 use crate::store::{Checkpointer, RunRecord, RunStore};
 use inputs::Inputs;

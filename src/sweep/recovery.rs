@@ -14,10 +14,10 @@ use futures::TryStreamExt;
 
 use crate::error::Error;
 use crate::expand;
-use crate::failure::FailureClass;
 use crate::measure::row;
-use crate::outcome::{Outcome, OutcomeBatchBuilder, Times, Verdict, outcomes_of};
+use crate::outcome::{Outcome, OutcomeBatchBuilder, Verdict, Waited, outcomes_of};
 use crate::progress::Progress;
+use crate::retry::{Failure, FailureClass};
 use crate::schema;
 use crate::session::{self, JournalRows, RunTables};
 use crate::store::segment::{self, Decisions, Key, Ledger, Row};
@@ -202,9 +202,11 @@ impl Recovery<'_> {
             let cut_off = Interrupted::rows(&batch)?.into_iter();
             let mut cut_off: Vec<Outcome> = cut_off.map(Interrupted::outcome).collect();
             for outcome in &mut cut_off {
-                outcome.turns = turns.remove(&outcome.key()).unwrap_or_default();
+                outcome.turns = turns.remove(&outcome.key).unwrap_or_default();
             }
-            let keys = cut_off.iter().map(|of| (of.task_index, of.rollout_index));
+            let keys = cut_off
+                .iter()
+                .map(|of| (of.key.task_index, of.key.rollout_index));
             // Its numbers may be taken by who came after its writer.
             let mut ledger = tables.ledger(&keys.collect(), log.epoch + 1).await?;
             let mut rest = cut_off.into_iter().peekable();
@@ -302,33 +304,24 @@ row! {
 
 impl Interrupted {
     fn outcome(self) -> Outcome {
+        let attempt = u32::try_from(self.attempt).unwrap_or(u32::MAX);
+        let key = RolloutKey::new(self.task_index, self.rollout_index, attempt);
+        let sent_at = UNIX_EPOCH + Duration::from_micros(self.dispatched_at.unsigned_abs());
+        let why = "the collector ended before it saw what came of this";
+        let verdict = Verdict::Failed {
+            failure: Failure::new(FailureClass::Interrupted, why),
+            terminal: false,
+        };
+        let mut outcome = Outcome::new(key, &self.agent_name, sent_at, verdict);
         let wait = |milliseconds: Option<f64>| {
             let seconds = milliseconds.unwrap_or_default() / 1e3;
             Duration::try_from_secs_f64(seconds).unwrap_or_default()
         };
-        Outcome {
-            task_index: self.task_index,
-            rollout_index: self.rollout_index,
-            attempt: u32::try_from(self.attempt).unwrap_or(u32::MAX),
-            agent_name: self.agent_name.into(),
-            http_status: None,
-            response_headers: None,
-            dispatched_at: UNIX_EPOCH + Duration::from_micros(self.dispatched_at.unsigned_abs()),
-            times: Times {
-                permit_wait: wait(self.permit_wait_ms),
-                rate_wait: wait(self.rate_wait_ms),
-                ..Times::default()
-            },
-            concurrency_limit: None,
-            turns: Vec::new(),
-            verdict: Verdict::Failed {
-                class: FailureClass::Interrupted.name(),
-                error: "the collector ended before it saw what came of this".to_owned(),
-                terminal: false,
-                failure_terminal: false,
-                answer: None,
-            },
-        }
+        outcome.times.waited = Waited {
+            permit: wait(self.permit_wait_ms),
+            rate: wait(self.rate_wait_ms),
+        };
+        outcome
     }
 }
 
@@ -345,12 +338,9 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let log = DispatchLog::new(directory.path(), Arc::new(Writer::unlocked(1)), 0);
         let dispatch = DispatchRecord {
-            task_index: 1,
-            rollout_index: 2,
-            attempt: 3,
+            key: RolloutKey::new(1, 2, 3),
             dispatched_at_us: 4,
-            permit_wait: Duration::ZERO,
-            rate_wait: Duration::ZERO,
+            waited: Waited::default(),
         };
         let start = |call| TurnStart {
             call,
@@ -359,7 +349,7 @@ mod tests {
             repetition: 0,
             started_at: SystemTime::UNIX_EPOCH,
         };
-        let note = |call| log.note(&dispatch.key(), &start(call)).unwrap();
+        let note = |call| log.note(&dispatch.key, &start(call)).unwrap();
         log.record([dispatch].into_iter()).unwrap();
         note(0);
         let in_flight = std::iter::once_with(|| {
@@ -376,7 +366,7 @@ mod tests {
             .flat_map(|log| log.read().unwrap().turns)
             .collect();
         let attempts = turns_of_attempts(records);
-        let calls = attempts[&dispatch.key()].iter();
+        let calls = attempts[&dispatch.key].iter();
         let calls: Vec<u32> = calls.map(|turn| turn.start.call).collect();
         assert_eq!(calls, [0, 1, 2]);
     }

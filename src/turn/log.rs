@@ -3,7 +3,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use super::{RolloutKey, Turn, TurnEnd, TurnKind, TurnStart};
-use crate::failure::{Failure, FailureClass};
+use crate::retry::{Failure, FailureClass};
 
 /// Who notes calls before they are sent, so that they are known whatever becomes of this process.
 pub trait TurnJournal: Debug + Send + Sync {

@@ -2,7 +2,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use crate::failure::FailureClass;
+use crate::retry::FailureClass;
 
 /// An attempt at a rollout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -13,6 +13,17 @@ pub struct RolloutKey {
     pub rollout_index: i64,
     /// Number of the attempt, from 0.
     pub attempt: u32,
+}
+
+impl RolloutKey {
+    /// Attempt `attempt` (from 0) at a rollout.
+    pub fn new(task_index: i64, rollout_index: i64, attempt: u32) -> Self {
+        Self {
+            task_index,
+            rollout_index,
+            attempt,
+        }
+    }
 }
 
 /// Task and rollout, as they stand in `rollout_ids`.

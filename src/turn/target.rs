@@ -9,8 +9,8 @@ use tokio::time::timeout;
 use url::Url;
 
 use super::{CookieJar, OpenTurn, TurnCall, TurnEnd, TurnLog};
-use crate::failure::{Failure, FailureClass};
 use crate::http::{Call, Destination, Holder, HttpClients, Secrets, retry_after};
+use crate::retry::{Failure, FailureClass};
 
 /// Header that every call bears its identity in.
 const REQUEST_ID: &str = "x-request-id";

@@ -2,15 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use rollstream::guide;
 use serde_json::{Value, json};
 
 use crate::common::{Folder, Simulated, instant};
 
-const README: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/README.md"));
-
-/// The example files of the README in which this line stands, with the addresses of `servers`.
+/// The example files of the guide in which this line stands, with the addresses of `servers`.
 fn example(line: &str, servers: &Simulated) -> String {
-    let blocks = README.split("```toml\n").skip(1);
+    let blocks = guide::page("native").unwrap().split("```toml\n").skip(1);
     let mut blocks = blocks.filter_map(|block| block.split("```").next());
     let block = blocks.find(|block| block.contains(line)).unwrap();
     let data = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/");
@@ -22,15 +21,8 @@ fn example(line: &str, servers: &Simulated) -> String {
 }
 
 fn talker(servers: &Simulated, more: &str) -> String {
-    let data = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/tests/data/example_tasks.jsonl"
-    );
-    let agent = example("[agents.talker]", servers);
-    let agent = agent.replace("[agents.talker]\n", &format!("[agents.talker]\n{more}\n"));
-    format!(
-        "agent = \"talker\"\ninput = '{data}'\nnum_repeats = 2\nnum_repeats_add_seed = true\n{agent}"
-    )
+    let settings = example("[agents.talker]", servers);
+    settings.replace("[agents.talker]\n", &format!("[agents.talker]\n{more}\n"))
 }
 
 /// The calls that the program says it made, by request id.
@@ -59,7 +51,7 @@ fn asked(servers: &Simulated, server: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn the_examples_of_the_readme_work() {
+fn the_examples_of_the_guide_work() {
     let folder = Folder::new();
     let servers = Simulated::start(instant(["unused"]));
     let native = example("output = \"runs/native\"", &servers);

@@ -1,4 +1,4 @@
-//! The first command of the README, and the ways in which it reports.
+//! A sweep with the simulated agent, and the ways in which it reports.
 
 use std::process::Command;
 

@@ -14,7 +14,15 @@ pub struct Program(Command);
 
 impl Program {
     pub fn new(folder: &Path) -> Self {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_rollstream"));
+        Self::within(folder, Command::new(env!("CARGO_BIN_EXE_rollstream")))
+    }
+
+    /// A line of a shell.
+    pub fn shell(folder: &Path, line: &str) -> Self {
+        Self::within(folder, Command::new("sh")).arg("-c").arg(line)
+    }
+
+    fn within(folder: &Path, mut command: Command) -> Self {
         // Settings, proxies and the width of the terminal of whoever runs the tests must not matter.
         command
             .env_clear()

@@ -4,15 +4,14 @@ use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
 use arrow::array::{ArrayRef, Int64Array, RecordBatch, StringViewArray};
-use bytes::Bytes;
 use datafusion::datasource::MemTable;
 use datafusion::prelude::SessionContext;
-use rollstream::answer::AnswerFields;
 use rollstream::measure::Spool;
 use rollstream::measure::compare::{
     Compared, ComparedPair, ComparisonOptions, MetricComparison, TaskMeans,
 };
-use rollstream::outcome::{Answered, Outcome, OutcomeBatchBuilder, Times, Verdict, rollouts_of};
+use rollstream::outcome::{Answer, Outcome, OutcomeBatchBuilder, Times, Verdict, rollouts_of};
+use rollstream::turn::RolloutKey;
 use rollstream::{schema, session};
 
 const MEMORY: usize = 64 << 20;
@@ -59,24 +58,19 @@ pub fn run(tasks: &[Asked]) -> SessionContext {
 }
 
 fn outcome(task: &Asked, task_index: i64, rollout_index: i64, answer: &str) -> Outcome {
+    let key = RolloutKey::new(task_index, rollout_index, 0);
     Outcome {
-        task_index,
-        rollout_index,
-        attempt: 0,
-        agent_name: task.agent.into(),
         http_status: Some(200),
-        dispatched_at: UNIX_EPOCH,
-        response_headers: None,
         times: Times {
             server: Some(std::time::Duration::ZERO),
             ..Times::default()
         },
-        concurrency_limit: None,
-        turns: Vec::new(),
-        verdict: Verdict::Ok(Answered {
-            result: Bytes::copy_from_slice(answer.as_bytes()),
-            fields: AnswerFields::parse(answer).unwrap(),
-        }),
+        ..Outcome::new(
+            key,
+            task.agent,
+            UNIX_EPOCH,
+            Verdict::Ok(Answer::parse(answer.to_owned()).unwrap()),
+        )
     }
 }
 

@@ -6,15 +6,14 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use arrow::array::{AsArray, Int64Array, RecordBatch, StringViewArray};
 use arrow::datatypes::{Float64Type, Int64Type};
-use bytes::Bytes;
 use datafusion::prelude::SessionContext;
-use rollstream::answer::AnswerFields;
 use rollstream::gym::GymRules;
 use rollstream::measure::{
     AggregateMetrics, CustomMetrics, KeyMetrics, PassMajority, PassMajorityOptions,
 };
-use rollstream::outcome::{Answered, Outcome, OutcomeBatchBuilder, Times, Verdict, rollouts_of};
+use rollstream::outcome::{Answer, Outcome, OutcomeBatchBuilder, Times, Verdict, rollouts_of};
 use rollstream::schema;
+use rollstream::turn::RolloutKey;
 use serde_json::{Value, json};
 
 use super::case::Case;
@@ -274,25 +273,15 @@ fn session(tasks: &[Vec<Box<serde_json::value::RawValue>>]) -> Result<SessionCon
     let mut builder = OutcomeBatchBuilder::new();
     for (task_index, rollouts) in (0..).zip(tasks) {
         for (rollout_index, rollout) in (0..).zip(rollouts) {
-            let answered = Answered {
-                result: Bytes::copy_from_slice(rollout.get().as_bytes()),
-                fields: AnswerFields::parse(rollout.get()).map_err(text)?,
-            };
+            let answer = Answer::parse(rollout.get().to_owned()).map_err(text)?;
+            let key = RolloutKey::new(task_index, rollout_index, 0);
             let outcome = Outcome {
-                task_index,
-                rollout_index,
-                attempt: 0,
-                agent_name: AGENT.into(),
                 http_status: Some(200),
-                dispatched_at: UNIX_EPOCH,
-                response_headers: None,
                 times: Times {
                     server: Some(Duration::ZERO),
                     ..Times::default()
                 },
-                concurrency_limit: None,
-                turns: Vec::new(),
-                verdict: Verdict::Ok(answered),
+                ..Outcome::new(key, AGENT, UNIX_EPOCH, Verdict::Ok(answer))
             };
             builder.append(outcome).map_err(text)?;
         }

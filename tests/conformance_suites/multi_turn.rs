@@ -8,8 +8,8 @@ use std::path::Path;
 use futures::future::join_all;
 use rollstream::agent::{Agents, RolloutRequest};
 use rollstream::config::Layers;
-use rollstream::failure::Failure;
 use rollstream::group::{LegacyForm, SampleFacts, batch_metrics_legacy, group_metrics};
+use rollstream::retry::Failure;
 use rollstream::turn::{RolloutKey, TurnLog};
 use serde_json::{Map, Value, json};
 use tempfile::TempDir;
@@ -169,18 +169,11 @@ async fn answers(
     let agents = agents.map_err(|error| error.to_string())?;
     let member = agents.get("scripted").ok_or("the agent is missing")?;
     let requests = (0..samples as i64).map(|rollout_index| {
-        let key = RolloutKey {
-            task_index: 0,
-            rollout_index,
-            attempt: 0,
-        };
+        let key = RolloutKey::new(0, rollout_index, 0);
         let mut row = script["prompt"].clone();
         row["_ng_task_index"] = 0.into();
         row["_ng_rollout_index"] = rollout_index.into();
         member.agent.run(RolloutRequest {
-            task_index: key.task_index,
-            rollout_index,
-            attempt: 0,
             body: row.to_string().into(),
             turns: TurnLog::new(key, None),
         })

@@ -208,7 +208,7 @@ fn options(case: &Case, seed_field: SeedField) -> Result<(ReadOptions, Option<Se
 /// The settings that decide where rows go.
 fn routing_settings(given: &Value, agent: Option<String>) -> Result<Settings, String> {
     let given = given.as_object().into_iter().flatten();
-    let given = given.filter(|(key, _)| Routing::KEYS.contains(&key.as_str()));
+    let given = given.filter(|(key, _)| Routing::keys().any(|known| known == *key));
     let given: serde_json::Map<_, _> = given
         .map(|(key, value)| (key.clone(), value.clone()))
         .collect();

@@ -51,10 +51,10 @@ struct Probed {
 impl Agent for Probed {
     async fn run(&self, request: RolloutRequest) -> Reply {
         let _held = Arc::clone(&self.probe);
-        if request.task_index >= self.answers {
+        if request.key().task_index >= self.answers {
             pending::<()>().await;
         }
-        tokio::time::sleep(self.pace * request.task_index as u32).await;
+        tokio::time::sleep(self.pace * request.key().task_index as u32).await;
         self.answered.fetch_add(1, Ordering::SeqCst);
         answered(r#"{"reward": 1}"#)
     }

@@ -16,9 +16,10 @@ use datafusion::physical_plan::{ExecutionPlan, execute_stream};
 use datafusion::prelude::{SessionConfig, SessionContext};
 use futures::stream;
 use rollstream::agent::{Agent, AgentLimits, Agents, Answer, Member, Reply};
-use rollstream::answer::AnswerFields;
 use rollstream::config::{Concurrency, MemoryPlan, Settings};
+use rollstream::outcome::AnswerFields;
 use rollstream::progress::Progress;
+use rollstream::retry::Backoff;
 use rollstream::run::{FailureLimits, Registry, RunContext, RunExec, RunStep, Shutdown};
 use rollstream::schema;
 
@@ -91,8 +92,10 @@ impl Operator {
                 prior: HashMap::new(),
                 seed: None,
                 lookahead: LOOKAHEAD,
-                retry_backoff: Duration::from_millis(1),
-                retry_backoff_cap: Duration::from_millis(1),
+                backoff: Backoff {
+                    base: Duration::from_millis(1),
+                    cap: Duration::from_millis(1),
+                },
                 agent_patience: self.patience,
                 failure_limits: FailureLimits::default(),
                 dispatch_budget: None,

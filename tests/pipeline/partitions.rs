@@ -13,7 +13,7 @@ use async_trait::async_trait;
 use futures::TryStreamExt;
 use rollstream::agent::{Agent, AgentLimits, Reply, RolloutRequest};
 use rollstream::config::{Concurrency, Settings};
-use rollstream::failure::{Failure, FailureClass};
+use rollstream::retry::{Failure, FailureClass};
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::timeout;
 
@@ -36,7 +36,7 @@ impl Agent for Counting {
     async fn run(&self, request: RolloutRequest) -> Reply {
         let now = self.in_flight.fetch_add(1, Ordering::SeqCst) + 1;
         self.most.fetch_max(now, Ordering::SeqCst);
-        let task = request.task_index;
+        let task = request.key().task_index;
         *self.asked.lock().unwrap().entry(task).or_default() += 1;
         // Others get a turn meanwhile.
         tokio::task::yield_now().await;
@@ -111,7 +111,7 @@ struct Holding {
 impl Agent for Holding {
     async fn run(&self, request: RolloutRequest) -> Reply {
         let _held = Arc::clone(&self.held);
-        self.asked.lock().unwrap().push(request.task_index);
+        self.asked.lock().unwrap().push(request.key().task_index);
         pending::<Reply>().await
     }
 
@@ -188,7 +188,7 @@ impl Gated {
 #[async_trait]
 impl Agent for Gated {
     async fn run(&self, request: RolloutRequest) -> Reply {
-        let waiting = &self.waiting[(request.task_index as usize / ROWS) % 2];
+        let waiting = &self.waiting[(request.key().task_index as usize / ROWS) % 2];
         waiting.fetch_add(1, Ordering::SeqCst);
         self.asked.fetch_add(1, Ordering::SeqCst);
         self.gate.acquire().await.unwrap().forget();
@@ -248,7 +248,7 @@ struct Orderly {
 #[async_trait]
 impl Agent for Orderly {
     async fn run(&self, request: RolloutRequest) -> Reply {
-        let partition = request.task_index as usize / 100 % 5;
+        let partition = request.key().task_index as usize / 100 % 5;
         let is_first = {
             let mut asked = self.asked.lock().unwrap();
             asked.push(partition);
@@ -303,7 +303,7 @@ impl Agent for Flaky {
         self.most.fetch_max(now, Ordering::SeqCst);
         tokio::task::yield_now().await;
         self.in_flight.fetch_sub(1, Ordering::SeqCst);
-        if request.attempt > 0 {
+        if request.key().attempt > 0 {
             return answered(r#"{"reward": 1}"#);
         }
         Reply::new(Err(Failure {
@@ -409,7 +409,7 @@ impl Agent for Absent {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_agent_that_is_down_is_found_out_and_abandoned_once() {
     let limits = AgentLimits {
-        budgets: rollstream::config::Budgets {
+        budgets: rollstream::retry::Budgets {
             infra: 1000,
             ..limits().budgets
         },

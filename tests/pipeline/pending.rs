@@ -12,7 +12,7 @@ use datafusion::datasource::MemTable;
 use datafusion::prelude::SessionContext;
 use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
-use rollstream::config::Budgets;
+use rollstream::retry::Budgets;
 use rollstream::{expand, schema, session};
 use tokio::runtime::Runtime;
 

@@ -9,19 +9,18 @@ use std::ops::Range;
 use std::path::Path;
 use std::time::{Duration, UNIX_EPOCH};
 
-use bytes::Bytes;
 use datafusion::physical_plan::displayable;
 use datafusion::prelude::SessionContext;
 use parquet::file::reader::FileReader;
 use parquet::file::serialized_reader::{ReadOptionsBuilder, SerializedFileReader};
-use rollstream::answer::AnswerFields;
 use rollstream::measure::{MetricQueries, Spool, functions, plan, register_views, spool_scores};
 use rollstream::outcome::{
-    Answered, Outcome, OutcomeBatchBuilder, Times, Verdict, attempts_of, rollouts_of,
+    Answer, Outcome, OutcomeBatchBuilder, Times, Verdict, attempts_of, rollouts_of,
 };
 use rollstream::schema::{ATTEMPTS, ROLLOUTS};
 use rollstream::session::{self, RunTables};
 use rollstream::store::{PartWriter, RunStore, part_name};
+use rollstream::turn::RolloutKey;
 
 /// What differs from one machine and moment to another.
 const FILTERS: [(&str, &str); 2] = [
@@ -40,24 +39,19 @@ fn outcome(task_index: i64, filler: usize) -> Outcome {
         .collect();
     let turns = task_index % 5;
     let answer = format!(r#"{{"reward": 1, "turns": {turns}, "text": "{filler}"}}"#);
+    let key = RolloutKey::new(task_index, 0, 0);
     Outcome {
-        task_index,
-        rollout_index: 0,
-        attempt: 0,
-        agent_name: "sim".into(),
         http_status: Some(200),
-        dispatched_at: UNIX_EPOCH,
-        response_headers: None,
         times: Times {
             server: Some(Duration::from_millis(5)),
             ..Times::default()
         },
-        concurrency_limit: None,
-        turns: Vec::new(),
-        verdict: Verdict::Ok(Answered {
-            fields: AnswerFields::parse(&answer).unwrap(),
-            result: Bytes::from(answer),
-        }),
+        ..Outcome::new(
+            key,
+            "sim",
+            UNIX_EPOCH,
+            Verdict::Ok(Answer::parse(answer).unwrap()),
+        )
     }
 }
 

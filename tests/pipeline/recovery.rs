@@ -7,17 +7,17 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use arrow::array::RecordBatch;
-use bytes::Bytes;
 use datafusion::prelude::SessionContext;
 use rollstream::Sweep;
-use rollstream::answer::AnswerFields;
 use rollstream::config::Settings;
-use rollstream::outcome::{Answered, Outcome, OutcomeBatchBuilder, Times, Verdict};
+use rollstream::outcome::{Answer, Outcome, OutcomeBatchBuilder, Times, Verdict, Waited};
+use rollstream::retry::{Failure, FailureClass};
 use rollstream::session::RunTables;
 use rollstream::sim::{AgentConfig, Sim, SimConfig};
 use rollstream::store::{
     DispatchLog, DispatchRecord, RunRecord, RunStore, Segment, SegmentWriter, Writer,
 };
+use rollstream::turn::RolloutKey;
 
 use super::landed;
 use super::workspace::{Workspace, counts, quick, sweep, tasks};
@@ -31,34 +31,25 @@ fn outcomes(tasks: std::ops::Range<i64>) -> RecordBatch {
     for task_index in tasks {
         let text = format!(r#"{{"reward": 1, "left behind by": {task_index}}}"#);
         let verdict = match task_index % 2 {
-            0 => Verdict::Ok(Answered {
-                fields: AnswerFields::parse(&text).unwrap(),
-                result: Bytes::from(text),
-            }),
+            0 => Verdict::Ok(Answer::parse(text).unwrap()),
             _ => Verdict::Failed {
-                class: "infra",
-                error: "HTTP 500".into(),
+                failure: Failure::new(FailureClass::Infra, "HTTP 500"),
                 terminal: false,
-                failure_terminal: false,
-                answer: None,
             },
         };
+        let key = RolloutKey::new(task_index, 0, 1);
         let outcome = Outcome {
-            task_index,
-            rollout_index: 0,
-            attempt: 1,
-            agent_name: Arc::from("sim"),
             http_status: Some(200),
-            dispatched_at: SystemTime::UNIX_EPOCH
-                + Duration::from_secs(1 + task_index.unsigned_abs()),
-            response_headers: None,
             times: Times {
                 server: Some(Duration::from_millis(5)),
                 ..Times::default()
             },
-            concurrency_limit: None,
-            turns: Vec::new(),
-            verdict,
+            ..Outcome::new(
+                key,
+                "sim",
+                SystemTime::UNIX_EPOCH + Duration::from_secs(1 + task_index.unsigned_abs()),
+                verdict,
+            )
         };
         builder.append(outcome).unwrap();
     }
@@ -403,12 +394,9 @@ async fn calls_whose_end_nobody_saw_are_noted_once() {
     let run = store(&place).await;
     let calls = |tasks: std::ops::Range<i64>| {
         tasks.map(|task_index| DispatchRecord {
-            task_index,
-            rollout_index: 0,
-            attempt: 9,
+            key: RolloutKey::new(task_index, 0, 9),
             dispatched_at_us: 1_000_000 * (1 + task_index),
-            permit_wait: Duration::ZERO,
-            rate_wait: Duration::ZERO,
+            waited: Waited::default(),
         })
     };
     // What came of tasks 0 to 3 is known.

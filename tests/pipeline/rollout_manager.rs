@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use rollstream::config::{AgentKind, AgentSettings, GroupFailure, Settings};
-use rollstream::failure::FailureClass;
 use rollstream::group::{RolloutError, Sampling};
 use rollstream::model::Message;
+use rollstream::retry::{Backoff, FailureClass};
 use rollstream::sim::{AgentChange, AgentConfig, FaultKind, FaultRates, Latency, Sim, SimConfig};
 use rollstream::{RolloutManager, RolloutOptions, TrainingPrompt};
 use serde_json::json;
@@ -48,7 +48,10 @@ fn gym_prompt(idx: i64) -> TrainingPrompt {
 fn options() -> RolloutOptions {
     RolloutOptions {
         num_generations: 4,
-        backoff: Duration::from_millis(1),
+        backoff: Backoff {
+            base: Duration::from_millis(1),
+            cap: Duration::from_secs(30),
+        },
         ..RolloutOptions::default()
     }
 }

@@ -7,12 +7,11 @@ use std::time::{Duration, UNIX_EPOCH};
 use arrow::array::RecordBatch;
 use arrow::compute::concat_batches;
 use arrow::util::pretty::pretty_format_batches;
-use bytes::Bytes;
 use datafusion::datasource::MemTable;
 use datafusion::prelude::SessionContext;
-use rollstream::answer::AnswerFields;
 use rollstream::measure::{MetricQueries, Spool, plan, register_views, spool_scores};
-use rollstream::outcome::{Answered, Outcome, OutcomeBatchBuilder, Times, Verdict, rollouts_of};
+use rollstream::outcome::{Answer, Outcome, OutcomeBatchBuilder, Times, Verdict, rollouts_of};
+use rollstream::turn::RolloutKey;
 use rollstream::{schema, session};
 
 /// Rollouts of 200 tasks, 50 each, in the order in which calls of many tasks would be answered.
@@ -28,24 +27,19 @@ fn rollouts() -> Vec<RecordBatch> {
             number % 11,
             number % 5,
         );
+        let key = RolloutKey::new(number / 50, number % 50, 0);
         let outcome = Outcome {
-            task_index: number / 50,
-            rollout_index: number % 50,
-            attempt: 0,
-            agent_name: ["left", "right"][(number / 50 % 2) as usize].into(),
             http_status: Some(200),
-            dispatched_at: UNIX_EPOCH,
-            response_headers: None,
             times: Times {
                 server: Some(Duration::ZERO),
                 ..Times::default()
             },
-            concurrency_limit: None,
-            turns: Vec::new(),
-            verdict: Verdict::Ok(Answered {
-                fields: AnswerFields::parse(&result).unwrap(),
-                result: Bytes::from(result),
-            }),
+            ..Outcome::new(
+                key,
+                ["left", "right"][(number / 50 % 2) as usize],
+                UNIX_EPOCH,
+                Verdict::Ok(Answer::parse(result).unwrap()),
+            )
         };
         builder.append(outcome).unwrap();
         if builder.len() == 500 {

@@ -13,9 +13,10 @@ use super::{Environments, Limits};
 use crate::agent::judge::{Wording, judge};
 use crate::agent::{Agent, Answer, Reply, RolloutRequest};
 use crate::config::{Driver, GroupFailure, Rules};
-use crate::failure::{Failure, FailureClass};
 use crate::http::Secrets;
 use crate::model::{Policy, Tokenizer};
+use crate::retry::{Failure, FailureClass};
+use crate::turn::RolloutKey;
 
 /// Samples of a batch at most, unless settings say otherwise.
 const BATCH_SIZE: NonZeroUsize = NonZeroUsize::new(1024).unwrap();
@@ -87,11 +88,11 @@ impl MultiTurnAgent {
                 outcome.await.unwrap_or_else(|_| Err(lost()))?
             }
         };
-        let RolloutRequest {
+        let RolloutKey {
             task_index,
             rollout_index,
             ..
-        } = request;
+        } = request.key();
         let failure = |class, why: &str| {
             let whose = format!("task {task_index}, rollout {rollout_index}");
             Failure::new(class, format!("{whose}: {why}"))
@@ -116,10 +117,7 @@ impl Agent for MultiTurnAgent {
     async fn run(&self, request: RolloutRequest) -> Reply {
         let began = Instant::now();
         let answer = self.answer(&request);
-        let result = self
-            .siblings
-            .run(request.task_index, request.rollout_index, answer)
-            .await;
+        let result = self.siblings.run(request.key(), answer).await;
         Reply {
             elapsed: began.elapsed(),
             ..Reply::new(result)

@@ -10,9 +10,9 @@ use super::{Environments, Limits, Prompt, answer};
 use crate::agent::RolloutRequest;
 use crate::config::Rules;
 use crate::environment::{self, Environment, Step, StepResult};
-use crate::failure::{Failure, FailureClass};
 use crate::model::{GenerationRequest, Policy, Tokenizer};
-use crate::turn::{CookieJar, TurnLog};
+use crate::retry::{Failure, FailureClass};
+use crate::turn::{CookieJar, RolloutKey, TurnLog};
 
 /// What all samples of an agent have in common.
 #[derive(Debug)]
@@ -46,11 +46,11 @@ impl Episode {
     /// # Errors
     /// The row is no prompt, or no environment serves it.
     pub fn new(setup: &Setup, request: &RolloutRequest) -> Result<Self, Failure> {
-        let RolloutRequest {
+        let RolloutKey {
             task_index,
             rollout_index,
             ..
-        } = request;
+        } = request.key();
         let refuse = |why: &dyn fmt::Display| {
             let whose = format!("task {task_index}, rollout {rollout_index}");
             Failure::new(FailureClass::Data, format!("{whose}: {why}"))

@@ -11,7 +11,7 @@ use crate::agent::{Agent, RolloutRequest};
 use crate::config::{Driver, GroupFailure, Rules};
 use crate::environment::StepServer;
 use crate::model::{
-    BytesTokenizer, COMPLETIONS, CompletionsPolicy, Endpoints, ModelClient, Repetition,
+    BytesTokenizer, COMPLETIONS, CompletionsPolicy, Endpoints, ModelClient, ModelRetries,
 };
 use crate::turn::scripted::{Answer, ScriptedServer, http};
 use crate::turn::{RolloutKey, Target, TurnLog};
@@ -47,7 +47,7 @@ async fn play(prompt: &[u8], turns: &[Said], max_seq_len: u64) -> (Value, Vec<Ve
     .await;
     let urls = [model.url().to_owned()];
     let endpoints = Endpoints::new("m", &urls, &HeaderMap::new(), &http()).unwrap();
-    let client = ModelClient::new(endpoints, COMPLETIONS, "m", Repetition::default());
+    let client = ModelClient::new(endpoints, COMPLETIONS, "m", ModelRetries::default());
     let target = Target::new(environment.url(), HeaderMap::new(), http()).unwrap();
     let steps = Arc::new(StepServer::new("bytes", &target, None));
     let agent = MultiTurnAgent::new(MultiTurnOptions {
@@ -70,9 +70,6 @@ async fn play(prompt: &[u8], turns: &[Said], max_seq_len: u64) -> (Value, Vec<Ve
     let prompt = String::from_utf8_lossy(prompt);
     let row = json!({"idx": 0, "message_log": [{"role": "user", "content": prompt}]});
     let reply = agent.run(RolloutRequest {
-        task_index: 0,
-        rollout_index: 0,
-        attempt: 0,
         body: row.to_string().into(),
         turns: TurnLog::new(RolloutKey::default(), None),
     });

@@ -6,7 +6,7 @@ use tokio::sync::oneshot;
 
 use super::episode::{Episode, Next, Setup, within};
 use crate::environment::{Environment, StepResult};
-use crate::failure::{Failure, FailureClass};
+use crate::retry::{Failure, FailureClass};
 
 /// What becomes of a sample.
 pub type Outcome = Result<Vec<u8>, Failure>;
@@ -126,7 +126,9 @@ impl Batch<'_> {
         self.playing.retain(|seat| !seat.is_abandoned());
         let fails_whole = self.setup.rules.fails_whole_batch();
         let failure = self.playing.iter().find_map(|seat| match &seat.state {
-            State::Failed(failure) if fails_whole && is_of_all(failure) => Some(failure.clone()),
+            State::Failed(failure) if fails_whole && !failure.class.leaves_pending() => {
+                Some(failure.clone())
+            }
             _ => None,
         });
         if let Some(failure) = failure {
@@ -153,15 +155,6 @@ impl Batch<'_> {
         }
         !self.playing.is_empty()
     }
-}
-
-/// Our own end, and an answer that wants to be forgotten, are no failures of the batch.
-fn is_of_all(failure: &Failure) -> bool {
-    let class = failure.class;
-    !matches!(
-        class,
-        FailureClass::Interrupted | FailureClass::NotPersisted
-    )
 }
 
 /// One step of each environment with all of its samples, all environments at the same time.

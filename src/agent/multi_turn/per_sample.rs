@@ -1,5 +1,5 @@
 use super::episode::{Episode, Next, Setup, within};
-use crate::failure::{Failure, FailureClass};
+use crate::retry::{Failure, FailureClass};
 
 /// Runs one sample at its own pace to its end, and gives its answer.
 ///

@@ -6,7 +6,8 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
 use crate::config::GroupFailure;
-use crate::failure::{Failure, FailureClass};
+use crate::retry::{Failure, FailureClass};
+use crate::turn::RolloutKey;
 
 /// The rollouts in flight, by task. A task is known as long as one of its rollouts is in flight.
 #[derive(Debug)]
@@ -51,10 +52,14 @@ impl Siblings {
     /// them have.
     pub async fn run<T>(
         &self,
-        task_index: i64,
-        rollout_index: i64,
+        key: RolloutKey,
         rollout: impl Future<Output = Result<T, Failure>>,
     ) -> Result<T, Failure> {
+        let RolloutKey {
+            task_index,
+            rollout_index,
+            ..
+        } = key;
         let member = self.enter(task_index, Instant::now());
         let mut failure = member.failure.clone();
         let deadline = self.timeout.map(|limit| (member.began + limit, limit));
@@ -110,11 +115,7 @@ impl Siblings {
 
 impl Member<'_> {
     fn failed(&self, rollout_index: i64, failure: &Failure) {
-        let takes_all = match failure.class {
-            FailureClass::Interrupted | FailureClass::NotPersisted => false,
-            _ => self.siblings.policy == GroupFailure::All,
-        };
-        if !takes_all {
+        if failure.class.leaves_pending() || self.siblings.policy != GroupFailure::All {
             return;
         }
         let Some(group) = self.siblings.forget(self) else {

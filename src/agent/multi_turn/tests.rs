@@ -16,9 +16,9 @@ use super::{Environments, Limits, MultiTurnAgent, MultiTurnOptions};
 use crate::agent::{Agent, RolloutRequest};
 use crate::config::{Driver, GroupFailure, Rules};
 use crate::environment::{Environment, Sample, StepResult, Stepped};
-use crate::failure::{Failure, FailureClass};
 use crate::group::{LegacyForm, SampleFacts, batch_metrics_legacy, group_metrics};
 use crate::model::{Generation, GenerationRequest, Message, Policy, WhitespaceTokenizer};
+use crate::retry::{Failure, FailureClass};
 use crate::turn::{RolloutKey, TurnLog};
 
 /// A turn of a script.
@@ -195,15 +195,8 @@ impl Played {
     }
 
     fn request(&self, rollout_index: i64) -> RolloutRequest {
-        let key = RolloutKey {
-            task_index: 7,
-            rollout_index,
-            attempt: 0,
-        };
+        let key = RolloutKey::new(7, rollout_index, 0);
         RolloutRequest {
-            task_index: key.task_index,
-            rollout_index,
-            attempt: 0,
             body: serde_json::to_vec(&self.prompt).unwrap().into(),
             turns: TurnLog::new(key, None),
         }

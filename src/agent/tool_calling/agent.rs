@@ -6,8 +6,8 @@ use async_trait::async_trait;
 use super::episode::Episode;
 use crate::agent::{Agent, Reply, RolloutRequest};
 use crate::config::Resources;
-use crate::failure::{Failure, FailureClass};
 use crate::model::Responder;
+use crate::retry::{Failure, FailureClass};
 use crate::turn::Target;
 
 /// Runs rollouts between a model and a resources server.

@@ -1,26 +1,25 @@
-use super::python_json::{LoadError, Value, loads};
-use crate::json::{python_string, quote};
+use crate::json::quote;
+use crate::python::json::{LoadError, Writer, Written, loads};
+use crate::python::repr_str;
 
 /// The body of a tool's request: the call's arguments, written anew. Empty where they are null.
 ///
 /// # Errors
 /// The output that the model sees instead, word for word NeMo Gym's: the arguments are not JSON.
 pub(super) fn body(arguments: &str) -> Result<String, String> {
-    match loads(arguments) {
-        Ok(Value::Leaf(text)) if arguments.trim_ascii() == "null" && text == "null" => {
+    match loads(arguments, Writer::Orjson) {
+        Ok(Written::Leaf(text)) if arguments.trim_ascii() == "null" && text == "null" => {
             Ok(String::new())
         }
         Ok(value) => {
             let mut text = String::with_capacity(arguments.len());
-            value.write(&mut text);
+            value.write(Writer::Orjson, &mut text);
             Ok(text)
         }
         Err(error) => {
-            let why = match &error {
-                LoadError::Syntax { .. } => {
-                    format!("JSONDecodeError({})", python_string(&error.to_string()))
-                }
-                LoadError::TooDeep => error.to_string(),
+            let why = match error {
+                LoadError::TooDeep(levels) => format!("they nest deeper than {levels} levels"),
+                _ => format!("JSONDecodeError({})", repr_str(&error.to_string())),
             };
             let why = quote(&format!("Invalid tool call arguments: {why}"));
             Err(format!(r#"{{"error": {why}}}"#))

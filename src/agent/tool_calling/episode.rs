@@ -9,10 +9,10 @@ use super::items::{Wish, array, heard, raw, user_message};
 use super::usage::Usage;
 use crate::agent::Answer;
 use crate::agent::judge::{Wording, judge};
-use crate::failure::{Failure, FailureClass};
 use crate::json::{self, Object};
 use crate::model::{ModelResponse, ResponseRequest};
 use crate::request::RESPONSES_CREATE_PARAMS;
+use crate::retry::{Failure, FailureClass};
 use crate::turn::{CookieJar, Post, Posted, TurnCall, TurnKind, TurnLog};
 
 /// Answers in a row with neither a message nor a call: a model that does that will not stop.

@@ -7,11 +7,10 @@ use super::episode::Episode;
 use super::full_form;
 use super::items::{tool_output, user_message};
 use crate::agent::Answer;
-use crate::answer::AnswerFields;
-use crate::failure::{Failure, FailureClass};
 use crate::json::{self, Object};
 use crate::model::ModelResponse;
 use crate::request::RESPONSES_CREATE_PARAMS;
+use crate::retry::{Failure, FailureClass};
 use crate::turn::{Posted, TurnKind};
 
 /// Field of a step by which a server that supports it knows a step that it was sent before.
@@ -195,16 +194,13 @@ impl Episode<'_> {
             r#"{{"{RESPONSES_CREATE_PARAMS}":{params},"response":{response},"reward":{reward:?},"terminated":{},"truncated":{truncated},"info":{info}}}"#,
             step.terminated,
         );
-        let fields =
-            AnswerFields::parse(&text).map_err(|source| self.bad_answer(&source.to_string()))?;
-        if json::is_too_deep(&text) {
+        let is_too_deep = json::is_too_deep(&text);
+        let answer = Answer::parse(text).map_err(|source| self.bad_answer(&source.to_string()))?;
+        if is_too_deep {
             let most = json::MAX_DEPTH;
             return Err(self.bad_answer(&format!("the episode nests deeper than {most} levels")));
         }
-        Ok(Answer {
-            body: Bytes::from(text),
-            fields,
-        })
+        Ok(answer)
     }
 }
 

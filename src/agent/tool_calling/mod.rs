@@ -8,7 +8,6 @@ mod episode;
 mod full_form;
 mod gymnasium;
 mod items;
-mod python_json;
 #[cfg(test)]
 mod tests;
 mod tools;

@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use super::{ToolCallingAgent, ToolCallingOptions};
 use crate::agent::{Agent, Reply, RolloutRequest};
 use crate::config::Resources;
-use crate::failure::FailureClass;
-use crate::model::{Endpoints, Repetition, ResponsesModel};
+use crate::model::{Endpoints, ModelRetries, ResponsesModel};
+use crate::retry::FailureClass;
 use crate::turn::scripted::{Answer, Received, ScriptedServer, http, log};
 use crate::turn::{Target, TurnKind};
 
@@ -41,15 +41,12 @@ impl Rollout {
         let server = ScriptedServer::start(server).await;
         let urls = [model.url().to_owned()];
         let endpoints = Endpoints::new("", &urls, &HeaderMap::new(), &http()).unwrap();
-        let responder = ResponsesModel::new(endpoints, "", Repetition::default());
+        let responder = ResponsesModel::new(endpoints, "", ModelRetries::default());
         let target = Target::new(server.url(), HeaderMap::new(), http()).unwrap();
         let agent = ToolCallingAgent::new(Arc::new(responder), target, options);
         let row = r#"{"responses_create_params": {"input": "go", "temperature": 0.50}, "x": 1.50}"#;
         let turns = log(0);
         let request = RolloutRequest {
-            task_index: 3,
-            rollout_index: 0,
-            attempt: 0,
             body: Bytes::from_static(row.as_bytes()),
             turns: turns.clone(),
         };

@@ -3,7 +3,7 @@ use bytes::Bytes;
 use super::arguments;
 use super::episode::Episode;
 use super::items::{ToolCall, tool_output};
-use crate::failure::{Failure, FailureClass};
+use crate::retry::{Failure, FailureClass};
 use crate::turn::TurnKind;
 
 impl Episode<'_> {

@@ -1,6 +1,5 @@
 //! Answers, flagged or not, as outcomes of attempts.
 
-use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use bytes::Bytes;
@@ -10,11 +9,11 @@ use super::super::keys::{ROLLOUT, RowKey, TASK, TaskKeys};
 use super::ledger::Collection;
 use super::reading::CollectionRules;
 use super::rows::Line;
-use crate::answer::{AnswerFields, resume};
-use crate::failure::{Failure, FailureClass};
 use crate::json::{Object, ObjectError, unquote};
-use crate::outcome::{Answered, Outcome, Times, Verdict};
+use crate::outcome::{self, AnswerFields, Outcome, Times, Verdict, resume};
 use crate::request::ATTEMPT_INDEX;
+use crate::retry::{Failure, FailureClass};
+use crate::turn::RolloutKey;
 
 /// What came of a line of rollouts.
 pub(super) enum Answer {
@@ -65,14 +64,14 @@ pub(super) fn answer(
     }
     let stamped = row.get(ATTEMPT_INDEX).and_then(|text| text.parse().ok());
     let attempt = stamped.unwrap_or(rollout.failures.count);
-    let verdict = Verdict::Ok(Answered {
-        result: Bytes::copy_from_slice(line.text.as_bytes()),
+    let verdict = Verdict::Ok(outcome::Answer {
+        body: Bytes::copy_from_slice(line.text.as_bytes()),
         fields: fields(line)?,
     });
     if rules.gym.servers {
         collection.note_server(key, &row);
     }
-    let outcome = outcome(key, attempt, collection.agent_of(key), verdict);
+    let outcome = made(key, attempt, collection.agent_of(key), verdict);
     Ok(Answer::First(Box::new(outcome)))
 }
 
@@ -130,17 +129,15 @@ pub(super) fn flagged(
         }
     }
     let status = row.get("_ng_failure_http_status");
-    let error = Failure::new(FailureClass::AgentFlagged, error).message;
-    let verdict = Verdict::Failed {
-        class: FailureClass::AgentFlagged.name(),
-        error,
-        terminal,
+    let failure = Failure {
         failure_terminal: fields.failure_terminal,
         answer: Some(Bytes::copy_from_slice(line.text.as_bytes())),
+        ..Failure::new(FailureClass::AgentFlagged, error)
     };
+    let verdict = Verdict::Failed { failure, terminal };
     let outcome = Outcome {
         http_status: status.and_then(|status| status.parse().ok()),
-        ..outcome(key, attempt, collection.agent_of(key), verdict)
+        ..made(key, attempt, collection.agent_of(key), verdict)
     };
     Ok(Flagged::Attempt(Box::new(outcome)))
 }
@@ -157,22 +154,14 @@ fn fields(line: &Line<'_>) -> Result<AnswerFields, ImportError> {
     AnswerFields::parse(line.text).map_err(|_| line.problem(RowProblem::NotAnObject))
 }
 
-fn outcome(key: RowKey, attempt: u32, agent_name: &str, verdict: Verdict) -> Outcome {
+fn made(key: RowKey, attempt: u32, agent_name: &str, verdict: Verdict) -> Outcome {
+    let key = RolloutKey::new(key.task_index, key.rollout_index, attempt);
     Outcome {
-        task_index: key.task_index,
-        rollout_index: key.rollout_index,
-        attempt,
-        agent_name: Arc::from(agent_name),
-        http_status: None,
-        response_headers: None,
-        // The files do not say when. It is also how an export knows an answer that was imported.
-        dispatched_at: UNIX_EPOCH,
         times: Times {
             server: Some(Duration::ZERO),
             ..Times::default()
         },
-        concurrency_limit: None,
-        turns: Vec::new(),
-        verdict,
+        // The files do not say when. By this instant an export knows an answer that was imported.
+        ..Outcome::new(key, agent_name, UNIX_EPOCH, verdict)
     }
 }

@@ -19,7 +19,7 @@ use datafusion::logical_expr::{
 
 use super::scalar::{self, Argument};
 
-/// Name, arguments and types of an aggregate function, and how to make the [`GroupStates`] of a call.
+/// Declares an aggregate function: its name, arguments, types, and the constructor of a call's [`GroupStates`].
 #[derive(Debug)]
 pub(super) struct AggregateFunction<G> {
     pub(super) name: &'static str,
@@ -110,7 +110,7 @@ impl<G: GroupStates> AggregateUDFImpl for Udaf<G> {
         }
     }
 
-    /// A planner that finds no reverse of a function drops its order too.
+    /// Without a reverse the planner drops the order of the call, too.
     fn reverse_expr(&self) -> ReversedUDAF {
         ReversedUDAF::Identical
     }
@@ -135,12 +135,12 @@ impl<G: GroupStates> AggregateUDFImpl for Udaf<G> {
     }
 }
 
-/// An accumulator of many groups that can stand in for that of one.
+/// An accumulator of many groups, which also serves for one.
 pub(super) trait GroupStates: GroupsAccumulator + Clone + Debug + Sync + 'static {
-    /// Makes room for at least so many groups, without rows at first.
+    /// Makes room for at least `groups` groups; new ones have no rows.
     fn grow(&mut self, groups: usize);
 
-    /// The states of rows each of which is a group of its own; `self` has no groups.
+    /// Returns the states of rows, taking each row as a group of its own; `self` has no groups.
     fn states_of_rows(
         mut self,
         values: &[ArrayRef],
@@ -153,7 +153,7 @@ pub(super) trait GroupStates: GroupsAccumulator + Clone + Debug + Sync + 'static
     }
 }
 
-/// The only group of an aggregation without `GROUP BY`, or the frame of a window.
+/// Adapts [`GroupStates`] to one group: an aggregation without `GROUP BY`, or a window frame.
 #[derive(Debug)]
 pub(super) struct OneGroup<G>(pub(super) G);
 
@@ -168,7 +168,7 @@ impl<G: GroupStates> Accumulator for OneGroup<G> {
         self.0.merge_batch(states, &vec![0; rows], 1)
     }
 
-    /// Leaves the group as it is: a window asks after every row.
+    /// Leaves the group as it is, since a window evaluates it after every row.
     fn evaluate(&mut self) -> Result<ScalarValue> {
         self.0.grow(1);
         let column = self.0.clone().evaluate(EmitTo::All)?;
@@ -187,13 +187,13 @@ impl<G: GroupStates> Accumulator for OneGroup<G> {
     }
 }
 
-/// How the rows of a group become a value.
+/// Defines an aggregate function that looks at one row at a time.
 pub(super) trait Aggregate: Clone + Debug + Send + Sync + 'static {
-    /// What is known of a group.
+    /// The state of a group.
     type Group: Clone + Debug + Default + Send + Sync;
-    /// The arguments of a batch; the columns of an `ORDER BY` in the call come behind them.
+    /// The argument columns of a batch, followed by those of the call's `ORDER BY`.
     type Rows<'a>;
-    /// The states of a batch.
+    /// The state columns of a batch.
     type States<'a>;
 
     fn rows<'a>(&self, columns: &'a [ArrayRef]) -> Result<Self::Rows<'a>>;
@@ -202,11 +202,11 @@ pub(super) trait Aggregate: Clone + Debug + Send + Sync + 'static {
     fn merge(&self, group: &mut Self::Group, states: &Self::States<'_>, row: usize) -> Result<()>;
     fn state(&self, groups: Vec<Self::Group>) -> Result<Vec<ArrayRef>>;
     fn evaluate(&self, groups: Vec<Self::Group>) -> Result<ArrayRef>;
-    /// Bytes beyond those of the value itself.
+    /// Returns the bytes that the group has on the heap.
     fn heap_size(group: &Self::Group) -> usize;
 }
 
-/// All groups of an aggregation.
+/// The states of all groups of an aggregation.
 #[derive(Debug, Clone)]
 pub(super) struct Groups<A: Aggregate> {
     aggregate: A,

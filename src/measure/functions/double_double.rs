@@ -13,21 +13,21 @@ pub(in crate::measure) struct DoubleDouble {
     pub(in crate::measure) low: f64,
 }
 
-/// The rounded sum and its rounding error.
+/// Returns the rounded sum and its rounding error.
 pub(super) fn two_sum(a: f64, b: f64) -> (f64, f64) {
     let sum = a + b;
     let from_b = sum - a;
     (sum, (a - (sum - from_b)) + (b - from_b))
 }
 
-/// The rounded product and its rounding error.
+/// Returns the rounded product and its rounding error.
 pub(super) fn two_product(a: f64, b: f64) -> (f64, f64) {
     let product = a * b;
     (product, a.mul_add(b, -product))
 }
 
 impl DoubleDouble {
-    /// `high + low` for a `low` that is smaller than `high`, but not by how much.
+    /// Returns `high + low`, where `low` is smaller than `high` by an unknown amount.
     pub(super) fn new(high: f64, low: f64) -> Self {
         let (high, low) = two_sum(high, low);
         Self { high, low }
@@ -68,7 +68,7 @@ impl DoubleDouble {
 }
 
 impl DoubleDouble {
-    /// The square root, rounded to a double.
+    /// Returns the square root, rounded to a double.
     pub(in crate::measure) fn sqrt(self) -> f64 {
         let root = self.high.sqrt();
         if root > 0.0 {
@@ -90,7 +90,7 @@ impl From<f64> for DoubleDouble {
     }
 }
 
-/// `value * 2^exponent`, rounded once unless the result is subnormal.
+/// Returns `value * 2^exponent`, rounded once unless the result is subnormal.
 pub(super) fn times_power_of_two(mut value: f64, exponent: i64) -> f64 {
     let mut rest = exponent.clamp(-4000, 4000);
     while rest != 0 {
@@ -104,11 +104,10 @@ pub(super) fn times_power_of_two(mut value: f64, exponent: i64) -> f64 {
 /// The probability that `k` items drawn without replacement out of `n` are all among `m` of them,
 /// `C(m, k) / C(n, k)`, for `k` = 1, 2, ..., `n`.
 ///
-/// Each is the one before times `(m - k + 1) / (n - k + 1)`, in twice the digits of a double: after
-/// 10,000 steps the relative error is below `2^-88`, so that a quotient is rounded to another double
-/// than the exact one only if it lies within `2^-35` units in the last place of the middle of two
-/// doubles. Small ones carry a power of two of their own and do not underflow before they are
-/// rounded.
+/// Each quotient is the previous one times `(m - k + 1) / (n - k + 1)`, in twice the digits of a double.
+/// After 10,000 steps the relative error is below `2^-88`: only a quotient that lies within `2^-35` units
+/// in the last place of the midpoint of two doubles can round to the wrong one. Small quotients carry a
+/// separate power of two, so that they do not underflow before they are rounded.
 #[derive(Debug, Clone)]
 pub(super) struct AllAmong {
     n: u64,
@@ -119,12 +118,12 @@ pub(super) struct AllAmong {
     exponent: u32,
 }
 
-/// Powers of two that are moved from the product to the exponent at a time.
+/// The power of two that moves from the product to the exponent at a time.
 const STEP: u32 = 500;
-/// The product below which they are.
+/// The product below which it moves.
 const SMALL: f64 = f64::from_bits((1023 - STEP as u64) << 52);
 const LARGE: f64 = f64::from_bits((1023 + STEP as u64) << 52);
-/// The exponent from which on a probability is less than half the smallest double.
+/// Above this exponent a probability is less than half the smallest double.
 const NOTHING: u32 = 2 * 1075;
 
 impl AllAmong {
@@ -149,8 +148,7 @@ impl AllAmong {
         if scaled >= f64::MIN_POSITIVE || high == 0.0 {
             return scaled;
         }
-        // A subnormal number has fewer digits, so that `high` is rounded again, and `low` decides
-        // where it lies in the middle.
+        // A subnormal number has fewer digits: `high` is rounded again, and `low` breaks a tie.
         let power = (high.to_bits() >> 52) as u32;
         let digits = high.to_bits() & ((1 << 52) - 1) | 1 << 52;
         // `high` is `digits * 2^(power - 1075)` and the last place of the result `2^-1074`.

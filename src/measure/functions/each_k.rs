@@ -57,7 +57,7 @@ pub fn pass_hat_each_k() -> ScalarUDF {
 pub(super) const SCORES: &str =
     "The scores of a task's rollouts in order; null where a rollout lacks the score.";
 
-/// How many of the scores are 1, if they all are 0 or 1.
+/// Returns how many scores are 1, if all are 0 or 1.
 fn right_ones(scores: &[f64]) -> Option<u64> {
     scores.iter().try_fold(0, |right, &score| match score {
         0.0 => Some(right),
@@ -66,21 +66,21 @@ fn right_ones(scores: &[f64]) -> Option<u64> {
     })
 }
 
-/// What is asked of k rollouts that are drawn.
+/// When k drawn rollouts count as a success.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Attempts {
-    /// At least one is right.
+    /// At least one rollout is right.
     OneRight,
-    /// All are right.
+    /// All rollouts are right.
     AllRight,
 }
 
-/// The lists for scores of 0 and 1 that a batch has already seen, by number and right ones.
+/// The lists that a batch already has for scores of 0 and 1, by number of scores and of right ones.
 #[derive(Default)]
 struct Seen(HashMap<(u64, u64), Range<usize>>);
 
 impl Seen {
-    /// Writes the list of a row.
+    /// Writes the list of a row, copying an equal one if there is one.
     fn write(
         &mut self,
         n: u64,
@@ -105,8 +105,8 @@ impl Seen {
     }
 }
 
-/// For each row the list for its scores that are not null; `others` writes it where one is neither 0
-/// nor 1.
+/// Returns a list for each row, of its scores that are not null. `others` writes the list of a row in which a score is
+/// neither 0 nor 1.
 pub(super) fn each_k(
     columns: &[ArrayRef],
     attempts: Attempts,
@@ -148,8 +148,8 @@ fn first_maxima(scores: &mut [f64], lists: &mut ListWriter) -> Result<()> {
 /// scores drawn without replacement from the n that are not null:
 /// `sum_i C(i - 1, k - 1) / C(n, k) * v_(i)` over the scores in ascending order, because `v_(i)` is the
 /// maximum of that many of the `C(n, k)` subsets. It is the unbiased estimator of the mean of the
-/// best of k, and pass@k where every score is 0 or 1. A null list gives null. The time grows with
-/// the square of n where it is not.
+/// best of k, and equals pass@k where every score is 0 or 1; elsewhere the time grows with the square
+/// of n. A null list gives null.
 pub fn best_of_each_k() -> ScalarUDF {
     ScalarFunction::udf(
         DOC_SECTION_MATH,
@@ -163,7 +163,7 @@ pub fn best_of_each_k() -> ScalarUDF {
 }
 
 fn expected_maxima(scores: &mut [f64], lists: &mut ListWriter) -> Result<()> {
-    // The mean adds in the order of the rollouts, as every other mean does.
+    // Every mean adds in the order of the rollouts.
     let sum: Compensated = scores.iter().copied().collect();
     lists.push(sum.total() / scores.len() as f64);
     scores.sort_unstable_by(|a, b| b.total_cmp(a));
@@ -172,8 +172,8 @@ fn expected_maxima(scores: &mut [f64], lists: &mut ListWriter) -> Result<()> {
     Ok(())
 }
 
-/// Of scores in descending order. The share of subsets whose maximum is the i-th of n is `k / n` for
-/// the n-th, and for the one below it `(i - k) / (i - 1)` times as much.
+/// Returns the expected maximum of `k` scores, which are in descending order. The largest is the maximum of
+/// `k / n` of the subsets; each smaller one, the i-th from below, of `(i - k) / (i - 1)` times as many.
 fn expected_maximum(descending: &[f64], k: usize) -> f64 {
     let n = descending.len();
     let mut share = k as f64 / n as f64;
@@ -189,11 +189,10 @@ fn expected_maximum(descending: &[f64], k: usize) -> f64 {
 }
 
 /// `majority_at_each_k(values DOUBLE[], answers VARCHAR[], max_k BIGINT) -> DOUBLE[]`: for k = 1, 2,
-/// ..., `max_k` the score of the answer that most of the first k rollouts give, as NeMo Gym defines it:
-/// among those that have an answer and the score, count pairs of both, so that one answer with two
-/// scores is two candidates; the mean of the scores of the most frequent pairs (all that tie), and 0
-/// where there is none. Answers are equal if their text is, see [`answer_text`](super::answer_text).
-/// A null argument gives null.
+/// ..., `max_k` the score of the most frequent answer among the first k rollouts, as NeMo Gym defines it.
+/// It counts pairs of answer and score (an answer with two scores is two candidates) and returns the mean
+/// score of the most frequent pairs, all that tie; 0 if no rollout has both. Answers are equal if their
+/// texts are, see [`answer_text`](super::answer_text). A null argument gives null.
 pub fn majority_at_each_k() -> ScalarUDF {
     ScalarFunction::udf(
         DOC_SECTION_MATH,
@@ -252,11 +251,11 @@ fn text(texts: &StringViewArray, place: usize) -> Option<&str> {
     texts.is_valid(place).then(|| texts.value(place))
 }
 
-/// The pairs of answer and score so far.
+/// The votes for pairs of answer and score so far.
 #[derive(Default)]
 struct Votes<'a> {
     pairs: HashMap<(&'a str, u64), usize>,
-    /// The scores of the pairs in the order of their first vote, and the votes.
+    /// Score and votes of each pair, in the order of their first vote.
     counts: Vec<(f64, usize)>,
     most: usize,
     winner: f64,

@@ -18,16 +18,16 @@ use super::scalar::{argument, integer, list_of};
 use super::score_layouts::{Builder, Keys, Names, State, fields};
 use crate::schema;
 
-/// `gather_scores(rollout_index BIGINT, metrics MAP, integer_metrics MAP) -> STRUCT[]`: turns the
-/// rollouts of a group by their side: a struct for every metric that one of them has, with
+/// `gather_scores(rollout_index BIGINT, metrics MAP, integer_metrics MAP) -> STRUCT[]`: transposes the
+/// rollouts of a group into a struct for every metric that at least one of them has, with
 ///
 /// - `metric`, its name,
 /// - `values`, an element for each rollout in the order of `rollout_index`, null where a rollout
 ///   lacks the metric,
-/// - `first_rollout_index`, `ordinal`: where it first appears, and at which place among that
+/// - `first_rollout_index`, `ordinal`: the rollout in which it first appears, and its place among that
 ///   rollout's metrics,
-/// - `integers`, `integer_max`, `integer_min`: how many rollouts have it and hold nothing but
-///   integers, and the extremes of those.
+/// - `integers`, `integer_max`, `integer_min`: how many rollouts have it and only integers, and the
+///   extremes of these.
 ///
 /// Rollouts of the same index keep the order in which they arrive.
 pub fn gather_scores() -> AggregateUDF {
@@ -61,7 +61,7 @@ pub(super) struct Gathered {
     names: Names,
     groups: Vec<Group>,
     bytes: usize,
-    /// The metrics of one rollout; kept for its room.
+    /// Scratch space for the metrics of one rollout.
     metrics: Vec<u32>,
 }
 
@@ -81,7 +81,7 @@ impl Gathered {
         Ok(())
     }
 
-    /// The indices of rollouts, and the structs.
+    /// The state columns: rollout indices, and the structs.
     fn emit(&mut self, emit_to: EmitTo) -> Result<(ListArray, ListArray)> {
         let groups = emit_to.take_needed(&mut self.groups);
         let bytes: usize = groups.iter().map(Group::bytes).sum();
@@ -215,31 +215,31 @@ impl GroupsAccumulator for Gathered {
     }
 
     fn size(&self) -> usize {
-        // Twice, since what is emitted stands beside what it is made of.
+        // Twice: the output exists beside its source while it is built.
         self.groups.capacity() * size_of::<Group>() + 2 * self.bytes + self.names.bytes()
     }
 }
 
-/// Where the entries of a row of a map are; nowhere for a null.
+/// Returns the range of a row's entries in the map; empty for a null.
 fn entries(map: &MapArray, row: usize) -> Range<usize> {
     let entries = range(map.value_offsets(), row).filter(|_| map.is_valid(row));
     entries.unwrap_or_default()
 }
 
-/// The integers of a row and where they begin, if it has one for each of its metrics.
+/// Returns the integers of a row and where they begin, if it has one for each of its metrics.
 fn integers_of(map: &MapArray, row: usize, metrics: usize) -> Option<(&Int64Array, usize)> {
     let entries = entries(map, row);
     (entries.len() == metrics).then(|| (map.values().as_primitive::<Int64Type>(), entries.start))
 }
 
-/// A column of the function's arguments or of its state.
+/// Returns a column of the arguments or of the state.
 fn column(columns: &[ArrayRef], at: usize) -> Result<&ArrayRef> {
     columns
         .get(at)
         .ok_or_else(|| exec_datafusion_err!("gather_scores: no column {at}"))
 }
 
-/// A rollout, and where its scores begin.
+/// A rollout and the place of its first score.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Row {
     pub(super) rollout_index: i64,
@@ -247,7 +247,7 @@ pub(super) struct Row {
     pub(super) layout: u32,
 }
 
-/// What is known of a metric beside its scores.
+/// What a group records of a metric besides its scores.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Known {
     pub(super) metric: u32,
@@ -277,7 +277,7 @@ impl Group {
             + self.known.capacity() * size_of::<Known>()
     }
 
-    /// The entry of a metric, likely the one at `hint`.
+    /// Returns the entry of a metric, which is probably the one at `hint`.
     pub(super) fn known(
         &mut self,
         metric: u32,

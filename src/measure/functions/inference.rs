@@ -15,8 +15,8 @@ use statrs::function::gamma::checked_gamma_ur;
 use super::double_double::{DoubleDouble, times_power_of_two};
 use super::scalar::{Argument, ScalarFunction, exactly, integer, number, struct_of, structs};
 
-/// `normal_quantile(p DOUBLE) -> DOUBLE`: the number below which a standard normal variable is with
-/// probability `p`; infinite for 0 and 1, an error for what is no probability.
+/// `normal_quantile(p DOUBLE) -> DOUBLE`: the quantile of the standard normal distribution at `p`; infinite for 0 and
+/// 1. An error unless `p` is from 0 to 1.
 pub fn normal_quantile() -> ScalarUDF {
     ScalarFunction::udf(
         DOC_SECTION_MATH,
@@ -28,9 +28,8 @@ pub fn normal_quantile() -> ScalarUDF {
     )
 }
 
-/// `student_t_quantile(p DOUBLE, df DOUBLE) -> DOUBLE`: the number below which a variable of Student's
-/// t distribution with `df` degrees of freedom is with probability `p`; infinite for 0 and 1, and
-/// beyond `1e150`. An error for what is no probability and for `df` that is not positive.
+/// `student_t_quantile(p DOUBLE, df DOUBLE) -> DOUBLE`: the quantile at `p` of Student's t distribution with `df` degrees
+/// of freedom; infinite for 0 and 1, and beyond `1e150`. An error unless `p` is from 0 to 1 and `df` positive.
 pub fn student_t_quantile() -> ScalarUDF {
     ScalarFunction::udf(
         DOC_SECTION_MATH,
@@ -42,9 +41,9 @@ pub fn student_t_quantile() -> ScalarUDF {
     )
 }
 
-/// `chi_squared_sf(x DOUBLE, df DOUBLE) -> DOUBLE`: the probability with which a variable of the
-/// chi-squared distribution with `df` degrees of freedom is above `x`: the p-value of the asymptotic
-/// McNemar test with `x = (b - c)^2 / (b + c)` and `df = 1`. An error for `df` that is not positive.
+/// `chi_squared_sf(x DOUBLE, df DOUBLE) -> DOUBLE`: the probability that a chi-squared variable with `df` degrees of
+/// freedom exceeds `x`. With `x = (b - c)^2 / (b + c)` and `df = 1` it is the p-value of the asymptotic McNemar test. An
+/// error unless `df` is positive.
 pub fn chi_squared_sf() -> ScalarUDF {
     ScalarFunction::udf(
         DOC_SECTION_MATH,
@@ -75,13 +74,13 @@ pub(super) fn checked(function: &str, p: f64) -> Result<f64> {
     }
 }
 
-/// The probability with which a standard normal variable is above `x >= 0`: the error function of
-/// the library has ten digits only, its incomplete gamma function all of them.
+/// Returns the probability that a standard normal variable exceeds `x >= 0`. The library's error function has only ten
+/// correct digits; its incomplete gamma function has all.
 fn above(x: f64) -> f64 {
     0.5 * gamma_above(0.5, 0.5 * x * x)
 }
 
-/// The regularized upper incomplete gamma function.
+/// Returns the regularized upper incomplete gamma function.
 fn gamma_above(shape: f64, x: f64) -> f64 {
     if x == 0.0 || x == f64::INFINITY {
         return f64::from(u8::from(x == 0.0));
@@ -89,14 +88,14 @@ fn gamma_above(shape: f64, x: f64) -> f64 {
     checked_gamma_ur(shape, x).unwrap_or(f64::NAN)
 }
 
-/// The quantile of the standard normal distribution at a probability.
+/// Returns the quantile of the standard normal distribution at a probability.
 pub(super) fn quantile(p: f64) -> f64 {
     let start = -std::f64::consts::SQRT_2 * erfc_inv(2.0 * p);
     if !start.is_finite() || start == 0.0 {
         return start;
     }
-    // The library's inverse has ten digits or so: a step of Newton's method gives the rest, on the
-    // smaller tail, which has more digits than the larger.
+    // The library's inverse has about ten correct digits. One step of Newton's method gives the rest, on the smaller
+    // tail, whose probability has more digits than the larger one's.
     let (tail, away) = (p.min(1.0 - p), start.abs());
     let density = (-0.5 * away * away).exp() / (2.0 * std::f64::consts::PI).sqrt();
     let step = if density > 0.0 {
@@ -130,11 +129,11 @@ pub(in crate::measure) fn t_quantile(p: f64, df: f64) -> Result<f64> {
     Ok(away.copysign(p - 0.5))
 }
 
-/// Degrees of freedom from which on the expansion has more digits than the library's beta function.
+/// Above this many degrees of freedom the expansion has more correct digits than the library's beta function.
 const MANY: f64 = 2_000.0;
 
-/// From the normal quantile, by the expansion in `1 / df` (M. Abramowitz and I. A. Stegun, "Handbook
-/// of Mathematical Functions", 26.7.5).
+/// Returns the t quantile for the normal quantile `z`, by the expansion in `1 / df` (M. Abramowitz and I. A. Stegun,
+/// "Handbook of Mathematical Functions", 26.7.5).
 fn expanded_t(z: f64, df: f64) -> f64 {
     let s = z * z;
     let terms = [
@@ -147,14 +146,14 @@ fn expanded_t(z: f64, df: f64) -> f64 {
     z + z * sum
 }
 
-/// The square of what is larger may not be a double.
+/// Above this the square is not a finite double.
 const LARGEST_T: f64 = 1e150;
 
-/// The positive number above which the variable is with probability `tail < 1/2`, by bisection over
-/// the doubles: the tail falls with it everywhere.
+/// Returns the positive number that the variable exceeds with probability `tail < 1/2`, by bisection over the doubles:
+/// the tail decreases everywhere.
 fn upper_t(df: f64, tail: f64) -> f64 {
     let beta = |a: f64, b: f64, x: f64| checked_beta_reg(a, b, x).unwrap_or(0.0);
-    // Near the middle the tail has few digits of the distance, and the middle part has all.
+    // Near the center the tail keeps few digits of the distance; the central part keeps all.
     let is_above = |t: f64| {
         if tail < 0.25 {
             beta(0.5 * df, 0.5, df / (df + t * t)) > 2.0 * tail
@@ -163,7 +162,7 @@ fn upper_t(df: f64, tail: f64) -> f64 {
         }
     };
     let (mut low, mut high) = (1e-150f64, LARGEST_T);
-    // Positive doubles are ordered as their bits, so that 64 steps reach two neighbours.
+    // Positive doubles are ordered as their bits: 64 steps reach two neighbors.
     loop {
         let middle = f64::from_bits(low.to_bits() + (high.to_bits() - low.to_bits()) / 2);
         if middle <= low || middle >= high {
@@ -186,7 +185,7 @@ fn chi_squared_above(x: f64, df: f64) -> Result<f64> {
     Ok(gamma_above(0.5 * df, 0.5 * x.max(0.0)))
 }
 
-/// Fewer degrees of freedom than this are no degrees of freedom.
+/// Fewer degrees of freedom than this are refused as zero.
 const LEAST: f64 = 1e-9;
 
 fn checked_freedom(function: &str, df: f64) -> Result<f64> {
@@ -225,9 +224,9 @@ fn map_two(columns: &[ArrayRef], of: impl Fn(f64, f64) -> Result<f64>) -> Result
 /// `min(1, 2 * sum of C(trials, i) for i <= min(successes, trials - successes) / 2^trials)`.
 ///
 /// With `b` and `c`, the numbers of tasks that flipped each way, `binomial_test_p(b, b + c)` is the
-/// exact McNemar test (as `statsmodels.stats.contingency_tables.mcnemar(exact=True)`). 1 without
-/// trials; an error for successes outside 0 to `trials`. The time grows with the smaller of
-/// successes and failures.
+/// exact McNemar test (as `statsmodels.stats.contingency_tables.mcnemar(exact=True)`). Without trials it
+/// is 1. An error unless successes are from 0 to `trials`. The time grows with the smaller of successes
+/// and failures.
 pub fn binomial_test_p() -> ScalarUDF {
     ScalarFunction::udf(
         DOC_SECTION_MATH,
@@ -243,7 +242,7 @@ pub fn binomial_test_p() -> ScalarUDF {
     )
 }
 
-/// Trials that take about a second.
+/// This many trials take about a second.
 const MAX_TRIALS: i64 = 100_000_000;
 
 fn binomial_tests(columns: &[ArrayRef]) -> Result<ArrayRef> {
@@ -299,8 +298,8 @@ const BOUNDS: [&str; 2] = ["low", "high"];
 /// and statistical inference", JASA 22, 1927): with `p = successes / trials` and `z` the normal
 /// quantile, `(p + z^2/2n -+ z sqrt(p (1 - p) / n + z^2/4n^2)) / (1 + z^2/n)`.
 ///
-/// Numbers need not be whole, so that an effective number of trials can be given. Null without trials;
-/// an error for successes outside 0 to `trials` and for a confidence outside 0 to 1.
+/// The numbers need not be whole, so that an effective number of trials can be given. Null without trials. An error unless
+/// successes are from 0 to `trials` and the confidence is between 0 and 1.
 pub fn wilson_interval() -> ScalarUDF {
     ScalarFunction::udf(
         DOC_SECTION_MATH,
@@ -336,7 +335,7 @@ fn wilson_intervals(columns: &[ArrayRef]) -> Result<ArrayRef> {
     structs(BOUNDS, &intervals)
 }
 
-/// An error for a confidence that is none.
+/// Returns the confidence, or an error unless it is between 0 and 1.
 pub(super) fn checked_confidence(function: &str, confidence: f64) -> Result<f64> {
     if confidence > 0.0 && confidence < 1.0 {
         Ok(confidence)
@@ -361,7 +360,7 @@ fn interval(successes: f64, trials: f64, confidence: f64) -> Result<Option<[f64;
     let (rate, over) = (successes / trials, z * z / trials);
     let center = rate + 0.5 * over;
     let spread = (rate * (1.0 - rate) * over + 0.25 * over * over).sqrt();
-    // At the ends both terms are the same number, and rounding must not move the bound off it.
+    // At the ends both terms are equal, and rounding must not move the bound off 0 or 1.
     let low = if successes == 0.0 {
         0.0
     } else {

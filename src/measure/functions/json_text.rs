@@ -20,7 +20,7 @@ use crate::request::{
 };
 
 /// `json_at(json VARCHAR, path VARCHAR) -> VARCHAR`: the JSON text of the value at a path such as
-/// `metadata.tags[0]`; null if there is none. An error for what is no path.
+/// `metadata.tags[0]`; null if there is none. An error if `path` is not a path.
 pub fn json_at() -> ScalarUDF {
     function(
         "json_at",
@@ -29,8 +29,8 @@ pub fn json_at() -> ScalarUDF {
     )
 }
 
-/// `json_text_at(json VARCHAR, path VARCHAR) -> VARCHAR`: the same, but of a string its text, and null
-/// for a JSON null.
+/// `json_text_at(json VARCHAR, path VARCHAR) -> VARCHAR`: like [`json_at`], but a string without its quotes and escapes,
+/// and null for JSON's null.
 pub fn json_text_at() -> ScalarUDF {
     function(
         "json_text_at",
@@ -53,7 +53,7 @@ fn function(name: &'static str, about: &str, compute: Compute) -> ScalarUDF {
     )
 }
 
-/// The values found, each as `shown` gives it.
+/// Returns the value that each row's path leads to, passed through `shown`.
 fn each(columns: &[ArrayRef], shown: fn(String) -> Option<String>) -> Result<ArrayRef> {
     let [texts, paths] = exactly(columns)?;
     let mut parsed: HashMap<&str, Path> = HashMap::new();
@@ -76,7 +76,7 @@ fn each(columns: &[ArrayRef], shown: fn(String) -> Option<String>) -> Result<Arr
     Ok(Arc::new(found.finish()))
 }
 
-/// The text of a JSON string, nothing of a null, and of anything else its JSON text.
+/// Returns the text of a JSON string, `None` for null, and the JSON text of anything else.
 fn plain(value: String) -> Option<String> {
     if value == "null" {
         return None;
@@ -87,9 +87,9 @@ fn plain(value: String) -> Option<String> {
     })
 }
 
-/// `answer_text(json_text VARCHAR) -> VARCHAR`: a text that two JSON values share if Python compares
-/// them as equal: `1`, `1.0` and `true` give `1`, the string `"1"` gives `"1"` with its quotes. Null
-/// for JSON's null and for SQL's; an error for a list or an object, and for what is no JSON.
+/// `answer_text(json_text VARCHAR) -> VARCHAR`: the same text for two JSON values if Python compares them as equal: `1`,
+/// `1.0` and `true` give `1`, the string `"1"` gives `"1"` with its quotes. Null for JSON's null and for SQL's. An error
+/// for a list, an object, or text that is not JSON.
 pub fn answer_text() -> ScalarUDF {
     ScalarFunction::udf(
         DOC_SECTION_OTHER,
@@ -134,7 +134,7 @@ fn canonical(answer: &str) -> Result<Option<String>> {
     })
 }
 
-/// The beginning of an answer, for a message.
+/// Returns the beginning of an answer, for an error text.
 fn shown(answer: &str) -> String {
     const MOST: usize = 80;
     match answer.char_indices().nth(MOST) {
@@ -143,9 +143,9 @@ fn shown(answer: &str) -> String {
     }
 }
 
-/// Whole numbers without a point, so that 1.0 is 1.
+/// Writes whole numbers without a decimal point, so that 1.0 is 1.
 fn decimal(number: &Number) -> String {
-    // Whole floats within this range have an exact integer; beyond it there are floats only.
+    // In this range a whole float has an exact integer; beyond it only floats occur.
     const RANGE: std::ops::Range<f64> = -1e20..1e20;
     match number.as_f64().filter(|_| number.is_f64()) {
         Some(float) if float.fract() == 0.0 && RANGE.contains(&float) => {
@@ -155,7 +155,7 @@ fn decimal(number: &Number) -> String {
     }
 }
 
-/// Fields that say which task it is or who works on it.
+/// Fields that identify the task or the agent.
 const IDENTITY: [&str; 6] = [
     TASK_INDEX,
     ROLLOUT_INDEX,
@@ -165,17 +165,18 @@ const IDENTITY: [&str; 6] = [
     SKILLS_REF,
 ];
 
-/// What of the request to the model is the task; the rest is how the model is run.
+/// Fields of the model request that belong to the task; the others say how the model runs.
 const ASKED: [&str; 3] = ["input", "instructions", "tools"];
 
-/// Hexadecimal digits of a digest: 128 bits.
+/// Hexadecimal digits of a digest (128 bits).
 const DIGITS: usize = 32;
 
-/// `task_content(request VARCHAR) -> VARCHAR`: a digest of what a task asks, the same in every run and
-/// at every place in it: of the request without its indices, `agent_ref` and `skills_ref`, and of its
-/// `responses_create_params` only `input`, `instructions` and `tools`. So a task stays the same with
-/// another model, temperature, seed or limit of tokens. White space and the escapes of strings make no
-/// difference, the order of fields and the spelling of numbers do. An error for what is no JSON object.
+/// `task_content(request VARCHAR) -> VARCHAR`: a digest of what a task asks, the same in every run and at every index.
+///
+/// It leaves out the indices, `agent_ref` and `skills_ref`, and takes only `input`, `instructions` and `tools` of
+/// `responses_create_params`: a task keeps its digest with another model, temperature, seed or token limit. White space
+/// and string escapes make no difference; the order of fields and the spelling of numbers do. An error if `request` is
+/// not a JSON object.
 pub fn task_content() -> ScalarUDF {
     ScalarFunction::udf(
         DOC_SECTION_OTHER,
@@ -222,7 +223,7 @@ fn digest(request: &str) -> Result<String, ObjectError> {
     Ok(hash.chars().take(DIGITS).collect())
 }
 
-/// The same JSON without white space between its tokens, and with as few escapes as can be.
+/// Returns the JSON without white space between its tokens and with the fewest escapes.
 fn compact(json: &str) -> String {
     let mut plain = String::with_capacity(json.len());
     let mut rest = json;
@@ -240,7 +241,7 @@ fn compact(json: &str) -> String {
     plain
 }
 
-/// The position behind the string that a text begins with.
+/// Returns the end of the string literal that `text` begins with.
 fn end_of_string(text: &str) -> usize {
     let mut bytes = text.bytes().enumerate().skip(1);
     while let Some((at, byte)) = bytes.next() {

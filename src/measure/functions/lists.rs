@@ -38,7 +38,7 @@ impl<'a> NumberLists<'a> {
         self.lists.len()
     }
 
-    /// Where the elements of a row's list are; nowhere for a null.
+    /// Returns the range of a row's elements; empty for a null.
     pub(super) fn places(&self, row: usize) -> Range<usize> {
         list_range(self.lists, row).unwrap_or_default()
     }
@@ -48,7 +48,7 @@ impl<'a> NumberLists<'a> {
         valid.then(|| self.items.value(place))
     }
 
-    /// The elements of a row's list; nothing for a null.
+    /// Returns the elements of a row's list; `None` for a null.
     pub(super) fn row(&self, row: usize) -> Option<impl Iterator<Item = Option<f64>> + use<'a>> {
         let range = list_range(self.lists, row)?;
         let values = self.items.values().get(range.clone())?;
@@ -61,13 +61,13 @@ impl<'a> NumberLists<'a> {
     }
 }
 
-/// Where the elements of a row's list are; nothing for a null.
+/// Returns the range of a row's elements; `None` for a null.
 pub(super) fn list_range(lists: &ListArray, row: usize) -> Option<Range<usize>> {
     let range = range(lists.value_offsets(), row)?;
     lists.is_valid(row).then_some(range)
 }
 
-/// What lies between the offset of a row and the next.
+/// Returns the range between the offset of a row and the next.
 pub(super) fn range(offsets: &[i32], row: usize) -> Option<Range<usize>> {
     match offsets.get(row..row + 2)? {
         [start, end] => Some(*start as usize..*end as usize),
@@ -75,7 +75,7 @@ pub(super) fn range(offsets: &[i32], row: usize) -> Option<Range<usize>> {
     }
 }
 
-/// A column of lists of numbers in the making.
+/// Builds a column of lists of numbers.
 pub(super) struct ListWriter {
     items: Vec<f64>,
     valid: NullBufferBuilder,
@@ -105,13 +105,13 @@ impl ListWriter {
         self.valid.append(item.is_some());
     }
 
-    /// Repeats the items of a list that has ended and has no nulls.
+    /// Repeats the items of an ended list that has no nulls.
     pub(super) fn push_again(&mut self, items: Range<usize>) {
         self.valid.append_n_non_nulls(items.len());
         self.items.extend_from_within(items);
     }
 
-    /// Ends the list of a row; where its items are.
+    /// Ends the list of a row and returns the range of its items.
     pub(super) fn end_list(&mut self) -> Result<Range<usize>> {
         let (start, end) = (
             self.ends.last().copied().unwrap_or_default(),
@@ -142,9 +142,8 @@ impl ListWriter {
 }
 
 /// `list_quantiles(values DOUBLE[], probabilities DOUBLE[]) -> DOUBLE[]`: the quantiles of a list,
-/// without its nulls, interpolated linearly between the two values beside them, as
-/// `numpy.quantile` does by default (type 7 of Hyndman and Fan, 1996). Null for a list without
-/// values.
+/// without its nulls, interpolated linearly between neighbors, as `numpy.quantile` does by default
+/// (type 7 of Hyndman and Fan, 1996). Null for a list without values.
 pub fn list_quantiles() -> ScalarUDF {
     ScalarFunction::udf(
         DOC_SECTION_ARRAY,
@@ -180,8 +179,8 @@ fn compute(columns: &[ArrayRef]) -> Result<ArrayRef> {
     quantiles.finish()
 }
 
-/// Linear between the two numbers around the quantile; nothing of no numbers, and for what is no
-/// probability.
+/// Returns the quantile of ascending numbers, interpolated linearly between neighbors; `None` without numbers, or if
+/// `probability` is not from 0 to 1.
 pub(in crate::measure) fn quantile(ascending: &[f64], probability: f64) -> Option<f64> {
     if !(0.0..=1.0).contains(&probability) {
         return None;
@@ -190,7 +189,7 @@ pub(in crate::measure) fn quantile(ascending: &[f64], probability: f64) -> Optio
     let (below, above) = (place.floor(), place.ceil());
     let low = ascending.get(below as usize)?;
     let high = ascending.get(above as usize)?;
-    // From the nearer of the two, as numpy does.
+    // Start from the nearer neighbor, as numpy does.
     let share = place - below;
     Some(if share < 0.5 {
         low + (high - low) * share
@@ -199,7 +198,7 @@ pub(in crate::measure) fn quantile(ascending: &[f64], probability: f64) -> Optio
     })
 }
 
-/// The mean of the two numbers in the middle, or the one, as Python's `statistics` and pandas have it; nothing of no
+/// Returns the number in the middle, or the mean of the two, as Python's `statistics` and pandas do; `None` without
 /// numbers. `quantile` of 0.5 can differ in the last digit.
 pub(in crate::measure) fn median(ascending: &[f64]) -> Option<f64> {
     let middle = ascending.len() / 2;
@@ -211,8 +210,8 @@ pub(in crate::measure) fn median(ascending: &[f64]) -> Option<f64> {
 }
 
 /// `mean_of_each_first_k(values DOUBLE[], max_k BIGINT) -> DOUBLE[]`: for k = 1, 2, ..., `max_k` the
-/// mean of the scores among the first k positions, as Python's `sum()` divided by their number; null
-/// while there is none. Beyond the list it stays. A null argument gives null.
+/// mean of the scores in the first k positions, which is Python's `sum()` divided by their number; null
+/// until there is one. Past the end of the list the mean stays the same. A null argument gives null.
 pub fn mean_of_each_first_k() -> ScalarUDF {
     ScalarFunction::udf(
         DOC_SECTION_MATH,
@@ -225,9 +224,9 @@ pub fn mean_of_each_first_k() -> ScalarUDF {
 }
 
 /// `std_of_each_first_k(values DOUBLE[], max_k BIGINT) -> DOUBLE[]`: for k = 1, 2, ..., `max_k` the
-/// sample standard deviation (ddof 1) of the scores among the first k positions; null for fewer than
-/// two: `sqrt(sum((score - mean)^2) / (n - 1))` with Python's `sum()`, for the first 1,000. Beyond the
-/// list it stays. A null argument gives null.
+/// sample standard deviation (ddof 1) of the scores in the first k positions; null for fewer than two.
+/// For the first 1,000 scores it is `sqrt(sum((score - mean)^2) / (n - 1))` with Python's `sum()`. Past
+/// the end of the list it stays the same. A null argument gives null.
 pub fn std_of_each_first_k() -> ScalarUDF {
     ScalarFunction::udf(
         DOC_SECTION_MATH,
@@ -239,7 +238,7 @@ pub fn std_of_each_first_k() -> ScalarUDF {
     )
 }
 
-/// More scores than these are not summed anew for each k, but in one pass, to the same within a few bits.
+/// Beyond this many scores one pass replaces a new sum for each k; the results agree within a few bits.
 const TWO_PASSES: usize = 1_000;
 
 fn std(moments: &Moments, scores: &[f64]) -> Option<f64> {
@@ -262,7 +261,7 @@ fn arguments() -> Vec<Argument> {
     ]
 }
 
-/// A `max_k` that is given.
+/// Returns `max_k` as a length, or an error if it is negative.
 pub(super) fn length(function: &str, max_k: i64) -> Result<usize> {
     usize::try_from(max_k)
         .map_err(|_| exec_datafusion_err!("{function}: max_k = {max_k}; give 0 or more"))

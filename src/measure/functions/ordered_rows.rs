@@ -16,12 +16,12 @@ use super::aggregate::{Aggregate, Groups};
 use super::lists::{ListWriter, NumberLists, list_range};
 use super::scalar::list_of;
 
-/// What is computed of all rows of a group, each of `N` numbers.
+/// Computes a value from all rows of a group, each of `N` numbers.
 pub(super) trait OfRows<const N: usize>: Clone + Debug + Send + Sync + 'static {
     fn evaluate(&self, groups: impl Iterator<Item = Vec<[f64; N]>>) -> Result<ArrayRef>;
 }
 
-/// An aggregate of rows in the order of the call's `ORDER BY`.
+/// An aggregate that passes the rows on in the order of the call's `ORDER BY`.
 #[derive(Debug, Clone)]
 pub(super) struct InOrder<F, const N: usize> {
     of: F,
@@ -71,7 +71,7 @@ impl<F: OfRows<N>, const N: usize> Aggregate for InOrder<F, N> {
     }
 }
 
-/// The columns of a batch: `N` numbers, and the keys of the `ORDER BY` if there is one.
+/// The columns of a batch: `N` numbers, and the sort keys if the call has an `ORDER BY`.
 pub(super) struct KeyedNumbers<'a, const N: usize> {
     numbers: [&'a Float64Array; N],
     keys: Option<Rows>,
@@ -87,7 +87,7 @@ pub(super) struct KeyedLists<'a> {
 #[derive(Debug, Clone)]
 struct Order {
     options: Vec<SortOptions>,
-    /// Columns of arguments, before those of the keys.
+    /// The number of argument columns, which precede the key columns.
     arguments: usize,
 }
 
@@ -140,13 +140,12 @@ pub(super) fn state_types() -> Vec<(&'static str, DataType)> {
     ]
 }
 
-/// The rows of a group in the order of the call's `ORDER BY`, however they were split over
-/// partitions; without one, in the order in which they came. A row with a null among its numbers is
-/// passed over.
+/// The rows of a group in the order of the call's `ORDER BY`, however they were split over partitions;
+/// without an `ORDER BY`, in the order of their arrival. Rows with a null number are left out.
 #[derive(Debug, Clone, Default)]
 pub(super) struct OrderedRows<const N: usize> {
     rows: Vec<[f64; N]>,
-    /// The keys one after another, each of which sorts as its bytes, and their ends.
+    /// The sort keys, concatenated: each sorts as its bytes.
     keys: Vec<u8>,
     ends: Vec<usize>,
 }
@@ -209,7 +208,7 @@ impl<const N: usize> OrderedRows<N> {
             return self.rows;
         }
         let mut keyed: Vec<(&[u8], &[f64; N])> = self.each_key().zip(&self.rows).collect();
-        // Rows of one key have no order of their own; by their numbers they have one at least.
+        // Rows with equal keys are ordered by their numbers, so that the order does not depend on partitions.
         let numbers = |row: &[f64; N]| row.map(f64::to_bits);
         keyed.sort_unstable_by(|(key, row), (other_key, other_row)| {
             key.cmp(other_key)
@@ -225,7 +224,7 @@ impl<const N: usize> OrderedRows<N> {
     }
 }
 
-/// An argument that must be the same in all rows, so that it is a constant of the query.
+/// Returns an argument that must be a constant of the query.
 fn constant(
     function: &str,
     name: &str,

@@ -24,16 +24,15 @@ const NUMBERS: [&str; 3] = ["low", "high", "std"];
 /// `sum(numerator) / sum(denominator)` over clusters (A. C. Davison and D. V. Hinkley, "Bootstrap
 /// Methods and their Application", 1997, sections 2.4 and 3.8).
 ///
-/// A row is a cluster: a task with the sum of its scores and their number. A resample draws as many
-/// rows as there are, with replacement. Because a task is drawn with all its rollouts, the interval
-/// is right for repeats, which are more alike within a task than between tasks; drawing rollouts
-/// would make it too narrow. `low` and `high` are the quantiles `(1 -+ confidence) / 2` of the
-/// resampled quotients (linear between two of them, as NumPy's), `std` their standard deviation, an
-/// estimate of the standard error.
+/// A row is a cluster: a task with the sum and the number of its scores. A resample draws as many rows as
+/// there are, with replacement. Drawing tasks with all their rollouts keeps the interval right, since
+/// repeats of a task resemble each other; drawing rollouts would make it too narrow. `low` and `high` are
+/// the quantiles `(1 -+ confidence) / 2` of the resampled quotients (interpolated linearly, as NumPy
+/// does), `std` their standard deviation, an estimate of the standard error.
 ///
-/// The result is the same for the same seed and the same order of rows, so give an `ORDER BY` that
-/// leaves no ties. Groups of one query draw the same rows. Rows with a null are passed over, and
-/// resamples with a zero denominator; null where none is left.
+/// The same seed and the same order of rows give the same result, so write an `ORDER BY` without ties. Groups
+/// of one query draw the same rows. Rows with a null and resamples with a zero denominator are left out;
+/// null if nothing remains.
 pub fn bootstrap_interval() -> AggregateUDF {
     AggregateFunction {
         name: BOOTSTRAP,
@@ -62,7 +61,7 @@ struct Bootstrap {
     seed: i64,
 }
 
-/// Quotients that are kept at a time: 80 MB.
+/// The most quotients (80 MB).
 const MAX_RESAMPLES: i64 = 10_000_000;
 
 impl Bootstrap {
@@ -114,17 +113,16 @@ impl OfRows<2> for Bootstrap {
 const SIGN_FLIP: &str = "sign_flip_p";
 
 /// `sign_flip_p(difference DOUBLE, permutations BIGINT, seed BIGINT [ORDER BY ...]) -> DOUBLE`: the
-/// two-sided p-value of the paired permutation test of `mean(difference) = 0`, which gives each
-/// difference either sign with the same probability (R. A. Fisher, "The Design of Experiments",
-/// 1935, section 21): the share of sign patterns whose sum is at least as far from zero as the one seen.
+/// two-sided p-value of the paired permutation test of `mean(difference) = 0` (R. A. Fisher, "The Design
+/// of Experiments", 1935, section 21). Each difference has either sign with the same probability; the
+/// p-value is the share of sign patterns whose sum is at least as far from zero as the observed one.
 ///
-/// With at most 16 differences other than zero every pattern is counted. Otherwise as many as
-/// `permutations` are drawn, and the one seen counts as one more: `(hits + 1) / (permutations + 1)`
-/// (B. Phipson and G. K. Smyth, "Permutation P-values Should Never Be Zero", 2010). Sums that differ
-/// by a rounding error count as equal.
+/// With at most 16 differences other than zero every pattern is counted. Otherwise `permutations` patterns
+/// are drawn, and the observed one is added: `(hits + 1) / (permutations + 1)` (B. Phipson and G. K. Smyth,
+/// "Permutation P-values Should Never Be Zero", 2010). Sums that differ by a rounding error count as equal.
 ///
-/// The result is the same for the same seed and the same order of rows. Nulls are passed over; 1 where
-/// every difference is zero, null where there is none.
+/// The same seed and the same order of rows give the same result. Nulls are left out; 1 if every difference
+/// is zero, null if there is none.
 pub fn sign_flip_p() -> AggregateUDF {
     AggregateFunction {
         name: SIGN_FLIP,
@@ -144,7 +142,7 @@ pub fn sign_flip_p() -> AggregateUDF {
     .udaf()
 }
 
-/// Differences up to which all patterns are counted: 65,536 of them.
+/// Up to this many differences all patterns are counted (65,536).
 const EXACT: usize = 16;
 const MAX_PERMUTATIONS: i64 = 1_000_000_000;
 
@@ -203,7 +201,7 @@ impl SignFlip {
     }
 }
 
-/// The sum of at most 64 differences, each negated if its bit is set.
+/// Returns the sum of at most 64 differences, each negated if its bit is set.
 fn flipped(differences: &[f64], mut signs: u64) -> f64 {
     let mut sum = 0.0;
     for difference in differences {
@@ -221,8 +219,8 @@ impl OfRows<1> for SignFlip {
 }
 
 /// The generator of G. L. Steele, D. Lea and C. H. Flood, "Fast splittable pseudorandom number
-/// generators", OOPSLA 2014. It is here, and not that of a library, because a p-value or an interval
-/// of a seed must be the same next year.
+/// generators", OOPSLA 2014. It stands here because the streams of a library may change between
+/// versions, and a seed must give the same p-value next year.
 #[derive(Debug, Clone)]
 pub(super) struct SplitMix64(u64);
 
@@ -238,8 +236,7 @@ impl SplitMix64 {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `bound`, each with the same probability but for `bound / 2^64`: the upper half
-    /// of a product with it.
+    /// Returns a number below `bound`. Their probabilities differ by at most `bound / 2^64`.
     pub(super) fn below(&mut self, bound: usize) -> usize {
         let product = u128::from(self.next()) * bound as u128;
         (product >> 64) as usize

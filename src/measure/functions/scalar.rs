@@ -40,7 +40,7 @@ pub(super) fn texts(name: &'static str, about: &'static str) -> Argument {
     argument(name, list_of(DataType::Utf8View), about)
 }
 
-/// What is taken as it is, such as a map.
+/// Declares an argument of any type, such as a map, which is not cast.
 pub(super) fn argument(name: &'static str, data_type: DataType, about: &'static str) -> Argument {
     Argument {
         name,
@@ -49,19 +49,19 @@ pub(super) fn argument(name: &'static str, data_type: DataType, about: &'static 
     }
 }
 
-/// The columns, if they are `N`.
+/// Returns the columns as an array, or an error if there are not `N`.
 pub(super) fn exactly<const N: usize>(columns: &[ArrayRef]) -> Result<&[ArrayRef; N]> {
     columns
         .try_into()
         .map_err(|_| exec_datafusion_err!("{} columns instead of {N}", columns.len()))
 }
 
-/// The type of lists of `item`.
+/// Returns the type of lists of `item`.
 pub(super) fn list_of(item: DataType) -> DataType {
     DataType::List(Arc::new(Field::new_list_field(item, true)))
 }
 
-/// The types that the arguments given are cast to.
+/// Returns the types to which the given arguments are cast.
 pub(super) fn coerce(
     function: &str,
     arguments: &[Argument],
@@ -125,10 +125,10 @@ pub(super) fn document(
         .build()
 }
 
-/// Computes a column from columns of the same length and of the types of the arguments.
+/// Computes a column from the argument columns, which have the declared types.
 pub(super) type Compute = fn(&[ArrayRef]) -> Result<ArrayRef>;
 
-/// A function of a row.
+/// A scalar function, declared by its arguments and the computation of a column.
 #[derive(Debug)]
 pub(super) struct ScalarFunction {
     name: &'static str,
@@ -207,7 +207,7 @@ impl ScalarUDFImpl for ScalarFunction {
     }
 }
 
-/// A struct of numbers with these names.
+/// Returns the type of structs of numbers with these names.
 pub(super) fn struct_of(names: &[&str]) -> DataType {
     DataType::Struct(fields(names))
 }
@@ -217,7 +217,7 @@ fn fields(names: &[&str]) -> Fields {
     names.iter().map(field).collect()
 }
 
-/// A column of structs of numbers, some of them null.
+/// Returns a column of structs of numbers; `None` is a null struct.
 pub(super) fn structs<const N: usize>(
     names: [&str; N],
     rows: &[Option<[Option<f64>; N]>],

@@ -16,10 +16,10 @@ use super::gather_scores::Group;
 use super::lists::range;
 use super::scalar::list_of;
 
-/// Numbers of the metrics that a rollout has, in its order.
+/// The numbers of a rollout's metrics, in the order of the rollout.
 pub(super) type Layout = Arc<[u32]>;
 
-/// Names of metrics and layouts by number.
+/// Numbers metrics and layouts.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Names {
     names: Vec<Box<str>>,
@@ -49,7 +49,7 @@ impl Names {
         Ok(number)
     }
 
-    /// About how many bytes they take.
+    /// Returns the approximate size in bytes.
     pub(super) fn bytes(&self) -> usize {
         (self.layouts.len() + self.names.len()) * 128
     }
@@ -64,7 +64,7 @@ fn number(len: usize) -> Result<u32> {
     u32::try_from(len).map_err(|_| exec_datafusion_err!("gather_scores: too many metrics"))
 }
 
-/// The keys of consecutive rows: most rows have the ones of the row before.
+/// Reads the keys of consecutive rows; most rows have those of the previous row.
 pub(super) struct Keys<'a> {
     keys: &'a StringArray,
     last: (usize, usize),
@@ -82,7 +82,7 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// The bytes of the keys of a row, one after the other.
+    /// Returns the concatenated bytes of a row's keys.
     fn bytes(&self, start: usize, end: usize) -> &'a [u8] {
         let offsets = self.keys.value_offsets();
         let at = |row: usize| offsets.get(row).and_then(|at| usize::try_from(*at).ok());
@@ -97,7 +97,7 @@ impl<'a> Keys<'a> {
             .all(|at| self.keys.value_length(from + at) == self.keys.value_length(start + at))
     }
 
-    /// Looks at the row whose keys are `start..end`.
+    /// Moves to the row whose keys are `start..end`.
     pub(super) fn look(&mut self, start: usize, end: usize, names: &mut Names) -> Result<()> {
         let (from, to) = self.last;
         let is_same = to > from
@@ -117,7 +117,7 @@ impl<'a> Keys<'a> {
     }
 }
 
-/// What stands for a metric.
+/// Returns the fields of a metric's struct.
 pub(super) fn fields() -> Fields {
     let integer = |name: &str, nullable| Field::new(name, DataType::Int64, nullable);
     Fields::from(vec![
@@ -131,7 +131,7 @@ pub(super) fn fields() -> Fields {
     ])
 }
 
-/// Columns of a list of what [`fields`] says.
+/// Reads a column of lists of the structs of [`fields`].
 pub(super) struct State<'a> {
     pub(super) metrics: &'a StringArray,
     values: &'a ListArray,
@@ -191,7 +191,7 @@ pub(super) struct Builder {
 }
 
 impl Builder {
-    /// With room for as many scores as the groups come to: a builder that grows takes up to twice as much.
+    /// Creates a builder of the exact capacity: one that grows takes up to twice the memory.
     pub(super) fn for_groups(groups: &[Group]) -> Self {
         let scores = groups
             .iter()
@@ -223,7 +223,7 @@ impl Builder {
             self.integers.append_value(known.integers);
             self.max.append_option(known.extremes.map(|(max, _)| max));
             self.min.append_option(known.extremes.map(|(_, min)| min));
-            // Of the rows, most have the layout of the one before.
+            // Most rows have the layout of the previous one.
             let mut last = (u32::MAX, None);
             for row in &group.rows {
                 if last.0 != row.layout {
@@ -243,7 +243,7 @@ impl Builder {
         Ok(())
     }
 
-    /// The indices of rollouts, and the structs.
+    /// Returns the state columns: rollout indices, and the structs.
     pub(super) fn finish(mut self) -> Result<(ListArray, ListArray)> {
         let item = |data_type| Arc::new(Field::new_list_field(data_type, true));
         let indices = ListArray::try_new(

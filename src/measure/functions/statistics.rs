@@ -19,13 +19,13 @@ use super::lists::NumberLists;
 use super::scalar::{ScalarFunction, exactly, integer, list_of, numbers};
 use super::sums::pairwise_sum;
 
-/// `list_statistics(values DOUBLE[]) -> STRUCT(count, mean, max, min, median, std, is_binary)` of a
-/// list of scores, in which null is a score that is missing.
+/// `list_statistics(values DOUBLE[]) -> STRUCT(count, mean, max, min, median, std, is_binary)`: the
+/// statistics of a list of scores; a null is a missing score.
 ///
-/// The rules are those of `pandas.DataFrame.describe` as NeMo Gym uses it: `mean` is the sum by the
-/// number of scores, and `std` is `sqrt(sum((mean - score)^2) / (count - 1))`; both sums are rounded
-/// pairwise over all of the list, in which a missing score counts as zero. `std` is null for fewer
-/// than two scores, and all but `count` is for none. `is_binary` says that all scores are 0 or 1.
+/// The rules are those of `pandas.DataFrame.describe` as NeMo Gym uses it: `mean` is the sum divided by the
+/// number of scores, `std` is `sqrt(sum((mean - score)^2) / (count - 1))`. Both sums are pairwise over the
+/// whole list, with zero for a missing score. `std` is null for fewer than two scores, and all but `count`
+/// is null without scores. `is_binary` is true if all scores are 0 or 1.
 pub fn list_statistics() -> ScalarUDF {
     ScalarFunction::udf(
         DOC_SECTION_ARRAY,
@@ -38,9 +38,9 @@ pub fn list_statistics() -> ScalarUDF {
 }
 
 /// `statistics(values DOUBLE[], start BIGINT, length BIGINT) -> STRUCT(count, mean, max, min, median,
-/// std, is_binary)`: what [`list_statistics`] says of an array of `length` scores that is given in parts: the
-/// list of a row stands at `start` and after. What no row gives is missing. The order and the
-/// partitions in which rows arrive make no difference to any bit.
+/// std, is_binary)`: the [`list_statistics`] of an array of `length` scores that arrives in parts. The list of
+/// a row begins at `start`; what no row covers is missing. The order and the partitions of the rows do not
+/// change any bit.
 ///
 /// It holds 8 bytes for each of the `length` scores.
 pub fn statistics() -> AggregateUDF {
@@ -86,7 +86,7 @@ struct Builder {
 }
 
 impl Builder {
-    /// Adds a row: the statistics of `len` scores, of which nothing is a missing one.
+    /// Appends the statistics of `len` scores; `None` is a missing score.
     fn append(&mut self, len: usize, score: impl Fn(usize) -> Option<f64>) {
         self.scratch.clear();
         self.scratch.extend((0..len).filter_map(&score));
@@ -132,7 +132,7 @@ impl Builder {
     }
 }
 
-/// The middle one of at least one score, or the mean of the two middle ones.
+/// Returns the middle one of at least one score, or the mean of the two middle ones.
 fn median(scores: &mut [f64]) -> f64 {
     let middle = scores.len() / 2;
     let is_even = scores.len().is_multiple_of(2);
@@ -155,7 +155,7 @@ fn of_lists(columns: &[ArrayRef]) -> Result<ArrayRef> {
     Ok(Arc::new(rows.finish()))
 }
 
-/// The array of each group, NaN where nothing has arrived: JSON has no such number.
+/// The array of each group. NaN marks a missing score, since JSON has no NaN.
 #[derive(Debug, Clone, Default)]
 struct Arrays {
     arrays: Vec<Vec<f64>>,

@@ -16,12 +16,12 @@ use super::scalar::{list_of, numbers};
 use super::sums::Compensated;
 
 /// `summary_each(list DOUBLE[] [ORDER BY ...]) -> STRUCT(count BIGINT, sum DOUBLE, mean DOUBLE, std
-/// DOUBLE)[]`: for each position the summary of the elements that the lists of a group have there;
-/// nulls and the missing tails of shorter lists are passed over.
+/// DOUBLE)[]`: for each position, the summary of the elements at that position of the group's lists;
+/// nulls and the missing tails of shorter lists are left out.
 ///
-/// `sum` is that of [`compensated_sum`](super::compensated_sum) in the order of the rows, `mean` is
-/// `sum / count`, `std` the sample standard deviation (ddof 1), null for a count below 2. All but the
-/// count are null for a count of 0. Null lists are passed over; null where there is no list.
+/// `sum` is what Python's `sum()` gives in the order of the rows (see [`Compensated`]), `mean` is `sum / count`, `std` the
+/// sample standard deviation (ddof 1), null for a count below 2. All but the count are null for a count of 0. Null lists
+/// are left out; null if there is no list.
 pub fn summary_each() -> AggregateUDF {
     AggregateFunction {
         name: "summary_each",
@@ -144,12 +144,11 @@ impl Aggregate for Summaries {
     }
 }
 
-/// The sum, and the sums of deviations `d = x - x_1` and of their squares, each with its rounding
-/// errors. The sample variance is `(sum d^2 - (sum d)^2 / n) / (n - 1)`.
+/// The sum, and the sums of the deviations `d = x - x_1` and of their squares, each with its rounding error.
+/// The sample variance is `(sum d^2 - (sum d)^2 / n) / (n - 1)`.
 ///
-/// Because `x_1` is one of the numbers, `sum d^2` is at most `n + 1` times what remains after the
-/// subtraction, so that with twice the digits of a double nothing is lost, as with two passes; and
-/// numbers that are all equal have a deviation of exactly zero.
+/// Since `x_1` is one of the numbers, `sum d^2` is at most `n + 1` times the difference: with twice the digits
+/// of a double nothing is lost, as with two passes. Equal numbers have a deviation of exactly zero.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(super) struct Moments {
     count: u64,
@@ -159,7 +158,7 @@ pub(super) struct Moments {
     squares: Compensated,
 }
 
-/// Numbers that hold the state of a [`Moments`].
+/// The length of the state of a [`Moments`].
 pub(super) const STATE: usize = 8;
 
 impl Moments {
@@ -176,7 +175,7 @@ impl Moments {
         self.squares.errors += error;
     }
 
-    /// Adds what another one has seen.
+    /// Adds the numbers that `other` has seen.
     pub(super) fn merge(&mut self, other: &Self) {
         if other.count == 0 {
             return;
@@ -208,17 +207,17 @@ impl Moments {
         self.count
     }
 
-    /// The sum as Python gives it; nothing where no number was.
+    /// Returns the sum as Python computes it; `None` without numbers.
     pub(super) fn sum(&self) -> Option<f64> {
         (self.count > 0).then(|| self.sum.total())
     }
 
-    /// The sum divided by the count; nothing where no number was.
+    /// Returns the sum divided by the count; `None` without numbers.
     pub(super) fn mean(&self) -> Option<f64> {
         self.sum().map(|sum| sum / self.count as f64)
     }
 
-    /// The sample standard deviation (ddof 1); nothing for fewer than two numbers. Infinite where
+    /// Returns the sample standard deviation (ddof 1); `None` for fewer than two numbers. Infinite where
     /// the squares exceed a double, NaN where a number is not finite.
     pub(super) fn std(&self) -> Option<f64> {
         if self.count < 2 {

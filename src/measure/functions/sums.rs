@@ -15,7 +15,7 @@ use super::aggregate::{Aggregate, AggregateFunction, Groups};
 use super::double_double::{DoubleDouble, two_sum};
 use super::scalar::{list_of, number};
 
-/// A sum with its rounding errors beside it, as `sum()` of Python 3.12 and later (A. Neumaier,
+/// A sum and its accumulated rounding error, as `sum()` of Python 3.12 and later (A. Neumaier,
 /// "Rundungsfehleranalyse einiger Verfahren zur Summation endlicher Summen", ZAMM 54, 1974):
 /// `t = s + x; c += error of that addition; s = t`, and `s + c` in the end.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -31,13 +31,13 @@ impl Compensated {
         self.errors += error;
     }
 
-    /// Adds the sum of other terms with its errors.
+    /// Adds another sum with its rounding error.
     pub(super) fn merge(&mut self, other: Self) {
         self.add(other.sum);
         self.errors += other.errors;
     }
 
-    /// The sum. Errors of an infinite sum mean nothing.
+    /// Returns the sum. The rounding error of an infinite sum means nothing.
     pub(super) fn total(self) -> f64 {
         if self.errors.is_finite() {
             self.sum + self.errors
@@ -59,9 +59,9 @@ impl FromIterator<f64> for Compensated {
     }
 }
 
-/// Longest part that is summed without halving it.
+/// The longest part that is not halved.
 const PART: usize = 128;
-/// Accumulators within a part.
+/// The number of accumulators of a part.
 const LANES: usize = 8;
 
 /// Returns the sum of `len` terms, added by halves down to parts of at most 128 terms, as NumPy adds them.
@@ -88,7 +88,7 @@ fn sum(start: usize, len: usize, term: &impl Fn(usize) -> f64) -> f64 {
     sum(start, half, term) + sum(start + half, len - half, term)
 }
 
-/// Eight lanes, combined as a tree, then the rest one by one.
+/// Adds in eight accumulators, combines them as a tree, then adds the rest one by one.
 fn part(start: usize, len: usize, term: &impl Fn(usize) -> f64) -> f64 {
     let (mut total, mut next) = (0.0, 0);
     if len >= LANES {
@@ -106,24 +106,24 @@ fn part(start: usize, len: usize, term: &impl Fn(usize) -> f64) -> f64 {
     (next..len).fold(total, |total, at| total + term(start + at))
 }
 
-/// Bits of a limb that belong to it; the rest of its 64 is room for carries.
+/// Value bits of a limb; the rest of its 64 bits is room for carries.
 const LIMB: u32 = 32;
-/// Additions that a limb has room for.
+/// The number of additions that a limb has room for.
 const ADDITIONS: u32 = 1 << 30;
 const MASK: i64 = (1 << LIMB) - 1;
 
-/// The exact sum of doubles, as a fixed-point number that is as long as the terms need (U. Kulisch,
+/// The exact sum of doubles, as a fixed-point number as long as its terms need (U. Kulisch,
 /// "Very fast and exact accumulation of products", Computing 91, 2011): limb `i` counts units of
 /// `2^(32 (low + i) - 1074)`.
 ///
-/// Neither the order of the terms nor how they are split over parts makes a difference.
+/// The order of the terms and their split into parts do not change it.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct ExactSum {
     limbs: Vec<i64>,
     low: usize,
-    /// Additions since carries were passed on.
+    /// The number of additions since the last carry.
     additions: u32,
-    /// The sum of the terms that are not finite: infinite or NaN, and zero without them.
+    /// The sum of the terms that are not finite; zero without them.
     special: f64,
 }
 
@@ -179,7 +179,7 @@ impl ExactSum {
         }
     }
 
-    /// Brings every limb but the highest into its 32 bits; the highest has the sign.
+    /// Carries, until every limb but the highest fits into 32 bits; the highest has the sign.
     fn carry(&mut self) {
         let mut carry = 0;
         let highest = self.limbs.len().saturating_sub(1);
@@ -200,8 +200,8 @@ impl ExactSum {
         self.additions = 1;
     }
 
-    /// The sum, rounded to the nearest double, of two to the even one. Infinite and NaN terms count as
-    /// in an addition; a sum of zeros is positive.
+    /// Returns the sum, rounded to the nearest double, ties to even. Infinite and NaN terms count as in an
+    /// addition; a sum of zeros is positive.
     pub(super) fn total(&self) -> f64 {
         if self.special != 0.0 {
             return self.special;
@@ -223,7 +223,7 @@ impl ExactSum {
         if negative { -magnitude } else { magnitude }
     }
 
-    /// The double next to limbs that are all in their 32 bits, the highest of them positive.
+    /// Returns the nearest double; all limbs fit into 32 bits, and the highest is positive.
     fn magnitude(&self) -> f64 {
         let Some(highest) = self.limbs.last() else {
             return 0.0;
@@ -251,7 +251,7 @@ impl ExactSum {
         limb.map_or(0, |limb| u128::from(limb.unsigned_abs()))
     }
 
-    /// Digits from a place up, at least 53 of them.
+    /// Returns at least 53 binary digits from a place up.
     fn bits_from(&self, place: usize) -> u64 {
         let (limb, shift) = (place / LIMB as usize, place % LIMB as usize);
         let digits =
@@ -266,7 +266,7 @@ impl ExactSum {
             || self.limb(limb) & ((1 << shift) - 1) != 0
     }
 
-    /// The special sum, the place of the lowest limb, and the limbs.
+    /// Returns the special sum, the place of the lowest limb, and the limbs.
     pub(super) fn parts(mut self) -> (f64, usize, Vec<i64>) {
         self.carry();
         (self.special, self.low, self.limbs)
@@ -286,10 +286,9 @@ impl ExactSum {
     }
 }
 
-/// `exact_sum(value DOUBLE) -> DOUBLE`: the exact sum, rounded once. The order and the partitions in
-/// which rows arrive make no difference to any bit of it, so that it is the same for every run of a
-/// query (as `math.fsum` of Python, without its overflow). Infinite and NaN values count as in an
-/// addition. Nulls are passed over; null for no number.
+/// `exact_sum(value DOUBLE) -> DOUBLE`: the exact sum, rounded once, like `math.fsum` of Python without its
+/// overflow. The order and the partitions of the rows do not change any bit. Infinite and NaN values count as
+/// in an addition. Nulls are left out; null if there is no number.
 pub fn exact_sum() -> AggregateUDF {
     AggregateFunction {
         name: "exact_sum",

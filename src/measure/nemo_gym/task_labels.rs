@@ -1,6 +1,7 @@
 //! How the caller names its tasks: [`TaskLabels`].
 
-use crate::json::{python_string, quote, unquote};
+use crate::json::{quote, unquote};
+use crate::python::repr_str;
 
 /// Spelling of a task's index in what is written. Tasks are counted by integers throughout; files of
 /// others may name them by strings, which then stand for their rank.
@@ -33,7 +34,7 @@ impl TaskLabels {
     /// A rollout's key as Python shows it.
     pub fn key(&self, task_index: i64, rollout_index: i64) -> String {
         match self.name(task_index) {
-            Some(name) => format!("({}, {rollout_index})", python_string(name)),
+            Some(name) => format!("({}, {rollout_index})", repr_str(name)),
             None => format!("({task_index}, {rollout_index})"),
         }
     }

@@ -407,27 +407,20 @@ mod tests {
     use arrow::array::Array;
 
     use super::*;
-    use crate::answer::AnswerFields;
-    use crate::outcome::{Answered, Outcome, OutcomeBatchBuilder, Times, Verdict};
+    use crate::outcome::{Answer, Outcome, OutcomeBatchBuilder, Verdict};
+    use crate::turn::RolloutKey;
 
     fn answered() -> RecordBatch {
         let answer = r#"{"reward": 0.5, "mask_sample": true, "ng_perf": {}, "response": {}}"#;
         let mut builder = OutcomeBatchBuilder::new();
         let outcome = Outcome {
-            task_index: 3,
-            rollout_index: 1,
-            attempt: 0,
-            agent_name: "a".into(),
             http_status: Some(200),
-            response_headers: None,
-            dispatched_at: UNIX_EPOCH,
-            times: Times::default(),
-            concurrency_limit: None,
-            turns: Vec::new(),
-            verdict: Verdict::Ok(Answered {
-                result: answer.as_bytes().into(),
-                fields: AnswerFields::parse(answer).unwrap(),
-            }),
+            ..Outcome::new(
+                RolloutKey::new(3, 1, 0),
+                "a",
+                UNIX_EPOCH,
+                Verdict::Ok(Answer::parse(answer.to_owned()).unwrap()),
+            )
         };
         builder.append(outcome).unwrap();
         builder.finish().unwrap()

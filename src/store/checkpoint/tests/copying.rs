@@ -8,9 +8,11 @@ use tokio::sync::mpsc;
 
 use super::faulty_store::{Fate, FaultyStore};
 use super::machine::{Files, Machine, files};
-use crate::outcome::{Outcome, OutcomeBatchBuilder, Times, Verdict};
+use crate::outcome::{Outcome, OutcomeBatchBuilder, Verdict};
+use crate::retry::{Failure, FailureClass};
 use crate::store::checkpoint::{CheckpointedFile, Checkpointer, fetch, list};
 use crate::store::{RunStore, Segment, SegmentWriter, StoreError};
+use crate::turn::RolloutKey;
 
 const SEGMENT: &str = "0000000001-run-p00-00000.rows";
 const LOG: &str = "0000000001-run-p00-00000.dispatches";
@@ -18,26 +20,13 @@ const LOG: &str = "0000000001-run-p00-00000.dispatches";
 /// An attempt whose end nobody saw.
 fn interrupted() -> RecordBatch {
     let mut builder = OutcomeBatchBuilder::new();
-    let outcome = Outcome {
-        task_index: 1,
-        rollout_index: 2,
-        attempt: 3,
-        agent_name: Arc::from("a"),
-        http_status: None,
-        response_headers: None,
-        dispatched_at: std::time::SystemTime::UNIX_EPOCH,
-        times: Times::default(),
-        concurrency_limit: None,
-        turns: Vec::new(),
-        verdict: Verdict::Failed {
-            class: "interrupted",
-            error: "nobody saw its end".to_owned(),
-            terminal: false,
-            failure_terminal: false,
-            answer: None,
-        },
+    let key = RolloutKey::new(1, 2, 3);
+    let verdict = Verdict::Failed {
+        failure: Failure::new(FailureClass::Interrupted, "nobody saw its end"),
+        terminal: false,
     };
-    builder.append(outcome).unwrap();
+    let at = std::time::SystemTime::UNIX_EPOCH;
+    builder.append(Outcome::new(key, "a", at, verdict)).unwrap();
     builder.finish().unwrap()
 }
 

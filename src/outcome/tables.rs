@@ -1,0 +1,147 @@
+use std::sync::Arc;
+
+use arrow::array::{
+    Array, ArrayRef, AsArray, BooleanArray, Float64Array, RecordBatch, StringViewArray,
+    UInt32Array, new_null_array,
+};
+use arrow::compute::{filter_record_batch, take};
+use arrow::datatypes::SchemaRef;
+use arrow::error::ArrowError;
+
+use super::row::OK;
+use crate::schema;
+
+/// The rows of `attempts` that a batch of outcomes stands for: all of them.
+///
+/// # Errors
+/// The batch is not one of [`schema::outcomes`].
+pub fn attempts_of(outcomes: &RecordBatch) -> Result<RecordBatch, ArrowError> {
+    let indices: Vec<usize> = (0..schema::attempts().fields().len()).collect();
+    outcomes.project(&indices)
+}
+
+/// The rows of `rollouts` that a batch of outcomes stands for: those that are `ok`.
+///
+/// # Errors
+/// The batch is not one of [`schema::outcomes`].
+pub fn rollouts_of(outcomes: &RecordBatch) -> Result<RecordBatch, ArrowError> {
+    let ok: BooleanArray = column(outcomes, schema::OUTCOME)?
+        .as_string_view()
+        .iter()
+        .map(|outcome| Some(outcome == Some(OK)))
+        .collect();
+    let all = ok.true_count() == ok.len();
+    let ok = if all {
+        outcomes.clone()
+    } else {
+        filter_record_batch(outcomes, &ok)?
+    };
+    let of = |name: &str| column(&ok, name).cloned();
+    let started = of(schema::DISPATCHED_AT)?;
+    let latency = of(schema::SERVER_MS)?;
+    project(
+        schema::rollouts(),
+        vec![
+            of(schema::TASK_INDEX)?,
+            of(schema::ROLLOUT_INDEX)?,
+            of(schema::AGENT_NAME)?,
+            of(schema::ATTEMPT)?,
+            of(schema::REWARD)?,
+            of(schema::INPUT_TOKENS)?,
+            of(schema::OUTPUT_TOKENS)?,
+            of(schema::TOTAL_TOKENS)?,
+            started,
+            latency,
+            of(schema::METRICS)?,
+            of(schema::INTEGER_METRICS)?,
+            of(schema::TRUNCATED)?,
+            of(schema::MASKED)?,
+            of(schema::PERF)?,
+            of(schema::INFO)?,
+            of(schema::RESULT)?,
+        ],
+    )
+}
+
+/// The outcomes that rows of `rollouts` came of, as far as these say.
+///
+/// # Errors
+/// The batch is not one of [`schema::rollouts`].
+pub fn outcomes_of(rollouts: &RecordBatch) -> Result<RecordBatch, ArrowError> {
+    let rows = rollouts.num_rows();
+    let columns = schema::outcomes();
+    let columns = columns.fields().iter().map(|field| -> ArrayRef {
+        let same = |name: &str| rollouts.column_by_name(name).cloned();
+        let known = match field.name().as_str() {
+            schema::OUTCOME => {
+                let ok = std::iter::repeat_n(Some(OK), rows);
+                Some(Arc::new(ok.collect::<StringViewArray>()) as ArrayRef)
+            }
+            schema::DISPATCHED_AT => same(schema::STARTED_AT),
+            schema::SERVER_MS => same(schema::LATENCY_MS),
+            schema::TERMINAL | schema::FAILURE_TERMINAL => {
+                Some(Arc::new(BooleanArray::from(vec![false; rows])) as ArrayRef)
+            }
+            schema::PERMIT_WAIT_MS | schema::RATE_WAIT_MS => {
+                Some(Arc::new(Float64Array::from(vec![0.0; rows])) as ArrayRef)
+            }
+            name => same(name),
+        };
+        known.unwrap_or_else(|| new_null_array(field.data_type(), rows))
+    });
+    project(schema::outcomes(), columns.collect())
+}
+
+/// The rows of `turns` that a batch of outcomes stands for.
+///
+/// # Errors
+/// The batch is not one of [`schema::outcomes`].
+pub fn turns_of(outcomes: &RecordBatch) -> Result<RecordBatch, ArrowError> {
+    // The journal of an earlier version has no such column.
+    let Some(lists) = outcomes.column_by_name(schema::TURNS) else {
+        return Ok(RecordBatch::new_empty(schema::turns()));
+    };
+    let lists = lists.as_list_opt::<i32>().ok_or_else(|| {
+        ArrowError::SchemaError(format!("column '{}' is not a list", schema::TURNS))
+    })?;
+    if lists.null_count() == lists.len() {
+        return Ok(RecordBatch::new_empty(schema::turns()));
+    }
+    let mut rows = Vec::new();
+    for (row, length) in lists.offsets().lengths().enumerate() {
+        let row =
+            u32::try_from(row).map_err(|e| ArrowError::InvalidArgumentError(e.to_string()))?;
+        rows.extend(std::iter::repeat_n(row, length));
+    }
+    let (first, last) = (
+        lists.value_offsets().first().copied().unwrap_or_default() as usize,
+        lists.value_offsets().last().copied().unwrap_or_default() as usize,
+    );
+    let turns = lists.values().slice(first, last - first);
+    let turns = turns.as_struct_opt().ok_or_else(|| {
+        ArrowError::SchemaError(format!("column '{}' holds no structs", schema::TURNS))
+    })?;
+    let rows = UInt32Array::from(rows);
+    let attempt = [
+        schema::TASK_INDEX,
+        schema::ROLLOUT_INDEX,
+        schema::ATTEMPT,
+        schema::AGENT_NAME,
+    ];
+    let mut columns = Vec::new();
+    for name in attempt {
+        columns.push(take(column(outcomes, name)?, &rows, None)?);
+    }
+    columns.extend(turns.columns().iter().cloned());
+    RecordBatch::try_new(schema::turns(), columns)
+}
+
+fn project(schema: SchemaRef, columns: Vec<ArrayRef>) -> Result<RecordBatch, ArrowError> {
+    RecordBatch::try_new(schema, columns)
+}
+
+fn column<'a>(batch: &'a RecordBatch, name: &str) -> Result<&'a ArrayRef, ArrowError> {
+    batch
+        .column_by_name(name)
+        .ok_or_else(|| ArrowError::SchemaError(format!("no column '{name}'")))
+}

@@ -1,0 +1,244 @@
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::context::RunContext;
+use super::limiter::Limiter;
+use super::row::{CachedTemplate, PendingRow, QueuedRow};
+use crate::outcome::Waited;
+
+/// The rows of one agent that wait in one partition.
+#[derive(Debug)]
+pub(super) struct AgentQueue {
+    pub(super) name: Arc<str>,
+    /// Index of its limiter in the registry.
+    pub(super) agent: usize,
+    first: VecDeque<QueuedRow>,
+    retries: BinaryHeap<Reverse<WaitingRetry>>,
+    template: Option<CachedTemplate>,
+    /// Finished rollouts that the limiter was not told of yet.
+    finished: u64,
+    /// Time in which only rate limits or pauses held rows back.
+    held: Duration,
+    held_since: Option<Instant>,
+}
+
+/// A row that waits for a retry.
+#[derive(Debug)]
+struct WaitingRetry {
+    due: Instant,
+    /// How long rate limits and pauses had held back its agent's rows when it was put here.
+    held_before: Duration,
+    row: PendingRow,
+}
+
+impl PartialEq for WaitingRetry {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for WaitingRetry {}
+
+impl PartialOrd for WaitingRetry {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for WaitingRetry {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.due, self.row.order).cmp(&(other.due, other.row.order))
+    }
+}
+
+/// When the next row of an agent may be sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Readiness {
+    /// Now. Its place in the plan.
+    Now(u64),
+    /// Not before this.
+    At(Instant),
+    /// When a call in flight ends.
+    Starved,
+    /// After those of other partitions.
+    OthersTurn,
+    /// When a row is queued.
+    Empty,
+    /// Never: the agent has not answered for this long. Its rows stay pending.
+    Abandoned(Duration),
+}
+
+/// A row that may be sent.
+#[derive(Debug)]
+pub(super) enum Picked {
+    First(QueuedRow),
+    Retry(PendingRow),
+}
+
+impl Picked {
+    pub(super) fn task_index(&self) -> i64 {
+        match self {
+            Self::First(row) => row.task_index(),
+            Self::Retry(row) => row.key.task_index,
+        }
+    }
+
+    /// Bytes that its call takes while it is in flight.
+    pub(super) fn memory(&self) -> u64 {
+        match self {
+            Self::First(row) => row.memory(),
+            Self::Retry(row) => row.memory(),
+        }
+    }
+}
+
+impl AgentQueue {
+    pub(super) fn new(name: Arc<str>, agent: usize) -> Self {
+        Self {
+            name,
+            agent,
+            first: VecDeque::new(),
+            retries: BinaryHeap::new(),
+            template: None,
+            finished: 0,
+            held: Duration::ZERO,
+            held_since: None,
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.first.len() + self.retries.len()
+    }
+
+    /// Whether no row waits and the limiter knows of all finished rollouts.
+    pub(super) fn is_idle(&self) -> bool {
+        self.len() == 0 && self.finished == 0
+    }
+
+    pub(super) fn push(&mut self, mut row: QueuedRow) {
+        row.held_before = self.held;
+        self.first.push_back(row);
+    }
+
+    pub(super) fn retry(&mut self, row: PendingRow, due: Instant) {
+        self.retries.push(Reverse(WaitingRetry {
+            due,
+            held_before: self.held,
+            row,
+        }));
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.first.clear();
+        self.retries.clear();
+    }
+
+    /// A rollout is finished, or stays pending for another process.
+    pub(super) fn finished(&mut self) {
+        self.finished += 1;
+    }
+
+    /// Tells the limiter about finished rollouts and waiting rows.
+    pub(super) fn report(&mut self, now: Instant, limiter: &mut Limiter, seat: usize) {
+        if limiter.is_abandoned() {
+            self.clear();
+        }
+        limiter.finished(std::mem::take(&mut self.finished));
+        limiter.set_rows(seat, self.len(), self.num_ready(now));
+    }
+
+    /// Rows that could be sent but for the limits. Of the retries, one counts for all.
+    pub(super) fn num_ready(&self, now: Instant) -> usize {
+        self.first.len() + usize::from(self.retry_due(now))
+    }
+
+    pub(super) fn readiness(
+        &mut self,
+        now: Instant,
+        limiter: &mut Limiter,
+        seat: usize,
+    ) -> Readiness {
+        let readiness = self.look(now, limiter, seat);
+        let is_held = matches!(readiness, Readiness::At(_)) && self.num_ready(now) > 0;
+        if self.len() > 0 {
+            limiter.set_held(is_held);
+        }
+        match (is_held, self.held_since) {
+            (true, None) => self.held_since = Some(now),
+            (false, Some(since)) => {
+                self.held += now.saturating_duration_since(since);
+                self.held_since = None;
+            }
+            _ => {}
+        }
+        readiness
+    }
+
+    fn look(&mut self, now: Instant, limiter: &mut Limiter, seat: usize) -> Readiness {
+        if self.len() == 0 {
+            return Readiness::Empty;
+        }
+        if let Some(silent) = limiter.abandon(now) {
+            self.clear();
+            return Readiness::Abandoned(silent);
+        }
+        if !limiter.has_room() {
+            return Readiness::Starved;
+        }
+        let opens = limiter.opens_at(now);
+        if opens > now {
+            return Readiness::At(opens);
+        }
+        let order = match (self.retries.peek(), self.first.front()) {
+            (Some(Reverse(retry)), _) if retry.due <= now => retry.row.order,
+            (_, Some(first)) => first.order,
+            (Some(Reverse(retry)), None) => return Readiness::At(retry.due),
+            (None, None) => return Readiness::Empty,
+        };
+        if limiter.is_turn_of(seat) {
+            Readiness::Now(order)
+        } else {
+            Readiness::OthersTurn
+        }
+    }
+
+    fn retry_due(&self, now: Instant) -> bool {
+        let first = self.retries.peek();
+        first.is_some_and(|Reverse(retry)| retry.due <= now)
+    }
+
+    /// When the next retry is due, if nothing could be sent before it.
+    pub(super) fn next_due(&self, now: Instant) -> Option<Instant> {
+        let first = self.retries.peek().filter(|_| self.num_ready(now) == 0);
+        first.map(|Reverse(retry)| retry.due)
+    }
+
+    /// Takes the row that [`Self::readiness`] said may be sent now.
+    pub(super) fn pick(&mut self, now: Instant) -> Option<(Picked, Waited)> {
+        let (row, since, held_before) = if self.retry_due(now) {
+            let Reverse(retry) = self.retries.pop()?;
+            (Picked::Retry(retry.row), retry.due, retry.held_before)
+        } else {
+            let queued = self.first.pop_front()?;
+            let (since, held_before) = (queued.since, queued.held_before);
+            (Picked::First(queued), since, held_before)
+        };
+        let waited = now.saturating_duration_since(since);
+        let held = self.held.saturating_sub(held_before).min(waited);
+        let waited = Waited {
+            permit: waited.saturating_sub(held),
+            rate: held,
+        };
+        Some((row, waited))
+    }
+
+    /// The row with its request.
+    pub(super) fn pending(&mut self, picked: Picked, context: &RunContext) -> PendingRow {
+        match picked {
+            Picked::First(row) => row.pending(&self.name, context, &mut self.template),
+            Picked::Retry(row) => row,
+        }
+    }
+}

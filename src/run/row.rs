@@ -1,0 +1,303 @@
+//! A row on its way through the operator: [`PendingBatch`] as it comes from the plan, [`QueuedRow`] until its first
+//! attempt, [`PendingRow`] with its request, [`Dispatch`] while its attempt is in flight.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use arrow::array::{AsArray, RecordBatch, StringViewArray};
+use arrow::datatypes::Int64Type;
+use bytes::Bytes;
+use datafusion::common::{Result, exec_datafusion_err};
+
+use super::context::RunContext;
+use crate::agent::{Agents, Reply, RolloutRequest};
+use crate::config::{MemoryPlan, SeedField};
+use crate::json::Object;
+use crate::outcome::resume::REUSE_DELIVERABLE;
+use crate::outcome::{Outcome, Times, Verdict, Waited};
+use crate::request::RequestTemplate;
+use crate::retry::{Failure, FailureClass, FailureCounts};
+use crate::schema;
+use crate::store::DispatchRecord;
+use crate::turn::{RolloutKey, TurnJournal, TurnLog};
+
+/// Pending rows, as they come from the plan.
+#[derive(Debug)]
+pub(super) struct PendingBatch {
+    task_index: Vec<i64>,
+    rollout_index: Vec<i64>,
+    request: StringViewArray,
+    agent_name: StringViewArray,
+    bytes: usize,
+    held: Arc<AtomicUsize>,
+}
+
+impl Drop for PendingBatch {
+    fn drop(&mut self) {
+        self.held.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+impl PendingBatch {
+    /// Adds the bytes of its requests to `held` until it is dropped.
+    pub(super) fn new(batch: &RecordBatch, held: &Arc<AtomicUsize>) -> Result<Self> {
+        let column = |name: &str| {
+            let column = batch.column_by_name(name);
+            column.ok_or_else(|| exec_datafusion_err!("the pending rows have no column '{name}'"))
+        };
+        let integers = |name: &str| -> Result<Vec<i64>> {
+            Ok(column(name)?.as_primitive::<Int64Type>().values().to_vec())
+        };
+        let request = column(schema::REQUEST)?.as_string_view().clone();
+        // The rollouts of a task share the text of their request.
+        let mut before = None;
+        let mut bytes = 0;
+        for view in request.views() {
+            if before.replace(view) != Some(view) {
+                bytes += *view as u32 as usize;
+            }
+        }
+        let batch = Self {
+            task_index: integers(schema::TASK_INDEX)?,
+            rollout_index: integers(schema::ROLLOUT_INDEX)?,
+            request,
+            agent_name: column(schema::AGENT_NAME)?.as_string_view().clone(),
+            bytes,
+            held: Arc::clone(held),
+        };
+        held.fetch_add(bytes, Ordering::Relaxed);
+        Ok(batch)
+    }
+
+    pub(super) fn agent_names(&self) -> impl Iterator<Item = &str> {
+        self.agent_name.iter().map(Option::unwrap_or_default)
+    }
+}
+
+/// A row that waits for its first attempt in this process.
+#[derive(Debug)]
+pub(super) struct QueuedRow {
+    /// Its place in the plan.
+    pub(super) order: u64,
+    /// Since when it waits.
+    pub(super) since: Instant,
+    /// How long rates and pauses had held back its agent's rows by then.
+    pub(super) held_before: Duration,
+    batch: Arc<PendingBatch>,
+    row: usize,
+}
+
+/// The request of the last task: the rollouts of a task follow each other.
+#[derive(Debug)]
+pub(super) struct CachedTemplate {
+    batch: Arc<PendingBatch>,
+    view: u128,
+    template: Arc<RequestTemplate>,
+}
+
+impl QueuedRow {
+    pub(super) fn new(batch: &Arc<PendingBatch>, row: usize, order: u64, since: Instant) -> Self {
+        Self {
+            order,
+            since,
+            held_before: Duration::ZERO,
+            batch: Arc::clone(batch),
+            row,
+        }
+    }
+
+    pub(super) fn task_index(&self) -> i64 {
+        let task_index = self.batch.task_index.get(self.row);
+        task_index.copied().unwrap_or_default()
+    }
+
+    /// Bytes that its call takes while it is in flight.
+    pub(super) fn memory(&self) -> u64 {
+        // A view begins with the length of its text.
+        MemoryPlan::CALL + u64::from(self.view() as u32)
+    }
+
+    fn view(&self) -> u128 {
+        let views = self.batch.request.views();
+        views.get(self.row).copied().unwrap_or_default()
+    }
+
+    /// The row with its request. `cache` holds the request of the row before.
+    pub(super) fn pending(
+        &self,
+        agent_name: &Arc<str>,
+        context: &RunContext,
+        cache: &mut Option<CachedTemplate>,
+    ) -> PendingRow {
+        let task_index = self.task_index();
+        let rollout_index = self.batch.rollout_index.get(self.row);
+        let rollout_index = rollout_index.copied().unwrap_or_default();
+        let prior = context.prior.get(&(task_index, rollout_index));
+        let prior = prior.copied().unwrap_or_default();
+        PendingRow {
+            key: RolloutKey::new(task_index, rollout_index, prior.attempt),
+            agent_name: Arc::clone(agent_name),
+            template: self.template(context.seed, cache),
+            failures: prior.failures,
+            reuses_deliverable: prior.reuses_deliverable,
+            order: self.order,
+        }
+    }
+
+    fn template(
+        &self,
+        seed: Option<SeedField>,
+        cache: &mut Option<CachedTemplate>,
+    ) -> Result<Arc<RequestTemplate>, Arc<str>> {
+        // The same view into the same buffers is the same text, unless it is too short to be one.
+        let view = self.view();
+        if let Some(cached) = cache
+            && cached.view == view
+            && Arc::ptr_eq(&cached.batch, &self.batch)
+        {
+            return Ok(Arc::clone(&cached.template));
+        }
+        let template = RequestTemplate::new(self.batch.request.value(self.row), seed)
+            .map_err(|error| Arc::from(error.to_string()))?;
+        let template = Arc::new(template);
+        *cache = Some(CachedTemplate {
+            batch: Arc::clone(&self.batch),
+            view,
+            template: Arc::clone(&template),
+        });
+        Ok(template)
+    }
+}
+
+/// A rollout that is about to be sent, or waits for a retry.
+#[derive(Debug, Clone)]
+pub(super) struct PendingRow {
+    /// The next attempt.
+    pub(super) key: RolloutKey,
+    pub(super) agent_name: Arc<str>,
+    template: Result<Arc<RequestTemplate>, Arc<str>>,
+    /// Its failed attempts so far.
+    pub(super) failures: FailureCounts,
+    /// An earlier attempt left a deliverable, which this one has judged.
+    pub(super) reuses_deliverable: bool,
+    /// Its place in the plan.
+    pub(super) order: u64,
+}
+
+impl PendingRow {
+    /// Bytes that its call takes while it is in flight.
+    pub(super) fn memory(&self) -> u64 {
+        let request = self.template.as_ref().map_or(0, |template| template.len());
+        MemoryPlan::CALL + request as u64
+    }
+
+    /// Calls the agent. Whatever happens becomes a reply.
+    pub(super) async fn call(self, agents: &Agents, turns: TurnLog) -> Reply {
+        let failed = |why: String| Reply::new(Err(Failure::new(FailureClass::Data, why)));
+        let Some(member) = agents.get(&self.agent_name) else {
+            return failed(format!("no agent '{}' is known", self.agent_name));
+        };
+        match self.body() {
+            Ok(body) => member.run(RolloutRequest { body, turns }).await,
+            Err(why) => failed(format!("the request can't be made: {why}")),
+        }
+    }
+
+    fn body(self) -> Result<Bytes, Arc<str>> {
+        let key = self.key;
+        let body = self.template?.materialize(key.rollout_index, key.attempt);
+        if self.reuses_deliverable
+            && let Ok(mut row) = Object::parse(&body)
+        {
+            row.set(REUSE_DELIVERABLE, "true");
+            return Ok(Bytes::from(row.to_string()));
+        }
+        // If it is malformed, the server says what is wrong with it.
+        Ok(Bytes::from(body))
+    }
+}
+
+/// An attempt in flight: what its row of `attempts` needs if it is cut off, and what a retry needs.
+#[derive(Debug)]
+pub(super) struct Dispatch {
+    pub(super) row: PendingRow,
+    pub(super) began: Instant,
+    dispatched_at: SystemTime,
+    waited: Waited,
+    concurrency_limit: usize,
+    /// The calls within it.
+    pub(super) turns: TurnLog,
+    /// A notice said already that it is slow.
+    pub(super) is_slow: bool,
+}
+
+impl Dispatch {
+    pub(super) fn new(
+        row: PendingRow,
+        waited: Waited,
+        concurrency_limit: usize,
+        (began, dispatched_at): (Instant, SystemTime),
+        journal: Option<Arc<dyn TurnJournal>>,
+    ) -> Self {
+        Self {
+            turns: TurnLog::new(row.key, journal),
+            row,
+            began,
+            dispatched_at,
+            waited,
+            concurrency_limit,
+            is_slow: false,
+        }
+    }
+
+    /// What the dispatch log notes before it is sent.
+    pub(super) fn record(&self) -> DispatchRecord {
+        let since = self.dispatched_at.duration_since(UNIX_EPOCH);
+        DispatchRecord {
+            key: self.row.key,
+            dispatched_at_us: since.unwrap_or_default().as_micros() as i64,
+            waited: self.waited,
+        }
+    }
+
+    /// The row of an attempt that was cut off.
+    pub(super) fn cut_off(self, why: &str) -> Outcome {
+        let reply = Reply {
+            elapsed: self.began.elapsed(),
+            ..Reply::new(Err(Failure::new(FailureClass::Interrupted, why)))
+        };
+        self.outcome(reply, false)
+    }
+
+    /// The row of an attempt that ended. `terminal` if no further attempt follows.
+    pub(super) fn outcome(self, reply: Reply, terminal: bool) -> Outcome {
+        let unreachable = matches!(&reply.result, Err(failure) if failure.unreachable);
+        let (connect, server) = if unreachable {
+            (reply.elapsed, None)
+        } else {
+            let server = reply.elapsed.saturating_sub(reply.connect);
+            (reply.connect, Some(server))
+        };
+        Outcome {
+            key: self.row.key,
+            agent_name: self.row.agent_name,
+            http_status: reply.http_status,
+            response_headers: reply.headers,
+            dispatched_at: self.dispatched_at,
+            times: Times {
+                waited: self.waited,
+                connect: Some(connect),
+                first_byte: reply.first_byte,
+                server,
+                client: Some(self.began.elapsed().saturating_sub(reply.elapsed)),
+            },
+            concurrency_limit: u32::try_from(self.concurrency_limit).ok(),
+            turns: self.turns.take(),
+            verdict: match reply.result {
+                Ok(answer) => Verdict::Ok(answer),
+                Err(failure) => Verdict::Failed { failure, terminal },
+            },
+        }
+    }
+}
