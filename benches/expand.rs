@@ -16,6 +16,7 @@ use bytes::Bytes;
 use clap::Parser;
 use datafusion::prelude::SessionContext;
 use futures::TryStreamExt;
+use rollstream::call::RolloutKey;
 use rollstream::expand;
 use rollstream::outcome::AnswerFields;
 use rollstream::outcome::{
@@ -25,7 +26,6 @@ use rollstream::retry::Budgets;
 use rollstream::schema;
 use rollstream::session::{self, RunTables};
 use rollstream::store::{PartWriter, RunStore, part_name};
-use rollstream::turn::RolloutKey;
 use tempfile::TempDir;
 
 use common::{Options, Report, millions};

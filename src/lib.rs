@@ -14,7 +14,7 @@
 //! | [`read`], [`import`] | JSONL, prompt templates, overrides, the identity of tasks |
 //! | [`expand`] | repeats, and which rollouts are still pending |
 //! | [`request`], [`servers`], [`agent`] | what is sent, to whom, and what came back |
-//! | [`turn`], [`model`], [`environment`] | the calls within a rollout that runs here, and whom they ask |
+//! | [`call`], [`model`], [`environment`] | the calls within a rollout that runs here, and whom they ask |
 //! | [`retry`] | what kinds of failure there are, and what follows from a failed attempt |
 //! | [`operator`] | operators of ours in a logical plan |
 //! | [`run`] | the operator that keeps calls in flight |
@@ -31,6 +31,7 @@
 #![cfg_attr(test, allow(clippy::expect_used, clippy::panic, clippy::unwrap_used))]
 
 pub mod agent;
+pub mod call;
 pub mod cli;
 pub mod config;
 pub mod environment;
@@ -63,7 +64,6 @@ pub mod sim;
 pub mod status;
 pub mod store;
 mod sweep;
-pub mod turn;
 
 pub use config::gym;
 pub use error::Error;

@@ -1,26 +1,26 @@
 //! The Arrow schemas of a run, and the names of their columns.
 //!
-//! Every schema is fixed: none depends on what an agent answers. What an answer measures is in
-//! [`METRICS`], a map, and the answer itself is in [`RESULT`], as text.
+//! Every schema is fixed: none depends on what an agent answers. The numbers of an answer are in [`METRICS`], a map, and the
+//! answer itself is in [`RESULT`], as text. Every module that reads or writes rows uses them.
 
 use std::sync::{Arc, LazyLock};
 
 use arrow::datatypes::{DataType, Field, FieldRef, Fields, Schema, SchemaRef, TimeUnit};
 
-/// Version of the layout of a run; stands in `run.json`, and a reader refuses others.
-pub const SCHEMA_VERSION: u32 = 3;
+/// Version of the layout of a run, as in `run.json`. A reader refuses others.
+pub const SCHEMA_VERSION: u32 = 4;
 
-/// Tables of a run, each a directory of Parquet parts.
+/// The table with one row per input line. Each table of a run is a directory of Parquet parts.
 pub const TASKS: &str = "tasks";
-/// One row per completed rollout.
+/// The table with one row per completed rollout.
 pub const ROLLOUTS: &str = "rollouts";
-/// One row per dispatch, whatever became of it.
+/// The table with one row per attempt, whatever its outcome.
 pub const ATTEMPTS: &str = "attempts";
-/// One row per call within an attempt of an agent that rollstream runs itself.
-pub const TURNS: &str = "turns";
+/// The table with one row per call within an attempt of an agent that rollstream runs itself.
+pub const CALLS: &str = "calls";
 
 /// The tables of a run.
-pub const TABLES: [&str; 4] = [TASKS, ROLLOUTS, ATTEMPTS, TURNS];
+pub const TABLES: [&str; 4] = [TASKS, ROLLOUTS, ATTEMPTS, CALLS];
 
 /// Index of the task within the sweep.
 pub const TASK_INDEX: &str = "task_index";
@@ -36,40 +36,38 @@ pub const NUM_REPEATS: &str = "num_repeats";
 pub const SOURCE_FILE: &str = "source_file";
 /// Line of a task in its input file, from 1.
 pub const SOURCE_LINE: &str = "source_line";
-/// Digest of the task's content, the same wherever the task stands.
+/// Digest of the task's content, which does not depend on its place.
 pub const TASK_DIGEST: &str = "task_digest";
-/// JSON text that is sent, but for what differs between the rollouts of a task.
+/// JSON text that is sent, without what differs between the rollouts of a task.
 pub const REQUEST: &str = "request";
 /// Number of the attempt at a rollout, from 0.
 pub const ATTEMPT: &str = "attempt";
-/// What became of an attempt: `ok`, or the class of its failure.
+/// Outcome of an attempt: `ok`, or the class of its failure.
 pub const OUTCOME: &str = "outcome";
 /// Status code of the HTTP answer, where there was one.
 pub const HTTP_STATUS: &str = "http_status";
 /// What went wrong, in words.
 pub const ERROR: &str = "error";
-/// The rollout was given up with this attempt: its budget was spent, or the agent said never again.
+/// Whether the rollout failed with this attempt: its retries are exhausted, or the agent said never again.
 pub const TERMINAL: &str = "terminal";
-/// The agent said never again, with `_ng_failure_terminal`.
+/// Whether the agent said never again, with `_ng_failure_terminal`.
 pub const FAILURE_TERMINAL: &str = "failure_terminal";
 /// Headers of the response that matter, as the text of a JSON object.
 pub const RESPONSE_HEADERS: &str = "response_headers";
 /// When the request was sent.
 pub const DISPATCHED_AT: &str = "dispatched_at";
-/// When the head of the answer was there; none where there was none.
+/// When the head of the answer arrived; null if none did.
 pub const FIRST_BYTE_AT: &str = "first_byte_at";
-/// When the last byte of the answer was there, or the failure was known; none where the collector
-/// did not live to see it.
+/// When the last byte of the answer arrived, or the failure was known; null if the collector ended before.
 pub const FINISHED_AT: &str = "finished_at";
-/// Milliseconds that the rollout was ready but waited for its turn.
+/// Milliseconds that the rollout was ready but waited for a place among the calls in flight.
 pub const PERMIT_WAIT_MS: &str = "permit_wait_ms";
 /// Milliseconds that the rollout was ready but held back by the agent's rate limits.
 pub const RATE_WAIT_MS: &str = "rate_wait_ms";
-/// Milliseconds that opening a connection took; 0 where an open one was used, and the whole attempt where none came
-/// about.
+/// Milliseconds that opening a connection took: 0 if an open one was used, the whole attempt if none could be opened.
 pub const CONNECT_MS: &str = "connect_ms";
-/// Milliseconds from the request, on an open connection, to the last byte of the answer; none where no connection came
-/// about, which counts against no budget.
+/// Milliseconds from the request, on an open connection, to the last byte of the answer; null if no connection could be
+/// opened, which counts against no budget.
 pub const SERVER_MS: &str = "server_ms";
 /// Milliseconds that the collector itself spent: making the request, reading the answer, and
 /// waiting for a core. Large values mean that the collector is short of processors.
@@ -94,10 +92,10 @@ pub const LATENCY_MS: &str = "latency_ms";
 pub const METRICS: &str = "metrics";
 /// The metrics as exact integers; null unless every one of them is an integer or a boolean.
 pub const INTEGER_METRICS: &str = "integer_metrics";
-/// The answer's response was cut off; null where it does not say.
+/// Whether the answer's response was cut off; null if it does not say.
 pub const TRUNCATED: &str = "truncated";
-/// The environment says that the reward tells nothing of the agent: where the rules of NeMo Gym 0.7 hold, the rollout is
-/// in no metric of quality.
+/// Whether the environment says that the reward tells nothing about the agent. By the rules of NeMo Gym 0.7 no metric of
+/// quality counts the rollout.
 pub const MASKED: &str = "masked";
 /// What NeMo Gym observed of the rollout's turns and tokens (`ng_perf`), a JSON object.
 pub const PERF: &str = "perf";
@@ -109,12 +107,12 @@ pub const CALL: &str = "call";
 pub const TURN: &str = "turn";
 /// What a call is for: `model`, `tool`, `step`, `verify`, `seed_session`, `reset` or `close`.
 pub const KIND: &str = "kind";
-/// The model, tool or task name of a call; null where the collector did not live to say.
+/// The model, tool or task name of a call; null if the collector ended before it noted that.
 pub const NAME: &str = "name";
 /// Method and address of a call, without secrets; null likewise.
 pub const ADDRESS: &str = "address";
-/// How many times the same call was sent before within its attempt.
-pub const REPETITION: &str = "repetition";
+/// Number of the retry that a call is, from 1; 0 for the first try.
+pub const RETRY: &str = "retry";
 /// Bytes of the request of a call.
 pub const REQUEST_BYTES: &str = "request_bytes";
 /// Bytes of the answer to a call.
@@ -125,6 +123,18 @@ pub const RESULT: &str = "result";
 /// Microseconds since the epoch, UTC.
 pub fn timestamp() -> DataType {
     DataType::Timestamp(TimeUnit::Microsecond, Some(Arc::from("UTC")))
+}
+
+/// Makes a schema on the first call, and hands out the same one from then on.
+macro_rules! once {
+    ($fields:expr) => {{
+        static SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| Arc::new(Schema::new($fields)));
+        Arc::clone(&SCHEMA)
+    }};
+}
+
+fn optional(name: &str, of: DataType) -> Field {
+    Field::new(name, of, true)
 }
 
 fn text(name: &str) -> Field {
@@ -154,48 +164,38 @@ fn map(name: &str, value: DataType) -> Field {
 
 /// `tasks`: one row per input line.
 pub fn tasks() -> SchemaRef {
-    static SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
-        Arc::new(Schema::new(vec![
-            integer(TASK_INDEX),
-            text(AGENT_NAME),
-            integer(FIRST_ROLLOUT_INDEX),
-            integer(NUM_REPEATS),
-            text(SOURCE_FILE),
-            integer(SOURCE_LINE),
-            text(TASK_DIGEST),
-            text(REQUEST),
-        ]))
-    });
-    Arc::clone(&SCHEMA)
+    once!(vec![
+        integer(TASK_INDEX),
+        text(AGENT_NAME),
+        integer(FIRST_ROLLOUT_INDEX),
+        integer(NUM_REPEATS),
+        text(SOURCE_FILE),
+        integer(SOURCE_LINE),
+        text(TASK_DIGEST),
+        text(REQUEST),
+    ])
 }
 
-/// What `expand` gives and `run` takes: one row per rollout still pending.
+/// The input of `run`, made by `expand`: one row per pending rollout.
 pub fn pending() -> SchemaRef {
-    static SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
-        Arc::new(Schema::new(vec![
-            integer(TASK_INDEX),
-            integer(ROLLOUT_INDEX),
-            text(AGENT_NAME),
-            text(REQUEST),
-        ]))
-    });
-    Arc::clone(&SCHEMA)
+    once!(vec![
+        integer(TASK_INDEX),
+        integer(ROLLOUT_INDEX),
+        text(AGENT_NAME),
+        text(REQUEST),
+    ])
 }
 
-/// What the journal holds of every dispatch from before it is sent, so that one whose end nobody
-/// saw is known.
+/// What the journal notes of every dispatch before it is sent, so that one whose end nobody saw is known.
 pub fn dispatches() -> SchemaRef {
-    static SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
-        Arc::new(Schema::new(vec![
-            integer(TASK_INDEX),
-            integer(ROLLOUT_INDEX),
-            integer(ATTEMPT),
-            Field::new(DISPATCHED_AT, timestamp(), false),
-            float(PERMIT_WAIT_MS),
-            float(RATE_WAIT_MS),
-        ]))
-    });
-    Arc::clone(&SCHEMA)
+    once!(vec![
+        integer(TASK_INDEX),
+        integer(ROLLOUT_INDEX),
+        integer(ATTEMPT),
+        Field::new(DISPATCHED_AT, timestamp(), false),
+        float(PERMIT_WAIT_MS),
+        float(RATE_WAIT_MS),
+    ])
 }
 
 fn attempt_fields() -> Vec<Field> {
@@ -205,46 +205,45 @@ fn attempt_fields() -> Vec<Field> {
         integer(ATTEMPT),
         text(AGENT_NAME),
         text(OUTCOME),
-        Field::new(HTTP_STATUS, DataType::Int32, true),
-        Field::new(ERROR, DataType::Utf8View, true),
+        optional(HTTP_STATUS, DataType::Int32),
+        optional(ERROR, DataType::Utf8View),
         Field::new(TERMINAL, DataType::Boolean, false),
         Field::new(FAILURE_TERMINAL, DataType::Boolean, false),
-        Field::new(RESPONSE_HEADERS, DataType::Utf8View, true),
+        optional(RESPONSE_HEADERS, DataType::Utf8View),
         Field::new(DISPATCHED_AT, timestamp(), false),
-        Field::new(FIRST_BYTE_AT, timestamp(), true),
-        Field::new(FINISHED_AT, timestamp(), true),
+        optional(FIRST_BYTE_AT, timestamp()),
+        optional(FINISHED_AT, timestamp()),
         float(PERMIT_WAIT_MS),
         float(RATE_WAIT_MS),
-        Field::new(CONNECT_MS, DataType::Float64, true),
-        Field::new(SERVER_MS, DataType::Float64, true),
-        Field::new(CLIENT_MS, DataType::Float64, true),
-        Field::new(CONCURRENCY_LIMIT, DataType::Int32, true),
-        Field::new(ANSWER, DataType::Utf8View, true),
+        optional(CONNECT_MS, DataType::Float64),
+        optional(SERVER_MS, DataType::Float64),
+        optional(CLIENT_MS, DataType::Float64),
+        optional(CONCURRENCY_LIMIT, DataType::Int32),
+        optional(ANSWER, DataType::Utf8View),
     ]
 }
 
 /// `attempts`: one row per dispatch.
 pub fn attempts() -> SchemaRef {
-    static SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| Arc::new(Schema::new(attempt_fields())));
-    Arc::clone(&SCHEMA)
+    once!(attempt_fields())
 }
 
-/// What `turns` has beyond the attempt that a call belongs to.
-pub fn turn_fields() -> Fields {
-    let count = |name: &str| Field::new(name, DataType::Int64, true);
+/// The columns of `calls` beside the attempt that a call belongs to.
+pub fn call_fields() -> Fields {
+    let count = |name: &str| optional(name, DataType::Int64);
     Fields::from(vec![
         integer(CALL),
         integer(TURN),
         text(KIND),
-        Field::new(NAME, DataType::Utf8View, true),
-        Field::new(ADDRESS, DataType::Utf8View, true),
+        optional(NAME, DataType::Utf8View),
+        optional(ADDRESS, DataType::Utf8View),
         text(OUTCOME),
-        Field::new(HTTP_STATUS, DataType::Int32, true),
-        Field::new(ERROR, DataType::Utf8View, true),
-        integer(REPETITION),
+        optional(HTTP_STATUS, DataType::Int32),
+        optional(ERROR, DataType::Utf8View),
+        integer(RETRY),
         Field::new(STARTED_AT, timestamp(), false),
-        Field::new(FINISHED_AT, timestamp(), true),
-        Field::new(LATENCY_MS, DataType::Float64, true),
+        optional(FINISHED_AT, timestamp()),
+        optional(LATENCY_MS, DataType::Float64),
         count(INPUT_TOKENS),
         count(OUTPUT_TOKENS),
         count(REQUEST_BYTES),
@@ -252,15 +251,15 @@ pub fn turn_fields() -> Fields {
     ])
 }
 
-/// The calls of an attempt, within its row; null where its agent runs elsewhere.
-pub fn turn_list() -> FieldRef {
-    let item = DataType::Struct(turn_fields());
+/// The calls of an attempt, within its row; null if its agent runs elsewhere.
+pub fn call_list() -> FieldRef {
+    let item = DataType::Struct(call_fields());
     Arc::new(Field::new("item", item, false))
 }
 
-/// `turns`: one row per call within an attempt of an agent that rollstream runs itself.
-pub fn turns() -> SchemaRef {
-    static SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
+/// `calls`: one row per call within an attempt of an agent that rollstream runs itself.
+pub fn calls() -> SchemaRef {
+    once!({
         let attempt = [
             integer(TASK_INDEX),
             integer(ROLLOUT_INDEX),
@@ -268,83 +267,62 @@ pub fn turns() -> SchemaRef {
             text(AGENT_NAME),
         ];
         let attempt = attempt.into_iter().map(Arc::new);
-        let turn = turn_fields();
-        Arc::new(Schema::new(
-            attempt.chain(turn.iter().cloned()).collect::<Fields>(),
-        ))
-    });
-    Arc::clone(&SCHEMA)
+        let call = call_fields();
+        attempt.chain(call.iter().cloned()).collect::<Fields>()
+    })
 }
 
-/// What `run` gives and the journal holds: an attempt and, where it succeeded, its answer.
+/// The output of `run`, which the journal holds: an attempt and, if it succeeded, its answer.
 pub fn outcomes() -> SchemaRef {
-    static SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
+    once!({
         let mut fields = attempt_fields();
         fields.extend([
-            Field::new(REWARD, DataType::Float64, true),
-            Field::new(INPUT_TOKENS, DataType::Int64, true),
-            Field::new(OUTPUT_TOKENS, DataType::Int64, true),
-            Field::new(TOTAL_TOKENS, DataType::Int64, true),
+            optional(REWARD, DataType::Float64),
+            optional(INPUT_TOKENS, DataType::Int64),
+            optional(OUTPUT_TOKENS, DataType::Int64),
+            optional(TOTAL_TOKENS, DataType::Int64),
             map(METRICS, DataType::Float64),
             map(INTEGER_METRICS, DataType::Int64),
-            Field::new(TRUNCATED, DataType::Boolean, true),
-            Field::new(MASKED, DataType::Boolean, true),
-            Field::new(PERF, DataType::Utf8View, true),
-            Field::new(INFO, DataType::Utf8View, true),
-            Field::new(RESULT, DataType::Utf8View, true),
-            Field::new(TURNS, DataType::List(turn_list()), true),
+            optional(TRUNCATED, DataType::Boolean),
+            optional(MASKED, DataType::Boolean),
+            optional(PERF, DataType::Utf8View),
+            optional(INFO, DataType::Utf8View),
+            optional(RESULT, DataType::Utf8View),
+            Field::new(CALLS, DataType::List(call_list()), true),
         ]);
-        Arc::new(Schema::new(fields))
-    });
-    Arc::clone(&SCHEMA)
-}
-
-/// What journals of earlier versions hold: the same without what was added since.
-pub fn earlier_outcomes() -> SchemaRef {
-    static SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
-        let outcomes = outcomes();
-        let fields = outcomes.fields().iter().cloned();
-        let fields = fields.filter(|field| ![MASKED, PERF].contains(&field.name().as_str()));
-        Arc::new(Schema::new(fields.collect::<Fields>()))
-    });
-    Arc::clone(&SCHEMA)
+        fields
+    })
 }
 
 /// `rollouts`: one row per completed rollout.
 pub fn rollouts() -> SchemaRef {
-    static SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
-        Arc::new(Schema::new(vec![
-            integer(TASK_INDEX),
-            integer(ROLLOUT_INDEX),
-            text(AGENT_NAME),
-            integer(ATTEMPT),
-            Field::new(REWARD, DataType::Float64, true),
-            Field::new(INPUT_TOKENS, DataType::Int64, true),
-            Field::new(OUTPUT_TOKENS, DataType::Int64, true),
-            Field::new(TOTAL_TOKENS, DataType::Int64, true),
-            Field::new(STARTED_AT, timestamp(), false),
-            float(LATENCY_MS),
-            map(METRICS, DataType::Float64),
-            map(INTEGER_METRICS, DataType::Int64),
-            Field::new(TRUNCATED, DataType::Boolean, true),
-            Field::new(MASKED, DataType::Boolean, true),
-            Field::new(PERF, DataType::Utf8View, true),
-            text(INFO),
-            text(RESULT),
-        ]))
-    });
-    Arc::clone(&SCHEMA)
+    once!(vec![
+        integer(TASK_INDEX),
+        integer(ROLLOUT_INDEX),
+        text(AGENT_NAME),
+        integer(ATTEMPT),
+        optional(REWARD, DataType::Float64),
+        optional(INPUT_TOKENS, DataType::Int64),
+        optional(OUTPUT_TOKENS, DataType::Int64),
+        optional(TOTAL_TOKENS, DataType::Int64),
+        Field::new(STARTED_AT, timestamp(), false),
+        float(LATENCY_MS),
+        map(METRICS, DataType::Float64),
+        map(INTEGER_METRICS, DataType::Int64),
+        optional(TRUNCATED, DataType::Boolean),
+        optional(MASKED, DataType::Boolean),
+        optional(PERF, DataType::Utf8View),
+        text(INFO),
+        text(RESULT),
+    ])
 }
 
-/// What `land` gives: one row per object that it published.
+/// The output of `land`: one row per object that it published.
 pub fn landed() -> SchemaRef {
-    static SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
-        Arc::new(Schema::new(vec![
-            text("table_name"),
-            text("path"),
-            integer("num_rows"),
-            integer("num_bytes"),
-        ]))
-    });
-    Arc::clone(&SCHEMA)
+    once!(vec![
+        text("table_name"),
+        text("path"),
+        integer("num_rows"),
+        integer("num_bytes"),
+    ])
 }

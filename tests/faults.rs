@@ -30,6 +30,7 @@ mod preload;
 mod faults {
     mod agents;
     mod bad_answers;
+    mod calls;
     mod capacity;
     mod clean_tables;
     mod connections;
@@ -71,5 +72,4 @@ mod faults {
     mod takeover;
     mod thousands;
     mod three_agents;
-    mod turns;
 }

@@ -5,9 +5,9 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use arrow::array::RecordBatch;
 use bytes::Bytes;
+use rollstream::call::RolloutKey;
 use rollstream::outcome::{Answer, Outcome, OutcomeBatchBuilder, Times, Verdict, Waited};
 use rollstream::sim::Draws;
-use rollstream::turn::RolloutKey;
 
 /// Rows of a batch, as the collector gathers them.
 const BATCH_ROWS: i64 = 1024;

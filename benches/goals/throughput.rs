@@ -141,7 +141,7 @@ impl Throughput {
             ));
         }
         for size in &self.body_sizes {
-            let is_small = parse_size(size)? <= SMALL;
+            let is_small = parse_size(size).map_err(anyhow::Error::msg)? <= SMALL;
             let rollouts = if is_small {
                 rollouts
             } else {

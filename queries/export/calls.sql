@@ -1,14 +1,14 @@
 -- The calls of models that agents made which rollstream runs itself, those of an attempt together and in their order.
 --
--- Reads: turns.
--- Columns: task_index, rollout_index, attempt, call, repetition, name, outcome, http_status, started_at and finished_at
+-- Reads: calls.
+-- Columns: task_index, rollout_index, attempt, call, retry, name, outcome, http_status, started_at and finished_at
 -- (microseconds), latency_ms, input_tokens, output_tokens.
 SELECT
     task_index,
     rollout_index,
     attempt,
     call,
-    repetition,
+    retry,
     name,
     outcome,
     http_status,
@@ -17,6 +17,6 @@ SELECT
     latency_ms,
     input_tokens,
     output_tokens
-FROM turns
+FROM calls
 WHERE kind = 'model'
 ORDER BY task_index, rollout_index, attempt, call

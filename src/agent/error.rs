@@ -1,6 +1,6 @@
 use crate::http::ClientError;
 
-/// Why the agents of a sweep can't be asked at all. Found before anything is sent.
+/// Why the agents of a sweep can't be used at all. It is found before anything is sent.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AgentError {
@@ -34,12 +34,12 @@ pub enum AgentError {
     Unknown {
         /// Its address.
         url: String,
-        /// Those that it does not know.
+        /// The names that it does not know.
         unknown: String,
-        /// Those that it knows.
+        /// The names that it knows.
         known: String,
     },
-    /// Rows lead to no server, or to one that does not take them.
+    /// Rows lead to no server, or to one that refuses them.
     #[error("{0}")]
     Route(String),
     /// Nothing says where an agent is.
@@ -70,7 +70,7 @@ pub enum AgentError {
         /// What is wrong.
         reason: String,
     },
-    /// A variable that a secret should be in.
+    /// A variable that should hold a secret does not, or not a usable one.
     #[error("environment variable {variable}, named for {purpose}, {reason}")]
     Secret {
         /// Its name.

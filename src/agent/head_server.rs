@@ -5,7 +5,7 @@ use std::time::Duration;
 use url::Url;
 
 use super::AgentError;
-use super::registry::http_clients;
+use super::registry::{http_clients, quoted};
 use crate::config::Settings;
 use crate::http::{HttpClients, describe};
 use crate::servers::Servers;
@@ -157,23 +157,16 @@ impl HeadServer {
         let (known, unknown): (Vec<&str>, Vec<&str>) =
             names.partition(|name| self.servers.address(name).is_some());
         if !unknown.is_empty() {
-            let list = |names: &[&str]| {
-                names
-                    .iter()
-                    .map(|name| format!("'{name}'"))
-                    .collect::<Vec<_>>()
-                    .join(", ")
-            };
             let mut agents: Vec<&str> = self.servers.agents().collect();
             agents.sort_unstable();
             let known = if agents.is_empty() {
                 "none".to_owned()
             } else {
-                list(&agents)
+                quoted(&agents)
             };
             return Err(AgentError::Unknown {
                 url: self.url.clone(),
-                unknown: list(&unknown),
+                unknown: quoted(&unknown),
                 known,
             });
         }

@@ -13,7 +13,7 @@ use crate::config::{AgentSettings, ServerUrl, Settings};
 use crate::http::{Call, ClientError, Holder, HttpClients, HttpSettings, Response, Secrets};
 use crate::retry::{Failure, FailureClass};
 
-/// Deadline of a connect: who does not answer by then is gone.
+/// Deadline of a connect: a server that does not answer by then is gone.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The largest answer that is taken, in bytes after decompression.
@@ -60,12 +60,12 @@ fn clients(timeout: Duration, most: u64) -> Result<HttpClients, ClientError> {
 pub struct MetricServers {
     http: HttpClients,
     options: MetricServerOptions,
-    /// What the head servers said, or why they did not: the one that was given, then those of runs.
+    /// The answers of the head servers, or why there is none: of the one that was given, then of those of runs.
     heads: Vec<OnceCell<Result<HeadServer, String>>>,
 }
 
 impl MetricServers {
-    /// Nobody is asked yet.
+    /// Sends nothing yet.
     ///
     /// # Errors
     /// TLS could not be set up.

@@ -1,12 +1,11 @@
-//! Those who are asked: [`Agent`] is the seam, [`NemoGymAgent`] its implementation over HTTP,
-//! [`HeadServer`] tells where NeMo Gym's agents are, [`Agents`] holds all agents of a sweep by
-//! name, [`MetricServers`] asks them for their own metrics.
+//! Agents, which answer rollouts: [`Agent`] is the trait of all kinds.
+//!
+//! [`Agents`] holds the agents of a sweep by name. [`NemoGymAgent`] is one that runs elsewhere; [`ToolCallingAgent`] and
+//! [`MultiTurnAgent`](multi_turn::MultiTurnAgent) run here, between a model and an environment. [`HeadServer`] says where
+//! NeMo Gym's agents are, and [`MetricServers`] asks them for their own metrics. The run operator sends rollouts to agents.
 
-mod contract;
-mod episode;
 mod error;
 mod head_server;
-mod judge;
 mod metric_servers;
 pub mod multi_turn;
 mod native;
@@ -14,10 +13,146 @@ mod nemo_gym;
 mod registry;
 mod tool_calling;
 
-pub use contract::{Agent, Answer, Reply, RolloutRequest};
+use std::fmt::Debug;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+
+use crate::call::{CallLog, RolloutKey};
+use crate::json;
+use crate::outcome::AnswerFields;
+use crate::retry::{Failure, FailureClass};
+
 pub use error::AgentError;
 pub use head_server::HeadServer;
 pub use metric_servers::{MetricServerOptions, MetricServers, RecordedAgents};
 pub use nemo_gym::NemoGymAgent;
 pub use registry::{AgentLimits, Agents, Member};
 pub use tool_calling::{ToolCallingAgent, ToolCallingOptions};
+
+pub use crate::outcome::Answer;
+
+/// Answers rollouts.
+///
+/// A future of [`Self::run`] that is dropped must leave nothing behind: no task, no request in flight.
+#[async_trait]
+pub trait Agent: Debug + Send + Sync {
+    /// Sends one rollout and waits for its answer or failure.
+    async fn run(&self, request: RolloutRequest) -> Reply;
+
+    /// Checks that it takes the tasks of a name, or rows without one. Called before anything is sent.
+    ///
+    /// # Errors
+    /// Why it does not, with the name.
+    fn check_task_name(&self, task_name: Option<&str>) -> Result<(), String> {
+        let _ = task_name;
+        Ok(())
+    }
+
+    /// Where the agent is, without secrets, for people to read.
+    fn address(&self) -> &str;
+}
+
+/// A rollout as it is sent.
+#[derive(Debug, Clone)]
+pub struct RolloutRequest {
+    /// The whole row as JSON text.
+    pub body: Bytes,
+    /// The attempt, and where an agent that makes calls of its own notes them.
+    pub calls: CallLog,
+}
+
+impl RolloutRequest {
+    /// The attempt.
+    pub fn key(&self) -> RolloutKey {
+        self.calls.key()
+    }
+}
+
+/// The outcome of a rollout.
+#[derive(Debug)]
+pub struct Reply {
+    /// Status code, where HTTP gave one.
+    pub http_status: Option<u16>,
+    /// Headers of the response that matter, as the text of a JSON object.
+    pub headers: Option<String>,
+    /// What opening a connection took; zero where an open one was used.
+    pub connect: Duration,
+    /// From the request to the head of the answer, where there was one.
+    pub first_byte: Option<Duration>,
+    /// From the request to the last byte of the answer, or to the failure; `connect` included.
+    pub elapsed: Duration,
+    /// The answer, or why there is none.
+    pub result: Result<Answer, Failure>,
+}
+
+impl Reply {
+    /// A reply of which nothing is known but its result, and the status that a failure names.
+    pub fn new(result: Result<Answer, Failure>) -> Self {
+        Self {
+            http_status: result
+                .as_ref()
+                .err()
+                .and_then(|failure| failure.http_status),
+            headers: None,
+            connect: Duration::ZERO,
+            first_byte: None,
+            elapsed: Duration::ZERO,
+            result,
+        }
+    }
+}
+
+/// How a failure is worded, and how the answer is quoted without secrets.
+struct Wording<'a> {
+    /// Makes a failure of a class and a reason.
+    failure: &'a dyn Fn(FailureClass, &str) -> Failure,
+    /// The beginning of the body, to stand at the end of a reason.
+    quote: &'a dyn Fn(&[u8]) -> String,
+    /// The beginning of another text of the answer.
+    shown: &'a dyn Fn(&[u8]) -> String,
+}
+
+/// Judges a body of status 200 by NeMo Gym's contract. Flags come first: an answer with one needs no reward. Other answers
+/// need one if `needs_reward`.
+fn judge(body: Bytes, needs_reward: bool, wording: &Wording<'_>) -> Result<Answer, Failure> {
+    let data = |why: String| (wording.failure)(FailureClass::Data, &why);
+    let text = std::str::from_utf8(&body)
+        .map_err(|source| data(format!("the answer is not UTF-8 ({source})")))?;
+    let fields = AnswerFields::parse(text).map_err(|source| {
+        data(format!(
+            "the answer is not a JSON object ({source}){}",
+            (wording.quote)(&body)
+        ))
+    })?;
+    if json::is_too_deep(text) {
+        let most = json::MAX_DEPTH;
+        return Err(data(format!("the answer nests deeper than {most} levels")));
+    }
+    if fields.no_persist {
+        return Err(Failure {
+            failure_terminal: fields.failure_terminal,
+            ..(wording.failure)(
+                FailureClass::NotPersisted,
+                "the agent asked for its answer to be forgotten (_ng_no_persist)",
+            )
+        });
+    }
+    if let Some(class) = &fields.failure_class {
+        let class = (wording.shown)(class.as_bytes());
+        let why = format!("the agent reported a failure (_ng_failure_class: {class:?})");
+        return Err(Failure {
+            failure_terminal: fields.failure_terminal,
+            answer: Some(body),
+            ..(wording.failure)(FailureClass::AgentFlagged, &why)
+        });
+    }
+    if needs_reward && fields.reward.is_none() {
+        return Err(data(format!(
+            "the answer has no numeric 'reward'{}",
+            (wording.quote)(&body)
+        )));
+    }
+    Ok(Answer { fields, body })
+}

@@ -8,22 +8,22 @@ use reqwest::header::HeaderMap;
 use super::multi_turn::{Environments, Limits, MultiTurnAgent, MultiTurnOptions};
 use super::registry::{environment_headers, headers};
 use super::{Agent, AgentError, HeadServer, ToolCallingAgent, ToolCallingOptions};
+use crate::call::Target;
 use crate::config::{AgentKind, AgentSettings, ModelApi, Settings, Span};
-use crate::environment::{self, EnvironmentSettings};
+use crate::environment;
 use crate::http::HttpClients;
 use crate::model::{
     CHAT_COMPLETIONS, COMPLETIONS, ChatPolicy, CompletionsPolicy, Endpoints, ModelClient,
     ModelRetries, Policy, Responder, ResponsesModel, tokenizer,
 };
-use crate::turn::Target;
 
-/// Turns of a multi-turn rollout where nothing else is said.
+/// The default of `max_turns`.
 const MAX_TURNS: u32 = 10;
 
-/// Tokens of a conversation where nothing else is said: no model reads more.
+/// The default of `max_seq_len`: no model reads more.
 const MAX_SEQ_LEN: u64 = u64::MAX;
 
-/// One agent, and where its servers are.
+/// The settings of one agent that runs here, and what it is set up from.
 pub(super) struct Native<'a> {
     pub(super) name: &'a str,
     pub(super) own: &'a AgentSettings,
@@ -41,7 +41,7 @@ pub(super) fn check_kind(name: &str, own: &AgentSettings) -> Result<(), AgentErr
     own.check_kind().map_err(refuse)
 }
 
-/// The head server has to say where servers of this agent are.
+/// Whether the head server has to say where servers of this agent are.
 pub(super) fn needs_head(own: &AgentSettings) -> bool {
     match own.kind.unwrap_or_default() {
         AgentKind::NemoGym => own.url.is_none(),
@@ -144,9 +144,8 @@ impl Native<'_> {
         let mut environments = Vec::new();
         for (task_name, settings) in &own.environments {
             let refuse = |error: environment::EnvironmentError| self.refuse(&error.to_string());
-            let settings = EnvironmentSettings::parse(task_name, settings).map_err(refuse)?;
             let environment =
-                environment::environment(task_name, &settings, &headers, self.http, step_timeout);
+                environment::environment(task_name, settings, &headers, self.http, step_timeout);
             environments.push((task_name.clone(), environment.map_err(refuse)?));
         }
         if environments.is_empty() {
@@ -163,9 +162,6 @@ impl Native<'_> {
             limits: Limits {
                 max_turns: own.max_turns.unwrap_or(MAX_TURNS),
                 max_seq_len: own.max_seq_len.unwrap_or(MAX_SEQ_LEN),
-                // Model and environments end each of their calls themselves, and its row says so.
-                generation_timeout: None,
-                step_timeout: None,
             },
             max_new_tokens: own.max_new_tokens,
             driver: own.driver.unwrap_or_default(),

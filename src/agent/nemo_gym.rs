@@ -1,25 +1,20 @@
-use std::time::Instant;
-
 use async_trait::async_trait;
 use bytes::Bytes;
 use reqwest::header::HeaderMap;
-use url::Url;
 
-use super::episode;
-use super::judge::{Wording, judge};
-use super::{Agent, AgentError, Answer, Reply, RolloutRequest};
+use super::{Agent, AgentError, Answer, Reply, RolloutRequest, Wording, judge};
+use crate::call::Target;
 use crate::gym::GymRules;
-use crate::http::{Call, Destination, Holder, HttpClients, Secrets};
-use crate::http::{headers_that_matter, with_connect_time};
+use crate::http::{Call, Holder, HttpClients, headers_that_matter, with_connect_time};
+use crate::json::{Object, quote, unquote};
+use crate::python::is_truthy;
+use crate::request::{ATTEMPT_INDEX, ROLLOUT_ID, ROLLOUT_INDEX, TASK_ID, TASK_INDEX, TASK_INPUT};
 use crate::retry::{Failure, FailureClass};
 
 /// An agent server of NeMo Gym: `POST /run` with the row answers the verify response.
 #[derive(Debug)]
 pub struct NemoGymAgent {
-    run: Destination,
-    what: String,
-    /// What the headers hold that must not be repeated.
-    secrets: Secrets,
+    run: Target,
     rules: &'static GymRules,
 }
 
@@ -35,38 +30,30 @@ impl NemoGymAgent {
         http: HttpClients,
         rules: &'static GymRules,
     ) -> Result<Self, AgentError> {
-        let refuse = |reason: String| AgentError::Address {
+        let server = Target::new(base, headers, http);
+        let server = server.map_err(|reason| AgentError::Address {
             agent: name.to_owned(),
             url: base.to_owned(),
             reason,
-        };
-        let mut run = Url::parse(base).map_err(|source| refuse(source.to_string()))?;
-        if !matches!(run.scheme(), "http" | "https") || !run.has_host() {
-            return Err(refuse("give http://host:port".into()));
-        }
-        let path = format!("{}/run", run.path().trim_end_matches('/'));
-        run.set_path(&path);
-        let what = format!("POST {run}");
-        let secrets = Secrets::of(&headers);
+        })?;
         Ok(Self {
-            run: Destination::new(run, headers, http),
-            what,
-            secrets,
+            run: server.at("run"),
             rules,
         })
     }
 
     async fn call(&self, request: RolloutRequest, call: &Call<'_>) -> Reply {
-        let episode = match self.rules.routing {
-            true => episode::request(&request.body),
-            false => Ok(None),
-        };
-        let (body, is_episode) = match episode {
-            Ok(Some(episode)) => (Bytes::from(episode), true),
-            Ok(None) => (request.body, false),
-            Err(why) => return Reply::new(Err(call.failure(FailureClass::Data, &why))),
-        };
-        let posted = self.run.post(self.run.headers(), &body, call);
+        let mut body = request.body;
+        let mut is_episode = false;
+        if self.rules.routing {
+            match episode_request(&body) {
+                Ok(Some(episode)) => (body, is_episode) = (Bytes::from(episode), true),
+                Ok(None) => {}
+                Err(why) => return Reply::new(Err(call.failure(FailureClass::Data, &why))),
+            }
+        }
+        let run = self.run.destination();
+        let posted = run.post(run.headers(), &body, call);
         let response = match posted.await {
             Ok(response) => response,
             Err(failure) => {
@@ -80,7 +67,7 @@ impl NemoGymAgent {
         let status = response.status().as_u16();
         let headers = headers_that_matter(response.headers());
         let body = match status {
-            200 => self.run.body(response, Holder::Lander, call).await,
+            200 => run.body(response, Holder::Lander, call).await,
             _ => Err(Box::pin(call.status_error(response)).await),
         };
         // What follows is our own work, and not the server's.
@@ -90,9 +77,13 @@ impl NemoGymAgent {
             headers,
             first_byte: Some(first_byte),
             elapsed,
-            ..Reply::new(body.and_then(|body| match is_episode {
-                true => judge_call(record(body, call)?, self.rules, call),
-                false => judge_call(body, self.rules, call),
+            ..Reply::new(body.and_then(|body| {
+                let body = if is_episode {
+                    record(body, call)?
+                } else {
+                    body
+                };
+                judge_call(body, self.rules, call)
             }))
         }
     }
@@ -101,25 +92,19 @@ impl NemoGymAgent {
 #[async_trait]
 impl Agent for NemoGymAgent {
     async fn run(&self, request: RolloutRequest) -> Reply {
-        let call = Call {
-            what: &self.what,
-            began: Instant::now(),
-            secrets: &self.secrets,
-        };
+        let call = self.run.call();
         let (reply, connect) = with_connect_time(self.call(request, &call)).await;
         Reply { connect, ..reply }
     }
 
     fn address(&self) -> &str {
-        self.what
-            .trim_start_matches("POST ")
-            .trim_end_matches("/run")
+        self.run.address().trim_end_matches("/run")
     }
 }
 
 /// The answer to an episode as the record of a rollout.
 fn record(body: Bytes, call: &Call<'_>) -> Result<Bytes, Failure> {
-    match episode::record(&body) {
+    match episode_record(&body) {
         Ok(Some(record)) => Ok(Bytes::from(record)),
         Ok(None) => Ok(body),
         Err(why) => Err(call.failure(FailureClass::Data, &why)),
@@ -138,12 +123,141 @@ fn judge_call(body: Bytes, rules: &GymRules, call: &Call<'_>) -> Result<Answer, 
     )
 }
 
+/// What the record of a rollout is given.
+const RECORDED_TASK_ID: &str = "_ng_task_id";
+
+/// The request of the episode that a row stands for; none where the row is not of a taskset.
+///
+/// # Errors
+/// The row has an id or a number of the attempt that servers do not take.
+fn episode_request(row: &[u8]) -> Result<Option<String>, String> {
+    // Most rows are of no taskset and need no parsing.
+    if memchr::memmem::find(row, TASK_INPUT.as_bytes()).is_none() {
+        return Ok(None);
+    }
+    let Some(row) = std::str::from_utf8(row)
+        .ok()
+        .and_then(|row| Object::parse(row).ok())
+    else {
+        return Ok(None);
+    };
+    let Some((task_id, task_input)) = task(&row) else {
+        return Ok(None);
+    };
+    let attempt = row.get(ATTEMPT_INDEX).unwrap_or("0");
+    if attempt.parse::<u64>().is_err() {
+        return Err(format!("the attempt of an episode cannot be {attempt}"));
+    }
+    let rollout_id = rollout_id(&row)?;
+    Ok(Some(format!(
+        "{{\"episode_id\":{{\"rollout_id\":{},\"attempt\":{attempt}}},\"task\":{{\"task_id\":{task_id},\
+         \"task_input\":{task_input}}}}}",
+        quote(&rollout_id)
+    )))
+}
+
+/// Identity and content of the task of a taskset.
+fn task<'a>(row: &'a Object<'_>) -> Option<(&'a str, &'a str)> {
+    let task_id = row.get(TASK_ID)?;
+    let taskset = Object::parse(task_id).ok()?;
+    let taskset = unquote(taskset.get("taskset")?)?;
+    (!taskset.is_empty()).then_some((task_id, row.get(TASK_INPUT)?))
+}
+
+/// The row's own id, or its indices. It becomes part of a path, so that not every text is allowed.
+fn rollout_id(row: &Object<'_>) -> Result<String, String> {
+    let text = |name: &str| {
+        let value = row.get(name).unwrap_or("null");
+        unquote(value).map_or_else(|| value.to_owned(), |text| text.into_owned())
+    };
+    match row.get(ROLLOUT_ID) {
+        None | Some("null") => Ok(format!("{}-{}", text(TASK_INDEX), text(ROLLOUT_INDEX))),
+        Some(given) => {
+            let id = text(ROLLOUT_ID);
+            let is_allowed = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+            let begins_well = id.starts_with(|first: char| first.is_ascii_alphanumeric());
+            if given.starts_with('"') && begins_well && id.chars().all(is_allowed) {
+                return Ok(id);
+            }
+            Err(format!(
+                "{ROLLOUT_ID} must be a text of letters, digits, dots, dashes and underscores that begins with a \
+                 letter or digit, and is {given}"
+            ))
+        }
+    }
+}
+
+/// The record of a rollout that the answer to an episode stands for; none where the answer is another one, which is
+/// taken as it is.
+///
+/// # Errors
+/// The answer contradicts itself.
+fn episode_record(answer: &[u8]) -> Result<Option<String>, String> {
+    let answer = std::str::from_utf8(answer).ok();
+    let Some(answer) = answer.and_then(|answer| Object::parse(answer).ok()) else {
+        return Ok(None);
+    };
+    let is_object = |name: &str| answer.get(name).is_some_and(|value| value.starts_with('{'));
+    let (result, failure) = (answer.get("result"), answer.get("failure"));
+    if !is_object("episode_id") || !is_object(TASK_ID) || result.or(failure).is_none() {
+        return Ok(None);
+    }
+    let task_id = answer.get(TASK_ID).unwrap_or("null");
+    if let Some(failure) = failure.filter(|failure| *failure != "null") {
+        let failure = Object::parse(failure)
+            .map_err(|_| "the failure of the episode is not an object".to_owned())?;
+        return Ok(Some(failed(task_id, &failure)));
+    }
+    let result = result.map(Object::parse);
+    let Some(Ok(mut result)) = result else {
+        return Err("the result of the episode is not an object".to_owned());
+    };
+    let is_reserved = |name: &&str| {
+        name.starts_with("_ng_")
+            || ["ng_trajectory", "ng_model_call_capture", "ng_perf"].contains(name)
+    };
+    let reserved: Vec<&str> = result.names().filter(is_reserved).collect();
+    if !reserved.is_empty() {
+        return Err(format!(
+            "the result of the episode has keys that are reserved for the collector: {}",
+            reserved.join(", ")
+        ));
+    }
+    result.set(RECORDED_TASK_ID, task_id);
+    Ok(Some(result.to_string()))
+}
+
+fn failed(task_id: &str, failure: &Object<'_>) -> String {
+    let mut record = Object::default();
+    let is_terminal = failure.get("terminal").is_some_and(is_truthy);
+    record.set(RECORDED_TASK_ID, task_id);
+    record.set("_ng_failure_class", "\"environment_server_failed\"");
+    record.set("_ng_failure_terminal", is_terminal.to_string());
+    let reason = failure.get("failure_reason").unwrap_or("null");
+    record.set("_ng_failure_message", reason);
+    for (name, value) in [
+        ("_ng_failure_stage", failure.get("stage")),
+        (
+            "_ng_failure_partial_response",
+            failure.get("partial_response"),
+        ),
+    ] {
+        if let Some(value) = value.filter(|value| *value != "null") {
+            record.set(name, value);
+        }
+    }
+    record.to_string()
+}
+
 #[cfg(test)]
 mod tests {
     use reqwest::header::HeaderValue;
 
+    use std::time::Instant;
+
     use super::*;
     use crate::gym::GYM_05;
+    use crate::http::Secrets;
 
     fn class_of(body: &[u8]) -> Option<(FailureClass, bool)> {
         let call = Call {
@@ -207,5 +321,69 @@ mod tests {
             class_of(br#"{"reward": 1, "_ng_failure_class": null}"#),
             None
         );
+    }
+
+    const ROW: &str =
+        r#"{"task_id":{"taskset":"s"},"task_input":[1.0],"_ng_task_index":4,"_ng_rollout_index":2"#;
+
+    #[test]
+    fn a_row_of_a_taskset_is_the_request_of_an_episode() {
+        let sent = |more: &str| episode_request(format!("{ROW}{more}}}").as_bytes());
+        let episode = |id: &str| {
+            format!(
+                r#"{{"episode_id":{id},"task":{{"task_id":{{"taskset":"s"}},"task_input":[1.0]}}}}"#
+            )
+        };
+        let first = episode(r#"{"rollout_id":"4-2","attempt":0}"#);
+        assert_eq!(sent(""), Ok(Some(first)));
+        let third = episode(r#"{"rollout_id":"r.1","attempt":3}"#);
+        let given = r#","_ng_attempt_index":3,"_ng_rollout_id":"r.1""#;
+        assert_eq!(sent(given), Ok(Some(third)));
+        assert!(sent(r#","_ng_attempt_index":-1"#).is_err());
+        assert!(sent(r#","_ng_rollout_id":"../x""#).is_err());
+        assert!(sent(r#","_ng_rollout_id":7"#).is_err());
+    }
+
+    #[test]
+    fn other_rows_are_sent_as_they_are() {
+        for row in [
+            r#"{"a":1}"#,
+            r#"{"task_id":{"taskset":"s"},"a":"task_input"}"#,
+            r#"{"task_id":{"taskset":""},"task_input":1}"#,
+            r#"{"task_id":"t","task_input":1}"#,
+        ] {
+            assert_eq!(episode_request(row.as_bytes()), Ok(None), "{row}");
+        }
+    }
+
+    #[test]
+    fn an_answer_is_the_result_or_the_failure_in_it() {
+        let answered = |rest: &str| {
+            episode_record(
+                format!(r#"{{"episode_id":{{}},"task_id":{{"task":"t"}},{rest}}}"#).as_bytes(),
+            )
+        };
+        assert_eq!(
+            answered(r#""failure":null,"result":{"reward":1.50,"x":[1]}"#),
+            Ok(Some(
+                r#"{"reward":1.50,"x":[1],"_ng_task_id":{"task":"t"}}"#.to_owned()
+            ))
+        );
+        assert_eq!(
+            answered(r#""failure":{"failure_reason":"no","terminal":true,"stage":"seed"}"#),
+            Ok(Some(
+                r#"{"_ng_task_id":{"task":"t"},"_ng_failure_class":"environment_server_failed","_ng_failure_terminal":true,"_ng_failure_message":"no","_ng_failure_stage":"seed"}"#
+                    .to_owned()
+            ))
+        );
+        assert_eq!(answered(r#""reward":1"#), Ok(None));
+        assert_eq!(episode_record(b"{\"reward\":1}"), Ok(None));
+        for wrong in [
+            r#""result":1"#,
+            r#""failure":"x""#,
+            r#""result":{"ng_perf":{}}"#,
+        ] {
+            assert!(answered(wrong).is_err(), "{wrong}");
+        }
     }
 }

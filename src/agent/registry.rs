@@ -92,9 +92,10 @@ impl Agents {
     /// One has no address, the head server does not know it, or its secret is missing.
     pub async fn connect(names: &[String], settings: &Settings) -> Result<Self, AgentError> {
         let own = |name: &String| settings.agents.get(name).cloned().unwrap_or_default();
-        let head = match names.iter().any(|name| native::needs_head(&own(name))) {
-            true => HeadServer::of(settings).await,
-            false => Ok(None),
+        let head = if names.iter().any(|name| native::needs_head(&own(name))) {
+            HeadServer::of(settings).await
+        } else {
+            Ok(None)
         };
         let is_new = || matches!(&head, Ok(Some(head)) if head.has_environment_servers());
         let rules = settings.gym.rules(is_new);
@@ -115,10 +116,8 @@ impl Agents {
         let http = http_clients(settings)?;
         let none = AgentSettings::default();
         let own = |name: &String| settings.agents.get(name).unwrap_or(&none);
-        let head = match names.iter().any(|name| native::needs_head(own(name))) {
-            true => head?,
-            false => None,
-        };
+        let needs_head = names.iter().any(|name| native::needs_head(own(name)));
+        let head = if needs_head { head? } else { None };
         let is_elsewhere =
             |name: &&String| own(name).kind.unwrap_or_default() == AgentKind::NemoGym;
         let (elsewhere, here): (Vec<_>, Vec<_>) = names.iter().partition(is_elsewhere);
@@ -206,15 +205,17 @@ fn addresses(
         }
         Some(head) => found.extend(head.addresses(rest.into_iter())?),
         None => {
-            let agents = rest
-                .iter()
-                .map(|name| format!("'{name}'"))
-                .collect::<Vec<_>>()
-                .join(", ");
+            let agents = quoted(&rest);
             return Err(AgentError::NoAddress { agents });
         }
     }
     Ok(found)
+}
+
+/// Names for people to read: each in quotes, with commas between.
+pub(super) fn quoted(names: &[&str]) -> String {
+    let names: Vec<String> = names.iter().map(|name| format!("'{name}'")).collect();
+    names.join(", ")
 }
 
 /// Headers for the environments of an agent that runs here.
@@ -235,22 +236,18 @@ pub(super) fn headers(
     settings: &Settings,
 ) -> Result<HeaderMap, AgentError> {
     let mut headers = HeaderMap::new();
-    let token = own
-        .bearer_token_env
-        .as_ref()
-        .or(settings.bearer_token_env.as_ref());
-    let token = match token {
-        Some(variable) => Some(secret(variable, || {
-            format!("the bearer token of agent '{name}'")
-        })?),
+    let named = own.bearer_token_env.as_ref();
+    let token = match named.or(settings.bearer_token_env.as_ref()) {
+        Some(variable) => {
+            let purpose = format!("the bearer token of agent '{name}'");
+            Some(secret(variable, &purpose)?)
+        }
         None => std::env::var(BEARER_TOKEN).ok(),
     };
     if let Some(token) = token {
-        let value = format!("Bearer {token}");
-        headers.insert(
-            AUTHORIZATION,
-            header_value(&value, BEARER_TOKEN, || format!("agent '{name}'"))?,
-        );
+        let purpose = format!("agent '{name}'");
+        let value = header_value(&format!("Bearer {token}"), BEARER_TOKEN, &purpose)?;
+        headers.insert(AUTHORIZATION, value);
     }
     let own = settings.headers_env.iter().chain(&own.headers_env);
     add_headers(&mut headers, own, name)?;
@@ -263,36 +260,40 @@ fn add_headers<'a>(
     name: &str,
 ) -> Result<(), AgentError> {
     for (header, variable) in variables {
-        let purpose = || format!("header '{header}' of agent '{name}'");
-        let value = header_value(&secret(variable, purpose)?, variable, purpose)?;
-        let header = HeaderName::try_from(header.as_str()).map_err(|_| AgentError::Secret {
-            variable: variable.to_string(),
-            purpose: purpose(),
-            reason: "is for a header whose name is not a legal one",
+        let purpose = format!("header '{header}' of agent '{name}'");
+        let value = header_value(&secret(variable, &purpose)?, variable, &purpose)?;
+        let header = HeaderName::try_from(header.as_str()).map_err(|_| {
+            unusable(
+                variable,
+                &purpose,
+                "is for a header whose name is not a legal one",
+            )
         })?;
         headers.insert(header, value);
     }
     Ok(())
 }
 
-fn secret(variable: &str, purpose: impl Fn() -> String) -> Result<String, AgentError> {
-    std::env::var(variable).map_err(|_| AgentError::Secret {
-        variable: variable.to_owned(),
-        purpose: purpose(),
-        reason: "is not set",
-    })
+fn secret(variable: &str, purpose: &str) -> Result<String, AgentError> {
+    std::env::var(variable).map_err(|_| unusable(variable, purpose, "is not set"))
 }
 
-fn header_value(
-    value: &str,
-    variable: &str,
-    purpose: impl Fn() -> String,
-) -> Result<HeaderValue, AgentError> {
-    let mut value = HeaderValue::try_from(value).map_err(|_| AgentError::Secret {
-        variable: variable.to_owned(),
-        purpose: purpose(),
-        reason: "holds characters that a header can't carry",
+fn header_value(value: &str, variable: &str, purpose: &str) -> Result<HeaderValue, AgentError> {
+    let mut value = HeaderValue::try_from(value).map_err(|_| {
+        unusable(
+            variable,
+            purpose,
+            "holds characters that a header can't carry",
+        )
     })?;
     value.set_sensitive(true);
     Ok(value)
+}
+
+fn unusable(variable: &str, purpose: &str, reason: &'static str) -> AgentError {
+    AgentError::Secret {
+        variable: variable.to_owned(),
+        purpose: purpose.to_owned(),
+        reason,
+    }
 }

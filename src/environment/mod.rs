@@ -1,22 +1,269 @@
-//! What a model talks to: [`Environment`] takes a step with each sample of a batch. [`StepServer`] is
-//! asked once for a whole batch, [`ResourcesServer`] and [`GymnasiumServer`] know one episode at a
-//! time, and [`Checked`] asks nobody: [`checks`] says whether an answer is right, for those with
-//! nothing but a data set. [`environment`] sets one up from its [`EnvironmentSettings`].
+//! What a model talks to: an [`Environment`] takes a step with each sample of a batch.
+//!
+//! [`StepServer`] is asked once for a whole batch. [`ResourcesServer`] and [`GymnasiumServer`] know one episode at a time.
+//! The checks in `checks` send nothing: they are for datasets without an environment server. [`environment`] sets any up from
+//! its settings; the multi-turn agent uses them.
 
-mod checked;
-pub mod checks;
-mod config;
-mod contract;
-mod episode;
-mod gymnasium;
-mod resources_server;
+mod checks;
+mod nemo_gym;
 #[cfg(test)]
 mod scene;
 mod step_server;
 
-pub use checked::Checked;
-pub use config::{EnvironmentError, EnvironmentSettings, environment};
-pub use contract::{Begun, Environment, Sample, Step, StepResult, Stepped};
-pub use gymnasium::GymnasiumServer;
-pub use resources_server::ResourcesServer;
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use reqwest::header::HeaderMap;
+use serde::{Deserialize, de};
+use serde_json::Value;
+
+use self::checks::Checked;
+use crate::call::{CallLog, CookieJar, Target};
+use crate::config::ServerUrl;
+use crate::http::HttpClients;
+use crate::model::{Message, OBSERVATION_ROLE};
+use crate::retry::Failure;
+
+pub use nemo_gym::{GymnasiumServer, ResourcesServer};
 pub use step_server::StepServer;
+
+/// Answers a model: observes, scores, and says when an episode ends.
+#[async_trait]
+pub trait Environment: Debug + Send + Sync {
+    /// Begins an episode. The cookies that it sets go with every step of this sample.
+    ///
+    /// # Errors
+    /// The environment could not be asked.
+    async fn begin(&self, row: &Value, log: &CallLog) -> Result<Begun, Failure> {
+        let _ = (row, log);
+        Ok(Begun::default())
+    }
+
+    /// Takes one step with every sample of a batch. The results are in the order of the samples.
+    ///
+    /// # Errors
+    /// The environment could not be asked, or its answer does not fit the batch.
+    async fn step(&self, samples: &mut [Sample<'_>]) -> Stepped;
+
+    /// Where it is, without secrets, for people to read.
+    fn address(&self) -> String;
+}
+
+/// The outcome of a step: a result or a failure for each sample, in their order; or the failure of the whole step.
+pub type Stepped = Result<Vec<Result<StepResult, Failure>>, Failure>;
+
+/// How an episode begins.
+#[derive(Debug, Default)]
+pub struct Begun {
+    /// What the environment set.
+    pub cookies: CookieJar,
+    /// What it says before the first turn.
+    pub observation: Option<Message>,
+}
+
+/// A sample of a step.
+#[derive(Debug)]
+pub struct Sample<'a> {
+    /// Where its calls are noted. A call for a whole batch is noted with its first sample; the others have a row of their own
+    /// with the same times.
+    pub log: &'a CallLog,
+    /// What to send.
+    pub step: Step<'a>,
+    /// The cookies that the environment set before.
+    pub cookies: &'a mut CookieJar,
+}
+
+/// What an environment is told of a sample.
+#[derive(Debug, Clone, Copy)]
+pub struct Step<'a> {
+    /// Number of the turn, from 1.
+    pub turn: u32,
+    /// Name of the task's kind.
+    pub task_name: &'a str,
+    /// The row that the rollout was asked for with.
+    pub row: &'a Value,
+    /// The conversation so far.
+    pub messages: &'a [Message],
+    /// The metadata of the step before, or the prompt's `extra_env_info`.
+    pub metadata: &'a Value,
+}
+
+/// What an environment answers for a sample.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StepResult {
+    /// What the model is to see.
+    pub observation: Message,
+    /// The metadata to send with the next step; null keeps the last one.
+    pub metadata: Value,
+    /// Texts that end the next generation; none keeps the last ones.
+    pub next_stop_strings: Option<Vec<String>>,
+    /// The reward of this step.
+    pub reward: f64,
+    /// The episode is over.
+    pub terminated: bool,
+    /// The episode was cut short.
+    pub truncated: bool,
+    /// What the environment judged.
+    pub answer: Option<String>,
+}
+
+impl StepResult {
+    /// A step that ends the episode with this reward, and shows the model nothing.
+    pub fn last(reward: f64) -> Self {
+        Self {
+            observation: Message::text(OBSERVATION_ROLE, ""),
+            metadata: Value::Null,
+            next_stop_strings: None,
+            reward,
+            terminated: true,
+            truncated: false,
+            answer: None,
+        }
+    }
+}
+
+/// The kinds of environments that are servers.
+const SERVERS: [&str; 3] = ["step", "resources", "gymnasium"];
+
+/// The settings of a server.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ServerSettings {
+    kind: ServerKind,
+    url: ServerUrl,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum ServerKind {
+    Step,
+    Resources,
+    Gymnasium,
+}
+
+/// Why an environment can't be used.
+#[derive(Debug, thiserror::Error)]
+pub enum EnvironmentError {
+    /// Its settings are wrong.
+    #[error("the environment of task_name '{name}': {source}")]
+    Settings {
+        /// The task name.
+        name: String,
+        /// What is wrong.
+        source: serde_json::Error,
+    },
+    /// Its address can't be used.
+    #[error("the address '{url}' of the environment of task_name '{name}' can't be used: {reason}")]
+    Address {
+        /// The task name.
+        name: String,
+        /// What was given.
+        url: String,
+        /// Why not.
+        reason: String,
+    },
+}
+
+/// Sets up the environment of the tasks named `name` from its settings: `kind`, and the settings of that kind. Nothing is
+/// sent. `headers` go with every request, and `step_deadline` is the longest time of each.
+///
+/// # Errors
+/// There is no such kind, a setting is wrong, or an address can't be used.
+pub fn environment(
+    name: &str,
+    settings: &Value,
+    headers: &HeaderMap,
+    http: &HttpClients,
+    step_deadline: Option<Duration>,
+) -> Result<Arc<dyn Environment>, EnvironmentError> {
+    let wrong = |source| EnvironmentError::Settings {
+        name: name.to_owned(),
+        source,
+    };
+    let kinds = || {
+        let names = SERVERS.into_iter().chain(checks::kinds());
+        let mut names: Vec<String> = names.map(|kind| format!("'{kind}'")).collect();
+        let last = names.pop().unwrap_or_default();
+        format!("{} or {last}", names.join(", "))
+    };
+    let Some(kind) = settings.get("kind").and_then(Value::as_str) else {
+        let why = format!("an environment needs a kind: {}", kinds());
+        return Err(wrong(de::Error::custom(why)));
+    };
+    if let Some(check) = Checked::read(kind, settings) {
+        return Ok(Arc::new(check.map_err(wrong)?));
+    }
+    if !SERVERS.contains(&kind) {
+        let why = format!("there is no environment of kind '{kind}'; use {}", kinds());
+        return Err(wrong(de::Error::custom(why)));
+    }
+    let ServerSettings { kind, url } = ServerSettings::deserialize(settings).map_err(wrong)?;
+    let target = Target::new(url.as_str(), headers.clone(), http.clone());
+    let target = target.map_err(|reason| EnvironmentError::Address {
+        name: name.to_owned(),
+        url: url.to_string(),
+        reason,
+    })?;
+    Ok(match kind {
+        ServerKind::Step => Arc::new(StepServer::new(name, &target, step_deadline)),
+        ServerKind::Resources => Arc::new(ResourcesServer::new(name, target, step_deadline)),
+        ServerKind::Gymnasium => Arc::new(GymnasiumServer::new(name, target, step_deadline)),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::call::scripted::http;
+
+    fn set_up(settings: &Value) -> Result<Arc<dyn Environment>, EnvironmentError> {
+        environment("math", settings, &HeaderMap::new(), &http(), None)
+    }
+
+    #[test]
+    fn each_kind_is_set_up() {
+        let url = "http://e:1/a";
+        for (settings, address) in [
+            (json!({"kind": "step", "url": url}), "http://e:1/a/step"),
+            (json!({"kind": "resources", "url": url}), url),
+            (json!({"url": url, "kind": "gymnasium"}), url),
+            (json!({"kind": "exact-match"}), "exact-match (built in)"),
+            (
+                json!({"kind": "numeric", "tolerance": 0.5}),
+                "numeric (built in)",
+            ),
+            (json!({"kind": "json-schema"}), "json-schema (built in)"),
+        ] {
+            assert_eq!(set_up(&settings).unwrap().address(), address);
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_with_settings_is_said() {
+        for (settings, expected) in [
+            (
+                json!({"kind": "steps"}),
+                "no environment of kind 'steps'; use 'step'",
+            ),
+            (json!({"url": "http://e"}), "needs a kind"),
+            (json!({"kind": "step"}), "missing field `url`"),
+            (
+                json!({"kind": "step", "url": "http://e", "path": "x"}),
+                "`path`",
+            ),
+            (json!({"kind": "step", "url": "e:1"}), "http://host:port"),
+            (json!({"kind": "numeric", "tolerance": -1.0}), "`tolerance`"),
+            (json!({"kind": "numeric", "url": "http://e"}), "`url`"),
+        ] {
+            let error = set_up(&settings).unwrap_err().to_string();
+            assert!(
+                error.contains("task_name 'math'") && error.contains(expected),
+                "{error}"
+            );
+        }
+    }
+}

@@ -3,14 +3,14 @@
 use serde_json::{Value, json};
 
 use super::{Sample, Step};
+use crate::call::scripted::log;
+use crate::call::{CallLog, CookieJar};
 use crate::model::Message;
-use crate::turn::scripted::log;
-use crate::turn::{CookieJar, TurnLog};
 
 /// What a sample of turn 2 consists of.
 #[derive(Debug)]
 pub(super) struct Scene {
-    pub(super) log: TurnLog,
+    pub(super) log: CallLog,
     pub(super) row: Value,
     pub(super) messages: Vec<Message>,
     pub(super) metadata: Value,

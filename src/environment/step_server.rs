@@ -8,12 +8,12 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::{Environment, Sample, StepResult, Stepped};
+use crate::call::{CallEnd, CallKind, CallSpec, OpenCall, Post, Posted, Target};
 use crate::model::Message;
 use crate::retry::{Failure, FailureClass};
-use crate::turn::{OpenTurn, Post, Posted, Target, TurnCall, TurnEnd, TurnKind};
 
 /// An environment that takes a step with a whole batch in one request: `POST {url}/step`. A step
-/// changes what it knows, so none is repeated.
+/// changes its state, so none is retried.
 #[derive(Debug)]
 pub struct StepServer {
     target: Target,
@@ -34,22 +34,31 @@ impl StepServer {
 }
 
 #[derive(Serialize)]
-struct Request<'a> {
-    message_log_batch: Vec<Vec<Said<'a>>>,
+struct StepRequest<'a> {
+    message_log_batch: Vec<Vec<SentMessage<'a>>>,
     metadata: Vec<&'a Value>,
     rollout_ids: Vec<String>,
 }
 
 /// A message as an environment sees it.
 #[derive(Serialize)]
-struct Said<'a> {
+struct SentMessage<'a> {
     role: &'a str,
     content: &'a Value,
 }
 
-/// An answer, list by list, so that an error can name the one that it is in.
+impl<'a> SentMessage<'a> {
+    fn of(message: &'a Message) -> Self {
+        Self {
+            role: &message.role,
+            content: &message.content,
+        }
+    }
+}
+
+/// An answer, list by list, so that an error can name the list.
 #[derive(Deserialize)]
-struct Answer<'a> {
+struct StepAnswers<'a> {
     #[serde(borrow)]
     observations: Option<&'a RawValue>,
     #[serde(borrow)]
@@ -65,15 +74,17 @@ struct Answer<'a> {
 }
 
 #[derive(Deserialize)]
-struct Observation {
+struct StepObservation {
     role: String,
     content: Value,
 }
 
 fn request(samples: &[Sample<'_>]) -> Result<Bytes, Failure> {
     let steps = || samples.iter().map(|sample| sample.step);
-    let request = Request {
-        message_log_batch: steps().map(|step| said(step.messages)).collect(),
+    let request = StepRequest {
+        message_log_batch: steps()
+            .map(|step| step.messages.iter().map(SentMessage::of).collect())
+            .collect(),
         metadata: steps().map(|step| step.metadata).collect(),
         rollout_ids: samples
             .iter()
@@ -85,14 +96,6 @@ fn request(samples: &[Sample<'_>]) -> Result<Bytes, Failure> {
         Failure::new(FailureClass::Data, why)
     })?;
     Ok(body.into())
-}
-
-fn said(messages: &[Message]) -> Vec<Said<'_>> {
-    let said = messages.iter().map(|message| Said {
-        role: &message.role,
-        content: &message.content,
-    });
-    said.collect()
 }
 
 /// A list of an answer, with one entry for each sample.
@@ -126,48 +129,39 @@ fn optional<'a, T: Deserialize<'a>>(
 }
 
 fn results(body: &[u8], samples: usize) -> Result<Vec<StepResult>, String> {
-    let answer: Answer =
+    let answer: StepAnswers =
         serde_json::from_slice(body).map_err(|source| format!("not a JSON object: {source}"))?;
-    let observations: Vec<Observation> = list("observations", answer.observations, samples)?;
-    let metadata = optional("metadata", answer.metadata, samples)?;
+    let observations: Vec<StepObservation> = list("observations", answer.observations, samples)?;
+    let mut metadata = optional("metadata", answer.metadata, samples)?.into_iter();
     let stop_strings = optional("next_stop_strings", answer.next_stop_strings, samples)?;
+    let mut stop_strings = stop_strings.into_iter();
     let rewards: Vec<f64> = list("rewards", answer.rewards, samples)?;
     let terminateds: Vec<bool> = list("terminateds", answer.terminateds, samples)?;
-    let answers = optional("answers", answer.answers, samples)?;
-    let results = observations
-        .into_iter()
-        .zip(metadata)
-        .zip(stop_strings)
-        .zip(rewards)
-        .zip(terminateds)
-        .zip(answers);
-    let results = results.map(
-        |(((((observation, metadata), next_stop_strings), reward), terminated), answer)| {
-            StepResult {
-                observation: Message {
-                    role: observation.role,
-                    content: observation.content,
-                    ..Message::default()
-                },
-                metadata: metadata.unwrap_or(Value::Null),
-                next_stop_strings,
-                reward,
-                terminated,
-                truncated: false,
-                answer,
-            }
+    let mut answers = optional("answers", answer.answers, samples)?.into_iter();
+    let results = observations.into_iter().zip(rewards).zip(terminateds);
+    let results = results.map(|((observation, reward), terminated)| StepResult {
+        observation: Message {
+            role: observation.role,
+            content: observation.content,
+            ..Message::default()
         },
-    );
+        metadata: metadata.next().flatten().unwrap_or(Value::Null),
+        next_stop_strings: stop_strings.next().flatten(),
+        reward,
+        terminated,
+        truncated: false,
+        answer: answers.next().flatten(),
+    });
     Ok(results.collect())
 }
 
 impl StepServer {
-    /// Sends a batch; what becomes of the answer is in the row of its first sample alone.
+    /// Sends a batch. Only the row of its first sample records the answer.
     async fn ask(
         &self,
         samples: &[Sample<'_>],
-        call: TurnCall,
-        first: &OpenTurn,
+        call: CallSpec,
+        first: &OpenCall,
     ) -> Result<Vec<StepResult>, Failure> {
         let post = Post {
             call,
@@ -187,29 +181,29 @@ impl StepServer {
 #[async_trait]
 impl Environment for StepServer {
     async fn step(&self, samples: &mut [Sample<'_>]) -> Stepped {
-        let mut turns = Vec::with_capacity(samples.len());
+        let mut calls = Vec::with_capacity(samples.len());
         for sample in samples.iter() {
             let name = Arc::clone(&self.name);
-            let call = TurnCall::new(sample.step.turn, TurnKind::Step, name);
+            let call = CallSpec::new(sample.step.turn, CallKind::Step, name);
             match self.target.begin(&call, sample.log) {
-                Ok(turn) => turns.push((call, turn)),
-                // Who has just gone away is no reason to fail the others.
+                Ok(open) => calls.push((call, open)),
+                // A sample whose caller has just gone away does not fail the others.
                 Err(_) if sample.log.is_closed() => {}
                 Err(failure) => return Err(failure),
             }
         }
-        let Some(((call, first), others)) = turns.split_first() else {
+        let Some(((call, first), others)) = calls.split_first() else {
             return Ok(Vec::new());
         };
         let result = self.ask(samples, call.clone(), first).await;
         // The bytes are counted once.
-        let end = TurnEnd {
+        let end = CallEnd {
             request_bytes: 0,
             response_bytes: 0,
             ..first.ended().unwrap_or_default()
         };
-        for (_, turn) in others {
-            turn.end(end.clone());
+        for (_, open) in others {
+            open.end(end.clone());
         }
         Ok(result?.into_iter().map(Ok).collect())
     }
@@ -225,9 +219,9 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::call::CallRow;
+    use crate::call::scripted::{Answer, Received, ScriptedServer, http};
     use crate::environment::scene::Scene;
-    use crate::turn::Turn;
-    use crate::turn::scripted::{Answer, Received, ScriptedServer, http};
 
     /// A step of two samples: what was sent, what came of it, and the rows of each.
     async fn step(
@@ -235,7 +229,7 @@ mod tests {
     ) -> (
         Vec<Received>,
         Result<Vec<StepResult>, Failure>,
-        [Vec<Turn>; 2],
+        [Vec<CallRow>; 2],
     ) {
         let server = ScriptedServer::start(move |_| answer.clone()).await;
         let target = Target::new(server.url(), HeaderMap::new(), http()).unwrap();
@@ -291,10 +285,10 @@ mod tests {
         assert_eq!(results[1].next_stop_strings, Some(Vec::new()));
         assert_eq!(results[1].answer.as_deref(), Some("42"));
         assert!(results[1].terminated);
-        let ends: Vec<&TurnEnd> = rows
+        let ends: Vec<&CallEnd> = rows
             .iter()
             .map(|rows| {
-                assert_eq!((rows.len(), rows[0].start.kind), (1, TurnKind::Step));
+                assert_eq!((rows.len(), rows[0].start.kind), (1, CallKind::Step));
                 assert_eq!(rows[0].start.turn, 2);
                 rows[0].end.as_ref().unwrap()
             })

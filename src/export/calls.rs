@@ -20,7 +20,7 @@ const CALLS: &str = include_str!("../../queries/export/calls.sql");
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct ModelCall {
     call: i64,
-    repetition: i64,
+    retry: i64,
     pub name: String,
     outcome: String,
     pub http_status: Option<i64>,
@@ -34,10 +34,10 @@ pub(super) struct ModelCall {
 impl ModelCall {
     /// The identity that was sent with it.
     pub(super) fn id(&self, (task, rollout, attempt): Key) -> String {
-        let first = self.call - self.repetition;
+        let first = self.call - self.retry;
         let id = format!("{task}-{rollout}-a{attempt}-c{first}");
-        if self.repetition > 0 {
-            format!("{id}-t{}", self.repetition)
+        if self.retry > 0 {
+            format!("{id}-t{}", self.retry)
         } else {
             id
         }
@@ -154,7 +154,7 @@ fn decode(batch: &RecordBatch) -> Result<Vec<(Key, ModelCall)>, ExportError> {
     let number = |name| integers(batch, name);
     let (task, rollout) = (number("task_index")?, number("rollout_index")?);
     let (attempt, call) = (number("attempt")?, number("call")?);
-    let (repetition, http_status) = (number("repetition")?, number("http_status")?);
+    let (retry, http_status) = (number("retry")?, number("http_status")?);
     let (started_at, finished_at) = (number("started_at")?, number("finished_at")?);
     let (input, output) = (number("input_tokens")?, number("output_tokens")?);
     let (name, outcome) = (texts(batch, "name")?, texts(batch, "outcome")?);
@@ -175,7 +175,7 @@ fn decode(batch: &RecordBatch) -> Result<Vec<(Key, ModelCall)>, ExportError> {
         let latency = latency.filter(|latency| latency.is_valid(row));
         let call = ModelCall {
             call: at(&call, row),
-            repetition: at(&repetition, row),
+            retry: at(&retry, row),
             name: name.to_owned(),
             outcome: outcome.value(row).to_owned(),
             http_status: given(&http_status, row),

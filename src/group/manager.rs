@@ -11,11 +11,11 @@ use super::request::{TrainingPrompt, row_index};
 use super::stats::{RolloutCounts, RolloutStats};
 use super::{GroupAnswer, GroupPrompt, PromptGroup};
 use crate::agent::{Agent, AgentLimits, Agents, Member, RolloutRequest};
+use crate::call::{CallLog, RolloutKey};
 use crate::config::{AgentKind, GroupFailure, Settings};
 use crate::error::Error;
 use crate::request::ATTEMPT_INDEX;
 use crate::retry::{Backoff, Failure, FailureClass};
-use crate::turn::{RolloutKey, TurnLog};
 
 /// How a [`RolloutManager`] goes about it. The defaults are NeMo RL's.
 #[derive(Debug, Clone)]
@@ -388,7 +388,7 @@ impl RolloutManager {
         let key = RolloutKey::new(prompt.idx, rollout_index, attempt);
         Ok(RolloutRequest {
             body: Bytes::from(body.to_string()),
-            turns: TurnLog::new(key, None),
+            calls: CallLog::new(key, None),
         })
     }
 

@@ -9,11 +9,11 @@ use bytes::Bytes;
 
 use super::error::ImportError;
 use super::keys::RowKey;
+use crate::call::RolloutKey;
 use crate::outcome::{
     Answer, AnswerFields, Outcome, OutcomeBatchBuilder, Times, Verdict, rollouts_of,
 };
 use crate::schema;
-use crate::turn::RolloutKey;
 
 /// Running number of a row over all files of a table.
 pub(super) const SOURCE_ROW: &str = "source_row";

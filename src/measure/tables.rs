@@ -121,7 +121,7 @@ impl MetricTables {
             (schema::TASKS, schema::tasks()),
             (schema::ROLLOUTS, schema::rollouts()),
             (schema::ATTEMPTS, schema::attempts()),
-            (schema::TURNS, schema::turns()),
+            (schema::CALLS, schema::calls()),
         ] {
             empty.register_table(name, Arc::new(EmptyTable::new(schema)))?;
         }

@@ -13,10 +13,10 @@ use super::{
     AggregateMetrics, MeasureError, MetricQueries, MetricTable, ParameterValue, TaskLabels, plan,
     register_views,
 };
+use crate::call::RolloutKey;
 use crate::gym::GYM_05;
 use crate::outcome::{Answer, Outcome, OutcomeBatchBuilder, Times, Verdict, rollouts_of};
 use crate::schema;
-use crate::turn::RolloutKey;
 
 fn answered(agent: &str, task_index: i64, rollout_index: i64, answer: &str) -> Outcome {
     let key = RolloutKey::new(task_index, rollout_index, 0);

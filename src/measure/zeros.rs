@@ -8,6 +8,7 @@ use datafusion::error::DataFusionError;
 use datafusion::prelude::SessionContext;
 
 use super::rows::{Rows, row};
+use crate::call::RolloutKey;
 use crate::config::{ConfigError, Settings};
 use crate::error::Error;
 use crate::export::failed_attempts;
@@ -18,7 +19,6 @@ use crate::outcome::resume::FAILURE_CLASS;
 use crate::outcome::{Answer, Outcome, OutcomeBatchBuilder, Times, Verdict, rollouts_of};
 use crate::retry::gym_class;
 use crate::schema::{ROLLOUTS, TASKS};
-use crate::turn::RolloutKey;
 
 /// Which rollouts count as zero in the metrics at the end of a sweep.
 ///

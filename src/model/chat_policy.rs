@@ -2,11 +2,10 @@ use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::completion::{Completion, FinishReason, token_id};
-use super::request_body::RequestBody;
+use super::body::{CompletionAnswer, FinishReason, RequestBody, token_id};
 use super::{Generation, GenerationRequest, Message, ModelClient, OBSERVATION_ROLE, Policy};
+use crate::call::CallLog;
 use crate::retry::Failure;
-use crate::turn::TurnLog;
 
 /// What messages of an environment are sent as: servers of models know no role for them.
 pub const SENT_OBSERVATION_ROLE: &str = "user";
@@ -48,35 +47,35 @@ impl<'a> Sent<'a> {
 }
 
 #[derive(Deserialize)]
-struct Choice<'a> {
-    message: Answered,
+struct ChatChoice<'a> {
+    message: ChatMessage,
     #[serde(borrow)]
     finish_reason: FinishReason<'a>,
-    logprobs: Option<Logprobs>,
+    logprobs: Option<ChatLogprobs>,
     /// vLLM and SGLang, where `return_token_ids` is asked for.
     token_ids: Option<Vec<u32>>,
 }
 
 #[derive(Deserialize)]
-struct Answered {
-    content: Option<Content>,
+struct ChatMessage {
+    content: Option<ChatContent>,
     refusal: Option<String>,
 }
 
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Content {
+enum ChatContent {
     Text(String),
-    Parts(Vec<Part>),
+    Parts(Vec<ChatPart>),
 }
 
 #[derive(Deserialize)]
-struct Part {
+struct ChatPart {
     text: Option<String>,
 }
 
 #[derive(Deserialize)]
-struct Logprobs {
+struct ChatLogprobs {
     content: Option<Vec<Token>>,
 }
 
@@ -86,12 +85,14 @@ struct Token {
     logprob: Option<f64>,
 }
 
-impl Answered {
+impl ChatMessage {
     /// What it says; a refusal is what a model says that says nothing else.
     fn text(self) -> String {
         match self.content {
-            Some(Content::Text(text)) => text,
-            Some(Content::Parts(parts)) => parts.into_iter().filter_map(|part| part.text).collect(),
+            Some(ChatContent::Text(text)) => text,
+            Some(ChatContent::Parts(parts)) => {
+                parts.into_iter().filter_map(|part| part.text).collect()
+            }
             None => self.refusal.unwrap_or_default(),
         }
     }
@@ -102,7 +103,7 @@ impl Policy for ChatPolicy {
     async fn generate(
         &self,
         request: GenerationRequest<'_>,
-        log: &TurnLog,
+        log: &CallLog,
     ) -> Result<Generation, Failure> {
         let mut body = RequestBody::new(self.client.name())?;
         body.list("messages", request.messages.iter().map(Sent::of))?;
@@ -111,7 +112,7 @@ impl Policy for ChatPolicy {
             .client
             .post(request.turn, body.finish(), None, log, None)
             .await?;
-        let answer = Completion::<Choice>::read(&posted)?;
+        let answer = CompletionAnswer::<ChatChoice>::read(&posted)?;
         let choice = answer.choice;
         let truncated = choice.finish_reason.is_length(&posted)?;
         let tokens = choice.logprobs.and_then(|logprobs| logprobs.content);
@@ -144,15 +145,15 @@ mod tests {
     use serde_json::{Map, json};
 
     use super::*;
+    use crate::call::scripted::{Answer, ScriptedServer, http, log};
     use crate::model::{Endpoints, ModelRetries};
     use crate::retry::FailureClass;
-    use crate::turn::scripted::{Answer, ScriptedServer, http, log};
 
     async fn generate(
         answer: Value,
         sampling: Value,
         stop_strings: Option<&[String]>,
-    ) -> (String, Result<Generation, Failure>, TurnLog) {
+    ) -> (String, Result<Generation, Failure>, CallLog) {
         let server = ScriptedServer::start(move |_| Answer::ok(&answer)).await;
         let urls = [format!("{}/v1", server.url())];
         let endpoints = Endpoints::new("m", &urls, &HeaderMap::new(), &http()).unwrap();

@@ -5,8 +5,8 @@ use bytes::Bytes;
 use tokio::time::sleep;
 
 use super::Endpoints;
+use crate::call::{CallKind, CallLog, CallSpec, CookieJar, Post, Posted, Target};
 use crate::retry::{Backoff, Failure, FailureClass};
-use crate::turn::{CookieJar, Post, Posted, Target, TurnCall, TurnKind, TurnLog};
 
 /// A longer `Retry-After` is not waited for here: the failure carries it, so that every rollout of the agent waits.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
@@ -85,10 +85,10 @@ impl ModelClient {
         turn: u32,
         body: Bytes,
         mut cookies: Option<&mut CookieJar>,
-        log: &TurnLog,
+        log: &CallLog,
         until: Option<Instant>,
     ) -> Result<Posted, Failure> {
-        let mut call = TurnCall::new(turn, TurnKind::Model, Arc::clone(&self.name));
+        let mut call = CallSpec::new(turn, CallKind::Model, Arc::clone(&self.name));
         let ModelRetries {
             retries,
             backoff,
@@ -149,7 +149,7 @@ mod tests {
     use reqwest::header::HeaderMap;
 
     use super::*;
-    use crate::turn::scripted::{Answer, ScriptedServer, http, log};
+    use crate::call::scripted::{Answer, ScriptedServer, http, log};
 
     const AT_ONCE: ModelRetries = ModelRetries {
         retries: 2,
@@ -166,7 +166,7 @@ mod tests {
         ModelClient::new(endpoints, "v1/completions", "m", AT_ONCE)
     }
 
-    async fn post(client: &ModelClient, log: &TurnLog) -> Result<Posted, Failure> {
+    async fn post(client: &ModelClient, log: &CallLog) -> Result<Posted, Failure> {
         let body = Bytes::from_static(b"{}");
         client.post(1, body, None, log, None).await
     }
@@ -193,7 +193,7 @@ mod tests {
         assert_eq!(received[0].path, "/v1/completions");
         let rows = log.take().into_iter().map(|row| {
             let end = row.end.unwrap();
-            (row.start.repetition, end.http_status, end.failure)
+            (row.start.retry, end.http_status, end.failure)
         });
         let infra = Some(FailureClass::Infra);
         assert_eq!(

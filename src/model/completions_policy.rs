@@ -4,11 +4,10 @@ use serde::de::IgnoredAny;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::completion::{Completion, FinishReason, token_ids};
-use super::request_body::RequestBody;
+use super::body::{CompletionAnswer, FinishReason, RequestBody, token_ids};
 use super::{Generation, GenerationRequest, Message, ModelClient, Policy};
+use crate::call::{CallLog, Posted};
 use crate::retry::{Failure, FailureClass};
-use crate::turn::{Posted, TurnLog};
 
 /// Path of Completions below a server's address.
 pub const COMPLETIONS: &str = "v1/completions";
@@ -37,32 +36,32 @@ impl CompletionsPolicy {
 }
 
 #[derive(Deserialize)]
-struct Choice<'a> {
+struct CompletionChoice<'a> {
     text: String,
     #[serde(borrow)]
     finish_reason: FinishReason<'a>,
     token_ids: Option<Vec<u32>>,
     prompt_token_ids: Option<Vec<u32>>,
     #[serde(borrow)]
-    logprobs: Option<Logprobs<'a>>,
+    logprobs: Option<CompletionLogprobs<'a>>,
     meta_info: Option<MetaInfo>,
 }
 
 #[derive(Deserialize)]
-struct Logprobs<'a> {
+struct CompletionLogprobs<'a> {
     #[serde(borrow)]
     tokens: Option<&'a RawValue>,
     token_logprobs: Option<Vec<Option<f64>>>,
 }
 
-/// SGLang's own account: log-probability, number and text of each token.
+/// SGLang's own fields: log-probability, number and text of each token.
 #[derive(Deserialize)]
 struct MetaInfo {
     output_token_logprobs: Option<Vec<(Option<f64>, u32, IgnoredAny)>>,
 }
 
 /// The tokens of the whole conversation.
-fn prompt<'a>(request: &GenerationRequest<'a>, log: &TurnLog) -> Result<Vec<&'a [u32]>, Failure> {
+fn prompt<'a>(request: &GenerationRequest<'a>, log: &CallLog) -> Result<Vec<&'a [u32]>, Failure> {
     let ids = |(position, message): (usize, &'a Message)| {
         message.token_ids.as_deref().ok_or_else(|| {
             let why = format!(
@@ -78,7 +77,7 @@ fn prompt<'a>(request: &GenerationRequest<'a>, log: &TurnLog) -> Result<Vec<&'a 
     request.messages.iter().enumerate().map(ids).collect()
 }
 
-impl Choice<'_> {
+impl CompletionChoice<'_> {
     /// The tokens, and their log-probabilities where all are known.
     fn tokens(&mut self, posted: &Posted) -> Result<(Vec<u32>, Option<Vec<f64>>), Failure> {
         let meta = self.meta_info.take();
@@ -107,11 +106,11 @@ impl Choice<'_> {
             let why = format!("the answer has {logprobs} log-probabilities of {ids} tokens");
             return Err(posted.refuse(FailureClass::Data, &why));
         }
-        // A list in which one is null is of no use to a trainer, and could not be read again.
+        // A trainer can't use a list in which one is null.
         Ok((ids, logprobs.and_then(|known| known.into_iter().collect())))
     }
 
-    /// Nothing happened to the prompt on its way into the model, as far as the server says.
+    /// Checks that the model saw the tokens that were sent, as far as the server says.
     fn check_prompt(&self, prompt: &[&[u32]], posted: &Posted) -> Result<(), Failure> {
         let Some(seen) = &self.prompt_token_ids else {
             return Ok(());
@@ -134,7 +133,7 @@ impl Policy for CompletionsPolicy {
     async fn generate(
         &self,
         request: GenerationRequest<'_>,
-        log: &TurnLog,
+        log: &CallLog,
     ) -> Result<Generation, Failure> {
         let prompt = prompt(&request, log)?;
         let mut body = RequestBody::new(self.client.name())?;
@@ -151,7 +150,7 @@ impl Policy for CompletionsPolicy {
             .client
             .post(request.turn, body.finish(), None, log, None)
             .await?;
-        let answer = Completion::<Choice>::read(&posted)?;
+        let answer = CompletionAnswer::<CompletionChoice>::read(&posted)?;
         let mut choice = answer.choice;
         let truncated = choice.finish_reason.is_length(&posted)?;
         choice.check_prompt(&prompt, &posted)?;
@@ -180,8 +179,8 @@ mod tests {
     use serde_json::{Map, json};
 
     use super::*;
+    use crate::call::scripted::{Answer, ScriptedServer, http, log};
     use crate::model::{BytesTokenizer, Endpoints, ModelRetries, OBSERVATION_ROLE, Tokenizer};
-    use crate::turn::scripted::{Answer, ScriptedServer, http, log};
 
     fn policy(server: &ScriptedServer) -> CompletionsPolicy {
         let urls = [server.url().to_owned()];

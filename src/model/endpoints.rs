@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 use reqwest::header::HeaderMap;
 
 use super::ModelError;
+use crate::call::Target;
 use crate::http::HttpClients;
 use crate::retry::Backoff;
-use crate::turn::Target;
 
 /// How long an endpoint is avoided after failures, unless it asks for longer.
 const AVOIDANCE: Backoff = Backoff {
@@ -14,22 +14,22 @@ const AVOIDANCE: Backoff = Backoff {
     cap: Duration::from_secs(60),
 };
 
-/// Servers of one model, and how they are. Who shares them shares what is known of them.
+/// The servers of one model, and their health. Clients that share the value share what is known of them.
 #[derive(Debug)]
 pub struct Endpoints {
     targets: Vec<Target>,
-    states: Mutex<States>,
+    states: Mutex<EndpointStates>,
 }
 
 #[derive(Debug, Default)]
-struct States {
-    endpoints: Vec<State>,
+struct EndpointStates {
+    endpoints: Vec<EndpointState>,
     choices: u64,
 }
 
 /// What is known of an endpoint.
 #[derive(Debug, Default)]
-struct State {
+struct EndpointState {
     in_flight: usize,
     /// Failures since the last success. Those of calls that failed together count as one.
     failures: u32,
@@ -40,8 +40,8 @@ struct State {
     chosen: u64,
 }
 
-impl State {
-    /// How long it still wants to be left alone.
+impl EndpointState {
+    /// How long the endpoint still asks to be left alone.
     fn left_alone(&self, now: Instant) -> Duration {
         let until = self.alone_until.unwrap_or(now);
         until.saturating_duration_since(now)
@@ -88,10 +88,10 @@ impl Endpoints {
                 model: model.to_owned(),
             });
         }
-        let endpoints = targets.iter().map(|_| State::default()).collect();
+        let endpoints = targets.iter().map(|_| EndpointState::default()).collect();
         Ok(Arc::new(Self {
             targets,
-            states: Mutex::new(States {
+            states: Mutex::new(EndpointStates {
                 endpoints,
                 choices: 0,
             }),
@@ -103,16 +103,9 @@ impl Endpoints {
         &self.targets
     }
 
-    /// Their addresses, without secrets, for people to read.
-    pub fn address(&self) -> String {
-        let addresses: Vec<&str> = self.targets.iter().map(Target::address).collect();
-        addresses.join(", ")
-    }
-
-    /// The endpoint for a call that has failed at `failed_at`, in that order: none that wants to be
-    /// left alone, one that the call has not failed at, none that is avoided, the one with the
-    /// fewest calls in flight, the one that was not chosen for the longest time; as far as there is
-    /// such a one.
+    /// Chooses the endpoint for a call that has failed at `failed_at`. It prefers, in this order: one that does not ask to be
+    /// left alone, one at which the call has failed least, one that is not avoided, the fewest calls in flight, the one that
+    /// was chosen least recently.
     pub fn choose(self: &Arc<Self>, failed_at: &[usize], now: Instant) -> Chosen {
         let mut states = self.states();
         let index = states.best(failed_at, now);
@@ -135,12 +128,12 @@ impl Endpoints {
         best.map_or(Duration::ZERO, |state| state.left_alone(now))
     }
 
-    fn states(&self) -> MutexGuard<'_, States> {
+    fn states(&self) -> MutexGuard<'_, EndpointStates> {
         self.states.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl States {
+impl EndpointStates {
     fn best(&self, failed_at: &[usize], now: Instant) -> usize {
         let states = self.endpoints.iter().enumerate();
         let best = states.min_by_key(|(index, state)| {
@@ -184,7 +177,7 @@ impl Chosen {
         });
     }
 
-    fn change(&self, change: impl FnOnce(&mut State)) {
+    fn change(&self, change: impl FnOnce(&mut EndpointState)) {
         let mut states = self.endpoints.states();
         if let Some(state) = states.endpoints.get_mut(self.index) {
             change(state);
@@ -201,7 +194,7 @@ impl Drop for Chosen {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::turn::scripted::http;
+    use crate::call::scripted::http;
 
     fn endpoints(count: usize) -> Arc<Endpoints> {
         let bases: Vec<String> = (0..count).map(|at| format!("http://m{at}/v1/")).collect();
@@ -219,7 +212,9 @@ mod tests {
         assert!(none.contains("model 'big'"), "{none}");
         let bad = new(&["ftp://x".into()]).unwrap_err().to_string();
         assert!(bad.contains("'ftp://x' of model 'big'"), "{bad}");
-        assert_eq!(endpoints(2).address(), "http://m0/, http://m1/");
+        let two = endpoints(2);
+        let addresses: Vec<&str> = two.targets().iter().map(Target::address).collect();
+        assert_eq!(addresses, ["http://m0/", "http://m1/"]);
     }
 
     #[test]

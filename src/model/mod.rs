@@ -1,31 +1,274 @@
-//! Language models: [`Policy`] generates the next [`Message`] of a conversation, [`Responder`] goes on
-//! with one of OpenAI's Responses. [`ChatPolicy`], [`CompletionsPolicy`] and [`ResponsesModel`] ask a
-//! model over HTTP, through a [`ModelClient`] that knows which of its [`Endpoints`] to ask; [`chat`]
-//! says Responses in Chat Completions and back. [`Tokenizer`] counts and makes tokens.
+//! Language models: a [`Policy`] generates the next [`Message`] of a conversation, a [`Responder`] continues one of
+//! OpenAI's Responses.
+//!
+//! [`ChatPolicy`], [`CompletionsPolicy`] and [`ResponsesModel`] ask a model over HTTP, through a [`ModelClient`] that knows
+//! which of its [`Endpoints`] to ask. [`chat`] translates Responses to Chat Completions and back. A [`Tokenizer`] counts and
+//! makes tokens. The agents that run here use all of it.
 
+mod body;
 pub mod chat;
 mod chat_policy;
 mod client;
-mod completion;
 mod completions_policy;
 mod endpoints;
-mod error;
-mod message;
-mod policy;
-mod request_body;
-mod responder;
 mod responses_model;
 mod tokenizer;
+
+use std::borrow::Cow;
+use std::fmt::Debug;
+use std::path::PathBuf;
+
+use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
+
+use crate::call::{CallLog, CookieJar};
+use crate::retry::Failure;
 
 pub use chat_policy::{CHAT_COMPLETIONS, ChatPolicy, SENT_OBSERVATION_ROLE};
 pub use client::{ModelClient, ModelRetries};
 pub use completions_policy::{COMPLETIONS, CompletionsPolicy};
 pub use endpoints::{Chosen, Endpoints};
-pub use error::ModelError;
-pub use message::{Message, OBSERVATION_ROLE};
-pub use policy::{Generation, GenerationRequest, Policy};
-pub use responder::{ModelResponse, Responder, ResponseRequest};
 pub use responses_model::{RESPONSES, ResponsesModel};
 pub use tokenizer::{
     BytesTokenizer, Encoding, HuggingFace, Tokenizer, WhitespaceTokenizer, tokenizer,
 };
+
+/// Generates the next message of a conversation.
+#[async_trait]
+pub trait Policy: Debug + Send + Sync {
+    /// Generates one message. Every request is in `log`.
+    ///
+    /// # Errors
+    /// No server of the model gave a whole answer.
+    async fn generate(
+        &self,
+        request: GenerationRequest<'_>,
+        log: &CallLog,
+    ) -> Result<Generation, Failure>;
+
+    /// Where it is, without secrets, for people to read.
+    fn address(&self) -> String;
+}
+
+/// The conversation to continue, and how.
+#[derive(Debug, Clone, Copy)]
+pub struct GenerationRequest<'a> {
+    /// Number of the turn, from 1.
+    pub turn: u32,
+    /// The conversation so far.
+    pub messages: &'a [Message],
+    /// How it is sampled: `temperature`, `top_p`, `max_tokens`, `seed` and the like, as they stand
+    /// in a request of Chat Completions.
+    pub sampling: &'a Map<String, Value>,
+    /// Texts that end the generation.
+    pub stop_strings: Option<&'a [String]>,
+}
+
+/// What was generated.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Generation {
+    /// The text.
+    pub text: String,
+    /// Its tokens, where the model gave them.
+    pub token_ids: Option<Vec<u32>>,
+    /// Log-probability of each token, where the model gave them.
+    pub logprobs: Option<Vec<f64>>,
+    /// Number of its tokens, where the model gave it.
+    pub num_tokens: Option<u64>,
+    /// It hit its length limit.
+    pub truncated: bool,
+    /// The worker that generated it, if the server names it.
+    pub worker: Option<String>,
+}
+
+/// A model that continues a conversation of OpenAI's Responses.
+#[async_trait]
+pub trait Responder: Debug + Send + Sync {
+    /// Asks for the next items. Every request is in `log`.
+    ///
+    /// # Errors
+    /// No server of the model gave a whole answer that can be read.
+    async fn respond(
+        &self,
+        request: ResponseRequest<'_>,
+        cookies: &mut CookieJar,
+        log: &CallLog,
+    ) -> Result<ModelResponse, Failure>;
+
+    /// Where it is, without secrets, for people to read.
+    fn address(&self) -> String;
+}
+
+/// A conversation to continue.
+#[derive(Debug, Clone, Copy)]
+pub struct ResponseRequest<'a> {
+    /// Number of the turn, from 1.
+    pub turn: u32,
+    /// What the task says of it but for `input`.
+    pub params: &'a Map<String, Value>,
+    /// The items so far.
+    pub input: &'a [Box<RawValue>],
+}
+
+/// What a model answered.
+#[derive(Debug, Clone)]
+pub struct ModelResponse {
+    /// The whole Responses object as JSON text.
+    pub text: String,
+    /// Its `output`.
+    pub output: Vec<Box<RawValue>>,
+    /// Its `usage`, where it has one.
+    pub usage: Option<Map<String, Value>>,
+    /// Its `incomplete_details` is there and not null.
+    pub is_incomplete: bool,
+}
+
+impl ModelResponse {
+    /// Reads a Responses object; its items stay as they are written.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn parse(text: String) -> Result<Self, String> {
+        #[derive(serde::Deserialize)]
+        struct ResponseFields {
+            output: Vec<Box<RawValue>>,
+            #[serde(default)]
+            usage: Option<Map<String, Value>>,
+            #[serde(default)]
+            incomplete_details: Option<serde::de::IgnoredAny>,
+        }
+        let fields: ResponseFields =
+            serde_json::from_str(&text).map_err(|source| source.to_string())?;
+        Ok(Self {
+            output: fields.output,
+            usage: fields.usage,
+            is_incomplete: fields.incomplete_details.is_some(),
+            text,
+        })
+    }
+}
+
+/// Role of the messages of an environment.
+pub const OBSERVATION_ROLE: &str = "environment";
+
+/// A message of a multi-turn log.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Message {
+    /// `user`, `assistant`, `environment`, ...
+    pub role: String,
+    /// A text, or a list of parts.
+    pub content: Value,
+    /// Its tokens, where they are known exactly. Those of an observation that was cut are fewer than
+    /// those of its content.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token_ids: Option<Vec<u32>>,
+    /// Log-probability of each token, where the model gave them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub logprobs: Option<Vec<f64>>,
+    /// Number of its tokens.
+    #[serde(default)]
+    pub token_count: u64,
+}
+
+impl Message {
+    /// A message of which nothing but its text is known.
+    pub fn text(role: impl Into<String>, content: impl Into<String>) -> Self {
+        Self {
+            role: role.into(),
+            content: Value::String(content.into()),
+            ..Self::default()
+        }
+    }
+}
+
+/// The texts of a message's content, part by part. What is not text, such as an image, is left out.
+pub fn texts(content: &Value) -> Vec<&str> {
+    match content {
+        Value::String(text) => vec![text],
+        Value::Array(parts) => parts.iter().filter_map(text_of_part).collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// The same as one text.
+pub fn text_in(content: &Value) -> Cow<'_, str> {
+    match content {
+        Value::String(text) => Cow::Borrowed(text),
+        _ => Cow::Owned(texts(content).concat()),
+    }
+}
+
+/// A content whose parts are all text, as one text; any other as it is.
+pub fn joined(content: &Value) -> Value {
+    let texts = match content {
+        Value::Array(parts) => parts.iter().map(text_of_part).collect::<Option<String>>(),
+        _ => None,
+    };
+    texts.map_or_else(|| content.clone(), Value::String)
+}
+
+fn text_of_part(part: &Value) -> Option<&str> {
+    if let Value::String(text) = part {
+        return Some(text);
+    }
+    let kind = part.get("type").and_then(Value::as_str);
+    match kind {
+        Some("text" | "input_text" | "output_text") | None => part.get("text")?.as_str(),
+        Some(_) => None,
+    }
+}
+
+/// Why a model or a tokenizer can't be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ModelError {
+    /// No address is given.
+    #[error("model '{model}' has no address; give one or several with model_url")]
+    NoAddress {
+        /// Name of the model.
+        model: String,
+    },
+    /// An address can't be used.
+    #[error("the address '{url}' of model '{model}' can't be used: {reason}")]
+    Address {
+        /// Name of the model.
+        model: String,
+        /// What was given.
+        url: String,
+        /// Why not.
+        reason: String,
+    },
+    /// A tokenizer could not be read.
+    #[error(
+        "the tokenizer {} can't be used: {reason}; give a tokenizer.json of Hugging Face, its directory, \
+         'whitespace' or 'bytes'",
+        path.display()
+    )]
+    Tokenizer {
+        /// File that was looked for.
+        path: PathBuf,
+        /// Why not.
+        reason: String,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn parts_are_joined_where_all_are_text() {
+        let texts =
+            json!([{"type": "input_text", "text": "a "}, {"type": "output_text", "text": "b"}]);
+        assert_eq!(joined(&texts), "a b");
+        let image =
+            json!([{"type": "input_text", "text": "a"}, {"type": "input_image", "image_url": "u"}]);
+        assert_eq!(joined(&image), image);
+        assert_eq!(text_in(&image), "a");
+        assert_eq!(text_in(&json!("x")), "x");
+        assert_eq!(text_in(&Value::Null), "");
+    }
+}

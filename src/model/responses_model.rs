@@ -4,12 +4,12 @@ use async_trait::async_trait;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
+use super::body::RequestBody;
 use super::chat::{request_from_responses, response_from_chat};
-use super::request_body::RequestBody;
 use super::{CHAT_COMPLETIONS, Endpoints, ModelClient, ModelRetries};
 use super::{ModelResponse, Responder, ResponseRequest};
+use crate::call::{CallLog, CookieJar, Posted};
 use crate::retry::{Failure, FailureClass};
-use crate::turn::{CookieJar, Posted, TurnLog};
 
 /// Path of Responses below a server's address.
 pub const RESPONSES: &str = "v1/responses";
@@ -38,7 +38,7 @@ impl ResponsesModel {
         }
     }
 
-    /// What is said of the model in a request: its name is the one that its servers know.
+    /// Fields that the request sets itself. The model's name is one of them if the agent has one.
     fn own_fields(&self) -> &[&'static str] {
         match self.client.name() {
             "" => &["input"],
@@ -82,28 +82,28 @@ impl Responder for ResponsesModel {
         &self,
         request: ResponseRequest<'_>,
         cookies: &mut CookieJar,
-        log: &TurnLog,
+        log: &CallLog,
     ) -> Result<ModelResponse, Failure> {
-        let body = match self.speaks_chat {
-            true => self.chat_request(&request)?,
-            false => self.responses_request(&request)?,
+        let body = if self.speaks_chat {
+            self.chat_request(&request)?
+        } else {
+            self.responses_request(&request)?
         };
         let posted = self
             .client
             .post(request.turn, body.finish(), Some(cookies), log, None)
             .await?;
-        let text = match self.speaks_chat {
-            true => said_as_response(&posted, request.params)?,
-            false => {
-                let body = posted.body.to_vec();
-                String::from_utf8(body).map_err(|_| refuse(&posted, "it is not UTF-8"))?
-            }
+        let text = if self.speaks_chat {
+            said_as_response(&posted, request.params)?
+        } else {
+            let body = posted.body.to_vec();
+            String::from_utf8(body).map_err(|_| refuse(&posted, "it is not UTF-8"))?
         };
         let response = ModelResponse::parse(text).map_err(|why| refuse(&posted, &why))?;
         if let Some(usage) = &response.usage {
             let tokens = |name: &str| usage.get(name).and_then(Value::as_u64);
             posted
-                .turn
+                .open
                 .used(tokens("input_tokens"), tokens("output_tokens"));
         }
         check_error(&response, &posted)?;
@@ -126,15 +126,15 @@ fn said_as_response(posted: &Posted, params: &Map<String, Value>) -> Result<Stri
 /// A model can fail with status 200: the response says so then.
 fn check_error(response: &ModelResponse, posted: &Posted) -> Result<(), Failure> {
     #[derive(Deserialize)]
-    struct Fields {
-        error: Option<Error>,
+    struct ErrorField {
+        error: Option<ModelFailure>,
     }
     #[derive(Deserialize)]
-    struct Error {
+    struct ModelFailure {
         code: Option<Value>,
         message: Option<String>,
     }
-    let fields: Fields = serde_json::from_str(&response.text)
+    let fields: ErrorField = serde_json::from_str(&response.text)
         .map_err(|source| refuse(posted, &source.to_string()))?;
     let Some(error) = fields.error else {
         return Ok(());
@@ -162,12 +162,12 @@ mod tests {
     use serde_json::value::RawValue;
 
     use super::*;
-    use crate::turn::scripted::{Answer, ScriptedServer, http, log};
+    use crate::call::scripted::{Answer, ScriptedServer, http, log};
 
     async fn respond(
         answer: Answer,
         over_chat: bool,
-    ) -> (String, Result<ModelResponse, Failure>, TurnLog) {
+    ) -> (String, Result<ModelResponse, Failure>, CallLog) {
         let server = ScriptedServer::start(move |_| answer.clone()).await;
         let urls = [server.url().to_owned()];
         let endpoints = Endpoints::new("m", &urls, &HeaderMap::new(), &http()).unwrap();

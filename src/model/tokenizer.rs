@@ -55,11 +55,12 @@ impl HuggingFace {
     /// The tokenizer of a `tokenizer.json`, or of a directory that holds one.
     ///
     /// # Errors
-    /// There is none, or it can't be read.
+    /// The file does not exist, or can't be read.
     pub fn open(path: &Path) -> Result<Self, ModelError> {
-        let path = match path.is_dir() {
-            true => path.join(FILE),
-            false => path.to_owned(),
+        let path = if path.is_dir() {
+            path.join(FILE)
+        } else {
+            path.to_owned()
         };
         let refuse = |reason: String| ModelError::Tokenizer {
             path: path.clone(),
@@ -108,7 +109,7 @@ impl Encoding {
 /// its directory.
 ///
 /// # Errors
-/// There is none at that path.
+/// No tokenizer can be read at that path.
 pub fn tokenizer(spec: &str) -> Result<Arc<dyn Tokenizer>, ModelError> {
     Ok(match spec {
         "whitespace" => Arc::new(WhitespaceTokenizer),

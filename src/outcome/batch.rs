@@ -13,9 +13,9 @@ use bytes::Bytes;
 
 use super::row::{OK, Outcome, Times, Verdict};
 use super::{Answer, AnswerFields};
+use crate::call::{CallEnd, CallRow, RolloutKey};
 use crate::retry::{Failure, FailureClass};
 use crate::schema;
-use crate::turn::{RolloutKey, Turn, TurnEnd};
 
 /// Answers of at least this many bytes become a buffer of their batch without a copy. Smaller ones are copied together,
 /// since a buffer of its own costs more than the copy.
@@ -55,7 +55,7 @@ pub struct OutcomeBatchBuilder {
     perf: StringViewBuilder,
     info: StringViewBuilder,
     result: StringViewBuilder,
-    turns: TurnsBuilder,
+    calls: CallsBuilder,
     rows: usize,
     bytes: usize,
 }
@@ -129,7 +129,7 @@ impl OutcomeBatchBuilder {
             dispatched_at,
             times,
             concurrency_limit,
-            turns,
+            calls,
             verdict,
         } = outcome;
         let RolloutKey {
@@ -147,7 +147,7 @@ impl OutcomeBatchBuilder {
         self.append_times(dispatched_at, times);
         self.concurrency_limit
             .append_option(concurrency_limit.and_then(|limit| i32::try_from(limit).ok()));
-        self.turns.append(turns);
+        self.calls.append(calls);
         match verdict {
             Verdict::Ok(answer) => {
                 self.outcome.append_value(OK);
@@ -309,7 +309,7 @@ impl OutcomeBatchBuilder {
             Arc::new(self.perf.finish()),
             Arc::new(self.info.finish()),
             Arc::new(self.result.finish()),
-            Arc::new(self.turns.finish()?),
+            Arc::new(self.calls.finish()?),
         ];
         RecordBatch::try_new(schema::outcomes(), columns)
     }
@@ -331,7 +331,7 @@ fn append_text(column: &mut StringViewBuilder, text: Bytes) -> Result<(), ArrowE
 
 /// Builds the column of the calls within attempts.
 #[derive(Debug)]
-struct TurnsBuilder {
+struct CallsBuilder {
     lengths: Vec<usize>,
     call: Int64Builder,
     turn: Int64Builder,
@@ -341,7 +341,7 @@ struct TurnsBuilder {
     outcome: StringViewBuilder,
     http_status: Int32Builder,
     error: StringViewBuilder,
-    repetition: Int64Builder,
+    retry: Int64Builder,
     started_at: Utc,
     finished_at: Utc,
     latency_ms: Float64Builder,
@@ -351,7 +351,7 @@ struct TurnsBuilder {
     response_bytes: Int64Builder,
 }
 
-impl Default for TurnsBuilder {
+impl Default for CallsBuilder {
     fn default() -> Self {
         Self {
             lengths: Vec::new(),
@@ -364,7 +364,7 @@ impl Default for TurnsBuilder {
             outcome: StringViewBuilder::new(),
             http_status: Int32Builder::new(),
             error: StringViewBuilder::new(),
-            repetition: Int64Builder::new(),
+            retry: Int64Builder::new(),
             started_at: Utc::default(),
             finished_at: Utc::default(),
             latency_ms: Float64Builder::new(),
@@ -376,29 +376,29 @@ impl Default for TurnsBuilder {
     }
 }
 
-impl TurnsBuilder {
+impl CallsBuilder {
     /// Adds the calls of one attempt.
-    fn append(&mut self, turns: Vec<Turn>) {
-        self.lengths.push(turns.len());
-        for turn in turns {
-            self.append_turn(turn);
+    fn append(&mut self, calls: Vec<CallRow>) {
+        self.lengths.push(calls.len());
+        for call in calls {
+            self.append_call(call);
         }
     }
 
-    fn append_turn(&mut self, turn: Turn) {
-        let Turn {
+    fn append_call(&mut self, call: CallRow) {
+        let CallRow {
             start,
             name,
             address,
             end,
-        } = turn;
+        } = call;
         let count = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
         self.call.append_value(start.call.into());
         self.turn.append_value(start.turn.into());
         self.kind.append_value(start.kind.name());
         self.name.append_option(name);
         self.address.append_option(address);
-        self.repetition.append_value(start.repetition.into());
+        self.retry.append_value(start.retry.into());
         self.started_at
             .0
             .append_value(microseconds(start.started_at));
@@ -433,7 +433,7 @@ impl TurnsBuilder {
             Arc::new(self.outcome.finish()),
             Arc::new(self.http_status.finish()),
             Arc::new(self.error.finish()),
-            Arc::new(self.repetition.finish()),
+            Arc::new(self.retry.finish()),
             Arc::new(self.started_at.0.finish()),
             Arc::new(self.finished_at.0.finish()),
             Arc::new(self.latency_ms.finish()),
@@ -442,17 +442,17 @@ impl TurnsBuilder {
             Arc::new(self.request_bytes.finish()),
             Arc::new(self.response_bytes.finish()),
         ];
-        let turns = StructArray::try_new(schema::turn_fields(), columns, None)?;
+        let calls = StructArray::try_new(schema::call_fields(), columns, None)?;
         ListArray::try_new(
-            schema::turn_list(),
+            schema::call_list(),
             OffsetBuffer::from_lengths(lengths),
-            Arc::new(turns),
+            Arc::new(calls),
             Some(nulls),
         )
     }
 }
 
-fn outcome(end: Option<&TurnEnd>) -> &'static str {
+fn outcome(end: Option<&CallEnd>) -> &'static str {
     match end {
         None => FailureClass::Interrupted.name(),
         Some(end) => end.failure.map_or(OK, FailureClass::name),

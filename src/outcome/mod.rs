@@ -1,5 +1,5 @@
 //! What became of an attempt: [`Answer`] and its [`AnswerFields`]; [`Outcome`], one attempt that has ended;
-//! [`OutcomeBatchBuilder`], which makes Arrow batches of outcomes; and [`attempts_of`], [`rollouts_of`] and [`turns_of`],
+//! [`OutcomeBatchBuilder`], which makes Arrow batches of outcomes; and [`attempts_of`], [`rollouts_of`] and [`calls_of`],
 //! which split a batch into the tables that it lands in. [`resume`] is what NeMo Gym's answers say about trying again.
 //!
 //! Agents give answers, the run operator makes outcomes, the journal and `land` keep them, `import` makes them of files.
@@ -15,4 +15,4 @@ mod tests;
 pub use answer::{Answer, AnswerFields, MASK_SAMPLE, MetricValue};
 pub use batch::OutcomeBatchBuilder;
 pub use row::{OK, Outcome, SUPERSEDED, Times, Verdict, Waited};
-pub use tables::{attempts_of, outcomes_of, rollouts_of, turns_of};
+pub use tables::{attempts_of, calls_of, outcomes_of, rollouts_of};

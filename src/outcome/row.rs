@@ -2,8 +2,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use super::Answer;
+use crate::call::{CallRow, RolloutKey};
 use crate::retry::Failure;
-use crate::turn::{RolloutKey, Turn};
 
 /// The `outcome` of an attempt that gave a rollout.
 pub const OK: &str = "ok";
@@ -29,7 +29,7 @@ pub struct Outcome {
     /// The agent's limit of calls in flight at the time.
     pub concurrency_limit: Option<u32>,
     /// The calls within the attempt. None if the agent runs elsewhere.
-    pub turns: Vec<Turn>,
+    pub calls: Vec<CallRow>,
     /// The answer, or why there is none.
     pub verdict: Verdict,
 }
@@ -50,7 +50,7 @@ impl Outcome {
             dispatched_at,
             times: Times::default(),
             concurrency_limit: None,
-            turns: Vec::new(),
+            calls: Vec::new(),
             verdict,
         }
     }

@@ -92,20 +92,18 @@ pub fn outcomes_of(rollouts: &RecordBatch) -> Result<RecordBatch, ArrowError> {
     project(schema::outcomes(), columns.collect())
 }
 
-/// The rows of `turns` that a batch of outcomes stands for.
+/// The rows of `calls` that a batch of outcomes stands for.
 ///
 /// # Errors
 /// The batch is not one of [`schema::outcomes`].
-pub fn turns_of(outcomes: &RecordBatch) -> Result<RecordBatch, ArrowError> {
-    // The journal of an earlier version has no such column.
-    let Some(lists) = outcomes.column_by_name(schema::TURNS) else {
-        return Ok(RecordBatch::new_empty(schema::turns()));
-    };
-    let lists = lists.as_list_opt::<i32>().ok_or_else(|| {
-        ArrowError::SchemaError(format!("column '{}' is not a list", schema::TURNS))
+pub fn calls_of(outcomes: &RecordBatch) -> Result<RecordBatch, ArrowError> {
+    let lists = outcomes.column_by_name(schema::CALLS);
+    let lists = lists.and_then(|lists| lists.as_list_opt::<i32>());
+    let lists = lists.ok_or_else(|| {
+        ArrowError::SchemaError(format!("column '{}' is not a list", schema::CALLS))
     })?;
     if lists.null_count() == lists.len() {
-        return Ok(RecordBatch::new_empty(schema::turns()));
+        return Ok(RecordBatch::new_empty(schema::calls()));
     }
     let mut rows = Vec::new();
     for (row, length) in lists.offsets().lengths().enumerate() {
@@ -117,9 +115,9 @@ pub fn turns_of(outcomes: &RecordBatch) -> Result<RecordBatch, ArrowError> {
         lists.value_offsets().first().copied().unwrap_or_default() as usize,
         lists.value_offsets().last().copied().unwrap_or_default() as usize,
     );
-    let turns = lists.values().slice(first, last - first);
-    let turns = turns.as_struct_opt().ok_or_else(|| {
-        ArrowError::SchemaError(format!("column '{}' holds no structs", schema::TURNS))
+    let calls = lists.values().slice(first, last - first);
+    let calls = calls.as_struct_opt().ok_or_else(|| {
+        ArrowError::SchemaError(format!("column '{}' holds no structs", schema::CALLS))
     })?;
     let rows = UInt32Array::from(rows);
     let attempt = [
@@ -132,8 +130,8 @@ pub fn turns_of(outcomes: &RecordBatch) -> Result<RecordBatch, ArrowError> {
     for name in attempt {
         columns.push(take(column(outcomes, name)?, &rows, None)?);
     }
-    columns.extend(turns.columns().iter().cloned());
-    RecordBatch::try_new(schema::turns(), columns)
+    columns.extend(calls.columns().iter().cloned());
+    RecordBatch::try_new(schema::calls(), columns)
 }
 
 fn project(schema: SchemaRef, columns: Vec<ArrayRef>) -> Result<RecordBatch, ArrowError> {

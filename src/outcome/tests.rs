@@ -7,9 +7,9 @@ use bytes::Bytes;
 
 use super::batch::ADOPTED_BYTES;
 use super::*;
+use crate::call::RolloutKey;
 use crate::retry::{Failure, FailureClass};
 use crate::schema;
-use crate::turn::RolloutKey;
 
 fn outcome(rollout_index: i64, verdict: Verdict) -> Outcome {
     let key = RolloutKey::new(7, rollout_index, 0);

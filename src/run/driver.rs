@@ -202,7 +202,7 @@ impl Driver {
         }
         let mut calls = Vec::with_capacity(wave.rows.len());
         for granted in wave.rows {
-            let journal = self.log.as_ref().map(PartitionLog::turns);
+            let journal = self.log.as_ref().map(PartitionLog::calls);
             calls.extend(self.queue.dispatch(granted, now, time, journal));
         }
         if let Err(error) = self.note(&calls) {
@@ -211,10 +211,10 @@ impl Driver {
             return;
         }
         for (dispatch, permit) in calls {
-            let (row, turns) = (dispatch.row.clone(), dispatch.turns.clone());
+            let (row, calls) = (dispatch.row.clone(), dispatch.calls.clone());
             let task = self.calls.spawn(async move {
                 let agent_name = Arc::clone(&row.agent_name);
-                let reply = row.call(&permit.context.agents, turns).await;
+                let reply = row.call(&permit.context.agents, calls).await;
                 permit.end(&agent_name, &reply);
                 reply
             });
@@ -243,7 +243,7 @@ impl Driver {
             return;
         };
         let in_flight = self.dispatches.values();
-        let in_flight = in_flight.map(|call| (call.record(), call.turns.starts()));
+        let in_flight = in_flight.map(|call| (call.record(), call.calls.starts()));
         if log.is_long()
             && let Err(error) = log.rotate(in_flight)
         {

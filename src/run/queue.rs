@@ -11,8 +11,8 @@ use super::context::RunContext;
 use super::limiter::Ended;
 use super::registry::{Permit, Room, Seat, State};
 use super::row::{Dispatch, PendingBatch, PendingRow, QueuedRow};
+use crate::call::CallJournal;
 use crate::outcome::Waited;
-use crate::turn::TurnJournal;
 
 /// The rows that wait in one partition, in the order of the plan, by agent: an agent that is busy, limited or down does
 /// not hold up the rows of others.
@@ -275,7 +275,7 @@ impl Queue {
         granted: Granted,
         now: Instant,
         time: SystemTime,
-        journal: Option<Arc<dyn TurnJournal>>,
+        journal: Option<Arc<dyn CallJournal>>,
     ) -> Option<(Dispatch, Permit)> {
         let (_, rows) = self.agents.get_index_mut(granted.agent)?;
         let row = rows.pending(granted.row, &self.context);

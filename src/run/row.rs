@@ -12,6 +12,7 @@ use datafusion::common::{Result, exec_datafusion_err};
 
 use super::context::RunContext;
 use crate::agent::{Agents, Reply, RolloutRequest};
+use crate::call::{CallJournal, CallLog, RolloutKey};
 use crate::config::{MemoryPlan, SeedField};
 use crate::json::Object;
 use crate::outcome::resume::REUSE_DELIVERABLE;
@@ -20,7 +21,6 @@ use crate::request::RequestTemplate;
 use crate::retry::{Failure, FailureClass, FailureCounts};
 use crate::schema;
 use crate::store::DispatchRecord;
-use crate::turn::{RolloutKey, TurnJournal, TurnLog};
 
 /// Pending rows, as they come from the plan.
 #[derive(Debug)]
@@ -193,13 +193,13 @@ impl PendingRow {
     }
 
     /// Calls the agent. Whatever happens becomes a reply.
-    pub(super) async fn call(self, agents: &Agents, turns: TurnLog) -> Reply {
+    pub(super) async fn call(self, agents: &Agents, calls: CallLog) -> Reply {
         let failed = |why: String| Reply::new(Err(Failure::new(FailureClass::Data, why)));
         let Some(member) = agents.get(&self.agent_name) else {
             return failed(format!("no agent '{}' is known", self.agent_name));
         };
         match self.body() {
-            Ok(body) => member.run(RolloutRequest { body, turns }).await,
+            Ok(body) => member.run(RolloutRequest { body, calls }).await,
             Err(why) => failed(format!("the request can't be made: {why}")),
         }
     }
@@ -227,7 +227,7 @@ pub(super) struct Dispatch {
     waited: Waited,
     concurrency_limit: usize,
     /// The calls within it.
-    pub(super) turns: TurnLog,
+    pub(super) calls: CallLog,
     /// A notice said already that it is slow.
     pub(super) is_slow: bool,
 }
@@ -238,10 +238,10 @@ impl Dispatch {
         waited: Waited,
         concurrency_limit: usize,
         (began, dispatched_at): (Instant, SystemTime),
-        journal: Option<Arc<dyn TurnJournal>>,
+        journal: Option<Arc<dyn CallJournal>>,
     ) -> Self {
         Self {
-            turns: TurnLog::new(row.key, journal),
+            calls: CallLog::new(row.key, journal),
             row,
             began,
             dispatched_at,
@@ -293,7 +293,7 @@ impl Dispatch {
                 client: Some(self.began.elapsed().saturating_sub(reply.elapsed)),
             },
             concurrency_limit: u32::try_from(self.concurrency_limit).ok(),
-            turns: self.turns.take(),
+            calls: self.calls.take(),
             verdict: match reply.result {
                 Ok(answer) => Verdict::Ok(answer),
                 Err(failure) => Verdict::Failed { failure, terminal },

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::row::Dispatch;
-use crate::turn::RolloutKey;
+use crate::call::RolloutKey;
 
 /// A call is slow if it took this many times as long as 99 of 100 others of its agent ...
 const FACTOR: u32 = 10;

@@ -23,7 +23,7 @@ use object_store::path::Path;
 
 use super::register_store;
 use crate::gym::GYM_05;
-use crate::outcome::{attempts_of, rollouts_of, turns_of};
+use crate::outcome::{attempts_of, calls_of, rollouts_of};
 use crate::schema;
 use crate::store::segment::{Committed, Decisions, Key, Ledger, Row, only};
 use crate::store::{
@@ -68,7 +68,7 @@ impl RunTables {
         let mut parts = BTreeMap::new();
         for table in [
             schema::ATTEMPTS,
-            schema::TURNS,
+            schema::CALLS,
             schema::ROLLOUTS,
             schema::TASKS,
         ] {
@@ -113,7 +113,7 @@ impl RunTables {
         self.parts.values().flat_map(|parts| &parts.damaged)
     }
 
-    /// Registers `tasks`, `rollouts`, `attempts` and `turns`.
+    /// Registers `tasks`, `rollouts`, `attempts` and `calls`.
     ///
     /// # Errors
     /// A table can't be planned.
@@ -133,7 +133,7 @@ impl RunTables {
         let (schema, of_outcomes): (SchemaRef, Option<OfOutcomes>) = match table {
             schema::TASKS => (schema::tasks(), None),
             schema::ROLLOUTS => (schema::rollouts(), Some(answered)),
-            schema::TURNS => (schema::turns(), Some(called)),
+            schema::CALLS => (schema::calls(), Some(called)),
             _ => (schema::attempts(), Some(attempted)),
         };
         if let (schema::TASKS, Some(parts)) = (table, self.parts.get(table))
@@ -225,7 +225,7 @@ impl RunTables {
     pub fn committed(&self) -> Committed {
         let answers = self.parts(schema::ROLLOUTS).iter();
         Committed::new(
-            names(answers.chain(self.parts(schema::TURNS))),
+            names(answers.chain(self.parts(schema::CALLS))),
             names(self.parts(schema::ATTEMPTS)),
         )
     }
@@ -391,7 +391,7 @@ fn answered(decisions: &Decisions, outcomes: &RecordBatch) -> Result<RecordBatch
 }
 
 fn called(decisions: &Decisions, outcomes: &RecordBatch) -> Result<RecordBatch, ArrowError> {
-    turns_of(&decisions.attempts(outcomes)?)
+    calls_of(&decisions.attempts(outcomes)?)
 }
 
 fn attempted(decisions: &Decisions, outcomes: &RecordBatch) -> Result<RecordBatch, ArrowError> {

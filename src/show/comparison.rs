@@ -1,15 +1,16 @@
+//! What candidates have over a base, for people, as JSON or as Markdown.
+
 use std::fmt::{self, Write as _};
 use std::io::{self, Write as _};
 
 use super::ShowError;
-use super::report::Table;
-use super::text;
+use super::text::{self, Table, number_or_dash};
 use crate::measure::compare::{ComparedRun, ComparisonReport, MetricComparison, Overlap};
 
-/// Metrics that a line has room for.
+/// Most metrics on a line.
 const MAX_NAMES: usize = 10;
 
-/// What candidates have over a base, for people or as one JSON document.
+/// Prints a comparison, for people or as one JSON document.
 ///
 /// # Errors
 /// Standard output is gone.
@@ -24,7 +25,7 @@ pub fn comparison(report: &ComparisonReport, as_json: bool) -> Result<(), ShowEr
     Ok(output.flush()?)
 }
 
-/// A comparison as a document in Markdown.
+/// Formats a comparison as a document in Markdown.
 pub fn comparison_markdown(report: &ComparisonReport) -> String {
     format!("# Comparison\n\n```text\n{}```\n", people(report))
 }
@@ -72,9 +73,10 @@ fn write(text: &mut String, report: &ComparisonReport) -> fmt::Result {
 }
 
 fn write_run(text: &mut String, role: &str, run: &ComparedRun) -> fmt::Result {
-    let place = match run.place.trim_end_matches('/') == run.name {
-        true => String::new(),
-        false => format!(" ({})", run.place),
+    let place = if run.place.trim_end_matches('/') == run.name {
+        String::new()
+    } else {
+        format!(" ({})", run.place)
     };
     writeln!(text, "{role} {}{place}:", run.name)?;
     for agent in &run.agents {
@@ -146,7 +148,7 @@ fn write_overlap(text: &mut String, report: &ComparisonReport, overlap: &Overlap
     writeln!(text)
 }
 
-/// Who is compared, as short as it is clear.
+/// Names the agents of a comparison, as short as is clear.
 fn pair(report: &ComparisonReport, candidate: &str, base_agent: &str, agent: &str) -> String {
     let agents = report
         .overlaps
@@ -175,29 +177,17 @@ fn table(report: &ComparisonReport) -> Table {
         "lost",
         "MDE",
     ];
-    let mut table = match has_pairs {
-        true => Table::new(std::iter::once("of").chain(header)),
-        false => Table::new(header),
-    };
+    let of = has_pairs.then_some("of");
+    let mut table = Table::new(of.into_iter().chain(header));
     for row in &report.comparisons {
-        let cells = cells(row);
-        if has_pairs {
-            let of = pair(
-                report,
-                &row.candidate,
-                &row.base_agent,
-                &row.candidate_agent,
-            );
-            table.row(std::iter::once(of).chain(cells));
-        } else {
-            table.row(cells);
-        }
+        let (candidate, base) = (&row.candidate, &row.base_agent);
+        let of = has_pairs.then(|| pair(report, candidate, base, &row.candidate_agent));
+        table.row(of.into_iter().chain(cells(row)));
     }
     table
 }
 
 fn cells(row: &MetricComparison) -> [String; 11] {
-    let number = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), text::number);
     let interval = match (row.ci_low, row.ci_high) {
         (Some(low), Some(high)) => format!("{} to {}", signed(low), signed(high)),
         _ => "-".to_owned(),
@@ -214,7 +204,7 @@ fn cells(row: &MetricComparison) -> [String; 11] {
         text::count(row.num_tasks),
         text::count(row.gained),
         text::count(row.lost),
-        number(row.mde),
+        number_or_dash(row.mde),
     ]
 }
 
@@ -264,20 +254,19 @@ fn tasks(count: u64) -> String {
 }
 
 fn signed(value: f64) -> String {
-    match value > 0.0 {
-        true => format!("+{}", text::number(value)),
-        false => text::number(value),
-    }
+    let sign = if value > 0.0 { "+" } else { "" };
+    format!("{sign}{}", text::number(value))
 }
 
 fn probability(p: f64) -> String {
-    match p < 1e-4 {
-        true => "<0.0001".to_owned(),
-        false => format!("{p:.4}"),
+    if p < 1e-4 {
+        "<0.0001".to_owned()
+    } else {
+        format!("{p:.4}")
     }
 }
 
-/// A number that was given, without the digits that a subtraction adds.
+/// Formats a given number without the digits that a subtraction adds.
 fn short(value: f64) -> String {
     let text = format!("{value:.6}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()

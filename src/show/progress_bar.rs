@@ -1,8 +1,11 @@
+//! The progress of a sweep while it runs: the progress bar on a terminal, a line every few seconds, or JSON events.
+
 use std::io::{self, Write};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{HumanCount, MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde_json::{Map, Value, json};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
@@ -12,16 +15,16 @@ use super::text;
 use crate::measure::AgentMetric;
 use crate::progress::{AgentProgress, Progress};
 
-/// Agents that get a line of their own on a terminal.
+/// Most agents that get a line of their own on a terminal.
 const MAX_AGENTS: usize = 12;
 
-/// Metrics that are shown while a sweep runs.
+/// Most metrics that are shown while a sweep runs.
 const MAX_METRICS: usize = 12;
 
-/// Seconds after which a look at the rate weighs a third of what it did.
+/// Time constant of the smoothed rate, in seconds.
 const SMOOTHING: f64 = 10.0;
 
-/// The metrics of a sweep while it runs, the newest ones.
+/// The newest metrics of a running sweep.
 type LiveMetrics = watch::Receiver<Arc<[AgentMetric]>>;
 
 /// How progress is shown.
@@ -40,110 +43,98 @@ pub enum ProgressMode {
     Json,
 }
 
-/// Progress of a sweep, shown until it is finished or dropped.
+/// Shows the progress of a sweep until it is finished or dropped.
 #[derive(Debug)]
 pub struct ProgressDisplay {
     task: JoinSet<()>,
     progress: Arc<Progress>,
-    show: Option<fn(&Line)>,
     mode: ProgressMode,
 }
 
 impl ProgressDisplay {
-    /// Begins to show `progress`.
-    /// The metrics, where there are some, are shown whenever there are new ones.
+    /// Begins to show the progress, and new metrics when there are some.
     pub fn start(progress: Arc<Progress>, live: Option<LiveMetrics>, mode: ProgressMode) -> Self {
         let mut task = JoinSet::new();
-        let mut every = |period: Duration, show: fn(&Line)| {
-            task.spawn(every(
-                period,
-                Watch::new(Arc::clone(&progress), live.clone()),
-                show,
-            ));
-            Some(show)
-        };
-        let show = match mode {
-            ProgressMode::Quiet => None,
-            ProgressMode::Lines => every(Duration::from_secs(5), Line::to_stderr),
-            ProgressMode::Json => every(Duration::from_secs(1), Line::to_stdout),
-            ProgressMode::Terminal { colors } => {
-                let watch = Watch::new(Arc::clone(&progress), live.clone());
-                task.spawn(terminal(Arc::clone(&progress), watch, colors));
-                None
+        let observer = Observer::new(Arc::clone(&progress), live);
+        match mode {
+            ProgressMode::Quiet => {}
+            ProgressMode::Lines => {
+                task.spawn(print_every(Duration::from_secs(5), observer, mode));
             }
-        };
+            ProgressMode::Json => {
+                task.spawn(print_every(Duration::from_secs(1), observer, mode));
+            }
+            ProgressMode::Terminal { colors } => {
+                task.spawn(draw_bars(observer, colors));
+            }
+        }
         Self {
             task,
             progress,
-            show,
             mode,
         }
     }
 
-    /// Says what came up since the last time.
-    fn tell_the_rest(&self) {
-        for notice in self.progress.take_notices() {
-            let told = match self.mode {
-                ProgressMode::Quiet => Ok(()),
-                ProgressMode::Json => {
-                    let notice = serde_json::json!({ "text": notice });
-                    writeln!(io::stdout(), "{}", event("notice", &notice))
-                }
-                _ => writeln!(io::stderr(), "warning: {notice}"),
-            };
-            // Where nobody reads what is shown, nobody need be told.
-            let _ = told;
+    /// Ends the display. Lines and JSON events end with the last state if the sweep ended well. When this
+    /// returns, no bar is left on the terminal.
+    pub async fn finish(mut self, ended_well: bool) {
+        self.task.shutdown().await;
+        print_notices(&self.progress.take_notices(), self.mode);
+        if ended_well {
+            Observer::new(self.progress, None).look().print(self.mode);
         }
     }
+}
 
-    /// Ends it; where lines are shown, and `came_to_an_end`, with the last of them. When this
-    /// returns, no bar is left on the terminal.
-    pub async fn finish(mut self, came_to_an_end: bool) {
-        self.task.shutdown().await;
-        self.tell_the_rest();
-        if let Some(show) = self.show.filter(|_| came_to_an_end) {
-            show(&Watch::new(self.progress, None).look());
-        }
+/// Prints warnings. A reader that has gone needs none.
+fn print_notices(notices: &[String], mode: ProgressMode) {
+    for notice in notices {
+        let _ = match mode {
+            ProgressMode::Quiet => Ok(()),
+            ProgressMode::Json => {
+                let event = event("notice", &json!({ "text": notice }));
+                writeln!(io::stdout(), "{event}")
+            }
+            _ => writeln!(io::stderr(), "warning: {notice}"),
+        };
     }
 }
 
 /// The state of a sweep at one moment.
-struct Line {
+struct Snapshot {
     total: AgentProgress,
     agents: Vec<(String, AgentProgress)>,
     in_flight: usize,
     rate: f64,
-    /// What came up since the line before.
+    /// Warnings since the snapshot before.
     notices: Vec<String>,
-    /// What was measured since the line before.
+    /// Metrics measured since the snapshot before.
     metrics: Option<Arc<[AgentMetric]>>,
 }
 
-impl Line {
-    // Where nobody reads what is shown, nobody need be told.
-    fn to_stderr(&self) {
-        for notice in &self.notices {
-            let _ = writeln!(io::stderr(), "warning: {notice}");
+impl Snapshot {
+    /// Prints the snapshot as a line or as events. A reader that has gone needs none.
+    fn print(&self, mode: ProgressMode) {
+        print_notices(&self.notices, mode);
+        match mode {
+            ProgressMode::Quiet | ProgressMode::Terminal { .. } => {}
+            ProgressMode::Lines => {
+                for metric in self.key_metrics() {
+                    let _ = writeln!(io::stderr(), "{}", metric_line(metric));
+                }
+                let _ = writeln!(io::stderr(), "{}", self.text());
+            }
+            ProgressMode::Json => {
+                if let Some(metrics) = &self.metrics {
+                    let event = event("metrics", &json!({ "metrics": metrics }));
+                    let _ = writeln!(io::stdout(), "{event}");
+                }
+                let _ = writeln!(io::stdout(), "{}", event("progress", &self.json()));
+            }
         }
-        for metric in self.key_metrics() {
-            let _ = writeln!(io::stderr(), "{}", text::metric(metric));
-        }
-        let _ = writeln!(io::stderr(), "{}", self.text());
     }
 
-    fn to_stdout(&self) {
-        for notice in &self.notices {
-            let notice = serde_json::json!({ "text": notice });
-            let _ = writeln!(io::stdout(), "{}", event("notice", &notice));
-        }
-        if let Some(metrics) = &self.metrics {
-            let metrics = serde_json::json!({ "metrics": metrics });
-            let _ = writeln!(io::stdout(), "{}", event("metrics", &metrics));
-        }
-        let _ = writeln!(io::stdout(), "{}", event("progress", &self.json()));
-    }
-
-    /// Of what was measured, the scores: the reward, and what is 0 or 1.
+    /// The metrics that are scores: the reward, and what is 0 or 1.
     fn key_metrics(&self) -> impl Iterator<Item = &AgentMetric> {
         let metrics = self.metrics.iter().flat_map(|metrics| metrics.iter());
         let is_key = |metric: &&AgentMetric| metric.metric == "reward" || metric.pass_at.is_some();
@@ -156,69 +147,101 @@ impl Line {
 
     fn numbers(&self) -> String {
         let eta = self.eta().map_or_else(|| "-".to_owned(), text::duration);
+        let retries = match self.total.num_retries() {
+            0 => String::new(),
+            1 => ", 1 retry".to_owned(),
+            retries => format!(", {} retries", HumanCount(retries)),
+        };
         format!(
-            "{:.1}/s, ETA {eta}, {} in flight, {}{}",
+            "{:.1}/s, ETA {eta}, {} in flight, {}{retries}",
             self.rate,
-            text::count(self.in_flight as u64),
-            text::failures(&self.total),
-            text::retries(&self.total)
+            HumanCount(self.in_flight as u64),
+            text::failures(&self.total.failed),
         )
     }
 
     fn text(&self) -> String {
-        let (done, planned) = (
-            text::count(self.total.done),
-            text::count(self.total.planned),
-        );
+        let (done, planned) = (HumanCount(self.total.done), HumanCount(self.total.planned));
         let mut line = format!("{done}/{planned} rollouts, {}", self.numbers());
-        for (name, progress) in &self.agents {
+        for (name, agent) in &self.agents {
             line.push_str(" | ");
-            line.push_str(&text::agent(name, progress));
+            line.push_str(&agent_line(name, agent));
         }
         line
     }
 
-    fn json(&self) -> serde_json::Value {
-        let agents: serde_json::Map<_, _> = self
-            .agents
-            .iter()
-            .map(|(name, progress)| {
-                let value = serde_json::json!({
-                    "planned": progress.planned,
-                    "done": progress.done,
-                    "failed": progress.failed,
-                    "pending": progress.pending(),
-                    "failed_attempts": progress.failed_attempts,
-                    "concurrency_limit": progress.concurrency_limit,
-                    "mean_reward": progress.mean_reward(),
-                });
-                (name.clone(), value)
-            })
-            .collect();
-        serde_json::json!({
-            "planned": self.total.planned,
-            "done": self.total.done,
-            "failed": self.total.failed,
-            "pending": self.total.pending(),
-            "failed_attempts": self.total.failed_attempts,
-            "in_flight": self.in_flight,
-            "rollouts_per_second": self.rate,
-            "eta_seconds": self.eta().map(|eta| eta.as_secs_f64()),
-            "agents": agents,
-        })
+    fn json(&self) -> Value {
+        let agents = self.agents.iter().map(|(name, agent)| {
+            let mut counts = counts(agent);
+            counts.insert("concurrency_limit".into(), json!(agent.concurrency_limit));
+            counts.insert("mean_reward".into(), json!(agent.mean_reward()));
+            (name.clone(), Value::Object(counts))
+        });
+        let mut event = counts(&self.total);
+        event.insert("in_flight".into(), json!(self.in_flight));
+        event.insert("rollouts_per_second".into(), json!(self.rate));
+        let eta = self.eta().map(|eta| eta.as_secs_f64());
+        event.insert("eta_seconds".into(), json!(eta));
+        event.insert("agents".into(), Value::Object(agents.collect()));
+        Value::Object(event)
     }
 }
 
-/// Looks at a progress from time to time. The rate is that of the last stretch, smoothed, so that it
+/// The counts of an agent, or of all, in an event.
+fn counts(agent: &AgentProgress) -> Map<String, Value> {
+    let counts = [
+        ("planned", json!(agent.planned)),
+        ("done", json!(agent.done)),
+        ("failed", json!(agent.failed)),
+        ("pending", json!(agent.pending())),
+        ("failed_attempts", json!(agent.failed_attempts)),
+    ];
+    counts
+        .map(|(name, count)| (name.to_owned(), count))
+        .into_iter()
+        .collect()
+}
+
+/// The line of an agent: its pending rollouts, mean reward so far and, if it adapts, the limit of calls in flight.
+fn agent_line(name: &str, agent: &AgentProgress) -> String {
+    let reward = agent
+        .mean_reward()
+        .map_or_else(|| "-".to_owned(), |mean| format!("{mean:.4}"));
+    let limit = agent
+        .concurrency_limit
+        .map_or_else(String::new, |limit| format!(", limit {limit}"));
+    let pending = HumanCount(agent.pending());
+    format!("{name}: {pending} left, mean reward {reward}{limit}")
+}
+
+/// The line of a metric: `sim reward 0.5595 ± 0.0564, pass@4 0.8571, 168 rollouts`.
+fn metric_line(metric: &AgentMetric) -> String {
+    let mean = text::number_or_dash(metric.mean);
+    let mut line = format!("{} {} {mean}", metric.agent_name, metric.metric);
+    if let Some(stderr) = metric.stderr {
+        line.push_str(&format!(" \u{b1} {}", text::number(stderr)));
+    }
+    if let Some(pass) = metric.pass_at.filter(|pass| pass.k > 1) {
+        line.push_str(&format!(
+            ", pass@{} {}",
+            pass.k,
+            text::number(pass.pass_at_k)
+        ));
+    }
+    line.push_str(&format!(", {} rollouts", HumanCount(metric.count)));
+    text::one_line(&line)
+}
+
+/// Takes snapshots of a progress. The rate is that of the time since the last one, smoothed, so it
 /// follows a server that slows down.
-struct Watch {
+struct Observer {
     progress: Arc<Progress>,
     live: Option<LiveMetrics>,
     last: Option<(Instant, u64)>,
     rate: f64,
 }
 
-impl Watch {
+impl Observer {
     fn new(progress: Arc<Progress>, live: Option<LiveMetrics>) -> Self {
         Self {
             progress,
@@ -228,7 +251,7 @@ impl Watch {
         }
     }
 
-    fn look(&mut self) -> Line {
+    fn look(&mut self) -> Snapshot {
         let total = self.progress.total();
         let finished = total.done_now + total.failed_now;
         let now = Instant::now();
@@ -243,67 +266,63 @@ impl Watch {
             _ => finished as f64 / all.max(1e-3),
         };
         self.last = Some((now, finished));
-        let agents = self.progress.by_agent().into_iter().collect();
-        Line {
+        let metrics = self.live.as_mut().and_then(|live| {
+            let is_new = live.has_changed().unwrap_or(false);
+            is_new.then(|| Arc::clone(&live.borrow_and_update()))
+        });
+        Snapshot {
             total,
-            agents,
+            agents: self.progress.by_agent().into_iter().collect(),
             in_flight: self.progress.in_flight(),
             rate: self.rate,
             notices: self.progress.take_notices(),
-            metrics: self.live.as_mut().and_then(|live| {
-                let is_new = live.has_changed().unwrap_or(false);
-                is_new.then(|| Arc::clone(&live.borrow_and_update()))
-            }),
+            metrics,
         }
     }
 }
 
-async fn every(period: Duration, mut watch: Watch, show: fn(&Line)) {
+async fn print_every(period: Duration, mut observer: Observer, mode: ProgressMode) {
     let mut ticks = interval(period);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
     ticks.tick().await;
     loop {
         ticks.tick().await;
-        show(&watch.look());
+        observer.look().print(mode);
     }
 }
 
-async fn terminal(progress: Arc<Progress>, mut watch: Watch, colors: bool) {
+async fn draw_bars(mut observer: Observer, colors: bool) {
     let screen = MultiProgress::with_draw_target(ProgressDrawTarget::stderr_with_hz(10));
     let _cleared = Cleared(screen.clone());
-    let bar = screen.add(ProgressBar::new(progress.total().planned));
-    let template = match colors {
-        true => "{bar:30.cyan/blue} {human_pos}/{human_len} {wide_msg}",
-        false => "{bar:30} {human_pos}/{human_len} {wide_msg}",
+    let bar = screen.add(ProgressBar::new(observer.progress.total().planned));
+    let template = if colors {
+        "{bar:30.cyan/blue} {human_pos}/{human_len} {wide_msg}"
+    } else {
+        "{bar:30} {human_pos}/{human_len} {wide_msg}"
     };
     if let Ok(style) = ProgressStyle::with_template(template) {
         bar.set_style(style);
     }
-    let names: Vec<String> = progress.by_agent().into_keys().take(MAX_AGENTS).collect();
-    let lines: Vec<(String, ProgressBar)> = names
-        .into_iter()
-        .map(|name| (name, screen.add(ProgressBar::no_length())))
-        .collect();
-    for (_, line) in &lines {
+    let add_line = || {
+        let line = screen.add(ProgressBar::no_length());
         if let Ok(style) = ProgressStyle::with_template("  {wide_msg}") {
             line.set_style(style);
         }
-    }
+        line
+    };
+    let names = observer.progress.by_agent().into_keys().take(MAX_AGENTS);
+    let agents: Vec<(String, ProgressBar)> = names.map(|name| (name, add_line())).collect();
     let mut metrics: Vec<ProgressBar> = Vec::new();
     let mut ticks = interval(Duration::from_millis(200));
     loop {
         ticks.tick().await;
-        let now = watch.look();
+        let now = observer.look();
         for (place, metric) in now.key_metrics().enumerate() {
             if metrics.len() == place {
-                let line = screen.add(ProgressBar::no_length());
-                if let Ok(style) = ProgressStyle::with_template("  {wide_msg}") {
-                    line.set_style(style);
-                }
-                metrics.push(line);
+                metrics.push(add_line());
             }
             if let Some(line) = metrics.get(place) {
-                line.set_message(text::metric(metric));
+                line.set_message(metric_line(metric));
             }
         }
         for notice in &now.notices {
@@ -311,15 +330,15 @@ async fn terminal(progress: Arc<Progress>, mut watch: Watch, colors: bool) {
         }
         bar.set_position(now.total.done);
         bar.set_message(now.numbers());
-        for (name, line) in &lines {
-            if let Some((_, progress)) = now.agents.iter().find(|(agent, _)| agent == name) {
-                line.set_message(text::agent(name, progress));
+        for (name, line) in &agents {
+            if let Some((_, agent)) = now.agents.iter().find(|(agent, _)| agent == name) {
+                line.set_message(agent_line(name, agent));
             }
         }
     }
 }
 
-/// Clears the bars when the task that moves them ends, however it does.
+/// Clears the bars when the task that draws them ends, however it ends.
 struct Cleared(MultiProgress);
 
 impl Drop for Cleared {

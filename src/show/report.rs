@@ -1,17 +1,17 @@
-use std::fmt;
+//! What a sweep would do, did and measured, for people or as JSON.
+
 use std::io::{self, Write};
 
-use comfy_table::{Cell, CellAlignment};
 use serde_json::{Value, json};
 
-use super::ShowError;
-use super::{status, text};
+use super::text::{self, Table, number_or_dash};
+use super::{ShowError, status};
 use crate::measure::{AgentMetric, MetricsReport, PassAt, ProfileReport};
 use crate::report::{SweepPlan, SweepReport};
 use crate::run::StopReason;
 use crate::store::RunState;
 
-/// A JSON event: one object on one line.
+/// Formats a JSON event: one object on one line.
 pub fn event(kind: &str, fields: &Value) -> String {
     let mut object = serde_json::Map::new();
     object.insert("event".into(), kind.into());
@@ -21,7 +21,7 @@ pub fn event(kind: &str, fields: &Value) -> String {
     Value::Object(object).to_string()
 }
 
-/// What a sweep would do, for people or as JSON.
+/// Prints what a sweep would do.
 ///
 /// # Errors
 /// Standard output is gone.
@@ -73,7 +73,7 @@ pub fn plan(plan: &SweepPlan, as_json: bool) -> Result<(), ShowError> {
     }
     writeln!(output, "{table}")?;
     let planned: u64 = plan.agents.iter().map(|agent| agent.num_rollouts).sum();
-    // The requests of what is done already are not sent again; they are taken for average ones.
+    // Rollouts that are done are not sent again; their requests count as average ones.
     let bytes = plan.request_bytes() as f64 * plan.num_pending() as f64 / planned.max(1) as f64;
     writeln!(
         output,
@@ -84,7 +84,7 @@ pub fn plan(plan: &SweepPlan, as_json: bool) -> Result<(), ShowError> {
     Ok(())
 }
 
-/// What a sweep did: a table of key metrics per agent, and the paths of what it wrote.
+/// Prints what a sweep did: a table of key metrics per agent, its counts, and the paths of what it wrote.
 ///
 /// # Errors
 /// Standard output is gone.
@@ -98,7 +98,6 @@ pub fn report(report: &SweepReport, as_json: bool) -> Result<(), ShowError> {
         writeln!(output, "{}", metrics_table(&report.metrics))?;
     }
     let counts = report.rollouts;
-    let progress = &report.total;
     if let Some(status) = &report.status {
         writeln!(output, "{}", status::counts(status))?;
         writeln!(output, "{}", status::failures(status))?;
@@ -110,7 +109,7 @@ pub fn report(report: &SweepReport, as_json: bool) -> Result<(), ShowError> {
         text::duration(report.elapsed),
         text::count(counts.done),
         text::count(counts.planned),
-        text::failures(progress),
+        text::failures(&report.total.failed),
         text::count(counts.pending),
     )?;
     if let Some(groups) = &report.groups {
@@ -135,7 +134,7 @@ pub fn report(report: &SweepReport, as_json: bool) -> Result<(), ShowError> {
     Ok(())
 }
 
-/// What was measured: a table per agent and metric, beside how much of the sweep it stands for.
+/// Prints what was measured: a table per agent and metric, and the share of the rollouts that it covers.
 ///
 /// # Errors
 /// Standard output is gone.
@@ -163,7 +162,7 @@ pub fn metrics(report: &MetricsReport, as_json: bool) -> Result<(), ShowError> {
         writeln!(
             output,
             "{}: {} of {} rollouts done, {} failed, {} pending{masked}",
-            agent.agent_name.replace(char::is_control, " "),
+            text::one_line(&agent.agent_name),
             count(agent.done),
             count(agent.planned),
             count(agent.failed),
@@ -176,7 +175,7 @@ pub fn metrics(report: &MetricsReport, as_json: bool) -> Result<(), ShowError> {
     Ok(())
 }
 
-/// How much of what was asked for was profiled, and where it stands.
+/// Prints how much of a sweep was profiled, and the paths of what was written.
 ///
 /// # Errors
 /// Standard output is gone.
@@ -203,7 +202,6 @@ fn metrics_table(metrics: &[AgentMetric]) -> Table {
         "pass^k",
     ]);
     for metric in metrics {
-        let number = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), text::number);
         let pass = |value: fn(&PassAt) -> f64, sign: char| {
             let pass = metric.pass_at.filter(|pass| pass.k > 1);
             let text =
@@ -213,12 +211,12 @@ fn metrics_table(metrics: &[AgentMetric]) -> Table {
         table.row([
             metric.agent_name.clone(),
             metric.metric.clone(),
-            number(metric.mean),
-            number(metric.stderr),
-            number(metric.std),
-            number(metric.min),
-            number(metric.median),
-            number(metric.max),
+            number_or_dash(metric.mean),
+            number_or_dash(metric.stderr),
+            number_or_dash(metric.std),
+            number_or_dash(metric.min),
+            number_or_dash(metric.median),
+            number_or_dash(metric.max),
             text::count(metric.count),
             pass(|pass| pass.pass_at_k, '@'),
             pass(|pass| pass.pass_hat_k, '^'),
@@ -238,41 +236,4 @@ fn summary(report: &SweepReport) -> Value {
         "groups": report.groups,
         "written": report.written,
     })
-}
-
-/// A table without lines: columns a space or two apart, numbers to the right.
-pub(super) struct Table(comfy_table::Table);
-
-impl Table {
-    pub(super) fn new<'a>(header: impl IntoIterator<Item = &'a str>) -> Self {
-        let mut table = comfy_table::Table::new();
-        table
-            .load_preset(comfy_table::presets::NOTHING)
-            .set_header(header.into_iter().map(Cell::new));
-        Self(table)
-    }
-
-    pub(super) fn row(&mut self, cells: impl IntoIterator<Item = String>) {
-        let cells = cells.into_iter().map(|cell| {
-            // A name can hold anything, a line break included.
-            let cell = cell.replace(char::is_control, " ");
-            let is_number =
-                cell.starts_with(|first: char| first.is_ascii_digit() || "+-".contains(first));
-            let alignment = if is_number {
-                CellAlignment::Right
-            } else {
-                CellAlignment::Left
-            };
-            Cell::new(cell).set_alignment(alignment)
-        });
-        self.0.add_row(cells);
-    }
-}
-
-impl fmt::Display for Table {
-    fn fmt(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
-        self.0
-            .lines()
-            .try_for_each(|line| writeln!(formatter, "{}", line.trim_end()))
-    }
 }

@@ -1,3 +1,5 @@
+//! How a run is doing, for people or as JSON: [`StatusView`].
+
 use std::fmt::{self, Write as _};
 use std::io::{self, Write as _};
 use std::time::Duration;
@@ -5,12 +7,11 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::ShowError;
-use super::report::Table;
-use super::text;
+use super::text::{self, Table, one_line};
 use crate::outcome::{OK, SUPERSEDED};
 use crate::status::{Figures, LockStatus, ObservedState, RunStatus};
 
-/// Characters of an error that a table has room for.
+/// Most characters of an error in a table.
 const MAX_ERROR: usize = 120;
 
 /// How the status of a run is shown, on standard output.
@@ -21,14 +22,14 @@ pub enum StatusForm {
         /// With colours.
         colors: bool,
     },
-    /// For people, on a terminal, each in the place of the one before.
+    /// For people, on a terminal, each in place of the one before.
     Screen {
         /// With colours.
         colors: bool,
     },
-    /// One JSON document over several lines.
+    /// One JSON document on several lines.
     Json,
-    /// A JSON document a line.
+    /// One JSON document a line.
     JsonLines,
 }
 
@@ -40,7 +41,7 @@ pub struct StatusView {
 }
 
 impl StatusView {
-    /// Nothing is shown yet.
+    /// Creates a view that shows nothing yet.
     pub fn new(form: StatusForm) -> Self {
         let screen = matches!(form, StatusForm::Screen { .. }).then(|| {
             let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stdout());
@@ -66,7 +67,7 @@ impl StatusView {
         }
     }
 
-    /// Ends it; on a terminal `last` is what stays there.
+    /// Ends the view. On a terminal, `last` stays on the screen.
     ///
     /// # Errors
     /// Standard output is gone.
@@ -98,7 +99,7 @@ fn print(status: &RunStatus, form: StatusForm) -> Result<(), ShowError> {
     Ok(output.flush()?)
 }
 
-/// A status for people.
+/// Formats a status for people.
 fn people(status: &RunStatus, colors: bool) -> String {
     let mut text = String::new();
     // Writing to a String cannot fail.
@@ -116,7 +117,7 @@ fn write(text: &mut String, status: &RunStatus, colors: bool) -> fmt::Result {
         text::count(total.done),
         text::count(total.planned),
         percentage(total.done, total.planned),
-        failed(total),
+        text::failures(&total.failed_by_class),
         text::count(total.pending),
     )?;
     write_rate(text, status)?;
@@ -150,13 +151,11 @@ fn write_rate(text: &mut String, status: &RunStatus) -> fmt::Result {
         return Ok(());
     };
     let span = text::duration(Duration::from_secs_f64(window.seconds));
-    match window.is_current {
-        true => writeln!(
-            text,
-            "{rate:.1} rollouts/s in the last {span}, ETA {}",
-            eta(&status.total)
-        ),
-        false => writeln!(text, "{rate:.1} rollouts/s in the last {span} of its work"),
+    if window.is_current {
+        let eta = eta(&status.total);
+        writeln!(text, "{rate:.1} rollouts/s in the last {span}, ETA {eta}")
+    } else {
+        writeln!(text, "{rate:.1} rollouts/s in the last {span} of its work")
     }
 }
 
@@ -169,17 +168,18 @@ fn write_lock(text: &mut String, lock: &LockStatus) -> fmt::Result {
     let since = lock.since.format("%Y-%m-%d %H:%M:%S UTC");
     let silent = Duration::from_secs_f64(lock.heartbeat_age_seconds.max(0.0));
     let silent = text::duration(silent);
-    match lock.alive {
-        true => writeln!(
+    if lock.alive {
+        writeln!(
             text,
             "lock on {}: held by {who} since {since}, last heard of {silent} ago",
             lock.scope
-        ),
-        false => writeln!(
+        )
+    } else {
+        writeln!(
             text,
             "lock on {}: left behind by {who}, which took it at {since} and was last heard of {silent} ago",
             lock.scope
-        ),
+        )
     }
 }
 
@@ -259,7 +259,7 @@ pub(super) fn counts(status: &RunStatus) -> Table {
     table
 }
 
-/// Who failed and why: all failures are counted, also those whose error is not among the frequent ones.
+/// Failures per agent and error. The last row of an agent counts those whose error is not among the frequent ones.
 pub(super) fn failures(status: &RunStatus) -> Table {
     let mut table = Table::new(["failures of", "class", "HTTP", "attempts", "error"]);
     for agent in &status.agents {
@@ -289,7 +289,7 @@ pub(super) fn failures(status: &RunStatus) -> Table {
     table
 }
 
-/// Attempts that failed. One that we cut off ourselves did not.
+/// Counts the attempts that failed. One that was interrupted did not.
 fn num_failures(figures: &Figures) -> u64 {
     let failed = figures
         .outcomes
@@ -312,9 +312,10 @@ fn outcomes(figures: &Figures) -> String {
             .iter()
             .map(|(status, count)| format!("{} HTTP {status}", text::count(*count)))
             .collect();
-        let statuses = match name != OK && !statuses.is_empty() {
-            true => format!(" ({})", statuses.join(", ")),
-            false => String::new(),
+        let statuses = if name == OK || statuses.is_empty() {
+            String::new()
+        } else {
+            format!(" ({})", statuses.join(", "))
         };
         parts.push(format!(
             "{} {}{statuses}",
@@ -325,22 +326,6 @@ fn outcomes(figures: &Figures) -> String {
     parts.join(", ")
 }
 
-fn failed(figures: &Figures) -> String {
-    let classes: Vec<String> = figures
-        .failed_by_class
-        .iter()
-        .map(|(class, count)| format!("{} {class}", text::count(*count)))
-        .collect();
-    match classes.is_empty() {
-        true => "0 failed".to_owned(),
-        false => format!(
-            "{} failed ({})",
-            text::count(figures.failed),
-            classes.join(", ")
-        ),
-    }
-}
-
 fn state(state: ObservedState, colors: bool) -> String {
     let color = match state {
         ObservedState::Running => 36,
@@ -348,9 +333,10 @@ fn state(state: ObservedState, colors: bool) -> String {
         ObservedState::Incomplete | ObservedState::Stopped | ObservedState::Interrupted => 33,
         ObservedState::Died | ObservedState::Failed => 31,
     };
-    match colors {
-        true => format!("\x1b[1;{color}m{state}\x1b[0m"),
-        false => state.to_string(),
+    if colors {
+        format!("\x1b[1;{color}m{state}\x1b[0m")
+    } else {
+        state.to_string()
     }
 }
 
@@ -384,10 +370,6 @@ fn shortened(error: &str) -> String {
         None => error.to_owned(),
         Some((end, _)) => format!("{}…", error.get(..end).unwrap_or_default()),
     }
-}
-
-fn one_line(text: &str) -> String {
-    text.replace(char::is_control, " ")
 }
 
 #[cfg(test)]

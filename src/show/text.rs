@@ -1,54 +1,35 @@
+//! Numbers, times and tables as people read them.
+
+use std::collections::BTreeMap;
+use std::fmt;
 use std::time::Duration;
 
-use crate::measure::AgentMetric;
-use crate::progress::AgentProgress;
+use comfy_table::{Cell, CellAlignment};
+use indicatif::HumanCount;
 
-/// A count with its thousands apart.
+/// Formats a count with separators: `1,234,567`.
 pub(super) fn count(value: u64) -> String {
-    let digits = value.to_string();
-    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
+    HumanCount(value).to_string()
 }
 
-/// A metric to the digits that a table has room for.
+/// Formats a metric with the digits that a table has room for.
 pub(super) fn number(value: f64) -> String {
     let size = value.abs();
     if value.fract() == 0.0 && size < 1e15 {
-        return format!("{value:.0}");
-    }
-    if (1e-4..1e7).contains(&size) {
+        format!("{value:.0}")
+    } else if (1e-4..1e7).contains(&size) {
         format!("{value:.4}")
     } else {
         format!("{value:.3e}")
     }
 }
 
-/// What is known of a metric so far: `sim reward 0.5595 ± 0.0564, pass@4 0.8571, 168 rollouts`.
-pub(super) fn metric(metric: &AgentMetric) -> String {
-    let or_none = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), number);
-    let mut text = format!(
-        "{} {} {}",
-        metric.agent_name,
-        metric.metric,
-        or_none(metric.mean)
-    );
-    if let Some(stderr) = metric.stderr {
-        text.push_str(&format!(" \u{b1} {}", number(stderr)));
-    }
-    if let Some(pass) = metric.pass_at.filter(|pass| pass.k > 1) {
-        text.push_str(&format!(", pass@{} {}", pass.k, number(pass.pass_at_k)));
-    }
-    text.push_str(&format!(", {} rollouts", count(metric.count)));
-    text.replace(char::is_control, " ")
+/// Formats a metric that may be missing.
+pub(super) fn number_or_dash(value: Option<f64>) -> String {
+    value.map_or_else(|| "-".to_owned(), number)
 }
 
-/// A time for people: `1h02m`, `3m20s`, `4.2s`.
+/// Formats a time: `1h02m`, `3m20s`, `4.2s`.
 pub(super) fn duration(time: Duration) -> String {
     let seconds = time.as_secs();
     match seconds {
@@ -59,43 +40,58 @@ pub(super) fn duration(time: Duration) -> String {
     }
 }
 
-/// Failures by class: `3 failed (2 infra, 1 data)`.
-pub(super) fn failures(progress: &AgentProgress) -> String {
-    match progress.num_failed() {
-        0 => "0 failed".to_owned(),
-        all => {
-            let classes: Vec<String> = progress
-                .failed
-                .iter()
-                .map(|(class, n)| format!("{} {class}", count(*n)))
-                .collect();
-            format!("{} failed ({})", count(all), classes.join(", "))
-        }
+/// Formats failures by class: `3 failed (2 infra, 1 data)`.
+pub(super) fn failures(by_class: &BTreeMap<String, u64>) -> String {
+    if by_class.is_empty() {
+        return "0 failed".to_owned();
+    }
+    let all = count(by_class.values().sum());
+    let classes = by_class.iter();
+    let classes = classes.map(|(class, failed)| format!("{} {class}", count(*failed)));
+    let classes: Vec<String> = classes.collect();
+    format!("{all} failed ({})", classes.join(", "))
+}
+
+/// Replaces control characters, line breaks included.
+pub(super) fn one_line(text: &str) -> String {
+    text.replace(char::is_control, " ")
+}
+
+/// A table without lines: columns a space or two apart, numbers to the right.
+pub(super) struct Table(comfy_table::Table);
+
+impl Table {
+    pub(super) fn new<'a>(header: impl IntoIterator<Item = &'a str>) -> Self {
+        let mut table = comfy_table::Table::new();
+        table
+            .load_preset(comfy_table::presets::NOTHING)
+            .set_header(header.into_iter().map(Cell::new));
+        Self(table)
+    }
+
+    pub(super) fn row(&mut self, cells: impl IntoIterator<Item = String>) {
+        let cells = cells.into_iter().map(|cell| {
+            // A name can hold anything, a line break included.
+            let cell = one_line(&cell);
+            let is_number =
+                cell.starts_with(|first: char| first.is_ascii_digit() || "+-".contains(first));
+            let alignment = if is_number {
+                CellAlignment::Right
+            } else {
+                CellAlignment::Left
+            };
+            Cell::new(cell).set_alignment(alignment)
+        });
+        self.0.add_row(cells);
     }
 }
 
-/// Failed attempts that were not the last of their rollouts: `, 12 retries`; nothing where there are none.
-pub(super) fn retries(progress: &AgentProgress) -> String {
-    match progress.num_retries() {
-        0 => String::new(),
-        1 => ", 1 retry".to_owned(),
-        retries => format!(", {} retries", count(retries)),
+impl fmt::Display for Table {
+    fn fmt(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
+        self.0
+            .lines()
+            .try_for_each(|line| writeln!(formatter, "{}", line.trim_end()))
     }
-}
-
-/// An agent's share: what is left, the running mean reward and, where it adapts, the limit of calls
-/// in flight.
-pub(super) fn agent(name: &str, progress: &AgentProgress) -> String {
-    let reward = progress
-        .mean_reward()
-        .map_or_else(|| "-".to_owned(), |mean| format!("{mean:.4}"));
-    let limit = progress
-        .concurrency_limit
-        .map_or_else(String::new, |limit| format!(", limit {limit}"));
-    format!(
-        "{name}: {} left, mean reward {reward}{limit}",
-        count(progress.pending())
-    )
 }
 
 #[cfg(test)]

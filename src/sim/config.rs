@@ -1,22 +1,22 @@
-//! What a simulation is made of: [`SimConfig`], flat keys that a table `[sim]` and flags fill
-//! alike, and [`AgentConfig`], what one agent or server has of its own.
+//! The settings of a simulation: [`SimConfig`], flat keys that a table `[sim]` and flags fill alike, [`AgentConfig`],
+//! what one agent or server has of its own, and [`SimError`].
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr};
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use clap::ValueEnum;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, de};
+use thiserror::Error;
 
-use super::agent_list::agents;
-use super::error::SimError;
-use super::fault::{FaultAt, FaultRates};
-use super::latency::Latency;
-use super::listed::RESERVED;
-use super::quantity;
+use super::fault::{FaultAt, FaultError, FaultRates};
+use super::latency::{self, Latency, LatencyError};
+use super::server::RESERVED_NAMES;
 use crate::gym::GymChoice;
 
-/// The largest answer that can be asked for.
+/// The largest `body_size`, in bytes.
 pub const MAX_BODY_SIZE: usize = 256 << 20;
 
 /// A simulation: a head server, its agents, a model and environments.
@@ -31,25 +31,24 @@ pub struct SimConfig {
     /// Missing: `host`, or the loopback address where `host` means all addresses.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub advertise_host: Option<String>,
-    /// The version of NeMo Gym whose head server this is. That of 0.7 tells of an environment server before each agent;
-    /// `auto` is 0.5.
+    /// The version of NeMo Gym whose head server this is. The one of 0.7 lists an environment server in front of each
+    /// agent; `auto` is 0.5.
     pub gym: GymChoice,
-    /// The agents by name: a list of names, or a table of names and what each has of its own.
+    /// The agents: a list of names, or a table of names and the settings of each.
     #[serde(deserialize_with = "agents")]
     pub agents: BTreeMap<String, AgentConfig>,
-    /// Everything that happens is a function of this and of task, rollout and attempt.
+    /// Seed. What happens is a function of it and of task, rollout and attempt.
     pub seed: u64,
     /// Time from a request to its answer.
     pub latency: Latency,
-    /// Size of the whole answer in bytes. An answer that is larger without filler stays as it is.
-    #[serde(with = "quantity::size")]
+    /// Size of the whole answer in bytes, reached with filler. An answer that is larger without filler stays as it is.
+    #[serde(deserialize_with = "latency::size")]
     pub body_size: usize,
     /// The answer repeats the fields of the row, as a real agent's does.
     pub echo: bool,
     /// Share of wrong answers at the median task, from 0 to 1.
     pub difficulty: f64,
-    /// How unlike the tasks are: standard deviation of the log-odds of success over tasks. With 0
-    /// all are equally hard.
+    /// Standard deviation of the log-odds of success over tasks. With 0, all tasks are equally hard.
     pub difficulty_spread: f64,
     /// Mean number of input tokens. A task has the same number in all its rollouts.
     pub input_tokens: f64,
@@ -59,45 +58,44 @@ pub struct SimConfig {
     pub output_tokens: f64,
     /// Standard deviation of the number of output tokens, over rollouts.
     pub output_tokens_spread: f64,
-    /// Share of requests that each fault happens to, from 0 to 1; they sum to 1 at most.
+    /// Share of requests that each fault happens to, from 0 to 1. The shares sum to 1 at most.
     pub faults: FaultRates,
-    /// Faults at exact places; the first that fits counts, before all rates.
+    /// Faults at exact places. The first that fits takes precedence over all rates.
     pub fault_at: Vec<FaultAt>,
-    /// Attempts from this number on have no fault, so that retries succeed; does not touch places
-    /// in `fault_at` that name their attempt. Missing: any attempt can fail.
+    /// Attempts from this number on have no fault, so that retries succeed. Places in `fault_at` that name their
+    /// attempt are not affected. Missing: any attempt can fail.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fault_attempts: Option<u64>,
-    /// What a 429 or a 503 asks the client to wait: `Retry-After` in whole seconds, rounded up, or
-    /// what another fault has in its place.
-    #[serde(with = "quantity::duration")]
+    /// How long a 429 or a 503 asks the client to wait: `Retry-After` in whole seconds, rounded up, or the header of
+    /// another fault.
+    #[serde(with = "latency::duration")]
     pub retry_after: Duration,
-    /// What a slow first byte adds to the latency.
-    #[serde(with = "quantity::duration")]
+    /// Time that a slow first byte adds to the latency.
+    #[serde(with = "latency::duration")]
     pub slow_first_byte: Duration,
-    /// Rollouts that an agent works on at a time. Missing: no limit.
+    /// Requests that an agent or server works on at a time. Missing: no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub capacity: Option<usize>,
     /// What happens to a request beyond the capacity.
     pub over_capacity: OverCapacity,
-    /// Turns in which the model calls tools before it answers; without tools, turns with that of the
-    /// answer. Missing: drawn from 1 to 4.
+    /// Turns in which the model calls tools before it answers; without tools, all turns, the one of the answer
+    /// included. Missing: drawn from 1 to 4.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub turns: Option<u64>,
-    /// Tokens that a prompt and its answer can have together; the model refuses more with status 400.
-    /// Missing: no limit.
+    /// Most tokens of a prompt and its answer together; the model refuses more with status 400. Missing: no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub context_window: Option<u64>,
-    /// What the model server has of its own. The agents' sizes mean nothing to it.
+    /// Settings of the model server, which ignores `body_size`.
     pub model: AgentConfig,
-    /// What the resources server has of its own.
+    /// Settings of the resources server.
     pub tools: AgentConfig,
-    /// What the server in the manner of Gymnasium has of its own.
+    /// Settings of the Gymnasium-style server.
     pub gymnasium: AgentConfig,
-    /// What the environment server has of its own.
+    /// Settings of the environment server.
     pub environment: AgentConfig,
 }
 
-/// What happens to a request beyond an agent's capacity.
+/// What happens to a request beyond the capacity.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum OverCapacity {
@@ -147,29 +145,29 @@ impl Default for SimConfig {
     }
 }
 
-/// What one agent or server has of its own; what is missing is as for all.
+/// The settings of one agent or server. A missing setting has the value that is for all.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AgentConfig {
-    /// Port; missing or 0 takes a free one.
+    /// Port. Missing or 0: a free one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub port: Option<u16>,
     /// As [`SimConfig::latency`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub latency: Option<Latency>,
-    /// As [`SimConfig::body_size`], in bytes.
+    /// As [`SimConfig::body_size`].
     #[serde(
-        with = "quantity::optional_size",
+        deserialize_with = "latency::optional_size",
         skip_serializing_if = "Option::is_none"
     )]
     pub body_size: Option<usize>,
     /// As [`SimConfig::difficulty`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub difficulty: Option<f64>,
-    /// In place of [`SimConfig::faults`], all of them.
+    /// Replaces all of [`SimConfig::faults`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub faults: Option<FaultRates>,
-    /// In place of [`SimConfig::fault_at`], all of them.
+    /// Replaces all of [`SimConfig::fault_at`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fault_at: Option<Vec<FaultAt>>,
     /// As [`SimConfig::fault_attempts`].
@@ -184,7 +182,7 @@ pub struct AgentConfig {
 }
 
 impl SimConfig {
-    /// Checks what types cannot.
+    /// Checks the ranges of all settings.
     ///
     /// # Errors
     /// The first setting that is out of range, by name.
@@ -192,7 +190,6 @@ impl SimConfig {
         if self.agents.is_empty() {
             return Err(SimError::NoAgents);
         }
-        let shares = [("difficulty", self.difficulty)];
         let amounts = [
             ("difficulty_spread", self.difficulty_spread),
             ("input_tokens", self.input_tokens),
@@ -200,21 +197,19 @@ impl SimConfig {
             ("output_tokens", self.output_tokens),
             ("output_tokens_spread", self.output_tokens_spread),
         ];
-        for (name, value) in shares {
-            within(name, value, 1.0, "from 0 to 1")?;
-        }
+        within("difficulty", self.difficulty, 1.0, "from 0 to 1")?;
         for (name, value) in amounts {
             within(name, value, 1e12, "from 0 to 1e12")?;
         }
         check_size("body_size", self.body_size)?;
         check_capacity("capacity", self.capacity)?;
-        self.latency.bad_shape().map_or(Ok(()), Err)?;
+        self.latency.check()?;
         self.faults.check()?;
         for (name, agent) in &self.agents {
             if name.is_empty() || name.chars().any(char::is_control) {
                 return Err(SimError::AgentName(name.clone()));
             }
-            if RESERVED.contains(&name.as_str()) {
+            if RESERVED_NAMES.contains(&name.as_str()) {
                 return Err(SimError::ReservedName(name.clone()));
             }
             agent.check(&format!("agents.{name}"))?;
@@ -240,47 +235,131 @@ impl AgentConfig {
         )?;
         check_size(&setting("body_size"), self.body_size.unwrap_or(0))?;
         check_capacity(&setting("capacity"), self.capacity)?;
-        self.latency
-            .and_then(|latency| latency.bad_shape())
-            .map_or(Ok(()), Err)?;
-        self.faults.as_ref().map_or(Ok(()), FaultRates::check)?;
-        Ok(())
+        self.latency.as_ref().map_or(Ok(()), Latency::check)?;
+        Ok(self.faults.as_ref().map_or(Ok(()), FaultRates::check)?)
     }
 }
 
 fn within(setting: &str, value: f64, max: f64, range: &'static str) -> Result<(), SimError> {
-    if (0.0..=max).contains(&value) {
-        Ok(())
-    } else {
-        Err(out_of_range(setting, value, range))
-    }
+    check((0.0..=max).contains(&value), setting, value, range)
 }
 
 fn check_size(setting: &str, bytes: usize) -> Result<(), SimError> {
-    if bytes <= MAX_BODY_SIZE {
-        Ok(())
-    } else {
-        Err(out_of_range(setting, bytes, "256 MiB at most"))
-    }
+    check(bytes <= MAX_BODY_SIZE, setting, bytes, "256 MiB at most")
 }
 
 pub(super) fn check_capacity(setting: &str, capacity: Option<usize>) -> Result<(), SimError> {
-    match capacity {
-        Some(n) if n == 0 || n > tokio::sync::Semaphore::MAX_PERMITS => Err(out_of_range(
-            setting,
-            n,
-            "at least 1; leave it out for no limit",
-        )),
-        _ => Ok(()),
-    }
+    let capacity = capacity.unwrap_or(1);
+    let is_good = (1..=tokio::sync::Semaphore::MAX_PERMITS).contains(&capacity);
+    check(
+        is_good,
+        setting,
+        capacity,
+        "at least 1; leave it out for no limit",
+    )
 }
 
-fn out_of_range(setting: &str, value: impl ToString, range: &'static str) -> SimError {
-    SimError::Setting {
+fn check(
+    is_good: bool,
+    setting: &str,
+    value: impl ToString,
+    range: &'static str,
+) -> Result<(), SimError> {
+    if is_good {
+        return Ok(());
+    }
+    Err(SimError::Setting {
         setting: setting.to_owned(),
         value: value.to_string(),
         range,
+    })
+}
+
+/// Reads a list of agent names, or a table of agents by name, for serde.
+fn agents<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, AgentConfig>, D::Error> {
+    from.deserialize_any(AgentsVisitor)
+}
+
+struct AgentsVisitor;
+
+impl<'de> de::Visitor<'de> for AgentsVisitor {
+    type Value = BTreeMap<String, AgentConfig>;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
+        formatter.write_str("a list of agent names, or a table of agents by name")
     }
+
+    fn visit_seq<A: de::SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
+        let mut agents = BTreeMap::new();
+        while let Some(name) = seq.next_element()? {
+            agents.insert(name, AgentConfig::default());
+        }
+        Ok(agents)
+    }
+
+    fn visit_map<A: de::MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut agents = BTreeMap::new();
+        while let Some((name, agent)) = map.next_entry()? {
+            agents.insert(name, agent);
+        }
+        Ok(agents)
+    }
+}
+
+/// Why a simulation does not start or cannot be changed.
+#[derive(Debug, Error)]
+pub enum SimError {
+    /// There are no agents.
+    #[error("the simulation has no agents: name at least one, such as agents = [\"sim\"]")]
+    NoAgents,
+    /// A name is empty or has control characters.
+    #[error(
+        "'{0}' is no name for a simulated agent: use a name that is not empty and has no control characters"
+    )]
+    AgentName(String),
+    /// An agent has the name of a simulated server.
+    #[error("'{0}' is the name of a server that every simulation has: give the agent another name")]
+    ReservedName(String),
+    /// A setting is out of range.
+    #[error("{setting} is {value}, but must be {range}")]
+    Setting {
+        /// Name of the setting.
+        setting: String,
+        /// Its value.
+        value: String,
+        /// What is allowed.
+        range: &'static str,
+    },
+    /// A distribution is out of range.
+    #[error(transparent)]
+    Latency(#[from] LatencyError),
+    /// Fault rates are out of range.
+    #[error(transparent)]
+    Fault(#[from] FaultError),
+    /// An address cannot be listened on.
+    #[error(
+        "the simulation cannot listen on {address}: {source}; choose another host or port, or port 0 for a free one"
+    )]
+    Bind {
+        /// The address.
+        address: SocketAddr,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// No agent or server has this name.
+    #[error("there is no simulated agent or server '{name}'; there are {known}")]
+    UnknownAgent {
+        /// What was asked for.
+        name: String,
+        /// All names.
+        known: String,
+    },
+    /// The simulation has stopped.
+    #[error("the simulated agent at {0} has stopped, so its port cannot be changed")]
+    Stopped(SocketAddr),
+    /// The configuration of the head server cannot be written as YAML.
+    #[error("the configuration of the simulated head server cannot be written: {0}")]
+    Head(String),
 }
 
 #[cfg(test)]
@@ -385,5 +464,11 @@ mod tests {
             let error = config.check().unwrap_err().to_string();
             assert!(error.contains(fragment), "{text}: {error}");
         }
+    }
+
+    #[test]
+    fn agents_can_be_a_mere_list() {
+        let config: SimConfig = serde_yaml_ng::from_str("agents: [b, a]").unwrap();
+        assert_eq!(config.agents.keys().collect::<Vec<_>>(), ["a", "b"]);
     }
 }

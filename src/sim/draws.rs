@@ -1,5 +1,5 @@
 //! Reproducible randomness: [`Draws`] is a stream of numbers that depends on integers alone, so
-//! that a test, a benchmark or another program can work out what the server will do.
+//! that a test or a benchmark can compute what the server will do.
 
 /// The increment of SplitMix64: 2^64 divided by the golden ratio.
 const GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -12,8 +12,7 @@ fn mix(mut z: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// A number for some bytes, the same in every version. What differs in the bytes, differs in it, but
-/// for chance; whoever wants to can find two that do not.
+/// Hashes bytes to the same number in every version. Not a cryptographic hash.
 pub(super) fn digest(bytes: &[u8]) -> u64 {
     let fold = |hash: u64, word: u64| (hash ^ word).wrapping_mul(GAMMA).rotate_left(29);
     let (words, rest) = bytes.as_chunks::<8>();

@@ -1,5 +1,5 @@
-//! What can go wrong, on purpose: [`FaultKind`], the rates at which faults happen
-//! ([`FaultRates`]), and faults at an exact place ([`FaultAt`]).
+//! Faults on purpose: their kinds ([`FaultKind`]), the rates at which they happen ([`FaultRates`]), and faults at an
+//! exact place ([`FaultAt`]).
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,120 +8,96 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// A way for an agent to fail a `POST /run`, or for a server to fail any `POST`. Every fault happens
-/// when the answer would have come, after the planned latency. Faults of a reward happen only where an
-/// answer has one, and those of a flag only at an agent and at `POST /verify`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum FaultKind {
+macro_rules! fault_kinds {
+    ($($(#[doc = $doc:literal])+ $kind:ident = $name:literal,)+) => {
+        /// A way for an agent to fail a `POST /run`, or for a server to fail any `POST`. A fault takes the place of the
+        /// answer after the planned latency. Faults of a reward happen only where an answer has one; faults of a flag
+        /// happen only at an agent and at `POST /verify`.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+        pub enum FaultKind {
+            $($(#[doc = $doc])+ #[serde(rename = $name)] $kind,)+
+        }
+
+        impl FaultKind {
+            /// All kinds, in the order in which their rates divide the unit interval.
+            pub const ALL: [Self; [$($name),+].len()] = [$(Self::$kind),+];
+
+            /// The name in settings, flags and statistics.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Self::$kind => $name,)+
+                }
+            }
+        }
+    };
+}
+
+fault_kinds! {
     /// Status 500.
-    #[serde(rename = "error_500")]
-    Error500,
+    Error500 = "error_500",
     /// Status 429 with `Retry-After`.
-    #[serde(rename = "rate_limited_429")]
-    RateLimited429,
-    /// The connection is reset (TCP RST) in place of an answer.
-    Reset,
-    /// No answer ever; ends when the client closes the connection.
-    Hang,
-    /// `Content-Length` promises the whole answer, half of it comes, then the connection closes.
-    TruncatedBody,
+    RateLimited429 = "rate_limited_429",
+    /// Resets the connection (TCP RST) instead of an answer.
+    Reset = "reset",
+    /// Never answers; ends when the client closes the connection.
+    Hang = "hang",
+    /// Closes the connection after half of the body that `Content-Length` promises.
+    TruncatedBody = "truncated_body",
     /// Status 200 with a page of HTML.
-    NotJson,
+    NotJson = "not_json",
     /// The right answer, but its first byte comes late.
-    SlowFirstByte,
+    SlowFirstByte = "slow_first_byte",
     /// An answer without `reward`.
-    MissingReward,
+    MissingReward = "missing_reward",
     /// An answer with `_ng_no_persist: true`.
-    NoPersist,
+    NoPersist = "no_persist",
     /// An answer with `_ng_failure_class`.
-    FailureClass,
+    FailureClass = "failure_class",
     /// An answer with `_ng_failure_class` and `_ng_failure_terminal: true`.
-    FailureTerminal,
-    /// The connection is closed in good order (TCP FIN) in place of an answer.
-    Fin,
+    FailureTerminal = "failure_terminal",
+    /// Closes the connection in good order (TCP FIN) instead of an answer.
+    Fin = "fin",
     /// Status 503 with `Retry-After` in seconds.
-    #[serde(rename = "error_503")]
-    Error503,
+    Error503 = "error_503",
     /// Status 429 with `Retry-After` as an HTTP date.
-    RateLimitedDate,
+    RateLimitedDate = "rate_limited_date",
     /// Status 429 without `Retry-After`, but with `x-ratelimit-remaining-requests: 0` and
     /// `x-ratelimit-reset-requests`, such as `1.5s`.
-    RateLimitedReset,
-    /// An answer in gzip that has a reward, takes 1.1 MB, and is more than 1 GiB when it is
-    /// unpacked: a gigabyte of spaces in one string.
-    GzipBomb,
+    RateLimitedReset = "rate_limited_reset",
+    /// An answer of 1.1 MB in gzip that unpacks to more than 1 GiB: spaces in one string, then a reward.
+    GzipBomb = "gzip_bomb",
     /// The beginning of an answer, then a string that never ends, as fast as the client takes it.
-    EndlessBody,
+    EndlessBody = "endless_body",
     /// The right answer, with arrays nested 100,000 deep in a field of their own.
-    DeepJson,
-    /// The right answer, with a byte in the model's text that is no UTF-8.
-    InvalidUtf8,
-    /// The right answer, but for `"reward":NaN`.
-    NotANumber,
+    DeepJson = "deep_json",
+    /// The right answer, with a byte that is not UTF-8 in a string.
+    InvalidUtf8 = "invalid_utf8",
+    /// The right answer, except for `"reward":NaN`.
+    NotANumber = "not_a_number",
     /// The right answer, 40 MB large.
-    HugeAnswer,
+    HugeAnswer = "huge_answer",
     /// Status 400 with a `detail`.
-    #[serde(rename = "bad_request_400")]
-    BadRequest400,
+    BadRequest400 = "bad_request_400",
 }
 
 impl FaultKind {
-    /// All kinds, in the order in which their rates divide the unit interval.
-    pub const ALL: [Self; 22] = [
-        Self::Error500,
-        Self::RateLimited429,
-        Self::Reset,
-        Self::Hang,
-        Self::TruncatedBody,
-        Self::NotJson,
-        Self::SlowFirstByte,
-        Self::MissingReward,
-        Self::NoPersist,
-        Self::FailureClass,
-        Self::FailureTerminal,
-        Self::Fin,
-        Self::Error503,
-        Self::RateLimitedDate,
-        Self::RateLimitedReset,
-        Self::GzipBomb,
-        Self::EndlessBody,
-        Self::DeepJson,
-        Self::InvalidUtf8,
-        Self::NotANumber,
-        Self::HugeAnswer,
-        Self::BadRequest400,
-    ];
-
-    /// The name in settings, flags and statistics.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Error500 => "error_500",
-            Self::RateLimited429 => "rate_limited_429",
-            Self::Reset => "reset",
-            Self::Hang => "hang",
-            Self::TruncatedBody => "truncated_body",
-            Self::NotJson => "not_json",
-            Self::SlowFirstByte => "slow_first_byte",
-            Self::MissingReward => "missing_reward",
-            Self::NoPersist => "no_persist",
-            Self::FailureClass => "failure_class",
-            Self::FailureTerminal => "failure_terminal",
-            Self::Fin => "fin",
-            Self::Error503 => "error_503",
-            Self::RateLimitedDate => "rate_limited_date",
-            Self::RateLimitedReset => "rate_limited_reset",
-            Self::GzipBomb => "gzip_bomb",
-            Self::EndlessBody => "endless_body",
-            Self::DeepJson => "deep_json",
-            Self::InvalidUtf8 => "invalid_utf8",
-            Self::NotANumber => "not_a_number",
-            Self::HugeAnswer => "huge_answer",
-            Self::BadRequest400 => "bad_request_400",
-        }
+    /// The server makes an answer, then changes or delays it.
+    pub(super) fn has_answer(self) -> bool {
+        self.gives_rollout()
+            || matches!(
+                self,
+                Self::TruncatedBody
+                    | Self::MissingReward
+                    | Self::NoPersist
+                    | Self::FailureClass
+                    | Self::FailureTerminal
+                    | Self::DeepJson
+                    | Self::InvalidUtf8
+                    | Self::NotANumber
+            )
     }
 
-    /// The client gets the right answer all the same, only late or in an unusual size.
+    /// The client gets the right answer, only late or in an unusual size.
     pub fn gives_rollout(self) -> bool {
         matches!(self, Self::SlowFirstByte | Self::HugeAnswer)
     }
@@ -142,19 +118,15 @@ impl FromStr for FaultKind {
             .find(|kind| kind.name() == text.trim());
         kind.ok_or_else(|| FaultError::Kind {
             kind: text.to_owned(),
-            known: known_kinds(),
+            known: Self::ALL.map(Self::name).join(", "),
         })
     }
 }
 
-fn known_kinds() -> String {
-    FaultKind::ALL.map(FaultKind::name).join(", ")
-}
-
-/// A fault that cannot be read, or a rate that cannot be.
+/// Why a fault or its rate cannot be used.
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum FaultError {
-    /// No such kind.
+    /// There is no such kind.
     #[error("there is no fault '{kind}'; the faults are {known}")]
     Kind {
         /// What was asked for.
@@ -162,17 +134,17 @@ pub enum FaultError {
         /// All names.
         known: String,
     },
-    /// Not `KIND=RATE`.
+    /// The text is not `KIND=RATE`.
     #[error(
         "'{0}' is not a fault rate: write KIND=RATE with a rate from 0 to 1, such as error_500=0.05"
     )]
     Rate(String),
-    /// Not `TASK[:ROLLOUT[:ATTEMPT]]=KIND`.
+    /// The text is not `TASK[:ROLLOUT[:ATTEMPT]]=KIND`.
     #[error(
         "'{0}' is not a place and a fault: write TASK[:ROLLOUT[:ATTEMPT]]=KIND, such as 3:0=reset"
     )]
     Place(String),
-    /// A rate outside 0 to 1.
+    /// A rate is outside 0 to 1.
     #[error("the rate of '{kind}' is {rate}, but must be from 0 to 1")]
     RateRange {
         /// The fault.
@@ -180,21 +152,21 @@ pub enum FaultError {
         /// Its rate.
         rate: f64,
     },
-    /// More than every request would fail.
+    /// The rates sum to more than 1.
     #[error(
         "the fault rates sum to {0}, but a request has one fault at most: lower them to sum to 1 or less"
     )]
     RateSum(f64),
 }
 
-/// How often each fault happens: its share of all requests, from 0 to 1.
+/// The share of all requests that each fault happens to, from 0 to 1.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct FaultRates(pub BTreeMap<FaultKind, f64>);
 
 impl FaultRates {
-    /// The fault that belongs to `unit`, a uniform draw from (0, 1): the kinds' rates lie side by
-    /// side from 0 upwards, in the order of [`FaultKind::ALL`].
+    /// Returns the fault at `unit`, a uniform draw from (0, 1). The rates lie side by side from 0 upwards, in the order
+    /// of [`FaultKind::ALL`].
     pub fn pick(&self, unit: f64) -> Option<FaultKind> {
         let mut upper = 0.0;
         self.0.iter().find_map(|(kind, rate)| {
@@ -203,6 +175,8 @@ impl FaultRates {
         })
     }
 
+    /// Checks the rates.
+    ///
     /// # Errors
     /// A rate is outside 0 to 1, or they sum to more than 1.
     pub fn check(&self) -> Result<(), FaultError> {
@@ -244,16 +218,16 @@ impl FromStr for FaultRate {
     }
 }
 
-/// A fault at an exact place, written `TASK[:ROLLOUT[:ATTEMPT]]=KIND`. Comes before all rates.
+/// A fault at an exact place, written `TASK[:ROLLOUT[:ATTEMPT]]=KIND`. It takes precedence over the rates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FaultAt {
     /// Index of the task.
     pub task: u64,
-    /// Index of the rollout; all rollouts where it is missing.
+    /// Index of the rollout; all rollouts if missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rollout: Option<u64>,
-    /// Number of the attempt, from 0; all attempts (below `fault_attempts`) where it is missing.
+    /// Number of the attempt, from 0; all attempts (below `fault_attempts`) if missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempt: Option<u64>,
     /// What goes wrong.

@@ -1,18 +1,18 @@
-//! How long an agent takes: [`Latency`], a distribution that is written as text
-//! (`lognormal:200ms,1.0`) in settings and flags alike.
+//! How long an answer takes: [`Latency`], a distribution written as text (`lognormal:200ms,1.0`); and how durations and
+//! sizes are written in the settings of a simulation.
 
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use bytesize::ByteSize;
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 use thiserror::Error;
 
 use super::draws::Draws;
-use super::quantity::{QuantityError, format_duration, parse_duration};
 
 /// No answer takes longer than this, whatever the distribution: heavy tails have no mean.
-pub const MAX_LATENCY: Duration = Duration::from_secs(24 * 3600);
+const MAX_LATENCY: Duration = Duration::from_secs(24 * 3600);
 
 /// A distribution of the time from a request to its answer.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -27,7 +27,7 @@ pub enum Latency {
         median: Duration,
         /// Standard deviation of the logarithm, without unit.
         sigma: f64,
-        /// Longer draws are cut to this.
+        /// The longest latency; longer draws are cut to it.
         cap: Option<Duration>,
     },
     /// `heavy-tail:50ms,1.5` or `heavy-tail:50ms,1.5,60s`: Pareto, `scale * u^(-1/alpha)` with
@@ -37,43 +37,39 @@ pub enum Latency {
         median: Duration,
         /// The tail's exponent, without unit: the smaller, the heavier; no mean at 1 and below.
         alpha: f64,
-        /// Longer draws are cut to this.
+        /// The longest latency; longer draws are cut to it.
         cap: Option<Duration>,
     },
 }
 
-/// A latency that cannot be read.
+/// Why a latency cannot be read.
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum LatencyError {
-    /// No known distribution, or the wrong number of parameters.
+    /// The distribution is unknown, or has another number of parameters.
     #[error(
         "'{0}' is not a latency: write fixed:20ms, lognormal:MEDIAN,SIGMA[,CAP] or heavy-tail:MEDIAN,ALPHA[,CAP]"
     )]
     Form(String),
-    /// A duration in it cannot be read.
-    #[error("the latency '{text}' holds a duration that cannot be read: {source}")]
+    /// One of its durations cannot be read.
+    #[error("the latency '{text}' cannot be read: {why}")]
     Duration {
         /// The whole latency.
         text: String,
         /// What is wrong with the duration.
-        source: QuantityError,
+        why: String,
     },
     /// Sigma or alpha is out of range.
-    #[error("the latency '{text}' holds '{number}', where {name} must be a number {range}")]
+    #[error("in the latency '{text}', {rule}")]
     Shape {
         /// The whole latency.
         text: String,
-        /// The offender.
-        number: String,
-        /// Name of the parameter.
-        name: &'static str,
         /// What is allowed.
-        range: &'static str,
+        rule: &'static str,
     },
 }
 
 impl Latency {
-    /// Draws a latency; takes at most two draws.
+    /// Draws a latency, with at most two draws.
     pub fn sample(&self, draws: &mut Draws) -> Duration {
         let (seconds, cap) = match *self {
             Self::Fixed(duration) => return duration.min(MAX_LATENCY),
@@ -89,25 +85,28 @@ impl Latency {
         Duration::try_from_secs_f64(seconds).map_or(longest, |drawn| drawn.min(longest))
     }
 
-    /// The shape parameter's text where it is out of range.
-    pub(super) fn bad_shape(&self) -> Option<LatencyError> {
-        let (number, name, range, good) = match *self {
-            Self::Fixed(_) => return None,
-            Self::LogNormal { sigma, .. } => (sigma, "sigma", SIGMA_RANGE, sigma >= 0.0),
-            Self::HeavyTail { alpha, .. } => (alpha, "alpha", ALPHA_RANGE, alpha > 0.0),
+    /// Checks sigma or alpha.
+    ///
+    /// # Errors
+    /// It is out of range.
+    pub(super) fn check(&self) -> Result<(), LatencyError> {
+        self.check_as(&self.to_string())
+    }
+
+    fn check_as(&self, text: &str) -> Result<(), LatencyError> {
+        let rule = match *self {
+            Self::LogNormal { sigma, .. } if !(sigma >= 0.0 && sigma.is_finite()) => {
+                "sigma must be a number of at least 0"
+            }
+            Self::HeavyTail { alpha, .. } if !(alpha > 0.0 && alpha.is_finite()) => {
+                "alpha must be a number above 0"
+            }
+            _ => return Ok(()),
         };
-        let bad = !(good && number.is_finite());
-        bad.then(|| LatencyError::Shape {
-            text: self.to_string(),
-            number: number.to_string(),
-            name,
-            range,
-        })
+        let text = text.to_owned();
+        Err(LatencyError::Shape { text, rule })
     }
 }
-
-const SIGMA_RANGE: &str = "of at least 0";
-const ALPHA_RANGE: &str = "above 0";
 
 impl FromStr for Latency {
     type Err = LatencyError;
@@ -115,39 +114,37 @@ impl FromStr for Latency {
     fn from_str(text: &str) -> Result<Self, LatencyError> {
         let form = || LatencyError::Form(text.to_owned());
         let duration = |part: &str| {
-            parse_duration(part).map_err(|source| LatencyError::Duration {
+            parse_duration(part).map_err(|why| LatencyError::Duration {
                 text: text.to_owned(),
-                source,
+                why,
             })
-        };
-        let shape = |number: &str, name, range| {
-            number
-                .trim()
-                .parse::<f64>()
-                .map_err(|_| LatencyError::Shape {
-                    text: text.to_owned(),
-                    number: number.to_owned(),
-                    name,
-                    range,
-                })
         };
         let (name, parameters) = text.split_once(':').ok_or_else(form)?;
         let parameters: Vec<&str> = parameters.split(',').collect();
-        let latency = match (name.trim(), parameters.as_slice()) {
-            ("fixed", [value]) => Self::Fixed(duration(value)?),
-            ("lognormal", [median, sigma, cap @ ..]) if cap.len() < 2 => Self::LogNormal {
+        let (name, median, shape, cap) = match (name.trim(), parameters.as_slice()) {
+            ("fixed", [value]) => return duration(value).map(Self::Fixed),
+            (name, [median, shape]) => (name, median, shape, None),
+            (name, [median, shape, cap]) => (name, median, shape, Some(cap)),
+            _ => return Err(form()),
+        };
+        // What is no number is out of range.
+        let shape = || shape.trim().parse().unwrap_or(f64::NAN);
+        let cap = || cap.map(|cap| duration(cap)).transpose();
+        let latency = match name {
+            "lognormal" => Self::LogNormal {
                 median: duration(median)?,
-                sigma: shape(sigma, "sigma", SIGMA_RANGE)?,
-                cap: cap.first().map(|cap| duration(cap)).transpose()?,
+                sigma: shape(),
+                cap: cap()?,
             },
-            ("heavy-tail", [median, alpha, cap @ ..]) if cap.len() < 2 => Self::HeavyTail {
+            "heavy-tail" => Self::HeavyTail {
                 median: duration(median)?,
-                alpha: shape(alpha, "alpha", ALPHA_RANGE)?,
-                cap: cap.first().map(|cap| duration(cap)).transpose()?,
+                alpha: shape(),
+                cap: cap()?,
             },
             _ => return Err(form()),
         };
-        latency.bad_shape().map_or(Ok(latency), Err)
+        latency.check_as(text)?;
+        Ok(latency)
     }
 }
 
@@ -175,6 +172,77 @@ impl From<Latency> for String {
     fn from(latency: Latency) -> Self {
         latency.to_string()
     }
+}
+
+/// Reads a duration: a number and a unit, such as `200ms`; `0` needs no unit.
+///
+/// # Errors
+/// The text is no such duration.
+pub fn parse_duration(text: &str) -> Result<Duration, String> {
+    humantime::parse_duration(text.trim()).map_err(|_| {
+        format!(
+            "'{text}' is not a duration: write a number and a unit (us, ms, s, m, h), such as 200ms or 1.5s"
+        )
+    })
+}
+
+/// Reads a size in bytes: a number, or a number and a unit, such as `20KB` (1000) or `1MiB` (1024).
+///
+/// # Errors
+/// The text is no such size.
+pub fn parse_size(text: &str) -> Result<usize, String> {
+    let size = text.trim().parse().ok().map(|size: ByteSize| size.as_u64());
+    size.and_then(|bytes| usize::try_from(bytes).ok()).ok_or_else(|| {
+        format!(
+            "'{text}' is not a size: write a number of bytes, or a number and a unit (KB, MB, GB, KiB, MiB, GiB), such as 20KB"
+        )
+    })
+}
+
+/// Writes a duration in one unit, exact to the microsecond, as [`parse_duration`] reads it.
+fn format_duration(duration: Duration) -> String {
+    let micros = duration.as_micros();
+    match (micros % 1_000_000, micros % 1000) {
+        (0, _) => format!("{}s", micros / 1_000_000),
+        (_, 0) => format!("{}ms", micros / 1000),
+        _ => format!("{micros}us"),
+    }
+}
+
+/// Serde for a duration as text.
+pub(super) mod duration {
+    use super::*;
+
+    pub fn serialize<S: Serializer>(duration: &Duration, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&format_duration(*duration))
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+        parse_duration(&String::deserialize(from)?).map_err(D::Error::custom)
+    }
+}
+
+/// A size in bytes: a number, or text with a unit.
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "a size, such as 1000 or \"20KB\"")]
+enum Size {
+    Bytes(usize),
+    Text(String),
+}
+
+/// Reads a size for serde.
+pub(super) fn size<'de, D: Deserializer<'de>>(from: D) -> Result<usize, D::Error> {
+    match Size::deserialize(from)? {
+        Size::Bytes(bytes) => Ok(bytes),
+        Size::Text(text) => parse_size(&text).map_err(D::Error::custom),
+    }
+}
+
+/// Reads a size that may be missing for serde.
+pub(super) fn optional_size<'de, D: Deserializer<'de>>(from: D) -> Result<Option<usize>, D::Error> {
+    #[derive(Deserialize)]
+    struct Read(#[serde(deserialize_with = "size")] usize);
+    Ok(Option::<Read>::deserialize(from)?.map(|Read(bytes)| bytes))
 }
 
 #[cfg(test)]
@@ -245,5 +313,40 @@ mod tests {
     fn a_draw_beyond_all_bounds_is_cut() {
         let seconds = sorted("heavy-tail:1h,0.001");
         assert_eq!(seconds[20_000], MAX_LATENCY.as_secs_f64());
+    }
+
+    #[test]
+    fn durations_are_a_number_and_a_unit() {
+        for (text, micros) in [
+            ("200ms", 200_000),
+            ("1.5s", 1_500_000),
+            ("2m", 120_000_000),
+            ("7us", 7),
+            ("0", 0),
+            ("1 h", 3_600_000_000),
+        ] {
+            let duration = parse_duration(text).unwrap();
+            assert_eq!(duration.as_micros(), micros, "{text}");
+            assert_eq!(parse_duration(&format_duration(duration)), Ok(duration));
+        }
+        for text in ["", "200", "ms", "-1s", "1 fortnight", "1e3s", "1.2.3s"] {
+            assert!(parse_duration(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn sizes_are_bytes_or_a_number_and_a_unit() {
+        for (text, bytes) in [
+            ("1000", 1000),
+            ("20KB", 20_000),
+            ("1.5 kb", 1500),
+            ("2MiB", 2 << 20),
+            ("40mb", 40_000_000),
+        ] {
+            assert_eq!(parse_size(text), Ok(bytes), "{text}");
+        }
+        for text in ["", "KB", "-1", "20 parsecs"] {
+            assert!(parse_size(text).is_err(), "{text}");
+        }
     }
 }

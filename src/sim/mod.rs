@@ -1,59 +1,32 @@
-//! Simulated agents, a model and environments: real HTTP servers for demonstrations, tests and
-//! benchmarks.
+//! A simulation to try rollstream with: real HTTP servers of agents, a model and environments, for demonstrations, tests
+//! and benchmarks. Used by the command line, tests and benches only.
 //!
-//! [`Sim`] serves a NeMo Gym head server and the agents of a [`SimConfig`], each on a port of its
-//! own. Beside them it serves what agents are made of: a model (`sim_model`), a resources server
-//! (`sim_tools`), one in the manner of Gymnasium (`sim_gymnasium`) and an environment
-//! (`sim_environment`). What the model says is a function of the conversation and a seed. What an agent does to a request is planned by its [`Profile`] from the seed and from task,
-//! rollout and attempt alone, so that a caller can know it beforehand: [`oracle`], [`Planned`].
-//! [`Counts`] tells what became of all requests and [`RequestRecord`] of each, [`FaultKind`] names
-//! what can go wrong, and [`AgentChange`] changes an agent while it serves.
+//! [`Sim`] serves a NeMo Gym head server and the agents of a [`SimConfig`], each on a port of its own, and the servers
+//! of native rollouts: a model (`sim_model`), a resources server with tools (`sim_tools`), a Gymnasium-style server
+//! (`sim_gymnasium`) and an environment that is stepped in batches (`sim_environment`).
+//!
+//! What an agent does to a request is a function of the seed, task, rollout and attempt, so a caller can know it
+//! beforehand: [`oracle`], [`Profile::plan`]. [`FaultKind`] lists what can go wrong. [`Counts`] and [`RequestRecord`]
+//! report what became of the requests, and [`AgentChange`] changes an agent while it serves.
 
 mod agent;
-mod agent_list;
-mod aggregate;
-mod answer;
-mod arithmetic;
-mod call;
-mod capacity;
 mod config;
-mod connection;
-mod control;
-mod counters;
 mod draws;
 mod environments;
-mod error;
 mod fault;
-mod filler;
-mod head;
-mod hostile;
-mod http;
 mod latency;
-mod listed;
 mod model;
-mod oracle;
-mod port;
-mod profile;
-mod quantity;
-mod refusal;
-mod requests;
-mod row;
+mod plan;
 mod server;
-mod service;
-mod spoil;
-mod station;
 #[cfg(test)]
 mod tests;
+mod verifier;
 
-pub use config::{AgentConfig, MAX_BODY_SIZE, OverCapacity, SimConfig};
-pub use control::AgentChange;
-pub use counters::Counts;
+pub use config::{AgentConfig, MAX_BODY_SIZE, OverCapacity, SimConfig, SimError};
 pub use draws::Draws;
-pub use error::SimError;
 pub use fault::{FaultAt, FaultError, FaultKind, FaultRate, FaultRates};
-pub use latency::{Latency, LatencyError, MAX_LATENCY};
-pub use oracle::{Key, Planned, ROW_DIFFICULTY_SHIFT, RowDifficulty, oracle};
-pub use profile::Profile;
-pub use quantity::{QuantityError, format_duration, parse_duration, parse_size};
-pub use requests::{MAX_REQUESTS, RequestEnd, RequestRecord};
+pub use latency::{Latency, LatencyError, parse_duration, parse_size};
+pub use plan::{Key, Planned, Profile, RowDifficulty, oracle};
 pub use server::Sim;
+pub use server::endpoint::AgentChange;
+pub use server::requests::{Counts, MAX_REQUESTS, RequestEnd, RequestRecord};

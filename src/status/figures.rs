@@ -1,39 +1,40 @@
+//! The figures of an agent, and the window over which its rate is computed.
+
 use std::collections::BTreeMap;
+use std::time::Duration;
 
-use chrono::{DateTime, Utc};
-use serde::Serialize;
+use chrono::{DateTime, SecondsFormat, Utc};
+use serde::{Serialize, Serializer};
 
-use super::RateWindow;
 use super::queries::Attempts;
-use super::rate::optional_rfc3339;
 use crate::outcome::OK;
 use crate::retry::FailureClass;
 
 /// The figures of an agent, or of all: `planned = done + failed + pending`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Figures {
-    /// Rollouts that are asked for.
+    /// Rollouts that the sweep plans.
     pub planned: u64,
-    /// Of these, answered and kept.
+    /// Planned rollouts that are answered and kept.
     pub done: u64,
-    /// Given up, by the budgets of the newest settings.
+    /// Failed rollouts, by the budgets of the newest settings.
     pub failed: u64,
-    /// Not tried yet, or pending again.
+    /// Rollouts that are neither done nor failed.
     pub pending: u64,
-    /// Of the pending ones, sent and not answered yet; none where that is not known.
+    /// Pending rollouts that are sent and not answered yet; none if that is not known.
     pub in_flight: Option<u64>,
-    /// The ones that were given up, by the class of their last failure.
+    /// Failed rollouts by the class of their last failure.
     pub failed_by_class: BTreeMap<String, u64>,
     /// Mean reward of the rollouts that are done.
     pub mean_reward: Option<f64>,
-    /// Rollouts that were done a second, over the [`RateWindow`]; none without one.
+    /// Rollouts done per second in the [`RateWindow`]; none without one.
     pub rollouts_per_second: Option<f64>,
-    /// Seconds until nothing is pending if the rate stays; none where nobody is at work, or
-    /// nothing is getting done.
+    /// Seconds until nothing is pending at this rate; none if no collector is running, or
+    /// nothing gets done.
     pub eta_seconds: Option<f64>,
-    /// Attempts whose end is known.
+    /// Attempts that ended.
     pub attempts: u64,
-    /// The attempts by what became of them: `ok`, or the class of the failure. All classes are there.
+    /// The attempts by outcome: `ok`, or the class of the failure. All classes are present.
     pub outcomes: BTreeMap<String, OutcomeCount>,
     /// When the first attempt finished.
     #[serde(serialize_with = "optional_rfc3339")]
@@ -41,25 +42,25 @@ pub struct Figures {
     /// When the last attempt so far finished.
     #[serde(serialize_with = "optional_rfc3339")]
     pub last_finished_at: Option<DateTime<Utc>>,
-    /// Where the time of an attempt went, on average.
+    /// The mean times of an attempt.
     pub mean_times: MeanTimes,
 }
 
-/// Attempts that ended alike.
+/// Attempts with the same outcome.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct OutcomeCount {
-    /// How many.
+    /// Number of attempts.
     pub attempts: u64,
-    /// Those of them that had an HTTP status, by status.
+    /// Number of attempts by HTTP status, if they had one.
     pub http_statuses: BTreeMap<u16, u64>,
 }
 
-/// Means over the attempts that know them, in milliseconds; none where no attempt does.
+/// Means over the attempts that measured a time, in milliseconds; none if no attempt did.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct MeanTimes {
-    /// Waiting for a turn.
+    /// Waiting for a permit of the concurrency limit.
     pub permit_wait_ms: Option<f64>,
-    /// Held back by the agent's rate limits.
+    /// Waiting for the agent's rate limits.
     pub rate_wait_ms: Option<f64>,
     /// Opening a connection.
     pub connect_ms: Option<f64>,
@@ -69,7 +70,7 @@ pub struct MeanTimes {
     pub client_ms: Option<f64>,
 }
 
-/// A sum, and of how many.
+/// A sum and its number of values.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Mean {
     sum: f64,
@@ -87,7 +88,7 @@ impl Mean {
     }
 }
 
-/// What figures are made of, and what can be added up over agents.
+/// The sums of which figures are made, which can be added over agents.
 #[derive(Debug, Default, Clone)]
 pub(super) struct Sums {
     planned: u64,
@@ -161,7 +162,7 @@ impl Sums {
         }
     }
 
-    /// The newest limit of calls in flight.
+    /// Returns the newest limit of calls in flight.
     pub(super) fn concurrency_limit(&self) -> Option<u32> {
         self.limit.map(|(_, limit)| limit)
     }
@@ -215,4 +216,97 @@ impl Sums {
 
 fn earliest(a: Option<i64>, b: Option<i64>) -> Option<i64> {
     a.into_iter().chain(b).min()
+}
+
+/// Length of the window of a rate.
+const SPAN: Duration = Duration::from_secs(60);
+
+/// The window over which rates are computed.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct RateWindow {
+    /// Its beginning.
+    #[serde(serialize_with = "rfc3339")]
+    pub since: DateTime<Utc>,
+    /// Its end: now if a collector is running, else when the last attempt finished.
+    #[serde(serialize_with = "rfc3339")]
+    pub until: DateTime<Utc>,
+    /// Its length in seconds.
+    pub seconds: f64,
+    /// Whether it ends now.
+    pub is_current: bool,
+}
+
+impl RateWindow {
+    /// Returns the last minute before `now`, or the time since the oldest running collector began.
+    pub(super) fn current(now: DateTime<Utc>, began: Option<DateTime<Utc>>) -> Option<Self> {
+        Self::new(began, now, true)
+    }
+
+    /// Returns the last minute of a run that is over.
+    pub(super) fn last(
+        first_dispatched: Option<DateTime<Utc>>,
+        last_finished: Option<DateTime<Utc>>,
+    ) -> Option<Self> {
+        Self::new(first_dispatched, last_finished?, false)
+    }
+
+    fn new(began: Option<DateTime<Utc>>, until: DateTime<Utc>, is_current: bool) -> Option<Self> {
+        let since = (until - SPAN).max(began.unwrap_or(DateTime::<Utc>::MIN_UTC));
+        // There is no window either if another machine's clock is ahead of ours.
+        let seconds = (until - since).to_std().ok()?.as_secs_f64();
+        (seconds > 0.0).then_some(Self {
+            since,
+            until,
+            seconds,
+            is_current,
+        })
+    }
+
+    fn rate(&self, num_done: u64) -> f64 {
+        num_done as f64 / self.seconds
+    }
+}
+
+pub(super) fn rfc3339<S: Serializer>(
+    time: &DateTime<Utc>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&time.to_rfc3339_opts(SecondsFormat::Micros, true))
+}
+
+pub(super) fn optional_rfc3339<S: Serializer>(
+    time: &Option<DateTime<Utc>>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    match time {
+        Some(time) => rfc3339(time, serializer),
+        None => serializer.serialize_none(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: i64) -> DateTime<Utc> {
+        DateTime::from_timestamp(1_800_000_000 + seconds, 0).unwrap()
+    }
+
+    #[test]
+    fn a_live_run_is_looked_at_over_a_minute_or_since_it_began() {
+        let window = RateWindow::current(at(600), Some(at(0))).unwrap();
+        assert_eq!((window.since, window.until), (at(540), at(600)));
+        let window = RateWindow::current(at(600), Some(at(590))).unwrap();
+        assert_eq!((window.seconds, window.rate(25)), (10.0, 2.5));
+        assert_eq!(RateWindow::current(at(600), Some(at(601))), None);
+    }
+
+    #[test]
+    fn a_run_that_is_over_is_looked_at_where_it_ended() {
+        let window = RateWindow::last(Some(at(0)), Some(at(30))).unwrap();
+        assert_eq!((window.since, window.seconds), (at(0), 30.0));
+        let window = RateWindow::last(Some(at(0)), Some(at(300))).unwrap();
+        assert_eq!((window.since, window.is_current), (at(240), false));
+        assert_eq!(RateWindow::last(Some(at(0)), None), None);
+    }
 }

@@ -1,15 +1,344 @@
-//! How a run is doing, live, dead or finished, as its own tables tell it: [`RunStatus`]. Reads, and
-//! changes nothing; nothing here is a step of the flow.
+//! How a run is doing, live, dead or finished, from its own tables: [`RunStatus`]. It only reads. Used by the report of a
+//! sweep and the command line.
 
 mod figures;
-mod observe;
 mod queries;
-mod rate;
-mod run_status;
 #[cfg(test)]
 mod tests;
 
-pub use figures::{Figures, MeanTimes, OutcomeCount};
-pub use observe::{LockStatus, ObservedState};
-pub use rate::RateWindow;
-pub use run_status::{AgentStatus, ErrorCount, RunStatus};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use chrono::{DateTime, Utc};
+use datafusion::prelude::SessionContext;
+use serde::Serialize;
+
+pub use self::figures::{Figures, MeanTimes, OutcomeCount, RateWindow};
+use self::figures::{Sums, rfc3339};
+use self::queries::{Attempts, Done, Errors, Failed, InFlight, Planned, Recent, rows};
+use crate::config::Settings;
+use crate::error::Error;
+use crate::expand;
+use crate::session::{self, RunTables};
+use crate::store::{LockHolder, RunLock, RunRecord, RunState, RunStore, StoreError};
+
+/// How a run is doing. All figures are counted; those in `run.json` are not used.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct RunStatus {
+    /// The run, as users name it.
+    pub place: String,
+    /// Its state.
+    pub state: ObservedState,
+    /// When the sweep was first started, RFC 3339.
+    pub created_at: String,
+    /// When it was last finished or interrupted, RFC 3339.
+    pub finished_at: Option<String>,
+    /// When the status was taken.
+    #[serde(serialize_with = "rfc3339")]
+    pub looked_at: DateTime<Utc>,
+    /// The window of the rates; none if nothing was attempted.
+    pub rate_window: Option<RateWindow>,
+    /// Parts that cannot be read, and whose rows are missing.
+    pub damaged: Vec<String>,
+    /// The locks on it, held or left behind.
+    pub locks: Vec<LockStatus>,
+    /// The figures of all agents.
+    pub total: Figures,
+    /// Each agent, by name.
+    pub agents: Vec<AgentStatus>,
+}
+
+/// How an agent is doing.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct AgentStatus {
+    /// The agent.
+    pub agent_name: String,
+    /// Its figures.
+    #[serde(flatten)]
+    pub figures: Figures,
+    /// The limit of calls in flight when its newest known attempt was sent.
+    pub concurrency_limit: Option<u32>,
+    /// Its three most frequent errors, the most frequent first.
+    pub errors: Vec<ErrorCount>,
+}
+
+/// An error of attempts.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ErrorCount {
+    /// Class of the failure.
+    pub outcome: String,
+    /// HTTP status, if there was one.
+    pub http_status: Option<u16>,
+    /// Number of attempts. Errors that differ only in words with a digit count as one.
+    pub attempts: u64,
+    /// The error of one of them: one line of at most 300 characters.
+    pub error: String,
+}
+
+impl RunStatus {
+    /// Takes the status of a run.
+    ///
+    /// # Errors
+    /// There is no run ([`StoreError::NoRun`]), its record is of another version, or the store failed.
+    pub async fn of(run: &RunStore) -> Result<Self, Error> {
+        Self::at(run, Utc::now()).await
+    }
+
+    async fn at(run: &RunStore, now: DateTime<Utc>) -> Result<Self, Error> {
+        // Before the tables: those of a finished run are then complete.
+        let (record, state, locks) = observe(run, now).await?;
+        let session = SessionContext::new_with_config(session::config());
+        let dispatches = session::dispatches(run).await?;
+        let tables = RunTables::look(run).await?;
+        tables.register(&session).await?;
+        let damaged = tables.damaged().map(|part| run.display_path(part));
+        let damaged = damaged.collect();
+
+        let mut agents = planned(&session, &settings(run, &record)?).await?;
+        for row in rows::<Done>(&session, queries::DONE, vec![]).await? {
+            let agent = agents.entry(row.agent_name).or_default();
+            agent.done = row.num_done;
+            agent.reward.add(row.reward_sum, row.num_rewards);
+        }
+        for row in rows::<Failed>(&session, queries::FAILED, vec![]).await? {
+            let agent = agents.entry(row.agent_name).or_default();
+            agent.failed.insert(row.outcome, row.num_failed);
+        }
+        for row in rows::<Attempts>(&session, queries::ATTEMPTS, vec![]).await? {
+            let agent = agents.entry(row.agent_name.clone()).or_default();
+            agent.add_attempts(&row);
+        }
+        let rate_window = window(state, now, &locks, &agents);
+        if let Some(window) = &rate_window {
+            let parameters = queries::parameters(window);
+            for row in rows::<Recent>(&session, queries::RECENT, parameters).await? {
+                let agent = agents.entry(row.agent_name).or_default();
+                agent.recently_done = row.num_done;
+            }
+        }
+        if let Some(dispatches) = dispatches.filter(|_| state.is_live()) {
+            session.register_table("dispatches", Arc::new(dispatches))?;
+            let unanswered = expand::unanswered(&session).await?;
+            session.register_table("unanswered", unanswered.into_view())?;
+            for agent in agents.values_mut() {
+                agent.in_flight = Some(0);
+            }
+            for row in rows::<InFlight>(&session, queries::IN_FLIGHT, vec![]).await? {
+                agents.entry(row.agent_name).or_default().in_flight = Some(row.num_in_flight);
+            }
+        }
+        let mut errors = errors(&session).await?;
+
+        let total = sum(&agents).figures(rate_window.as_ref());
+        let agents = agents.into_iter().map(|(agent_name, sums)| AgentStatus {
+            errors: errors.remove(&agent_name).unwrap_or_default(),
+            figures: sums.figures(rate_window.as_ref()),
+            concurrency_limit: sums.concurrency_limit(),
+            agent_name,
+        });
+        Ok(Self {
+            place: run.display(""),
+            state,
+            created_at: record.created_at,
+            finished_at: record.finished_at,
+            looked_at: now,
+            rate_window,
+            damaged,
+            locks,
+            total,
+            agents: agents.collect(),
+        })
+    }
+}
+
+/// Returns the settings of the last collector.
+fn settings(run: &RunStore, record: &RunRecord) -> Result<Settings, StoreError> {
+    serde_json::from_value(record.settings.clone()).map_err(|error| StoreError::Record {
+        object: run.display("run.json"),
+        reason: format!(
+            "its settings can't be read ({error}); use rollstream {}",
+            record.rollstream_version
+        ),
+    })
+}
+
+/// Returns what is planned for each agent, and prepares the session for the query of failed rollouts.
+async fn planned(
+    session: &SessionContext,
+    settings: &Settings,
+) -> Result<BTreeMap<String, Sums>, Error> {
+    let mut agents = BTreeMap::new();
+    for row in rows::<Planned>(session, queries::PLANNED, vec![]).await? {
+        agents.insert(row.agent_name, Sums::of_planned(row.num_planned));
+    }
+    let budgets = agents
+        .keys()
+        .map(|name| (name.as_str(), settings.budgets(name)));
+    expand::prepare(session, budgets, expand::Terminal::of(settings)).await?;
+    Ok(agents)
+}
+
+async fn errors(session: &SessionContext) -> Result<BTreeMap<String, Vec<ErrorCount>>, Error> {
+    let mut errors: BTreeMap<String, Vec<ErrorCount>> = BTreeMap::new();
+    for row in rows::<Errors>(session, queries::ERRORS, vec![]).await? {
+        let error = row.error.unwrap_or_default();
+        let words: Vec<&str> = error.split_whitespace().collect();
+        errors.entry(row.agent_name).or_default().push(ErrorCount {
+            outcome: row.outcome,
+            http_status: row.http_status,
+            attempts: row.num_attempts,
+            error: words.join(" "),
+        });
+    }
+    Ok(errors)
+}
+
+fn window(
+    state: ObservedState,
+    now: DateTime<Utc>,
+    locks: &[LockStatus],
+    agents: &BTreeMap<String, Sums>,
+) -> Option<RateWindow> {
+    if state.is_live() {
+        let living = locks.iter().filter(|lock| lock.alive);
+        return RateWindow::current(now, living.map(|lock| lock.since).min());
+    }
+    let all = sum(agents);
+    let time = |micros: Option<i64>| micros.and_then(DateTime::from_timestamp_micros);
+    RateWindow::last(time(all.first_dispatched), time(all.last_finished))
+}
+
+fn sum(agents: &BTreeMap<String, Sums>) -> Sums {
+    let mut total = Sums::default();
+    for agent in agents.values() {
+        total.add(agent);
+    }
+    total
+}
+
+/// The state of a run, as others see it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ObservedState {
+    /// A live collector holds a lock on it.
+    Running,
+    /// Its collector died; `--resume` continues it.
+    Died,
+    /// Nothing is pending.
+    Finished,
+    /// Some agent did not answer, or asked to discard an answer; `--resume` continues it.
+    Incomplete,
+    /// A limit stopped it; `--resume` continues it.
+    Stopped,
+    /// A signal stopped it; `--resume` continues it.
+    Interrupted,
+    /// An error stopped it; `--resume` continues it.
+    Failed,
+}
+
+impl ObservedState {
+    /// Whether a collector is running.
+    pub fn is_live(self) -> bool {
+        self == Self::Running
+    }
+
+    fn of(recorded: RunState, is_locked: bool) -> Self {
+        match recorded {
+            _ if is_locked => Self::Running,
+            RunState::Running => Self::Died,
+            RunState::Finished => Self::Finished,
+            RunState::Incomplete => Self::Incomplete,
+            RunState::Stopped => Self::Stopped,
+            RunState::Interrupted => Self::Interrupted,
+            RunState::Failed => Self::Failed,
+        }
+    }
+}
+
+impl fmt::Display for ObservedState {
+    fn fmt(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Running => "running",
+            Self::Died => "died",
+            Self::Finished => "finished",
+            Self::Incomplete => "incomplete",
+            Self::Stopped => "stopped",
+            Self::Interrupted => "interrupted",
+            Self::Failed => "failed",
+        })
+    }
+}
+
+/// A lock on the run, held or left behind.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct LockStatus {
+    /// What it locks: `the whole run`, or `shard 2/8`.
+    pub scope: String,
+    /// Random name of this acquisition; empty if the lock cannot be read.
+    pub owner: String,
+    /// Who started the owner, if known.
+    pub user: Option<String>,
+    /// The owner's machine.
+    pub host: String,
+    /// The owner's process id on that machine.
+    pub pid: u32,
+    /// When the owner took it, by the owner's clock.
+    #[serde(serialize_with = "rfc3339")]
+    pub since: DateTime<Utc>,
+    /// When the owner last renewed it, by the owner's clock.
+    #[serde(serialize_with = "rfc3339")]
+    pub last_heartbeat: DateTime<Utc>,
+    /// Seconds since the last heartbeat, by our clock; 0 if the owner's clock is ahead.
+    pub heartbeat_age_seconds: f64,
+    /// Seconds for which the owner may be silent before others take over.
+    pub lease_seconds: f64,
+    /// The owner is within its lease, and not known to have died.
+    pub alive: bool,
+}
+
+impl LockStatus {
+    fn new(holder: LockHolder, now: DateTime<Utc>) -> Self {
+        let silent = (now - holder.heartbeat).to_std().unwrap_or_default();
+        Self {
+            scope: holder.scope.to_string(),
+            owner: holder.owner,
+            user: holder.user,
+            host: holder.host,
+            pid: holder.pid,
+            since: holder.since,
+            last_heartbeat: holder.heartbeat,
+            heartbeat_age_seconds: silent.as_secs_f64(),
+            lease_seconds: holder.lease.as_secs_f64(),
+            alive: holder.alive,
+        }
+    }
+}
+
+/// Reads the record of a run, its state and its locks.
+async fn observe(
+    run: &RunStore,
+    now: DateTime<Utc>,
+) -> Result<(RunRecord, ObservedState, Vec<LockStatus>), Error> {
+    let mut record = load(run).await?;
+    let holders = RunLock::holders(run).await?;
+    let is_locked = holders.iter().any(|holder| holder.alive);
+    if record.state == RunState::Running && !is_locked {
+        // It may have ended meanwhile: the lock is released after the record is written.
+        record = load(run).await?;
+    }
+    let state = ObservedState::of(record.state, is_locked);
+    let locks = holders
+        .into_iter()
+        .map(|holder| LockStatus::new(holder, now))
+        .collect();
+    Ok((record, state, locks))
+}
+
+async fn load(run: &RunStore) -> Result<RunRecord, StoreError> {
+    RunRecord::load(run)
+        .await?
+        .ok_or_else(|| StoreError::NoRun {
+            place: run.display(""),
+        })
+}

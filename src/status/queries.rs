@@ -1,3 +1,5 @@
+//! The queries of a status, and their rows.
+
 use chrono::{DateTime, Utc};
 use datafusion::common::{ParamValues, ScalarValue};
 use datafusion::error::DataFusionError;
@@ -8,13 +10,13 @@ use serde::de::DeserializeOwned;
 use super::RateWindow;
 use crate::error::Error;
 
-const PLANNED: &str = include_str!("../../queries/status/planned.sql");
-const DONE: &str = include_str!("../../queries/status/done.sql");
-const FAILED: &str = include_str!("../../queries/status/failed.sql");
-const ATTEMPTS: &str = include_str!("../../queries/status/attempts.sql");
-const RECENT: &str = include_str!("../../queries/status/recent.sql");
-const IN_FLIGHT: &str = include_str!("../../queries/status/in_flight.sql");
-const ERRORS: &str = include_str!("../../queries/status/errors.sql");
+pub(super) const PLANNED: &str = include_str!("../../queries/status/planned.sql");
+pub(super) const DONE: &str = include_str!("../../queries/status/done.sql");
+pub(super) const FAILED: &str = include_str!("../../queries/status/failed.sql");
+pub(super) const ATTEMPTS: &str = include_str!("../../queries/status/attempts.sql");
+pub(super) const RECENT: &str = include_str!("../../queries/status/recent.sql");
+pub(super) const IN_FLIGHT: &str = include_str!("../../queries/status/in_flight.sql");
+pub(super) const ERRORS: &str = include_str!("../../queries/status/errors.sql");
 
 /// A row of `planned.sql`.
 #[derive(Debug, Deserialize)]
@@ -88,43 +90,16 @@ pub(super) struct Errors {
     pub num_attempts: u64,
 }
 
-pub(super) async fn planned(session: &SessionContext) -> Result<Vec<Planned>, Error> {
-    rows(session, PLANNED, Vec::new()).await
-}
-
-pub(super) async fn done(session: &SessionContext) -> Result<Vec<Done>, Error> {
-    rows(session, DONE, Vec::new()).await
-}
-
-pub(super) async fn failed(session: &SessionContext) -> Result<Vec<Failed>, Error> {
-    rows(session, FAILED, Vec::new()).await
-}
-
-pub(super) async fn attempts(session: &SessionContext) -> Result<Vec<Attempts>, Error> {
-    rows(session, ATTEMPTS, Vec::new()).await
-}
-
-pub(super) async fn recent(
-    session: &SessionContext,
-    window: &RateWindow,
-) -> Result<Vec<Recent>, Error> {
+/// Returns the parameters of [`RECENT`].
+pub(super) fn parameters(window: &RateWindow) -> Vec<(&'static str, ScalarValue)> {
     let time = |time: DateTime<Utc>| {
         ScalarValue::TimestampMicrosecond(Some(time.timestamp_micros()), Some("UTC".into()))
     };
-    let values = vec![("since", time(window.since)), ("until", time(window.until))];
-    rows(session, RECENT, values).await
+    vec![("since", time(window.since)), ("until", time(window.until))]
 }
 
-pub(super) async fn in_flight(session: &SessionContext) -> Result<Vec<InFlight>, Error> {
-    rows(session, IN_FLIGHT, Vec::new()).await
-}
-
-pub(super) async fn errors(session: &SessionContext) -> Result<Vec<Errors>, Error> {
-    rows(session, ERRORS, Vec::new()).await
-}
-
-/// The rows of a query, which are few.
-async fn rows<T: DeserializeOwned>(
+/// Runs a query that returns few rows.
+pub(super) async fn rows<T: DeserializeOwned>(
     session: &SessionContext,
     query: &str,
     values: Vec<(&str, ScalarValue)>,

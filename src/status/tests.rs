@@ -8,6 +8,7 @@ use serde_json::json;
 use tempfile::TempDir;
 
 use super::{AgentStatus, ErrorCount, ObservedState, RunStatus};
+use crate::call::RolloutKey;
 use crate::config::{AgentSettings, Settings};
 use crate::error::Error;
 use crate::outcome::{Answer, AnswerFields, Outcome, OutcomeBatchBuilder, Times, Verdict, Waited};
@@ -17,7 +18,6 @@ use crate::store::{
     LockOptions, PartWriter, RunCounts, RunLock, RunRecord, RunState, RunStore, SegmentWriter,
     StoreError, part_name,
 };
-use crate::turn::RolloutKey;
 
 /// A run that was never collected: its tables are written by hand.
 struct Written {

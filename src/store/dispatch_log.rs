@@ -10,10 +10,10 @@ use std::time::Duration;
 use arrow::array::{Float64Array, Int64Array, RecordBatch, TimestampMicrosecondArray};
 use arrow::error::ArrowError;
 
-use super::dispatch_record::{DispatchRecord, RECORD, Record, TurnRecord};
+use super::dispatch_record::{CallRecord, DispatchRecord, RECORD, Record};
 use super::{SegmentName, StoreError, Writer};
+use crate::call::{CallJournal, CallStart, RolloutKey};
 use crate::schema;
-use crate::turn::{RolloutKey, TurnJournal, TurnStart};
 
 /// Extension of a log.
 pub const DISPATCHES: &str = "dispatches";
@@ -51,10 +51,10 @@ struct LogFile {
     records: u64,
 }
 
-impl TurnJournal for DispatchLog {
-    fn note(&self, key: &RolloutKey, start: &TurnStart) -> Result<(), String> {
+impl CallJournal for DispatchLog {
+    fn note(&self, key: &RolloutKey, start: &CallStart) -> Result<(), String> {
         let mut record = Vec::with_capacity(RECORD);
-        TurnRecord {
+        CallRecord {
             key: *key,
             start: *start,
         }
@@ -142,16 +142,16 @@ impl DispatchLog {
     /// The disk is full or broken.
     pub fn rotate(
         &self,
-        in_flight: impl Iterator<Item = (DispatchRecord, Vec<TurnStart>)>,
+        in_flight: impl Iterator<Item = (DispatchRecord, Vec<CallStart>)>,
     ) -> Result<(), StoreError> {
         let mut records = Vec::new();
         // Who is asked for calls within attempts may be waiting to note one. Those that are noted from here on
         // are in the file before, if not in the new one.
-        for (call, turns) in in_flight {
+        for (call, starts) in in_flight {
             call.encode(&mut records);
             let key = call.key;
-            let turns = turns.into_iter();
-            turns.for_each(|start| TurnRecord { key, start }.encode(&mut records));
+            let starts = starts.into_iter();
+            starts.for_each(|start| CallRecord { key, start }.encode(&mut records));
         }
         let mut state = self.state();
         let mut next = self.create()?;
@@ -211,7 +211,7 @@ pub struct LoggedCalls {
     /// The calls, as batches of [`schema::dispatches`].
     pub dispatches: Vec<RecordBatch>,
     /// The calls within them.
-    pub turns: Vec<TurnRecord>,
+    pub calls: Vec<CallRecord>,
     /// Records that are not as they were written.
     pub num_damaged: u64,
 }
@@ -257,7 +257,7 @@ impl DispatchLogFile {
             Err(source) => return Err(failed(source)),
         };
         let mut file = BufReader::with_capacity(1 << 16, file);
-        let mut calls = LoggedCalls::default();
+        let mut logged = LoggedCalls::default();
         let mut records = Vec::new();
         let mut bytes = [0; RECORD];
         loop {
@@ -269,8 +269,8 @@ impl DispatchLogFile {
             if !ended {
                 match Record::decode(&bytes) {
                     Some(Record::Dispatch(dispatch)) => records.push(dispatch),
-                    Some(Record::Turn(turn)) => calls.turns.push(turn),
-                    None => calls.num_damaged += 1,
+                    Some(Record::Call(call)) => logged.calls.push(call),
+                    None => logged.num_damaged += 1,
                 }
             }
             if records.len() == BATCH_ROWS || (ended && !records.is_empty()) {
@@ -278,11 +278,11 @@ impl DispatchLogFile {
                     path: self.path.clone(),
                     source,
                 })?;
-                calls.dispatches.push(batch);
+                logged.dispatches.push(batch);
                 records.clear();
             }
             if ended {
-                return Ok(calls);
+                return Ok(logged);
             }
         }
     }

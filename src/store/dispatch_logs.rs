@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::dispatch_log::DispatchLog;
 use super::dispatch_record::DispatchRecord;
 use super::{StoreError, Writer};
-use crate::turn::{TurnJournal, TurnStart};
+use crate::call::{CallJournal, CallStart};
 
 /// How often the disk is asked how much room there is.
 const ROOM_CHECK: Duration = Duration::from_millis(100);
@@ -155,13 +155,13 @@ impl PartitionLog {
     /// The disk is full or broken.
     pub fn rotate(
         &self,
-        in_flight: impl Iterator<Item = (DispatchRecord, Vec<TurnStart>)>,
+        in_flight: impl Iterator<Item = (DispatchRecord, Vec<CallStart>)>,
     ) -> Result<(), StoreError> {
         self.log.rotate(in_flight)
     }
 
     /// Where the calls within attempts are noted.
-    pub fn turns(&self) -> Arc<dyn TurnJournal> {
+    pub fn calls(&self) -> Arc<dyn CallJournal> {
         Arc::clone(&self.log) as _
     }
 }

@@ -1,7 +1,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use crate::call::{CallKind, CallStart, RolloutKey};
 use crate::outcome::Waited;
-use crate::turn::{RolloutKey, TurnKind, TurnStart};
 
 /// Bytes of a record.
 pub(super) const RECORD: usize = 44;
@@ -22,11 +22,11 @@ pub struct DispatchRecord {
 
 /// A call within an attempt that is about to be sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TurnRecord {
+pub struct CallRecord {
     /// The attempt.
     pub key: RolloutKey,
     /// What is known of the call.
-    pub start: TurnStart,
+    pub start: CallStart,
 }
 
 /// A record of either kind. Both have the same size and end with a CRC-32: task, rollout and time; the attempt; what makes
@@ -34,7 +34,7 @@ pub struct TurnRecord {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Record {
     Dispatch(DispatchRecord),
-    Turn(TurnRecord),
+    Call(CallRecord),
 }
 
 /// Bits of a call's number, beside its kind.
@@ -48,30 +48,30 @@ impl DispatchRecord {
     }
 }
 
-impl TurnRecord {
+impl CallRecord {
     pub(super) fn encode(&self, buffer: &mut Vec<u8>) {
-        let TurnStart {
+        let CallStart {
             call,
             turn,
             kind,
-            repetition,
+            retry,
             started_at,
         } = self.start;
         let at = started_at.duration_since(UNIX_EPOCH).unwrap_or_default();
         let at = i64::try_from(at.as_micros()).unwrap_or(i64::MAX);
-        let number = TurnKind::ALL.iter().position(|known| *known == kind);
+        let number = CallKind::ALL.iter().position(|known| *known == kind);
         let number = number.map_or(0, |number| number as u32) + 1;
-        let is_turn = number << CALL_BITS | call.min((1 << CALL_BITS) - 1);
-        encode(buffer, &self.key, at, is_turn, [turn, repetition]);
+        let is_call = number << CALL_BITS | call.min((1 << CALL_BITS) - 1);
+        encode(buffer, &self.key, at, is_call, [turn, retry]);
     }
 }
 
-fn encode(buffer: &mut Vec<u8>, key: &RolloutKey, at: i64, is_turn: u32, numbers: [u32; 2]) {
+fn encode(buffer: &mut Vec<u8>, key: &RolloutKey, at: i64, is_call: u32, numbers: [u32; 2]) {
     buffer.extend(key.task_index.to_le_bytes());
     buffer.extend(key.rollout_index.to_le_bytes());
     buffer.extend(at.to_le_bytes());
     buffer.extend(key.attempt.to_le_bytes());
-    buffer.extend(is_turn.to_le_bytes());
+    buffer.extend(is_call.to_le_bytes());
     numbers
         .iter()
         .for_each(|number| buffer.extend(number.to_le_bytes()));
@@ -103,16 +103,16 @@ impl Record {
             rollout_index: long(8),
             attempt: short(24),
         };
-        let (at, is_turn) = (long(16), short(28));
-        let kind = (is_turn >> CALL_BITS).checked_sub(1);
-        match kind.and_then(|kind| TurnKind::ALL.get(kind as usize)) {
-            Some(kind) => Self::Turn(TurnRecord {
+        let (at, is_call) = (long(16), short(28));
+        let kind = (is_call >> CALL_BITS).checked_sub(1);
+        match kind.and_then(|kind| CallKind::ALL.get(kind as usize)) {
+            Some(kind) => Self::Call(CallRecord {
                 key,
-                start: TurnStart {
-                    call: is_turn & ((1 << CALL_BITS) - 1),
+                start: CallStart {
+                    call: is_call & ((1 << CALL_BITS) - 1),
                     turn: short(32),
                     kind: *kind,
-                    repetition: short(36),
+                    retry: short(36),
                     started_at: time(at),
                 },
             }),
@@ -155,21 +155,21 @@ mod tests {
             damaged[at] ^= 1;
             assert_eq!(Record::decode(&damaged), None, "{at}");
         }
-        for kind in TurnKind::ALL {
-            let turn = TurnRecord {
+        for kind in CallKind::ALL {
+            let call = CallRecord {
                 key: dispatch.key,
-                start: TurnStart {
+                start: CallStart {
                     call: 7,
                     turn: 3,
                     kind,
-                    repetition: 2,
+                    retry: 2,
                     started_at: time(1_700_000_000_000_000),
                 },
             };
             let mut bytes = Vec::new();
-            turn.encode(&mut bytes);
+            call.encode(&mut bytes);
             let bytes: [u8; RECORD] = bytes.try_into().unwrap();
-            assert_eq!(Record::decode(&bytes), Some(Record::Turn(turn)));
+            assert_eq!(Record::decode(&bytes), Some(Record::Call(call)));
         }
     }
 }

@@ -34,7 +34,7 @@ pub use checkpoint::{CheckpointedFile, Checkpointer};
 pub use compacted::Compacted;
 pub use dispatch_log::{DispatchLog, DispatchLogFile, LoggedCalls};
 pub use dispatch_logs::{DispatchLogs, PartitionLog};
-pub use dispatch_record::{DispatchRecord, TurnRecord};
+pub use dispatch_record::{CallRecord, DispatchRecord};
 pub use document::Document;
 pub use error::StoreError;
 pub use lock::{LockHolder, LockOptions, LockScope, RunLock};

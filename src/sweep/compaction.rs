@@ -124,7 +124,7 @@ async fn merge(
 ) -> Result<bool, Error> {
     let schema = match table {
         schema::ROLLOUTS => schema::rollouts(),
-        schema::TURNS => schema::turns(),
+        schema::CALLS => schema::calls(),
         _ => schema::attempts(),
     };
     let session = SessionContext::new_with_config(session::config().with_target_partitions(1));

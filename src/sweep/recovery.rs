@@ -12,6 +12,7 @@ use datafusion::datasource::MemTable;
 use datafusion::prelude::SessionContext;
 use futures::TryStreamExt;
 
+use crate::call::{CallRow, RolloutKey};
 use crate::error::Error;
 use crate::expand;
 use crate::measure::row;
@@ -22,10 +23,9 @@ use crate::schema;
 use crate::session::{self, JournalRows, RunTables};
 use crate::store::segment::{self, Decisions, Key, Ledger, Row};
 use crate::store::{
-    DispatchLogFile, LockScope, RunStore, SegmentName, StoreError, TableSink, TurnRecord, Writer,
+    CallRecord, DispatchLogFile, LockScope, RunStore, SegmentName, StoreError, TableSink, Writer,
     checkpoint, part_name,
 };
-use crate::turn::{RolloutKey, Turn};
 
 /// Rows of a batch of interrupted attempts.
 const BATCH_ROWS: usize = 8192;
@@ -152,20 +152,20 @@ impl Recovery<'_> {
     async fn recover_calls(&self) -> Result<bool, Error> {
         let mut logs = Vec::new();
         // An attempt that was in flight when a log was begun anew has calls in both files.
-        let mut turns = Vec::new();
+        let mut calls = Vec::new();
         for log in DispatchLogFile::list(self.run.journal_dir())? {
             if is_left(log.name(), self.writer) {
-                let mut calls = log.read()?;
-                turns.append(&mut calls.turns);
-                logs.push((log, calls));
+                let mut logged = log.read()?;
+                calls.append(&mut logged.calls);
+                logs.push((log, logged));
             }
         }
         let any = !logs.is_empty();
-        let mut turns = turns_of_attempts(turns);
-        for (log, calls) in logs {
-            self.record_interrupted(log.name(), calls.dispatches, &mut turns)
+        let mut calls = calls_of_attempts(calls);
+        for (log, logged) in logs {
+            self.record_interrupted(log.name(), logged.dispatches, &mut calls)
                 .await?;
-            if calls.num_damaged == 0 {
+            if logged.num_damaged == 0 {
                 log.remove()?;
                 continue;
             }
@@ -173,7 +173,7 @@ impl Recovery<'_> {
             self.progress.notice(format!(
                 "{} records of the dispatch log '{}' are damaged: what was sent is known but for these. The file is kept \
                  as '{}'",
-                calls.num_damaged,
+                logged.num_damaged,
                 log.path().display(),
                 kept.display()
             ));
@@ -185,7 +185,7 @@ impl Recovery<'_> {
         &self,
         log: SegmentName,
         dispatches: Vec<RecordBatch>,
-        turns: &mut HashMap<RolloutKey, Vec<Turn>>,
+        calls: &mut HashMap<RolloutKey, Vec<CallRow>>,
     ) -> Result<(), Error> {
         let session = SessionContext::new_with_config(session::config());
         let tables = RunTables::look(self.run).await?;
@@ -202,7 +202,7 @@ impl Recovery<'_> {
             let cut_off = Interrupted::rows(&batch)?.into_iter();
             let mut cut_off: Vec<Outcome> = cut_off.map(Interrupted::outcome).collect();
             for outcome in &mut cut_off {
-                outcome.turns = turns.remove(&outcome.key).unwrap_or_default();
+                outcome.calls = calls.remove(&outcome.key).unwrap_or_default();
             }
             let keys = cut_off
                 .iter()
@@ -271,19 +271,19 @@ pub(super) async fn forget_copies(run: &RunStore, writer: &Writer) -> Result<(),
 
 /// The calls within each attempt, in their order; each once, though a log that was begun anew has those in
 /// flight a second time.
-fn turns_of_attempts(records: Vec<TurnRecord>) -> HashMap<RolloutKey, Vec<Turn>> {
-    let mut attempts: HashMap<RolloutKey, Vec<Turn>> = HashMap::new();
+fn calls_of_attempts(records: Vec<CallRecord>) -> HashMap<RolloutKey, Vec<CallRow>> {
+    let mut attempts: HashMap<RolloutKey, Vec<CallRow>> = HashMap::new();
     for record in records {
-        attempts.entry(record.key).or_default().push(Turn {
+        attempts.entry(record.key).or_default().push(CallRow {
             start: record.start,
             name: None,
             address: None,
             end: None,
         });
     }
-    for turns in attempts.values_mut() {
-        turns.sort_by_key(|turn| turn.start.call);
-        turns.dedup_by_key(|turn| turn.start.call);
+    for calls in attempts.values_mut() {
+        calls.sort_by_key(|call| call.start.call);
+        calls.dedup_by_key(|call| call.start.call);
     }
     attempts
 }
@@ -330,8 +330,8 @@ mod tests {
     use std::time::SystemTime;
 
     use super::*;
+    use crate::call::{CallJournal, CallKind, CallStart};
     use crate::store::{DispatchLog, DispatchRecord};
-    use crate::turn::{TurnJournal, TurnKind, TurnStart};
 
     #[test]
     fn an_attempt_has_the_calls_of_all_logs() {
@@ -342,11 +342,11 @@ mod tests {
             dispatched_at_us: 4,
             waited: Waited::default(),
         };
-        let start = |call| TurnStart {
+        let start = |call| CallStart {
             call,
             turn: call,
-            kind: TurnKind::Model,
-            repetition: 0,
+            kind: CallKind::Model,
+            retry: 0,
             started_at: SystemTime::UNIX_EPOCH,
         };
         let note = |call| log.note(&dispatch.key, &start(call)).unwrap();
@@ -363,11 +363,11 @@ mod tests {
         assert_eq!(logs.len(), 2);
         let records = logs
             .iter()
-            .flat_map(|log| log.read().unwrap().turns)
+            .flat_map(|log| log.read().unwrap().calls)
             .collect();
-        let attempts = turns_of_attempts(records);
+        let attempts = calls_of_attempts(records);
         let calls = attempts[&dispatch.key].iter();
-        let calls: Vec<u32> = calls.map(|turn| turn.start.call).collect();
+        let calls: Vec<u32> = calls.map(|call| call.start.call).collect();
         assert_eq!(calls, [0, 1, 2]);
     }
 }

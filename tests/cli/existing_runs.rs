@@ -38,6 +38,34 @@ fn a_run_is_neither_continued_nor_replaced_unasked() {
 }
 
 #[test]
+fn a_run_of_an_older_layout_is_refused_with_the_way_out() {
+    let (folder, sim) = finished();
+    let written = folder.read("run/run.json");
+    let older = written.replace("\"schema_version\": 4", "\"schema_version\": 3");
+    assert_ne!(older, written);
+    folder.write("run/run.json", &older);
+    let before = folder.content();
+    let resume = format!("{COLLECT} --num-repeats 2 --resume {}", sim.options());
+    for command in [
+        resume.as_str(),
+        "status run",
+        "aggregate run",
+        "sql run -c select",
+    ] {
+        let ended = folder.rollstream(command).run();
+        ended.exited_with(1).complaining(&[
+            "run.json",
+            "schema version 3 is older than 4",
+            "the rollstream that made it",
+            "`export` can be imported here",
+        ]);
+    }
+    assert_eq!(folder.content(), before);
+    assert_eq!(folder.read("run/run.json"), older);
+    assert_eq!(sim.requests(), 0);
+}
+
+#[test]
 fn resuming_what_is_finished_sends_nothing() {
     let (folder, sim) = finished();
     let ended = folder

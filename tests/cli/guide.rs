@@ -401,7 +401,7 @@ fn every_column_is_explained() {
         schema::tasks(),
         schema::rollouts(),
         schema::attempts(),
-        schema::turns(),
+        schema::calls(),
     ];
     for field in tables.iter().flat_map(|table| table.fields()) {
         assert!(text.contains(&format!("`{}`", field.name())), "{field}");

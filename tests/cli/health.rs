@@ -86,7 +86,7 @@ fn agents_that_run_here_bring_the_evidence() {
     assert_eq!(tokens["prompt"], tokens["capture_prompt"]);
 
     // What is observed is what the run has in its own table.
-    let calls = folder.sql("out/all", "SELECT count(*) FROM turns WHERE kind = 'model'");
+    let calls = folder.sql("out/all", "SELECT count(*) FROM calls WHERE kind = 'model'");
     let rows = lines(&folder.read("out/all.jsonl"));
     let number = |row: &Value| {
         row["ng_trajectory"]["model_calls"]

@@ -26,8 +26,8 @@ fn talker(servers: &Simulated, more: &str) -> String {
 }
 
 /// The calls that the program says it made, by request id.
-fn turns(folder: &Folder, run: &str) -> BTreeMap<String, Value> {
-    let rows = folder.parquet(&format!("{run}/turns"));
+fn calls(folder: &Folder, run: &str) -> BTreeMap<String, Value> {
+    let rows = folder.parquet(&format!("{run}/calls"));
     let by_id = rows.into_iter().map(|row| {
         let number = |name: &str| row[name].as_i64().unwrap();
         let id = format!(
@@ -62,15 +62,15 @@ fn the_examples_of_the_guide_work() {
         .run()
         .succeeded();
     assert_eq!(folder.landed("runs/native").len(), 48);
-    let turns = turns(&folder, "runs/native");
+    let calls = calls(&folder, "runs/native");
     let of_model = |row: &&Value| row["kind"] == "model";
     let ids = |keep: &dyn Fn(&&Value) -> bool| -> BTreeSet<String> {
-        let rows = turns.iter().filter(|(_, row)| keep(row));
+        let rows = calls.iter().filter(|(_, row)| keep(row));
         rows.map(|(id, _)| id.clone()).collect()
     };
     assert_eq!(ids(&|row| of_model(row)), asked(&servers, "sim_model"));
     assert_eq!(ids(&|row| !of_model(row)), asked(&servers, "sim_tools"));
-    assert!(turns.values().all(|row| row["outcome"] == "ok"));
+    assert!(calls.values().all(|row| row["outcome"] == "ok"));
 
     folder.write("talker.toml", &talker(&servers, ""));
     folder
@@ -162,8 +162,8 @@ fn both_drivers_and_both_ways_to_ask_a_model_give_whole_logs() {
         steps()
     );
     let rows = |run: &str| {
-        let turns = folder.parquet(&format!("{run}/turns"));
-        turns.iter().filter(|turn| turn["kind"] == "step").count()
+        let calls = folder.parquet(&format!("{run}/calls"));
+        calls.iter().filter(|call| call["kind"] == "step").count()
     };
     assert_eq!(rows("own-pace"), at_own_pace);
     assert_eq!(rows("together"), at_own_pace);

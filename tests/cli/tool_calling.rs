@@ -42,20 +42,20 @@ fn folder(sim: &Simulated, settings: &str) -> Folder {
 fn sent(folder: &Folder) -> Vec<(String, String)> {
     let id = |row: &Value| {
         let number = |name: &str| row[name].as_i64().unwrap();
-        let repetition = number("repetition");
-        let first = number("call") - repetition;
+        let retry = number("retry");
+        let first = number("call") - retry;
         let (task, rollout) = (number("task_index"), number("rollout_index"));
         let id = format!("{task}-{rollout}-a{}-c{first}", number("attempt"));
-        match repetition {
+        match retry {
             0 => id,
-            _ => format!("{id}-t{repetition}"),
+            _ => format!("{id}-t{retry}"),
         }
     };
     let path = |row: &Value| {
         let (_, address) = row["address"].as_str().unwrap().split_once("//").unwrap();
         address[address.find('/').unwrap()..].to_owned()
     };
-    let rows = folder.parquet("run/turns");
+    let rows = folder.parquet("run/calls");
     let mut sent: Vec<_> = rows.iter().map(|row| (id(row), path(row))).collect();
     sent.sort();
     sent
@@ -141,7 +141,7 @@ fn tools_are_called_through_either_api_of_a_model() {
         assert_eq!(models.count(), 8 * 4);
         let kinds = folder.sql(
             "run",
-            "select kind, count(*), sum(case when input_tokens > 0 then 1 else 0 end) from turns group by 1 order by 1",
+            "select kind, count(*), sum(case when input_tokens > 0 then 1 else 0 end) from calls group by 1 order by 1",
         );
         assert_eq!(kinds[..2], ["model,32,32", "seed_session,8,0"], "{kinds:?}");
         assert_eq!(kinds[3], "verify,8,0");
@@ -214,7 +214,7 @@ fn what_a_tool_fails_with_is_its_output_and_a_lost_connection_an_attempt() {
         .succeeded();
     assert_eq!(sent(&folder), received(&sim));
     // Of the attempts that gave the rollouts.
-    let failed = "select t.task_index, t.rollout_index, count(*) from turns t join rollouts r \
+    let failed = "select t.task_index, t.rollout_index, count(*) from calls t join rollouts r \
                   on t.task_index = r.task_index and t.rollout_index = r.rollout_index and t.attempt = r.attempt \
                   where t.kind = 'tool' and t.http_status = 500 and t.outcome = 'ok' group by 1, 2 order by 1, 2";
     let mut told = Vec::new();
@@ -239,7 +239,7 @@ fn what_a_tool_fails_with_is_its_output_and_a_lost_connection_an_attempt() {
     }
     assert!(!told.is_empty());
     assert_eq!(folder.sql("run", failed), told);
-    let lost = "select count(*) > 0, bool_and(a.outcome = 'infra') from attempts a join turns t \
+    let lost = "select count(*) > 0, bool_and(a.outcome = 'infra') from attempts a join calls t \
                 on a.task_index = t.task_index and a.rollout_index = t.rollout_index and a.attempt = t.attempt \
                 where t.kind = 'tool' and t.outcome = 'infra'";
     assert_eq!(folder.sql("run", lost), ["true,true"]);
@@ -259,10 +259,9 @@ fn a_model_that_always_fails_costs_the_budget() {
     let attempts =
         "select outcome, http_status, count(*), max(attempt) from attempts group by 1, 2";
     assert_eq!(folder.sql("run", attempts), ["infra,500,24,2"]);
-    let turns =
-        "select kind, repetition, outcome, count(*) from turns group by 1, 2, 3 order by 1, 2";
+    let calls = "select kind, retry, outcome, count(*) from calls group by 1, 2, 3 order by 1, 2";
     assert_eq!(
-        folder.sql("run", turns),
+        folder.sql("run", calls),
         [
             "model,0,infra,24",
             "model,1,infra,24",
@@ -290,7 +289,7 @@ fn a_model_stops_after_so_many_steps() {
         let output = row["result"]["response"]["output"].as_array().unwrap();
         assert_eq!(output.last().unwrap()["type"], "function_call_output");
     }
-    let models = "select max(turn), count(*) from turns where kind = 'model'";
+    let models = "select max(turn), count(*) from calls where kind = 'model'";
     assert_eq!(folder.sql("run", models), ["2,16"]);
     assert_eq!(sent(&folder), received(&sim));
 }

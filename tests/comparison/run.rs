@@ -6,12 +6,12 @@ use std::time::UNIX_EPOCH;
 use arrow::array::{ArrayRef, Int64Array, RecordBatch, StringViewArray};
 use datafusion::datasource::MemTable;
 use datafusion::prelude::SessionContext;
+use rollstream::call::RolloutKey;
 use rollstream::measure::Spool;
 use rollstream::measure::compare::{
     Compared, ComparedPair, ComparisonOptions, MetricComparison, TaskMeans,
 };
 use rollstream::outcome::{Answer, Outcome, OutcomeBatchBuilder, Times, Verdict, rollouts_of};
-use rollstream::turn::RolloutKey;
 use rollstream::{schema, session};
 
 const MEMORY: usize = 64 << 20;

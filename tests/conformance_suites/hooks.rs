@@ -7,13 +7,13 @@ use std::time::{Duration, UNIX_EPOCH};
 use arrow::array::{AsArray, Int64Array, RecordBatch, StringViewArray};
 use arrow::datatypes::{Float64Type, Int64Type};
 use datafusion::prelude::SessionContext;
+use rollstream::call::RolloutKey;
 use rollstream::gym::GymRules;
 use rollstream::measure::{
     AggregateMetrics, CustomMetrics, KeyMetrics, PassMajority, PassMajorityOptions,
 };
 use rollstream::outcome::{Answer, Outcome, OutcomeBatchBuilder, Times, Verdict, rollouts_of};
 use rollstream::schema;
-use rollstream::turn::RolloutKey;
 use serde_json::{Value, json};
 
 use super::case::Case;

@@ -7,10 +7,10 @@ use std::path::Path;
 
 use futures::future::join_all;
 use rollstream::agent::{Agents, RolloutRequest};
+use rollstream::call::{CallLog, RolloutKey};
 use rollstream::config::Layers;
 use rollstream::group::{LegacyForm, SampleFacts, batch_metrics_legacy, group_metrics};
 use rollstream::retry::Failure;
-use rollstream::turn::{RolloutKey, TurnLog};
 use serde_json::{Map, Value, json};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
@@ -175,7 +175,7 @@ async fn answers(
         row["_ng_rollout_index"] = rollout_index.into();
         member.agent.run(RolloutRequest {
             body: row.to_string().into(),
-            turns: TurnLog::new(key, None),
+            calls: CallLog::new(key, None),
         })
     });
     let replies = join_all(requests).await.into_iter();

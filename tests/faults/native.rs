@@ -8,10 +8,10 @@ use arrow::array::{Array, AsArray};
 use arrow::datatypes::Int64Type;
 use rollstream::sim::{Draws, SimConfig};
 
+use super::calls::CallRow;
 use super::ledger::{Ledger, batches, column, integers, parts};
 use super::load::tasks;
 use super::native_scene::{Kind, NativeScene, REPEATS, faulty, servers};
-use super::turns::Turn;
 
 /// How many rollouts of 20 turns are run, where the environment says so; without it as many as the [load](super::load)
 /// needs.
@@ -56,7 +56,7 @@ fn every_call_of_a_tool_calling_agent_is_on_record_whatever_fails() {
     let began = Instant::now();
     let most = rollouts as usize * 42 / 12;
     scene.collect_with_kills(10, most, &mut Draws::keyed(1, &[rollouts]));
-    let (ledger, turns, figures) = scene.is_settled();
+    let (ledger, calls, figures) = scene.is_settled();
     println!(
         "{rollouts} rollouts in {:?}: {} done, {} attempts, {figures:?}, {:?}",
         began.elapsed(),
@@ -67,16 +67,16 @@ fn every_call_of_a_tool_calling_agent_is_on_record_whatever_fails() {
     assert_eq!(figures.rows, figures.requests + figures.unseen);
     assert!(figures.interrupted > 0 && figures.requests as u64 > rollouts * 40);
     // Tools that fail are what the model sees; the attempt goes on.
-    let is_failed_tool = |turn: &Turn| turn.kind == "tool" && turn.http_status == Some(500);
+    let is_failed_tool = |call: &CallRow| call.kind == "tool" && call.http_status == Some(500);
     let survived = ledger.rollouts.iter().filter(|((task, rollout), row)| {
-        turns.0[&(*task, *rollout, row.attempt)]
+        calls.0[&(*task, *rollout, row.attempt)]
             .iter()
             .any(is_failed_tool)
     });
     assert!(survived.count() > 0);
     for ((task, rollout), row) in &ledger.rollouts {
-        let turns = turns.0[&(*task, *rollout, row.attempt)].iter();
-        assert_eq!(turns.map(|turn| turn.turn).max(), Some(21));
+        let of_rollout = calls.0[&(*task, *rollout, row.attempt)].iter();
+        assert_eq!(of_rollout.map(|call| call.turn).max(), Some(21));
     }
 }
 
@@ -111,10 +111,10 @@ fn multi_turn(kind: Kind, environment: &[(&str, f64)]) {
         },
     );
     scene.collect_with_kills(6, rollouts as usize, &mut Draws::keyed(3, &[]));
-    let (ledger, turns, figures) = scene.is_settled();
+    let (ledger, calls, figures) = scene.is_settled();
     println!("{kind:?}: {figures:?}, {:?}", ledger.ends(|_| true));
     assert!(figures.interrupted > 0, "{figures:?}");
-    let batched = turns.0.values().flatten();
+    let batched = calls.0.values().flatten();
     let batched = batched.filter(|turn| turn.kind == "step" && turn.request_bytes == Some(0));
     assert_eq!(batched.count() > 0, kind == Kind::Lockstep);
     groups_are_whole(&scene, &ledger);

@@ -11,7 +11,7 @@ const SLACK: f64 = 1.3;
 
 fn bytes(scene: &NativeScene) -> u64 {
     let run = scene.folder.path("run");
-    let parts = ["rollouts", "turns"].map(|table| parts(&run, table));
+    let parts = ["rollouts", "calls"].map(|table| parts(&run, table));
     let sizes = parts.iter().flatten();
     sizes.map(|part| part.metadata().unwrap().len()).sum()
 }

@@ -8,10 +8,10 @@ use rollstream::sim::{AgentConfig, Draws, Latency, SimConfig};
 use serde_json::{Value, json};
 
 use super::agents::{Agents, PATIENCE};
+use super::calls::{Calls, Figures};
 use super::ledger::Ledger;
 use super::load;
 use super::scene::{quick, rates};
-use super::turns::{Figures, Turns};
 use crate::common::{Ended, Folder, Program, Running, Task, task};
 
 pub const REPEATS: u64 = 4;
@@ -179,16 +179,16 @@ impl NativeScene {
         running.end()
     }
 
-    /// What is on record is true at any time: see [`Turns`] and [`Ledger`].
+    /// What is on record is true at any time: see [`Calls`] and [`Ledger`].
     #[track_caller]
-    pub fn is_on_record(&self) -> (Ledger, Turns, Figures) {
+    pub fn is_on_record(&self) -> (Ledger, Calls, Figures) {
         let run = self.folder.path("run");
-        let (ledger, turns) = (Ledger::read(&run), Turns::read(&run));
+        let (ledger, calls) = (Ledger::read(&run), Calls::read(&run));
         ledger.is_consistent();
-        turns.are_consistent(&ledger);
-        let figures = turns.are_what_servers_counted(&self.agents);
+        calls.are_consistent(&ledger);
+        let figures = calls.are_what_servers_counted(&self.agents);
         for (key, rollout) in &ledger.rollouts {
-            let [input, output] = turns.tokens(*key, rollout.attempt);
+            let [input, output] = calls.tokens(*key, rollout.attempt);
             let [said_input, said_output, said_total] = rollout.tokens;
             // A multi-turn agent counts its input by the log, and not by what the model says.
             if matches!(self.kind, Kind::Responses | Kind::Gymnasium) {
@@ -197,13 +197,13 @@ impl NativeScene {
             }
             assert_eq!(said_output, Some(output), "{key:?}");
         }
-        (ledger, turns, figures)
+        (ledger, calls, figures)
     }
 
     /// Every rollout has landed once or was given up, and all of it is on record.
     #[track_caller]
-    pub fn is_settled(&self) -> (Ledger, Turns, Figures) {
-        let (ledger, turns, figures) = self.is_on_record();
+    pub fn is_settled(&self) -> (Ledger, Calls, Figures) {
+        let (ledger, calls, figures) = self.is_on_record();
         let attempts = ledger.by_rollout();
         let mut given_up = 0;
         for task in 0..(self.rollouts / REPEATS) as i64 {
@@ -227,6 +227,6 @@ impl NativeScene {
         for (name, count) in expected {
             assert_eq!(counted[name], count, "{name}: {counted}");
         }
-        (ledger, turns, figures)
+        (ledger, calls, figures)
     }
 }

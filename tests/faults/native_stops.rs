@@ -32,7 +32,7 @@ fn calls_that_an_interrupt_cuts_off_are_on_record_and_nothing_is_lost() {
             running.until_it_says("stopping");
             running.signal("INT");
             running.end().exited_with(130);
-            let (ledger, turns, _) = scene.is_on_record();
+            let (ledger, calls, _) = scene.is_on_record();
             let cut_off: Vec<_> = ledger
                 .attempts
                 .iter()
@@ -40,7 +40,7 @@ fn calls_that_an_interrupt_cuts_off_are_on_record_and_nothing_is_lost() {
                 .collect();
             assert!(!cut_off.is_empty(), "{kind:?}");
             // What was answered before is there as it was, and names are known.
-            let rows = cut_off.iter().filter_map(|row| turns.0.get(&row.key()));
+            let rows = cut_off.iter().filter_map(|row| calls.0.get(&row.key()));
             let rows: Vec<_> = rows.flatten().collect();
             assert!(rows.iter().any(|row| row.outcome == "ok"), "{kind:?}");
             assert!(

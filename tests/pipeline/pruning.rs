@@ -13,6 +13,7 @@ use datafusion::physical_plan::displayable;
 use datafusion::prelude::SessionContext;
 use parquet::file::reader::FileReader;
 use parquet::file::serialized_reader::{ReadOptionsBuilder, SerializedFileReader};
+use rollstream::call::RolloutKey;
 use rollstream::measure::{MetricQueries, Spool, functions, plan, register_views, spool_scores};
 use rollstream::outcome::{
     Answer, Outcome, OutcomeBatchBuilder, Times, Verdict, attempts_of, rollouts_of,
@@ -20,7 +21,6 @@ use rollstream::outcome::{
 use rollstream::schema::{ATTEMPTS, ROLLOUTS};
 use rollstream::session::{self, RunTables};
 use rollstream::store::{PartWriter, RunStore, part_name};
-use rollstream::turn::RolloutKey;
 
 /// What differs from one machine and moment to another.
 const FILTERS: [(&str, &str); 2] = [

@@ -40,7 +40,7 @@ async fn a_finished_run_says_what_was_asked_and_what_became_of_it() {
             &record["state"],
             &record["num_tasks"]
         ),
-        (&json!(3), &json!("finished"), &json!(10))
+        (&json!(4), &json!("finished"), &json!(10))
     );
     assert_eq!(
         record["rollouts"],

@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime};
 use arrow::array::RecordBatch;
 use datafusion::prelude::SessionContext;
 use rollstream::Sweep;
+use rollstream::call::RolloutKey;
 use rollstream::config::Settings;
 use rollstream::outcome::{Answer, Outcome, OutcomeBatchBuilder, Times, Verdict, Waited};
 use rollstream::retry::{Failure, FailureClass};
@@ -17,7 +18,6 @@ use rollstream::sim::{AgentConfig, Sim, SimConfig};
 use rollstream::store::{
     DispatchLog, DispatchRecord, RunRecord, RunStore, Segment, SegmentWriter, Writer,
 };
-use rollstream::turn::RolloutKey;
 
 use super::landed;
 use super::workspace::{Workspace, counts, quick, sweep, tasks};

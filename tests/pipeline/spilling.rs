@@ -9,9 +9,9 @@ use arrow::compute::concat_batches;
 use arrow::util::pretty::pretty_format_batches;
 use datafusion::datasource::MemTable;
 use datafusion::prelude::SessionContext;
+use rollstream::call::RolloutKey;
 use rollstream::measure::{MetricQueries, Spool, plan, register_views, spool_scores};
 use rollstream::outcome::{Answer, Outcome, OutcomeBatchBuilder, Times, Verdict, rollouts_of};
-use rollstream::turn::RolloutKey;
 use rollstream::{schema, session};
 
 /// Rollouts of 200 tasks, 50 each, in the order in which calls of many tasks would be answered.

@@ -1,40 +1,26 @@
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
 use serde_json::{Map, Value};
-use tokio::time::timeout;
 
-use super::sample::Sample;
-use super::{Environments, Limits, Prompt, answer};
+use super::sample::SampleState;
+use super::{MultiTurnOptions, Prompt, failure_of};
 use crate::agent::RolloutRequest;
-use crate::config::Rules;
+use crate::call::{CallLog, CookieJar};
 use crate::environment::{self, Environment, Step, StepResult};
-use crate::model::{GenerationRequest, Policy, Tokenizer};
+use crate::model::GenerationRequest;
 use crate::retry::{Failure, FailureClass};
-use crate::turn::{CookieJar, RolloutKey, TurnLog};
 
-/// What all samples of an agent have in common.
-#[derive(Debug)]
-pub struct Setup {
-    pub policy: Arc<dyn Policy>,
-    pub environments: Environments,
-    pub tokenizer: Arc<dyn Tokenizer>,
-    pub rules: Rules,
-    pub limits: Limits,
-    pub max_new_tokens: Option<u64>,
-}
-
-/// A sample, and those that it talks to.
+/// A sample, its model and its environment.
 #[derive(Debug)]
 pub struct Episode {
-    sample: Sample,
+    sample: SampleState,
     row: Value,
     prompt_idx: i64,
     sampling: Map<String, Value>,
     task_name: Arc<str>,
     environment: Arc<dyn Environment>,
-    turns: TurnLog,
+    calls: CallLog,
     cookies: CookieJar,
     /// Number of the turn that it is in.
     turn: u32,
@@ -45,29 +31,22 @@ impl Episode {
     ///
     /// # Errors
     /// The row is no prompt, or no environment serves it.
-    pub fn new(setup: &Setup, request: &RolloutRequest) -> Result<Self, Failure> {
-        let RolloutKey {
-            task_index,
-            rollout_index,
-            ..
-        } = request.key();
-        let refuse = |why: &dyn fmt::Display| {
-            let whose = format!("task {task_index}, rollout {rollout_index}");
-            Failure::new(FailureClass::Data, format!("{whose}: {why}"))
-        };
+    pub fn new(options: &MultiTurnOptions, request: &RolloutRequest) -> Result<Self, Failure> {
+        let refuse = |why: &dyn fmt::Display| failure_of(request, FailureClass::Data, why);
         let row: Value = serde_json::from_slice(&request.body).map_err(|error| refuse(&error))?;
-        let mut prompt = Prompt::of(&row, setup.max_new_tokens).map_err(|error| refuse(&error))?;
-        let found = setup.environments.find(prompt.task_name.as_deref());
+        let mut prompt =
+            Prompt::of(&row, options.max_new_tokens).map_err(|error| refuse(&error))?;
+        let found = options.environments.find(prompt.task_name.as_deref());
         let (task_name, environment) = found.map_err(|error| refuse(&error))?;
-        let tokenizer = &*setup.tokenizer;
+        let tokenizer = &*options.tokenizer;
         Ok(Self {
-            sample: Sample::new(&mut prompt, setup.rules, &setup.limits, tokenizer),
+            sample: SampleState::new(&mut prompt, options.rules, &options.limits, tokenizer),
             row,
             prompt_idx: prompt.idx,
             sampling: prompt.sampling,
             task_name: Arc::clone(task_name),
             environment: Arc::clone(environment),
-            turns: request.turns.clone(),
+            calls: request.calls.clone(),
             cookies: CookieJar::default(),
             turn: 0,
         })
@@ -77,14 +56,13 @@ impl Episode {
     ///
     /// # Errors
     /// The environment could not be asked.
-    pub async fn begin(&mut self, setup: &Setup) -> Result<(), Failure> {
-        let begin = self.environment.begin(&self.row, &self.turns);
-        let begun = within(setup.limits.step_timeout, "step_timeout", begin).await;
-        let begun = begun.map_err(|failure| self.step_failed(failure))?;
+    pub async fn begin(&mut self, options: &MultiTurnOptions) -> Result<(), Failure> {
+        let begin = self.environment.begin(&self.row, &self.calls);
+        let begun = begin.await.map_err(|failure| self.step_failed(failure))?;
         self.cookies = begun.cookies;
         if let Some(observation) = begun.observation {
             self.sample
-                .observed_at_the_start(observation, &*setup.tokenizer);
+                .observed_at_the_start(observation, &*options.tokenizer);
         }
         Ok(())
     }
@@ -98,7 +76,10 @@ impl Episode {
     ///
     /// # Errors
     /// The model gave no generation, and the rules don't keep the sample then.
-    pub async fn generate(&mut self, setup: &Setup) -> Result<Next, Failure> {
+    pub async fn generate(
+        &mut self,
+        options: &MultiTurnOptions,
+    ) -> Result<AfterGeneration, Failure> {
         self.turn = self.sample.begin_turn();
         let request = GenerationRequest {
             turn: self.turn,
@@ -106,24 +87,18 @@ impl Episode {
             sampling: &self.sampling,
             stop_strings: self.sample.stop_strings(),
         };
-        let generate = setup.policy.generate(request, &self.turns);
-        let generation = within(
-            setup.limits.generation_timeout,
-            "generation_timeout",
-            generate,
-        )
-        .await;
-        match generation {
+        let generate = options.policy.generate(request, &self.calls);
+        match generate.await {
             Ok(generation) => {
-                self.sample.generated(generation, &*setup.tokenizer);
-                Ok(Next::Step)
+                self.sample.generated(generation, &*options.tokenizer);
+                Ok(AfterGeneration::Step)
             }
             Err(failure)
-                if setup.rules.keeps_sample_without_generation()
+                if options.rules.keeps_sample_without_generation()
                     && of_the_other_side(failure.class) =>
             {
                 self.sample.give_up();
-                Ok(Next::End)
+                Ok(AfterGeneration::End)
             }
             Err(failure) => Err(self.generation_failed(failure)),
         }
@@ -142,7 +117,7 @@ impl Episode {
     /// What the environment is sent in this turn.
     pub fn as_sample(&mut self) -> environment::Sample<'_> {
         environment::Sample {
-            log: &self.turns,
+            log: &self.calls,
             step: Step {
                 turn: self.turn,
                 task_name: &self.task_name,
@@ -158,8 +133,12 @@ impl Episode {
     ///
     /// # Errors
     /// It can't be taken.
-    pub fn stepped(&mut self, setup: &Setup, result: StepResult) -> Result<(), Failure> {
-        let taken = self.sample.stepped(result, &*setup.tokenizer);
+    pub fn stepped(
+        &mut self,
+        options: &MultiTurnOptions,
+        result: StepResult,
+    ) -> Result<(), Failure> {
+        let taken = self.sample.stepped(result, &*options.tokenizer);
         taken.map_err(|error| self.step_failed(Failure::new(FailureClass::Data, error.to_string())))
     }
 
@@ -172,7 +151,7 @@ impl Episode {
 
     /// The answer of a rollout that is over, as JSON text.
     pub fn into_answer(self) -> Vec<u8> {
-        answer::body(&self.sample, &self.row, &self.task_name)
+        self.sample.into_answer(&self.row, &self.task_name)
     }
 
     fn generation_failed(&self, failure: Failure) -> Failure {
@@ -190,7 +169,7 @@ impl Episode {
             return failure;
         }
         let prompt_idx = self.prompt_idx;
-        let traj_idx = self.turns.key().rollout_index;
+        let traj_idx = self.calls.key().rollout_index;
         let message = &failure.message;
         Failure {
             message: format!("{what} for prompt_idx={prompt_idx} traj_idx={traj_idx}: {message}"),
@@ -201,7 +180,7 @@ impl Episode {
 
 /// What comes after a generation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Next {
+pub enum AfterGeneration {
     /// The environment's step.
     Step,
     /// Nothing: the sample stays as it is.
@@ -216,21 +195,31 @@ fn of_the_other_side(class: FailureClass) -> bool {
     )
 }
 
-/// Waits for `work`, at most as long as the setting `name` says.
+/// Runs one sample at its own pace to its end, and gives its answer.
 ///
 /// # Errors
-/// The work's own, or that it took longer.
-pub async fn within<T>(
-    limit: Option<Duration>,
-    name: &str,
-    work: impl Future<Output = Result<T, Failure>>,
-) -> Result<T, Failure> {
-    let Some(limit) = limit else {
-        return work.await;
-    };
-    timeout(limit, work).await.unwrap_or_else(|_| {
-        let limit = humantime::format_duration(limit);
-        let why = format!("not done within {limit} ({name})");
-        Err(Failure::new(FailureClass::Timeout, why))
-    })
+/// The model or the environment failed.
+pub async fn run_sample(
+    options: &MultiTurnOptions,
+    mut episode: Episode,
+) -> Result<Vec<u8>, Failure> {
+    if episode.goes_on() {
+        episode.begin(options).await?;
+    }
+    while episode.goes_on() {
+        if episode.generate(options).await? == AfterGeneration::End {
+            break;
+        }
+        let environment = episode.environment().clone();
+        let samples = &mut [episode.as_sample()];
+        let step = environment.step(samples);
+        let mut results = step.await.map_err(|failure| episode.step_failed(failure))?;
+        let (Some(result), true) = (results.pop(), results.is_empty()) else {
+            let why = "the environment did not give exactly one result for one sample";
+            return Err(episode.step_failed(Failure::new(FailureClass::Data, why)));
+        };
+        let result = result.map_err(|failure| episode.step_failed(failure))?;
+        episode.stepped(options, result)?;
+    }
+    Ok(episode.into_answer())
 }

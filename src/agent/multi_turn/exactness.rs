@@ -8,13 +8,13 @@ use serde_json::{Value, json};
 
 use super::{Environments, Limits, MultiTurnAgent, MultiTurnOptions};
 use crate::agent::{Agent, RolloutRequest};
+use crate::call::scripted::{Answer, ScriptedServer, http};
+use crate::call::{CallLog, RolloutKey, Target};
 use crate::config::{Driver, GroupFailure, Rules};
 use crate::environment::StepServer;
 use crate::model::{
     BytesTokenizer, COMPLETIONS, CompletionsPolicy, Endpoints, ModelClient, ModelRetries,
 };
-use crate::turn::scripted::{Answer, ScriptedServer, http};
-use crate::turn::{RolloutKey, Target, TurnLog};
 
 /// What model and environment say in a turn: tokens that no text becomes again, and a text of any bytes.
 type Said = (Vec<u32>, Vec<u8>);
@@ -58,8 +58,6 @@ async fn play(prompt: &[u8], turns: &[Said], max_seq_len: u64) -> (Value, Vec<Ve
         limits: Limits {
             max_turns: 100,
             max_seq_len,
-            generation_timeout: None,
-            step_timeout: None,
         },
         max_new_tokens: None,
         driver: Driver::PerSample,
@@ -71,7 +69,7 @@ async fn play(prompt: &[u8], turns: &[Said], max_seq_len: u64) -> (Value, Vec<Ve
     let row = json!({"idx": 0, "message_log": [{"role": "user", "content": prompt}]});
     let reply = agent.run(RolloutRequest {
         body: row.to_string().into(),
-        turns: TurnLog::new(RolloutKey::default(), None),
+        calls: CallLog::new(RolloutKey::default(), None),
     });
     let answer = reply.await.result.unwrap();
     let seen = seen.lock().unwrap().clone();

@@ -1,82 +1,169 @@
-use std::sync::Arc;
+use std::num::NonZeroUsize;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use futures::future::join_all;
 use indexmap::IndexMap;
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
 
-use super::episode::{Episode, Next, Setup, within};
+use super::MultiTurnOptions;
+use super::episode::{AfterGeneration, Episode};
 use crate::environment::{Environment, StepResult};
 use crate::retry::{Failure, FailureClass};
 
-/// What becomes of a sample.
+/// A batch that is not full begins when no sample has come for this long.
+const LINGER: Duration = Duration::from_millis(20);
+
+/// Gathers samples into batches, and runs these. All of its work ends when it is dropped.
+#[derive(Debug)]
+pub struct Batcher {
+    options: Arc<MultiTurnOptions>,
+    queue: Mutex<Option<Queue>>,
+}
+
+/// Where samples wait, and the task that takes them into batches.
+#[derive(Debug)]
+struct Queue {
+    episodes: mpsc::Sender<BatchedEpisode>,
+    /// Ends when it is dropped.
+    _task: JoinSet<()>,
+}
+
+impl Batcher {
+    /// Nothing runs before the first sample comes.
+    pub fn new(options: Arc<MultiTurnOptions>) -> Self {
+        Self {
+            options,
+            queue: Mutex::default(),
+        }
+    }
+
+    /// Adds a sample. If it gets lost, the receiver of its outcome says so.
+    pub async fn join(&self, batched: BatchedEpisode) {
+        let episodes = self.queue();
+        let _ = episodes.send(batched).await;
+    }
+
+    fn queue(&self) -> mpsc::Sender<BatchedEpisode> {
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        // The runtime of an earlier call may be gone, and its tasks with it.
+        if let Some(queue) = queue.as_ref().filter(|queue| !queue.episodes.is_closed()) {
+            return queue.episodes.clone();
+        }
+        let batch_size = self
+            .options
+            .batch_size
+            .map_or(BATCH_SIZE, NonZeroUsize::get);
+        let (episodes, arriving) = mpsc::channel(batch_size.min(MOST_ARRIVING));
+        let mut task = JoinSet::new();
+        task.spawn(gather(Arc::clone(&self.options), batch_size, arriving));
+        *queue = Some(Queue {
+            episodes: episodes.clone(),
+            _task: task,
+        });
+        episodes
+    }
+}
+
+/// Samples of a batch at most, unless settings say otherwise.
+const BATCH_SIZE: usize = 1024;
+
+/// Samples that wait to be taken into a batch, at most.
+const MOST_ARRIVING: usize = 1024;
+
+async fn gather(
+    options: Arc<MultiTurnOptions>,
+    size: usize,
+    mut arriving: mpsc::Receiver<BatchedEpisode>,
+) {
+    let mut batches = JoinSet::new();
+    while let Some(first) = arriving.recv().await {
+        let mut episodes = vec![first];
+        while episodes.len() < size {
+            match timeout(LINGER, arriving.recv()).await {
+                Ok(Some(batched)) => episodes.push(batched),
+                Ok(None) | Err(_) => break,
+            }
+            episodes.retain(|batched| !batched.is_abandoned());
+        }
+        while batches.try_join_next().is_some() {}
+        let options = Arc::clone(&options);
+        batches.spawn(async move { run_batch(&options, episodes).await });
+    }
+    while batches.join_next().await.is_some() {}
+}
+
+/// The answer of a sample as JSON text, or why there is none.
 pub type Outcome = Result<Vec<u8>, Failure>;
 
-/// A sample's place in a batch. It is given up when nobody waits for the outcome.
+/// A sample in a batch. It is abandoned when nobody waits for the outcome.
 #[derive(Debug)]
-pub struct Seat {
+pub struct BatchedEpisode {
     episode: Episode,
     caller: oneshot::Sender<Outcome>,
-    state: State,
+    state: Phase,
 }
 
 #[derive(Debug)]
-enum State {
+enum Phase {
     Playing,
     Over,
     Failed(Failure),
 }
 
-impl Seat {
+impl BatchedEpisode {
     /// A place, and where its outcome comes.
     pub fn new(episode: Episode) -> (Self, oneshot::Receiver<Outcome>) {
         let (caller, outcome) = oneshot::channel();
-        let seat = Self {
+        let batched = Self {
             episode,
             caller,
-            state: State::Playing,
+            state: Phase::Playing,
         };
-        (seat, outcome)
+        (batched, outcome)
     }
 
-    /// Nobody waits for it any more.
+    /// Whether nobody waits for it any more.
     pub fn is_abandoned(&self) -> bool {
         self.caller.is_closed()
     }
 
-    /// Whoever goes away takes the request in flight along.
-    async fn begin(&mut self, setup: &Setup) {
+    /// Begins the episode. When the caller goes away, the request in flight ends too.
+    async fn begin(&mut self, options: &MultiTurnOptions) {
         tokio::select! {
-            result = self.episode.begin(setup) => self.note(result),
+            result = self.episode.begin(options) => self.note(result),
             () = self.caller.closed() => {}
         }
     }
 
-    async fn generate(&mut self, setup: &Setup) {
+    async fn generate(&mut self, options: &MultiTurnOptions) {
         let result = tokio::select! {
-            result = self.episode.generate(setup) => result,
+            result = self.episode.generate(options) => result,
             () = self.caller.closed() => return,
         };
-        if matches!(result, Ok(Next::End)) {
-            self.state = State::Over;
+        if matches!(result, Ok(AfterGeneration::End)) {
+            self.state = Phase::Over;
         }
         self.note(result.map(|_| ()));
     }
 
     fn note(&mut self, result: Result<(), Failure>) {
         if let Err(failure) = result {
-            self.state = State::Failed(failure);
+            self.state = Phase::Failed(failure);
         }
     }
 
     fn is_playing(&self) -> bool {
-        matches!(self.state, State::Playing)
+        matches!(self.state, Phase::Playing)
     }
 
     /// A caller that has gone does not want it.
     fn leave(self) {
         let _ = self.caller.send(match self.state {
-            State::Failed(failure) => Err(failure),
-            State::Playing | State::Over => Ok(self.episode.into_answer()),
+            Phase::Failed(failure) => Err(failure),
+            Phase::Playing | Phase::Over => Ok(self.episode.into_answer()),
         });
     }
 
@@ -85,52 +172,55 @@ impl Seat {
     }
 }
 
-/// Runs a batch to its end: all of its samples take a turn together. Whoever is finished leaves, unless
-/// the rules let the whole batch fail; whoever has gone away is left out of the next call.
-pub async fn run_batch(setup: &Setup, seats: Vec<Seat>) {
-    let mut batch = Batch {
-        setup,
-        playing: seats,
+/// Runs a batch to its end: all of its samples take a turn together. A finished sample leaves, unless the rules let the
+/// whole batch fail; one whose caller went away is left out of the next call.
+pub async fn run_batch(options: &MultiTurnOptions, episodes: Vec<BatchedEpisode>) {
+    let mut batch = LockstepBatch {
+        options,
+        playing: episodes,
         waiting: Vec::new(),
     };
-    batch.playing.retain(|seat| !seat.is_abandoned());
-    for seat in &mut batch.playing {
-        if !seat.episode.goes_on() {
-            seat.state = State::Over;
+    batch.playing.retain(|batched| !batched.is_abandoned());
+    for batched in &mut batch.playing {
+        if !batched.episode.goes_on() {
+            batched.state = Phase::Over;
         }
     }
-    join_all(playing(&mut batch.playing).map(|seat| seat.begin(setup))).await;
+    join_all(playing(&mut batch.playing).map(|batched| batched.begin(options))).await;
     while batch.sort_out() {
-        join_all(playing(&mut batch.playing).map(|seat| seat.generate(setup))).await;
+        join_all(playing(&mut batch.playing).map(|batched| batched.generate(options))).await;
         if batch.sort_out() {
-            step(setup, &mut batch.playing).await;
+            step(options, &mut batch.playing).await;
         }
     }
-    batch.waiting.into_iter().for_each(Seat::leave);
+    batch.waiting.into_iter().for_each(BatchedEpisode::leave);
 }
 
-fn playing(seats: &mut [Seat]) -> impl Iterator<Item = &mut Seat> {
-    seats.iter_mut().filter(|seat| seat.is_playing())
+fn playing(episodes: &mut [BatchedEpisode]) -> impl Iterator<Item = &mut BatchedEpisode> {
+    episodes.iter_mut().filter(|batched| batched.is_playing())
 }
 
-struct Batch<'a> {
-    setup: &'a Setup,
-    playing: Vec<Seat>,
-    /// Those that are over, as long as the others can still take them along.
-    waiting: Vec<Seat>,
+struct LockstepBatch<'a> {
+    options: &'a MultiTurnOptions,
+    playing: Vec<BatchedEpisode>,
+    /// Samples that are over, as long as a failure of the others can still fail them.
+    waiting: Vec<BatchedEpisode>,
 }
 
-impl Batch<'_> {
-    /// Lets those leave that are over, and says whether any go on.
+impl LockstepBatch<'_> {
+    /// Lets the samples leave that are over, and returns whether any are left.
     fn sort_out(&mut self) -> bool {
-        self.playing.retain(|seat| !seat.is_abandoned());
-        let fails_whole = self.setup.rules.fails_whole_batch();
-        let failure = self.playing.iter().find_map(|seat| match &seat.state {
-            State::Failed(failure) if fails_whole && !failure.class.leaves_pending() => {
-                Some(failure.clone())
-            }
-            _ => None,
-        });
+        self.playing.retain(|batched| !batched.is_abandoned());
+        let fails_whole = self.options.rules.fails_whole_batch();
+        let failure = self
+            .playing
+            .iter()
+            .find_map(|batched| match &batched.state {
+                Phase::Failed(failure) if fails_whole && !failure.class.leaves_pending() => {
+                    Some(failure.clone())
+                }
+                _ => None,
+            });
         if let Some(failure) = failure {
             // What its answer says of one sample is not said of the others.
             let of_others = Failure {
@@ -138,19 +228,19 @@ impl Batch<'_> {
                 answer: None,
                 ..failure
             };
-            for seat in self.playing.drain(..).chain(self.waiting.drain(..)) {
-                match seat.state {
-                    State::Failed(_) => seat.leave(),
-                    _ => seat.fail(of_others.clone()),
+            for batched in self.playing.drain(..).chain(self.waiting.drain(..)) {
+                match batched.state {
+                    Phase::Failed(_) => batched.leave(),
+                    _ => batched.fail(of_others.clone()),
                 }
             }
             return false;
         }
-        for seat in self.playing.extract_if(.., |seat| !seat.is_playing()) {
-            if fails_whole && !matches!(seat.state, State::Failed(_)) {
-                self.waiting.push(seat);
+        for batched in self.playing.extract_if(.., |batched| !batched.is_playing()) {
+            if fails_whole && !matches!(batched.state, Phase::Failed(_)) {
+                self.waiting.push(batched);
             } else {
-                seat.leave();
+                batched.leave();
             }
         }
         !self.playing.is_empty()
@@ -158,23 +248,31 @@ impl Batch<'_> {
 }
 
 /// One step of each environment with all of its samples, all environments at the same time.
-async fn step(setup: &Setup, seats: &mut [Seat]) {
-    let mut groups: IndexMap<Arc<str>, Vec<&mut Seat>> = IndexMap::new();
-    for seat in seats {
-        let name = Arc::clone(seat.episode.task_name());
-        groups.entry(name).or_default().push(seat);
+async fn step(options: &MultiTurnOptions, episodes: &mut [BatchedEpisode]) {
+    let mut groups: IndexMap<Arc<str>, Vec<&mut BatchedEpisode>> = IndexMap::new();
+    for batched in episodes {
+        let name = Arc::clone(batched.episode.task_name());
+        groups.entry(name).or_default().push(batched);
     }
-    join_all(groups.into_values().map(|seats| step_group(setup, seats))).await;
+    join_all(
+        groups
+            .into_values()
+            .map(|episodes| step_group(options, episodes)),
+    )
+    .await;
 }
 
-async fn step_group(setup: &Setup, mut seats: Vec<&mut Seat>) {
-    let Some(environment) = seats.first().map(|seat| seat.episode.environment().clone()) else {
+async fn step_group(options: &MultiTurnOptions, mut episodes: Vec<&mut BatchedEpisode>) {
+    let Some(environment) = episodes
+        .first()
+        .map(|batched| batched.episode.environment().clone())
+    else {
         return;
     };
-    let results = step_together(setup, &*environment, &mut seats).await;
+    let results = step_together(&*environment, &mut episodes).await;
     let results = results.and_then(|results| match results {
-        Some(results) if results.len() != seats.len() => {
-            let (given, asked) = (results.len(), seats.len());
+        Some(results) if results.len() != episodes.len() => {
+            let (given, asked) = (results.len(), episodes.len());
             let why = format!("the environment gave {given} results for {asked} samples");
             Err(Failure::new(FailureClass::Data, why))
         }
@@ -182,21 +280,21 @@ async fn step_group(setup: &Setup, mut seats: Vec<&mut Seat>) {
     });
     match results {
         Ok(results) => {
-            for (seat, result) in seats.iter_mut().zip(results.into_iter().flatten()) {
+            for (batched, result) in episodes.iter_mut().zip(results.into_iter().flatten()) {
                 let taken = match result {
-                    Ok(result) => seat.episode.stepped(setup, result),
-                    Err(failure) => Err(seat.episode.step_failed(failure)),
+                    Ok(result) => batched.episode.stepped(options, result),
+                    Err(failure) => Err(batched.episode.step_failed(failure)),
                 };
-                seat.note(taken);
-                if seat.is_playing() && !seat.episode.goes_on() {
-                    seat.state = State::Over;
+                batched.note(taken);
+                if batched.is_playing() && !batched.episode.goes_on() {
+                    batched.state = Phase::Over;
                 }
             }
         }
         Err(failure) => {
-            for seat in seats {
-                let failure = seat.episode.step_failed(failure.clone());
-                seat.note(Err(failure));
+            for batched in episodes {
+                let failure = batched.episode.step_failed(failure.clone());
+                batched.note(Err(failure));
             }
         }
     }
@@ -207,21 +305,19 @@ type Results = Vec<Result<StepResult, Failure>>;
 
 /// The results of one step; none if all callers went away before it was done.
 async fn step_together(
-    setup: &Setup,
     environment: &dyn Environment,
-    seats: &mut [&mut Seat],
+    episodes: &mut [&mut BatchedEpisode],
 ) -> Result<Option<Results>, Failure> {
-    let (mut samples, callers): (Vec<_>, Vec<_>) = seats
+    let (mut samples, callers): (Vec<_>, Vec<_>) = episodes
         .iter_mut()
-        .map(|seat| {
-            let Seat {
+        .map(|batched| {
+            let BatchedEpisode {
                 episode, caller, ..
-            } = &mut **seat;
+            } = &mut **batched;
             (episode.as_sample(), caller.closed())
         })
         .unzip();
     let step = environment.step(&mut samples);
-    let step = within(setup.limits.step_timeout, "step_timeout", step);
     tokio::select! {
         results = step => results.map(Some),
         _ = join_all(callers) => Ok(None),

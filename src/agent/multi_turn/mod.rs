@@ -1,27 +1,267 @@
-//! The loop between a model and an environment that NeMo RL's rollouts are made of: generate, step,
-//! observe, until the episode ends. [`MultiTurnAgent`] runs it for the samples of a sweep, each at
-//! its own pace or all of a batch together; [`Rules`](crate::config::Rules) says how the forms of NeMo RL
-//! differ.
+//! The loop of NeMo RL's rollouts between a model and an environment: generate, step, observe, until the episode ends.
+//!
+//! [`MultiTurnAgent`] runs it for the samples of a sweep, each at its own pace or all of a batch together. A [`Prompt`] is
+//! read from a row, a `Sample` is the state of one episode, and [`Rules`] says how the forms of NeMo RL differ.
 
-mod agent;
-mod answer;
-mod content;
-mod environments;
 mod episode;
 #[cfg(test)]
 mod exactness;
-mod gathering;
-mod limits;
 mod lockstep;
-mod per_sample;
 mod prompt;
-mod rules;
 mod sample;
-mod siblings;
+mod task_groups;
 #[cfg(test)]
 mod tests;
 
-pub use agent::{MultiTurnAgent, MultiTurnOptions};
-pub use environments::{Environments, UnknownTask};
-pub use limits::Limits;
+use std::fmt;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use indexmap::IndexMap;
+
+use self::episode::{Episode, run_sample};
+use self::lockstep::{BatchedEpisode, Batcher};
+use self::task_groups::TaskGroups;
+use super::{Agent, Answer, Reply, RolloutRequest, Wording, judge};
+use crate::config::{Driver, GroupFailure, Rules};
+use crate::environment::Environment;
+use crate::http::Secrets;
+use crate::model::{Policy, Tokenizer};
+use crate::retry::{Failure, FailureClass};
+
 pub use prompt::{Prompt, PromptError};
+
+/// What a [`MultiTurnAgent`] is made of.
+#[derive(Debug)]
+pub struct MultiTurnOptions {
+    /// The model.
+    pub policy: Arc<dyn Policy>,
+    /// What it talks to.
+    pub environments: Environments,
+    /// Counts the tokens of prompts and observations.
+    pub tokenizer: Arc<dyn Tokenizer>,
+    /// Which form of NeMo RL samples follow.
+    pub rules: Rules,
+    /// How far a sample may go.
+    pub limits: Limits,
+    /// Tokens of one generation at most, whatever a row asks for.
+    pub max_new_tokens: Option<u64>,
+    /// In which order samples take their turns.
+    pub driver: Driver,
+    /// Samples of a batch at most; 1,024 if none. Only lockstep has batches.
+    pub batch_size: Option<NonZeroUsize>,
+    /// Whether a rollout that fails also fails the others of its task.
+    pub group: GroupFailure,
+    /// The longest time of the rollouts of one task that are in flight together, from the start of the first.
+    pub group_timeout: Option<Duration>,
+}
+
+/// NeMo RL's loop between a model and an environment.
+#[derive(Debug)]
+pub struct MultiTurnAgent {
+    options: Arc<MultiTurnOptions>,
+    /// Only lockstep has batches.
+    batches: Option<Batcher>,
+    groups: TaskGroups,
+    address: String,
+}
+
+impl MultiTurnAgent {
+    /// An agent that asks these. Nothing is sent before the first rollout.
+    pub fn new(options: MultiTurnOptions) -> Self {
+        let options = Arc::new(options);
+        let is_lockstep = options.driver == Driver::Lockstep;
+        Self {
+            address: options.policy.address(),
+            batches: is_lockstep.then(|| Batcher::new(Arc::clone(&options))),
+            groups: TaskGroups::new(options.group, options.group_timeout),
+            options,
+        }
+    }
+
+    async fn answer(&self, request: &RolloutRequest) -> Result<Answer, Failure> {
+        let episode = Episode::new(&self.options, request)?;
+        let body = match &self.batches {
+            None => run_sample(&self.options, episode).await?,
+            Some(batches) => {
+                let (batched, outcome) = BatchedEpisode::new(episode);
+                batches.join(batched).await;
+                outcome.await.unwrap_or_else(|_| Err(lost()))?
+            }
+        };
+        let wording = Wording {
+            failure: &|class, why| failure_of(request, class, why),
+            quote: &|_| String::new(),
+            // Model and environments keep their secrets out of what they say.
+            shown: &|text| Secrets::default().shown(text),
+        };
+        judge(body.into(), true, &wording)
+    }
+}
+
+fn failure_of(request: &RolloutRequest, class: FailureClass, why: impl fmt::Display) -> Failure {
+    let key = request.key();
+    let whose = format!("task {}, rollout {}", key.task_index, key.rollout_index);
+    Failure::new(class, format!("{whose}: {why}"))
+}
+
+fn lost() -> Failure {
+    let why = "the batch of this rollout was abandoned before its end";
+    Failure::new(FailureClass::Interrupted, why)
+}
+
+#[async_trait]
+impl Agent for MultiTurnAgent {
+    async fn run(&self, request: RolloutRequest) -> Reply {
+        let began = Instant::now();
+        let answer = self.answer(&request);
+        let result = self.groups.run(request.key(), answer).await;
+        Reply {
+            elapsed: began.elapsed(),
+            ..Reply::new(result)
+        }
+    }
+
+    fn check_task_name(&self, task_name: Option<&str>) -> Result<(), String> {
+        let found = self.options.environments.find(task_name);
+        found.map(|_| ()).map_err(|unknown| unknown.to_string())
+    }
+
+    fn address(&self) -> &str {
+        &self.address
+    }
+}
+
+/// How far a sample may go.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Turns at most.
+    pub max_turns: u32,
+    /// Tokens of a log, from which on it is full.
+    pub max_seq_len: u64,
+}
+
+/// The environments of an agent, by the task name that each of them serves.
+#[derive(Debug, Clone, Default)]
+pub struct Environments(IndexMap<Arc<str>, Arc<dyn Environment>>);
+
+/// No environment serves a task.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum UnknownTask {
+    /// None has this name.
+    #[error(
+        "no environment serves task_name '{name}'. There are: {known}. Add it to the environments \
+         of the agent, or correct the row"
+    )]
+    Name {
+        /// The name.
+        name: String,
+        /// The names that there are.
+        known: String,
+    },
+    /// The row names none, and it is not clear which is meant.
+    #[error(
+        "the row has no task_name, and there is not exactly one environment. There are: {known}"
+    )]
+    NoName {
+        /// The names that there are.
+        known: String,
+    },
+}
+
+impl Environments {
+    /// These environments.
+    pub fn new(environments: impl IntoIterator<Item = (String, Arc<dyn Environment>)>) -> Self {
+        let named = environments.into_iter();
+        Self(named.map(|(name, it)| (name.into(), it)).collect())
+    }
+
+    /// The environment of a task name, and that name. Without a name it is the only one.
+    ///
+    /// # Errors
+    /// No environment has this name; or there is no name, and not exactly one environment.
+    pub fn find(
+        &self,
+        task_name: Option<&str>,
+    ) -> Result<(&Arc<str>, &Arc<dyn Environment>), UnknownTask> {
+        match task_name {
+            Some(name) => self.0.get_key_value(name).ok_or_else(|| UnknownTask::Name {
+                name: name.to_owned(),
+                known: self.known(),
+            }),
+            None if self.0.len() == 1 => self.0.first().ok_or_else(|| self.unnamed()),
+            None => Err(self.unnamed()),
+        }
+    }
+
+    fn unnamed(&self) -> UnknownTask {
+        let known = self.known();
+        UnknownTask::NoName { known }
+    }
+
+    fn known(&self) -> String {
+        let mut names: Vec<&str> = self.0.keys().map(AsRef::as_ref).collect();
+        names.sort_unstable();
+        if names.is_empty() {
+            return "none".into();
+        }
+        names.join(", ")
+    }
+}
+
+/// Which form of NeMo RL's rollout a sample follows. The forms differ in this, and in nothing else:
+///
+/// | | `per-sample` | `per-sample-legacy` | `lockstep-legacy` |
+/// |---|---|---|---|
+/// | a generation that hit its length limit ends the sample, after its step | yes | no | no |
+/// | a generation that fails | fails the sample | ends the sample, which is kept | fails the batch |
+/// | an environment that fails | fails the sample | fails the sample | fails the batch |
+/// | no room at all for an observation | none of its tokens count | none of its tokens count | failure |
+/// | a sample whose observation was cut counts as terminated | no | no | yes |
+/// | an environment that names no stop strings | leaves them | leaves them | clears them |
+/// | an end in the last turn counts as out of turns | yes | yes | no |
+/// | rewards are added in | 64 bit | 64 bit | 32 bit |
+impl Rules {
+    /// A generation that hit its length limit ends the sample, after its step.
+    pub fn generation_limit_truncates(self) -> bool {
+        self == Self::PerSample
+    }
+
+    /// A generation that fails ends the sample, which is kept as it is.
+    pub fn keeps_sample_without_generation(self) -> bool {
+        self == Self::PerSampleLegacy
+    }
+
+    /// A sample of a batch that fails takes the whole batch with it.
+    pub fn fails_whole_batch(self) -> bool {
+        self == Self::LockstepLegacy
+    }
+
+    /// A log that is longer than it may be before the observation comes is a failure.
+    pub fn refuses_overfull_log(self) -> bool {
+        self == Self::LockstepLegacy
+    }
+
+    /// A sample whose observation was cut counts as terminated too.
+    pub fn cut_terminates(self) -> bool {
+        self == Self::LockstepLegacy
+    }
+
+    /// An environment that names no stop strings clears those that there were.
+    pub fn clears_stop_strings(self) -> bool {
+        self == Self::LockstepLegacy
+    }
+
+    /// A sample that ends in its last turn counts as out of turns.
+    pub fn end_in_last_turn_is_out_of_turns(self) -> bool {
+        self != Self::LockstepLegacy
+    }
+
+    /// Rewards are added in 32 bit.
+    pub fn adds_rewards_in_32_bit(self) -> bool {
+        self == Self::LockstepLegacy
+    }
+}

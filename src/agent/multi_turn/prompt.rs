@@ -1,8 +1,7 @@
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::content::joined;
-use crate::model::Message;
+use crate::model::{Message, joined};
 
 /// What a rollout begins with, taken from its row.
 #[derive(Debug, Clone, PartialEq)]
@@ -112,7 +111,7 @@ impl Prompt {
     }
 }
 
-/// A field that is there and not null.
+/// Returns a field that is not null.
 fn present<'a>(object: &'a Value, name: &str) -> Option<&'a Value> {
     object.get(name).filter(|value| !value.is_null())
 }

@@ -1,17 +1,16 @@
 use std::collections::BTreeMap;
 
-use serde_json::Value;
+use serde::Serialize;
+use serde_json::{Value, json};
 
-use super::content::text_in;
 use super::{Limits, Prompt};
 use crate::config::Rules;
 use crate::environment::StepResult;
-use crate::model::{Encoding, Generation, Message, Tokenizer};
+use crate::model::{Encoding, Generation, Message, Tokenizer, text_in};
 
-/// The state of one sample between a model and an environment. It asks nobody anything: what comes of
-/// a turn is given to it.
+/// The state of one sample between a model and an environment. It does no I/O: it is given what comes of a turn.
 #[derive(Debug)]
-pub struct Sample {
+pub struct SampleState {
     rules: Rules,
     max_turns: u32,
     max_seq_len: u64,
@@ -21,28 +20,28 @@ pub struct Sample {
     stop_strings: Option<Vec<String>>,
     env_info: Value,
     reward: Reward,
-    counts: Counts,
+    counts: TokenCounts,
     /// The model gave nothing more, and the rules keep what there is.
-    given_up: bool,
+    ended_by_model: bool,
     terminated: bool,
     truncated: bool,
 }
 
 /// What a sample counts.
 #[derive(Debug, Default)]
-pub struct Counts {
+struct TokenCounts {
     /// Turns that were begun.
-    pub turns: u32,
+    turns: u32,
     /// Tokens that the model generated.
-    pub assistant_tokens: u64,
+    assistant_tokens: u64,
     /// Tokens of observations, without what was cut off.
-    pub env_tokens: u64,
+    env_tokens: u64,
     /// Of each turn, the tokens that were generated.
-    pub turn_gen_tokens: Vec<u64>,
+    turn_gen_tokens: Vec<u64>,
     /// Of each turn, the tokens of the log before it.
-    pub turn_input_tokens: Vec<u64>,
+    turn_input_tokens: Vec<u64>,
     /// Tokens that each worker generated.
-    pub per_worker: BTreeMap<String, u64>,
+    per_worker: BTreeMap<String, u64>,
 }
 
 /// A sum of rewards. Each of them passes through 32 bit.
@@ -50,6 +49,34 @@ pub struct Counts {
 enum Reward {
     Wide(f64),
     Narrow(f32),
+}
+
+/// Fields of the row that are copied into the answer.
+const KEPT: [&str; 3] = ["_ng_task_index", "_ng_rollout_index", "agent_ref"];
+
+/// A finished sample as it is answered. The names of the counts are those of NeMo RL.
+#[derive(Serialize)]
+struct AnswerBody<'a> {
+    #[serde(flatten)]
+    kept: serde_json::Map<String, Value>,
+    task_name: &'a str,
+    reward: f64,
+    message_log: &'a [Message],
+    env_extras: &'a Value,
+    final_stop_strings: Option<&'a [String]>,
+    truncated: bool,
+    terminated: bool,
+    max_turns_reached: bool,
+    turn_count: u32,
+    total_tokens: u64,
+    assistant_tokens: u64,
+    env_tokens: u64,
+    turn_gen_tokens: &'a [u64],
+    turn_input_tokens: &'a [u64],
+    turn_total_tokens: Vec<u64>,
+    per_worker_token_counts: &'a BTreeMap<String, u64>,
+    /// As a Responses object has them: a sample that was cut short is incomplete, and every turn reads the whole log.
+    response: Value,
 }
 
 /// Why what came of a turn can't be taken.
@@ -67,7 +94,7 @@ pub enum TurnError {
     Reward(f64),
 }
 
-impl Sample {
+impl SampleState {
     /// A sample that has taken no turn. The tokenizer counts the messages whose tokens are unknown.
     pub fn new(
         prompt: &mut Prompt,
@@ -87,12 +114,13 @@ impl Sample {
             log,
             stop_strings: prompt.stop_strings.take(),
             env_info: prompt.extra_env_info.take(),
-            reward: match rules.adds_rewards_in_32_bit() {
-                true => Reward::Narrow(0.0),
-                false => Reward::Wide(0.0),
+            reward: if rules.adds_rewards_in_32_bit() {
+                Reward::Narrow(0.0)
+            } else {
+                Reward::Wide(0.0)
             },
-            counts: Counts::default(),
-            given_up: false,
+            counts: TokenCounts::default(),
+            ended_by_model: false,
             terminated: false,
             truncated: false,
         }
@@ -141,13 +169,13 @@ impl Sample {
 
     /// Ends the sample as it is, since the model generates nothing more.
     pub fn give_up(&mut self) {
-        self.given_up = true;
+        self.ended_by_model = true;
     }
 
     /// Takes what the environment answered in this turn.
     ///
     /// # Errors
-    /// It can't be taken; the sample is of no use then.
+    /// It can't be taken, and the sample can't be used any more.
     pub fn stepped(
         &mut self,
         result: StepResult,
@@ -194,37 +222,60 @@ impl Sample {
         &self.env_info
     }
 
-    /// What it counted.
-    pub fn counts(&self) -> &Counts {
-        &self.counts
-    }
-
-    /// The sum of its rewards.
-    pub fn reward(&self) -> f64 {
+    fn reward(&self) -> f64 {
         match self.reward {
             Reward::Wide(sum) => sum,
             Reward::Narrow(sum) => f64::from(sum),
         }
     }
 
-    /// The environment ended it.
-    pub fn is_terminated(&self) -> bool {
-        self.terminated
-    }
-
-    /// It was cut short.
-    pub fn is_truncated(&self) -> bool {
-        self.truncated
-    }
-
-    /// It counts as out of turns.
-    pub fn is_out_of_turns(&self) -> bool {
+    fn is_out_of_turns(&self) -> bool {
         let counts = !self.has_ended() || self.rules.end_in_last_turn_is_out_of_turns();
         counts && self.counts.turns >= self.max_turns
     }
 
+    /// The answer of a sample that is over, as JSON text.
+    pub fn into_answer(self, row: &Value, task_name: &str) -> Vec<u8> {
+        let counts = &self.counts;
+        let kept = KEPT.into_iter().filter_map(|name| {
+            let value = row.get(name)?;
+            Some((name.to_owned(), value.clone()))
+        });
+        let inputs = counts.turn_input_tokens.iter().copied();
+        let input_tokens = inputs.fold(0, u64::saturating_add);
+        let body = AnswerBody {
+            kept: kept.collect(),
+            task_name,
+            reward: self.reward(),
+            message_log: &self.log,
+            env_extras: &self.env_info,
+            final_stop_strings: self.stop_strings.as_deref(),
+            truncated: self.truncated,
+            terminated: self.terminated,
+            max_turns_reached: self.is_out_of_turns(),
+            turn_count: counts.turns,
+            total_tokens: counts.assistant_tokens.saturating_add(counts.env_tokens),
+            assistant_tokens: counts.assistant_tokens,
+            env_tokens: counts.env_tokens,
+            turn_gen_tokens: &counts.turn_gen_tokens,
+            turn_input_tokens: &counts.turn_input_tokens,
+            turn_total_tokens: counts.turn_total_tokens(),
+            per_worker_token_counts: &counts.per_worker,
+            response: json!({
+                "status": if self.truncated { "incomplete" } else { "completed" },
+                "usage": {
+                    "input_tokens": input_tokens,
+                    "output_tokens": counts.assistant_tokens,
+                    "total_tokens": input_tokens.saturating_add(counts.assistant_tokens),
+                },
+            }),
+        };
+        // Every key is a text and nothing here can fail to be written.
+        serde_json::to_vec(&body).unwrap_or_default()
+    }
+
     fn has_ended(&self) -> bool {
-        self.terminated || self.truncated || self.given_up
+        self.terminated || self.truncated || self.ended_by_model
     }
 
     fn append_observation(&mut self, observation: Message) {
@@ -234,9 +285,9 @@ impl Sample {
     }
 }
 
-impl Counts {
+impl TokenCounts {
     /// Of each turn, the tokens before it and those generated in it.
-    pub fn turn_total_tokens(&self) -> Vec<u64> {
+    fn turn_total_tokens(&self) -> Vec<u64> {
         let turns = self.turn_input_tokens.iter().zip(&self.turn_gen_tokens);
         turns
             .map(|(input, generated)| input.saturating_add(*generated))
@@ -263,7 +314,7 @@ fn add(sum: &mut u64, tokens: u64) {
     *sum = sum.saturating_add(tokens);
 }
 
-/// Counts a message's tokens. Those that it brings are exact, and stay.
+/// Counts a message's tokens, unless the message has exact ones.
 fn count(message: &mut Message, tokenizer: &dyn Tokenizer) {
     if message.token_ids.is_none() {
         let Encoding { count, ids } = tokenizer.encode(&text_in(&message.content));

@@ -14,12 +14,12 @@ use tokio::sync::Notify;
 
 use super::{Environments, Limits, MultiTurnAgent, MultiTurnOptions};
 use crate::agent::{Agent, RolloutRequest};
+use crate::call::{CallLog, RolloutKey};
 use crate::config::{Driver, GroupFailure, Rules};
 use crate::environment::{Environment, Sample, StepResult, Stepped};
 use crate::group::{LegacyForm, SampleFacts, batch_metrics_legacy, group_metrics};
 use crate::model::{Generation, GenerationRequest, Message, Policy, WhitespaceTokenizer};
 use crate::retry::{Failure, FailureClass};
-use crate::turn::{RolloutKey, TurnLog};
 
 /// A turn of a script.
 #[derive(Debug, Clone, Deserialize)]
@@ -52,7 +52,7 @@ struct Observe {
 /// The turns of each rollout.
 type Script = Arc<Vec<Vec<Turn>>>;
 
-fn turn<'a>(script: &'a Script, log: &TurnLog, turn: u32) -> &'a Turn {
+fn turn<'a>(script: &'a Script, log: &CallLog, turn: u32) -> &'a Turn {
     &script[log.key().rollout_index as usize][turn as usize - 1]
 }
 
@@ -70,7 +70,7 @@ impl Policy for ScriptedPolicy {
     async fn generate(
         &self,
         request: GenerationRequest<'_>,
-        log: &TurnLog,
+        log: &CallLog,
     ) -> Result<Generation, Failure> {
         let stop = request.stop_strings.map(<[String]>::to_vec);
         let key = log.key().rollout_index;
@@ -176,8 +176,6 @@ impl Played {
             limits: Limits {
                 max_turns,
                 max_seq_len,
-                generation_timeout: None,
-                step_timeout: None,
             },
             max_new_tokens: None,
             driver: Driver::PerSample,
@@ -198,7 +196,7 @@ impl Played {
         let key = RolloutKey::new(7, rollout_index, 0);
         RolloutRequest {
             body: serde_json::to_vec(&self.prompt).unwrap().into(),
-            turns: TurnLog::new(key, None),
+            calls: CallLog::new(key, None),
         }
     }
 
@@ -456,22 +454,6 @@ fn an_overfull_log_is_a_failure_in_the_older_batch_form_only() {
 }
 
 #[test]
-fn a_generation_that_takes_too_long_is_unavailable() {
-    for driver in [Driver::PerSample, Driver::Lockstep] {
-        let played = Played::with(vec![vec![hangs()]], (2, 100), |options| {
-            options.driver = driver;
-            options.limits.generation_timeout = Some(std::time::Duration::from_millis(1));
-        });
-        let failure = block_on(played.one(0)).unwrap_err();
-        assert_eq!(failure.class, FailureClass::Timeout);
-        assert_eq!(
-            failure.message,
-            "generation unavailable for prompt_idx=7 traj_idx=0: not done within 1ms (generation_timeout)"
-        );
-    }
-}
-
-#[test]
 fn whoever_goes_away_leaves_the_batch_to_the_others() {
     block_on(async {
         let script = vec![vec![hangs()], vec![say("a"), last("b")]];
@@ -719,4 +701,32 @@ proptest! {
             prop_assert_eq!(apart.calls(index), together.calls(index));
         }
     }
+}
+
+fn environments(names: &[&str]) -> Environments {
+    let scripted = || Arc::new(ScriptedEnvironment::default()) as Arc<dyn Environment>;
+    Environments::new(names.iter().map(|name| ((*name).to_owned(), scripted())))
+}
+
+#[test]
+fn a_row_without_a_name_gets_the_only_one() {
+    let one = environments(&["math"]);
+    assert_eq!(&**one.find(None).unwrap().0, "math");
+    let error = environments(&["math", "code"]).find(None).unwrap_err();
+    assert!(
+        error.to_string().ends_with("There are: code, math"),
+        "{error}"
+    );
+    let error = environments(&[]).find(None).unwrap_err();
+    assert!(error.to_string().ends_with("There are: none"), "{error}");
+}
+
+#[test]
+fn an_unknown_name_is_an_error_even_if_there_is_one() {
+    let error = environments(&["math"]).find(Some("chess")).unwrap_err();
+    let text = error.to_string();
+    assert!(
+        text.contains("'chess'") && text.contains("There are: math"),
+        "{text}"
+    );
 }

@@ -4,36 +4,34 @@ use bytes::Bytes;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-use super::agent::ToolCallingAgent;
-use super::items::{Wish, array, heard, raw, user_message};
-use super::usage::Usage;
-use crate::agent::Answer;
-use crate::agent::judge::{Wording, judge};
+use super::items::{ToolCall, Wish, array, heard, raw, tool_output, user_message};
+use super::{ToolCallingAgent, arguments};
+use crate::agent::{Answer, Wording, judge};
+use crate::call::{CallKind, CallLog, CallSpec, CookieJar, Post, Posted};
 use crate::json::{self, Object};
 use crate::model::{ModelResponse, ResponseRequest};
 use crate::request::RESPONSES_CREATE_PARAMS;
 use crate::retry::{Failure, FailureClass};
-use crate::turn::{CookieJar, Post, Posted, TurnCall, TurnKind, TurnLog};
 
-/// Answers in a row with neither a message nor a call: a model that does that will not stop.
+/// Answers in a row with neither a message nor a call, after which a rollout fails: such a model will not stop.
 const IDLE_ANSWERS: u32 = 8;
 
-/// A rollout under way.
-pub(super) struct Episode<'a> {
+/// A rollout in progress.
+pub(super) struct ToolRollout<'a> {
     pub(super) agent: &'a ToolCallingAgent,
     pub(super) row: &'a str,
-    pub(super) log: &'a TurnLog,
+    pub(super) log: &'a CallLog,
     params: Map<String, Value>,
     /// The conversation: what the task says, and from `first_output` on what came of it.
     pub(super) items: Vec<Box<RawValue>>,
     pub(super) first_output: usize,
-    usage: Usage,
+    usage: UsageSum,
     pub(super) cookies: CookieJar,
     model_cookies: CookieJar,
     pub(super) turn: u32,
 }
 
-impl<'a> Episode<'a> {
+impl<'a> ToolRollout<'a> {
     /// A rollout of `row`.
     ///
     /// # Errors
@@ -41,7 +39,7 @@ impl<'a> Episode<'a> {
     pub(super) fn new(
         agent: &'a ToolCallingAgent,
         row: &'a str,
-        log: &'a TurnLog,
+        log: &'a CallLog,
     ) -> Result<Self, Failure> {
         let refuse = |why: String| {
             Failure::new(
@@ -71,7 +69,7 @@ impl<'a> Episode<'a> {
             params,
             first_output: items.len(),
             items,
-            usage: Usage::default(),
+            usage: UsageSum::default(),
             cookies: CookieJar::default(),
             model_cookies: CookieJar::default(),
             turn: 0,
@@ -82,7 +80,7 @@ impl<'a> Episode<'a> {
     pub(super) async fn call_tools(mut self) -> Result<Answer, Failure> {
         self.post(
             "seed_session",
-            TurnKind::SeedSession,
+            CallKind::SeedSession,
             Bytes::from(self.row.to_owned()),
         )
         .await?
@@ -118,7 +116,7 @@ impl<'a> Episode<'a> {
         };
         let body = self.with_fields(&[("response", &self.whole_response(&last)?)])?;
         let verified = self
-            .post("verify", TurnKind::Verify, Bytes::from(body))
+            .post("verify", CallKind::Verify, Bytes::from(body))
             .await?;
         verified.ok()?;
         judge(
@@ -155,12 +153,12 @@ impl<'a> Episode<'a> {
     pub(super) async fn post(
         &mut self,
         path: &str,
-        kind: TurnKind,
+        kind: CallKind,
         body: Bytes,
     ) -> Result<Posted, Failure> {
         let limit = self.agent.options.step_timeout;
         let post = Post {
-            call: TurnCall::new(self.turn, kind, Arc::from(path)),
+            call: CallSpec::new(self.turn, kind, Arc::from(path)),
             body,
             cookies: Some(&mut self.cookies),
             deadline: limit.map(|limit| (limit, "step_timeout")),
@@ -217,5 +215,126 @@ fn kind(value: &Value) -> &'static str {
         Value::Number(_) => "a number",
         Value::Object(_) => "an object",
         Value::String(_) | Value::Array(_) => "a text or a list",
+    }
+}
+
+impl ToolRollout<'_> {
+    /// Calls a tool and takes its output into the conversation. Whatever status the tool answers with,
+    /// the model sees its text: a wrong call is the model's to mend.
+    ///
+    /// # Errors
+    /// The tool gave no whole answer, or one that is no text. That says nothing about the model.
+    pub(super) async fn call_tool(&mut self, call: &ToolCall) -> Result<(), Failure> {
+        let output = match arguments::body(&call.arguments) {
+            Ok(body) => {
+                let answer = self
+                    .post(&call.name, CallKind::Tool, Bytes::from(body))
+                    .await?;
+                match std::str::from_utf8(&answer.body) {
+                    Ok(text) => text.to_owned(),
+                    Err(source) => {
+                        let why =
+                            format!("the output of tool '{}' is not UTF-8: {source}", call.name);
+                        return Err(answer.refuse(FailureClass::Data, &why));
+                    }
+                }
+            }
+            Err(output) => output,
+        };
+        self.items.extend(tool_output(&call.call_id, &output));
+        Ok(())
+    }
+}
+
+/// Counts that are summed over the turns.
+const SUMMED: [&str; 3] = ["input_tokens", "output_tokens", "total_tokens"];
+
+/// Counts within details that are summed, and that one null makes null for good.
+const DETAILS: [(&str, &str); 2] = [
+    ("input_tokens_details", "cached_tokens"),
+    ("output_tokens_details", "reasoning_tokens"),
+];
+
+/// The usage of a whole episode: the sum of its turns'. Fields that are not counts of tokens are the
+/// first turn's, as NeMo Gym has it.
+#[derive(Debug, Default)]
+pub(super) struct UsageSum(Option<Map<String, Value>>);
+
+impl UsageSum {
+    /// Adds a turn; one without usage adds nothing.
+    pub(super) fn add(&mut self, turn: Option<&Map<String, Value>>) {
+        let Some(turn) = turn else { return };
+        let Some(sum) = &mut self.0 else {
+            self.0 = Some(turn.clone());
+            return;
+        };
+        for name in SUMMED {
+            if let Some(more) = turn.get(name) {
+                add(sum.entry(name).or_insert(Value::Null), more, false);
+            }
+        }
+        for (details, name) in DETAILS {
+            let more = turn.get(details).and_then(|details| details.get(name));
+            let Some(more) = more else { continue };
+            if let Some(details) = sum.get_mut(details).and_then(Value::as_object_mut) {
+                add(details.entry(name).or_insert(Value::Null), more, true);
+            }
+        }
+    }
+
+    /// The sum as JSON text.
+    pub(super) fn text(&self) -> String {
+        match &self.0 {
+            Some(sum) => serde_json::to_string(sum).unwrap_or_default(),
+            None => "null".to_owned(),
+        }
+    }
+}
+
+fn add(sum: &mut Value, more: &Value, null_stays: bool) {
+    *sum = match (sum.as_i64(), more.as_i64()) {
+        (Some(sum), Some(more)) => sum.saturating_add(more).into(),
+        (None, _) | (_, None) if null_stays => Value::Null,
+        (None, Some(more)) => more.into(),
+        (Some(sum), None) => sum.into(),
+        (None, None) => Value::Null,
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn tokens_are_summed_and_what_is_unknown_once_stays_unknown() {
+        let mut usage = UsageSum::default();
+        assert_eq!(usage.text(), "null");
+        let turn = |input: u64, cached: Value| {
+            let turn = json!({
+                "input_tokens": input,
+                "input_tokens_details": {"cached_tokens": cached},
+                "output_tokens": 2,
+                "output_tokens_details": {"reasoning_tokens": 1},
+                "total_tokens": input + 2,
+                "cost": input,
+            });
+            turn.as_object().unwrap().clone()
+        };
+        usage.add(Some(&turn(10, json!(3))));
+        usage.add(None);
+        usage.add(Some(&turn(20, json!(4))));
+        let sum = |cached: &str| {
+            format!(
+                r#"{{"input_tokens":30,"input_tokens_details":{{"cached_tokens":{cached}}},"output_tokens":4,"output_tokens_details":{{"reasoning_tokens":2}},"total_tokens":34,"cost":10}}"#
+            )
+        };
+        assert_eq!(usage.text(), sum("7"));
+        usage.add(Some(&turn(0, Value::Null)));
+        usage.add(Some(&turn(0, json!(5))));
+        let text: Value = serde_json::from_str(&usage.text()).unwrap();
+        assert_eq!(text["input_tokens_details"]["cached_tokens"], Value::Null);
+        assert_eq!(text["input_tokens"], 30);
     }
 }

@@ -3,20 +3,19 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use super::episode::Episode;
-use super::full_form;
-use super::items::{tool_output, user_message};
+use super::episode::ToolRollout;
+use super::items::{array, tool_output, user_message};
 use crate::agent::Answer;
-use crate::json::{self, Object};
+use crate::call::{CallKind, Posted};
+use crate::json::{self, Object, splice, unquote};
 use crate::model::ModelResponse;
 use crate::request::RESPONSES_CREATE_PARAMS;
 use crate::retry::{Failure, FailureClass};
-use crate::turn::{Posted, TurnKind};
 
 /// Field of a step by which a server that supports it knows a step that it was sent before.
 const STEP_REQUEST_ID: &str = "_ng_step_request_id";
 
-/// Calls of the model where nothing else is said, as in NeMo Gym.
+/// The default of `max_steps`, as in NeMo Gym.
 const MAX_STEPS: u32 = 10;
 
 #[derive(Debug, Default, Deserialize)]
@@ -53,13 +52,13 @@ struct StepAnswer {
     truncated: bool,
     #[serde(default)]
     info: Option<Box<RawValue>>,
-    /// What `info` says of tools, if the episode goes on.
+    /// The outputs of tools in `info`, unless the episode is over.
     #[serde(skip)]
     tool_outputs: Vec<ToolOutput>,
 }
 
 #[derive(Debug, Default, Deserialize)]
-struct Info {
+struct StepInfo {
     #[serde(default)]
     tool_outputs: Vec<ToolOutput>,
 }
@@ -84,18 +83,19 @@ impl Extras {
     }
 }
 
-impl Episode<'_> {
+impl ToolRollout<'_> {
     /// The loop of NeMo Gym's `gymnasium_agent`: the server says what the model sees next, and when
     /// the episode is over.
     pub(super) async fn play(mut self) -> Result<Answer, Failure> {
         let body = Bytes::from(self.row.to_owned());
-        let reset = self.post("reset", TurnKind::Reset, body).await?;
+        let reset = self.post("reset", CallKind::Reset, body).await?;
         let extras = Extras::of(&reset);
         let played = self.steps(&reset, extras).await;
         // Whatever came of it, the server keeps the episode until it is closed.
-        let closed = match extras.supports_explicit_close {
-            true => self.close().await,
-            false => Ok(()),
+        let closed = if extras.supports_explicit_close {
+            self.close().await
+        } else {
+            Ok(())
         };
         self.answer(&played?, closed.err().as_ref())
     }
@@ -136,13 +136,13 @@ impl Episode<'_> {
             fields.push((STEP_REQUEST_ID, &id));
         }
         let body = Bytes::from(self.with_fields(&fields)?);
-        let posted = self.post("step", TurnKind::Step, body).await?;
+        let posted = self.post("step", CallKind::Step, body).await?;
         let mut step: StepAnswer = posted.json()?;
         if let Some(info) = &step.info
             && !step.terminated
             && !step.truncated
         {
-            let info: Info = serde_json::from_str(info.get()).map_err(|source| {
+            let info: StepInfo = serde_json::from_str(info.get()).map_err(|source| {
                 let why = format!("its info can't be read ({source}){}", posted.quote());
                 posted.refuse(FailureClass::Data, &why)
             })?;
@@ -153,7 +153,7 @@ impl Episode<'_> {
 
     async fn close(&mut self) -> Result<(), Failure> {
         let body = Bytes::from_static(b"{}");
-        let closed = self.post("close", TurnKind::Close, body).await?;
+        let closed = self.post("close", CallKind::Close, body).await?;
         closed.ok().map(drop)
     }
 
@@ -169,12 +169,12 @@ impl Episode<'_> {
             .as_ref()
             .and_then(|row| row.get(RESPONSES_CREATE_PARAMS));
         let begun_with = self.items.get(..self.first_output).unwrap_or_default();
-        let begun_with = full_form::items(begun_with);
+        let begun_with = full_items(begun_with);
         let params = json::splice(params.unwrap_or("{}"), &[("input", &begun_with)])
             .map_err(|source| self.bad_answer(&source.to_string()))?;
-        let params = full_form::params(&params);
-        let response = self.response_with(last, &full_form::items(self.output()))?;
-        let response = full_form::response(&response);
+        let params = full_params(&params);
+        let response = self.response_with(last, &full_items(self.output()))?;
+        let response = full_response(&response);
         let mut info = step
             .info
             .as_ref()
@@ -207,4 +207,178 @@ impl Episode<'_> {
 fn observation(text: Option<String>) -> Option<Box<RawValue>> {
     text.filter(|text| !text.is_empty())
         .and_then(|text| user_message(&text))
+}
+
+const NULL: &str = "null";
+
+/// Fields of a request.
+const PARAMS: [(&str, &str); 22] = [
+    ("background", NULL),
+    ("include", NULL),
+    ("instructions", NULL),
+    ("max_output_tokens", NULL),
+    ("max_tool_calls", NULL),
+    ("metadata", NULL),
+    ("model", NULL),
+    ("parallel_tool_calls", "true"),
+    ("previous_response_id", NULL),
+    ("prompt", NULL),
+    ("reasoning", NULL),
+    ("service_tier", NULL),
+    ("store", NULL),
+    ("temperature", NULL),
+    ("text", NULL),
+    ("tool_choice", r#""auto""#),
+    ("tools", "[]"),
+    ("top_logprobs", NULL),
+    ("top_p", NULL),
+    ("truncation", NULL),
+    ("user", NULL),
+    ("stream", NULL),
+];
+
+/// Fields of a response.
+const RESPONSE: [(&str, &str); 21] = [
+    ("error", NULL),
+    ("incomplete_details", NULL),
+    ("instructions", NULL),
+    ("metadata", NULL),
+    ("temperature", NULL),
+    ("top_p", NULL),
+    ("background", NULL),
+    ("conversation", NULL),
+    ("max_output_tokens", NULL),
+    ("max_tool_calls", NULL),
+    ("previous_response_id", NULL),
+    ("prompt", NULL),
+    ("prompt_cache_key", NULL),
+    ("reasoning", NULL),
+    ("safety_identifier", NULL),
+    ("service_tier", NULL),
+    ("status", NULL),
+    ("text", NULL),
+    ("top_logprobs", NULL),
+    ("truncation", NULL),
+    ("user", NULL),
+];
+
+/// The text of a request's parameters with all their fields. What is no object stays as it is.
+fn full_params(text: &str) -> String {
+    padded(text, &PARAMS)
+}
+
+/// The text of a response with all its fields.
+fn full_response(text: &str) -> String {
+    padded(text, &RESPONSE)
+}
+
+/// The text of an array of items with all their fields.
+fn full_items(items: &[Box<RawValue>]) -> String {
+    array(items.iter().map(|item| full_item(item.get())))
+}
+
+fn full_item(text: &str) -> String {
+    let object = Object::parse(text).ok();
+    let kind = object.as_ref().and_then(|object| object.get("type"));
+    let Some(kind) = kind else {
+        return padded(text, &[("type", r#""message""#)]);
+    };
+    match unquote(kind).as_deref() {
+        Some("function_call" | "function_call_output") => {
+            padded(text, &[("id", NULL), ("status", NULL)])
+        }
+        Some("reasoning") => padded(text, &[("encrypted_content", NULL), ("content", NULL)]),
+        Some("message") => {
+            let content = object.as_ref().and_then(|object| object.get("content"));
+            let parts: Option<Vec<&RawValue>> =
+                content.and_then(|content| serde_json::from_str(content).ok());
+            let Some(parts) = parts else {
+                return text.to_owned();
+            };
+            let parts = array(parts.into_iter().map(|part| full_part(part.get())));
+            splice(text, &[("content", &parts)]).unwrap_or_else(|_| text.to_owned())
+        }
+        _ => text.to_owned(),
+    }
+}
+
+fn full_part(text: &str) -> String {
+    #[derive(Deserialize)]
+    struct TypedPart<'a> {
+        #[serde(rename = "type")]
+        kind: &'a str,
+    }
+    match serde_json::from_str(text) {
+        Ok(TypedPart {
+            kind: "output_text",
+        }) => padded(text, &[("logprobs", NULL)]),
+        _ => text.to_owned(),
+    }
+}
+
+/// An object with those fields that it lacks.
+fn padded(text: &str, fields: &[(&str, &str)]) -> String {
+    let missing = Object::parse(text).ok().map(|object| {
+        let missing = fields.iter().filter(|field| object.get(field.0).is_none());
+        missing.copied().collect::<Vec<_>>()
+    });
+    let padded = missing.and_then(|missing| splice(text, &missing).ok());
+    padded.unwrap_or_else(|| text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_there_stays_and_what_lacks_is_null_or_its_default() {
+        let text = full_params(r#"{"input": [],  "temperature": 0.50, "tools": null}"#);
+        assert!(
+            text.starts_with(
+                r#"{"input": [],  "temperature": 0.50, "tools": null,"background":null,"#
+            ),
+            "{text}"
+        );
+        let value: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(value.as_object().unwrap().len(), 23);
+        assert_eq!(
+            (&value["parallel_tool_calls"], &value["tool_choice"]),
+            (&true.into(), &"auto".into())
+        );
+        assert_eq!(full_params("[]"), "[]");
+        assert!(
+            full_response(r#"{"error": {"code": 1}}"#)
+                .contains(r#"{"error": {"code": 1},"incomplete_details":null"#)
+        );
+    }
+
+    #[test]
+    fn items_are_padded_by_their_type() {
+        for (item, expected) in [
+            (
+                r#"{"role":"user"}"#,
+                r#"[{"role":"user","type":"message"}]"#,
+            ),
+            (
+                r#"{"type":"function_call","id":"x"}"#,
+                r#"[{"type":"function_call","id":"x","status":null}]"#,
+            ),
+            (
+                r#"{"type":"reasoning","content":[1.0]}"#,
+                r#"[{"type":"reasoning","content":[1.0],"encrypted_content":null}]"#,
+            ),
+            (
+                r#"{"type":"message","content":[{"type":"output_text"},{"type":"refusal"}]}"#,
+                r#"[{"type":"message","content":[{"type":"output_text","logprobs":null},{"type":"refusal"}]}]"#,
+            ),
+            (
+                r#"{"type":"message","content":"hi"}"#,
+                r#"[{"type":"message","content":"hi"}]"#,
+            ),
+            (r#"{"type":"future"}"#, r#"[{"type":"future"}]"#),
+        ] {
+            let item = RawValue::from_string(item.to_owned()).unwrap();
+            assert_eq!(full_items(&[item]), expected);
+        }
+    }
 }

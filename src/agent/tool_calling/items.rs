@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 /// An item of a model's output, as far as it decides what happens next.
 #[derive(Debug, Default, Deserialize)]
-pub(super) struct Item {
+pub(super) struct OutputItem {
     #[serde(rename = "type", default)]
     kind: Option<String>,
     #[serde(default)]
@@ -26,14 +26,14 @@ pub(super) struct ToolCall {
     pub(super) call_id: String,
 }
 
-/// What a model's output asks for.
+/// What a model asks for next.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Wish {
     /// These calls, in this order.
     Calls(Vec<ToolCall>),
     /// Nothing more: there is a message.
     Done,
-    /// It has neither calls nor a message; it only thought, say.
+    /// Neither: the model only reasoned, for example.
     Nothing,
 }
 
@@ -46,7 +46,7 @@ impl Wish {
         let mut calls = Vec::new();
         let mut has_message = false;
         for (index, item) in output.iter().enumerate() {
-            let item: Item = serde_json::from_str(item.get())
+            let item: OutputItem = serde_json::from_str(item.get())
                 .map_err(|source| format!("output[{index}] is not an item: {source}"))?;
             match item.kind.as_deref() {
                 Some("function_call") => {
@@ -78,8 +78,8 @@ impl Wish {
     }
 }
 
-/// An item of a model's output as the model is to hear it again: as it is, but for a `status` of null
-/// that a reasoning item has from some servers and that others refuse.
+/// Returns an item of a model's output as it is sent to the model again: without the `status` of null that some servers
+/// give a reasoning item, since others refuse it.
 pub(super) fn heard(item: &RawValue) -> Box<RawValue> {
     let text = item.get();
     if text.contains("\"reasoning\"")

@@ -8,18 +8,18 @@ use serde_json::{Value, json};
 
 use super::{ToolCallingAgent, ToolCallingOptions};
 use crate::agent::{Agent, Reply, RolloutRequest};
+use crate::call::scripted::{Answer, Received, ScriptedServer, http, log};
+use crate::call::{CallKind, Target};
 use crate::config::Resources;
 use crate::model::{Endpoints, ModelRetries, ResponsesModel};
 use crate::retry::FailureClass;
-use crate::turn::scripted::{Answer, Received, ScriptedServer, http, log};
-use crate::turn::{Target, TurnKind};
 
 /// What a rollout came to, and what its servers were asked.
 struct Rollout {
     reply: Reply,
     asked_model: Vec<Received>,
     asked_server: Vec<Received>,
-    kinds: Vec<TurnKind>,
+    kinds: Vec<CallKind>,
 }
 
 impl Rollout {
@@ -45,16 +45,16 @@ impl Rollout {
         let target = Target::new(server.url(), HeaderMap::new(), http()).unwrap();
         let agent = ToolCallingAgent::new(Arc::new(responder), target, options);
         let row = r#"{"responses_create_params": {"input": "go", "temperature": 0.50}, "x": 1.50}"#;
-        let turns = log(0);
+        let calls = log(0);
         let request = RolloutRequest {
             body: Bytes::from_static(row.as_bytes()),
-            turns: turns.clone(),
+            calls: calls.clone(),
         };
         Self {
             reply: agent.run(request).await,
             asked_model: model.received(),
             asked_server: server.received(),
-            kinds: turns.take().iter().map(|turn| turn.start.kind).collect(),
+            kinds: calls.take().iter().map(|call| call.start.kind).collect(),
         }
     }
 
@@ -154,7 +154,7 @@ async fn tools_get_arguments_and_cookies_and_the_model_gets_what_they_say() {
         (&answer["reward"], &answer["extra"]),
         (&json!(0.5), &json!(1))
     );
-    use TurnKind::{Model, SeedSession, Tool, Verify};
+    use CallKind::{Model, SeedSession, Tool, Verify};
     assert_eq!(
         rollout.kinds,
         [SeedSession, Model, Tool, Tool, Model, Verify]
@@ -291,7 +291,7 @@ async fn an_environment_says_what_the_model_sees_until_it_ends_the_episode() {
     );
     assert_eq!(answer["info"]["step"], 2);
     assert_eq!(answer["info"]["cleanup_warning"]["operation"], "close");
-    use TurnKind::{Close, Model, Reset, Step};
+    use CallKind::{Close, Model, Reset, Step};
     assert_eq!(rollout.kinds, [Reset, Model, Step, Model, Step, Close]);
 }
 

@@ -1,53 +1,35 @@
-//! [`ExactMatch`].
-
-use regex::Regex;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::Value;
 
-use super::answer_regex::{compile_extract, extract};
-use super::expected::{default_field, texts};
-use super::{CheckError, Judgement};
+use super::answer_text::{Extract, default_field, expected_texts};
+use super::{Check, CheckError, Judgement};
 
 /// The answer is the expected text, or one of a list of them.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct ExactMatch {
+pub(super) struct ExactMatch {
     /// The field of the sample's metadata that has the expected text.
-    pub expected_field: String,
+    expected_field: String,
     /// A regular expression whose last match is the answer: its first group if it has one. Default: the whole text.
-    pub extract: Option<String>,
-    /// Whether white space around both texts does not count. Default: yes.
-    pub trim: bool,
-    /// Whether case does not count. Default: no.
-    pub ignore_case: bool,
+    extract: Extract,
+    /// Whether to ignore white space around both texts. Default: yes.
+    trim: bool,
+    /// Whether to ignore case. Default: no.
+    ignore_case: bool,
 }
 
 impl Default for ExactMatch {
     fn default() -> Self {
         Self {
             expected_field: default_field(),
-            extract: None,
+            extract: Extract::default(),
             trim: true,
             ignore_case: false,
         }
     }
 }
 
-#[derive(Debug)]
-pub(super) struct PreparedExactMatch {
-    check: ExactMatch,
-    extract: Option<Regex>,
-}
-
 impl ExactMatch {
-    pub(super) fn prepare(self) -> Result<PreparedExactMatch, CheckError> {
-        let extract = compile_extract(self.extract.as_deref())?;
-        Ok(PreparedExactMatch {
-            check: self,
-            extract,
-        })
-    }
-
     fn normal(&self, text: &str) -> String {
         let text = if self.trim { text.trim() } else { text };
         if self.ignore_case {
@@ -58,22 +40,18 @@ impl ExactMatch {
     }
 }
 
-impl PreparedExactMatch {
-    pub(super) fn judge(&self, text: &str, metadata: &Value) -> Result<Judgement, CheckError> {
-        let expected = texts(metadata, &self.check.expected_field)?;
-        let Some(answer) = extract(self.extract.as_ref(), text) else {
-            return Ok(Judgement::none());
+impl Check for ExactMatch {
+    fn judge(&self, text: &str, metadata: &Value) -> Result<Judgement, CheckError> {
+        let expected = expected_texts(metadata, &self.expected_field)?;
+        let Some(answer) = self.extract.find(text) else {
+            return Ok(Judgement::default());
         };
-        let answer = if self.check.trim {
-            answer.trim()
-        } else {
-            answer
-        };
-        let normal = self.check.normal(answer);
+        let answer = if self.trim { answer.trim() } else { answer };
+        let normal = self.normal(answer);
         Ok(Judgement {
             is_right: expected
                 .iter()
-                .any(|expected| self.check.normal(expected) == normal),
+                .any(|expected| self.normal(expected) == normal),
             answer: Some(answer.to_owned()),
         })
     }
@@ -98,11 +76,11 @@ mod tests {
             ..plain.clone()
         };
         let found = ExactMatch {
-            extract: Some("(?i)answer: *(.*)".to_owned()),
+            extract: Extract::of("(?i)answer: *(.*)"),
             ..plain.clone()
         };
         let whole = ExactMatch {
-            extract: Some("[0-9]+".to_owned()),
+            extract: Extract::of("[0-9]+"),
             ..plain.clone()
         };
         for (check, text, expected, is_right, answer) in [
@@ -124,9 +102,6 @@ mod tests {
             (&whole, "1 or 22", json!("22"), true, Some("22")),
         ] {
             let judged = check
-                .clone()
-                .prepare()
-                .unwrap()
                 .judge(text, &json!({"expected_answer": expected}))
                 .unwrap();
             assert_eq!(
@@ -142,9 +117,7 @@ mod tests {
         let check = ExactMatch {
             expected_field: "truth".to_owned(),
             ..ExactMatch::default()
-        }
-        .prepare()
-        .unwrap();
+        };
         for value in [json!({}), json!([]), json!([null])] {
             let error = check.judge("a", &json!({"truth": value})).unwrap_err();
             assert!(
@@ -157,7 +130,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_text_is_itself_whatever_is_set(text in any::<String>(), trim: bool, ignore_case: bool) {
-            let check = ExactMatch { trim, ignore_case, ..ExactMatch::default() }.prepare().unwrap();
+            let check = ExactMatch { trim, ignore_case, ..ExactMatch::default() };
             let judged = check.judge(&text, &json!({"expected_answer": text})).unwrap();
             prop_assert!(judged.is_right);
         }

@@ -1,15 +1,11 @@
-//! [`JsonSchema`].
+use std::collections::HashMap;
 
 use jsonschema::{PatternOptions, Validator};
-use regex::Regex;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::Value;
 
-use super::answer_regex::{compile_extract, extract};
-use super::expected::{field, unusable};
-use super::fence::last_fenced;
-use super::schema_limits::{Shape, check_steps, depth, with_stack};
-use super::{CheckError, Judgement};
+use super::answer_text::{Extract, field, last_fenced, unusable};
+use super::{Check, CheckError, Judgement};
 
 const DEFAULT_FIELD: &str = "schema";
 
@@ -20,33 +16,28 @@ const PATTERN_SIZE_LIMIT: usize = 1 << 20;
 /// The JSON is the last fence that is labelled `json`, else the last fence, else the whole text. References in a schema
 /// lead to the schema itself: nothing is read from files or from the network. Patterns have no lookaround and no
 /// references to groups, so that none can take forever.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-#[derive(Default)]
-pub struct JsonSchema {
+pub(super) struct JsonSchema {
     /// The schema, where it is the same for all samples.
-    pub schema: Option<Value>,
+    schema: Option<Value>,
     /// The field of the sample's metadata that has the schema, or its text. Default: `schema`.
-    pub schema_field: Option<String>,
+    schema_field: Option<String>,
     /// A regular expression whose last match has the JSON: its first group if it has one. Default: the whole text.
-    pub extract: Option<String>,
-}
-
-#[derive(Debug)]
-pub(super) struct PreparedJsonSchema {
-    schema_field: String,
-    schema: Option<Compiled>,
-    extract: Option<Regex>,
+    extract: Extract,
+    /// [`Self::schema`], compiled.
+    #[serde(skip)]
+    compiled: Option<Compiled>,
 }
 
 #[derive(Debug)]
 struct Compiled {
     validator: Validator,
-    shape: Shape,
+    shape: SchemaShape,
 }
 
-impl JsonSchema {
-    pub(super) fn prepare(self) -> Result<PreparedJsonSchema, CheckError> {
+impl Check for JsonSchema {
+    fn prepare(&mut self) -> Result<(), CheckError> {
         let setting = |problem: String| CheckError::Setting {
             name: "schema",
             problem,
@@ -54,46 +45,37 @@ impl JsonSchema {
         if self.schema.is_some() && self.schema_field.is_some() {
             return Err(setting("is set, and so is `schema_field`".to_owned()));
         }
-        let schema = self
-            .schema
-            .as_ref()
-            .map(|schema| compile(schema).map_err(setting))
-            .transpose()?;
-        Ok(PreparedJsonSchema {
-            extract: compile_extract(self.extract.as_deref())?,
-            schema_field: self
-                .schema_field
-                .unwrap_or_else(|| DEFAULT_FIELD.to_owned()),
-            schema,
-        })
+        let compiled = self.schema.as_ref().map(compile).transpose();
+        self.compiled = compiled.map_err(setting)?;
+        Ok(())
     }
-}
 
-impl PreparedJsonSchema {
-    pub(super) fn judge(&self, text: &str, metadata: &Value) -> Result<Judgement, CheckError> {
+    fn judge(&self, text: &str, metadata: &Value) -> Result<Judgement, CheckError> {
         let own;
-        let schema = match &self.schema {
+        let schema = match &self.compiled {
             Some(schema) => schema,
             None => {
                 own = self.of_sample(metadata)?;
                 &own
             }
         };
-        let Some(text) = extract(self.extract.as_ref(), text) else {
-            return Ok(Judgement::none());
+        let Some(text) = self.extract.find(text) else {
+            return Ok(Judgement::default());
         };
         let json = last_fenced(text, "json");
         let Ok(value) = serde_json::from_str::<Value>(json) else {
-            return Ok(Judgement::none());
+            return Ok(Judgement::default());
         };
         Ok(Judgement {
             is_right: schema.fits(&value)?,
             answer: Some(json.to_owned()),
         })
     }
+}
 
+impl JsonSchema {
     fn of_sample(&self, metadata: &Value) -> Result<Compiled, CheckError> {
-        let name = &self.schema_field;
+        let name = self.schema_field.as_deref().unwrap_or(DEFAULT_FIELD);
         let parsed;
         let schema = match field(metadata, name)? {
             Value::String(text) => {
@@ -109,7 +91,7 @@ impl PreparedJsonSchema {
 }
 
 fn compile(schema: &Value) -> Result<Compiled, String> {
-    let shape = Shape::of(schema)?;
+    let shape = SchemaShape::of(schema)?;
     let patterns = PatternOptions::regex()
         .size_limit(PATTERN_SIZE_LIMIT)
         .dfa_size_limit(PATTERN_SIZE_LIMIT);
@@ -139,6 +121,180 @@ impl Compiled {
     }
 }
 
+/// How deep a schema, or an answer, may nest.
+const MAX_DEPTH: usize = 64;
+/// How many levels a validator may be deep in calls: schemas refer to themselves, once for each level of the answer.
+/// A level takes less than 2 KiB of stack even without optimisation.
+const MAX_LEVELS: usize = 64 * 1024;
+/// Levels that fit the stack of any thread.
+const FEW_LEVELS: usize = 256;
+/// The stack for as many levels as are allowed. Pages that are not reached take no memory.
+const STACK_BYTES: usize = 256 << 20;
+
+/// How many steps a value may take at one place of an answer.
+const MAX_STEPS: u64 = 200_000;
+/// How many references a schema may have where it is unknown what they lead to: at most two to the power of this many
+/// ways go through them.
+const MAX_UNKNOWN: usize = 16;
+
+/// What of a schema says how deep its validator may call itself.
+#[derive(Debug, Clone, Copy)]
+struct SchemaShape {
+    depth: usize,
+    references: usize,
+}
+
+impl SchemaShape {
+    fn of(schema: &Value) -> Result<Self, String> {
+        let depth = depth(schema)
+            .ok_or_else(|| format!("nests deeper than {MAX_DEPTH} arrays and objects"))?;
+        let shape = Self {
+            depth,
+            references: references(schema),
+        };
+        if shape.levels(0) > MAX_LEVELS {
+            return Err(format!(
+                "has more references than {MAX_LEVELS} levels of calls allow"
+            ));
+        }
+        Ok(shape)
+    }
+
+    /// The most levels for an answer of this depth. Between two references a validator goes down the schema; it can
+    /// take each reference once without going down the answer.
+    fn levels(self, answer_depth: usize) -> usize {
+        if self.references == 0 {
+            return self.depth;
+        }
+        (self.references + 1)
+            .saturating_mul(self.depth)
+            .saturating_mul(answer_depth + 1)
+    }
+}
+
+/// How deep arrays and objects nest, up to [`MAX_DEPTH`].
+fn depth(value: &Value) -> Option<usize> {
+    fn deepest<'a>(mut inner: impl Iterator<Item = &'a Value>, left: usize) -> Option<usize> {
+        let left = left.checked_sub(1)?;
+        let most = inner.try_fold(0, |most, value| Some(within(value, left)?.max(most)))?;
+        Some(1 + most)
+    }
+    fn within(value: &Value, left: usize) -> Option<usize> {
+        match value {
+            Value::Array(items) => deepest(items.iter(), left),
+            Value::Object(fields) => deepest(fields.values(), left),
+            _ => Some(0),
+        }
+    }
+    within(value, MAX_DEPTH)
+}
+
+/// How many references a schema that nests no deeper than [`MAX_DEPTH`] has.
+fn references(value: &Value) -> usize {
+    match value {
+        Value::Array(items) => items.iter().map(references).sum(),
+        Value::Object(fields) => fields
+            .iter()
+            .map(|(name, value)| {
+                let is_reference =
+                    matches!(name.as_str(), "$ref" | "$dynamicRef" | "$recursiveRef");
+                usize::from(is_reference) + references(value)
+            })
+            .sum(),
+        _ => 0,
+    }
+}
+
+/// Says why not where a validator of this schema could take forever: references that lead to references, two each time,
+/// double the work with each. A validator remembers what it judged for references that lead back to themselves only.
+fn check_steps(schema: &Value) -> Result<(), String> {
+    let mut counter = StepCounter {
+        schema,
+        known: HashMap::new(),
+        has_unknown: false,
+    };
+    let steps = counter.steps(schema);
+    if steps > MAX_STEPS {
+        return Err(format!(
+            "takes more than {MAX_STEPS} steps through its references"
+        ));
+    }
+    if counter.has_unknown && references(schema) > MAX_UNKNOWN {
+        return Err(format!(
+            "has more than {MAX_UNKNOWN} references, not all of the form `#/...`"
+        ));
+    }
+    Ok(())
+}
+
+struct StepCounter<'a> {
+    schema: &'a Value,
+    /// The steps of what references lead to, by its address; 0 while they are being counted.
+    known: HashMap<*const Value, u64>,
+    has_unknown: bool,
+}
+
+impl StepCounter<'_> {
+    fn steps(&mut self, value: &Value) -> u64 {
+        match value {
+            Value::Array(items) => items
+                .iter()
+                .fold(0, |sum, item| sum.saturating_add(self.steps(item))),
+            Value::Object(fields) => fields.iter().fold(1, |sum, (name, value)| {
+                let steps = match (name.as_str(), value) {
+                    ("$defs" | "definitions" | "components", _) => 0,
+                    ("$ref", Value::String(reference)) => self.steps_of_target(reference),
+                    ("$dynamicRef" | "$recursiveRef", Value::String(_)) => {
+                        self.has_unknown = true;
+                        0
+                    }
+                    _ => self.steps(value),
+                };
+                u64::saturating_add(sum, steps)
+            }),
+            _ => 0,
+        }
+    }
+
+    fn steps_of_target(&mut self, reference: &str) -> u64 {
+        let schema = self.schema;
+        let target = reference
+            .strip_prefix('#')
+            .and_then(|pointer| schema.pointer(pointer));
+        let Some(target) = target else {
+            self.has_unknown = true;
+            return 0;
+        };
+        let address = std::ptr::from_ref(target);
+        if let Some(steps) = self.known.get(&address) {
+            return *steps;
+        }
+        self.known.insert(address, 0);
+        let steps = self.steps(target);
+        self.known.insert(address, steps);
+        steps
+    }
+}
+
+/// Runs `work`, which calls itself up to `levels` deep, where there is stack for it; none where there is not.
+fn with_stack<T: Send>(levels: usize, work: impl FnOnce() -> T + Send) -> Option<T> {
+    if levels <= FEW_LEVELS {
+        return Some(work());
+    }
+    if levels > MAX_LEVELS {
+        return None;
+    }
+    std::thread::scope(|scope| {
+        std::thread::Builder::new()
+            .name("json-schema".to_owned())
+            .stack_size(STACK_BYTES)
+            .spawn_scoped(scope, work)
+            .ok()?
+            .join()
+            .ok()
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -146,10 +302,7 @@ mod tests {
     use super::*;
 
     fn judge(text: &str, schema: Value) -> Result<Judgement, CheckError> {
-        JsonSchema::default()
-            .prepare()
-            .unwrap()
-            .judge(text, &json!({"schema": schema}))
+        JsonSchema::default().judge(text, &json!({"schema": schema}))
     }
 
     #[test]
@@ -187,12 +340,12 @@ mod tests {
 
     #[test]
     fn a_fixed_schema_needs_no_field() {
-        let check = JsonSchema {
+        let mut check = JsonSchema {
             schema: Some(json!({"type": "array"})),
-            extract: Some("=(.*)".to_owned()),
+            extract: Extract::of("=(.*)"),
             ..JsonSchema::default()
         };
-        let check = check.prepare().unwrap();
+        check.prepare().unwrap();
         assert!(check.judge("x=[]", &Value::Null).unwrap().is_right);
         assert!(
             !check
@@ -200,7 +353,10 @@ mod tests {
                 .unwrap()
                 .is_right
         );
-        assert_eq!(check.judge("[]", &Value::Null).unwrap(), Judgement::none());
+        assert_eq!(
+            check.judge("[]", &Value::Null).unwrap(),
+            Judgement::default()
+        );
     }
 
     #[test]
@@ -243,7 +399,7 @@ mod tests {
             judge(&nested(100), tree.clone()),
             Err(CheckError::TooCostly(_))
         ));
-        assert_eq!(judge(&nested(100_000), tree).unwrap(), Judgement::none());
+        assert_eq!(judge(&nested(100_000), tree).unwrap(), Judgement::default());
         for circle in [
             json!({"$ref": "#"}),
             json!({"allOf": [{"$ref": "#"}]}),

@@ -1,31 +1,30 @@
-//! [`MultipleChoice`].
-
 use std::sync::LazyLock;
 
 use regex::Regex;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::Value;
 
-use super::answer_regex::{compile_extract, extract};
-use super::boxed::last_boxed;
-use super::expected::{default_field, field, unusable};
-use super::{CheckError, Judgement};
+use super::answer_text::{Extract, default_field, field, last_boxed, unusable};
+use super::{Check, CheckError, Judgement};
 
 /// The answer chooses the expected letter.
 ///
 /// The choice is the letter in the last `\boxed{}`; else what the last phrase such as "the answer is (B)" names; else
 /// the last line, where it is a letter or begins with one as choices do; else a lone letter at the text's end.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct MultipleChoice {
+pub(super) struct MultipleChoice {
     /// The field of the sample's metadata that has the expected letter.
-    pub expected_field: String,
+    expected_field: String,
     /// The letters that can be chosen. Default: `ABCDEFGHIJ`.
-    pub letters: String,
+    letters: String,
     /// The number of the first choice, where the data has numbers instead of letters. Default: numbers are refused.
-    pub first_number: Option<u64>,
+    first_number: Option<u64>,
     /// A regular expression whose last match has the letter: its first group if it has one. Default: the whole text.
-    pub extract: Option<String>,
+    extract: Extract,
+    /// The letters in upper case.
+    #[serde(skip)]
+    choices: Vec<char>,
 }
 
 impl Default for MultipleChoice {
@@ -34,7 +33,8 @@ impl Default for MultipleChoice {
             expected_field: default_field(),
             letters: "ABCDEFGHIJ".to_owned(),
             first_number: None,
-            extract: None,
+            extract: Extract::default(),
+            choices: Vec::new(),
         }
     }
 }
@@ -67,59 +67,44 @@ fn regex(pattern: &str) -> Regex {
     Regex::new(pattern).expect("the patterns of choices compile")
 }
 
-#[derive(Debug)]
-pub(super) struct PreparedMultipleChoice {
-    check: MultipleChoice,
-    letters: Vec<char>,
-    extract: Option<Regex>,
-}
-
-impl MultipleChoice {
-    pub(super) fn prepare(self) -> Result<PreparedMultipleChoice, CheckError> {
-        let letters: Vec<char> = self.letters.to_uppercase().chars().collect();
-        if letters.is_empty() || !letters.iter().all(char::is_ascii_alphabetic) {
+impl Check for MultipleChoice {
+    fn prepare(&mut self) -> Result<(), CheckError> {
+        self.choices = self.letters.to_uppercase().chars().collect();
+        if self.choices.is_empty() || !self.choices.iter().all(char::is_ascii_alphabetic) {
             return Err(CheckError::Setting {
                 name: "letters",
                 problem: "has to be one or more of A to Z".to_owned(),
             });
         }
-        let extract = compile_extract(self.extract.as_deref())?;
-        Ok(PreparedMultipleChoice {
-            check: self,
-            letters,
-            extract,
-        })
+        Ok(())
     }
-}
 
-impl PreparedMultipleChoice {
-    pub(super) fn judge(&self, text: &str, metadata: &Value) -> Result<Judgement, CheckError> {
+    fn judge(&self, text: &str, metadata: &Value) -> Result<Judgement, CheckError> {
         let expected = self.expected(metadata)?;
-        let chosen = extract(self.extract.as_ref(), text).and_then(|text| self.chosen(text));
+        let chosen = self.extract.find(text).and_then(|text| self.chosen(text));
         Ok(Judgement {
             is_right: chosen == Some(expected),
             answer: chosen.map(String::from),
         })
     }
+}
 
+impl MultipleChoice {
     fn expected(&self, metadata: &Value) -> Result<char, CheckError> {
-        let name = &self.check.expected_field;
+        let name = &self.expected_field;
         match field(metadata, name)? {
             Value::String(text) => self.lone(text).ok_or_else(|| {
-                unusable(
-                    name,
-                    format!("is not one of the letters {}", self.check.letters),
-                )
+                unusable(name, format!("is not one of the letters {}", self.letters))
             }),
             Value::Number(number) => {
-                let Some(first) = self.check.first_number else {
+                let Some(first) = self.first_number else {
                     let problem = "is a number, but `first_number` does not say which number the first choice has";
                     return Err(unusable(name, problem));
                 };
                 number
                     .as_u64()
                     .and_then(|number| number.checked_sub(first))
-                    .and_then(|index| self.letters.get(usize::try_from(index).ok()?))
+                    .and_then(|index| self.choices.get(usize::try_from(index).ok()?))
                     .copied()
                     .ok_or_else(|| unusable(name, "is not the number of a choice"))
             }
@@ -138,7 +123,7 @@ impl PreparedMultipleChoice {
             .or_else(|| self.letter(AT_END.captures(text.trim_end())?))
     }
 
-    /// The letter that a text is, or the one of a choice that it repeats.
+    /// Returns the letter that a text is, or that of a choice that it quotes.
     fn lone(&self, text: &str) -> Option<char> {
         LONE.captures(text)
             .and_then(|captures| self.letter(captures))
@@ -167,11 +152,11 @@ impl PreparedMultipleChoice {
             .flatten()
             .find_map(|group| group.as_str().chars().next())?
             .to_ascii_uppercase();
-        self.letters.contains(&letter).then_some(letter)
+        self.choices.contains(&letter).then_some(letter)
     }
 }
 
-/// Whether a sentence goes on with a word that cannot follow a choice.
+/// Whether the next word of a sentence cannot follow a choice.
 fn goes_on(after: &str) -> bool {
     const REASONS: [&str; 7] = ["because", "since", "as", "for", "and", "which", "but"];
     let Some(rest) = after.strip_prefix([' ', '\t']) else {
@@ -191,8 +176,13 @@ mod tests {
 
     use super::*;
 
+    fn prepared(mut check: MultipleChoice) -> MultipleChoice {
+        check.prepare().unwrap();
+        check
+    }
+
     fn chosen(text: &str) -> Option<char> {
-        MultipleChoice::default().prepare().unwrap().chosen(text)
+        prepared(MultipleChoice::default()).chosen(text)
     }
 
     #[test]
@@ -274,14 +264,12 @@ mod tests {
 
     #[test]
     fn expected_choices_are_letters_or_counted() {
-        let letters = MultipleChoice::default().prepare().unwrap();
-        let counted = MultipleChoice {
+        let letters = prepared(MultipleChoice::default());
+        let counted = prepared(MultipleChoice {
             first_number: Some(1),
             letters: "abcd".to_owned(),
             ..MultipleChoice::default()
-        }
-        .prepare()
-        .unwrap();
+        });
         for (check, expected) in [
             (&letters, json!("B")),
             (&letters, json!("(b)")),

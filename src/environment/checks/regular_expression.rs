@@ -1,31 +1,31 @@
-//! [`RegularExpression`].
-
 use regex::Regex;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::Value;
 
-use super::answer_regex::{compile, compile_extract, extract};
-use super::expected::{field, unusable};
-use super::{CheckError, Judgement};
+use super::answer_text::{Extract, compile, field, unusable};
+use super::{Check, CheckError, Judgement};
 
 const DEFAULT_FIELD: &str = "pattern";
 
 /// The answer matches a regular expression, of the configuration or of the sample.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct RegularExpression {
+pub(super) struct RegularExpression {
     /// The expression, where it is the same for all samples.
-    pub pattern: Option<String>,
+    pattern: Option<String>,
     /// The field of the sample's metadata that has the expression. Default: `pattern`.
-    pub pattern_field: Option<String>,
+    pattern_field: Option<String>,
     /// Whether the whole answer has to match, not just a part of it. Default: no.
-    pub whole: bool,
+    whole: bool,
     /// A regular expression whose last match is the answer: its first group if it has one. Default: the whole text.
-    pub extract: Option<String>,
-    /// Whether white space around the answer does not count. Default: yes.
-    pub trim: bool,
-    /// Whether case does not count. Default: no.
-    pub ignore_case: bool,
+    extract: Extract,
+    /// Whether to ignore white space around the answer. Default: yes.
+    trim: bool,
+    /// Whether to ignore case. Default: no.
+    ignore_case: bool,
+    /// [`Self::pattern`], compiled.
+    #[serde(skip)]
+    compiled: Option<Regex>,
 }
 
 impl Default for RegularExpression {
@@ -34,42 +34,15 @@ impl Default for RegularExpression {
             pattern: None,
             pattern_field: None,
             whole: false,
-            extract: None,
+            extract: Extract::default(),
             trim: true,
             ignore_case: false,
+            compiled: None,
         }
     }
-}
-
-#[derive(Debug)]
-pub(super) struct PreparedRegularExpression {
-    check: RegularExpression,
-    pattern: Option<Regex>,
-    extract: Option<Regex>,
 }
 
 impl RegularExpression {
-    pub(super) fn prepare(self) -> Result<PreparedRegularExpression, CheckError> {
-        let setting = |problem: String| CheckError::Setting {
-            name: "pattern",
-            problem,
-        };
-        if self.pattern.is_some() && self.pattern_field.is_some() {
-            return Err(setting("is set, and so is `pattern_field`".to_owned()));
-        }
-        let pattern = self
-            .pattern
-            .as_deref()
-            .map(|pattern| self.compile(pattern).map_err(setting))
-            .transpose()?;
-        let extract = compile_extract(self.extract.as_deref())?;
-        Ok(PreparedRegularExpression {
-            check: self,
-            pattern,
-            extract,
-        })
-    }
-
     fn compile(&self, pattern: &str) -> Result<Regex, String> {
         let regex = compile(pattern, self.ignore_case)?;
         if !self.whole {
@@ -81,36 +54,44 @@ impl RegularExpression {
     }
 }
 
-impl PreparedRegularExpression {
-    pub(super) fn judge(&self, text: &str, metadata: &Value) -> Result<Judgement, CheckError> {
+impl Check for RegularExpression {
+    fn prepare(&mut self) -> Result<(), CheckError> {
+        let setting = |problem: String| CheckError::Setting {
+            name: "pattern",
+            problem,
+        };
+        if self.pattern.is_some() && self.pattern_field.is_some() {
+            return Err(setting("is set, and so is `pattern_field`".to_owned()));
+        }
+        let pattern = self.pattern.as_deref();
+        let compiled = pattern.map(|pattern| self.compile(pattern)).transpose();
+        self.compiled = compiled.map_err(setting)?;
+        Ok(())
+    }
+
+    fn judge(&self, text: &str, metadata: &Value) -> Result<Judgement, CheckError> {
         let own;
-        let pattern = match &self.pattern {
+        let pattern = match &self.compiled {
             Some(pattern) => pattern,
             None => {
-                let name = self.check.pattern_field.as_deref().unwrap_or(DEFAULT_FIELD);
+                let name = self.pattern_field.as_deref().unwrap_or(DEFAULT_FIELD);
                 let text = field(metadata, name)?
                     .as_str()
                     .ok_or_else(|| unusable(name, "is not the text of a regular expression"))?;
-                own = self
-                    .check
-                    .compile(text)
-                    .map_err(|problem| unusable(name, problem))?;
+                let compiled = self.compile(text);
+                own = compiled.map_err(|problem| unusable(name, problem))?;
                 &own
             }
         };
-        let Some(answer) = extract(self.extract.as_ref(), text) else {
-            return Ok(Judgement::none());
+        let Some(answer) = self.extract.find(text) else {
+            return Ok(Judgement::default());
         };
-        let answer = if self.check.trim {
-            answer.trim()
-        } else {
-            answer
-        };
+        let answer = if self.trim { answer.trim() } else { answer };
         let found = pattern.find(answer);
-        let shown = match (&self.extract, found) {
-            (None, Some(found)) => Some(found.as_str()),
-            (None, None) => None,
-            (Some(_), _) => Some(answer),
+        let shown = if self.extract.is_set() {
+            Some(answer)
+        } else {
+            found.map(|found| found.as_str())
         };
         Ok(Judgement {
             is_right: found.is_some(),
@@ -141,7 +122,7 @@ mod tests {
             ..whole.clone()
         };
         let found = RegularExpression {
-            extract: Some("=(.*)".to_owned()),
+            extract: Extract::of("=(.*)"),
             ..whole.clone()
         };
         for (check, text, pattern, is_right, answer) in [
@@ -157,12 +138,7 @@ mod tests {
             (&found, "x=a", "[0-9]", false, Some("a")),
             (&found, "1", "[0-9]", false, None),
         ] {
-            let judged = check
-                .clone()
-                .prepare()
-                .unwrap()
-                .judge(text, &json!({"pattern": pattern}))
-                .unwrap();
+            let judged = check.judge(text, &json!({"pattern": pattern})).unwrap();
             assert_eq!(
                 (judged.is_right, judged.answer.as_deref()),
                 (is_right, answer),
@@ -173,11 +149,11 @@ mod tests {
 
     #[test]
     fn a_fixed_pattern_needs_no_field() {
-        let check = RegularExpression {
+        let mut check = RegularExpression {
             pattern: Some("^a".to_owned()),
             ..RegularExpression::default()
         };
-        let check = check.prepare().unwrap();
+        check.prepare().unwrap();
         assert!(check.judge("ab", &Value::Null).unwrap().is_right);
         assert!(
             !check
@@ -193,7 +169,6 @@ mod tests {
             pattern_field: Some("p".to_owned()),
             ..RegularExpression::default()
         };
-        let check = check.prepare().unwrap();
         let nested = format!("{}a{}", "(".repeat(100_000), ")".repeat(100_000));
         for pattern in [
             json!("("),

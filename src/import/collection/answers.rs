@@ -9,11 +9,11 @@ use super::super::keys::{ROLLOUT, RowKey, TASK, TaskKeys};
 use super::ledger::Collection;
 use super::reading::CollectionRules;
 use super::rows::Line;
+use crate::call::RolloutKey;
 use crate::json::{Object, ObjectError, unquote};
 use crate::outcome::{self, AnswerFields, Outcome, Times, Verdict, resume};
 use crate::request::ATTEMPT_INDEX;
 use crate::retry::{Failure, FailureClass};
-use crate::turn::RolloutKey;
 
 /// What came of a line of rollouts.
 pub(super) enum Answer {

@@ -1,9 +1,8 @@
-//! What a request asks for besides the conversation.
+//! What a request asks for besides the conversation: sampling, formats, tools and the choice between them.
 
 use serde_json::{Map, Value, json};
 
-use super::items::given;
-use super::{ConversionError, tools};
+use super::{ConversionError, given, malformed, unsaid};
 
 /// Writes the chat counterparts of `params` into `body`.
 pub(super) fn write(
@@ -18,10 +17,10 @@ pub(super) fn write(
             "input" | "instructions" | "model" => {}
             // Only tools that run at the server, summaries and encrypted reasoning have to do with these.
             "max_tool_calls" | "include" => {}
-            "tools" if has_tools => set(body, name, tools::tools(value)?),
+            "tools" if has_tools => set(body, name, tools(value)?),
             "tools" => {}
             "tool_choice" | "parallel_tool_calls" if value.is_null() => {}
-            "tool_choice" if has_tools => set(body, name, tools::choice(value)?),
+            "tool_choice" if has_tools => set(body, name, choice(value)?),
             // Servers refuse both without tools.
             "tool_choice" if matches!(value.as_str(), Some("auto" | "none")) => {}
             "tool_choice" => {
@@ -151,7 +150,7 @@ fn wants_log_probs(params: &Map<String, Value>) -> bool {
     is_included || is_ranked.is_some_and(|count| count > 0)
 }
 
-/// Chat refuses `top_logprobs` where nobody asked for log probabilities.
+/// Chat refuses `top_logprobs` in requests that don't ask for log probabilities.
 fn top_log_probs(body: &mut Map<String, Value>, params: &Map<String, Value>, value: &Value) {
     let is_asked = wants_log_probs(params) || given(params, "logprobs").is_some();
     if is_asked && !value.is_null() {
@@ -197,7 +196,7 @@ fn response_format(value: &Value) -> Result<Option<Value>, ConversionError> {
         }
         kind => Err(unsaid(
             "text.format",
-            &format!("is of type `{}`", kind.unwrap_or("?")),
+            format!("is of type `{}`", kind.unwrap_or("?")),
         )),
     }
 }
@@ -206,16 +205,81 @@ fn set(body: &mut Map<String, Value>, name: &str, value: impl Into<Value>) {
     body.insert(name.to_owned(), value.into());
 }
 
-fn unsaid(name: &str, problem: &str) -> ConversionError {
-    ConversionError::Parameter {
-        name: name.to_owned(),
-        problem: problem.to_owned(),
-    }
+fn tools(value: &Value) -> Result<Vec<Value>, ConversionError> {
+    let tools = value
+        .as_array()
+        .ok_or_else(|| malformed("tools", "is no list"))?;
+    tools
+        .iter()
+        .enumerate()
+        .map(|(index, tool)| {
+            let fields = tool.as_object().ok_or_else(|| {
+                malformed("tools", format!("has an entry {index} that is no object"))
+            })?;
+            match fields.get("type").and_then(Value::as_str) {
+                Some("function") => Ok(function(fields)),
+                kind => {
+                    let kind = kind.unwrap_or("?");
+                    let tool = format!("tool {index} is of type `{kind}`");
+                    Err(ConversionError::OnlyResponses(tool))
+                }
+            }
+        })
+        .collect()
 }
 
-fn malformed(name: &str, problem: impl Into<String>) -> ConversionError {
-    ConversionError::MalformedParameter {
-        name: name.to_owned(),
-        problem: problem.into(),
+fn function(tool: &Map<String, Value>) -> Value {
+    if tool.get("function").is_some_and(Value::is_object) {
+        return Value::Object(tool.clone());
+    }
+    let function: Map<String, Value> = tool
+        .iter()
+        .filter(|(name, value)| *name != "type" && !value.is_null())
+        .map(|(name, value)| (name.clone(), value.clone()))
+        .collect();
+    json!({"type": "function", "function": function})
+}
+
+fn choice(value: &Value) -> Result<Value, ConversionError> {
+    let fields = match value {
+        Value::String(_) => return Ok(value.clone()),
+        Value::Object(fields) => fields,
+        _ => return Err(malformed("tool_choice", "is neither a text nor an object")),
+    };
+    match fields.get("type").and_then(Value::as_str) {
+        Some("function") => match given(fields, "name") {
+            Some(name) => Ok(json!({"type": "function", "function": {"name": name}})),
+            None if fields.contains_key("function") => Ok(value.clone()),
+            None => Err(malformed("tool_choice", "names no function")),
+        },
+        Some("allowed_tools") => {
+            if fields.contains_key("allowed_tools") {
+                return Ok(value.clone());
+            }
+            let allowed = fields
+                .get("tools")
+                .and_then(Value::as_array)
+                .ok_or_else(|| malformed("tool_choice", "lists no `tools`"))?;
+            let tools = allowed
+                .iter()
+                .map(|tool| {
+                    let kind = tool.get("type").and_then(Value::as_str);
+                    if kind == Some("function") {
+                        choice(tool)
+                    } else {
+                        Err(unsaid(
+                            "tool_choice",
+                            format!("allows a tool of type `{}`", kind.unwrap_or("?")),
+                        ))
+                    }
+                })
+                .collect::<Result<Vec<_>, _>>()?;
+            let mode = given(fields, "mode").cloned().unwrap_or(json!("auto"));
+            Ok(json!({"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}))
+        }
+        kind => Err(unsaid(
+            "tool_choice",
+            format!("is of type `{}`", kind.unwrap_or("?")),
+        )),
     }
 }

@@ -1,12 +1,10 @@
-//! [`response_from_chat`].
+//! A chat answer as a Responses object.
 
 use serde_json::{Map, Value, json};
 
-use super::items::given;
-use super::usage::usage;
-use super::{ConversionError, output, tokens};
+use super::{ConversionError, given};
 
-/// What a response repeats of its request, and what it says where the request is silent.
+/// The parameters of a request that its response repeats.
 const REPEATED: [&str; 18] = [
     "background",
     "instructions",
@@ -66,8 +64,8 @@ pub fn response_from_chat(
     let log_probs = choice
         .get("logprobs")
         .and_then(|log_probs| log_probs.get("content"));
-    let mut items = output::items(id, message, log_probs, incomplete.is_some())?;
-    let tokens = tokens::of_answer(completion, choice, message)?;
+    let mut items = items(id, message, log_probs, incomplete.is_some())?;
+    let tokens = tokens_of_answer(completion, choice, message)?;
     if let Some(Value::Object(last)) = items.last_mut() {
         last.extend(tokens);
     }
@@ -128,6 +126,285 @@ fn no_choice(completion: &Map<String, Value>) -> ConversionError {
         ),
         None => "has no choices".to_owned(),
     })
+}
+
+/// The items in the order reasoning, message, calls. `id` is what their ids are made of; a cut answer's message is
+/// `incomplete`.
+fn items(
+    id: &str,
+    message: &Map<String, Value>,
+    log_probs: Option<&Value>,
+    is_cut: bool,
+) -> Result<Vec<Value>, ConversionError> {
+    let mut items = Vec::new();
+    let content = content(message)?;
+    let (thoughts, text) = split_thoughts(&content);
+    let separate = ["reasoning_content", "reasoning"]
+        .into_iter()
+        .find_map(|name| message.get(name)?.as_str().filter(|text| !text.is_empty()));
+    let summary: Vec<Value> = separate
+        .into_iter()
+        .chain(thoughts)
+        .map(|text| json!({"text": text, "type": "summary_text"}))
+        .collect();
+    if !summary.is_empty() {
+        items.push(json!({
+            "id": format!("rs_{id}"),
+            "summary": summary,
+            "type": "reasoning",
+            "status": "completed",
+        }));
+    }
+    let calls = calls(id, message)?;
+    let refusal = message.get("refusal").and_then(Value::as_str);
+    let mut parts = Vec::new();
+    if !text.is_empty() || (refusal.is_none() && items.is_empty() && calls.is_empty()) {
+        let mut part = json!({"type": "output_text", "text": text, "annotations": []});
+        let shown = log_probs.filter(|value| value.is_array() && !are_by_id(value));
+        if let (Some(fields), Some(log_probs)) = (part.as_object_mut(), shown) {
+            fields.insert("logprobs".to_owned(), log_probs.clone());
+        }
+        parts.push(part);
+    }
+    parts.extend(refusal.map(|refusal| json!({"type": "refusal", "refusal": refusal})));
+    if !parts.is_empty() {
+        let status = if is_cut && calls.is_empty() {
+            "incomplete"
+        } else {
+            "completed"
+        };
+        items.push(json!({
+            "id": format!("msg_{id}"),
+            "role": "assistant",
+            "content": parts,
+            "status": status,
+            "type": "message",
+        }));
+    }
+    items.extend(calls);
+    Ok(items)
+}
+
+fn content(message: &Map<String, Value>) -> Result<String, ConversionError> {
+    match message.get("content") {
+        None | Some(Value::Null) => Ok(String::new()),
+        Some(Value::String(text)) => Ok(text.clone()),
+        Some(Value::Array(parts)) => parts
+            .iter()
+            .map(|part| part.get("text").and_then(Value::as_str))
+            .collect::<Option<String>>()
+            .ok_or_else(|| wrong("has content other than texts")),
+        Some(_) => Err(wrong(
+            "has content that is neither a text nor a list of parts",
+        )),
+    }
+}
+
+/// The thoughts at the start of a text, and what follows them, white space and all.
+fn split_thoughts(text: &str) -> (Vec<&str>, &str) {
+    let mut thoughts = Vec::new();
+    let mut rest = text;
+    while let Some((thought, after)) = rest
+        .trim_start()
+        .strip_prefix("<think>")
+        .and_then(|open| open.split_once("</think>"))
+    {
+        if !thought.is_empty() {
+            thoughts.push(thought);
+        }
+        rest = after;
+    }
+    (thoughts, rest)
+}
+
+fn calls(id: &str, message: &Map<String, Value>) -> Result<Vec<Value>, ConversionError> {
+    let calls = match given(message, "tool_calls") {
+        None => &[][..],
+        Some(Value::Array(calls)) => calls,
+        Some(_) => return Err(wrong("has `tool_calls` that are no list")),
+    };
+    let mut items = Vec::new();
+    for (index, call) in calls.iter().enumerate() {
+        let function = call.get("function").ok_or_else(|| {
+            let kind = call.get("type").and_then(Value::as_str).unwrap_or("?");
+            wrong(&format!(
+                "has a call {index} of type `{kind}`, not of a function"
+            ))
+        })?;
+        let call_id = call.get("id").and_then(Value::as_str);
+        items.push(call_item(id, index, call_id, function)?);
+    }
+    // What servers wrote before there were several calls.
+    if let (true, Some(function)) = (items.is_empty(), given(message, "function_call")) {
+        items.push(call_item(id, 0, None, function)?);
+    }
+    Ok(items)
+}
+
+fn call_item(
+    id: &str,
+    index: usize,
+    call_id: Option<&str>,
+    function: &Value,
+) -> Result<Value, ConversionError> {
+    let name = function
+        .get("name")
+        .and_then(Value::as_str)
+        .ok_or_else(|| {
+            wrong(&format!(
+                "has a call {index} without the name of a function"
+            ))
+        })?;
+    let arguments = match function.get("arguments") {
+        Some(Value::String(text)) => text.clone(),
+        None | Some(Value::Null) => "{}".to_owned(),
+        Some(Value::Object(arguments)) => Value::Object(arguments.clone()).to_string(),
+        Some(_) => {
+            return Err(wrong(&format!(
+                "has a call {index} whose arguments are no text"
+            )));
+        }
+    };
+    let call_id = call_id
+        .filter(|call_id| !call_id.is_empty())
+        .map_or_else(|| format!("call_{id}_{index}"), str::to_owned);
+    Ok(json!({
+        "arguments": arguments,
+        "call_id": call_id,
+        "name": name,
+        "type": "function_call",
+        "id": format!("fc_{id}_{index}"),
+        "status": "completed",
+    }))
+}
+
+fn wrong(problem: &str) -> ConversionError {
+    ConversionError::Completion(problem.to_owned())
+}
+
+/// The `usage` of Responses; null where the server did not count. Details that it did not give are null, as in NeMo
+/// Gym: zero would say that nothing was cached.
+fn usage(completion: &Map<String, Value>) -> Value {
+    let Some(usage) = completion.get("usage") else {
+        return Value::Null;
+    };
+    let count = |name: &str| usage.get(name).and_then(Value::as_u64);
+    let detail = |group: &str, name: &str, others: &[&str]| {
+        let own = usage.get(group).and_then(|group| group.get(name)?.as_u64());
+        own.or_else(|| others.iter().find_map(|other| count(other)))
+    };
+    let (Some(input), Some(output)) = (count("prompt_tokens"), count("completion_tokens")) else {
+        return Value::Null;
+    };
+    let cached = detail(
+        "prompt_tokens_details",
+        "cached_tokens",
+        &["cached_input_tokens", "cache_read_input_tokens"],
+    );
+    let reasoning = detail(
+        "completion_tokens_details",
+        "reasoning_tokens",
+        &["reasoning_output_tokens"],
+    );
+    json!({
+        "input_tokens": input,
+        "input_tokens_details": {"cached_tokens": cached},
+        "output_tokens": output,
+        "output_tokens_details": {"reasoning_tokens": reasoning},
+        "total_tokens": count("total_tokens").unwrap_or_else(|| input.saturating_add(output)),
+    })
+}
+
+const PROMPT: &str = "prompt_token_ids";
+const GENERATION: &str = "generation_token_ids";
+const LOG_PROBS: &str = "generation_log_probs";
+const EXPERTS: &str = "routed_experts";
+const TOKEN_ID: &str = "token_id:";
+
+/// The token fields of an item or message that has all of them.
+pub(super) fn tokens_of_item(fields: &Map<String, Value>) -> Option<Map<String, Value>> {
+    let mut tokens = Map::new();
+    for name in [PROMPT, GENERATION, LOG_PROBS] {
+        tokens.insert(name.to_owned(), given(fields, name)?.clone());
+    }
+    if let Some(experts) = given(fields, EXPERTS) {
+        tokens.insert(EXPERTS.to_owned(), experts.clone());
+    }
+    Some(tokens)
+}
+
+/// The token fields of a chat answer, under the names that NeMo Gym's items have for them; empty where the server
+/// gave none. Those of the message itself go first.
+fn tokens_of_answer(
+    completion: &Map<String, Value>,
+    choice: &Map<String, Value>,
+    message: &Map<String, Value>,
+) -> Result<Map<String, Value>, ConversionError> {
+    let in_any = |names: &[&str], places: &[&Map<String, Value>]| {
+        places
+            .iter()
+            .find_map(|place| names.iter().find_map(|name| given(place, name)))
+            .cloned()
+    };
+    let prompt = in_any(&[PROMPT], &[message, choice, completion]);
+    let generation = in_any(&[GENERATION, "token_ids"], &[message, choice]);
+    let log_probs = in_any(&[LOG_PROBS], &[message, choice]).or_else(|| {
+        // Only ids say that tokens are wanted: log probabilities alone stay with the text.
+        (prompt.is_some() || generation.is_some()).then(|| log_probs_of(choice))?
+    });
+    if prompt.is_none() && generation.is_none() && log_probs.is_none() {
+        return Ok(Map::new());
+    }
+    let missing: Vec<&str> = [
+        (PROMPT, prompt.is_none()),
+        (GENERATION, generation.is_none()),
+        (LOG_PROBS, log_probs.is_none()),
+    ]
+    .into_iter()
+    .filter_map(|(name, is_missing)| is_missing.then_some(name))
+    .collect();
+    let (Some(prompt), Some(generation), Some(log_probs)) = (prompt, generation, log_probs) else {
+        return Err(ConversionError::Completion(format!(
+            "has token information without {}: ask for `return_token_ids` and `logprobs` together, or for neither",
+            missing.join(" and ")
+        )));
+    };
+    let count = |value: &Value| value.as_array().map(Vec::len);
+    if count(&generation) != count(&log_probs) || count(&prompt).is_none() {
+        return Err(ConversionError::Completion(
+            "has not one log probability for each generated token".to_owned(),
+        ));
+    }
+    let mut tokens = Map::new();
+    tokens.insert(PROMPT.to_owned(), prompt);
+    tokens.insert(GENERATION.to_owned(), generation);
+    tokens.insert(LOG_PROBS.to_owned(), log_probs);
+    if let Some(experts) = in_any(&[EXPERTS], &[message, choice]) {
+        tokens.insert(EXPERTS.to_owned(), experts);
+    }
+    Ok(tokens)
+}
+
+/// Whether log probabilities name tokens by id, as vLLM does to give ids. A reader of the text can't use them.
+fn are_by_id(log_probs: &Value) -> bool {
+    log_probs
+        .get(0)
+        .and_then(|entry| entry.get("token"))
+        .and_then(Value::as_str)
+        .is_some_and(|token| token.starts_with(TOKEN_ID))
+}
+
+fn log_probs_of(choice: &Map<String, Value>) -> Option<Value> {
+    let entries = choice.get("logprobs")?.get("content")?.as_array()?;
+    entries
+        .iter()
+        .map(|entry| {
+            entry
+                .get("logprob")
+                .filter(|value| value.is_number())
+                .cloned()
+        })
+        .collect()
 }
 
 #[cfg(test)]

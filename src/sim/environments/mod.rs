@@ -1,15 +1,78 @@
-//! What a model acts in: [`Tools`], a resources server; [`Gymnasium`], one in the manner of
-//! Gymnasium; and [`Environment`], which is stepped in batches.
+//! The servers that a model acts in: [`Tools`], a resources server; [`Gymnasium`], one with `/reset` and `/step`; and
+//! [`Environment`], which is stepped in batches. Used by the servers of the simulation.
 
-mod episode;
-mod gymnasium;
 mod sessions;
-mod step;
+mod stepped;
 mod tools;
-mod turn;
-mod verdict;
 
-pub(super) use gymnasium::Gymnasium;
-pub(super) use step::Environment;
-pub(super) use tools::Tools;
-pub(super) use turn::turn_told;
+use hyper::StatusCode;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+pub(super) use self::stepped::{Environment, Gymnasium};
+pub(super) use self::tools::Tools;
+use super::agent::Row;
+use super::model::final_text;
+use super::plan::Profile;
+use super::server::service::Rejected;
+use super::verifier::Verdict;
+
+/// A request cannot be read.
+fn unreadable(error: serde_json::Error) -> Rejected {
+    wrong(format!("the request cannot be read: {error}"))
+}
+
+/// A request contradicts itself.
+fn wrong(why: String) -> Rejected {
+    Rejected::detail(StatusCode::UNPROCESSABLE_ENTITY, why)
+}
+
+/// Returns the JSON text of the `response` in a body.
+fn response_in(body: &str) -> Result<&RawValue, Rejected> {
+    #[derive(Deserialize)]
+    struct Judged<'a> {
+        #[serde(borrow)]
+        response: &'a RawValue,
+    }
+    let Judged { response } = serde_json::from_str(body).map_err(unreadable)?;
+    Ok(response)
+}
+
+/// Verifies a response to a row. If the row expects no number, chance decides, as for an agent.
+fn verify(row: &Row, response: &RawValue, profile: &Profile) -> Result<Verdict, Rejected> {
+    let said = final_text(response.get()).map_err(unreadable)?;
+    let by_chance = || profile.plan(row.key(), row.difficulty()).correct;
+    Ok(Verdict::of(&said, row.expected(), by_chance))
+}
+
+/// Returns the observation after turn number `turn`, from 1, of an episode that continues.
+fn observation(turn: u64) -> String {
+    format!("Turn {turn}: go on, and end with \"The answer is\" and a number.")
+}
+
+/// Returns the number of the last turn that a simulated environment mentions in a text; 0 if there is none.
+pub(super) fn last_turn(text: &str) -> u64 {
+    let told = text.rmatch_indices("Turn ").find_map(|(at, mark)| {
+        let after = text.get(at + mark.len()..)?;
+        let (number, _) = after.split_once(':')?;
+        number.parse().ok()
+    });
+    told.unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_turn_counts() {
+        let text = format!(
+            "6 rows of 7? {} Turn left: {}",
+            observation(1),
+            observation(12)
+        );
+        assert_eq!(last_turn(&text), 12);
+        assert_eq!(last_turn("Turn left: at once"), 0);
+        assert_eq!(last_turn(""), 0);
+    }
+}

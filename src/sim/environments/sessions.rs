@@ -1,24 +1,24 @@
-//! Sessions, known by a cookie: [`Sessions`].
+//! Sessions by cookie: [`Sessions`], and [`Episode`], the rollout that a session belongs to.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use hyper::StatusCode;
 
-use super::super::call::Call;
+use super::super::agent::Row;
 use super::super::draws::Draws;
-use super::super::service::Rejected;
+use super::super::server::service::{Call, Rejected};
 
-/// The cookie that names a session, as NeMo Gym's servers have it.
+/// The name of the cookie, as NeMo Gym's servers have it.
 const COOKIE: &str = "session";
 
 /// The stream of draws of the names of sessions.
 const OF_SESSION: u64 = 10;
 
-/// A server remembers this many sessions; older ones are forgotten.
+/// A server keeps this many sessions; older ones are forgotten.
 const MAX_SESSIONS: usize = 200_000;
 
-/// The sessions of a server.
+/// The sessions of a server, by cookie.
 #[derive(Debug)]
 pub(super) struct Sessions<S> {
     limit: usize,
@@ -51,7 +51,7 @@ impl<S> Sessions<S> {
         }
     }
 
-    /// Opens a session; gives the cookie for the client.
+    /// Opens a session; returns the value of `Set-Cookie`.
     pub(super) fn open(&self, seed: u64, session: S) -> String {
         let mut kept = self.kept();
         let name = Draws::keyed(seed, &[OF_SESSION, kept.opened]).next_u64();
@@ -66,10 +66,10 @@ impl<S> Sessions<S> {
         format!("{COOKIE}={name:016x}; Path=/; HttpOnly; SameSite=lax")
     }
 
-    /// Does something with the session of a call.
+    /// Works on the session of a call.
     ///
     /// # Errors
-    /// The call has no cookie of a session that is known; or what is done has one.
+    /// The call has no cookie of a known session, or the work fails.
     pub(super) fn with<T>(
         &self,
         call: &Call,
@@ -88,6 +88,46 @@ impl<S> Sessions<S> {
 
     fn kept(&self) -> MutexGuard<'_, Kept<S>> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The task and rollout of a session, as far as the client says.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Episode {
+    of_call: Option<(u64, u64)>,
+    of_row: Option<(u64, u64)>,
+}
+
+impl Episode {
+    /// Reads the identity of a call and the row in its body.
+    pub(super) fn of(call: &Call, row: Option<&Row>) -> Self {
+        let of_row = row.filter(|row| row.is_numbered()).map(Row::key);
+        Self {
+            of_call: call.id().map(|id| (id.key.task, id.key.rollout)),
+            of_row: of_row.map(|key| (key.task, key.rollout)),
+        }
+    }
+
+    /// Checks that a later call belongs to the same episode.
+    ///
+    /// # Errors
+    /// It says that it belongs to another.
+    pub(super) fn check(&self, other: &Self) -> Result<(), Rejected> {
+        let pairs = [(self.of_call, other.of_call), (self.of_row, other.of_row)];
+        for (opened, called) in pairs {
+            if let (Some(opened), Some(called)) = (opened, called)
+                && opened != called
+            {
+                let name = |(task, rollout)| format!("task {task}, rollout {rollout}");
+                let why = format!(
+                    "the session is that of {}, but the request is of {}: a cookie belongs to one episode",
+                    name(opened),
+                    name(called)
+                );
+                return Err(Rejected::detail(StatusCode::CONFLICT, why));
+            }
+        }
+        Ok(())
     }
 }
 

@@ -1,28 +1,21 @@
-//! A resources server: `/seed_session`, tools, and `/verify`.
-
 use bytes::Bytes;
 use hyper::StatusCode;
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::super::aggregate::aggregate;
-use super::super::answer::append;
-use super::super::call::Call;
-use super::super::profile::Profile;
-use super::super::row::Row;
-use super::super::service::{Answer, Rejected, Service};
-use super::episode::Episode;
-use super::sessions::Sessions;
-use super::verdict::{judge, response_in, unreadable};
+use super::super::agent::{Row, aggregate, append};
+use super::super::plan::Profile;
+use super::super::server::service::{Answer, Call, Rejected, Service};
+use super::sessions::{Episode, Sessions};
+use super::{response_in, unreadable, verify};
 
-/// The tools, as the `tools` of a request to a model.
+/// The tools, as the `tools` of a request to a model have them.
 const TOOLS: &[u8] = br#"[{"type":"function","name":"calculate","description":"Does one operation on two numbers.","parameters":{"type":"object","properties":{"operation":{"type":"string","enum":["add","subtract","multiply","divide"]},"a":{"type":"number"},"b":{"type":"number"}},"required":["operation","a","b"],"additionalProperties":false},"strict":true},{"type":"function","name":"remember","description":"Keeps a note for later.","parameters":{"type":"object","properties":{"note":{"type":"string"}},"required":["note"],"additionalProperties":false},"strict":true},{"type":"function","name":"recall","description":"Tells all notes.","parameters":{"type":"object","properties":{},"required":[],"additionalProperties":false},"strict":true}]"#;
 
 /// A session keeps this many notes; older ones are forgotten.
 const MAX_NOTES: usize = 100;
 
-/// A resources server. What a tool does depends on its session, and without the cookie of one it does
-/// nothing.
+/// A resources server: `/seed_session`, tools, and `/verify`. A tool needs the cookie of a session.
 #[derive(Debug, Default)]
 pub(in crate::sim) struct Tools {
     sessions: Sessions<Session>,
@@ -49,11 +42,6 @@ enum Operation {
     Subtract,
     Multiply,
     Divide,
-}
-
-#[derive(Deserialize)]
-struct Note {
-    note: String,
 }
 
 impl Service for Tools {
@@ -83,31 +71,34 @@ impl Service for Tools {
                 })?;
                 verified(&row, call.body, calls, profile)
             }
-            "/aggregate_metrics" => {
-                let metrics = aggregate(call.body.as_bytes()).map_err(unreadable)?;
-                Ok(metrics.to_string().into_bytes().into())
-            }
+            "/aggregate_metrics" => aggregate(call.body.as_bytes())
+                .map_err(unreadable)
+                .map(Answer::from),
             path => {
                 let episode = Episode::of(call, None);
                 let result = self.sessions.with(call, |session| {
                     session.episode.check(&episode)?;
                     session.use_tool(path.trim_start_matches('/'), call.body)
                 })?;
-                Ok(result.to_string().into_bytes().into())
+                Ok(result.into())
             }
         }
     }
 }
 
 impl Session {
-    /// The tool's answer, which tells how many calls the session has seen.
-    fn use_tool(&mut self, name: &str, arguments: &str) -> Result<serde_json::Value, Rejected> {
+    /// Returns the tool's answer, which includes the number of calls of the session.
+    fn use_tool(&mut self, name: &str, arguments: &str) -> Result<Value, Rejected> {
         let mut result = match name {
             "calculate" => {
                 let calculation = serde_json::from_str(arguments).map_err(unreadable)?;
                 json!({ "result": calculated(&calculation)? })
             }
             "remember" => {
+                #[derive(Deserialize)]
+                struct Note {
+                    note: String,
+                }
                 let Note { note } = serde_json::from_str(arguments).map_err(unreadable)?;
                 if self.notes.len() >= MAX_NOTES {
                     self.notes.remove(0);
@@ -123,9 +114,7 @@ impl Session {
             }
         };
         self.calls += 1;
-        if let Some(result) = result.as_object_mut() {
-            result.insert("call".into(), json!(self.calls));
-        }
+        result["call"] = json!(self.calls);
         Ok(result)
     }
 }
@@ -142,10 +131,10 @@ fn calculated(calculation: &Calculation) -> Result<f64, Rejected> {
     result.is_finite().then_some(result).ok_or_else(wrong)
 }
 
-/// The verify response: the row, the response, and what the verifier adds.
+/// Writes the verify response: the row, the response, and what the verifier adds.
 fn verified(row: &Row, body: &str, calls: u64, profile: &Profile) -> Result<Answer, Rejected> {
     let response = response_in(body)?;
-    let verdict = judge(row, response, profile)?;
+    let verdict = verify(row, response, profile)?;
     let mut out = Vec::with_capacity(body.len() + 128);
     out.push(b'{');
     let fields = row.fields();
@@ -153,18 +142,14 @@ fn verified(row: &Row, body: &str, calls: u64, profile: &Profile) -> Result<Answ
         out.extend_from_slice(fields.as_bytes());
         out.push(b',');
     }
-    let reward = u8::from(verdict.correct);
     append(
         &mut out,
-        format_args!(r#""response":{response},"reward":{reward}.0,"extracted_answer":"#),
-    );
-    match verdict.extracted {
-        Some(number) => append(&mut out, format_args!("{number}")),
-        None => out.extend_from_slice(b"null"),
-    }
-    append(
-        &mut out,
-        format_args!(r#","accuracy":{},"tool_calls":{calls}}}"#, verdict.correct),
+        format_args!(
+            r#""response":{response},"reward":{:?},"extracted_answer":{},"accuracy":{},"tool_calls":{calls}}}"#,
+            verdict.reward(),
+            verdict.extracted_json(),
+            verdict.correct
+        ),
     );
     Ok(out.into())
 }

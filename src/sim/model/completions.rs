@@ -1,30 +1,28 @@
-//! `POST /v1/completions`, with a prompt of text or of token ids, and token ids out as vLLM has them.
+//! `POST /v1/completions`, with a prompt of text or of token ids, and token ids out as vLLM has them. A byte is a token
+//! with its own value as id, and some pairs of bytes are tokens too, so a text has several tokenisations.
 
-use std::borrow::Cow;
+use std::collections::HashMap;
+use std::sync::LazyLock;
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
+use serde_json::{Value, json};
 
-use super::super::answer::CREATED_AT;
+use super::super::agent::CREATED_AT;
 use super::super::draws::{Draws, digest};
-use super::super::environments::turn_told;
-use super::super::profile::Profile;
-use super::super::service::Rejected;
-use super::asked::Asked;
-use super::chat::Usage;
-use super::cut::{End, Stop, first_stop};
-use super::policy::Prompt;
-use super::service::{room, unreadable, unsupported, written};
-use super::vocabulary::{bytes_of, decode, encode};
+use super::super::environments::last_turn;
+use super::super::plan::Profile;
+use super::super::server::service::Rejected;
+use super::policy::{End, Prompt, Stop, first_stop};
+use super::{MODEL_NAME, check_choices, remaining_context, unreadable, usage};
 
 /// The streams of draws of the tokens of an answer, and of their log-probabilities.
 const OF_TOKENS: u64 = 8;
 const OF_LOGPROBS: u64 = 9;
 
 #[derive(Deserialize)]
-struct Request<'a> {
-    #[serde(default, borrow)]
-    model: Option<Cow<'a, str>>,
-    prompt: Asked,
+struct Request {
+    model: Option<String>,
+    prompt: PromptText,
     max_tokens: Option<u64>,
     #[serde(default)]
     stop: Stop,
@@ -36,52 +34,44 @@ struct Request<'a> {
     stream: Option<bool>,
 }
 
-#[derive(Serialize)]
-struct Completion<'a> {
-    id: String,
-    object: &'static str,
-    created: u64,
-    model: &'a str,
-    choices: [Choice<'a>; 1],
-    usage: Usage,
+/// A prompt: text or token ids, or a list of one of them.
+#[derive(Debug, PartialEq, Deserialize)]
+#[serde(try_from = "Value")]
+enum PromptText {
+    Text(String),
+    Ids(Vec<u32>),
 }
 
-#[derive(Serialize)]
-struct Choice<'a> {
-    index: u64,
-    text: &'a str,
-    finish_reason: &'static str,
-    stop_reason: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    token_ids: Option<&'a [u32]>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    prompt_token_ids: Option<&'a [u32]>,
-    logprobs: Option<Logprobs>,
-}
+impl TryFrom<Value> for PromptText {
+    type Error = &'static str;
 
-#[derive(Serialize)]
-struct Logprobs {
-    text_offset: Vec<usize>,
-    token_logprobs: Vec<f64>,
-    tokens: Vec<String>,
-    top_logprobs: Option<()>,
+    fn try_from(prompt: Value) -> Result<Self, Self::Error> {
+        match prompt {
+            Value::String(text) => Ok(Self::Text(text)),
+            Value::Array(mut parts) if matches!(&*parts, [Value::String(_) | Value::Array(_)]) => {
+                Self::try_from(parts.remove(0))
+            }
+            Value::Array(ids) => {
+                let id = |id: &Value| u32::try_from(id.as_u64()?).ok();
+                let ids: Option<Vec<u32>> = ids.iter().map(id).collect();
+                ids.map(Self::Ids)
+                    .ok_or("expected a prompt of text or token ids, one at a time")
+            }
+            _ => Err("expected a prompt of text or token ids"),
+        }
+    }
 }
 
 /// Answers a request.
-pub(super) fn answer(body: &str, profile: &Profile) -> Result<Vec<u8>, Rejected> {
+pub(super) fn answer(body: &str, profile: &Profile) -> Result<Value, Rejected> {
     let request: Request = serde_json::from_str(body).map_err(unreadable)?;
-    if request.stream == Some(true) {
-        return Err(unsupported("streams"));
-    }
-    if request.n.is_some_and(|n| n != 1) {
-        return Err(unsupported("second choice: ask again with another seed"));
-    }
+    check_choices(request.stream, request.n)?;
     let (prompt_ids, text) = match request.prompt {
-        Asked::Text(text) => {
+        PromptText::Text(text) => {
             let bytes = text.into_bytes();
             (encode(&bytes, None), bytes)
         }
-        Asked::Ids(ids) => {
+        PromptText::Ids(ids) => {
             let unknown = |id| {
                 let message = format!("token id {id} is not in the vocabulary");
                 Rejected::openai(message, None)
@@ -94,7 +84,6 @@ pub(super) fn answer(body: &str, profile: &Profile) -> Result<Vec<u8>, Rejected>
     let ids_digest = prompt_ids.iter().fold(0, |digest, id| {
         Draws::keyed(digest, &[u64::from(*id)]).next_u64()
     });
-    let seed = request.seed.map(i64::cast_unsigned);
     let (start, turns) = beginning(&text);
     let prompt = Prompt {
         start,
@@ -102,43 +91,38 @@ pub(super) fn answer(body: &str, profile: &Profile) -> Result<Vec<u8>, Rejected>
         turns,
         tools: &[],
         parallel: false,
-        seed,
+        seed: request.seed.map(i64::cast_unsigned),
     };
     let mut said = prompt.said(profile);
-    said.reasoning = None;
     let mut of_tokens = Draws::keyed(said.id, &[OF_TOKENS]);
     let mut ids = encode(said.text.as_bytes(), Some(&mut of_tokens));
     let prompt_tokens = prompt_ids.len() as u64;
-    let most = room(profile, prompt_tokens, request.max_tokens)?;
+    let most = remaining_context(profile, prompt_tokens, request.max_tokens)?;
     let end = end_of(&mut ids, &mut said.text, &request.stop, most);
-    let logprobs = request.logprobs.map(|_| logprobs(&ids, said.id));
-    let completion_tokens = ids.len() as u64;
-    written(&Completion {
-        id: format!("cmpl-{:016x}", said.id),
-        object: "text_completion",
-        created: CREATED_AT as u64,
-        model: request.model.as_deref().unwrap_or("rollstream-sim"),
-        choices: [Choice {
-            index: 0,
-            text: &said.text,
-            finish_reason: end.reason(),
-            stop_reason: end.stop_string(),
-            token_ids: request.return_token_ids.then_some(&ids),
-            prompt_token_ids: request.return_token_ids.then_some(&prompt_ids),
-            logprobs,
-        }],
-        usage: Usage {
-            prompt_tokens,
-            completion_tokens,
-            total_tokens: prompt_tokens + completion_tokens,
-        },
-    })
+    let mut choice = json!({
+        "index": 0,
+        "text": said.text,
+        "finish_reason": end.reason(),
+        "stop_reason": end.stop_string(),
+    });
+    if request.return_token_ids {
+        choice["token_ids"] = json!(ids);
+        choice["prompt_token_ids"] = json!(prompt_ids);
+    }
+    choice["logprobs"] = json!(request.logprobs.map(|_| logprobs(&ids, said.id)));
+    Ok(json!({
+        "id": format!("cmpl-{:016x}", said.id),
+        "object": "text_completion",
+        "created": CREATED_AT as u64,
+        "model": request.model.as_deref().unwrap_or(MODEL_NAME),
+        "choices": [choice],
+        "usage": usage(prompt_tokens, ids.len() as u64),
+    }))
 }
 
-/// What a prompt begins with, and how often the model has spoken in it. The model knows its own
-/// turns by the header that chat templates give them: `assistant` at the beginning of a line or
-/// after a mark such as `<|im_start|>`. Where there is none, by what the simulated environment says,
-/// and takes the first question for the beginning.
+/// Returns the beginning of a prompt, and how often the model has spoken in it. The model finds its turns by the header
+/// of chat templates: `assistant` at the beginning of a line or after a mark such as `<|im_start|>`. If there is none, it
+/// looks for the turns that the simulated environment mentions, and the beginning is the first question.
 fn beginning(prompt: &str) -> (&str, u64) {
     const HEADER: &str = "assistant";
     let is_header = |at: &usize| {
@@ -147,10 +131,10 @@ fn beginning(prompt: &str) -> (&str, u64) {
             .and_then(|before| before.chars().next_back());
         before.is_none_or(|c| matches!(c, '\n' | '>' | '|' | '['))
     };
-    // What is generated comes after a header of its own.
+    // The turn to come has a header of its own.
     let places = memchr::memmem::find_iter(prompt.as_bytes(), HEADER.as_bytes());
     let mut places = places.filter(is_header);
-    let told = turn_told(prompt);
+    let told = last_turn(prompt);
     if let Some(first) = places.next() {
         let turns = places.count() as u64;
         return (prompt.get(..first).unwrap_or(prompt), turns.max(told));
@@ -160,15 +144,15 @@ fn beginning(prompt: &str) -> (&str, u64) {
     (start, told)
 }
 
-/// Ends the tokens and the text as vLLM does: the text before the stop string, and the tokens with
-/// the one that completes it.
+/// Cuts the tokens and the text as vLLM does: the text before the stop string, and the tokens after the one that
+/// completes it.
 fn end_of(ids: &mut Vec<u32>, text: &mut String, stop: &Stop, most: Option<u64>) -> End {
     let most = most.and_then(|most| usize::try_from(most).ok());
     let is_cut = most.is_some_and(|most| most < ids.len());
     let len = |id: &u32| bytes_of(*id).map_or(0, |(_, len)| len);
     if let Some(most) = most.filter(|_| is_cut) {
         ids.truncate(most);
-        // What the model says is ASCII, so that any token ends at a character.
+        // The text is ASCII, so every token ends at a character.
         text.truncate(ids.iter().map(len).sum());
     }
     let Some((at, stop)) = first_stop(text.as_bytes(), stop) else {
@@ -188,26 +172,84 @@ fn end_of(ids: &mut Vec<u32>, text: &mut String, stop: &Stop, most: Option<u64>)
     End::Stopped(stop)
 }
 
-/// Log-probabilities, made up.
-fn logprobs(ids: &[u32], answer: u64) -> Logprobs {
+/// Makes up the log-probabilities of tokens.
+fn logprobs(ids: &[u32], answer: u64) -> Value {
     let mut draws = Draws::keyed(answer, &[OF_LOGPROBS, digest(b"logprobs")]);
-    let mut logprobs = Logprobs {
-        text_offset: Vec::with_capacity(ids.len()),
-        token_logprobs: Vec::with_capacity(ids.len()),
-        tokens: Vec::with_capacity(ids.len()),
-        top_logprobs: None,
-    };
+    let (mut offsets, mut logprobs, mut tokens) = (Vec::new(), Vec::new(), Vec::new());
     let mut offset = 0;
     for (bytes, len) in ids.iter().filter_map(|id| bytes_of(*id)) {
-        logprobs.text_offset.push(offset);
+        offsets.push(offset);
         offset += len;
-        // Three digits after the point travel unharmed through any text.
+        // Three digits after the point survive any text format.
         let drawn = (draws.unit().ln() * 1000.0).round() / 1000.0;
-        logprobs.token_logprobs.push(drawn.min(0.0));
-        let token = String::from_utf8_lossy(bytes.get(..len).unwrap_or_default());
-        logprobs.tokens.push(token.into_owned());
+        logprobs.push(drawn.min(0.0));
+        tokens.push(String::from_utf8_lossy(bytes.get(..len).unwrap_or_default()).into_owned());
     }
-    logprobs
+    json!({
+        "text_offset": offsets,
+        "token_logprobs": logprobs,
+        "tokens": tokens,
+        "top_logprobs": null,
+    })
+}
+
+/// Pairs of bytes that are tokens, from id 256.
+const PAIRS: &[&[u8; 2]] = &[
+    b"th", b"he", b"in", b"er", b"an", b"re", b"on", b"at", b"en", b"nd", b"ti", b"es", b"or",
+    b"te", b"of", b"ed", b"is", b"it", b"al", b"ar", b"st", b"to", b"nt", b"ng", b"se", b"ha",
+    b"as", b"ou", b"io", b"le", b"ve", b"co", b"me", b"de", b"hi", b"ri", b"ro", b"ic", b"ne",
+    b"ea", b"ra", b"ce", b"e ", b"s ", b"t ", b"d ", b" t", b" a", b" i", b" s", b" w", b"Th",
+    b"sw", b"we", b". ", b", ", b"12", b"10", b"20", b"00", b"42", b"ow", b"  ", b"\n\n",
+];
+
+/// The first id that is a pair.
+const FIRST_PAIR: u32 = 256;
+
+static IDS: LazyLock<HashMap<[u8; 2], u32>> =
+    LazyLock::new(|| PAIRS.iter().map(|pair| **pair).zip(FIRST_PAIR..).collect());
+
+/// Tokenises a text from left to right. With `draws`, a pair of bytes becomes one token
+/// or two by chance; without, always one.
+fn encode(text: &[u8], mut draws: Option<&mut Draws>) -> Vec<u32> {
+    let mut ids = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((first, after)) = rest.split_first() {
+        let pair = after.first().and_then(|second| IDS.get(&[*first, *second]));
+        let merged = pair.filter(|_| {
+            let draws = draws.as_mut();
+            draws.is_none_or(|draws| draws.below(2) == 0)
+        });
+        ids.push(merged.copied().unwrap_or(u32::from(*first)));
+        rest = match merged {
+            Some(_) => after.get(1..).unwrap_or_default(),
+            None => after,
+        };
+    }
+    ids
+}
+
+/// Returns the bytes of a token; none if there is no such token.
+fn bytes_of(id: u32) -> Option<([u8; 2], usize)> {
+    match u8::try_from(id) {
+        Ok(byte) => Some(([byte, 0], 1)),
+        Err(_) => {
+            let place = usize::try_from(id - FIRST_PAIR).ok()?;
+            PAIRS.get(place).map(|pair| (**pair, 2))
+        }
+    }
+}
+
+/// Returns the bytes of tokens.
+///
+/// # Errors
+/// The first id that is not a token.
+fn decode(ids: &[u32]) -> Result<Vec<u8>, u32> {
+    let mut bytes = Vec::with_capacity(ids.len() + ids.len() / 2);
+    for id in ids {
+        let (token, len) = bytes_of(*id).ok_or(*id)?;
+        bytes.extend(token.into_iter().take(len));
+    }
+    Ok(bytes)
 }
 
 #[cfg(test)]
@@ -262,5 +304,57 @@ mod tests {
             assert_eq!(ids.len(), 3);
             assert_eq!(decode(&ids).unwrap(), text.as_bytes());
         }
+    }
+
+    fn prompt(json: &str) -> Option<PromptText> {
+        serde_json::from_str(json).ok()
+    }
+
+    #[test]
+    fn a_prompt_is_text_or_ids_and_may_be_in_a_list() {
+        let ids = || Some(PromptText::Ids(vec![7, 300]));
+        assert_eq!(prompt("[7, 300]"), ids());
+        assert_eq!(prompt("[[7, 300]]"), ids());
+        let text = || Some(PromptText::Text("a\nb".into()));
+        assert_eq!(prompt(r#""a\nb""#), text());
+        assert_eq!(prompt(r#"["a\nb"]"#), text());
+        assert_eq!(prompt("[]"), Some(PromptText::Ids(Vec::new())));
+        for json in [
+            "7",
+            r#"["a", "b"]"#,
+            "[[7], [8]]",
+            "[7, \"a\"]",
+            "[-1]",
+            "{}",
+            "null",
+        ] {
+            assert_eq!(prompt(json), None, "{json}");
+        }
+    }
+
+    const TEXT: &str = "Therefore the answer is 42. \u{e9}\u{1f980}";
+
+    #[test]
+    fn a_text_has_several_tokenisations_and_all_mean_the_same() {
+        let tokenisations: std::collections::BTreeSet<Vec<u32>> = (0..20)
+            .map(|seed| encode(TEXT.as_bytes(), Some(&mut Draws::from_state(seed))))
+            .chain([encode(TEXT.as_bytes(), None)])
+            .collect();
+        assert!(tokenisations.len() > 15);
+        for ids in tokenisations {
+            assert_eq!(decode(&ids).unwrap(), TEXT.as_bytes());
+            assert!(ids.iter().any(|id| *id >= FIRST_PAIR));
+        }
+    }
+
+    #[test]
+    fn every_token_has_bytes_and_no_other_id_has() {
+        let count = FIRST_PAIR + PAIRS.len() as u32;
+        for id in 0..count {
+            let (bytes, len) = bytes_of(id).unwrap();
+            assert!(!bytes[..len].is_empty());
+        }
+        assert_eq!(decode(&[65, count, 66]), Err(count));
+        assert_eq!(IDS.len(), PAIRS.len(), "no pair is there twice");
     }
 }

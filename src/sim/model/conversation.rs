@@ -1,145 +1,35 @@
-//! A conversation as both chat completions and responses write it, read no deeper than the model
-//! needs: [`Item`] and [`Conversation`].
-
-use std::borrow::Cow;
-use std::fmt;
+//! A conversation, as both chat completions and responses write it: [`Item`] and [`Conversation`].
 
 use serde::Deserialize;
-use serde::de::{Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{Deserializer, Error};
+use serde_json::Value;
 
 use super::super::draws::{Draws, digest};
-
-/// The text of a content: a string, a list of parts, one part, or nothing.
-#[derive(Debug, Default, PartialEq)]
-pub(in crate::sim) struct Text<'a>(pub Cow<'a, str>);
-
-impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        from.deserialize_any(TextVisitor)
-    }
-}
-
-struct TextVisitor;
-
-impl<'de> Visitor<'de> for TextVisitor {
-    type Value = Text<'de>;
-
-    fn expecting(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
-        formatter.write_str("text or a list of parts")
-    }
-
-    fn visit_borrowed_str<E: Error>(self, text: &'de str) -> Result<Text<'de>, E> {
-        Ok(Text(Cow::Borrowed(text)))
-    }
-
-    fn visit_str<E: Error>(self, text: &str) -> Result<Text<'de>, E> {
-        Ok(Text(Cow::Owned(text.to_owned())))
-    }
-
-    fn visit_unit<E: Error>(self) -> Result<Text<'de>, E> {
-        Ok(Text::default())
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut parts: A) -> Result<Text<'de>, A::Error> {
-        let mut whole: Text = parts.next_element()?.unwrap_or_default();
-        while let Some(Text(part)) = parts.next_element()? {
-            whole.0.to_mut().push_str(&part);
-        }
-        Ok(whole)
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut part: A) -> Result<Text<'de>, A::Error> {
-        let mut text = Text::default();
-        while let Some(key) = part.next_key::<Cow<str>>()? {
-            match &*key {
-                "text" | "refusal" => text = part.next_value()?,
-                _ => drop(part.next_value::<IgnoredAny>()?),
-            }
-        }
-        Ok(text)
-    }
-}
-
-/// The input of a response: a list of items, or what the user says.
-#[derive(Debug)]
-pub(super) struct Input<'a>(pub Vec<Item<'a>>);
-
-impl<'de: 'a, 'a> Deserialize<'de> for Input<'a> {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        from.deserialize_any(InputVisitor)
-    }
-}
-
-struct InputVisitor;
-
-impl<'de> Visitor<'de> for InputVisitor {
-    type Value = Input<'de>;
-
-    fn expecting(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
-        formatter.write_str("text or a list of items")
-    }
-
-    fn visit_borrowed_str<E: Error>(self, text: &'de str) -> Result<Input<'de>, E> {
-        Ok(Input(vec![Item::user(Cow::Borrowed(text))]))
-    }
-
-    fn visit_str<E: Error>(self, text: &str) -> Result<Input<'de>, E> {
-        Ok(Input(vec![Item::user(Cow::Owned(text.to_owned()))]))
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Input<'de>, A::Error> {
-        let mut input = Vec::new();
-        while let Some(item) = items.next_element()? {
-            input.push(item);
-        }
-        Ok(Input(input))
-    }
-}
 
 /// A message of a chat, or an item of a response's input.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(in crate::sim) struct Item<'a> {
-    #[serde(rename = "type", borrow)]
-    kind: Cow<'a, str>,
-    #[serde(borrow)]
-    role: Cow<'a, str>,
-    #[serde(borrow)]
-    content: Text<'a>,
-    #[serde(borrow)]
-    name: Text<'a>,
-    #[serde(borrow)]
-    arguments: Text<'a>,
-    #[serde(borrow)]
-    output: Text<'a>,
-    #[serde(borrow)]
-    tool_calls: Option<Vec<MadeCall<'a>>>,
+pub(in crate::sim) struct Item {
+    #[serde(rename = "type")]
+    kind: String,
+    role: String,
+    #[serde(deserialize_with = "text")]
+    content: String,
+    #[serde(deserialize_with = "text")]
+    name: String,
+    #[serde(deserialize_with = "text")]
+    arguments: String,
+    #[serde(deserialize_with = "text")]
+    output: String,
+    tool_calls: Option<Vec<ToolCall>>,
 }
 
 #[derive(Debug, Deserialize)]
-struct MadeCall<'a> {
-    #[serde(borrow)]
-    function: MadeFunction<'a>,
+struct ToolCall {
+    function: Item,
 }
 
-#[derive(Debug, Deserialize)]
-struct MadeFunction<'a> {
-    #[serde(borrow)]
-    name: Text<'a>,
-    #[serde(default, borrow)]
-    arguments: Text<'a>,
-}
-
-impl<'a> Item<'a> {
-    /// A message of the user.
-    fn user(text: Cow<'a, str>) -> Self {
-        Self {
-            role: "user".into(),
-            content: Text(text),
-            ..Self::default()
-        }
-    }
-
+impl Item {
     /// Who says it.
     pub(in crate::sim) fn role(&self) -> &str {
         &self.role
@@ -147,26 +37,63 @@ impl<'a> Item<'a> {
 
     /// What is said.
     pub(in crate::sim) fn text(&self) -> &str {
-        &self.content.0
+        &self.content
     }
 
     fn is_of_model(&self) -> bool {
         self.role == "assistant" || matches!(&*self.kind, "function_call" | "reasoning")
     }
 
-    /// Who says something, and what: the same for the same thing in either API.
+    /// Calls `hear` with who says something, and what: the same for the same thing in either API.
     fn said(&self, mut hear: impl FnMut(&str, &str)) {
         match &*self.kind {
-            "function_call" => hear(&self.name.0, &self.arguments.0),
-            "function_call_output" => hear("tool", &self.output.0),
-            // Chats do not carry what the model thought.
+            "function_call" => hear(&self.name, &self.arguments),
+            "function_call_output" => hear("tool", &self.output),
+            // Chats do not carry the reasoning.
             "reasoning" => {}
-            _ if !self.content.0.is_empty() => hear(&self.role, &self.content.0),
+            _ if !self.content.is_empty() => hear(&self.role, &self.content),
             _ => {}
         }
-        for MadeCall { function } in self.tool_calls.iter().flatten() {
-            hear(&function.name.0, &function.arguments.0);
+        for ToolCall { function } in self.tool_calls.iter().flatten() {
+            hear(&function.name, &function.arguments);
         }
+    }
+}
+
+/// Reads the text of a content: a string, a list of parts, one part, or null.
+pub(super) fn text<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
+    fn append(content: &Value, text: &mut String) -> bool {
+        match content {
+            Value::Null => true,
+            Value::String(part) => {
+                text.push_str(part);
+                true
+            }
+            Value::Array(parts) => parts.iter().all(|part| append(part, text)),
+            Value::Object(part) => {
+                let part = part.get("text").or_else(|| part.get("refusal"));
+                part.is_none_or(|part| append(part, text))
+            }
+            Value::Bool(_) | Value::Number(_) => false,
+        }
+    }
+    let mut text = String::new();
+    if append(&Value::deserialize(from)?, &mut text) {
+        Ok(text)
+    } else {
+        Err(D::Error::custom("expected text or a list of parts"))
+    }
+}
+
+/// Reads a list of messages or items; text is what the user says.
+pub(super) fn items<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Item>, D::Error> {
+    match Value::deserialize(from)? {
+        Value::String(content) => Ok(vec![Item {
+            role: "user".to_owned(),
+            content,
+            ..Item::default()
+        }]),
+        items => serde_json::from_value(items).map_err(D::Error::custom),
     }
 }
 
@@ -175,7 +102,7 @@ impl<'a> Item<'a> {
 pub(super) struct Conversation<'a> {
     /// What the user said first.
     pub start: &'a str,
-    /// A number for all that was said, by whom, in order.
+    /// A hash of all that was said, by whom, in order.
     pub digest: u64,
     /// How often the model has spoken.
     pub turns: u64,
@@ -188,7 +115,7 @@ impl<'a> Conversation<'a> {
     pub(super) fn read(items: &'a [Item], instructions: &str) -> Self {
         let first = items.iter().find(|item| item.role == "user");
         let mut conversation = Self {
-            start: first.map_or("", |item| &item.content.0),
+            start: first.map_or("", |item| &item.content),
             digest: 0,
             turns: 0,
             tokens: words(instructions),
@@ -208,22 +135,21 @@ impl<'a> Conversation<'a> {
     }
 }
 
-/// What the model said last in a response, by the JSON text of it.
+/// Returns what the model said last in a response, by its JSON text.
 ///
 /// # Errors
-/// The text is no response.
+/// The text is not a response.
 pub(in crate::sim) fn final_text(response: &str) -> Result<String, serde_json::Error> {
     #[derive(Deserialize)]
-    struct Response<'a> {
-        #[serde(borrow)]
-        output: Vec<Item<'a>>,
+    struct Response {
+        output: Vec<Item>,
     }
     let Response { output } = serde_json::from_str(response)?;
     let last = output.into_iter().rfind(|item| item.role == "assistant");
-    Ok(last.map_or_else(String::new, |item| item.content.0.into_owned()))
+    Ok(last.map_or_else(String::new, |item| item.content))
 }
 
-/// How many words a text has; a word is a token.
+/// Counts the words of a text; a word is a token.
 pub(super) fn words(text: &str) -> u64 {
     text.split_ascii_whitespace().count() as u64
 }
@@ -232,7 +158,7 @@ pub(super) fn words(text: &str) -> u64 {
 mod tests {
     use super::*;
 
-    fn items(json: &str) -> Vec<Item<'_>> {
+    fn items(json: &str) -> Vec<Item> {
         serde_json::from_str(json).unwrap()
     }
 

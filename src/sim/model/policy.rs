@@ -1,18 +1,19 @@
-//! What the model says: [`Prompt::said`], a function of the conversation and the seed.
+//! What the model says: [`Prompt::said`], a function of the conversation and the seed, and where it ends ([`End`]).
 
-use super::super::answer::last_words;
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use super::super::agent::{Row, append_filler};
 use super::super::draws::{Draws, digest};
-use super::super::filler::append_filler;
-use super::super::oracle::RowDifficulty;
-use super::super::profile::Profile;
-use super::arguments::arguments;
+use super::super::plan::{Profile, RowDifficulty};
+use super::super::verifier::{NumericAnswer, last_words};
 use super::conversation::words;
-use super::cut::{End, Stop, cut};
-use super::question::right_answer;
-use super::tool::Tool;
 
-/// The streams of draws: what a question has in all conversations that begin with it, what a
-/// conversation has in all its turns, and what a turn has to itself.
+/// The streams of draws: one of a question for all conversations that begin with it, one of a conversation for all its
+/// turns, and one of a turn.
 const OF_QUESTION: u64 = 5;
 const OF_CONVERSATION: u64 = 6;
 const OF_TURN: u64 = 7;
@@ -25,12 +26,12 @@ const MOST_TURNS: usize = 4;
 pub(super) struct Prompt<'a> {
     /// What the user said first.
     pub start: &'a str,
-    /// A number for all that was said.
+    /// A hash of all that was said.
     pub digest: u64,
     /// How often the model has spoken.
     pub turns: u64,
-    /// What it may call.
-    pub tools: &'a [Tool<'a>],
+    /// The tools that it may call.
+    pub tools: &'a [Tool],
     /// It may make several calls at once.
     pub parallel: bool,
     /// The request's seed.
@@ -40,37 +41,37 @@ pub(super) struct Prompt<'a> {
 /// What the model says.
 #[derive(Debug, PartialEq)]
 pub(super) struct Said {
-    /// What it thinks before.
+    /// Its reasoning before that.
     pub reasoning: Option<String>,
-    /// What it says; empty where it calls tools. Needs no escapes in JSON.
+    /// The text, which needs no escapes in JSON; empty if it calls tools.
     pub text: String,
-    /// Calls, all at once.
-    pub calls: Vec<Made>,
-    /// Names this very answer.
+    /// Parallel calls of tools.
+    pub calls: Vec<MadeCall>,
+    /// Identifies the answer.
     pub id: u64,
 }
 
 /// A call that the model makes.
 #[derive(Debug, PartialEq)]
-pub(super) struct Made {
+pub(super) struct MadeCall {
     /// The tool.
     pub name: String,
     /// JSON text.
     pub arguments: String,
-    /// Names the call.
+    /// Identifies the call.
     pub id: String,
 }
 
 impl Said {
-    /// Tokens of all of it: words.
+    /// Counts the tokens of all of it.
     pub(super) fn tokens(&self) -> u64 {
         let calls = self.calls.iter();
         let calls: u64 = calls.map(|call| 1 + words(&call.arguments)).sum();
         self.reasoning_tokens() + words(&self.text) + calls
     }
 
-    /// Ends it before the first stop string, or after `most` tokens, whichever comes first. Calls
-    /// that do not fit are not made.
+    /// Cuts it before the first stop string, or after `most` tokens, whichever comes first. Calls
+    /// that do not fit are dropped.
     pub(super) fn limit(&mut self, stop: &Stop, most: Option<u64>) -> End {
         let calls_fit = self.calls.is_empty() || most.is_none_or(|most| self.tokens() <= most);
         if !calls_fit {
@@ -90,15 +91,15 @@ impl Said {
         }
     }
 
-    /// Tokens of what it thinks.
+    /// Counts the tokens of the reasoning.
     pub(super) fn reasoning_tokens(&self) -> u64 {
         self.reasoning.as_deref().map_or(0, words)
     }
 }
 
 impl Prompt<'_> {
-    /// What the model says. Given tools, it calls some of them for the conversation's number of
-    /// turns, and gives its answer then; without tools, it gives it in the last of them.
+    /// Returns what the model says. With tools, it calls some of them in every turn of the conversation, and answers
+    /// after that; without tools, it answers in the last turn.
     pub(super) fn said(&self, profile: &Profile) -> Said {
         let seed = self.seed.unwrap_or(profile.seed);
         let question = digest(self.start.as_bytes());
@@ -123,7 +124,14 @@ impl Prompt<'_> {
         if !tools.is_empty() && self.turns < turns {
             let several = self.parallel && of_turn.below(3) == 0;
             let count = if several { 2 + of_turn.below(2) } else { 1 };
-            let calls = (0..count).filter_map(|n| made(&tools, n, id, &mut of_turn));
+            let calls = (0..count).filter_map(|number| {
+                let tool = tools.get(of_turn.below(tools.len()))?;
+                Some(MadeCall {
+                    name: tool.name()?.to_owned(),
+                    arguments: arguments(tool.parameters(), &mut of_turn).to_string(),
+                    id: format!("call_{id:016x}_{number}"),
+                })
+            });
             said.calls = calls.collect();
         } else if tools.is_empty() && self.turns + 1 < turns {
             said.text = some_words(&mut of_turn, 60);
@@ -135,33 +143,246 @@ impl Prompt<'_> {
     }
 }
 
-fn made(tools: &[&Tool], number: usize, id: u64, draws: &mut Draws) -> Option<Made> {
-    let tool = tools.get(draws.below(tools.len()))?;
-    let schema = serde_json::from_str(tool.schema()).unwrap_or_default();
-    Some(Made {
-        name: tool.name()?.to_owned(),
-        arguments: arguments(&schema, draws).to_string(),
-        id: format!("call_{id:016x}_{number}"),
-    })
-}
-
-/// Words that say nothing, up to `most` and a few more.
+/// Returns at most about `most` words of filler.
 fn some_words(draws: &mut Draws, most: usize) -> String {
     let mut text = Vec::new();
     append_filler(&mut text, 6 * (5 + draws.below(most)), draws.next_u64());
-    // The first and the last can be parts of words.
+    // The first and the last word may be cut.
     let text = String::from_utf8(text).unwrap_or_default();
     let whole = text.split_once(' ').map_or("", |(_, rest)| rest);
     let whole = whole.rsplit_once(' ').map_or(whole, |(rest, _)| rest);
     whole.trim().to_owned()
 }
 
+/// A tool that the model may call, as either API writes it.
+#[derive(Debug, Deserialize)]
+pub(super) struct Tool {
+    name: Option<String>,
+    #[serde(default)]
+    parameters: Value,
+    function: Option<Box<Tool>>,
+}
+
+impl Tool {
+    /// Its name; a tool that is not a function has none.
+    fn name(&self) -> Option<&str> {
+        let function = self.function.as_deref().unwrap_or(self);
+        function.name.as_deref()
+    }
+
+    /// The JSON schema of its parameters.
+    fn parameters(&self) -> &Value {
+        &self.function.as_deref().unwrap_or(self).parameters
+    }
+}
+
+/// Returns arguments that a JSON schema allows, as far as it goes with types, `enum`, `required`, nested objects and
+/// lists.
+fn arguments(schema: &Value, draws: &mut Draws) -> Value {
+    match value(schema, draws) {
+        object @ Value::Object(_) => object,
+        _ => json!({}),
+    }
+}
+
+fn value(schema: &Value, draws: &mut Draws) -> Value {
+    if let Some(choices) = schema["enum"].as_array() {
+        let choice = choices.get(draws.below(choices.len()));
+        return choice.cloned().unwrap_or_default();
+    }
+    match schema["type"].as_str() {
+        Some("integer") => json!(draws.below(100)),
+        Some("number") => json!(draws.below(397) as f64 / 4.0),
+        Some("boolean") => json!(draws.below(2) == 0),
+        Some("null") => Value::Null,
+        Some("array") => {
+            let items = 0..draws.below(3);
+            items.map(|_| value(&schema["items"], draws)).collect()
+        }
+        Some("object") => object(schema, draws),
+        _ => {
+            let word = WORDS.get(draws.below(WORDS.len()));
+            json!(word.copied().unwrap_or_default())
+        }
+    }
+}
+
+fn object(schema: &Value, draws: &mut Draws) -> Value {
+    let required = schema["required"].as_array();
+    let is_required = |name: &str| required.is_some_and(|names| names.iter().any(|n| n == name));
+    let mut object = Map::new();
+    for (name, schema) in schema["properties"].as_object().into_iter().flatten() {
+        if is_required(name) || draws.below(2) == 0 {
+            object.insert(name.clone(), value(schema, draws));
+        }
+    }
+    Value::Object(object)
+}
+
+const WORDS: [&str; 12] = [
+    "amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "harbor", "island", "juniper",
+    "kelp", "lagoon",
+];
+
+/// The example tasks, whose answers the model knows.
+static KNOWN: LazyLock<HashMap<String, NumericAnswer>> = LazyLock::new(|| {
+    let tasks = include_str!("../../../tests/data/example_tasks.jsonl").lines();
+    tasks.filter_map(question_and_answer).collect()
+});
+
+fn question_and_answer(task: &str) -> Option<(String, NumericAnswer)> {
+    let row = Row::parse(task).ok()?;
+    let messages: Value = serde_json::from_str(row.question()).ok()?;
+    let question = messages[0]["content"].as_str()?.to_owned();
+    Some((question, row.expected()?))
+}
+
+/// Returns the right answer to a question: that of an example task in the text, the value of a sum such as `3 + 4`, or
+/// else the product of two numbers with "of", "each" or "times" between them, or the sum of all numbers.
+fn right_answer(text: &str) -> Option<NumericAnswer> {
+    let known = KNOWN.get(text.trim()).or_else(|| {
+        let holds = |(question, _): &(&String, &NumericAnswer)| text.contains(question.as_str());
+        KNOWN.iter().find(holds).map(|(_, answer)| answer)
+    });
+    known.copied().or_else(|| calculated(text))
+}
+
+fn calculated(text: &str) -> Option<NumericAnswer> {
+    fn sum<'a>(numbers: impl Iterator<Item = &'a Found<'a>>) -> NumericAnswer {
+        let values = numbers.map(|number| number.value);
+        NumericAnswer::Int(values.fold(0, i128::saturating_add))
+    }
+    let numbers = numbers(text);
+    let is_added = |number: &&Found| number.before.trim() == "+";
+    let is_multiplied = |number: &Found| {
+        let mut words = number.before.split_ascii_whitespace();
+        words.any(|word| matches!(word, "of" | "each" | "times"))
+    };
+    if let Some(first) = numbers.iter().skip(1).position(|number| is_added(&number)) {
+        let (before, added) = numbers.split_at(first + 1);
+        let added = added.iter().take_while(is_added);
+        return Some(sum(before.iter().skip(first).chain(added)));
+    }
+    match numbers.as_slice() {
+        [] => None,
+        [a, b] if is_multiplied(b) => Some(NumericAnswer::Int(a.value.saturating_mul(b.value))),
+        all => Some(sum(all.iter())),
+    }
+}
+
+/// A natural number in a text, and the text between it and the number before.
+struct Found<'a> {
+    before: &'a str,
+    value: i128,
+}
+
+fn numbers(text: &str) -> Vec<Found<'_>> {
+    let mut found = Vec::new();
+    let mut rest = text;
+    while let Some(start) = rest.find(|c: char| c.is_ascii_digit()) {
+        let (before, digits) = rest.split_at(start);
+        let end = digits.find(|c: char| !c.is_ascii_digit());
+        let (digits, after) = digits.split_at(end.unwrap_or(digits.len()));
+        if let Ok(value) = digits.parse() {
+            found.push(Found { before, value });
+        }
+        rest = after;
+    }
+    found
+}
+
+/// Stop strings: one, several, or none.
+#[derive(Debug, Default, Deserialize)]
+#[serde(untagged)]
+pub(super) enum Stop {
+    One(String),
+    Several(Vec<String>),
+    #[default]
+    None,
+}
+
+impl Stop {
+    fn strings(&self) -> &[String] {
+        match self {
+            Self::One(one) => std::slice::from_ref(one),
+            Self::Several(several) => several,
+            Self::None => &[],
+        }
+    }
+}
+
+/// Why a text ends.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum End {
+    /// It is complete.
+    Done,
+    /// It reached this stop string.
+    Stopped(String),
+    /// It reached the limit of tokens.
+    Length,
+}
+
+impl End {
+    /// The `finish_reason` of a chat or a completion.
+    pub(super) fn reason(&self) -> &'static str {
+        match self {
+            Self::Length => "length",
+            Self::Done | Self::Stopped(_) => "stop",
+        }
+    }
+
+    /// The stop string.
+    pub(super) fn stop_string(&self) -> Option<&str> {
+        match self {
+            Self::Stopped(stop) => Some(stop),
+            _ => None,
+        }
+    }
+}
+
+/// Cuts a text before the first stop string, or after `most` words, whichever comes first.
+fn cut(text: &mut String, stop: &Stop, most: Option<u64>) -> End {
+    let end = most.and_then(|most| end_of_word(text, most));
+    if let Some(end) = end {
+        text.truncate(end);
+    }
+    if let Some((at, stop)) = first_stop(text.as_bytes(), stop) {
+        let stop = stop.to_owned();
+        text.truncate(at);
+        return End::Stopped(stop);
+    }
+    end.map_or(End::Done, |_| End::Length)
+}
+
+/// Finds the first stop string and its position.
+pub(super) fn first_stop<'a>(text: &[u8], stop: &'a Stop) -> Option<(usize, &'a str)> {
+    let stops = stop.strings().iter().filter(|stop| !stop.is_empty());
+    let places = stops.filter_map(|stop| {
+        let at = memchr::memmem::find(text, stop.as_bytes())?;
+        Some((at, stop.as_str()))
+    });
+    places.min_by_key(|(at, _)| *at)
+}
+
+/// Returns the end of word number `most`, if there are more.
+fn end_of_word(text: &str, most: u64) -> Option<usize> {
+    let most = usize::try_from(most).ok()?;
+    let mut words = text.split_ascii_whitespace();
+    let last = match most.checked_sub(1) {
+        Some(before) => words.nth(before)?,
+        None => "",
+    };
+    words.next()?;
+    if most == 0 {
+        return Some(0);
+    }
+    Some(last.as_ptr() as usize + last.len() - text.as_ptr() as usize)
+}
+
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
-
-    use super::super::super::arithmetic::extract_answer;
     use super::super::super::config::SimConfig;
+    use super::super::super::verifier::extract_answer;
     use super::*;
 
     const TOOLS: &str = r#"[{"type": "function", "name": "add", "parameters": {"type": "object",
@@ -233,7 +454,7 @@ mod tests {
         let said = || Said {
             reasoning: Some("one two three".into()),
             text: String::new(),
-            calls: vec![Made {
+            calls: vec![MadeCall {
                 name: "add".into(),
                 arguments: "{}".into(),
                 id: "c".into(),
@@ -269,5 +490,108 @@ mod tests {
             lengths[0] == 0 && lengths[1..].iter().all(|n| *n > 150),
             "{lengths:?}"
         );
+    }
+
+    #[test]
+    fn arguments_are_valid() {
+        let schema = json!({
+            "type": "object",
+            "properties": {
+                "city": {"type": "string"},
+                "unit": {"type": "string", "enum": ["C", "F"]},
+                "days": {"type": "integer", "minimum": 0},
+                "share": {"type": "number", "minimum": 0},
+                "exact": {"type": "boolean"},
+                "places": {"type": "array", "items": {
+                    "type": "object",
+                    "properties": {"x": {"type": "number"}, "y": {"type": "number"}},
+                    "required": ["x", "y"],
+                }},
+            },
+            "required": ["city", "days", "share", "exact", "places"],
+            "additionalProperties": false,
+        });
+        let validator = jsonschema::validator_for(&schema).unwrap();
+        let mut draws = Draws::from_state(1);
+        let mut seen = std::collections::BTreeSet::new();
+        for _ in 0..200 {
+            let arguments = arguments(&schema, &mut draws);
+            assert!(validator.is_valid(&arguments), "{arguments}");
+            seen.insert(arguments.to_string());
+        }
+        assert!(seen.len() > 100);
+    }
+
+    #[test]
+    fn a_schema_of_nothing_takes_nothing() {
+        let mut draws = Draws::from_state(1);
+        for schema in [
+            json!({}),
+            json!({"type": "object"}),
+            json!(null),
+            json!({"type": "string"}),
+        ] {
+            assert_eq!(arguments(&schema, &mut draws), json!({}));
+        }
+    }
+
+    fn answer(question: &str) -> Option<String> {
+        right_answer(question).map(|number| number.to_string())
+    }
+
+    #[test]
+    fn every_example_is_known() {
+        let tasks = include_str!("../../../tests/data/example_tasks.jsonl").lines();
+        for task in tasks {
+            let (question, expected) = question_and_answer(task).unwrap();
+            assert_eq!(right_answer(&question), Some(expected), "{question}");
+            let wrapped = format!("<user>{question}</user>\n<assistant>");
+            assert_eq!(right_answer(&wrapped), Some(expected));
+        }
+    }
+
+    #[test]
+    fn sums_and_products_are_worked_out() {
+        for (question, right) in [
+            ("What is 3 + 4?", "7"),
+            ("Task 9: 3 + 4 + 5, and 6?", "12"),
+            ("10000000000000000000000 + 1", "10000000000000000000001"),
+            ("6 rows of 7?", "42"),
+            ("2 and 3 and 4", "9"),
+        ] {
+            assert_eq!(answer(question).as_deref(), Some(right), "{question}");
+        }
+        for question in ["", "How are you?"] {
+            assert_eq!(answer(question), None, "{question}");
+        }
+    }
+
+    fn parts(text: &str, stop: &str, most: Option<u64>) -> (String, End) {
+        let stop: Stop = serde_json::from_str(stop).unwrap();
+        let mut text = text.to_owned();
+        let end = cut(&mut text, &stop, most);
+        (text, end)
+    }
+
+    #[test]
+    fn a_text_ends_at_what_comes_first() {
+        let text = "one two  three four";
+        let stopped = |stop: &str| End::Stopped(stop.into());
+        for (stop, most, left, end) in [
+            ("null", None, text, End::Done),
+            ("null", Some(4), text, End::Done),
+            ("null", Some(3), "one two  three", End::Length),
+            ("null", Some(0), "", End::Length),
+            ("\"thr\"", None, "one two  ", stopped("thr")),
+            (r#"["four", "two"]"#, None, "one ", stopped("two")),
+            (r#"["four"]"#, Some(2), "one two", End::Length),
+            (r#"["", "five"]"#, None, text, End::Done),
+        ] {
+            assert_eq!(
+                parts(text, stop, most),
+                (left.to_owned(), end),
+                "{stop} {most:?}"
+            );
+        }
     }
 }

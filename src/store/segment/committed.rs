@@ -10,7 +10,7 @@ pub struct Committed {
 }
 
 impl Committed {
-    /// Those of the parts of `rollouts` and `turns`, and of `attempts`, which come last.
+    /// Those of the parts of `rollouts` and `calls`, and of `attempts`, which come last.
     pub fn new(
         answers: impl IntoIterator<Item = SegmentName>,
         attempts: impl IntoIterator<Item = SegmentName>,

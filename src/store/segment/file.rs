@@ -4,9 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
-use arrow::array::new_null_array;
 use arrow::buffer::Buffer;
-use arrow::datatypes::Schema;
 use arrow::error::ArrowError;
 use arrow::ipc::reader::StreamDecoder;
 use arrow::ipc::writer::StreamWriter;
@@ -119,18 +117,11 @@ fn encoder() -> Result<StreamWriter<Vec<u8>>, ArrowError> {
     StreamWriter::try_new(Vec::new(), &schema::outcomes())
 }
 
-/// The message that tells a decoder a schema.
-fn schema_message(schema: &Schema) -> Option<Buffer> {
-    let mut encoder = StreamWriter::try_new(Vec::new(), schema).ok()?;
+/// The message that tells a decoder the schema.
+static SCHEMA_MESSAGE: LazyLock<Option<Buffer>> = LazyLock::new(|| {
+    let mut encoder = encoder().ok()?;
     Some(Buffer::from_vec(std::mem::take(encoder.get_mut())))
-}
-
-static SCHEMA_MESSAGE: LazyLock<Option<Buffer>> =
-    LazyLock::new(|| schema_message(&schema::outcomes()));
-
-/// That of segments of earlier versions.
-static EARLIER_MESSAGE: LazyLock<Option<Buffer>> =
-    LazyLock::new(|| schema_message(&schema::earlier_outcomes()));
+});
 
 /// Rows that are with the system but not yet on the disk.
 #[derive(Debug)]
@@ -321,32 +312,20 @@ impl OpenSegment {
     pub fn read(&self) -> Batches {
         Batches {
             frames: Frames::new(Arc::clone(&self.file), self.len),
-            decoder: decoder(SCHEMA_MESSAGE.as_ref()),
+            decoder: decoder(),
             segment: self.segment.clone(),
             damages: Vec::new(),
         }
     }
 }
 
-fn decoder(schema: Option<&Buffer>) -> StreamDecoder {
+fn decoder() -> StreamDecoder {
     let mut decoder = StreamDecoder::new();
-    if let Some(schema) = schema {
+    if let Some(schema) = &*SCHEMA_MESSAGE {
         // The message is our own, and no batch.
         let _ = decoder.decode(&mut schema.clone());
     }
     decoder
-}
-
-/// A batch that an earlier version wrote, with the columns that it did not have.
-fn earlier(mut message: Buffer) -> Option<RecordBatch> {
-    let batch = decoder(EARLIER_MESSAGE.as_ref()).decode(&mut message);
-    let batch = batch.ok().flatten()?;
-    let schema = schema::outcomes();
-    let columns = schema.fields().iter().map(|field| {
-        let column = batch.column_by_name(field.name()).cloned();
-        column.unwrap_or_else(|| new_null_array(field.data_type(), batch.num_rows()))
-    });
-    RecordBatch::try_new(Arc::clone(&schema), columns.collect()).ok()
 }
 
 /// The batches of a segment, and what of it is damaged.
@@ -365,12 +344,12 @@ impl Batches {
     }
 
     fn decode(&mut self, payload: Vec<u8>) -> Option<RecordBatch> {
-        let message = Buffer::from_vec(payload);
-        let decoded = self.decoder.decode(&mut message.clone());
-        decoded.ok().flatten().or_else(|| {
-            self.decoder = decoder(SCHEMA_MESSAGE.as_ref());
-            earlier(message)
-        })
+        let decoded = self.decoder.decode(&mut Buffer::from_vec(payload));
+        let batch = decoded.ok().flatten();
+        if batch.is_none() {
+            self.decoder = decoder();
+        }
+        batch
     }
 }
 
@@ -397,63 +376,5 @@ impl Iterator for Batches {
                 None => self.damages.push(Damage { offset, length }),
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::UNIX_EPOCH;
-
-    use arrow::array::Array;
-
-    use super::*;
-    use crate::outcome::{Answer, Outcome, OutcomeBatchBuilder, Verdict};
-    use crate::turn::RolloutKey;
-
-    fn answered() -> RecordBatch {
-        let answer = r#"{"reward": 0.5, "mask_sample": true, "ng_perf": {}, "response": {}}"#;
-        let mut builder = OutcomeBatchBuilder::new();
-        let outcome = Outcome {
-            http_status: Some(200),
-            ..Outcome::new(
-                RolloutKey::new(3, 1, 0),
-                "a",
-                UNIX_EPOCH,
-                Verdict::Ok(Answer::parse(answer.to_owned()).unwrap()),
-            )
-        };
-        builder.append(outcome).unwrap();
-        builder.finish().unwrap()
-    }
-
-    #[test]
-    fn what_earlier_versions_wrote_is_read_beside_what_this_one_writes() {
-        let folder = tempfile::tempdir().unwrap();
-        let name = "0000000001-run-p00-00001".parse().unwrap();
-        let mut writer = SegmentWriter::create(folder.path(), name).unwrap();
-        writer.append(&answered()).unwrap();
-        let schema = schema::earlier_outcomes();
-        let names = schema
-            .fields()
-            .iter()
-            .map(|field| answered()[field.name().as_str()].clone());
-        let batch = RecordBatch::try_new(Arc::clone(&schema), names.collect()).unwrap();
-        let mut encoder = StreamWriter::try_new(Vec::new(), &schema).unwrap();
-        encoder.get_mut().clear();
-        encoder.write(&batch).unwrap();
-        frame::write(&mut writer.file, encoder.get_ref()).unwrap();
-        writer.append(&answered()).unwrap();
-
-        let mut batches = writer.seal().open().unwrap().read();
-        let read: Vec<RecordBatch> = batches.by_ref().map(Result::unwrap).collect();
-        assert!(batches.damages().is_empty());
-        assert_eq!(read.len(), 3);
-        assert_eq!((&read[0], &read[2]), (&answered(), &answered()));
-        for field in schema.fields() {
-            let name = field.name().as_str();
-            assert_eq!(read[1][name].as_ref(), answered()[name].as_ref(), "{name}");
-        }
-        assert_eq!(read[1][schema::MASKED].null_count(), 1);
-        assert_eq!(read[1][schema::PERF].null_count(), 1);
     }
 }

@@ -199,7 +199,7 @@ impl Decisions {
         self.apply(outcomes, |decision| decision.rollout)
     }
 
-    /// The outcomes that land in `attempts` and `turns`.
+    /// The outcomes that land in `attempts` and `calls`.
     ///
     /// # Errors
     /// The batch lacks a column.

@@ -6,12 +6,12 @@ use arrow::record_batch::RecordBatch;
 use async_trait::async_trait;
 
 use super::SegmentName;
-use crate::outcome::{attempts_of, rollouts_of, turns_of};
+use crate::outcome::{attempts_of, calls_of, rollouts_of};
 use crate::schema;
 use crate::store::{Part, PartWriter, RunStore, StoreError, Writer, part_name};
 
 /// The tables that a segment has parts of, in the order in which they are published.
-pub const TABLES: [&str; 3] = [schema::ROLLOUTS, schema::TURNS, schema::ATTEMPTS];
+pub const TABLES: [&str; 3] = [schema::ROLLOUTS, schema::CALLS, schema::ATTEMPTS];
 
 /// Puts rows into the tables of a run, a segment at a time: all of a segment's rows count, or none.
 #[async_trait]
@@ -29,7 +29,7 @@ pub trait TableSink: Debug + Send + Sync {
 /// The rows of one segment on their way into the tables.
 #[async_trait]
 pub trait Transaction: Send {
-    /// Adds outcomes: those of `answers` that are `ok` to `rollouts`, all of `attempts` to `attempts` and `turns`.
+    /// Adds outcomes: those of `answers` that are `ok` to `rollouts`, all of `attempts` to `attempts` and `calls`.
     ///
     /// # Errors
     /// Encoding or the store failed.
@@ -117,7 +117,7 @@ impl Transaction for Parts {
         let malformed = |source: ArrowError| StoreError::Rows { segment, source };
         let rows = [
             rollouts_of(answers).map_err(malformed)?,
-            turns_of(attempts).map_err(malformed)?,
+            calls_of(attempts).map_err(malformed)?,
             attempts_of(attempts).map_err(malformed)?,
         ];
         for (table, rows) in self.tables.iter_mut().zip(rows) {

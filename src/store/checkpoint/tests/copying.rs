@@ -8,11 +8,11 @@ use tokio::sync::mpsc;
 
 use super::faulty_store::{Fate, FaultyStore};
 use super::machine::{Files, Machine, files};
+use crate::call::RolloutKey;
 use crate::outcome::{Outcome, OutcomeBatchBuilder, Verdict};
 use crate::retry::{Failure, FailureClass};
 use crate::store::checkpoint::{CheckpointedFile, Checkpointer, fetch, list};
 use crate::store::{RunStore, Segment, SegmentWriter, StoreError};
-use crate::turn::RolloutKey;
 
 const SEGMENT: &str = "0000000001-run-p00-00000.rows";
 const LOG: &str = "0000000001-run-p00-00000.dispatches";

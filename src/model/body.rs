@@ -1,0 +1,194 @@
+//! The bodies of requests to models and of their answers, as far as Chat Completions and Completions share them.
+
+use std::borrow::Cow;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
+
+use crate::call::Posted;
+use crate::retry::{Failure, FailureClass};
+
+/// Fields that would change the shape of the answer.
+const NEVER_SENT: [&str; 2] = ["stream", "stream_options"];
+
+/// A request to a model, written as text.
+#[derive(Debug)]
+pub(super) struct RequestBody(Vec<u8>);
+
+impl RequestBody {
+    /// Begins a request to a model; it is not named where `model` is empty.
+    pub(super) fn new(model: &str) -> Result<Self, Failure> {
+        let mut body = Self(vec![b'{']);
+        if !model.is_empty() {
+            body.field("model", model)?;
+        }
+        Ok(body)
+    }
+
+    /// Adds a field.
+    pub(super) fn field(
+        &mut self,
+        name: &str,
+        value: &(impl Serialize + ?Sized),
+    ) -> Result<(), Failure> {
+        self.name(name)?;
+        self.value(value)
+    }
+
+    /// Adds a field that is a list.
+    pub(super) fn list<T: Serialize>(
+        &mut self,
+        name: &str,
+        items: impl Iterator<Item = T>,
+    ) -> Result<(), Failure> {
+        self.name(name)?;
+        self.0.push(b'[');
+        for (position, item) in items.enumerate() {
+            if position > 0 {
+                self.0.push(b',');
+            }
+            self.value(&item)?;
+        }
+        self.0.push(b']');
+        Ok(())
+    }
+
+    /// Adds all fields but those in `own`, which the request has set or will set itself.
+    pub(super) fn parameters(
+        &mut self,
+        parameters: &Map<String, Value>,
+        own: &[&str],
+    ) -> Result<(), Failure> {
+        let is_own = |name: &str| own.contains(&name) || NEVER_SENT.contains(&name);
+        for (name, value) in parameters.iter().filter(|(name, _)| !is_own(name)) {
+            self.field(name, value)?;
+        }
+        Ok(())
+    }
+
+    /// Adds how a message is sampled: `sampling` without `own`, the name of a model that has been
+    /// named, and its `stop` where the turn has texts of its own.
+    pub(super) fn sampling(
+        &mut self,
+        sampling: &Map<String, Value>,
+        stop: Option<&[String]>,
+        own: &[&str],
+    ) -> Result<(), Failure> {
+        let named = (self.0.len() > 1).then_some("model");
+        let stopped = stop.map(|_| "stop");
+        let own: Vec<&str> = own.iter().copied().chain(named).chain(stopped).collect();
+        self.parameters(sampling, &own)?;
+        match stop {
+            Some(stop) if !stop.is_empty() => self.field("stop", stop),
+            _ => Ok(()),
+        }
+    }
+
+    /// The whole text.
+    pub(super) fn finish(mut self) -> Bytes {
+        self.0.push(b'}');
+        self.0.into()
+    }
+
+    fn name(&mut self, name: &str) -> Result<(), Failure> {
+        if self.0.len() > 1 {
+            self.0.push(b',');
+        }
+        self.value(name)?;
+        self.0.push(b':');
+        Ok(())
+    }
+
+    fn value(&mut self, value: &(impl Serialize + ?Sized)) -> Result<(), Failure> {
+        serde_json::to_writer(&mut self.0, value).map_err(|source| {
+            let why = format!("a request to a model could not be written: {source}");
+            Failure::new(FailureClass::Data, why)
+        })
+    }
+}
+
+/// How vLLM writes a token as text where it is asked for `return_tokens_as_token_ids`.
+const TOKEN_ID: &str = "token_id:";
+
+/// An answer, with its choices of kind `C`.
+#[derive(Debug, Deserialize)]
+pub(super) struct CompletionAnswer<C> {
+    choices: Vec<C>,
+    usage: Option<CompletionUsage>,
+    worker: Option<Value>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct CompletionUsage {
+    prompt_tokens: Option<u64>,
+    completion_tokens: Option<u64>,
+}
+
+/// Why a generation ended.
+#[derive(Debug, Deserialize)]
+#[serde(transparent)]
+pub(super) struct FinishReason<'a>(#[serde(borrow)] Option<Cow<'a, str>>);
+
+/// The first choice of an answer, and what is said of it.
+#[derive(Debug)]
+pub(super) struct FirstChoice<C> {
+    pub(super) choice: C,
+    pub(super) output_tokens: Option<u64>,
+    pub(super) worker: Option<String>,
+}
+
+impl<'a, C: Deserialize<'a>> CompletionAnswer<C> {
+    /// Takes the first choice of an answer; its tokens are noted in the row of the call.
+    pub(super) fn read(posted: &'a Posted) -> Result<FirstChoice<C>, Failure> {
+        let answer: Self = serde_json::from_slice(&posted.body).map_err(|source| {
+            let why = format!("the answer is no completion ({source}){}", posted.quote());
+            posted.refuse(FailureClass::Data, &why)
+        })?;
+        let usage = answer.usage.unwrap_or_default();
+        posted
+            .open
+            .used(usage.prompt_tokens, usage.completion_tokens);
+        let Some(choice) = answer.choices.into_iter().next() else {
+            let why = format!("the answer has no choices{}", posted.quote());
+            return Err(posted.refuse(FailureClass::Data, &why));
+        };
+        Ok(FirstChoice {
+            choice,
+            output_tokens: usage.completion_tokens,
+            worker: answer.worker.and_then(|worker| match worker {
+                Value::String(name) => Some(name),
+                Value::Number(number) => Some(number.to_string()),
+                _ => None,
+            }),
+        })
+    }
+}
+
+impl FinishReason<'_> {
+    /// The generation hit its length limit.
+    ///
+    /// # Errors
+    /// The server gave it up.
+    pub(super) fn is_length(&self, posted: &Posted) -> Result<bool, Failure> {
+        match self.0.as_deref() {
+            Some("abort") => {
+                let why = "the server gave the generation up (finish_reason: abort)";
+                Err(posted.refuse(FailureClass::Infra, why))
+            }
+            reason => Ok(reason == Some("length")),
+        }
+    }
+}
+
+/// The number that a token's text stands for, as vLLM writes it: `token_id:123`.
+pub(super) fn token_id(text: &str) -> Option<u32> {
+    text.strip_prefix(TOKEN_ID)?.parse().ok()
+}
+
+/// The numbers that a list of tokens' texts stands for, if every one stands for one.
+pub(super) fn token_ids(texts: &RawValue) -> Option<Vec<u32>> {
+    let texts: Vec<Cow<str>> = serde_json::from_str(texts.get()).ok()?;
+    texts.iter().map(|text| token_id(text)).collect()
+}
