@@ -1,186 +1,166 @@
-//! [`Error`]: everything that can end a command, with the exit code that says what kind it is.
+//! [`Error`]: what ends a command, with its exit code and its cause.
+//!
+//! It imports nothing of ours: a module whose error can end a command implements [`Fatal`] beside the type, and `?` does
+//! the rest. Whoever wants to know what happened asks for it by type, with [`Error::cause`].
 
-use datafusion::error::DataFusionError;
+use std::error::Error as StdError;
+use std::fmt;
 
-use crate::agent::AgentError;
-use crate::config::{ConfigError, InterpolationError};
-use crate::export::ExportError;
-use crate::health::HealthError;
-use crate::import::ImportError;
-use crate::measure::MeasureError;
-use crate::read::{PromptError, ReadTasksError, SourceError};
-use crate::report::NothingScored;
-use crate::show::ShowError;
-use crate::sim::SimError;
-use crate::store::StoreError;
+/// Exit code for what the user can correct on the command line.
+pub(crate) const USAGE: u8 = 2;
+
+/// Exit code for all other errors.
+pub(crate) const FAILURE: u8 = 1;
+
+/// An error of a module that can end a command.
+pub trait Fatal: StdError + Send + Sync + 'static {
+    /// What was being done, where the error does not say so itself.
+    const CONTEXT: &'static str = "";
+
+    /// 2 for what the user can correct on the command line, 1 for the rest.
+    fn exit_code(&self) -> u8;
+}
 
 /// What ends a sweep, or keeps it from beginning.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
-    /// What was asked makes no sense.
-    #[error(transparent)]
-    Config(#[from] ConfigError),
-    /// What was asked names something that is not there.
-    #[error("{0}")]
+    /// The command line asks for something that does not exist or makes no sense.
     Usage(String),
-    /// The input can't be read, or lines of it are not tasks.
-    #[error(transparent)]
-    Input(#[from] ReadTasksError),
-    /// Files of another tool can't be imported.
-    #[error("cannot import: {0}")]
-    Import(#[from] ImportError),
-    /// A run can't be written as files of another tool.
-    #[error("cannot export: {0}")]
-    Export(#[from] ExportError),
-    /// The health of rollouts is not known.
-    #[error(transparent)]
-    Health(#[from] HealthError),
-    /// The prompt template can't be used.
-    #[error("prompt_config: {0}")]
-    Prompt(#[from] PromptError),
-    /// An override refers to something that is not there.
-    #[error("responses_create_params: {0}")]
-    Override(#[from] InterpolationError),
-    /// An agent can't be asked.
-    #[error(transparent)]
-    Agent(#[from] AgentError),
-    /// The place of the run can't be used.
-    #[error("cannot use the output: {0}")]
-    Output(#[source] StoreError),
-    /// A run can't be gone on with.
-    #[error(
-        "cannot resume {place}: {difference}. Give the same input and options (--extend allows more tasks and repeats), or \
-         another --output"
-    )]
-    Resume {
-        /// The run.
-        place: String,
-        /// What differs from `run.json`.
-        difference: String,
+    /// Something failed.
+    Failed {
+        /// 2 for what the user can correct on the command line, 1 for the rest.
+        exit_code: u8,
+        /// What was being done; empty where the cause says so itself.
+        context: String,
+        /// What happened.
+        cause: Box<dyn StdError + Send + Sync>,
     },
-    /// A run has no score.
-    #[error(transparent)]
-    NothingScored(#[from] NothingScored),
-    /// A run was to be complete.
-    #[error(
-        "EVAL FAILED: {done}/{planned} samples completed, and --require-complete wants all. Partial artifacts retained at {place}; \
-         go on with --resume"
-    )]
-    Incomplete {
-        /// Rollouts that are done.
-        done: u64,
-        /// Rollouts that were asked for.
-        planned: u64,
-        /// The run, as a person names it.
-        place: String,
-    },
-    /// Storage failed.
-    #[error(transparent)]
-    Store(#[from] StoreError),
-    /// A metric failed.
-    #[error(transparent)]
-    Measure(#[from] MeasureError),
-    /// The simulated agent's settings make no sense.
-    #[error("[sim]: {0}")]
-    SimSettings(String),
-    /// The simulated agent can't serve.
-    #[error("the simulated agent: {0}")]
-    Sim(#[from] SimError),
-    /// Output can't be written.
-    #[error(transparent)]
-    Show(#[from] ShowError),
-    /// A query failed.
-    #[error("{0}")]
-    Query(String),
-    /// The program is at fault.
-    #[error("a defect of rollstream: {0}")]
-    Defect(String),
 }
 
 impl Error {
-    /// Exit code: 2 for what the user can mend on the command line, 1 for the rest.
+    /// An error with exit code 1.
+    pub(crate) fn failed(
+        context: impl Into<String>,
+        cause: impl Into<Box<dyn StdError + Send + Sync>>,
+    ) -> Self {
+        Self::Failed {
+            exit_code: FAILURE,
+            context: context.into(),
+            cause: cause.into(),
+        }
+    }
+
+    /// An error that the user can correct: exit code 2.
+    pub(crate) fn usage(
+        context: impl Into<String>,
+        cause: impl Into<Box<dyn StdError + Send + Sync>>,
+    ) -> Self {
+        Self::failed(context, cause).with_exit_code(USAGE)
+    }
+
+    /// An error that only a defect of the program can cause.
+    pub(crate) fn defect(cause: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+        Self::failed("a defect of rollstream", cause)
+    }
+
+    /// The same error with another exit code. [`Self::Usage`] keeps its own.
+    pub(crate) fn with_exit_code(mut self, code: u8) -> Self {
+        if let Self::Failed { exit_code, .. } = &mut self {
+            *exit_code = code;
+        }
+        self
+    }
+
+    /// The exit code of the process: 2 for what the user can correct on the command line, 1 for the rest.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::Config(_)
-            | Self::Usage(_)
-            | Self::Input(_)
-            | Self::Prompt(_)
-            | Self::Override(_)
-            | Self::SimSettings(_)
-            | Self::Sim(_)
-            | Self::Output(_)
-            | Self::Resume { .. } => 2,
-            Self::Agent(error) => match error {
-                AgentError::Client(_) | AgentError::HeadServer { .. } => 1,
-                _ => 2,
-            },
-            Self::Import(error) => match error {
-                ImportError::Read { .. }
-                | ImportError::Write(_)
-                | ImportError::Tables(_)
-                | ImportError::Abandoned => 1,
-                _ => 2,
-            },
-            Self::Export(error) => match error {
-                ExportError::Exists(_) | ExportError::Target(_) => 2,
-                _ => 1,
-            },
-            Self::Health(error) => match error {
-                HealthError::Unknown { .. } => 2,
-                _ => 1,
-            },
-            Self::Store(
-                StoreError::NoRun { .. }
-                | StoreError::Exists { .. }
-                | StoreError::Address { .. }
-                | StoreError::Locked { .. }
-                | StoreError::Setup { .. }
-                | StoreError::StateDirectory { .. },
-            ) => 2,
-            Self::Measure(
-                MeasureError::Parameter { .. }
-                | MeasureError::Directory { .. }
-                | MeasureError::Header { .. }
-                | MeasureError::Name { .. }
-                | MeasureError::Missing { .. }
-                | MeasureError::Extra { .. }
-                | MeasureError::Unknown(_),
-            ) => 2,
-            Self::Store(_)
-            | Self::NothingScored(_)
-            | Self::Incomplete { .. }
-            | Self::Measure(_)
-            | Self::Show(_)
-            | Self::Query(_)
-            | Self::Defect(_) => 1,
+            Self::Usage(_) => USAGE,
+            Self::Failed { exit_code, .. } => *exit_code,
+        }
+    }
+
+    /// What happened, if it is of this type.
+    pub fn cause<E: StdError + 'static>(&self) -> Option<&E> {
+        self.source()?.downcast_ref()
+    }
+
+    /// The message, and below it every cause whose text no line above contains.
+    pub fn report(&self) -> String {
+        let mut report = self.to_string();
+        let mut cause = self.source();
+        while let Some(error) = cause {
+            let text = error.to_string();
+            if !report.contains(text.trim()) {
+                report.push_str("\n  caused by: ");
+                report.push_str(text.trim());
+            }
+            cause = error.source();
+        }
+        report
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            Self::Usage(text) => formatter.write_str(text),
+            Self::Failed { context, cause, .. } if context.is_empty() => cause.fmt(formatter),
+            Self::Failed { context, cause, .. } => write!(formatter, "{context}: {cause}"),
         }
     }
 }
 
-impl Error {
-    /// What can't happen, but did.
-    pub(crate) fn defect(error: impl std::fmt::Display) -> Self {
-        Self::Defect(error.to_string())
-    }
-}
-
-impl From<SourceError> for Error {
-    fn from(error: SourceError) -> Self {
-        Self::Input(error.into())
-    }
-}
-
-impl From<DataFusionError> for Error {
-    /// Finds our own error inside, where there is one: a user has no use for the layers around it.
-    fn from(error: DataFusionError) -> Self {
-        match error {
-            DataFusionError::External(inner) => match inner.downcast::<StoreError>() {
-                Ok(store) => Self::Store(*store),
-                Err(other) => Self::Query(other.to_string()),
-            },
-            DataFusionError::Context(_, inner) => Self::from(*inner),
-            other => Self::Query(other.strip_backtrace()),
+impl StdError for Error {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        match self {
+            Self::Usage(_) => None,
+            Self::Failed { cause, .. } => Some(cause.as_ref()),
         }
+    }
+}
+
+impl<E: Fatal> From<E> for Error {
+    fn from(cause: E) -> Self {
+        Self::Failed {
+            exit_code: cause.exit_code(),
+            context: E::CONTEXT.to_owned(),
+            cause: Box::new(cause),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("cannot read 'x': {source}")]
+    struct Layer {
+        source: Inner,
+    }
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("the disk is gone")]
+    struct Inner(#[source] std::io::Error);
+
+    impl Fatal for Layer {
+        fn exit_code(&self) -> u8 {
+            USAGE
+        }
+    }
+
+    #[test]
+    fn a_report_names_each_cause_once() {
+        let root = std::io::Error::other("unplugged");
+        let error = Error::from(Layer {
+            source: Inner(root),
+        });
+        assert_eq!(error.to_string(), "cannot read 'x': the disk is gone");
+        let expected = "cannot read 'x': the disk is gone\n  caused by: unplugged";
+        assert_eq!(error.report(), expected);
+        assert_eq!(error.exit_code(), 2);
+        assert!(error.cause::<Layer>().is_some());
+        assert_eq!(Error::usage("--x", "no").report(), "--x: no");
     }
 }

@@ -1,18 +1,18 @@
 //! From tasks to rollouts: the relational expansion, as SQL over the tables of a run.
 //!
-//! [`prepare`] makes the views that say what is done and given up; then [`pending`] is one row per
-//! rollout that is still to be sent, [`prior`] what went wrong before with them, and [`counts`] is
-//! what that makes per agent.
+//! [`prepare`] makes the views that say which rollouts are done and which failed; then [`pending`] has one row per rollout
+//! that is still to be sent, [`prior`] tells what went wrong with them before, and [`counts`] counts them per agent. The
+//! sweep sends what is pending, and the status of a run counts it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use arrow::array::{
-    Array, ArrayRef, AsArray, BooleanArray, Float64Array, Int64Array, RecordBatch, StringViewArray,
+    Array, ArrayRef, BooleanArray, Float64Array, Int64Array, RecordBatch, StringViewArray,
 };
-use arrow::datatypes::{DataType, Int64Type};
+use arrow::datatypes::DataType;
 use datafusion::common::cast::{
-    as_boolean_array, as_float64_array, as_int32_array, as_string_view_array,
+    as_boolean_array, as_float64_array, as_int32_array, as_int64_array, as_string_view_array,
 };
 use datafusion::common::{Result, ScalarValue, exec_datafusion_err};
 use datafusion::dataframe::DataFrame;
@@ -34,7 +34,7 @@ const PENDING: &str = include_str!("../queries/expand/pending.sql");
 const TASK_NAMES: &str = include_str!("../queries/expand/task_names.sql");
 const COUNTS: &str = include_str!("../queries/expand/counts.sql");
 
-/// What a sweep asks of an agent.
+/// The rollouts that a sweep wants of an agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AgentCounts {
     /// The agent.
@@ -45,9 +45,9 @@ pub struct AgentCounts {
     pub num_rollouts: u64,
     /// Bytes of their requests, about.
     pub request_bytes: u64,
-    /// Those that are done already.
+    /// Rollouts that are done already.
     pub num_done: u64,
-    /// Those that were given up for good.
+    /// Rollouts that failed for good.
     pub num_failed: u64,
 }
 
@@ -59,21 +59,22 @@ impl AgentCounts {
     }
 }
 
-/// Whether failures that agents call terminal are so for a resume, too.
+/// Which of the failures that agents call terminal are terminal for a resume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Terminal {
-    /// They are.
+    /// All.
     AsStamped,
-    /// Those that another attempt can mend are not.
+    /// All but those that another attempt can mend.
     UnlessMendable,
 }
 
 impl Terminal {
     /// What the settings of a resume say.
     pub fn of(settings: &Settings) -> Self {
-        match settings.retry_terminal_timeouts {
-            true => Self::UnlessMendable,
-            false => Self::AsStamped,
+        if settings.retry_terminal_timeouts {
+            Self::UnlessMendable
+        } else {
+            Self::AsStamped
         }
     }
 }
@@ -97,7 +98,7 @@ pub async fn prepare<'a>(
     let failures = session.sql(FAILURES).await?;
     let failures = failures.with_param_values(vec![("retry_terminal_timeouts", is_mendable)])?;
     session.register_table("failures", failures.into_view())?;
-    // Found out at once, and not within each plan that asks: the plan of a sweep stays readable.
+    // Cached, so that the plan of a sweep stays readable.
     let given_up = session.sql(GIVEN_UP).await?.cache().await?;
     session.register_table("given_up", given_up.into_view())?;
     let done = session.sql(DONE).await?;
@@ -145,32 +146,25 @@ pub async fn pending(session: &SessionContext) -> Result<DataFrame> {
 pub async fn prior(session: &SessionContext) -> Result<HashMap<(i64, i64), Prior>> {
     let mut prior = HashMap::new();
     for batch in session.sql(PRIOR).await?.collect().await? {
-        let integers = |column: usize| -> Result<Vec<i64>> {
-            let column = batch.columns().get(column);
-            let column = column.and_then(|column| column.as_primitive_opt::<Int64Type>());
-            let column =
-                column.ok_or_else(|| exec_datafusion_err!("prior.sql gives other columns"));
-            Ok(column?.values().to_vec())
-        };
-        let (tasks, rollouts, attempts) = (integers(0)?, integers(1)?, integers(2)?);
-        let (infra, rate_limit) = (integers(3)?, integers(4)?);
-        let (data, flagged) = (integers(5)?, integers(6)?);
-        let seconds = as_float64_array(batch.column(7))?;
-        let reuses = as_boolean_array(batch.column(8))?;
+        let numbers = |name: &str| integers(&batch, name);
+        let (tasks, rollouts) = (numbers("task_index")?, numbers("rollout_index")?);
+        let (attempts, infra) = (numbers("attempt")?, numbers("infra_failures")?);
+        let rate_limit = numbers("rate_limited_failures")?;
+        let (data, flagged) = (numbers("data_failures")?, numbers("flagged_failures")?);
+        let seconds = as_float64_array(column(&batch, "seconds")?)?;
+        let reuses = as_boolean_array(column(&batch, "reuses_deliverable")?)?;
         for row in 0..batch.num_rows() {
             let at = |values: &[i64]| values.get(row).copied().unwrap_or_default();
             let count = |values: &[i64]| u32::try_from(at(values)).unwrap_or(u32::MAX);
-            let failures = FailureCounts {
-                infra: count(&infra),
-                rate_limit: count(&rate_limit),
-                data: count(&data),
-                attempts: count(&flagged),
-                ..FailureCounts::default()
-            };
-            let attempt = count(&attempts);
             let known = Prior {
-                attempt,
-                failures,
+                attempt: count(&attempts),
+                failures: FailureCounts {
+                    infra: count(&infra),
+                    rate_limit: count(&rate_limit),
+                    data: count(&data),
+                    attempts: count(&flagged),
+                    ..FailureCounts::default()
+                },
                 seconds: seconds.is_valid(row).then(|| seconds.value(row)),
                 reuses_deliverable: reuses.is_valid(row) && reuses.value(row),
             };
@@ -183,102 +177,86 @@ pub async fn prior(session: &SessionContext) -> Result<HashMap<(i64, i64), Prior
 /// `failure_budget(outcome, http_status)`: name of the budget that a failed attempt counts against, if any.
 fn failure_budget() -> ScalarUDF {
     let given = vec![DataType::Utf8View, DataType::Int32];
-    let function = |columns: &[ColumnarValue]| -> Result<ColumnarValue> {
-        let columns = ColumnarValue::values_to_arrays(columns)?;
-        let [outcomes, statuses] = columns.as_slice() else {
-            return Err(exec_datafusion_err!("failure_budget takes two columns"));
-        };
-        let rows = as_string_view_array(outcomes)?.iter();
-        let budgets = rows
-            .zip(as_int32_array(statuses)?)
+    function("failure_budget", given, DataType::Utf8View, |columns| {
+        let outcomes = as_string_view_array(&columns[0])?.iter();
+        let budgets = outcomes
+            .zip(as_int32_array(&columns[1])?)
             .map(|(outcome, status)| {
                 let status = status.and_then(|status| u16::try_from(status).ok());
                 Budget::of(FailureClass::of_name(outcome?)?, status).map(Budget::name)
             });
-        let budgets: StringViewArray = budgets.collect();
-        Ok(ColumnarValue::Array(Arc::new(budgets)))
-    };
-    create_udf(
-        "failure_budget",
-        given,
-        DataType::Utf8View,
-        Volatility::Immutable,
-        Arc::new(function),
-    )
+        Ok(Arc::new(budgets.collect::<StringViewArray>()))
+    })
 }
 
-/// `is_terminal(answer, failure_terminal)`: whether a resume that tries terminal timeouts again takes a failure for
+/// `is_terminal(answer, failure_terminal)`: whether a resume that retries terminal timeouts takes a failure for
 /// terminal.
 fn is_terminal() -> ScalarUDF {
     let given = vec![DataType::Utf8View, DataType::Boolean];
-    let function = |columns: &[ColumnarValue]| -> Result<ColumnarValue> {
-        let columns = ColumnarValue::values_to_arrays(columns)?;
-        let [answers, stamped] = columns.as_slice() else {
-            return Err(exec_datafusion_err!("is_terminal takes two columns"));
-        };
-        let rows = as_string_view_array(answers)?.iter();
-        let terminal = rows
-            .zip(as_boolean_array(stamped)?)
-            .map(|(answer, stamped)| {
-                let answer = answer.and_then(|answer| Object::parse(answer).ok());
-                let class = answer.as_ref().and_then(|answer| answer.get(FAILURE_CLASS));
-                let class = class.and_then(unquote);
-                resume::is_terminal(class.as_deref(), stamped.unwrap_or_default())
-            });
-        let terminal: BooleanArray = terminal.map(Some).collect();
-        Ok(ColumnarValue::Array(Arc::new(terminal)))
-    };
-    let function = Arc::new(function);
-    create_udf(
-        "is_terminal",
-        given,
-        DataType::Boolean,
-        Volatility::Immutable,
-        function,
-    )
+    function("is_terminal", given, DataType::Boolean, |columns| {
+        let stamped = as_boolean_array(&columns[1])?;
+        let terminal = answers(columns)?.zip(stamped).map(|(answer, stamped)| {
+            let class = answer.as_ref().and_then(|answer| answer.get(FAILURE_CLASS));
+            let class = class.and_then(unquote);
+            Some(resume::is_terminal(
+                class.as_deref(),
+                stamped.unwrap_or_default(),
+            ))
+        });
+        Ok(Arc::new(terminal.collect::<BooleanArray>()))
+    })
 }
 
 /// `attempt_seconds(answer)`: how long an attempt took by its own account; null where it says nothing.
 fn attempt_seconds() -> ScalarUDF {
-    of_answer("attempt_seconds", DataType::Float64, |answers| {
-        let seconds: Float64Array = answers
-            .map(|answer| resume::elapsed_seconds(&answer?))
-            .collect();
-        Arc::new(seconds)
+    let given = vec![DataType::Utf8View];
+    function("attempt_seconds", given, DataType::Float64, |columns| {
+        let seconds = answers(columns)?.map(|answer| resume::elapsed_seconds(&answer?));
+        Ok(Arc::new(seconds.collect::<Float64Array>()))
     })
 }
 
 /// `reuses_deliverable(answer)`: whether the next attempt is to have judged what this one left.
 fn reuses_deliverable() -> ScalarUDF {
-    of_answer("reuses_deliverable", DataType::Boolean, |answers| {
-        let reuses: BooleanArray = answers
-            .map(|answer| Some(resume::reuses_deliverable(&answer?)))
-            .collect();
-        Arc::new(reuses)
+    let given = vec![DataType::Utf8View];
+    function("reuses_deliverable", given, DataType::Boolean, |columns| {
+        let reuses = answers(columns)?.map(|answer| Some(resume::reuses_deliverable(&answer?)));
+        Ok(Arc::new(reuses.collect::<BooleanArray>()))
     })
 }
 
-/// The objects of a column, none where there is no answer or it is another value.
-type Answers<'a> = Box<dyn Iterator<Item = Option<Object<'a>>> + 'a>;
+/// The objects of the first column; none where there is no answer, or it is another value.
+fn answers(columns: &[ArrayRef]) -> Result<impl Iterator<Item = Option<Object<'_>>>> {
+    let answers = as_string_view_array(&columns[0])?.iter();
+    Ok(answers.map(|answer| Object::parse(answer?).ok()))
+}
 
-fn of_answer(name: &str, gives: DataType, of: fn(Answers<'_>) -> ArrayRef) -> ScalarUDF {
-    let function = move |columns: &[ColumnarValue]| -> Result<ColumnarValue> {
+fn function(
+    name: &str,
+    given: Vec<DataType>,
+    gives: DataType,
+    of: fn(&[ArrayRef]) -> Result<ArrayRef>,
+) -> ScalarUDF {
+    let function = move |columns: &[ColumnarValue]| {
         let columns = ColumnarValue::values_to_arrays(columns)?;
-        let Some(answers) = columns.first() else {
-            return Err(exec_datafusion_err!("there is no column of answers"));
-        };
-        let rows = as_string_view_array(answers)?.iter();
-        let answers = rows.map(|answer| Object::parse(answer?).ok());
-        Ok(ColumnarValue::Array(of(Box::new(answers))))
+        Ok(ColumnarValue::Array(of(&columns)?))
     };
-    let function = Arc::new(function);
     create_udf(
         name,
-        vec![DataType::Utf8View],
+        given,
         gives,
         Volatility::Immutable,
-        function,
+        Arc::new(function),
     )
+}
+
+fn column<'a>(batch: &'a RecordBatch, name: &str) -> Result<&'a ArrayRef> {
+    let column = batch.column_by_name(name);
+    column.ok_or_else(|| exec_datafusion_err!("the query gives no column '{name}'"))
+}
+
+fn integers(batch: &RecordBatch, name: &str) -> Result<Vec<i64>> {
+    Ok(as_int64_array(column(batch, name)?)?.values().to_vec())
 }
 
 /// Adds to `prior` the rollouts whose answers are lost though their attempts are on record: damage took the answers.
@@ -290,10 +268,14 @@ pub async fn add_lost(
     prior: &mut HashMap<(i64, i64), Prior>,
 ) -> Result<()> {
     for batch in session.sql(LOST).await?.collect().await? {
-        let column = |column: usize| batch.column(column).as_primitive::<Int64Type>().values();
-        for ((task, rollout), attempt) in column(0).iter().zip(column(1)).zip(column(2)) {
-            let known = prior.entry((*task, *rollout)).or_default();
-            let attempt = u32::try_from(*attempt).unwrap_or(u32::MAX);
+        let (tasks, rollouts) = (
+            integers(&batch, "task_index")?,
+            integers(&batch, "rollout_index")?,
+        );
+        let attempts = integers(&batch, "attempt")?;
+        for ((task, rollout), attempt) in tasks.into_iter().zip(rollouts).zip(attempts) {
+            let known = prior.entry((task, rollout)).or_default();
+            let attempt = u32::try_from(attempt).unwrap_or(u32::MAX);
             known.attempt = known.attempt.max(attempt);
         }
     }
@@ -315,18 +297,11 @@ pub async fn unanswered(session: &SessionContext) -> Result<DataFrame> {
 pub async fn counts(session: &SessionContext) -> Result<Vec<AgentCounts>> {
     let mut counts = Vec::new();
     for batch in session.sql(COUNTS).await?.collect().await? {
-        let column = |name: &str| {
-            batch
-                .column_by_name(name)
-                .ok_or_else(|| exec_datafusion_err!("counts.sql gives no column '{name}'"))
-        };
-        let integers = |name: &str| -> Result<Vec<i64>> {
-            Ok(column(name)?.as_primitive::<Int64Type>().values().to_vec())
-        };
-        let (tasks, rollouts) = (integers("num_tasks")?, integers("num_rollouts")?);
-        let (bytes, done) = (integers("request_bytes")?, integers("num_done")?);
-        let failed = integers("num_failed")?;
-        let names = column("agent_name")?.as_string_view();
+        let numbers = |name: &str| integers(&batch, name);
+        let (tasks, rollouts) = (numbers("num_tasks")?, numbers("num_rollouts")?);
+        let (bytes, done) = (numbers("request_bytes")?, numbers("num_done")?);
+        let failed = numbers("num_failed")?;
+        let names = as_string_view_array(column(&batch, "agent_name")?)?;
         for (row, name) in names.iter().enumerate() {
             let at = |values: &[i64]| values.get(row).copied().unwrap_or_default().unsigned_abs();
             counts.push(AgentCounts {

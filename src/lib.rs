@@ -76,4 +76,4 @@ pub use measure::{
 };
 pub use report::{ImportReport, NothingScored, SweepPlan, SweepReport};
 pub use status::RunStatus;
-pub use sweep::{Sweep, import_collection};
+pub use sweep::{NotResumable, Sweep, import_collection};

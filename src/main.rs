@@ -7,17 +7,19 @@ use mimalloc::MiMalloc;
 use rollstream::cli::{self, Cli};
 use tokio::runtime::Builder;
 
-/// Rollouts are many small allocations that one thread makes and another frees, beside buffers of
-/// megabytes that must go back to the system: what the C library's allocator is worst at.
+/// Rollouts are many small allocations that one thread makes and another frees, beside buffers of megabytes that must go
+/// back to the system: what the C library's allocator is worst at.
+///
+/// Its feature `no_thp` keeps the process from getting huge pages: the system zeroes and counts one as a whole for the
+/// first byte of it, again after each return, and most of what we allocate is smaller.
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 
-/// A thread for work that blocks ends when it has none for this long. A resume has one for each part
-/// that it reads; those that stayed would hold on to the memory that they worked with.
+/// A blocking thread ends after it was idle for this long. A resume has one for each part that it reads, and a thread
+/// that stays holds on to the memory that it worked with.
 const IDLE: Duration = Duration::from_millis(50);
 
 fn main() -> ExitCode {
-    use_small_pages();
     if let Some(page) = cli::guide_page(std::env::args_os()) {
         // A reader that has seen enough is no error.
         let _ = std::io::stdout().write_all(page.as_bytes());
@@ -26,7 +28,7 @@ fn main() -> ExitCode {
     let cli = match cli::translated(std::env::args_os()) {
         Ok(arguments) => Cli::parse_from(arguments),
         Err(error) => {
-            eprintln!("error: {error}");
+            eprintln!("error: {}", error.report());
             return ExitCode::from(error.exit_code());
         }
     };
@@ -44,7 +46,7 @@ fn main() -> ExitCode {
     let code = match runtime.block_on(cli::run(cli)) {
         Ok(exit) => exit.into(),
         Err(error) => {
-            eprintln!("error: {error}");
+            eprintln!("error: {}", error.report());
             ExitCode::from(error.exit_code())
         }
     };
@@ -52,17 +54,3 @@ fn main() -> ExitCode {
     runtime.shutdown_background();
     code
 }
-
-/// Has the system back our memory with small pages. A huge page is zeroed and counted as a whole for
-/// the first byte of it, again after each return to the system; what we allocate is mostly smaller.
-#[cfg(target_os = "linux")]
-#[expect(unsafe_code, reason = "the C library has no safe way to be told")]
-fn use_small_pages() {
-    // SAFETY: this `prctl` takes numbers alone. If it fails, all is as it was.
-    unsafe {
-        libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0);
-    }
-}
-
-#[cfg(not(target_os = "linux"))]
-fn use_small_pages() {}

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use crate::error::{FAILURE, Fatal};
 use crate::expand::AgentCounts;
 use crate::import::FailureCounts;
 use crate::measure::AgentMetric;
@@ -84,6 +85,12 @@ pub struct NothingScored {
     pub drained: u64,
     /// Path or address of the run.
     pub place: String,
+}
+
+impl Fatal for NothingScored {
+    fn exit_code(&self) -> u8 {
+        FAILURE
+    }
 }
 
 fn drained_note(drained: u64) -> String {

@@ -1,4 +1,4 @@
--- The calls of models that agents made which rollstream runs itself, those of an attempt together and in their order.
+-- The model calls of agents that rollstream runs itself, by attempt and in their order.
 --
 -- Reads: calls.
 -- Columns: task_index, rollout_index, attempt, call, retry, name, outcome, http_status, started_at and finished_at

@@ -1,10 +1,10 @@
--- What failed, in any order: the answers that agents flagged as failures, and the attempts that gave no answer.
+-- Failed attempts, in any order: answers that agents flagged as failures, and attempts without an answer.
 --
 -- Reads: attempts.
 --
 -- Parameters:
---   without_answer = false   attempts that gave no answer as well, but for those whose connection ended before an answer
---                            began, which NeMo Gym does not count, and those that were cut off
+--   without_answer = false   whether attempts without an answer are included, except those whose connection ended before
+--                            an answer began, which NeMo Gym does not count, and those that were cut off
 --
 -- Columns: task_index, rollout_index, attempt, agent_name, sent_at, answer (as JSON; null where there is none), is_answered
 -- (the agent gave it), outcome, http_status, error.

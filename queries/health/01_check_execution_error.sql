@@ -1,6 +1,6 @@
--- Whether a rule broke down over a record.
+-- A check failed on a record.
 --
--- Rules themselves say so, in their column `error`. Here are only the records that no rule can look at.
+-- Rules report that themselves, in their column `error`. This one lists only the records that no rule can read.
 --
 -- Reads: records.
 SELECT record, NULL AS detail

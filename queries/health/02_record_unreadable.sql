@@ -1,4 +1,4 @@
--- A line is no JSON object, or its trajectory does not have the form of schema 1.0.
+-- A line is not a JSON object, or its trajectory does not have the form of schema 1.0.
 --
 -- Reads: records.
 SELECT

@@ -1,4 +1,4 @@
--- The last call of a model failed. Then the reward may tell of the failure, and not of the agent.
+-- The last call of a model failed. The reward may then reflect the failure instead of the agent.
 --
 -- Reads: chains, records.
 SELECT

@@ -1,4 +1,4 @@
--- A call gave no tokens.
+-- A call generated no tokens.
 --
 -- Reads: calls, records.
 SELECT

@@ -1,4 +1,4 @@
--- Nobody counted the tokens of a call.
+-- The tokens of a call were not counted.
 --
 -- Reads: calls, records.
 SELECT

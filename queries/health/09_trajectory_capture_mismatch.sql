@@ -1,6 +1,6 @@
 -- A turn or an invocation refers to a call that was not captured, or to several.
 --
--- What the producer says of it in a gap counts where no reference shows the same.
+-- A gap that the producer reports counts where no reference shows the same.
 --
 -- Reads: unbound, gaps, records.
 WITH contradictions AS (
@@ -30,7 +30,7 @@ shown AS (
     FROM unbound
     GROUP BY record, call_id, CASE matches WHEN 0 THEN 'missing_captured_call' ELSE 'duplicated_captured_call' END
 )
--- Missing ones stand before those that are there several times, and what gaps say is last.
+-- Missing calls come first, then duplicated ones, then the gaps.
 SELECT
     record,
     position + CASE matches WHEN 0 THEN 0 ELSE 1000000000 END AS position,

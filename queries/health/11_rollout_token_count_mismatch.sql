@@ -1,4 +1,4 @@
--- The response counts other tokens than the calls of the turns together.
+-- The token counts of the response differ from the sums over the calls of its turns.
 --
 -- Reads: records.
 SELECT

@@ -1,4 +1,4 @@
--- A call ended at a limit of tokens and has nothing to show for it.
+-- A call ended at a token limit without content.
 --
 -- Reads: calls, records.
 WITH limited AS (

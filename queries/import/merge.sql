@@ -1,4 +1,4 @@
--- Where the lines of all files stand, in the order in which they are merged.
+-- The places of the lines of all files, in the order of the merge.
 --
 -- Columns:
 --   source_number   which of the files, from 0
@@ -7,6 +7,6 @@
 
 SELECT source_number, source_offset, source_length
 FROM imported_rollouts
--- What stands in no file is not merged.
+-- Rows that are in no file are not merged.
 WHERE source_length > 0
 ORDER BY task_index, rollout_index, source_row

@@ -1,4 +1,4 @@
--- Imported rollouts that an agent made.
+-- Imported rollouts that have an agent.
 --
 -- Columns: those of rollouts, and where each row was read.
 

@@ -1,4 +1,4 @@
--- Imported rollouts as those of the agents that their inputs name.
+-- Imported rollouts with the agents that their inputs name.
 --
 -- Columns: those of rollouts, and where each row was read.
 

@@ -1,3 +1,4 @@
+use crate::error::{FAILURE, Fatal, USAGE};
 use crate::http::ClientError;
 
 /// Why the agents of a sweep can't be used at all. It is found before anything is sent.
@@ -80,4 +81,13 @@ pub enum AgentError {
         /// What is wrong.
         reason: &'static str,
     },
+}
+
+impl Fatal for AgentError {
+    fn exit_code(&self) -> u8 {
+        match self {
+            Self::Client(_) | Self::HeadServer { .. } => FAILURE,
+            _ => USAGE,
+        }
+    }
 }

@@ -242,8 +242,7 @@ async fn agent_servers(
         return Ok(None);
     }
     let address = |option: &str, url: &str| -> Result<ServerUrl, Error> {
-        url.parse()
-            .map_err(|error| Error::Usage(format!("{option}: {error}")))
+        url.parse().map_err(|error| Error::usage(option, error))
     };
     let urls = args.agent_urls.iter().map(|text| {
         let usage = || Error::Usage("--agent-url: write NAME=URL".into());

@@ -128,6 +128,6 @@ fn end(verdicts: Vec<Verdict>, passed: bool) -> Result<Exit, Error> {
         text if text.is_empty() && passed => Ok(Exit::Done),
         text if text.is_empty() => Ok(Exit::Violated),
         text if is_usage => Err(Error::Usage(text)),
-        text => Err(Error::Query(text)),
+        text => Err(Error::failed("", text)),
     }
 }

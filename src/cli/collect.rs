@@ -11,7 +11,7 @@ use super::signals::{interrupted, stop_on_signal};
 use super::sweep_args::SweepArgs;
 use super::{gym_output, health};
 use crate::config::{ConfigError, Resolved, Settings, Span};
-use crate::error::Error;
+use crate::error::{Error, FAILURE, Fatal};
 use crate::health::HealthOptions;
 use crate::show::{self, ProgressDisplay, ProgressMode};
 use crate::sim::{Sim, SimConfig};
@@ -116,12 +116,34 @@ pub(super) async fn collect(args: CollectArgs) -> Result<Exit, Error> {
         return Err(nothing.into());
     }
     match exit {
-        Exit::SomeFailed if require_complete => Err(Error::Incomplete {
+        Exit::SomeFailed if require_complete => Err(Incomplete {
             done: report.rollouts.done,
             planned: report.rollouts.planned,
             place: report.place,
-        }),
+        }
+        .into()),
         exit => Ok(exit),
+    }
+}
+
+/// A run that --require-complete wants complete, and is not.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "EVAL FAILED: {done}/{planned} samples completed, and --require-complete wants all. Partial artifacts retained at {place}; \
+     go on with --resume"
+)]
+struct Incomplete {
+    /// Rollouts that are done.
+    done: u64,
+    /// Rollouts that were asked for.
+    planned: u64,
+    /// The run, as a person names it.
+    place: String,
+}
+
+impl Fatal for Incomplete {
+    fn exit_code(&self) -> u8 {
+        FAILURE
     }
 }
 
@@ -173,7 +195,7 @@ async fn simulate(settings: &mut Settings) -> Result<Option<Sim>, Error> {
         return Ok(None);
     }
     let config: SimConfig = serde_json::from_value(settings.sim.clone().into())
-        .map_err(|error| Error::SimSettings(error.to_string()))?;
+        .map_err(|error| Error::usage("[sim]", error))?;
     let sim = Sim::start(config).await?;
     settings.agents.entry(AGENT.to_owned()).or_default().url =
         sim.agent_url(AGENT).and_then(|url| url.parse().ok());

@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 use std::{fs, iter};
 
-use clap::builder::RangedI64ValueParser;
 use clap::{Args, ValueEnum, value_parser};
 
 use super::measurement::MemoryArgs;
@@ -63,10 +62,10 @@ pub struct CompareArgs {
     #[arg(long, value_name = "SHARE", default_value_t = 0.95, value_parser = share)]
     pub confidence: f64,
     /// Bootstrap samples of each interval
-    #[arg(long, value_name = "N", default_value_t = 2000, value_parser = draws())]
+    #[arg(long, value_name = "N", default_value_t = 2000, value_parser = value_parser!(u32).range(1..=MAX_DRAWS))]
     pub resamples: u32,
     /// Random flips of signs of each permutation test
-    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = draws())]
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = value_parser!(u32).range(1..=MAX_DRAWS))]
     pub permutations: u32,
     /// Power with which the minimum detectable effect (MDE) is found
     #[arg(long, value_name = "SHARE", default_value_t = 0.8, value_parser = share)]
@@ -184,10 +183,6 @@ impl CompareArgs {
 /// Most draws: more take long and change nothing that is shown.
 const MAX_DRAWS: i64 = 1_000_000;
 
-fn draws() -> RangedI64ValueParser<u32> {
-    value_parser!(u32).range(1..=MAX_DRAWS)
-}
-
 fn field_path(text: &str) -> Result<String, String> {
     let path = json::Path::parse(text);
     path.map(|_| text.to_owned())
@@ -251,13 +246,7 @@ pub(super) async fn compare(args: CompareArgs) -> Result<Exit, Error> {
 
 /// Writes the report to the files in which users of NeMo Gym look for it.
 fn write(report: &ComparisonReport, directory: &Path, format: ReportFormat) -> Result<(), Error> {
-    let failed = |path: &Path, source| {
-        Error::Output(StoreError::File {
-            action: "write",
-            path: path.to_owned(),
-            source,
-        })
-    };
+    let failed = |path: &Path, source| StoreError::file("write", path)(source).of_output();
     fs::create_dir_all(directory).map_err(|error| failed(directory, error))?;
     let put = |name: &str, text: String| {
         let path = directory.join(name);

@@ -6,10 +6,9 @@ use clap::{Args, ValueEnum};
 use serde_json::json;
 
 use super::output::{DisplayArgs, Exit, print, warn};
-use super::runs::open;
+use super::runs::open_recorded;
 use crate::error::Error;
 use crate::export::{ExportReport, ExportTarget, export_nemo_gym};
-use crate::store::{RunRecord, StoreError};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -48,11 +47,7 @@ pub enum ExportFormat {
 
 /// `rollstream export`: writes a run as the files of another tool.
 pub(super) async fn export(args: ExportArgs) -> Result<Exit, Error> {
-    let run = open(&args.run)?;
-    let Some(record) = RunRecord::load(&run).await? else {
-        let place = run.display("");
-        return Err(StoreError::NoRun { place }.into());
-    };
+    let (run, record) = open_recorded(&args.run).await?;
     let target = ExportTarget::new(&args.output, &args.run)?;
     let report = match args.format {
         ExportFormat::NemoGym => export_nemo_gym(&run, &record, &target, args.overwrite).await?,

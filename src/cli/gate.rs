@@ -12,7 +12,8 @@ use futures::TryStreamExt;
 use serde_json::{Value, json};
 
 use super::sql::{Item, SqlSession, Statement, Statements};
-use crate::error::Error;
+use crate::error::{Error, USAGE};
+use crate::session::QueryError;
 use crate::show::{Format, RowLimit, RowSink, ShowError, open_sink, open_table};
 
 /// A query whose rows are violations.
@@ -48,12 +49,6 @@ pub(super) fn gates(given: &str) -> Result<Vec<Gate>, Error> {
 }
 
 fn of_text(text: &str) -> Result<Vec<Gate>, String> {
-    let mut statements = Statements::default();
-    let mut items: Vec<Item> = text
-        .lines()
-        .flat_map(|line| statements.push(line))
-        .collect();
-    items.extend(statements.finish());
     let lines: Vec<&str> = text.lines().collect();
     let gate = |item| match item {
         Item::Statement(statement) => Ok(Gate {
@@ -64,7 +59,7 @@ fn of_text(text: &str) -> Result<Vec<Gate>, String> {
             "'\\{command}' is a command of `rollstream sql`, a gate is a query"
         )),
     };
-    items.into_iter().map(gate).collect()
+    Statements::all(text).into_iter().map(gate).collect()
 }
 
 /// The name of a gate: the first line of the comment before the query, or else of the query.
@@ -224,9 +219,9 @@ fn failed(error: DataFusionError) -> Error {
 
 /// Makes an error of a query a usage error: the query is part of the command line.
 fn wrong(error: Error) -> Error {
-    match error {
-        Error::Query(text) => Error::Usage(text),
-        error => error,
+    match error.cause::<QueryError>() {
+        Some(_) => error.with_exit_code(USAGE),
+        None => error,
     }
 }
 

@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use super::runs::{given_run, is_file, open};
+use super::runs::{given_run, is_file, open, open_recorded};
 use crate::error::Error;
 use crate::health::{HealthOptions, HealthReport, check_files, check_run};
 use crate::import::is_shard;
 use crate::read::expand;
-use crate::store::{RunRecord, StoreError};
+use crate::store::RunRecord;
 
 /// A run, or files of rollouts, with its health.
 pub(super) struct CheckedRun {
@@ -25,19 +25,14 @@ impl CheckedRun {
             let files = expand(given, Path::new("."));
             let files: Vec<String> = files.into_iter().filter(|path| is_shard(path)).collect();
             let Some(first) = files.first() else {
-                return Err(Error::Usage(format!(
-                    "no files of rollouts match '{given}'"
-                )));
+                let usage = format!("no files of rollouts match '{given}'");
+                return Err(Error::Usage(usage));
             };
             let place = open(&directory(first))?;
             let files = files.into_iter().map(|path| (PathBuf::from(&path), path));
             check_files(&files.collect::<Vec<_>>(), &place, options).await?
         } else {
-            let run = open(&given_run(given)?.place)?;
-            let Some(record) = RunRecord::load(&run).await? else {
-                let place = run.display("");
-                return Err(StoreError::NoRun { place }.into());
-            };
+            let (run, record) = open_recorded(&given_run(given)?.place).await?;
             check_run(&run, &record, &run, options).await?
         };
         Ok(Self {
@@ -53,11 +48,8 @@ impl CheckedRun {
     /// The result for people: a line, the checks that found something, and the files written.
     pub(super) fn text(&self) -> String {
         let word = if self.is_passed() { "ok  " } else { "FAIL " };
-        let mut text = format!(
-            "{word}Health of {}: {}\n",
-            self.given,
-            sentence(&self.report)
-        );
+        let sentence = sentence(&self.report);
+        let mut text = format!("{word}Health of {}: {sentence}\n", self.given);
         for check in self.report.checks.iter().filter(|check| check.found > 0) {
             let _ = writeln!(text, "{:>9}  {}", check.found, check.id);
         }
@@ -79,22 +71,17 @@ impl CheckedRun {
 }
 
 fn sentence(report: &HealthReport) -> String {
-    let HealthReport {
-        healthy,
-        unhealthy,
-        unobserved,
-        ignored,
-        ..
-    } = report;
-    let checked = report.checked();
-    let left_out = if ignored.is_empty() {
-        String::new()
-    } else {
-        format!(" (without {})", ignored.join(", "))
-    };
-    format!(
-        "{checked} rollouts, {healthy} healthy, {unhealthy} unhealthy, {unobserved} unobserved{left_out}"
-    )
+    let mut text = format!(
+        "{} rollouts, {} healthy, {} unhealthy, {} unobserved",
+        report.checked(),
+        report.healthy,
+        report.unhealthy,
+        report.unobserved
+    );
+    if !report.ignored.is_empty() {
+        text.push_str(&format!(" (without {})", report.ignored.join(", ")));
+    }
+    text
 }
 
 /// Checks the rollouts that a collection ended with, if the rules of its run ask for it. Returns a remark on the result.

@@ -87,7 +87,7 @@ pub(super) fn measurement(args: &MetricArgs) -> Result<Measurement, Error> {
     let queries = MetricQueries::load(args.families.queries.as_deref())?;
     let mut parameters = queries.parameters(&args.families.parameters)?;
     if let Some(path) = &args.answer_key {
-        json::Path::parse(path).map_err(|error| Error::Usage(format!("--answer-key: {error}")))?;
+        json::Path::parse(path).map_err(|error| Error::usage("--answer-key", error))?;
         parameters.insert("answer_key".into(), path.as_str().into());
     }
     Ok(Measurement {

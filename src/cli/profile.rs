@@ -93,7 +93,7 @@ pub(super) async fn profile(args: ProfileArgs) -> Result<Exit, Error> {
 
 /// Adds the options of rollstream to an error that names those of NeMo Gym.
 fn with_way_out(error: Error, run: &str) -> Error {
-    let Error::Measure(missing @ MeasureError::Missing { .. }) = error else {
+    let Some(missing @ MeasureError::Missing { .. }) = error.cause() else {
         return error;
     };
     let finish = if is_file(run) {

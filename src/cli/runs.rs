@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use super::output::warn;
-use super::sql::run_names::split;
+use super::sql::split;
 use crate::error::Error;
 use crate::store::{RunRecord, RunStore, StoreError};
 
@@ -32,19 +32,25 @@ pub(super) fn is_file(text: &str) -> bool {
     (is_glob || text.ends_with(".jsonl")) && !PathBuf::from(text).is_dir()
 }
 
+/// Opens a run that must exist, and loads its record.
+pub(super) async fn open_recorded(place: &str) -> Result<(RunStore, RunRecord), Error> {
+    let run = open(place)?;
+    match RunRecord::load(&run).await? {
+        Some(record) => Ok((run, record)),
+        None => Err(StoreError::NoRun {
+            place: run.display(""),
+        }
+        .into()),
+    }
+}
+
 /// Opens runs, each of which must exist and be given once.
 pub(super) async fn runs(places: &[String]) -> Result<Vec<RunStore>, Error> {
     let mut runs: Vec<RunStore> = Vec::new();
     for place in places {
-        let run = open(place)?;
-        if RunRecord::load(&run).await?.is_none() {
-            let place = run.display("");
-            return Err(StoreError::NoRun { place }.into());
-        }
-        if runs
-            .iter()
-            .any(|other| other.display("") == run.display(""))
-        {
+        let (run, _) = open_recorded(place).await?;
+        let is_same = |other: &RunStore| other.display("") == run.display("");
+        if runs.iter().any(is_same) {
             return Err(Error::Usage(format!("{place} is given twice")));
         }
         runs.push(run);

@@ -48,7 +48,7 @@ pub(super) async fn interrupted() -> Result<(), Error> {
 ///
 /// A thread of its own listens: queries can keep every thread of the runtime busy.
 pub(super) fn interrupts() -> Result<watch::Receiver<u64>, Error> {
-    let failed = |error| Error::Defect(format!("cannot listen for signals: {error}"));
+    let failed = |error| Error::failed("cannot listen for signals", error);
     let runtime = Builder::new_current_thread().enable_io().build();
     let runtime = runtime.map_err(failed)?;
     let (counted, count) = watch::channel(0);
@@ -69,7 +69,7 @@ pub(super) fn interrupts() -> Result<watch::Receiver<u64>, Error> {
 }
 
 fn listen(kind: SignalKind) -> Result<Signal, Error> {
-    signal(kind).map_err(|error| Error::Defect(format!("cannot listen for signals: {error}")))
+    signal(kind).map_err(|error| Error::failed("cannot listen for signals", error))
 }
 
 /// Stops a sweep on the first signal, drops the calls in flight on the second, and ends the process on the third.

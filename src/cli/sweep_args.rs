@@ -1,4 +1,4 @@
-//! [`SweepArgs`]: the options that become settings. Their flags are declared in `config/settings.rs` and `config/agent.rs`.
+//! [`SweepArgs`]: the options that become settings. Their flags are declared in `config/options.rs` and `config/agent_options.rs`.
 //!
 //! Flags and `+key=value` overrides can be mixed and the later wins, so the options keep the order in which they were typed.
 //! Derived structs forget that order; this is why clap's traits are implemented by hand here.
@@ -10,7 +10,7 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, value_parser};
 use serde_json::Value;
 
-use crate::config::options::{Flag, Group, Target, flags};
+use crate::config::option_spec::{Flag, Group, Target, flags};
 use crate::config::{Argument, KeyPath, Layers, name_and_value, parameter_and_value};
 
 /// The configuration file and the settings on the command line, in the order in which they were typed.

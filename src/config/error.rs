@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::{fmt, io};
 
 use super::KeyPath;
+use crate::error::{Fatal, USAGE};
 
 /// Why settings could not be resolved. Nothing has been read or sent yet.
 #[derive(Debug, thiserror::Error)]
@@ -95,6 +96,12 @@ pub enum ConfigError {
         /// How to give it.
         remedy: &'static str,
     },
+}
+
+impl Fatal for ConfigError {
+    fn exit_code(&self) -> u8 {
+        USAGE
+    }
 }
 
 impl ConfigError {

@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 
 use super::gym::GymChoice;
-use super::options::{Check, Kind};
+use super::option_spec::{Check, Kind};
 use super::{
     AgentKind, AgentSettings, Bytes, Concurrency, Driver, GroupFailure, KeyPath, Limit, ModelApi,
     Repeats, Resources, RoutingMode, Rules, SeedField, ServerUrl, Shard, Span, VariableName,

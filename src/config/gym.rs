@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::options::{Identity, OptionSpec};
+use super::option_spec::{Identity, OptionSpec};
 use super::{ConfigError, DEFAULT_AGENT, Settings};
 use crate::python::{repr_list, repr_str};
 

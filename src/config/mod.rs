@@ -1,25 +1,27 @@
 //! What a run was asked to do, and who asked for it.
 //!
 //! [`Settings`] are the options of a run, [`AgentSettings`] those of one agent: each option has one declaration, in
-//! `settings.rs` or `agent.rs` (see `options.rs` for its form). [`Layers`] collects what the defaults, a file, the
+//! `options.rs` or `agent_options.rs` (see `option_spec.rs` for its form). [`Layers`] collects what the defaults, a file, the
 //! environment and the command line set, the later over the earlier, and resolves it into [`Resolved`]: the settings with
 //! the [`Origin`] of each. Names of NeMo Gym's options are translated on the way. Every value that is wrong by itself is a
 //! [`ConfigError`] here, so that later steps only meet values that make sense. Everybody uses this module; it uses
 //! nothing of ours but `python` and `retry`.
 
-mod agent;
+mod agent_options;
 mod error;
 mod fields;
 pub mod gym;
 mod layers;
 mod memory;
 mod names;
-pub(crate) mod options;
+pub(crate) mod option_spec;
+mod options;
 mod quantity;
 mod repeats;
-mod settings;
 
-pub use agent::{AgentKind, AgentSettings, Driver, GroupFailure, ModelApi, Resources, Rules};
+pub use agent_options::{
+    AgentKind, AgentSettings, Driver, GroupFailure, ModelApi, Resources, Rules,
+};
 pub use error::{ConfigError, Origin};
 pub(crate) use fields::{gym_output, name_and_value, parameter_and_value};
 pub use gym::{Routing, RoutingMode};
@@ -32,6 +34,6 @@ pub use memory::MemoryPlan;
 pub use names::{
     SeedField, ServerUrl, ServerUrlError, UnknownSeedField, VariableName, VariableNameError,
 };
+pub use options::Settings;
 pub use quantity::{Bytes, Concurrency, Limit, Shard, Span};
 pub use repeats::{DEFAULT_AGENT, Repeats, RepeatsError};
-pub use settings::Settings;

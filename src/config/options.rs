@@ -1,368 +1,371 @@
-//! [`OptionSpec`]: an option as its one declaration has it, in `settings.rs` for runs or in `agent.rs` for single agents.
-//!
-//! A declaration is a field of [`Settings`] or [`AgentSettings`](super::AgentSettings), followed by rules, which are
-//! methods of [`OptionSpec`]:
-//!
-//! ```text
-//! /// Longest time to open a connection
-//! connect_timeout: Span = Span::from_secs(10), flag(Calls, "--connect-timeout TIME");
-//! ```
-//!
-//! Everything else derives from it: the key in files, the environment variable, `--connect-timeout` with its place in
-//! `--help` and its default, the line of `rollstream config`, the identity of a run, and "did you mean".
+//! [`Settings`]: every option of a run. To add an option, declare it here and use its field.
 
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
+use std::path::PathBuf;
+use std::sync::LazyLock;
 
-use serde::Serialize;
-use serde_json::Value;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
-use super::fields::{OptionValue, any, named, parameter_and_value};
-use super::{AgentKind, AgentSettings, KeyPath, Settings};
+use super::fields::{gym_output, parses};
+use super::gym::GymChoice;
+use super::option_spec::Group::{Agents, Calls, Failures, Run, Tasks};
+use super::option_spec::Identity::{Content, Routing};
+use super::option_spec::{Identity, OptionSpec, options};
+use super::{
+    AgentSettings, Bytes, Concurrency, ConfigError, Limit, Repeats, RoutingMode, SeedField,
+    ServerUrl, Shard, Span, VariableName,
+};
+use crate::retry::{Backoff, Budgets};
 
-/// Declares a struct of options. The first paragraph of a field's documentation is the text of `--help`.
-macro_rules! options {
-    (
-        $(#[$meta:meta])*
-        pub struct $name:ident {
-            $(
-                $(#[doc = $doc:literal])*
-                $(#[serde($($serde:tt)*)])?
-                $key:ident: $type:ty $(= $default:expr)? $(, $rule:ident($($argument:tt)*))*;
-            )*
+options! {
+    /// The options of a run. They hold no secrets, only the names of environment variables that hold them.
+    pub struct Settings {
+        /// Task file (JSONL, also .gz and .zst): path, glob or object-store URL; repeatable
+        #[serde(deserialize_with = "super::fields::one_or_many")]
+        input: Vec<String>, flag(Tasks, "-i --input PATH"), gym("input_jsonl_fpath"), identity(Content);
+        /// The run: a directory or an object-store URL; a .jsonl at its end is dropped
+        #[serde(deserialize_with = "super::fields::run_location")]
+        output: Option<String>, flag(Run, "-o --output RUN");
+        /// End with NeMo Gym's files: NAME.jsonl and what stands beside it; without --output the run is NAME
+        gym_output: Option<String>,
+            flag(Run, "--gym-output NAME.jsonl"), checked(gym_output), gym("output_jsonl_fpath");
+        /// Agent for tasks that name none (sim: the built-in one); by the rules of NeMo Gym 0.7, for all tasks
+        agent: Option<String>, flag(Agents, "-a --agent NAME"), gym("agent_name"), identity(Identity::Value);
+        /// Agent for rows that name this agent or task source, or _default; repeatable
+        #[serde(deserialize_with = "super::fields::or_default")]
+        agent_map: BTreeMap<String, String>, flag(Agents, "--agent-map NAME=AGENT"), identity(Routing);
+        /// Agents that each get the rows that name this agent or task source; repeatable
+        #[serde(deserialize_with = "super::fields::or_default")]
+        fan_out: BTreeMap<String, Vec<String>>, flag(Agents, "--fan-out NAME=[AGENT,...]"), identity(Routing);
+        /// How rows that are not of a taskset find their environment server.
+        environment_routing_mode: RoutingMode, identity(Routing);
+        /// The environment server of all rows that are not of a taskset, in the mode `legacy`.
+        environment_server_name: Option<String>, identity(Routing);
+        /// Environment servers by taskset.
+        #[serde(deserialize_with = "super::fields::or_default")]
+        environment_server_routes: BTreeMap<String, String>, identity(Routing);
+        /// Let agents work for resources servers that do not list their type
+        allow_unsupported_pairing: bool,
+            flag(Agents, "--allow-unsupported-pairing"),
+            gym_variable("NEMO_GYM_ALLOW_UNSUPPORTED_PAIRING", unless_no);
+        /// Take the first N lines (0: all)
+        ///
+        /// A negative number takes none.
+        #[serde(deserialize_with = "super::fields::optional_whole")]
+        limit: Option<i64>, flag(Tasks, "--limit N"), identity(Identity::Value);
+        /// Rollouts per task [default: {}]; per agent: a=32,b=1,_default=4
+        num_repeats: Repeats, flag(Tasks, "--num-repeats N|AGENT=N,..."), identity(Identity::Value);
+        /// Send the first rollouts of all tasks before the second ones
+        interleave_repeats: bool, flag(Tasks, "--interleave-repeats"), identity(Routing);
+        /// Give every rollout its index as the seed
+        num_repeats_add_seed: bool, flag(Tasks, "--num-repeats-add-seed"), identity(Identity::Value);
+        /// Where the seed goes: metadata.extra_body [default] or responses_create_params.seed
+        seed_field: SeedField, flag(Tasks, "--seed-field FIELD"), identity(Identity::Value);
+        /// YAML file with `user` and `system` templates for the prompt
+        prompt_config: Option<PathBuf>, flag(Tasks, "--prompt-config FILE"), identity(Content);
+        /// Replace a request parameter of every task (VALUE is YAML); repeatable
+        responses_create_params: Map<String, Value>,
+            parameter_flag(Tasks, "--set responses_create_params.KEY=VALUE"),
+            short_flag(Tasks, "--temperature X", 0_f64),
+            short_flag(Tasks, "--top-p X", 0_f64),
+            short_flag(Tasks, "--max-output-tokens N", 0_u64),
+            identity(Identity::Value);
+        /// NeMo Gym head server, which knows the addresses of all agents
+        head_server: Option<ServerUrl>, flag(Agents, "--head-server URL");
+        /// Version of NeMo Gym whose rules hold: 0.5, 0.7, or auto, which takes 0.7 where the head server has environment
+        /// servers
+        gym: GymChoice, flag(Agents, "--gym VERSION");
+        /// Settings of single agents, by agent name.
+        agents: BTreeMap<String, AgentSettings>, identity(Content);
+        /// Calls in flight in all [default: {}]; auto finds what each agent takes well
+        concurrency: Concurrency = Concurrency::Fixed(256),
+            flag(Calls, "--concurrency N|auto"), gym("num_samples_in_parallel");
+        /// Requests to each agent per second, at most
+        #[serde(deserialize_with = "super::fields::optional_rate")]
+        requests_per_second: Option<f64>, flag(Calls, "--requests-per-second X");
+        /// Tokens of each agent per minute, at most, by the answers' usage
+        #[serde(deserialize_with = "super::fields::optional_rate")]
+        tokens_per_minute: Option<f64>, flag(Calls, "--tokens-per-minute X");
+        /// Longest time for a rollout, from request to answer, or none
+        rollout_timeout: Limit = Limit::ROLLOUT, flag(Calls, "--rollout-timeout TIME");
+        /// Longest time to the first byte of an answer [default: none]
+        first_byte_timeout: Option<Span>, flag(Calls, "--first-byte-timeout TIME");
+        /// Longest time to open a connection
+        connect_timeout: Span = Span::from_secs(10), flag(Calls, "--connect-timeout TIME");
+        /// Longest silence on a connection
+        ///
+        /// The time before the first byte of an answer counts too.
+        read_timeout: Span = Span::from_secs(6 * 60 * 60), flag(Calls, "--read-timeout TIME");
+        /// Largest answer
+        ///
+        /// In bytes after decompression.
+        max_body: Bytes = Bytes::from_mib(256), flag(Calls, "--max-body SIZE");
+        /// Memory for calls, answers and all else; with less, fewer calls are in flight [default: half of the machine's]
+        ///
+        /// One answer of `max_body` may come on top.
+        memory: Option<Bytes>, flag(Calls, "--memory SIZE");
+        /// Failures of network or server before a rollout has failed
+        #[serde(deserialize_with = "super::fields::count")]
+        infra_budget: u32 = 5, flag(Failures, "--infra-budget N");
+        /// Refusals (429) before a rollout has failed
+        #[serde(deserialize_with = "super::fields::count")]
+        rate_limit_budget: u32 = 50, flag(Failures, "--rate-limit-budget N");
+        /// Bad requests or answers before a rollout has failed
+        #[serde(deserialize_with = "super::fields::count")]
+        data_budget: u32 = 2, flag(Failures, "--data-budget N");
+        /// Failures that the agent reports before a rollout has failed, over all runs
+        #[serde(deserialize_with = "super::fields::count")]
+        max_attempts: u32 = 3,
+            flag(Failures, "--max-attempts N"), gym_variable("NEMO_GYM_MAX_ROLLOUT_ATTEMPTS", count);
+        /// Longest pause before the second attempt, doubled with each
+        retry_backoff: Span = Span::from_millis(500), flag(Failures, "--retry-backoff TIME");
+        /// What that pause doubles up to
+        retry_backoff_cap: Span = Span::from_secs(60), flag(Failures, "--retry-backoff-cap TIME");
+        /// Wait so long for an agent that answers nothing, then leave its rest pending
+        ///
+        /// An agent that has never answered gets an eighth of that.
+        agent_patience: Span = Span::from_secs(2 * 60), flag(Agents, "--agent-patience TIME");
+        /// Stop when so many rollouts have failed
+        #[serde(deserialize_with = "super::fields::optional_count")]
+        max_failures: Option<u64>, flag(Failures, "--max-failures N");
+        /// Stop when this share of the rollouts (0 to 1) has failed
+        #[serde(deserialize_with = "super::fields::optional_share")]
+        max_error_rate: Option<f64>, flag(Failures, "--max-error-rate X");
+        /// Send nothing more after so many seconds; what is in flight ends, the rest stays pending
+        #[serde(deserialize_with = "super::fields::optional_seconds")]
+        dispatch_budget_s: Option<f64>, flag(Failures, "--dispatch-budget-s SECONDS"), after("require-complete");
+        /// Send a rollout only while so much of --dispatch-budget-s is left [default: what three quarters of the rollouts
+        /// took]
+        ///
+        /// The default holds as soon as five rollouts of this process have ended.
+        #[serde(deserialize_with = "super::fields::optional_seconds")]
+        drain_margin_s: Option<f64>, flag(Failures, "--drain-margin-s SECONDS"), after("dispatch-budget-s");
+        /// Send the rollouts first that took longest in earlier attempts
+        ///
+        /// Rollouts without an earlier attempt come last.
+        dispatch_longest_first: bool, flag(Calls, "--dispatch-longest-first"), after("concurrency");
+        /// With --resume, try failures again that agents call terminal: timeouts, and faults of the environment
+        retry_terminal_timeouts: bool, flag(Failures, "--retry-terminal-timeouts");
+        /// With --resume, try rollouts again whose judge gave no valid answer (invalid_judge_response)
+        retry_invalid_judge_responses: bool, flag(Failures, "--retry-invalid-judge-responses");
+        /// End with an error unless every rollout is done
+        require_complete: bool, flag(Failures, "--require-complete");
+        /// Count rollouts whose last failure is of this class as zero; repeatable
+        ///
+        /// The class is that of `_ng_failure_class`. This holds for the metrics at the end.
+        #[serde(deserialize_with = "super::fields::many_or_none")]
+        count_failure_classes_as_zero: Vec<String>,
+            flag(Run, "--count-failure-classes-as-zero CLASS"), after("health-check-ignore");
+        /// Count rollouts that left neither an answer nor a failure as zero
+        count_missing_rollouts_as_zero: bool,
+            flag(Run, "--count-missing-rollouts-as-zero"), after("count-failure-classes-as-zero");
+        /// Stop the sweep after this time
+        deadline: Option<Span>, flag(Failures, "--deadline TIME");
+        /// Wait so long for the calls in flight when stopping
+        grace: Span = Span::from_secs(30), flag(Failures, "--grace TIME");
+        /// Environment variable that holds the bearer token [default: ROLLSTREAM_BEARER_TOKEN]
+        bearer_token_env: Option<VariableName>, flag(Agents, "--bearer-token-env VAR");
+        /// Send a header whose value is in an environment variable; repeatable
+        #[serde(deserialize_with = "super::fields::headers")]
+        headers_env: BTreeMap<String, VariableName>, flag(Agents, "--header-env HEADER=VAR");
+        /// Continue an existing run
+        resume: bool, flag(Run, "--resume"), gym("resume_from_cache");
+        /// Let a run that is continued get more tasks or more rollouts per task
+        extend: bool, flag(Run, "--extend");
+        /// Work on one of N shares of the tasks, beside other processes, in the same run
+        shard: Option<Shard>, flag(Run, "--shard I/N");
+        /// Take the run over from another process that holds its lock
+        break_lock: bool, flag(Run, "--break-lock");
+        /// After so long a silence of this process, others may take the run over [default: 1m, on an object store 3m]
+        lease: Option<Span>, flag(Run, "--lease TIME");
+        /// Delete an existing run first
+        overwrite: bool, flag(Run, "--overwrite");
+        /// Size at which a Parquet part is cut
+        part_size: Bytes = Bytes::from_mib(128), flag(Run, "--part-size SIZE");
+        /// Cut a part that is not full after this time, so that it can be read
+        ///
+        /// On an object store, after an eighth of the time that the sweep has taken, if that is longer.
+        part_interval: Span = Span::from_secs(5 * 60), flag(Run, "--part-interval TIME");
+        /// Work in so many partitions at a time [default: one for each core; a small sweep has one]
+        ///
+        /// From 1 to 256.
+        #[serde(deserialize_with = "super::fields::optional_count")]
+        partitions: Option<usize>, flag(Run, "--partitions N");
+        /// Copy the journal to the output so often, where that is not local
+        checkpoint_interval: Span = Span::from_secs(10), flag(Run, "--checkpoint-interval TIME");
+        /// Local directory for the journal where the output is not local
+        state_dir: Option<PathBuf>, flag(Run, "--state-dir DIR");
+        /// Show so many failures of each agent, outcome and status as they happen
+        show_failures: u64 = 1,
+            flag(Failures, "--show-failures N"), checked(parses::<u64>), after("max-error-rate");
+        /// Compute metrics at the end.
+        aggregate: bool = true,
+            off_flag(Run, "--disable-aggregation", "Compute no metrics at the end"),
+            gym("disable_aggregation");
+        /// Ask the agents' servers for metrics of their own at the end.
+        agent_metrics: bool = true,
+            off_flag(
+                Run,
+                "--no-agent-metrics",
+                "Do not ask the agents' servers for metrics of their own at the end (POST /aggregate_metrics)"
+            );
+        /// Check the health of rollouts where the sweep ends with NeMo Gym's files.
+        health_check: bool = true,
+            off_flag(Run, "--no-health-check", "With --gym-output: do not check the health of rollouts at the end"),
+            gym("disable_health_check");
+        /// Checks of the health of rollouts that are left out
+        #[serde(deserialize_with = "super::fields::one_or_many")]
+        health_check_ignored_checks: Vec<String>, flag(Run, "--health-check-ignore CHECK,...");
+        /// Directory of .sql files that replace or add metrics
+        queries: Option<PathBuf>, flag(Run, "--queries DIR");
+        /// A parameter of the metrics (`rollstream metrics` lists them); repeatable
+        params: Map<String, Value>, flag(Run, "--param NAME=VALUE");
+        /// Settings of the simulated agent, not interpreted here.
+        sim: Map<String, Value>;
+    }
+}
+
+/// The value of an environment variable of NeMo Gym that holds a number; it counts if that is at least 1.
+fn count(value: &OsStr) -> Option<Value> {
+    let count: u32 = value.to_str()?.trim().parse().ok()?;
+    (count >= 1).then(|| count.into())
+}
+
+/// The value of an environment variable of NeMo Gym that is set: all but nothing, `0` and `false` is yes.
+fn unless_no(value: &OsStr) -> Option<Value> {
+    let value = value.to_str()?.to_lowercase();
+    (!matches!(value.as_str(), "" | "0" | "false")).then(|| true.into())
+}
+
+impl Settings {
+    /// The same settings for a run that already has its rows: every option that decides the rows gets its default.
+    #[must_use]
+    pub fn without_rows(self) -> Self {
+        self.reset(|option| option.identity != Identity::No && option.key != "agents")
+    }
+
+    /// The task files.
+    ///
+    /// # Errors
+    /// If there are none.
+    pub fn required_input(&self) -> Result<&[String], ConfigError> {
+        if self.input.is_empty() {
+            return Err(ConfigError::Missing {
+                what: "the input",
+                remedy: "name a task file with --input tasks.jsonl",
+            });
         }
-    ) => {
-        $(#[$meta])*
-        #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-        #[serde(default, deny_unknown_fields)]
-        pub struct $name {
-            $($(#[doc = $doc])* $(#[serde($($serde)*)])? pub $key: $type,)*
-        }
+        Ok(&self.input)
+    }
 
-        impl Default for $name {
-            fn default() -> Self {
-                Self { $($key: options!(@default $($default)?),)* }
-            }
-        }
+    /// The place of the run.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub fn required_output(&self) -> Result<&str, ConfigError> {
+        self.output.as_deref().ok_or(ConfigError::Missing {
+            what: "the output",
+            remedy: "name a directory or an object-store prefix for the run with --output runs/first",
+        })
+    }
 
-        impl $name {
-            /// Every option, in the order of declaration.
-            pub(crate) fn options() -> &'static [OptionSpec] {
-                static OPTIONS: LazyLock<Vec<OptionSpec>> = LazyLock::new(|| {
-                    let default = $name::default();
-                    vec![$(
-                        OptionSpec::new(stringify!($key), &[$($doc),*], &default.$key)
-                            $(.$rule($($argument)*))*,
-                    )*]
-                });
-                &OPTIONS
-            }
-
-            /// The same, but with the default of every option that `is_reset` holds for.
-            #[allow(dead_code, reason = "options of agents are never reset")]
-            pub(crate) fn reset(self, is_reset: impl Fn(&OptionSpec) -> bool) -> Self {
-                let default = Self::default();
-                let mut options = Self::options().iter();
-                let mut is_reset = || options.next().is_some_and(&is_reset);
-                Self { $($key: if is_reset() { default.$key } else { self.$key },)* }
-            }
-        }
-    };
-    (@default) => { Default::default() };
-    (@default $default:expr) => { $default };
-}
-pub(super) use options;
-
-/// One option of a run, or of an agent.
-#[derive(Debug)]
-pub(crate) struct OptionSpec {
-    /// The key in files. The environment variable is `ROLLSTREAM_` and the key in capitals.
-    pub key: &'static str,
-    /// How its values look.
-    pub kind: Kind,
-    /// Its default.
-    pub default: Value,
-    /// Its flags on the command line, in the order of `--help`.
-    pub flags: Vec<Flag>,
-    /// Its name in NeMo Gym, if that differs from the key. Of an option that is on by default, NeMo Gym has the opposite.
-    pub gym_name: Option<&'static str>,
-    /// NeMo Gym's environment variable for it.
-    pub gym_variable: Option<(&'static str, ReadVariable)>,
-    /// Whether it is part of the identity of a run, which a resume must not change.
-    pub identity: Identity,
-    /// The kinds of agents that take it; empty for all.
-    pub kinds: &'static [AgentKind],
-    help: String,
-    check: Check,
-    named_check: Check,
-}
-
-/// How values of an option look.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// A text; `007` and `true` stay what they are.
-    Text,
-    /// A list of texts.
-    Texts,
-    /// A number or a truth value.
-    Scalar,
-    /// A number for all, or a mapping that a later layer replaces as a whole.
-    Repeats,
-    /// A mapping with values of known kinds.
-    Table,
-    /// A mapping, or anything under it, that is not interpreted here.
-    Tree,
-}
-
-/// Whether an option is part of the identity of a run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Identity {
-    /// It is not.
-    No,
-    /// Its value is.
-    Value,
-    /// What it leads to is: a digest of files, or the settings below it.
-    Content,
-    /// Its value is, unless it is the default. Only rules of NeMo Gym with routing know the option.
-    Routing,
-}
-
-/// One flag of an option.
-#[derive(Debug, Clone)]
-pub(crate) struct Flag {
-    /// The heading of `--help` that it stands under.
-    pub group: Group,
-    /// The long form, without `--`.
-    pub name: &'static str,
-    /// The short form.
-    pub short: Option<char>,
-    /// The name of its value; empty for a switch.
-    pub value: &'static str,
-    /// The text of `--help`.
-    pub help: String,
-    /// What it sets.
-    pub target: Target,
-    /// Checks a value at once. What may hold a secret is only checked when the settings are resolved, since clap's errors
-    /// repeat the value.
-    pub check: Check,
-    /// The flag that it follows in `--help`, if that is not the order of declaration.
-    after: Option<&'static str>,
-}
-
-/// Reads the value of an environment variable of NeMo Gym; none is as if it were not set.
-pub(crate) type ReadVariable = fn(&OsStr) -> Option<Value>;
-
-/// Checks the text of a value.
-pub(crate) type Check = fn(&str) -> Result<(), String>;
-
-/// The headings of `--help`, in order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Group {
-    Tasks,
-    Agents,
-    Calls,
-    Failures,
-    Run,
-}
-
-/// What a flag sets, by the key of its option.
-#[derive(Debug, Clone)]
-pub(crate) enum Target {
-    /// The value at the path.
-    Value(KeyPath),
-    /// A list; every use of the flag adds one item.
-    Items(KeyPath),
-    /// A truth value, without a text.
-    Switch(KeyPath, bool),
-    /// `NAME=VALUE` sets `KEY.NAME`.
-    Named(&'static str),
-    /// `NAME=VALUE` sets `agents.NAME.KEY`.
-    OfAgent(&'static str),
-    /// `responses_create_params.KEY=VALUE` sets just that.
-    Parameter,
-}
-
-impl OptionSpec {
-    /// An option without rules. `docs` are the lines of its documentation.
-    pub(super) fn new<T: OptionValue + Serialize>(
-        key: &'static str,
-        docs: &[&str],
-        default: &T,
-    ) -> Self {
-        let lines = docs.iter().map(|line| line.trim());
-        let paragraph: Vec<&str> = lines.take_while(|line| !line.is_empty()).collect();
-        Self {
-            key,
-            kind: T::KIND,
-            default: serde_json::to_value(default).unwrap_or_default(),
-            flags: Vec::new(),
-            gym_name: None,
-            gym_variable: None,
-            identity: Identity::No,
-            kinds: &[],
-            help: paragraph.join(" "),
-            check: T::CHECK.unwrap_or(any),
-            named_check: named::<T>,
+    /// The pauses between attempts at a rollout, and between the calls within them.
+    pub fn backoff(&self) -> Backoff {
+        Backoff {
+            base: self.retry_backoff.duration(),
+            cap: self.retry_backoff_cap.duration(),
         }
     }
 
-    /// Rule: it has a flag, written as `-s --long VALUE`.
-    pub(super) fn flag(self, group: Group, form: &'static str) -> Self {
-        let path = KeyPath::new([self.key]);
-        let target = match (self.kind, &self.default) {
-            (_, Value::Bool(_)) => Target::Switch(path, true),
-            (Kind::Texts, _) => Target::Items(path),
-            (Kind::Table | Kind::Tree, _) => Target::Named(self.key),
-            _ => Target::Value(path),
-        };
-        let (help, check) = (self.help_with_default(), self.check);
-        self.push(group, form, help, target, check)
+    /// How many failed attempts a rollout of an agent may have.
+    pub fn budgets(&self, agent: &str) -> Budgets {
+        let own = self.agents.get(agent);
+        let or = |own: Option<Option<u32>>, all: u32| own.flatten().unwrap_or(all);
+        Budgets {
+            infra: or(own.map(|own| own.infra_budget), self.infra_budget),
+            rate_limit: or(own.map(|own| own.rate_limit_budget), self.rate_limit_budget),
+            data: or(own.map(|own| own.data_budget), self.data_budget),
+            attempts: or(own.map(|own| own.max_attempts), self.max_attempts),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(yaml: &str) -> Result<Settings, String> {
+        serde_yaml_ng::from_str(yaml).map_err(|error| error.to_string())
     }
 
-    /// Rule: it has a flag that turns it off, with this text of `--help`.
-    pub(super) fn off_flag(self, group: Group, form: &'static str, help: &str) -> Self {
-        let target = Target::Switch(KeyPath::new([self.key]), false);
-        let check = self.check;
-        self.push(group, form, help.to_owned(), target, check)
-    }
-
-    /// Rule: it has a flag `--agent-...` that sets it for one agent.
-    pub(super) fn agent_flag(self, form: &'static str) -> Self {
-        let (help, check) = (self.help.clone(), self.named_check);
-        let target = Target::OfAgent(self.key);
-        self.push(Group::Agents, form, help, target, check)
-    }
-
-    /// Rule: its flag sets single request parameters.
-    pub(super) fn parameter_flag(self, group: Group, form: &'static str) -> Self {
-        let help = self.help.clone();
-        let check = |text: &str| parameter_and_value(text).map(|_| ());
-        self.push(group, form, help, Target::Parameter, check)
-    }
-
-    /// Rule: it has a further flag, which sets the value of the same name below it.
-    pub(super) fn short_flag<T: OptionValue>(self, group: Group, form: &'static str, _: T) -> Self {
-        let (name, value) = form
-            .trim_start_matches('-')
-            .split_once(' ')
-            .unwrap_or_default();
-        let path = KeyPath::new([self.key.to_owned(), name.replace('-', "_")]);
-        let help = format!("Short for --set {path}={value}");
-        self.push(
-            group,
-            form,
-            help,
-            Target::Value(path),
-            T::CHECK.unwrap_or(any),
+    #[test]
+    fn settings_survive_being_written_and_read() {
+        let settings = read(
+            "{input: a.jsonl, output: runs/a.jsonl, num_repeats: {a: 2}, concurrency: 8, max_body: 1GB,
+              agents: {a: {url: 'http://h:1/', concurrency: 2, headers_env: {X-Key: KEY}}}}",
         )
+        .unwrap();
+        assert_eq!(settings.input, ["a.jsonl"]);
+        assert_eq!(settings.output.as_deref(), Some("runs/a"));
+        assert_eq!(
+            settings.agents["a"].concurrency,
+            Some(Concurrency::Fixed(2))
+        );
+        let text = serde_json::to_string(&settings).unwrap();
+        assert_eq!(serde_json::from_str::<Settings>(&text).unwrap(), settings);
     }
 
-    fn push(
-        mut self,
-        group: Group,
-        form: &'static str,
-        help: String,
-        target: Target,
-        check: Check,
-    ) -> Self {
-        let mut flag = Flag {
-            group,
-            name: "",
-            short: None,
-            value: "",
-            help,
-            target,
-            check,
-            after: None,
-        };
-        for word in form.split(' ') {
-            if let Some(long) = word.strip_prefix("--") {
-                flag.name = long;
-            } else if let Some(short) = word.strip_prefix('-') {
-                flag.short = short.chars().next();
-            } else {
-                flag.value = word;
-            }
-        }
-        self.flags.push(flag);
-        self
-    }
-
-    /// Rule: another check of its flag than that of its type.
-    pub(super) fn checked(mut self, check: Check) -> Self {
-        self.flags.iter_mut().for_each(|flag| flag.check = check);
-        self
-    }
-
-    /// Rule: its flag follows this one in `--help`.
-    pub(super) fn after(mut self, flag: &'static str) -> Self {
-        self.flags.iter_mut().for_each(|own| own.after = Some(flag));
-        self
-    }
-
-    /// Rule: this is its name in NeMo Gym.
-    pub(super) fn gym(mut self, name: &'static str) -> Self {
-        self.gym_name = Some(name);
-        self
-    }
-
-    /// Rule: NeMo Gym has an environment variable for it.
-    pub(super) fn gym_variable(mut self, name: &'static str, read: ReadVariable) -> Self {
-        self.gym_variable = Some((name, read));
-        self
-    }
-
-    /// Rule: it is part of the identity of a run.
-    pub(super) fn identity(mut self, identity: Identity) -> Self {
-        self.identity = identity;
-        self
-    }
-
-    /// Rule: only agents of these kinds take it.
-    pub(super) fn only(mut self, kinds: &'static [AgentKind]) -> Self {
-        self.kinds = kinds;
-        self
-    }
-
-    /// The environment variable.
-    pub(crate) fn variable(&self) -> String {
-        format!(
-            "{}{}",
-            super::ENVIRONMENT_PREFIX,
-            self.key.to_ascii_uppercase()
-        )
-    }
-
-    /// The text of `--help`, with the default at its end or where the text has `{}`.
-    fn help_with_default(&self) -> String {
-        let default = match &self.default {
-            Value::String(text) => text.clone(),
-            Value::Number(number) => number.to_string(),
-            _ => return self.help.clone(),
-        };
-        if self.help.contains("[default") {
-            return self.help.replace("{}", &default);
-        }
-        format!("{} [default: {default}]", self.help)
-    }
-}
-
-/// All flags of runs and agents, in the order of `--help`.
-pub(crate) fn flags() -> Vec<&'static Flag> {
-    let flags = |option: &'static OptionSpec| option.flags.iter();
-    let mut all: Vec<&Flag> = Vec::new();
-    for option in Settings::options() {
-        all.extend(flags(option));
-        if option.key == "agents" {
-            all.extend(AgentSettings::options().iter().flat_map(flags));
+    #[test]
+    fn senseless_values_are_refused() {
+        for (yaml, expected) in [
+            ("concurrency: 0", "a whole number of at least 1"),
+            ("limit: some", "\"some\" is not a whole number"),
+            ("limit: 1.5", "1.5 is not a whole number"),
+            ("concurrency: many", "a whole number of at least 1"),
+            ("data_budget: 0", "a whole number of at least 1"),
+            ("requests_per_second: 0", "a number greater than zero"),
+            ("max_error_rate: 20", "a share from 0 to 1"),
+            ("shard: 9/8", "is not a shard"),
+            (
+                "agents: {a: {concurrency: 0}}",
+                "a whole number of at least 1",
+            ),
+            (
+                "headers_env: {'X Key': K}",
+                "not the name of an HTTP header",
+            ),
+            ("output: .jsonl", "names no directory"),
+            ("output: runs/.jsonl", "names no directory"),
+            ("output: ''", "names no directory"),
+            ("input: 4", "a path or a list of paths"),
+        ] {
+            let message = read(yaml).unwrap_err();
+            assert!(message.contains(expected), "{yaml}: {message}");
         }
     }
-    all.sort_by_key(|flag| flag.group);
-    for flag in all.clone() {
-        if let Some(before) = flag.after {
-            all.retain(|other| other.name != flag.name);
-            let at = all.iter().position(|other| other.name == before);
-            all.insert(at.map_or(all.len(), |at| at + 1), flag);
-        }
+
+    #[test]
+    fn what_a_collection_needs_is_asked_for() {
+        let mut settings = Settings::default();
+        assert!(
+            settings
+                .required_input()
+                .unwrap_err()
+                .to_string()
+                .contains("--input")
+        );
+        assert!(
+            settings
+                .required_output()
+                .unwrap_err()
+                .to_string()
+                .contains("--output")
+        );
+        settings.input.push("a".into());
+        settings.output = Some("b".into());
+        assert_eq!(settings.required_input().unwrap(), ["a"]);
+        assert_eq!(settings.required_output().unwrap(), "b");
     }
-    all
 }

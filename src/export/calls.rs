@@ -1,8 +1,8 @@
-use std::fs::File;
-use std::io::{self, BufWriter, Write};
-use std::os::unix::fs::FileExt;
+//! [`CallLog`]: the calls of models that a run made itself, by attempt.
 
-use arrow::array::{Array, AsArray};
+use std::io;
+
+use arrow::array::{Array, AsArray, Int64Array};
 use arrow::compute::cast;
 use arrow::datatypes::{DataType, Float64Type};
 use arrow::record_batch::RecordBatch;
@@ -10,9 +10,9 @@ use datafusion::prelude::SessionContext;
 use futures::TryStreamExt;
 use serde::{Deserialize, Serialize};
 
-use super::columns::{at, integers, texts};
-use super::error::ExportError;
-use super::sorted::Key;
+use super::ExportError;
+use super::stamps::{at, integers, texts};
+use super::target::{Key, SortedTexts, Waiting};
 
 const CALLS: &str = include_str!("../../queries/export/calls.sql");
 
@@ -66,22 +66,19 @@ fn seconds(microseconds: i64) -> f64 {
     microseconds as f64 / 1e6
 }
 
-/// The calls of models by attempt. They wait in a temporary file; in memory is where those of each attempt stand.
-pub(super) struct CallLog {
-    file: File,
-    places: Vec<(Key, u64, usize)>,
-}
+/// The calls of models by attempt. They wait in a temporary file.
+pub(super) struct CallLog(SortedTexts);
 
 impl CallLog {
-    /// Reads all of a run.
+    /// Reads all calls of a run.
     ///
     /// # Errors
     /// The run cannot be read, or there is no place for temporary files.
     pub(super) async fn of(session: &SessionContext) -> Result<Self, ExportError> {
-        let mut writing = Writing {
-            file: BufWriter::new(tempfile::tempfile().map_err(unwritten)?),
-            places: Vec::new(),
-            end: 0,
+        let mut waiting = Waiting::new(&std::env::temp_dir()).map_err(unwritten)?;
+        let mut add = |key, calls: &[ModelCall]| match calls {
+            [] => Ok(()),
+            _ => waiting.add(key, &serde_json::to_vec(calls)?),
         };
         let mut key = Key::default();
         let mut calls: Vec<ModelCall> = Vec::new();
@@ -89,57 +86,27 @@ impl CallLog {
         while let Some(batch) = batches.try_next().await? {
             for (of, call) in decode(&batch)? {
                 if of != key {
-                    writing.add(key, &calls)?;
+                    add(key, &calls).map_err(unwritten)?;
                     calls.clear();
                     key = of;
                 }
                 calls.push(call);
             }
         }
-        writing.add(key, &calls)?;
-        let Writing { file, places, .. } = writing;
-        let file = file
-            .into_inner()
-            .map_err(|error| unwritten(error.into_error()))?;
-        Ok(Self { file, places })
+        add(key, &calls).map_err(unwritten)?;
+        Ok(Self(waiting.sorted().map_err(unwritten)?))
     }
 
-    /// Those of an attempt.
+    /// The calls of an attempt.
     ///
     /// # Errors
     /// The temporary file cannot be read.
     pub(super) fn get(&self, key: Key) -> Result<Vec<ModelCall>, ExportError> {
-        let place = self
-            .places
-            .binary_search_by_key(&key, |(key, ..)| *key)
-            .ok();
-        let Some((_, offset, length)) = place.and_then(|place| self.places.get(place)) else {
-            return Ok(Vec::new());
+        let calls = match self.0.get(key).map_err(unwritten)? {
+            Some(text) => serde_json::from_slice(&text),
+            None => Ok(Vec::new()),
         };
-        let mut text = vec![0; *length];
-        self.file
-            .read_exact_at(&mut text, *offset)
-            .map_err(unwritten)?;
-        serde_json::from_slice(&text).map_err(|error| unwritten(error.into()))
-    }
-}
-
-struct Writing {
-    file: BufWriter<File>,
-    places: Vec<(Key, u64, usize)>,
-    end: u64,
-}
-
-impl Writing {
-    fn add(&mut self, key: Key, calls: &[ModelCall]) -> Result<(), ExportError> {
-        if calls.is_empty() {
-            return Ok(());
-        }
-        let text = serde_json::to_vec(calls).map_err(|error| unwritten(error.into()))?;
-        self.file.write_all(&text).map_err(unwritten)?;
-        self.places.push((key, self.end, text.len()));
-        self.end += text.len() as u64;
-        Ok(())
+        calls.map_err(|error| unwritten(error.into()))
     }
 }
 
@@ -163,29 +130,23 @@ fn decode(batch: &RecordBatch) -> Result<Vec<(Key, ModelCall)>, ExportError> {
     let latency = latency
         .as_ref()
         .and_then(|latency| latency.as_primitive_opt::<Float64Type>());
-    let given =
-        |column: &arrow::array::Int64Array, row| column.is_valid(row).then(|| column.value(row));
-    let rows = (0..batch.num_rows()).map(|row| {
-        let key = (at(&task, row), at(&rollout, row), at(&attempt, row));
-        let name = if name.is_valid(row) {
-            name.value(row)
-        } else {
-            ""
-        };
-        let latency = latency.filter(|latency| latency.is_valid(row));
+    let latencies: Vec<Option<f64>> = latency.into_iter().flatten().collect();
+    let given = |column: &Int64Array, row| column.is_valid(row).then(|| column.value(row));
+    let rows = name.iter().zip(&outcome).enumerate();
+    let rows = rows.map(|(row, (name, outcome))| {
         let call = ModelCall {
             call: at(&call, row),
             retry: at(&retry, row),
-            name: name.to_owned(),
-            outcome: outcome.value(row).to_owned(),
+            name: name.unwrap_or_default().to_owned(),
+            outcome: outcome.unwrap_or_default().to_owned(),
             http_status: given(&http_status, row),
             started_at: at(&started_at, row),
             finished_at: given(&finished_at, row),
-            latency_ms: latency.map(|latency| latency.value(row)),
+            latency_ms: latencies.get(row).copied().flatten(),
             input_tokens: given(&input, row),
             output_tokens: given(&output, row),
         };
-        (key, call)
+        ((at(&task, row), at(&rollout, row), at(&attempt, row)), call)
     });
     Ok(rows.collect())
 }

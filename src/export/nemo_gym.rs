@@ -1,3 +1,5 @@
+//! [`export_nemo_gym`]: a run as the files of a NeMo Gym collection.
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -10,12 +12,10 @@ use datafusion::prelude::{DataFrame, SessionContext};
 use futures::TryStreamExt;
 use hyper::StatusCode;
 
+use super::ExportError;
 use super::calls::CallLog;
-use super::columns::{at, integers, texts};
-use super::error::ExportError;
-use super::sorted::{Key, SortedLines};
-use super::stamps::{INPUTS, StampIndex, one_line};
-use super::target::{ExportTarget, Lines};
+use super::stamps::{Input, StampIndex, at, for_each_input, integers, one_line, texts};
+use super::target::{ExportTarget, Key, Lines, SortedLines};
 use super::trajectory::with_evidence;
 use crate::config::SeedField;
 use crate::gym::{AGGREGATE_METRICS, GymRules};
@@ -32,34 +32,33 @@ const FAILURES: &str = include_str!("../../queries/export/failures.sql");
 /// Rows of a batch: answers can be large.
 const BATCH_ROWS: usize = 16;
 
-/// Bytes for what can go to temporary files.
+/// Memory in bytes for what can spill to temporary files.
 const MEMORY: usize = 256_000_000;
 
-/// What was written.
+/// The files that an export wrote.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExportReport {
-    /// Each file and its rows: materialized inputs, rollouts, failures, and what was measured, if it was.
+    /// Each file and its number of rows: materialized inputs, rollouts, failures, and the metrics, if there are any.
     pub files: Vec<(PathBuf, u64)>,
     /// Answers that were left out, and why.
     pub warnings: Vec<String>,
 }
 
 /// Writes a run as the files of a NeMo Gym collection: the materialized inputs in the order of the input, answers by
-/// task and rollout, flagged answers by task, rollout and attempt. Answers keep the bytes that came, but for the
-/// stamps that NeMo Gym adds. Of a run that is being collected it writes what is there. In memory it keeps a few numbers
-/// per answer; the answers wait in a temporary file where the output goes.
+/// task and rollout, flagged answers by task, rollout and attempt. Answers keep their bytes, except for the stamps that
+/// NeMo Gym adds. Of a run in progress it writes what exists. In memory it keeps a few numbers per answer; the answers
+/// wait in a temporary file beside the output.
 ///
 /// # Errors
-/// A file is there already and is not to be replaced, cannot be written, or the run cannot be read. Then no file is
-/// there that is not whole.
+/// A file exists and must not be replaced, a file cannot be written, or the run cannot be read. No partial file is left.
 pub async fn export_nemo_gym(
     run: &RunStore,
     record: &RunRecord,
     target: &ExportTarget,
     overwrite: bool,
 ) -> Result<ExportReport, ExportError> {
-    if !overwrite {
-        target.refuse_existing()?;
+    if let Some(path) = target.existing().filter(|_| !overwrite) {
+        return Err(ExportError::Exists(path.clone()));
     }
     let session = open(run).await?;
     let mut warnings = Vec::new();
@@ -84,7 +83,7 @@ pub async fn export_nemo_gym(
     })
 }
 
-/// A session with the tables of a run, of whose answers few are held at a time.
+/// A session with the tables of a run and small batches, since answers are large.
 async fn open(run: &RunStore) -> Result<SessionContext, ExportError> {
     let config = session::config().with_target_partitions(1);
     let session = SessionContext::new_with_config_rt(
@@ -95,10 +94,10 @@ async fn open(run: &RunStore) -> Result<SessionContext, ExportError> {
     Ok(session)
 }
 
-/// Writes what was measured at a place, if it was, and says where. A file that is there is replaced.
+/// Writes the metrics of a run, if it was measured, and returns the path. An existing file is replaced.
 ///
 /// # Errors
-/// It can't be read, or not be written.
+/// They can't be read or written.
 pub async fn export_metrics(
     place: &RunStore,
     target: &ExportTarget,
@@ -127,33 +126,28 @@ async fn inputs(
     let seed = seed(record);
     let mut lines = Lines::create(&target.materialized_inputs)?;
     let mut line = String::new();
-    // Interleaved repeats are as many passes over the tasks as a task has rollouts at most.
+    // Interleaved repeats take one pass over the tasks per rollout index.
     let interleaved = record.identity.get("interleave_repeats");
     let mut round = (interleaved == Some(&true.into())).then_some(0);
     let mut end = 0;
     loop {
-        let mut batches = session.sql(INPUTS).await?.execute_stream().await?;
-        while let Some(batch) = batches.try_next().await? {
-            let requests = texts(&batch, "request")?;
-            let first = integers(&batch, "first_rollout_index")?;
-            let repeats = integers(&batch, "num_repeats")?;
-            for row in 0..batch.num_rows() {
-                let first = at(&first, row);
-                let rollouts = first..first.saturating_add(at(&repeats, row));
-                end = end.max(rollouts.end);
-                let rollouts = match round {
-                    Some(round) if rollouts.contains(&round) => round..round + 1,
-                    Some(_) => continue,
-                    None => rollouts,
-                };
-                let template = RequestTemplate::new(requests.value(row), seed)?;
-                for rollout_index in rollouts {
-                    line.clear();
-                    template.write(rollout_index, 0, &mut line);
-                    lines.write(line.as_bytes())?;
-                }
+        let write = |input: Input<'_>| -> Result<(), ExportError> {
+            let rollouts = input.rollouts;
+            end = end.max(rollouts.end);
+            let rollouts = match round {
+                Some(round) if rollouts.contains(&round) => round..round + 1,
+                Some(_) => return Ok(()),
+                None => rollouts,
+            };
+            let template = RequestTemplate::new(input.request, seed)?;
+            for rollout_index in rollouts {
+                line.clear();
+                template.write(rollout_index, 0, &mut line);
+                lines.write(line.as_bytes())?;
             }
-        }
+            Ok(())
+        };
+        for_each_input(session, write).await?;
         match &mut round {
             Some(round) if *round + 1 < end => *round += 1,
             _ => break,
@@ -162,7 +156,7 @@ async fn inputs(
     Ok(lines)
 }
 
-/// Where the rollouts of a run have their seed, if they have one. Those of an import have it in their tasks.
+/// The field of a request that holds the seed, if a run has seeds. Imported requests contain theirs.
 fn seed(record: &RunRecord) -> Option<SeedField> {
     let is_seeded = record.identity.get("num_repeats_add_seed")?.as_bool()?;
     let field = record.identity.get("seed_field").cloned();
@@ -194,17 +188,17 @@ async fn answers(
     lines.finish()
 }
 
-/// What answers become NeMo Gym's rows with.
+/// What turns answers into NeMo Gym's rows.
 struct Rows {
     stamps: StampIndex,
     calls: CallLog,
-    /// Of each agent.
+    /// Addresses of the agents.
     addresses: BTreeMap<String, String>,
-    /// Answers of agents that run here get an account of what they did.
+    /// Whether answers of agents that rollstream runs itself get their trajectory.
     has_evidence: bool,
 }
 
-/// A row of NeMo Gym's, or why it could not read it.
+/// A row of NeMo Gym's files, or why NeMo Gym could not read it.
 type Row = (Key, Result<String, ObjectError>);
 
 impl Rows {
@@ -245,7 +239,7 @@ impl Rows {
             let failure = (!is_answered).then(|| failure(batch, row, &self.addresses));
             let failure = failure.transpose()?;
             let answer = failure.as_deref().unwrap_or_else(|| answers.value(row));
-            // What was imported has no time, and was stamped by whoever wrote the file.
+            // Imported answers have no time, and were stamped by whoever wrote the file.
             if at(&sent_at, row) == 0 {
                 rows.push((key, Ok(one_line(answer.to_owned()))));
                 continue;
@@ -281,7 +275,7 @@ impl RolloutRows {
         Ok(Self { rows, batches })
     }
 
-    /// The next rows; `None` at the end. One that NeMo Gym could not read is as it came.
+    /// The next rows; `None` at the end. A row that NeMo Gym could not read stays as it came.
     ///
     /// # Errors
     /// The run cannot be read.
@@ -298,7 +292,7 @@ impl RolloutRows {
     }
 }
 
-/// The row of an attempt that gave no answer, as NeMo Gym has it since 0.7.
+/// The row of an attempt without an answer, as NeMo Gym writes it since 0.7.
 fn failure(
     batch: &RecordBatch,
     row: usize,
@@ -336,7 +330,7 @@ fn failure(
     Ok(failure.to_string())
 }
 
-/// What Python calls a status; it knows the newer names.
+/// Python's phrase for a status, which in some cases is newer than hyper's.
 fn reason(status: i64) -> &'static str {
     match status {
         413 => "Content Too Large",
@@ -353,7 +347,7 @@ fn reason(status: i64) -> &'static str {
     }
 }
 
-/// The failed attempts of a session's run that NeMo Gym's file of failures has.
+/// The failed attempts of a session's run that belong into NeMo Gym's file of failures.
 ///
 /// # Errors
 /// The session lacks the table.

@@ -1,13 +1,19 @@
+//! [`StampIndex`]: the fields that NeMo Gym copies into an answer from the row that was sent; and readers of columns.
+
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use datafusion::common::Result as QueryResult;
+use arrow::array::{Array, ArrayRef, AsArray, Int64Array, StringViewArray};
+use arrow::compute::cast;
+use arrow::datatypes::DataType;
+use arrow::record_batch::RecordBatch;
+use datafusion::common::{Result as QueryResult, exec_datafusion_err};
+use datafusion::error::DataFusionError;
 use datafusion::prelude::SessionContext;
 use futures::TryStreamExt;
 use indexmap::IndexSet;
 
-use super::columns::{at, integers, texts};
-use super::sorted::Key;
+use super::target::Key;
 use crate::json::{Object, ObjectError, quote, splice, unquote};
 use crate::request::{
     AGENT_REF, ATTEMPT_INDEX, ENVIRONMENT_SERVER, RESULT_TYPE, ROLLOUT_INDEX, SKILLS_REF,
@@ -15,34 +21,92 @@ use crate::request::{
 };
 use crate::store::EnvironmentServer;
 
-/// The tasks of a run, in the order of its lines.
-pub(super) const INPUTS: &str = include_str!("../../queries/export/inputs.sql");
+const INPUTS: &str = include_str!("../../queries/export/inputs.sql");
 
-/// The id under which an agent's server keeps a rollout.
-const ROLLOUT_ID: &str = "_ng_rollout_id";
-
-/// What an answer is given from the row that was sent.
-#[derive(Debug, Default, PartialEq, Eq, Hash)]
-pub(super) struct Stamps {
-    /// None where it is the number that the run's tables have.
-    task_index: Option<String>,
-    agent_ref: Option<String>,
-    task_source: Option<String>,
-    skills_ref: Option<String>,
-    attempt_index: Option<String>,
-    rollout_id: Option<String>,
-    environment_server: Option<String>,
-    result_type: Option<String>,
+/// A line of a run's input: some rollouts of a task, and their request.
+pub(super) struct Input<'a> {
+    pub task_index: i64,
+    pub rollouts: Range<i64>,
+    pub request: &'a str,
 }
 
-/// How a rollout is called in what was observed of it.
+/// Calls `take` for the input lines of a run in their order.
+pub(super) async fn for_each_input<E: From<DataFusionError>>(
+    session: &SessionContext,
+    mut take: impl FnMut(Input<'_>) -> Result<(), E>,
+) -> Result<(), E> {
+    let mut batches = session.sql(INPUTS).await?.execute_stream().await?;
+    while let Some(batch) = batches.try_next().await? {
+        let requests = texts(&batch, "request")?;
+        let task_index = integers(&batch, "task_index")?;
+        let first = integers(&batch, "first_rollout_index")?;
+        let repeats = integers(&batch, "num_repeats")?;
+        for row in 0..batch.num_rows() {
+            let first = at(&first, row);
+            take(Input {
+                task_index: at(&task_index, row),
+                rollouts: first..first.saturating_add(at(&repeats, row)),
+                request: requests.value(row),
+            })?;
+        }
+    }
+    Ok(())
+}
+
+fn column(batch: &RecordBatch, name: &str, to: &DataType) -> QueryResult<ArrayRef> {
+    let column = batch.column_by_name(name);
+    let column =
+        column.ok_or_else(|| exec_datafusion_err!("the query gives no column '{name}'"))?;
+    Ok(cast(column, to)?)
+}
+
+pub(super) fn integers(batch: &RecordBatch, name: &str) -> QueryResult<Int64Array> {
+    let column = column(batch, name, &DataType::Int64)?;
+    Ok(column.as_primitive().clone())
+}
+
+pub(super) fn texts(batch: &RecordBatch, name: &str) -> QueryResult<StringViewArray> {
+    let column = column(batch, name, &DataType::Utf8View)?;
+    Ok(column.as_string_view().clone())
+}
+
+/// The value in a row; zero if it is null.
+pub(super) fn at(column: &Int64Array, row: usize) -> i64 {
+    let is_given = row < column.len() && column.is_valid(row);
+    if is_given { column.value(row) } else { 0 }
+}
+
+/// The field with the id under which an agent's server keeps a rollout.
+const ROLLOUT_ID: &str = "_ng_rollout_id";
+
+/// The fields that an answer gets from the row that was sent, behind those of its task and rollout.
+const STAMPS: [&str; 7] = [
+    AGENT_REF,
+    TASK_SOURCE,
+    SKILLS_REF,
+    ATTEMPT_INDEX,
+    ROLLOUT_ID,
+    ENVIRONMENT_SERVER,
+    RESULT_TYPE,
+];
+
+/// What an answer gets from the row that was sent.
+#[derive(Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct Stamps {
+    /// `None` if it is the number in the run's tables.
+    task_index: Option<String>,
+    /// The values of [`STAMPS`].
+    values: [Option<String>; STAMPS.len()],
+}
+
+/// The names of a task and a rollout in a trajectory.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Identity {
     pub task: String,
     pub rollout: String,
 }
 
-/// The environment servers of a run by agent; none where its version of NeMo Gym has no such stamps.
+/// The environment servers of a run by agent; `None` if its version of NeMo Gym has no such stamps.
 pub type EnvironmentServers = Option<BTreeMap<String, EnvironmentServer>>;
 
 impl Stamps {
@@ -56,28 +120,29 @@ impl Stamps {
         });
         Self {
             task_index: value(TASK_INDEX).filter(|text| *text != task_index.to_string()),
-            agent_ref: value(AGENT_REF),
-            task_source: value(TASK_SOURCE).filter(|_| servers.is_some()),
-            skills_ref: value(SKILLS_REF),
-            attempt_index: value(ATTEMPT_INDEX),
-            rollout_id: value(ROLLOUT_ID),
-            environment_server: server.map(|server| quote(&server.name)),
-            result_type: server.map(|server| quote(&server.implementation)),
+            values: STAMPS.map(|name| match name {
+                ENVIRONMENT_SERVER => Some(quote(&server?.name)),
+                RESULT_TYPE => Some(quote(&server?.implementation)),
+                TASK_SOURCE if servers.is_none() => None,
+                _ => value(name),
+            }),
         }
     }
 
     fn identity(&self, (task_index, rollout_index, attempt): Key) -> Identity {
-        let own = |text: &Option<String>| {
-            let text = text.as_deref()?;
-            Some(unquote(text).map_or_else(|| text.to_owned(), |text| text.into_owned()))
-        };
-        let task = own(&self.task_index).unwrap_or_else(|| task_index.to_string());
+        let own =
+            |text: &String| unquote(text).map_or_else(|| text.clone(), |text| text.into_owned());
+        let task = self.task_index.as_ref().map(own);
+        let task = task.unwrap_or_else(|| task_index.to_string());
         let attempt = if attempt > 0 {
             format!("-a{attempt}")
         } else {
             String::new()
         };
-        let rollout = own(&self.rollout_id);
+        let mut stamps = STAMPS.into_iter().zip(&self.values);
+        let rollout =
+            stamps.find_map(|(name, value)| value.as_ref().filter(|_| name == ROLLOUT_ID));
+        let rollout = rollout.map(own);
         Identity {
             rollout: rollout.unwrap_or_else(|| format!("{task}-{rollout_index}{attempt}")),
             task,
@@ -95,28 +160,15 @@ impl Stamps {
             (TASK_INDEX, task_index.as_str()),
             (ROLLOUT_INDEX, rollout_index.as_str()),
         ];
-        let optional = [
-            (AGENT_REF, self.agent_ref.as_deref()),
-            (TASK_SOURCE, self.task_source.as_deref()),
-            (SKILLS_REF, self.skills_ref.as_deref()),
-            (
-                ATTEMPT_INDEX,
-                attempt.as_deref().or(self.attempt_index.as_deref()),
-            ),
-            (ROLLOUT_ID, self.rollout_id.as_deref()),
-            (ENVIRONMENT_SERVER, self.environment_server.as_deref()),
-            (RESULT_TYPE, self.result_type.as_deref()),
-        ];
-        fields.extend(
-            optional
-                .into_iter()
-                .filter_map(|(name, value)| Some((name, value?))),
-        );
+        for (name, value) in STAMPS.into_iter().zip(&self.values) {
+            let retry = attempt.as_ref().filter(|_| name == ATTEMPT_INDEX);
+            fields.extend(retry.or(value.as_ref()).map(|value| (name, value.as_str())));
+        }
         Ok(one_line(splice(answer.trim_ascii(), &fields)?))
     }
 }
 
-/// The stamps of all tasks: those that are alike, as most are, are kept once.
+/// The stamps of all tasks. Equal ones, as most are, are kept once.
 #[derive(Debug, Default)]
 pub struct StampIndex {
     servers: EnvironmentServers,
@@ -134,7 +186,7 @@ struct Task {
 }
 
 impl StampIndex {
-    /// Those of all tasks of a session, in a run with these environment servers.
+    /// Reads the stamps of all tasks of a session, in a run with these environment servers.
     ///
     /// # Errors
     /// The tasks can't be read.
@@ -143,23 +195,16 @@ impl StampIndex {
             servers,
             ..Self::default()
         };
-        let mut batches = session.sql(INPUTS).await?.execute_stream().await?;
-        while let Some(batch) = batches.try_next().await? {
-            let requests = texts(&batch, "request")?;
-            let task_index = integers(&batch, "task_index")?;
-            let first = integers(&batch, "first_rollout_index")?;
-            let repeats = integers(&batch, "num_repeats")?;
-            for row in 0..batch.num_rows() {
-                let first = at(&first, row);
-                let rollouts = first..first.saturating_add(at(&repeats, row));
-                index.add(at(&task_index, row), rollouts, requests.value(row));
-            }
-        }
+        let add = |input: Input<'_>| {
+            index.add(input.task_index, input.rollouts, input.request);
+            Ok(())
+        };
+        for_each_input::<DataFusionError>(session, add).await?;
         index.sort();
         Ok(index)
     }
 
-    /// Adds rollouts of a task, from the first on, whose request this is.
+    /// Adds rollouts of a task with their request.
     fn add(&mut self, task_index: i64, rollouts: Range<i64>, request: &str) {
         let (stamps, _) = self
             .stamps
@@ -172,29 +217,25 @@ impl StampIndex {
         });
     }
 
-    /// To be called when all are added, and before the first is asked for.
+    /// Must be called when all are added, and before the first look-up.
     fn sort(&mut self) {
         self.tasks.sort_unstable();
     }
 
-    /// An answer with its stamps, as one line. What is there already stays where it is, and every other byte as it
-    /// came, but for line breaks between values, which become spaces.
+    /// Returns an answer with its stamps, as one line. Existing fields stay in their place, and all other bytes as they
+    /// came, except line breaks between values, which become spaces.
     ///
     /// # Errors
     /// NeMo Gym could not read the answer: it is malformed by its rules.
     pub fn stamp(&self, answer: &str, key: Key) -> Result<String, ObjectError> {
-        match self.of(key) {
-            Some(stamps) => stamps.stamp(answer, key),
-            None => Stamps::default().stamp(answer, key),
-        }
+        let none = Stamps::default();
+        self.of(key).unwrap_or(&none).stamp(answer, key)
     }
 
-    /// How a rollout is called by whoever observes it.
+    /// The names of a rollout in its trajectory.
     pub(super) fn identity(&self, key: Key) -> Identity {
-        match self.of(key) {
-            Some(stamps) => stamps.identity(key),
-            None => Stamps::default().identity(key),
-        }
+        let none = Stamps::default();
+        self.of(key).unwrap_or(&none).identity(key)
     }
 
     fn of(&self, (task_index, rollout_index, _): Key) -> Option<&Stamps> {
@@ -209,12 +250,12 @@ impl StampIndex {
     }
 }
 
-/// In JSON a raw line break can only stand between values.
+/// Replaces line breaks, which in JSON can only be between values.
 pub(super) fn one_line(text: String) -> String {
-    match text.contains(['\n', '\r']) {
-        true => text.replace(['\n', '\r'], " "),
-        false => text,
+    if text.contains(['\n', '\r']) {
+        return text.replace(['\n', '\r'], " ");
     }
+    text
 }
 
 #[cfg(test)]

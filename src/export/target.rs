@@ -1,40 +1,42 @@
+//! Where an export goes: [`ExportTarget`] names its files, [`Lines`] writes one of them, [`SortedLines`] one whose lines
+//! come in any order, and [`Waiting`] keeps texts in a temporary file until they are asked for.
+
 use std::ffi::OsStr;
-use std::fs::Permissions;
+use std::fs::{File, Permissions};
 use std::io::{self, BufWriter, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use tempfile::NamedTempFile;
 
-use super::error::ExportError;
+use super::ExportError;
 
 /// The files of an export.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExportTarget {
-    /// What is to be sent: a row per rollout.
+    /// The planned rollouts, one row each.
     pub materialized_inputs: PathBuf,
-    /// What was answered.
+    /// The answers.
     pub rollouts: PathBuf,
-    /// What failed.
+    /// The failed attempts.
     pub failures: PathBuf,
-    /// What was measured.
+    /// The metrics.
     pub aggregate_metrics: PathBuf,
 }
 
 impl ExportTarget {
-    /// The files that `output` stands for: `NAME.jsonl` and its neighbours, or, in a directory, those that are called
-    /// as the run is.
+    /// The files that `output` stands for: `NAME.jsonl` and its neighbours, or, in a directory, files with the name of
+    /// the run.
     ///
     /// # Errors
-    /// No name can be made of that.
+    /// `output` names no file.
     pub fn new(output: &Path, run: &str) -> Result<Self, ExportError> {
-        let rollouts = match output.extension() == Some(OsStr::new("jsonl")) {
-            true => output.to_owned(),
-            false => {
-                let name = run.trim_end_matches('/').rsplit('/').next();
-                let name = name.filter(|name| !matches!(*name, "" | "." | ".."));
-                output.join(format!("{}.jsonl", name.unwrap_or("rollouts")))
-            }
+        let rollouts = if output.extension() == Some(OsStr::new("jsonl")) {
+            output.to_owned()
+        } else {
+            let name = run.trim_end_matches('/').rsplit('/').next();
+            let name = name.filter(|name| !matches!(*name, "" | "." | ".."));
+            output.join(format!("{}.jsonl", name.unwrap_or("rollouts")))
         };
         let Some(stem) = rollouts.file_stem().filter(|_| output != Path::new("")) else {
             return Err(ExportError::Target(output.to_owned()));
@@ -52,10 +54,10 @@ impl ExportTarget {
         })
     }
 
-    /// Removes what was measured of other rollouts than those that are written, and says so.
+    /// Removes metrics that are of other rollouts than those that are written; returns a warning if there were any.
     ///
     /// # Errors
-    /// It can't be removed.
+    /// They can't be removed.
     pub(super) fn remove_metrics(&self) -> Result<Option<String>, ExportError> {
         let path = &self.aggregate_metrics;
         match std::fs::remove_file(path) {
@@ -71,18 +73,7 @@ impl ExportTarget {
         }
     }
 
-    /// Refuses to replace a file.
-    ///
-    /// # Errors
-    /// One is there.
-    pub(super) fn refuse_existing(&self) -> Result<(), ExportError> {
-        match self.existing() {
-            Some(path) => Err(ExportError::Exists(path.clone())),
-            None => Ok(()),
-        }
-    }
-
-    /// One of the files that is there already.
+    /// One of the files that exists already.
     pub fn existing(&self) -> Option<&PathBuf> {
         let files = [
             &self.materialized_inputs,
@@ -94,7 +85,7 @@ impl ExportTarget {
     }
 }
 
-/// A file of lines that is there when it is whole, and not before.
+/// A file of lines that appears when it is whole, and not before.
 pub(super) struct Lines {
     path: PathBuf,
     file: BufWriter<NamedTempFile>,
@@ -111,7 +102,7 @@ impl Lines {
         std::fs::create_dir_all(directory).map_err(failed)?;
         let file = tempfile::Builder::new()
             .prefix(".rollstream-")
-            // Less what the process's umask takes away, as with any file.
+            // The process's umask applies, as with any file.
             .permissions(Permissions::from_mode(0o666))
             .tempfile_in(directory)
             .map_err(failed)?;
@@ -129,16 +120,11 @@ impl Lines {
         written.map_err(|source| self.failed(source))
     }
 
-    /// Adds a part of the file, of the one line that it is.
+    /// Adds a part of a file that is one line.
     pub(super) fn write_piece(&mut self, piece: &[u8]) -> Result<(), ExportError> {
         self.count = 1;
         let written = self.file.write_all(piece);
         written.map_err(|source| self.failed(source))
-    }
-
-    /// Where the file goes.
-    pub(super) fn directory(&self) -> &Path {
-        directory(&self.path)
     }
 
     /// The error that the file can't be written.
@@ -149,7 +135,7 @@ impl Lines {
         }
     }
 
-    /// Puts the file in its place; `replaces` one that is there.
+    /// Moves the file into place; `replaces` says whether an existing one may be replaced.
     pub(super) fn finish(self, replaces: bool) -> Result<(PathBuf, u64), ExportError> {
         let path = self.path;
         let failed = |source| ExportError::Write {
@@ -159,9 +145,10 @@ impl Lines {
         let file = self.file.into_inner();
         let file = file.map_err(|error| failed(error.into_error()))?;
         file.as_file().sync_all().map_err(failed)?;
-        let kept = match replaces {
-            true => file.persist(&path),
-            false => file.persist_noclobber(&path),
+        let kept = if replaces {
+            file.persist(&path)
+        } else {
+            file.persist_noclobber(&path)
         };
         match kept {
             Ok(_) => Ok((path, self.count)),
@@ -176,6 +163,97 @@ impl Lines {
 fn directory(file: &Path) -> &Path {
     let parent = file.parent().filter(|parent| *parent != Path::new(""));
     parent.unwrap_or(Path::new("."))
+}
+
+/// Task, rollout and attempt.
+pub(super) type Key = (i64, i64, i64);
+
+/// Texts that wait in a temporary file. Memory holds only their keys and places.
+pub(super) struct Waiting {
+    file: BufWriter<File>,
+    places: Vec<(Key, u64, usize)>,
+    end: u64,
+}
+
+impl Waiting {
+    pub(super) fn new(directory: &Path) -> io::Result<Self> {
+        let file = tempfile::tempfile_in(directory)?;
+        Ok(Self {
+            file: BufWriter::with_capacity(1 << 18, file),
+            places: Vec::new(),
+            end: 0,
+        })
+    }
+
+    pub(super) fn add(&mut self, key: Key, text: &[u8]) -> io::Result<()> {
+        self.places.push((key, self.end, text.len()));
+        self.end += text.len() as u64;
+        self.file.write_all(text)
+    }
+
+    /// The texts in the order of their keys, those of one key as they came.
+    pub(super) fn sorted(mut self) -> io::Result<SortedTexts> {
+        self.places.sort_unstable();
+        let file = self.file.into_inner().map_err(|error| error.into_error())?;
+        Ok(SortedTexts {
+            file,
+            places: self.places,
+        })
+    }
+}
+
+/// Texts of a temporary file by their keys.
+pub(super) struct SortedTexts {
+    file: File,
+    places: Vec<(Key, u64, usize)>,
+}
+
+impl SortedTexts {
+    /// The text of a key, if there is one.
+    pub(super) fn get(&self, key: Key) -> io::Result<Option<Vec<u8>>> {
+        let place = self.places.binary_search_by_key(&key, |place| place.0);
+        let Some((_, offset, length)) = place.ok().and_then(|place| self.places.get(place)) else {
+            return Ok(None);
+        };
+        let mut text = vec![0; *length];
+        self.file.read_exact_at(&mut text, *offset)?;
+        Ok(Some(text))
+    }
+}
+
+/// Lines that come in any order and are written by key. A sort of the lines themselves would hold a part of each of its
+/// runs in memory, and answers are large.
+pub(super) struct SortedLines {
+    out: Lines,
+    waiting: Waiting,
+}
+
+impl SortedLines {
+    /// No lines yet, to be written to `out`.
+    pub(super) fn new(out: Lines) -> Result<Self, ExportError> {
+        let waiting = Waiting::new(directory(&out.path));
+        let waiting = waiting.map_err(|source| out.failed(source))?;
+        Ok(Self { out, waiting })
+    }
+
+    pub(super) fn add(&mut self, key: Key, line: &str) -> Result<(), ExportError> {
+        let added = self.waiting.add(key, line.as_bytes());
+        added.map_err(|source| self.out.failed(source))
+    }
+
+    /// Writes all lines.
+    pub(super) fn finish(self) -> Result<Lines, ExportError> {
+        let Self { mut out, waiting } = self;
+        let texts = waiting.sorted().map_err(|source| out.failed(source))?;
+        let mut line = Vec::new();
+        for (_, offset, length) in texts.places {
+            line.resize(length, 0);
+            let read = texts.file.read_exact_at(&mut line, offset);
+            read.map_err(|source| out.failed(source))?;
+            out.write(&line)?;
+        }
+        Ok(out)
+    }
 }
 
 #[cfg(test)]
@@ -201,5 +279,24 @@ mod tests {
             Path::new("out/rollouts.jsonl")
         );
         assert!(ExportTarget::new(Path::new(""), "a").is_err());
+    }
+
+    #[test]
+    fn lines_are_written_by_key_and_those_of_one_key_as_they_came() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x.jsonl");
+        let mut lines = SortedLines::new(Lines::create(&path).unwrap()).unwrap();
+        for (key, line) in [
+            ((1, 0, 0), "d"),
+            ((-1, 5, 0), "a"),
+            ((0, 2, 0), "c"),
+            ((0, 1, 9), "b"),
+            ((1, 0, 0), "e"),
+        ] {
+            lines.add(key, line).unwrap();
+        }
+        lines.finish().unwrap().finish(false).unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "a\nb\nc\nd\ne\n");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
     }
 }

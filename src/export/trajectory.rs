@@ -1,20 +1,20 @@
-//! What agents that rollstream runs itself did, in the form in which NeMo Gym observes its own: `ng_trajectory`, schema
-//! 1.0, and `ng_model_call_capture`.
+//! What agents that rollstream runs itself did, as NeMo Gym records it of its own: `ng_trajectory`, schema 1.0, and
+//! `ng_model_call_capture`.
 
 use std::borrow::Cow;
 
 use serde_json::{Map, Value, json};
 
 use super::calls::ModelCall;
-use super::sorted::Key;
 use super::stamps::Identity;
+use super::target::Key;
 use crate::json::{ObjectError, splice, value};
 
-/// Fields of the evidence.
+/// The fields with the evidence.
 const TRAJECTORY: &str = "ng_trajectory";
 const CAPTURE: &str = "ng_model_call_capture";
 
-/// The one conversation of such a rollout.
+/// The only invocation of such a rollout.
 const ROOT: &str = "root";
 
 /// What a model said in a turn.
@@ -24,10 +24,10 @@ struct Said {
     tool_calls: usize,
 }
 
-/// An answer with the evidence of these calls. One that has evidence of its own stays as it is.
+/// Returns an answer with the evidence of these calls. An answer with a trajectory of its own stays as it is.
 ///
 /// # Errors
-/// The answer is no JSON object.
+/// The answer is not a JSON object.
 pub(super) fn with_evidence<'a>(
     answer: &'a str,
     identity: &Identity,
@@ -135,7 +135,7 @@ fn model_call(call: &ModelCall, key: Key) -> Value {
     })
 }
 
-/// The reason why the last call ended, which the answer tells where it is a limit.
+/// Adds the reason why the last call ended, if it was a limit that the answer names.
 fn end(answer: &Value, said: &[Said], call: &mut Value) {
     let reason = answer.pointer("/response/incomplete_details/reason");
     if let (Some(reason @ Value::String(_)), Some(said)) = (reason, said.last()) {
@@ -146,7 +146,7 @@ fn end(answer: &Value, said: &[Said], call: &mut Value) {
     }
 }
 
-/// Tokens of each turn as the agent counts them, where it does so itself. Its response is their sum.
+/// The tokens of each turn as the agent counts them, if it does; its response has their sum.
 struct Counts<'a>(Option<(&'a [Value], &'a [Value])>);
 
 impl<'a> Counts<'a> {
@@ -167,7 +167,7 @@ impl<'a> Counts<'a> {
     }
 }
 
-/// What the model said in each of its turns; `None` where the answer does not show it.
+/// What the model said in each of its turns; `None` if the answer does not show it.
 fn said(answer: &Value, turns: usize) -> Option<Vec<Said>> {
     if let Some(output) = answer.pointer("/response/output").and_then(Value::as_array) {
         return said_in_output(output, turns);
@@ -181,7 +181,7 @@ fn said(answer: &Value, turns: usize) -> Option<Vec<Said>> {
             tool_calls: 0,
         })
         .collect();
-    // A conversation may begin with answers of the task.
+    // The task itself may contain answers before the first turn.
     let first = said.len().checked_sub(turns)?;
     Some(said.into_iter().skip(first).collect())
 }
@@ -208,7 +208,7 @@ fn said_in_output(output: &[Value], turns: usize) -> Option<Vec<Said>> {
             turn.push(item);
         }
     }
-    // In its last turn the model may have said nothing.
+    // The model may have said nothing in its last turn.
     if begins && said.len() + 1 == turns {
         said.push(Vec::new());
     }
@@ -232,12 +232,15 @@ fn said_in_output(output: &[Value], turns: usize) -> Option<Vec<Said>> {
     (said.len() == turns).then(|| said.into_iter().map(said_by).collect())
 }
 
+fn total_tokens(call: &ModelCall) -> Option<i64> {
+    Some(call.input_tokens?.saturating_add(call.output_tokens?))
+}
+
 fn capture(key: Key, identity: &Identity, calls: &[ModelCall]) -> Value {
     let sum = |count: fn(&ModelCall) -> Option<i64>| {
         let counts: Vec<i64> = calls.iter().filter_map(count).collect();
         (!counts.is_empty()).then(|| counts.into_iter().fold(0, i64::saturating_add))
     };
-    let total = |call: &ModelCall| Some(call.input_tokens?.saturating_add(call.output_tokens?));
     let latency: f64 = calls.iter().filter_map(|call| call.latency_ms).sum();
     let records = calls.iter().enumerate().map(|(index, call)| {
         let record = json!({
@@ -250,7 +253,7 @@ fn capture(key: Key, identity: &Identity, calls: &[ModelCall]) -> Value {
             "completed_at": call.finished_at(),
             "tokens_in": call.input_tokens,
             "tokens_out": call.output_tokens,
-            "tokens_total": total(call),
+            "tokens_total": total_tokens(call),
             "latency_total_ms": call.latency_ms,
         });
         let fields = record.as_object().cloned().unwrap_or_default();
@@ -265,7 +268,7 @@ fn capture(key: Key, identity: &Identity, calls: &[ModelCall]) -> Value {
             "tokens_in": sum(|call| call.input_tokens),
             "tokens_out": sum(|call| call.output_tokens),
             "tokens_reasoning": null,
-            "tokens_total": sum(|call| Some(call.input_tokens?.saturating_add(call.output_tokens?))),
+            "tokens_total": sum(total_tokens),
             "cached_tokens": null,
             "latency_total_ms": latency,
             "num_calls": calls.len(),

@@ -1,46 +1,52 @@
+//! [`HealthCheck`]: the evidence of rollouts in tables, and what the rules find in them.
+
 use std::io::Write;
 
 use arrow::datatypes::SchemaRef;
 use arrow::error::ArrowError;
 use arrow::record_batch::RecordBatch;
 use datafusion::prelude::{SessionContext, col};
-use include_dir::{Dir, include_dir};
 
 use super::error::HealthError;
 use super::evidence::{Evidence, Place};
-use super::report::{HealthReport, Statistics, write_summary};
-use super::rules::{BROKEN_CHECK, Rules, Scope};
+use super::report::{HealthReport, write_summary};
+use super::rules::{BROKEN_CHECK, Rules, Scope, to_json};
 use super::tables::{Calls, Gaps, Records, Turns, Unbound, VerdictRow, Verdicts};
-use super::to_json::to_json;
 use crate::json::{quote, unquote};
-use crate::measure::{Column, Rows, Spool, SpoolFile};
+use crate::measure::{Column, MeasureError, Rows, Spool, SpoolFile};
 use crate::session;
 
-static VIEWS: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/queries/health/views");
+const CHAINS: &str = include_str!("../../queries/health/views/chains.sql");
+const REPEATS: &str = include_str!("../../queries/health/views/repeats.sql");
 
-/// Rows that are held before they go to temporary files.
+const RECORDS: &str = "SELECT record, task, rollout, stage, rollout_id, scope_complete AND turns_bound AS calls_known, \
+                       successful_turn_calls FROM records ORDER BY record";
+const FLAG_COUNTS: &str = "SELECT rule, count(detail) AS found, count(*) - count(detail) AS unobserved FROM flags \
+                           GROUP BY rule";
+
+/// Rows that are kept in memory before they go to temporary files.
 const HELD: usize = 4096;
 
-/// How rollouts are checked.
+/// Options of a check.
 #[derive(Debug, Clone)]
 pub struct HealthOptions {
     /// Names of checks that are left out, each or several with commas between.
     pub ignored: Vec<String>,
-    /// Bytes for what can go to temporary files.
+    /// Memory in bytes for what can spill to temporary files.
     pub memory: usize,
 }
 
 impl HealthOptions {
-    /// Whether all checks that are left out exist.
+    /// Checks the names of the checks that are left out.
     ///
     /// # Errors
-    /// One does not.
+    /// There is no check of a name.
     pub fn check(&self) -> Result<(), HealthError> {
         Rules::new(&self.ignored).map(drop)
     }
 }
 
-/// A check of rollouts under way. Their evidence waits in temporary files.
+/// A check of rollouts in progress. Their evidence waits in temporary files.
 pub struct HealthCheck {
     rules: Rules,
     session: SessionContext,
@@ -52,7 +58,7 @@ pub struct HealthCheck {
 
 type Take = fn(&mut Evidence) -> Result<RecordBatch, ArrowError>;
 
-/// A record that a verdict is about.
+/// A record that gets a verdict.
 struct Record {
     key: Vec<u8>,
     task: String,
@@ -63,7 +69,7 @@ struct Record {
     successful_calls: i64,
 }
 
-/// A row of a rule.
+/// A row that a rule returned.
 struct Found {
     key: Vec<u8>,
     rule: usize,
@@ -73,13 +79,13 @@ struct Found {
 }
 
 impl HealthCheck {
-    /// Nothing was looked at yet.
+    /// Starts a check.
     ///
     /// # Errors
     /// A check that is to be left out does not exist, or there is no place for temporary files.
     pub fn new(options: &HealthOptions) -> Result<Self, HealthError> {
         let rules = Rules::new(&options.ignored)?;
-        let session = session::measuring(options.memory).map_err(HealthError::tables)?;
+        let session = session::measuring(options.memory)?;
         session.register_udf(to_json());
         let spool = Spool::new()?;
         let tables: [(&str, SchemaRef, Take); 5] = [
@@ -102,7 +108,7 @@ impl HealthCheck {
         })
     }
 
-    /// Adds a row: line `line` of the file of this number, which people know as `shown`.
+    /// Adds a row: line `line` of file number `file`, which messages call `shown`.
     ///
     /// # Errors
     /// The row does not say which rollout it is, or temporary files cannot be written.
@@ -119,13 +125,12 @@ impl HealthCheck {
             line,
             ordinal: self.num_records,
         };
-        self.evidence
-            .add(row, place)
-            .map_err(|field| HealthError::Index {
-                place: shown.to_owned(),
-                line,
-                field,
-            })?;
+        let added = self.evidence.add(row, place);
+        added.map_err(|field| HealthError::Index {
+            place: shown.to_owned(),
+            line,
+            field,
+        })?;
         self.num_records += 1;
         if self.evidence.rows >= HELD {
             self.flush()?;
@@ -135,13 +140,13 @@ impl HealthCheck {
 
     fn flush(&mut self) -> Result<(), HealthError> {
         for (file, take) in &mut self.files {
-            file.write(&take(&mut self.evidence).map_err(HealthError::tables)?)?;
+            file.write(&take(&mut self.evidence)?)?;
         }
         self.evidence.rows = 0;
         Ok(())
     }
 
-    /// Asks all rules, and writes the verdict of each record and the summary.
+    /// Runs all rules, and writes the verdict of each record and the summary.
     ///
     /// # Errors
     /// A rule fails, or the output cannot be written.
@@ -154,24 +159,19 @@ impl HealthCheck {
         for (file, _) in std::mem::take(&mut self.files) {
             file.register(&self.session, &[])?;
         }
-        self.view("chains").await?;
+        self.view("chains", CHAINS).await?;
         let mut report = HealthReport::new(&self.rules, self.num_records);
         self.judge(&mut report, verdicts).await?;
-        self.view("repeats").await?;
+        self.view("repeats", REPEATS).await?;
         self.judge_tasks(&mut report).await?;
-        let statistics = Statistics::of(&self.session).await?;
-        write_summary(&mut report, &statistics, &self.session, summary).await?;
+        write_summary(&mut report, &self.session, summary).await?;
         Ok(report)
     }
 
-    async fn view(&self, name: &str) -> Result<(), HealthError> {
-        let file = VIEWS.get_file(format!("{name}.sql"));
-        let sql = file
-            .and_then(|file| file.contents_utf8())
-            .unwrap_or_default();
-        let view = self.session.sql(sql).await.map_err(HealthError::tables)?;
-        let view = self.session.register_table(name, view.into_view());
-        view.map(drop).map_err(HealthError::tables)
+    async fn view(&self, name: &str, sql: &str) -> Result<(), HealthError> {
+        let view = self.session.sql(sql).await?.into_view();
+        self.session.register_table(name, view)?;
+        Ok(())
     }
 
     /// Writes a verdict for each record, in the order of their keys, and keeps them for the rules of tasks.
@@ -180,48 +180,23 @@ impl HealthCheck {
         report: &mut HealthReport,
         out: &mut (dyn Write + Send),
     ) -> Result<(), HealthError> {
-        let sorted = |columns: &[&str]| {
-            columns
-                .iter()
-                .map(|name| col(*name).sort(true, true))
-                .collect()
-        };
-        let columns = [
-            "record",
-            "task",
-            "rollout",
-            "stage",
-            "rollout_id",
-            "scope_complete",
-            "turns_bound",
-            "successful_turn_calls",
-        ];
-        let records = self.session.table("records").await;
-        let records = records.and_then(|records| records.select_columns(&columns));
-        let records = records.and_then(|records| records.sort(sorted(&["record"])));
-        let mut records =
-            Rows::start(records.map_err(HealthError::tables)?, decode_records).await?;
+        let session = &self.session;
+        let records = session.sql(RECORDS).await?;
+        let mut records = Rows::start(records, decode_records).await?;
         let is_asked = |scope| scope != Scope::Tasks;
-        let found = self
-            .rules
-            .findings(&self.session, "record", is_asked)
-            .await?;
-        let mut found = match found {
-            Some(found) => {
-                let found = found.sort(sorted(&["record", "scope", "rule", "position"]));
-                Some(Rows::start(found.map_err(HealthError::tables)?, decode_found).await?)
-            }
-            None => None,
-        };
+        let found = self.rules.findings(session, "records", "record", is_asked);
+        let order = ["record", "scope", "rule", "position"];
+        let found = found
+            .await?
+            .sort(order.map(|name| col(name).sort(true, true)).to_vec())?;
+        let mut found = Rows::start(found, decode_found).await?;
         let broken = self.rules.position(BROKEN_CHECK);
         let mut kept = self.spool.begin("verdicts", Verdicts::schema())?;
         let (mut held, mut num_held) = (Verdicts::default(), 0);
         while let Some(record) = records.next_if(|_| true).await? {
             let mut findings: Vec<String> = Vec::new();
             let mut unobserved: Vec<usize> = Vec::new();
-            while let Some(rows) = &mut found
-                && let Some(row) = rows.next_if(|row| row.key == record.key).await?
-            {
+            while let Some(row) = found.next_if(|row| row.key == record.key).await? {
                 let (rule, locator, detail) = match row.detail {
                     Some(detail) => (Some(row.rule), row.locator, detail),
                     None if unobserved.contains(&row.rule) => continue,
@@ -242,7 +217,7 @@ impl HealthCheck {
                 ));
                 report.found(rule);
             }
-            // Rules of all records are asked last, and listed where they stand.
+            // Rules over all records run last, but are listed in their order.
             unobserved.sort_unstable();
             let verdict = report.judged(!findings.is_empty(), &unobserved);
             let names = unobserved.iter().map(|rule| quote(report.id(*rule)));
@@ -268,38 +243,25 @@ impl HealthCheck {
             });
             num_held += 1;
             if num_held >= HELD {
-                kept.write(&held.take().map_err(HealthError::tables)?)?;
+                kept.write(&held.take()?)?;
                 num_held = 0;
             }
         }
-        kept.write(&held.take().map_err(HealthError::tables)?)?;
+        kept.write(&held.take()?)?;
         Ok(kept.register(&self.session, &[])?)
     }
 
-    /// Asks the rules of tasks, and keeps what they find as the table `flags`.
+    /// Runs the rules of tasks, and keeps their findings as the table `flags`.
     async fn judge_tasks(&self, report: &mut HealthReport) -> Result<(), HealthError> {
-        let tasks = "SELECT DISTINCT task FROM repeats";
-        let tasks = self.session.sql(tasks).await.map_err(HealthError::tables)?;
-        report.num_tasks = tasks.count().await.map_err(HealthError::tables)? as u64;
-        let flags = self
-            .rules
-            .findings(&self.session, "task", |scope| scope == Scope::Tasks);
-        let flags = match flags.await? {
-            Some(flags) => flags,
-            // All of them are left out.
-            None => {
-                let none = "SELECT task, 0 AS rule, '' AS detail FROM repeats WHERE false";
-                self.session.sql(none).await.map_err(HealthError::tables)?
-            }
-        };
-        self.spool.keep_frame(&self.session, "flags", flags).await?;
-        let counts_of = "SELECT rule, count(detail) AS found, count(*) - count(detail) AS unobserved FROM flags GROUP BY rule";
-        let rows = self
-            .session
-            .sql(counts_of)
-            .await
-            .map_err(HealthError::tables)?;
-        for batch in rows.collect().await.map_err(HealthError::tables)? {
+        let session = &self.session;
+        let tasks = session.sql("SELECT DISTINCT task FROM repeats").await?;
+        report.num_tasks = tasks.count().await? as u64;
+        let is_asked = |scope| scope == Scope::Tasks;
+        let flags = self.rules.findings(session, "repeats", "task", is_asked);
+        self.spool
+            .keep_frame(session, "flags", flags.await?)
+            .await?;
+        for batch in session.sql(FLAG_COUNTS).await?.collect().await? {
             let (rules, found) = (i64::read(&batch, "rule")?, i64::read(&batch, "found")?);
             let unobserved = i64::read(&batch, "unobserved")?;
             for ((rule, found), unobserved) in rules.into_iter().zip(found).zip(unobserved) {
@@ -310,7 +272,7 @@ impl HealthCheck {
     }
 }
 
-/// What is found where a rule broke down.
+/// The finding about a rule that failed.
 fn broken_down(rule: &str, error: &str) -> String {
     format!(
         r#"{{"reason":"check raised an unexpected exception","failed_check":{},"error":{}}}"#,
@@ -319,7 +281,7 @@ fn broken_down(rule: &str, error: &str) -> String {
     )
 }
 
-fn decode_records(batch: &RecordBatch) -> Result<Vec<Record>, crate::measure::MeasureError> {
+fn decode_records(batch: &RecordBatch) -> Result<Vec<Record>, MeasureError> {
     let keys = Vec::<u8>::read(batch, "record")?;
     let (tasks, rollouts) = (
         String::read(batch, "task")?,
@@ -329,10 +291,7 @@ fn decode_records(batch: &RecordBatch) -> Result<Vec<Record>, crate::measure::Me
         Option::<String>::read(batch, "stage")?,
         String::read(batch, "rollout_id")?,
     );
-    let (scopes, bound) = (
-        bool::read(batch, "scope_complete")?,
-        bool::read(batch, "turns_bound")?,
-    );
+    let known = bool::read(batch, "calls_known")?;
     let successful = i64::read(batch, "successful_turn_calls")?;
     let rows = keys.into_iter().enumerate().map(|(row, key)| Record {
         key,
@@ -340,26 +299,22 @@ fn decode_records(batch: &RecordBatch) -> Result<Vec<Record>, crate::measure::Me
         rollout: rollouts[row].clone(),
         stage: stages[row].clone(),
         rollout_id: ids[row].clone(),
-        calls_known: scopes[row] && bound[row],
+        calls_known: known[row],
         successful_calls: successful[row],
     });
     Ok(rows.collect())
 }
 
-fn decode_found(batch: &RecordBatch) -> Result<Vec<Found>, crate::measure::MeasureError> {
+fn decode_found(batch: &RecordBatch) -> Result<Vec<Found>, MeasureError> {
     let (keys, rules) = (Vec::<u8>::read(batch, "record")?, i64::read(batch, "rule")?);
     let text = |name| Option::<String>::read(batch, name);
-    let said = text("locator")?
-        .into_iter()
-        .zip(text("detail")?)
-        .zip(text("error")?);
-    let rows = keys.into_iter().zip(rules).zip(said);
-    let found = |((key, rule), ((locator, detail), error))| Found {
+    let (locators, details, errors) = (text("locator")?, text("detail")?, text("error")?);
+    let rows = keys.into_iter().enumerate().map(|(row, key)| Found {
         key,
-        rule: usize::try_from(rule).unwrap_or_default(),
-        locator,
-        detail,
-        error,
-    };
-    Ok(rows.map(found).collect())
+        rule: usize::try_from(rules[row]).unwrap_or_default(),
+        locator: locators[row].clone(),
+        detail: details[row].clone(),
+        error: errors[row].clone(),
+    });
+    Ok(rows.collect())
 }

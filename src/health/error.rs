@@ -1,19 +1,21 @@
 use std::io;
 use std::path::PathBuf;
 
+use arrow::error::ArrowError;
 use datafusion::error::DataFusionError;
 
+use crate::error::{FAILURE, Fatal, USAGE};
 use crate::export::ExportError;
 use crate::measure::MeasureError;
 use crate::store::StoreError;
 
-/// Why the health of rollouts is not known.
+/// Why the health of rollouts cannot be checked.
 #[derive(Debug, thiserror::Error)]
 pub enum HealthError {
-    /// Checks are to be left out that do not exist.
+    /// Checks that should be left out do not exist.
     #[error("unknown health checks: {}; there are {}", .unknown.join(", "), .known.join(", "))]
     Unknown {
-        /// What was given.
+        /// The names that were given.
         unknown: Vec<String>,
         /// All checks.
         known: Vec<String>,
@@ -52,8 +54,23 @@ pub enum HealthError {
     Write(#[from] io::Error),
 }
 
-impl HealthError {
-    pub(super) fn tables(source: impl Into<DataFusionError>) -> Self {
-        Self::Measure(source.into().into())
+impl From<DataFusionError> for HealthError {
+    fn from(source: DataFusionError) -> Self {
+        Self::Measure(MeasureError::tables(source))
+    }
+}
+
+impl From<ArrowError> for HealthError {
+    fn from(source: ArrowError) -> Self {
+        DataFusionError::from(source).into()
+    }
+}
+
+impl Fatal for HealthError {
+    fn exit_code(&self) -> u8 {
+        match self {
+            Self::Unknown { .. } => USAGE,
+            _ => FAILURE,
+        }
     }
 }

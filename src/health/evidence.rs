@@ -1,25 +1,25 @@
-//! From a line to the rows of its tables: what the rules may ask of a rollout.
+//! [`Evidence`]: one line of a file becomes the rows of the tables that the rules read.
 
 use std::collections::HashSet;
 
 use serde_json::Value;
 
-use super::bindings::{Bindings, Call, CallIndex, Reference};
-use super::content::{has_content, has_text, has_tool_call};
-use super::index::{Index, Indices, key};
+use super::calls::{Bindings, Call, CallIndex, Reference, has_content, has_text, has_tool_call};
 use super::shape::{Fields, Unreadable, objects, text, trajectory};
 use super::tables::{
-    CallRow, Calls, GapRow, Gaps, RecordRow, Records, TurnRow, Turns, Unbound, UnboundRow,
+    CallRow, Calls, GapRow, Gaps, Index, Indices, RecordRow, Records, TurnRow, Turns, Unbound,
+    UnboundRow, key,
 };
 use crate::json::{Object, ObjectError, unquote, value};
+use crate::python::is_truthy;
 use crate::request::{ROLLOUT_ID, ROLLOUT_INDEX, TASK_INDEX};
 
-/// Field of the evidence in a rollout's row.
+/// The field with the evidence of a rollout.
 const TRAJECTORY: &str = "ng_trajectory";
-/// Field of the stage that a row is of.
+/// The field with the stage of a row.
 const STAGE_INDEX: &str = "stage_index";
 
-/// With one of these gaps, calls are missing.
+/// Gaps that mean that calls are missing.
 const MISSING_CALLS: [&str; 4] = [
     "model_calls_unavailable",
     "model_call_capture_incomplete",
@@ -27,12 +27,12 @@ const MISSING_CALLS: [&str; 4] = [
     "model_call_capture_unreadable",
 ];
 
-/// Where a line stands.
+/// The place of a line.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Place<'a> {
     /// Number of the file, from 0.
     pub file: usize,
-    /// The file, as people name it.
+    /// The file, as messages call it.
     pub shown: &'a str,
     /// Number of the line in its file, from 1.
     pub line: u64,
@@ -48,11 +48,11 @@ pub(super) struct Evidence {
     pub calls: Calls,
     pub unbound: Unbound,
     pub gaps: Gaps,
-    /// Rows in all.
+    /// The number of rows in all tables.
     pub rows: usize,
 }
 
-/// What of a line can be read.
+/// The readable parts of a line.
 #[derive(Default)]
 struct Row {
     indices: Indices,
@@ -64,7 +64,7 @@ struct Row {
     output_tokens: Option<i64>,
 }
 
-/// A field that says which rollout a row is, and is neither a whole number nor a text.
+/// The name of an index field that is neither a whole number nor a text.
 pub(super) type WrongIndex = &'static str;
 
 impl Row {
@@ -109,7 +109,7 @@ impl Row {
         let told = told.map(Value::to_string);
         let own = row.get(ROLLOUT_ID).map(str::to_owned);
         let mut ids = own.into_iter().chain(told);
-        let rollout_id = ids.find(|id| crate::python::is_truthy(id));
+        let rollout_id = ids.find(|id| is_truthy(id));
         let rollout_id = rollout_id.map(|id| match unquote(&id) {
             Some(text) => text.into_owned(),
             None => id,
@@ -142,7 +142,7 @@ impl Row {
         })
     }
 
-    /// The trajectory, unless its producer says that it is worth nothing.
+    /// The trajectory, unless its producer reports that it is unusable.
     fn observed(&self) -> Option<&Fields> {
         let trajectory = self.trajectory.as_ref()?;
         (!has_gap(trajectory, &["trajectory_projection_failed"])).then_some(trajectory)
@@ -163,7 +163,7 @@ impl Evidence {
     /// Adds a line.
     ///
     /// # Errors
-    /// The field that should say which rollout it is, and does not.
+    /// An index field has a wrong type; its name is returned.
     pub(super) fn add(&mut self, line: &[u8], place: Place<'_>) -> Result<(), WrongIndex> {
         let row = Row::read(line, place)?;
         let nothing = Fields::new();
@@ -253,7 +253,7 @@ impl Evidence {
         Ok(())
     }
 
-    /// Adds the turns of a record; says in how many the model did something.
+    /// Adds the turns of a record; returns the number of turns in which the model did something.
     fn add_turns(&mut self, trajectory: &Fields, is_observed: bool, record: &[u8]) -> i64 {
         let mut active = 0;
         for (position, turn) in objects(trajectory, "turns").enumerate() {

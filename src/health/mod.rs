@@ -1,25 +1,91 @@
 //! Whether rollouts are what they seem: the health checks of NeMo Gym 0.7.
 //!
-//! [`HealthCheck`] takes NeMo Gym's rows one by one, from [`check_files`] or [`check_run`], and makes tables of the
-//! evidence in them. Every file of `queries/health` is a check: a query over these
-//! tables, whose rows are what it found. A rollout with a finding is unhealthy; one that some check had no evidence of
-//! is unobserved; the others are healthy. [`HealthReport`] says how many, and two files say it of each.
+//! [`check_files`] and [`check_run`] give NeMo Gym's rows one by one to a [`HealthCheck`], which makes tables of the
+//! evidence in them. Every file of `queries/health` is a check: a query over these tables, whose rows are its findings.
+//! A rollout with a finding is unhealthy; one that some check had no evidence of is unobserved; the others are healthy.
+//! [`HealthReport`] says how many, and two files say it of each. `check --health` and the end of a collection use it.
 
-mod bindings;
+mod calls;
 mod check;
-mod coercion;
-mod content;
 mod error;
 mod evidence;
-mod index;
 mod report;
 mod rules;
 mod shape;
-mod source;
 mod tables;
-mod to_json;
+
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
 
 pub use check::{HealthCheck, HealthOptions};
 pub use error::HealthError;
 pub use report::{HealthReport, QUALITY_SUMMARY, ROLLOUT_VERDICTS};
-pub use source::{check_files, check_run};
+
+use crate::export::RolloutRows;
+use crate::store::{Document, RunRecord, RunStore};
+
+/// Checks the rollouts in NeMo Gym's files, each a path and its name in messages, and writes the two reports into
+/// `place`. Blank lines are skipped.
+///
+/// # Errors
+/// A file cannot be read, a record does not say which rollout it is, or the reports cannot be written.
+pub async fn check_files(
+    files: &[(PathBuf, String)],
+    place: &RunStore,
+    options: &HealthOptions,
+) -> Result<HealthReport, HealthError> {
+    let mut check = HealthCheck::new(options)?;
+    for (number, (path, shown)) in files.iter().enumerate() {
+        let failed = |source| HealthError::Read {
+            path: path.clone(),
+            source,
+        };
+        let mut reader = BufReader::new(File::open(path).map_err(failed)?);
+        let mut line = Vec::new();
+        for line_number in 1.. {
+            line.clear();
+            if reader.read_until(b'\n', &mut line).map_err(failed)? == 0 {
+                break;
+            }
+            let row = line.trim_ascii();
+            if !row.is_empty() {
+                check.add(row, number, shown, line_number)?;
+            }
+        }
+    }
+    finish(check, place).await
+}
+
+/// Checks the rollouts of a run as its export has them, and writes the two reports into `place`.
+///
+/// # Errors
+/// The run cannot be read, or the reports cannot be written.
+pub async fn check_run(
+    run: &RunStore,
+    record: &RunRecord,
+    place: &RunStore,
+    options: &HealthOptions,
+) -> Result<HealthReport, HealthError> {
+    let mut check = HealthCheck::new(options)?;
+    let shown = run.display("");
+    let mut rows = RolloutRows::of(run, record).await?;
+    let mut line = 0;
+    while let Some(batch) = rows.next().await? {
+        for row in batch {
+            line += 1;
+            check.add(row.as_bytes(), 0, &shown, line)?;
+        }
+    }
+    finish(check, place).await
+}
+
+async fn finish(check: HealthCheck, place: &RunStore) -> Result<HealthReport, HealthError> {
+    let mut verdicts = Document::create(place, ROLLOUT_VERDICTS)?;
+    let mut summary = Document::create(place, QUALITY_SUMMARY)?;
+    let mut report = check.finish(&mut verdicts, &mut summary).await?;
+    for document in [summary, verdicts] {
+        report.written.push(document.finish().await?);
+    }
+    Ok(report)
+}

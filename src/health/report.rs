@@ -1,6 +1,10 @@
+//! [`HealthReport`], and the summary file.
+
 use std::io::Write;
 
-use arrow::array::{Array, AsArray};
+use arrow::array::AsArray;
+use arrow::compute::concat_batches;
+use arrow::datatypes::Int64Type;
 use arrow::record_batch::RecordBatch;
 use datafusion::prelude::SessionContext;
 use futures::TryStreamExt;
@@ -11,9 +15,9 @@ use super::rules::{Rules, Scope};
 use crate::json::quote;
 use crate::measure::Column;
 
-/// File of the counts.
+/// The name of the file with the counts.
 pub const QUALITY_SUMMARY: &str = "quality_summary.json";
-/// File of the verdicts.
+/// The name of the file with the verdicts.
 pub const ROLLOUT_VERDICTS: &str = "rollout_verdicts.jsonl";
 
 const TASKS: &str = include_str!("../../queries/health/report/tasks.sql");
@@ -95,16 +99,14 @@ impl HealthReport {
     }
 
     pub(super) fn found_of_tasks(&mut self, rule: i64, found: i64, unobserved: i64) {
-        let check = usize::try_from(rule)
-            .ok()
-            .and_then(|rule| self.checks.get_mut(rule));
-        if let Some(check) = check {
+        let rule = usize::try_from(rule).ok();
+        if let Some(check) = rule.and_then(|rule| self.checks.get_mut(rule)) {
             check.found = found.unsigned_abs();
             check.unobserved = unobserved.unsigned_abs();
         }
     }
 
-    /// Counts a rollout; says what it is.
+    /// Counts a rollout; returns its verdict.
     pub(super) fn judged(&mut self, has_findings: bool, unobserved: &[usize]) -> &'static str {
         for rule in unobserved {
             if let Some(check) = self.checks.get_mut(*rule) {
@@ -141,51 +143,30 @@ impl HealthReport {
     }
 
     fn issues(&self) -> Map<String, Value> {
-        let issues = self
-            .checks
-            .iter()
-            .map(|check| (check.id.clone(), check.found.into()));
-        issues.collect()
-    }
-}
-
-/// Sums over all records.
-pub(super) struct Statistics {
-    sums: RecordBatch,
-    by_status: Map<String, Value>,
-}
-
-impl Statistics {
-    pub(super) async fn of(session: &SessionContext) -> Result<Self, HealthError> {
-        let sums = session.sql(STATISTICS).await.map_err(HealthError::tables)?;
-        let schema = sums.schema().inner().clone();
-        let sums = sums.collect().await.map_err(HealthError::tables)?;
-        let sums = arrow::compute::concat_batches(&schema, &sums).map_err(HealthError::tables)?;
-        let failures = session.sql(FAILURES).await.map_err(HealthError::tables)?;
-        let mut by_status = Map::new();
-        for batch in failures.collect().await.map_err(HealthError::tables)? {
-            let failed = i64::read(&batch, "failed_calls")?
-                .into_iter()
-                .map(Value::from);
-            by_status.extend(String::read(&batch, "status")?.into_iter().zip(failed));
-        }
-        Ok(Self { sums, by_status })
-    }
-
-    fn sum(&self, name: &str) -> Result<i64, HealthError> {
-        let sums = i64::read(&self.sums, name)?;
-        Ok(sums.first().copied().unwrap_or_default())
+        let checks = self.checks.iter();
+        checks
+            .map(|check| (check.id.clone(), check.found.into()))
+            .collect()
     }
 }
 
 /// Writes the summary, task by task.
 pub(super) async fn write_summary(
     report: &mut HealthReport,
-    statistics: &Statistics,
     session: &SessionContext,
     out: &mut (dyn Write + Send),
 ) -> Result<(), HealthError> {
-    let sum = |name: &str| statistics.sum(name);
+    let statistics = session.sql(STATISTICS).await?;
+    let schema = statistics.schema().inner().clone();
+    let sums = concat_batches(&schema, &statistics.collect().await?)?;
+    let sum = |name: &str| -> Result<i64, HealthError> {
+        Ok(counts(&sums, name)?.first().copied().unwrap_or_default())
+    };
+    let mut by_status = Map::new();
+    for batch in session.sql(FAILURES).await?.collect().await? {
+        let failed = counts(&batch, "failed_calls")?.into_iter().map(Value::from);
+        by_status.extend(texts(&batch, "status")?.into_iter().zip(failed));
+    }
     report.run = json!({
         "ignored_checks": report.ignored,
         "artifacts": {
@@ -202,7 +183,7 @@ pub(super) async fn write_summary(
         "stats": {
             "model_call_errors": {
                 "total": sum("failed_calls")?,
-                "by_status": statistics.by_status,
+                "by_status": by_status,
                 "rollouts_affected": sum("failing_rollouts")?,
                 "ended_on_error": sum("ended_on_failure")?,
             },
@@ -223,10 +204,10 @@ pub(super) async fn write_summary(
         "{{\n  \"run\": {},\n  \"tasks\": {{",
         indented(&report.run, 2)
     )?;
-    let tasks = session.sql(TASKS).await.map_err(HealthError::tables)?;
-    let mut batches = tasks.execute_stream().await.map_err(HealthError::tables)?;
+    let tasks = session.sql(TASKS).await?;
+    let mut batches = tasks.execute_stream().await?;
     let mut separator = "\n";
-    while let Some(batch) = batches.try_next().await.map_err(HealthError::tables)? {
+    while let Some(batch) = batches.try_next().await? {
         write_tasks(report, &batch, &mut separator, out)?;
     }
     let end = if separator == "\n" { "" } else { "\n  " };
@@ -243,21 +224,17 @@ fn write_tasks(
     let count = |name| i64::read(batch, name);
     let (repeats, healthy) = (count("repeats")?, count("healthy")?);
     let (unhealthy, unobserved) = (count("unhealthy")?, count("unobserved")?);
-    let flags = batch
-        .column_by_name("flags")
-        .and_then(|flags| flags.as_list_opt::<i32>());
+    let flags = batch.column_by_name("flags");
+    let flags = flags.and_then(|flags| flags.as_list_opt::<i32>());
     for (row, name) in names.iter().enumerate() {
-        let rules = flags
-            .filter(|flags| flags.is_valid(row))
-            .map(|flags| flags.value(row));
+        // Null where there are none.
+        let rules = flags.map(|flags| flags.value(row));
         let rules = rules
             .as_ref()
-            .and_then(|rules| rules.as_primitive_opt::<arrow::datatypes::Int64Type>());
+            .and_then(|rules| rules.as_primitive_opt::<Int64Type>());
         let rules = rules.into_iter().flatten().flatten();
-        let flags: Vec<&str> = rules
-            .filter_map(|rule| usize::try_from(rule).ok())
-            .map(|rule| report.id(rule))
-            .collect();
+        let rules = rules.filter_map(|rule| usize::try_from(rule).ok());
+        let flags: Vec<&str> = rules.map(|rule| report.id(rule)).collect();
         let at = |counts: &[i64]| counts.get(row).copied().unwrap_or_default();
         let task = json!({
             "repeats": at(&repeats),
@@ -277,7 +254,7 @@ fn write_tasks(
     Ok(())
 }
 
-/// A value over several lines, within an object that is so far in.
+/// A value over several lines, indented by `spaces`.
 fn indented(value: &Value, spaces: usize) -> String {
     // In JSON text a raw line break can only stand between values.
     format!("{value:#}").replace('\n', &format!("\n{:spaces$}", ""))

@@ -1,18 +1,28 @@
-//! [`Rules`]: the files of `queries/health`, each a check. A new file is a new check.
+//! [`Rules`]: the files of `queries/health`, each a check. A new file is a new check. [`to_json`] is the SQL function by
+//! which a rule spells what it found.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
-use datafusion::arrow::datatypes::DataType;
+use arrow::array::{AsArray, RecordBatch, StringArray};
+use arrow::datatypes::DataType;
+use arrow::json::writer::{JsonArray, WriterBuilder};
+use datafusion::common::{Result as QueryResult, exec_err};
+use datafusion::error::DataFusionError;
+use datafusion::logical_expr::{
+    ColumnarValue, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
+};
 use datafusion::prelude::{DataFrame, Expr, SessionContext, cast, col, lit};
 use datafusion::scalar::ScalarValue;
 use include_dir::{Dir, include_dir};
+use serde_json::value::RawValue;
 
 use super::error::HealthError;
 use crate::measure::MeasureError;
 
 static RULES: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/queries/health");
 
-/// The check that is found at fault where another one breaks down.
+/// The check that reports where another one breaks down.
 pub(super) const BROKEN_CHECK: &str = "check_execution_error";
 
 /// What a rule looks at, in the order in which findings are listed.
@@ -29,7 +39,7 @@ pub(super) enum Scope {
 /// A check.
 #[derive(Debug, Clone)]
 pub(super) struct Rule {
-    /// Its name: that of its file, without the number that says its place.
+    /// Its name: that of its file, without the number in front.
     pub id: String,
     pub scope: Scope,
     pub is_ignored: bool,
@@ -41,7 +51,7 @@ pub(super) struct Rule {
 pub(super) struct Rules(pub Vec<Rule>);
 
 impl Rules {
-    /// Reads the files; those of the checks in `ignored` are left out.
+    /// Reads the files and marks the checks in `ignored`.
     ///
     /// # Errors
     /// There is no such check.
@@ -86,7 +96,7 @@ impl Rules {
         Ok(Self(rules))
     }
 
-    /// The names of those that are left out, sorted.
+    /// The names of the checks that are left out, sorted.
     pub(super) fn ignored(&self) -> BTreeSet<&str> {
         let ignored = self.0.iter().filter(|rule| rule.is_ignored);
         ignored.map(|rule| &*rule.id).collect()
@@ -96,31 +106,54 @@ impl Rules {
         self.0.iter().position(|rule| rule.id == id)
     }
 
-    /// What all rules of the scopes find, in any order. Columns: `subject` (what it is about), `scope`, `rule` (its
-    /// position), `position` (of the finding), `locator`, `detail` and `error`. Without detail and error, a rule had no
-    /// evidence.
+    /// Returns what all rules of the scopes find, in any order. Columns: `subject` (what it is about, a column of
+    /// `table`), `scope`, `rule` (its position), `position` (of the finding), `locator`, `detail` and `error`. Without
+    /// detail and error, a rule had no evidence.
     pub(super) async fn findings(
         &self,
         session: &SessionContext,
+        table: &str,
         subject: &str,
         is_asked: impl Fn(Scope) -> bool,
-    ) -> Result<Option<DataFrame>, HealthError> {
-        let mut all: Option<DataFrame> = None;
+    ) -> Result<DataFrame, HealthError> {
+        let nothing = format!("SELECT {subject} FROM {table} WHERE false");
+        let mut all = selected(session.sql(&nothing).await?, subject, Scope::Record, 0)?;
         let rules = self.0.iter().enumerate();
         for (position, rule) in rules.filter(|(_, rule)| is_asked(rule.scope) && !rule.is_ignored) {
-            let found = rule.findings(session, subject, position).await;
+            let found = session.sql(rule.sql).await;
+            let found = found.and_then(|found| selected(found, subject, rule.scope, position));
             let found = found.map_err(|source| MeasureError::Query {
                 name: rule.id.clone(),
                 origin: "built in".to_owned(),
                 source: Box::new(source),
             })?;
-            all = Some(match all {
-                Some(all) => all.union(found).map_err(HealthError::tables)?,
-                None => found,
-            });
+            all = all.union(found)?;
         }
         Ok(all)
     }
+}
+
+/// Selects the columns that all findings have from what a rule found.
+fn selected(found: DataFrame, subject: &str, scope: Scope, rule: usize) -> QueryResult<DataFrame> {
+    let column = |name: &str, kind: DataType| -> Expr {
+        let is_there = found.schema().has_column_with_unqualified_name(name);
+        let value = if is_there {
+            col(name)
+        } else {
+            lit(ScalarValue::Null)
+        };
+        cast(value, kind).alias(name)
+    };
+    let columns = vec![
+        col(subject),
+        lit(scope as i64).alias("scope"),
+        lit(i64::try_from(rule).unwrap_or_default()).alias("rule"),
+        column("position", DataType::Int64),
+        column("locator", DataType::Utf8),
+        column("detail", DataType::Utf8),
+        column("error", DataType::Utf8),
+    ];
+    found.select(columns)
 }
 
 fn scope(sql: &str) -> Scope {
@@ -135,32 +168,53 @@ fn scope(sql: &str) -> Scope {
     }
 }
 
-impl Rule {
-    async fn findings(
-        &self,
-        session: &SessionContext,
-        subject: &str,
-        position: usize,
-    ) -> datafusion::error::Result<DataFrame> {
-        let frame = session.sql(self.sql).await?;
-        let column = |name: &str, kind: DataType| -> Expr {
-            let is_there = frame.schema().has_column_with_unqualified_name(name);
-            let value = if is_there {
-                col(name)
-            } else {
-                lit(ScalarValue::Null)
-            };
-            cast(value, kind).alias(name)
+/// `to_json(value STRUCT) -> VARCHAR`: the JSON text of an object, with its nulls.
+pub(super) fn to_json() -> ScalarUDF {
+    ScalarUDF::from(ToJson {
+        signature: Signature::any(1, Volatility::Immutable),
+    })
+}
+
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct ToJson {
+    signature: Signature,
+}
+
+impl ScalarUDFImpl for ToJson {
+    fn name(&self) -> &'static str {
+        "to_json"
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn return_type(&self, given: &[DataType]) -> QueryResult<DataType> {
+        match given {
+            [DataType::Struct(_)] => Ok(DataType::Utf8),
+            _ => exec_err!("to_json takes one struct, as named_struct('name', value)"),
+        }
+    }
+
+    fn invoke_with_args(&self, args: ScalarFunctionArgs) -> QueryResult<ColumnarValue> {
+        let columns = ColumnarValue::values_to_arrays(&args.args)?;
+        let [column] = columns.as_slice() else {
+            return exec_err!("to_json: {} columns instead of 1", columns.len());
         };
-        let columns = vec![
-            col(subject),
-            lit(self.scope as i64).alias("scope"),
-            lit(i64::try_from(position).unwrap_or_default()).alias("rule"),
-            column("position", DataType::Int64),
-            column("locator", DataType::Utf8),
-            column("detail", DataType::Utf8),
-            column("error", DataType::Utf8),
-        ];
-        frame.select(columns)
+        let rows = RecordBatch::from(column.as_struct());
+        let mut text = Vec::new();
+        let writer = WriterBuilder::new().with_explicit_nulls(true);
+        let mut writer = writer.build::<_, JsonArray>(&mut text);
+        writer.write(&rows)?;
+        writer.finish()?;
+        drop(writer);
+        let rows: Vec<&RawValue> = match text.as_slice() {
+            // Without rows nothing is written.
+            [] => Vec::new(),
+            text => serde_json::from_slice(text)
+                .map_err(|error| DataFusionError::External(Box::new(error)))?,
+        };
+        let rows: StringArray = rows.iter().map(|row| Some(row.get())).collect();
+        Ok(ColumnarValue::Array(Arc::new(rows)))
     }
 }

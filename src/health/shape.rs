@@ -1,40 +1,34 @@
 //! [`TRAJECTORY`]: the form of `ng_trajectory`, schema 1.0, and [`Shape::canonical`], which brings a value into it as
-//! NeMo Gym's reader does: what stands for a value of another type becomes one, and what is missing is there with its
-//! default.
+//! NeMo Gym's reader does: values are converted to the right type, and missing fields get their defaults.
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Number, Value};
 
-use super::coercion::{flag, number, whole};
-
-/// Why NeMo Gym cannot read something: the exception of Python's that it raises.
+/// Why NeMo Gym cannot read something: the name of the Python exception that it raises.
 pub(super) type Unreadable = &'static str;
 
 /// A JSON object.
 pub(super) type Fields = Map<String, Value>;
 
-/// An object's fields.
+/// The form of an object.
 struct Shape {
-    fields: &'static [Field],
-    /// Fields of other names are left out. Elsewhere they are an error.
+    fields: &'static [FieldRule],
+    /// Whether fields of other names are left out. Elsewhere they are an error.
     is_open: bool,
-    /// What holds between the fields.
+    /// What must hold between the fields.
     holds: fn(&Fields) -> bool,
 }
 
-struct Field {
-    name: &'static str,
-    kind: Kind,
-    absent: Absent,
-}
+/// Names of fields, their kind, and what they are where they are missing.
+type FieldRule = (&'static [&'static str], Kind, Absent);
 
-/// What a field is that is not there.
+/// What a missing field becomes.
 enum Absent {
     /// An error.
     Wrong,
     /// Null, which it may also be.
     Null,
     /// A text.
-    Text(&'static str),
+    Default(&'static str),
     /// An empty object or list.
     Empty,
 }
@@ -43,27 +37,23 @@ enum Kind {
     Any,
     Text,
     Whole,
-    /// Not below this.
+    /// A whole number not below this.
     WholeFrom(i64),
     Number,
-    /// Not below zero.
+    /// A number not below zero.
     Amount,
     Flag,
     OneOf(&'static [&'static str]),
     Object(&'static Shape),
     List(&'static Kind),
-    /// An item of a conversation: NeMo Gym knows some thirty kinds, of which only the outline is looked at here.
+    /// An item of a conversation. NeMo Gym knows some thirty kinds; only the outline is checked here.
     Item,
 }
 
-use Absent::{Empty, Null, Wrong};
-use Kind::{Amount, Any, Flag, Item, List, Object, OneOf, WholeFrom};
+use Absent::{Default, Empty, Null, Wrong};
+use Kind::{Amount, Any, Flag, Item, List, Object, OneOf, Text, Whole, WholeFrom};
 
-const fn field(name: &'static str, kind: Kind, absent: Absent) -> Field {
-    Field { name, kind, absent }
-}
-
-const fn closed(fields: &'static [Field], holds: fn(&Fields) -> bool) -> Shape {
+const fn closed(fields: &'static [FieldRule], holds: fn(&Fields) -> bool) -> Shape {
     Shape {
         fields,
         is_open: false,
@@ -77,8 +67,8 @@ fn always(_: &Fields) -> bool {
 
 static MODEL: Shape = Shape {
     fields: &[
-        field("type", OneOf(&["responses_api_models"]), Wrong),
-        field("name", Kind::Text, Wrong),
+        (&["type"], OneOf(&["responses_api_models"]), Wrong),
+        (&["name"], Text, Wrong),
     ],
     is_open: true,
     holds: always,
@@ -86,9 +76,8 @@ static MODEL: Shape = Shape {
 
 static REFERENCE: Shape = closed(
     &[
-        field("model_call_id", Kind::Text, Null),
-        field("model_ref", Object(&MODEL), Null),
-        field("response_id", Kind::Text, Null),
+        (&["model_call_id", "response_id"], Text, Null),
+        (&["model_ref"], Object(&MODEL), Null),
     ],
     |reference| {
         text(reference, "model_call_id").is_some()
@@ -98,106 +87,109 @@ static REFERENCE: Shape = closed(
 );
 
 static TOKENS: Shape = closed(
-    &[
-        field("prompt_tokens", WholeFrom(0), Null),
-        field("completion_tokens", WholeFrom(0), Null),
-        field("reasoning_tokens", WholeFrom(0), Null),
-        field("total_tokens", WholeFrom(0), Null),
-        field("cached_tokens", WholeFrom(0), Null),
-    ],
+    &[(
+        &[
+            "prompt_tokens",
+            "completion_tokens",
+            "reasoning_tokens",
+            "total_tokens",
+            "cached_tokens",
+        ],
+        WholeFrom(0),
+        Null,
+    )],
     always,
 );
 
 static METADATA: Shape = closed(
     &[
-        field("response_id", Kind::Text, Null),
-        field("model_ref", Object(&MODEL), Null),
-        field("model", Kind::Text, Null),
-        field("dialect", Kind::Text, Null),
-        field("status_code", Kind::Whole, Null),
-        field("response_status", Kind::Text, Null),
-        field("finish_reason", Kind::Text, Null),
-        field("upstream_attempted", Flag, Null),
-        field("response_source", OneOf(&["upstream", "local"]), Null),
-        field("upstream_status_code", Kind::Whole, Null),
-        field("local_response_reason", Kind::Text, Null),
-        field("error_category", Kind::Text, Null),
-        field("latency_ttft_ms", Amount, Null),
+        (
+            &["response_id", "model", "dialect", "response_status"],
+            Text,
+            Null,
+        ),
+        (
+            &["finish_reason", "local_response_reason", "error_category"],
+            Text,
+            Null,
+        ),
+        (&["status_code", "upstream_status_code"], Whole, Null),
+        (&["model_ref"], Object(&MODEL), Null),
+        (&["upstream_attempted"], Flag, Null),
+        (&["response_source"], OneOf(&["upstream", "local"]), Null),
+        (&["latency_ttft_ms"], Amount, Null),
     ],
     always,
 );
 
 static CALL: Shape = closed(
     &[
-        field("model_call_id", Kind::Text, Null),
-        field("started_at", Kind::Number, Null),
-        field("completed_at", Kind::Number, Null),
-        field("duration_ms", Amount, Null),
-        field("request", Any, Null),
-        field("response", Any, Null),
-        field("response_metadata", Object(&METADATA), Empty),
-        field("token_stats", Object(&TOKENS), Empty),
+        (&["model_call_id"], Text, Null),
+        (&["started_at", "completed_at"], Kind::Number, Null),
+        (&["duration_ms"], Amount, Null),
+        (&["request", "response"], Any, Null),
+        (&["response_metadata"], Object(&METADATA), Empty),
+        (&["token_stats"], Object(&TOKENS), Empty),
     ],
     always,
 );
 
 static TURN: Shape = closed(
     &[
-        field("invocation_id", Kind::Text, Wrong),
-        field("task_id", Kind::Text, Wrong),
-        field("rollout_id", Kind::Text, Wrong),
-        field("turn_no", WholeFrom(1), Wrong),
-        field("timestamp", Kind::Number, Wrong),
-        field("question", Any, Null),
-        field("answer", Any, Null),
-        field("reasoning_content", Any, Null),
-        field("resolved", Flag, Null),
-        field("step_count", WholeFrom(0), Wrong),
-        field("model_calls", List(&Object(&REFERENCE)), Empty),
+        (&["invocation_id", "task_id", "rollout_id"], Text, Wrong),
+        (&["turn_no"], WholeFrom(1), Wrong),
+        (&["timestamp"], Kind::Number, Wrong),
+        (&["question", "answer", "reasoning_content"], Any, Null),
+        (&["resolved"], Flag, Null),
+        (&["step_count"], WholeFrom(0), Wrong),
+        (&["model_calls"], List(&Object(&REFERENCE)), Empty),
     ],
     always,
 );
 
 static INVOCATION: Shape = closed(
     &[
-        field(
-            "kind",
+        (
+            &["kind"],
             OneOf(&["agent_invocation"]),
-            Absent::Text("agent_invocation"),
+            Default("agent_invocation"),
         ),
-        field("invocation_id", Kind::Text, Wrong),
-        field("parent_invocation_id", Kind::Text, Null),
-        field("spawned_by_tool_call_id", Kind::Text, Null),
-        field(
-            "status",
+        (&["invocation_id"], Text, Wrong),
+        (
+            &[
+                "parent_invocation_id",
+                "spawned_by_tool_call_id",
+                "error_type",
+            ],
+            Text,
+            Null,
+        ),
+        (
+            &["status"],
             OneOf(&["completed", "failed", "incomplete", "unknown"]),
-            Absent::Text("unknown"),
+            Default("unknown"),
         ),
-        field("duration_ms", Amount, Null),
-        field("error_type", Kind::Text, Null),
-        field("model_calls", List(&Object(&REFERENCE)), Empty),
-        field("conversation", List(&Item), Empty),
+        (&["duration_ms"], Amount, Null),
+        (&["model_calls"], List(&Object(&REFERENCE)), Empty),
+        (&["conversation"], List(&Item), Empty),
     ],
     always,
 );
 
 static TOOL_CALL: Shape = closed(
     &[
-        field("kind", OneOf(&["tool_call"]), Absent::Text("tool_call")),
-        field("invocation_id", Kind::Text, Wrong),
-        field("tool_call_id", Kind::Text, Wrong),
-        field("sandbox_id", Kind::Text, Null),
-        field("tool_name", Kind::Text, Null),
-        field("started_at", Kind::Number, Null),
-        field("completed_at", Kind::Number, Null),
-        field("duration_ms", Amount, Null),
-        field(
-            "timing_source",
+        (&["kind"], OneOf(&["tool_call"]), Default("tool_call")),
+        (&["invocation_id", "tool_call_id"], Text, Wrong),
+        (&["sandbox_id", "tool_name", "error_type"], Text, Null),
+        (&["started_at", "completed_at"], Kind::Number, Null),
+        (&["duration_ms"], Amount, Null),
+        (
+            &["timing_source"],
             OneOf(&["executor", "artifact", "harness"]),
             Null,
         ),
-        field(
-            "status",
+        (
+            &["status"],
             OneOf(&[
                 "completed",
                 "failed",
@@ -206,10 +198,9 @@ static TOOL_CALL: Shape = closed(
                 "incomplete",
                 "unknown",
             ]),
-            Absent::Text("unknown"),
+            Default("unknown"),
         ),
-        field("error_type", Kind::Text, Null),
-        field("output", Any, Null),
+        (&["output"], Any, Null),
     ],
     |call| {
         let at = |name: &str| call.get(name).and_then(Value::as_f64);
@@ -222,23 +213,21 @@ static TOOL_CALL: Shape = closed(
 
 static GAP: Shape = closed(
     &[
-        field("code", Kind::Text, Wrong),
-        field("invocation_id", Kind::Text, Null),
-        field("detail", Kind::Text, Null),
+        (&["code"], Text, Wrong),
+        (&["invocation_id", "detail"], Text, Null),
     ],
     always,
 );
 
 static TRAJECTORY: Shape = closed(
     &[
-        field("schema_version", OneOf(&["1.0"]), Absent::Text("1.0")),
-        field("task_id", Kind::Text, Wrong),
-        field("rollout_id", Kind::Text, Wrong),
-        field("invocations", List(&Object(&INVOCATION)), Empty),
-        field("turns", List(&Object(&TURN)), Empty),
-        field("model_calls", List(&Object(&CALL)), Empty),
-        field("tool_calls", List(&Object(&TOOL_CALL)), Empty),
-        field("gaps", List(&Object(&GAP)), Empty),
+        (&["schema_version"], OneOf(&["1.0"]), Default("1.0")),
+        (&["task_id", "rollout_id"], Text, Wrong),
+        (&["invocations"], List(&Object(&INVOCATION)), Empty),
+        (&["turns"], List(&Object(&TURN)), Empty),
+        (&["model_calls"], List(&Object(&CALL)), Empty),
+        (&["tool_calls"], List(&Object(&TOOL_CALL)), Empty),
+        (&["gaps"], List(&Object(&GAP)), Empty),
     ],
     has_identity,
 );
@@ -248,21 +237,13 @@ fn has_identity(trajectory: &Fields) -> bool {
     let invocations = objects(trajectory, "invocations").map(|found| text(found, "invocation_id"));
     let calls = objects(trajectory, "model_calls").filter_map(|call| text(call, "model_call_id"));
     let turns = || objects(trajectory, "turns");
-    let numbers = turns().map(|turn| {
-        (
-            text(turn, "invocation_id"),
-            turn.get("turn_no").and_then(Value::as_i64),
-        )
-    });
-    let is_of_rollout = |turn: &Fields| {
-        ["task_id", "rollout_id"]
-            .iter()
-            .all(|name| turn.get(*name) == trajectory.get(*name))
-    };
+    let number = |turn: &Fields| turn.get("turn_no").and_then(Value::as_i64);
+    let numbers = turns().map(|turn| (text(turn, "invocation_id"), number(turn)));
+    let is_same = |turn: &Fields, name: &str| turn.get(name) == trajectory.get(name);
     are_distinct(invocations)
         && are_distinct(calls)
         && are_distinct(numbers)
-        && turns().all(is_of_rollout)
+        && turns().all(|turn| is_same(turn, "task_id") && is_same(turn, "rollout_id"))
 }
 
 fn are_distinct<T: std::hash::Hash + Eq>(mut values: impl Iterator<Item = T>) -> bool {
@@ -270,13 +251,13 @@ fn are_distinct<T: std::hash::Hash + Eq>(mut values: impl Iterator<Item = T>) ->
     values.all(|value| seen.insert(value))
 }
 
-/// Levels of a value that NeMo Gym's writer goes down to.
+/// The levels of nesting that NeMo Gym's writer supports.
 const LEVELS: usize = 255;
 
 /// A trajectory in its full form.
 ///
 /// # Errors
-/// It is none, or NeMo Gym could not write it.
+/// The value is not a trajectory, or NeMo Gym could not write it.
 pub(super) fn trajectory(value: Value) -> Result<Fields, Unreadable> {
     let trajectory = TRAJECTORY.canonical(value).ok_or("ValidationError")?;
     let mut values = ["turns", "model_calls", "tool_calls"]
@@ -299,7 +280,7 @@ fn is_within(value: &Value, levels: usize) -> bool {
     }
 }
 
-/// The text of a field that has one that is not empty.
+/// The text of a field, unless it is empty or missing.
 pub(super) fn text<'a>(fields: &'a Fields, name: &str) -> Option<&'a str> {
     let text = fields.get(name).and_then(Value::as_str);
     text.filter(|text| !text.is_empty())
@@ -317,11 +298,14 @@ impl Shape {
             return None;
         };
         let mut fields = Fields::new();
-        for Field { name, kind, absent } in self.fields {
+        let rules = self.fields.iter();
+        let rules = rules
+            .flat_map(|(names, kind, absent)| names.iter().map(move |name| (name, kind, absent)));
+        for (name, kind, absent) in rules {
             let value = match (given.shift_remove(*name), absent) {
                 (None, Wrong) => return None,
                 (None | Some(Value::Null), Null) => Value::Null,
-                (None, Absent::Text(text)) => Value::from(*text),
+                (None, Default(text)) => Value::from(*text),
                 (None, Empty) => kind.empty()?,
                 (Some(value), _) => kind.canonical(value)?,
             };
@@ -345,8 +329,8 @@ impl Kind {
     fn canonical(&self, value: Value) -> Option<Value> {
         match self {
             Any => Some(value),
-            Kind::Text => value.is_string().then_some(value),
-            Kind::Whole => whole(&value).map(Value::Number),
+            Text => value.is_string().then_some(value),
+            Whole => whole(&value).map(Value::Number),
             WholeFrom(least) => {
                 let number = whole(&value)?;
                 let is_enough = number.as_i64().is_none_or(|number| number >= *least);
@@ -374,5 +358,87 @@ impl Kind {
                 (item.contains_key("type") || item.contains_key("role")).then_some(value)
             }
         }
+    }
+}
+
+/// A whole number, or what Pydantic converts to one.
+fn whole(value: &Value) -> Option<Number> {
+    match value {
+        Value::Number(number) if number.is_f64() => {
+            let number = number.as_f64().filter(|number| number.fract() == 0.0)?;
+            // Below 2^63 the number is exact; no count is larger.
+            (number.abs() < 9.2e18).then_some(Number::from(number as i64))
+        }
+        Value::Number(number) => Some(number.clone()),
+        Value::Bool(flag) => Some(Number::from(u8::from(*flag))),
+        Value::String(text) => {
+            let text = text.trim();
+            let text = match text.split_once('.') {
+                Some((whole, zeros)) if zeros.bytes().all(|digit| digit == b'0') => whole,
+                _ => text,
+            };
+            text.parse::<i64>().ok().map(Number::from)
+        }
+        _ => None,
+    }
+}
+
+/// A number, or what Pydantic converts to one.
+fn number(value: &Value) -> Option<f64> {
+    match value {
+        Value::Number(number) => number.as_f64(),
+        Value::Bool(flag) => Some(f64::from(u8::from(*flag))),
+        Value::String(text) => text.trim().parse().ok(),
+        _ => None,
+    }
+}
+
+/// A boolean, or what Pydantic converts to one.
+fn flag(value: &Value) -> Option<bool> {
+    let text = match value {
+        Value::Bool(flag) => return Some(*flag),
+        Value::Number(number) => {
+            let number = number.as_f64()?;
+            return [(0.0, false), (1.0, true)]
+                .into_iter()
+                .find_map(|(spelled, flag)| (number == spelled).then_some(flag));
+        }
+        Value::String(text) => text.to_ascii_lowercase(),
+        _ => return None,
+    };
+    match text.as_str() {
+        "true" | "t" | "yes" | "y" | "on" | "1" => Some(true),
+        "false" | "f" | "no" | "n" | "off" | "0" => Some(false),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn values_of_other_types_stand_for_numbers_and_flags() {
+        for (given, expected) in [
+            (json!(7), Some(7)),
+            (json!(7.0), Some(7)),
+            (json!(" 7 "), Some(7)),
+            (json!("7.00"), Some(7)),
+            (json!(true), Some(1)),
+            (json!(7.5), None),
+            (json!("7.5"), None),
+            (json!("seven"), None),
+            (json!(null), None),
+        ] {
+            let read = whole(&given).and_then(|number| number.as_i64());
+            assert_eq!(read, expected, "{given}");
+        }
+        assert_eq!(number(&json!("1e3")), Some(1000.0));
+        assert_eq!(number(&json!([])), None);
+        assert_eq!(flag(&json!("OFF")), Some(false));
+        assert_eq!(flag(&json!(1.0)), Some(true));
+        assert_eq!(flag(&json!(2)), None);
     }
 }

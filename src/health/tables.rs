@@ -1,5 +1,5 @@
-//! The tables that the rules are written over, as `queries/health` knows them. Texts are no views: a sort would count
-//! the buffer that views share for each of its batches, and go to disk for nothing.
+//! The tables that the rules in `queries/health` read, and the keys of their records. Text columns are not views: a sort
+//! would count the buffer that views share once per batch, and spill to disk for nothing.
 
 use std::sync::Arc;
 
@@ -9,6 +9,8 @@ use arrow::array::{
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use arrow::error::ArrowError;
 use arrow::record_batch::RecordBatch;
+
+use crate::json::{quote, unquote};
 
 macro_rules! column {
     (key, $($rest:tt)*) => { column!(@ $($rest)*, BinaryBuilder, DataType::Binary, &'a [u8]) };
@@ -21,7 +23,7 @@ macro_rules! column {
     (@ value, $builder:ty, $type:expr, $value:ty) => { Option<$value> };
 }
 
-/// A table, its columns, and a row of it.
+/// Defines a table, its columns, and its row.
 macro_rules! table {
     ($(#[$about:meta])* $table:ident, $row:ident { $($column:ident: $kind:ident,)* }) => {
         $(#[$about])*
@@ -122,7 +124,7 @@ table! {
 }
 
 table! {
-    /// What turns and invocations refer to as a call, where it is not exactly one.
+    /// A reference of a turn or an invocation that does not match exactly one call.
     Unbound, UnboundRow {
         record: key,
         position: count,
@@ -132,7 +134,7 @@ table! {
 }
 
 table! {
-    /// What the producer of a trajectory says that it lacks.
+    /// A gap that the producer of a trajectory reports.
     Gaps, GapRow {
         record: key,
         position: count,
@@ -144,7 +146,7 @@ table! {
 }
 
 table! {
-    /// What came of a record, for the rules of tasks.
+    /// The verdict of a record, for the rules of tasks.
     Verdicts, VerdictRow {
         task: text,
         task_name: text,
@@ -152,5 +154,132 @@ table! {
         verdict: text,
         calls_known: truth,
         successful_calls: count,
+    }
+}
+
+/// The index of a task, a rollout or a stage.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Index {
+    Whole(i128),
+    Text(String),
+}
+
+impl Default for Index {
+    fn default() -> Self {
+        Self::Whole(0)
+    }
+}
+
+/// The indices of a record.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Indices {
+    pub task: Index,
+    pub rollout: Index,
+    pub stage: Option<Index>,
+}
+
+impl Index {
+    /// Reads a JSON text; `None` for what is neither a whole number nor a text.
+    pub fn read(text: &str) -> Option<Self> {
+        match text {
+            "true" => Some(Self::Whole(1)),
+            "false" => Some(Self::Whole(0)),
+            _ => match unquote(text) {
+                Some(text) => Some(Self::Text(text.into_owned())),
+                None => text.parse().ok().map(Self::Whole),
+            },
+        }
+    }
+
+    /// The index as JSON text.
+    pub fn json(&self) -> String {
+        match self {
+            Self::Whole(number) => number.to_string(),
+            Self::Text(text) => quote(text),
+        }
+    }
+
+    /// The index within a text.
+    pub fn plain(&self) -> String {
+        match self {
+            Self::Whole(number) => number.to_string(),
+            Self::Text(text) => text.clone(),
+        }
+    }
+
+    /// Appends bytes that sort as indices do: numbers by value, then texts by code point.
+    fn write_key(&self, key: &mut Vec<u8>) {
+        match self {
+            Self::Whole(number) => {
+                key.push(0);
+                key.extend((number ^ i128::MIN).to_be_bytes());
+            }
+            Self::Text(text) => {
+                key.push(1);
+                for byte in text.bytes() {
+                    key.push(byte);
+                    // So that the end of a text sorts before every continuation.
+                    if byte == 0 {
+                        key.push(1);
+                    }
+                }
+                key.extend([0, 0]);
+            }
+        }
+    }
+}
+
+/// Bytes that sort as verdicts do, by task, rollout, stage and place, and that no other record has.
+pub(super) fn key(indices: &Indices, ordinal: u64) -> Vec<u8> {
+    let mut key = Vec::with_capacity(64);
+    indices.task.write_key(&mut key);
+    indices.rollout.write_key(&mut key);
+    match &indices.stage {
+        Some(stage) => stage.write_key(&mut key),
+        // NeMo Gym sorts a record without a stage by the text of Python's None.
+        None => Index::Text("None".to_owned()).write_key(&mut key),
+    }
+    key.extend(ordinal.to_be_bytes());
+    key
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_sort_numbers_by_value_and_before_texts() {
+        let sorted = [
+            "-9",
+            "-1",
+            "0",
+            "9",
+            "10",
+            "170141183",
+            r#""""#,
+            r#""\u0000""#,
+            r#""\u0000a""#,
+            r#""\u0001""#,
+            r#""1""#,
+            r#""a""#,
+            r#""ab""#,
+            r#""é""#,
+        ];
+        let keys: Vec<Vec<u8>> = sorted
+            .iter()
+            .map(|text| {
+                let task = Index::read(text).unwrap();
+                key(
+                    &Indices {
+                        task,
+                        ..Indices::default()
+                    },
+                    7,
+                )
+            })
+            .collect();
+        assert!(keys.is_sorted());
+        assert_eq!(Index::read("1.5"), None);
+        assert_eq!(Index::read("null"), None);
     }
 }

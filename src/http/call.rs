@@ -1,10 +1,16 @@
+//! One call: [`Call`] and [`Secrets`] for the texts of its errors, [`Problem`] for what goes wrong on the way to an answer,
+//! and where a redirect leads.
+
+use std::error::Error;
 use std::fmt;
 use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
-use hyper::HeaderMap;
+use hyper::header::LOCATION;
+use hyper::{HeaderMap, StatusCode};
+use url::Url;
 
-use super::problem::Problem;
+use super::link;
 use super::response::Response;
 use super::retry_after::retry_after;
 use crate::json::quote;
@@ -22,6 +28,9 @@ const LONGEST_REASON: usize = 1000;
 
 /// The rest of an error is waited for this long; what matters of it is known by then.
 const QUOTE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Redirects that one request follows at most.
+const MOST_REDIRECTS: usize = 5;
 
 /// A call under way, for the texts of its errors.
 #[derive(Debug)]
@@ -57,7 +66,7 @@ impl Secrets {
         Self(secrets)
     }
 
-    /// Beginning of a text that the other side sent, on one line and without secrets.
+    /// Returns the beginning of a text that the other side sent, on one line and without secrets.
     pub fn shown(&self, text: &[u8]) -> String {
         let start = text.get(..16 * QUOTED_BYTES).unwrap_or(text);
         let is_cut = start.len() < text.len();
@@ -78,11 +87,8 @@ impl Secrets {
             }
         }
         let begun = |secret: &String| {
-            let begins = |end: &usize| {
-                secret
-                    .get(..*end)
-                    .is_some_and(|start| text.ends_with(start))
-            };
+            let start = |end: usize| secret.get(..end);
+            let begins = |end: &usize| start(*end).is_some_and(|start| text.ends_with(start));
             (1..secret.len()).rev().find(begins)
         };
         if is_cut && let Some(begun) = self.0.iter().filter_map(begun).max() {
@@ -99,7 +105,7 @@ impl fmt::Debug for Secrets {
 }
 
 impl Call<'_> {
-    /// Beginning of a body, on one line and without secrets, for the end of an error text.
+    /// Returns the beginning of a body, on one line and without secrets, for the end of an error text.
     pub fn quote(&self, body: &[u8]) -> String {
         match self.secrets.shown(body) {
             text if text.is_empty() => text,
@@ -107,7 +113,7 @@ impl Call<'_> {
         }
     }
 
-    /// Beginning of a body that is kept, as a JSON text without secrets.
+    /// Returns the beginning of a body that is kept, as a JSON text without secrets.
     fn kept(&self, body: &[u8]) -> Option<Bytes> {
         let start = body.get(..KEPT_BYTES).unwrap_or(body);
         let mut text = String::from_utf8_lossy(start).into_owned();
@@ -121,25 +127,21 @@ impl Call<'_> {
         (!body.is_empty()).then(|| Bytes::from(quote(&text)))
     }
 
-    /// A failure of this call, with its address and the time that it took.
-    /// Secrets that the other side repeated are hidden.
+    /// Makes a failure of this call, with its address and the time that it took. Secrets that the other side repeated are
+    /// hidden.
     pub fn failure(&self, class: FailureClass, why: &str) -> Failure {
         let most = why.floor_char_boundary(LONGEST_REASON);
         let mut start = why.get(..most).unwrap_or(why).to_owned();
         self.secrets.hide(&mut start, most < why.len());
-        let why = start;
+        // Always in seconds, so that texts of the same error differ in a number alone.
+        let seconds = self.began.elapsed().as_secs_f64();
         Failure::new(
             class,
-            // Always in seconds, so that texts of the same error differ in a number alone.
-            format!(
-                "{}: {why} after {:.3} s",
-                self.what,
-                self.began.elapsed().as_secs_f64()
-            ),
+            format!("{}: {start} after {seconds:.3} s", self.what),
         )
     }
 
-    /// The failure that a problem stands for.
+    /// Makes the failure that a problem stands for.
     pub fn problem(&self, problem: &Problem) -> Failure {
         Failure {
             unreachable: problem.is_connect(),
@@ -147,7 +149,7 @@ impl Call<'_> {
         }
     }
 
-    /// The failure that a status other than 200 stands for.
+    /// Makes the failure that a status other than 200 stands for.
     pub async fn status_error(&self, response: Response) -> Failure {
         let status = response.status();
         let retry_after = retry_after(response.headers(), SystemTime::now());
@@ -155,13 +157,256 @@ impl Call<'_> {
         let quoted = self.quote(&start);
         let class = FailureClass::of_status(status.as_u16());
         let reason = status.canonical_reason().unwrap_or_default();
+        let why = format!("HTTP {} {reason}{quoted}", status.as_u16());
         Failure {
             retry_after: retry_after.filter(|_| matches!(status.as_u16(), 429 | 503)),
             answer: self.kept(&start),
-            ..self.failure(
-                class,
-                format!("HTTP {} {reason}{quoted}", status.as_u16()).trim_end(),
-            )
+            ..self.failure(class, why.trim_end())
         }
+    }
+}
+
+/// A failure on the way to an answer.
+#[derive(Debug)]
+pub enum Problem {
+    /// No connection was made.
+    Connect(String),
+    /// The connection broke, or what came over it is no HTTP.
+    Broken(hyper::Error),
+    /// Nothing was received for too long.
+    Silent,
+    /// The answer did not begin in time.
+    NoHead,
+    /// The body came whole, and can't be unpacked.
+    Encoding(std::io::Error),
+    /// The body is larger than so many bytes.
+    TooLarge(u64),
+    /// The client for TLS and proxies failed.
+    Client(reqwest::Error),
+}
+
+impl Problem {
+    /// The failure of a connector.
+    pub(super) fn connect(error: &(dyn Error + 'static)) -> Self {
+        Self::Connect(causes(Some(error)))
+    }
+
+    /// Whether nothing was sent.
+    pub fn is_connect(&self) -> bool {
+        match self {
+            Self::Connect(_) => true,
+            Self::Client(error) => error.is_connect(),
+            _ => false,
+        }
+    }
+
+    /// Whether the connection ended without a word of what went wrong. One reason is a server that had closed it before the
+    /// request came.
+    pub(super) fn is_end_of_connection(&self) -> bool {
+        match self {
+            Self::Client(error) if error.is_request() && !error.is_connect() => {
+                hyper_error(error).is_some_and(|error| !error.is_parse() && !error.is_user())
+                    && !error.is_timeout()
+            }
+            _ => false,
+        }
+    }
+
+    /// The failure class, which says who is to blame.
+    pub fn class(&self) -> FailureClass {
+        match self {
+            Self::Silent | Self::NoHead => FailureClass::Timeout,
+            Self::Encoding(_) | Self::TooLarge(_) => FailureClass::Data,
+            Self::Broken(error) if error.is_parse_too_large() => FailureClass::Data,
+            Self::Client(error) if has_too_large_a_head(error) => FailureClass::Data,
+            Self::Connect(_) | Self::Broken(_) => FailureClass::Infra,
+            Self::Client(error) if error.is_connect() => FailureClass::Infra,
+            Self::Client(error) if error.is_timeout() => FailureClass::Timeout,
+            // The body came whole, and can't be unpacked.
+            Self::Client(error) if error.is_decode() && !is_io(error) => FailureClass::Data,
+            Self::Client(_) => FailureClass::Infra,
+        }
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Connect(why) => write!(formatter, "no connection: {why}"),
+            Self::Broken(error) if error.is_parse_too_large() => {
+                formatter.write_str(&link::too_large())
+            }
+            Self::Client(error) if has_too_large_a_head(error) => {
+                formatter.write_str(&link::too_large_for_client())
+            }
+            Self::Broken(error) => formatter.write_str(&causes(Some(error))),
+            Self::Silent => formatter.write_str("nothing was received within --read-timeout"),
+            Self::NoHead => formatter.write_str("no answer began within --first-byte-timeout"),
+            Self::Encoding(error) => write!(formatter, "the body can't be unpacked: {error}"),
+            Self::TooLarge(most) => write!(
+                formatter,
+                "the answer is larger than {most} bytes (--max-body)"
+            ),
+            Self::Client(error) => formatter.write_str(&describe(error)),
+        }
+    }
+}
+
+impl Error for Problem {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::Broken(error) => Some(error),
+            Self::Encoding(error) => Some(error),
+            Self::Client(error) => Some(error),
+            Self::Connect(_) | Self::Silent | Self::NoHead | Self::TooLarge(_) => None,
+        }
+    }
+}
+
+impl From<reqwest::Error> for Problem {
+    fn from(error: reqwest::Error) -> Self {
+        Self::Client(error)
+    }
+}
+
+/// Describes an error by its innermost causes; the outer ones only repeat the address.
+pub fn describe(error: &reqwest::Error) -> String {
+    match causes(error.source()) {
+        text if text.is_empty() => without_url(error),
+        text => text,
+    }
+}
+
+fn causes(mut cause: Option<&(dyn Error + 'static)>) -> String {
+    let mut parts: Vec<String> = Vec::new();
+    while let Some(error) = cause {
+        let text = error.to_string();
+        if !parts.iter().any(|part| part.contains(&text)) {
+            parts.push(text);
+        }
+        cause = error.source();
+    }
+    parts.join(": ")
+}
+
+fn without_url(error: &reqwest::Error) -> String {
+    let text = error.to_string();
+    match text.find(" for url (") {
+        Some(at) => text.get(..at).unwrap_or_default().to_owned(),
+        None => text,
+    }
+}
+
+/// Whether the error is one of the connection, and not of what came over it.
+fn is_io(error: &reqwest::Error) -> bool {
+    hyper_error(error).is_some()
+}
+
+fn has_too_large_a_head(error: &reqwest::Error) -> bool {
+    hyper_error(error).is_some_and(hyper::Error::is_parse_too_large)
+}
+
+fn hyper_error(error: &reqwest::Error) -> Option<&hyper::Error> {
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        if let Some(error) = error.downcast_ref() {
+            return Some(error);
+        }
+        cause = error.source();
+    }
+    None
+}
+
+/// Finds where a request to `from` must be sent again, after `followed` redirects. Only 307 and 308 say that it is the same
+/// request, and only the same server gets it: its headers hold secrets.
+///
+/// # Errors
+/// The reason why it is not sent again, and what can be done.
+pub(super) fn redirect_target(
+    status: StatusCode,
+    headers: &HeaderMap,
+    from: &Url,
+    followed: usize,
+) -> Result<Url, String> {
+    let said = format!(
+        "HTTP {} {}",
+        status.as_u16(),
+        status.canonical_reason().unwrap_or_default()
+    );
+    let said = said.trim_end();
+    let target = headers.get(LOCATION).and_then(|value| value.to_str().ok());
+    let Some(to) = target.and_then(|target| from.join(target).ok()) else {
+        return Err(format!(
+            "{said}, which names no other address: check that this one takes POST requests"
+        ));
+    };
+    let shown = without_secrets(&to);
+    let remedy = "is the address right? If requests are to go there, set it in its place";
+    if !matches!(status.as_u16(), 307 | 308) {
+        return Err(format!(
+            "{said} to {shown}: only 307 and 308 ask for the same request again; {remedy}"
+        ));
+    }
+    if to.origin() != from.origin() {
+        return Err(format!(
+            "{said} to {shown}, which is another server and gets no request unasked; {remedy}"
+        ));
+    }
+    if followed >= MOST_REDIRECTS {
+        return Err(format!(
+            "{said} to {shown}, after {MOST_REDIRECTS} redirects; {remedy}"
+        ));
+    }
+    Ok(to)
+}
+
+/// Scheme, host, port and path: all else may hold secrets.
+fn without_secrets(url: &Url) -> String {
+    let origin = url.origin();
+    if origin.is_tuple() {
+        format!("{}{}", origin.ascii_serialization(), url.path())
+    } else {
+        format!("a {}: address", url.scheme())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn follow(status: u16, target: Option<&str>) -> Result<String, String> {
+        let from = Url::parse("http://a:1/run").unwrap();
+        let mut headers = HeaderMap::new();
+        if let Some(target) = target {
+            headers.insert(LOCATION, target.parse().unwrap());
+        }
+        let status = StatusCode::from_u16(status).unwrap();
+        redirect_target(status, &headers, &from, 0).map(String::from)
+    }
+
+    #[test]
+    fn only_the_same_request_to_the_same_server_is_sent_again() {
+        for target in ["/run/", "http://a:1/run/", "//a:1/run/"] {
+            for status in [307, 308] {
+                assert_eq!(follow(status, Some(target)).unwrap(), "http://a:1/run/");
+            }
+        }
+        for (status, target, why) in [
+            (302, "/login?token=secret", "to http://a:1/login: only"),
+            (301, "/run/", "only 307 and 308"),
+            (307, "https://a:1/run", "another server"),
+            (
+                308,
+                "http://me:secret@b:1/x#secret",
+                "to http://b:1/x, which",
+            ),
+            (307, "data:secret", "to a data: address"),
+            (307, "http://[", "names no other address"),
+        ] {
+            let said = follow(status, Some(target)).unwrap_err();
+            assert!(said.contains(why) && !said.contains("secret"), "{said}");
+        }
+        let said = follow(304, None).unwrap_err();
+        assert!(said.starts_with("HTTP 304 Not Modified, which"), "{said}");
     }
 }

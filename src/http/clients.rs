@@ -1,30 +1,35 @@
+//! [`HttpClients`] share connections; a [`Destination`] is an address that JSON is posted to over and over.
+
+use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use hyper::Uri;
+use http_body_util::Full;
+use hyper::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_TYPE, HOST, HeaderValue, USER_AGENT};
+use hyper::{HeaderMap, Method, Uri};
 use hyper_util::client::proxy::matcher::Matcher;
 use reqwest::redirect::Policy;
 use reqwest::{Client, ClientBuilder, Request, RequestBuilder};
 use tokio::time::timeout;
 use url::{Host, Url};
 
-use super::call::Call;
-use super::connect_time::{self, ConnectTimeLayer};
-use super::link::UNREAD;
-use super::pool::{Pool, PoolSettings, Pools};
-use super::problem::{Problem, describe};
-use super::response::Response;
+use super::call::{Call, Problem, describe, redirect_target};
+use super::link::{Outgoing, UNREAD, end_of};
+use super::pool::{
+    ConnectTimeLayer, Pool, PoolSettings, Pools, add_connect_time, with_connect_time,
+};
+use super::response::{Encoding, Response};
 use super::room::{Holder, Room};
-use crate::retry::Failure;
+use crate::retry::{Failure, FailureClass};
 
-/// How we call ourselves.
-pub(super) const USER_AGENT: &str = concat!("rollstream/", env!("CARGO_PKG_VERSION"));
+/// The name of this client, for servers.
+const PRODUCT: &str = concat!("rollstream/", env!("CARGO_PKG_VERSION"));
 
 /// Time after which an idle connection is asked whether the other side is still there.
 const KEEPALIVE: Duration = Duration::from_secs(30);
 
-/// TLS could not be set up, say.
+/// The clients could not be set up.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot set up the HTTP client: {0}")]
 pub struct ClientError(String);
@@ -81,7 +86,7 @@ impl HttpClients {
         })
     }
 
-    /// The client for an address: a proxy of the environment is not asked for this very machine.
+    /// Returns the client for an address: a proxy of the environment is not asked for this very machine.
     pub fn for_url(&self, url: &Url) -> &Client {
         if is_loopback(url) {
             &self.direct
@@ -90,7 +95,7 @@ impl HttpClients {
         }
     }
 
-    /// Where the connections to an address are, if they need neither TLS nor a proxy.
+    /// Returns the connections to an address, if they need neither TLS nor a proxy.
     pub(super) fn pool(&self, url: &Url) -> Option<Arc<Pool>> {
         let host = url.host_str()?;
         let port = url.port_or_known_default()?;
@@ -111,11 +116,11 @@ impl HttpClients {
         self.settings.first_byte_timeout
     }
 
-    /// Sends a request, and waits for the head of the response. It is sent again, over a new
-    /// connection, where the server seems to have closed the one that was idle: see `pool`.
+    /// Sends a request, and waits for the head of the response. It is sent again, over a new connection, where the server
+    /// seems to have closed the one that was idle: see `pool`.
     ///
     /// # Errors
-    /// No connection came about, it broke, or there was no answer in time.
+    /// No connection was made, it broke, or there was no answer in time.
     pub async fn send(
         &self,
         request: RequestBuilder,
@@ -125,8 +130,8 @@ impl HttpClients {
         let request = request.map_err(|error| call.problem(&error.into()))?;
         let again = request.try_clone();
         let began = Instant::now();
-        let (mut sent, connect) = connect_time::of(self.head(&client, request)).await;
-        connect_time::add(connect);
+        let (mut sent, connect) = with_connect_time(self.head(&client, request)).await;
+        add_connect_time(connect);
         if let (Err(problem), Some(again)) = (&sent, again)
             && problem.is_end_of_connection()
             && connect.is_zero()
@@ -152,7 +157,7 @@ impl HttpClients {
         }
     }
 
-    /// The client that opens a connection for each request to an address.
+    /// Returns the client that opens a connection for each request to an address.
     fn anew(&self, url: &Url) -> Option<&Client> {
         let builder = || builder(&self.settings).pool_max_idle_per_host(0);
         // The others were made, so this one can be.
@@ -165,7 +170,7 @@ impl HttpClients {
         client.as_ref()
     }
 
-    /// The whole body of a response, bounded by `max_body`; `holder` gets it.
+    /// Reads the whole body of a response, bounded by `max_body`; `holder` gets it.
     ///
     /// # Errors
     /// The connection broke, fell silent, or the body is too large.
@@ -182,7 +187,7 @@ impl HttpClients {
 
 fn builder(settings: &HttpSettings) -> ClientBuilder {
     Client::builder()
-        .user_agent(USER_AGENT)
+        .user_agent(PRODUCT)
         .redirect(Policy::none())
         .pool_max_idle_per_host(settings.connections)
         .tcp_keepalive(KEEPALIVE)
@@ -198,5 +203,166 @@ fn is_loopback(url: &Url) -> bool {
         Some(Host::Ipv4(address)) => address.is_loopback() || address.is_unspecified(),
         Some(Host::Ipv6(address)) => address.is_loopback(),
         None => false,
+    }
+}
+
+/// The body of a redirect is read up to this size and for this long; more of it costs the connection.
+const REDIRECT_BYTES: usize = 64 * 1024;
+const REDIRECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// An address that JSON is posted to, over and over.
+#[derive(Debug, Clone)]
+pub struct Destination {
+    http: HttpClients,
+    url: Url,
+    headers: HeaderMap,
+    direct: Option<Direct>,
+}
+
+/// What need not be worked out for each request.
+#[derive(Debug, Clone)]
+struct Direct {
+    pool: Arc<Pool>,
+    path: Uri,
+}
+
+impl Destination {
+    /// The address `url`; `headers` go with every request.
+    pub fn new(url: Url, headers: HeaderMap, http: HttpClients) -> Self {
+        let mut of_all = HeaderMap::new();
+        of_all.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        let direct = Direct::to(&url, &http);
+        if direct.is_some() {
+            of_all.insert(ACCEPT, HeaderValue::from_static("*/*"));
+            let accepted = HeaderValue::from_static(Encoding::ACCEPTED);
+            of_all.insert(ACCEPT_ENCODING, accepted);
+            of_all.insert(USER_AGENT, HeaderValue::from_static(PRODUCT));
+            if let Some(host) = host(&url) {
+                of_all.insert(HOST, host);
+            }
+        }
+        of_all.extend(headers);
+        Self {
+            http,
+            url,
+            headers: of_all,
+            direct,
+        }
+    }
+
+    /// The address.
+    pub fn url(&self) -> &Url {
+        &self.url
+    }
+
+    /// The headers of every request, to be given with what is this one's to [`Self::post`].
+    pub fn headers(&self) -> &HeaderMap {
+        &self.headers
+    }
+
+    /// Sends `body` with `headers`, and waits for the head of the response. Redirects by 307 and 308 within the server are
+    /// followed.
+    ///
+    /// # Errors
+    /// No connection was made, it broke, there was no answer in time, or it leads elsewhere.
+    pub async fn post(
+        &self,
+        headers: &HeaderMap,
+        body: &Bytes,
+        call: &Call<'_>,
+    ) -> Result<Response, Failure> {
+        let mut url = Cow::Borrowed(&self.url);
+        let mut followed = 0;
+        loop {
+            let response = self.send(&url, headers, body, call).await?;
+            let status = response.status();
+            if !status.is_redirection() {
+                return Ok(response);
+            }
+            let next = redirect_target(status, response.headers(), &url, followed);
+            let next = next.map_err(|why| Failure {
+                http_status: Some(status.as_u16()),
+                ..call.failure(FailureClass::Data, &why)
+            })?;
+            // Its connection can be used again when its body was read.
+            Box::pin(response.start(REDIRECT_BYTES, REDIRECT_TIMEOUT)).await;
+            url = Cow::Owned(next);
+            followed += 1;
+        }
+    }
+
+    /// Sends a request to `url`, which is of this server.
+    async fn send(
+        &self,
+        url: &Url,
+        headers: &HeaderMap,
+        body: &Bytes,
+        call: &Call<'_>,
+    ) -> Result<Response, Failure> {
+        let Some(direct) = &self.direct else {
+            let client = self.http.for_url(url);
+            let request = client.post(url.clone()).headers(headers.clone());
+            // Boxed, as is all that few calls need: each of thousands in flight would have room for it.
+            return Box::pin(self.http.send(request.body(body.clone()), call)).await;
+        };
+        let path = if *url == self.url {
+            Cow::Borrowed(&direct.path)
+        } else {
+            let why = "the path that it redirects to can't be sent";
+            let path = path(url).ok_or_else(|| call.failure(FailureClass::Data, why));
+            Cow::Owned(path?)
+        };
+        let request = || {
+            let mut request = Outgoing::new(Full::new(body.clone()));
+            *request.method_mut() = Method::POST;
+            *request.uri_mut() = path.as_ref().clone();
+            *request.headers_mut() = headers.clone();
+            request
+        };
+        let limit = self.http.first_byte_timeout();
+        let first_byte = limit.map(end_of);
+        match direct.pool.send(request, first_byte).await {
+            Ok(received) => Ok(received.into()),
+            Err(problem) => Err(call.problem(&problem)),
+        }
+    }
+
+    /// Reads the whole body of a response, bounded as the clients' settings say; `holder` gets it.
+    ///
+    /// # Errors
+    /// The connection broke, fell silent, or the body is too large.
+    pub async fn body(
+        &self,
+        response: Response,
+        holder: Holder,
+        call: &Call<'_>,
+    ) -> Result<Bytes, Failure> {
+        self.http.body(response, holder, call).await
+    }
+}
+
+impl Direct {
+    fn to(url: &Url, http: &HttpClients) -> Option<Self> {
+        Some(Self {
+            path: path(url)?,
+            pool: http.pool(url)?,
+        })
+    }
+}
+
+/// Path and query, as they stand in a request.
+fn path(url: &Url) -> Option<Uri> {
+    let path = match url.query() {
+        Some(query) => format!("{}?{query}", url.path()),
+        None => url.path().to_owned(),
+    };
+    Uri::try_from(path).ok()
+}
+
+fn host(url: &Url) -> Option<HeaderValue> {
+    let host = url.host_str()?;
+    match url.port() {
+        Some(port) => HeaderValue::try_from(format!("{host}:{port}")).ok(),
+        None => HeaderValue::try_from(host).ok(),
     }
 }

@@ -1,5 +1,5 @@
-//! [`Link`]: an open connection, driven by the task of whoever uses it. No task of its own means no
-//! hop between threads for each request and each part of an answer.
+//! [`Link`]: an open connection, driven by the task of whoever uses it. No task of its own means no hop between threads
+//! for each request and each part of an answer.
 
 use std::future::poll_fn;
 use std::io;
@@ -19,18 +19,17 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf, Take};
 use tokio::net::TcpStream;
 use tokio::time::{Sleep, sleep_until};
 
-use super::head;
-use super::problem::Problem;
+use super::call::Problem;
 
-/// What is sent: a head and a body that is there as a whole.
+/// A request whose body is whole.
 pub(super) type Outgoing = Request<Full<Bytes>>;
 
-/// What is read at a time, and so ahead of whoever wants it: a body for which there is no room must
-/// stay with whoever sends it. One less than the buffer, which hyper doubles when it was filled.
+/// Bytes that are read at a time, and so ahead of whoever wants them: a body for which there is no room must stay with
+/// whoever sends it. One less than the buffer, which hyper doubles when it was filled.
 const READ: u64 = 16 * 1024 - 1;
 
-/// An end of the connection that comes later than this after the request is one that the server made
-/// after it had the request: the end of a connection that was idle takes a round trip to be seen.
+/// A connection that ends later than this after the request was closed by a server that had the request: the end of a
+/// connection that was idle takes a round trip to be seen.
 pub(super) const UNREAD: Duration = Duration::from_secs(5);
 
 /// Longer than anybody waits, and no further than a clock can be told.
@@ -54,12 +53,12 @@ pub(super) struct Link {
     pub(super) idle_since: Instant,
 }
 
-/// Why a request came to nothing.
+/// Why a request got no answer.
 pub(super) enum Unanswered {
     /// The connection was closed before anything of it was sent.
     Unsent,
-    /// The connection ended at once, without a byte of an answer. Where it had been idle, the other side
-    /// had most likely closed it before the request came.
+    /// The connection ended at once, without a byte of an answer. Where it had been idle, the other side had most likely
+    /// closed it before the request came.
     Unread(Problem),
     /// It may have been received.
     Failed(Problem),
@@ -76,8 +75,8 @@ impl Link {
             heard: Arc::clone(&heard),
         };
         let (sender, connection) = http1::Builder::new()
-            .max_headers(head::MOST_HEADERS)
-            .max_buf_size(head::MOST_BYTES)
+            .max_headers(MOST_HEADERS)
+            .max_buf_size(MOST_BYTES)
             .handshake(TokioIo::new(io))
             .await
             .map_err(Problem::Broken)?;
@@ -91,12 +90,12 @@ impl Link {
         })
     }
 
-    /// Reads and writes what can be.
+    /// Reads and writes as much as possible.
     fn drive(&mut self, context: &mut Context<'_>) {
         if let Some(connection) = &mut self.connection
             && Pin::new(connection).poll(context).is_ready()
         {
-            // What it ended with is told to the request that was under way.
+            // The request that was under way learns how it ended.
             self.connection = None;
         }
     }
@@ -129,9 +128,10 @@ impl Link {
                         return Unanswered::Unsent;
                     }
                     let problem = Problem::Broken(error.into_error());
-                    match self.heard.load(Relaxed) || began.elapsed() > UNREAD {
-                        true => Unanswered::Failed(problem),
-                        false => Unanswered::Unread(problem),
+                    if self.heard.load(Relaxed) || began.elapsed() > UNREAD {
+                        Unanswered::Failed(problem)
+                    } else {
+                        Unanswered::Unread(problem)
                     }
                 }));
             }
@@ -144,7 +144,7 @@ impl Link {
         .await
     }
 
-    /// The next part of a body.
+    /// Reads the next part of a body.
     pub(super) async fn chunk(&mut self, body: &mut Incoming) -> Result<Option<Bytes>, Problem> {
         let silent = end_of(self.read_timeout);
         poll_fn(|context| {
@@ -240,4 +240,27 @@ impl AsyncWrite for Watched {
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(self.stream.get_mut()).poll_shutdown(context)
     }
+}
+
+/// Headers of an answer.
+const MOST_HEADERS: usize = 256;
+
+/// Bytes of a head: status line and headers.
+const MOST_BYTES: usize = 64 * 1024;
+
+/// Describes a head that is larger, over a connection of our own.
+pub(super) fn too_large() -> String {
+    larger_than(MOST_HEADERS, MOST_BYTES)
+}
+
+/// Describes a head that is larger than the client for TLS and proxies takes; these are the bounds of hyper.
+pub(super) fn too_large_for_client() -> String {
+    larger_than(100, 400 * 1024)
+}
+
+fn larger_than(headers: usize, bytes: usize) -> String {
+    let kib = bytes / 1024;
+    format!(
+        "the head of the answer has more than {headers} headers or {kib} KiB, the most that is taken"
+    )
 }

@@ -1,8 +1,8 @@
-//! How servers are talked to: [`HttpClients`] share connections, a [`Destination`] is posted to over
-//! and over, [`Call`] gives what goes wrong its class and its words.
+//! How servers are called: [`HttpClients`] share connections, a [`Destination`] is posted to over and over, [`Call`] gives
+//! each failure its class and its text. Agents, models and environment servers are asked through it.
 //!
-//! Plain HTTP without a proxy goes over connections of our own ([`link`]), which is several times
-//! cheaper; TLS and proxies are reqwest's.
+//! Plain HTTP without a proxy goes over connections of our own ([`link`]), which is several times cheaper; TLS and proxies
+//! are reqwest's.
 //!
 //! | limit | |
 //! |---|---|
@@ -13,25 +13,17 @@
 
 mod call;
 mod clients;
-mod connect_time;
-mod destination;
-mod encoding;
-mod head;
 mod link;
 mod pool;
-mod problem;
-mod redirect;
 mod response;
 mod retry_after;
 mod room;
 #[cfg(test)]
 mod tests;
 
-pub use call::{Call, Secrets};
-pub use clients::{ClientError, HttpClients, HttpSettings};
-pub(crate) use connect_time::of as with_connect_time;
-pub use destination::Destination;
-pub use problem::{Problem, describe};
+pub use call::{Call, Problem, Secrets, describe};
+pub use clients::{ClientError, Destination, HttpClients, HttpSettings};
+pub(crate) use pool::with_connect_time;
 pub use response::Response;
 pub use retry_after::{headers_that_matter, retry_after};
 pub use room::Holder;

@@ -1,16 +1,21 @@
+//! [`Pool`]: the connections to one server, and how long a call waited for one of its own ([`with_connect_time`]).
+
+use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use hyper::Uri;
 use hyper_util::client::legacy::connect::HttpConnector;
 use tokio::time::timeout;
+use tower_layer::Layer;
 use tower_service::Service;
 
-use super::connect_time;
+use super::call::Problem;
 use super::link::{Link, Outgoing, Unanswered};
-use super::problem::Problem;
 use super::response::Received;
 
 /// An idle connection is closed after this time; servers close theirs about then.
@@ -30,7 +35,7 @@ pub(super) struct PoolSettings {
 pub(super) struct Pools(Mutex<HashMap<Uri, Arc<Pool>>>);
 
 impl Pools {
-    /// Those to the server at `origin`: scheme, host and port.
+    /// Returns the connections to the server at `origin`: scheme, host and port.
     pub(super) fn of(&self, origin: &Uri, settings: PoolSettings) -> Arc<Pool> {
         let mut pools = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let pool = pools
@@ -40,8 +45,7 @@ impl Pools {
     }
 }
 
-/// Connections to one server. The one that was used last is used first, so that those that are not
-/// needed grow old.
+/// Connections to one server. The one that was used last is used first, so that those that are not needed grow old.
 pub(super) struct Pool {
     origin: Uri,
     connector: HttpConnector,
@@ -72,9 +76,9 @@ impl Pool {
 
     /// Sends a request over a connection that is open, or a new one.
     ///
-    /// A connection that was idle may have been closed by the server, and the request be what finds it
-    /// out. So if it ends without a byte of an answer, the request is sent again, over a new connection
-    /// and at once, as browsers do. What a new connection took is never sent again.
+    /// The server may have closed a connection that was idle, which only a request finds out. So if it ends without a byte
+    /// of an answer, the request is sent again, over a new connection and at once, as browsers do. What a new connection
+    /// took is never sent again.
     pub(super) async fn send(
         self: &Arc<Self>,
         request: impl Fn() -> Outgoing,
@@ -100,8 +104,8 @@ impl Pool {
         }
     }
 
-    /// Closes what is idle after a connection failed: a retry takes a new connection, or one that was
-    /// used with success since.
+    /// Closes what is idle after a connection failed: a retry takes a new connection, or one that was used with success
+    /// since.
     fn suspect(&self, problem: Problem) -> Problem {
         let idle = std::mem::take(&mut *self.idle());
         drop(idle);
@@ -124,7 +128,7 @@ impl Pool {
         let mut connector = self.connector.clone();
         // The name is looked up within this as well.
         let connected = timeout(limit, connector.call(self.origin.clone())).await;
-        connect_time::add(began.elapsed());
+        add_connect_time(began.elapsed());
         match connected {
             Ok(Ok(io)) => Ok(Box::new(Link::open(io, self.settings.read_timeout).await?)),
             Ok(Err(error)) => Err(Problem::connect(&error)),
@@ -152,5 +156,65 @@ impl Pool {
 
     fn idle(&self) -> MutexGuard<'_, VecDeque<Box<Link>>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+tokio::task_local! {
+    /// Set while a call is under way. The client opens connections within the task of the call that wants one.
+    static CONNECT_TIME: Cell<Duration>;
+}
+
+/// Measures how long `call` takes to open its connection; zero where it uses an open one.
+pub(crate) async fn with_connect_time<T>(call: impl Future<Output = T>) -> (T, Duration) {
+    let measured = async {
+        let result = call.await;
+        (result, CONNECT_TIME.with(Cell::get))
+    };
+    CONNECT_TIME.scope(Cell::default(), measured).await
+}
+
+/// Adds the time that it took to open a connection.
+pub(super) fn add_connect_time(spent: Duration) {
+    // A connection that the call no longer waits for is finished by a task of the client.
+    let _ = CONNECT_TIME.try_with(|time| time.set(time.get() + spent));
+}
+
+/// Measures a connector.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ConnectTimeLayer;
+
+impl<S> Layer<S> for ConnectTimeLayer {
+    type Service = TimedConnector<S>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        TimedConnector(inner)
+    }
+}
+
+/// A connector whose time is measured.
+#[derive(Debug, Clone)]
+pub(super) struct TimedConnector<S>(S);
+
+impl<S, R> Service<R> for TimedConnector<S>
+where
+    S: Service<R>,
+    S::Future: Send + 'static,
+{
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<S::Response, S::Error>> + Send>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.0.poll_ready(context)
+    }
+
+    fn call(&mut self, request: R) -> Self::Future {
+        let connecting = self.0.call(request);
+        let began = Instant::now();
+        Box::pin(async move {
+            let connected = connecting.await;
+            add_connect_time(began.elapsed());
+            connected
+        })
     }
 }

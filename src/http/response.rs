@@ -1,18 +1,21 @@
+//! [`Response`]: the head of an answer, and its body as it comes, unpacked.
+
 use std::fmt;
+use std::io::Read;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use flate2::read::MultiGzDecoder;
 use hyper::body::{Body, Incoming};
-use hyper::header::CONTENT_ENCODING;
+use hyper::header::{CONTENT_ENCODING, HeaderValue};
 use hyper::http::response::Parts;
 use hyper::{HeaderMap, StatusCode};
 use tokio::time::timeout;
 
-use super::encoding::Encoding;
+use super::call::Problem;
 use super::link::Link;
 use super::pool::Pool;
-use super::problem::Problem;
 use super::room::{Holder, Room, Taken, Wanted};
 
 /// Bodies up to this size are copied out of the buffer that they were read into.
@@ -45,7 +48,7 @@ impl Response {
         }
     }
 
-    /// The whole body, unpacked; of `max` bytes at most. It is read as there is room for it.
+    /// Reads the whole body, unpacked; of `max` bytes at most. It is read as there is room for it.
     ///
     /// # Errors
     /// The connection broke or fell silent, or the body is too large or can't be unpacked.
@@ -80,10 +83,10 @@ impl Response {
         };
         if announced == Some(first.len() as u64) {
             // A part of the connection's buffer would keep all of it from being used again.
-            let body = match first.len() <= COPIED_BYTES {
-                true => Bytes::copy_from_slice(&first),
-                false => first,
-            };
+            let mut body = first;
+            if body.len() <= COPIED_BYTES {
+                body = Bytes::copy_from_slice(&body);
+            }
             self.end().await;
             return Ok(body);
         }
@@ -222,5 +225,85 @@ impl Received {
         {
             self.pool.put(link);
         }
+    }
+}
+
+/// The first bytes of an unpacked body.
+const FIRST: usize = 8 * 1024;
+
+/// zstd may look back at most 2^23 bytes (RFC 9659): what it keeps of them is memory as well.
+const ZSTD_WINDOW: u32 = 23;
+
+/// How a body is packed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Encoding {
+    Gzip,
+    Zstd,
+}
+
+impl Encoding {
+    /// What is accepted.
+    pub(super) const ACCEPTED: &str = "gzip, zstd";
+
+    /// Reads a `content-encoding`; none where the body is taken as it is.
+    pub(super) fn of(value: &HeaderValue) -> Option<Self> {
+        match value.as_bytes() {
+            b"gzip" | b"x-gzip" => Some(Self::Gzip),
+            b"zstd" => Some(Self::Zstd),
+            _ => None,
+        }
+    }
+
+    fn reader<'a>(self, packed: &'a [u8]) -> std::io::Result<Box<dyn Read + Send + 'a>> {
+        Ok(match self {
+            Self::Gzip => Box::new(MultiGzDecoder::new(packed)),
+            Self::Zstd => {
+                let mut decoder = zstd::Decoder::with_buffer(packed)?;
+                decoder.window_log_max(ZSTD_WINDOW)?;
+                Box::new(decoder)
+            }
+        })
+    }
+
+    /// Unpacks a body, of `max` bytes at most. Waits for room as it grows.
+    ///
+    /// # Errors
+    /// It is larger, or was not packed so.
+    pub(super) async fn unpack(
+        self,
+        packed: &[u8],
+        max: u64,
+        taken: &mut Taken,
+    ) -> Result<Bytes, Problem> {
+        let mut unpacked = Vec::with_capacity(FIRST);
+        let mut reader = self.reader(packed).map_err(Problem::Encoding)?;
+        loop {
+            let free = unpacked.capacity() - unpacked.len();
+            let read = reader.by_ref().take(free as u64).read_to_end(&mut unpacked);
+            let read = read.map_err(Problem::Encoding)?;
+            if unpacked.len() as u64 > max {
+                return Err(Problem::TooLarge(max));
+            }
+            if read < free {
+                return Ok(unpacked.into());
+            }
+            let wanted = Wanted {
+                length: unpacked.len() + 1,
+                // One more shows that there are more.
+                most: max + 1,
+                beside: packed.len(),
+            };
+            taken.reserve(&mut unpacked, wanted).await;
+        }
+    }
+
+    /// Unpacks the beginning of a body, up to some `wanted` bytes.
+    pub(super) fn unpack_start(self, packed: &[u8], wanted: usize) -> Vec<u8> {
+        let mut unpacked = Vec::new();
+        if let Ok(reader) = self.reader(packed) {
+            // It ends early; what came before is what is wanted.
+            let _ = reader.take(wanted as u64).read_to_end(&mut unpacked);
+        }
+        unpacked
     }
 }

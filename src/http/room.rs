@@ -1,3 +1,5 @@
+//! [`Room`]: the memory for the bodies of answers.
+
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -6,11 +8,11 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 /// Bodies up to this size are not counted: a call in flight is.
 const SMALL: u64 = 8 * 1024;
 
-/// Memory for bodies, from the moment that one is read until nobody holds it any more. Who finds none
-/// waits with reading, and so does whoever sends.
+/// Memory for bodies, from the moment that one is read until nobody holds it any more. Whoever finds none waits before it
+/// reads on, and so does whoever sends.
 ///
-/// Many bodies that are half read may fill it, and each of them wait for the others. So one of them at
-/// a time may go beyond, until it is dropped. No more than [`Room`] and the largest body is ever taken.
+/// Many bodies that are half read may fill it, and each of them waits for the others. So one of them at a time may go beyond,
+/// until it is dropped. No more than the room and the largest body is ever taken.
 #[derive(Debug, Clone)]
 pub(super) struct Room {
     free: Arc<Semaphore>,
@@ -18,13 +20,13 @@ pub(super) struct Room {
     beyond: Arc<Semaphore>,
 }
 
-/// Who holds a body that was read.
+/// The holder of a body that was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Holder {
     /// Somebody who drops it without waiting for another body: an answer on its way to the journal.
     Lander,
-    /// Somebody who may wait for other bodies first. To keep others from going beyond the room until
-    /// this one is dropped could be to wait for ever.
+    /// Somebody who may wait for other bodies first. If others could not go beyond the room until this one is dropped, they
+    /// might wait for ever.
     Caller,
 }
 
@@ -36,14 +38,14 @@ pub(super) struct Taken {
     beyond: Option<OwnedSemaphorePermit>,
 }
 
-/// How large a body is to be.
+/// The size that a body needs.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Wanted {
-    /// So many bytes now.
+    /// Bytes that it needs now.
     pub(super) length: usize,
-    /// So many at last, at most.
+    /// Bytes that it needs at last, at most.
     pub(super) most: u64,
-    /// So many are held beside it for as long.
+    /// Bytes that are held beside it for as long.
     pub(super) beside: usize,
 }
 
@@ -98,7 +100,7 @@ impl Taken {
         }
     }
 
-    /// Waits for room for what is wanted of `body`, and makes it there.
+    /// Waits for room for `body` to grow, and reserves it there.
     pub(super) async fn reserve(&mut self, body: &mut Vec<u8>, wanted: Wanted) {
         if wanted.length <= body.capacity() {
             return;
@@ -110,7 +112,7 @@ impl Taken {
         body.reserve_exact(capacity - body.len());
     }
 
-    /// The body, which gives the room back when the last of its holders drops it.
+    /// Returns the body, which gives the room back when the last of its holders drops it.
     pub(super) fn hold(mut self, body: Bytes, holder: Holder) -> Bytes {
         if holder == Holder::Caller {
             self.beyond = None;

@@ -1,10 +1,11 @@
-//! What is wrong with a file that is imported.
+//! What is wrong with a file that is imported: [`ImportError`], and [`RowProblem`] for one of its lines.
 
 use std::io;
 
 use arrow::error::ArrowError;
 use datafusion::error::DataFusionError;
 
+use crate::error::{FAILURE, Fatal, USAGE};
 use crate::json::SyntaxError;
 
 /// Why a file is not imported.
@@ -18,26 +19,8 @@ pub enum ImportError {
         /// Why.
         source: io::Error,
     },
-    /// A line is not JSON.
-    #[error("Malformed JSON in '{path}' at line {line}: {source}")]
-    Malformed {
-        /// The file, as given.
-        path: String,
-        /// The line, from 1.
-        line: u64,
-        /// What is wrong where.
-        source: SyntaxError,
-    },
-    /// A line is not UTF-8.
-    #[error("Malformed JSON in '{path}' at line {line}: it is not UTF-8; convert the file first")]
-    Encoding {
-        /// The file, as given.
-        path: String,
-        /// The line, from 1.
-        line: u64,
-    },
-    /// A line is JSON, but not a row that can be used.
-    #[error("'{path}', line {line}: {problem}")]
+    /// A line cannot be used.
+    #[error("{}", .problem.of_line(path, *line))]
     Row {
         /// The file, as given.
         path: String,
@@ -46,7 +29,7 @@ pub enum ImportError {
         /// What is wrong, and what it must be.
         problem: RowProblem,
     },
-    /// A file is missing without which there is nothing to go on with.
+    /// A file is missing without which nothing can be resumed.
     #[error(
         "'{path}' is not there: without it NeMo Gym would start over, and nothing can be imported. Start over with \
          `rollstream collect --input input.jsonl --output RUN`, or, if the file has another name, say which with {option}"
@@ -57,59 +40,9 @@ pub enum ImportError {
         /// What says another name.
         option: &'static str,
     },
-    /// The materialized inputs end within a line.
-    #[error(
-        "'{path}' ends within line {line}: {source}. NeMo Gym writes this file before it sends anything, so either \
-         it is a copy that is not whole (copy it again), or nothing was collected yet (start over with \
-         `rollstream collect --input input.jsonl`). What comes after that line is not known; delete the line to do \
-         without"
-    )]
-    TornInputs {
-        /// The file, as given.
-        path: String,
-        /// The line, from 1.
-        line: u64,
-        /// What is wrong where.
-        source: SyntaxError,
-    },
-    /// A line is longer than a table can hold.
-    #[error("'{path}', line {line}: the line is longer than 1 GiB")]
-    TooLong {
-        /// The file, as given.
-        path: String,
-        /// The line, from 1.
-        line: u64,
-    },
-    /// A rollout that nobody asked for.
-    #[error(
-        "'{path}', line {line}: no materialized input has the rollout key {key}; the files are not of one collection"
-    )]
-    UnknownKey {
-        /// The file, as given.
-        path: String,
-        /// The line, from 1.
-        line: u64,
-        /// Task and rollout.
-        key: String,
-    },
     /// Nobody takes the rows any more.
     #[error("the import was given up")]
     Abandoned,
-    /// Some rows have keys, others have none.
-    #[error(
-        "'{path}', line {line}: this row has {what} _ng_task_index and _ng_rollout_index, earlier ones have {earlier}; \
-         rows can only be put in order if all of them have both"
-    )]
-    MixedKeys {
-        /// The file, as given.
-        path: String,
-        /// The line, from 1.
-        line: u64,
-        /// `both`, or `not both`.
-        what: &'static str,
-        /// The same of rows before.
-        earlier: &'static str,
-    },
     /// Two input rows with one key.
     #[error("Duplicate materialized input row for rollout key {0}")]
     DuplicateInput(String),
@@ -141,9 +74,26 @@ impl From<DataFusionError> for ImportError {
     }
 }
 
-/// What a row lacks.
+/// What is wrong with a line.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RowProblem {
+    /// It is not JSON.
+    #[error(transparent)]
+    Malformed(SyntaxError),
+    /// It is not UTF-8.
+    #[error("it is not UTF-8; convert the file first")]
+    Encoding,
+    /// The materialized inputs end within it.
+    #[error(
+        "{0}. NeMo Gym writes this file before it sends anything, so either \
+         it is a copy that is not whole (copy it again), or nothing was collected yet (start over with \
+         `rollstream collect --input input.jsonl`). What comes after that line is not known; delete the line to do \
+         without"
+    )]
+    Torn(SyntaxError),
+    /// It is longer than a table can hold.
+    #[error("the line is longer than 1 GiB")]
+    TooLong,
     /// It is a list, a string, a number or null.
     #[error("a row must be a JSON object")]
     NotAnObject,
@@ -158,10 +108,47 @@ pub enum RowProblem {
         "_ng_task_index is {0} here, but not in earlier rows; tasks can only be put in order if all are of a kind"
     )]
     OtherKind(&'static str),
+    /// Some rows have keys, others have none.
+    #[error(
+        "this row has {what} _ng_task_index and _ng_rollout_index, earlier ones have {earlier}; \
+         rows can only be put in order if all of them have both"
+    )]
+    MixedKeys {
+        /// `both`, or `not both of`.
+        what: &'static str,
+        /// The same of rows before.
+        earlier: &'static str,
+    },
+    /// A rollout that nobody asked for.
+    #[error("no materialized input has the rollout key {0}; the files are not of one collection")]
+    UnknownKey(String),
     /// No agent.
     #[error("the row has no agent_ref with a name")]
     NoAgent,
     /// No response.
     #[error("the row has no response that is a JSON object")]
     NoResponse,
+}
+
+impl RowProblem {
+    fn of_line(&self, path: &str, line: u64) -> String {
+        match self {
+            Self::Malformed(_) | Self::Encoding => {
+                format!("Malformed JSON in '{path}' at line {line}: {self}")
+            }
+            Self::Torn(_) => format!("'{path}' ends within line {line}: {self}"),
+            _ => format!("'{path}', line {line}: {self}"),
+        }
+    }
+}
+
+impl Fatal for ImportError {
+    const CONTEXT: &'static str = "cannot import";
+
+    fn exit_code(&self) -> u8 {
+        match self {
+            Self::Read { .. } | Self::Write(_) | Self::Tables(_) | Self::Abandoned => FAILURE,
+            _ => USAGE,
+        }
+    }
 }

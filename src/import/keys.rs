@@ -1,10 +1,21 @@
-//! The keys of rows: [`RowKey`], and [`TaskKeys`], which counts tasks that are named by strings.
+//! Which rollout a row is, and what ran it: [`RowKey`], [`TaskKeys`], which counts tasks that are named by strings, and
+//! [`Runners`], which are environment servers where rows name them (since NeMo Gym 0.7), or else agents.
 
-use indexmap::IndexSet;
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+use std::sync::Arc;
 
-use super::error::RowProblem;
+use arrow::array::{ArrayRef, AsArray, RecordBatch, StringViewArray};
+use indexmap::{IndexMap, IndexSet};
+
+use super::error::{ImportError, RowProblem};
+use super::lines::{LineRule, for_each_line};
+use crate::gym::GymRules;
 use crate::json::{Object, unquote};
 pub(super) use crate::request::agent_name;
+use crate::request::{ENVIRONMENT_SERVER, RESULT_TYPE};
+use crate::schema::AGENT_NAME;
+use crate::store::EnvironmentServer;
 
 pub(super) const TASK: &str = "_ng_task_index";
 pub(super) const ROLLOUT: &str = "_ng_rollout_index";
@@ -69,8 +80,8 @@ impl TaskKeys {
         })
     }
 
-    /// The names by code point and, for each number given so far, the place of its name there;
-    /// nothing where tasks are integers.
+    /// The names by code point and, for each number given so far, the place of its name there; `None` if tasks are
+    /// integers.
     pub(super) fn ranks(&self) -> Option<(Vec<String>, Vec<i64>)> {
         if self.names.is_empty() {
             return None;
@@ -93,6 +104,122 @@ impl TaskKeys {
 impl std::fmt::Display for RowKey {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(formatter, "({}, {})", self.task_index, self.rollout_index)
+    }
+}
+
+/// The environment server of each agent that has one, by the agent's name.
+pub type AgentServers = BTreeMap<String, String>;
+
+/// All runners of rollouts, by name.
+#[derive(Debug, Default)]
+pub(super) struct Runners(IndexMap<String, Runner>);
+
+#[derive(Debug)]
+struct Runner {
+    /// The agent that it asks.
+    agent: Option<String>,
+    is_server: bool,
+}
+
+impl Runners {
+    /// Returns the name of what ran the rollout of a row; empty if nothing says so.
+    pub(super) fn of(
+        &mut self,
+        row: &Object<'_>,
+        servers: &AgentServers,
+        rules: &GymRules,
+    ) -> String {
+        let agent = agent_name(row).filter(|name| !name.is_empty());
+        let stamp = row.get(ENVIRONMENT_SERVER).filter(|_| rules.servers);
+        let stamp = stamp.and_then(unquote).map(|name| name.into_owned());
+        let known = || {
+            let agent = agent.as_ref()?;
+            let server = servers.get(agent).map(String::as_str);
+            server.or_else(|| self.server_of(agent)).map(str::to_owned)
+        };
+        let server = stamp.or_else(known);
+        let is_server = server.is_some();
+        let Some(name) = server.or_else(|| agent.clone()) else {
+            return String::new();
+        };
+        if !self.0.contains_key(&name) {
+            self.0.insert(name.clone(), Runner { agent, is_server });
+        }
+        name
+    }
+
+    /// The only environment server whose rows name an agent.
+    fn server_of(&self, agent: &str) -> Option<&str> {
+        let mut servers = self
+            .0
+            .iter()
+            .filter(|(_, runner)| runner.is_server && runner.agent.as_deref() == Some(agent));
+        let (name, _) = servers.next()?;
+        servers.next().is_none().then_some(name.as_str())
+    }
+
+    /// The names in reports: that of the agent where it names one runner only, else the runner's own. An agent without
+    /// a server stands for its server, where rows name one.
+    pub(super) fn labels(&self) -> HashMap<&str, &str> {
+        let alone =
+            |name: &str, runner: &Runner| !runner.is_server && self.server_of(name).is_some();
+        let mut of_agent: HashMap<&str, usize> = HashMap::new();
+        for (name, runner) in &self.0 {
+            if let Some(agent) = runner.agent.as_deref().filter(|_| !alone(name, runner)) {
+                *of_agent.entry(agent).or_default() += 1;
+            }
+        }
+        let all = self.0.iter().map(|(name, runner)| {
+            let agent = runner.agent.as_deref();
+            let agent = agent.filter(|agent| of_agent.get(agent) == Some(&1));
+            (name.as_str(), agent.unwrap_or(name))
+        });
+        all.collect()
+    }
+
+    /// The environment servers by their names in reports.
+    pub(super) fn servers(&self) -> BTreeMap<String, EnvironmentServer> {
+        let labels = self.labels();
+        let servers = self.0.iter().filter(|(_, runner)| runner.is_server);
+        let labelled = servers.filter_map(|(name, _)| {
+            let label = labels.get(name.as_str())?;
+            Some(((*label).to_owned(), EnvironmentServer::named(name.clone())))
+        });
+        labelled.collect()
+    }
+
+    /// The batch with the names of reports in its column `agent_name`.
+    pub(super) fn labelled(&self, batch: &RecordBatch) -> Result<RecordBatch, ImportError> {
+        let labels = self.labels();
+        let mut columns = batch.columns().to_vec();
+        let place = batch.schema().index_of(AGENT_NAME)?;
+        if let Some(column) = columns.get_mut(place) {
+            let names = column.as_string_view().iter().map(|name| {
+                let name = name.unwrap_or_default();
+                Some(labels.get(name).copied().unwrap_or(name))
+            });
+            *column = Arc::new(names.collect::<StringViewArray>()) as ArrayRef;
+        }
+        Ok(RecordBatch::try_new(batch.schema(), columns)?)
+    }
+}
+
+/// Whether the first row of a file says which environment server it came from, as rows of NeMo Gym do since 0.7.
+///
+/// # Errors
+/// The file cannot be read.
+pub fn is_stamped(path: &Path) -> Result<bool, ImportError> {
+    let shown = path.display().to_string();
+    let mut is_stamped = false;
+    let found = for_each_line(path, &shown, LineRule::Shard, |line| {
+        // A malformed row is reported by whoever reads it.
+        let row = line.row().unwrap_or_default();
+        is_stamped = row.contains(ENVIRONMENT_SERVER) || row.contains(RESULT_TYPE);
+        Err(ImportError::Abandoned)
+    });
+    match found {
+        Err(ImportError::Abandoned) => Ok(is_stamped),
+        found => found.map(|()| false),
     }
 }
 

@@ -1,36 +1,39 @@
-//! [`Import`]: files of rows to tables of a session.
+//! [`Import`]: files of rows as tables of a session, and [`merge`], which writes their lines in the order of their keys.
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::Path;
 use std::sync::Arc;
 
 use arrow::array::{AsArray, RecordBatch};
-use arrow::datatypes::{Int64Type, SchemaRef};
+use arrow::datatypes::Int64Type;
 use datafusion::datasource::MemTable;
 use datafusion::prelude::SessionContext;
+use futures::StreamExt;
 
-use super::builder::{RolloutRows, Source, TaskRows, renumbered, rollouts_schema, tasks_schema};
 use super::error::{ImportError, RowProblem};
-use super::keys::{ROLLOUT, RowKey, TASK, TaskKeys};
+use super::keys::{AgentServers, ROLLOUT, RowKey, Runners, TASK, TaskKeys};
 use super::lines::{Line, LineRule, for_each_line};
-use super::rollout::{ResponseRule, reduce};
-use super::runners::{AgentServers, Runners};
+use super::rows::{ResponseRule, RolloutRows, Source, TaskRows, reduce, renumbered, with_sources};
 use super::zeros::{Reading, ZeroRows, Zeros};
 use crate::gym::GymRules;
-use crate::json::{Object, ObjectError};
+use crate::json::Object;
 use crate::outcome::AnswerFields;
 use crate::python::repr_str;
-use crate::request::{ENVIRONMENT_SERVER, agent_name};
+use crate::read::TaskRow;
+use crate::request::agent_name;
+use crate::schema;
 use crate::store::EnvironmentServer;
 
-/// Whose rollouts a file holds.
+/// Who made the rollouts of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AgentSource {
-    /// Of `agent_ref.name` of each row; rows without are no rollouts of anyone, and are left out.
+    /// The agent in `agent_ref.name` of each row; rows without one are left out.
     Row,
-    /// Of the agent of the materialized input with the same key, whatever the rows say.
+    /// The agent of the materialized input with the same key, whatever the rows say.
     Inputs,
-    /// One agent's, whatever the rows say.
+    /// One agent, whatever the rows say.
     Fixed(String),
 }
 
@@ -39,28 +42,28 @@ pub enum AgentSource {
 pub enum KeyRule {
     /// Each must.
     Required,
-    /// All or none: rows of both kinds cannot be put in order. None count as task 0, rollout 0.
+    /// All or none: rows of both kinds cannot be put in order. Rows without count as task 0, rollout 0.
     AllOrNone,
     /// What is missing counts as 0.
     Optional,
 }
 
-/// What the rows of a file of rollouts are like.
+/// How a file of rollouts is read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RolloutOptions {
-    /// Blank lines are passed over, and only LF ends a line: so it is with shards.
+    /// Whether the file is a shard: blank lines are skipped, and only LF ends a line.
     pub is_shard: bool,
     /// Whether rows must say which task and rollout they are.
     pub keys: KeyRule,
     /// What a row must have of a response.
     pub response: ResponseRule,
-    /// Whose they are.
+    /// Whose rollouts the rows are.
     pub agent: AgentSource,
-    /// By which rules they are read.
+    /// The rules by which the rows are read.
     pub rules: &'static GymRules,
     /// Environment servers of agents, for rows that name none.
     pub servers: AgentServers,
-    /// Which rollouts count as zero that are not there, where the files are shards.
+    /// Which missing rollouts count as zero, where the files are shards.
     pub zeros: Zeros,
 }
 
@@ -80,25 +83,25 @@ pub struct Import {
     zeros: ZeroRows,
 }
 
-/// What an import gave beside the tables.
+/// The result of an import beside its tables.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Imported {
     /// Names of the tasks by index, where they are named by strings.
     pub task_names: Option<Vec<String>>,
     /// Rows of `rollouts`.
     pub num_rollouts: u64,
-    /// Some do not say which task and rollout they are, and count as 0.
+    /// Whether some rows do not say which task and rollout they are, and count as 0.
     pub without_keys: bool,
-    /// Rows that name no agent, though they were to, and are not in `rollouts`.
+    /// Rows that name no agent although they should, and are not in `rollouts`.
     pub without_agent: u64,
-    /// Environment servers by what their rollouts are called.
+    /// Environment servers by the names of their rollouts in reports.
     pub servers: BTreeMap<String, EnvironmentServer>,
-    /// What is to be known of rollouts that are not there.
+    /// Notes on missing rollouts.
     pub notes: Vec<String>,
 }
 
 impl Import {
-    /// Nothing read yet.
+    /// An import that has read nothing yet.
     pub fn new() -> Self {
         Self::default()
     }
@@ -114,20 +117,34 @@ impl Import {
         rules: &GymRules,
     ) -> Result<(), ImportError> {
         let none = AgentServers::new();
+        let file = Arc::from(shown);
         let mut rows = TaskRows::new();
         for_each_line(path, shown, LineRule::Text, |line| {
-            let row = parse(&line, shown)?;
-            let failed = |problem| failed(problem, &line, shown);
-            let key = self.keys.key(&row).map_err(failed)?;
-            let agent = match self.runners.of(&row, &none, rules) {
-                // An agent may have an empty name.
-                name if name.is_empty() && agent_name(&row).is_none() => {
-                    return Err(failed(RowProblem::NoAgent));
-                }
-                name => name,
+            let row = line.row()?;
+            let key = self
+                .keys
+                .key(&row)
+                .map_err(|problem| line.problem(problem))?;
+            let agent = self.runners.of(&row, &none, rules);
+            // An agent may have an empty name.
+            if agent.is_empty() && agent_name(&row).is_none() {
+                return Err(line.problem(RowProblem::NoAgent));
+            }
+            // Without what tells the rollouts of a task apart.
+            let mut request = String::new();
+            row.write_without(&[TASK, ROLLOUT], &mut request);
+            let task = TaskRow {
+                task_index: key.task_index,
+                first_rollout_index: key.rollout_index,
+                num_repeats: 1,
+                agent_name: Arc::from(agent),
+                source_file: Arc::clone(&file),
+                source_line: line.number,
+                // Only runs on disk are joined by it.
+                task_digest: [0; 16],
+                request,
             };
-            let request = without_keys(&row);
-            rows.append(key, &agent, &request, shown, source(&line, 0))
+            rows.append(&task, Source::of(&line, 0))
         })?;
         self.tasks.extend(rows.finish()?);
         Ok(())
@@ -143,22 +160,23 @@ impl Import {
         options: &RolloutOptions,
     ) -> Result<(), ImportError> {
         let mut rows = RolloutRows::new();
-        let rule = match options.is_shard {
-            true => LineRule::Shard,
-            false => LineRule::Text,
+        let rule = if options.is_shard {
+            LineRule::Shard
+        } else {
+            LineRule::Text
         };
         for (number, (path, shown)) in files.iter().enumerate() {
             for_each_line(path.as_ref(), shown, rule, |line| {
-                let row = parse(&line, shown)?;
-                let failed = |problem| failed(problem, &line, shown);
-                let key = self.rollout_key(&row, &line, shown, options)?;
+                let row = line.row()?;
+                let key = self.rollout_key(&row, &line, options)?;
                 let response = match (options.rules.lenient_rows, options.response) {
                     (true, ResponseRule::Required | ResponseRule::Optional) => ResponseRule::Any,
                     (_, rule) => rule,
                 };
-                let result = reduce(&row, response, options.rules).map_err(failed)?;
-                let mut fields =
-                    AnswerFields::parse(&result).map_err(|_| failed(RowProblem::NotAnObject))?;
+                let result = reduce(&row, response, options.rules);
+                let result = result.map_err(|problem| line.problem(problem))?;
+                let fields = AnswerFields::parse(&result);
+                let mut fields = fields.map_err(|_| line.problem(RowProblem::NotAnObject))?;
                 fields.masked &= options.rules.masks;
                 let agent = match &options.agent {
                     AgentSource::Row => {
@@ -172,7 +190,7 @@ impl Import {
                 if options.zeros.any() {
                     self.zeros.done(number, &agent, key, &row);
                 }
-                rows.append(key, &agent, result, fields, source(&line, number))
+                rows.append(key, &agent, result, fields, Source::of(&line, number))
             })?;
         }
         if options.is_shard && options.rules.servers {
@@ -186,16 +204,15 @@ impl Import {
                 let zeros = &options.zeros;
                 let found = self
                     .zeros
-                    .of_shard(number, path.as_ref(), zeros, &mut reading)?;
-                for zero in found {
-                    let fields = AnswerFields::parse(&zero.result);
+                    .of_shard(number, path.as_ref(), zeros, &mut reading);
+                for ((runner, key), result) in found? {
+                    let fields = AnswerFields::parse(&result);
                     let fields = fields.map_err(|_| ImportError::Row {
                         path: shown.clone(),
                         line: 0,
                         problem: RowProblem::NotAnObject,
                     })?;
-                    let nowhere = Source::nowhere(zero.shard);
-                    rows.append(zero.key, &zero.runner, zero.result, fields, nowhere)?;
+                    rows.append(key, &runner, result, fields, Source::nowhere(number))?;
                     self.with_keys += 1;
                 }
             }
@@ -208,31 +225,25 @@ impl Import {
     fn rollout_key(
         &mut self,
         row: &Object<'_>,
-        line: &Line,
-        shown: &str,
+        line: &Line<'_>,
         options: &RolloutOptions,
     ) -> Result<RowKey, ImportError> {
         let is_lenient = options.rules.lenient_rows && options.keys != KeyRule::Required;
         let has_keys = is_lenient || row.contains(TASK) && row.contains(ROLLOUT);
-        let seen = match has_keys {
-            true => &mut self.with_keys,
-            false => &mut self.without_keys,
-        };
-        *seen += 1;
+        self.with_keys += u64::from(has_keys);
+        self.without_keys += u64::from(!has_keys);
         if options.keys == KeyRule::AllOrNone && self.with_keys.min(self.without_keys) > 0 {
             let spelled = |has_keys| if has_keys { "both" } else { "not both of" };
-            return Err(ImportError::MixedKeys {
-                path: shown.to_owned(),
-                line: line.number,
+            return Err(line.problem(RowProblem::MixedKeys {
                 what: spelled(has_keys),
                 earlier: spelled(!has_keys),
-            });
+            }));
         }
         let key = match options.keys {
             KeyRule::Required => self.keys.key(row),
             KeyRule::AllOrNone | KeyRule::Optional => self.keys.key_or_zero(row),
         };
-        key.map_err(|problem| failed(problem, line, shown))
+        key.map_err(|problem| line.problem(problem))
     }
 
     /// Registers in a session the tables `tasks` and `imported_rollouts`, in memory, and the view
@@ -243,16 +254,18 @@ impl Import {
     pub async fn register(self, ctx: &SessionContext) -> Result<Imported, ImportError> {
         let ranks = self.keys.ranks();
         let tables = [
-            ("tasks", tasks_schema(), self.tasks),
-            ("imported_rollouts", rollouts_schema(), self.rollouts),
+            ("tasks", schema::tasks(), self.tasks),
+            ("imported_rollouts", schema::rollouts(), self.rollouts),
         ];
-        for (name, schema, batches) in tables {
-            let ranks = ranks.as_ref().map(|(_, ranks)| ranks.as_slice());
-            let batches: Result<Vec<_>, _> = batches
-                .iter()
-                .map(|batch| self.runners.labelled(batch))
-                .collect();
-            register(ctx, name, schema, batches?, ranks)?;
+        for (name, schema, mut batches) in tables {
+            for batch in &mut batches {
+                *batch = self.runners.labelled(batch)?;
+                if let Some((_, ranks)) = &ranks {
+                    *batch = renumbered(batch, ranks)?;
+                }
+            }
+            let table = MemTable::try_new(with_sources(&schema), vec![batches])?;
+            ctx.register_table(name, Arc::new(table))?;
         }
         let view = match self.agent {
             Some(AgentSource::Row) => include_str!("../../queries/import/rollouts_of_agents.sql"),
@@ -303,10 +316,10 @@ impl Imported {
         if let Some(key) = self.first_duplicate(ctx, in_key_order).await? {
             return Err(ImportError::DuplicateInput(key));
         }
-        match self.without_keys && ctx.table("rollouts").await?.count().await? > 0 {
-            true => Err(ImportError::NoKeys),
-            false => Ok(()),
+        if self.without_keys && ctx.table("rollouts").await?.count().await? > 0 {
+            return Err(ImportError::NoKeys);
         }
+        Ok(())
     }
 
     async fn first_duplicate(
@@ -314,9 +327,10 @@ impl Imported {
         ctx: &SessionContext,
         in_key_order: bool,
     ) -> Result<Option<String>, ImportError> {
-        let sql = match in_key_order {
-            true => include_str!("../../queries/import/smallest_duplicate_rollout.sql"),
-            false => include_str!("../../queries/import/first_duplicate_rollout.sql"),
+        let sql = if in_key_order {
+            include_str!("../../queries/import/smallest_duplicate_rollout.sql")
+        } else {
+            include_str!("../../queries/import/first_duplicate_rollout.sql")
         };
         self.first_key(ctx, sql).await
     }
@@ -340,80 +354,47 @@ impl Imported {
     }
 }
 
-/// Whether rows of a file say which environment server they came from, as those of NeMo Gym do since 0.7. The first one
-/// tells.
+/// Writes every imported rollout's line as it stands in its file, by task and rollout, those of one
+/// key in the order of the files. `files` are those that were imported. Only keys are sorted: the
+/// lines are read again one by one.
 ///
 /// # Errors
-/// The file cannot be read.
-pub fn is_stamped(path: &Path) -> Result<bool, ImportError> {
-    let shown = path.display().to_string();
-    let mut first = Ok(false);
-    let found = for_each_line(path, &shown, LineRule::Shard, |line| {
-        first = parse(&line, &shown).map(|row| STAMPS.iter().any(|stamp| row.contains(stamp)));
-        Err(ImportError::Abandoned)
-    });
-    match found {
-        // What is wrong with the row is said by whoever reads it.
-        Err(ImportError::Abandoned) => Ok(first.unwrap_or(false)),
-        found => found.map(|()| false),
-    }
-}
-
-/// What the results of an environment server are stamped with.
-const STAMPS: [&str; 2] = [ENVIRONMENT_SERVER, "_ng_result_type"];
-
-fn register(
+/// A file has changed or gone, or the output cannot be written.
+pub async fn merge<P: AsRef<Path>>(
     ctx: &SessionContext,
-    name: &str,
-    schema: SchemaRef,
-    mut batches: Vec<RecordBatch>,
-    ranks: Option<&[i64]>,
+    files: &[(P, String)],
+    out: &mut impl Write,
 ) -> Result<(), ImportError> {
-    if let Some(ranks) = ranks {
-        for batch in &mut batches {
-            *batch = renumbered(batch, ranks)?;
+    let mut sources = Vec::new();
+    for (path, shown) in files {
+        let file = File::open(path).map_err(|source| ImportError::Read {
+            path: shown.clone(),
+            source,
+        })?;
+        sources.push((file, shown.as_str()));
+    }
+    let sql = include_str!("../../queries/import/merge.sql");
+    let mut rows = ctx.sql(sql).await?.execute_stream().await?;
+    let mut line = Vec::new();
+    while let Some(batch) = rows.next().await {
+        let batch = batch?;
+        let [numbers, offsets, lengths] = [0, 1, 2].map(|column| {
+            let values = batch.column(column).as_primitive::<Int64Type>().values();
+            values.iter().map(|value| value.unsigned_abs())
+        });
+        for ((number, offset), length) in numbers.zip(offsets).zip(lengths) {
+            if let Some((file, shown)) = sources.get_mut(number as usize) {
+                let failed = |source| ImportError::Read {
+                    path: (*shown).to_owned(),
+                    source,
+                };
+                line.resize(length as usize, 0);
+                file.seek(SeekFrom::Start(offset)).map_err(failed)?;
+                file.read_exact(&mut line).map_err(failed)?;
+                line.push(b'\n');
+                out.write_all(&line).map_err(ImportError::Write)?;
+            }
         }
     }
-    let table = MemTable::try_new(schema, vec![batches])?;
-    ctx.register_table(name, Arc::new(table))?;
     Ok(())
-}
-
-pub(super) fn parse<'a>(line: &'a Line, shown: &str) -> Result<Object<'a>, ImportError> {
-    Object::parse(&line.text).map_err(|error| match error {
-        ObjectError::Syntax(source) => ImportError::Malformed {
-            path: shown.to_owned(),
-            line: line.number,
-            source,
-        },
-        ObjectError::NotAnObject(_) => failed(RowProblem::NotAnObject, line, shown),
-    })
-}
-
-pub(super) fn failed(problem: RowProblem, line: &Line, shown: &str) -> ImportError {
-    ImportError::Row {
-        path: shown.to_owned(),
-        line: line.number,
-        problem,
-    }
-}
-
-fn source(line: &Line, number: usize) -> Source {
-    Source {
-        number,
-        line: line.number,
-        offset: line.offset,
-        length: line.text.len(),
-    }
-}
-
-/// The row without what tells the rollouts of a task apart.
-fn without_keys(row: &Object<'_>) -> String {
-    let fields = row
-        .iter()
-        .filter(|(name, ..)| ![TASK, ROLLOUT].contains(name));
-    let fields: Vec<String> = fields
-        .map(|(_, quoted, value)| format!("{quoted}:{value}"))
-        .collect();
-    format!("{{{}}}", fields.join(","))
 }

@@ -1,6 +1,7 @@
-//! Rollouts that are not among the rows of a shard, and count as zero all the same: those that failed in certain ways, and
-//! those that left no row at all. [`ZeroRows`] makes rows of them, as NeMo Gym does since 0.7.
+//! Rollouts that are not among the rows of a shard, but count as zero: those that failed in certain ways, and those that
+//! left no row at all. [`ZeroRows`] makes rows of them, as NeMo Gym does since 0.7.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 
@@ -8,11 +9,9 @@ use indexmap::{IndexMap, IndexSet};
 
 use super::collection::{FAILURES, INPUTS, with_suffix};
 use super::error::ImportError;
-use super::keys::{ROLLOUT, RowKey, TASK, TaskKeys};
+use super::keys::{AgentServers, ROLLOUT, RowKey, Runners, TASK, TaskKeys};
 use super::lines::{Line, LineRule, for_each_line};
-use super::rollout::{ResponseRule, reduce};
-use super::runners::{AgentServers, Runners};
-use super::tables::{failed, parse};
+use super::rows::{ResponseRule, reduce};
 use crate::gym::GymRules;
 use crate::json::{Object, unquote};
 use crate::outcome::MASK_SAMPLE;
@@ -22,14 +21,14 @@ use crate::request::{AGENT_REF, ENVIRONMENT_SERVER, RESPONSES_CREATE_PARAMS};
 /// Which rollouts count as zero.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Zeros {
-    /// Those whose last failure is of one of these classes (`_ng_failure_class`).
+    /// Rollouts whose last failure is of one of these classes (`_ng_failure_class`).
     pub failure_classes: Vec<String>,
-    /// Those that were materialized, and neither answered nor failed.
+    /// Whether rollouts count that were materialized, and neither answered nor failed.
     pub missing: bool,
 }
 
 impl Zeros {
-    /// Some do.
+    /// Whether any rollouts count as zero.
     pub fn any(&self) -> bool {
         self.missing || !self.failure_classes.is_empty()
     }
@@ -38,15 +37,15 @@ impl Zeros {
 /// What ran a rollout, and which one it is.
 pub type Key = (String, RowKey);
 
-/// Fields that say of a failure what a score does not.
+/// Fields that describe a failure and are in no score.
 const OF_FAILURES: [&str; 2] = ["failure_kind", "failure_reason"];
 
-/// What became of rollouts, as far as zeros need it: first of all that are done, then, of one shard after the other, of
-/// those that failed and those that were asked for.
+/// What became of rollouts. Callers first note all that are done, then, shard by shard, those that failed and those that
+/// were planned.
 #[derive(Debug, Default)]
 pub struct ZeroRows {
     shards: BTreeMap<usize, Shard>,
-    /// The fields that rows of a runner have.
+    /// The fields that rows of each runner have.
     fields: HashMap<String, IndexSet<String>>,
     counted: u64,
     missing: u64,
@@ -65,19 +64,11 @@ struct Shard {
 
 #[derive(Debug, Default)]
 struct LastFailure {
-    /// Its place among all.
+    /// Its place among all failures.
     place: u64,
     class: Option<String>,
-    /// Its row, where its class counts: failures can be many, and rows large.
+    /// Its row, kept only where its class counts: failures can be many, and rows large.
     text: Option<String>,
-}
-
-/// A row that counts as zero.
-pub(super) struct ZeroRow {
-    pub(super) shard: usize,
-    pub(super) runner: String,
-    pub(super) key: RowKey,
-    pub(super) result: String,
 }
 
 /// How the rows of a shard's other files are read.
@@ -93,7 +84,7 @@ impl ZeroRows {
         self.shards.entry(shard).or_default()
     }
 
-    /// Takes notice of a rollout of a shard that is done.
+    /// Notes a rollout of a shard that is done.
     pub fn done(&mut self, shard: usize, runner: &str, key: RowKey, row: &Object<'_>) {
         self.shard(shard).done.insert((runner.to_owned(), key));
         let known = self.fields.entry(runner.to_owned()).or_default();
@@ -104,7 +95,7 @@ impl ZeroRows {
         }
     }
 
-    /// Takes notice of a failed attempt at a rollout: the one with the greatest `place` counts.
+    /// Notes a failed attempt at a rollout: the one with the greatest `place` counts.
     pub fn failed(&mut self, shard: usize, key: Key, place: u64, text: &str, zeros: &Zeros) {
         let shard = self.shard(shard);
         if shard.done.contains(&key) {
@@ -112,17 +103,16 @@ impl ZeroRows {
         }
         let known = shard.failures.entry(key).or_default();
         if place >= known.place {
-            let class = class(&Object::parse(text).unwrap_or_default());
+            let row = Object::parse(text).unwrap_or_default();
+            let class = row.get(FAILURE_CLASS).and_then(unquote);
+            let class = class.map(Cow::into_owned);
             let counts = |class: &String| zeros.failure_classes.contains(class);
-            let text = class
-                .as_ref()
-                .filter(|class| counts(class))
-                .map(|_| text.to_owned());
+            let text = class.as_ref().is_some_and(counts).then(|| text.to_owned());
             *known = LastFailure { place, class, text };
         }
     }
 
-    /// Of the rollouts of a shard that failed, those count whose class is named.
+    /// Counts the failed rollouts of a shard whose class counts as zero.
     pub fn count_failures(&mut self, shard: usize) {
         let mut uncounted = 0;
         let shard = self.shard(shard);
@@ -139,7 +129,7 @@ impl ZeroRows {
         self.uncounted += uncounted;
     }
 
-    /// Takes notice of a rollout that was asked for.
+    /// Notes a rollout that was planned.
     pub fn planned(&mut self, shard: usize, key: Key, row: &Object<'_>, zeros: &Zeros) {
         let is_nobodys = key.0.is_empty();
         self.nobodys += u64::from(is_nobodys && zeros.missing);
@@ -154,11 +144,8 @@ impl ZeroRows {
             self.missing += 1;
         }
         let known = self.fields.get(&key.0);
-        if let Some(text) = self
-            .shards
-            .get_mut(&shard)
-            .and_then(|of| of.zeros.get_mut(&key))
-        {
+        let of = self.shards.get_mut(&shard);
+        if let Some(text) = of.and_then(|of| of.zeros.get_mut(&key)) {
             *text = with_fields(text, row, known);
         }
     }
@@ -189,11 +176,11 @@ impl ZeroRows {
         path: &Path,
         zeros: &Zeros,
         reading: &mut Reading<'_>,
-    ) -> Result<Vec<ZeroRow>, ImportError> {
+    ) -> Result<Vec<(Key, String)>, ImportError> {
         let beside = |what| with_suffix(&path.with_extension(""), what);
         reading.rows(&beside(FAILURES), |key, _, line| {
             if zeros.any() {
-                self.failed(shard, key, line.number, &line.text, zeros);
+                self.failed(shard, key, line.number, line.text, zeros);
             }
         })?;
         if !zeros.any() {
@@ -203,20 +190,15 @@ impl ZeroRows {
         reading.rows(&beside(INPUTS), |key, row, _| {
             self.planned(shard, key, row, zeros);
         })?;
-        let rows = self.take(shard).map(|((runner, key), text)| {
+        let rows = self.take(shard).map(|(key, text)| {
             let row = Object::parse(&text).unwrap_or_default();
-            let result = reduce(&row, ResponseRule::Stripped, reading.rules).unwrap_or_default();
-            ZeroRow {
-                shard,
-                runner,
-                key,
-                result,
-            }
+            let result = reduce(&row, ResponseRule::Stripped, reading.rules);
+            (key, result.unwrap_or_default())
         });
         Ok(rows.collect())
     }
 
-    /// What is to be known of it.
+    /// Notes for the user.
     pub fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         if self.nobodys > 0 {
@@ -253,16 +235,16 @@ impl Reading<'_> {
     fn rows(
         &mut self,
         path: &Path,
-        mut take: impl FnMut(Key, &Object<'_>, &Line),
+        mut take: impl FnMut(Key, &Object<'_>, &Line<'_>),
     ) -> Result<(), ImportError> {
         if !path.is_file() {
             return Ok(());
         }
         let shown = path.display().to_string();
         for_each_line(path, &shown, LineRule::Shard, |line| {
-            let row = parse(&line, &shown)?;
+            let row = line.row()?;
             let key = self.keys.key_or_zero(&row);
-            let key = key.map_err(|problem| failed(problem, &line, &shown))?;
+            let key = key.map_err(|problem| line.problem(problem))?;
             let runner = self.runners.of(&row, self.servers, self.rules);
             take((runner, key), &row, &line);
             Ok(())
@@ -278,11 +260,6 @@ pub fn is_shard(path: &str) -> bool {
     !beside.any(|end| stem.ends_with(end.trim_end_matches(".jsonl")))
 }
 
-fn class(row: &Object<'_>) -> Option<String> {
-    let class = row.get(FAILURE_CLASS).and_then(unquote);
-    class.map(std::borrow::Cow::into_owned)
-}
-
 /// Whether a field can be one that a task brings.
 fn is_of_task(name: &str) -> bool {
     !name.starts_with('_') && name != "response" && name != RESPONSES_CREATE_PARAMS
@@ -290,11 +267,11 @@ fn is_of_task(name: &str) -> bool {
 
 /// A failure's row without what it says of the failure, with a reward of zero unless it has one.
 fn of_failure(row: &Object<'_>) -> String {
+    let mut zero = row.clone();
     let is_kept = |name: &str| !name.starts_with("_ng_failure_") && !OF_FAILURES.contains(&name);
-    let dropped: Vec<&str> = row.names().filter(|name| !is_kept(name)).collect();
-    let mut kept = String::new();
-    row.write_without(&dropped, &mut kept);
-    let mut zero = Object::parse(&kept).unwrap_or_default();
+    for name in row.names().filter(|name| !is_kept(name)) {
+        zero.remove(name);
+    }
     zero.set(MASK_SAMPLE, "false");
     if !zero.contains("reward") {
         zero.set("reward", "0.0");

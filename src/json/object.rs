@@ -74,6 +74,16 @@ impl<'a> Object<'a> {
         }
     }
 
+    /// Removes a field, if it exists.
+    pub fn remove(&mut self, name: &str) {
+        self.fields.shift_remove(name);
+    }
+
+    /// Whether there are no fields.
+    pub fn is_empty(&self) -> bool {
+        self.fields.is_empty()
+    }
+
     /// The names in order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.fields.keys().map(|name| &**name)

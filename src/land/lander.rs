@@ -14,7 +14,7 @@ use tokio::task::{JoinError, JoinSet};
 use tokio::time::sleep_until;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::context::LandContext;
+use super::LandContext;
 use crate::schema;
 use crate::store::segment::{self, Decisions};
 use crate::store::{Part, Segment, SegmentWriter, StoreError};
@@ -22,8 +22,8 @@ use crate::store::{Part, Segment, SegmentWriter, StoreError};
 /// Assumed ratio of a journal's bytes to those of its parts, until one was measured.
 const FIRST_RATIO: f64 = 4.0;
 
-/// What became of segments: the bytes of those that are parts now, the parts, and where it stopped,
-/// if it did.
+/// The outcome of a compaction: the bytes of the segments that are parts now, the parts, the segments that are left, and
+/// why, if any are.
 struct Compacted {
     bytes: u64,
     parts: Vec<Part>,
@@ -57,11 +57,11 @@ pub(super) struct Lander {
     parts: Vec<Part>,
 }
 
-/// While as many parts as may be are being written, a segment may grow to this many times its size: what is answered
-/// is better in it than in memory.
+/// While as many parts as allowed are being written, a segment may grow to this many times its size: answers are better in
+/// it than in memory.
 const OVERFULL: f64 = 4.0;
 
-/// While as many parts as may be are being written, a segment that is old is looked at again after this.
+/// While as many parts as allowed are being written, a segment that is old is looked at again after this.
 const BUSY: Duration = Duration::from_secs(1);
 
 impl Lander {
@@ -83,7 +83,7 @@ impl Lander {
         }
     }
 
-    /// Lands all of `input`; gives what was published.
+    /// Lands all of `input`, and returns what was published.
     pub(super) async fn land(
         mut self,
         mut input: SendableRecordBatchStream,
@@ -121,7 +121,7 @@ impl Lander {
         }
         ended?;
         match failed {
-            Some(error) => Err(external(error)),
+            Some(error) => Err(error.into()),
             None => landed(&self.parts),
         }
     }
@@ -139,11 +139,8 @@ impl Lander {
         self.context.progress.landed(&outcomes);
         let fill = journal.num_bytes() as f64 / (self.part_size as f64 * self.ratio);
         self.reap()?;
-        let full = match self.is_busy() {
-            false => fill >= 1.0,
-            true => fill >= OVERFULL,
-        };
-        if let Some(unsynced) = journal.unsynced().map_err(external)? {
+        let full = fill >= if self.is_busy() { OVERFULL } else { 1.0 };
+        if let Some(unsynced) = journal.unsynced()? {
             self.join_sync().await?;
             self.sync = Some(SpawnedTask::spawn_blocking(move || unsynced.sync()));
         }
@@ -157,15 +154,15 @@ impl Lander {
         // An interval that no clock reaches is none.
         self.due = now.checked_add(self.context.oldest(elapsed));
         let name = self.context.writer.segment(self.partition);
-        SegmentWriter::create(&self.context.journal, name).map_err(external)
+        Ok(SegmentWriter::create(&self.context.journal, name)?)
     }
 
-    /// As many parts as may be are being written.
+    /// Whether as many parts as allowed are being written.
     fn is_busy(&self) -> bool {
         self.context.compactions.available_permits() == 0
     }
 
-    /// Has a segment made into parts that is not full but old.
+    /// Makes parts of a segment that is not full but old.
     async fn publish(&mut self) -> Result<()> {
         if self.is_busy() {
             // What is answered meanwhile is better in the journal than in memory.
@@ -176,8 +173,8 @@ impl Lander {
         self.rotate().await
     }
 
-    /// Ends the segment and has it made into parts, beside what goes on. Few at a time: a store
-    /// that is slower than the agents slows the sweep down, and not the disk up.
+    /// Ends the segment and makes it into parts, beside the sweep. Few at a time: a store that is slower than the agents
+    /// slows the sweep down, and does not fill the disk.
     async fn rotate(&mut self) -> Result<()> {
         self.due = None;
         if let Some(journal) = self.journal.take() {
@@ -193,8 +190,7 @@ impl Lander {
         self.reap()?;
         let (context, runtime) = (Arc::clone(&self.context), Handle::current());
         let segments = std::mem::take(&mut self.left);
-        // Encoding is work for a core of its own: on a thread of the runtime it would hold up
-        // the calls in flight.
+        // Encoding is work for a core of its own: on a thread of the runtime it would hold up the calls in flight.
         let abandon = self.abandon.clone();
         self.compactions.spawn_blocking(move || {
             // Held for as long as it runs. None only if somebody had closed the semaphore.
@@ -204,10 +200,10 @@ impl Lander {
         Ok(())
     }
 
-    /// Waits until what was to be on the disk is there.
+    /// Waits until the sync under way is done.
     async fn join_sync(&mut self) -> Result<()> {
         match self.sync.take() {
-            Some(sync) => sync.join().await.map_err(defect)?.map_err(external),
+            Some(sync) => Ok(sync.join().await.map_err(defect)??),
             None => Ok(()),
         }
     }
@@ -230,15 +226,14 @@ impl Lander {
         Ok(())
     }
 
-    /// Takes the parts; gives why not all could be written, if so. The answers are safe then.
+    /// Takes the parts, and returns why not all could be written, if so. The answers are safe then.
     fn take(&mut self, joined: Result<Compacted, JoinError>) -> Result<Option<StoreError>> {
         let joined = joined.map_err(defect)?;
-        let encoded: u64 = joined
+        let rollouts = joined
             .parts
             .iter()
-            .filter(|part| part.table == schema::ROLLOUTS)
-            .map(|part| part.num_bytes)
-            .sum();
+            .filter(|part| part.table == schema::ROLLOUTS);
+        let encoded: u64 = rollouts.map(|part| part.num_bytes).sum();
         if encoded > 0 {
             self.ratio = (joined.bytes as f64 / encoded as f64).clamp(1.0, 16.0);
         }
@@ -306,25 +301,17 @@ async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, StoreError> + Send + 'static,
 ) -> Result<T> {
     let joined = SpawnedTask::spawn_blocking(work).join().await;
-    joined.map_err(defect)?.map_err(external)
+    Ok(joined.map_err(defect)??)
 }
 
 fn defect(error: JoinError) -> DataFusionError {
     exec_datafusion_err!("landing ended in a defect: {error}")
 }
 
-fn external(error: StoreError) -> DataFusionError {
-    DataFusionError::External(Box::new(error))
-}
-
 fn landed(parts: &[Part]) -> Result<RecordBatch> {
     let integers = |of: fn(&Part) -> u64| -> ArrayRef {
-        Arc::new(
-            parts
-                .iter()
-                .map(|part| i64::try_from(of(part)).ok())
-                .collect::<Int64Array>(),
-        )
+        let numbers = parts.iter().map(|part| i64::try_from(of(part)).ok());
+        Arc::new(numbers.collect::<Int64Array>())
     };
     let text = |of: fn(&Part) -> &str| -> ArrayRef {
         Arc::new(

@@ -1,14 +1,191 @@
-//! Where answers become safe: [`LandExec`] writes outcomes to the journal as they come, and turns
-//! the journal into Parquet parts; [`LandStep`] is its place in a logical plan.
+//! Where answers become safe: [`LandExec`] writes outcomes to the journal as they come, and turns the journal into Parquet
+//! parts; [`LandStep`] is its place in a logical plan, [`LandContext`] what it needs beside the plan. A sweep lands with it.
 //!
 //! ```text
 //!   outcomes ──► journal segment ──(full, old, or at the end)──► rollouts/SEGMENT.parquet
 //!                (then they count)                          attempts/SEGMENT.parquet
 //! ```
 
-mod context;
-mod exec;
 mod lander;
 
-pub use context::LandContext;
-pub use exec::{LandExec, LandStep};
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::available_parallelism;
+use std::time::{Duration, Instant};
+
+use datafusion::common::{DFSchema, DFSchemaRef, Result, exec_datafusion_err};
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::logical_expr::LogicalPlan;
+use datafusion::physical_expr::EquivalenceProperties;
+use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType, SchedulingType};
+use datafusion::physical_plan::metrics::{BaselineMetrics, ExecutionPlanMetricsSet};
+use datafusion::physical_plan::stream::RecordBatchReceiverStream;
+use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, PlanProperties};
+use tokio::sync::Semaphore;
+
+use crate::operator::{Operator, OperatorExec, Step};
+use crate::progress::Progress;
+use crate::schema;
+use crate::store::{TableSink, Writer};
+use lander::Lander;
+
+/// The place of [`LandExec`] in a logical plan: lands its input, which has the columns of [`schema::outcomes`].
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Hash)]
+pub struct LandStep {
+    /// Where, as a person names it.
+    pub output: String,
+    /// Size at which a part is cut, in bytes.
+    pub part_size: u64,
+}
+
+impl fmt::Display for LandStep {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let Self { output, part_size } = self;
+        write!(f, "output={output}, part_size={part_size}")
+    }
+}
+
+impl Step for LandStep {
+    fn name(&self) -> &'static str {
+        "Land"
+    }
+
+    fn schema(&self, _: &LogicalPlan) -> Result<DFSchemaRef> {
+        Ok(Arc::new(DFSchema::try_from(schema::landed())?))
+    }
+
+    fn exec(&self, input: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
+        Ok(Arc::new(LandExec::new(self.clone(), input)))
+    }
+}
+
+/// Lands the outcomes of its input, partition by partition, and returns one row per part that it published, at the end.
+pub type LandExec = OperatorExec<LandStep>;
+
+impl Operator for LandStep {
+    fn properties(&self, input: &Arc<dyn ExecutionPlan>) -> PlanProperties {
+        PlanProperties::new(
+            EquivalenceProperties::new(schema::landed()),
+            input.output_partitioning().clone(),
+            EmissionType::Final,
+            Boundedness::Bounded,
+        )
+        .with_scheduling_type(SchedulingType::Cooperative)
+    }
+
+    fn execute(
+        &self,
+        input: &Arc<dyn ExecutionPlan>,
+        partition: usize,
+        context: Arc<TaskContext>,
+        metrics: &ExecutionPlanMetricsSet,
+    ) -> Result<SendableRecordBatchStream> {
+        let land = context.session_config().get_extension::<LandContext>();
+        let land = land.ok_or_else(|| {
+            exec_datafusion_err!("the session has no place to land: it lacks a LandContext")
+        })?;
+        let input = input.execute(partition, context)?;
+        let lander = Lander::new(land, partition, self.part_size);
+        let baseline = BaselineMetrics::new(metrics, partition);
+        let mut builder = RecordBatchReceiverStream::builder(schema::landed(), 1);
+        let output = builder.tx();
+        builder.spawn(async move {
+            let landed = lander.land(input).await?;
+            baseline.record_output(landed.num_rows());
+            // A receiver that is gone means that the sweep was dropped: nobody is left to tell.
+            let _ = output.send(Ok(landed)).await;
+            Ok(())
+        });
+        Ok(builder.build())
+    }
+}
+
+/// The most compactions at a time: more would take memory, and no store is so slow.
+const MOST_COMPACTIONS: usize = 8;
+
+/// Where small parts stay, a segment may be as old as this share of the time that the sweep has taken: a sweep of ten
+/// hours leaves tens of small parts then, and not hundreds.
+const SHARE: u32 = 8;
+
+/// What [`LandExec`] needs that is not in the plan: it travels as an extension of the session's configuration.
+#[derive(Debug)]
+pub struct LandContext {
+    /// Where rows become parts of tables.
+    pub sink: Arc<dyn TableSink>,
+    /// Local directory of the journal.
+    pub journal: PathBuf,
+    /// The writer of the run.
+    pub writer: Arc<Writer>,
+    /// How old the first row of a segment may be before the segment becomes parts; where small parts stay, it may be older in
+    /// a long sweep.
+    pub part_interval: Duration,
+    /// Small parts are not made into few at the end, so they are made more rarely as time goes on.
+    pub small_parts_stay: bool,
+    /// When the sweep began.
+    began: Instant,
+    /// The sweep's counts.
+    pub progress: Arc<Progress>,
+    /// Compactions that may run at a time, in all partitions together.
+    compactions: Arc<Semaphore>,
+}
+
+impl LandContext {
+    /// Lands in the tables of `sink`, by way of segments of `writer` in the directory `journal`.
+    pub fn new(
+        sink: Arc<dyn TableSink>,
+        journal: PathBuf,
+        writer: Arc<Writer>,
+        part_interval: Duration,
+        small_parts_stay: bool,
+        progress: Arc<Progress>,
+    ) -> Self {
+        let cores = available_parallelism().map_or(1, usize::from);
+        Self {
+            sink,
+            journal,
+            writer,
+            part_interval,
+            small_parts_stay,
+            began: Instant::now(),
+            progress,
+            compactions: Arc::new(Semaphore::new(cores.min(MOST_COMPACTIONS))),
+        }
+    }
+
+    /// How old a segment may become that begins when the sweep has taken `elapsed`.
+    fn oldest(&self, elapsed: Duration) -> Duration {
+        if self.small_parts_stay {
+            self.part_interval.max(elapsed / SHARE)
+        } else {
+            self.part_interval
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::store::{ParquetSink, RunStore};
+
+    use super::*;
+
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn parts_that_stay_small_are_made_more_rarely_as_time_goes_on() {
+        let directory = tempfile::tempdir().unwrap();
+        let run = RunStore::open(directory.path().to_str().unwrap(), None).unwrap();
+        let writer = Arc::new(Writer::unlocked(1));
+        let oldest = |small_parts_stay, elapsed: Duration| {
+            let sink = Arc::new(ParquetSink::new(run.clone(), Arc::clone(&writer)));
+            let (journal, progress) = (directory.path().into(), Arc::default());
+            let (writer, interval) = (Arc::clone(&writer), 5 * MINUTE);
+            let context =
+                LandContext::new(sink, journal, writer, interval, small_parts_stay, progress);
+            context.oldest(elapsed)
+        };
+        assert_eq!(oldest(true, 30 * MINUTE), 5 * MINUTE);
+        assert_eq!(oldest(true, 80 * MINUTE), 10 * MINUTE);
+        assert_eq!(oldest(false, 80 * MINUTE), 5 * MINUTE);
+    }
+}

@@ -6,6 +6,8 @@ use arrow::error::ArrowError;
 use datafusion::error::DataFusionError;
 use parquet::errors::ParquetError;
 
+use crate::error::{FAILURE, Fatal, USAGE};
+
 /// Why there are no metrics.
 #[derive(Debug, thiserror::Error)]
 pub enum MeasureError {
@@ -126,5 +128,20 @@ impl From<ParquetError> for MeasureError {
 impl From<DataFusionError> for MeasureError {
     fn from(source: DataFusionError) -> Self {
         Self::Tables(Box::new(source))
+    }
+}
+
+impl Fatal for MeasureError {
+    fn exit_code(&self) -> u8 {
+        match self {
+            Self::Parameter { .. }
+            | Self::Directory { .. }
+            | Self::Header { .. }
+            | Self::Name { .. }
+            | Self::Missing { .. }
+            | Self::Extra { .. }
+            | Self::Unknown(_) => USAGE,
+            _ => FAILURE,
+        }
     }
 }

@@ -167,7 +167,7 @@ async fn candidates(
 ) -> Result<Vec<(bool, &'static str, Expr)>, Error> {
     let text = |name: &str| datafusion::logical_expr::cast(ident(name), DataType::Utf8View);
     let path = |column: &str, path: &str| -> Result<Expr, Error> {
-        json::Path::parse(path).map_err(|error| Error::Usage(format!("--by {by}: {error}")))?;
+        json::Path::parse(path).map_err(|error| Error::usage(format!("--by {by}"), error))?;
         Ok(functions::json_text_at().call(vec![ident(column), lit(path)]))
     };
     if let Some(rest) = by.strip_prefix("request.") {

@@ -70,7 +70,7 @@ pub(crate) async fn add(
     }
     let mut batch = OutcomeBatchBuilder::new();
     for ((agent_name, key), text) in rows.take(0) {
-        let answer = Answer::parse(text).map_err(|error| Error::Defect(error.to_string()))?;
+        let answer = Answer::parse(text).map_err(Error::defect)?;
         let outcome = outcome(&agent_name, key, answer);
         batch.append(outcome).map_err(DataFusionError::from)?;
     }

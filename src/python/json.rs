@@ -4,8 +4,6 @@
 //! spelling of a [`Writer`]: leaves are kept as text, so nothing that Rust's strings and numbers cannot hold is lost.
 //! serde_json reads neither NaN nor lone surrogates, and its errors are others.
 
-use std::fmt;
-
 use indexmap::IndexMap;
 use serde_json::Number;
 
@@ -30,7 +28,7 @@ impl Writer {
     }
 }
 
-/// A value, whose leaves are kept as they will be written.
+/// A value whose leaves are kept as they will be written.
 #[derive(Debug, PartialEq)]
 pub enum Written {
     /// Anything but a list or an object.
@@ -42,9 +40,10 @@ pub enum Written {
 }
 
 /// Why a text cannot be read.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LoadError {
     /// What a `JSONDecodeError` says.
+    #[error("{what}: line {line} column {column} (char {position})")]
     Syntax {
         /// Python's words.
         what: &'static str,
@@ -56,26 +55,11 @@ pub enum LoadError {
         position: usize,
     },
     /// Lists and objects nest deeper than this many levels.
+    #[error("lists and objects nest deeper than {0} levels")]
     TooDeep(usize),
     /// A whole number has more digits than Python converts.
+    #[error("a whole number has more than {MAX_DIGITS} digits")]
     TooLong,
-}
-
-impl fmt::Display for LoadError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Syntax {
-                what,
-                line,
-                column,
-                position,
-            } => write!(f, "{what}: line {line} column {column} (char {position})"),
-            Self::TooDeep(levels) => {
-                write!(f, "lists and objects nest deeper than {levels} levels")
-            }
-            Self::TooLong => write!(f, "a whole number has more than {MAX_DIGITS} digits"),
-        }
-    }
 }
 
 /// Python refuses to convert longer whole numbers.
@@ -194,7 +178,7 @@ impl Scanner<'_> {
         }
     }
 
-    // Apart from what recurses, which needs a small stack frame.
+    // Not inlined: functions that recurse need small stack frames.
     #[inline(never)]
     fn leaf(&self, at: usize) -> Scanned<Written> {
         const WORDS: [&str; 6] = ["null", "true", "false", "NaN", "Infinity", "-Infinity"];

@@ -1,4 +1,4 @@
-//! [`InputErrors`]: everything that is wrong with the input, by place.
+//! [`InputErrors`]: all errors of the input, with their places.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::python::repr_list;
 
-/// Places that are kept of each kind; the others are counted.
+/// Findings of each kind that are kept; more are only counted.
 const KEPT: usize = 20;
 
 /// What is wrong with a line. Earlier kinds hide later ones: they are reported first.
@@ -15,13 +15,13 @@ const KEPT: usize = 20;
 pub enum Kind {
     /// The line is not JSON in UTF-8.
     Malformed,
-    /// The row has an input of its own and a prompt is to be made.
+    /// The row has an input of its own although a prompt is configured.
     PromptConflict,
-    /// The prompt's template does not go with the row.
+    /// The prompt's template does not fit the row.
     Prompt,
-    /// The row lacks what every task has, or cannot carry what is to be added.
+    /// The row lacks a field that every task has, or has no room for one that must be added.
     Task,
-    /// Nobody is named to send the task to.
+    /// The row names no agent.
     NoAgent,
     /// There is no number of repeats for the task's agent.
     UnlistedAgent,
@@ -42,21 +42,21 @@ pub struct Finding {
     pub what: String,
 }
 
-/// All that is wrong with the input. There is at least one finding.
+/// All errors of the input. There is at least one finding.
 #[derive(Debug, Clone, Default, PartialEq, Eq, thiserror::Error)]
 pub struct InputErrors {
     groups: BTreeMap<Kind, Group>,
     about: Box<About>,
 }
 
-/// What messages need beside the findings. Apart, so that errors stay small.
+/// What messages need besides the findings. In a box, so that errors stay small.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct About {
     unlisted_agents: BTreeSet<String>,
     listed_agents: Vec<String>,
-    /// What is wrong with task sources, each once.
+    /// Errors of task sources, without repetition.
     sources: BTreeSet<String>,
-    /// Rows are routed, as since NeMo Gym 0.7.
+    /// Whether rows are routed by the rules of NeMo Gym 0.7.
     is_routed: bool,
     warnings: Vec<String>,
 }
@@ -80,7 +80,7 @@ impl InputErrors {
         self.about.warnings = warnings;
     }
 
-    /// Warnings beside the errors.
+    /// Warnings besides the errors.
     pub fn warnings(&self) -> &[String] {
         &self.about.warnings
     }
@@ -104,7 +104,7 @@ impl InputErrors {
         }
     }
 
-    /// The agents that do have a number of repeats, for the message about those that have none.
+    /// Sets the agents that have a number of repeats, for the message about those that have none.
     pub(super) fn set_listed_agents(&mut self, agents: Vec<&str>) {
         self.about.listed_agents = agents.into_iter().map(str::to_owned).collect();
     }
@@ -114,15 +114,14 @@ impl InputErrors {
         self.groups.values().map(|group| group.count).sum()
     }
 
-    /// For each kind that was found, how often, and the first findings (at most 20).
+    /// For each kind that was found: the number of findings, and the first 20 of them.
     pub fn findings(&self) -> impl Iterator<Item = (Kind, u64, &[Finding])> {
         self.groups
             .iter()
             .map(|(kind, group)| (*kind, group.count, group.kept.as_slice()))
     }
 
-    /// What went wrong, the most basic first, in the words that users of NeMo Gym know; places only where those
-    /// words have them.
+    /// The errors, the most basic first, in NeMo Gym's words; with places only where NeMo Gym gives them.
     pub fn messages(&self) -> Vec<String> {
         let mut messages = Vec::new();
         for (kind, group) in &self.groups {

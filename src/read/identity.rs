@@ -8,7 +8,7 @@ use crate::json::Object;
 use crate::python::{Key, Value};
 use crate::request::{ATTEMPT_INDEX, ROLLOUT_INDEX, TASK_INDEX};
 
-/// Task indices from here down stand for values that are not whole numbers of 64 bits.
+/// Task indices from here down represent values that are not integers of 64 bits.
 const STANDING_FOR_OTHERS: i64 = i64::MIN / 2;
 
 /// The tasks seen so far.
@@ -20,16 +20,16 @@ pub(super) struct Identity {
 }
 
 impl Identity {
-    /// The index of the task that a line is: lines are numbered as they first appear.
+    /// Returns the task index of a line. Lines are numbered as they first appear.
     pub fn of_line(&mut self, key: LineKey) -> i64 {
         let next = self.by_line.len() as i64;
         *self.by_line.entry(key).or_insert(next)
     }
 
-    /// The index for a value that came with the row, given as JSON text; `None` for an array or object, which
-    /// cannot be one.
+    /// Returns the index for the row's own value, given as JSON text; `None` for an array or object, which cannot be
+    /// an index.
     ///
-    /// Whole numbers stand for themselves; anything else gets a number of its own that no row can come with.
+    /// Integers stay as they are; other values get a number that no row can have.
     pub fn of_value(&mut self, value: &str) -> Option<i64> {
         let given = Value::parse(value)?.into_key()?;
         if let Key::Int(whole) = given
@@ -42,7 +42,7 @@ impl Identity {
         Some(*self.by_value.entry(given).or_insert(next))
     }
 
-    /// Numbers `count` further rollouts of a task; gives the first number.
+    /// Numbers `count` further rollouts of a task; returns the first number.
     pub fn take_rollouts(&mut self, task_index: i64, count: u32) -> i64 {
         let next = self.next_rollout.entry(task_index).or_insert(0);
         let first = *next;
@@ -75,8 +75,7 @@ impl Content {
         }
     }
 
-    /// The text of `row`, which has been given `task_index` since: without writing it a second time if it can be
-    /// helped.
+    /// Returns the text of `row`, which has got `task_index` since. Reuses the content's text if possible.
     pub fn numbered(self, row: &Object<'_>, task_index: i64) -> String {
         if !self.is_whole_row {
             return row.to_string();
@@ -99,11 +98,10 @@ fn digest(text: &str) -> [u8; 16] {
     hash.as_bytes().first_chunk().copied().unwrap_or_default()
 }
 
-/// What makes a line the same as another: its task's digest, and a hash of its text with its line end, all kinds of
-/// which are the same.
+/// The identity of a line: its task's digest, and a hash of its text and of whether it has a line end, of any kind.
 ///
-/// The hash alone would confuse two of many millions of lines; it only has to tell apart those few that are spelled
-/// differently and come to the same task.
+/// The hash alone could collide among many millions of lines; it only distinguishes the few that are spelled differently
+/// and are the same task.
 pub(super) type LineKey = ([u8; 16], u64);
 
 pub(super) fn line_key(line: &Line<'_>, task_digest: [u8; 16]) -> LineKey {

@@ -1,4 +1,4 @@
-//! [`Lines`]: the lines of an input, one at a time, out of one buffer.
+//! [`Lines`]: the lines of an input, one at a time, from one buffer.
 
 use std::io::{self, Read};
 
@@ -22,7 +22,7 @@ pub(super) struct Line<'a> {
 /// Why there is no next line.
 #[derive(Debug, thiserror::Error)]
 pub enum LineError {
-    /// The input cannot be read on; also damaged compression.
+    /// The input cannot be read further; also damaged compression.
     #[error(transparent)]
     Io(#[from] io::Error),
     /// One line would fill the memory.
@@ -34,11 +34,11 @@ pub enum LineError {
 pub(super) struct Lines<R> {
     input: R,
     buffer: Vec<u8>,
-    /// What of the buffer has been filled and not been given out.
+    /// The part of the buffer that is filled and not yet returned.
     from: usize,
     to: usize,
     ended: bool,
-    /// The line before ended in CR, so an LF would belong to it.
+    /// Whether the previous line ended in CR, so that an LF belongs to it.
     after_return: bool,
     number: u64,
     longest: usize,
@@ -62,7 +62,7 @@ impl<R: Read> Lines<R> {
         }
     }
 
-    /// The number of the line that was given last.
+    /// The number of the line that was returned last.
     pub fn number(&self) -> u64 {
         self.number
     }

@@ -28,8 +28,7 @@ pub use lines::LineError;
 pub use prompt::{Prompt, PromptError};
 pub use row::Overrides;
 pub use source::{
-    Batches, OpenSource, ReadTasksError, SourceDigest, SourceError, batches, decoded, open,
-    read_tasks,
+    Batches, OpenSource, ReadTasksError, SourceError, batches, decoded, open, read_tasks,
 };
 pub use task::{AgentRows, ReadError, ReadOptions, ReadSummary, TaskBatchBuilder, TaskRow};
 pub use tasks::TaskReader;

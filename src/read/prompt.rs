@@ -4,6 +4,7 @@ use std::path::Path;
 
 use serde_yaml_ng::{Mapping, Value as Yaml};
 
+use crate::error::{Fatal, USAGE};
 use crate::json::{Object, quote};
 use crate::python::{FillError, Template, TemplateError};
 
@@ -46,6 +47,14 @@ pub enum PromptError {
         /// What is wrong with it.
         source: TemplateError,
     },
+}
+
+impl Fatal for PromptError {
+    const CONTEXT: &'static str = "prompt_config";
+
+    fn exit_code(&self) -> u8 {
+        USAGE
+    }
 }
 
 impl Prompt {

@@ -13,30 +13,30 @@ use crate::request::{
 };
 use crate::servers::{Route, Servers};
 
-/// What is known of the way of rows, and what was learned of it.
+/// The routing rules, and what was learned while applying them.
 pub(super) struct Router {
     routing: Routing,
     servers: Option<Arc<Servers>>,
-    /// Agents of task sources, each asked for once.
+    /// Agents of task sources, each looked up once.
     sources: HashMap<Arc<str>, Result<Arc<str>, String>>,
-    /// Names of agents in rows, and the others that they were replaced by, with the number of rows.
+    /// Agents named in rows and the agents that replaced them, with the number of rows.
     replaced: BTreeMap<(String, Arc<str>), u64>,
     routes: BTreeSet<Route>,
 }
 
 /// Who gets a row.
 pub(super) struct Way {
-    /// What it names itself: its agent, its task source or its taskset.
+    /// The name in the row: its agent, its task source or its taskset.
     pub own: Option<Arc<str>>,
-    /// The environment server that is to stand in the row.
+    /// The environment server that is written into the row.
     pub server: Option<Arc<str>>,
-    /// The row is of a taskset.
+    /// Whether the row is of a taskset.
     pub is_task: bool,
     task_source: Option<Arc<str>>,
     pub targets: Vec<Target>,
 }
 
-/// One who gets a row.
+/// A recipient of a row.
 pub(super) enum Target {
     /// An agent by its name.
     Agent(Arc<str>),
@@ -47,7 +47,7 @@ pub(super) enum Target {
 }
 
 impl Target {
-    /// The name that it has before anything is looked up.
+    /// The name that is known before any look-up.
     pub(super) fn name(&self) -> Option<&Arc<str>> {
         match self {
             Self::Agent(name) => Some(name),
@@ -67,7 +67,7 @@ impl Router {
         }
     }
 
-    /// Finds out who gets a row, and has the row name the agent that it is mapped to.
+    /// Determines who gets a row, and writes the agent that it is mapped to into the row.
     pub(super) fn way(&mut self, row: &mut Object<'_>) -> Result<Way, Refusal> {
         let task_source = name_in(row, TASK_SOURCE)?;
         if let Some(taskset) = taskset(row) {
@@ -146,7 +146,7 @@ impl Router {
         })
     }
 
-    /// The agent that takes the place of what a row names.
+    /// The agent that replaces what a row names.
     fn mapped(&self, agent: Option<&str>, task_source: Option<&str>) -> Option<Arc<str>> {
         let names = [agent, task_source].into_iter().flatten();
         let mut entries = names.filter_map(|name| self.routing.agent_map.get(name));
@@ -154,8 +154,7 @@ impl Router {
         mapped.map(|name| Arc::from(name.as_str()))
     }
 
-    /// Writes the agent, or what stands for it, into a row whose numbers have been written. Gives the name that the
-    /// tables have of who gets it.
+    /// Writes the recipient into a row that has its numbers already. Returns the recipient's name in the tables.
     pub(super) fn address(
         &mut self,
         row: &mut Object<'_>,
@@ -189,7 +188,7 @@ impl Router {
             && !is_named
             && target.name().is_none()
         {
-            // What is looked up stands behind the numbers.
+            // An agent that was looked up comes after the numbers.
             if !row.contains(AGENT_REF) && !row.contains(ROLLOUT_INDEX) {
                 row.set(ROLLOUT_INDEX, "0");
             }
@@ -232,12 +231,12 @@ impl Router {
         found.clone().map_err(|why| (Kind::TaskSource, why))
     }
 
-    /// In how many rows another agent took the place of the one that they name.
+    /// The number of rows in which another agent replaced the named one.
     pub(super) fn num_replaced(&self) -> u64 {
         self.replaced.values().sum()
     }
 
-    /// That agents were replaced, in the words of NeMo Gym.
+    /// NeMo Gym's warning that agents were replaced, if any were.
     pub(super) fn warning(&self) -> Option<String> {
         let pairs = self.replaced.keys();
         let pairs = pairs.map(|(from, to)| format!("({}, {})", repr_str(from), repr_str(to)));
@@ -256,7 +255,7 @@ impl Router {
     }
 }
 
-/// A field that is a name; null is none.
+/// The name in a field; `None` if it is missing or null.
 fn name_in(row: &Object<'_>, field: &str) -> Result<Option<Arc<str>>, Refusal> {
     match row.get(field) {
         None | Some("null") => Ok(None),
@@ -267,7 +266,7 @@ fn name_in(row: &Object<'_>, field: &str) -> Result<Option<Arc<str>>, Refusal> {
     }
 }
 
-/// The taskset that a row is of; none where it is a row of the usual kind.
+/// The taskset of a row; `None` for a row of the usual kind.
 fn taskset(row: &Object<'_>) -> Option<String> {
     let task_id = row.get(TASK_ID).filter(|_| row.contains(TASK_INPUT))?;
     let task_id = Object::parse(task_id).ok()?;

@@ -32,7 +32,7 @@ pub(super) fn parse(line: &[u8]) -> Result<Object<'_>, Refusal> {
     })
 }
 
-/// Makes the row's input out of the prompt's templates.
+/// Sets the row's input from the prompt's templates.
 pub(super) fn fill_prompt(row: &mut Object<'_>, prompt: &Prompt) -> Result<(), Refusal> {
     let mut params = match row.get(RESPONSES_CREATE_PARAMS) {
         Some(params) => parse_params(params)?,
@@ -50,7 +50,7 @@ pub(super) fn fill_prompt(row: &mut Object<'_>, prompt: &Prompt) -> Result<(), R
     Ok(())
 }
 
-/// The name in the row's own `agent_ref`. An empty name is one; null is none.
+/// The name in the row's own `agent_ref`. It may be empty; null counts as missing.
 pub(super) fn agent_name(row: &Object<'_>) -> Result<String, Refusal> {
     let missing = || (Kind::NoAgent, String::new());
     let agent_ref = row
@@ -65,13 +65,12 @@ pub(super) fn agent_name(row: &Object<'_>) -> Result<String, Refusal> {
         .ok_or_else(missing)?;
     match name.as_bytes().first() {
         Some(b'[' | b'{') => Err(invalid(format!("{AGENT_REF}.name must be a string"))),
-        // A number is kept: whether there is such an agent is for the head server to say.
+        // A number is kept: only the head server knows whether such an agent exists.
         _ => Ok(unquote(name).map_or_else(|| name.to_owned(), |name| name.into_owned())),
     }
 }
 
-/// Sets the overrides in the row's parameters, which every task must have that does not bring a
-/// conversation of its own.
+/// Sets the overrides in the row's parameters. Every task needs parameters, unless it has a conversation of its own.
 pub(super) fn apply_overrides(row: &mut Object<'_>, overrides: &Overrides) -> Result<(), Refusal> {
     if !row.contains(RESPONSES_CREATE_PARAMS) && row.contains(MESSAGE_LOG) {
         row.set(RESPONSES_CREATE_PARAMS, "{}");
@@ -92,7 +91,7 @@ pub(super) fn apply_overrides(row: &mut Object<'_>, overrides: &Overrides) -> Re
     Ok(())
 }
 
-/// Refuses what would change the request of a task of a taskset, which is its server's own.
+/// Refuses options that would change the request of a taskset's row, which belongs to its server.
 pub(super) fn refuse_changes(options: &ReadOptions) -> Result<(), Refusal> {
     let refuse = |what: &str| {
         Err(invalid(format!(
@@ -108,7 +107,7 @@ pub(super) fn refuse_changes(options: &ReadOptions) -> Result<(), Refusal> {
     }
 }
 
-/// Makes `metadata` that is null an object, where it has to carry the seed.
+/// Replaces `metadata` that is null by an object, if it must carry the seed.
 pub(super) fn fill_metadata(row: &mut Object<'_>, seed: Option<SeedField>) -> Result<(), Refusal> {
     let params = row.get(RESPONSES_CREATE_PARAMS).unwrap_or_default();
     if seed != Some(SeedField::MetadataExtraBody) || !params.contains("null") {
@@ -134,8 +133,8 @@ pub struct Overrides {
 }
 
 impl Overrides {
-    /// Takes the fields and resolves the references in them: `${key}` and `${a.b}` stand for another of the
-    /// fields, `\${` for the characters themselves.
+    /// Takes the fields and resolves the references in them: `${key}` and `${a.b}` refer to another of the fields, `\${`
+    /// is the characters themselves.
     ///
     /// # Errors
     /// If a reference is malformed, leads nowhere, or leads back to itself.

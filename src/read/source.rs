@@ -12,20 +12,22 @@ use tokio::sync::mpsc::{Receiver, Sender, channel};
 use super::errors::InputErrors;
 use super::task::{ReadError, ReadOptions, ReadSummary, TaskBatchBuilder};
 use super::tasks::TaskReader;
+use crate::error::{Error, Fatal, USAGE};
+use crate::store::InputRecord;
 
 /// Why an input file could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SourceError {
-    /// Nothing is there.
+    /// The file does not exist.
     #[error("Input file not found: '{0}' (--input). Check the path is spelled correctly.")]
     NotFound(String),
-    /// A directory is there.
+    /// It is a directory.
     #[error(
         "Input is a directory, not a file: '{0}' (--input). Name the files in it, for example '{0}/*.jsonl'."
     )]
     Directory(String),
-    /// Something is there that cannot be read.
+    /// It cannot be read.
     #[error("Input file cannot be read: '{path}' (--input): {source}. Check its permissions.")]
     Unreadable {
         /// The path as given.
@@ -71,23 +73,12 @@ pub fn decoded<R: Read + Send + 'static>(name: &str, input: R) -> io::Result<Box
 /// Batches of [`crate::schema::tasks`] as they are read.
 pub type Batches = Receiver<RecordBatch>;
 
-/// An input that is open, with the name that errors call it by.
+/// An open input, with its name in error messages.
 pub struct OpenSource {
     /// As given.
     pub name: String,
     /// Its lines, decompressed.
     pub reader: Box<dyn Read + Send>,
-}
-
-/// What was read of an input.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SourceDigest {
-    /// As given.
-    pub name: String,
-    /// Digest of the bytes that were read, after decompression.
-    pub digest: String,
-    /// How many.
-    pub num_bytes: u64,
 }
 
 /// A channel for [`read_tasks`]: at most two batches wait in it.
@@ -105,10 +96,10 @@ pub fn read_tasks(
     sources: impl IntoIterator<Item = Result<OpenSource, SourceError>>,
     options: ReadOptions,
     output: &Sender<RecordBatch>,
-) -> Result<(ReadSummary, Vec<SourceDigest>), ReadTasksError> {
+) -> Result<(ReadSummary, Vec<InputRecord>), ReadTasksError> {
     let mut tasks = TaskReader::new(options);
     let mut batch = TaskBatchBuilder::default();
-    let mut digests = Vec::new();
+    let mut records = Vec::new();
     for source in sources {
         if tasks.is_full() {
             break;
@@ -128,8 +119,8 @@ pub fn read_tasks(
             }
         })?;
         let digest = reader.hasher.finalize().to_hex().to_string();
-        digests.push(SourceDigest {
-            name,
+        records.push(InputRecord {
+            path: name,
             digest,
             num_bytes: reader.num_bytes,
         });
@@ -138,7 +129,7 @@ pub fn read_tasks(
     if !batch.is_empty() {
         send(&mut batch, output)?;
     }
-    Ok((summary, digests))
+    Ok((summary, records))
 }
 
 fn send(batch: &mut TaskBatchBuilder, output: &Sender<RecordBatch>) -> Result<(), ReadTasksError> {
@@ -163,9 +154,21 @@ pub enum ReadTasksError {
     /// A row that no column can hold.
     #[error("a task is too large for a table: {0}")]
     Arrow(#[from] arrow::error::ArrowError),
-    /// Nobody takes the batches any more.
+    /// The receiver of the batches is gone.
     #[error("reading was given up")]
     Abandoned,
+}
+
+impl Fatal for ReadTasksError {
+    fn exit_code(&self) -> u8 {
+        USAGE
+    }
+}
+
+impl From<SourceError> for Error {
+    fn from(error: SourceError) -> Self {
+        ReadTasksError::from(error).into()
+    }
 }
 
 struct Digesting<R> {
@@ -175,8 +178,8 @@ struct Digesting<R> {
 }
 
 impl<R: Read> Read for Digesting<R> {
-    /// Fills the buffer where it can: what is read, and so the digest where a limit ends the reading
-    /// early, must not depend on the pieces in which a network delivers.
+    /// Fills the buffer as far as possible: where a limit ends the reading early, the digest must not depend on the
+    /// pieces in which a network delivers.
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let mut filled = 0;
         while let Some(rest) = buffer.get_mut(filled..).filter(|rest| !rest.is_empty()) {

@@ -15,32 +15,32 @@ use crate::config::{Repeats, Routing, SeedField};
 use crate::schema;
 use crate::servers::{Route, Servers};
 
-/// What is done to each line.
+/// How lines become tasks.
 #[derive(Debug, Clone, Default)]
 pub struct ReadOptions {
     /// The agent for rows without an `agent_ref` of their own; an empty name is none.
     pub agent_name: Option<String>,
-    /// By which agents are found instead, and `agent_name` says nothing: the rules of NeMo Gym 0.7 hold.
+    /// Routes rows by the rules of NeMo Gym 0.7, instead of `agent_name`.
     pub routing: Option<Routing>,
-    /// The servers that rows may name, where they are known.
+    /// The servers that rows may name, if they are known.
     pub servers: Option<Arc<Servers>>,
     /// The number of lines to read over all inputs together: 0 is no limit, and a negative one reads nothing.
     pub limit: Option<i64>,
     /// How often each task is rolled out.
     pub repeats: Repeats,
-    /// Where each rollout gets a seed, if it does; rows that cannot carry it are errors.
+    /// The field for the seed of each rollout, if there are seeds; rows that cannot carry it are errors.
     pub seed: Option<SeedField>,
-    /// What is set in every row's `responses_create_params`.
+    /// Fields that are set in every row's `responses_create_params`.
     pub overrides: Overrides,
-    /// What every row's `responses_create_params.input` is made of.
+    /// The templates from which every row's `responses_create_params.input` is made.
     pub prompt: Option<Prompt>,
 }
 
 /// A line as a task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TaskRow {
-    /// Lines that are the same task share it. A row's own whole number, or the count of tasks before it; values of
-    /// other types have an index far below zero standing for them.
+    /// The same for all lines of one task: the row's own integer, or the number of tasks before it. Row values of other
+    /// types are represented by indices far below zero.
     pub task_index: i64,
     /// The number of the first rollout that this line adds to the task.
     pub first_rollout_index: i64,
@@ -79,11 +79,11 @@ pub struct ReadSummary {
     pub rows: u64,
     /// What each agent has to do, by name.
     pub agents: BTreeMap<Arc<str>, AgentRows>,
-    /// Where rows go, where they are routed.
+    /// The routes of the rows, if they are routed.
     pub routes: BTreeSet<Route>,
-    /// The number of lines that name another agent than the one that gets them, where they are routed.
+    /// The number of routed lines that name another agent than the one that gets them.
     pub num_replaced: u64,
-    /// What the user may not have meant, though it can be done.
+    /// Warnings about what the user may not have meant.
     pub warnings: Vec<String>,
 }
 
@@ -116,12 +116,23 @@ pub struct TaskBatchBuilder {
 }
 
 impl TaskBatchBuilder {
-    /// No rows yet.
+    /// A builder that stores equal texts once, for rows that repeat their requests.
+    pub fn deduplicated() -> Self {
+        let shared = || StringViewBuilder::new().with_deduplicate_strings();
+        Self {
+            agent_name: shared(),
+            source_file: shared(),
+            request: shared(),
+            ..Self::default()
+        }
+    }
+
+    /// Whether there are no rows.
     pub fn is_empty(&self) -> bool {
         self.rows == 0
     }
 
-    /// Time for [`Self::finish`].
+    /// Whether it is time for [`Self::finish`].
     pub fn is_full(&self) -> bool {
         self.rows >= BATCH_ROWS || self.bytes >= BATCH_BYTES
     }

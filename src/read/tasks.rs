@@ -37,11 +37,11 @@ pub struct TaskReader {
     options: ReadOptions,
     /// The `agent_ref` for rows without one, as JSON text.
     agent_ref: Option<(Arc<str>, String)>,
-    /// Who decides instead, where rows are routed.
+    /// Decides who gets a row, if rows are routed.
     router: Option<Router>,
     rows: u64,
     plan: Plan,
-    /// Names that rows could have been listed by in the number of repeats.
+    /// Names under which rows look for their number of repeats.
     names: HashSet<Arc<str>>,
     errors: InputErrors,
 }
@@ -70,7 +70,7 @@ impl Plan {
         Ok(task)
     }
 
-    /// The index of a row's task: the row's own, or that of its line, which is then written into it.
+    /// Returns the index of a row's task: the row's own, or that of its line, which is then written into the row.
     fn index(
         &mut self,
         row: &mut Object<'_>,
@@ -173,7 +173,7 @@ impl TaskReader {
         Ok(())
     }
 
-    /// What was read.
+    /// Returns the summary.
     ///
     /// # Errors
     /// If any line could not become a task: all of them.
@@ -203,7 +203,7 @@ impl TaskReader {
         })
     }
 
-    /// The tasks of a line, one for each agent that gets it, where rows are routed.
+    /// The tasks of a line if rows are routed: one for each agent that gets it.
     fn routed(
         &mut self,
         line: &Line<'_>,
@@ -275,7 +275,7 @@ impl TaskReader {
         Ok(tasks)
     }
 
-    /// The task of a line, where rows name their agents.
+    /// The task of a line if rows name their agents.
     fn task(&mut self, line: &Line<'_>, file: &Arc<str>) -> Result<TaskRow, Refusal> {
         let mut row = row::parse(line.text)?;
         if let Some(prompt) = &self.options.prompt {

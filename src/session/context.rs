@@ -1,11 +1,20 @@
-use std::sync::Arc;
+//! Sessions over runs: their configuration, their memory, and the error of a query that fails.
 
-use datafusion::common::Result;
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use datafusion::common::{Result, resources_datafusion_err};
+use datafusion::error::DataFusionError;
+use datafusion::execution::memory_pool::{
+    MemoryConsumer, MemoryLimit, MemoryPool, MemoryReservation,
+};
 use datafusion::execution::runtime_env::{RuntimeEnv, RuntimeEnvBuilder};
 use datafusion::prelude::{SessionConfig, SessionContext};
 
-use super::memory::Spilling;
-use crate::store::RunStore;
+use crate::error::{Error, FAILURE, Fatal};
+use crate::store::{RunStore, StoreError};
 
 /// The configuration that every session of ours starts from.
 pub fn config() -> SessionConfig {
@@ -16,8 +25,8 @@ pub fn config() -> SessionConfig {
     config
 }
 
-/// A session for queries that take few rows of all of a run: one partition, so that rows keep an order
-/// from the first sort to the last group. What can go to temporary files is kept below `memory` bytes.
+/// Makes a session for queries that take few rows of all of a run: one partition, so that rows keep an order from the first
+/// sort to the last group. What can go to temporary files is kept below `memory` bytes.
 ///
 /// # Errors
 /// There is no place for temporary files.
@@ -25,8 +34,8 @@ pub fn measuring(memory: usize) -> Result<SessionContext> {
     bounded(config().with_target_partitions(1), memory)
 }
 
-/// A session for queries that read all of a run and need no order: on all cores. What can go to
-/// temporary files is kept below `memory` bytes.
+/// Makes a session for queries that read all of a run and need no order: on all cores. What can go to temporary files is
+/// kept below `memory` bytes.
 ///
 /// # Errors
 /// There is no place for temporary files.
@@ -40,13 +49,11 @@ fn bounded(config: SessionConfig, memory: usize) -> Result<SessionContext> {
     options.execution.sort_spill_reservation_bytes = memory / 8;
     // The small side of each join is written first, and must stay there: the other keeps its order.
     options.optimizer.join_reordering = false;
-    Ok(SessionContext::new_with_config_rt(
-        config,
-        spilling(memory)?,
-    ))
+    let runtime = spilling(memory)?;
+    Ok(SessionContext::new_with_config_rt(config, runtime))
 }
 
-/// What a session runs in that keeps below `memory` bytes what can go to temporary files.
+/// Makes the environment of a session that keeps below `memory` bytes what can go to temporary files.
 ///
 /// # Errors
 /// There is no place for temporary files.
@@ -56,7 +63,209 @@ pub fn spilling(memory: usize) -> Result<Arc<RuntimeEnv>> {
         .build_arc()
 }
 
+/// A query that failed.
+#[derive(Debug, thiserror::Error)]
+#[error("{}", message(.0))]
+pub(crate) struct QueryError(#[source] DataFusionError);
+
+/// The engine's text, without the layers around an error of ours: nobody has a use for them.
+fn message(error: &DataFusionError) -> String {
+    match error {
+        DataFusionError::External(inner) => inner.to_string(),
+        other => other.strip_backtrace(),
+    }
+}
+
+impl Fatal for QueryError {
+    fn exit_code(&self) -> u8 {
+        FAILURE
+    }
+}
+
+impl From<DataFusionError> for Error {
+    /// Finds the error of a store inside, where there is one.
+    fn from(error: DataFusionError) -> Self {
+        match error {
+            DataFusionError::External(inner) => match inner.downcast::<StoreError>() {
+                Ok(store) => (*store).into(),
+                Err(other) => QueryError(DataFusionError::External(other)).into(),
+            },
+            DataFusionError::Context(_, inner) => Self::from(*inner),
+            other => QueryError(other).into(),
+        }
+    }
+}
+
+impl From<StoreError> for DataFusionError {
+    fn from(error: StoreError) -> Self {
+        Self::External(Box::new(error))
+    }
+}
+
 /// Lets a session read what is kept in a run's store.
 pub fn register_store(session: &SessionContext, run: &RunStore) {
     session.register_object_store(run.base(), Arc::clone(run.object_store()));
+}
+
+/// A pool that sends to temporary files what can go there, and refuses nobody else.
+///
+/// Sorts and groups grow with the number of rollouts, and lose little by going to disk. What can't (the small side of a
+/// join) must get what it needs: a limit there would not save memory but fail a query. The same holds for what takes less
+/// than its share of the limit while others hold the rest, and for groups that are merged from files, which can't go there
+/// again: the lists of a few can be long, so each merge may have the limit for itself.
+#[derive(Debug)]
+struct Spilling {
+    limit: usize,
+    spillable: AtomicUsize,
+    others: AtomicUsize,
+    /// Consumers that can spill, whether they hold something or not.
+    consumers: AtomicUsize,
+    /// Consumers that group and were refused something, by their number.
+    grouping: Mutex<HashMap<usize, Phase>>,
+}
+
+/// The phase of a consumer that groups.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// It was refused something, and writes files.
+    Writing,
+    /// It gave everything back, which it does when it begins to merge its files.
+    Merging,
+}
+
+/// A part of the names of consumers that group.
+const GROUPS: &str = "AggregateStream";
+
+impl Spilling {
+    fn new(limit: usize) -> Self {
+        Self {
+            limit,
+            spillable: AtomicUsize::new(0),
+            others: AtomicUsize::new(0),
+            consumers: AtomicUsize::new(0),
+            grouping: Mutex::default(),
+        }
+    }
+
+    fn grouping(&self) -> MutexGuard<'_, HashMap<usize, Phase>> {
+        self.grouping.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn account(&self, reservation: &MemoryReservation) -> &AtomicUsize {
+        if reservation.consumer().can_spill() {
+            &self.spillable
+        } else {
+            &self.others
+        }
+    }
+}
+
+impl fmt::Display for Spilling {
+    fn fmt(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
+        write!(formatter, "{}({} bytes)", self.name(), self.limit)
+    }
+}
+
+impl MemoryPool for Spilling {
+    fn name(&self) -> &str {
+        "spilling"
+    }
+
+    fn register(&self, consumer: &MemoryConsumer) {
+        let one = usize::from(consumer.can_spill());
+        self.consumers.fetch_add(one, Ordering::Relaxed);
+    }
+
+    fn unregister(&self, consumer: &MemoryConsumer) {
+        let one = usize::from(consumer.can_spill());
+        self.consumers.fetch_sub(one, Ordering::Relaxed);
+        self.grouping().remove(&consumer.id());
+    }
+
+    fn grow(&self, reservation: &MemoryReservation, additional: usize) {
+        let account = self.account(reservation);
+        account.fetch_add(additional, Ordering::Relaxed);
+    }
+
+    fn shrink(&self, reservation: &MemoryReservation, shrink: usize) {
+        let account = self.account(reservation);
+        account.fetch_sub(shrink, Ordering::Relaxed);
+        if reservation.size() == 0
+            && let Some(phase) = self.grouping().get_mut(&reservation.consumer().id())
+        {
+            *phase = Phase::Merging;
+        }
+    }
+
+    fn try_grow(&self, reservation: &MemoryReservation, additional: usize) -> Result<()> {
+        let wanted = self.spillable.load(Ordering::Relaxed) + additional;
+        // What holds nothing has nothing to spill: its first batch is let in, however large.
+        let can_spill = reservation.consumer().can_spill() && reservation.size() > 0;
+        let share = self.limit / self.consumers.load(Ordering::Relaxed).max(1);
+        let is_large = reservation.size() + additional > share;
+        let consumer = reservation.consumer();
+        let merges = self.grouping().get(&consumer.id()) == Some(&Phase::Merging);
+        let is_too_much = if merges {
+            reservation.size() + additional > self.limit
+        } else {
+            is_large && wanted > self.limit
+        };
+        if can_spill && is_too_much {
+            if consumer.name().contains(GROUPS) {
+                self.grouping().insert(consumer.id(), Phase::Writing);
+            }
+            return Err(resources_datafusion_err!(
+                "{self}: {} wants {wanted} bytes",
+                consumer.name()
+            ));
+        }
+        self.grow(reservation, additional);
+        Ok(())
+    }
+
+    fn reserved(&self) -> usize {
+        self.spillable.load(Ordering::Relaxed) + self.others.load(Ordering::Relaxed)
+    }
+
+    fn memory_limit(&self) -> MemoryLimit {
+        MemoryLimit::Infinite
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    #[test]
+    fn what_can_spill_is_refused_beyond_the_limit_but_not_its_first_batch() {
+        let pool: Arc<dyn MemoryPool> = Arc::new(Spilling::new(100));
+        let sort = MemoryConsumer::new("ExternalSorter[0]")
+            .with_can_spill(true)
+            .register(&pool);
+        assert!(sort.try_grow(500).is_ok());
+        assert!(sort.try_grow(1).is_err());
+        sort.free();
+        assert!(sort.try_grow(60).is_ok() && sort.try_grow(40).is_ok());
+        let other = MemoryConsumer::new("FinalHashAggregateStream[0]")
+            .with_can_spill(true)
+            .register(&pool);
+        assert!(other.try_grow(20).is_ok(), "its first");
+        assert!(other.try_grow(30).is_ok(), "within its half");
+        assert!(other.try_grow(1).is_err());
+        other.shrink(20);
+        assert!(other.try_grow(100).is_err(), "it goes on to write");
+        other.free();
+        assert!(
+            other.try_grow(60).is_ok() && other.try_grow(40).is_ok(),
+            "it merges"
+        );
+        assert!(other.try_grow(1).is_err(), "more than the limit by itself");
+        other.free();
+        assert!(other.try_grow(50).is_ok());
+        let join = MemoryConsumer::new("HashJoinInput").register(&pool);
+        assert!(join.try_grow(1 << 30).is_ok());
+        assert_eq!(pool.reserved(), 150 + (1 << 30));
+    }
 }

@@ -1,29 +1,47 @@
+//! [`MetricNames`]: the names of the metrics of runs, from the dictionaries of their parts where these list them.
+
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::ops::Range;
 use std::sync::Arc;
 
 use arrow::array::AsArray;
 use arrow::datatypes::DataType;
 use arrow::record_batch::RecordBatch;
+use bytes::{Buf, Bytes};
 use datafusion::common::Result;
 use datafusion::common::runtime::SpawnedTask;
+use datafusion::datasource::physical_plan::parquet::metadata::DFParquetMetadata;
 use datafusion::error::DataFusionError;
+use datafusion::execution::cache::cache_manager::FileMetadataCache;
 use datafusion::functions_nested::expr_fn::map_keys;
 use datafusion::logical_expr::ident;
 use datafusion::prelude::SessionContext;
 use futures::{StreamExt, TryStreamExt, stream};
-use object_store::ObjectMeta;
 use object_store::path::Path;
+use object_store::{ObjectMeta, ObjectStore};
+use parquet::basic::Encoding;
+use parquet::column::page::{Page, PageReader};
+use parquet::errors::{ParquetError, Result as ParquetResult};
+use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData};
+use parquet::file::reader::{ChunkReader, Length};
+use parquet::file::serialized_reader::SerializedPageReader;
 
-use super::tables::{JournalRows, RunTables, external, scan};
-use super::{dictionary, register_store};
+use super::register_store;
+use super::tables::{JournalRows, RunTables, scan};
 use crate::schema;
 use crate::store::{OpenSegment, RunStore, SegmentName};
 
 /// Parts that are read at once.
 const MAX_READS: usize = 8;
 
-/// The names of metrics that each part and journal segment was found to have. A part never changes,
-/// so what is here need not be read again.
+/// The column of names.
+const KEYS: &str = "metrics.key_value.key";
+
+/// A dictionary that is larger than this lists something else than names.
+const MAX_BYTES: u64 = 4 * 1024 * 1024;
+
+/// The names of metrics that each part and journal segment was found to have. A part never changes, so what is here need
+/// not be read again.
 #[derive(Debug, Default)]
 pub struct MetricNames {
     known: HashMap<Source, Arc<BTreeSet<String>>>,
@@ -48,7 +66,7 @@ enum Source {
 }
 
 impl MetricNames {
-    /// The metrics of a run's rollouts, by reading what is new of it.
+    /// Finds the metrics of a run's rollouts, by reading what is new of it.
     ///
     /// # Errors
     /// A store or a journal can't be read.
@@ -61,7 +79,7 @@ impl MetricNames {
         let mut sources = Vec::new();
         let mut unknown = Vec::new();
         let parts: HashSet<&Path> = tables.parts(schema::ROLLOUTS).iter().collect();
-        for object in run.list(schema::ROLLOUTS).await.map_err(external)? {
+        for object in run.list(schema::ROLLOUTS).await? {
             if !parts.contains(&object.location) {
                 continue;
             }
@@ -70,9 +88,8 @@ impl MetricNames {
                 num_bytes: object.size,
                 written_at: object.last_modified.timestamp_millis(),
             };
-            match self.take(&source) {
-                true => {}
-                false => unknown.push((source.clone(), object)),
+            if !self.take(&source) {
+                unknown.push((source.clone(), object));
             }
             sources.push(source);
         }
@@ -116,7 +133,7 @@ impl MetricNames {
 
     fn insert(&mut self, source: Source, names: BTreeSet<String>) {
         let names = Arc::new(names);
-        // Both, so that a look that is given up on the way was not for nothing.
+        // Both, so that a look that is abandoned on the way was not for nothing.
         self.known.insert(source.clone(), Arc::clone(&names));
         self.asked.insert(source, names);
     }
@@ -129,7 +146,7 @@ async fn of_part(
 ) -> Result<BTreeSet<String>> {
     let runtime = session.runtime_env();
     let cache = runtime.cache_manager.get_file_metadata_cache();
-    match dictionary::metric_names(run.object_store(), object, cache).await? {
+    match metric_names(run.object_store(), object, cache).await? {
         Some(names) => Ok(names),
         None => by_query(session, run, object).await,
     }
@@ -161,7 +178,7 @@ async fn of_segment(segment: OpenSegment) -> Result<BTreeSet<String>> {
     let reading = SpawnedTask::spawn_blocking(move || {
         let mut all = BTreeSet::new();
         for batch in segment.read() {
-            add(&mut all, keys(&batch.map_err(external)?));
+            add(&mut all, keys(&batch?));
         }
         Ok(all)
     });
@@ -184,14 +201,140 @@ fn add<'a>(all: &mut BTreeSet<String>, names: impl Iterator<Item = &'a str>) {
     }
 }
 
+/// Lists the names of metrics in a part, none where it has row groups that do not list them.
+///
+/// # Errors
+/// The file can't be read.
+async fn metric_names(
+    store: &Arc<dyn ObjectStore>,
+    part: &ObjectMeta,
+    cache: Arc<FileMetadataCache>,
+) -> Result<Option<BTreeSet<String>>> {
+    // A query that follows needs the same metadata, and finds it in the cache.
+    let metadata = DFParquetMetadata::new(store.as_ref(), part)
+        .with_file_metadata_cache(Some(cache))
+        .fetch_metadata()
+        .await?;
+    let Some(dictionaries) = dictionaries(&metadata) else {
+        return Ok(None);
+    };
+    let ranges: Vec<Range<u64>> = dictionaries.iter().map(|(_, _, at)| at.clone()).collect();
+    let pages = store.get_ranges(&part.location, &ranges).await?;
+    let mut names = BTreeSet::new();
+    for ((column, num_rows, range), bytes) in dictionaries.into_iter().zip(pages) {
+        let offset = range.start;
+        let reader = Arc::new(Section { offset, bytes });
+        let listed = SerializedPageReader::new(reader, column, num_rows, None)
+            .and_then(|mut pages| pages.get_next_page())
+            .map_err(DataFusionError::from)?;
+        let Some(listed) = listed.and_then(values) else {
+            return Ok(None);
+        };
+        names.extend(listed);
+    }
+    Ok(Some(names))
+}
+
+/// Finds the dictionaries, with the rows of each row group; none where one has values outside.
+fn dictionaries(
+    metadata: &ParquetMetaData,
+) -> Option<Vec<(&ColumnChunkMetaData, usize, Range<u64>)>> {
+    let columns = metadata.file_metadata().schema_descr().columns();
+    let keys = columns
+        .iter()
+        .position(|column| column.path().string() == KEYS)?;
+    metadata
+        .row_groups()
+        .iter()
+        .map(|group| {
+            let num_rows = usize::try_from(group.num_rows()).ok()?;
+            let column = group.columns().get(keys)?;
+            let encodings = column.page_encoding_stats_mask()?;
+            let start = u64::try_from(column.dictionary_page_offset()?).ok()?;
+            let end = u64::try_from(column.data_page_offset()).ok()?;
+            let is_listed = encodings.is_only(Encoding::RLE_DICTIONARY)
+                || encodings.is_only(Encoding::PLAIN_DICTIONARY);
+            let fits = end > start && end - start <= MAX_BYTES && column.compressed_size() >= 0;
+            (is_listed && fits).then_some((column, num_rows, start..end))
+        })
+        .collect()
+}
+
+/// Reads the values of a dictionary page: each its length in four bytes and its text.
+fn values(page: Page) -> Option<Vec<String>> {
+    let Page::DictionaryPage {
+        mut buf,
+        num_values,
+        ..
+    } = page
+    else {
+        return None;
+    };
+    (0..num_values)
+        .map(|_| {
+            let len = buf.try_get_u32_le().ok()?;
+            let len = usize::try_from(len).ok()?;
+            let text = (len <= buf.len()).then(|| buf.split_to(len))?;
+            String::from_utf8(text.to_vec()).ok()
+        })
+        .collect()
+}
+
+/// A piece of a file, at the place where it is in the file.
+struct Section {
+    offset: u64,
+    bytes: Bytes,
+}
+
+impl Section {
+    fn from(&self, start: u64) -> ParquetResult<Bytes> {
+        let start = start.checked_sub(self.offset);
+        let start = start.and_then(|start| usize::try_from(start).ok());
+        start
+            .filter(|start| *start <= self.bytes.len())
+            .map(|start| self.bytes.slice(start..))
+            .ok_or_else(|| ParquetError::EOF("outside the piece that was read".to_owned()))
+    }
+}
+
+impl Length for Section {
+    fn len(&self) -> u64 {
+        self.offset + self.bytes.len() as u64
+    }
+}
+
+impl ChunkReader for Section {
+    type T = bytes::buf::Reader<Bytes>;
+
+    fn get_read(&self, start: u64) -> ParquetResult<Self::T> {
+        Ok(self.from(start)?.reader())
+    }
+
+    fn get_bytes(&self, start: u64, length: usize) -> ParquetResult<Bytes> {
+        let bytes = self.from(start)?;
+        if length > bytes.len() {
+            let reason = "the piece that was read is too short";
+            return Err(ParquetError::EOF(reason.to_owned()));
+        }
+        Ok(bytes.slice(..length))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs::{self, File};
 
-    use arrow::array::new_null_array;
+    use arrow::array::{
+        ArrayRef, Float64Builder, MapBuilder, MapFieldNames, StringBuilder, new_empty_array,
+    };
+    use arrow::record_batch::RecordBatch;
+    use datafusion::execution::runtime_env::RuntimeEnv;
+    use parquet::arrow::ArrowWriter;
+    use parquet::file::properties::WriterProperties;
+
+    use crate::store::{PartWriter, RunStore};
 
     use super::*;
-    use crate::store::PartWriter;
 
     /// Rollouts without metrics, of which a part lists no names: it is read row by row.
     async fn part(run: &RunStore, name: &str) {
@@ -199,10 +342,7 @@ mod tests {
         let columns = schema
             .fields()
             .iter()
-            .map(|field| match field.is_nullable() {
-                true => new_null_array(field.data_type(), 0),
-                false => arrow::array::new_empty_array(field.data_type()),
-            });
+            .map(|field| new_empty_array(field.data_type()));
         let batch = RecordBatch::try_new(Arc::clone(&schema), columns.collect()).unwrap();
         let mut writer = PartWriter::new(run, schema::ROLLOUTS, name, schema).unwrap();
         writer.write(&batch).await.unwrap();
@@ -238,5 +378,64 @@ mod tests {
 
         fs::remove_file(&path).unwrap();
         assert_eq!(look().await, (true, 1));
+    }
+
+    fn metrics(names: &[&str], rows: usize) -> RecordBatch {
+        let fields = MapFieldNames {
+            entry: "key_value".into(),
+            key: "key".into(),
+            value: "value".into(),
+        };
+        let mut builder =
+            MapBuilder::new(Some(fields), StringBuilder::new(), Float64Builder::new());
+        for _ in 0..rows {
+            for name in names {
+                builder.keys().append_value(name);
+                builder.values().append_value(1.0);
+            }
+            builder.append(true).unwrap();
+        }
+        let metrics: ArrayRef = Arc::new(builder.finish());
+        RecordBatch::try_from_iter([("metrics", metrics)]).unwrap()
+    }
+
+    async fn names(run: &RunStore) -> Option<BTreeSet<String>> {
+        let parts = run.list("rollouts").await.unwrap();
+        let cache = RuntimeEnv::default()
+            .cache_manager
+            .get_file_metadata_cache();
+        metric_names(run.object_store(), &parts[0], cache)
+            .await
+            .unwrap()
+    }
+
+    #[tokio::test]
+    async fn the_names_of_every_row_group_are_found_without_its_rows() {
+        let folder = tempfile::tempdir().unwrap();
+        let run = RunStore::open(folder.path().to_str().unwrap(), None).unwrap();
+        let first = metrics(&["accuracy", "turns"], 130 * 1024);
+        let name = "rollouts/a.parquet";
+        let mut writer = PartWriter::new(&run, "rollouts", name, first.schema()).unwrap();
+        writer.write(&first).await.unwrap();
+        writer.write(&metrics(&["\u{e4}"], 1)).await.unwrap();
+        writer.finish().await.unwrap();
+        let expected = ["accuracy", "turns", "\u{e4}"].map(str::to_owned);
+        assert_eq!(names(&run).await, Some(BTreeSet::from(expected)));
+    }
+
+    #[tokio::test]
+    async fn a_part_that_lists_no_values_is_said_to_list_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let run = RunStore::open(folder.path().to_str().unwrap(), None).unwrap();
+        std::fs::create_dir(folder.path().join("rollouts")).unwrap();
+        let file = std::fs::File::create(folder.path().join("rollouts/a.parquet")).unwrap();
+        let rows = metrics(&["accuracy"], 3);
+        let plain = WriterProperties::builder()
+            .set_dictionary_enabled(false)
+            .build();
+        let mut writer = ArrowWriter::try_new(file, rows.schema(), Some(plain)).unwrap();
+        writer.write(&rows).unwrap();
+        writer.close().unwrap();
+        assert_eq!(names(&run).await, None);
     }
 }

@@ -1,3 +1,5 @@
+//! [`RunTables`]: the tables of one run as they are at one moment, of its parts and its journal.
+
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
@@ -31,8 +33,8 @@ use crate::store::{
     StoreError, checkpoint,
 };
 
-/// The tables of one run as they are at one moment: landed parts, and what the journal holds
-/// beyond them. Each rollout is there once, whatever collectors do meanwhile.
+/// The tables of one run as they are at one moment: landed parts, and what the journal holds beyond them. Each rollout is
+/// there once, whatever collectors do meanwhile.
 #[derive(Debug, Clone)]
 pub struct RunTables {
     run: RunStore,
@@ -56,15 +58,15 @@ impl RunTables {
     /// # Errors
     /// A journal can't be read, or the store failed.
     pub async fn look(run: &RunStore) -> Result<Self> {
-        let run = RunRecord::identify(run).await.map_err(external)?;
-        // The journal comes first. A segment that becomes a part afterwards is seen as that part,
-        // and then left out here; the other way round its rows would be missed.
-        let mut segments = open_all(&run).map_err(external)?;
+        let run = RunRecord::identify(run).await?;
+        // The journal comes first. A segment that becomes a part afterwards is seen as that part, and then left out here;
+        // the other way round its rows would be missed.
+        let mut segments = open_all(&run)?;
         if run.local_path().is_none() {
-            add_copies(&run, &mut segments).await.map_err(external)?;
+            add_copies(&run, &mut segments).await?;
         }
-        // A segment's part of `attempts` is published last. So these are listed first: where it is
-        // there, what else became of the segment is found too.
+        // A segment's part of `attempts` is published last. So these are listed first: where it is there, what else became
+        // of the segment is found too.
         let mut parts = BTreeMap::new();
         for table in [
             schema::ATTEMPTS,
@@ -72,7 +74,7 @@ impl RunTables {
             schema::ROLLOUTS,
             schema::TASKS,
         ] {
-            let of_table = run.checked_parts(table).await.map_err(external)?;
+            let of_table = run.checked_parts(table).await?;
             for part in &of_table.damaged {
                 run.tell(|| {
                     format!(
@@ -124,7 +126,7 @@ impl RunTables {
         Ok(())
     }
 
-    /// One of the tables.
+    /// Plans one of the tables.
     ///
     /// # Errors
     /// It can't be planned.
@@ -139,9 +141,8 @@ impl RunTables {
         if let (schema::TASKS, Some(parts)) = (table, self.parts.get(table))
             && let Some(part) = parts.damaged.first()
         {
-            return Err(external(StoreError::DamagedTasks {
-                part: self.run.display_path(part),
-            }));
+            let part = self.run.display_path(part);
+            return Err(StoreError::DamagedTasks { part }.into());
         }
         let parts = self.parts(table);
         let mut frames = Vec::new();
@@ -177,10 +178,10 @@ impl RunTables {
         };
         let all = frames.try_fold(first, DataFrame::union)?;
         let masks = self.run.rules().unwrap_or(&GYM_05).masks;
-        match table == schema::ROLLOUTS && !masks {
-            true => all.with_column(schema::MASKED, lit(false)),
-            false => Ok(all),
+        if table == schema::ROLLOUTS && !masks {
+            return all.with_column(schema::MASKED, lit(false));
         }
+        Ok(all)
     }
 
     /// Decides which rows of the segments count. A segment is held against the parts and segments of writers that took
@@ -230,7 +231,7 @@ impl RunTables {
         )
     }
 
-    /// What parts that writers of `oldest` or a later epoch committed say of some rollouts.
+    /// Reads what parts that writers of `oldest` or a later epoch committed say of some rollouts.
     ///
     /// # Errors
     /// A part can't be read.
@@ -281,12 +282,12 @@ fn names<'a>(parts: impl IntoIterator<Item = &'a Path>) -> impl Iterator<Item = 
 fn rows_of(segment: &OpenSegment) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for outcomes in segment.read() {
-        rows.extend(Row::of(&outcomes.map_err(external)?)?);
+        rows.extend(Row::of(&outcomes?)?);
     }
     Ok(rows)
 }
 
-/// The segments on this machine. One that goes meanwhile has become parts.
+/// Opens the segments on this machine. One that goes meanwhile has become parts.
 fn open_all(run: &RunStore) -> Result<Vec<OpenSegment>, StoreError> {
     let mut opened = Vec::new();
     for segment in Segment::list(run.journal_dir())? {
@@ -302,11 +303,8 @@ fn open_all(run: &RunStore) -> Result<Vec<OpenSegment>, StoreError> {
 /// Adds the copies that are on the store, where they are longer than what this machine has.
 async fn add_copies(run: &RunStore, segments: &mut Vec<OpenSegment>) -> Result<(), StoreError> {
     // What is open can be read after the directory has gone.
-    let copies = Scratch::new().map_err(|source| StoreError::File {
-        action: "create a directory in",
-        path: std::env::temp_dir(),
-        source,
-    })?;
+    let of_all = std::env::temp_dir();
+    let copies = Scratch::new().map_err(StoreError::file("create a directory in", &of_all))?;
     checkpoint::fetch(run, copies.path(), |_| true).await?;
     for copy in Segment::list(copies.path())? {
         let copy = copy.open()?;
@@ -322,25 +320,25 @@ async fn add_copies(run: &RunStore, segments: &mut Vec<OpenSegment>) -> Result<(
     Ok(())
 }
 
-/// The calls that the collectors of this machine noted before they sent them; none where there are
-/// no such collectors. To be read before the tables, so that none counts as in flight that had ended.
+/// Reads the calls that the collectors of this machine noted before they sent them; none where there are no such
+/// collectors. To be read before the tables, so that none counts as in flight that had ended.
 ///
 /// # Errors
 /// A log can't be read.
 pub async fn dispatches(run: &RunStore) -> Result<Option<MemTable>> {
-    let run = RunRecord::identify(run).await.map_err(external)?;
-    let logs = DispatchLogFile::list(run.journal_dir()).map_err(external)?;
+    let run = RunRecord::identify(run).await?;
+    let logs = DispatchLogFile::list(run.journal_dir())?;
     let mut batches = Vec::new();
     for log in &logs {
-        batches.extend(log.read().map_err(external)?.dispatches);
+        batches.extend(log.read()?.dispatches);
     }
-    match logs.is_empty() {
-        true => Ok(None),
-        false => MemTable::try_new(schema::dispatches(), vec![batches]).map(Some),
+    if logs.is_empty() {
+        return Ok(None);
     }
+    MemTable::try_new(schema::dispatches(), vec![batches]).map(Some)
 }
 
-/// One Parquet file of a run, whose schema is known.
+/// Plans to read one Parquet file of a run, whose schema is known.
 ///
 /// # Errors
 /// There is no such file.
@@ -354,7 +352,7 @@ pub fn part(
     scan(session, run, &[run.path(name)], schema)
 }
 
-/// One Parquet file of a run, whose schema is its own.
+/// Plans to read one Parquet file of a run, whose schema is its own.
 ///
 /// # Errors
 /// There is no such file.
@@ -418,7 +416,7 @@ impl PartitionStream for JournalStream {
         builder.spawn_blocking(move || {
             for outcomes in rows.segment.read() {
                 let rows = outcomes
-                    .map_err(external)
+                    .map_err(DataFusionError::from)
                     .and_then(|outcomes| Ok(of_outcomes(&rows.decisions, &outcomes)?));
                 // A receiver that is gone means that nobody wants the rest.
                 if output.blocking_send(rows).is_err() {
@@ -429,8 +427,4 @@ impl PartitionStream for JournalStream {
         });
         builder.build()
     }
-}
-
-pub(super) fn external(error: StoreError) -> DataFusionError {
-    DataFusionError::External(Box::new(error))
 }

@@ -1,18 +1,39 @@
+//! Several runs as one: [`register_wide`] for people, with a column for every metric, and [`register_union`] for metrics,
+//! with tasks numbered anew where they must be.
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use arrow::array::AsArray;
 use datafusion::catalog::{MemorySchemaProvider, SchemaProvider};
 use datafusion::common::{Result, internal_datafusion_err};
 use datafusion::dataframe::DataFrame;
+use datafusion::datasource::MemTable;
 use datafusion::functions::core::expr_ext::FieldAccessor;
-use datafusion::logical_expr::{Expr, ident, lit};
+use datafusion::logical_expr::{Expr, JoinType, ident, lit};
 use datafusion::prelude::SessionContext;
 
-use super::{MetricNames, NamedRun, RunTables};
+use super::{MetricNames, RunTables};
 use crate::schema;
+use crate::store::RunStore;
+
+/// A run among those that a session is over.
+#[derive(Debug, Clone)]
+pub struct NamedRun {
+    /// What its rows are told apart by, in the column `run`.
+    pub label: String,
+    /// Name of the schema that holds its own tables, in lower case as SQL reads names; none where it has no tables of its
+    /// own.
+    pub schema: Option<String>,
+    /// Where it is.
+    pub run: RunStore,
+}
 
 /// Column that tells the rows of several runs apart.
 const RUN: &str = "run";
+
+const ALL_TASKS: &str = "all_tasks";
+const NUMBERING: &str = "numbering";
 
 /// Metrics that are columns of every run already.
 const SAME_AS_COLUMN: [&str; 4] = [
@@ -22,14 +43,20 @@ const SAME_AS_COLUMN: [&str; 4] = [
     schema::TOTAL_TOKENS,
 ];
 
-/// Looks at one or several runs and registers their tables the way people ask for them: `rollouts`
-/// has a column for every metric, under its own name, or as `metric_NAME` where a column is called
-/// so already. Of several runs, or of one that has a schema, each table has a column `run` as well.
-/// A run's own tables, without that column, are in its schema.
+/// Columns that stand last, since they are long.
+const HEAVY: [&str; 4] = [
+    schema::METRICS,
+    schema::INTEGER_METRICS,
+    schema::INFO,
+    schema::RESULT,
+];
+
+/// Looks at one or several runs and registers their tables the way people ask for them: `rollouts` has a column for every
+/// metric, under its own name, or as `metric_NAME` where a column is called so already. Of several runs, or of one that has
+/// a schema, each table has a column `run` as well. A run's own tables, without that column, are in its schema.
 ///
-/// The default schema holds these tables afterwards and nothing else, so that a session can look
-/// again. `names` is what was learnt by looking before. Gives each run's tables as they are kept, without
-/// the added columns.
+/// The default schema holds these tables afterwards and nothing else, so that a session can look again. `names` is what was
+/// learnt by looking before. Returns each run's tables as they are kept, without the added columns.
 ///
 /// # Errors
 /// A store can't be read.
@@ -46,10 +73,8 @@ pub async fn register_wide(
     }
     names.forget_others();
     let with_run = runs.len() > 1 || runs.iter().any(|run| run.schema.is_some());
-    let all_metrics: BTreeSet<String> = opened
-        .iter()
-        .flat_map(|(_, _, metrics)| metrics.iter().cloned())
-        .collect();
+    let all_metrics = opened.iter().flat_map(|(_, _, metrics)| metrics);
+    let all_metrics: BTreeSet<String> = all_metrics.cloned().collect();
     let unions = MemorySchemaProvider::new();
     let own: Vec<MemorySchemaProvider> = runs.iter().map(|_| MemorySchemaProvider::new()).collect();
     for table in schema::TABLES {
@@ -58,27 +83,18 @@ pub async fn register_wide(
         for ((run, tables, metrics), own) in opened.iter().zip(&own) {
             let mut frame = tables.table(session, table).await?;
             if run.schema.is_some() {
-                let frame = match has_metrics {
-                    true => with_metrics(frame.clone(), metrics)?,
-                    false => frame.clone(),
-                };
+                let mut frame = frame.clone();
+                if has_metrics {
+                    frame = with_metrics(frame, metrics)?;
+                }
                 own.register_table(table.to_owned(), frame.into_view())?;
             }
             if with_run {
-                let columns = frame
-                    .schema()
-                    .fields()
-                    .iter()
-                    .map(|field| ident(field.name()));
-                let columns: Vec<Expr> = std::iter::once(lit(run.label.as_str()).alias(RUN))
-                    .chain(columns)
-                    .collect();
+                let label = [lit(run.label.as_str()).alias(RUN)];
+                let columns: Vec<Expr> = label.into_iter().chain(columns(&frame)).collect();
                 frame = frame.select(columns)?;
             }
-            all = Some(match all {
-                Some(before) => before.union(frame)?,
-                None => frame,
-            });
+            all = Some(after(all, frame)?);
         }
         let Some(mut all) = all else { continue };
         if has_metrics {
@@ -86,11 +102,10 @@ pub async fn register_wide(
         }
         unions.register_table(table.to_owned(), all.into_view())?;
     }
-    // All at once and last: whoever gives up before finds the tables of the look before.
+    // All at once and last: whoever stops before finds the tables of the look before.
     let options = session.state().config().options().catalog.clone();
-    let catalog = session
-        .catalog(&options.default_catalog)
-        .ok_or_else(|| internal_datafusion_err!("there is no catalog"))?;
+    let catalog = session.catalog(&options.default_catalog);
+    let catalog = catalog.ok_or_else(|| internal_datafusion_err!("there is no catalog"))?;
     for (run, own) in runs.iter().zip(own) {
         if let Some(name) = &run.schema {
             catalog.register_schema(name, Arc::new(own))?;
@@ -104,14 +119,8 @@ fn with_metrics(rollouts: DataFrame, names: &BTreeSet<String>) -> Result<DataFra
     let mut columns: Vec<Expr> = Vec::new();
     let mut last: Vec<Expr> = Vec::new();
     for field in rollouts.schema().fields() {
-        let heavy = [
-            schema::METRICS,
-            schema::INTEGER_METRICS,
-            schema::INFO,
-            schema::RESULT,
-        ]
-        .contains(&field.name().as_str());
-        if heavy { &mut last } else { &mut columns }.push(ident(field.name()));
+        let is_heavy = HEAVY.contains(&field.name().as_str());
+        if is_heavy { &mut last } else { &mut columns }.push(ident(field.name()));
     }
     for name in names {
         if SAME_AS_COLUMN.contains(&name.as_str()) {
@@ -119,12 +128,107 @@ fn with_metrics(rollouts: DataFrame, names: &BTreeSet<String>) -> Result<DataFra
         }
         let metric = ident(schema::METRICS).field(name.as_str());
         let taken = name == RUN || rollouts.schema().field_with_unqualified_name(name).is_ok();
-        columns.push(metric.alias(if taken {
-            format!("metric_{name}")
-        } else {
-            name.clone()
-        }));
+        let prefix = if taken { "metric_" } else { "" };
+        columns.push(metric.alias(format!("{prefix}{name}")));
     }
     columns.extend(last);
     rollouts.select(columns)
+}
+
+/// Registers `tasks`, `rollouts` and `attempts` of several runs as if they were one, and says whether tasks had to be
+/// numbered anew for that (`queries/union/numbering.sql` says how).
+///
+/// # Errors
+/// A store can't be read.
+pub async fn register_union(session: &SessionContext, runs: &[RunStore]) -> Result<bool> {
+    let mut opened = Vec::new();
+    for run in runs {
+        opened.push(RunTables::look(run).await?);
+    }
+    if let [only] = opened.as_slice() {
+        only.register(session).await?;
+        return Ok(false);
+    }
+    let mut all = Vec::new();
+    for table in schema::TABLES {
+        let mut union: Option<DataFrame> = None;
+        for (number, tables) in (0_i64..).zip(&opened) {
+            let frame = tables.table(session, table).await?;
+            let number = lit(number).alias(RUN);
+            let columns: Vec<Expr> = columns(&frame).chain([number]).collect();
+            union = Some(after(union, frame.select(columns)?)?);
+        }
+        if let Some(union) = union {
+            all.push((table, union));
+        }
+    }
+    let is_renumbered = match all.iter().find(|(table, _)| *table == schema::TASKS) {
+        Some((_, tasks)) => register_numbering(session, tasks).await?,
+        None => false,
+    };
+    for (table, frame) in all {
+        let frame = if is_renumbered {
+            renumbered(session, table, frame).await?
+        } else {
+            frame.drop_columns(&[RUN])?
+        };
+        session.register_table(table, frame.into_view())?;
+    }
+    Ok(is_renumbered)
+}
+
+fn columns(frame: &DataFrame) -> impl Iterator<Item = Expr> {
+    let fields = frame.schema().fields().iter();
+    fields.map(|field| ident(field.name()))
+}
+
+/// The rows of `frame` after those before, if there are any.
+fn after(before: Option<DataFrame>, frame: DataFrame) -> Result<DataFrame> {
+    match before {
+        Some(before) => before.union(frame),
+        None => Ok(frame),
+    }
+}
+
+async fn register_numbering(session: &SessionContext, tasks: &DataFrame) -> Result<bool> {
+    session.register_table(ALL_TASKS, tasks.clone().into_view())?;
+    let sql = include_str!("../../queries/union/numbering.sql");
+    let numbering = session.sql(sql).await?;
+    let schema = Arc::new(numbering.schema().as_arrow().clone());
+    let batches = numbering.collect().await?;
+    session.deregister_table(ALL_TASKS)?;
+    let is_renumbered = batches.iter().find_map(|batch| {
+        let column = batch.column_by_name("is_renumbered")?.as_boolean();
+        column.iter().next().flatten()
+    });
+    let table = MemTable::try_new(schema, vec![batches])?;
+    session.register_table(NUMBERING, Arc::new(table))?;
+    Ok(is_renumbered.unwrap_or(false))
+}
+
+async fn renumbered(session: &SessionContext, table: &str, frame: DataFrame) -> Result<DataFrame> {
+    let place = match table {
+        schema::TASKS => schema::FIRST_ROLLOUT_INDEX,
+        _ => schema::ROLLOUT_INDEX,
+    };
+    let numbering = session.table(NUMBERING).await?.select(vec![
+        ident(RUN).alias("number_of_run"),
+        ident(schema::TASK_INDEX).alias("number_in_run"),
+        ident("new_task_index"),
+        ident("rollout_offset"),
+    ])?;
+    let (left, right) = (
+        ["number_of_run", "number_in_run"],
+        [RUN, schema::TASK_INDEX],
+    );
+    let joined = numbering.join(frame.clone(), JoinType::Inner, &left, &right, None)?;
+    let columns = frame.schema().fields().iter().filter_map(|field| {
+        Some(match field.name().as_str() {
+            RUN => return None,
+            schema::TASK_INDEX => ident("new_task_index").alias(schema::TASK_INDEX),
+            name if name == place => (ident(name) + ident("rollout_offset")).alias(name),
+            name => ident(name),
+        })
+    });
+    joined.select(columns.collect::<Vec<Expr>>())
 }

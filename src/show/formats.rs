@@ -19,6 +19,7 @@ use parquet::errors::ParquetError;
 use parquet::file::properties::WriterProperties;
 
 use super::text::count;
+use crate::error::{FAILURE, Fatal};
 
 /// A format of rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,7 +79,7 @@ impl ShowError {
             // A terminal that was closed is an I/O error.
             Self::Io(error) => {
                 error.kind() == std::io::ErrorKind::BrokenPipe
-                    || error.raw_os_error() == Some(libc::EIO)
+                    || error.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error())
             }
             Self::Arrow(_) | Self::Parquet(_) => self.to_string().to_lowercase().contains(&text),
         }
@@ -316,6 +317,12 @@ impl RowSink for ParquetSink<'_> {
 
     fn finish(self: Box<Self>) -> Result<(), ShowError> {
         Ok(self.writer.into_inner()?.flush()?)
+    }
+}
+
+impl Fatal for ShowError {
+    fn exit_code(&self) -> u8 {
+        FAILURE
     }
 }
 

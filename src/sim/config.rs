@@ -14,6 +14,7 @@ use thiserror::Error;
 use super::fault::{FaultAt, FaultError, FaultRates};
 use super::latency::{self, Latency, LatencyError};
 use super::server::RESERVED_NAMES;
+use crate::error::{Fatal, USAGE};
 use crate::gym::GymChoice;
 
 /// The largest `body_size`, in bytes.
@@ -360,6 +361,14 @@ pub enum SimError {
     /// The configuration of the head server cannot be written as YAML.
     #[error("the configuration of the simulated head server cannot be written: {0}")]
     Head(String),
+}
+
+impl Fatal for SimError {
+    const CONTEXT: &'static str = "the simulated agent";
+
+    fn exit_code(&self) -> u8 {
+        USAGE
+    }
 }
 
 #[cfg(test)]

@@ -119,5 +119,5 @@ pub(super) async fn rows<T: DeserializeOwned>(
     serde_json::Deserializer::from_slice(&lines)
         .into_iter()
         .collect::<Result<_, _>>()
-        .map_err(|error| Error::Defect(format!("a row of a status query: {error}")))
+        .map_err(|error| Error::failed("a defect of rollstream: a row of a status query", error))
 }

@@ -10,7 +10,6 @@ use tempfile::TempDir;
 use super::{AgentStatus, ErrorCount, ObservedState, RunStatus};
 use crate::call::RolloutKey;
 use crate::config::{AgentSettings, Settings};
-use crate::error::Error;
 use crate::outcome::{Answer, AnswerFields, Outcome, OutcomeBatchBuilder, Times, Verdict, Waited};
 use crate::retry::{Failure, FailureClass};
 use crate::schema;
@@ -454,7 +453,7 @@ async fn where_no_run_is_none_is_found() {
     let run = RunStore::open(directory.path().to_str().unwrap(), None).unwrap();
     let error = RunStatus::of(&run).await.unwrap_err();
     assert!(
-        matches!(error, Error::Store(StoreError::NoRun { .. })),
+        matches!(error.cause(), Some(StoreError::NoRun { .. })),
         "{error}"
     );
 }

@@ -1,9 +1,20 @@
-//! What a person writes for a place: [`Address`] is a path of this machine, or an object or prefix of a store. Keys are
-//! taken as they are written: a `#` that were cut off would name another run.
+//! What a person writes for a place: [`Address`] is a path of this machine, or an object or prefix of a store, and
+//! [`connect`] sets the store up from the environment. Keys are taken as they are written: a `#` that was cut off would
+//! name another run.
 
+use std::error::Error;
+use std::fmt::Debug;
 use std::path::{Path as FilePath, PathBuf};
+use std::sync::Arc;
 
+use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
+use object_store::azure::MicrosoftAzureBuilder;
+use object_store::gcp::GoogleCloudStorageBuilder;
+use object_store::memory::InMemory;
+use object_store::multipart::MultipartStore;
 use object_store::path::Path;
+use object_store::prefix::PrefixStore;
+use object_store::{ClientConfigKey, ObjectStore};
 
 use super::StoreError;
 
@@ -60,9 +71,8 @@ impl Address {
             if FilePath::new(place).exists() {
                 return local(place);
             }
-            return Err(refuse(format!(
-                "it begins like an address; write {scheme}:// or ./{place}"
-            )));
+            let reason = format!("it begins like an address; write {scheme}:// or ./{place}");
+            return Err(refuse(reason));
         };
         let cloud = match scheme.to_ascii_lowercase().as_str() {
             "file" if !rest.starts_with('/') => {
@@ -124,6 +134,95 @@ fn without_secrets(place: &str) -> String {
         }
         _ => place.to_owned(),
     }
+}
+
+/// A store that tells the names of its uploads in pieces, so that another process can abort them.
+pub(super) trait NamedUploads: MultipartStore + Debug {}
+
+impl<T: MultipartStore + Debug> NamedUploads for T {}
+
+/// What an address leads to.
+pub(super) struct Connected {
+    /// What lies below the address: its own path is the empty one.
+    pub(super) store: Arc<dyn ObjectStore>,
+    /// The same store, if what it has of an unfinished upload stays until it is aborted.
+    pub(super) uploads: Option<Arc<dyn NamedUploads>>,
+}
+
+const AMAZON: &str = "Its variables are AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_REGION, AWS_SESSION_TOKEN \
+    where there is one, and for a store that is not Amazon's AWS_ENDPOINT, with AWS_ALLOW_HTTP=true if that is http://";
+const GOOGLE: &str =
+    "Its variable is GOOGLE_SERVICE_ACCOUNT, the path of a service account's key file";
+const AZURE: &str = "Its variables are AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY";
+
+impl Remote {
+    /// Returns the store below the address, to read from. Nothing is asked yet.
+    ///
+    /// # Errors
+    /// As for [`connect`].
+    pub(crate) fn store(&self) -> Result<Arc<dyn ObjectStore>, StoreError> {
+        connect(self).map(|connected| connected.store)
+    }
+}
+
+/// Sets up the store below an address from the environment. Nothing is asked yet.
+///
+/// # Errors
+/// Variables are missing.
+pub(super) fn connect(address: &Remote) -> Result<Connected, StoreError> {
+    let setup = |advice| {
+        move |source: Box<dyn Error + Send + Sync>| StoreError::Setup {
+            place: address.shown.clone(),
+            source,
+            advice,
+        }
+    };
+    // The names are set after the environment, which may have others.
+    let name = &address.bucket;
+    match address.cloud {
+        Cloud::Amazon => {
+            let builder = AmazonS3Builder::from_env().with_bucket_name(name);
+            let set = |key| builder.get_config_value(&key);
+            let endpoint = set(AmazonS3ConfigKey::S3Endpoint).or(set(AmazonS3ConfigKey::Endpoint));
+            let allowed = set(AmazonS3ConfigKey::Client(ClientConfigKey::AllowHttp));
+            if endpoint.is_some_and(|url| url.starts_with("http://"))
+                && !allowed.is_some_and(|allowed| is_yes(&allowed))
+            {
+                let source = "its endpoint is http://, which must be allowed";
+                return Err(setup(AMAZON)(source.into()));
+            }
+            let store = builder.build().map_err(Into::into);
+            Ok(below(store.map_err(setup(AMAZON))?, address))
+        }
+        Cloud::Google => {
+            let builder = GoogleCloudStorageBuilder::from_env().with_bucket_name(name);
+            let store = builder.build().map_err(Into::into);
+            Ok(below(store.map_err(setup(GOOGLE))?, address))
+        }
+        Cloud::Azure => {
+            let builder = MicrosoftAzureBuilder::from_env().with_container_name(name);
+            let store = builder.build().map_err(Into::into);
+            Ok(below(store.map_err(setup(AZURE))?, address))
+        }
+        Cloud::Memory => Ok(Connected {
+            store: Arc::new(PrefixStore::new(InMemory::new(), address.key.clone())),
+            uploads: None,
+        }),
+    }
+}
+
+fn below<T: ObjectStore + MultipartStore>(store: T, address: &Remote) -> Connected {
+    let store = Arc::new(PrefixStore::new(store, address.key.clone()));
+    Connected {
+        store: Arc::clone(&store) as _,
+        uploads: Some(store),
+    }
+}
+
+/// As `object_store` reads it.
+fn is_yes(value: &str) -> bool {
+    let value = value.to_ascii_lowercase();
+    ["1", "true", "on", "yes", "y"].contains(&value.as_str())
 }
 
 #[cfg(test)]

@@ -1,31 +1,160 @@
-//! The log of dispatches: [`DispatchLog`] notes each call before it is sent, so that a call whose
-//! end nobody saw is known; [`DispatchLogFile`] reads what a process left behind.
+//! The logs of dispatches of a process: a [`DispatchLog`] notes each call of a partition before it is sent, so that a call
+//! whose end nobody saw is known. [`DispatchLogs`] knows whether the disk has room for what all partitions wait for.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufReader, Read, Write};
+use std::io::Write;
+use std::mem;
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use arrow::array::{Float64Array, Int64Array, RecordBatch, TimestampMicrosecondArray};
-use arrow::error::ArrowError;
-
-use super::dispatch_record::{CallRecord, DispatchRecord, RECORD, Record};
-use super::{SegmentName, StoreError, Writer};
+use super::dispatch_record::{CallRecord, DISPATCHES, DispatchRecord, RECORD};
+use super::journal::JournalFile;
+use super::{StoreError, Writer};
 use crate::call::{CallJournal, CallStart, RolloutKey};
-use crate::schema;
-
-/// Extension of a log.
-pub const DISPATCHES: &str = "dispatches";
 
 /// A log of fewer dispatches is not long.
 const LONG: u64 = 1 << 20;
 
-/// Rows of a batch that is read.
-const BATCH_ROWS: usize = 64 * 1024;
+/// How often the disk is asked how much room there is.
+const ROOM_CHECK: Duration = Duration::from_millis(100);
 
-/// The log of the calls of this process, in files of records of one size. What is noted survives
-/// the end of the process; a power cut can lose the last of it.
+/// Room on the disk that is kept for what is not answers.
+const ROOM: u64 = 512 * 1024;
+
+/// Bytes that an answer is taken for until one has come, and that all of them together are taken for at most: not every
+/// sweep of many small answers has gigabytes to spare.
+const UNKNOWN_ANSWER: u64 = 64 * 1024;
+const UNKNOWN_ANSWERS: u64 = 128 * 1024 * 1024;
+
+/// The logs of all partitions of a process.
+#[derive(Debug)]
+pub struct DispatchLogs {
+    directory: PathBuf,
+    writer: Arc<Writer>,
+    open: Mutex<OpenLogs>,
+}
+
+#[derive(Debug, Default)]
+struct OpenLogs {
+    logs: Vec<Arc<DispatchLog>>,
+    /// Bytes of answers that each of them waits for.
+    answers: Vec<u64>,
+    room_checked: Option<Instant>,
+    /// Bytes that were free then beyond what was needed, and have not been asked for since.
+    spare: u64,
+}
+
+impl DispatchLogs {
+    /// The logs of a writer in `directory`. Nothing is written yet.
+    pub fn new(directory: &Path, writer: Arc<Writer>) -> Self {
+        Self {
+            directory: directory.to_owned(),
+            writer,
+            open: Mutex::default(),
+        }
+    }
+
+    /// Begins the log of a partition.
+    pub fn open(self: &Arc<Self>, partition: usize) -> PartitionLog {
+        let writer = Arc::clone(&self.writer);
+        let log = Arc::new(DispatchLog::new(&self.directory, writer, partition));
+        let mut open = locked(&self.open);
+        open.logs.push(Arc::clone(&log));
+        open.answers.push(0);
+        PartitionLog {
+            place: open.answers.len() - 1,
+            log,
+            logs: Arc::clone(self),
+        }
+    }
+
+    /// Estimates the bytes of the answers of so many calls. Each is as large as `measured`; zero means that nobody knows.
+    pub fn expected(calls: usize, measured: f64) -> u64 {
+        if measured > 0.0 {
+            (calls as f64 * measured) as u64
+        } else {
+            UNKNOWN_ANSWERS.min(UNKNOWN_ANSWER.saturating_mul(calls as u64))
+        }
+    }
+
+    /// Removes all logs: the outcome of every call is in the journal or in parts.
+    pub fn close(&self) -> Result<(), StoreError> {
+        let logs = mem::take(&mut locked(&self.open).logs);
+        logs.iter().try_for_each(|log| log.close())
+    }
+
+    fn check_room(&self, place: usize, answers: u64, new: u64) -> Result<(), StoreError> {
+        let mut open = locked(&self.open);
+        if let Some(own) = open.answers.get_mut(place) {
+            *own = answers;
+        }
+        let is_recent = |checked: Instant| checked.elapsed() < ROOM_CHECK;
+        let wanted = new.saturating_mul(2);
+        if open.room_checked.is_some_and(is_recent) && wanted <= open.spare {
+            open.spare -= wanted;
+            return Ok(());
+        }
+        // The directory may not be there yet.
+        let there = self.directory.ancestors().find(|path| path.exists());
+        let Some(Ok(disk)) = there.map(rustix::fs::statvfs) else {
+            return Ok(());
+        };
+        let free = disk.f_bavail.saturating_mul(disk.f_frsize);
+        let all = open.answers.iter().copied().fold(0, u64::saturating_add);
+        let needed = ROOM + all.saturating_mul(2);
+        if free < needed {
+            return Err(StoreError::DiskFull {
+                path: self.directory.clone(),
+                free: bytesize::ByteSize(free),
+                needed: bytesize::ByteSize(needed),
+            });
+        }
+        open.room_checked = Some(Instant::now());
+        open.spare = free - needed;
+        Ok(())
+    }
+}
+
+fn locked<T>(state: &Mutex<T>) -> MutexGuard<'_, T> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The log of one partition.
+#[derive(Debug)]
+pub struct PartitionLog {
+    place: usize,
+    log: Arc<DispatchLog>,
+    logs: Arc<DispatchLogs>,
+}
+
+impl PartitionLog {
+    /// Makes sure that the disk has room for the answers that all partitions wait for and some more. This one waits for
+    /// so many bytes, of which `new` are those of calls that are about to be sent.
+    ///
+    /// # Errors
+    /// There is no room: nothing more should be sent.
+    pub fn check_room(&self, answers: u64, new: u64) -> Result<(), StoreError> {
+        self.logs.check_room(self.place, answers, new)
+    }
+
+    /// Where the calls within attempts are noted.
+    pub fn calls(&self) -> Arc<dyn CallJournal> {
+        Arc::clone(&self.log) as _
+    }
+}
+
+impl Deref for PartitionLog {
+    type Target = DispatchLog;
+
+    fn deref(&self) -> &DispatchLog {
+        &self.log
+    }
+}
+
+/// The log of a partition's calls, in files of records of one size. What is noted survives the end of the process; a power
+/// cut can lose the last of it.
 #[derive(Debug)]
 pub struct DispatchLog {
     directory: PathBuf,
@@ -38,7 +167,7 @@ pub struct DispatchLog {
 struct State {
     file: Option<LogFile>,
     /// The file before, whose calls may not all be in the journal yet.
-    previous: Option<PathBuf>,
+    previous: Option<JournalFile>,
     /// Records that the last rotation carried over to the file.
     carried: u64,
     buffer: Vec<u8>,
@@ -47,19 +176,28 @@ struct State {
 #[derive(Debug)]
 struct LogFile {
     file: File,
-    path: PathBuf,
+    place: JournalFile,
     records: u64,
+}
+
+impl LogFile {
+    fn write(&mut self, records: &[u8]) -> Result<(), StoreError> {
+        if let Err(source) = self.file.write_all(records) {
+            // Half a record would put all after it out of step.
+            let _ = self.file.set_len(self.records * RECORD as u64);
+            return Err(StoreError::file("write", self.place.path())(source));
+        }
+        self.records += (records.len() / RECORD) as u64;
+        Ok(())
+    }
 }
 
 impl CallJournal for DispatchLog {
     fn note(&self, key: &RolloutKey, start: &CallStart) -> Result<(), String> {
         let mut record = Vec::with_capacity(RECORD);
-        CallRecord {
-            key: *key,
-            start: *start,
-        }
-        .encode(&mut record);
-        let written = self.write(&mut self.state(), &record);
+        let (key, start) = (*key, *start);
+        CallRecord { key, start }.encode(&mut record);
+        let written = self.write(&mut locked(&self.state), &record);
         written.map_err(|error| error.to_string())
     }
 }
@@ -80,8 +218,8 @@ impl DispatchLog {
     /// # Errors
     /// The disk is full or broken; then none of them is noted, and none may be sent.
     pub fn record(&self, calls: impl Iterator<Item = DispatchRecord>) -> Result<(), StoreError> {
-        let mut state = self.state();
-        let mut buffer = std::mem::take(&mut state.buffer);
+        let mut state = locked(&self.state);
+        let mut buffer = mem::take(&mut state.buffer);
         buffer.clear();
         calls.for_each(|call| call.encode(&mut buffer));
         let written = self.write(&mut state, &buffer);
@@ -94,244 +232,75 @@ impl DispatchLog {
             Some(log) => log,
             none => none.insert(self.create()?),
         };
-        if let Err(source) = log.file.write_all(records) {
-            // Half a record would put all after it out of step.
-            let _ = log.file.set_len(log.records * RECORD as u64);
-            return Err(StoreError::File {
-                action: "write",
-                path: log.path.clone(),
-                source,
-            });
-        }
-        log.records += (records.len() / RECORD) as u64;
-        Ok(())
+        log.write(records)
     }
 
     fn create(&self) -> Result<LogFile, StoreError> {
         let name = self.writer.segment(self.partition);
-        let name = format!("{name}.{DISPATCHES}");
-        let path = self.directory.join(name);
+        let place = JournalFile::new(&self.directory, name, DISPATCHES);
         let create = || {
             fs::create_dir_all(&self.directory)?;
-            OpenOptions::new().append(true).create_new(true).open(&path)
+            let mut options = OpenOptions::new();
+            options.append(true).create_new(true).open(place.path())
         };
-        let file = create().map_err(|source| StoreError::File {
-            action: "create",
-            path: path.clone(),
-            source,
-        })?;
+        let file = create().map_err(StoreError::file("create", place.path()))?;
         Ok(LogFile {
             file,
-            path,
+            place,
             records: 0,
         })
     }
 
-    /// It is worth beginning another file: this one is long, and at least twice what it began with. So
-    /// however many calls are in flight, a dispatch is written again at most once.
+    /// Whether another file should begin: this one is long, and at least twice what it began with. So however many calls
+    /// are in flight, a dispatch is written again at most once.
     pub fn is_long(&self) -> bool {
-        let state = self.state();
+        let state = locked(&self.state);
         let long = LONG.max(state.carried.saturating_mul(2));
         state.file.as_ref().is_some_and(|log| log.records >= long)
     }
 
-    /// Begins another file with the calls that are in flight. The file before stays until the next
-    /// time: by then, what came of its other calls is in the journal.
-    ///
-    /// # Errors
-    /// The disk is full or broken.
+    /// Begins another file with the calls that are in flight. The file before stays until the next time: by then, the
+    /// outcomes of its other calls are in the journal.
     pub fn rotate(
         &self,
         in_flight: impl Iterator<Item = (DispatchRecord, Vec<CallStart>)>,
     ) -> Result<(), StoreError> {
         let mut records = Vec::new();
-        // Who is asked for calls within attempts may be waiting to note one. Those that are noted from here on
-        // are in the file before, if not in the new one.
+        // Whoever gives the calls within attempts may be waiting to note one. Those that are noted from here on are in the
+        // file before, if not in the new one.
         for (call, starts) in in_flight {
             call.encode(&mut records);
             let key = call.key;
             let starts = starts.into_iter();
             starts.for_each(|start| CallRecord { key, start }.encode(&mut records));
         }
-        let mut state = self.state();
+        let mut state = locked(&self.state);
         let mut next = self.create()?;
-        next.file
-            .write_all(&records)
-            .map_err(|source| StoreError::File {
-                action: "write",
-                path: next.path.clone(),
-                source,
-            })?;
-        next.records = (records.len() / RECORD) as u64;
+        next.write(&records)?;
         state.carried = next.records;
         let current = state.file.replace(next);
-        let previous = std::mem::replace(&mut state.previous, current.map(|log| log.path));
+        let previous = mem::replace(&mut state.previous, current.map(|log| log.place));
         drop(state);
-        previous.map_or(Ok(()), |path| remove(&path))
+        previous.map_or(Ok(()), |file| file.remove())
     }
 
-    /// Removes the log: what came of every call is in the journal or in parts.
-    ///
-    /// # Errors
-    /// The system refused.
+    /// Removes the log: the outcome of every call is in the journal or in parts.
     pub fn close(&self) -> Result<(), StoreError> {
-        let state = std::mem::take(&mut *self.state());
-        let files = state.previous.into_iter();
-        files
-            .chain(state.file.map(|log| log.path))
-            .try_for_each(|path| remove(&path))
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-fn remove(path: &Path) -> Result<(), StoreError> {
-    match fs::remove_file(path) {
-        Err(source) if source.kind() != io::ErrorKind::NotFound => Err(StoreError::File {
-            action: "remove",
-            path: path.to_owned(),
-            source,
-        }),
-        _ => Ok(()),
-    }
-}
-
-/// A file of a log that some process left.
-#[derive(Debug, Clone)]
-pub struct DispatchLogFile {
-    path: PathBuf,
-    name: SegmentName,
-}
-
-/// What a log holds.
-#[derive(Debug, Default)]
-pub struct LoggedCalls {
-    /// The calls, as batches of [`schema::dispatches`].
-    pub dispatches: Vec<RecordBatch>,
-    /// The calls within them.
-    pub calls: Vec<CallRecord>,
-    /// Records that are not as they were written.
-    pub num_damaged: u64,
-}
-
-impl DispatchLogFile {
-    /// The files in a directory, oldest first; none where there is no directory.
-    ///
-    /// # Errors
-    /// The directory can't be read.
-    pub fn list(directory: &Path) -> Result<Vec<Self>, StoreError> {
-        let files = super::segment::files(directory, DISPATCHES)?;
-        Ok(files
+        let state = mem::take(&mut *locked(&self.state));
+        let mut files = state
+            .previous
             .into_iter()
-            .map(|(name, path)| Self { path, name })
-            .collect())
+            .chain(state.file.map(|log| log.place));
+        files.try_for_each(|file| file.remove())
     }
-
-    /// Its name, without the extension.
-    pub fn name(&self) -> SegmentName {
-        self.name
-    }
-
-    /// The file.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// Its calls. A record that was cut off at the end is left out: that call was not sent.
-    ///
-    /// # Errors
-    /// The file can't be read.
-    pub fn read(&self) -> Result<LoggedCalls, StoreError> {
-        let failed = |source| StoreError::File {
-            action: "read",
-            path: self.path.clone(),
-            source,
-        };
-        let file = match File::open(&self.path) {
-            Ok(file) => file,
-            Err(source) if source.kind() == io::ErrorKind::NotFound => {
-                return Ok(LoggedCalls::default());
-            }
-            Err(source) => return Err(failed(source)),
-        };
-        let mut file = BufReader::with_capacity(1 << 16, file);
-        let mut logged = LoggedCalls::default();
-        let mut records = Vec::new();
-        let mut bytes = [0; RECORD];
-        loop {
-            let ended = match file.read_exact(&mut bytes) {
-                Ok(()) => false,
-                Err(source) if source.kind() == io::ErrorKind::UnexpectedEof => true,
-                Err(source) => return Err(failed(source)),
-            };
-            if !ended {
-                match Record::decode(&bytes) {
-                    Some(Record::Dispatch(dispatch)) => records.push(dispatch),
-                    Some(Record::Call(call)) => logged.calls.push(call),
-                    None => logged.num_damaged += 1,
-                }
-            }
-            if records.len() == BATCH_ROWS || (ended && !records.is_empty()) {
-                let batch = batch(&records).map_err(|source| StoreError::Journal {
-                    path: self.path.clone(),
-                    source,
-                })?;
-                logged.dispatches.push(batch);
-                records.clear();
-            }
-            if ended {
-                return Ok(logged);
-            }
-        }
-    }
-
-    /// Moves the file to the directory of those that were found damaged; gives its path.
-    ///
-    /// # Errors
-    /// The system refused.
-    pub fn set_aside(&self) -> Result<PathBuf, StoreError> {
-        super::segment::set_aside(&self.path)
-    }
-
-    /// Removes the file; no error if it has gone already.
-    ///
-    /// # Errors
-    /// The system refused.
-    pub fn remove(&self) -> Result<(), StoreError> {
-        remove(&self.path)
-    }
-}
-
-fn batch(records: &[DispatchRecord]) -> Result<RecordBatch, ArrowError> {
-    let integers = |of: fn(&DispatchRecord) -> i64| -> Arc<Int64Array> {
-        Arc::new(records.iter().map(of).collect())
-    };
-    let milliseconds = |of: fn(&DispatchRecord) -> Duration| -> Arc<Float64Array> {
-        let values = records.iter().map(of);
-        Arc::new(values.map(|wait| wait.as_secs_f64() * 1e3).collect())
-    };
-    let at = records.iter().map(|record| record.dispatched_at_us);
-    let at = TimestampMicrosecondArray::from_iter_values(at).with_data_type(schema::timestamp());
-    RecordBatch::try_new(
-        schema::dispatches(),
-        vec![
-            integers(|record| record.key.task_index),
-            integers(|record| record.key.rollout_index),
-            integers(|record| record.key.attempt.into()),
-            Arc::new(at),
-            milliseconds(|record| record.waited.permit),
-            milliseconds(|record| record.waited.rate),
-        ],
-    )
 }
 
 #[cfg(test)]
 mod tests {
-    use arrow::array::AsArray;
+    use arrow::array::{AsArray, RecordBatch};
     use arrow::datatypes::Int64Type;
 
+    use super::super::dispatch_record::DispatchLogFile;
     use super::*;
     use crate::outcome::Waited;
 

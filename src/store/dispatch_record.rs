@@ -1,7 +1,27 @@
+//! What a log of dispatches holds: a [`DispatchRecord`] for each attempt, a [`CallRecord`] for each call within one, and
+//! [`DispatchLogFile`], which reads what a process left behind.
+
+use std::fs::File;
+use std::io::{BufReader, ErrorKind, Read};
+use std::ops::Deref;
+use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use arrow::array::{Float64Array, Int64Array, RecordBatch, TimestampMicrosecondArray};
+use arrow::error::ArrowError;
+
+use super::StoreError;
+use super::journal::JournalFile;
 use crate::call::{CallKind, CallStart, RolloutKey};
 use crate::outcome::Waited;
+use crate::schema;
+
+/// Extension of a log.
+pub(super) const DISPATCHES: &str = "dispatches";
+
+/// Rows of a batch that is read.
+const BATCH_ROWS: usize = 64 * 1024;
 
 /// Bytes of a record.
 pub(super) const RECORD: usize = 44;
@@ -130,6 +150,104 @@ impl Record {
 
 fn time(micros: i64) -> SystemTime {
     UNIX_EPOCH + Duration::from_micros(micros.max(0).unsigned_abs())
+}
+
+/// A file of a log that some process left.
+#[derive(Debug, Clone)]
+pub struct DispatchLogFile(JournalFile);
+
+impl Deref for DispatchLogFile {
+    type Target = JournalFile;
+
+    fn deref(&self) -> &JournalFile {
+        &self.0
+    }
+}
+
+/// What a log holds.
+#[derive(Debug, Default)]
+pub struct LoggedCalls {
+    /// The calls, as batches of [`schema::dispatches`].
+    pub dispatches: Vec<RecordBatch>,
+    /// The calls within them.
+    pub calls: Vec<CallRecord>,
+    /// Records that are not as they were written.
+    pub num_damaged: u64,
+}
+
+impl DispatchLogFile {
+    /// Lists the files in a directory, oldest first; none where there is no directory.
+    pub fn list(directory: &Path) -> Result<Vec<Self>, StoreError> {
+        let files = JournalFile::list(directory, DISPATCHES)?;
+        Ok(files.into_iter().map(Self).collect())
+    }
+
+    /// Reads its calls. A record that was cut off at the end is left out: that call was not sent.
+    ///
+    /// # Errors
+    /// The file can't be read.
+    pub fn read(&self) -> Result<LoggedCalls, StoreError> {
+        let failed = StoreError::file("read", self.path());
+        let file = match File::open(self.path()) {
+            Ok(file) => file,
+            Err(source) if source.kind() == ErrorKind::NotFound => {
+                return Ok(LoggedCalls::default());
+            }
+            Err(source) => return Err(failed(source)),
+        };
+        let mut file = BufReader::with_capacity(1 << 16, file);
+        let mut logged = LoggedCalls::default();
+        let mut records = Vec::new();
+        let mut bytes = [0; RECORD];
+        loop {
+            let ended = match file.read_exact(&mut bytes) {
+                Ok(()) => false,
+                Err(source) if source.kind() == ErrorKind::UnexpectedEof => true,
+                Err(source) => return Err(failed(source)),
+            };
+            if !ended {
+                match Record::decode(&bytes) {
+                    Some(Record::Dispatch(dispatch)) => records.push(dispatch),
+                    Some(Record::Call(call)) => logged.calls.push(call),
+                    None => logged.num_damaged += 1,
+                }
+            }
+            if records.len() == BATCH_ROWS || (ended && !records.is_empty()) {
+                let batch = batch(&records).map_err(|source| StoreError::Journal {
+                    path: self.path().to_owned(),
+                    source,
+                })?;
+                logged.dispatches.push(batch);
+                records.clear();
+            }
+            if ended {
+                return Ok(logged);
+            }
+        }
+    }
+}
+
+fn batch(records: &[DispatchRecord]) -> Result<RecordBatch, ArrowError> {
+    let integers = |of: fn(&DispatchRecord) -> i64| -> Arc<Int64Array> {
+        Arc::new(records.iter().map(of).collect())
+    };
+    let milliseconds = |of: fn(&DispatchRecord) -> Duration| -> Arc<Float64Array> {
+        let values = records.iter().map(of);
+        Arc::new(values.map(|wait| wait.as_secs_f64() * 1e3).collect())
+    };
+    let at = records.iter().map(|record| record.dispatched_at_us);
+    let at = TimestampMicrosecondArray::from_iter_values(at).with_data_type(schema::timestamp());
+    RecordBatch::try_new(
+        schema::dispatches(),
+        vec![
+            integers(|record| record.key.task_index),
+            integers(|record| record.key.rollout_index),
+            integers(|record| record.key.attempt.into()),
+            Arc::new(at),
+            milliseconds(|record| record.waited.permit),
+            milliseconds(|record| record.waited.rate),
+        ],
+    )
 }
 
 #[cfg(test)]

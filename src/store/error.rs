@@ -1,13 +1,19 @@
+//! [`StoreError`]: what can go wrong between a run and the place where it is kept, and what to do about it.
+
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use arrow::error::ArrowError;
 use parquet::errors::ParquetError;
 
 use super::{LockHolder, SegmentName};
+use crate::error::{Error, FAILURE, Fatal, USAGE};
 
-/// What can go wrong between a run and the place where it is kept.
+/// A failure of the place where a run is kept, of its journal or of its lock.
+///
+/// A function that returns it fails where the store, the disk or the system does; its own docs name only what else can go
+/// wrong, or what is left then.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
@@ -22,12 +28,12 @@ pub enum StoreError {
         reason: String,
     },
     /// The place is an address, but the environment does not say how to reach its store.
-    #[error("cannot use the store of '{place}' as it is set up: {reason}. {advice}")]
+    #[error("cannot use the store of '{place}' as it is set up: {source}. {advice}")]
     Setup {
         /// As given, without secrets.
         place: String,
         /// What is missing or wrong.
-        reason: String,
+        source: Box<dyn std::error::Error + Send + Sync>,
         /// Which environment variables there are.
         advice: &'static str,
     },
@@ -211,20 +217,20 @@ pub enum StoreError {
     },
 }
 
-/// Where clouds tell their own machines who they are.
+/// The address at which clouds tell their own machines who they are.
 const METADATA_SERVER: &str = "169.254.169.254";
 
-/// What a store said, and what to do where it refused who asked.
+/// Tells what a store said, and what to do where it refused the credentials.
 fn reason(error: &object_store::Error) -> String {
     use object_store::Error::{PermissionDenied, Unauthenticated};
     let (PermissionDenied { source, .. } | Unauthenticated { source, .. }) = error else {
         let said = with_cause(error);
-        return match said.contains(METADATA_SERVER) {
-            true => format!(
+        if said.contains(METADATA_SERVER) {
+            return format!(
                 "there are no credentials in the environment, and this machine has none of its cloud: {said}"
-            ),
-            false => said,
-        };
+            );
+        }
+        return said;
     };
     let said = source.to_string();
     let said = match (element(&said, "Code"), element(&said, "Message")) {
@@ -239,7 +245,7 @@ fn reason(error: &object_store::Error) -> String {
     )
 }
 
-/// The text of an error, and that of what caused it all, which the layers between do not pass on.
+/// The text of an error and of its innermost cause, which the layers between do not pass on.
 fn with_cause(error: &object_store::Error) -> String {
     let mut text = error.to_string();
     let mut cause: &dyn std::error::Error = error;
@@ -253,11 +259,57 @@ fn with_cause(error: &object_store::Error) -> String {
     text
 }
 
-/// Text of an XML element that holds no others.
+/// Finds the text of an XML element that holds no others.
 fn element<'a>(xml: &'a str, name: &str) -> Option<&'a str> {
     let (_, rest) = xml.split_once(&format!("<{name}>"))?;
     let (text, _) = rest.split_once(&format!("</{name}>"))?;
     Some(text)
+}
+
+impl StoreError {
+    /// Makes an error of what the system says about a local file or directory.
+    pub(crate) fn file(
+        action: &'static str,
+        path: &(impl AsRef<Path> + ?Sized),
+    ) -> impl Fn(io::Error) -> Self {
+        move |source| Self::File {
+            action,
+            path: path.as_ref().to_owned(),
+            source,
+        }
+    }
+
+    /// Makes an error of what the store says about an object.
+    pub(super) fn object(
+        action: &'static str,
+        object: String,
+        source: object_store::Error,
+    ) -> Self {
+        Self::Object {
+            action,
+            object,
+            source,
+        }
+    }
+
+    /// The error of a place that `--output` names, which the user can correct.
+    pub(crate) fn of_output(self) -> Error {
+        Error::usage("cannot use the output", self)
+    }
+}
+
+impl Fatal for StoreError {
+    fn exit_code(&self) -> u8 {
+        match self {
+            Self::NoRun { .. }
+            | Self::Exists { .. }
+            | Self::Address { .. }
+            | Self::Locked { .. }
+            | Self::Setup { .. }
+            | Self::StateDirectory { .. } => USAGE,
+            _ => FAILURE,
+        }
+    }
 }
 
 #[cfg(test)]

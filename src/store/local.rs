@@ -22,7 +22,7 @@ use object_store::{
     UploadPart,
 };
 
-use super::held_file::{HeldFile, again};
+use super::private::{HeldFile, again};
 
 /// Directory of the files that are being written, within the root.
 const STAGING: &str = ".rollstream-staging";
@@ -30,7 +30,7 @@ const STAGING: &str = ".rollstream-staging";
 /// Directory of parts that take the place of others, and then of those that they took it from.
 pub(super) const COMPACTED: &str = ".rollstream-staging/compacted";
 
-/// Characters of the names in it.
+/// Characters of the names in the staging directory.
 const NAME_LENGTH: usize = 16;
 
 /// Directory whose files need not survive a power cut once they are there: the process that renews a lock would not
@@ -40,8 +40,8 @@ const LOCK: &str = "lock";
 /// Files that are deleted at once.
 const MAX_DELETES: usize = 10;
 
-/// A directory that may not be there yet, as an object store. What is written is on the disk, and so is its name, when
-/// the store says that it is done; before, it is not to be seen.
+/// A directory that may not exist yet, as an object store. When the store says that a write is done, the content is on the
+/// disk, and so is its name; before, it cannot be seen.
 #[derive(Debug, Clone)]
 pub(super) struct LocalStore {
     disk: Arc<Disk>,
@@ -55,7 +55,7 @@ struct Disk {
     is_tidy: AtomicBool,
 }
 
-/// What failed on the disk.
+/// A failure of the disk.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {action} '{path}': {source}")]
 struct DiskError {
@@ -90,7 +90,7 @@ fn failed(action: &'static str, path: &FilePath) -> impl Fn(io::Error) -> Error 
 }
 
 impl LocalStore {
-    /// The store in the directory `root`. Nothing is created or read yet.
+    /// Makes a store of the directory `root`. Nothing is created or read yet.
     pub(super) fn new(root: PathBuf) -> Self {
         let is_tidy = AtomicBool::new(false);
         Self {
@@ -109,7 +109,7 @@ impl LocalStore {
         self.disk.stage()
     }
 
-    /// `None` while there is no directory.
+    /// Opens the directory for reading; `None` while it does not exist.
     fn reader(&self) -> Result<Option<&LocalFileSystem>> {
         if self.reader.get().is_none() && self.disk.root.exists() {
             let reader = LocalFileSystem::new_with_prefix(&self.disk.root)?;
@@ -210,9 +210,7 @@ impl Staged {
         }
         Ok(())
     }
-}
 
-impl Staged {
     /// Removes what was not published.
     fn discard(&self) {
         let _ = fs::remove_file(self.file.path());
@@ -230,10 +228,8 @@ impl Drop for Staged {
 }
 
 fn is_of_lock(location: &Path) -> bool {
-    location
-        .parts()
-        .next()
-        .is_some_and(|part| part.as_ref() == LOCK)
+    let first = location.parts().next();
+    first.is_some_and(|part| part.as_ref() == LOCK)
 }
 
 /// Makes a directory, and those on the way to it, so that they survive a power cut.
@@ -241,10 +237,10 @@ fn create_directory(directory: &FilePath) -> io::Result<()> {
     match fs::create_dir(directory) {
         Ok(()) => {}
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-            let is_directory = fs::metadata(directory)?.is_dir();
-            return is_directory
-                .then_some(())
-                .ok_or(ErrorKind::NotADirectory.into());
+            if fs::metadata(directory)?.is_dir() {
+                return Ok(());
+            }
+            return Err(ErrorKind::NotADirectory.into());
         }
         Err(error) if error.kind() == ErrorKind::NotFound => {
             let parent = directory.parent().ok_or(error)?;
@@ -256,10 +252,8 @@ fn create_directory(directory: &FilePath) -> io::Result<()> {
         }
         Err(error) => return Err(error),
     }
-    match directory.parent().filter(|_| !directory.ends_with(STAGING)) {
-        Some(parent) => sync_directory(parent),
-        None => Ok(()),
-    }
+    let parent = directory.parent().filter(|_| !directory.ends_with(STAGING));
+    parent.map_or(Ok(()), sync_directory)
 }
 
 pub(super) fn sync_directory(directory: &FilePath) -> io::Result<()> {

@@ -1,4 +1,5 @@
-//! [`Mount`]: one run of a store, under a name of our own.
+//! [`Mount`]: one run of a store, under a name of our own, and waited for when its store is gone. `PrefixStore` of
+//! `object_store` does the opposite: it hides a prefix that the store has, and this shows one that the store does not have.
 
 use std::fmt;
 use std::ops::Range;
@@ -7,12 +8,17 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::stream::BoxStream;
-use futures::{StreamExt, TryStreamExt};
+use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 use object_store::path::Path;
 use object_store::{
     CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
     PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
 };
+
+use super::patient::{Patience, may_pass};
+
+/// Objects of one request to delete some.
+const MAX_DELETES: usize = 1000;
 
 /// A store whose paths all begin with `at`. Sessions keep what they know of files by path alone, without the store: so
 /// the files of two runs must not have the same path.
@@ -20,11 +26,24 @@ use object_store::{
 pub(super) struct Mount {
     at: Path,
     inner: Arc<dyn ObjectStore>,
+    patience: Option<Patience>,
 }
 
 impl Mount {
     pub(super) fn new(at: Path, inner: Arc<dyn ObjectStore>) -> Self {
-        Self { at, inner }
+        Self {
+            at,
+            inner,
+            patience: None,
+        }
+    }
+
+    /// The same store, whose failures that may pass are waited out.
+    pub(super) fn patient(inner: Arc<dyn ObjectStore>, patience: Patience) -> Self {
+        Self {
+            patience: Some(patience),
+            ..Self::new(Path::default(), inner)
+        }
     }
 
     fn inside(&self, path: &Path) -> Path {
@@ -39,14 +58,42 @@ impl Mount {
         let location = self.outside(&meta.location);
         ObjectMeta { location, ..meta }
     }
+
+    async fn until<T, W>(&self, work: impl Fn() -> W + Send) -> Result<T>
+    where
+        W: Future<Output = Result<T>> + Send,
+    {
+        match &self.patience {
+            Some(patience) => patience.until(work).await,
+            None => work().await,
+        }
+    }
+
+    /// Deletes objects, all of them again where one fails: to delete what has gone is no failure of a store in a cloud.
+    async fn delete(&self, locations: Vec<Result<Path>>) -> Vec<Result<Path>> {
+        let paths: Vec<Path> = match locations.into_iter().collect() {
+            Ok(paths) => paths,
+            Err(error) => return vec![Err(error)],
+        };
+        let delete = || async {
+            let paths: Vec<_> = paths.iter().cloned().map(Ok).collect();
+            let deleted = self.inner.delete_stream(stream::iter(paths).boxed());
+            let mut deleted: Vec<Result<Path>> = deleted.collect().await;
+            let passing = |done: &Result<Path>| done.as_ref().is_err_and(may_pass);
+            match deleted.iter().position(passing) {
+                Some(failed) => deleted.swap_remove(failed).map(|_| Vec::new()),
+                None => Ok(deleted),
+            }
+        };
+        let deleted = self.until(delete).await;
+        deleted.unwrap_or_else(|error| vec![Err(error)])
+    }
 }
 
 /// A path without the `at` that it begins with.
 pub(super) fn inside(at: &Path, path: &Path) -> Path {
-    match path.prefix_match(at) {
-        Some(rest) => rest.collect(),
-        None => path.clone(),
-    }
+    let rest = path.prefix_match(at).map(Iterator::collect);
+    rest.unwrap_or_else(|| path.clone())
 }
 
 impl fmt::Display for Mount {
@@ -63,28 +110,35 @@ impl ObjectStore for Mount {
         payload: PutPayload,
         options: PutOptions,
     ) -> Result<PutResult> {
-        let location = self.inside(location);
-        self.inner.put_opts(&location, payload, options).await
+        let (inner, location) = (&self.inner, self.inside(location));
+        let put = || inner.put_opts(&location, payload.clone(), options.clone());
+        self.until(put).await
     }
 
+    /// The pieces go without patience: stores whose pieces have names are asked by `PatientUploads`.
     async fn put_multipart_opts(
         &self,
         location: &Path,
         options: PutMultipartOptions,
     ) -> Result<Box<dyn MultipartUpload>> {
-        let location = self.inside(location);
-        self.inner.put_multipart_opts(&location, options).await
+        let (inner, location) = (&self.inner, self.inside(location));
+        let begin = || inner.put_multipart_opts(&location, options.clone());
+        self.until(begin).await
     }
 
     async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
-        let mut found = self.inner.get_opts(&self.inside(location), options).await?;
+        let inside = self.inside(location);
+        let get = || self.inner.get_opts(&inside, options.clone());
+        let mut found = self.until(get).await?;
         // A store with a prefix says the whole path here.
         found.meta.location = location.clone();
         Ok(found)
     }
 
     async fn get_ranges(&self, location: &Path, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
-        self.inner.get_ranges(&self.inside(location), ranges).await
+        let location = self.inside(location);
+        self.until(|| self.inner.get_ranges(&location, ranges))
+            .await
     }
 
     fn delete_stream(
@@ -93,21 +147,39 @@ impl ObjectStore for Mount {
     ) -> BoxStream<'static, Result<Path>> {
         let (inside, outside) = (self.clone(), self.clone());
         let locations = locations.map_ok(move |path| inside.inside(&path)).boxed();
-        let deleted = self.inner.delete_stream(locations);
+        let deleted = if self.patience.is_some() {
+            let patient = self.clone();
+            let delete = move |locations| {
+                let patient = patient.clone();
+                async move { stream::iter(patient.delete(locations).await) }
+            };
+            locations.chunks(MAX_DELETES).then(delete).flatten().boxed()
+        } else {
+            self.inner.delete_stream(locations)
+        };
         deleted.map_ok(move |path| outside.outside(&path)).boxed()
     }
 
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
-        let mount = self.clone();
-        let listed = self
-            .inner
-            .list(Some(&self.inside(prefix.unwrap_or(&self.at))));
+        let (mount, prefix) = (self.clone(), self.inside(prefix.unwrap_or(&self.at)));
+        let listed = if self.patience.is_some() {
+            let patient = self.clone();
+            let listed = async move {
+                let list = || patient.inner.list(Some(&prefix)).try_collect();
+                let listed: Result<Vec<ObjectMeta>> = patient.until(list).await;
+                listed.map(|listed| stream::iter(listed.into_iter().map(Ok)))
+            };
+            listed.into_stream().try_flatten().boxed()
+        } else {
+            self.inner.list(Some(&prefix))
+        };
         listed.map_ok(move |meta| mount.meta_outside(meta)).boxed()
     }
 
     async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
         let prefix = self.inside(prefix.unwrap_or(&self.at));
-        let listed = self.inner.list_with_delimiter(Some(&prefix)).await?;
+        let list = || self.inner.list_with_delimiter(Some(&prefix));
+        let listed = self.until(list).await?;
         let (objects, folders) = (listed.objects.into_iter(), listed.common_prefixes.iter());
         Ok(ListResult {
             objects: objects.map(|meta| self.meta_outside(meta)).collect(),
@@ -116,7 +188,8 @@ impl ObjectStore for Mount {
     }
 
     async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
-        let (from, to) = (self.inside(from), self.inside(to));
-        self.inner.copy_opts(&from, &to, options).await
+        let (inner, from, to) = (&self.inner, self.inside(from), self.inside(to));
+        let copy = || inner.copy_opts(&from, &to, options.clone());
+        self.until(copy).await
     }
 }

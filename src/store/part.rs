@@ -1,20 +1,33 @@
+//! Files of a run that are visible when they are whole and not before: a [`PartWriter`] writes a Parquet part, a
+//! [`Document`] any other file, and [`Compacted`] parts take the place of others.
+
+use std::collections::HashSet;
+use std::env;
 use std::fmt::Display;
+use std::fs::{self, File};
+use std::io::{self, BufWriter, ErrorKind, Seek, Write};
+use std::path::PathBuf;
 
 use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
+use object_store::PutMode;
 use parquet::arrow::AsyncArrowWriter;
 use parquet::arrow::arrow_writer::ArrowWriterOptions;
 use parquet::basic::{Compression, ZstdLevel};
 use parquet::errors::ParquetError;
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use parquet::schema::types::ColumnPath;
+use rustix::fs::{CWD, RenameFlags, renameat_with};
 
+use super::local::{COMPACTED, LocalStore, Staged, sync_directory};
+use super::objects::remove_all;
+use super::place::relative_path;
 use super::upload::Upload;
-use super::{RunStore, StoreError};
+use super::{RunStore, SegmentName, StoreError, Writer};
 use crate::schema;
 
-/// A row group is closed at this many encoded bytes: what a writer holds in memory is bounded by
-/// it, however large its part grows.
+/// A row group is closed at this many encoded bytes: they bound what a writer holds in memory, however large its part
+/// grows.
 const ROW_GROUP_BYTES: usize = 4 * 1024 * 1024;
 
 /// A row group is closed at this many rows, so that a reader who wants a few tasks can skip most.
@@ -59,18 +72,16 @@ impl PartWriter {
         schema: SchemaRef,
     ) -> Result<Self, StoreError> {
         let sink = Upload::new(run, name);
-        // Without the Arrow schema in the file every reader sees plain Parquet types; with it,
-        // some fail on the views that we hold text in.
+        // Without the Arrow schema in the file every reader sees plain Parquet types; with it, some fail on the views
+        // that we hold text in.
         let options = ArrowWriterOptions::new()
             .with_properties(properties())
             .with_skip_arrow_metadata(true);
-        let writer =
-            AsyncArrowWriter::try_new_with_options(sink, schema, options).map_err(|source| {
-                StoreError::Parquet {
-                    object: run.display(name),
-                    source,
-                }
-            })?;
+        let writer = AsyncArrowWriter::try_new_with_options(sink, schema, options);
+        let writer = writer.map_err(|source| StoreError::Parquet {
+            object: run.display(name),
+            source,
+        })?;
         Ok(Self {
             writer,
             run: run.clone(),
@@ -115,7 +126,7 @@ impl PartWriter {
         })
     }
 
-    /// Gives the part up; nothing of it stays.
+    /// Abandons the part; nothing of it stays.
     pub async fn abandon(self) {
         self.writer.into_inner().abort().await;
     }
@@ -123,11 +134,7 @@ impl PartWriter {
     fn failed(&self, source: ParquetError) -> StoreError {
         let object = self.run.display(&self.name);
         match of_store(source) {
-            Ok(source) => StoreError::Object {
-                action: "write",
-                object,
-                source,
-            },
+            Ok(source) => StoreError::object("write", object, source),
             Err(source) => StoreError::Parquet { object, source },
         }
     }
@@ -159,7 +166,7 @@ fn properties() -> WriterProperties {
             .set_column_dictionary_enabled(column.clone(), false)
             .set_column_statistics_enabled(column, EnabledStatistics::None);
     }
-    // Hardly two of these are equal: a dictionary would list them all, to be given up when it is full.
+    // Hardly two of these are equal: a dictionary would list them all, and be abandoned when it is full.
     for distinct in [
         schema::DISPATCHED_AT,
         schema::FIRST_BYTE_AT,
@@ -173,4 +180,226 @@ fn properties() -> WriterProperties {
         properties = properties.set_column_dictionary_enabled(ColumnPath::from(distinct), false);
     }
     properties.build()
+}
+
+/// Parts that are to take the place of others, all of a table at once.
+///
+/// A second directory of the table is made, with the new parts and all that stays, and then the two change places in one
+/// step: nobody who lists the table finds a row twice, or misses one. Whoever listed it before can still read what was
+/// replaced, until this is dropped. Needs a lock of the whole run, and a local disk: an object store has no such step.
+#[derive(Debug)]
+pub struct Compacted {
+    disk: LocalStore,
+}
+
+impl Compacted {
+    /// Begins to replace parts of a run; `None` where it is not on a local disk.
+    ///
+    /// # Errors
+    /// What a process that died left can't be removed.
+    pub fn begin(run: &RunStore) -> Result<Option<Self>, StoreError> {
+        let Some(disk) = run.disk().cloned() else {
+            return Ok(None);
+        };
+        let compacted = Self { disk };
+        compacted.clear()?;
+        Ok(Some(compacted))
+    }
+
+    /// Name of a new part, relative to the run, until it is published.
+    pub fn name(&self, table: &str, segment: SegmentName) -> String {
+        format!("{COMPACTED}/{}", part_name(table, segment))
+    }
+
+    /// Puts the new parts of a table in the place of those of some segments. Says whether it did: not every file system
+    /// can do this, and then all stays as it is.
+    pub async fn publish(
+        &self,
+        table: &str,
+        replaced: &[SegmentName],
+        writer: &Writer,
+    ) -> Result<bool, StoreError> {
+        let replaced = replaced.iter().map(|segment| part_name(table, segment));
+        let root = self.disk.root();
+        let replaced: HashSet<PathBuf> = replaced.map(|name| root.join(name)).collect();
+        let (old, new) = (root.join(table), root.join(COMPACTED).join(table));
+        let _permit = writer.permit().await;
+        let exchange = || {
+            fs::set_permissions(&new, fs::metadata(&old)?.permissions())?;
+            for entry in fs::read_dir(&old)? {
+                let entry = entry?;
+                if !replaced.contains(&entry.path()) {
+                    fs::hard_link(entry.path(), new.join(entry.file_name()))?;
+                }
+            }
+            sync_directory(&new)?;
+            renameat_with(CWD, &old, CWD, &new, RenameFlags::EXCHANGE)?;
+            sync_directory(root)
+        };
+        match exchange() {
+            Ok(()) => Ok(true),
+            // No hard links, or nothing that changes places.
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    ErrorKind::InvalidInput
+                        | ErrorKind::Unsupported
+                        | ErrorKind::PermissionDenied
+                        | ErrorKind::CrossesDevices
+                ) =>
+            {
+                Ok(false)
+            }
+            Err(source) => Err(StoreError::file("replace small parts in", &old)(source)),
+        }
+    }
+
+    /// Removes what was replaced, or not published.
+    fn clear(&self) -> Result<(), StoreError> {
+        let path = self.disk.root().join(COMPACTED);
+        remove_all(&path)?;
+        // One that is not empty stays.
+        let _ = path.parent().map(fs::remove_dir);
+        Ok(())
+    }
+}
+
+impl Drop for Compacted {
+    fn drop(&mut self) {
+        // The next writer removes what is left.
+        let _ = self.clear();
+    }
+}
+
+/// A file of any size in a run, or beside one.
+pub struct Document {
+    place: RunStore,
+    name: String,
+    file: BufWriter<Target>,
+}
+
+#[derive(Debug)]
+enum Target {
+    /// On the disk where it goes, so that nothing is copied.
+    Staged(Staged),
+    /// To be uploaded.
+    Temporary(File),
+}
+
+impl Document {
+    /// Begins the file `name`.
+    ///
+    /// # Errors
+    /// There is no place to write it.
+    pub fn create(place: &RunStore, name: &str) -> Result<Self, StoreError> {
+        let target = match place.disk() {
+            Some(disk) => Target::Staged(disk.stage().map_err(place.failed("write", name))?),
+            None => {
+                let file = tempfile::tempfile();
+                Target::Temporary(file.map_err(StoreError::file("write into", &env::temp_dir()))?)
+            }
+        };
+        Ok(Self {
+            place: place.clone(),
+            name: name.to_owned(),
+            file: BufWriter::with_capacity(1 << 18, target),
+        })
+    }
+
+    /// Puts the file in its place, and returns how a person names it.
+    ///
+    /// # Errors
+    /// The store failed; then nothing is visible.
+    pub async fn finish(self) -> Result<String, StoreError> {
+        let Self { place, name, file } = self;
+        let shown = place.display(&name);
+        let target = file.into_inner();
+        match target.map_err(|error| StoreError::file("write", &shown)(error.into_error()))? {
+            Target::Staged(staged) => {
+                let published = staged.publish(&relative_path(&name), &PutMode::Overwrite);
+                published.map_err(place.failed("write", &name))?;
+            }
+            Target::Temporary(mut file) => {
+                file.rewind().map_err(StoreError::file("write", &shown))?;
+                place.upload(&name, tokio::fs::File::from_std(file)).await?;
+            }
+        }
+        Ok(shown)
+    }
+}
+
+impl Write for Document {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+impl Write for Target {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Staged(staged) => staged.file().write(bytes),
+            Self::Temporary(file) => file.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::schema::ROLLOUTS;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_was_listed_can_be_read_until_the_end_and_is_not_listed_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let run = RunStore::open(directory.path().to_str().unwrap(), None).unwrap();
+        let writer = Writer::unlocked(1);
+        let segments: Vec<SegmentName> = (0..4).map(|_| writer.segment(0)).collect();
+        let parts: Vec<String> = segments
+            .iter()
+            .map(|segment| part_name(ROLLOUTS, segment))
+            .collect();
+        for part in &parts[..3] {
+            run.put(part, part.clone()).await.unwrap();
+        }
+        let listed = async || {
+            let listed = run.parts(ROLLOUTS).await.unwrap();
+            let names = listed.iter().map(|path| run.display_path(path));
+            names.collect::<Vec<_>>()
+        };
+        let shown = |parts: &[&String]| {
+            let shown = parts.iter().map(|part| run.display(part));
+            shown.collect::<Vec<_>>()
+        };
+
+        let compacted = Compacted::begin(&run).unwrap().unwrap();
+        let new = compacted.name(ROLLOUTS, segments[3]);
+        run.put(&new, "new").await.unwrap();
+        assert_eq!(listed().await, shown(&[&parts[0], &parts[1], &parts[2]]));
+        let replaced = compacted.publish(ROLLOUTS, &segments[..2], &writer);
+        assert!(replaced.await.unwrap());
+        assert_eq!(listed().await, shown(&[&parts[2], &parts[3]]));
+        for part in &parts[..3] {
+            assert_eq!(run.get(part).await.unwrap().unwrap(), part.as_bytes());
+        }
+        assert_eq!(run.get(&parts[3]).await.unwrap().unwrap(), "new");
+
+        drop(compacted);
+        assert_eq!(listed().await, shown(&[&parts[2], &parts[3]]));
+        assert_eq!(run.get(&parts[0]).await.unwrap(), None);
+        assert_eq!(
+            run.get(&parts[2]).await.unwrap().unwrap(),
+            parts[2].as_bytes()
+        );
+        let names: Vec<_> = fs::read_dir(directory.path()).unwrap().collect();
+        assert_eq!(names.len(), 1, "{names:?}");
+    }
 }

@@ -1,27 +1,23 @@
-//! [`Patient`]: a store that is waited for when it is gone for a while, as an agent would be.
+//! [`Patience`]: a store that is gone for a while is waited for, as an agent would be.
+//!
+//! The client's own `RetryConfig` retries each request a few times, in silence. Here the user is told once for all
+//! requests, and the waiting ends when the sweep is stopped.
 
 use std::error::Error as StdError;
 use std::fmt;
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bytes::Bytes;
 use futures::future::BoxFuture;
-use futures::stream::BoxStream;
-use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 use object_store::client::{HttpError, HttpErrorKind};
 use object_store::multipart::{MultipartStore, PartId};
 use object_store::path::Path;
-use object_store::{
-    CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartId, MultipartUpload,
-    ObjectMeta, ObjectStore, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
-};
+use object_store::{Error, MultipartId, PutPayload, PutResult, Result};
 use tokio::time::{Instant, timeout};
 
-use super::connect::NamedUploads;
+use super::address::NamedUploads;
 use crate::retry::Backoff;
 
 /// The longest wait before a request is tried again.
@@ -29,9 +25,6 @@ const BACKOFF: Backoff = Backoff {
     base: Duration::from_millis(500),
     cap: Duration::from_secs(10),
 };
-
-/// Objects of one request to delete some.
-const MAX_DELETES: usize = 1000;
 
 type Tell = dyn Fn(String) + Send + Sync;
 
@@ -53,10 +46,7 @@ pub(super) struct Patience {
 
 impl fmt::Debug for Patience {
     fn fmt(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
-        let mut shown = formatter.debug_struct("Patience");
-        shown
-            .field("longest", &self.longest)
-            .finish_non_exhaustive()
+        write!(formatter, "Patience({:?})", self.longest)
     }
 }
 
@@ -111,9 +101,9 @@ impl Patience {
         self.longest
     }
 
-    /// Does `work`, again and again where it fails in a way that may pass. The client has tried a few times by itself
-    /// whenever it fails.
-    async fn until<T, W>(&self, work: impl Fn() -> W + Send) -> Result<T>
+    /// Does `work`, and again for as long as it fails in a way that may pass. Each failure stands for a few of the
+    /// client's own retries.
+    pub(super) async fn until<T, W>(&self, work: impl Fn() -> W + Send) -> Result<T>
     where
         W: Future<Output = Result<T>> + Send,
     {
@@ -148,7 +138,7 @@ impl Patience {
 }
 
 /// Whether the same request may succeed later: the store was not reached, or said that the failure is its own.
-fn may_pass(error: &Error) -> bool {
+pub(super) fn may_pass(error: &Error) -> bool {
     let Error::Generic { source, .. } = error else {
         return false;
     };
@@ -171,118 +161,7 @@ fn may_pass(error: &Error) -> bool {
     false
 }
 
-/// A store whose failures that may pass are waited out.
-#[derive(Debug, Clone)]
-pub(super) struct Patient {
-    inner: Arc<dyn ObjectStore>,
-    patience: Patience,
-}
-
-impl Patient {
-    pub(super) fn new(inner: Arc<dyn ObjectStore>, patience: Patience) -> Self {
-        Self { inner, patience }
-    }
-
-    /// All of them again where one fails: to delete what has gone is no failure of a store in a cloud.
-    async fn delete(&self, locations: Vec<Result<Path>>) -> Vec<Result<Path>> {
-        let paths: Result<Vec<Path>> = locations.into_iter().collect();
-        let paths = match paths {
-            Ok(paths) => paths,
-            Err(error) => return vec![Err(error)],
-        };
-        let delete = || async {
-            let paths: Vec<_> = paths.iter().cloned().map(Ok).collect();
-            let deleted = self.inner.delete_stream(stream::iter(paths).boxed());
-            let deleted: Vec<Result<Path>> = deleted.collect().await;
-            let may_pass = |done: &Result<Path>| done.as_ref().is_err_and(may_pass);
-            match deleted.iter().position(may_pass) {
-                Some(failed) => deleted
-                    .into_iter()
-                    .nth(failed)
-                    .map_or(Ok(Vec::new()), |failed| failed.map(|path| vec![Ok(path)])),
-                None => Ok(deleted),
-            }
-        };
-        let deleted = self.patience.until(delete).await;
-        deleted.unwrap_or_else(|error| vec![Err(error)])
-    }
-}
-
-impl fmt::Display for Patient {
-    fn fmt(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
-        write!(formatter, "Patient({})", self.inner)
-    }
-}
-
-#[async_trait]
-impl ObjectStore for Patient {
-    async fn put_opts(
-        &self,
-        location: &Path,
-        payload: PutPayload,
-        options: PutOptions,
-    ) -> Result<PutResult> {
-        let put = || {
-            self.inner
-                .put_opts(location, payload.clone(), options.clone())
-        };
-        self.patience.until(put).await
-    }
-
-    /// The pieces go without patience: stores whose pieces have names are asked by [`PatientUploads`].
-    async fn put_multipart_opts(
-        &self,
-        location: &Path,
-        options: PutMultipartOptions,
-    ) -> Result<Box<dyn MultipartUpload>> {
-        let begin = || self.inner.put_multipart_opts(location, options.clone());
-        self.patience.until(begin).await
-    }
-
-    async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
-        let get = || self.inner.get_opts(location, options.clone());
-        self.patience.until(get).await
-    }
-
-    async fn get_ranges(&self, location: &Path, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
-        let get = || self.inner.get_ranges(location, ranges);
-        self.patience.until(get).await
-    }
-
-    fn delete_stream(
-        &self,
-        locations: BoxStream<'static, Result<Path>>,
-    ) -> BoxStream<'static, Result<Path>> {
-        let patient = self.clone();
-        let delete = move |locations| {
-            let patient = patient.clone();
-            async move { stream::iter(patient.delete(locations).await) }
-        };
-        locations.chunks(MAX_DELETES).then(delete).flatten().boxed()
-    }
-
-    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
-        let (patient, prefix) = (self.clone(), prefix.cloned());
-        let listed = async move {
-            let list = || patient.inner.list(prefix.as_ref()).try_collect();
-            let listed: Result<Vec<ObjectMeta>> = patient.patience.until(list).await;
-            listed.map(|listed| stream::iter(listed.into_iter().map(Ok)))
-        };
-        listed.into_stream().try_flatten().boxed()
-    }
-
-    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
-        let list = || self.inner.list_with_delimiter(prefix);
-        self.patience.until(list).await
-    }
-
-    async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
-        let copy = || self.inner.copy_opts(from, to, options.clone());
-        self.patience.until(copy).await
-    }
-}
-
-/// The same for uploads in pieces that have names.
+/// A store of uploads in pieces that have names, which is waited for.
 #[derive(Debug)]
 pub(super) struct PatientUploads {
     inner: Arc<dyn NamedUploads>,

@@ -1,3 +1,5 @@
+//! [`RunStore`]: the place of a run, its names for people and for sessions, and its directories on this machine.
+
 use std::env;
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
@@ -5,44 +7,24 @@ use std::path::{Path as FilePath, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
-use chrono::{DateTime, Utc};
 use futures::future::BoxFuture;
-use futures::stream::BoxStream;
-use futures::{StreamExt, TryStreamExt, stream};
+use object_store::ObjectStore;
 use object_store::path::Path;
-use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutPayload};
-use tokio::fs::File;
-use tokio::io::AsyncReadExt;
 use url::Url;
 
-use super::address::{Address, Remote};
-use super::compacted::Compacted;
-use super::connect::{NamedUploads, connect};
+use super::StoreError;
+use super::address::{Address, NamedUploads, Remote, connect};
 use super::local::LocalStore;
 use super::mount::{Mount, inside};
-use super::multipart::abort_left;
-use super::patient::{Patience, Patient, PatientUploads};
+use super::patient::{Patience, PatientUploads};
 use super::private::{create_private, state_directory};
-use super::upload::Upload;
-use super::{StoreError, checkpoint};
 use crate::gym::GymRules;
-use crate::schema;
 
-/// Directory of the journal within a local run.
-const JOURNAL: &str = "journal";
+/// Directory of the journal within a run.
+pub(super) const JOURNAL: &str = "journal";
 
 /// Stands for the id of a run where that is not known. No run has it.
 const UNIDENTIFIED: &str = "unidentified-run";
-
-/// Directory of parts that were found damaged.
-const DAMAGED: &str = "damaged";
-
-/// Bytes at the end of a Parquet file that say where its metadata begins.
-const FOOTER: u64 = 8;
-
-/// Parts that are checked at once.
-const MAX_CHECKS: usize = 32;
 
 /// Directory, beside the journal of a run in an object store, of the names of uploads that are open.
 const UPLOADS: &str = "uploads";
@@ -50,19 +32,7 @@ const UPLOADS: &str = "uploads";
 /// Scheme of the addresses under which sessions read runs.
 const SCHEME: &str = "rollstream";
 
-/// Bytes of a file that are read at a time.
-const UPLOAD_BUFFER: usize = 256 * 1024;
-
-/// The parts of a table.
-#[derive(Debug, Default, Clone)]
-pub struct CheckedParts {
-    /// Those that can be read.
-    pub whole: Vec<Path>,
-    /// Those that can't.
-    pub damaged: Vec<Path>,
-}
-
-/// Who is told what is odd about a run.
+/// The function that is told what is odd about a run.
 #[derive(Clone)]
 struct Teller(Arc<dyn Fn(String) + Send + Sync>);
 
@@ -95,9 +65,9 @@ pub struct RunStore {
 }
 
 impl RunStore {
-    /// The place that `place` names: a path, `file://`, `s3://`, `gs://`, `az://` or `memory://`.
-    /// Settings of object stores are taken from their usual environment variables. Nothing is
-    /// asked yet. `state_dir` holds the journals of runs that are not on a local disk.
+    /// Opens the place that `place` names: a path, `file://`, `s3://`, `gs://`, `az://` or `memory://`. Settings of object
+    /// stores come from their usual environment variables. Nothing is asked yet. `state_dir` holds the journals of runs
+    /// that are not on a local disk.
     ///
     /// # Errors
     /// The place is not an address, or its store can't be set up from the environment.
@@ -108,7 +78,7 @@ impl RunStore {
         }
     }
 
-    /// The directory at an absolute path.
+    /// Opens the directory at an absolute path.
     ///
     /// # Errors
     /// Its address for sessions is none, which does not happen.
@@ -118,20 +88,12 @@ impl RunStore {
         let shown = shown.as_deref().and_then(|dir| path.strip_prefix(dir).ok());
         let shown = shown.unwrap_or(&path).display().to_string();
         let disk = LocalStore::new(path.clone());
+        let store = Mount::new(name.clone(), Arc::new(disk.clone()));
         Ok(Self {
-            store: Arc::new(Mount::new(name.clone(), Arc::new(disk.clone()))),
-            uploads: None,
-            base: base(&name, &shown)?,
-            name,
-            shown,
-            run_id: None,
-            rules: None,
-            state: path.join(JOURNAL),
-            uploads_dir: path.join(UPLOADS),
-            journal: path.join(JOURNAL),
             disk: Some(disk),
-            patience: None,
-            teller: None,
+            journal: path.join(JOURNAL),
+            uploads_dir: path.join(UPLOADS),
+            ..Self::new(store, name, shown, path.join(JOURNAL))?
         })
     }
 
@@ -139,30 +101,43 @@ impl RunStore {
         let connected = connect(address)?;
         let name = name(address.shown.as_bytes());
         let state = state_directory(state_dir)?;
+        let store = Mount::new(name.clone(), connected.store);
         Ok(Self {
-            store: Arc::new(Mount::new(name.clone(), connected.store)),
             uploads: connected.uploads,
-            base: base(&name, &address.shown)?,
-            shown: address.shown.clone(),
+            ..Self::new(store, name, address.shown.clone(), state)?
+        })
+    }
+
+    fn new(store: Mount, name: Path, shown: String, state: PathBuf) -> Result<Self, StoreError> {
+        let base = Url::parse(&format!("{SCHEME}://{name}"));
+        let base = base.map_err(|error| StoreError::Address {
+            place: shown.clone(),
+            reason: error.to_string(),
+        })?;
+        Ok(Self {
+            store: Arc::new(store),
+            uploads: None,
+            base,
+            shown,
             disk: None,
             run_id: None,
             rules: None,
             uploads_dir: state.join(UPLOADS).join(name.as_ref()),
-            name,
             journal: state.join(UNIDENTIFIED).join(JOURNAL),
+            name,
             state,
             patience: None,
             teller: None,
         })
     }
 
-    /// The same place with the journal of the run of this id. Nobody writes to the journal of a place that is not
+    /// Returns the same place with the journal of the run of this id. Nobody writes to the journal of a place that is not
     /// identified.
     pub fn identified(&self, run_id: &str) -> Self {
-        let journal = match self.disk {
-            Some(_) => self.state.join(run_id),
-            None => self.state.join(run_id).join(JOURNAL),
-        };
+        let mut journal = self.state.join(run_id);
+        if self.disk.is_none() {
+            journal.push(JOURNAL);
+        }
         Self {
             run_id: Some(run_id.into()),
             journal,
@@ -170,7 +145,7 @@ impl RunStore {
         }
     }
 
-    /// The same place, whose rollouts are read by these rules, whatever its run says.
+    /// Returns the same place, whose rollouts are read by these rules, whatever its run says.
     pub fn following(&self, rules: &'static GymRules) -> Self {
         Self {
             rules: Some(rules),
@@ -196,8 +171,8 @@ impl RunStore {
         }
     }
 
-    /// The same place for a writer, to whom it has answered once: when the store is gone, it is waited for as long as
-    /// `longest`, or until `enough` is done, and `tell` is told. A disk is not waited for.
+    /// Returns the same place for a writer, to whom it has answered once: when the store is gone, it is waited for as long
+    /// as `longest`, or until `enough` is done, and `tell` is told. A disk is not waited for.
     #[must_use]
     pub fn waited_for(
         &self,
@@ -212,14 +187,14 @@ impl RunStore {
         let uploads = self.uploads.clone();
         let uploads = uploads.map(|inner| PatientUploads::new(inner, patience.clone()));
         Self {
-            store: Arc::new(Patient::new(Arc::clone(&self.store), patience.clone())),
+            store: Arc::new(Mount::patient(Arc::clone(&self.store), patience.clone())),
             uploads: uploads.map(|uploads| Arc::new(uploads) as _),
             patience: Some(patience),
             ..self.clone()
         }
     }
 
-    /// The same place for a reader, who is told what of the run can't be read.
+    /// Returns the same place for a reader, who is told what of the run can't be read.
     #[must_use]
     pub fn telling(self, tell: impl Fn(String) + Send + Sync + 'static) -> Self {
         let teller = Some(Teller(Arc::new(tell)));
@@ -233,13 +208,13 @@ impl RunStore {
         }
     }
 
-    /// A deadline for a request that takes `limit` while the store is there.
-    pub(super) fn deadline(&self, limit: Duration) -> Duration {
+    /// How long a store that is gone is waited for.
+    pub(super) fn patience(&self) -> Duration {
         let patience = self.patience.as_ref().map(Patience::longest);
-        limit.saturating_add(patience.unwrap_or_default())
+        patience.unwrap_or_default()
     }
 
-    /// The same place in another store.
+    /// Returns the same place in another store.
     #[cfg(test)]
     pub(super) fn with_store(self, store: Arc<dyn ObjectStore>) -> Self {
         Self { store, ..self }
@@ -262,18 +237,19 @@ impl RunStore {
     }
 
     /// Makes the local directory of what is not in the store, for this user alone.
-    ///
-    /// # Errors
-    /// The system refused.
     pub fn create_state(&self) -> Result<(), StoreError> {
         if self.disk.is_some() {
             return Ok(());
         }
-        create_private(&self.journal).map_err(|source| StoreError::File {
-            action: "create",
-            path: self.journal.clone(),
-            source,
-        })
+        create_private(&self.journal).map_err(StoreError::file("create", &self.journal))
+    }
+
+    /// Local directory of all journals that a run of this place left here, if it is known which.
+    pub(super) fn own_journals(&self) -> Option<&FilePath> {
+        match self.disk {
+            Some(_) => Some(&self.state),
+            None => self.is_identified().then_some(&self.journal),
+        }
     }
 
     /// Address under which a session registers the store.
@@ -327,368 +303,9 @@ impl RunStore {
         }
         url
     }
-
-    /// An object piece by piece, `None` where there is no such object.
-    ///
-    /// # Errors
-    /// The store failed; so do the pieces.
-    pub async fn stream(
-        &self,
-        relative: &str,
-    ) -> Result<Option<BoxStream<'static, Result<Bytes, StoreError>>>, StoreError> {
-        let object = self.display(relative);
-        let failed = move |source| StoreError::Object {
-            action: "read",
-            object: object.clone(),
-            source,
-        };
-        match self.store.get(&self.path(relative)).await {
-            Ok(found) => Ok(Some(found.into_stream().map_err(failed).boxed())),
-            Err(object_store::Error::NotFound { .. }) => Ok(None),
-            Err(source) => Err(failed(source)),
-        }
-    }
-
-    /// Text or bytes of an object, `None` where there is no such object.
-    ///
-    /// # Errors
-    /// The store failed.
-    pub async fn get(&self, relative: &str) -> Result<Option<Bytes>, StoreError> {
-        let failed = |source| StoreError::Object {
-            action: "read",
-            object: self.display(relative),
-            source,
-        };
-        match self.store.get(&self.path(relative)).await {
-            Ok(found) => found.bytes().await.map(Some).map_err(failed),
-            Err(object_store::Error::NotFound { .. }) => Ok(None),
-            Err(source) => Err(failed(source)),
-        }
-    }
-
-    /// When an object was written; none where there is no such object.
-    ///
-    /// # Errors
-    /// The store failed.
-    pub async fn written_at(&self, relative: &str) -> Result<Option<DateTime<Utc>>, StoreError> {
-        match self.store.head(&self.path(relative)).await {
-            Ok(object) => Ok(Some(object.last_modified)),
-            Err(object_store::Error::NotFound { .. }) => Ok(None),
-            Err(source) => Err(StoreError::Object {
-                action: "look for",
-                object: self.display(relative),
-                source,
-            }),
-        }
-    }
-
-    /// Whether there is an object.
-    ///
-    /// # Errors
-    /// The store failed.
-    pub async fn exists(&self, relative: &str) -> Result<bool, StoreError> {
-        Ok(self.written_at(relative).await?.is_some())
-    }
-
-    /// Writes an object whole.
-    ///
-    /// # Errors
-    /// The store failed.
-    pub async fn put(
-        &self,
-        relative: &str,
-        content: impl Into<PutPayload>,
-    ) -> Result<(), StoreError> {
-        let done = self.store.put(&self.path(relative), content.into()).await;
-        done.map(|_| ()).map_err(|source| StoreError::Object {
-            action: "write",
-            object: self.display(relative),
-            source,
-        })
-    }
-
-    /// Writes an object whole unless it is there already. Says whether it did. An answer that was
-    /// lost on the way may make it say that it did not, or fail, though it did.
-    ///
-    /// # Errors
-    /// The store failed.
-    pub async fn create(
-        &self,
-        relative: &str,
-        content: impl Into<PutPayload>,
-    ) -> Result<bool, StoreError> {
-        let path = self.path(relative);
-        let options = PutMode::Create.into();
-        match self.store.put_opts(&path, content.into(), options).await {
-            Ok(_) => Ok(true),
-            Err(object_store::Error::AlreadyExists { .. }) => Ok(false),
-            Err(source) => Err(StoreError::Object {
-                action: "create",
-                object: self.display(relative),
-                source,
-            }),
-        }
-    }
-
-    /// Writes an object whole from a file of any size.
-    ///
-    /// # Errors
-    /// The store failed; then nothing is visible.
-    pub async fn upload(&self, relative: &str, mut from: File) -> Result<(), StoreError> {
-        let mut upload = Upload::new(self, relative);
-        let failed = |source| StoreError::Object {
-            action: "write",
-            object: self.display(relative),
-            source,
-        };
-        loop {
-            let mut bytes = BytesMut::with_capacity(UPLOAD_BUFFER);
-            match from.read_buf(&mut bytes).await {
-                Ok(0) => break,
-                Ok(_) => upload.push(bytes.freeze()).await.map_err(failed)?,
-                Err(source) => {
-                    upload.abort().await;
-                    return Err(StoreError::File {
-                        action: "read what is to become",
-                        path: self.display(relative).into(),
-                        source,
-                    });
-                }
-            }
-        }
-        upload.finish().await.map_err(failed)
-    }
-
-    /// Paths of the Parquet parts of a table, in the order of their names.
-    ///
-    /// # Errors
-    /// The store failed.
-    pub async fn parts(&self, table: &str) -> Result<Vec<Path>, StoreError> {
-        let mut paths: Vec<Path> = self
-            .list(table)
-            .await?
-            .into_iter()
-            .map(|meta| meta.location)
-            .filter(|path| path.extension() == Some("parquet"))
-            .collect();
-        paths.sort();
-        Ok(paths)
-    }
-
-    /// The parts of a table that are whole, in the order of their names, and those that are damaged: a power cut or a
-    /// copy that ended early left less of them than was written.
-    ///
-    /// # Errors
-    /// The store failed.
-    pub async fn checked_parts(&self, table: &str) -> Result<CheckedParts, StoreError> {
-        let mut listed = self.list(table).await?;
-        listed.retain(|meta| meta.location.extension() == Some("parquet"));
-        listed.sort_by(|a, b| a.location.cmp(&b.location));
-        let checks = listed.into_iter().map(|meta| async move {
-            let is_whole = self.is_whole(&meta).await?;
-            Ok((meta.location, is_whole))
-        });
-        let mut parts = CheckedParts::default();
-        let mut checks = stream::iter(checks.collect::<Vec<_>>()).buffered(MAX_CHECKS);
-        while let Some((path, is_whole)) = checks.try_next().await? {
-            match is_whole {
-                Some(true) => parts.whole.push(path),
-                Some(false) => parts.damaged.push(path),
-                None => {}
-            }
-        }
-        Ok(parts)
-    }
-
-    /// Whether a Parquet file has its end; none where it has gone.
-    async fn is_whole(&self, meta: &ObjectMeta) -> Result<Option<bool>, StoreError> {
-        let mut size = meta.size;
-        loop {
-            let found = match self.end_of(&meta.location, size).await {
-                Ok(true) => return Ok(Some(true)),
-                found => found,
-            };
-            // A collector may have put a new file in its place since it was listed.
-            let now = match self.store.head(&meta.location).await {
-                Ok(meta) => meta.size,
-                Err(object_store::Error::NotFound { .. }) => return Ok(None),
-                Err(source) => return Err(self.unread(&meta.location, source)),
-            };
-            if now == size {
-                return match found {
-                    Ok(is_whole) => Ok(Some(is_whole)),
-                    Err(source) => Err(self.unread(&meta.location, source)),
-                };
-            }
-            size = now;
-        }
-    }
-
-    /// Whether a file of a size ends as Parquet files do.
-    async fn end_of(&self, path: &Path, size: u64) -> Result<bool, object_store::Error> {
-        let Some(begin) = size.checked_sub(FOOTER) else {
-            return Ok(false);
-        };
-        let end = self.store.get_range(path, begin..size).await?;
-        let length = end.get(..4).and_then(|length| length.try_into().ok());
-        let length = length.map_or(u32::MAX, u32::from_le_bytes);
-        Ok(end.ends_with(b"PAR1") && u64::from(length) < size)
-    }
-
-    fn unread(&self, path: &Path, source: object_store::Error) -> StoreError {
-        StoreError::Object {
-            action: "read",
-            object: self.display_path(path),
-            source,
-        }
-    }
-
-    /// Moves a damaged part to where nobody reads it; gives its new name within the run.
-    ///
-    /// # Errors
-    /// The store failed.
-    pub async fn set_aside(&self, part: &Path) -> Result<String, StoreError> {
-        let parts: Vec<_> = part.parts().collect();
-        let name: Vec<&str> = parts.iter().map(|part| part.as_ref()).collect();
-        let name = match name.as_slice() {
-            [.., table, file] => format!("{DAMAGED}/{table}/{file}"),
-            _ => format!("{DAMAGED}/{part}"),
-        };
-        let moved = self.store.rename(part, &self.path(&name)).await;
-        moved.map_err(|source| StoreError::Object {
-            action: "set aside",
-            object: self.display_path(part),
-            source,
-        })?;
-        Ok(name)
-    }
-
-    /// Whether parts were set aside since they are damaged.
-    ///
-    /// # Errors
-    /// The store failed.
-    pub async fn has_damaged(&self) -> Result<bool, StoreError> {
-        Ok(!self.list(DAMAGED).await?.is_empty())
-    }
-
-    /// Something that only a run leaves at its place, if there is any.
-    ///
-    /// # Errors
-    /// The store failed.
-    pub async fn remains(&self) -> Result<Option<String>, StoreError> {
-        for table in schema::TABLES {
-            if let Some(part) = self.parts(table).await?.first() {
-                return Ok(Some(self.display_path(part)));
-            }
-        }
-        let journal = self.list(JOURNAL).await?;
-        Ok(journal
-            .first()
-            .map(|object| self.display_path(&object.location)))
-    }
-
-    /// The id of the run whose journal is at the place, where its record can't be read.
-    ///
-    /// # Errors
-    /// The store failed.
-    pub async fn find_run_id(&self) -> Result<Option<String>, StoreError> {
-        let root = self.path(JOURNAL);
-        let journal = self.list(JOURNAL).await?;
-        let mut ids: Vec<String> = journal
-            .iter()
-            .filter_map(|object| {
-                let mut parts = object.location.prefix_match(&root)?;
-                let id = parts.next()?.as_ref().to_owned();
-                parts.next().map(|_| id)
-            })
-            .collect();
-        ids.dedup();
-        Ok(ids.pop().filter(|_| ids.is_empty()))
-    }
-
-    /// Every object below a directory of the run.
-    ///
-    /// # Errors
-    /// The store failed.
-    pub async fn list(&self, relative: &str) -> Result<Vec<ObjectMeta>, StoreError> {
-        let listed = self.store.list(Some(&self.path(relative))).try_collect();
-        listed.await.map_err(|source| StoreError::Object {
-            action: "list",
-            object: self.display(relative),
-            source,
-        })
-    }
-
-    /// Removes everything that a run left at the place, and nothing else. The locks stay: who
-    /// clears holds one.
-    ///
-    /// # Errors
-    /// The store failed.
-    pub async fn clear(&self) -> Result<(), StoreError> {
-        // While there is a run.json: else the next run could take these answers for its own.
-        checkpoint::forget_all(self).await?;
-        for table in schema::TABLES
-            .into_iter()
-            .chain(["groups", "metrics", DAMAGED])
-        {
-            for path in self.parts(table).await? {
-                self.delete(&path).await?;
-            }
-        }
-        for object in [
-            "run.json",
-            "aggregate_metrics.json",
-            "reward_profiling.jsonl",
-            "agent_metrics.json",
-        ] {
-            self.delete(&self.path(object)).await?;
-        }
-        if self.disk.is_some() || self.run_id.is_some() {
-            let journal = match &self.disk {
-                Some(_) => &self.state,
-                None => &self.journal,
-            };
-            let removed = std::fs::remove_dir_all(journal);
-            if let Err(source) = removed
-                && source.kind() != std::io::ErrorKind::NotFound
-            {
-                return Err(StoreError::File {
-                    action: "remove",
-                    path: journal.clone(),
-                    source,
-                });
-            }
-        }
-        self.tidy().await
-    }
-
-    /// Removes what processes of this machine left that died while they wrote: uploads that they had not ended, and
-    /// parts that were to take the place of others.
-    ///
-    /// # Errors
-    /// The store failed.
-    pub async fn tidy(&self) -> Result<(), StoreError> {
-        drop(Compacted::begin(self)?);
-        abort_left(self).await
-    }
-
-    /// Deletes an object, if it is there.
-    ///
-    /// # Errors
-    /// The store failed.
-    pub async fn delete(&self, path: &Path) -> Result<(), StoreError> {
-        match self.store.delete(path).await {
-            Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
-            Err(source) => Err(StoreError::Object {
-                action: "delete",
-                object: self.display_path(path),
-                source,
-            }),
-        }
-    }
 }
 
-/// Path of an object within the run: its name as it is, unless that is no path.
+/// The path of an object within the run: its name as it is, unless that is no path.
 pub(super) fn relative_path(name: &str) -> Path {
     Path::parse(name).unwrap_or_else(|_| Path::from(name))
 }
@@ -697,13 +314,6 @@ pub(super) fn relative_path(name: &str) -> Path {
 fn name(place: &[u8]) -> Path {
     let hash = blake3::hash(place).to_hex();
     Path::from(hash.get(..16).unwrap_or_default())
-}
-
-fn base(name: &Path, place: &str) -> Result<Url, StoreError> {
-    Url::parse(&format!("{SCHEME}://{name}")).map_err(|error| StoreError::Address {
-        place: place.to_owned(),
-        reason: error.to_string(),
-    })
 }
 
 #[cfg(test)]
@@ -740,30 +350,5 @@ mod tests {
         );
         assert_eq!(url.as_str(), expected);
         assert_eq!(Path::from_url_path(url.path()).unwrap(), path);
-    }
-
-    #[tokio::test]
-    async fn a_part_that_was_replaced_since_it_was_listed_is_not_damaged() {
-        let whole = |padding: usize| {
-            let mut bytes = vec![0; padding];
-            bytes.extend([1, 0, 0, 0]);
-            bytes.extend(*b"PAR1");
-            Bytes::from(bytes)
-        };
-        let run = RunStore::open("memory:///replaced", None).unwrap();
-        for (before, after) in [(100, 10), (10, 100)] {
-            run.put("tasks/tasks.parquet", whole(before)).await.unwrap();
-            let listed = run.list("tasks").await.unwrap().remove(0);
-            run.put("tasks/tasks.parquet", whole(after)).await.unwrap();
-            assert_eq!(run.is_whole(&listed).await.unwrap(), Some(true));
-        }
-        run.put(
-            "tasks/tasks.parquet",
-            Bytes::from_static(b"torn by a power cut"),
-        )
-        .await
-        .unwrap();
-        let listed = run.list("tasks").await.unwrap().remove(0);
-        assert_eq!(run.is_whole(&listed).await.unwrap(), Some(false));
     }
 }

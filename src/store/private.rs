@@ -1,15 +1,15 @@
-//! Directories of this user alone: [`state_directory`], where the journals of remote runs are, and [`Scratch`], which
-//! is gone with the process.
+//! What belongs to this user or this process alone: [`state_directory`], where the journals of remote runs are;
+//! [`HeldFile`], which is locked while its process lives; [`Scratch`], a temporary directory that ends with the process.
 
-use std::fs::{self, DirBuilder};
+use std::env;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::{env, io};
 
 use tempfile::TempDir;
 
 use super::StoreError;
-use super::held_file::{HeldFile, again};
 
 /// What the names of our temporary directories begin with.
 const PREFIX: &str = "rollstream-";
@@ -17,7 +17,7 @@ const PREFIX: &str = "rollstream-";
 /// The file in a temporary directory that its owner holds.
 const HELD: &str = ".held";
 
-/// Where this machine keeps what is of use to it alone: the directory `given`, or `$XDG_STATE_HOME/rollstream`, or
+/// Returns where this machine keeps what is of use to it alone: the directory `given`, or `$XDG_STATE_HOME/rollstream`, or
 /// `~/.local/state/rollstream`. Where there is no home, it is a directory of this user in the temporary one.
 ///
 /// # Errors
@@ -36,41 +36,29 @@ pub fn state_directory(given: Option<&Path>) -> Result<PathBuf, StoreError> {
 
 /// The directory of this user where everybody may make directories, and may have made this one.
 fn shared_directory(of_all: &Path) -> Result<PathBuf, StoreError> {
-    let user = user(of_all).map_err(|source| StoreError::File {
-        action: "create a file in",
-        path: of_all.to_owned(),
-        source,
-    })?;
+    let user = user(of_all).map_err(StoreError::file("create a file in", of_all))?;
     let path = of_all.join(format!("{PREFIX}{user}"));
-    let refuse = |reason| {
-        let path = path.clone();
-        Err(StoreError::StateDirectory { path, reason })
-    };
     match DirBuilder::new().mode(0o700).create(&path) {
-        Err(source) if source.kind() != io::ErrorKind::AlreadyExists => {
-            return Err(StoreError::File {
-                action: "create",
-                path,
-                source,
-            });
+        Err(source) if source.kind() != ErrorKind::AlreadyExists => {
+            return Err(StoreError::file("create", &path)(source));
         }
         _ => {}
     }
     // Of the link itself, if it is one.
-    match fs::symlink_metadata(&path) {
-        Err(source) => Err(StoreError::File {
-            action: "look at",
-            path,
-            source,
-        }),
-        Ok(found) if !found.is_dir() => refuse("it is not a directory"),
-        Ok(found) if found.uid() != user => refuse("it belongs to another user"),
-        Ok(found) if found.mode() & 0o022 != 0 => refuse("other users can write to it"),
-        Ok(_) => Ok(path),
-    }
+    let found = fs::symlink_metadata(&path).map_err(StoreError::file("look at", &path))?;
+    let reason = if !found.is_dir() {
+        "it is not a directory"
+    } else if found.uid() != user {
+        "it belongs to another user"
+    } else if found.mode() & 0o022 != 0 {
+        "other users can write to it"
+    } else {
+        return Ok(path);
+    };
+    Err(StoreError::StateDirectory { path, reason })
 }
 
-/// Who owns what this process makes in a directory.
+/// The id of the user who owns what this process makes in a directory.
 fn user(directory: &Path) -> io::Result<u32> {
     Ok(tempfile::tempfile_in(directory)?.metadata()?.uid())
 }
@@ -81,7 +69,7 @@ pub(super) fn create_private(directory: &Path) -> io::Result<()> {
     builder.recursive(true).mode(0o700).create(directory)
 }
 
-/// A temporary directory. It is removed when this is dropped, or, if the process is killed, by the next one that
+/// A temporary directory. It is removed when this is dropped, or, if the process is killed, by the next process that
 /// makes one.
 #[derive(Debug)]
 pub(crate) struct Scratch {
@@ -112,7 +100,8 @@ impl Scratch {
     }
 }
 
-/// Removes the directories that processes of a user left when they died. A failure leaves one to the next.
+/// Removes the directories that processes of a user left when they died. One that can't be removed stays for the next
+/// process.
 fn remove_left(of_all: &Path, user: u32) {
     for entry in fs::read_dir(of_all).into_iter().flatten().flatten() {
         let is_named = entry
@@ -128,6 +117,74 @@ fn remove_left(of_all: &Path, user: u32) {
             let _ = fs::remove_dir_all(entry.path());
         }
     }
+}
+
+/// How often a file is made anew that others remove.
+const MAX_ATTEMPTS: u32 = 100;
+
+/// A file that this process holds.
+#[derive(Debug)]
+pub(super) struct HeldFile {
+    file: File,
+    path: PathBuf,
+}
+
+impl HeldFile {
+    /// Creates a file and holds it until it is dropped. The file stays then.
+    ///
+    /// # Errors
+    /// There is such a file, or none can be made. [`ErrorKind::NotFound`] if its directory is not there, or somebody
+    /// removed the file before it was held: see [`again`].
+    pub(super) fn create(path: PathBuf) -> io::Result<Self> {
+        let mut options = OpenOptions::new();
+        let file = options
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .open(&path)?;
+        // Where a file system has no locks, nobody can take the file for one of the dead either.
+        let _ = file.lock();
+        if is_removed(&file)? {
+            return Err(ErrorKind::NotFound.into());
+        }
+        Ok(Self { file, path })
+    }
+
+    /// Takes over the file of a process that died; `None` if its owner may still live.
+    pub(super) fn of_the_dead(path: &Path) -> Option<Self> {
+        let mut options = OpenOptions::new();
+        let file = options.read(true).write(true).open(path).ok()?;
+        file.try_lock().ok()?;
+        let path = path.to_owned();
+        let is_gone = is_removed(&file).unwrap_or(true);
+        (!is_gone).then_some(Self { file, path })
+    }
+
+    pub(super) fn file(&self) -> &File {
+        &self.file
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+/// Does `work` again where something has gone that was just made: others remove what they take for left behind, and
+/// directories that are empty.
+pub(super) fn again<T>(work: impl Fn() -> io::Result<T>) -> io::Result<T> {
+    let mut attempts = 1;
+    loop {
+        match work() {
+            Err(error) if error.kind() == ErrorKind::NotFound && attempts < MAX_ATTEMPTS => {
+                attempts += 1;
+            }
+            done => return done,
+        }
+    }
+}
+
+fn is_removed(file: &File) -> io::Result<bool> {
+    Ok(file.metadata()?.nlink() == 0)
 }
 
 #[cfg(test)]
@@ -177,5 +234,17 @@ mod tests {
             [&dead, &live, &other, &unknown].map(|path| path.exists()),
             [false, true, true, true]
         );
+    }
+
+    #[test]
+    fn a_file_is_taken_over_only_when_its_owner_has_gone() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("x");
+        let held = HeldFile::create(path.clone()).unwrap();
+        assert!(HeldFile::of_the_dead(&path).is_none());
+        drop(held);
+        assert!(HeldFile::of_the_dead(&path).is_some());
+        std::fs::remove_file(&path).unwrap();
+        assert!(HeldFile::of_the_dead(&path).is_none());
     }
 }

@@ -1,3 +1,5 @@
+//! [`RunRecord`]: `run.json`.
+
 use std::collections::BTreeMap;
 
 use chrono::Utc;
@@ -19,8 +21,8 @@ pub const GYM: &str = "gym";
 pub struct RunRecord {
     /// Layout of the run.
     pub schema_version: u32,
-    /// Random, made with the run: journals and their copies carry it, so that those of another run at the same place are
-    /// never taken for this one's.
+    /// A random id, made with the run: journals and their copies carry it, so that those of another run at the same place
+    /// are never taken for this one's.
     #[serde(default)]
     pub run_id: String,
     /// Version of the program that wrote it last.
@@ -33,8 +35,7 @@ pub struct RunRecord {
     pub finished_at: Option<String>,
     /// The settings that decide what is sent. A resume must have the same.
     pub identity: serde_json::Value,
-    /// All settings, resolved. Secrets are not among them: settings only name the variables that
-    /// hold secrets.
+    /// All settings, resolved. Secrets are not among them: settings only name the variables that hold secrets.
     pub settings: serde_json::Value,
     /// The inputs that the tasks were read from.
     pub inputs: Vec<InputRecord>,
@@ -42,7 +43,7 @@ pub struct RunRecord {
     pub num_tasks: u64,
     /// Address of each agent.
     pub agents: BTreeMap<String, String>,
-    /// The environment server that gets the rows of an agent, by the agent's name, where there are such.
+    /// The environment server that gets the rows of an agent, by the agent's name, where there is one.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub environment_servers: BTreeMap<String, EnvironmentServer>,
     /// Rollouts, by what became of them.
@@ -62,7 +63,7 @@ pub struct EnvironmentServer {
 }
 
 impl EnvironmentServer {
-    /// One of which only the name is known.
+    /// Describes a server of which only the name is known.
     pub fn named(name: String) -> Self {
         Self {
             name,
@@ -78,15 +79,15 @@ impl EnvironmentServer {
 pub enum RunState {
     /// A collector is at work, or was killed.
     Running,
-    /// Nothing is left to be sent.
+    /// No rollout is pending.
     Finished,
-    /// Some agent did not answer, or asked for an answer to be forgotten; `--resume` goes on.
+    /// Some agent did not answer, or asked for an answer to be forgotten; `--resume` tries again.
     Incomplete,
-    /// Stopped by a limit that was set: a deadline, or too many failures; `--resume` goes on.
+    /// A limit stopped it: a deadline, or too many failures; `--resume` continues it.
     Stopped,
-    /// Stopped by a signal; `--resume` goes on.
+    /// A signal stopped it; `--resume` continues it.
     Interrupted,
-    /// Stopped by an error of its own; `--resume` goes on.
+    /// An error of its own stopped it; `--resume` continues it.
     Failed,
 }
 
@@ -121,14 +122,14 @@ pub struct RunCounts {
     pub planned: u64,
     /// Answered and kept.
     pub done: u64,
-    /// Tried and given up.
+    /// Retries are exhausted, or the agent said never again.
     pub failed: u64,
-    /// Not tried yet, or pending again.
+    /// Not tried yet, or to be tried again.
     pub pending: u64,
 }
 
 impl RunRecord {
-    /// An id for a new run.
+    /// Makes an id for a new run.
     pub fn new_id() -> String {
         random_id(Utc::now())
     }
@@ -140,10 +141,8 @@ impl RunRecord {
             .is_none_or(serde_json::Value::is_null)
     }
 
-    /// The place with the journal of the run that is there now; as it was where there is none whose record can be read.
-    ///
-    /// # Errors
-    /// The store failed.
+    /// Returns the place with the journal of the run that is there now; as it was where there is none whose record can be
+    /// read.
     pub async fn identify(run: &RunStore) -> Result<RunStore, StoreError> {
         if run.is_identified() {
             return Ok(run.clone());
@@ -163,7 +162,7 @@ impl RunRecord {
         GymRules::of(self.identity.get(GYM).and_then(serde_json::Value::as_str))
     }
 
-    /// The record at a place, `None` where there is none.
+    /// Reads the record at a place, `None` where there is none.
     ///
     /// # Errors
     /// The store failed, or what is there is not a record, or is one of a newer version.
@@ -178,24 +177,22 @@ impl RunRecord {
             object: run.display(RUN_JSON),
             reason,
         };
-        let version_of = |reason: String| StoreError::Version {
-            object: run.display(RUN_JSON),
-            reason,
-        };
         let record: Self =
             serde_json::from_slice(&bytes).map_err(|source| refuse(source.to_string()))?;
         let version = record.schema_version;
         if version != SCHEMA_VERSION {
-            let (than, other) = match version > SCHEMA_VERSION {
-                true => ("newer", "a newer rollstream"),
-                false => (
-                    "older",
-                    "the rollstream that made it, whose `export` can be imported here",
-                ),
+            let (than, other) = if version > SCHEMA_VERSION {
+                ("newer", "a newer rollstream")
+            } else {
+                let other = "the rollstream that made it, whose `export` can be imported here";
+                ("older", other)
             };
-            return Err(version_of(format!(
-                "its schema version {version} is {than} than {SCHEMA_VERSION}; use {other}"
-            )));
+            return Err(StoreError::Version {
+                object: run.display(RUN_JSON),
+                reason: format!(
+                    "its schema version {version} is {than} than {SCHEMA_VERSION}; use {other}"
+                ),
+            });
         }
         // It becomes the name of a directory.
         if record.run_id.is_empty() || !record.run_id.chars().all(|of| of.is_ascii_alphanumeric()) {
@@ -204,10 +201,7 @@ impl RunRecord {
         Ok(Some(record))
     }
 
-    /// Writes the record where there is none yet; gives whether it did.
-    ///
-    /// # Errors
-    /// The store failed.
+    /// Writes the record where there is none yet, and says whether it did.
     pub async fn create(&self, run: &RunStore) -> Result<bool, StoreError> {
         if run.create(RUN_JSON, self.text(run)?).await? {
             return Ok(true);
@@ -217,9 +211,6 @@ impl RunRecord {
     }
 
     /// Writes the record.
-    ///
-    /// # Errors
-    /// The store failed.
     pub async fn save(&self, run: &RunStore) -> Result<(), StoreError> {
         run.put(RUN_JSON, self.text(run)?).await
     }

@@ -1,18 +1,35 @@
-use std::mem;
+//! [`Upload`]: one object on its way to a store, in pieces where it is large.
+//!
+//! `object_store` has `BufWriter` and `WriteMultipart` for this. Neither aborts an upload of which a piece failed, and
+//! neither tells the upload's name, by which another process aborts it after this one was killed.
 
+use std::fs;
+use std::io::{self, Read, Write};
+use std::mem;
+use std::path::{Path as FilePath, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use async_trait::async_trait;
 use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use object_store::{Error, ObjectStoreExt, PutPayload, PutPayloadMut, Result};
+use object_store::multipart::PartId;
+use object_store::path::Path;
+use object_store::{
+    Error, MultipartId, MultipartUpload, ObjectStoreExt, PutPayload, PutPayloadMut, PutResult,
+    Result, UploadPart,
+};
 use parquet::arrow::async_writer::AsyncFileWriter;
 use parquet::errors::ParquetError;
 use tokio::task::JoinSet;
 
-use super::RunStore;
-use super::multipart::{Multipart, Piece};
+use super::address::NamedUploads;
+use super::place::relative_path;
+use super::private::{HeldFile, again, create_private};
+use super::{RunStore, StoreError};
 
-/// Bytes that are gathered before they are sent to an object store: the least that S3 takes as a
-/// piece of an upload. A smaller object is one put.
+/// Bytes that are gathered before they are sent to an object store: the least that S3 takes as a piece of an upload. A
+/// smaller object is one put.
 const PIECE_BYTES: usize = 5 * 1024 * 1024;
 
 /// The same for a local disk, which has no such wish.
@@ -21,15 +38,15 @@ const LOCAL_BYTES: usize = 512 * 1024;
 /// Pieces of an upload that are under way at a time.
 const PIECES: usize = 2;
 
-/// Writes one object, which is visible when it is finished and not before. Where writing fails, what
-/// the store has of it is removed: pieces of an upload that nobody ends are paid for every month.
+/// Writes one object, which is visible when it is finished and not before. Where writing fails, what the store has of it
+/// is removed: pieces of an upload that nobody ends are paid for every month.
 pub(super) struct Upload {
     run: RunStore,
     name: String,
     piece_bytes: usize,
     buffer: PutPayloadMut,
-    multipart: Option<Multipart>,
-    pieces: JoinSet<Result<Piece>>,
+    multipart: Option<Box<dyn MultipartUpload>>,
+    pieces: JoinSet<Result<()>>,
     bytes: u64,
 }
 
@@ -73,17 +90,18 @@ impl Upload {
         let rest = mem::take(&mut self.buffer).freeze();
         if self.multipart.is_none() {
             let (store, path) = (self.run.object_store(), self.run.path(&self.name));
-            return store.put(&path, rest).await.map(|_| ());
+            return store.put(&path, rest).await.map(drop);
         }
         let completed = self.complete(rest).await;
         self.or_abort(completed).await
     }
 
-    /// Gives the object up.
+    /// Abandons the object.
     pub(super) async fn abort(&mut self) {
         self.pieces.shutdown().await;
-        if let Some(multipart) = self.multipart.take() {
-            multipart.abort().await;
+        if let Some(mut multipart) = self.multipart.take() {
+            // What is not completed is never visible.
+            let _ = multipart.abort().await;
         }
     }
 
@@ -98,27 +116,17 @@ impl Upload {
         self.wait_for_all_but(PIECES - 1).await?;
         let multipart = match &mut self.multipart {
             Some(multipart) => multipart,
-            None => {
-                let begun = Multipart::begin(&self.run, &self.name).await?;
-                self.multipart.insert(begun)
-            }
+            None => self.multipart.insert(begin(&self.run, &self.name).await?),
         };
-        self.pieces.spawn(multipart.put(piece));
+        self.pieces.spawn(multipart.put_part(piece));
         Ok(())
     }
 
     async fn wait_for_all_but(&mut self, left: usize) -> Result<()> {
-        while self.pieces.len() > left {
-            match self.pieces.join_next().await {
-                Some(Ok(piece)) => {
-                    let piece = piece?;
-                    if let Some(multipart) = &mut self.multipart {
-                        multipart.arrived(piece);
-                    }
-                }
-                Some(Err(source)) => return Err(Error::JoinError { source }),
-                None => break,
-            }
+        while self.pieces.len() > left
+            && let Some(sent) = self.pieces.join_next().await
+        {
+            sent??;
         }
         Ok(())
     }
@@ -128,22 +136,25 @@ impl Upload {
             self.send(rest).await?;
         }
         self.wait_for_all_but(0).await?;
-        let Some(multipart) = &mut self.multipart else {
+        let Some(mut multipart) = self.multipart.take() else {
             return Ok(());
         };
         match multipart.complete().await {
-            Ok(()) => {}
-            // The store was asked again since its first answer was lost, and knows the upload no
-            // more because it has become the object.
-            Err(Error::NotFound { .. }) if self.is_published().await => {}
-            Err(error) => return Err(error),
+            Ok(_) => Ok(()),
+            // The store was asked again since its first answer was lost, and knows the upload no more because it has
+            // become the object.
+            Err(Error::NotFound { .. }) if self.is_published().await => {
+                let _ = multipart.abort().await;
+                Ok(())
+            }
+            Err(error) => {
+                self.multipart = Some(multipart);
+                Err(error)
+            }
         }
-        if let Some(multipart) = self.multipart.take() {
-            multipart.ended();
-        }
-        Ok(())
     }
 
+    // Not `&self`: an upload is not `Sync`.
     async fn is_published(&mut self) -> bool {
         let (store, path) = (self.run.object_store(), self.run.path(&self.name));
         let found = store.head(&path).await;
@@ -163,6 +174,166 @@ impl AsyncFileWriter for Upload {
 
 fn external(error: Error) -> ParquetError {
     ParquetError::External(Box::new(error))
+}
+
+/// Begins the upload of the object `name` of a run. A disk and the memory need no names: what they have of an unfinished
+/// upload goes with the process.
+async fn begin(run: &RunStore, name: &str) -> Result<Box<dyn MultipartUpload>> {
+    let Some(store) = run.named_uploads() else {
+        return run.object_store().put_multipart(&run.path(name)).await;
+    };
+    let (path, directory) = (relative_path(name), run.uploads_dir());
+    let id = store.create_multipart(&path).await?;
+    match Note::write(directory, &path, &id) {
+        Ok(note) => Ok(Box::new(NamedUpload {
+            store: Arc::clone(store),
+            path,
+            id,
+            receipts: Arc::default(),
+            pieces: 0,
+            note: Some(note),
+        })),
+        Err(error) => {
+            let _ = store.abort_multipart(&path, &id).await;
+            let directory = directory.to_owned();
+            Err(Error::Generic {
+                store: "uploads under way",
+                source: Box::new(NoteError { directory, error }),
+            })
+        }
+    }
+}
+
+/// An upload whose name stands on the local disk while it is open.
+#[derive(Debug)]
+struct NamedUpload {
+    store: Arc<dyn NamedUploads>,
+    path: Path,
+    id: MultipartId,
+    /// The number of each piece that arrived, and the store's receipt for it.
+    receipts: Arc<Mutex<Vec<(usize, PartId)>>>,
+    /// Pieces that were sent.
+    pieces: usize,
+    note: Option<Note>,
+}
+
+#[async_trait]
+impl MultipartUpload for NamedUpload {
+    fn put_part(&mut self, piece: PutPayload) -> UploadPart {
+        let index = self.pieces;
+        self.pieces += 1;
+        let (store, receipts) = (Arc::clone(&self.store), Arc::clone(&self.receipts));
+        let (path, id) = (self.path.clone(), self.id.clone());
+        let put = async move {
+            let receipt = store.put_part(&path, &id, index, piece).await?;
+            let mut receipts = receipts.lock().unwrap_or_else(PoisonError::into_inner);
+            receipts.push((index, receipt));
+            Ok(())
+        };
+        put.boxed()
+    }
+
+    async fn complete(&mut self) -> Result<PutResult> {
+        let mut receipts =
+            mem::take(&mut *self.receipts.lock().unwrap_or_else(PoisonError::into_inner));
+        if receipts.len() < self.pieces {
+            return Err(Error::Generic {
+                store: "upload",
+                source: "a piece has not arrived".into(),
+            });
+        }
+        receipts.sort_by_key(|(index, _)| *index);
+        let receipts = receipts.into_iter().map(|(_, receipt)| receipt).collect();
+        let completed = self
+            .store
+            .complete_multipart(&self.path, &self.id, receipts);
+        let done = completed.await?;
+        if let Some(note) = self.note.take() {
+            note.remove();
+        }
+        Ok(done)
+    }
+
+    /// Removes what the store has. If this fails, the note stays for the next writer of the run.
+    async fn abort(&mut self) -> Result<()> {
+        let aborted = self.store.abort_multipart(&self.path, &self.id).await;
+        if matches!(aborted, Ok(()) | Err(Error::NotFound { .. }))
+            && let Some(note) = self.note.take()
+        {
+            note.remove();
+        }
+        aborted
+    }
+}
+
+/// Aborts the uploads to a run that processes on this machine began who died before they could end them.
+pub(super) async fn abort_left(run: &RunStore) -> Result<(), StoreError> {
+    let Some(store) = run.named_uploads() else {
+        return Ok(());
+    };
+    for note in Note::left_in(run.uploads_dir()) {
+        let aborted = note.abort_noted(store.as_ref()).await;
+        aborted.map_err(run.failed("abort an unfinished upload to", ""))?;
+    }
+    Ok(())
+}
+
+/// A local file with the name of the upload of one object, held as long as the upload is open: that of a process that
+/// works on another share of the run must not be aborted. A process that is killed leaves it behind.
+#[derive(Debug)]
+struct Note(HeldFile);
+
+#[derive(Debug, thiserror::Error)]
+#[error("cannot note one in '{directory}': {error}")]
+struct NoteError {
+    directory: PathBuf,
+    #[source]
+    error: io::Error,
+}
+
+impl Note {
+    /// Takes over the notes that the dead left.
+    fn left_in(directory: &FilePath) -> Vec<Self> {
+        let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+        let left = entries.filter_map(|entry| HeldFile::of_the_dead(&entry.path()));
+        left.map(Self).collect()
+    }
+
+    fn write(directory: &FilePath, path: &Path, id: &MultipartId) -> io::Result<Self> {
+        create_private(directory)?;
+        let note = again(|| {
+            let name = format!("{:016x}", fastrand::u64(..));
+            HeldFile::create(directory.join(name))
+        })?;
+        let mut file = note.file();
+        file.write_all(format!("{path}\n{id}\n").as_bytes())?;
+        file.sync_all()?;
+        Ok(Self(note))
+    }
+
+    async fn abort_noted(self, store: &dyn NamedUploads) -> Result<()> {
+        let mut noted = String::new();
+        // One that can't be read, or is torn, is of a process that sent no piece.
+        let _ = self.0.file().read_to_string(&mut noted);
+        let noted = noted.strip_suffix('\n');
+        if let Some((path, id)) = noted.and_then(|noted| noted.split_once('\n')) {
+            match store
+                .abort_multipart(&Path::parse(path)?, &id.to_owned())
+                .await
+            {
+                // It was completed, or aborted, and only the note stayed.
+                Ok(()) | Err(Error::NotFound { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        self.remove();
+        Ok(())
+    }
+
+    fn remove(self) {
+        // One that stays names an upload that is not open any more, which does no harm.
+        let _ = fs::remove_file(self.0.path());
+    }
 }
 
 #[cfg(test)]

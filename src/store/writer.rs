@@ -1,3 +1,5 @@
+//! [`Writer`]: the process, or partition of it, that holds a lock.
+
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -18,11 +20,11 @@ pub struct Writer {
     publishing: RwLock<()>,
 }
 
-/// Until when nobody else may take the lock over.
+/// The time for which nobody else may take the lock over.
 #[derive(Debug)]
 pub(super) struct Lease {
     pub(super) ends: watch::Receiver<Instant>,
-    /// What must be left of it when something is published.
+    /// The part of it that must be left when something is published.
     pub(super) margin: Duration,
 }
 
@@ -41,7 +43,7 @@ impl Writer {
         }
     }
 
-    /// A writer of a whole run that nobody else can write to.
+    /// Makes a writer of a whole run that nobody else can write to.
     pub fn unlocked(epoch: u64) -> Self {
         Self {
             epoch,
@@ -62,7 +64,7 @@ impl Writer {
         self.scope
     }
 
-    /// A new name for a file of its journal.
+    /// Makes a new name for a file of its journal.
     pub fn segment(&self, partition: usize) -> SegmentName {
         SegmentName {
             epoch: self.epoch,
@@ -72,9 +74,8 @@ impl Writer {
         }
     }
 
-    /// Waits until it is certain that the lock is held for a while. Whoever publishes does so under a permit: a
-    /// process that was stopped for longer than its lease finds out here, before it does harm. Never ends where the
-    /// lock is lost.
+    /// Waits until it is certain that the lock is held for a while. Whoever publishes does so under a permit: a process that
+    /// was stopped for longer than its lease finds out here, before it does harm. Never returns where the lock is lost.
     pub async fn permit(&self) -> Permit<'_> {
         let permit = Permit {
             _publishing: self.publishing.read().await,
@@ -83,7 +84,7 @@ impl Writer {
         permit
     }
 
-    /// Waits as [`Self::permit`] does, between the steps of what is published under one.
+    /// Waits as [`Self::permit`] does, between the steps of a publication under one permit.
     pub(super) async fn held(&self) {
         if let Some(lease) = &self.lease {
             let mut ends = lease.ends.clone();

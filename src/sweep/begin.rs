@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use datafusion::prelude::SessionContext;
 
+use super::identity::{self, NotResumable};
 use super::recovery::{Recovery, forget_copies, is_left};
-use super::{Found, Start, Sweep, identity, invalid_judges};
+use super::{Found, Start, Sweep, invalid_judges};
 use crate::agent::{AgentError, Agents};
 use crate::config::AgentSettings;
 use crate::error::Error;
@@ -25,21 +26,25 @@ impl Sweep {
     pub(super) async fn begin(&mut self, writer: &Arc<Writer>) -> Result<(), Error> {
         make_directory(&self.run)?;
         if self.start == Start::Replaced {
-            self.run.clear().await.map_err(Error::Output)?;
+            self.run.clear().await.map_err(StoreError::of_output)?;
         }
         let mut is_created = false;
         if self.start.found().is_some() {
-            self.run.tidy().await.map_err(Error::Output)?;
+            self.run.tidy().await.map_err(StoreError::of_output)?;
             self.check_again().await?;
         } else {
-            is_created = self.record.create(&self.run).await.map_err(Error::Output)?;
+            is_created = self
+                .record
+                .create(&self.run)
+                .await
+                .map_err(StoreError::of_output)?;
             if !is_created {
                 self.join().await?;
             }
         }
         self.run = self.run.identified(&self.record.run_id);
-        self.run.create_state().map_err(Error::Output)?;
-        self.publish_tasks().await.map_err(Error::Output)?;
+        self.run.create_state().map_err(StoreError::of_output)?;
+        self.publish_tasks().await.map_err(StoreError::of_output)?;
         let resumes = self.start.found().is_some();
         if resumes {
             let journal = self.run.journal_dir();
@@ -74,7 +79,10 @@ impl Sweep {
         }
         self.count().await?;
         if !is_created {
-            self.record.save(&self.run).await.map_err(Error::Output)?;
+            self.record
+                .save(&self.run)
+                .await
+                .map_err(StoreError::of_output)?;
         }
         Ok(())
     }
@@ -85,7 +93,7 @@ impl Sweep {
             Ok(record) => record,
             // A record that can't be read is written anew.
             Err(StoreError::Record { .. }) => None,
-            Err(error) => return Err(Error::Output(error)),
+            Err(error) => return Err(error.of_output()),
         };
         let Some(record) = record else { return Ok(()) };
         let is_same = record.run_id == self.record.run_id;
@@ -95,10 +103,11 @@ impl Sweep {
                 .found()
                 .is_some_and(|found| found.identity != record.identity)
         {
-            return Err(Error::Resume {
+            return Err(NotResumable {
                 place: self.run.display(""),
                 difference: "another process has changed the run since; try again".to_owned(),
-            });
+            }
+            .into());
         }
         self.start.set_finished(record.state == RunState::Finished);
         Ok(())
@@ -123,7 +132,9 @@ impl Sweep {
     /// Joins a run that somebody has created since it was looked for, if several processes share the work.
     async fn join(&mut self) -> Result<(), Error> {
         let place = self.run.display("");
-        let record = RunRecord::load(&self.run).await.map_err(Error::Output)?;
+        let record = RunRecord::load(&self.run)
+            .await
+            .map_err(StoreError::of_output)?;
         match (record, self.settings.shard) {
             (Some(record), Some(_)) => {
                 identity::check(&record, &self.record.identity, &place)?;
@@ -185,11 +196,12 @@ fn make_directory(run: &RunStore) -> Result<(), Error> {
         return Ok(());
     };
     std::fs::create_dir_all(path).map_err(|source| {
-        Error::Output(StoreError::File {
+        StoreError::File {
             action: "create",
             path: path.to_owned(),
             source,
-        })
+        }
+        .of_output()
     })
 }
 

@@ -73,7 +73,7 @@ impl Sweep {
             Ok(writer) => Arc::new(writer),
             Err(error) => {
                 lock.release().await;
-                return Err(Error::Output(error));
+                return Err(error.of_output());
             }
         };
         let done = tokio::select! {
@@ -105,8 +105,8 @@ impl Sweep {
         let tell = |text| self.progress.notice(text);
         let lock = RunLock::acquire_and_tell(place, options, tell).await;
         lock.map_err(|error| match error {
-            StoreError::Locked { .. } => Error::Store(error),
-            error => Error::Output(error),
+            StoreError::Locked { .. } => error.into(),
+            error => error.of_output(),
         })
     }
 

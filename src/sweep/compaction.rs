@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::schema;
 use crate::session;
 use crate::store::segment::TABLES;
-use crate::store::{Compacted, PartWriter, RunLock, RunStore, SegmentName, part_name};
+use crate::store::{Compacted, PartWriter, RunLock, RunStore, SegmentName, StoreError, part_name};
 
 /// So few small segments hurt no reader.
 const FEW: usize = 8;
@@ -145,7 +145,11 @@ async fn merge(
         }
     }
     match writer {
-        Some(writer) => writer.finish().await.map(|_| true).map_err(Error::Output),
+        Some(writer) => writer
+            .finish()
+            .await
+            .map(|_| true)
+            .map_err(StoreError::of_output),
         None => Ok(false),
     }
 }

@@ -217,7 +217,9 @@ impl Sweep {
                     lock.release().await;
                     report
                 }
-                Err(Error::Store(StoreError::Locked { .. })) => self.leave(done).await,
+                Err(error) if matches!(error.cause(), Some(StoreError::Locked { .. })) => {
+                    self.leave(done).await
+                }
                 Err(error) => Err(error),
             };
         }

@@ -5,9 +5,9 @@ use datafusion::prelude::SessionContext;
 use serde_json::{Map, Value};
 
 use super::inputs::Spool;
-use crate::config::options::Identity;
+use crate::config::option_spec::Identity;
 use crate::config::{AgentSettings, Routing, Settings};
-use crate::error::Error;
+use crate::error::{Error, Fatal, USAGE};
 use crate::gym::GymRules;
 use crate::measure::{Rows, row};
 use crate::schema::TASKS;
@@ -121,6 +121,25 @@ pub(super) fn given(settings: &Settings, rules: &GymRules, prompt: Option<&str>)
     given
 }
 
+/// A run that cannot be resumed as it was asked.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "cannot resume {place}: {difference}. Give the same input and options (--extend allows more tasks and repeats), or \
+     another --output"
+)]
+pub struct NotResumable {
+    /// The run.
+    pub place: String,
+    /// What differs from `run.json`.
+    pub difference: String,
+}
+
+impl Fatal for NotResumable {
+    fn exit_code(&self) -> u8 {
+        USAGE
+    }
+}
+
 /// Refuses a resume that would send other requests than the run was begun with.
 pub(super) fn check(record: &RunRecord, now: &Value, place: &str) -> Result<(), Error> {
     let mut differences = differences(record, now);
@@ -134,10 +153,11 @@ pub(super) fn check(record: &RunRecord, now: &Value, place: &str) -> Result<(), 
         return Ok(());
     }
     let texts: Vec<String> = differences.into_iter().map(|(_, text)| text).collect();
-    Err(Error::Resume {
+    Err(NotResumable {
         place: place.to_owned(),
         difference: texts.join("; "),
-    })
+    }
+    .into())
 }
 
 /// Whether the run gets other tasks than it has; an error where that would not be an extension.
@@ -156,7 +176,7 @@ pub(super) async fn check_extension(
         .collect();
     if !others.is_empty() {
         let difference = format!("--extend adds tasks and repeats, but {}", others.join("; "));
-        return Err(Error::Resume { place, difference });
+        return Err(NotResumable { place, difference }.into());
     }
     if differences.is_empty() {
         return Ok(false);
@@ -166,7 +186,7 @@ pub(super) async fn check_extension(
         return Ok(true);
     }
     let difference = format!("--extend keeps what there is, but {}", lost.join("; "));
-    Err(Error::Resume { place, difference })
+    Err(NotResumable { place, difference }.into())
 }
 
 row! {

@@ -44,11 +44,12 @@ pub async fn import_collection(
     if let Some(path) = run.local_path() {
         is_new = !path.exists();
         std::fs::create_dir_all(path).map_err(|source| {
-            Error::Output(StoreError::File {
+            StoreError::File {
                 action: "create",
                 path: path.to_owned(),
                 source,
-            })
+            }
+            .of_output()
         })?;
     }
     let imported = locked(files, &run, settings).await;
@@ -88,7 +89,7 @@ async fn import(
     let place = run.display("");
     let replaces = settings.overwrite;
     if !replaces {
-        if let Some(record) = RunRecord::load(run).await.map_err(Error::Output)? {
+        if let Some(record) = RunRecord::load(run).await.map_err(StoreError::of_output)? {
             let state = record.state.to_string();
             return Err(StoreError::Exists { place, state }.into());
         }
@@ -105,7 +106,8 @@ async fn import(
     let reading = SpawnedTask::spawn_blocking(move || read_collection(&files, how, &output));
     let mut parts = Parts::new(run);
     let (written, read) = tokio::join!(parts.write(pieces), reading.join());
-    let read = read.map_err(|error| Error::Defect(format!("reading the files: {error}")))?;
+    let read =
+        read.map_err(|error| Error::failed("a defect of rollstream: reading the files", error))?;
     let collection = match (read, written) {
         (Ok(collection), Ok(())) => collection,
         (Err(ImportError::Abandoned) | Ok(_), Err(error)) => {
@@ -118,11 +120,11 @@ async fn import(
         }
     };
     if replaces {
-        run.clear().await.map_err(Error::Output)?;
+        run.clear().await.map_err(StoreError::of_output)?;
     }
     let mut written = parts.publish().await?;
     let record = record(&collection, rules, settings)?;
-    record.save(run).await.map_err(Error::Output)?;
+    record.save(run).await.map_err(StoreError::of_output)?;
     written.push(run.display("run.json"));
     Ok(ImportReport {
         place,
@@ -165,8 +167,7 @@ fn record(
         created_at: now.clone(),
         finished_at: Some(now),
         identity,
-        settings: serde_json::to_value(settings)
-            .map_err(|error| Error::Defect(error.to_string()))?,
+        settings: serde_json::to_value(settings).map_err(Error::defect)?,
         inputs: collection.files.clone(),
         num_tasks: collection.num_tasks,
         // The files do not say where the agents are.
@@ -204,7 +205,7 @@ impl<'a> Parts<'a> {
                     }
                 }
                 Piece::Outcomes(outcomes) => {
-                    let defect = |error: ArrowError| Error::Defect(error.to_string());
+                    let defect = |error: ArrowError| Error::defect(error);
                     let answered = rollouts_of(&outcomes).map_err(defect)?;
                     self.append(1, &answered).await?;
                     let attempted = attempts_of(&outcomes).and_then(without_times);

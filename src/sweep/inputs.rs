@@ -77,24 +77,20 @@ impl Inputs {
             read_tasks(sources, options, &output)
         });
         let (spool, read) = tokio::join!(Spool::write(input), reading);
-        let read = read.map_err(|error| Error::Defect(format!("reading the input: {error}")))?;
-        let (summary, digests) = match read {
+        let read = read
+            .map_err(|error| Error::failed("a defect of rollstream: reading the input", error))?;
+        let (summary, records) = match read {
             Ok(read) => read,
             // Then the spool failed first.
             Err(ReadTasksError::Abandoned) => {
                 spool?;
-                return Err(Error::Defect("reading the input was given up".into()));
+                return Err(Error::defect("reading the input was given up"));
             }
             Err(error) => return Err(error.into()),
         };
-        let record = |source: crate::read::SourceDigest| InputRecord {
-            path: source.name,
-            digest: source.digest,
-            num_bytes: source.num_bytes,
-        };
         Ok(Self {
             spool: spool?,
-            records: digests.into_iter().map(record).collect(),
+            records,
             summary,
             prompt,
             identity: None,
@@ -213,7 +209,7 @@ fn recorded<T: DeserializeOwned + Default>(record: &RunRecord, key: &str) -> Res
     match record.identity.get(key) {
         None => Ok(T::default()),
         Some(value) => serde_json::from_value(value.clone())
-            .map_err(|error| Error::Usage(format!("run.json, identity.{key}: {error}"))),
+            .map_err(|error| Error::usage(format!("run.json, identity.{key}"), error)),
     }
 }
 

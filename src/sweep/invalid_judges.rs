@@ -22,7 +22,7 @@ use crate::schema::{
     self, ANSWER, ATTEMPT, ATTEMPTS, ERROR, OUTCOME, RESULT, ROLLOUT_INDEX, ROLLOUTS, TASK_INDEX,
 };
 use crate::session;
-use crate::store::{PartWriter, RunStore, Writer};
+use crate::store::{PartWriter, RunStore, StoreError, Writer};
 
 /// Rows of a batch: answers can be large.
 const BATCH_ROWS: usize = 64;
@@ -132,7 +132,11 @@ async fn replace(
     match written.await {
         Ok(()) => {
             let _permit = holder.permit().await;
-            writer.finish().await.map(|_| ()).map_err(Error::Output)
+            writer
+                .finish()
+                .await
+                .map(|_| ())
+                .map_err(StoreError::of_output)
         }
         Err(error) => {
             writer.abandon().await;

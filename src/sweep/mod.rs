@@ -28,6 +28,7 @@ mod prepare;
 mod recovery;
 mod task_order;
 
+pub use identity::NotResumable;
 pub use imported::import_collection;
 
 use std::collections::HashMap;

@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::ErrorKind;
 use std::sync::Arc;
 
+use super::identity::{self, NotResumable};
 use super::inputs::Inputs;
-use super::{Found, Start, Sweep, identity, now};
+use super::{Found, Start, Sweep, now};
 use crate::agent::{AgentError, Agents, HeadServer};
 use crate::config::{ConfigError, Routing, Settings};
 use crate::error::Error;
@@ -169,8 +170,7 @@ impl Sweep {
                 .map_or(now, |record| record.created_at.clone()),
             finished_at: None,
             identity,
-            settings: serde_json::to_value(&settings)
-                .map_err(|error| Error::Defect(error.to_string()))?,
+            settings: serde_json::to_value(&settings).map_err(Error::defect)?,
             inputs: inputs.records.clone(),
             num_tasks: inputs.summary.rows,
             agents: agents.addresses(),
@@ -230,11 +230,12 @@ async fn existing(run: &RunStore, settings: &Settings) -> Result<Existing, Error
         && !path.is_dir()
     {
         let source = std::io::Error::from(ErrorKind::NotADirectory);
-        return Err(Error::Output(StoreError::File {
+        return Err(StoreError::File {
             action: "create a run at",
             path: path.to_owned(),
             source,
-        }));
+        }
+        .of_output());
     }
     let takes_over = settings.resume || settings.overwrite;
     match RunRecord::load(run).await {
@@ -253,18 +254,19 @@ async fn existing(run: &RunStore, settings: &Settings) -> Result<Existing, Error
         },
         Err(StoreError::Record { .. }) if takes_over => Ok(Existing::Remains),
         Err(StoreError::Version { .. }) if settings.overwrite => Ok(Existing::Remains),
-        Err(error) => Err(Error::Output(error)),
+        Err(error) => Err(error.of_output()),
     }
 }
 
 /// A run has its run.json before anything else: what is there without one belongs to a run whose record was lost, and
 /// would be counted as the work of the new one.
 pub(super) async fn refuse_remains(run: &RunStore) -> Result<(), Error> {
-    match run.remains().await.map_err(Error::Output)? {
-        Some(remains) => Err(Error::Output(StoreError::NoRecord {
+    match run.remains().await.map_err(StoreError::of_output)? {
+        Some(remains) => Err(StoreError::NoRecord {
             place: run.display(""),
             remains,
-        })),
+        }
+        .of_output()),
         None => Ok(()),
     }
 }
@@ -273,16 +275,19 @@ impl Sweep {
     /// Takes over a run that has lost its record, if the input is that of the run.
     async fn rebuild(&mut self) -> Result<(), Error> {
         let run = &self.run;
-        let refuse = |difference: String| Error::Resume {
+        let refuse = |difference: String| NotResumable {
             place: run.display(""),
             difference,
         };
         let tasks = run.checked_parts(schema::TASKS).await;
-        if tasks.map_err(Error::Output)?.whole.is_empty() {
-            let rollouts = run.parts(schema::ROLLOUTS).await.map_err(Error::Output)?;
+        if tasks.map_err(StoreError::of_output)?.whole.is_empty() {
+            let rollouts = run
+                .parts(schema::ROLLOUTS)
+                .await
+                .map_err(StoreError::of_output)?;
             if !rollouts.is_empty() {
                 let why = "neither its run.json nor its tasks can be read, so nothing says what was asked; use --overwrite";
-                return Err(refuse(why.to_owned()));
+                return Err(refuse(why.to_owned()).into());
             }
         } else {
             let lost = identity::lost(run, &self.inputs.spool).await?;
@@ -290,10 +295,11 @@ impl Sweep {
                 return Err(refuse(format!(
                     "its run.json can't be read, and by its tasks the input was another: {}",
                     lost.join("; ")
-                )));
+                ))
+                .into());
             }
         }
-        if let Some(run_id) = run.find_run_id().await.map_err(Error::Output)? {
+        if let Some(run_id) = run.find_run_id().await.map_err(StoreError::of_output)? {
             self.record.run_id = run_id;
         }
         self.progress.notice(format!(

@@ -194,44 +194,39 @@ impl Session {
     /// Does what a block asks for, and returns its lines with what was printed.
     fn block(&mut self, kind: &str, lines: &[&str]) -> String {
         match kind {
-            "sh" => {
-                let mut lines = lines.iter().copied();
-                while let Some(first) = lines.next() {
-                    let command = whole(first, &mut lines);
-                    self.run(&command, None, false);
-                }
-            }
-            "console" => return self.console(lines),
+            "sh" => return self.commands("", lines),
+            "console" => return self.commands("$ ", lines),
             "toml" | "yaml" | "sql" | "python" => {
-                let name = lines[0].trim_start_matches(['#', '-', ' ']);
-                let path = self.folder.path(name);
+                let path = self
+                    .folder
+                    .path(lines[0].trim_start_matches(['#', '-', ' ']));
                 fs::create_dir_all(path.parent().unwrap()).unwrap();
                 let text = self.with_free_ports(&lines.join("\n"));
                 fs::write(path, text + "\n").unwrap();
             }
-            kind => assert!(
-                kind == "text" || kind.starts_with("rust"),
-                "{}: {kind}",
-                self.page
-            ),
+            kind => {
+                let is_passive = kind == "text" || kind.starts_with("rust");
+                assert!(is_passive, "{}: {kind}", self.page);
+            }
         }
         lines.iter().map(|line| format!("{line}\n")).collect()
     }
 
-    fn console(&mut self, lines: &[&str]) -> String {
+    /// Runs commands, which begin with `prompt`. Only if there is one, their output stands below them.
+    fn commands(&mut self, prompt: &str, lines: &[&str]) -> String {
         let mut updated = String::new();
         let mut lines = lines.iter().copied().peekable();
         while let Some(first) = lines.next() {
-            let first = first.strip_prefix("$ ").unwrap();
-            let command = whole(first, &mut lines);
+            let command = whole(first.strip_prefix(prompt).unwrap(), &mut lines);
             let mut expected = String::new();
-            while let Some(line) = lines.next_if(|line| !line.starts_with("$ ")) {
+            while let Some(line) = lines.next_if(|line| !line.starts_with(prompt)) {
                 expected.push_str(line);
                 expected.push('\n');
             }
             let may_fail = lines.peek() == Some(&"$ echo $?");
-            let printed = self.run(&command, Some(&expected), may_fail);
-            updated.push_str(&format!("$ {command}\n{printed}"));
+            let shown = Some(expected.as_str()).filter(|_| !prompt.is_empty());
+            let printed = self.run(&command, shown, may_fail);
+            updated.push_str(&format!("{prompt}{command}\n{printed}"));
         }
         updated
     }

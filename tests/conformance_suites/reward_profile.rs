@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use rollstream::Error;
+use rollstream::import::ImportError;
 use rollstream::measure::CompletionSummary;
 use rollstream::store::RunStore;
 use rollstream::{Profile, ProfileTarget};
@@ -96,8 +97,8 @@ async fn profile(
 
 /// What went wrong, without what the program was about to do.
 fn message(error: Error) -> String {
-    match error {
-        Error::Import(error) => error.to_string(),
-        other => other.to_string(),
+    match error.cause::<ImportError>() {
+        Some(error) => error.to_string(),
+        None => error.to_string(),
     }
 }

@@ -4,8 +4,9 @@ use std::fs;
 use std::path::Path;
 
 use rollstream::agent::AgentError;
-use rollstream::config::{Concurrency, SeedField, Settings};
+use rollstream::config::{Concurrency, ConfigError, SeedField, Settings};
 use rollstream::export::{ExportTarget, export_nemo_gym};
+use rollstream::read::ReadTasksError;
 use rollstream::servers::Servers;
 use rollstream::store::{RunRecord, RunStore};
 use rollstream::{Error, Sweep};
@@ -60,11 +61,14 @@ fn check_refusal(
     error: &Error,
     rows: Result<&[String], String>,
 ) -> Result<(), String> {
-    let stage = match error {
-        Error::Config(_) => "config",
-        Error::Input(_) => "prepare",
-        Error::Agent(AgentError::Route(_)) => "dispatch",
-        _ => "another",
+    let stage = if error.cause::<ConfigError>().is_some() {
+        "config"
+    } else if error.cause::<ReadTasksError>().is_some() {
+        "prepare"
+    } else if matches!(error.cause(), Some(AgentError::Route(_))) {
+        "dispatch"
+    } else {
+        "another"
     };
     if case.json["stage"] != stage {
         let wanted = &case.json["stage"];

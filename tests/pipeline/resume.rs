@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use rollstream::config::{ServerUrl, Settings};
 use rollstream::sim::{AgentConfig, Sim, SimConfig};
 use rollstream::store::{RunCounts, RunState};
-use rollstream::{Error, Sweep};
+use rollstream::{NotResumable, Sweep};
 
 use super::landed;
 use super::workspace::{Workspace, counts, quick, sweep, sweep_until, tasks};
@@ -137,7 +137,7 @@ async fn a_run_is_neither_begun_again_nor_gone_on_with_by_accident() {
     };
     let refused = Sweep::prepare(other).await.unwrap_err();
     assert!(
-        matches!(&refused, Error::Resume { difference, .. } if difference.contains("num_repeats")),
+        matches!(refused.cause(), Some(NotResumable { difference, .. }) if difference.contains("num_repeats")),
         "{refused}"
     );
     assert_eq!(landed::done(&place.run()), landed::all(5, 1));

@@ -1,4 +1,4 @@
--- What the calls of all records come to.
+-- Totals over the calls of all records.
 --
 -- Reads: records, calls, chains.
 --

@@ -1,4 +1,4 @@
--- Verdicts by task, in the order of the report: numbers before texts, and either as texts sort.
+-- Verdicts by task, in the order of the report: numbers before texts, each sorted as text.
 --
 -- Reads: repeats, flags.
 --
@@ -21,7 +21,7 @@ flagged AS (
     WHERE detail IS NOT NULL
     GROUP BY task
 ),
--- A number and a text that is spelled like it have one entry: in the number's place, with the text's counts.
+-- A number and a text with the same spelling share one entry: in the number's place, with the text's counts.
 named AS (
     SELECT
         *,

@@ -1,7 +1,7 @@
--- The calls of a record by the model that they went to.
+-- The calls of a record as one chain per model.
 --
--- A call of a judge after a failed one of the policy does not mend it, so each model has a chain of its own. Without
--- times nobody knows which of several calls was the last; only if all failed, it makes no difference.
+-- A judge's call after a failed call of the policy does not repair it, hence a chain for each. Without times the last
+-- call is unknown; such a chain ended on a failure only if all its calls failed.
 --
 -- Reads: calls.
 SELECT

@@ -1,104 +1,282 @@
-//! The tables of a session, as tables themselves.
+//! The tables and the functions of a session, as tables themselves.
 
+use std::collections::BTreeMap;
+use std::fmt::Write;
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, BooleanArray, StringArray, UInt64Array};
 use arrow::datatypes::DataType;
-use arrow::record_batch::RecordBatch;
 use datafusion::common::TableReference;
 use datafusion::dataframe::DataFrame;
+use datafusion::logical_expr::Documentation;
+use datafusion::prelude::SessionContext;
 
 use super::session::SqlSession;
 use crate::error::Error;
 
-/// Every table, those of the default schema first: its name, its kind and the number of its columns,
-/// which is not known of a metric family that is no valid SQL.
+/// Lists every table, those of the default schema first: its name, its kind and the number of its columns, which is not
+/// known of a metric family that is no valid SQL. `SHOW TABLES` knows neither, and DataFusion's table of all columns fails
+/// where one family does.
 pub(super) async fn tables(session: &SqlSession) -> Result<DataFrame, Error> {
     let context = session.context();
     let options = context.state().config().options().catalog.clone();
     let catalog = context.catalog(&options.default_catalog);
-    let catalog = catalog.ok_or_else(|| Error::Defect("there is no catalog".to_owned()))?;
+    let catalog = catalog.ok_or_else(|| Error::defect("there is no catalog"))?;
     let mut rows = Vec::new();
     for schema in catalog.schema_names() {
         let is_default = schema == options.default_schema;
-        let is_engines_own = schema == "information_schema";
-        let Some(tables) = catalog.schema(&schema).filter(|_| !is_engines_own) else {
+        let is_own = schema != "information_schema";
+        let Some(tables) = catalog.schema(&schema).filter(|_| is_own) else {
             continue;
         };
         for table in tables.table_names() {
-            let columns = match tables.table(&table).await {
-                Ok(table) => table.map(|table| table.schema().fields().len() as u64),
-                Err(_) => None,
+            let found = tables.table(&table).await.ok().flatten();
+            let columns = found.map(|table| table.schema().fields().len() as u64);
+            let is_metric = session.metrics().has(&table);
+            let kind = if is_metric { "metric" } else { "view" };
+            let prefix = if is_default {
+                String::new()
+            } else {
+                format!("{schema}.")
             };
-            let kind = match session.metrics().has(&table) {
-                true => "metric",
-                false => "view",
-            };
-            let name = match is_default {
-                true => table,
-                false => format!("{schema}.{table}"),
-            };
-            rows.push((!is_default, name, kind, columns));
+            rows.push((is_default, format!("{prefix}{table}"), kind, columns));
         }
     }
-    rows.sort();
+    rows.sort_by(|one, other| (!one.0, &one.1).cmp(&(!other.0, &other.1)));
     let names: StringArray = rows.iter().map(|(_, name, ..)| Some(name)).collect();
     let kinds: StringArray = rows.iter().map(|(_, _, kind, _)| Some(kind)).collect();
     let columns: UInt64Array = rows.iter().map(|(.., columns)| *columns).collect();
-    let columns: [(&str, ArrayRef); 3] = [
+    table([
         ("name", Arc::new(names)),
         ("kind", Arc::new(kinds)),
         ("columns", Arc::new(columns)),
-    ];
-    let batch = RecordBatch::try_from_iter(columns).map_err(Error::defect)?;
-    Ok(context.read_batch(batch)?)
+    ])
 }
 
-/// The columns of a table, whose name is as SQL would have it.
+/// Lists the columns of a table, whose name is as SQL would have it.
 ///
 /// # Errors
 /// There is no such table.
-pub(super) async fn columns(session: &SqlSession, table: &str) -> Result<DataFrame, Error> {
+pub(super) async fn columns(session: &SqlSession, name: &str) -> Result<DataFrame, Error> {
     let context = session.context();
-    let name = TableReference::parse_str(table);
-    if !context.table_exist(name.clone())? {
+    let reference = TableReference::parse_str(name);
+    if !context.table_exist(reference.clone())? {
         return Err(Error::Usage(format!(
-            "there is no table '{table}'; \\d lists them"
+            "there is no table '{name}'; \\d lists them"
         )));
     }
-    let schema = context.table_provider(name).await?.schema();
-    let fields = schema.fields();
-    let names: StringArray = fields.iter().map(|field| Some(field.name())).collect();
-    let types: StringArray = fields
-        .iter()
+    let schema = context.table_provider(reference).await?.schema();
+    let fields = || schema.fields().iter();
+    let names: StringArray = fields().map(|field| Some(field.name())).collect();
+    let types: StringArray = fields()
         .map(|field| Some(type_name(field.data_type())))
         .collect();
-    let nullable: BooleanArray = fields
-        .iter()
-        .map(|field| Some(field.is_nullable()))
-        .collect();
-    let columns: [(&str, ArrayRef); 3] = [
+    let nullable: BooleanArray = fields().map(|field| Some(field.is_nullable())).collect();
+    table([
         ("column", Arc::new(names)),
         ("type", Arc::new(types)),
         ("nullable", Arc::new(nullable)),
-    ];
-    let batch = RecordBatch::try_from_iter(columns).map_err(Error::defect)?;
-    Ok(context.read_batch(batch)?)
+    ])
 }
 
-/// A type in few words: of a map its keys and values matter, not how it is laid out.
+fn table(columns: [(&str, ArrayRef); 3]) -> Result<DataFrame, Error> {
+    Ok(DataFrame::from_columns(columns.into())?)
+}
+
+/// Describes a type in few words: of a map its keys and values matter, not how it is laid out.
 fn type_name(of: &DataType) -> String {
-    match of {
-        DataType::Map(entries, _) => match entries.data_type() {
-            DataType::Struct(fields) => {
-                let types: Vec<String> = fields
-                    .iter()
-                    .map(|field| type_name(field.data_type()))
-                    .collect();
-                format!("Map({})", types.join(", "))
-            }
-            _ => of.to_string(),
-        },
-        _ => of.to_string(),
+    if let DataType::Map(entries, _) = of
+        && let DataType::Struct(fields) = entries.data_type()
+    {
+        let types = fields.iter().map(|field| type_name(field.data_type()));
+        return format!("Map({})", types.collect::<Vec<_>>().join(", "));
+    }
+    of.to_string()
+}
+
+/// A function by one of its names.
+#[derive(Debug, Clone)]
+struct Function {
+    /// The name that its aliases stand for.
+    name: String,
+    kind: &'static str,
+    documentation: Option<Documentation>,
+}
+
+/// What is known of a function.
+pub(super) enum Found {
+    /// Those whose names hold what was asked for, as a table.
+    Listed(DataFrame),
+    /// One, in words.
+    Explained(String),
+}
+
+/// Lists the names of all functions, aliases as well.
+pub(super) fn names(context: &SessionContext) -> Vec<String> {
+    all(context).into_keys().collect()
+}
+
+/// Lists the functions, or explains the one that is meant.
+///
+/// # Errors
+/// There is none.
+pub(super) fn find(context: &SessionContext, name: Option<&str>) -> Result<Found, Error> {
+    let all = all(context);
+    let Some(name) = name else {
+        return listed(&all, "");
+    };
+    let wanted = name.trim_end_matches(['(', ')']).to_lowercase();
+    if let Some(function) = all.get(&wanted) {
+        return Ok(Found::Explained(explained(&wanted, function)));
+    }
+    if all.keys().any(|known| known.contains(&wanted)) {
+        return listed(&all, &wanted);
+    }
+    Err(Error::Usage(format!(
+        "there is no function '{name}'; \\df lists them"
+    )))
+}
+
+fn all(context: &SessionContext) -> BTreeMap<String, Function> {
+    let state = context.state();
+    let mut all = BTreeMap::new();
+    let mut add = |key: &String, name: &str, kind, documentation: Option<&Documentation>| {
+        // The same name can be that of an aggregate and of a window function, which are then the same.
+        all.entry(key.clone()).or_insert_with(|| Function {
+            name: name.to_owned(),
+            kind,
+            documentation: documentation.cloned(),
+        });
+    };
+    for (key, function) in state.scalar_functions() {
+        add(key, function.name(), "scalar", function.documentation());
+    }
+    for (key, function) in state.aggregate_functions() {
+        add(key, function.name(), "aggregate", function.documentation());
+    }
+    for (key, function) in state.window_functions() {
+        add(key, function.name(), "window", function.documentation());
+    }
+    for (key, function) in state.table_functions() {
+        add(key, function.name(), "table", None);
+    }
+    all
+}
+
+fn listed(all: &BTreeMap<String, Function>, part: &str) -> Result<Found, Error> {
+    // An alias is shown only where the name that it stands for is not what was asked for.
+    let is_shown = |(key, function): &(&String, &Function)| {
+        key.contains(part) && (**key == function.name || !function.name.contains(part))
+    };
+    let shown = || all.iter().filter(is_shown);
+    let answer = |function: &Function| {
+        let documentation = function.documentation.as_ref()?;
+        Some(first_sentence(&documentation.description))
+    };
+    let names: StringArray = shown().map(|(key, _)| Some(key)).collect();
+    let kinds: StringArray = shown().map(|(_, function)| Some(function.kind)).collect();
+    let answers: StringArray = shown().map(|(_, function)| answer(function)).collect();
+    Ok(Found::Listed(table([
+        ("function", Arc::new(names)),
+        ("kind", Arc::new(kinds)),
+        ("description", Arc::new(answers)),
+    ])?))
+}
+
+fn explained(key: &str, function: &Function) -> String {
+    let mut text = String::new();
+    let kind = function.kind;
+    // Writing to a string can't fail.
+    let _ = match &function.documentation {
+        None => writeln!(text, "{key}: {kind} function without documentation"),
+        Some(documentation) => write_documentation(&mut text, kind, documentation),
+    };
+    if key != function.name {
+        let _ = writeln!(text, "\n{key} is another name of {}.", function.name);
+    }
+    text
+}
+
+fn write_documentation(
+    text: &mut String,
+    kind: &str,
+    documentation: &Documentation,
+) -> std::fmt::Result {
+    writeln!(text, "{}: {kind} function", documentation.syntax_example)?;
+    for syntax in documentation.alternative_syntax.iter().flatten() {
+        writeln!(text, "{syntax}")?;
+    }
+    writeln!(text, "\n{}", documentation.description.trim())?;
+    if let Some(arguments) = &documentation.arguments {
+        writeln!(text, "\nArguments:")?;
+        for (name, description) in arguments {
+            writeln!(text, "  {name}: {}", description.trim())?;
+        }
+    }
+    if let Some(example) = &documentation.sql_example {
+        writeln!(text, "\nExample:")?;
+        for line in example.lines().filter(|line| !line.starts_with("```")) {
+            writeln!(text, "  {line}")?;
+        }
+    }
+    if let Some(related) = &documentation.related_udfs {
+        writeln!(text, "\nSee also: {}", related.join(", "))?;
+    }
+    Ok(())
+}
+
+/// The beginning of a text, up to the end of its first sentence, on one line.
+pub(in crate::cli) fn first_sentence(text: &str) -> String {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let text = words.join(" ");
+    match text.find(". ") {
+        Some(end) => text.get(..=end).unwrap_or(&text).to_owned(),
+        None => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn context() -> SessionContext {
+        SessionContext::new()
+    }
+
+    #[test]
+    fn a_function_is_explained_by_any_of_its_names() {
+        for name in ["avg", "AVG", "mean", "avg()"] {
+            let Ok(Found::Explained(text)) = find(&context(), Some(name)) else {
+                panic!("{name}");
+            };
+            assert!(text.starts_with("avg(expression): aggregate"), "{text}");
+            assert!(text.contains("\nArguments:\n  expression: "), "{text}");
+            assert!(text.contains("\nExample:\n  > SELECT avg("), "{text}");
+            assert_eq!(text.contains("mean is another name of avg"), name == "mean");
+        }
+    }
+
+    #[tokio::test]
+    async fn functions_are_listed_by_a_part_of_their_names() {
+        let listed = async |part| {
+            let Ok(Found::Listed(frame)) = find(&context(), part) else {
+                panic!("{part:?}");
+            };
+            let batches = frame.collect().await.unwrap();
+            arrow::util::pretty::pretty_format_batches(&batches)
+                .unwrap()
+                .to_string()
+        };
+        let some = listed(Some("regexp_")).await;
+        assert!(some.contains("| regexp_match ") && !some.contains("| avg "));
+        let all = listed(None).await;
+        assert!(all.contains("| avg ") && !all.contains("| mean "));
+        assert!(find(&context(), Some("no_such")).is_err());
+    }
+
+    #[test]
+    fn a_sentence_ends_with_a_full_stop() {
+        assert_eq!(first_sentence("One\n two. Three."), "One two.");
+        assert_eq!(first_sentence("1.5 of it"), "1.5 of it");
     }
 }

@@ -6,69 +6,14 @@ use datafusion::sql::sqlparser::keywords::Keyword;
 use datafusion::sql::sqlparser::tokenizer::{Token, TokenWithSpan, Whitespace};
 
 use super::command::{FORMATS, NAMES};
-use super::run_names::is_identifier;
+use super::session::is_identifier;
 use super::statements::{is_open, tokens};
 
 /// Words of SQL that are typed often.
-const KEYWORDS: [&str; 57] = [
-    "ALL",
-    "AND",
-    "AS",
-    "ASC",
-    "BETWEEN",
-    "BY",
-    "CASE",
-    "CAST",
-    "CROSS",
-    "DESC",
-    "DESCRIBE",
-    "DISTINCT",
-    "ELSE",
-    "END",
-    "EXCEPT",
-    "EXISTS",
-    "EXPLAIN",
-    "FALSE",
-    "FILTER",
-    "FROM",
-    "FULL",
-    "GROUP",
-    "HAVING",
-    "ILIKE",
-    "IN",
-    "INNER",
-    "INTERSECT",
-    "INTERVAL",
-    "IS",
-    "JOIN",
-    "LEFT",
-    "LIKE",
-    "LIMIT",
-    "NOT",
-    "NULL",
-    "NULLS",
-    "OFFSET",
-    "ON",
-    "OR",
-    "ORDER",
-    "OUTER",
-    "OVER",
-    "PARTITION",
-    "RIGHT",
-    "ROWS",
-    "SELECT",
-    "SET",
-    "SHOW",
-    "TABLES",
-    "THEN",
-    "TRUE",
-    "UNION",
-    "USING",
-    "VALUES",
-    "WHEN",
-    "WHERE",
-    "WITH",
-];
+const KEYWORDS: &str = "ALL AND AS ASC BETWEEN BY CASE CAST CROSS DESC DESCRIBE DISTINCT ELSE END EXCEPT EXISTS EXPLAIN \
+    FALSE FILTER FROM FULL GROUP HAVING ILIKE IN INNER INTERSECT INTERVAL IS JOIN LEFT LIKE LIMIT NOT \
+    NULL NULLS OFFSET ON OR ORDER OUTER OVER PARTITION RIGHT ROWS SELECT SET SHOW TABLES THEN TRUE UNION \
+    USING VALUES WHEN WHERE WITH";
 
 /// The names that can be typed, as SQL wants them written.
 #[derive(Debug, Default)]
@@ -181,9 +126,9 @@ impl Vocabulary {
     /// Columns of the tables that the statement mentions, and if anything was typed whatever else
     /// can stand anywhere.
     fn unqualified(&self, word: &str, mentioned: &Mentioned) -> Vec<String> {
-        let is_near = |name: &String| match mentioned.tables.is_empty() {
-            true => !word.is_empty(),
-            false => mentioned.tables.contains(name),
+        let is_near = |name: &String| {
+            let any = mentioned.tables.is_empty() && !word.is_empty();
+            any || mentioned.tables.contains(name)
         };
         let near = self.tables.iter().filter(|(name, _)| is_near(name));
         let mut all: Vec<String> = near.flat_map(|(_, columns)| columns.clone()).collect();
@@ -192,10 +137,14 @@ impl Vocabulary {
             all.extend(mentioned.aliases.keys().cloned());
             all.extend(self.functions.iter().map(|name| format!("{name}(")));
             let is_small = word.starts_with(|c: char| c.is_ascii_lowercase());
-            all.extend(KEYWORDS.iter().map(|keyword| match is_small {
-                true => keyword.to_ascii_lowercase(),
-                false => (*keyword).to_owned(),
-            }));
+            let cased = |keyword: &str| {
+                if is_small {
+                    keyword.to_ascii_lowercase()
+                } else {
+                    keyword.to_owned()
+                }
+            };
+            all.extend(KEYWORDS.split_whitespace().map(cased));
         }
         all
     }
@@ -275,11 +224,10 @@ fn is_in_comment(read: &[TokenWithSpan], text: &str) -> bool {
 
 /// A name as SQL wants it: in quotes if it is more than a word in small letters.
 fn quoted(name: &str) -> String {
-    let is_word = is_identifier(name) && !name.contains(|c: char| c.is_ascii_uppercase());
-    match is_word {
-        true => name.to_owned(),
-        false => format!("\"{}\"", name.replace('"', "\"\"")),
+    if is_identifier(name) && !name.contains(|c: char| c.is_ascii_uppercase()) {
+        return name.to_owned();
     }
+    format!("\"{}\"", name.replace('"', "\"\""))
 }
 
 #[cfg(test)]

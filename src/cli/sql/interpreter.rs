@@ -1,28 +1,33 @@
+//! [`Interpreter`]: does one statement or command after another, of a script or of a conversation.
+
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::ops::ControlFlow;
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
 use datafusion::dataframe::DataFrame;
-use futures::TryStreamExt;
+use datafusion::execution::SendableRecordBatchStream;
+use datafusion::physical_plan::stream::RecordBatchReceiverStream;
+use futures::{StreamExt, TryStreamExt};
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::runtime::{Handle, Runtime};
 
-use super::catalog;
+use super::catalog::{self, Found};
 use super::command::{Command, FORMATS, HELP};
-use super::engine::Engine;
-use super::functions::{self, Found};
 use super::session::SqlSession;
-use super::statements::{Item, Statement};
+use super::statements::{Item, Statement, Statements};
 use crate::cli::output::unless_gone;
 use crate::error::Error;
-use crate::show::{Format, RowLimit, open_sink, open_table};
+use crate::show::{Format, RowLimit, ShowError, open_sink, open_table};
 use crate::store::StoreError;
 
 /// Rows that are written before anything else has its turn: an interrupt need not wait for more.
 const WRITTEN_AT_ONCE: usize = 512;
 
-/// Does one thing after another.
+/// Does statements and commands one after another.
 pub(super) struct Interpreter {
     session: SqlSession,
     engine: Engine,
@@ -34,7 +39,7 @@ pub(super) struct Interpreter {
     has_answered: bool,
 }
 
-/// Whether to go on: not after a command to leave, nor when nobody reads the output any more.
+/// Whether to continue: not after a command to leave, nor when nobody reads the output any more.
 pub(super) type Flow = ControlFlow<()>;
 
 impl Interpreter {
@@ -50,12 +55,12 @@ impl Interpreter {
         }
     }
 
-    /// Has tables show so many rows.
+    /// Limits the rows that a table shows.
     pub(super) fn limit(&mut self, limit: RowLimit) {
         self.limit = limit;
     }
 
-    /// Has queries run on threads of their own from here on, whatever those before do with theirs.
+    /// Runs queries on threads of their own from here on, whatever those before do with theirs.
     ///
     /// # Errors
     /// The system refused.
@@ -72,7 +77,7 @@ impl Interpreter {
         &mut self.session
     }
 
-    /// Does what is next.
+    /// Does the next statement or command.
     ///
     /// # Errors
     /// It can't be done, or its answer can't be written.
@@ -110,7 +115,7 @@ impl Interpreter {
                 Ok(self.answer(frame).await?.0)
             }
             Command::Functions(name) => {
-                match functions::find(self.session.context(), name.as_deref())? {
+                match catalog::find(self.session.context(), name.as_deref())? {
                     Found::Listed(frame) => Ok(self.answer(frame).await?.0),
                     Found::Explained(text) => self.print(&text),
                 }
@@ -185,10 +190,7 @@ impl Interpreter {
         }
         // What is left of a query whose rows are not wanted ends here.
         drop(stream);
-        match unless_gone(sink.finish())? {
-            Some(_) => Ok((Flow::Break(()), num_rows)),
-            None => Ok((Flow::Continue(()), num_rows)),
-        }
+        Ok((flow(sink.finish())?, num_rows))
     }
 
     fn output(&mut self) -> Result<Box<dyn Write + Send>, Error> {
@@ -203,25 +205,123 @@ impl Interpreter {
         let Some(path) = &self.output_file else {
             return Ok(Box::new(BufWriter::new(io::stdout())));
         };
-        let file = File::create(path).map_err(|source| StoreError::File {
-            action: "create",
-            path: path.clone(),
-            source,
-        })?;
-        Ok(Box::new(BufWriter::new(file)))
+        let file = File::create(path).map_err(StoreError::file("create", path));
+        Ok(Box::new(BufWriter::new(file?)))
     }
 
     fn print(&self, text: &str) -> Result<Flow, Error> {
         let written = io::stdout().lock().write_all(text.as_bytes());
-        match unless_gone(written.map_err(Into::into))? {
-            Some(_) => Ok(Flow::Break(())),
-            None => Ok(Flow::Continue(())),
+        flow(written.map_err(Into::into))
+    }
+}
+
+fn flow(written: Result<(), ShowError>) -> Result<Flow, Error> {
+    Ok(match unless_gone(written)? {
+        Some(_) => Flow::Break(()),
+        None => Flow::Continue(()),
+    })
+}
+
+/// Prints something that is no answer.
+pub(super) fn tell(text: &str) {
+    // A terminal that has gone need not be told.
+    let _ = writeln!(io::stderr(), "{text}");
+}
+
+/// Threads that queries run on.
+///
+/// Some queries compute for minutes before they let go of a thread, also when nobody wants their answer any more. In a
+/// conversation such threads are left to themselves, and others started.
+#[derive(Default)]
+struct Engine {
+    /// None where queries run on the threads of everything else.
+    own: Option<Runtime>,
+}
+
+impl Engine {
+    /// Starts threads for queries alone.
+    ///
+    /// # Errors
+    /// The system refused.
+    fn start() -> Result<Self, Error> {
+        let own = Runtime::new().map_err(|error| Error::failed("cannot start", error));
+        Ok(Self { own: Some(own?) })
+    }
+
+    /// Runs a query. It ends with the stream, as soon as it lets go of its threads.
+    fn run(&self, query: DataFrame) -> SendableRecordBatchStream {
+        let schema = Arc::clone(query.schema().inner());
+        let mut builder = RecordBatchReceiverStream::builder(schema, 2);
+        let output = builder.tx();
+        let task = async move {
+            let mut rows = query.execute_stream().await?;
+            while let Some(batch) = rows.next().await {
+                // A receiver that is gone means that nobody wants the rest.
+                if output.send(batch).await.is_err() {
+                    break;
+                }
+            }
+            Ok(())
+        };
+        let own = self.own.as_ref().map(|own| own.handle().clone());
+        builder.spawn_on(task, &own.unwrap_or_else(Handle::current));
+        builder.build()
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        if let Some(own) = self.own.take() {
+            own.shutdown_background();
         }
     }
 }
 
-/// Says something that is no answer.
-pub(super) fn tell(text: &str) {
-    // A terminal that has gone need not be told.
-    let _ = writeln!(io::stderr(), "{text}");
+/// Does the statements and commands of a text.
+///
+/// # Errors
+/// Something failed; what comes after it is not done.
+pub(super) async fn run_text(interpreter: &mut Interpreter, text: &str) -> Result<(), Error> {
+    let mut statements = Statements::default();
+    let mut is_empty = true;
+    for line in text.lines() {
+        for item in statements.push(line) {
+            is_empty = false;
+            if interpreter.execute(&item).await? == Flow::Break(()) {
+                return Ok(());
+            }
+        }
+    }
+    // Whoever asks nothing is told so.
+    let last = match statements.finish() {
+        None if is_empty => Some(Item::Statement(Statement::default())),
+        last => last,
+    };
+    if let Some(item) = last {
+        interpreter.execute(&item).await.map(drop)?;
+    }
+    Ok(())
+}
+
+/// Does the statements and commands of the standard input, each as soon as it is complete.
+///
+/// # Errors
+/// Something failed; what comes after it is not read.
+pub(super) async fn run_input(interpreter: &mut Interpreter) -> Result<(), Error> {
+    let failed = |error: io::Error| Error::usage("cannot read the standard input", error);
+    let input = io::stdin().as_fd().try_clone_to_owned().map_err(failed)?;
+    let input = tokio::fs::File::from_std(input.into());
+    let mut lines = BufReader::new(input).lines();
+    let mut statements = Statements::default();
+    while let Some(line) = lines.next_line().await.map_err(failed)? {
+        for item in statements.push(&line) {
+            if interpreter.execute(&item).await? == Flow::Break(()) {
+                return Ok(());
+            }
+        }
+    }
+    if let Some(item) = statements.finish() {
+        interpreter.execute(&item).await.map(drop)?;
+    }
+    Ok(())
 }

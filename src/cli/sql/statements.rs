@@ -5,7 +5,7 @@ use datafusion::sql::sqlparser::tokenizer::{
     Location, Token, TokenWithSpan, Tokenizer, TokenizerError,
 };
 
-/// What is to be done next.
+/// A statement or a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::cli) enum Item {
     /// SQL.
@@ -49,6 +49,15 @@ pub(in crate::cli) struct Statements {
 }
 
 impl Statements {
+    /// Splits a whole text.
+    pub(in crate::cli) fn all(text: &str) -> Vec<Item> {
+        let mut statements = Self::default();
+        let lines = text.lines();
+        let mut items: Vec<Item> = lines.flat_map(|line| statements.push(line)).collect();
+        items.extend(statements.finish());
+        items
+    }
+
     /// Whether nothing is begun that wants more lines.
     pub(super) fn is_complete(text: &str) -> bool {
         let mut statements = Self::default();
@@ -62,7 +71,7 @@ impl Statements {
         }
     }
 
-    /// Adds a line, without its end, and gives what is complete with it.
+    /// Adds a line, without its end, and returns what is complete with it.
     pub(in crate::cli) fn push(&mut self, line: &str) -> Vec<Item> {
         if self.starts_with_comment() && self.is_blank() {
             self.drop_to(self.buffer.len());
@@ -79,7 +88,7 @@ impl Statements {
         items
     }
 
-    /// What is left when no more lines come: the last statement needs no `;`.
+    /// Returns what is left when no more lines come: the last statement needs no `;`.
     pub(in crate::cli) fn finish(mut self) -> Option<Item> {
         if self.is_blank() {
             return None;
@@ -213,17 +222,11 @@ mod tests {
     use super::*;
 
     fn split(text: &str) -> Vec<String> {
-        let mut statements = Statements::default();
-        let mut items: Vec<Item> = text
-            .lines()
-            .flat_map(|line| statements.push(line))
-            .collect();
-        items.extend(statements.finish());
         let shown = |item: Item| match item {
             Item::Statement(statement) => statement.text,
             Item::Command(text) => format!("\\{text}"),
         };
-        items.into_iter().map(shown).collect()
+        Statements::all(text).into_iter().map(shown).collect()
     }
 
     #[test]

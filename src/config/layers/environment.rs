@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use super::keys::{self, Source};
 use super::tree::{Assignment, leaves};
-use crate::config::options::OptionSpec;
+use crate::config::option_spec::OptionSpec;
 use crate::config::{ConfigError, KeyPath, Origin, Settings};
 
 /// The beginning of the names of all our environment variables.

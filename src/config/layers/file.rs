@@ -1,6 +1,5 @@
 //! The configuration file: TOML or YAML in, assignments with their lines out.
 
-use std::collections::HashMap;
 use std::path::Path;
 use std::{fmt, fs};
 
@@ -42,25 +41,20 @@ fn from_toml(path: &Path, text: &str) -> Result<Vec<Assignment>, ConfigError> {
     let broken = |message: String| unparsed(path, "TOML", &message);
     let spans = DeTable::parse(text).map_err(|error| broken(error.to_string()))?;
     let table: toml::Table = toml::from_str(text).map_err(|error| broken(error.to_string()))?;
-    let mut lines = HashMap::new();
-    toml_lines(text, &KeyPath::new([""; 0]), spans.get_ref(), &mut lines);
     let value = from_toml_value(toml::Value::Table(table)).map_err(broken)?;
-    assignments(path, value, |key| lines.get(key).copied())
+    assignments(path, value, |key| {
+        toml_line(text, spans.get_ref(), key.keys())
+    })
 }
 
-fn toml_lines(
-    text: &str,
-    above: &KeyPath,
-    table: &DeTable<'_>,
-    lines: &mut HashMap<KeyPath, usize>,
-) {
-    for (key, value) in table {
-        let path = above.child(key.get_ref());
-        let before = text.get(..key.span().start).unwrap_or(text);
-        lines.insert(path.clone(), before.matches('\n').count() + 1);
-        if let DeValue::Table(below) = value.get_ref() {
-            toml_lines(text, &path, below, lines);
-        }
+/// The line (1-based) of the key at the end of `path`.
+fn toml_line(text: &str, table: &DeTable<'_>, path: &[String]) -> Option<usize> {
+    let (first, rest) = path.split_first()?;
+    let (key, value) = table.iter().find(|(key, _)| key.get_ref() == first)?;
+    match value.get_ref() {
+        _ if rest.is_empty() => Some(text.get(..key.span().start)?.matches('\n').count() + 1),
+        DeValue::Table(below) => toml_line(text, below, rest),
+        _ => None,
     }
 }
 
@@ -73,16 +67,14 @@ fn from_toml_value(value: toml::Value) -> Result<Value, String> {
             .ok_or_else(|| format!("{number} cannot be sent as JSON; write a finite number"))?,
         toml::Value::Boolean(truth) => Value::Bool(truth),
         toml::Value::Datetime(time) => Value::String(time.to_string()),
-        toml::Value::Array(items) => items
-            .into_iter()
-            .map(from_toml_value)
-            .collect::<Result<_, _>>()?,
+        toml::Value::Array(items) => {
+            let items = items.into_iter().map(from_toml_value);
+            Value::Array(items.collect::<Result<_, _>>()?)
+        }
         toml::Value::Table(table) => {
-            let mut map = Map::new();
-            for (key, value) in table {
-                map.insert(key, from_toml_value(value)?);
-            }
-            Value::Object(map)
+            let fields = table.into_iter();
+            let fields = fields.map(|(key, value)| Ok((key, from_toml_value(value)?)));
+            Value::Object(fields.collect::<Result<Map<_, _>, String>>()?)
         }
     })
 }
@@ -97,7 +89,7 @@ fn from_yaml(path: &Path, text: &str) -> Result<Vec<Assignment>, ConfigError> {
     let value = serde_json::to_value(yaml).map_err(|error| broken(error.to_string()))?;
     match value {
         Value::Null => Ok(Vec::new()),
-        Value::Object(_) => assignments(path, value, |key| line_of(text, key.keys())),
+        Value::Object(_) => assignments(path, value, |key| yaml_line(text, key.keys())),
         _ => Err(broken(
             "it holds no mapping; write one `key: value` per line".to_owned(),
         )),
@@ -146,7 +138,7 @@ fn assignments(
 const FOUND: &str = "the key was found here";
 
 /// The line (1-based) on which the key at the end of `path` stands; `None` if it is not there.
-pub(super) fn line_of(text: &str, path: &[String]) -> Option<usize> {
+pub(super) fn yaml_line(text: &str, path: &[String]) -> Option<usize> {
     let error = Below(path)
         .deserialize(serde_yaml_ng::Deserializer::from_str(text))
         .err()?;
@@ -289,7 +281,7 @@ mod tests {
         let text = "# comment\nagents:\n  a:\n    url: http://h\n    wrong: 1\nlimit: [1]\n";
         let line = |path: &[&str]| {
             let path: Vec<String> = path.iter().map(|key| (*key).to_owned()).collect();
-            line_of(text, &path)
+            yaml_line(text, &path)
         };
         assert_eq!(line(&["agents"]), Some(2));
         assert_eq!(line(&["agents", "a", "wrong"]), Some(5));

@@ -8,6 +8,7 @@ use std::borrow::Cow;
 
 use serde_json::{Map, Value};
 
+use crate::error::{Fatal, USAGE};
 use crate::python;
 
 /// References that are followed from one another; more is taken for a mistake.
@@ -34,6 +35,14 @@ pub enum InterpolationError {
     /// The value that is referred to is `???`, OmegaConf's mark of a value still to be given.
     #[error("'{0}' refers to a value that is still to be given (???)")]
     Missing(String),
+}
+
+impl Fatal for InterpolationError {
+    const CONTEXT: &'static str = "responses_create_params";
+
+    fn exit_code(&self) -> u8 {
+        USAGE
+    }
 }
 
 /// The same fields with every reference replaced by what it refers to.

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::hydra;
 use super::overrides::{Meaning, meaning};
-use crate::config::options::{Kind, OptionSpec};
+use crate::config::option_spec::{Kind, OptionSpec};
 use crate::config::{AgentSettings, ConfigError, Origin, Repeats, Settings};
 
 /// The keys that lead to one value, outermost first. Printed as TOML prints a dotted key.

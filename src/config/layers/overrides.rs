@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::hydra;
 use super::keys::{self, KeyPath, Source, suggestion};
 use super::tree::Assignment;
-use crate::config::options::Kind;
+use crate::config::option_spec::Kind;
 use crate::config::{ConfigError, Origin, ServerUrl, Settings};
 
 /// Reads overrides one after the other, and remembers host and port of the head server in between.

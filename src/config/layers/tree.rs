@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value};
 
 use super::keys::{self, EXPECTED_TABLE};
-use crate::config::options::Kind;
+use crate::config::option_spec::Kind;
 use crate::config::{ConfigError, KeyPath, Origin, Settings};
 
 /// One value for one key, and its origin.

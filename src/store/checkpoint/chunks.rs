@@ -1,26 +1,34 @@
+//! The chunks that are the copies of journal files: listing, writing, deleting them, and bringing files back.
+
 use std::collections::BTreeMap;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path as FilePath, PathBuf};
 use std::time::Duration;
 
 use bytes::Bytes;
 use chrono::{DateTime, Utc};
-use futures::{StreamExt, stream};
+use futures::{StreamExt, TryStreamExt, stream};
 use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStoreExt};
+use tokio::fs::File;
+use tokio::io::AsyncWriteExt;
 
 use crate::schema::ATTEMPTS;
-use crate::store::{RunStore, SegmentName, StoreError, deadline, part_name};
-
-/// Directory of the copies of all runs that are or were at the place.
-const JOURNAL: &str = "journal";
-
-/// Extension of a segment of outcomes, which becomes parts.
-const SEGMENT: &str = "rows";
-
-/// Extension of a log of dispatches.
-const DISPATCHES: &str = "dispatches";
+use crate::store::dispatch_record::DISPATCHES;
+use crate::store::objects::if_there;
+use crate::store::place::JOURNAL;
+use crate::store::segment::SEGMENT;
+use crate::store::{RunStore, SegmentName, StoreError, part_name};
 
 /// How long the store may take for one request.
 const DEADLINE: Duration = Duration::from_secs(60);
+
+/// Chunks that are read at once; each is held in memory.
+const MAX_READS: usize = 8;
+
+/// How often a copy is looked at that changes while it is read.
+const MAX_ATTEMPTS: u32 = 3;
 
 /// A file of a journal, as far as it is on the object store.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,10 +43,7 @@ pub struct CheckpointedFile {
     pub last_modified: DateTime<Utc>,
 }
 
-/// The copies of a run's journal files, in the order of their names; none of a local run.
-///
-/// # Errors
-/// The store failed.
+/// Lists the copies of a run's journal files, in the order of their names; none of a local run.
 pub async fn list(run: &RunStore) -> Result<Vec<CheckpointedFile>, StoreError> {
     let copies = copies(run, None).await?;
     let file = |(file, copy): (String, FileCopy)| {
@@ -84,19 +89,10 @@ async fn delete(run: &RunStore, directory: &str, paths: Vec<Path>) -> Result<(),
     let mut deleted = run.object_store().delete_stream(paths);
     loop {
         let next = async { Ok(deleted.next().await) };
-        let limit = run.deadline(DEADLINE);
-        let done = deadline::within(limit, "delete", || run.display(directory), next).await?;
-        match done {
+        match run.within(DEADLINE, "delete", directory, next).await? {
             None => return Ok(()),
-            Some(Ok(_) | Err(object_store::Error::NotFound { .. })) => {}
-            Some(Err(source)) => {
-                return Err(StoreError::Object {
-                    action: "delete",
-                    object: run.display(directory),
-                    source,
-                });
-            }
-        }
+            Some(deleted) => if_there(deleted).map_err(run.failed("delete", directory))?,
+        };
     }
 }
 
@@ -137,7 +133,7 @@ impl FileCopy {
     }
 }
 
-/// The copies of all journal files, or of one.
+/// Finds the copies of all journal files, or of one.
 pub(super) async fn copies(
     run: &RunStore,
     file: Option<&str>,
@@ -160,7 +156,7 @@ pub(super) async fn copies(
     Ok(files.into_iter().map(copy).collect())
 }
 
-/// The chunk that an object is, and its file. What does not look like one is passed over.
+/// Reads an object's name as a chunk, and its file. What does not look like one is passed over.
 fn chunk(root: &Path, meta: &ObjectMeta) -> Option<(String, Chunk)> {
     let mut parts = meta.location.prefix_match(root)?;
     let (file, offset) = (parts.next()?, parts.next()?);
@@ -177,8 +173,8 @@ fn object(run: &RunStore, file: &str, offset: u64) -> String {
     format!("{}/{file}/{offset:020}", run.journal_copies())
 }
 
-/// Puts what follows at `offset`, and says how many bytes from there on are now on the store. They
-/// are fewer where an earlier try was done after all, though it seemed to have failed.
+/// Puts what follows at `offset`, and says how many bytes from there on are now on the store. They are fewer where an
+/// earlier try succeeded after all, though it seemed to have failed.
 pub(super) async fn put(
     run: &RunStore,
     file: &str,
@@ -188,18 +184,14 @@ pub(super) async fn put(
     let object = object(run, file, offset);
     let content = Bytes::from(content);
     let len = content.len() as u64;
-    // Such a try may also be done from now on: with a plain write, it would cut off a later one.
+    // Such a try may also succeed later: with a plain write, it would cut off a longer one.
     let create = || run.create(&object, content.clone());
     if ask(run, "write", &object, create).await? {
         return Ok(len);
     }
     let path = run.path(&object);
-    let failed = |source| StoreError::Object {
-        action: "write",
-        object: run.display(&object),
-        source,
-    };
-    let head = || async { run.object_store().head(&path).await.map_err(failed) };
+    let failed = run.failed("write", &object);
+    let head = || async { run.object_store().head(&path).await.map_err(&failed) };
     match ask(run, "read", &object, head).await?.size {
         0 => Err(failed(object_store::Error::AlreadyExists {
             path: path.to_string(),
@@ -209,7 +201,7 @@ pub(super) async fn put(
     }
 }
 
-/// Content of a chunk, if it is still there and as it was.
+/// Reads a chunk, if it is still there and as it was.
 pub(super) async fn get(
     run: &RunStore,
     file: &str,
@@ -220,14 +212,14 @@ pub(super) async fn get(
     Ok(found.filter(|bytes| bytes.len() as u64 == chunk.len))
 }
 
-/// Whose file of a journal this is, if it is one.
+/// Reads the name of a file of a journal, if it is one.
 pub(super) fn name(file: &str) -> Option<SegmentName> {
     let (name, extension) = file.split_once('.')?;
     let is_known = extension == SEGMENT || extension == DISPATCHES;
     name.parse().ok().filter(|_| is_known)
 }
 
-/// Name of the segment that a journal file is, if it is one.
+/// Reads the name of a segment, if the file is one.
 pub(super) fn segment(file: &str) -> Option<SegmentName> {
     name(file).filter(|_| file.ends_with(SEGMENT))
 }
@@ -238,7 +230,7 @@ pub(super) async fn is_landed(run: &RunStore, segment: SegmentName) -> Result<bo
     ask(run, "look for", &part, || run.exists(&part)).await
 }
 
-/// What the store answers, within the deadline.
+/// Asks the store, within the deadline.
 async fn ask<T, W>(
     run: &RunStore,
     action: &'static str,
@@ -248,12 +240,11 @@ async fn ask<T, W>(
 where
     W: Future<Output = Result<T, StoreError>>,
 {
-    let (shown, limit) = (|| run.display(object), run.deadline(DEADLINE));
-    twice(|| deadline::within(limit, action, shown, request())).await
+    twice(|| run.within(DEADLINE, action, object, request())).await
 }
 
-/// Does `work` again if the store failed. Some of what is done here takes several requests: where
-/// every second one fails it would never come to an end.
+/// Does `work` a second time if the store failed. Some of what is done here takes several requests: where every second one
+/// fails it would never come to an end.
 async fn twice<T, W>(work: impl Fn() -> W) -> Result<T, StoreError>
 where
     W: Future<Output = Result<T, StoreError>>,
@@ -262,4 +253,97 @@ where
         Err(StoreError::Object { .. }) => work().await,
         done => done,
     }
+}
+
+/// Brings the copies of journal files whose name `wants` accepts into the directory `into`, which is made if need be, and
+/// returns their paths. Left out are files that are there already and at least as long, and segments that have become
+/// parts. A file appears whole.
+///
+/// # Errors
+/// The store or the disk failed; files that were brought before stay.
+pub async fn fetch(
+    run: &RunStore,
+    into: &FilePath,
+    wants: impl Fn(SegmentName) -> bool,
+) -> Result<Vec<PathBuf>, StoreError> {
+    let mut fetched = Vec::new();
+    for (file, copy) in copies(run, None).await? {
+        if name(&file).is_some_and(&wants) {
+            fetched.extend(fetch_file(run, &file, copy, into).await?);
+        }
+    }
+    Ok(fetched)
+}
+
+async fn fetch_file(
+    run: &RunStore,
+    name: &str,
+    mut copy: FileCopy,
+    into: &FilePath,
+) -> Result<Option<PathBuf>, StoreError> {
+    let path = into.join(name);
+    let mut attempts = 1;
+    loop {
+        // After the copy was listed: it is deleted only when the segment has landed.
+        if let Some(segment) = segment(name)
+            && is_landed(run, segment).await?
+        {
+            return Ok(None);
+        }
+        let present = tokio::fs::metadata(&path).await.map(|found| found.len());
+        if copy.num_bytes() <= present.unwrap_or_default() {
+            return Ok(None);
+        }
+        if download(run, name, &copy, &path).await? {
+            return Ok(Some(path));
+        }
+        if attempts == MAX_ATTEMPTS {
+            return Err(run.failed("read", &format!("{JOURNAL}/{name}"))(
+                object_store::Error::NotFound {
+                    path: name.to_owned(),
+                    source: "its chunks disappear while they are read".into(),
+                },
+            ));
+        }
+        attempts += 1;
+        match copies(run, Some(name)).await?.remove(name) {
+            Some(found) => copy = found,
+            None => return Ok(None),
+        }
+    }
+}
+
+/// Writes a file from its chunks; says whether all of them were still there.
+async fn download(
+    run: &RunStore,
+    name: &str,
+    copy: &FileCopy,
+    path: &FilePath,
+) -> Result<bool, StoreError> {
+    let failed = StoreError::file("write", path);
+    let directory = path.parent().unwrap_or(FilePath::new("."));
+    tokio::fs::create_dir_all(directory)
+        .await
+        .map_err(&failed)?;
+    let partial = tempfile::Builder::new()
+        .prefix(".")
+        .suffix(".partial")
+        .permissions(Permissions::from_mode(0o666))
+        .tempfile_in(directory)
+        .map_err(&failed)?;
+    let mut file = File::from_std(partial.reopen().map_err(&failed)?);
+    let reads = copy.chunks.iter().map(|&chunk| get(run, name, chunk));
+    let reads: Vec<_> = reads.collect();
+    let mut contents = stream::iter(reads).buffered(MAX_READS);
+    while let Some(content) = contents.try_next().await? {
+        let Some(content) = content else {
+            return Ok(false);
+        };
+        file.write_all(&content).await.map_err(&failed)?;
+    }
+    file.flush().await.map_err(&failed)?;
+    // A file that has its length and not its content would never be fetched again.
+    file.sync_all().await.map_err(&failed)?;
+    partial.persist(path).map_err(|error| failed(error.error))?;
+    Ok(true)
 }

@@ -1,3 +1,6 @@
+//! The objects of the locks of a run, and its epochs: `writers/EPOCH.json` is made by the one writer that has the epoch,
+//! and stays as long as the run.
+
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -5,10 +8,13 @@ use chrono::{DateTime, Utc};
 use futures::{StreamExt, TryStreamExt, stream};
 
 use super::{LockRecord, LockScope};
-use crate::store::{RunStore, StoreError, deadline};
+use crate::store::{RunStore, StoreError};
 
 /// Directory of the locks within a run.
 const LOCK: &str = "lock";
+
+/// Directory of the writers that a run had.
+const WRITERS: &str = "writers";
 
 /// How long the store may take for one request.
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -25,6 +31,9 @@ pub(super) struct LockEntry {
     pub modified: DateTime<Utc>,
 }
 
+/// A lock object, and what it holds.
+pub(super) type FoundLock = (LockEntry, LockRecord);
+
 impl LockEntry {
     /// Its name within the run.
     pub(super) fn object(&self) -> String {
@@ -37,7 +46,7 @@ pub(super) fn object(scope: LockScope, number: u64) -> String {
     format!("{LOCK}/{}/{number:010}.json", scope.directory())
 }
 
-/// All lock objects of a run. What does not look like one is passed over.
+/// Lists all lock objects of a run. What does not look like one is passed over.
 pub(super) async fn list(run: &RunStore) -> Result<Vec<LockEntry>, StoreError> {
     let root = run.path(LOCK);
     let listed = within("list", run, LOCK, run.list(LOCK)).await?;
@@ -54,11 +63,11 @@ pub(super) async fn list(run: &RunStore) -> Result<Vec<LockEntry>, StoreError> {
     Ok(listed.into_iter().filter_map(entry).collect())
 }
 
-/// What the locks hold, but for those that have gone since they were listed.
+/// Reads locks, but for those that have gone since they were listed.
 pub(super) async fn read(
     run: &RunStore,
     entries: impl IntoIterator<Item = LockEntry>,
-) -> Result<Vec<(LockEntry, LockRecord)>, StoreError> {
+) -> Result<Vec<FoundLock>, StoreError> {
     let reads = entries.into_iter().map(|entry| async move {
         let object = entry.object();
         let found = get(run, &object).await?;
@@ -75,40 +84,47 @@ pub(super) async fn read(
         .await
 }
 
-/// Owner of the lock object, `None` where there is none.
+/// Reads the owner of a lock object, `None` where there is none.
 pub(super) async fn owner(run: &RunStore, object: &str) -> Result<Option<String>, StoreError> {
     let record = |bytes: Bytes| serde_json::from_slice::<LockRecord>(&bytes);
-    let found = get(run, object).await?;
-    Ok(found.map(|bytes| record(bytes).map_or_else(|_| String::new(), |record| record.owner)))
+    let owner = |bytes| record(bytes).map_or_else(|_| String::new(), |record| record.owner);
+    Ok(get(run, object).await?.map(owner))
 }
 
 async fn get(run: &RunStore, object: &str) -> Result<Option<Bytes>, StoreError> {
     within("read", run, object, run.get(object)).await
 }
 
-/// Creates the lock object, or renews it. Says whether it did: where it is to be created, there
-/// may be one.
-pub(super) async fn write(
+/// Creates the lock object, unless there is one. Says whether it did.
+pub(super) async fn create(
     run: &RunStore,
     object: &str,
     record: &LockRecord,
-    create: bool,
 ) -> Result<bool, StoreError> {
+    let create = run.create(object, text(run, object, record)?);
+    within("write", run, object, create).await
+}
+
+/// Writes the lock object anew.
+pub(super) async fn renew(
+    run: &RunStore,
+    object: &str,
+    record: &LockRecord,
+) -> Result<(), StoreError> {
+    let put = run.put(object, text(run, object, record)?);
+    within("write", run, object, put).await
+}
+
+fn text(run: &RunStore, object: &str, record: &LockRecord) -> Result<Vec<u8>, StoreError> {
     let mut text = serde_json::to_vec_pretty(record).map_err(|source| StoreError::Record {
         object: run.display(object),
         reason: source.to_string(),
     })?;
     text.push(b'\n');
-    let work = async {
-        match create {
-            true => run.create(object, text).await,
-            false => run.put(object, text).await.map(|()| true),
-        }
-    };
-    within("write", run, object, work).await
+    Ok(text)
 }
 
-/// What the store's clock says: the time of an object that is written for it.
+/// Asks the store's clock: it stamps an object that is written for this.
 pub(super) async fn clock(run: &RunStore, owner: &str) -> Result<DateTime<Utc>, StoreError> {
     let object = format!("{LOCK}/clock/{owner}");
     within("write", run, &object, run.put(&object, Bytes::new())).await?;
@@ -117,16 +133,13 @@ pub(super) async fn clock(run: &RunStore, owner: &str) -> Result<DateTime<Utc>, 
     let removed = remove(run, &object).await;
     let found = listed?.into_iter().find(|meta| meta.location == path);
     removed?;
-    found
-        .map(|meta| meta.last_modified)
-        .ok_or_else(|| StoreError::Object {
-            action: "find",
-            object: run.display(&object),
-            source: object_store::Error::NotFound {
-                path: path.to_string(),
-                source: "it was deleted as soon as it was written".into(),
-            },
+    let found = found.map(|meta| meta.last_modified);
+    found.ok_or_else(|| {
+        run.failed("find", &object)(object_store::Error::NotFound {
+            path: path.to_string(),
+            source: "it was deleted as soon as it was written".into(),
         })
+    })
 }
 
 /// Deletes a lock object, and on a local disk the directories that it leaves empty.
@@ -149,6 +162,29 @@ async fn within<T>(
     object: &str,
     work: impl Future<Output = Result<T, StoreError>>,
 ) -> Result<T, StoreError> {
-    let limit = run.deadline(DEADLINE);
-    deadline::within(limit, action, || run.display(object), work).await
+    run.within(DEADLINE, action, object, work).await
+}
+
+/// Takes an epoch higher than all that were ever taken.
+pub(super) async fn begin_epoch(run: &RunStore, record: &LockRecord) -> Result<u64, StoreError> {
+    let text = text(run, WRITERS, record)?;
+    let mut epoch = newest_epoch(run).await? + 1;
+    loop {
+        let object = format!("{WRITERS}/{epoch:010}.json");
+        let create = run.create(&object, text.clone());
+        if within("create", run, &object, create).await? {
+            return Ok(epoch);
+        }
+        // Another writer was quicker, or an answer was lost: then the epoch is nobody's.
+        epoch += 1;
+    }
+}
+
+async fn newest_epoch(run: &RunStore) -> Result<u64, StoreError> {
+    let listed = within("list", run, WRITERS, run.list(WRITERS)).await?;
+    let epochs = listed.iter().filter_map(|object| {
+        let name = object.location.filename()?;
+        name.strip_suffix(".json")?.parse::<u64>().ok()
+    });
+    Ok(epochs.max().unwrap_or_default())
 }

@@ -1,23 +1,20 @@
 //! The lock of a run: one writer, or one for each shard.
 //!
-//! A lock is an object `lock/SCOPE/NUMBER.json`, since the only conditional write that all stores
-//! know is to create. [`RunLock`] takes, renews and gives it back; [`LockRecord`] is what it holds,
-//! [`LockScope`] what it keeps others from, [`Process`] whether its owner has died.
+//! A lock is an object `lock/SCOPE/NUMBER.json`, since the only conditional write that all stores know is to create: a disk
+//! has no `PutMode::Update`, so that no crate's lease serves. [`RunLock`] takes, renews and gives it back; [`LockHolder`]
+//! is what people see of it, [`LockScope`] what it keeps others from.
 
 mod directory;
-mod epoch;
-mod process;
 mod record;
 mod run_lock;
-mod scope;
 #[cfg(test)]
 mod tests;
 
 use directory::LockEntry;
-use process::Process;
 use record::LockRecord;
+#[cfg(test)]
+use record::Process;
 
-pub use record::LockHolder;
 pub(super) use record::random_id;
+pub use record::{LockHolder, LockScope};
 pub use run_lock::{LockOptions, RunLock};
-pub use scope::LockScope;

@@ -1,13 +1,13 @@
+//! What a lock holds, and who: [`LockRecord`] is its object, [`Process`] its owner, [`LockScope`] what it keeps others from.
+
 use std::collections::hash_map::RandomState;
-use std::fmt;
 use std::hash::BuildHasher;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::path::Path;
 use std::time::Duration;
+use std::{env, fmt, fs, io, process};
 
 use chrono::{DateTime, SecondsFormat, Utc};
 use serde::{Deserialize, Serialize};
-
-use super::{LockScope, Process};
 
 /// Lease of a lock that can't be read.
 const DEFAULT_LEASE: Duration = Duration::from_secs(60);
@@ -43,19 +43,15 @@ impl LockRecord {
         }
     }
 
-    /// Stands for a lock that is not JSON, as a machine that lost its power leaves behind: nobody
-    /// renews it, but who wrote it may yet do so.
+    /// Stands for a lock that is not JSON, as a machine that lost its power leaves behind: nobody renews it, but who wrote
+    /// it may yet do so.
     pub(super) fn unreadable(modified: DateTime<Utc>) -> Self {
         Self {
             owner: String::new(),
             displaces: Vec::new(),
             process: Process {
                 host: "unknown".to_owned(),
-                pid: 0,
-                user: None,
-                boot_id: None,
-                pid_namespace: None,
-                process_start: None,
+                ..Process::default()
             },
             command: "unknown".to_owned(),
             acquired_at: modified,
@@ -72,8 +68,7 @@ impl LockRecord {
         age(self.heartbeat_at, now)
     }
 
-    /// Whether it is to be taken for held: its owner has not provably died, and has renewed it
-    /// within its lease.
+    /// Whether it is taken for held: its owner has not provably died, and has renewed it within its lease.
     pub(super) fn is_alive(&self, now: DateTime<Utc>) -> bool {
         self.heartbeat_age(now) <= self.lease() && !self.process.has_died()
     }
@@ -94,27 +89,16 @@ impl LockRecord {
     }
 }
 
-/// Time from `then` to `now`, none if a clock has been set back.
+/// The time from `then` to `now`, zero if a clock was set back.
 pub(super) fn age(then: DateTime<Utc>, now: DateTime<Utc>) -> Duration {
     (now - then).to_std().unwrap_or_default()
 }
 
-/// 16 hexadecimal digits that nobody else makes.
+/// Makes 16 hexadecimal digits that nobody else makes.
 pub(in crate::store) fn random_id(now: DateTime<Utc>) -> String {
-    static COUNTER: AtomicU64 = AtomicU64::new(0);
-    let mut hasher = blake3::Hasher::new();
-    let parts = [
-        u64::from(std::process::id()),
-        COUNTER.fetch_add(1, Ordering::Relaxed),
-        // The standard library's only source of randomness.
-        RandomState::new().hash_one(0),
-    ];
-    hasher.update(now.to_rfc3339().as_bytes());
-    for part in parts {
-        hasher.update(&part.to_le_bytes());
-    }
-    let digest = hasher.finalize().to_hex();
-    digest.get(..16).unwrap_or(&digest).to_owned()
+    // The standard library's only source of randomness: each of these has other keys.
+    let id = RandomState::new().hash_one((process::id(), now));
+    format!("{id:016x}")
 }
 
 /// Who holds a lock of a run, or held it and died.
@@ -185,6 +169,150 @@ mod rfc3339 {
     }
 }
 
+/// A process, described so exactly that another process of the same machine can say that it has died.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Process {
+    pub host: String,
+    pub pid: u32,
+    pub user: Option<String>,
+    /// Which boot of which kernel. Host names are not unique, least of all in containers.
+    pub boot_id: Option<String>,
+    /// Where the process id is valid.
+    pub pid_namespace: Option<String>,
+    /// In clock ticks since the boot: process ids are used again.
+    pub process_start: Option<u64>,
+}
+
+impl Process {
+    pub(super) fn this() -> Self {
+        let pid = process::id();
+        // A `/proc` of another namespace says nothing about our processes.
+        let ours = fs::read_link("/proc/self")
+            .is_ok_and(|link| link.as_os_str() == pid.to_string().as_str());
+        let known = |path| {
+            let text = fs::read_to_string(path).ok()?;
+            Some(text.trim().to_owned())
+        };
+        let named = |variable| env::var(variable).ok().filter(|value| !value.is_empty());
+        Self {
+            host: known("/proc/sys/kernel/hostname")
+                .or_else(|| named("HOSTNAME"))
+                .or_else(|| named("COMPUTERNAME"))
+                .unwrap_or_else(|| "unknown".to_owned()),
+            pid,
+            user: named("USER").or_else(|| named("LOGNAME")),
+            boot_id: known("/proc/sys/kernel/random/boot_id").filter(|_| ours),
+            pid_namespace: fs::read_link("/proc/self/ns/pid")
+                .ok()
+                .filter(|_| ours)
+                .map(|link| link.display().to_string()),
+            process_start: stat(pid).ok().flatten().map(|stat| stat.start),
+        }
+    }
+
+    /// Whether it has provably died: it ran on this machine, and is not there any more.
+    pub(super) fn has_died(&self) -> bool {
+        let here = Self::this();
+        let same = self.boot_id.is_some()
+            && self.boot_id == here.boot_id
+            && self.pid_namespace.is_some()
+            && self.pid_namespace == here.pid_namespace;
+        if !same {
+            return false;
+        }
+        match stat(self.pid) {
+            Ok(Some(stat)) => {
+                stat.ended || self.process_start.is_some_and(|start| start != stat.start)
+            }
+            Ok(None) => false,
+            // With `hidepid` a live process of another user looks like one that has gone.
+            Err(error) => error.kind() == io::ErrorKind::NotFound && Path::new("/proc/1").exists(),
+        }
+    }
+}
+
+/// What `/proc/PID/stat` says.
+#[derive(Debug, PartialEq, Eq)]
+struct Stat {
+    /// It only waits for its parent to take notice.
+    ended: bool,
+    start: u64,
+}
+
+fn stat(pid: u32) -> io::Result<Option<Stat>> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    Ok(parse_stat(&text))
+}
+
+fn parse_stat(text: &str) -> Option<Stat> {
+    // The second field is the name in parentheses, which may hold blanks and parentheses.
+    let (_, fields) = text.rsplit_once(')')?;
+    let mut fields = fields.split_ascii_whitespace();
+    let state = fields.next()?;
+    Some(Stat {
+        ended: matches!(state, "Z" | "X" | "x"),
+        start: fields.nth(18)?.parse().ok()?,
+    })
+}
+
+/// What a writer keeps others from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum LockScope {
+    /// The whole run.
+    Run,
+    /// The tasks of one shard.
+    Shard {
+        /// Which, from 1.
+        index: u32,
+        /// Of how many.
+        count: u32,
+    },
+}
+
+impl LockScope {
+    /// Whether two writers could write the same rollout. Shards of different counts always could.
+    pub fn overlaps(self, other: Self) -> bool {
+        match (self, other) {
+            (
+                Self::Shard { index, count },
+                Self::Shard {
+                    index: other_index,
+                    count: other_count,
+                },
+            ) => count != other_count || index == other_index,
+            _ => true,
+        }
+    }
+
+    /// Its directory below `lock/`.
+    pub(super) fn directory(self) -> String {
+        match self {
+            Self::Run => "run".to_owned(),
+            Self::Shard { index, count } => format!("shard-{index}-of-{count}"),
+        }
+    }
+
+    pub(super) fn from_directory(name: &str) -> Option<Self> {
+        if name == "run" {
+            return Some(Self::Run);
+        }
+        let (index, count) = name.strip_prefix("shard-")?.split_once("-of-")?;
+        Some(Self::Shard {
+            index: index.parse().ok()?,
+            count: count.parse().ok()?,
+        })
+    }
+}
+
+impl fmt::Display for LockScope {
+    fn fmt(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            Self::Run => formatter.write_str("the whole run"),
+            Self::Shard { index, count } => write!(formatter, "shard {index}/{count}"),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -222,5 +350,90 @@ mod tests {
     fn every_acquisition_has_its_own_name() {
         let now = Utc::now();
         assert_ne!(elsewhere(now).owner, elsewhere(now).owner);
+    }
+
+    #[test]
+    fn the_start_time_is_found_after_any_name() {
+        let rest = (4..=21).map(|field| field.to_string()).collect::<Vec<_>>();
+        let line = |state: &str| format!("7 (a) b (c) {state} {} 4711 0", rest.join(" "));
+        let start = 4711;
+        assert_eq!(
+            parse_stat(&line("S")),
+            Some(Stat {
+                ended: false,
+                start
+            })
+        );
+        assert_eq!(parse_stat(&line("Z")), Some(Stat { ended: true, start }));
+        assert_eq!(parse_stat("7 (a"), None);
+    }
+
+    #[test]
+    fn this_process_lives() {
+        assert!(!Process::this().has_died());
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_process_that_has_gone_or_whose_id_is_used_again_has_died() {
+        let mut child = process::Command::new("true").spawn().unwrap();
+        let gone = Process {
+            pid: child.id(),
+            process_start: None,
+            ..Process::this()
+        };
+        child.wait().unwrap();
+        assert!(gone.has_died());
+
+        let start = Process::this().process_start.unwrap();
+        let reused = Process {
+            process_start: Some(start + 1),
+            ..Process::this()
+        };
+        assert!(reused.has_died());
+    }
+
+    #[test]
+    fn nothing_is_known_of_another_boot_or_namespace() {
+        let gone = Process {
+            process_start: Some(0),
+            ..Process::this()
+        };
+        for elsewhere in [
+            Process {
+                boot_id: Some("another".into()),
+                ..gone.clone()
+            },
+            Process {
+                pid_namespace: Some("pid:[1]".into()),
+                ..gone.clone()
+            },
+            Process {
+                boot_id: None,
+                pid_namespace: None,
+                ..gone.clone()
+            },
+        ] {
+            assert!(!elsewhere.has_died(), "{elsewhere:?}");
+        }
+    }
+
+    #[test]
+    fn only_different_shards_of_one_count_do_not_overlap() {
+        let shard = |index, count| LockScope::Shard { index, count };
+        assert!(!shard(1, 8).overlaps(shard(2, 8)));
+        assert!(shard(2, 8).overlaps(shard(2, 8)));
+        assert!(shard(1, 8).overlaps(shard(2, 4)));
+        assert!(shard(1, 8).overlaps(LockScope::Run));
+        assert!(LockScope::Run.overlaps(shard(1, 8)));
+        assert!(LockScope::Run.overlaps(LockScope::Run));
+    }
+
+    #[test]
+    fn a_directory_names_its_scope() {
+        for scope in [LockScope::Run, LockScope::Shard { index: 2, count: 8 }] {
+            assert_eq!(LockScope::from_directory(&scope.directory()), Some(scope));
+        }
+        assert_eq!(LockScope::from_directory("shard-x-of-8"), None);
     }
 }

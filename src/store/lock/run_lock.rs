@@ -6,21 +6,22 @@ use chrono::{DateTime, Utc};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::directory::{self, FoundLock};
 use super::record::age;
-use super::{LockEntry, LockHolder, LockRecord, LockScope, directory, epoch};
+use super::{LockEntry, LockHolder, LockRecord, LockScope};
 use crate::store::writer::Lease;
 use crate::store::{RunStore, StoreError, Writer};
 
-/// Attempts to take a lock that others are taking at the same moment.
+/// How often a lock is tried for that others try for at the same moment.
 const MAX_ATTEMPTS: u32 = 5;
 
-/// How long a write may go on that nobody waits for any more.
+/// How long a write may continue that nobody waits for any more.
 const SETTLE: Duration = Duration::from_secs(1);
 
-/// How often one that is to stop is looked for.
+/// How often is looked whether an owner that is to stop has stopped.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// A lock is renewed, and a takeover looked for, this often within a lease.
+/// How often a lock is renewed, and a takeover looked for, within a lease.
 const RENEWALS: u32 = 12;
 
 /// The share of a lease that must be left when something is published.
@@ -49,17 +50,17 @@ impl Default for LockOptions {
 
 /// A lock that is held, as long as [`Self::keep`] is polled and has not ended.
 ///
-/// Who takes one creates its object first, and looks for others after; who renews one writes it
-/// first, and looks for others after. So of two at least one sees the other, and gives way.
+/// Whoever takes a lock creates its object first, and looks for others after; whoever renews one writes it first, and
+/// looks for others after. So of two at least one sees the other, and gives way.
 ///
-/// A lock is taken over when its owner has provably died (same boot, same process namespace, no
-/// such process), or after its lease. The lease has passed if it has by the heartbeat and our
-/// clock, *and* by the time at which the store says that the lock was written and the store's own
-/// clock: a clock that is wrong takes nothing from anybody, it can only make us wait.
+/// A lock is taken over when its owner has provably died (same boot, same process namespace, no such process), or after
+/// its lease. The lease has passed if it has by the heartbeat and our clock, *and* by the time at which the store says that
+/// the lock was written and the store's own clock: a clock that is wrong takes nothing from anybody, it can only make us
+/// wait.
 ///
-/// A process that is stopped for longer than its lease, and goes on, publishes nothing before
-/// [`Self::keep`] has found out: see [`Writer::permit`]. Whose lock is broken while it lives is waited for until it has
-/// stopped or its lease is over.
+/// A process that is stopped for longer than its lease, and then continues, publishes nothing before [`Self::keep`] has
+/// found out: see [`Writer::permit`]. An owner whose lock is broken while it lives is waited for until it has stopped or
+/// its lease is over.
 #[derive(Debug)]
 pub struct RunLock {
     run: RunStore,
@@ -95,7 +96,7 @@ impl RunLock {
         Self::acquire_and_tell(run, options, |_| {}).await
     }
 
-    /// As [`Self::acquire`]; `tell` hears of a living owner whose lock is broken and who is waited for.
+    /// Does as [`Self::acquire`], and tells `tell` of a living owner whose lock is broken and who is waited for.
     ///
     /// # Errors
     /// As for [`Self::acquire`].
@@ -118,21 +119,18 @@ impl RunLock {
         }
     }
 
-    /// Every lock of a run, held or left behind, for people to see.
-    ///
-    /// # Errors
-    /// The store failed.
+    /// Lists every lock of a run, held or left behind, for people to see.
     pub async fn holders(run: &RunStore) -> Result<Vec<LockHolder>, StoreError> {
         let mut locks = directory::read(run, directory::list(run).await?).await?;
         locks.sort_by_key(|(entry, _)| entry.object());
         let now = Utc::now();
-        let holder = |(entry, record): &(LockEntry, LockRecord)| record.holder(entry.scope, now);
+        let holder = |(entry, record): &FoundLock| record.holder(entry.scope, now);
         Ok(locks.iter().map(holder).collect())
     }
 
-    /// Renews the lock as long as it is polled, to be polled beside the work. Ends only when the
-    /// lock is lost, with [`StoreError::LockLost`]: another took it over, it was deleted, or the
-    /// store took no renewal for a whole lease. The work must stop then.
+    /// Renews the lock as long as it is polled, to be polled beside the work. Ends only when the lock is lost, with
+    /// [`StoreError::LockLost`]: another took it over, it was deleted, or the store took no renewal for a whole lease. The
+    /// work must stop then.
     pub async fn keep(&self) -> StoreError {
         self.keep_every(self.interval()).await
     }
@@ -141,12 +139,9 @@ impl RunLock {
         (self.lease / RENEWALS).max(Duration::from_millis(1))
     }
 
-    /// The writer that this lock makes of its owner, of an epoch that no other writer of the run has or had.
-    ///
-    /// # Errors
-    /// The store failed.
+    /// Makes a writer of the owner, of an epoch that no other writer of the run has or had.
     pub async fn writer(&self) -> Result<Writer, StoreError> {
-        let epoch = epoch::begin(&self.run, &self.record).await?;
+        let epoch = directory::begin_epoch(&self.run, &self.record).await?;
         let lease = Lease {
             ends: self.ends.subscribe(),
             margin: self.lease / MARGIN,
@@ -205,7 +200,7 @@ impl RunLock {
         run: &RunStore,
         options: LockOptions,
         record: &mut LockRecord,
-    ) -> Result<(Self, Vec<(LockEntry, LockRecord)>), Failure> {
+    ) -> Result<(Self, Vec<FoundLock>), Failure> {
         let LockOptions {
             scope,
             lease,
@@ -234,9 +229,9 @@ impl RunLock {
         record.acquired_at = now;
         record.heartbeat_at = now;
 
-        let created = directory::write(run, &object, record, true).await;
-        // A failure may only be one of the answer, and what is there already may be our own: the
-        // client sends a write again whose answer was lost.
+        let created = directory::create(run, &object, record).await;
+        // A failure may only be one of the answer, and what is there already may be our own: the client sends a write
+        // again whose answer was lost.
         if !matches!(created, Ok(true)) {
             let found = directory::list(run).await?;
             let found = found.into_iter().filter(|entry| entry.object() == object);
@@ -262,23 +257,19 @@ impl RunLock {
             ends: watch::Sender::new(ends),
             is_writing: AtomicBool::new(false),
         };
-        let contender = lock.contender(scope, &displaced, break_existing).await;
-        let failure = match contender {
-            Ok(None) => None,
-            Ok(Some(contender)) => Some(Failure::Again(contender)),
-            Err(error) => Some(Failure::Final(error)),
+        let failure = match lock.contender(scope, &displaced, break_existing).await {
+            Ok(None) => return Ok((lock, displaced)),
+            Ok(Some(contender)) => Failure::Again(contender),
+            Err(error) => Failure::Final(error),
         };
-        if let Some(failure) = failure {
-            lock.withdraw().await;
-            return Err(failure);
-        }
-        Ok((lock, displaced))
+        lock.withdraw().await;
+        Err(failure)
     }
 
     /// Waits until those whose locks were broken have stopped, and removes the locks of the dead.
     async fn wait_for(
         &self,
-        mut displaced: Vec<(LockEntry, LockRecord)>,
+        mut displaced: Vec<FoundLock>,
         tell: impl Fn(String),
     ) -> Result<(), StoreError> {
         let mut renewed = Instant::now();
@@ -311,26 +302,23 @@ impl RunLock {
                 renewed = began;
             }
             // Who has stopped has removed its lock. One that was renewed meanwhile is alive.
-            let objects: Vec<String> = displaced.iter().map(|(entry, _)| entry.object()).collect();
-            let listed = directory::list(&self.run).await?;
-            let still = listed
-                .into_iter()
-                .filter(|entry| objects.contains(&entry.object()));
-            let still = directory::read(&self.run, still).await?;
-            let owners: Vec<String> = displaced
-                .into_iter()
-                .map(|(_, found)| found.owner)
-                .collect();
-            let is_same = |(_, found): &(LockEntry, LockRecord)| owners.contains(&found.owner);
-            displaced = still.into_iter().filter(is_same).collect();
+            let mut still = directory::list(&self.run).await?;
+            still.retain(|entry| {
+                displaced
+                    .iter()
+                    .any(|(was, _)| was.object() == entry.object())
+            });
+            let mut still = directory::read(&self.run, still).await?;
+            still.retain(|(_, found)| displaced.iter().any(|(_, was)| was.owner == found.owner));
+            displaced = still;
         }
     }
 
-    /// After the lock was created: who is in the way, beside those whom it says that it displaces.
+    /// Looks, after the lock was created, who is in the way beside those whom it says that it displaces.
     async fn contender(
         &self,
         scope: LockScope,
-        displaced: &[(LockEntry, LockRecord)],
+        displaced: &[FoundLock],
         break_existing: bool,
     ) -> Result<Option<StoreError>, StoreError> {
         let now = Utc::now();
@@ -354,7 +342,7 @@ impl RunLock {
         Ok(None)
     }
 
-    /// Writes the lock anew. Says why if it is no longer ours.
+    /// Writes the lock anew. Says why if it is not ours any more.
     pub(super) async fn renew(&self) -> Result<Option<String>, StoreError> {
         let owner = directory::owner(&self.run, &self.object).await?;
         let ours = owner.as_ref() == Some(&self.record.owner);
@@ -362,7 +350,7 @@ impl RunLock {
             let mut record = self.record.clone();
             record.heartbeat_at = Utc::now();
             self.is_writing.store(true, Ordering::Relaxed);
-            let written = directory::write(&self.run, &self.object, &record, false).await;
+            let written = directory::renew(&self.run, &self.object, &record).await;
             self.is_writing.store(false, Ordering::Relaxed);
             written?;
         }
@@ -383,8 +371,8 @@ impl RunLock {
     /// Whether another's lock that overlaps says that ours is over.
     fn yields_to(&self, other: &LockRecord) -> bool {
         let ours = &self.record;
-        // Who has renewed its lock has found nobody in its way, so ours was gone then. One that
-        // is as new as on its creation may yet give way to ours.
+        // Whoever has renewed its lock has found nobody in its way, so ours was gone then. One that is as new as on its
+        // creation may yet give way to ours.
         let is_settled = other.heartbeat_at > other.acquired_at;
         let is_later = (other.acquired_at, &other.owner) > (ours.acquired_at, &ours.owner);
         other.displaces.contains(&ours.owner)
@@ -411,27 +399,23 @@ async fn overlapping(
     run: &RunStore,
     listed: Vec<LockEntry>,
     scope: LockScope,
-) -> Result<Vec<(LockEntry, LockRecord)>, StoreError> {
+) -> Result<Vec<FoundLock>, StoreError> {
     let overlaps = |entry: &LockEntry| entry.scope.overlaps(scope);
     directory::read(run, listed.into_iter().filter(overlaps)).await
 }
 
 /// Refuses if one of the locks may still have its owner.
-async fn refuse_living(
-    run: &RunStore,
-    locks: &[(LockEntry, LockRecord)],
-    owner: &str,
-) -> Result<(), StoreError> {
+async fn refuse_living(run: &RunStore, locks: &[FoundLock], owner: &str) -> Result<(), StoreError> {
     match living(run, locks, owner).await? {
         Some((entry, found, silent)) => Err(locked(run, entry.scope, found, silent)),
         None => Ok(()),
     }
 }
 
-/// A lock that may still have its owner, and since when that was not heard of.
+/// Finds a lock that may still have its owner, and how long that was not heard of.
 async fn living<'a>(
     run: &RunStore,
-    locks: &'a [(LockEntry, LockRecord)],
+    locks: &'a [FoundLock],
     owner: &str,
 ) -> Result<Option<(&'a LockEntry, &'a LockRecord, Duration)>, StoreError> {
     let now = Utc::now();

@@ -1,6 +1,7 @@
 use std::fs::{self, File};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::ops::Deref;
+use std::path::Path;
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
@@ -14,15 +15,13 @@ use super::SegmentName;
 use super::frame::{self, Damage, Frames, Piece};
 use crate::schema;
 use crate::store::StoreError;
+use crate::store::journal::JournalFile;
 
 /// Extension of a segment: frames, each with a batch of outcomes as a message of Arrow IPC.
-const EXTENSION: &str = "rows";
+pub(in crate::store) const SEGMENT: &str = "rows";
 
-/// Directory beside the segments for those that were found damaged.
-const DAMAGED: &str = "damaged";
-
-/// How long rows may be with the system but not yet on the disk. A crash of the process loses
-/// nothing either way; a power cut loses at most this much.
+/// How long rows may be with the system but not yet on the disk. A crash of the process loses nothing either way; a power
+/// cut loses at most this much.
 const SYNC_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Writes one segment of a journal.
@@ -36,19 +35,19 @@ pub struct SegmentWriter {
 
 impl SegmentWriter {
     /// Begins a segment in `directory`, which is made if need be.
-    ///
-    /// # Errors
-    /// The file can't be made.
     pub fn create(directory: &Path, name: SegmentName) -> Result<Self, StoreError> {
-        let path = directory.join(format!("{name}.{EXTENSION}"));
-        let segment = Segment { path, name };
-        let failed = |source| segment.file_failed("create", source);
-        fs::create_dir_all(directory).map_err(failed)?;
-        let file = File::create_new(&segment.path).map_err(failed)?;
-        // Else a power cut could take the file with all that was synced in it.
-        let directory = File::open(directory).and_then(|directory| directory.sync_all());
-        directory.map_err(failed)?;
-        let encoder = encoder().map_err(|source| segment.failed(source))?;
+        let segment = Segment(JournalFile::new(directory, name, SEGMENT));
+        let create = || {
+            fs::create_dir_all(directory)?;
+            let file = File::create_new(segment.path())?;
+            // Else a power cut could take the file with all that was synced in it.
+            File::open(directory)?.sync_all()?;
+            Ok(file)
+        };
+        let file = create().map_err(segment.file_failed("create"))?;
+        // Messages come without the schema, which is the same for all and known.
+        let encoder = StreamWriter::try_new(Vec::new(), &schema::outcomes());
+        let encoder = encoder.map_err(|source| segment.failed(source))?;
         Ok(Self {
             file,
             encoder,
@@ -59,32 +58,21 @@ impl SegmentWriter {
     }
 
     /// Appends rows. When this returns, they survive the end of the process.
-    ///
-    /// # Errors
-    /// The disk is full or broken.
     pub fn append(&mut self, batch: &RecordBatch) -> Result<(), StoreError> {
-        let Self {
-            file,
-            encoder,
-            segment,
-            bytes,
-            ..
-        } = self;
-        encoder.get_mut().clear();
-        encoder
-            .write(batch)
-            .map_err(|source| segment.failed(source))?;
-        if let Err(source) = frame::write(file, encoder.get_ref()) {
+        self.encoder.get_mut().clear();
+        let encoded = self.encoder.write(batch);
+        encoded.map_err(|source| self.segment.failed(source))?;
+        let failed = self.segment.file_failed("write");
+        if let Err(source) = frame::write(&mut self.file, self.encoder.get_ref()) {
             // What follows half a frame would be taken for damage.
-            let _ = file.set_len(*bytes);
-            return Err(segment.file_failed("write", source));
+            let _ = self.file.set_len(self.bytes);
+            return Err(failed(source));
         }
-        let length = file.metadata().map(|file| file.len());
-        *bytes = length.map_err(|source| segment.file_failed("write", source))?;
+        self.bytes = self.file.metadata().map_err(failed)?.len();
         Ok(())
     }
 
-    /// What should be on the disk by now and is not yet known to be.
+    /// Returns what should be on the disk by now and is not yet known to be.
     ///
     /// # Errors
     /// The process has too many files open.
@@ -94,9 +82,8 @@ impl SegmentWriter {
         }
         self.synced = Instant::now();
         let file = self.file.try_clone();
-        let file = file.map_err(|source| self.segment.file_failed("sync", source))?;
         Ok(Some(Unsynced {
-            file,
+            file: file.map_err(self.segment.file_failed("sync"))?,
             segment: self.segment.clone(),
         }))
     }
@@ -112,14 +99,9 @@ impl SegmentWriter {
     }
 }
 
-/// Writes messages without the schema, which is the same for all and known.
-fn encoder() -> Result<StreamWriter<Vec<u8>>, ArrowError> {
-    StreamWriter::try_new(Vec::new(), &schema::outcomes())
-}
-
 /// The message that tells a decoder the schema.
 static SCHEMA_MESSAGE: LazyLock<Option<Buffer>> = LazyLock::new(|| {
-    let mut encoder = encoder().ok()?;
+    let mut encoder = StreamWriter::try_new(Vec::new(), &schema::outcomes()).ok()?;
     Some(Buffer::from_vec(std::mem::take(encoder.get_mut())))
 });
 
@@ -132,68 +114,48 @@ pub struct Unsynced {
 
 impl Unsynced {
     /// Waits until they are on the disk, which may take long.
-    ///
-    /// # Errors
-    /// The disk is full or broken.
     pub fn sync(&self) -> Result<(), StoreError> {
         let synced = self.file.sync_data();
-        synced.map_err(|source| self.segment.file_failed("sync", source))
+        synced.map_err(self.segment.file_failed("sync"))
     }
 }
 
 /// A segment of a journal: rows that are answered, but not yet in a part.
 #[derive(Debug, Clone)]
-pub struct Segment {
-    path: PathBuf,
-    name: SegmentName,
+pub struct Segment(JournalFile);
+
+impl Deref for Segment {
+    type Target = JournalFile;
+
+    fn deref(&self) -> &JournalFile {
+        &self.0
+    }
 }
 
 impl Segment {
-    /// The segments in a directory, oldest first; none where there is no directory.
-    ///
-    /// # Errors
-    /// The directory can't be read.
+    /// Lists the segments in a directory, oldest first; none where there is no directory.
     pub fn list(directory: &Path) -> Result<Vec<Self>, StoreError> {
-        let files = files(directory, EXTENSION)?;
-        Ok(files
-            .into_iter()
-            .map(|(name, path)| Self { path, name })
-            .collect())
-    }
-
-    /// Its name; the parts that it becomes carry the same.
-    pub fn name(&self) -> SegmentName {
-        self.name
-    }
-
-    /// The file.
-    pub fn path(&self) -> &Path {
-        &self.path
+        let files = JournalFile::list(directory, SEGMENT)?;
+        Ok(files.into_iter().map(Self).collect())
     }
 
     /// Waits until the segment is on the disk.
-    ///
-    /// # Errors
-    /// The disk is full or broken.
     pub fn sync(&self) -> Result<(), StoreError> {
-        match File::open(&self.path).and_then(|file| file.sync_data()) {
+        match File::open(self.path()).and_then(|file| file.sync_data()) {
             // Its parts are there already.
             Err(source) if source.kind() == io::ErrorKind::NotFound => Ok(()),
-            synced => synced.map_err(|source| self.file_failed("sync", source)),
+            synced => synced.map_err(self.file_failed("sync")),
         }
     }
 
     /// Opens the segment as it is now. It can be read even if it is removed meanwhile.
-    ///
-    /// # Errors
-    /// The file can't be opened.
     pub fn open(&self) -> Result<OpenSegment, StoreError> {
         let open = || {
-            let file = File::open(&self.path)?;
+            let file = File::open(self.path())?;
             let len = file.metadata()?.len();
             Ok((file, len))
         };
-        let (file, len) = open().map_err(|source| self.file_failed("open", source))?;
+        let (file, len) = open().map_err(self.file_failed("open"))?;
         Ok(OpenSegment {
             segment: self.clone(),
             file: Arc::new(file),
@@ -201,86 +163,16 @@ impl Segment {
         })
     }
 
-    /// Removes the file; no error if it has gone already.
-    ///
-    /// # Errors
-    /// The system refused.
-    pub fn remove(&self) -> Result<(), StoreError> {
-        match fs::remove_file(&self.path) {
-            Err(source) if source.kind() != io::ErrorKind::NotFound => {
-                Err(self.file_failed("remove", source))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Moves the file to the directory of those that were found damaged, where nobody reads it again; gives its path.
-    ///
-    /// # Errors
-    /// The system refused.
-    pub fn set_aside(&self) -> Result<PathBuf, StoreError> {
-        set_aside(&self.path)
-    }
-
     fn failed(&self, source: ArrowError) -> StoreError {
         StoreError::Journal {
-            path: self.path.clone(),
+            path: self.path().to_owned(),
             source,
         }
     }
 
-    fn file_failed(&self, action: &'static str, source: io::Error) -> StoreError {
-        StoreError::File {
-            action,
-            path: self.path.clone(),
-            source,
-        }
+    fn file_failed(&self, action: &'static str) -> impl Fn(io::Error) -> StoreError {
+        StoreError::file(action, self.path())
     }
-}
-
-/// Moves a file to the directory of those that were found damaged.
-pub(in crate::store) fn set_aside(path: &Path) -> Result<PathBuf, StoreError> {
-    let moved = || {
-        let directory = path.with_file_name(DAMAGED);
-        fs::create_dir_all(&directory)?;
-        let to = directory.join(path.file_name().unwrap_or_default());
-        fs::rename(path, &to)?;
-        Ok(to)
-    };
-    moved().map_err(|source| StoreError::File {
-        action: "set aside",
-        path: path.to_owned(),
-        source,
-    })
-}
-
-/// Files of a journal that have an extension, in the order of their names; none where there is no directory.
-pub(in crate::store) fn files(
-    directory: &Path,
-    extension: &str,
-) -> Result<Vec<(SegmentName, PathBuf)>, StoreError> {
-    let failed = |source| StoreError::File {
-        action: "read",
-        path: directory.to_owned(),
-        source,
-    };
-    let entries = match fs::read_dir(directory) {
-        Ok(entries) => entries,
-        Err(source) if source.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(source) => return Err(failed(source)),
-    };
-    let mut files = Vec::new();
-    for entry in entries {
-        let path = entry.map_err(failed)?.path();
-        if path.extension().is_some_and(|found| found == extension)
-            && let Some(stem) = path.file_stem().and_then(|stem| stem.to_str())
-            && let Ok(name) = stem.parse()
-        {
-            files.push((name, path.clone()));
-        }
-    }
-    files.sort_by(|(_, a), (_, b)| a.cmp(b));
-    Ok(files)
 }
 
 /// The rows that a segment held at one moment.
@@ -294,7 +186,7 @@ pub struct OpenSegment {
 impl OpenSegment {
     /// Name of the segment.
     pub fn name(&self) -> SegmentName {
-        self.segment.name
+        self.segment.name()
     }
 
     /// The file.
@@ -307,8 +199,8 @@ impl OpenSegment {
         self.len
     }
 
-    /// Its batches. The file may still be written to, or may have been cut off by a crash: what is
-    /// not whole at its end is left out.
+    /// Reads its batches. The file may still be written to, or may have been cut off by a crash: what is not whole at its
+    /// end is left out.
     pub fn read(&self) -> Batches {
         Batches {
             frames: Frames::new(Arc::clone(&self.file), self.len),
@@ -367,7 +259,7 @@ impl Iterator for Batches {
                     continue;
                 }
                 Ok(None) => return None,
-                Err(source) => return Some(Err(self.segment.file_failed("read", source))),
+                Err(source) => return Some(Err(self.segment.file_failed("read")(source))),
             };
             let length = payload.len() as u64;
             match self.decode(payload) {

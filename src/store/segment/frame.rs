@@ -27,20 +27,12 @@ pub(super) fn write(file: &mut impl Write, payload: &[u8]) -> io::Result<()> {
     pieces.try_for_each(|piece| file.write_all(piece))
 }
 
-fn header(payload: &[u8]) -> [u8; HEADER] {
-    let mut header = [0; HEADER];
-    let fields = MAGIC
-        .into_iter()
-        .chain((payload.len() as u64).to_le_bytes())
-        .chain(crc32fast::hash(payload).to_le_bytes());
-    header
-        .iter_mut()
-        .zip(fields)
-        .for_each(|(to, from)| *to = from);
-    let checked = crc32fast::hash(header.get(..HEADER - 4).unwrap_or_default());
-    let end = header.iter_mut().skip(HEADER - 4);
-    end.zip(checked.to_le_bytes())
-        .for_each(|(to, from)| *to = from);
+fn header(payload: &[u8]) -> Vec<u8> {
+    let mut header = Vec::with_capacity(HEADER);
+    header.extend(MAGIC);
+    header.extend((payload.len() as u64).to_le_bytes());
+    header.extend(crc32fast::hash(payload).to_le_bytes());
+    header.extend(crc32fast::hash(&header).to_le_bytes());
     header
 }
 
@@ -110,12 +102,10 @@ impl Frames {
         let begin = offset + HEADER as u64;
         self.file.read_exact_at(&mut payload, begin)?;
         self.position = begin + length;
-        Ok(Some(match crc32fast::hash(&payload) == checksum {
-            true => Piece::Payload { offset, payload },
-            false => Piece::Damage(Damage {
-                offset,
-                length: self.position - offset,
-            }),
+        Ok(Some(if crc32fast::hash(&payload) == checksum {
+            Piece::Payload { offset, payload }
+        } else {
+            self.damage(offset)
         }))
     }
 

@@ -1,6 +1,6 @@
 //! Which rows of a segment count where another writer may have written the same rollouts again.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, AsArray, BooleanArray, Int64Array, RecordBatch, StringViewArray};
@@ -8,14 +8,15 @@ use arrow::compute::filter_record_batch;
 use arrow::datatypes::{Int64Type, TimestampMicrosecondType};
 use arrow::error::ArrowError;
 
+use super::SegmentName;
 use crate::outcome::{OK, SUPERSEDED};
 use crate::schema;
 
 /// Task and rollout.
 pub type Key = (i64, i64);
 
-/// An attempt, told from all others by its rollout and the time of its dispatch: writers that know nothing of each
-/// other may give two attempts the same number.
+/// An attempt, identified by its rollout and the time of its dispatch: writers that know nothing of each other may give two
+/// attempts the same number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Row {
     /// Task and rollout.
@@ -29,7 +30,7 @@ pub struct Row {
 }
 
 impl Row {
-    /// The rows of a batch of outcomes, or of `rollouts`, whose rows are all `ok`.
+    /// Reads the rows of a batch of outcomes, or of `rollouts`, whose rows are all `ok`.
     ///
     /// # Errors
     /// The batch lacks a column.
@@ -62,7 +63,7 @@ impl Row {
     }
 }
 
-/// What is known to count of some rollouts.
+/// The answers and attempts of some rollouts that are known to count.
 #[derive(Debug, Clone, Default)]
 pub struct Ledger {
     /// Dispatch and number of the attempt whose answer counts.
@@ -71,7 +72,7 @@ pub struct Ledger {
     attempts: HashMap<Key, Vec<(i64, i64)>>,
 }
 
-/// What becomes of a row of a segment, where it is not simply kept.
+/// The decision on a row of a segment that is not simply kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Decision {
     /// Its answer counts.
@@ -119,7 +120,7 @@ impl Ledger {
         numbers.max().unwrap_or_default()
     }
 
-    /// The numbers that attempts at a rollout have. Of an answer whose attempt is not on record yet it is taken as well.
+    /// The numbers that attempts at a rollout have. The number of an answer whose attempt is not on record yet counts too.
     fn numbers(&self, key: Key) -> impl Iterator<Item = i64> + '_ {
         let attempts = self.attempts.get(&key).into_iter().flatten();
         attempts
@@ -170,7 +171,7 @@ impl Ledger {
     }
 }
 
-/// What becomes of the rows of a segment, where they are not simply kept.
+/// The decisions on the rows of a segment that are not simply kept.
 #[derive(Debug, Clone, Default)]
 pub struct Decisions(HashMap<(Key, i64), Decision>);
 
@@ -217,17 +218,14 @@ impl Decisions {
         }
         let rows = Row::of(outcomes)?;
         let decisions: Vec<Decision> = rows.iter().map(|row| self.of(row)).collect();
-        let numbers: Int64Array = decisions
-            .iter()
-            .map(|decision| Some(decision.number))
-            .collect();
-        let names = column(outcomes, schema::OUTCOME)?.as_string_view();
+        let numbers = decisions.iter().map(|decision| decision.number);
+        let numbers = Int64Array::from_iter_values(numbers);
+        let names = column(outcomes, schema::OUTCOME)?.as_string_view().iter();
         let names: StringViewArray = names
-            .iter()
             .zip(&decisions)
-            .map(|(name, decision)| match decision.superseded {
-                true => Some(SUPERSEDED),
-                false => name,
+            .map(|(name, decision)| {
+                let superseded = decision.superseded.then_some(SUPERSEDED);
+                superseded.or(name)
             })
             .collect();
         let schema = outcomes.schema();
@@ -260,4 +258,42 @@ fn integers<'a>(batch: &'a RecordBatch, name: &str) -> Result<&'a [i64], ArrowEr
 fn column<'a>(batch: &'a RecordBatch, name: &str) -> Result<&'a ArrayRef, ArrowError> {
     let column = batch.column_by_name(name);
     column.ok_or_else(|| ArrowError::SchemaError(format!("no column '{name}'")))
+}
+
+/// The segments that the parts of a run were made of.
+#[derive(Debug, Default, Clone)]
+pub struct Committed {
+    answers: BTreeSet<SegmentName>,
+    attempts: BTreeSet<SegmentName>,
+}
+
+impl Committed {
+    /// Those of the parts of `rollouts` and `calls`, and of `attempts`, which come last.
+    pub fn new(
+        answers: impl IntoIterator<Item = SegmentName>,
+        attempts: impl IntoIterator<Item = SegmentName>,
+    ) -> Self {
+        Self {
+            answers: answers.into_iter().collect(),
+            attempts: attempts.into_iter().collect(),
+        }
+    }
+
+    /// Segments of which something is published and something not: their writer died in between.
+    pub fn partial(&self) -> impl Iterator<Item = SegmentName> + '_ {
+        self.answers.difference(&self.attempts).copied()
+    }
+
+    /// Whether all of a segment is published.
+    pub fn is_whole(&self, segment: SegmentName) -> bool {
+        self.attempts.contains(&segment)
+    }
+
+    /// Whether rows of a segment of `journal` may count already: in part, or because another writer took its writer's
+    /// place since. What was there before its writer began, that one knew.
+    pub fn is_doubtful(&self, segment: SegmentName, journal: &[SegmentName]) -> bool {
+        let mut others = self.answers.iter().chain(&self.attempts).chain(journal);
+        let is_partial = self.answers.contains(&segment) && !self.is_whole(segment);
+        is_partial || others.any(|other| segment.may_be_superseded_by(other))
+    }
 }

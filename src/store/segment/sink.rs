@@ -1,3 +1,5 @@
+//! [`commit`]: puts the rows of a segment into the tables of a run, through a [`TableSink`].
+
 use std::fmt::Debug;
 use std::sync::Arc;
 
@@ -5,10 +7,48 @@ use arrow::error::ArrowError;
 use arrow::record_batch::RecordBatch;
 use async_trait::async_trait;
 
-use super::SegmentName;
+use super::{Batches, Damage, Decisions, OpenSegment, SegmentName};
 use crate::outcome::{attempts_of, calls_of, rollouts_of};
 use crate::schema;
 use crate::store::{Part, PartWriter, RunStore, StoreError, Writer, part_name};
+
+/// Commits the rows of a segment under the name `to`, as `decisions` say, and returns what was published and what of the
+/// segment is damaged. The file stays.
+///
+/// # Errors
+/// The segment can't be read, or the store failed. To commit it again completes it.
+pub async fn commit(
+    sink: &dyn TableSink,
+    segment: &OpenSegment,
+    to: SegmentName,
+    decisions: &Decisions,
+) -> Result<(Vec<Part>, Vec<Damage>), StoreError> {
+    let mut transaction = sink.begin(to).await?;
+    let mut batches = segment.read();
+    let copied = copy(&mut batches, transaction.as_mut(), to, decisions).await;
+    if let Err(error) = copied {
+        transaction.abandon().await;
+        return Err(error);
+    }
+    let parts = transaction.commit().await?;
+    Ok((parts, batches.damages().to_vec()))
+}
+
+async fn copy(
+    batches: &mut Batches,
+    transaction: &mut dyn Transaction,
+    segment: SegmentName,
+    decisions: &Decisions,
+) -> Result<(), StoreError> {
+    let malformed = |source| StoreError::Rows { segment, source };
+    for outcomes in batches {
+        let outcomes = outcomes?;
+        let answers = decisions.answers(&outcomes).map_err(malformed)?;
+        let attempts = decisions.attempts(&outcomes).map_err(malformed)?;
+        transaction.write(&answers, &attempts).await?;
+    }
+    Ok(())
+}
 
 /// The tables that a segment has parts of, in the order in which they are published.
 pub const TABLES: [&str; 3] = [schema::ROLLOUTS, schema::CALLS, schema::ATTEMPTS];
@@ -20,9 +60,6 @@ pub trait TableSink: Debug + Send + Sync {
     async fn begin(&self, segment: SegmentName) -> Result<Box<dyn Transaction>, StoreError>;
 
     /// Whether all that a segment holds is committed.
-    ///
-    /// # Errors
-    /// The store failed.
     async fn is_committed(&self, segment: SegmentName) -> Result<bool, StoreError>;
 }
 
@@ -39,21 +76,20 @@ pub trait Transaction: Send {
         attempts: &RecordBatch,
     ) -> Result<(), StoreError>;
 
-    /// Makes the rows count; gives what was published.
+    /// Makes the rows count, and returns what was published.
     ///
     /// # Errors
     /// The store failed. What is published by then stays; to begin and commit the same segment again completes it.
     async fn commit(self: Box<Self>) -> Result<Vec<Part>, StoreError>;
 
-    /// Gives the rows up; nothing of them is visible.
+    /// Abandons the rows; nothing of them is visible.
     async fn abandon(self: Box<Self>);
 }
 
 /// Tables of Parquet parts, which bear the name of their segment.
 ///
 /// An answer counts when its part of `rollouts` is there. The part of `attempts` comes last: where it is there, the
-/// segment is committed whole. A part is never written twice, but by a resume
-/// that makes failed attempts of answers.
+/// segment is committed whole. A part is never written twice, but by a resume that makes failed attempts of answers.
 #[derive(Debug, Clone)]
 pub struct ParquetSink {
     run: RunStore,
@@ -73,9 +109,11 @@ impl TableSink for ParquetSink {
         let mut tables = Vec::new();
         for table in TABLES {
             let part = part_name(table, segment);
-            tables.push(match self.run.exists(&part).await? {
-                true => Table::Published,
-                false => Table::Empty(table),
+            let is_published = self.run.exists(&part).await?;
+            tables.push(if is_published {
+                Table::Published
+            } else {
+                Table::Empty(table)
             });
         }
         Ok(Box::new(Parts {

@@ -51,7 +51,7 @@ pub(super) fn elsewhere(ago: Duration, lease: Duration) -> LockRecord {
 /// Puts a lock of another there.
 pub(super) async fn leave(run: &RunStore, number: u64, record: &LockRecord) -> String {
     let object = directory::object(LockScope::Run, number);
-    directory::write(run, &object, record, false).await.unwrap();
+    directory::renew(run, &object, record).await.unwrap();
     object
 }
 

@@ -105,7 +105,7 @@ async fn a_contender_is_no_takeover() {
         .unwrap();
     let other = elsewhere(Duration::ZERO, Duration::from_secs(60));
     let object = directory::object(LockScope::Shard { index: 1, count: 2 }, 1);
-    directory::write(&run, &object, &other, true).await.unwrap();
+    directory::create(&run, &object, &other).await.unwrap();
     assert!(lock.renew().await.unwrap().is_none());
 }
 

@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::options::{Identity, OptionSpec, options};
+use super::option_spec::{Identity, OptionSpec, options};
 use super::{Concurrency, Limit, ServerUrl, Span, VariableName};
 
 /// The kinds of agents that rollstream runs itself.

@@ -1,7 +1,84 @@
+//! [`JournalFile`]: a file of a run's journal, whose [`SegmentName`] says who wrote it.
+
 use std::fmt;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use crate::store::LockScope;
+use super::{LockScope, StoreError};
+
+/// Directory beside the files of a journal for those that were found damaged.
+const DAMAGED: &str = "damaged";
+
+/// A file of a journal: a segment, or a log of dispatches.
+#[derive(Debug, Clone)]
+pub struct JournalFile {
+    path: PathBuf,
+    name: SegmentName,
+}
+
+impl JournalFile {
+    pub(super) fn new(directory: &Path, name: SegmentName, extension: &str) -> Self {
+        let path = directory.join(format!("{name}.{extension}"));
+        Self { path, name }
+    }
+
+    /// Lists the files in a directory that have an extension, oldest first; none where there is no directory.
+    pub(super) fn list(directory: &Path, extension: &str) -> Result<Vec<Self>, StoreError> {
+        let failed = StoreError::file("read", directory);
+        let entries = match fs::read_dir(directory) {
+            Ok(entries) => entries,
+            Err(source) if source.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(source) => return Err(failed(source)),
+        };
+        let mut files = Vec::new();
+        for entry in entries {
+            let path = entry.map_err(&failed)?.path();
+            if path.extension().is_some_and(|found| found == extension)
+                && let Some(stem) = path.file_stem().and_then(|stem| stem.to_str())
+                && let Ok(name) = stem.parse()
+            {
+                files.push(Self { path, name });
+            }
+        }
+        files.sort_by_key(|file| file.name);
+        Ok(files)
+    }
+
+    /// Its name, without the extension. The parts that a segment becomes have the same.
+    pub fn name(&self) -> SegmentName {
+        self.name
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Removes the file; no error if it has gone already.
+    pub fn remove(&self) -> Result<(), StoreError> {
+        match fs::remove_file(&self.path) {
+            Err(source) if source.kind() != ErrorKind::NotFound => {
+                Err(StoreError::file("remove", &self.path)(source))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Moves the file to the directory of those that were found damaged, where nobody reads it again, and returns its new
+    /// path.
+    pub fn set_aside(&self) -> Result<PathBuf, StoreError> {
+        let moved = || {
+            let directory = self.path.with_file_name(DAMAGED);
+            fs::create_dir_all(&directory)?;
+            let to = directory.join(self.path.file_name().unwrap_or_default());
+            fs::rename(&self.path, &to)?;
+            Ok(to)
+        };
+        moved().map_err(StoreError::file("set aside", &self.path))
+    }
+}
 
 /// Name of a segment, which the parts that it becomes share: `EPOCH-SCOPE-pPARTITION-NUMBER`.
 ///

@@ -1,12 +1,14 @@
-//! Which calls of models turns and invocations refer to.
+//! The calls of models in a trajectory: which of them turns and invocations refer to ([`Bindings`]), and whether answers and
+//! responses have content.
 
 use std::collections::{HashMap, HashSet};
 
 use serde_json::Value;
 
-use super::shape::{Fields, text};
+use super::shape::{Fields, Unreadable, text};
+use crate::python::{is_space, is_truthy_value};
 
-/// A call of a model, as the rules see it.
+/// A call of a model.
 pub(super) struct Call<'a> {
     pub fields: &'a Fields,
     pub metadata: Option<&'a Fields>,
@@ -19,7 +21,7 @@ pub(super) struct Call<'a> {
 /// Type and name of a model server.
 pub(super) type Model<'a> = (&'a str, &'a str);
 
-/// What a turn or an invocation says of a call.
+/// A reference of a turn or an invocation to a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Reference<'a> {
     call_id: Option<&'a str>,
@@ -69,20 +71,20 @@ impl<'a> Call<'a> {
         !self.is_failed() && is_good
     }
 
-    /// By what a call is known that was captured twice.
+    /// The identity by which a call that was captured twice is recognized.
     pub(super) fn identity(&self) -> Option<Reference<'a>> {
-        let by_id = Reference {
-            call_id: self.id,
+        let by_id = self.id.map(|id| Reference {
+            call_id: Some(id),
             model: None,
             response_id: None,
-        };
-        let by_response = Reference {
-            call_id: None,
-            model: self.model,
-            response_id: self.response_id,
-        };
-        let by_response = self.response_id.map(|_| by_response);
-        self.id.map(|_| by_id).or(by_response)
+        });
+        by_id.or_else(|| {
+            Some(Reference {
+                call_id: None,
+                model: self.model,
+                response_id: Some(self.response_id?),
+            })
+        })
     }
 
     fn answers(&self, reference: &Reference<'_>) -> bool {
@@ -112,17 +114,17 @@ impl<'a> Reference<'a> {
         }
     }
 
-    /// The last part of its name, by which people know the call.
+    /// The last part of the call's name, as people know it.
     pub(super) fn locator(&self) -> &'a str {
         let name = self.call_id.or(self.response_id).unwrap_or_default();
         name.rsplit(':').next().unwrap_or(name)
     }
 }
 
-/// References, each once, and how many calls each of them is.
+/// References without repetition, each with the number of calls that match it.
 pub(super) struct Bindings<'a> {
     pub references: Vec<(Reference<'a>, usize)>,
-    /// Positions of the calls that exactly one reference names, in order.
+    /// Positions of the calls to which a reference leads without ambiguity, in order.
     pub calls: Vec<usize>,
 }
 
@@ -153,41 +155,125 @@ impl<'a> Bindings<'a> {
     }
 }
 
-/// The calls of a record by what they may be referred to with.
+/// The calls of a record by the ids that they may be referred to with.
 pub(super) struct CallIndex<'a> {
     calls: &'a [Call<'a>],
     by_id: HashMap<&'a str, Vec<usize>>,
-    by_response: HashMap<&'a str, Vec<usize>>,
 }
 
 impl<'a> CallIndex<'a> {
     pub(super) fn new(calls: &'a [Call<'a>]) -> Self {
-        let mut index = Self {
-            calls,
-            by_id: HashMap::new(),
-            by_response: HashMap::new(),
-        };
+        let mut by_id: HashMap<&str, Vec<usize>> = HashMap::new();
         for (position, call) in calls.iter().enumerate() {
-            if let Some(id) = call.id {
-                index.by_id.entry(id).or_default().push(position);
-            }
-            if let Some(id) = call.response_id {
-                index.by_response.entry(id).or_default().push(position);
+            let response_id = call.response_id.filter(|id| call.id != Some(id));
+            for id in call.id.into_iter().chain(response_id) {
+                by_id.entry(id).or_default().push(position);
             }
         }
-        index
+        Self { calls, by_id }
     }
 
     fn of(&self, reference: &Reference<'_>) -> Vec<usize> {
-        let found = match (reference.call_id, reference.response_id) {
-            (Some(id), _) => self.by_id.get(id),
-            (None, Some(id)) => self.by_response.get(id),
-            (None, None) => None,
-        };
+        let id = reference.call_id.or(reference.response_id);
+        let found = id.and_then(|id| self.by_id.get(id)).into_iter().flatten();
         let is_it = |position: &usize| {
             let call = self.calls.get(*position);
             call.is_some_and(|call| call.answers(reference))
         };
-        found.into_iter().flatten().copied().filter(is_it).collect()
+        found.copied().filter(is_it).collect()
     }
+}
+
+/// Fields that may hold a text.
+const TEXTS: [&str; 9] = [
+    "text",
+    "content",
+    "output_text",
+    "answer",
+    "refusal",
+    "encrypted_content",
+    "reasoning",
+    "reasoning_content",
+    "summary",
+];
+
+/// Types of items that are tool calls.
+const TOOL_CALLS: [&str; 13] = [
+    "function_call",
+    "tool_call",
+    "tool_use",
+    "mcp_call",
+    "mcp_list_tools",
+    "mcp_approval_request",
+    "file_search_call",
+    "web_search_call",
+    "computer_call",
+    "image_generation_call",
+    "code_interpreter_call",
+    "local_shell_call",
+    "custom_tool_call",
+];
+
+/// Whether a value contains a text that is more than white space.
+pub(super) fn has_text(value: &Value) -> bool {
+    match value {
+        Value::String(text) => !text.chars().all(is_space),
+        Value::Array(items) => items.iter().any(has_text),
+        Value::Object(fields) => has_text_in(fields, &TEXTS),
+        _ => false,
+    }
+}
+
+fn has_text_in(fields: &Fields, names: &[&str]) -> bool {
+    names
+        .iter()
+        .filter_map(|name| fields.get(*name))
+        .any(has_text)
+}
+
+/// Whether a value contains a tool call.
+pub(super) fn has_tool_call(value: &Value) -> bool {
+    match value {
+        Value::Array(items) => items.iter().any(has_tool_call),
+        Value::Object(item) => {
+            let kind = item.get("type").and_then(Value::as_str);
+            kind.is_some_and(|kind| TOOL_CALLS.contains(&kind))
+                || item.get("tool_calls").is_some_and(is_truthy_value)
+        }
+        _ => false,
+    }
+}
+
+/// Whether a model's response has content.
+///
+/// # Errors
+/// NeMo Gym raises an exception; its name is returned.
+pub(super) fn has_content(response: &Value) -> Result<bool, Unreadable> {
+    let Value::Object(response) = response else {
+        return Ok(false);
+    };
+    if has_text_in(response, &["output_text", "content"]) {
+        return Ok(true);
+    }
+    let choices = match response.get("choices") {
+        Some(Value::Array(choices)) => choices.as_slice(),
+        Some(Value::Number(_) | Value::Bool(true))
+            if response.get("choices").is_some_and(is_truthy_value) =>
+        {
+            return Err("TypeError");
+        }
+        _ => &[],
+    };
+    for choice in choices.iter().filter_map(Value::as_object) {
+        if has_text_in(choice, &["text"]) {
+            return Ok(true);
+        }
+        match choice.get("message") {
+            Some(Value::Object(message)) if has_text_in(message, &["content"]) => return Ok(true),
+            Some(Value::Object(_)) | None => {}
+            Some(message) if is_truthy_value(message) => return Err("AttributeError"),
+            Some(_) => {}
+        }
+    }
+    Ok(has_text_in(response, &["output"]))
 }

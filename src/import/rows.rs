@@ -1,0 +1,384 @@
+//! Imported rows: cut down to what is measured ([`reduce`], [`verify_response`]), and as batches of a run's tables with
+//! the places where they were read ([`TaskRows`], [`RolloutRows`]).
+
+use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
+
+use arrow::array::{ArrayRef, AsArray, Int64Array, RecordBatch};
+use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef};
+use bytes::Bytes;
+
+use super::error::{ImportError, RowProblem};
+use super::keys::{ROLLOUT, RowKey, TASK};
+use super::lines::Line;
+use crate::call::RolloutKey;
+use crate::gym::GymRules;
+use crate::json::{Object, ObjectError};
+use crate::outcome::{
+    Answer, AnswerFields, Outcome, OutcomeBatchBuilder, Times, Verdict, rollouts_of,
+};
+use crate::read::{TaskBatchBuilder, TaskRow};
+use crate::request::{AGENT_REF, ENVIRONMENT_SERVER, agent_ref};
+
+/// What a row must have of a response.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ResponseRule {
+    /// There must be one.
+    Required,
+    /// If there is one, it must be an object.
+    Optional,
+    /// Anything.
+    Any,
+    /// Only its usage is kept, and the heavy fields are dropped, as NeMo Gym does before an aggregation.
+    Stripped,
+}
+
+/// Fields that hold most of an answer's bytes.
+const HEAVY: [&str; 4] = [
+    "responses_create_params",
+    "ng_agent_observations",
+    "ng_model_call_capture",
+    "ng_trajectory",
+];
+
+/// Returns the row without what no metric reads: of the response only the usage stays, of the heavy fields only numbers,
+/// or none if they are stripped.
+///
+/// # Errors
+/// The response is not what the rule wants.
+pub(super) fn reduce(
+    row: &Object<'_>,
+    rule: ResponseRule,
+    rules: &GymRules,
+) -> Result<String, RowProblem> {
+    let response = row.get("response");
+    let object = response.and_then(|response| Object::parse(response).ok());
+    let is_there = response.is_some();
+    if object.is_none()
+        && (rule == ResponseRule::Required || rule == ResponseRule::Optional && is_there)
+    {
+        return Err(RowProblem::NoResponse);
+    }
+    let usage = object.as_ref().and_then(|response| response.get("usage"));
+    Ok(match rule {
+        ResponseRule::Stripped => stripped(row, object.as_ref(), rules),
+        ResponseRule::Required | ResponseRule::Optional | ResponseRule::Any => kept(row, usage),
+    })
+}
+
+fn kept(row: &Object<'_>, usage: Option<&str>) -> String {
+    let mut kept = row.clone();
+    if row.contains("response") {
+        let usage = usage.map(|usage| format!(r#"{{"usage":{usage}}}"#));
+        kept.set("response", usage.unwrap_or_else(|| "{}".to_owned()));
+    }
+    let is_large = |name: &&str| {
+        row.get(name)
+            .is_some_and(|value| value.starts_with(['{', '[', '"']))
+    };
+    let large: Vec<&str> = HEAVY.into_iter().filter(is_large).collect();
+    let mut text = String::new();
+    kept.write_without(&large, &mut text);
+    text
+}
+
+fn stripped(row: &Object<'_>, response: Option<&Object<'_>>, rules: &GymRules) -> String {
+    let mut reduced = row.clone();
+    for name in HEAVY.into_iter().chain(["response"]) {
+        reduced.remove(name);
+    }
+    let field = |name: &str| {
+        let value = response.and_then(|response| response.get(name));
+        value.filter(|value| *value != "null")
+    };
+    let has_fields = |usage: &str| Object::parse(usage).is_ok_and(|usage| !usage.is_empty());
+    let mut shown = Object::default();
+    if let Some(usage) = field("usage").filter(|usage| rules.servers || has_fields(usage)) {
+        shown.set("usage", usage);
+    }
+    if let Some(details) = field("incomplete_details").filter(|_| rules.servers) {
+        shown.set("incomplete_details", details);
+    }
+    if !shown.is_empty() {
+        reduced.set("response", shown.to_string());
+    }
+    reduced.to_string()
+}
+
+/// Returns an answer as NeMo Gym shows it to the server of its agent: stamped, and without what an aggregation does not
+/// read. `task_index` is JSON text.
+///
+/// # Errors
+/// The answer is not a JSON object.
+pub fn verify_response(
+    answer: &str,
+    task_index: &str,
+    rollout_index: i64,
+    agent: &str,
+    rules: &GymRules,
+) -> Result<String, ObjectError> {
+    let mut row = Object::parse(answer)?;
+    row.set(TASK, task_index);
+    row.set(ROLLOUT, rollout_index.to_string());
+    // A rollout of an environment server may have no agent.
+    if !row.contains(AGENT_REF) && !row.contains(ENVIRONMENT_SERVER) {
+        row.set(AGENT_REF, agent_ref(agent));
+    }
+    let response = row.get("response").map(Object::parse);
+    let response = response.and_then(Result::ok);
+    Ok(stripped(&row, response.as_ref(), rules))
+}
+
+/// The outcome of an attempt in a file.
+pub(super) fn outcome(key: RowKey, attempt: u32, agent_name: &str, verdict: Verdict) -> Outcome {
+    let key = RolloutKey::new(key.task_index, key.rollout_index, attempt);
+    Outcome {
+        times: Times {
+            server: Some(Duration::ZERO),
+            ..Times::default()
+        },
+        // The files contain no time. By this instant an export recognizes an imported answer.
+        ..Outcome::new(key, agent_name, UNIX_EPOCH, verdict)
+    }
+}
+
+/// Running number of a row over all files of a table.
+const SOURCE_ROW: &str = "source_row";
+/// Which of the files a row is from, counted from 0.
+const SOURCE_NUMBER: &str = "source_number";
+/// Bytes before the row in its file.
+const SOURCE_OFFSET: &str = "source_offset";
+/// Bytes of the row; 0 where it is in no file.
+const SOURCE_LENGTH: &str = "source_length";
+
+const BATCH_ROWS: usize = 8192;
+
+/// Where a row was read.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Source {
+    number: usize,
+    offset: u64,
+    length: usize,
+}
+
+impl Source {
+    /// The place of a line of file `number`.
+    pub(super) fn of(line: &Line<'_>, number: usize) -> Self {
+        Self {
+            number,
+            offset: line.offset,
+            length: line.text.len(),
+        }
+    }
+
+    /// The place of a row that is in no file, beside file `number`.
+    pub(super) fn nowhere(number: usize) -> Self {
+        Self {
+            number,
+            ..Self::default()
+        }
+    }
+}
+
+/// Batches of one of a run's tables, with the columns that say where each row was read.
+#[derive(Default)]
+struct Placed {
+    sources: Vec<Source>,
+    /// Rows in all batches.
+    rows: i64,
+    batches: Vec<RecordBatch>,
+}
+
+impl Placed {
+    fn push(&mut self, batch: &RecordBatch) -> Result<(), ImportError> {
+        let signed = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+        let column = |of: fn(&Source) -> u64| -> ArrayRef {
+            Arc::new(Int64Array::from_iter_values(
+                self.sources.iter().map(of).map(signed),
+            ))
+        };
+        let end = self.rows + self.sources.len() as i64;
+        let mut columns = batch.columns().to_vec();
+        columns.extend([
+            Arc::new(Int64Array::from_iter_values(self.rows..end)) as ArrayRef,
+            column(|source| source.number as u64),
+            column(|source| source.offset),
+            column(|source| source.length as u64),
+        ]);
+        let schema = with_sources(batch.schema_ref());
+        self.batches.push(RecordBatch::try_new(schema, columns)?);
+        self.rows = end;
+        self.sources.clear();
+        Ok(())
+    }
+}
+
+/// The schema of a run's table with the columns that say where each row was read.
+pub(super) fn with_sources(schema: &SchemaRef) -> SchemaRef {
+    let mut fields = schema.fields().to_vec();
+    for name in [SOURCE_ROW, SOURCE_NUMBER, SOURCE_OFFSET, SOURCE_LENGTH] {
+        fields.push(Arc::new(Field::new(name, DataType::Int64, false)));
+    }
+    Arc::new(Schema::new(fields))
+}
+
+/// Rows of `tasks`, one for each planned rollout.
+pub(super) struct TaskRows {
+    tasks: TaskBatchBuilder,
+    placed: Placed,
+}
+
+impl TaskRows {
+    pub(super) fn new() -> Self {
+        Self {
+            // The requests of a task's rollouts differ in their keys at most, which are left out here.
+            tasks: TaskBatchBuilder::deduplicated(),
+            placed: Placed::default(),
+        }
+    }
+
+    pub(super) fn append(&mut self, task: &TaskRow, source: Source) -> Result<(), ImportError> {
+        self.tasks.append(task)?;
+        self.placed.sources.push(source);
+        if self.tasks.is_full() {
+            self.placed.push(&self.tasks.finish()?)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn finish(mut self) -> Result<Vec<RecordBatch>, ImportError> {
+        self.placed.push(&self.tasks.finish()?)?;
+        Ok(self.placed.batches)
+    }
+}
+
+/// Rows of `rollouts`.
+pub(super) struct RolloutRows {
+    outcomes: OutcomeBatchBuilder,
+    placed: Placed,
+}
+
+impl RolloutRows {
+    pub(super) fn new() -> Self {
+        Self {
+            outcomes: OutcomeBatchBuilder::new(),
+            placed: Placed::default(),
+        }
+    }
+
+    pub(super) fn append(
+        &mut self,
+        key: RowKey,
+        agent_name: &str,
+        result: String,
+        fields: AnswerFields,
+        source: Source,
+    ) -> Result<(), ImportError> {
+        let body = Bytes::from(result);
+        let verdict = Verdict::Ok(Answer { body, fields });
+        self.outcomes.append(outcome(key, 0, agent_name, verdict))?;
+        self.placed.sources.push(source);
+        if self.outcomes.len() == BATCH_ROWS {
+            self.flush()?;
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), ImportError> {
+        let rollouts = rollouts_of(&self.outcomes.finish()?)?;
+        self.placed.push(&rollouts)
+    }
+
+    pub(super) fn finish(mut self) -> Result<Vec<RecordBatch>, ImportError> {
+        self.flush()?;
+        Ok(self.placed.batches)
+    }
+}
+
+/// The batch with its task indices, which are its first column, replaced by their ranks.
+pub(super) fn renumbered(batch: &RecordBatch, ranks: &[i64]) -> Result<RecordBatch, ImportError> {
+    let mut columns = batch.columns().to_vec();
+    if let Some(column) = columns.first_mut() {
+        let rank = |number: i64| {
+            let place = usize::try_from(number).ok();
+            place
+                .and_then(|place| ranks.get(place))
+                .copied()
+                .unwrap_or(number)
+        };
+        let numbers = column.as_primitive::<Int64Type>();
+        *column = Arc::new(numbers.unary::<_, Int64Type>(rank));
+    }
+    Ok(RecordBatch::try_new(batch.schema(), columns)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gym::{GYM_05, GYM_07};
+
+    fn reduced(row: &str, rule: ResponseRule) -> Result<String, RowProblem> {
+        reduce(&Object::parse(row).unwrap(), rule, &GYM_05)
+    }
+
+    const ROW: &str = r#"{"a": 1, "response": {"output": [1], "usage": {"t": 2}}, "ng_trajectory": 3,
+        "responses_create_params": {}, "kept": "x"}"#;
+
+    #[test]
+    fn what_no_metric_reads_is_left_out() {
+        assert_eq!(
+            reduced(ROW, ResponseRule::Required).unwrap(),
+            r#"{"a":1,"response":{"usage":{"t": 2}},"ng_trajectory":3,"kept":"x"}"#
+        );
+        assert_eq!(
+            reduced(ROW, ResponseRule::Stripped).unwrap(),
+            r#"{"a":1,"kept":"x","response":{"usage":{"t": 2}}}"#
+        );
+    }
+
+    #[test]
+    fn a_usage_without_fields_is_none() {
+        for usage in ["null", "{}", "[]"] {
+            let row = format!(r#"{{"response": {{"usage": {usage}}}}}"#);
+            assert_eq!(reduced(&row, ResponseRule::Stripped).unwrap(), "{}");
+        }
+    }
+
+    #[test]
+    fn a_server_is_shown_answers_with_their_stamps() {
+        let answer = r#"{"_ng_task_index": 7, "a": 1.50, "response": {"usage": {"t": 2}}}"#;
+        assert_eq!(
+            verify_response(answer, "0", 3, "x", &GYM_05).unwrap(),
+            r#"{"_ng_task_index":0,"a":1.50,"_ng_rollout_index":3,"agent_ref":{"name":"x"},"response":{"usage":{"t": 2}}}"#
+        );
+        let answer = r#"{"agent_ref": {"name": "x", "more": 1}, "response": null}"#;
+        assert_eq!(
+            verify_response(answer, r#""t""#, 0, "x", &GYM_05).unwrap(),
+            r#"{"agent_ref":{"name": "x", "more": 1},"_ng_task_index":"t","_ng_rollout_index":0}"#
+        );
+        assert!(verify_response("[]", "0", 0, "x", &GYM_05).is_err());
+    }
+
+    #[test]
+    fn an_environment_server_is_shown_how_an_answer_ended_and_no_agent_that_there_is_not() {
+        let answer = r#"{"_ng_environment_server": "e", "response": {"usage": {}, "incomplete_details": {"reason": "x"}}}"#;
+        assert_eq!(
+            verify_response(answer, "0", 3, "e", &GYM_07).unwrap(),
+            r#"{"_ng_environment_server":"e","_ng_task_index":0,"_ng_rollout_index":3,"response":{"usage":{},"incomplete_details":{"reason": "x"}}}"#
+        );
+    }
+
+    #[test]
+    fn a_response_must_be_what_the_rule_wants() {
+        use ResponseRule::{Optional, Required, Stripped};
+        for (row, required, optional) in [
+            ("{}", false, true),
+            (r#"{"response": null}"#, false, false),
+            (r#"{"response": {}}"#, true, true),
+        ] {
+            assert_eq!(reduced(row, Required).is_ok(), required, "{row}");
+            assert_eq!(reduced(row, Optional).is_ok(), optional, "{row}");
+            assert!(reduced(row, Stripped).is_ok(), "{row}");
+        }
+    }
+}
