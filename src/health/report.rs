@@ -160,12 +160,14 @@ pub(super) async fn write_summary(
     let schema = statistics.schema().inner().clone();
     let sums = concat_batches(&schema, &statistics.collect().await?)?;
     let sum = |name: &str| -> Result<i64, HealthError> {
-        Ok(counts(&sums, name)?.first().copied().unwrap_or_default())
+        Ok(i64::read(&sums, name)?.first().copied().unwrap_or_default())
     };
     let mut by_status = Map::new();
     for batch in session.sql(FAILURES).await?.collect().await? {
-        let failed = counts(&batch, "failed_calls")?.into_iter().map(Value::from);
-        by_status.extend(texts(&batch, "status")?.into_iter().zip(failed));
+        let failed = i64::read(&batch, "failed_calls")?
+            .into_iter()
+            .map(Value::from);
+        by_status.extend(String::read(&batch, "status")?.into_iter().zip(failed));
     }
     report.run = json!({
         "ignored_checks": report.ignored,

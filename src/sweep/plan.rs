@@ -110,9 +110,9 @@ pub(super) struct View {
     /// The share of the tasks that is looked at; all of them without one.
     pub(super) shard: Option<Shard>,
     /// Partitions that the tasks are dealt out to, in the order of dispatch; without, they come as they are in the input.
-    dealt: Option<usize>,
+    pub(super) dealt: Option<usize>,
     /// Bytes that are kept of what can go to temporary files.
-    memory: usize,
+    pub(super) memory: usize,
 }
 
 impl Sweep {

@@ -312,7 +312,7 @@ impl Interrupted {
             failure: Failure::new(FailureClass::Interrupted, why),
             terminal: false,
         };
-        let mut outcome = Outcome::new(key, &self.agent_name, sent_at, verdict);
+        let mut outcome = Outcome::new(key, self.agent_name.as_str(), sent_at, verdict);
         let wait = |milliseconds: Option<f64>| {
             let seconds = milliseconds.unwrap_or_default() / 1e3;
             Duration::try_from_secs_f64(seconds).unwrap_or_default()
