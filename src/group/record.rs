@@ -3,7 +3,7 @@ use serde_json::{Map, Value, json};
 
 use super::metrics::{SampleFacts, group_metrics, gym_metrics, number};
 use crate::model::Message;
-use crate::turn::RolloutKey;
+use crate::call::RolloutKey;
 
 /// All rollouts of a prompt as one record, for a trainer.
 #[derive(Debug, Clone, PartialEq)]
