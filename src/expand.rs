@@ -25,7 +25,7 @@ use crate::outcome::resume::{self, FAILURE_CLASS};
 use crate::retry::{Budget, Budgets, FailureClass, FailureCounts, Prior};
 
 const FAILURES: &str = include_str!("../queries/expand/failures.sql");
-const GIVEN_UP: &str = include_str!("../queries/expand/given_up.sql");
+const FAILED_ROLLOUTS: &str = include_str!("../queries/expand/failed_rollouts.sql");
 const DONE: &str = include_str!("../queries/expand/done.sql");
 const PRIOR: &str = include_str!("../queries/expand/prior.sql");
 const UNANSWERED: &str = include_str!("../queries/expand/unanswered.sql");
@@ -79,7 +79,7 @@ impl Terminal {
     }
 }
 
-/// Makes the tables `budgets` and `given_up` and the views `failures` and `done` from `rollouts` and
+/// Makes the tables `budgets` and `failed_rollouts` and the views `failures` and `done` from `rollouts` and
 /// `attempts`. `budgets` are those of each agent.
 ///
 /// # Errors
@@ -99,8 +99,8 @@ pub async fn prepare<'a>(
     let failures = failures.with_param_values(vec![("retry_terminal_timeouts", is_mendable)])?;
     session.register_table("failures", failures.into_view())?;
     // Cached, so that the plan of a sweep stays readable.
-    let given_up = session.sql(GIVEN_UP).await?.cache().await?;
-    session.register_table("given_up", given_up.into_view())?;
+    let failed_rollouts = session.sql(FAILED_ROLLOUTS).await?.cache().await?;
+    session.register_table("failed_rollouts", failed_rollouts.into_view())?;
     let done = session.sql(DONE).await?;
     session.register_table("done", done.into_view())?;
     Ok(())

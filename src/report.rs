@@ -44,13 +44,13 @@ impl SweepPlan {
 /// What a sweep did.
 #[derive(Debug)]
 pub struct SweepReport {
-    /// The run, as a person names it.
+    /// Path or address of the run.
     pub place: String,
     /// How it ended.
     pub state: RunState,
     /// Why it ended early, if it did.
     pub stopped_by: Option<StopReason>,
-    /// Rollouts of the whole run, by what became of them.
+    /// Rollouts of the whole run: planned, done, failed and pending.
     pub rollouts: RunCounts,
     /// The same for all agents together, with the classes of failures.
     pub total: AgentProgress,
@@ -58,11 +58,11 @@ pub struct SweepReport {
     pub status: Option<RunStatus>,
     /// The statistics of every metric, per agent.
     pub metrics: Vec<AgentMetric>,
-    /// The groups of prompts, where there are any.
+    /// The groups of prompts, if there are any.
     pub groups: Option<GroupReport>,
     /// Why there is nothing to be scored, where the rules ask for a score.
     pub nothing_scored: Option<NothingScored>,
-    /// What was written, as a person names it.
+    /// Paths of what was written.
     pub written: Vec<String>,
     /// Wall time of the calls.
     pub elapsed: Duration,
@@ -83,7 +83,7 @@ pub struct NothingScored {
     pub classes: BTreeMap<String, u64>,
     /// Those that were not sent since --dispatch-budget-s was spent.
     pub drained: u64,
-    /// The run, as a person names it.
+    /// Path or address of the run.
     pub place: String,
 }
 
@@ -102,7 +102,7 @@ fn drained_note(drained: u64) -> String {
     }
 }
 
-/// What became of the groups of prompts.
+/// The groups of prompts that were written.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Serialize)]
 pub struct GroupReport {
     /// Groups that were written.
@@ -110,18 +110,18 @@ pub struct GroupReport {
     /// Groups that were left out: no rollout is there, or one is missing and all are wanted, or the task is no
     /// prompt.
     pub skipped: u64,
-    /// The table, as a person names it.
+    /// Path of the table.
     pub written: String,
 }
 
 /// What an import made a run of.
 #[derive(Debug)]
 pub struct ImportReport {
-    /// The run, as a person names it.
+    /// Path or address of the run.
     pub place: String,
     /// Whether anything is left to be sent.
     pub state: RunState,
-    /// Rollouts by what became of them.
+    /// Rollouts: planned, done, failed and pending.
     pub rollouts: RunCounts,
     /// Materialized inputs, more than are planned where several have one key.
     pub inputs: u64,
@@ -133,8 +133,8 @@ pub struct ImportReport {
     pub failures: FailureCounts,
     /// Failures that the agent reports before a rollout has failed.
     pub max_attempts: u32,
-    /// What is odd about the files.
+    /// Warnings on the files.
     pub warnings: Vec<String>,
-    /// What was written, as a person names it.
+    /// Paths of what was written.
     pub written: Vec<String>,
 }

@@ -1,8 +1,8 @@
 -- The tasks and rollouts of each agent, and how many are done and failed.
 --
--- Reads: tasks, rollouts, given_up.
+-- Reads: tasks, rollouts, failed_rollouts.
 -- Columns: agent_name, num_tasks, num_rollouts, request_bytes (of all rollouts, about), num_done,
--- num_failed (given up for good).
+-- num_failed (retries exhausted).
 SELECT
     planned.agent_name,
     planned.num_tasks,
@@ -26,7 +26,7 @@ LEFT JOIN (
 ) AS done ON planned.agent_name = done.agent_name
 LEFT JOIN (
     SELECT agent_name, count(*) AS num_failed
-    FROM given_up
+    FROM failed_rollouts
     GROUP BY agent_name
 ) AS failed ON planned.agent_name = failed.agent_name
 ORDER BY planned.agent_name

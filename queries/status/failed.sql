@@ -1,6 +1,6 @@
 -- The failed rollouts of each agent, by the class of their last failure.
 --
--- Reads: tasks, attempts, given_up.
+-- Reads: tasks, attempts, failed_rollouts.
 -- Columns: agent_name, outcome (the class), num_failed.
 SELECT agent_name, outcome, count(*) AS num_failed
 FROM (
@@ -10,12 +10,12 @@ FROM (
         failed.rollout_index,
         last_value(attempts.outcome ORDER BY attempts.attempt) AS outcome
     FROM (
-        SELECT tasks.agent_name, given_up.task_index, given_up.rollout_index
-        FROM given_up
+        SELECT tasks.agent_name, failed_rollouts.task_index, failed_rollouts.rollout_index
+        FROM failed_rollouts
         INNER JOIN tasks
-            ON given_up.task_index = tasks.task_index
-            AND given_up.rollout_index >= tasks.first_rollout_index
-            AND given_up.rollout_index < tasks.first_rollout_index + tasks.num_repeats
+            ON failed_rollouts.task_index = tasks.task_index
+            AND failed_rollouts.rollout_index >= tasks.first_rollout_index
+            AND failed_rollouts.rollout_index < tasks.first_rollout_index + tasks.num_repeats
     ) AS failed
     INNER JOIN attempts
         ON failed.task_index = attempts.task_index

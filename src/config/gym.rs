@@ -11,6 +11,9 @@ use super::option_spec::{Identity, OptionSpec};
 use super::{ConfigError, DEFAULT_AGENT, Settings};
 use crate::python::{repr_list, repr_str};
 
+/// The file of a run that has all its metrics, as NeMo Gym writes them.
+pub const AGGREGATE_METRICS: &str = "aggregate_metrics.json";
+
 /// The rules by which versions of NeMo Gym differ.
 #[derive(Debug, PartialEq, Eq)]
 pub struct GymRules {

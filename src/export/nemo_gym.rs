@@ -18,9 +18,8 @@ use super::stamps::{Input, StampIndex, at, for_each_input, integers, one_line, t
 use super::target::{ExportTarget, Key, Lines, SortedLines};
 use super::trajectory::with_evidence;
 use crate::config::SeedField;
-use crate::gym::GymRules;
+use crate::gym::{AGGREGATE_METRICS, GymRules};
 use crate::json::{Object, ObjectError, quote};
-use crate::measure::AGGREGATE;
 use crate::python::repr_str;
 use crate::request::RequestTemplate;
 use crate::retry::gym_class;
@@ -109,7 +108,7 @@ pub async fn export_metrics(
 }
 
 async fn metrics(run: &RunStore, target: &ExportTarget) -> Result<Option<Lines>, ExportError> {
-    let Some(mut pieces) = run.stream(AGGREGATE).await? else {
+    let Some(mut pieces) = run.stream(AGGREGATE_METRICS).await? else {
         return Ok(None);
     };
     let mut copy = Lines::create(&target.aggregate_metrics)?;

@@ -7,8 +7,8 @@ use serde_json::Value;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use super::request::{TrainingPrompt, row_index};
-use super::stats::{RolloutCounts, RolloutStats};
+use super::counts::{RolloutCounts, RolloutStats};
+use super::prompt::{TrainingPrompt, row_index};
 use super::{GroupAnswer, GroupPrompt, PromptGroup};
 use crate::agent::{Agent, AgentLimits, Agents, Member, RolloutRequest};
 use crate::call::{CallLog, RolloutKey};
@@ -17,35 +17,35 @@ use crate::error::Error;
 use crate::request::ATTEMPT_INDEX;
 use crate::retry::{Backoff, Failure, FailureClass};
 
-/// How a [`RolloutManager`] goes about it. The defaults are NeMo RL's.
+/// Options of a [`RolloutManager`]. The defaults are NeMo RL's.
 #[derive(Debug, Clone)]
 pub struct RolloutOptions {
     /// Rollouts of each prompt.
     pub num_generations: usize,
     /// How they are sampled.
     pub sampling: Sampling,
-    /// Whether one rollout that fails fails its group, which is then sent again as a whole; else the
-    /// others are kept, and only those that failed are sent again.
+    /// Whether a failed rollout fails its group, which is then sent again as a whole. Otherwise the others are kept, and
+    /// only the failed ones are sent again.
     pub group: GroupFailure,
-    /// The longest time of one try of a group, with the rows that are sent again within it.
+    /// The longest time of one try of a group, including the rows that are sent again within it.
     pub group_timeout: Option<Duration>,
-    /// Failures of network and servers after which a prompt is given up.
+    /// Failures of network and servers after which a prompt has failed.
     pub max_infra_attempts: u32,
-    /// Failures that a prompt itself seems to cause after which it is given up.
+    /// Failures that the prompt itself seems to cause after which it has failed.
     pub max_data_attempts: u32,
     /// How often a single rollout is sent while the others of its group are kept.
     pub max_row_attempts: u32,
-    /// Prompts that may be given up since they seem to cause failures.
+    /// Prompts that may fail because they seem to cause failures.
     pub max_skipped_prompts: u64,
-    /// Prompts in a row that may be given up for network's and servers' sake.
+    /// Prompts in a row that may fail because of network and servers.
     pub max_consecutive_dropped_prompts: u64,
-    /// The pause after failures of network or server, always its longest.
+    /// The pause after failures of network and servers. It has no jitter.
     pub backoff: Backoff,
-    /// Groups in flight at most, in a batch.
+    /// Groups in flight in a batch, at most.
     pub max_groups: usize,
 }
 
-/// How rollouts are sampled; what is none is as the prompt says.
+/// How rollouts are sampled. What is none is as the prompt says.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Sampling {
     /// Temperature.
@@ -81,29 +81,27 @@ impl Default for RolloutOptions {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RolloutError {
-    /// The prompt was given up, which the budgets allow: go on with the next.
-    #[error("prompt {prompt_idx} was given up: {}", failure.message)]
+    /// The prompt failed, which the budgets allow: continue with the next.
+    #[error("prompt {prompt_idx} failed and is skipped: {}", failure.message)]
     Skipped {
         /// The prompt.
         prompt_idx: i64,
-        /// What went wrong at last.
+        /// The last failure.
         failure: Failure,
     },
-    /// The prompt was given up, and it was one too many.
-    #[error(
-        "prompt {prompt_idx} was given up, and with it more than {budget} allows: {}", failure.message
-    )]
+    /// The prompt failed, and exceeds a budget.
+    #[error("prompt {prompt_idx} failed, and more prompts than {budget} allows: {}", failure.message)]
     Exhausted {
         /// The prompt.
         prompt_idx: i64,
         /// The name of the budget.
         budget: &'static str,
-        /// What went wrong at last.
+        /// The last failure.
         failure: Failure,
     },
 }
 
-/// Rolls prompts out in groups, for a trainer. Dropping a call drops all that it has in flight.
+/// Rolls prompts out in groups, for a trainer. Dropping a call drops everything that it has in flight.
 ///
 /// ```
 /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
@@ -186,13 +184,13 @@ impl RolloutManager {
         })
     }
 
-    /// What the retry policy did so far.
+    /// What the retries did so far.
     pub fn counts(&self) -> RolloutCounts {
         self.stats.counts()
     }
 
-    /// Rolls prompts out, some groups at a time. The groups come in the order in which they are
-    /// finished, and say which prompt they are of.
+    /// Rolls prompts out, [`max_groups`](RolloutOptions::max_groups) at a time. The groups come in the order in which
+    /// they are finished, and name their prompt.
     pub fn run_batch<I>(&self, prompts: I) -> impl Stream<Item = Result<PromptGroup, RolloutError>>
     where
         I: IntoIterator<Item = TrainingPrompt>,
@@ -205,7 +203,7 @@ impl RolloutManager {
     /// Rolls a prompt out.
     ///
     /// # Errors
-    /// It was given up.
+    /// The prompt failed.
     pub async fn run_rollout(&self, prompt: TrainingPrompt) -> Result<PromptGroup, RolloutError> {
         let prompt_idx = prompt.idx;
         let (mut infra, mut data) = (0, 0);
@@ -217,7 +215,7 @@ impl RolloutManager {
                 }
                 Err(failure) => failure,
             };
-            let budget = if failure.class.is_transient() {
+            let (is_allowed, budget) = if failure.class.is_transient() {
                 infra += 1;
                 if infra < self.options.max_infra_attempts {
                     self.stats.redispatched(&failure);
@@ -225,62 +223,64 @@ impl RolloutManager {
                     continue;
                 }
                 let most = self.options.max_consecutive_dropped_prompts;
-                let may = self.stats.infra_dropped(&failure, most);
-                (!may).then_some("max_consecutive_dropped_prompts")
+                let is_allowed = self.stats.infra_dropped(&failure, most);
+                (is_allowed, "max_consecutive_dropped_prompts")
             } else {
                 data += 1;
                 if data < self.options.max_data_attempts {
                     self.stats.data_retried(&failure);
                     continue;
                 }
-                let may = self
-                    .stats
-                    .data_failed(&failure, self.options.max_skipped_prompts);
-                (!may).then_some("max_skipped_prompts")
+                let most = self.options.max_skipped_prompts;
+                let is_allowed = self.stats.data_failed(&failure, most);
+                (is_allowed, "max_skipped_prompts")
             };
-            return Err(match budget {
-                None => RolloutError::Skipped {
+            return Err(if is_allowed {
+                RolloutError::Skipped {
                     prompt_idx,
                     failure,
-                },
-                Some(budget) => RolloutError::Exhausted {
+                }
+            } else {
+                RolloutError::Exhausted {
                     prompt_idx,
                     budget,
                     failure,
-                },
+                }
             });
         }
     }
 
     fn pause(&self, failures: u32, failure: &Failure) -> Duration {
-        let pause = self.options.backoff.longest(failures);
-        pause.max(failure.retry_after.unwrap_or_default())
+        let asked = failure.retry_after.unwrap_or_default();
+        self.options.backoff.longest(failures).max(asked)
     }
 
     async fn attempt(&self, prompt: &TrainingPrompt, number: u32) -> Result<PromptGroup, Failure> {
         let group = self.group(prompt, number);
-        match self.options.group_timeout {
-            None => group.await,
-            Some(limit) => timeout(limit, group).await.unwrap_or_else(|_| {
-                let limit = humantime::format_duration(limit);
-                let why = format!("prompt {}: no whole group within {limit}", prompt.idx);
-                Err(Failure::new(FailureClass::Timeout, why))
-            }),
-        }
+        let Some(limit) = self.options.group_timeout else {
+            return group.await;
+        };
+        timeout(limit, group).await.unwrap_or_else(|_| {
+            let limit = humantime::format_duration(limit);
+            let why = format!("prompt {}: no whole group within {limit}", prompt.idx);
+            Err(Failure::new(FailureClass::Timeout, why))
+        })
+    }
+
+    /// Whether the others of a group are kept when a rollout fails. A row of NeMo Gym is an episode of its own.
+    fn keeps_others(&self) -> bool {
+        self.options.group == GroupFailure::Each || !self.is_native
     }
 
     async fn group(&self, prompt: &TrainingPrompt, number: u32) -> Result<PromptGroup, Failure> {
         let count = self.options.num_generations;
         let mut answers: Vec<Option<(u32, Bytes)>> = vec![None; count];
-        // Whole groups are sent again where they count as a whole, but a row of NeMo Gym's is an
-        // episode of its own.
-        let keeps_others = self.options.group == GroupFailure::Each || !self.is_native;
-        let tries = if keeps_others {
+        let tries = if self.keeps_others() {
             self.options.max_row_attempts.max(1)
         } else {
             1
         };
-        let mut last = None;
+        let mut last: Option<Failure> = None;
         for number_of_row in 0..tries {
             let sent: Vec<usize> = (0..count)
                 .filter(|row| answers.get(*row).is_some_and(Option::is_none))
@@ -289,15 +289,14 @@ impl RolloutManager {
                 break;
             }
             if number_of_row > 0 {
-                sent.iter().for_each(|_| self.stats.row_redispatched());
-                let failure = last.as_ref();
-                sleep(failure.map_or(Duration::ZERO, |failure| self.pause(number_of_row, failure)))
-                    .await;
+                self.stats.rows_redispatched(sent.len() as u64);
+                let pause = last
+                    .as_ref()
+                    .map(|failure| self.pause(number_of_row, failure));
+                sleep(pause.unwrap_or_default()).await;
             }
             let attempt = number * tries + number_of_row;
-            last = self
-                .send(prompt, &sent, attempt, &mut answers, keeps_others)
-                .await?;
+            last = self.send(prompt, &sent, attempt, &mut answers).await?;
         }
         let is_short = answers.iter().any(Option::is_none);
         let needs_all = self.options.group == GroupFailure::All;
@@ -309,15 +308,18 @@ impl RolloutManager {
         self.together(prompt, &answers)
     }
 
-    /// Sends some rows; gives the last failure that another try may mend, if there was one.
+    /// Sends some rows. Returns the last failure that may be retried, if there was one.
+    ///
+    /// # Errors
+    /// A failure that fails the group. What is in flight of it is dropped.
     async fn send(
         &self,
         prompt: &TrainingPrompt,
         sent: &[usize],
         attempt: u32,
         answers: &mut [Option<(u32, Bytes)>],
-        keeps_others: bool,
     ) -> Result<Option<Failure>, Failure> {
+        let data = |why: String| Failure::new(FailureClass::Data, why);
         let mut calls = JoinSet::new();
         for &row in sent {
             let member = self.member.clone();
@@ -326,40 +328,32 @@ impl RolloutManager {
         }
         let mut last = None;
         while let Some(joined) = calls.join_next().await {
-            let defect = |error: tokio::task::JoinError| {
-                Failure::new(
-                    FailureClass::Data,
-                    format!("a rollout ended in a defect: {error}"),
-                )
-            };
-            let (sent_as, result) = joined.map_err(defect)?;
+            let (sent_as, result) =
+                joined.map_err(|error| data(format!("a rollout ended in a defect: {error}")))?;
             match result {
                 Ok(answer) => {
-                    let refuse = |why: String| Failure::new(FailureClass::Data, why);
                     let row = if self.is_native {
                         sent_as
                     } else {
                         let value: Value = serde_json::from_slice(&answer.body)
-                            .map_err(|source| refuse(source.to_string()))?;
+                            .map_err(|source| data(source.to_string()))?;
                         let is_answered =
                             |row: usize| answers.get(row).is_some_and(Option::is_some);
                         row_index(&value, sent_as, sent, is_answered, answers.len())
-                            .map_err(refuse)?
+                            .map_err(data)?
                     };
                     if let Some(place) = answers.get_mut(row) {
-                        // A copy: the rest of the group may wait for the room that the answer takes.
+                        // A copy: the rest of the group may wait for the memory that the answer holds.
                         *place = Some((attempt, Bytes::copy_from_slice(&answer.body)));
                     }
                 }
-                // What is dropped here ends all that is in flight of this group.
-                Err(failure)
-                    if !keeps_others
-                        || !failure.class.is_transient()
-                            && self.options.group == GroupFailure::All =>
-                {
-                    return Err(failure);
+                Err(failure) => {
+                    let needs_all = self.options.group == GroupFailure::All;
+                    if !self.keeps_others() || needs_all && !failure.class.is_transient() {
+                        return Err(failure);
+                    }
+                    last = Some(failure);
                 }
-                Err(failure) => last = Some(failure),
             }
         }
         Ok(last)
@@ -372,14 +366,14 @@ impl RolloutManager {
         attempt: u32,
     ) -> Result<RolloutRequest, Failure> {
         let sampling = &self.options.sampling;
-        let mut body = match self.is_native {
-            true => prompt.native_row(row, sampling),
-            false => prompt
-                .gym_row(&self.agent_name, row, sampling)
-                .map_err(|why| {
-                    let why = format!("prompt {}: {why}", prompt.idx);
-                    Failure::new(FailureClass::Data, why)
-                })?,
+        let mut body = if self.is_native {
+            prompt.native_row(row, sampling)
+        } else {
+            let row = prompt.gym_row(&self.agent_name, row, sampling);
+            row.map_err(|why| {
+                let why = format!("prompt {}: {why}", prompt.idx);
+                Failure::new(FailureClass::Data, why)
+            })?
         };
         if let Some(row) = body.as_object_mut().filter(|_| attempt > 0) {
             row.insert(ATTEMPT_INDEX.into(), attempt.into());
@@ -411,8 +405,7 @@ impl RolloutManager {
             .filter_map(|(rollout_index, answer)| {
                 let (attempt, body) = answer.as_ref()?;
                 Some(GroupAnswer {
-                    rollout_index,
-                    attempt: *attempt,
+                    key: RolloutKey::new(prompt.idx, rollout_index, *attempt),
                     text: std::str::from_utf8(body).ok()?,
                 })
             })

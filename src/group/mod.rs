@@ -1,22 +1,17 @@
-//! All rollouts of a prompt as one record: [`PromptGroup`], what it says of them all
-//! ([`group_metrics`]), and groups as a table ([`groups`]). [`RolloutManager`] rolls prompts out in groups, for a
-//! trainer.
+//! All rollouts of a prompt as one record: [`PromptGroup`], its metrics under NeMo RL's names ([`group_metrics`]), and
+//! groups as a table ([`groups`]). A sweep writes that table. [`RolloutManager`] rolls prompts out in groups from the
+//! library, for a trainer; its retries follow NeMo RL, by the rules of [`retry`](crate::retry).
 
-mod facts;
-mod gym;
-mod legacy;
+mod counts;
 mod manager;
 mod metrics;
+mod prompt;
 mod record;
-mod request;
-mod stats;
 mod table;
 
-pub use facts::SampleFacts;
-pub use legacy::{LegacyForm, batch_metrics_legacy};
+pub use counts::RolloutCounts;
 pub use manager::{RolloutError, RolloutManager, RolloutOptions, Sampling};
-pub use metrics::group_metrics;
+pub use metrics::{LegacyForm, SampleFacts, batch_metrics_legacy, group_metrics};
+pub use prompt::TrainingPrompt;
 pub use record::{Completion, GroupAnswer, GroupAnswerError, GroupPrompt, PromptGroup};
-pub use request::TrainingPrompt;
-pub use stats::RolloutCounts;
 pub use table::{GROUPS, batch, groups};

@@ -1,18 +1,18 @@
 use serde::Deserialize;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
-use super::gym;
-use super::{SampleFacts, group_metrics};
+use super::metrics::{SampleFacts, group_metrics, gym_metrics, number};
 use crate::model::Message;
+use crate::call::RolloutKey;
 
-/// All rollouts of a prompt as one record: what a trainer takes.
+/// All rollouts of a prompt as one record, for a trainer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PromptGroup {
-    /// What they were asked.
+    /// What was asked.
     pub prompt: GroupPrompt,
-    /// What came of them, by rollout.
+    /// The rollouts, in order.
     pub completions: Vec<Completion>,
-    /// What is said of all of them, under NeMo RL's names.
+    /// Metrics of all of them, under NeMo RL's names.
     pub rollout_metrics: Map<String, Value>,
 }
 
@@ -21,30 +21,28 @@ pub struct PromptGroup {
 pub struct GroupPrompt {
     /// Index of the task.
     pub task_index: i64,
-    /// The agent that was asked.
+    /// Name of the agent.
     pub agent_name: String,
-    /// Index of the prompt, as its row gives it; else that of the task.
+    /// Index of the prompt, as its row gives it. By default, that of the task.
     pub prompt_idx: i64,
-    /// Name of the task's kind, where the row has one.
+    /// Name of the task's kind, if the row has one.
     pub task_name: Option<String>,
     /// The conversation before the first turn.
     pub message_log: Vec<Message>,
-    /// What the environment was told at the first step.
+    /// What the environment gets at the first step.
     pub extra_env_info: Value,
-    /// Rollouts that were asked for.
+    /// The number of rollouts that were asked for.
     pub num_rollouts: u64,
 }
 
 /// A rollout of a group.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Completion {
-    /// Index of the rollout within the task.
-    pub rollout_index: i64,
-    /// Number of the attempt that gave it, from 0.
-    pub attempt: u32,
+    /// The attempt that gave it.
+    pub key: RolloutKey,
     /// The conversation, the prompt included.
     pub message_log: Vec<Message>,
-    /// What the environment said last; for an agent of NeMo Gym, its whole answer as `full_result`.
+    /// What the environment answered last. For an agent of NeMo Gym, its whole answer as `full_result`.
     pub env_extras: Value,
     /// It was cut short.
     pub truncated: bool,
@@ -55,20 +53,19 @@ pub struct Completion {
 /// An answer of a rollout.
 #[derive(Debug, Clone, Copy)]
 pub struct GroupAnswer<'a> {
-    /// Index of the rollout within the task.
-    pub rollout_index: i64,
-    /// Number of the attempt that gave it, from 0.
-    pub attempt: u32,
+    /// The attempt that gave it.
+    pub key: RolloutKey,
     /// The whole answer as JSON text.
     pub text: &'a str,
 }
 
 /// An answer that is not one of a rollout.
 #[derive(Debug, thiserror::Error)]
-#[error("the answer of task {task_index}, rollout {rollout_index}, can't be read: {reason}")]
+#[error(
+    "the answer of task {}, rollout {}, can't be read: {reason}", key.task_index, key.rollout_index
+)]
 pub struct GroupAnswerError {
-    task_index: i64,
-    rollout_index: i64,
+    key: RolloutKey,
     reason: String,
 }
 
@@ -80,38 +77,27 @@ impl PromptGroup {
     pub fn new(prompt: GroupPrompt, answers: &[GroupAnswer<'_>]) -> Result<Self, GroupAnswerError> {
         let mut completions = Vec::with_capacity(answers.len());
         let mut values = Vec::with_capacity(answers.len());
+        let mut facts = Vec::new();
         for answer in answers {
             let refuse = |reason: String| GroupAnswerError {
-                task_index: prompt.task_index,
-                rollout_index: answer.rollout_index,
+                key: answer.key,
                 reason,
             };
-            let mut value: Value =
-                serde_json::from_str(answer.text).map_err(|source| refuse(source.to_string()))?;
-            let facts = match value.get("message_log") {
-                Some(_) => SampleFacts::of(&value).map(Facts::Native),
-                None => Ok(Facts::Gym),
+            let unreadable = |source: serde_json::Error| refuse(source.to_string());
+            let mut value: Value = serde_json::from_str(answer.text).map_err(unreadable)?;
+            let completion = if value.get("message_log").is_some() {
+                facts.push(SampleFacts::of(&value).map_err(unreadable)?);
+                native(answer.key, value.take()).map_err(unreadable)?
+            } else {
+                through_gym(answer.key, &prompt.message_log, &value).map_err(refuse)?
             };
-            let facts = facts.map_err(|source| refuse(source.to_string()))?;
-            let completion = match facts {
-                Facts::Native(_) => native(answer, &mut value),
-                Facts::Gym => gym::completion(answer, &prompt.message_log, &value),
-            };
-            completions.push(completion.map_err(refuse)?);
-            values.push((facts, value));
+            completions.push(completion);
+            values.push(value);
         }
-        let native: Vec<SampleFacts> = values
-            .iter()
-            .filter_map(|(facts, _)| match facts {
-                Facts::Native(facts) => Some(facts.clone()),
-                Facts::Gym => None,
-            })
-            .collect();
-        let rollout_metrics = if native.len() == completions.len() {
-            group_metrics(&native)
+        let rollout_metrics = if facts.len() == completions.len() {
+            group_metrics(&facts)
         } else {
-            let values: Vec<&Value> = values.iter().map(|(_, value)| value).collect();
-            gym::metrics(&prompt.agent_name, &completions, &values)
+            gym_metrics(&prompt.agent_name, &completions, &values)
         };
         Ok(Self {
             prompt,
@@ -120,36 +106,119 @@ impl PromptGroup {
         })
     }
 
-    /// Every rollout that was asked for is there.
+    /// Whether every rollout that was asked for is there.
     pub fn is_complete(&self) -> bool {
         self.completions.len() as u64 >= self.prompt.num_rollouts
     }
 }
 
-enum Facts {
-    Native(SampleFacts),
-    Gym,
-}
-
-#[derive(Deserialize)]
-struct NativeAnswer {
-    message_log: Vec<Message>,
-    #[serde(default)]
-    env_extras: Value,
-    truncated: bool,
-    reward: f64,
-}
-
-fn native(answer: &GroupAnswer<'_>, value: &mut Value) -> Result<Completion, String> {
-    // The log is the largest part by far: taken, and not copied.
-    let own: NativeAnswer =
-        serde_json::from_value(value.take()).map_err(|source| source.to_string())?;
+/// The rollout in a multi-turn agent's answer. Its log is large: it is moved, not copied.
+fn native(key: RolloutKey, answer: Value) -> Result<Completion, serde_json::Error> {
+    #[derive(Deserialize)]
+    struct NativeAnswer {
+        message_log: Vec<Message>,
+        #[serde(default)]
+        env_extras: Value,
+        truncated: bool,
+        reward: f64,
+    }
+    let NativeAnswer {
+        message_log,
+        env_extras,
+        truncated,
+        reward,
+    } = serde_json::from_value(answer)?;
     Ok(Completion {
-        rollout_index: answer.rollout_index,
-        attempt: answer.attempt,
-        message_log: own.message_log,
-        env_extras: own.env_extras,
-        truncated: own.truncated,
-        reward: own.reward,
+        key,
+        message_log,
+        env_extras,
+        truncated,
+        reward,
+    })
+}
+
+/// An item of a response's output.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Item {
+    role: Option<String>,
+    content: Value,
+    #[serde(rename = "type")]
+    kind: Option<String>,
+    output: Value,
+    prompt_token_ids: Option<Vec<u32>>,
+    generation_token_ids: Option<Vec<u32>>,
+    generation_log_probs: Option<Vec<f64>>,
+}
+
+/// The rollout in the answer of a NeMo Gym agent. If the model's tokens are known, what precedes a generation is a user
+/// message of the tokens that no message has yet, as in NeMo RL. Otherwise the log is one of texts.
+fn through_gym(key: RolloutKey, prompt: &[Message], value: &Value) -> Result<Completion, String> {
+    let response = value.get("response");
+    let items: Vec<Item> = match response.and_then(|response| response.get("output")) {
+        Some(output) => Deserialize::deserialize(output)
+            .map_err(|source| format!("response.output: {source}"))?,
+        None => Vec::new(),
+    };
+    let has_tokens = |item: &Item| {
+        let tokens = item.generation_token_ids.as_ref();
+        tokens.is_some_and(|tokens| !tokens.is_empty())
+    };
+    let message_log = if items.iter().any(has_tokens) {
+        with_tokens(items)?
+    } else {
+        let texts = items.into_iter().filter_map(text);
+        prompt.iter().cloned().chain(texts).collect()
+    };
+    let incomplete = response.and_then(|response| response.get("incomplete_details"));
+    let reward = value.get("reward").and_then(number);
+    Ok(Completion {
+        key,
+        message_log,
+        truncated: incomplete.is_some_and(|details| !details.is_null()),
+        reward: reward.ok_or("it has no numeric reward")?,
+        env_extras: json!({ "full_result": value }),
+    })
+}
+
+fn with_tokens(items: Vec<Item>) -> Result<Vec<Message>, String> {
+    let mut log = Vec::new();
+    let mut seen: Vec<u32> = Vec::new();
+    for item in items {
+        let Some(generated) = item.generation_token_ids.filter(|ids| !ids.is_empty()) else {
+            continue;
+        };
+        let prompt = item.prompt_token_ids.unwrap_or_default();
+        let Some(new) = prompt.strip_prefix(seen.as_slice()) else {
+            return Err(
+                "the tokens of a prompt do not begin with those of the turns before".to_owned(),
+            );
+        };
+        log.push(tokens("user", new.to_vec(), None));
+        seen = prompt;
+        seen.extend(&generated);
+        log.push(tokens("assistant", generated, item.generation_log_probs));
+    }
+    Ok(log)
+}
+
+fn tokens(role: &str, ids: Vec<u32>, logprobs: Option<Vec<f64>>) -> Message {
+    Message {
+        token_count: ids.len() as u64,
+        token_ids: Some(ids),
+        logprobs,
+        ..Message::text(role, "")
+    }
+}
+
+fn text(item: Item) -> Option<Message> {
+    let (role, content) = match item.kind.as_deref() {
+        Some("function_call_output") => ("tool".to_owned(), item.output),
+        Some("message") | None => (item.role?, item.content),
+        Some(_) => return None,
+    };
+    Some(Message {
+        content,
+        ..Message::text(&role, "")
     })
 }

@@ -131,8 +131,9 @@ impl Completions {
     fn append(&mut self, completions: &[super::Completion]) {
         self.lengths.push(completions.len());
         for completion in completions {
-            self.rollout_index.append_value(completion.rollout_index);
-            self.attempt.append_value(completion.attempt.into());
+            self.rollout_index
+                .append_value(completion.key.rollout_index);
+            self.attempt.append_value(completion.key.attempt.into());
             self.message_log.append(&completion.message_log);
             self.env_extras
                 .append_value(completion.env_extras.to_string());

@@ -13,9 +13,7 @@ use super::report::{HealthReport, write_summary};
 use super::rules::{BROKEN_CHECK, Rules, Scope, to_json};
 use super::tables::{Calls, Gaps, Records, Turns, Unbound, VerdictRow, Verdicts};
 use crate::json::{quote, unquote};
-use crate::measure::{
-    MeasureError, Rows, Spool, SpoolFile, binaries, counts, optional_texts, texts, truths,
-};
+use crate::measure::{Column, MeasureError, Rows, Spool, SpoolFile};
 use crate::session;
 
 const CHAINS: &str = include_str!("../../queries/health/views/chains.sql");
@@ -264,8 +262,8 @@ impl HealthCheck {
             .keep_frame(session, "flags", flags.await?)
             .await?;
         for batch in session.sql(FLAG_COUNTS).await?.collect().await? {
-            let (rules, found) = (counts(&batch, "rule")?, counts(&batch, "found")?);
-            let unobserved = counts(&batch, "unobserved")?;
+            let (rules, found) = (i64::read(&batch, "rule")?, i64::read(&batch, "found")?);
+            let unobserved = i64::read(&batch, "unobserved")?;
             for ((rule, found), unobserved) in rules.into_iter().zip(found).zip(unobserved) {
                 report.found_of_tasks(rule, found, unobserved);
             }
@@ -284,11 +282,17 @@ fn broken_down(rule: &str, error: &str) -> String {
 }
 
 fn decode_records(batch: &RecordBatch) -> Result<Vec<Record>, MeasureError> {
-    let keys = binaries(batch, "record")?;
-    let (tasks, rollouts) = (texts(batch, "task")?, texts(batch, "rollout")?);
-    let (stages, ids) = (optional_texts(batch, "stage")?, texts(batch, "rollout_id")?);
-    let known = truths(batch, "calls_known")?;
-    let successful = counts(batch, "successful_turn_calls")?;
+    let keys = Vec::<u8>::read(batch, "record")?;
+    let (tasks, rollouts) = (
+        String::read(batch, "task")?,
+        String::read(batch, "rollout")?,
+    );
+    let (stages, ids) = (
+        Option::<String>::read(batch, "stage")?,
+        String::read(batch, "rollout_id")?,
+    );
+    let known = bool::read(batch, "calls_known")?;
+    let successful = i64::read(batch, "successful_turn_calls")?;
     let rows = keys.into_iter().enumerate().map(|(row, key)| Record {
         key,
         task: tasks[row].clone(),
@@ -302,8 +306,8 @@ fn decode_records(batch: &RecordBatch) -> Result<Vec<Record>, MeasureError> {
 }
 
 fn decode_found(batch: &RecordBatch) -> Result<Vec<Found>, MeasureError> {
-    let (keys, rules) = (binaries(batch, "record")?, counts(batch, "rule")?);
-    let text = |name| optional_texts(batch, name);
+    let (keys, rules) = (Vec::<u8>::read(batch, "record")?, i64::read(batch, "rule")?);
+    let text = |name| Option::<String>::read(batch, name);
     let (locators, details, errors) = (text("locator")?, text("detail")?, text("error")?);
     let rows = keys.into_iter().enumerate().map(|(row, key)| Found {
         key,

@@ -56,7 +56,7 @@ pub enum HealthError {
 
 impl From<DataFusionError> for HealthError {
     fn from(source: DataFusionError) -> Self {
-        Self::Measure(MeasureError::tables(source))
+        Self::Measure(source.into())
     }
 }
 

@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 use super::error::HealthError;
 use super::rules::{Rules, Scope};
 use crate::json::quote;
-use crate::measure::{counts, texts};
+use crate::measure::Column;
 
 /// The name of the file with the counts.
 pub const QUALITY_SUMMARY: &str = "quality_summary.json";
@@ -160,12 +160,14 @@ pub(super) async fn write_summary(
     let schema = statistics.schema().inner().clone();
     let sums = concat_batches(&schema, &statistics.collect().await?)?;
     let sum = |name: &str| -> Result<i64, HealthError> {
-        Ok(counts(&sums, name)?.first().copied().unwrap_or_default())
+        Ok(i64::read(&sums, name)?.first().copied().unwrap_or_default())
     };
     let mut by_status = Map::new();
     for batch in session.sql(FAILURES).await?.collect().await? {
-        let failed = counts(&batch, "failed_calls")?.into_iter().map(Value::from);
-        by_status.extend(texts(&batch, "status")?.into_iter().zip(failed));
+        let failed = i64::read(&batch, "failed_calls")?
+            .into_iter()
+            .map(Value::from);
+        by_status.extend(String::read(&batch, "status")?.into_iter().zip(failed));
     }
     report.run = json!({
         "ignored_checks": report.ignored,
@@ -220,8 +222,8 @@ fn write_tasks(
     separator: &mut &'static str,
     out: &mut (dyn Write + Send),
 ) -> Result<(), HealthError> {
-    let names = texts(batch, "name")?;
-    let count = |name| counts(batch, name);
+    let names = String::read(batch, "name")?;
+    let count = |name| i64::read(batch, name);
     let (repeats, healthy) = (count("repeats")?, count("healthy")?);
     let (unhealthy, unobserved) = (count("unhealthy")?, count("unobserved")?);
     let flags = batch.column_by_name("flags");

@@ -1,18 +1,26 @@
+//! Measuring as a whole: an [`Aggregation`] of runs or files, and [`Live`], which measures a run while it is collected.
+
 use std::fs::File;
 use std::io::BufWriter;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use datafusion::prelude::SessionContext;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
 
-use super::measurement::{self, Measurement, Source, by_rules};
+use super::families::AGENT_STATISTICS;
+use super::measurement::{Measurement, measure};
+use super::nemo_gym::TaskLabels;
+use super::report::{AgentMetric, MetricsReport};
+use super::source::{Source, by_rules};
 use crate::error::Error;
 use crate::gym::GymChoice;
 use crate::import::{
     AgentServers, AgentSource, Import, ImportError, Imported, KeyRule, ResponseRule,
     RolloutOptions, is_shard, is_stamped, merge,
 };
-use crate::measure::MetricsReport;
-use crate::measure::TaskLabels;
 use crate::read::expand;
 use crate::store::{RunRecord, RunStore};
 
@@ -60,7 +68,7 @@ impl Aggregation {
                     let servers = record.into_iter().map(|record| record.environment_servers);
                     self.measurement.servers.extend(servers.flatten());
                 }
-                measurement::measure(&Source::Runs(&runs), &self.output, &self.measurement).await?
+                measure(&Source::Runs(&runs), Some(&self.output), &self.measurement).await?
             }
             AggregationSource::Files { globs, merged } => {
                 let (session, imported) =
@@ -75,8 +83,8 @@ impl Aggregation {
                 self.measurement.servers = imported.servers;
                 self.measurement.is_stamped = true;
                 notes.extend(imported.notes);
-                measurement::measure(&Source::Tables(&session), &self.output, &self.measurement)
-                    .await?
+                let source = Source::Tables(&session);
+                measure(&source, Some(&self.output), &self.measurement).await?
             }
         };
         notes.extend(measured.notes);
@@ -97,12 +105,12 @@ impl Aggregation {
 }
 
 fn check_zeros(measurement: &Measurement, why: &str) -> Result<(), Error> {
-    match measurement.zeros.any() && !measurement.rules.servers {
-        true => Err(Error::Usage(format!(
+    if measurement.zeros.any() && !measurement.rules.servers {
+        return Err(Error::Usage(format!(
             "what is not there is counted as zero by the rules of NeMo Gym 0.7 alone; {why}: add --gym 0.7"
-        ))),
-        false => Ok(()),
+        )));
     }
+    Ok(())
 }
 
 async fn files(
@@ -113,7 +121,7 @@ async fn files(
 ) -> Result<(SessionContext, Imported), Error> {
     let shown: Vec<String> = globs
         .iter()
-        .flat_map(|glob| expand(glob, std::path::Path::new(".")))
+        .flat_map(|glob| expand(glob, Path::new(".")))
         .filter(|path| is_shard(path))
         .collect();
     if shown.is_empty() {
@@ -153,4 +161,58 @@ async fn files(
     }
     imported.check_aggregate(&session, true).await?;
     Ok((session, imported))
+}
+
+/// The metrics of a sweep while it runs, the newest ones.
+pub type LiveMetrics = watch::Receiver<Arc<[AgentMetric]>>;
+
+/// What is measured while a sweep runs.
+const FAMILIES: [&str; 3] = [AGENT_STATISTICS, "spread", "pass_at_k"];
+
+/// Measuring takes at most this share of the time: a look waits as many times as long as the last one took.
+const PAUSES: u32 = 20;
+
+/// Measures a run again and again, from what has landed and what its journal holds, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Live {
+    _task: JoinSet<()>,
+}
+
+impl Live {
+    /// Begins; a look comes `every` so often, or less where looks take long.
+    pub(crate) fn start(
+        run: RunStore,
+        mut measurement: Measurement,
+        every: Duration,
+        metrics: watch::Sender<Arc<[AgentMetric]>>,
+    ) -> Result<Self, Error> {
+        // A user's folder may lack a family; the others are shown.
+        let families: Vec<&str> = FAMILIES
+            .into_iter()
+            .filter(|name| measurement.queries.get(name).is_ok())
+            .collect();
+        measurement.queries = measurement.queries.only(&families)?;
+        // Standard errors are shown, intervals are not.
+        measurement
+            .parameters
+            .insert("resamples".into(), 1_i64.into());
+        let mut task = JoinSet::new();
+        task.spawn(async move {
+            let mut pause = every;
+            loop {
+                tokio::time::sleep(pause).await;
+                let began = Instant::now();
+                let source = Source::Runs(std::slice::from_ref(&run));
+                // What can't be measured now, since a part was just being published or the disk is full,
+                // can be in a while.
+                if let Ok(measured) = measure(&source, None, &measurement).await
+                    && metrics.send(measured.metrics.into()).is_err()
+                {
+                    break;
+                }
+                pause = every.max(began.elapsed() * PAUSES);
+            }
+        });
+        Ok(Self { _task: task })
+    }
 }

@@ -2,7 +2,9 @@
 
 use std::path::PathBuf;
 
+use arrow::error::ArrowError;
 use datafusion::error::DataFusionError;
+use parquet::errors::ParquetError;
 
 use crate::error::{FAILURE, Fatal, USAGE};
 
@@ -16,7 +18,7 @@ pub enum MeasureError {
         name: String,
         /// Its file, or that it is built in.
         origin: String,
-        /// What the engine says.
+        /// The error of the engine.
         source: Box<DataFusionError>,
     },
     /// The statistics cannot be read.
@@ -80,7 +82,7 @@ pub enum MeasureError {
         /// The task.
         task_index: i64,
     },
-    /// Answers that nobody asked for.
+    /// There are rollouts that were not planned.
     #[error(
         "Rollout results contain rows with no matching materialized input rows. Found {count} extra rollout rows. \
          Extra rollout keys: [{keys}]"
@@ -91,7 +93,7 @@ pub enum MeasureError {
         /// The first ten.
         keys: String,
     },
-    /// Answers that are still pending.
+    /// Planned rollouts are missing.
     #[error(
         "Materialized input rows and rollout results do not have matching rollout keys. Missing rollout results for \
          {count} materialized input rows. Missing rollout keys: [{keys}].\n\nUse ++allow_partial_rollouts=True to \
@@ -103,13 +105,28 @@ pub enum MeasureError {
         /// The first ten.
         keys: String,
     },
+    /// A view that several queries read cannot be computed.
+    #[error(transparent)]
+    Shared(std::sync::Arc<Self>),
     /// The output cannot be written.
     #[error("the metrics cannot be written: {0}")]
     Write(#[source] std::io::Error),
 }
 
-impl MeasureError {
-    pub(crate) fn tables(source: DataFusionError) -> Self {
+impl From<ArrowError> for MeasureError {
+    fn from(source: ArrowError) -> Self {
+        DataFusionError::from(source).into()
+    }
+}
+
+impl From<ParquetError> for MeasureError {
+    fn from(source: ParquetError) -> Self {
+        DataFusionError::from(source).into()
+    }
+}
+
+impl From<DataFusionError> for MeasureError {
+    fn from(source: DataFusionError) -> Self {
         Self::Tables(Box::new(source))
     }
 }

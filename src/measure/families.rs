@@ -1,27 +1,39 @@
-//! Runs the metric queries: [`run_families`] gives a [`MetricTable`] for each.
+//! Metric queries over the tables of a session: [`plan`] makes a [`MetricTable`] of one, [`register_views`] adds the views
+//! and functions that they are written over.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
-use arrow::datatypes::SchemaRef;
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use datafusion::catalog::TableProvider;
 use datafusion::common::{ParamValues, ScalarValue};
+use datafusion::datasource::empty::EmptyTable;
 use datafusion::error::DataFusionError;
 use datafusion::execution::SendableRecordBatchStream;
 use datafusion::execution::context::SQLOptions;
 use datafusion::prelude::{DataFrame, SessionContext, col, lit, not, starts_with};
 
 use super::error::MeasureError;
-use super::parameter::ParameterValue;
-use super::queries::{MetricQueries, MetricQuery};
-use super::views::register_views;
+use super::functions;
+use super::queries::{MetricQueries, MetricQuery, ParameterValue};
+use super::spool::Spool;
 use crate::outcome::MASK_SAMPLE;
+use crate::schema;
 
 /// Family of the statistics per agent.
 pub const AGENT_STATISTICS: &str = "agent_statistics";
 /// Family of the statistics per task.
 pub const TASK_STATISTICS: &str = "task_statistics";
+
+/// The table of what tokens cost.
+pub const PRICES: &str = "prices";
+/// The view that counts planned, done, failed and pending rollouts.
+pub const COVERAGE: &str = "coverage";
+/// The view that holds every score.
+pub const SCORES: &str = "scores";
+/// What its rows are sorted by.
+const SCORES_ORDER: [&str; 3] = ["agent_name", "metric", "task_index"];
 
 /// The table that a metric query gives. It is computed when it is read, once.
 #[derive(Debug)]
@@ -32,6 +44,19 @@ pub struct MetricTable {
 }
 
 impl MetricTable {
+    fn new(
+        name: String,
+        origin: String,
+        frame: Result<DataFrame, DataFusionError>,
+    ) -> Result<Self, MeasureError> {
+        let frame = frame.map_err(|source| failed(&name, &origin, source))?;
+        Ok(Self {
+            name,
+            origin,
+            frame,
+        })
+    }
+
     /// Name of the family.
     pub fn name(&self) -> &str {
         &self.name
@@ -48,31 +73,19 @@ impl MetricTable {
     /// The query cannot be planned.
     pub fn explain(&self) -> Result<String, MeasureError> {
         let plan = self.frame.clone().into_optimized_plan();
-        let plan = plan.map(|plan| plan.display_indent().to_string());
-        plan.map_err(|source| failed(self.name.clone(), self.origin.clone(), source))
+        let plan = plan.map_err(|source| failed(&self.name, &self.origin, source))?;
+        Ok(plan.display_indent().to_string())
     }
 
-    /// The same without what [`without_reserved`] leaves out.
+    /// The table without the rows that [`without_reserved`] leaves out.
     ///
     /// # Errors
     /// The query cannot be planned.
     pub fn unreserved(self) -> Result<Self, MeasureError> {
-        let Self {
-            name,
-            origin,
-            frame,
-        } = self;
-        match without_reserved(frame) {
-            Ok(frame) => Ok(Self {
-                name,
-                origin,
-                frame,
-            }),
-            Err(source) => Err(failed(name, origin, source)),
-        }
+        Self::new(self.name, self.origin, without_reserved(self.frame))
     }
 
-    /// As a view, which computes it anew for each query that reads it.
+    /// A view of the table, which computes it anew for each query that reads it.
     pub fn into_view(self) -> Arc<dyn TableProvider> {
         self.frame.into_view()
     }
@@ -82,13 +95,8 @@ impl MetricTable {
     /// # Errors
     /// The query cannot be planned; what fails later fails in the stream.
     pub async fn stream(self) -> Result<SendableRecordBatchStream, MeasureError> {
-        let Self {
-            name,
-            origin,
-            frame,
-        } = self;
-        let stream = frame.execute_stream().await;
-        stream.map_err(|source| failed(name, origin, source))
+        let stream = self.frame.execute_stream().await;
+        stream.map_err(|source| failed(&self.name, &self.origin, source))
     }
 
     /// Runs the query and holds its rows.
@@ -96,13 +104,8 @@ impl MetricTable {
     /// # Errors
     /// The query fails.
     pub async fn collect(self) -> Result<Vec<RecordBatch>, MeasureError> {
-        let Self {
-            name,
-            origin,
-            frame,
-        } = self;
-        let batches = frame.collect().await;
-        batches.map_err(|source| failed(name, origin, source))
+        let batches = self.frame.collect().await;
+        batches.map_err(|source| failed(&self.name, &self.origin, source))
     }
 }
 
@@ -116,39 +119,19 @@ pub(super) fn is_reserved(name: &str) -> bool {
 /// # Errors
 /// The table can't be planned.
 pub fn without_reserved(table: DataFrame) -> Result<DataFrame, DataFusionError> {
-    match table.schema().has_column_with_unqualified_name("metric") {
-        true => {
-            let is_private = starts_with(col("metric"), lit("_"));
-            table.filter(not(is_private).and(col("metric").not_eq(lit(MASK_SAMPLE))))
-        }
-        false => Ok(table),
+    if !table.schema().has_column_with_unqualified_name("metric") {
+        return Ok(table);
     }
+    let is_private = starts_with(col("metric"), lit("_"));
+    table.filter(not(is_private).and(col("metric").not_eq(lit(MASK_SAMPLE))))
 }
 
-fn failed(name: String, origin: String, source: DataFusionError) -> MeasureError {
+fn failed(name: &str, origin: &str, source: DataFusionError) -> MeasureError {
     MeasureError::Query {
-        name,
-        origin,
+        name: name.to_owned(),
+        origin: origin.to_owned(),
         source: Box::new(source),
     }
-}
-
-/// Plans every query over the tables of a session, `tasks`, `rollouts` and `attempts`, and registers
-/// the functions and views that they need where they are not there. A parameter that is not in `parameters` has its default.
-///
-/// # Errors
-/// A query is no valid SQL, or is something else than a query.
-pub async fn run_families(
-    ctx: &SessionContext,
-    queries: &MetricQueries,
-    parameters: &HashMap<String, ParameterValue>,
-) -> Result<Vec<MetricTable>, MeasureError> {
-    register_views(ctx, parameters).await?;
-    let mut tables = Vec::new();
-    for query in queries.iter() {
-        tables.push(plan(ctx, query, parameters).await?);
-    }
-    Ok(tables)
 }
 
 /// Plans one query over the tables of a session, which has the functions and views already
@@ -175,17 +158,77 @@ pub async fn plan(
         .with_allow_dml(false)
         .with_allow_statements(false);
     let frame = ctx.sql_with_options(&query.sql, only_queries).await;
-    let frame = frame.and_then(|frame| match values.is_empty() {
-        true => Ok(frame),
-        false => frame.with_param_values(ParamValues::from(values)),
+    let frame = frame.and_then(|frame| {
+        if values.is_empty() {
+            return Ok(frame);
+        }
+        frame.with_param_values(ParamValues::from(values))
     });
     let (name, origin) = (query.name.clone(), query.origin());
-    match frame {
-        Ok(frame) => Ok(MetricTable {
-            name,
-            origin,
-            frame,
-        }),
-        Err(source) => Err(failed(name, origin, source)),
+    MetricTable::new(name, origin, frame)
+}
+
+/// Registers the views over `tasks`, `rollouts` and `attempts` that the session does not have yet.
+/// A view is computed by each query that reads it.
+///
+/// # Errors
+/// A table that they need is not there.
+pub async fn register_views(
+    ctx: &SessionContext,
+    parameters: &HashMap<String, ParameterValue>,
+) -> Result<(), MeasureError> {
+    functions::register(ctx);
+    functions::register_json(ctx)?;
+    // Files of others have no attempts, and most agents no prices.
+    for (name, schema) in [(schema::ATTEMPTS, schema::attempts()), (PRICES, prices())] {
+        if !ctx.table_exist(name)? {
+            ctx.register_table(name, Arc::new(EmptyTable::new(schema)))?;
+        }
     }
+    // In the order of their names, in which each comes after those that it reads.
+    for query in MetricQueries::views()?.iter() {
+        if !ctx.table_exist(query.name.as_str())? {
+            let view = plan(ctx, query, parameters).await?.into_view();
+            ctx.register_table(&*query.name, view)?;
+        }
+    }
+    Ok(())
+}
+
+/// The table `prices`: what a million tokens cost, by agent.
+pub fn prices() -> SchemaRef {
+    Arc::new(Schema::new(vec![
+        Field::new(schema::AGENT_NAME, DataType::Utf8View, false),
+        Field::new("input_price", DataType::Float64, false),
+        Field::new("output_price", DataType::Float64, false),
+    ]))
+}
+
+/// One of the views as a table that can be kept.
+///
+/// # Errors
+/// There is no such view, or a table that it needs is missing.
+pub async fn view(
+    ctx: &SessionContext,
+    name: &str,
+    parameters: &HashMap<String, ParameterValue>,
+) -> Result<MetricTable, MeasureError> {
+    plan(ctx, MetricQueries::views()?.get(name)?, parameters).await
+}
+
+/// Computes the view `scores` over the tables of `source` and makes it known to `ctx`, which may be
+/// the same session.
+///
+/// # Errors
+/// The view cannot be computed.
+pub async fn spool_scores(
+    spool: &Spool,
+    source: &SessionContext,
+    ctx: &SessionContext,
+    parameters: &HashMap<String, ParameterValue>,
+) -> Result<(), MeasureError> {
+    source.deregister_table(SCORES)?;
+    register_views(source, parameters).await?;
+    let table = view(source, SCORES, parameters).await?;
+    spool.keep(ctx, table, &SCORES_ORDER).await
 }

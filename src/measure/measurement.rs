@@ -1,32 +1,36 @@
+//! What is measured, and how: a [`Measurement`] of a [`Source`] becomes Parquet tables and `aggregate_metrics.json`.
+
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, StringViewArray};
+use arrow::array::{ArrayRef, Float64Array, StringViewArray};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
 use datafusion::error::DataFusionError;
+use datafusion::execution::SendableRecordBatchStream;
 use datafusion::prelude::SessionContext;
 use futures::TryStreamExt;
 
-use super::artifacts::{METRICS, aggregate_metrics};
+use super::catalog::MetricCatalog;
+use super::families::{AGENT_STATISTICS, PRICES, TASK_STATISTICS, prices, without_reserved};
+use super::nemo_gym::{KeyMetrics, PassMajorityOptions, TaskLabels, aggregate_metrics};
+use super::queries::{MetricQueries, ParameterValue};
 use super::report::Measured;
+use super::source::Source;
+use super::spool::Spool;
 use super::subsets::Subsets;
 use super::zeros;
 use crate::agent::MetricServers;
 use crate::config::Settings;
 use crate::error::Error;
 use crate::export::EnvironmentServers;
-use crate::gym::{GYM_07, GymChoice, GymRules};
+use crate::gym::{AGGREGATE_METRICS, GymRules};
 use crate::import::Zeros;
-use crate::measure::{
-    AGENT_STATISTICS, KeyMetrics, MetricQueries, PRICES, ParameterValue, PassMajorityOptions,
-    Spool, TASK_STATISTICS, TaskLabels, prices, run_families, spool_views, without_reserved,
-};
-use crate::schema::{ATTEMPTS, ROLLOUTS, TASKS};
-use crate::session::{self, register_store, register_union};
-use crate::store::{Document, EnvironmentServer, PartWriter, RunRecord, RunStore, part_name};
+use crate::schema::{ATTEMPTS, ROLLOUTS};
+use crate::session;
+use crate::store::{Document, EnvironmentServer, PartWriter, RunStore, part_name};
 
-/// How rollouts count that were asked for and are not there.
+/// How missing rollouts count: those that were planned and are not done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Missing {
     /// Not at all.
@@ -34,7 +38,7 @@ pub enum Missing {
     Drop,
     /// As zero, in every metric.
     Zero,
-    /// Not at all; beside each number stand the lowest and the highest that it can become.
+    /// Not at all; the tables also have the lowest and the highest value that each number can become.
     Bounds,
 }
 
@@ -48,7 +52,7 @@ pub struct Price {
 }
 
 impl Price {
-    /// Of the agents whose settings give a price; one that is not given is zero.
+    /// The prices of the agents whose settings have one; a price that is not given is zero.
     pub fn of_agents(settings: &Settings) -> BTreeMap<String, Self> {
         let prices = settings.agents.iter().filter_map(|(name, agent)| {
             agent.input_price.or(agent.output_price)?;
@@ -62,16 +66,16 @@ impl Price {
     }
 }
 
-/// What is measured, and how.
+/// Which metrics are computed, and how.
 #[derive(Debug, Clone)]
 pub struct Measurement {
     /// The metric families.
     pub queries: MetricQueries,
-    /// What they are told, by parameter; others have their defaults.
+    /// Values of their parameters; the others have their defaults.
     pub parameters: HashMap<String, ParameterValue>,
     /// How missing rollouts count; [`Missing::Drop`] leaves the parameter `missing` its say.
     pub missing: Missing,
-    /// A column, or a path into the requests or answers, by whose values all is measured a second time.
+    /// A column, or a path into the requests or answers: the metrics are also computed for each of its values.
     pub by: Option<String>,
     /// What tokens cost, by agent.
     pub prices: BTreeMap<String, Price>,
@@ -79,21 +83,21 @@ pub struct Measurement {
     pub memory: usize,
     /// Whether `aggregate_metrics.json` is written, with every rollout in it.
     pub json: bool,
-    /// What a benchmark of NeMo Gym would report beside the statistics, in `aggregate_metrics.json`.
+    /// The metrics of a NeMo Gym benchmark, beside the statistics in `aggregate_metrics.json`.
     pub benchmark: Option<PassMajorityOptions>,
-    /// Which metrics stand for an agent at a glance there; none: the means.
+    /// The key metrics in it; empty for the means.
     pub key_metrics: Vec<KeyMetrics>,
-    /// The servers of agents that have metrics of their own for it; none: they are not asked.
+    /// The servers that are asked for agents' own metrics; `None` if none is asked.
     pub agent_servers: Option<Arc<MetricServers>>,
-    /// What tasks are called there.
+    /// The labels of tasks in it.
     pub labels: TaskLabels,
-    /// Environment servers there, by what their rollouts are called.
+    /// The environment servers in it, by the agent name of their rollouts.
     pub servers: BTreeMap<String, EnvironmentServer>,
-    /// Whether the answers bear NeMo Gym's stamps already, as those of its files do.
+    /// Whether the answers have NeMo Gym's stamps already, as those of its files do.
     pub is_stamped: bool,
-    /// The rules of NeMo Gym by which it is written.
+    /// The rules of NeMo Gym that it is written by.
     pub rules: &'static GymRules,
-    /// Which rollouts of runs count as zero that are not there.
+    /// Which rollouts without a result count as zero.
     pub zeros: Zeros,
 }
 
@@ -119,76 +123,16 @@ impl Measurement {
         }
     }
 
-    /// The environment servers, where the rules know such.
+    /// The environment servers, if the rules have them.
     pub(super) fn environment_servers(&self) -> EnvironmentServers {
         self.rules.servers.then(|| self.servers.clone())
     }
 }
 
-/// Where the tables come from.
-pub(crate) enum Source<'a> {
-    /// Runs, as one.
-    Runs(&'a [RunStore]),
-    /// The tables of a session.
-    Tables(&'a SessionContext),
-}
-
-/// Runs as they are read by the rules that are chosen, or by their own; and those by which what is measured of them is
-/// written: the newest.
-pub(super) async fn by_rules(
-    runs: &[RunStore],
-    gym: GymChoice,
-) -> Result<(Vec<RunStore>, &'static GymRules), Error> {
-    let mut is_new = false;
-    for run in runs {
-        let run = RunRecord::identify(run).await?;
-        is_new |= run.rules() == Some(&GYM_07);
-    }
-    let rules = gym.rules(|| is_new);
-    let runs = match gym {
-        GymChoice::Auto => runs.to_vec(),
-        GymChoice::Of(rules) => runs.iter().map(|run| run.following(rules)).collect(),
-    };
-    Ok((runs, rules))
-}
-
-impl Source<'_> {
-    /// Makes the tables known to two sessions, which see a run that is being collected at one and the
-    /// same moment; says whether tasks had to be numbered anew.
-    pub(super) async fn register_both(
-        &self,
-        first: &SessionContext,
-        second: &SessionContext,
-    ) -> Result<bool, Error> {
-        let is_renumbered = self.register(first).await?;
-        if let Self::Runs(runs) = self {
-            runs.iter().for_each(|run| register_store(second, run));
-        }
-        Source::Tables(first).register(second).await?;
-        Ok(is_renumbered)
-    }
-
-    /// Makes the tables known to a session; says whether tasks had to be numbered anew.
-    pub(super) async fn register(&self, session: &SessionContext) -> Result<bool, Error> {
-        match self {
-            Self::Runs(runs) => Ok(register_union(session, runs).await?),
-            Self::Tables(source) => {
-                for table in [TASKS, ROLLOUTS, ATTEMPTS] {
-                    if source.table_exist(table)? {
-                        let provider = source.table_provider(table).await?;
-                        session.register_table(table, provider)?;
-                    }
-                }
-                Ok(false)
-            }
-        }
-    }
-}
-
-/// What `aggregate_metrics.json` is made of.
+/// The families that `aggregate_metrics.json` is written from.
 const STATISTICS: [&str; 2] = [AGENT_STATISTICS, TASK_STATISTICS];
 
-/// All is measured once for each of these.
+/// The metrics are computed once for each of these.
 #[derive(Debug, Clone, Default)]
 struct Variant {
     subset: Option<String>,
@@ -201,30 +145,19 @@ impl Variant {
     }
 }
 
+/// Directory of the metric tables within a run.
+const METRICS: &str = "metrics";
 /// Column that tells the bounds of a number from what was observed.
 const BOUND: &str = "bound";
 const OBSERVED: &str = "observed";
-/// Column that holds the value that a subset stands for.
+/// Column that holds the value of a subset.
 const SUBSET: &str = "subset";
 
-/// Computes every metric family, and writes the tables and the JSON into `out`.
+/// Computes every metric family, and writes the tables and the JSON into `out`; without `out`, nothing is written.
+///
+/// # Errors
+/// The source can't be read, a metric fails, or the output can't be written.
 pub(crate) async fn measure(
-    source: &Source<'_>,
-    out: &RunStore,
-    measurement: &Measurement,
-) -> Result<Measured, Error> {
-    measure_into(source, Some(out), measurement).await
-}
-
-/// Computes every metric family, and writes nothing.
-pub(super) async fn look(
-    source: &Source<'_>,
-    measurement: &Measurement,
-) -> Result<Measured, Error> {
-    measure_into(source, None, measurement).await
-}
-
-async fn measure_into(
     source: &Source<'_>,
     out: Option<&RunStore>,
     measurement: &Measurement,
@@ -260,31 +193,29 @@ async fn compute(
     measurement: &Measurement,
     landed: &mut Landed<'_>,
 ) -> Result<(), Error> {
-    let gathering = session::gathering(measurement.memory)?;
-    let measuring = session::measuring(measurement.memory)?;
-    landed.measured.is_renumbered = source.register_both(&gathering, &measuring).await?;
+    let sessions = source.open(measurement.memory).await?;
+    let (gathering, measuring) = (&sessions.gathering, &sessions.measuring);
+    landed.measured.is_renumbered = sessions.is_renumbered;
     if let (Source::Runs(_), true) = (source, measurement.zeros.any()) {
-        let found = zeros::add(&gathering, &measurement.zeros, measurement.rules).await?;
+        let found = zeros::add(gathering, &measurement.zeros, measurement.rules).await?;
         measuring.deregister_table(ROLLOUTS)?;
         measuring.register_table(ROLLOUTS, gathering.table_provider(ROLLOUTS).await?)?;
         if variant.is_whole() {
             landed.measured.notes.extend(found.notes);
         }
     }
-    for session in [&gathering, &measuring] {
-        if let (Some(subsets), Some(value)) = (subsets, &variant.subset) {
-            subsets.restrict(session, value).await?;
-        }
+    if let (Some(subsets), Some(value)) = (subsets, &variant.subset) {
+        subsets.restrict(gathering, value).await?;
+        subsets.restrict(measuring, value).await?;
     }
-    register_prices(&measuring, &measurement.prices)?;
+    register_prices(measuring, &measurement.prices)?;
     let mut parameters = measurement.parameters.clone();
     let missing = match (measurement.missing, variant.bound) {
-        // As the parameter says, if somebody has given it.
+        // The parameter decides, if it was given.
         (Missing::Drop, _) => None,
         (Missing::Zero, _) => Some("zero"),
-        (Missing::Bounds, bound) => {
-            Some(bound.filter(|bound| *bound != OBSERVED).unwrap_or("drop"))
-        }
+        (Missing::Bounds, Some(OBSERVED) | None) => Some("drop"),
+        (Missing::Bounds, bound) => bound,
     };
     if let Some(missing) = missing {
         parameters.insert("missing".into(), missing.into());
@@ -293,25 +224,31 @@ async fn compute(
     if has_json {
         parameters.insert("reserved".into(), measurement.rules.reserved.into());
     }
-    let spool = Spool::new()?;
-    spool_views(&spool, &gathering, &measuring, &parameters).await?;
-    for table in run_families(&measuring, &measurement.queries, &parameters).await? {
-        let (name, schema) = (table.name().to_owned(), table.schema());
-        let rows = match has_json && STATISTICS.contains(&&*name) {
+    let catalog = MetricCatalog::new(&sessions, parameters).await?;
+    if has_json {
+        // The queries of the JSON read the views.
+        catalog.keep_views().await?;
+    }
+    let mut tables = Vec::new();
+    for query in measurement.queries.iter() {
+        tables.push((query, catalog.table(query).await?));
+    }
+    for (query, table) in tables {
+        let schema = table.schema();
+        let rows = if has_json && STATISTICS.contains(&query.name.as_str()) {
             // The JSON reads them again: so its numbers can't differ from the table's.
-            true => {
-                spool.keep(&measuring, table, &[]).await?;
-                let kept = without_reserved(measuring.table(&*name).await?)?;
-                kept.execute_stream().await?
-            }
-            false => table.unreserved()?.stream().await?,
+            catalog.keep(table).await?;
+            let kept = without_reserved(measuring.table(&query.name).await?)?;
+            kept.execute_stream().await?
+        } else {
+            table.unreserved()?.stream().await?
         };
-        landed.add(&name, &schema, rows, variant).await?;
+        landed.add(&query.name, &schema, rows, variant).await?;
     }
     let is_empty = landed.measured.metrics.is_empty() && landed.measured.coverage.is_empty();
     if let Some(out) = landed.out.filter(|_| has_json && !is_empty) {
         let notes = &mut landed.measured.notes;
-        landed.json = Some(aggregate_metrics(out, &measuring, measurement, notes).await?);
+        landed.json = Some(aggregate_metrics(out, measuring, measurement, notes).await?);
     }
     Ok(())
 }
@@ -323,13 +260,10 @@ fn register_prices(
     let names: StringViewArray = by_agent.keys().map(Some).collect();
     let float = |price: fn(&Price) -> f64| -> ArrayRef {
         let values = by_agent.values().map(price);
-        Arc::new(arrow::array::Float64Array::from_iter_values(values))
+        Arc::new(Float64Array::from_iter_values(values))
     };
-    let columns = vec![
-        Arc::new(names) as ArrayRef,
-        float(|price| price.input),
-        float(|price| price.output),
-    ];
+    let (inputs, outputs) = (float(|price| price.input), float(|price| price.output));
+    let columns = vec![Arc::new(names) as ArrayRef, inputs, outputs];
     let batch = RecordBatch::try_new(prices(), columns).map_err(DataFusionError::from)?;
     session.deregister_table(PRICES)?;
     session.register_batch(PRICES, batch)?;
@@ -362,7 +296,7 @@ impl<'a> Landed<'a> {
         &mut self,
         name: &str,
         schema: &SchemaRef,
-        mut rows: datafusion::execution::SendableRecordBatchStream,
+        mut rows: SendableRecordBatchStream,
         variant: &Variant,
     ) -> Result<(), Error> {
         if let (Some(out), false) = (self.out, self.writers.contains_key(name)) {
@@ -417,11 +351,46 @@ impl<'a> Landed<'a> {
         for (_, writer) in self.writers.into_values() {
             measured.written.push(writer.finish().await?.path);
         }
-        // Last: where it is, all of it is there.
+        // Last: where this file exists, all tables do.
         if let Some(json) = self.json {
             measured.written.push(json.finish().await?);
         }
         measured.written.sort();
         Ok(measured)
     }
+}
+
+/// What was measured before, if it is still there and nothing has landed since: it would be the same again.
+///
+/// # Errors
+/// The run can't be read.
+pub(crate) async fn earlier(run: &RunStore) -> Result<Option<Measured>, Error> {
+    let name = part_name(METRICS, AGENT_STATISTICS);
+    // Written last; but measuring can have been cut off after more had landed.
+    let measured_at = run.written_at(AGGREGATE_METRICS).await?;
+    for table in [ROLLOUTS, ATTEMPTS] {
+        let parts = run.list(table).await?;
+        if parts
+            .iter()
+            .any(|part| measured_at <= Some(part.last_modified))
+        {
+            return Ok(None);
+        }
+    }
+    if measured_at.is_none() || !run.exists(&name).await? {
+        return Ok(None);
+    }
+    let session = SessionContext::new_with_config(session::config());
+    let mut measured = Measured::default();
+    for family in Measured::FAMILIES {
+        let name = part_name(METRICS, family);
+        if run.exists(&name).await? {
+            let table = session::any_part(&session, run, &name).await?;
+            for batch in table.collect().await? {
+                measured.look(family, &batch)?;
+            }
+        }
+    }
+    measured.join();
+    Ok(Some(measured))
 }

@@ -1,73 +1,57 @@
 //! From the tables of a run to its numbers.
 //!
-//! [`MetricQueries`] are the SQL files that define every metric, [`run_families`] runs them over the
-//! tables `tasks`, `rollouts` and `attempts` of a session and the views that [`register_views`] makes of
-//! them, one [`MetricTable`] per file. A [`Spool`] keeps what several of them read.
-//! [`AggregateMetrics`] and [`RewardProfile`] write the statistics tables in the JSON shapes that
-//! NeMo Gym's users know, and compute no number of their own. [`compare`] holds runs against each other. [`MeasureError`] is what can go wrong.
+//! Every metric is a table, and every table a SQL file. A `MetricCatalog` computes them over the tables `tasks`, `rollouts`,
+//! `attempts` and `turns`, wherever these come from: runs, a run that is being collected, or files of NeMo Gym.
+//!
+//! | file | what it knows |
+//! |---|---|
+//! | `queries` | [`MetricQueries`]: the SQL files of `queries/metrics` and of a user's folder |
+//! | `families`, `spool` | [`MetricTable`], the views that all metrics are written over, and tables that are computed once |
+//! | `catalog`, `tables` | the metrics as tables; [`MetricTables`] puts them beside those of `rollstream sql` |
+//! | `source`, `subsets`, `zeros` | the tables that are measured, parts of them, and rollouts that count as zero |
+//! | `measurement`, `aggregation`, `report` | [`Measurement`], and what it writes and reports |
+//! | `nemo_gym` | `aggregate_metrics.json` and the reward profile, as NeMo Gym has them |
+//! | [`compare`] | runs against each other |
+//! | [`functions`] | the SQL functions that the queries use |
+//!
+//! The sweep, the command line and the health check use it. It imports neither the sweep nor what shows its numbers.
 
-mod agent_metrics;
-mod aggregate_metrics;
 mod aggregation;
-mod artifacts;
+mod catalog;
 pub mod compare;
-mod completion;
-mod custom_metrics;
 mod error;
 mod families;
 pub mod functions;
-mod groups;
-mod header;
-mod json_object;
-mod live;
 mod measurement;
-mod metric_look;
-mod metric_tables;
-mod parameter;
-mod pass_majority;
-mod perf;
-mod profile;
+mod nemo_gym;
 mod queries;
-mod repeats;
 mod report;
-mod reward_profile;
 mod rows;
+mod source;
 mod spool;
-mod statistics;
 mod subsets;
-mod task_labels;
+mod tables;
 #[cfg(test)]
 mod tests;
-mod views;
 pub(crate) mod zeros;
 
-pub use agent_metrics::write_verify_responses;
-pub use aggregate_metrics::{AGGREGATE, AggregateMetrics};
-pub use aggregation::{Aggregation, AggregationSource};
-pub(crate) use artifacts::earlier;
-pub use completion::CompletionSummary;
-pub use custom_metrics::{CustomMetrics, KeyMetrics};
+pub(crate) use aggregation::Live;
+pub use aggregation::{Aggregation, AggregationSource, LiveMetrics};
 pub use error::MeasureError;
 pub use families::{
-    AGENT_STATISTICS, MetricTable, TASK_STATISTICS, plan, run_families, without_reserved,
+    AGENT_STATISTICS, COVERAGE, MetricTable, PRICES, SCORES, TASK_STATISTICS, plan, prices,
+    register_views, spool_scores,
 };
-pub(crate) use live::Live;
-pub use live::LiveMetrics;
 pub use measurement::{Measurement, Missing, Price};
-pub(crate) use measurement::{Source, measure};
-pub use metric_tables::MetricTables;
-pub use parameter::{Parameter, ParameterValue};
-pub use pass_majority::{PassMajority, PassMajorityOptions};
-pub use profile::{Profile, ProfileTarget};
-pub use queries::{MetricQueries, MetricQuery};
-pub use repeats::{OwnRepeats, is_same};
+pub(crate) use measurement::{earlier, measure};
+pub use nemo_gym::{
+    AggregateMetrics, CompletionSummary, CustomMetrics, KeyMetrics, OwnRepeats, PassMajority,
+    PassMajorityOptions, Profile, ProfileTarget, TaskLabels, write_verify_responses,
+};
+pub use queries::{MetricQueries, MetricQuery, Parameter, ParameterValue};
 pub(crate) use report::Measured;
 pub use report::{AgentCoverage, AgentMetric, MetricsReport, PassAt, ProfileReport};
-pub use reward_profile::RewardProfile;
-pub(crate) use rows::{Rows, binaries, optional_texts, truths};
-pub use rows::{counts, floats, texts};
+pub(crate) use rows::{Column, Rows, row};
+pub(crate) use source::Source;
 pub use spool::{Spool, SpoolFile};
-pub use task_labels::TaskLabels;
-pub use views::{
-    COVERAGE, PRICES, SCORES, prices, register_views, spool_scores, spool_views, view,
-};
+pub use tables::MetricTables;

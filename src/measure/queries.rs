@@ -1,14 +1,14 @@
-//! The SQL files that define the metrics: [`MetricQueries`], each a [`MetricQuery`].
+//! The SQL files that define the metrics: [`MetricQueries`], each a [`MetricQuery`]. The comment at the head of a file says
+//! what it answers, its [`Parameter`]s and its columns.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::fs;
 use std::path::{Path, PathBuf};
+use std::{fmt, fs};
 
+use datafusion::common::ScalarValue;
 use include_dir::{Dir, include_dir};
 
 use super::error::MeasureError;
-use super::header::Header;
-use super::parameter::{Parameter, ParameterValue};
 
 static METRICS: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/queries/metrics");
 static VIEWS: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/queries/views");
@@ -18,13 +18,13 @@ static VIEWS: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/queries/views");
 pub struct MetricQuery {
     /// Stem of its file, and name of the table that it gives.
     pub name: String,
-    /// Its file; nothing for one that is built in.
+    /// Its file; `None` for one that is built in.
     pub path: Option<PathBuf>,
     /// What it answers.
     pub description: String,
     /// What it takes.
     pub parameters: Vec<Parameter>,
-    /// The columns that it says it gives, each with what it holds.
+    /// The columns that its header names, each with its description.
     pub columns: Vec<(String, String)>,
     /// The query.
     pub sql: String,
@@ -108,7 +108,7 @@ impl MetricQueries {
         }
     }
 
-    /// Adds the `.sql` files of a folder; one with the name of a family that is there replaces it.
+    /// Adds the `.sql` files of a folder. A file replaces the family of its name.
     ///
     /// # Errors
     /// The folder or a file cannot be read, or a file's name or header is not understood.
@@ -148,7 +148,7 @@ impl MetricQueries {
         query.ok_or_else(|| MeasureError::Unknown(name.to_owned()))
     }
 
-    /// What `NAME=VALUE` texts say of the parameters of these queries, and of the views that they read.
+    /// Parses `NAME=VALUE` texts as parameters of these queries and of the views that they read.
     ///
     /// # Errors
     /// No query has such a parameter, or the value is of another type than its default.
@@ -204,6 +204,201 @@ fn is_sql(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "sql")
 }
 
+/// A setting that a query takes, used in its text as `$name`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Parameter {
+    /// Its name, without the dollar.
+    pub name: String,
+    /// Its default.
+    pub default: ParameterValue,
+    /// What it is for.
+    pub description: String,
+}
+
+/// A value of a parameter, as SQL would write it.
+#[derive(Debug, Clone, PartialEq)]
+pub enum ParameterValue {
+    /// `true` or `false`.
+    Boolean(bool),
+    /// `3`.
+    Integer(i64),
+    /// `0.95`.
+    Float(f64),
+    /// `'text'`.
+    Text(String),
+}
+
+impl ParameterValue {
+    /// Reads a literal.
+    pub fn parse(literal: &str) -> Option<Self> {
+        if let Some(text) = literal.strip_prefix('\'') {
+            let text = text.strip_suffix('\'')?;
+            return Some(Self::Text(text.replace("''", "'")));
+        }
+        let boolean = literal.parse().map(Self::Boolean).ok();
+        boolean
+            .or_else(|| literal.parse().map(Self::Integer).ok())
+            .or_else(|| literal.parse().map(Self::Float).ok())
+    }
+
+    /// Parses a text as a value of the same type; text needs no quotes.
+    pub fn same_type(&self, text: &str) -> Option<Self> {
+        match (self, Self::parse(text)) {
+            (Self::Text(_), Some(value @ Self::Text(_))) => Some(value),
+            (Self::Text(_), _) => Some(Self::Text(text.to_owned())),
+            (Self::Boolean(_), Some(value @ Self::Boolean(_)))
+            | (Self::Integer(_), Some(value @ Self::Integer(_)))
+            | (Self::Float(_), Some(value @ Self::Float(_))) => Some(value),
+            (Self::Float(_), Some(Self::Integer(value))) => Some(Self::Float(value as f64)),
+            _ => None,
+        }
+    }
+}
+
+impl From<bool> for ParameterValue {
+    fn from(value: bool) -> Self {
+        Self::Boolean(value)
+    }
+}
+
+impl From<i64> for ParameterValue {
+    fn from(value: i64) -> Self {
+        Self::Integer(value)
+    }
+}
+
+impl From<&str> for ParameterValue {
+    fn from(text: &str) -> Self {
+        Self::Text(text.to_owned())
+    }
+}
+
+impl fmt::Display for ParameterValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Boolean(value) => write!(f, "{value}"),
+            Self::Integer(value) => write!(f, "{value}"),
+            Self::Float(value) => write!(f, "{value:?}"),
+            Self::Text(value) => write!(f, "'{}'", value.replace('\'', "''")),
+        }
+    }
+}
+
+impl From<&ParameterValue> for ScalarValue {
+    fn from(value: &ParameterValue) -> Self {
+        match value {
+            ParameterValue::Boolean(value) => Self::Boolean(Some(*value)),
+            ParameterValue::Integer(value) => Self::Int64(Some(*value)),
+            ParameterValue::Float(value) => Self::Float64(Some(*value)),
+            ParameterValue::Text(value) => Self::Utf8(Some(value.clone())),
+        }
+    }
+}
+
+/// The header of a query.
+#[derive(Debug, Default, PartialEq)]
+struct Header {
+    description: String,
+    parameters: Vec<Parameter>,
+    columns: Vec<(String, String)>,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Section {
+    Description,
+    Parameters,
+    Columns,
+}
+
+impl Header {
+    /// Reads the comment lines before the first line of SQL.
+    ///
+    /// # Errors
+    /// The line that should be a parameter and is none.
+    fn parse(sql: &str) -> Result<Self, String> {
+        let mut header = Self::default();
+        let mut section = Section::Description;
+        let lines = sql.lines().map_while(|line| line.strip_prefix("--"));
+        let mut follows_blank = false;
+        for line in lines {
+            let text = line.trim();
+            let is_paragraph = follows_blank && !text.is_empty() && !line.starts_with("  ");
+            follows_blank = text.is_empty();
+            let title = text
+                .split_once(':')
+                .map(|(title, rest)| (title, rest.trim()));
+            match title {
+                Some(("Parameters", "" | "none.")) => section = Section::Parameters,
+                Some(("Columns", "")) => section = Section::Columns,
+                _ if text.is_empty() && section != Section::Description => {}
+                _ if is_paragraph && section != Section::Description => {
+                    // A paragraph after the lists belongs to the description.
+                    section = Section::Description;
+                    let end = header.description.trim_end().len();
+                    header.description.truncate(end);
+                    header.description.push_str("\n\n");
+                    header.take(section, line)?;
+                }
+                _ => header.take(section, line)?,
+            }
+        }
+        header.description = header.description.trim().to_owned();
+        Ok(header)
+    }
+
+    fn take(&mut self, section: Section, line: &str) -> Result<(), String> {
+        let text = line.trim();
+        match section {
+            Section::Description => {
+                self.description.push_str(text);
+                self.description.push('\n');
+            }
+            // A line that is indented further than an entry continues the one before.
+            Section::Parameters if is_continued(line) => {
+                if let Some(last) = self.parameters.last_mut() {
+                    continue_with(&mut last.description, text);
+                }
+            }
+            Section::Parameters => {
+                let parameter = parameter(text).ok_or_else(|| text.to_owned())?;
+                self.parameters.push(parameter);
+            }
+            Section::Columns if is_continued(line) => {
+                if let Some((_, description)) = self.columns.last_mut() {
+                    continue_with(description, text);
+                }
+            }
+            Section::Columns => {
+                let (names, description) = text.split_once("  ").unwrap_or((text, ""));
+                self.columns
+                    .push((names.to_owned(), description.trim().to_owned()));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn is_continued(line: &str) -> bool {
+    line.starts_with("      ")
+}
+
+fn continue_with(description: &mut String, text: &str) {
+    description.push(' ');
+    description.push_str(text);
+}
+
+fn parameter(text: &str) -> Option<Parameter> {
+    let (name, rest) = text.split_once('=')?;
+    let (literal, description) = rest.trim().split_once("  ").unwrap_or((rest.trim(), ""));
+    let name = name.trim();
+    let named = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+    named.then_some(Parameter {
+        name: name.to_owned(),
+        default: ParameterValue::parse(literal.trim())?,
+        description: description.trim().to_owned(),
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -245,5 +440,59 @@ mod tests {
         fs::write(folder.path().join("a b.sql"), "SELECT 1").unwrap();
         let error = MetricQueries::default().with_directory(folder.path());
         assert!(matches!(error, Err(MeasureError::Name { .. })));
+    }
+
+    #[test]
+    fn a_header_says_what_it_answers_its_parameters_and_its_columns() {
+        let sql = "-- What it costs.\n-- In dollars.\n--\n-- Parameters:\n--   price = 0.5   of a token,\n\
+                   --                 or so\n-- Columns:\n--   agent_name   the agent\n--   cost\nSELECT 1";
+        let header = Header::parse(sql).unwrap();
+        assert_eq!(header.description, "What it costs.\nIn dollars.");
+        assert_eq!(
+            header.parameters,
+            [Parameter {
+                name: "price".into(),
+                default: ParameterValue::Float(0.5),
+                description: "of a token, or so".into()
+            }]
+        );
+        let columns = [("agent_name", "the agent"), ("cost", "")];
+        assert_eq!(header.columns, columns.map(|(a, b)| (a.into(), b.into())));
+    }
+
+    #[test]
+    fn a_paragraph_after_the_columns_is_none_of_them() {
+        let sql = "-- What it costs.\n--\n-- Columns:\n--   cost   all of it,\n--          or so\n--\n--   count\n\
+                   --\n-- It holds little.\n-- Really.\nSELECT 1";
+        let header = Header::parse(sql).unwrap();
+        assert_eq!(header.columns[0].1, "all of it, or so");
+        assert_eq!(header.columns[1], ("count".into(), String::new()));
+        assert_eq!(header.columns.len(), 2);
+        assert_eq!(
+            header.description,
+            "What it costs.\n\nIt holds little.\nReally."
+        );
+    }
+
+    #[test]
+    fn a_query_needs_no_header() {
+        assert_eq!(Header::parse("SELECT 1 -- Columns:"), Ok(Header::default()));
+    }
+
+    #[test]
+    fn a_parameter_without_a_value_is_named() {
+        let sql = "-- Parameters:\n--   price\nSELECT 1";
+        assert_eq!(Header::parse(sql), Err("price".to_owned()));
+    }
+
+    #[test]
+    fn a_literal_is_read_as_it_is_written() {
+        for literal in ["true", "-3", "0.95", "'it''s'", "''"] {
+            let value = ParameterValue::parse(literal).unwrap();
+            assert_eq!(value.to_string(), literal);
+        }
+        for literal in ["yes", "'open", ""] {
+            assert_eq!(ParameterValue::parse(literal), None, "{literal}");
+        }
     }
 }

@@ -2,38 +2,36 @@
 //! metric tables.
 
 use arrow::record_batch::RecordBatch;
-
 use serde::{Deserialize, Serialize};
 
-use super::completion::CompletionSummary;
 use super::error::MeasureError;
-use super::families::AGENT_STATISTICS;
-use super::rows::{counts, floats, texts};
-use super::views::COVERAGE;
+use super::families::{AGENT_STATISTICS, COVERAGE};
+use super::nemo_gym::CompletionSummary;
+use super::rows::{Column, row};
 
 const SPREAD: &str = "spread";
 const PASS_AT_K: &str = "pass_at_k";
 
-/// What was measured.
+/// The result of measuring.
 #[derive(Debug)]
 pub struct MetricsReport {
-    /// How much of what was asked of each agent is there.
+    /// The coverage of each agent.
     pub coverage: Vec<AgentCoverage>,
     /// The statistics of every metric, per agent.
     pub metrics: Vec<AgentMetric>,
-    /// What is to be known of the numbers.
+    /// Notes on the numbers.
     pub notes: Vec<String>,
-    /// What was written, as a person names it.
+    /// Paths of what was written.
     pub written: Vec<String>,
 }
 
 /// A reward profile that was written.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ProfileReport {
-    /// How much of what was asked for is there.
+    /// How many of the rollouts are done.
     #[serde(flatten)]
     pub completion: CompletionSummary,
-    /// What was written, as a person names it.
+    /// Paths of what was written.
     pub written: Vec<String>,
 }
 
@@ -44,19 +42,19 @@ pub struct AgentCoverage {
     pub agent_name: String,
     /// Rollouts that were asked for.
     pub planned: i64,
-    /// Of these, the ones that are there.
+    /// Of these, the ones that are done.
     pub done: i64,
-    /// Given up.
+    /// Of these, the ones that failed for good.
     pub failed: i64,
-    /// Pending still.
+    /// Of these, the ones that are neither done nor failed.
     pub pending: i64,
-    /// There, and in no metric of quality.
+    /// Done, and in no metric of quality.
     #[serde(default)]
     pub masked: i64,
 }
 
 impl AgentCoverage {
-    /// Rollouts that were asked for and are not there.
+    /// Rollouts that were planned and are not done.
     pub fn missing(&self) -> i64 {
         self.failed + self.pending
     }
@@ -98,27 +96,66 @@ pub struct PassAt {
     pub pass_hat_k: f64,
 }
 
-/// What was measured, and where it stands.
+/// The numbers that are shown, and where all of them were written.
 #[derive(Debug, Default)]
 pub(crate) struct Measured {
     pub(crate) coverage: Vec<AgentCoverage>,
     pub(crate) metrics: Vec<AgentMetric>,
     pub(crate) written: Vec<String>,
-    /// What is to be known of the numbers.
+    /// Notes on the numbers.
     pub(crate) notes: Vec<String>,
-    /// Tasks of several runs had to be numbered anew.
+    /// Tasks of several runs were renumbered.
     pub(crate) is_renumbered: bool,
-    stderrs: Vec<(String, String, Option<f64>)>,
+    spreads: Vec<Spread>,
     passes: Vec<Pass>,
 }
 
-/// A row of `pass_at_k`.
-#[derive(Debug)]
-struct Pass {
-    agent_name: String,
-    metric: String,
-    num_tasks: i64,
-    pass_at: PassAt,
+row! {
+    /// A row of `spread`.
+    #[derive(Debug)]
+    struct Spread {
+        agent_name: String,
+        metric: String,
+        stderr: Option<f64>,
+    }
+}
+
+row! {
+    /// A row of `pass_at_k`.
+    #[derive(Debug)]
+    struct Pass {
+        agent_name: String,
+        metric: String,
+        k: i64,
+        num_tasks: i64,
+        pass_at_k: Option<f64>,
+        pass_hat_k: Option<f64>,
+    }
+}
+
+row! {
+    /// A row of `agent_statistics`.
+    struct Statistics {
+        agent_name: String,
+        metric: String,
+        count: i64,
+        mean: Option<f64>,
+        std: Option<f64>,
+        min: Option<f64>,
+        median: Option<f64>,
+        max: Option<f64>,
+    }
+}
+
+row! {
+    /// A row of `coverage`.
+    struct Coverage {
+        agent_name: String,
+        planned: i64,
+        done: i64,
+        failed: i64,
+        pending: i64,
+    }
 }
 
 impl Measured {
@@ -131,8 +168,8 @@ impl Measured {
         match family {
             AGENT_STATISTICS => self.metrics.extend(agent_metrics(batch)?),
             COVERAGE => self.coverage.extend(coverage(batch).unwrap_or_default()),
-            SPREAD => self.stderrs.extend(stderrs(batch).unwrap_or_default()),
-            PASS_AT_K => self.passes.extend(passes(batch).unwrap_or_default()),
+            SPREAD => self.spreads.extend(Spread::rows(batch).unwrap_or_default()),
+            PASS_AT_K => self.passes.extend(Pass::rows(batch).unwrap_or_default()),
             _ => {}
         }
         Ok(())
@@ -143,96 +180,61 @@ impl Measured {
         for metric in &mut self.metrics {
             let is_it =
                 |agent: &str, name: &str| agent == metric.agent_name && name == metric.metric;
-            let stderr = self
-                .stderrs
-                .iter()
-                .find(|(agent, name, _)| is_it(agent, name));
-            metric.stderr = stderr.and_then(|(_, _, stderr)| *stderr);
-            // Of k that only some tasks have rollouts for, nothing is said: these are easier ones, or faster.
+            let mut spreads = self.spreads.iter();
+            let spread = spreads.find(|row| is_it(&row.agent_name, &row.metric));
+            metric.stderr = spread.and_then(|row| row.stderr);
+            // A k that only some tasks have rollouts for is not shown: these tasks are easier, or faster.
             let passes = self.passes.iter();
-            let passes = passes.filter(|pass| is_it(&pass.agent_name, &pass.metric));
-            let most = passes.clone().map(|pass| pass.num_tasks).max();
-            let of_all = passes.filter(|pass| Some(pass.num_tasks) == most);
-            let largest = of_all.max_by_key(|pass| pass.pass_at.k);
-            metric.pass_at = largest.map(|pass| pass.pass_at);
+            let passes = passes.filter(|row| is_it(&row.agent_name, &row.metric));
+            let passes = passes.filter_map(|row| {
+                let pass_at = PassAt {
+                    k: row.k,
+                    pass_at_k: row.pass_at_k?,
+                    pass_hat_k: row.pass_hat_k?,
+                };
+                Some((row.num_tasks, pass_at))
+            });
+            let most = passes.clone().map(|(num_tasks, _)| num_tasks).max();
+            let of_all = passes.filter(|(num_tasks, _)| Some(*num_tasks) == most);
+            metric.pass_at = of_all
+                .map(|(_, pass_at)| pass_at)
+                .max_by_key(|pass_at| pass_at.k);
         }
     }
 }
 
 fn agent_metrics(batch: &RecordBatch) -> Result<Vec<AgentMetric>, MeasureError> {
-    let mut names = texts(batch, "metric")?.into_iter();
-    let mut counts = counts(batch, "count")?.into_iter();
-    let mut means = floats(batch, "mean")?.into_iter();
-    let mut stds = floats(batch, "std")?.into_iter();
-    let mut mins = floats(batch, "min")?.into_iter();
-    let mut medians = floats(batch, "median")?.into_iter();
-    let mut maxs = floats(batch, "max")?.into_iter();
-    let agents = texts(batch, "agent_name")?.into_iter();
-    let metrics = agents.map(|agent_name| AgentMetric {
-        agent_name,
-        metric: names.next().unwrap_or_default(),
-        count: counts.next().unwrap_or_default().unsigned_abs(),
-        mean: means.next().flatten(),
-        stderr: None,
-        std: stds.next().flatten(),
-        min: mins.next().flatten(),
-        median: medians.next().flatten(),
-        max: maxs.next().flatten(),
-        pass_at: None,
-    });
-    Ok(metrics.collect())
-}
-
-fn coverage(batch: &RecordBatch) -> Result<Vec<AgentCoverage>, MeasureError> {
-    let mut planned = counts(batch, "planned")?.into_iter();
-    let mut done = counts(batch, "done")?.into_iter();
-    let mut failed = counts(batch, "failed")?.into_iter();
-    let mut pending = counts(batch, "pending")?.into_iter();
-    // Metrics of earlier versions have no such column.
-    let mut masked = counts(batch, "masked").unwrap_or_default().into_iter();
-    let agents = texts(batch, "agent_name")?.into_iter();
-    let coverage = agents.map(|agent_name| AgentCoverage {
-        agent_name,
-        planned: planned.next().unwrap_or_default(),
-        done: done.next().unwrap_or_default(),
-        failed: failed.next().unwrap_or_default(),
-        pending: pending.next().unwrap_or_default(),
-        masked: masked.next().unwrap_or_default(),
-    });
-    Ok(coverage.collect())
-}
-
-fn stderrs(batch: &RecordBatch) -> Result<Vec<(String, String, Option<f64>)>, MeasureError> {
-    let agents = texts(batch, "agent_name")?.into_iter();
-    let rows = agents
-        .zip(texts(batch, "metric")?)
-        .zip(floats(batch, "stderr")?);
+    let rows = Statistics::rows(batch)?.into_iter();
     Ok(rows
-        .map(|((agent, metric), stderr)| (agent, metric, stderr))
+        .map(|row| AgentMetric {
+            agent_name: row.agent_name,
+            metric: row.metric,
+            count: row.count.unsigned_abs(),
+            mean: row.mean,
+            stderr: None,
+            std: row.std,
+            min: row.min,
+            median: row.median,
+            max: row.max,
+            pass_at: None,
+        })
         .collect())
 }
 
-fn passes(batch: &RecordBatch) -> Result<Vec<Pass>, MeasureError> {
-    let mut ks = counts(batch, "k")?.into_iter();
-    let mut num_tasks = counts(batch, "num_tasks")?.into_iter();
-    let mut pass_at = floats(batch, "pass_at_k")?.into_iter();
-    let mut pass_hat = floats(batch, "pass_hat_k")?.into_iter();
-    let agents = texts(batch, "agent_name")?.into_iter();
-    let rows = agents
-        .zip(texts(batch, "metric")?)
-        .filter_map(|(agent_name, metric)| {
-            let (k, num_tasks) = (ks.next()?, num_tasks.next()?);
-            let (pass_at_k, pass_hat_k) = (pass_at.next()?, pass_hat.next()?);
-            Some(Pass {
-                agent_name,
-                metric,
-                num_tasks,
-                pass_at: PassAt {
-                    k,
-                    pass_at_k: pass_at_k?,
-                    pass_hat_k: pass_hat_k?,
-                },
-            })
-        });
-    Ok(rows.collect())
+fn coverage(batch: &RecordBatch) -> Result<Vec<AgentCoverage>, MeasureError> {
+    let rows = Coverage::rows(batch)?.into_iter();
+    // Metrics of earlier versions have no such column.
+    let masked = i64::read(batch, "masked").unwrap_or_default();
+    let masked = masked.into_iter().chain(std::iter::repeat(0));
+    Ok(rows
+        .zip(masked)
+        .map(|(row, masked)| AgentCoverage {
+            agent_name: row.agent_name,
+            planned: row.planned,
+            done: row.done,
+            failed: row.failed,
+            pending: row.pending,
+            masked,
+        })
+        .collect())
 }

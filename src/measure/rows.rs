@@ -1,4 +1,5 @@
-//! Rows of a query one after the other: [`Rows`], and typed access to the columns of a batch.
+//! Rows of a query: [`Rows`] gives them one after the other, [`row!`] declares them, and [`Column`] reads one column of a
+//! batch.
 
 use std::collections::VecDeque;
 
@@ -32,7 +33,7 @@ impl<T> Rows<T> {
         sql: &str,
         decode: Decode<T>,
     ) -> Result<Self, MeasureError> {
-        let frame = ctx.sql(sql).await.map_err(MeasureError::tables)?;
+        let frame = ctx.sql(sql).await?;
         Self::start(frame, decode).await
     }
 
@@ -49,7 +50,7 @@ impl<T> Rows<T> {
         let values = parameters.to_vec();
         let frame = ctx.sql(sql).await;
         let frame = frame.and_then(|frame| frame.with_param_values(values));
-        Self::start(frame.map_err(MeasureError::tables)?, decode).await
+        Self::start(frame?, decode).await
     }
 
     /// Starts a query that was planned.
@@ -59,13 +60,13 @@ impl<T> Rows<T> {
     pub(crate) async fn start(frame: DataFrame, decode: Decode<T>) -> Result<Self, MeasureError> {
         let stream = frame.execute_stream().await;
         Ok(Self {
-            stream: stream.map_err(MeasureError::tables)?,
+            stream: stream?,
             decode,
             ready: VecDeque::new(),
         })
     }
 
-    /// The next row, which stays the next.
+    /// Looks at the next row.
     ///
     /// # Errors
     /// The query fails.
@@ -74,13 +75,13 @@ impl<T> Rows<T> {
             let Some(batch) = self.stream.next().await else {
                 return Ok(None);
             };
-            let batch = batch.map_err(MeasureError::tables)?;
+            let batch = batch?;
             self.ready = (self.decode)(&batch)?.into();
         }
         Ok(self.ready.front())
     }
 
-    /// The next row, if it is one that is looked for.
+    /// The next row, if `is_it` holds of it.
     ///
     /// # Errors
     /// The query fails.
@@ -94,13 +95,21 @@ impl<T> Rows<T> {
         }
     }
 
+    /// The next row.
+    ///
+    /// # Errors
+    /// The query fails.
+    pub(crate) async fn next(&mut self) -> Result<Option<T>, MeasureError> {
+        self.next_if(|_| true).await
+    }
+
     /// All rows that are left.
     ///
     /// # Errors
     /// The query fails.
     pub(super) async fn collect(mut self) -> Result<Vec<T>, MeasureError> {
         let mut rows = Vec::new();
-        while let Some(row) = self.next_if(|_| true).await? {
+        while let Some(row) = self.next().await? {
             rows.push(row);
         }
         Ok(rows)
@@ -121,76 +130,100 @@ fn column(
     })
 }
 
-/// A column of integers.
-pub(super) fn integers(batch: &RecordBatch, name: &str) -> Result<Vec<Option<i64>>, MeasureError> {
-    let column = column(batch, name, &DataType::Int64, "BIGINT")?;
-    Ok(column.as_primitive::<Int64Type>().iter().collect())
+/// A type that the columns of a query are read as.
+pub(crate) trait Column: Sized {
+    /// The values of a column.
+    ///
+    /// # Errors
+    /// There is no such column, or it is of another type.
+    fn read(batch: &RecordBatch, name: &str) -> Result<Vec<Self>, MeasureError>;
 }
 
-/// A column of integers, zero where one is null.
-///
-/// # Errors
-/// There is no such column.
-pub fn counts(batch: &RecordBatch, name: &str) -> Result<Vec<i64>, MeasureError> {
-    let integers = integers(batch, name)?;
-    Ok(integers
-        .into_iter()
-        .map(Option::unwrap_or_default)
-        .collect())
+impl Column for Option<i64> {
+    fn read(batch: &RecordBatch, name: &str) -> Result<Vec<Self>, MeasureError> {
+        let column = column(batch, name, &DataType::Int64, "BIGINT")?;
+        Ok(column.as_primitive::<Int64Type>().iter().collect())
+    }
 }
 
-/// A column of floats.
-///
-/// # Errors
-/// There is no such column.
-pub fn floats(batch: &RecordBatch, name: &str) -> Result<Vec<Option<f64>>, MeasureError> {
-    let column = column(batch, name, &DataType::Float64, "DOUBLE")?;
-    Ok(column.as_primitive::<Float64Type>().iter().collect())
+impl Column for Option<f64> {
+    fn read(batch: &RecordBatch, name: &str) -> Result<Vec<Self>, MeasureError> {
+        let column = column(batch, name, &DataType::Float64, "DOUBLE")?;
+        Ok(column.as_primitive::<Float64Type>().iter().collect())
+    }
 }
 
-/// A column of text, empty where one is null.
-///
-/// # Errors
-/// There is no such column.
-pub fn texts(batch: &RecordBatch, name: &str) -> Result<Vec<String>, MeasureError> {
-    let column = column(batch, name, &DataType::Utf8View, "VARCHAR")?;
-    let texts = column.as_string_view().iter();
-    Ok(texts
-        .map(|text| text.unwrap_or_default().to_owned())
-        .collect())
+impl Column for Option<String> {
+    fn read(batch: &RecordBatch, name: &str) -> Result<Vec<Self>, MeasureError> {
+        let column = column(batch, name, &DataType::Utf8View, "VARCHAR")?;
+        let texts = column.as_string_view().iter();
+        Ok(texts.map(|text| text.map(str::to_owned)).collect())
+    }
 }
 
-/// A column of text.
-///
-/// # Errors
-/// There is no such column.
-pub(crate) fn optional_texts(
-    batch: &RecordBatch,
-    name: &str,
-) -> Result<Vec<Option<String>>, MeasureError> {
-    let column = column(batch, name, &DataType::Utf8View, "VARCHAR")?;
-    let texts = column.as_string_view().iter();
-    Ok(texts.map(|text| text.map(str::to_owned)).collect())
+/// Zero where a value is null.
+impl Column for i64 {
+    fn read(batch: &RecordBatch, name: &str) -> Result<Vec<Self>, MeasureError> {
+        let integers = Option::<Self>::read(batch, name)?.into_iter();
+        Ok(integers.map(Option::unwrap_or_default).collect())
+    }
 }
 
-/// A column of booleans, false where one is null.
-///
-/// # Errors
-/// There is no such column.
-pub(crate) fn truths(batch: &RecordBatch, name: &str) -> Result<Vec<bool>, MeasureError> {
-    let column = column(batch, name, &DataType::Boolean, "BOOLEAN")?;
-    let truths = column.as_boolean().iter();
-    Ok(truths.map(Option::unwrap_or_default).collect())
+/// Not a number where a value is null.
+impl Column for f64 {
+    fn read(batch: &RecordBatch, name: &str) -> Result<Vec<Self>, MeasureError> {
+        let floats = Option::<Self>::read(batch, name)?.into_iter();
+        Ok(floats.map(|float| float.unwrap_or(Self::NAN)).collect())
+    }
 }
 
-/// A column of bytes, none where one is null.
-///
-/// # Errors
-/// There is no such column.
-pub(crate) fn binaries(batch: &RecordBatch, name: &str) -> Result<Vec<Vec<u8>>, MeasureError> {
-    let column = column(batch, name, &DataType::Binary, "BYTEA")?;
-    let binaries = column.as_binary::<i32>().iter();
-    Ok(binaries
-        .map(|bytes| bytes.unwrap_or_default().to_owned())
-        .collect())
+/// Empty where a value is null.
+impl Column for String {
+    fn read(batch: &RecordBatch, name: &str) -> Result<Vec<Self>, MeasureError> {
+        let texts = Option::<Self>::read(batch, name)?.into_iter();
+        Ok(texts.map(Option::unwrap_or_default).collect())
+    }
 }
+
+/// False where a value is null.
+impl Column for bool {
+    fn read(batch: &RecordBatch, name: &str) -> Result<Vec<Self>, MeasureError> {
+        let column = column(batch, name, &DataType::Boolean, "BOOLEAN")?;
+        let truths = column.as_boolean().iter();
+        Ok(truths.map(Option::unwrap_or_default).collect())
+    }
+}
+
+/// Empty where a value is null.
+impl Column for Vec<u8> {
+    fn read(batch: &RecordBatch, name: &str) -> Result<Vec<Self>, MeasureError> {
+        let column = column(batch, name, &DataType::Binary, "BYTEA")?;
+        let binaries = column.as_binary::<i32>().iter();
+        Ok(binaries
+            .map(|bytes| bytes.unwrap_or_default().to_owned())
+            .collect())
+    }
+}
+
+/// Declares a struct that is a row of a query: each field is the column of its name. `rows` reads those of a batch.
+macro_rules! row {
+    ($(#[$meta:meta])* $vis:vis struct $name:ident {
+        $($(#[$doc:meta])* $scope:vis $field:ident: $type:ty,)*
+    }) => {
+        $(#[$meta])*
+        $vis struct $name {
+            $($(#[$doc])* $scope $field: $type,)*
+        }
+
+        impl $name {
+            pub(crate) fn rows(
+                batch: &arrow::array::RecordBatch,
+            ) -> Result<Vec<Self>, $crate::measure::MeasureError> {
+                $(let mut $field = $crate::measure::Column::read(batch, stringify!($field))?.into_iter();)*
+                let rows = (0..batch.num_rows()).map_while(|_| Some(Self { $($field: $field.next()?,)* }));
+                Ok(rows.collect())
+            }
+        }
+    };
+}
+pub(crate) use row;

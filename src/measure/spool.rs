@@ -27,14 +27,14 @@ use crate::store::Scratch;
 /// thousand scores.
 const GROUP_ROWS: usize = 16 * 1024;
 
-/// Temporary files that stand for tables of a session. They are there as long as this is.
+/// Temporary files that hold tables of a session. Dropping it removes them.
 #[derive(Debug)]
 pub struct Spool {
     directory: Scratch,
 }
 
 impl Spool {
-    /// Nothing yet.
+    /// A spool without tables.
     ///
     /// # Errors
     /// There is no place for temporary files.
@@ -72,7 +72,7 @@ impl Spool {
     ) -> Result<(), MeasureError> {
         let schema = Arc::new(frame.schema().as_arrow().clone());
         let rows = frame.execute_stream().await;
-        let rows = rows.map_err(MeasureError::tables)?;
+        let rows = rows?;
         self.write(ctx, name, schema, rows, &[]).await
     }
 
@@ -85,7 +85,7 @@ impl Spool {
         order: &[&str],
     ) -> Result<(), MeasureError> {
         let mut file = self.begin(name, schema)?;
-        while let Some(batch) = rows.try_next().await.map_err(MeasureError::tables)? {
+        while let Some(batch) = rows.try_next().await? {
             file.write(&batch)?;
         }
         file.register(ctx, order)
@@ -109,7 +109,7 @@ impl Spool {
             name: name.to_owned(),
             path: path.to_path_buf(),
             schema,
-            writer: writer.map_err(failed)?,
+            writer: writer?,
         })
     }
 }
@@ -129,7 +129,7 @@ impl SpoolFile {
     /// # Errors
     /// The file cannot be written.
     pub fn write(&mut self, rows: &RecordBatch) -> Result<(), MeasureError> {
-        self.writer.write(rows).map_err(failed)
+        Ok(self.writer.write(rows)?)
     }
 
     /// Makes the table known to a session, sorted by the columns `order`.
@@ -143,25 +143,19 @@ impl SpoolFile {
             schema,
             writer,
         } = self;
-        writer.close().map_err(failed)?;
-        let register = || {
-            let order = order.iter().map(|name| col(*name).sort(true, false));
-            let options = ListingOptions::new(Arc::new(ParquetFormat::default()))
-                .with_file_sort_order(vec![order.collect()]);
-            // A path that is read as text could be taken for a pattern.
-            let url = Url::from_file_path(&path).map_err(|()| {
-                DataFusionError::Execution(format!("'{}' is not absolute", path.display()))
-            })?;
-            let config = ListingTableConfig::new(ListingTableUrl::try_new(url, None)?)
-                .with_listing_options(options)
-                .with_schema(schema);
-            ctx.deregister_table(&name)?;
-            ctx.register_table(&name, Arc::new(ListingTable::try_new(config)?))
-        };
-        register().map(drop).map_err(MeasureError::tables)
+        writer.close()?;
+        let order = order.iter().map(|name| col(*name).sort(true, false));
+        let options = ListingOptions::new(Arc::new(ParquetFormat::default()))
+            .with_file_sort_order(vec![order.collect()]);
+        // A path that is read as text could be taken for a pattern.
+        let url = Url::from_file_path(&path).map_err(|()| {
+            DataFusionError::Execution(format!("'{}' is not absolute", path.display()))
+        })?;
+        let config = ListingTableConfig::new(ListingTableUrl::try_new(url, None)?)
+            .with_listing_options(options)
+            .with_schema(schema);
+        ctx.deregister_table(&name)?;
+        ctx.register_table(&name, Arc::new(ListingTable::try_new(config)?))?;
+        Ok(())
     }
-}
-
-fn failed(error: parquet::errors::ParquetError) -> MeasureError {
-    MeasureError::tables(error.into())
 }

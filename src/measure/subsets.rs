@@ -1,3 +1,5 @@
+//! Parts of a run, by the value of a column or of a field: [`Subsets`].
+
 use arrow::array::AsArray;
 use arrow::compute::cast;
 use arrow::datatypes::DataType;
@@ -6,13 +8,14 @@ use datafusion::error::DataFusionError;
 use datafusion::logical_expr::{Expr, JoinType, ident, lit};
 use datafusion::prelude::SessionContext;
 
-use super::measurement::Source;
+use super::functions;
+use super::source::Source;
+use super::spool::Spool;
 use crate::error::Error;
 use crate::json;
-use crate::measure::{Spool, functions};
 use crate::schema::{
-    AGENT_NAME, ATTEMPTS, FIRST_ROLLOUT_INDEX, INFO, INTEGER_METRICS, METRICS, NUM_REPEATS,
-    REQUEST, RESULT, ROLLOUT_INDEX, ROLLOUTS, TASK_INDEX, TASKS, tasks,
+    AGENT_NAME, FIRST_ROLLOUT_INDEX, INFO, INTEGER_METRICS, METRICS, NUM_REPEATS, REQUEST, RESULT,
+    ROLLOUT_INDEX, ROLLOUTS, TABLES, TASK_INDEX, TASKS, tasks,
 };
 use crate::session;
 
@@ -35,7 +38,7 @@ impl Subsets {
     /// Finds the subsets.
     ///
     /// # Errors
-    /// Nothing has such a value, or too many different ones.
+    /// No task or rollout has such a value, or there are too many different ones.
     pub(super) async fn of(
         source: &Source<'_>,
         by: &str,
@@ -69,9 +72,10 @@ impl Subsets {
         columns.push(value.alias(LABEL));
         let labels = session.table(table).await?.select(columns)?;
         let labels = labels.filter(ident(LABEL).is_not_null())?;
-        let labels = match is_of_tasks {
-            true => labels.distinct()?,
-            false => labels,
+        let labels = if is_of_tasks {
+            labels.distinct()?
+        } else {
+            labels
         };
         spool.keep_frame(&session, LABELS, labels).await?;
         let labels = session.table(LABELS).await?;
@@ -108,9 +112,10 @@ impl Subsets {
         value: &str,
     ) -> Result<(), Error> {
         let labels = self.labels.clone().filter(ident(LABEL).eq(lit(value)))?;
-        let keys: &[&str] = match self.is_of_tasks {
-            true => &[AGENT_NAME, TASK_INDEX],
-            false => &[AGENT_NAME, TASK_INDEX, ROLLOUT_INDEX],
+        let keys: &[&str] = if self.is_of_tasks {
+            &[AGENT_NAME, TASK_INDEX]
+        } else {
+            &[AGENT_NAME, TASK_INDEX, ROLLOUT_INDEX]
         };
         let names: Vec<String> = keys.iter().map(|key| format!("of_{key}")).collect();
         let renamed = keys.iter().zip(&names);
@@ -118,7 +123,7 @@ impl Subsets {
         let labels = labels.select(renamed.collect::<Vec<Expr>>())?;
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         let mut tables = Vec::new();
-        for table in [TASKS, ROLLOUTS, ATTEMPTS] {
+        for table in TABLES {
             if !session.table_exist(table)? || (table == TASKS && !self.is_of_tasks) {
                 continue;
             }
@@ -132,7 +137,7 @@ impl Subsets {
             self.is_of_tasks,
             tables.iter().find(|(table, _)| *table == ROLLOUTS),
         ) {
-            // Of what did not answer nobody knows in which subset it would be.
+            // The subset of a rollout without an answer is not known.
             let schema = tasks();
             let planned = schema
                 .fields()

@@ -9,7 +9,10 @@ use arrow::util::pretty::pretty_format_batches;
 use datafusion::datasource::MemTable;
 use datafusion::prelude::{SessionConfig, SessionContext};
 
-use super::{AggregateMetrics, MeasureError, MetricQueries, MetricTable, TaskLabels, run_families};
+use super::{
+    AggregateMetrics, MeasureError, MetricQueries, MetricTable, ParameterValue, TaskLabels, plan,
+    register_views,
+};
 use crate::call::RolloutKey;
 use crate::gym::GYM_05;
 use crate::outcome::{Answer, Outcome, OutcomeBatchBuilder, Times, Verdict, rollouts_of};
@@ -50,6 +53,20 @@ fn session(parts: Vec<Vec<Outcome>>) -> SessionContext {
     let tasks = MemTable::try_new(schema::tasks(), vec![vec![]]).unwrap();
     ctx.register_table("tasks", Arc::new(tasks)).unwrap();
     ctx
+}
+
+/// Plans every query over the tables of a session.
+async fn run_families(
+    ctx: &SessionContext,
+    queries: &MetricQueries,
+    parameters: &HashMap<String, ParameterValue>,
+) -> Result<Vec<MetricTable>, MeasureError> {
+    register_views(ctx, parameters).await?;
+    let mut tables = Vec::new();
+    for query in queries.iter() {
+        tables.push(plan(ctx, query, parameters).await?);
+    }
+    Ok(tables)
 }
 
 async fn families(ctx: &SessionContext) -> Vec<MetricTable> {

@@ -1,17 +1,13 @@
 //! Rollouts of runs that count as zero though they gave no score, by the rules that files of NeMo Gym have:
-//! [`ZeroRows`] is told what a session's tables hold.
+//! [`ZeroRows`] counts them from the tables of a session.
 
 use std::collections::BTreeMap;
 use std::time::UNIX_EPOCH;
 
-use arrow::array::{Array, AsArray, RecordBatch};
-use arrow::datatypes::{DataType, Int64Type};
-use datafusion::common::exec_datafusion_err;
-use datafusion::dataframe::DataFrame;
 use datafusion::error::DataFusionError;
 use datafusion::prelude::SessionContext;
-use futures::TryStreamExt;
 
+use super::rows::{Rows, row};
 use crate::call::RolloutKey;
 use crate::config::{ConfigError, Settings};
 use crate::error::Error;
@@ -27,29 +23,30 @@ use crate::schema::{ROLLOUTS, TASKS};
 /// Which rollouts count as zero in the metrics at the end of a sweep.
 ///
 /// # Errors
-/// Some do, and the rules know nothing of that.
+/// Some do, and the rules count none as zero.
 pub(crate) fn of_settings(settings: &Settings, rules: &GymRules) -> Result<Zeros, ConfigError> {
     let zeros = Zeros {
         failure_classes: settings.count_failure_classes_as_zero.clone(),
         missing: settings.count_missing_rollouts_as_zero,
     };
-    let key = match zeros.missing {
-        true => "count_missing_rollouts_as_zero",
-        false => "count_failure_classes_as_zero",
-    };
-    match zeros.any() && !rules.servers {
-        true => Err(ConfigError::Gym { key }),
-        false => Ok(zeros),
+    if !zeros.any() || rules.servers {
+        return Ok(zeros);
     }
+    let key = if zeros.missing {
+        "count_missing_rollouts_as_zero"
+    } else {
+        "count_failure_classes_as_zero"
+    };
+    Err(ConfigError::Gym { key })
 }
 
-/// What is to be known of the rollouts of a session.
+/// What counting zeros found in a session.
 pub(crate) struct Found {
     /// Rollouts that count as zero.
     pub(crate) num_zeros: usize,
     /// Rollouts that failed, by the class of their last failure.
     pub(crate) classes: BTreeMap<String, u64>,
-    /// What people are told of it.
+    /// Notes for a person.
     pub(crate) notes: Vec<String>,
 }
 
@@ -92,15 +89,40 @@ pub(crate) async fn add(
     })
 }
 
+row! {
+    struct Done {
+        agent_name: String,
+        task_index: i64,
+        rollout_index: i64,
+        result: String,
+    }
+}
+
 async fn done(session: &SessionContext, rows: &mut ZeroRows) -> Result<(), Error> {
     let columns = ["agent_name", "task_index", "rollout_index", "result"];
     let rollouts = session.table(ROLLOUTS).await?.select_columns(&columns)?;
-    each(rollouts, |batch, row, agent, key| {
-        let answer = text(batch, "result", row)?.unwrap_or_default();
-        rows.done(0, &agent, key, &Object::parse(&answer).unwrap_or_default());
-        Ok(())
-    })
-    .await
+    let mut rollouts = Rows::start(rollouts, Done::rows).await?;
+    while let Some(row) = rollouts.next().await? {
+        let key = RowKey {
+            task_index: row.task_index,
+            rollout_index: row.rollout_index,
+        };
+        let answer = Object::parse(&row.result).unwrap_or_default();
+        rows.done(0, &row.agent_name, key, &answer);
+    }
+    Ok(())
+}
+
+row! {
+    struct Failed {
+        agent_name: String,
+        task_index: i64,
+        rollout_index: i64,
+        attempt: i64,
+        answer: Option<String>,
+        outcome: String,
+        http_status: Option<i64>,
+    }
 }
 
 async fn failed(
@@ -110,20 +132,31 @@ async fn failed(
     rules: &GymRules,
 ) -> Result<(), Error> {
     let attempts = failed_attempts(session, rules).await?;
-    each(attempts, |batch, row, agent, key| {
-        let attempt = integer(batch, "attempt", row)?.unwrap_or_default();
-        let is_answered = text(batch, "outcome", row)?.as_deref() == Some("agent_flagged");
-        let answer = match text(batch, "answer", row)?.filter(|_| is_answered) {
-            Some(answer) => answer,
-            None => {
-                let class = gym_class(integer(batch, "http_status", row)?);
-                format!("{{\"{FAILURE_CLASS}\":{}}}", quote(class))
-            }
+    let mut attempts = Rows::start(attempts, Failed::rows).await?;
+    while let Some(row) = attempts.next().await? {
+        let key = RowKey {
+            task_index: row.task_index,
+            rollout_index: row.rollout_index,
         };
-        rows.failed(0, (agent, key), attempt.unsigned_abs(), &answer, zeros);
-        Ok(())
-    })
-    .await
+        let is_answered = row.outcome == "agent_flagged";
+        let answer = row.answer.filter(|_| is_answered).unwrap_or_else(|| {
+            let class = gym_class(row.http_status);
+            format!("{{\"{FAILURE_CLASS}\":{}}}", quote(class))
+        });
+        let attempt = row.attempt.unsigned_abs();
+        rows.failed(0, (row.agent_name, key), attempt, &answer, zeros);
+    }
+    Ok(())
+}
+
+row! {
+    struct Planned {
+        agent_name: String,
+        task_index: i64,
+        first_rollout_index: i64,
+        num_repeats: i64,
+        request: String,
+    }
 }
 
 async fn planned(
@@ -139,66 +172,19 @@ async fn planned(
         "request",
     ];
     let tasks = session.table(TASKS).await?.select_columns(&columns)?;
-    each(tasks, |batch, row, agent, task| {
-        let request = text(batch, "request", row)?.unwrap_or_default();
-        let request = Object::parse(&request).unwrap_or_default();
-        let first = integer(batch, "first_rollout_index", row)?.unwrap_or_default();
-        let count = integer(batch, "num_repeats", row)?.unwrap_or_default();
-        for rollout_index in first..first.saturating_add(count) {
+    let mut tasks = Rows::start(tasks, Planned::rows).await?;
+    while let Some(row) = tasks.next().await? {
+        let request = Object::parse(&row.request).unwrap_or_default();
+        let first = row.first_rollout_index;
+        for rollout_index in first..first.saturating_add(row.num_repeats) {
             let key = RowKey {
+                task_index: row.task_index,
                 rollout_index,
-                ..task
             };
-            rows.planned(0, (agent.clone(), key), &request, zeros);
-        }
-        Ok(())
-    })
-    .await
-}
-
-/// Calls `take` for every row, with its place, its agent and its key.
-async fn each(
-    rows: DataFrame,
-    mut take: impl FnMut(&RecordBatch, usize, String, RowKey) -> Result<(), DataFusionError>,
-) -> Result<(), Error> {
-    let mut batches = rows.execute_stream().await?;
-    while let Some(batch) = batches.try_next().await? {
-        for row in 0..batch.num_rows() {
-            let key = RowKey {
-                task_index: integer(&batch, "task_index", row)?.unwrap_or_default(),
-                rollout_index: match batch.column_by_name("rollout_index") {
-                    Some(_) => integer(&batch, "rollout_index", row)?.unwrap_or_default(),
-                    None => 0,
-                },
-            };
-            let agent = text(&batch, "agent_name", row)?.unwrap_or_default();
-            take(&batch, row, agent, key)?;
+            rows.planned(0, (row.agent_name.clone(), key), &request, zeros);
         }
     }
     Ok(())
-}
-
-fn column(
-    batch: &RecordBatch,
-    name: &str,
-    row: usize,
-    to: &DataType,
-) -> Result<arrow::array::ArrayRef, DataFusionError> {
-    let column = batch.column_by_name(name);
-    let column = column.ok_or_else(|| exec_datafusion_err!("there is no column '{name}'"))?;
-    Ok(arrow::compute::cast(&column.slice(row, 1), to)?)
-}
-
-fn integer(batch: &RecordBatch, name: &str, row: usize) -> Result<Option<i64>, DataFusionError> {
-    let value = column(batch, name, row, &DataType::Int64)?;
-    let value = value.as_primitive::<Int64Type>();
-    Ok(value.is_valid(0).then(|| value.value(0)))
-}
-
-fn text(batch: &RecordBatch, name: &str, row: usize) -> Result<Option<String>, DataFusionError> {
-    let value = column(batch, name, row, &DataType::Utf8View)?;
-    let value = value.as_string_view();
-    Ok(value.is_valid(0).then(|| value.value(0).to_owned()))
 }
 
 fn outcome(agent_name: &str, key: RowKey, answer: Answer) -> Outcome {

@@ -1,6 +1,8 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use bytes::Bytes;
+
 use super::Answer;
 use crate::call::{CallRow, RolloutKey};
 use crate::retry::Failure;
@@ -92,4 +94,14 @@ pub enum Verdict {
         /// No further attempt follows: the rollout has failed.
         terminal: bool,
     },
+}
+
+impl Verdict {
+    /// Bytes of its texts.
+    pub(super) fn num_bytes(&self) -> usize {
+        match self {
+            Self::Ok(answer) => answer.body.len() + answer.fields.info.len(),
+            Self::Failed { failure, .. } => failure.answer.as_ref().map_or(0, Bytes::len),
+        }
+    }
 }

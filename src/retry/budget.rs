@@ -122,7 +122,7 @@ impl FailureCounts {
         }
     }
 
-    /// Whether one of the budgets is spent. `queries/expand/given_up.sql` is the same rule for all processes together.
+    /// Whether one of the budgets is spent. `queries/expand/failed_rollouts.sql` is the same rule for all processes together.
     fn exhaust(&self, budgets: &Budgets) -> bool {
         self.infra >= budgets.infra
             || self.rate_limit >= budgets.rate_limit

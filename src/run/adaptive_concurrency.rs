@@ -12,10 +12,6 @@
 
 use std::time::{Duration, Instant};
 
-#[cfg(test)]
-#[path = "adaptive_simulation.rs"]
-mod simulation;
-
 const FIRST_LIMIT: f64 = 16.0;
 
 /// What a refusal leaves of the limit.

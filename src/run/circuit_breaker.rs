@@ -1,17 +1,17 @@
-//! Circuit breaking for one agent: [`Breaker`] notices that it answers nothing any more, lets
-//! single calls probe it, and gives up after a while, so that its rollouts stay pending instead of
-//! spending their budgets on an agent that is down.
+//! [`Breaker`], the circuit breaker of one agent. It opens when the agent answers nothing any more, lets single calls
+//! probe it, and abandons it after a while. So rollouts do not spend their budgets on an agent that is down: they stay
+//! pending.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use crate::retry::Backoff;
 
-/// Infra failures of so many distinct tasks with no answer in between open the breaker. Distinct,
-/// for a task can be what makes an agent fail.
+/// Infra failures of this many distinct tasks without an answer in between open the breaker. They must be distinct,
+/// because a task can be what makes an agent fail.
 const FAILED_TASKS: usize = 8;
 
-/// So do so many attempts in a row to connect at all: no task can be the cause of that.
+/// This many failures to connect in a row open it, too: no task can cause those.
 const UNREACHABLE: u32 = 3;
 
 /// The pause from one probe to the next.
@@ -29,15 +29,15 @@ pub(super) enum Admission {
     Probe,
     /// Send nothing before this instant, and ask again then, or when a call ends.
     Until(Instant),
-    /// Send nothing more: the rest stays pending.
-    GivenUp,
+    /// Send nothing more: the agent is abandoned, and its rollouts stay pending.
+    Abandon,
 }
 
-/// Circuit breaker of one agent.
+/// The circuit breaker of one agent.
 #[derive(Debug)]
 pub(super) struct Breaker {
     patience: Duration,
-    /// It has answered at some time.
+    /// Whether it has ever answered.
     has_answered: bool,
     state: State,
 }
@@ -56,15 +56,14 @@ struct Broken {
     since: Instant,
     failed_probes: u32,
     next_probe: Instant,
-    /// Probes that are out.
+    /// Probes in flight.
     probing: u32,
 }
 
-/// An agent that has never answered is more likely not there at all than coming back: it is waited
-/// for only this fraction of the time.
+/// An agent that has never answered probably does not exist: its breaker waits only this fraction of the patience.
 const NEVER_ANSWERED: u32 = 8;
 
-/// Ten years: a longer patience would not fit every clock.
+/// Ten years: a longer patience may overflow a clock.
 const ENDLESS: Duration = Duration::from_secs(10 * 365 * 86_400);
 
 impl Broken {
@@ -83,7 +82,7 @@ impl State {
 }
 
 impl Breaker {
-    /// A breaker that gives up once it was open for `patience` without an answer.
+    /// A breaker that abandons the agent when it was open for `patience` without an answer.
     pub(super) fn new(patience: Duration) -> Self {
         Self {
             patience: patience.min(ENDLESS),
@@ -92,16 +91,15 @@ impl Breaker {
         }
     }
 
-    /// The agent replied, with anything but an infra failure: it is alive. A refusal because of
-    /// load is such a reply too: an agent that is merely busy must not be given up.
+    /// The agent replied with anything but an infra failure: it is alive. A refusal because of load counts, too: an agent
+    /// that is only busy must not be abandoned.
     pub(super) fn answered(&mut self) {
         self.has_answered = true;
         self.state = State::alive();
     }
 
-    /// A call of `task_index` ended at `now` with an infra failure; `unreachable` if no connection
-    /// could be made, `probe` if it was the one that [`Self::probing`] announced. A failure of a
-    /// call sent before the breaker opened says nothing new.
+    /// A call of `task_index` ended at `now` with an infra failure: `unreachable` if no connection was made, `probe` if
+    /// [`Self::probing`] announced it. Failures of calls that were sent before the breaker opened are ignored.
     pub(super) fn failed(&mut self, now: Instant, task_index: i64, unreachable: bool, probe: bool) {
         match &mut self.state {
             State::Closed {
@@ -133,14 +131,15 @@ impl Breaker {
         let State::Broken(broken) = &self.state else {
             return Admission::Open;
         };
-        let patience = match self.has_answered {
-            true => self.patience,
-            false => self.patience / NEVER_ANSWERED,
+        let patience = if self.has_answered {
+            self.patience
+        } else {
+            self.patience / NEVER_ANSWERED
         };
         let end = broken.since + patience;
         match broken.probing {
-            0 if now >= end => Admission::GivenUp,
-            // A probe is a rollout and may take its time: only one that failed says that nobody is there.
+            0 if now >= end => Admission::Abandon,
+            // A probe is a rollout and may take long: only a failed one shows that the agent is gone.
             _ if now >= end => Admission::Until(now + PROBES.cap),
             _ if now >= broken.next_probe => Admission::Probe,
             0 => Admission::Until(broken.next_probe.min(end)),
@@ -148,8 +147,8 @@ impl Breaker {
         }
     }
 
-    /// A probe is sent; the next one is due after a pause, and it ends in [`Self::answered`],
-    /// [`Self::failed`] or [`Self::probe_dropped`].
+    /// A probe is sent, and the next one is due after a pause. It ends in [`Self::answered`], [`Self::failed`] or
+    /// [`Self::probe_dropped`].
     pub(super) fn probing(&mut self, now: Instant) {
         if let State::Broken(broken) = &mut self.state {
             broken.probing += 1;
@@ -157,19 +156,19 @@ impl Breaker {
         }
     }
 
-    /// The probe ended without news of the agent, as when it was cut off.
+    /// The probe was cut off, which says nothing about the agent.
     pub(super) fn probe_dropped(&mut self) {
         if let State::Broken(broken) = &mut self.state {
             broken.probing = broken.probing.saturating_sub(1);
         }
     }
 
-    /// Whether the agent is taken to be down.
+    /// Whether the breaker is open: the agent is down.
     pub(super) fn is_open(&self) -> bool {
         self.open_since().is_some()
     }
 
-    /// Since when it is.
+    /// Since when it is open.
     pub(super) fn open_since(&self) -> Option<Instant> {
         match &self.state {
             State::Closed { .. } => None,
@@ -271,14 +270,14 @@ mod tests {
     }
 
     #[test]
-    fn a_probe_that_takes_long_keeps_it_from_being_given_up_and_others_follow() {
+    fn a_probe_that_takes_long_keeps_it_from_being_abandoned_and_others_follow() {
         let (mut breaker, now) = open();
         breaker.probing(now + seconds(1));
         assert_eq!(breaker.admission(now + seconds(2)), Admission::Probe);
         let end = now + PATIENCE;
         assert!(matches!(breaker.admission(end), Admission::Until(_)));
         breaker.failed(end, 1, false, true);
-        assert_eq!(breaker.admission(end), Admission::GivenUp);
+        assert_eq!(breaker.admission(end), Admission::Abandon);
     }
 
     #[test]
@@ -308,15 +307,15 @@ mod tests {
         }
         let end = now + PATIENCE / NEVER_ANSWERED;
         assert_eq!(breaker.admission(end - seconds(1)), Admission::Probe);
-        assert_eq!(breaker.admission(end), Admission::GivenUp);
+        assert_eq!(breaker.admission(end), Admission::Abandon);
     }
 
     #[test]
-    fn is_given_up_after_the_patience_and_can_still_come_back() {
+    fn is_abandoned_after_the_patience_and_can_still_come_back() {
         let (mut breaker, now) = open();
         let end = now + PATIENCE;
         assert_eq!(breaker.admission(end - seconds(1)), Admission::Probe);
-        assert_eq!(breaker.admission(end), Admission::GivenUp);
+        assert_eq!(breaker.admission(end), Admission::Abandon);
         breaker.answered();
         assert_eq!(breaker.admission(end), Admission::Open);
     }

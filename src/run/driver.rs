@@ -30,16 +30,16 @@ use crate::store::{DispatchLogs, PartitionLog, StoreError};
 const BATCH_ROWS: usize = 1024;
 const BATCH_BYTES: usize = 8 * 1024 * 1024;
 
-/// ... or when its first row is this old: an answer is not safe before it is passed on.
+/// ... or when its first row is this old: an answer is not on disk before it is passed on.
 const LINGER: Duration = Duration::from_millis(10);
 
-/// What is left of the size of a large answer with each later one.
+/// The expected size of an answer decays by this factor with each answer.
 const FORGETTING: f64 = 0.999;
 
-/// How often calls that take long are looked for.
+/// How often the driver looks for slow calls.
 const SLOW_CHECK: Duration = Duration::from_secs(5);
 
-/// Keeps calls in flight and gathers what comes of them.
+/// Keeps the calls of one partition in flight and gathers their outcomes.
 pub(super) struct Driver {
     context: Arc<RunContext>,
     queue: Queue,
@@ -50,16 +50,17 @@ pub(super) struct Driver {
     log: Option<PartitionLog>,
     concurrency: usize,
     batch: OutcomeBatchBuilder,
+    /// When the batch is passed on at the latest.
     due: Option<Instant>,
-    /// When the queue may have a row whose turn has come.
+    /// When the queue may have a row to send.
     wake: Option<Instant>,
     slow_calls: SlowCalls,
     stopped: bool,
-    /// All was passed on.
+    /// All outcomes were passed on.
     ended: bool,
-    /// What keeps calls from being sent, for good.
+    /// The error that stopped this partition.
     failed: Option<DataFusionError>,
-    /// Of a large answer among the recent ones.
+    /// Expected size of an answer: that of the largest recent one.
     answer_bytes: f64,
     metrics: RunMetrics,
 }
@@ -104,7 +105,7 @@ impl Driver {
         let mut stopping = pin!(context.shutdown.stopping());
         let mut aborting = pin!(context.shutdown.aborting());
         let mut input = Some(input);
-        // Kept from round to round: to set it later costs next to nothing.
+        // One timer for all rounds: to set it to a later time costs next to nothing.
         let mut alarm = pin!(sleep_until(Instant::now().into()));
         let mut look = tokio::time::interval(SLOW_CHECK);
         look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -147,21 +148,20 @@ impl Driver {
                 },
                 Some(done) = self.calls.join_next_with_id(), if !full => {
                     self.gather(done)?;
-                    // Answers that are there already are taken first: what they make room for is one wave.
+                    // Takes all answers that are there already, and then sends one wave for all of them.
                     yield_now().await;
                     while !self.is_full() && let Some(done) = self.calls.try_join_next_with_id() {
                         self.gather(done)?;
                     }
                 }
-                // A batch that is full waits for room further down; so does, by the guard above,
-                // every call that completes meanwhile, and with them the dispatch of more. One that
-                // is merely overdue goes on growing until there is room.
+                // A full batch waits for room downstream. By the guard above, so does every call that
+                // completes meanwhile, and with them the next wave. A batch that is only overdue grows on.
                 permit = output.reserve(), if full || overdue => {
                     let Ok(permit) = permit else { return Ok(()) };
                     permit.send(self.finish());
                 }
                 () = &mut alarm, if wake.is_some() => {}
-                // Another partition left a place.
+                // Another partition left a permit.
                 () = self.queue.woken(), if !self.queue.is_empty() => {}
                 _ = look.tick() => {
                     let slow = self.slow_calls.notices(self.dispatches.values_mut());
@@ -175,15 +175,15 @@ impl Driver {
         self.batch.len() >= BATCH_ROWS || self.batch.num_bytes() >= BATCH_BYTES
     }
 
-    /// Sends every row whose turn it is.
+    /// Sends every row that may be sent now.
     fn dispatch(&mut self) {
         self.wake = None;
-        // Who stopped the sweep may have done so a moment ago, in `gather`.
+        // `gather` may have stopped the sweep a moment ago.
         if self.context.shutdown.is_stopping() || self.queue.is_idle() {
             return;
         }
         if self.is_full() {
-            // Nobody takes what is answered already: what could be sent is others' to send.
+            // Downstream takes no more answers: other partitions get the permits.
             return self.queue.stall();
         }
         let (now, time) = (Instant::now(), SystemTime::now());
@@ -206,7 +206,7 @@ impl Driver {
             calls.extend(self.queue.dispatch(granted, now, time, journal));
         }
         if let Err(error) = self.note(&calls) {
-            // Nothing is sent that is not on record. These rows are pending as before.
+            // Nothing is sent before the log has it. These rows stay pending.
             self.fail(DataFusionError::External(Box::new(error)));
             return;
         }
@@ -225,7 +225,7 @@ impl Driver {
         self.rotate_log();
     }
 
-    /// The time for sending is over, and rows wait: they stay pending.
+    /// Whether the time for sending is over while rows wait. Then they stay pending.
     fn is_budget_spent(&mut self, now: Instant) -> bool {
         let budget = self.context.dispatch_budget.as_ref();
         let is_spent = budget.is_some_and(|budget| budget.is_spent(now)) && !self.queue.is_empty();
@@ -237,7 +237,7 @@ impl Driver {
         is_spent
     }
 
-    /// A log that has grown long is begun anew with what is in flight.
+    /// Replaces a long log by one of what is in flight.
     fn rotate_log(&mut self) {
         let Some(log) = &self.log else {
             return;
@@ -251,7 +251,7 @@ impl Driver {
         }
     }
 
-    /// Notes what is about to be sent, if there is room for its answers.
+    /// Notes the attempts that are about to be sent, if the disk has room for their answers.
     fn note(&self, wave: &[(Dispatch, Permit)]) -> Result<(), StoreError> {
         let Some(log) = &self.log else {
             return Ok(());
@@ -265,7 +265,7 @@ impl Driver {
         log.record(wave.iter().map(|(dispatch, _)| dispatch.record()))
     }
 
-    /// Sends nothing more; what is in flight is waited for.
+    /// Sends nothing more, and waits for what is in flight.
     fn fail(&mut self, error: DataFusionError) {
         self.stopped = true;
         self.queue.clear();
@@ -350,7 +350,7 @@ impl Driver {
         self.batch.append(outcome).map_err(DataFusionError::from)
     }
 
-    /// Drops the calls in flight; their rollouts are pending again.
+    /// Drops the calls in flight. Their rollouts are pending again.
     fn cut_off(&mut self) -> Result<()> {
         self.calls.abort_all();
         let cut: Vec<Dispatch> = self
@@ -365,8 +365,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Passes on what is left. A receiver that is gone means that the sweep was dropped: nobody is
-    /// left to tell.
+    /// Passes on what is left. If the receiver is gone, the sweep was dropped, and nobody listens.
     async fn end(&mut self, output: &Sender<Result<RecordBatch>>) -> Result<()> {
         self.ended = true;
         if !self.batch.is_empty() {
@@ -374,7 +373,7 @@ impl Driver {
             let _ = output.send(batch).await;
         }
         if let Some(error) = self.failed.take() {
-            // By the way of the batches: returned, it would overtake them.
+            // Sent after the batches: if it were returned, it would overtake them.
             let _ = output.send(Err(error)).await;
         }
         Ok(())
@@ -389,8 +388,7 @@ impl Driver {
 }
 
 impl Drop for Driver {
-    /// A partition that is dropped on its way is not the last to be: others must not send what it
-    /// leaves them places for.
+    /// If a partition is dropped before its end, the others will be, too: they must not use its permits.
     fn drop(&mut self) {
         if !self.ended {
             self.context.shutdown.stop(StopReason::Failure);

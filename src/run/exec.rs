@@ -17,11 +17,11 @@ use super::driver::Driver;
 use crate::operator::{Operator, OperatorExec, Step};
 use crate::schema;
 
-/// The place of [`RunExec`] in a logical plan: calls an agent for each row of its input, which has
-/// the columns of [`schema::pending`].
+/// [`RunExec`] in a logical plan: calls an agent for each row of its input, which has the columns of
+/// [`schema::pending`].
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Hash)]
 pub struct RunStep {
-    /// Calls in flight in all.
+    /// Calls in flight, over all partitions and agents.
     pub concurrency: usize,
 }
 
@@ -45,14 +45,13 @@ impl Step for RunStep {
     }
 }
 
-/// Calls the agents: one call per input row, up to `concurrency` in flight in all partitions
-/// together, rows out as they complete.
+/// Calls an agent for each input row, with up to `concurrency` calls in flight. Rows come out as their calls end.
 ///
-/// It takes any number of partitions. Each has a driver, which keeps its calls in flight; what belongs
-/// to an agent is shared through the [registry](super::Registry) of the session.
+/// Each partition has a driver, which keeps its calls in flight. The partitions share what is known of each agent through
+/// the [registry](super::Registry) of the session.
 ///
-/// An operator and not an async SQL function, since such a function awaits a batch at a time: one
-/// slow rollout would hold up the others of its batch.
+/// This is an operator and not an async SQL function, because such a function awaits a batch at a time: one slow rollout
+/// would hold up the others of its batch.
 pub type RunExec = OperatorExec<RunStep>;
 
 impl Operator for RunStep {
@@ -82,8 +81,7 @@ impl Operator for RunStep {
         let input = input.execute(partition, context)?;
         let metrics = RunMetrics::new(metrics, partition);
         let driver = Driver::new(run, partition, self.concurrency, metrics);
-        // The builder owns the driver's task, and the driver its calls: when the stream is
-        // dropped, so is every call in flight.
+        // The builder owns the driver's task, and the driver its calls. Dropping the stream drops every call in flight.
         let mut builder = RecordBatchReceiverStream::builder(schema::outcomes(), 2);
         let output = builder.tx();
         builder.spawn(driver.drive(input, output));
@@ -91,14 +89,14 @@ impl Operator for RunStep {
     }
 }
 
-/// What [`RunExec`] counts.
+/// The metrics of [`RunExec`].
 #[derive(Debug)]
 pub(super) struct RunMetrics {
     /// Rows and batches that were passed on.
     pub(super) baseline: BaselineMetrics,
     /// Calls that were made.
     pub(super) dispatched: Count,
-    /// Calls that ended, however they did.
+    /// Calls that ended, in whatever way.
     pub(super) outcomes: Count,
 }
 

@@ -8,35 +8,35 @@ use crate::agent::{AgentLimits, Reply};
 use crate::config::Concurrency;
 use crate::retry::{Budget, FailureClass};
 
-/// A latency of which our own part is more than one in so many says nothing of the server.
+/// A latency is ignored if more than this part of it is the collector's own.
 const OWN_SHARE: u32 = 5;
 
-/// The tokens of an answer count as those of so many minutes at most.
+/// The tokens of an answer count as those of this many minutes at most.
 const MOST_MINUTES: f64 = 10.0;
 
-/// A partition may have sent so many calls more than another that could send as well.
+/// How many calls more a partition may have sent than another one that could send as well.
 pub(super) const SLACK: u64 = 8;
 
-/// Decides when calls to one agent may be sent. All partitions share it.
+/// Decides when calls to one agent may be sent, for all partitions: concurrency, rate limits, pauses, circuit breaker.
 #[derive(Debug)]
 pub(super) struct Limiter {
     limit: Limit,
     told_limit: Option<usize>,
-    /// Calls that may be in flight, as [`Self::set_ceiling`] had it last.
+    /// Calls that may be in flight, by the last [`Self::set_ceiling`].
     ceiling: usize,
     in_flight: usize,
-    /// Rollouts of this agent that are not finished, as far as it is known.
+    /// Rollouts of this agent that are not finished. [`u64::MAX`] if unknown.
     outstanding: u64,
     requests: Option<LeakyBucket>,
     tokens: Option<LeakyBucket>,
     tokens_of_one: TokenEstimate,
     most_tokens: u64,
-    /// The agent asked to be left alone until then.
+    /// The agent's last `Retry-After`.
     paused_until: Option<Instant>,
     breaker: Breaker,
-    /// It is not waited for any more.
+    /// Its rows are not sent any more.
     is_abandoned: bool,
-    /// Rates or a pause alone held back rows when somebody last looked.
+    /// Only rate limits or a pause held rows back at the last look.
     is_held: bool,
     /// Rows that wait, in all partitions.
     rows: usize,
@@ -50,24 +50,24 @@ enum Limit {
     Auto(Box<AdaptiveLimit>),
 }
 
-/// What one partition has of an agent.
+/// The share that one partition has of an agent.
 #[derive(Debug, Default, Clone, Copy)]
 struct Share {
     /// Rows that wait.
     rows: usize,
-    /// Those of them whose turn has come but for the limits.
+    /// Those of them that could be sent but for the limits.
     ready: usize,
     in_flight: usize,
-    /// Calls sent, at least as many as others had sent when its rows came.
+    /// Calls sent. When its first rows come, it catches up with the partition that has sent the fewest.
     sent: u64,
 }
 
-/// What a limiter grants a call.
+/// A call that a limiter granted.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Grant {
-    /// It asks whether an agent that was taken to be down is back.
+    /// It probes whether an agent behind an open circuit breaker is back.
     pub(super) probe: bool,
-    /// Tokens that were set aside for it.
+    /// Tokens that were reserved for it.
     pub(super) reserved_tokens: f64,
 }
 
@@ -79,13 +79,14 @@ pub(super) struct Ended {
     pub(super) grant: Grant,
 }
 
-/// What the end of a call says of its agent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// How the end of a call changed the circuit breaker.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Change {
+    #[default]
     None,
-    /// It answers nothing any more.
+    /// It opened: the agent is down.
     Down,
-    /// It answers again.
+    /// It closed: the agent answers again.
     Back,
 }
 
@@ -146,12 +147,12 @@ impl Limiter {
         self.shares.get_mut(seat)
     }
 
-    /// A partition has so many rows that wait.
+    /// Notes how many rows of a partition wait, and how many of them could be sent.
     pub(super) fn set_rows(&mut self, seat: usize, rows: usize, ready: usize) {
         let before = self.share(seat);
         let mut sent = before.sent;
         if before.ready == 0 && ready > 0 {
-            // What it did not use while it had nothing to send is not made up for.
+            // It gets no credit for the time in which it had nothing to send.
             let waiting = self.shares.iter().filter(|share| share.ready > 0);
             sent = sent.max(waiting.map(|share| share.sent).min().unwrap_or(0));
         }
@@ -166,7 +167,7 @@ impl Limiter {
         }
     }
 
-    /// So many rollouts are finished, or stay pending for another process.
+    /// Notes rollouts that are finished, or stay pending for another process.
     pub(super) fn finished(&mut self, rollouts: u64) {
         self.outstanding = self.outstanding.saturating_sub(rollouts);
     }
@@ -177,14 +178,14 @@ impl Limiter {
             0 => 0,
             // One call probes whether it is back.
             _ if self.breaker.is_open() => 1,
-            // What is held back by rates or pauses can't use more.
+            // Rows that rate limits or pauses hold back can't use more.
             _ if self.is_held => self.limit(share).min(self.in_flight + 1),
             _ => self.limit(share),
         };
         share.min(usize::try_from(self.outstanding).unwrap_or(usize::MAX))
     }
 
-    /// Calls that may be in flight, of `all` that the sweep may have.
+    /// Calls that may be in flight, if the sweep may have `all`.
     pub(super) fn limit(&self, all: usize) -> usize {
         match &self.limit {
             Limit::None => all,
@@ -193,12 +194,12 @@ impl Limiter {
         }
     }
 
-    /// At most so many calls may be in flight for the sake of other agents.
+    /// Leaves calls to other agents: at most `all` may be in flight.
     pub(super) fn set_ceiling(&mut self, all: usize) {
         self.ceiling = self.limit(all);
     }
 
-    /// The limit that adapts, where it is another than when this was last asked.
+    /// The adaptive limit, if it has changed since this was last called.
     pub(super) fn new_limit(&mut self) -> Option<usize> {
         let Limit::Auto(limit) = &self.limit else {
             return None;
@@ -207,14 +208,14 @@ impl Limiter {
         (self.told_limit.replace(limit) != Some(limit)).then_some(limit)
     }
 
-    /// Rates or a pause alone hold back the rows of somebody who looks.
+    /// Notes whether only rate limits or a pause hold rows back.
     pub(super) fn set_held(&mut self, is_held: bool) {
         self.is_held = is_held;
     }
 
-    /// Gives up waiting for an agent that has not answered for too long; gives for how long.
+    /// Abandons an agent that has not answered for too long. Returns for how long it has not.
     pub(super) fn abandon(&mut self, now: Instant) -> Option<Duration> {
-        if self.is_abandoned || self.breaker.admission(now) != Admission::GivenUp {
+        if self.is_abandoned || self.breaker.admission(now) != Admission::Abandon {
             return None;
         }
         let since = self.breaker.open_since().unwrap_or(now);
@@ -227,7 +228,7 @@ impl Limiter {
         self.in_flight < self.ceiling && !self.is_abandoned
     }
 
-    /// When rates, pauses and the circuit breaker let a call through; `now` or earlier if at once.
+    /// When rate limits, pauses and the circuit breaker let a call through: `now` or earlier if at once.
     pub(super) fn opens_at(&self, now: Instant) -> Instant {
         let admitted = match self.breaker.admission(now) {
             Admission::Until(then) => then,
@@ -247,10 +248,9 @@ impl Limiter {
 
     /// Whether the next call is this partition's.
     ///
-    /// Free places go first to partitions with fewer calls in flight, as far as they have rows: each
-    /// gets its fair share, and what one does not use goes to the others. Where that says nothing,
-    /// since there are fewer places than partitions or since rates and not places are what is short,
-    /// nobody may send much more than others.
+    /// Free permits go first to partitions with fewer calls in flight, as far as they have rows: each gets its fair share,
+    /// and others use what one leaves. If that decides nothing (there are fewer permits than partitions, or rate limits
+    /// are what is short), no partition may send much more than another.
     pub(super) fn is_turn_of(&self, seat: usize) -> bool {
         let own = self.share(seat);
         let is_rated = self.requests.is_some() || self.tokens.is_some();
@@ -295,7 +295,7 @@ impl Limiter {
         }
     }
 
-    /// Learns from a call that ended; without a reply it was dropped.
+    /// Learns from a call that ended. Without a reply, it was dropped.
     pub(super) fn ended(
         &mut self,
         now: Instant,
@@ -311,7 +311,7 @@ impl Limiter {
         let answer = reply.and_then(|reply| reply.result.as_ref().ok());
         let tokens = answer.and_then(|answer| answer.fields.total_tokens);
         let tokens = tokens.and_then(|tokens| u64::try_from(tokens).ok());
-        // An answer that claims more than a limit of some minutes must not stop its agent for days.
+        // An answer that claims billions of tokens must not stop its agent for days.
         let tokens = tokens.map(|tokens| tokens.min(self.most_tokens));
         if let Some(tokens) = tokens {
             self.tokens_of_one.finished(tokens);
@@ -354,31 +354,27 @@ impl Limiter {
         }
     }
 
-    /// Has the limit that adapts learn from a reply, if it says something of the server.
+    /// Tells the adaptive limit about a reply, if it depends on the server's load.
     fn adapt(&mut self, now: Instant, in_flight: usize, began: Instant, reply: &Reply) {
         let Limit::Auto(limit) = &mut self.limit else {
             return;
         };
         let congested = matches!(reply.http_status, Some(429 | 503));
-        let says_something = congested
-            || match reply.result.as_ref().err().map(|failure| failure.class) {
-                None | Some(FailureClass::AgentFlagged | FailureClass::NotPersisted) => true,
-                Some(FailureClass::Data) => reply.http_status == Some(200),
-                Some(_) => false,
-            };
-        // Time in which we were short of a core looks like a server that queues.
+        let is_served = match reply.result.as_ref().err().map(|failure| failure.class) {
+            Some(FailureClass::Data) => reply.http_status == Some(200),
+            class => class.is_none_or(FailureClass::is_answered),
+        };
+        // Time in which the collector lacked a core looks like a server that queues.
         let latency = reply.elapsed;
         let own = now.saturating_duration_since(began + latency);
         let is_ours = own > latency / OWN_SHARE && !congested;
-        if says_something && !is_ours {
-            limit.completed(
-                now,
-                Sample {
-                    latency,
-                    in_flight,
-                    congested,
-                },
-            );
+        if (is_served || congested) && !is_ours {
+            let sample = Sample {
+                latency,
+                in_flight,
+                congested,
+            };
+            limit.completed(now, sample);
         }
     }
 }

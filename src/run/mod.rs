@@ -26,6 +26,8 @@ mod registry;
 mod row;
 mod slow_calls;
 mod stop;
+#[cfg(test)]
+mod tests;
 
 pub use context::RunContext;
 pub use exec::{RunExec, RunStep};

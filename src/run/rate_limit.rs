@@ -1,19 +1,19 @@
-//! Limits over time: [`LeakyBucket`] for requests per second and tokens per minute, and
-//! [`TokenEstimate`] of what a rollout will use, since its tokens are known only afterwards.
+//! Rate limits: [`LeakyBucket`] for requests per second and tokens per minute, and [`TokenEstimate`] of the tokens that a
+//! rollout will use, which are known only afterwards.
 
 use std::time::{Duration, Instant};
 
 /// Tokens per minute may come in bursts of this many seconds' worth.
 const TOKEN_BURST_SECONDS: f64 = 10.0;
 
-/// How late somebody who waits may be woken.
+/// How late a timer may fire.
 const LATE_SECONDS: f64 = 0.005;
 
-/// No wait is longer than this: a day, which keeps sums of instants in range.
+/// The longest wait, a day: it keeps sums of instants in range.
 const LONGEST_WAIT: f64 = 86_400.0;
 
-/// A bucket that leaks at the rate allowed. What is taken fills it; one more may be taken whenever
-/// it is not over the brim, however much that one will be: no amount is too large to be ever taken.
+/// A bucket that leaks at the allowed rate. What is taken fills it. The next may be taken whenever the bucket is not over
+/// its brim, whatever its amount: so no amount is too large.
 #[derive(Debug, Clone)]
 pub(super) struct LeakyBucket {
     /// Per second.
@@ -25,8 +25,7 @@ pub(super) struct LeakyBucket {
 }
 
 impl LeakyBucket {
-    /// An empty bucket for `rate` per second (above zero), and at most `burst` at once before the
-    /// last one taken.
+    /// An empty bucket for `rate` per second (above zero), with at most `burst` at once before the last one taken.
     pub(super) fn new(rate: f64, burst: f64) -> Self {
         Self {
             rate,
@@ -38,33 +37,33 @@ impl LeakyBucket {
 
     /// Requests, evenly spaced.
     pub(super) fn requests_per_second(rate: f64) -> Self {
-        // A request is let through when the one before has leaked away: the burst is the last one. At
-        // high rates some more, since who is woken for the next one is woken up to milliseconds late.
+        // A request passes when the one before has leaked away. At high rates some more pass at once, since the timer
+        // for the next one fires up to milliseconds late.
         Self::new(rate, (rate * LATE_SECONDS - 0.5).max(0.0))
     }
 
-    /// Tokens, in bursts of 10 s worth.
+    /// Tokens, in bursts of ten seconds' worth.
     pub(super) fn tokens_per_minute(rate: f64) -> Self {
         let rate = rate / 60.0;
         Self::new(rate, rate * TOKEN_BURST_SECONDS)
     }
 
-    /// When the next may be taken; `now` if it may be at once.
+    /// When the next may be taken: `now` if at once.
     pub(super) fn ready_at(&self, now: Instant) -> Instant {
         let wait = (self.level_at(now) - self.burst) / self.rate;
-        // Rounded up: a wait that ends a nanosecond early would be waited for again.
+        // Rounded up: after a wait that ends a nanosecond early, another one would follow.
         match wait.min(LONGEST_WAIT) {
             wait if wait > 0.0 => now + Duration::from_secs_f64(wait) + Duration::from_nanos(1),
             _ => now,
         }
     }
 
-    /// Takes `amount`, whether or not it is time.
+    /// Takes `amount`, even if it is not time yet.
     pub(super) fn take(&mut self, now: Instant, amount: f64) {
         self.correct(now, amount);
     }
 
-    /// Takes `delta` more, or gives it back if negative: an estimate that was wrong.
+    /// Corrects an estimate: takes `delta` more, or gives it back if it is negative.
     pub(super) fn correct(&mut self, now: Instant, delta: f64) {
         self.level = (self.level_at(now) + delta).max(0.0);
         self.since = self.since.max(Some(now));
@@ -78,7 +77,7 @@ impl LeakyBucket {
     }
 }
 
-/// What a rollout uses of tokens: a mean of those finished, the recent ones weighing more.
+/// The tokens of a rollout: a mean of the finished ones, in which recent ones weigh more.
 #[derive(Debug, Clone, Default)]
 pub(super) struct TokenEstimate {
     mean: f64,
@@ -86,7 +85,7 @@ pub(super) struct TokenEstimate {
 }
 
 impl TokenEstimate {
-    /// The first so many weigh the same, so that the first of all does not linger.
+    /// The first ones up to this number weigh the same, so that the very first does not dominate.
     const MEMORY: u32 = 50;
 
     /// Learns from a finished rollout.
@@ -95,7 +94,7 @@ impl TokenEstimate {
         self.mean += (tokens as f64 - self.mean) / f64::from(self.finished);
     }
 
-    /// To reserve for the next rollout; 0 while none has finished.
+    /// Tokens to reserve for the next rollout: 0 until one has finished.
     pub(super) fn tokens(&self) -> f64 {
         self.mean
     }

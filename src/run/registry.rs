@@ -9,17 +9,16 @@ use super::context::RunContext;
 use super::limiter::{Change, Ended, Grant, Limiter, SLACK};
 use crate::agent::Reply;
 
-/// What all partitions of a process share: the limiter of each agent, and the limits on all calls
-/// together.
+/// What all partitions of a process share: the limiter of each agent, and the limits on all calls together.
 ///
-/// A partition has a [`Seat`], and each of its calls a [`Permit`]. The lock is held for as long as it
-/// takes to pick the calls of a wave or to note the end of one, and never across an await.
+/// Each partition has a [`Seat`], and each of its calls a [`Permit`]. The lock is held while the calls of a wave are picked
+/// or the end of one is noted, and never across an await.
 #[derive(Debug, Default)]
 pub struct Registry {
     state: Mutex<State>,
     done: AtomicU64,
     failed: AtomicU64,
-    /// Bytes of the requests of all rows that wait.
+    /// Bytes of the requests of all waiting rows.
     waiting_bytes: Arc<AtomicUsize>,
 }
 
@@ -27,13 +26,13 @@ pub struct Registry {
 pub(super) struct State {
     agents: IndexMap<Arc<str>, Limiter>,
     seats: Vec<SeatState>,
-    /// Calls that may be in flight in all.
+    /// Calls that may be in flight, over all agents.
     concurrency: usize,
     in_flight: usize,
-    /// Memory of the calls in flight, in bytes, and what it may be.
+    /// Memory of the calls in flight in bytes, and its limit.
     in_flight_bytes: u64,
     most_bytes: u64,
-    /// Somebody was told that there is memory for fewer calls than are allowed.
+    /// A notice said that there is memory for fewer calls than are allowed.
     is_short: bool,
 }
 
@@ -44,19 +43,19 @@ struct SeatState {
     sent: u64,
     /// It has rows that could be sent if the limits let it.
     wants: bool,
-    /// It waits for a place, and for no instant.
+    /// It waits for a permit, and for no instant.
     is_starved: bool,
 }
 
-/// What a partition is told by the limits on all calls together.
+/// Whether the limits on all calls together allow another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Room {
     Free,
-    /// None before a call ends.
+    /// Not before a call ends.
     None,
-    /// What there is is other partitions'.
+    /// The free permits are for other partitions.
     OthersTurn,
-    /// None before a call ends, for want of memory; nobody was told yet.
+    /// Not before a call ends, because memory is short. No notice said so yet.
     ShortOfMemory {
         calls: usize,
         concurrency: usize,
@@ -72,7 +71,7 @@ impl Registry {
         &self.waiting_bytes
     }
 
-    /// A rollout is finished; gives how many are done, and how many failed.
+    /// Notes a finished rollout. Returns how many are done, and how many failed.
     pub(super) fn finished(&self, is_done: bool) -> (u64, u64) {
         let count = |count: &AtomicU64, one: bool| {
             count.fetch_add(u64::from(one), Ordering::Relaxed) + u64::from(one)
@@ -82,7 +81,7 @@ impl Registry {
 }
 
 impl State {
-    /// The place of an agent's limiter.
+    /// Index of an agent's limiter.
     pub(super) fn agent(&mut self, context: &RunContext, name: &Arc<str>) -> usize {
         match self.agents.get_index_of(name) {
             Some(agent) => agent,
@@ -99,7 +98,7 @@ impl State {
         self.agents.get_index_mut(agent).map(|(_, limiter)| limiter)
     }
 
-    /// Works out the most calls that each agent may have in flight, until this is called again.
+    /// Computes how many calls each agent may have in flight, until this is called again.
     pub(super) fn share(&mut self) {
         let share = (self.concurrency / self.agents.len().max(1)).max(1);
         let reserved = self.agents.values().map(|limiter| limiter.reserved(share));
@@ -110,25 +109,27 @@ impl State {
         }
     }
 
-    /// Whether a partition may send a call at all.
+    /// Whether a partition may send another call.
     pub(super) fn room(&mut self, now: Instant, seat: usize) -> Room {
-        if self.in_flight < self.concurrency && self.is_short_of_memory() {
-            return match std::mem::replace(&mut self.is_short, true) {
-                true => Room::None,
-                false => Room::ShortOfMemory {
-                    calls: self.in_flight,
-                    concurrency: self.concurrency,
-                },
+        if self.has_place() {
+            return if self.is_turn_of(now, seat) {
+                Room::Free
+            } else {
+                Room::OthersTurn
             };
         }
-        match () {
-            () if !self.has_place() => Room::None,
-            () if self.is_turn_of(now, seat) => Room::Free,
-            () => Room::OthersTurn,
+        let was_short = self.is_short;
+        self.is_short |= self.in_flight < self.concurrency;
+        if self.is_short == was_short {
+            return Room::None;
+        }
+        Room::ShortOfMemory {
+            calls: self.in_flight,
+            concurrency: self.concurrency,
         }
     }
 
-    /// One call is always made: what it needs can't be less.
+    /// One call is always allowed, whatever it takes.
     fn is_short_of_memory(&self) -> bool {
         self.in_flight > 0 && self.in_flight_bytes >= self.most_bytes
     }
@@ -137,7 +138,7 @@ impl State {
         self.in_flight < self.concurrency && !self.is_short_of_memory()
     }
 
-    /// A partition that has sent many calls leaves a place to each that has none in flight.
+    /// A partition that has sent many calls leaves a permit to each one that has none in flight.
     fn is_turn_of(&self, now: Instant, seat: usize) -> bool {
         let sent = self.seats.get(seat).map_or(0, |own| own.sent);
         let others = self.seats.iter().enumerate().filter(|(other, state)| {
@@ -147,7 +148,7 @@ impl State {
         self.concurrency - self.in_flight.min(self.concurrency) > claims.count()
     }
 
-    /// Whether some agent has a place for a call of this partition, and takes calls at that instant.
+    /// Whether some agent has a permit for a call of this partition, and takes calls at that instant.
     fn could_send(&self, seat: usize, at: Option<Instant>) -> bool {
         self.agents.values().any(|limiter| {
             limiter.is_wanted_by(seat)
@@ -180,8 +181,8 @@ impl State {
         limiter.map_or(0, |(_, limiter)| limiter.limit(self.concurrency))
     }
 
-    /// A partition has sent what it could. It has rows left whose turn has come if `wants`, and waits
-    /// for a place if `is_starved`. Those that can use what it leaves are woken.
+    /// A partition has sent what it could. `wants`: it has rows left that could be sent. `is_starved`: it waits for a
+    /// permit. Wakes the partitions that can use what it leaves.
     pub(super) fn rest(&mut self, now: Instant, seat: usize, wants: bool, is_starved: bool) {
         self.set_wants(seat, wants, is_starved);
         self.wake_others(now, seat, Some(now));
@@ -199,7 +200,7 @@ impl State {
         }
     }
 
-    /// A partition sends nothing for now, whatever it has.
+    /// A partition sends nothing for now, whatever rows it has.
     pub(super) fn stall(&mut self, seat: usize) {
         for limiter in self.agents.values_mut() {
             limiter.set_rows(seat, 0, 0);
@@ -208,10 +209,10 @@ impl State {
         self.wake_others(Instant::now(), seat, None);
     }
 
-    /// Wakes those that wait for a place and can have one.
+    /// Wakes the partitions that wait for a permit and can have one.
     ///
-    /// After a wave only those that can send a call at once: two that can't must not wake each other in
-    /// turns. When a call ended, also those that must wait for an instant, and do not know of it.
+    /// After a wave, only those that can send a call at once: two that can't must not wake each other by turns. When a call
+    /// has ended, also those that have to wait for an instant, which they do not know of yet.
     fn wake_others(&mut self, now: Instant, seat: usize, at: Option<Instant>) {
         if !self.has_place() || !self.is_any_starved(seat) {
             return;
@@ -234,7 +235,7 @@ impl State {
         seats.any(|(seat, state)| seat != but && state.is_starved)
     }
 
-    /// What all wait for is another instant now.
+    /// Wakes all partitions: what they wait for has changed.
     pub(super) fn wake_all(&mut self) {
         (0..self.seats.len()).for_each(|seat| self.wake(seat));
     }
@@ -263,7 +264,7 @@ impl State {
         if change != Change::None {
             self.wake_all();
         } else if self.is_any_starved(permit.seat) {
-            // Its own partition hears of it by itself, and sends the next call if it has one.
+            // Its own partition learns of it anyway, and sends its next call.
             let limiter = self.agents.get_index(permit.agent);
             let is_used = limiter.is_some_and(|(_, limiter)| {
                 limiter.is_wanted_by(permit.seat) && limiter.is_turn_of(permit.seat)
@@ -276,23 +277,15 @@ impl State {
     }
 }
 
-/// What the end of a call says of its agent.
+/// What the end of a call changed for its agent.
+#[derive(Default)]
 struct Learned {
     change: Change,
-    /// Calls that may be in flight, where that has changed.
+    /// The adaptive limit, if it has changed.
     limit: Option<usize>,
 }
 
-impl Default for Learned {
-    fn default() -> Self {
-        Self {
-            change: Change::None,
-            limit: None,
-        }
-    }
-}
-
-/// The place of a partition in the registry, for as long as it runs.
+/// The place of a running partition in the registry.
 #[derive(Debug)]
 pub(super) struct Seat {
     context: Arc<RunContext>,
@@ -301,7 +294,7 @@ pub(super) struct Seat {
 }
 
 impl Seat {
-    /// A place for a partition of a sweep that may have so many calls in flight in all.
+    /// A place for a partition of a run that may have `concurrency` calls in flight.
     pub(super) fn take(context: &Arc<RunContext>, concurrency: usize) -> Self {
         let mut state = context.registry.lock();
         state.concurrency = concurrency;
@@ -326,12 +319,12 @@ impl Seat {
         self.index
     }
 
-    /// Ends when there may be a place for a call that there was none for.
+    /// Waits until there may be a permit again.
     pub(super) fn woken(&self) -> impl Future<Output = ()> + use<'_> {
         self.wake.notified()
     }
 
-    /// A call that was granted.
+    /// The permit of a call that was granted.
     pub(super) fn permit(&self, agent: usize, memory: u64, call: Ended) -> Permit {
         Permit {
             context: Arc::clone(&self.context),
@@ -350,7 +343,7 @@ impl Drop for Seat {
     }
 }
 
-/// A call that may be in flight. When it is dropped, its place is another's.
+/// Permission for a call in flight. It returns when it is dropped.
 #[derive(Debug)]
 pub(super) struct Permit {
     pub(super) context: Arc<RunContext>,
@@ -362,7 +355,7 @@ pub(super) struct Permit {
 }
 
 impl Permit {
-    /// The call ended; what that says of its agent is told to all partitions.
+    /// The call ended. All partitions learn what that says about its agent.
     pub(super) fn end(mut self, agent_name: &str, reply: &Reply) {
         let learned = self.give_back(Some(reply));
         let progress = &self.context.progress;

@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use arrow::array::{Array, AsArray};
-use arrow::datatypes::Int64Type;
 use datafusion::prelude::SessionContext;
 
 use super::identity::{self, NotResumable};
@@ -14,6 +12,7 @@ use crate::config::AgentSettings;
 use crate::error::Error;
 use crate::expand;
 use crate::measure::functions::register_json;
+use crate::measure::{Rows, row};
 use crate::progress::AgentProgress;
 use crate::schema::TASKS;
 use crate::session;
@@ -157,13 +156,13 @@ impl Sweep {
         if !self.settings.agents.values().any(AgentSettings::runs_here) {
             return Ok(());
         }
-        let session = self.tables().session(session::config()).await?;
+        let session = self.session(session::config(), self.share()).await?;
         register_json(&session)?;
         check_task_names(&session, &self.agents).await
     }
 
     async fn count(&mut self) -> Result<(), Error> {
-        let session = self.tables().session(session::config()).await?;
+        let session = self.session(session::config(), self.share()).await?;
         self.counts = expand::counts(&session).await?;
         self.prior = expand::prior(&session).await?;
         if self.run.has_damaged().await? {
@@ -206,29 +205,29 @@ fn make_directory(run: &RunStore) -> Result<(), Error> {
     })
 }
 
+row! {
+    struct TaskName {
+        agent_name: String,
+        task_name: Option<String>,
+        source_file: String,
+        source_line: i64,
+    }
+}
+
 /// Refuses a task whose name its agent does not take. `session` has the tasks.
 async fn check_task_names(session: &SessionContext, agents: &Agents) -> Result<(), Error> {
-    for batch in expand::task_names(session).await?.collect().await? {
-        let text = |name: &str| batch.column_by_name(name)?.as_string_view_opt();
-        let lines = batch.column_by_name("source_line");
-        let lines = lines.and_then(|column| column.as_primitive_opt::<Int64Type>());
-        for row in 0..batch.num_rows() {
-            let value = |name: &str| {
-                let column = text(name).filter(|column| column.is_valid(row))?;
-                Some(column.value(row))
-            };
-            let agent = value("agent_name").unwrap_or_default();
-            let Some(member) = agents.get(agent) else {
-                continue;
-            };
-            let taken = member.agent.check_task_name(value("task_name"));
-            taken.map_err(|reason| AgentError::TaskName {
-                agent: agent.to_owned(),
-                place: value("source_file").unwrap_or_default().to_owned(),
-                line: lines.map_or(0, |lines| lines.value(row)),
-                reason,
-            })?;
-        }
+    let mut names = Rows::start(expand::task_names(session).await?, TaskName::rows).await?;
+    while let Some(row) = names.next().await? {
+        let Some(member) = agents.get(&row.agent_name) else {
+            continue;
+        };
+        let taken = member.agent.check_task_name(row.task_name.as_deref());
+        taken.map_err(|reason| AgentError::TaskName {
+            agent: row.agent_name,
+            place: row.source_file,
+            line: row.source_line,
+            reason,
+        })?;
     }
     Ok(())
 }

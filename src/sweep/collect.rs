@@ -38,10 +38,10 @@ const LEASE_ON_A_STORE: Duration = Duration::from_secs(3 * 60);
 /// Files that a sweep has open beside its connections: inputs, the journal, parts, stores.
 const OTHERS: u64 = 256;
 
-/// Far enough away for a deadline that there is not.
+/// A deadline that never comes.
 const NEVER: Duration = Duration::from_secs(100 * 365 * 86_400);
 
-/// What a process did before the run was finished.
+/// The work of a process, before the run is finished.
 #[derive(Debug, Default)]
 pub(super) struct Done {
     pub(super) written: Vec<String>,
@@ -51,7 +51,7 @@ pub(super) struct Done {
 }
 
 impl Sweep {
-    /// Sends what is pending, lands what is answered, measures it, and says what came of it.
+    /// Sends the pending rollouts, lands their answers, measures them, and reports.
     ///
     /// # Errors
     /// The run is locked, or landing or measuring failed. A rollout that fails is no error but a row
@@ -129,7 +129,7 @@ impl Sweep {
         }
     }
 
-    /// Sends what is pending, and lands what is answered.
+    /// Sends the pending rollouts, and lands their answers.
     async fn work(&mut self, writer: &Arc<Writer>) -> Result<Done, Error> {
         let shutdown = self.shutdown.clone();
         tokio::select! {
@@ -223,7 +223,9 @@ impl Sweep {
             .with_extension(Arc::new(known))
             .with_extension(Arc::new(run))
             .with_extension(Arc::new(land));
-        let session = self.session(config, self.partitions(&self.counts)).await?;
+        let session = self
+            .dispatching(config, self.partitions(&self.counts))
+            .await?;
         let plan = self.physical(&session).await?;
         let landed = published(execute_stream(plan, session.task_ctx())?, &self.shutdown);
         let progress = Arc::clone(&self.progress);
@@ -268,7 +270,7 @@ async fn published(
     }
 }
 
-/// What happens beside a sweep: its lock is kept, and it is ended when its time is up.
+/// Keeps the lock of a sweep, and ends the sweep at its deadline.
 pub(super) struct Supervisor {
     deadline: Option<tokio::time::Instant>,
     grace: Duration,
@@ -276,7 +278,7 @@ pub(super) struct Supervisor {
 }
 
 impl Supervisor {
-    /// The sweep begins now.
+    /// Starts the clock.
     pub(super) fn new(settings: &Settings, shutdown: Shutdown) -> Self {
         let deadline = settings.deadline.map(|deadline| deadline.duration());
         Self {
@@ -287,8 +289,7 @@ impl Supervisor {
         }
     }
 
-    /// Watches over a sweep until it is dropped, or the lock is lost: then somebody else writes, and
-    /// this process must not.
+    /// Runs until the lock is lost: then another process writes, and this one must stop.
     pub(super) async fn watch(&self, lock: &RunLock) -> StoreError {
         tokio::select! {
             lost = lock.keep() => lost,

@@ -115,7 +115,7 @@ fn grouped(small: Vec<(SegmentName, u64)>, part_size: u64) -> Vec<Group> {
     groups
 }
 
-/// Writes the rows of some segments into one part; says whether there are any.
+/// Writes the rows of some segments into one part; returns whether there are any.
 async fn merge(
     run: &RunStore,
     table: &'static str,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::collect::{Done, Supervisor};
-use super::plan::Tables;
+use super::plan::View;
 use super::prepare::parameters;
 use super::{Sweep, groups};
 use crate::agent::{MetricServerOptions, MetricServers, RecordedAgents};
@@ -26,7 +26,7 @@ const MEMORY: usize = 32 * 1024 * 1024;
 const AGENT_METRICS_TIMEOUT: Duration = Duration::from_secs(5 * 60);
 
 impl Sweep {
-    /// Notes how it ended, and measures. Under a lock of the whole run.
+    /// Records the end, and measures. The caller holds a lock of the whole run.
     pub(super) async fn finish(
         &mut self,
         done: Done,
@@ -44,7 +44,7 @@ impl Sweep {
         let is_as_before = self.start.found().is_some_and(|found| found.is_finished)
             && written.is_empty()
             && self.settings.queries.is_none();
-        // What was replaced is there until the end, for those who read it.
+        // Parts that were replaced stay until the end, for readers who listed them.
         let _compacted = self.compact(lock, &mut written).await;
         let earlier = if is_as_before {
             measure::earlier(&self.run).await?
@@ -60,7 +60,7 @@ impl Sweep {
                     written.push(report.written.clone());
                     self.groups = Some(report);
                 }
-                // What has landed can be put together another time.
+                // The groups can be written another time.
                 () = self.shutdown.aborting() => {}
             }
         }
@@ -120,7 +120,7 @@ impl Sweep {
             agent_servers: servers.transpose()?.map(Arc::new),
             ..self.measurement()?
         };
-        let measured = measure::measure(&Source::Runs(runs), &self.run, &measurement).await?;
+        let measured = measure::measure(&Source::Runs(runs), Some(&self.run), &measurement).await?;
         let notes = measured.notes.iter().cloned();
         notes.for_each(|note| self.progress.notice(note));
         Ok(measured)
@@ -183,7 +183,7 @@ impl Sweep {
         }))
     }
 
-    /// Writes how it ended.
+    /// Writes the final counts and state to `run.json`.
     pub(super) async fn note_the_end(&mut self) -> Result<(), Error> {
         self.record.rollouts = match self.settings.shard {
             Some(_) => self.counts_of_all().await?,
@@ -284,11 +284,11 @@ impl Sweep {
 
     /// Counts of the whole run, where this process works on a share of it.
     pub(super) async fn counts_of_all(&self) -> Result<RunCounts, Error> {
-        let tables = Tables {
+        let view = View {
             shard: None,
-            ..self.tables()
+            ..self.share()
         };
-        let session = tables.session(session::config()).await?;
+        let session = self.session(session::config(), view).await?;
         let counts = expand::counts(&session).await?;
         let sum = |of: fn(&AgentCounts) -> u64| counts.iter().map(of).sum::<u64>();
         Ok(RunCounts {

@@ -1,8 +1,6 @@
 //! What decides the requests of a sweep, and whether a run may be resumed or extended: [`identity`], [`check`] and
 //! [`check_extension`].
 
-use arrow::array::{Array, AsArray};
-use arrow::datatypes::Int64Type;
 use datafusion::prelude::SessionContext;
 use serde_json::{Map, Value};
 
@@ -11,13 +9,14 @@ use crate::config::option_spec::Identity;
 use crate::config::{AgentSettings, Routing, Settings};
 use crate::error::{Error, Fatal, USAGE};
 use crate::gym::GymRules;
+use crate::measure::{Rows, row};
 use crate::schema::TASKS;
 use crate::session::{self, RunTables};
 use crate::store::{GYM, InputRecord, RunRecord, RunStore};
 
 const EXTENSION: &str = include_str!("../../queries/expand/extension.sql");
 
-/// What may differ: it only says how much is asked.
+/// Keys that may differ in an extension: they only say how much is asked.
 const MAY_DIFFER: [&str; 3] = ["input", "limit", "num_repeats"];
 
 /// What decides the requests of agents that run here.
@@ -112,7 +111,7 @@ fn not_given(key: &str, was: &Value) -> String {
     format!("'{key}' was {was} and is not given")
 }
 
-/// What of the identity the settings say otherwise than the defaults do: what somebody gave who named no input.
+/// The part of the identity that differs from the defaults: what was given along with no input.
 pub(super) fn given(settings: &Settings, rules: &GymRules, prompt: Option<&str>) -> Value {
     let mut given = identity(settings, rules, &[], prompt);
     let default = identity(&Settings::default(), GymRules::of(None), &[], None);
@@ -190,6 +189,15 @@ pub(super) async fn check_extension(
     Err(NotResumable { place, difference }.into())
 }
 
+row! {
+    struct LostTask {
+        source_file: String,
+        source_line: i64,
+        num_repeats: i64,
+        num_repeats_now: Option<i64>,
+    }
+}
+
 /// Tasks and rollouts that the run has and the input no longer asks for, in words.
 ///
 /// # Errors
@@ -203,23 +211,20 @@ pub(super) async fn lost(run: &RunStore, spool: &Spool) -> Result<Vec<String>, E
     let tasks = tasks.table(&session, TASKS).await?;
     session.register_table(TASKS, tasks.into_view())?;
     let mut lost = Vec::new();
-    for batch in session.sql(EXTENSION).await?.collect().await? {
-        let (Some(files), [lines, repeats, now]) = (
-            batch.column(0).as_string_view_opt(),
-            [1, 3, 4].map(|column| batch.column(column).as_primitive::<Int64Type>()),
-        ) else {
-            return Err(Error::defect("extension.sql gives other columns"));
+    let mut tasks = Rows::start(session.sql(EXTENSION).await?, LostTask::rows).await?;
+    while let Some(task) = tasks.next().await? {
+        let what = match task.num_repeats_now {
+            None => "is not there any more, or not the same".to_owned(),
+            Some(now) => format!("had {} rollouts and has {now}", task.num_repeats),
         };
-        for row in 0..batch.num_rows() {
-            let what = if now.is_null(row) {
-                "is not there any more, or not the same".to_owned()
-            } else {
-                let (before, now) = (repeats.value(row), now.value(row));
-                format!("had {before} rollouts and has {now}")
-            };
-            let (file, line) = (files.value(row), lines.value(row));
-            lost.push(format!("the task of {file} line {line} {what}"));
-        }
+        let LostTask {
+            source_file,
+            source_line,
+            ..
+        } = task;
+        lost.push(format!(
+            "the task of {source_file} line {source_line} {what}"
+        ));
     }
     Ok(lost)
 }

@@ -1,14 +1,9 @@
 //! The tasks of a sweep: [`Inputs`] are read from files, or are those that a run has already.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use arrow::array::AsArray;
-use arrow::datatypes::{DataType, Int64Type};
-use datafusion::common::exec_datafusion_err;
-use datafusion::error::DataFusionError;
 use datafusion::prelude::SessionContext;
 use futures::TryStreamExt;
 use object_store::ObjectStoreExt;
@@ -23,6 +18,7 @@ use super::identity;
 use crate::config::{Routing, Settings};
 use crate::error::Error;
 use crate::gym::GymRules;
+use crate::measure::{Rows, row};
 use crate::read::{
     self, AgentRows, Batches, OpenSource, Overrides, Prompt, PromptError, ReadOptions, ReadSummary,
     ReadTasksError, SourceError, batches, read_tasks,
@@ -52,7 +48,7 @@ pub(super) struct Inputs {
 }
 
 impl Inputs {
-    /// Reads all that `settings` names. Nothing is left behind if anything is wrong with it.
+    /// Reads the inputs that `settings` names. An error leaves nothing behind.
     pub(super) async fn read(
         settings: &Settings,
         routing: Option<Routing>,
@@ -109,7 +105,7 @@ fn prompt_text(path: &Path) -> Result<String, PromptError> {
     })
 }
 
-/// The inputs that `patterns` names, in order: a pattern stands for the files that match it now.
+/// The inputs that `patterns` name, in order: each pattern becomes the files that match it now.
 fn expand(patterns: &[String]) -> Result<Vec<String>, SourceError> {
     let here = PathBuf::from(".");
     let mut names = Vec::new();
@@ -169,7 +165,7 @@ impl Inputs {
     /// `settings` become so where they matter later.
     ///
     /// # Errors
-    /// A setting was given that says otherwise, or the run can't be read.
+    /// A setting differs from the run's own, or the run can't be read.
     pub(super) async fn of_run(
         settings: &mut Settings,
         rules: &GymRules,
@@ -217,43 +213,28 @@ fn recorded<T: DeserializeOwned + Default>(record: &RunRecord, key: &str) -> Res
     }
 }
 
-async fn summary(session: &SessionContext) -> Result<(ReadSummary, u64), Error> {
-    let mut agents = BTreeMap::new();
-    let (mut rows, mut bytes) = (0, 0);
-    for batch in session.sql(SUMMARY).await?.collect().await? {
-        let column = |name: &str, to: &DataType| {
-            let column = batch.column_by_name(name);
-            let column = column
-                .ok_or_else(|| exec_datafusion_err!("summary.sql gives no column '{name}'"))?;
-            arrow::compute::cast(column, to)
-                .map_err(|error| Error::from(DataFusionError::from(error)))
-        };
-        let integers = |name: &str| -> Result<Vec<u64>, Error> {
-            let column = column(name, &DataType::Int64)?;
-            let values = column.as_primitive::<Int64Type>().values();
-            Ok(values.iter().map(|value| value.unsigned_abs()).collect())
-        };
-        let names = column("agent_name", &DataType::Utf8)?;
-        let names = names.as_string::<i32>().iter().flatten();
-        let counts = integers("num_rows")?.into_iter();
-        let counts = counts.zip(integers("num_rollouts")?);
-        for (name, ((num_rows, rollouts), num_bytes)) in
-            names.zip(counts.zip(integers("num_bytes")?))
-        {
-            rows += num_rows;
-            bytes += num_bytes;
-            let of_agent = AgentRows {
-                rows: num_rows,
-                rollouts,
-            };
-            agents.insert(Arc::from(name), of_agent);
-        }
+row! {
+    struct AgentSummary {
+        agent_name: String,
+        num_rows: i64,
+        num_rollouts: i64,
+        num_bytes: i64,
     }
-    let summary = ReadSummary {
-        rows,
-        agents,
-        ..ReadSummary::default()
-    };
+}
+
+async fn summary(session: &SessionContext) -> Result<(ReadSummary, u64), Error> {
+    let mut summary = ReadSummary::default();
+    let mut bytes = 0;
+    let mut agents = Rows::start(session.sql(SUMMARY).await?, AgentSummary::rows).await?;
+    while let Some(row) = agents.next().await? {
+        let of_agent = AgentRows {
+            rows: row.num_rows.unsigned_abs(),
+            rollouts: row.num_rollouts.unsigned_abs(),
+        };
+        summary.rows += of_agent.rows;
+        bytes += row.num_bytes.unsigned_abs();
+        summary.agents.insert(Arc::from(row.agent_name), of_agent);
+    }
     Ok((summary, bytes))
 }
 

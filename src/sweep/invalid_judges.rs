@@ -9,11 +9,12 @@ use arrow::compute::filter_record_batch;
 use arrow::datatypes::{Int64Type, SchemaRef};
 use arrow::error::ArrowError;
 use datafusion::error::DataFusionError;
-use datafusion::prelude::SessionContext;
+use datafusion::prelude::{DataFrame, SessionContext};
 use futures::TryStreamExt;
 
 use crate::error::Error;
 use crate::json::Object;
+use crate::measure::{Rows, row};
 use crate::outcome::OK;
 use crate::outcome::resume;
 use crate::retry::FailureClass;
@@ -65,39 +66,49 @@ pub(super) async fn retry(run: &RunStore, writer: &Writer) -> Result<usize, Erro
     Ok(count)
 }
 
+row! {
+    struct Judged {
+        task_index: i64,
+        rollout_index: i64,
+        attempt: i64,
+        result: String,
+    }
+}
+
 /// The keys of a part of attempts.
 async fn attempted(run: &RunStore, name: &str) -> Result<HashSet<(i64, i64, i64)>, Error> {
-    let session = SessionContext::new_with_config(session::config().with_target_partitions(1));
-    let rows = session::part(&session, run, name, &schema::attempts())?;
+    let rows = part(run, name, &schema::attempts())?;
     let rows = rows.select_columns(&[TASK_INDEX, ROLLOUT_INDEX, ATTEMPT])?;
-    let mut batches = rows.execute_stream().await?;
     let mut attempted = HashSet::new();
-    while let Some(batch) = batches.try_next().await? {
+    for batch in rows.collect().await? {
         attempted.extend(keys(&batch));
     }
     Ok(attempted)
 }
 
+/// The rollouts of a part whose judge gave no valid answer.
 async fn moved(run: &RunStore, name: &str) -> Result<Moved, Error> {
-    let session = SessionContext::new_with_config(
-        session::config()
-            .with_target_partitions(1)
-            .with_batch_size(BATCH_ROWS),
-    );
-    let rows = session::part(&session, run, name, &schema::rollouts())?;
+    let rows = part(run, name, &schema::rollouts())?;
     let rows = rows.select_columns(&[TASK_INDEX, ROLLOUT_INDEX, ATTEMPT, RESULT])?;
-    let mut batches = rows.execute_stream().await?;
+    let mut rows = Rows::start(rows, Judged::rows).await?;
     let mut moved = Moved::new();
-    while let Some(batch) = batches.try_next().await? {
-        let results = batch.column(3).as_string_view();
-        for (row, key) in keys(&batch).into_iter().enumerate() {
-            let answer = Object::parse(results.value(row)).unwrap_or_default();
-            if resume::is_judged_invalidly(&answer) {
-                moved.insert(key, resume::migrated(&answer));
-            }
+    while let Some(row) = rows.next().await? {
+        let answer = Object::parse(&row.result).unwrap_or_default();
+        if resume::is_judged_invalidly(&answer) {
+            let key = (row.task_index, row.rollout_index, row.attempt);
+            moved.insert(key, resume::migrated(&answer));
         }
     }
     Ok(moved)
+}
+
+/// The rows of a part, in their order, few at a time.
+fn part(run: &RunStore, name: &str, schema: &SchemaRef) -> Result<DataFrame, Error> {
+    let config = session::config()
+        .with_target_partitions(1)
+        .with_batch_size(BATCH_ROWS);
+    let session = SessionContext::new_with_config(config);
+    Ok(session::part(&session, run, name, schema)?)
 }
 
 async fn replace(
@@ -109,14 +120,7 @@ async fn replace(
     change: impl Fn(&RecordBatch) -> Result<RecordBatch, ArrowError>,
 ) -> Result<(), Error> {
     let name = format!("{table}/{file}");
-    let session = SessionContext::new_with_config(
-        session::config()
-            .with_target_partitions(1)
-            .with_batch_size(BATCH_ROWS),
-    );
-    let mut rows = session::part(&session, run, &name, &schema)?
-        .execute_stream()
-        .await?;
+    let mut rows = part(run, &name, &schema)?.execute_stream().await?;
     let mut writer = PartWriter::new(run, table, &name, schema)?;
     let written = async {
         while let Some(batch) = rows.try_next().await? {

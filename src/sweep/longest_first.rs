@@ -45,7 +45,7 @@ pub(super) fn longest_first(
     Ok(Box::pin(RecordBatchStreamAdapter::new(schema, rows)))
 }
 
-/// Where a known rollout stands.
+/// The row of a known rollout.
 #[derive(Debug, Clone, Copy)]
 struct Place {
     seconds: f64,

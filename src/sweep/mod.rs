@@ -90,29 +90,29 @@ pub struct Sweep {
     start: Start,
     agents: Agents,
     counts: Vec<AgentCounts>,
-    /// What earlier processes did for rollouts that are still pending.
+    /// Earlier attempts of rollouts that are still pending.
     prior: HashMap<(i64, i64), Prior>,
     queries: MetricQueries,
     checkpointer: Option<Checkpointer>,
     progress: Arc<Progress>,
     shutdown: Shutdown,
-    /// What became of the groups of prompts.
+    /// The groups of prompts that were written.
     groups: Option<GroupReport>,
-    /// Why there is nothing to be scored.
+    /// Why the run has no score.
     nothing_scored: Option<NothingScored>,
     live: Option<(Duration, watch::Sender<Arc<[AgentMetric]>>)>,
 }
 
-/// What becomes of the place of a run when a sweep begins.
+/// What a sweep makes of its output when it begins.
 #[derive(Debug, Clone, PartialEq)]
 enum Start {
-    /// Nothing is there yet.
+    /// The place is empty.
     New,
-    /// What is there is removed.
+    /// The run that is there is removed first.
     Replaced,
-    /// The run goes on with the tasks that it has.
+    /// The run that is there is resumed, with the tasks that it has.
     Resumed(Found),
-    /// The run goes on, and its tasks are written anew: there are more of them, or they were lost.
+    /// The run that is there is resumed, and its tasks are written again: there are more of them, or its record was lost.
     Extended(Found),
 }
 
@@ -151,13 +151,12 @@ impl Start {
 }
 
 impl Sweep {
-    /// Counts of the sweep, to be watched while it runs.
+    /// Live counts of the sweep.
     pub fn progress(&self) -> Arc<Progress> {
         Arc::clone(&self.progress)
     }
 
-    /// Has the sweep measured while it runs, `every` so often, from what has landed and what the journal
-    /// holds.
+    /// Measures the sweep while it runs, at the interval `every`, from the parts and the journal.
     pub fn measure_live(&mut self, every: Duration) -> LiveMetrics {
         let (sender, receiver) = watch::channel(Arc::from([]));
         self.live = Some((every, sender));
@@ -169,7 +168,7 @@ impl Sweep {
         self.shutdown.clone()
     }
 
-    /// What was decided that nobody asked for.
+    /// Decisions that the settings left open, as notes for a person.
     pub fn notes(&self) -> Vec<String> {
         let version = self.rules.version;
         match self.settings.gym {
@@ -181,7 +180,7 @@ impl Sweep {
         }
     }
 
-    /// Oddities of the input that are no errors.
+    /// Warnings on the input.
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = self.inputs.summary.warnings.clone();
         if self.inputs.summary.rows == 0 {

@@ -1,4 +1,4 @@
-//! The plan of a sweep, from its tasks to the parts that land: [`Tables`] is the session that it reads.
+//! The plan of a sweep, from its tasks to the parts that land, and the sessions that it reads: each a [`View`] of the run.
 
 use std::sync::Arc;
 use std::thread::available_parallelism;
@@ -16,9 +16,8 @@ use datafusion::prelude::{SessionConfig, SessionContext, col, lit};
 
 use super::Sweep;
 use super::by_task::{self, ByTask};
-use super::inputs::Spool;
 use super::task_order::TaskOrder;
-use crate::config::{MemoryPlan, Settings, Shard};
+use crate::config::{MemoryPlan, Shard};
 use crate::error::Error;
 use crate::expand::{self, AgentCounts, Terminal};
 use crate::land::LandStep;
@@ -27,21 +26,20 @@ use crate::report::SweepPlan;
 use crate::run::RunStep;
 use crate::schema::{ATTEMPTS, ROLLOUTS, TASK_INDEX, TASKS};
 use crate::session::{self, RunTables};
-use crate::store::RunStore;
 
 /// Bytes of requests that a batch of rows may hold, about.
 const BATCH_BYTES: u64 = 4 * 1024 * 1024;
 
 impl Sweep {
-    /// What [`Self::collect`] would do. Sends nothing and writes nothing.
+    /// Returns what [`Self::collect`] would do. Sends nothing and writes nothing.
     ///
     /// # Errors
     /// The plan can't be made.
     pub async fn plan(&self) -> Result<SweepPlan, Error> {
-        let session = self.tables().session(session::config()).await?;
+        let session = self.session(session::config(), self.share()).await?;
         let agents = expand::counts(&session).await?;
         let partitions = self.partitions(&agents);
-        let session = self.session(self.config(), partitions).await?;
+        let session = self.dispatching(self.config(), partitions).await?;
         let plan = self.physical(&session).await?;
         Ok(SweepPlan {
             partitions,
@@ -49,19 +47,6 @@ impl Sweep {
             agents,
             addresses: self.agents.addresses(),
         })
-    }
-
-    pub(super) fn tables(&self) -> Tables<'_> {
-        Tables {
-            spool: &self.inputs.spool,
-            // Nothing counts of a run that is replaced, though it may still be there.
-            run: self.start.found().map(|_| &self.run),
-            shard: self.settings.shard,
-            partitions: 1,
-            is_interleaved: false,
-            settings: &self.settings,
-            agents: self.record.agents.keys().map(String::as_str).collect(),
-        }
     }
 
     /// Partitions of the plan. They are no part of the run: a resume may have others.
@@ -86,22 +71,22 @@ impl Sweep {
             .with_batch_size(rows.clamp(1, 4096))
     }
 
-    /// A session whose tasks are in as many partitions as the sweep has.
-    pub(super) async fn session(
+    /// A session whose tasks are in as many partitions as the sweep has, in the order of dispatch.
+    pub(super) async fn dispatching(
         &self,
         config: SessionConfig,
         partitions: usize,
     ) -> Result<SessionContext, Error> {
         let waiting = MemoryPlan::of(&self.settings).waiting;
-        let waiting = usize::try_from(waiting).unwrap_or(usize::MAX);
-        let tables = Tables {
-            partitions,
-            is_interleaved: self.settings.interleave_repeats,
-            ..self.tables()
+        let view = View {
+            dealt: Some(partitions),
+            memory: usize::try_from(waiting).unwrap_or(usize::MAX),
+            ..self.share()
         };
-        tables.bounded_session(config, waiting).await
+        self.session(config, view).await
     }
 
+    /// The plan from the pending rollouts to the parts that land.
     pub(super) async fn physical(
         &self,
         session: &SessionContext,
@@ -119,67 +104,69 @@ impl Sweep {
     }
 }
 
-/// What the plan of a sweep reads.
-pub(super) struct Tables<'a> {
-    /// The tasks.
-    pub(super) spool: &'a Spool,
-    /// What was answered before, if anything counts.
-    pub(super) run: Option<&'a RunStore>,
-    /// The share of the tasks that is looked at.
+/// What of a run a session has.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct View {
+    /// The share of the tasks that is looked at; all of them without one.
     pub(super) shard: Option<Shard>,
-    /// Partitions that the tasks are dealt out to.
-    pub(super) partitions: usize,
-    /// The tasks come round by round: first all with their first rollouts.
-    pub(super) is_interleaved: bool,
-    /// For the budgets of ...
-    pub(super) settings: &'a Settings,
-    /// ... these agents.
-    pub(super) agents: Vec<&'a str>,
+    /// Partitions that the tasks are dealt out to, in the order of dispatch; without, they come as they are in the input.
+    pub(super) dealt: Option<usize>,
+    /// Bytes that are kept of what can go to temporary files.
+    pub(super) memory: usize,
 }
 
-impl Tables<'_> {
-    /// A session with these tables, and the views of [`expand`] over them.
-    pub(super) async fn session(&self, config: SessionConfig) -> Result<SessionContext, Error> {
-        self.bounded_session(config, usize::MAX).await
+impl Sweep {
+    /// The share of this process, as it is in the input.
+    pub(super) fn share(&self) -> View {
+        View {
+            shard: self.settings.shard,
+            dealt: None,
+            memory: usize::MAX,
+        }
     }
 
-    /// The same; what can go to temporary files is kept below `memory` bytes.
-    pub(super) async fn bounded_session(
+    /// A session with the tasks of the sweep, what was answered before, and the views of [`expand`] over them.
+    pub(super) async fn session(
         &self,
         config: SessionConfig,
-        memory: usize,
+        view: View,
     ) -> Result<SessionContext, Error> {
         let state = SessionStateBuilder::new_with_default_features()
             .with_config(config)
-            .with_runtime_env(session::spilling(memory)?)
+            .with_runtime_env(session::spilling(view.memory)?)
             .with_query_planner(Arc::new(Planner))
             .build();
         let session = SessionContext::new_with_state(state);
-        let spooled = RunTables::look(self.spool.store()).await?;
-        let landed = match self.run {
-            Some(run) => RunTables::look(run).await?,
+        let spooled = RunTables::look(self.inputs.spool.store()).await?;
+        // Nothing counts of a run that is replaced, though it may still be there.
+        let landed = match self.start.found() {
+            Some(_) => RunTables::look(&self.run).await?,
             None => spooled.clone(),
         };
         for (table, of) in [(TASKS, &spooled), (ROLLOUTS, &landed), (ATTEMPTS, &landed)] {
-            let rows = self.share(of.table(&session, table).await?)?;
-            let rows = match table {
-                TASKS => self.dealt(&session, rows)?,
-                _ => rows,
-            };
+            let mut rows = of.table(&session, table).await?;
+            if let Some(shard) = view.shard {
+                rows = share(rows, shard)?;
+            }
+            if let (TASKS, Some(partitions)) = (table, view.dealt) {
+                rows = self.dealt(&session, rows, partitions)?;
+            }
             session.register_table(table, rows.into_view())?;
         }
-        let budgets = self
-            .agents
-            .iter()
-            .map(|agent| (*agent, self.settings.budgets(agent)));
-        expand::prepare(&session, budgets, Terminal::of(self.settings)).await?;
+        let agents = self.record.agents.keys().map(String::as_str);
+        let budgets = agents.map(|agent| (agent, self.settings.budgets(agent)));
+        expand::prepare(&session, budgets, Terminal::of(&self.settings)).await?;
         Ok(session)
     }
 
-    fn dealt(&self, session: &SessionContext, tasks: DataFrame) -> QueryResult<DataFrame> {
-        let partitions = self.partitions;
+    fn dealt(
+        &self,
+        session: &SessionContext,
+        tasks: DataFrame,
+        partitions: usize,
+    ) -> QueryResult<DataFrame> {
         let mut plan = tasks.into_unoptimized_plan();
-        if self.is_interleaved {
+        if self.settings.interleave_repeats {
             plan = TaskOrder::Rounds.on(plan)?;
         }
         if self.settings.dispatch_longest_first {
@@ -190,17 +177,13 @@ impl Tables<'_> {
         }
         Ok(DataFrame::new(session.state(), plan))
     }
+}
 
-    /// The rows of this process. Tasks are dealt out by index, so that all rollouts of a task are in
-    /// one share.
-    fn share(&self, rows: DataFrame) -> QueryResult<DataFrame> {
-        let Some(shard) = self.shard else {
-            return Ok(rows);
-        };
-        let count = || lit(i64::from(shard.count()));
-        let place = ((col(TASK_INDEX) % count()) + count()) % count();
-        rows.filter(place.eq(lit(i64::from(shard.index()) - 1)))
-    }
+/// The rows of one process. Tasks are dealt out by index, so that all rollouts of a task are in one share.
+fn share(rows: DataFrame, shard: Shard) -> QueryResult<DataFrame> {
+    let count = || lit(i64::from(shard.count()));
+    let place = ((col(TASK_INDEX) % count()) + count()) % count();
+    rows.filter(place.eq(lit(i64::from(shard.index()) - 1)))
 }
 
 /// Plans our nodes beside DataFusion's own.

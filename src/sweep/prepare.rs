@@ -212,18 +212,18 @@ impl Sweep {
     }
 }
 
-/// What is at the place of a sweep.
+/// What a sweep finds at its output.
 #[derive(Debug)]
 enum Existing {
-    /// Nothing of a run.
+    /// No part of a run.
     Nothing,
     /// A run.
     Run(Box<RunRecord>),
-    /// What is left of a run whose record has gone or can't be read.
+    /// A run whose record is missing or can't be read.
     Remains,
 }
 
-/// What is at the place already, if the settings say what becomes of it.
+/// Looks for a run at the output; refuses one that the settings neither resume nor overwrite.
 async fn existing(run: &RunStore, settings: &Settings) -> Result<Existing, Error> {
     if let Some(path) = run.local_path()
         && path.exists()

@@ -6,20 +6,19 @@ use std::fs::File;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
-use arrow::array::{AsArray, RecordBatch};
-use arrow::datatypes::{Float64Type, Int64Type, TimestampMicrosecondType};
+use arrow::array::RecordBatch;
 use datafusion::common::runtime::SpawnedTask;
 use datafusion::datasource::MemTable;
 use datafusion::prelude::SessionContext;
 use futures::TryStreamExt;
 
+use crate::call::{CallRow, RolloutKey};
 use crate::error::Error;
 use crate::expand;
+use crate::measure::row;
 use crate::outcome::{Outcome, OutcomeBatchBuilder, Verdict, Waited, outcomes_of};
-use crate::retry::{Failure, FailureClass};
-
-use crate::call::{CallRow, RolloutKey};
 use crate::progress::Progress;
+use crate::retry::{Failure, FailureClass};
 use crate::schema;
 use crate::session::{self, JournalRows, RunTables};
 use crate::store::segment::{self, Decisions, Key, Ledger, Row};
@@ -149,7 +148,7 @@ impl Recovery<'_> {
         Ok(any)
     }
 
-    /// Writes a row for each call that was noted and whose end nobody saw.
+    /// Writes a failed attempt for each call of the dispatch logs that has no outcome.
     async fn recover_calls(&self) -> Result<bool, Error> {
         let mut logs = Vec::new();
         // An attempt that was in flight when a log was begun anew has calls in both files.
@@ -200,7 +199,8 @@ impl Recovery<'_> {
         let mut outcomes = OutcomeBatchBuilder::new();
         let mut transaction = None;
         while let Some(batch) = rows.try_next().await? {
-            let mut cut_off = interrupted(&batch);
+            let cut_off = Interrupted::rows(&batch)?.into_iter();
+            let mut cut_off: Vec<Outcome> = cut_off.map(Interrupted::outcome).collect();
             for outcome in &mut cut_off {
                 outcome.calls = calls.remove(&outcome.key).unwrap_or_default();
             }
@@ -288,56 +288,41 @@ fn calls_of_attempts(records: Vec<CallRecord>) -> HashMap<RolloutKey, Vec<CallRo
     attempts
 }
 
-fn interrupted(rows: &RecordBatch) -> Vec<Outcome> {
-    let column = |name: &str| rows.column_by_name(name);
-    let integers = |name: &str| {
-        let column = column(name).and_then(|column| column.as_primitive_opt::<Int64Type>());
-        column
-            .map(|column| column.values().to_vec())
-            .unwrap_or_default()
-    };
-    let milliseconds = |name: &str| {
-        let column = column(name).and_then(|column| column.as_primitive_opt::<Float64Type>());
-        column
-            .map(|column| column.values().to_vec())
-            .unwrap_or_default()
-    };
-    let (tasks, rollouts) = (
-        integers(schema::TASK_INDEX),
-        integers(schema::ROLLOUT_INDEX),
-    );
-    let attempts = integers(schema::ATTEMPT);
-    let (permits, rates) = (
-        milliseconds(schema::PERMIT_WAIT_MS),
-        milliseconds(schema::RATE_WAIT_MS),
-    );
-    let agents = column(schema::AGENT_NAME).and_then(|column| column.as_string_view_opt());
-    let at = column(schema::DISPATCHED_AT)
-        .and_then(|column| column.as_primitive_opt::<TimestampMicrosecondType>());
-    let wait = |waits: &[f64], row: usize| {
-        let wait = waits.get(row).copied().unwrap_or_default() / 1e3;
-        Duration::try_from_secs_f64(wait).unwrap_or_default()
-    };
-    let of = |values: &[i64], row: usize| values.get(row).copied().unwrap_or_default();
-    (0..rows.num_rows())
-        .map(|row| {
-            let attempt = u32::try_from(of(&attempts, row)).unwrap_or(u32::MAX);
-            let key = RolloutKey::new(of(&tasks, row), of(&rollouts, row), attempt);
-            let agent_name = agents.map_or("", |agents| agents.value(row));
-            let at = Duration::from_micros(at.map_or(0, |at| at.value(row)).unsigned_abs());
-            let why = "the collector ended before it saw what came of this";
-            let verdict = Verdict::Failed {
-                failure: Failure::new(FailureClass::Interrupted, why),
-                terminal: false,
-            };
-            let mut outcome = Outcome::new(key, agent_name, UNIX_EPOCH + at, verdict);
-            outcome.times.waited = Waited {
-                permit: wait(&permits, row),
-                rate: wait(&rates, row),
-            };
-            outcome
-        })
-        .collect()
+row! {
+    /// A call that was sent and has no outcome.
+    struct Interrupted {
+        task_index: i64,
+        rollout_index: i64,
+        attempt: i64,
+        agent_name: String,
+        /// Microseconds since 1970.
+        dispatched_at: i64,
+        permit_wait_ms: Option<f64>,
+        rate_wait_ms: Option<f64>,
+    }
+}
+
+impl Interrupted {
+    fn outcome(self) -> Outcome {
+        let attempt = u32::try_from(self.attempt).unwrap_or(u32::MAX);
+        let key = RolloutKey::new(self.task_index, self.rollout_index, attempt);
+        let sent_at = UNIX_EPOCH + Duration::from_micros(self.dispatched_at.unsigned_abs());
+        let why = "the collector ended before it saw what came of this";
+        let verdict = Verdict::Failed {
+            failure: Failure::new(FailureClass::Interrupted, why),
+            terminal: false,
+        };
+        let mut outcome = Outcome::new(key, self.agent_name.as_str(), sent_at, verdict);
+        let wait = |milliseconds: Option<f64>| {
+            let seconds = milliseconds.unwrap_or_default() / 1e3;
+            Duration::try_from_secs_f64(seconds).unwrap_or_default()
+        };
+        outcome.times.waited = Waited {
+            permit: wait(self.permit_wait_ms),
+            rate: wait(self.rate_wait_ms),
+        };
+        outcome
+    }
 }
 
 #[cfg(test)]

@@ -200,7 +200,7 @@ async fn in_order_of_arrival(
 async fn reward_sums(
     ctx: &SessionContext,
 ) -> Result<BTreeMap<i64, indexmap::IndexMap<String, String>>, datafusion::error::DataFusionError> {
-    let sql = "SELECT task_index, compensated_sum(reward ORDER BY rollout_index) AS sum, count(*) AS n \
+    let sql = "SELECT task_index, exact_sum(reward) AS sum, count(*) AS n \
                FROM rollouts GROUP BY task_index";
     let mut tasks = BTreeMap::new();
     for batch in ctx.sql(sql).await?.collect().await? {

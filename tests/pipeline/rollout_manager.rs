@@ -114,7 +114,7 @@ async fn a_batch_of_prompts_becomes_a_stream_of_whole_groups() {
         let group = group.unwrap();
         assert!(group.is_complete());
         assert_eq!(group.completions.len(), 4);
-        let rollouts = group.completions.iter().map(|one| one.rollout_index);
+        let rollouts = group.completions.iter().map(|one| one.key.rollout_index);
         assert_eq!(rollouts.collect::<Vec<_>>(), [0, 1, 2, 3]);
         assert_eq!(
             group.completions[0].message_log[0].content,
@@ -251,7 +251,7 @@ async fn through_nemo_gym_only_the_rows_that_are_missing_are_sent_again() {
     let group = manager.run_rollout(gym_prompt(7)).await.unwrap();
     assert_eq!(group.completions.len(), 16);
     for (rollout, completion) in (0..).zip(&group.completions) {
-        assert_eq!(completion.rollout_index, rollout);
+        assert_eq!(completion.key.rollout_index, rollout);
         let answer = &completion.env_extras["full_result"];
         assert_eq!(answer["_rowidx"], rollout);
         let params = &answer["responses_create_params"];

@@ -10,7 +10,7 @@ use arrow::util::pretty::pretty_format_batches;
 use datafusion::datasource::MemTable;
 use datafusion::prelude::SessionContext;
 use rollstream::call::RolloutKey;
-use rollstream::measure::{MetricQueries, Spool, run_families, spool_scores};
+use rollstream::measure::{MetricQueries, Spool, plan, register_views, spool_scores};
 use rollstream::outcome::{Answer, Outcome, OutcomeBatchBuilder, Times, Verdict, rollouts_of};
 use rollstream::{schema, session};
 
@@ -90,10 +90,9 @@ async fn families(rollouts: &[RecordBatch], memory: usize) -> Vec<(String, Strin
     spooled.unwrap_or_else(|error| panic!("{memory} bytes: {error}"));
     let queries = MetricQueries::embedded().unwrap();
     let mut families = Vec::new();
-    for family in run_families(&measuring, &queries, &parameters)
-        .await
-        .unwrap()
-    {
+    register_views(&measuring, &parameters).await.unwrap();
+    for query in queries.iter() {
+        let family = plan(&measuring, query, &parameters).await.unwrap();
         let name = family.name().to_owned();
         let rows = family.collect().await;
         let rows = rows.unwrap_or_else(|error| panic!("{memory} bytes, {name}: {error}"));

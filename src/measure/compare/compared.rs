@@ -14,14 +14,13 @@ use super::task_means::{TaskMeans, table};
 use crate::measure::error::MeasureError;
 use crate::measure::families::{MetricTable, plan};
 use crate::measure::functions;
-use crate::measure::parameter::ParameterValue;
-use crate::measure::queries::MetricQueries;
+use crate::measure::queries::{MetricQueries, ParameterValue};
 use crate::measure::spool::Spool;
 
 /// Two agents that are compared.
 #[derive(Debug, Clone)]
 pub struct ComparedPair {
-    /// What the candidate is called.
+    /// Name of the candidate.
     pub candidate: String,
     /// Agent of the base.
     pub base_agent: String,
@@ -94,17 +93,14 @@ impl Compared {
             metrics => {
                 let metrics = metrics.iter().map(|metric| lit(metric.as_str())).collect();
                 let chosen = all.filter(col("metric").in_list(metrics, false));
-                chosen.map_err(MeasureError::tables)?
+                chosen?
             }
         };
         compared.register_view("chosen", chosen)?;
         let tests = compared.table("tests").await?;
         spool.keep(&compared.ctx, tests, &[]).await?;
         let flips = compared.table("flips").await?.into_view();
-        compared
-            .ctx
-            .register_table("flips", flips)
-            .map_err(MeasureError::tables)?;
+        compared.ctx.register_table("flips", flips)?;
         Ok(compared)
     }
 
@@ -152,9 +148,8 @@ impl Compared {
             ("candidate_keys", &pair.means.keys),
             ("candidate_means", &pair.means.means),
         ] {
-            ctx.deregister_table(name).map_err(MeasureError::tables)?;
-            ctx.register_table(name, Arc::clone(table))
-                .map_err(MeasureError::tables)?;
+            ctx.deregister_table(name)?;
+            ctx.register_table(name, Arc::clone(table))?;
         }
         let text = |text: &str| ParameterValue::Text(text.to_owned());
         let number = ParameterValue::Integer(i64::try_from(number).unwrap_or(i64::MAX));
@@ -170,8 +165,7 @@ impl Compared {
             .keep(ctx, differences, &["metric", "task_key"])
             .await?;
         let differences = table(ctx, "differences").await?;
-        ctx.deregister_table("differences")
-            .map_err(MeasureError::tables)?;
+        ctx.deregister_table("differences")?;
         Ok((overlaps, differences))
     }
 
@@ -179,14 +173,14 @@ impl Compared {
         let Some(first) = rows.first() else {
             return Ok(());
         };
-        let table = MemTable::try_new(first.schema(), vec![rows]);
-        let table = table.and_then(|table| self.ctx.register_table(name, Arc::new(table)));
-        table.map(drop).map_err(MeasureError::tables)
+        let table = MemTable::try_new(first.schema(), vec![rows])?;
+        self.ctx.register_table(name, Arc::new(table))?;
+        Ok(())
     }
 
     fn register_view(&self, name: &str, view: DataFrame) -> Result<(), MeasureError> {
-        let table = self.ctx.register_table(name, view.into_view());
-        table.map(drop).map_err(MeasureError::tables)
+        self.ctx.register_table(name, view.into_view())?;
+        Ok(())
     }
 }
 
@@ -196,13 +190,13 @@ fn union(
 ) -> Result<DataFrame, MeasureError> {
     let mut all: Option<DataFrame> = None;
     for table in tables {
-        let table = ctx.read_table(table).map_err(MeasureError::tables)?;
+        let table = ctx.read_table(table)?;
         all = Some(match all {
-            Some(before) => before.union(table).map_err(MeasureError::tables)?,
+            Some(before) => before.union(table)?,
             None => table,
         });
     }
-    all.map_or_else(|| ctx.read_empty().map_err(MeasureError::tables), Ok)
+    Ok(all.map_or_else(|| ctx.read_empty(), Ok)?)
 }
 
 /// Who is compared, by the number of the pair.
@@ -222,7 +216,7 @@ fn names(pairs: &[ComparedPair]) -> Result<RecordBatch, MeasureError> {
         ("base_agent", texts(|pair| &pair.base_agent)),
         ("candidate_agent", texts(|pair| &pair.candidate_agent)),
     ];
-    RecordBatch::try_from_iter(columns).map_err(|error| MeasureError::tables(error.into()))
+    Ok(RecordBatch::try_from_iter(columns)?)
 }
 
 fn parameters(options: &ComparisonOptions) -> HashMap<String, ParameterValue> {

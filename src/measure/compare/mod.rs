@@ -35,14 +35,11 @@ fn decode<T: DeserializeOwned>(batches: &[RecordBatch]) -> Result<Vec<T>, Measur
     let mut lines = Vec::new();
     let mut writer = LineDelimitedWriter::new(&mut lines);
     let batches: Vec<&RecordBatch> = batches.iter().collect();
-    writer
-        .write_batches(&batches)
-        .and_then(|()| writer.finish())
-        .map_err(|error| MeasureError::tables(DataFusionError::from(error)))?;
-    serde_json::Deserializer::from_slice(&lines)
-        .into_iter()
-        .collect::<Result<_, _>>()
-        .map_err(|error| MeasureError::tables(DataFusionError::External(Box::new(error))))
+    writer.write_batches(&batches)?;
+    writer.finish()?;
+    let rows = serde_json::Deserializer::from_slice(&lines).into_iter();
+    rows.map(|row| row.map_err(|error| DataFusionError::External(Box::new(error)).into()))
+        .collect()
 }
 
 #[cfg(test)]

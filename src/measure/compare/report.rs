@@ -1,5 +1,4 @@
-//! What one run has over another: [`ComparisonReport`], which [`compare`](super::compare()) makes, and
-//! the [`ComparisonOptions`] that it is made with.
+//! The result of a comparison, [`ComparisonReport`], and the [`ComparisonOptions`] of [`compare`](super::compare()).
 
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -12,15 +11,15 @@ pub struct ComparisonOptions {
     pub metrics: Vec<String>,
     /// Path of the field of a request that tells tasks apart; none for all that they ask.
     pub task_key: Option<String>,
-    /// Of the intervals, and 1 less what is significant; between 0 and 1.
+    /// Confidence of the intervals, between 0 and 1; a difference is significant below 1 less this.
     pub confidence: f64,
     /// Bootstrap samples of each interval.
     pub resamples: u32,
     /// Random flips of signs of each permutation test.
     pub permutations: u32,
-    /// With which minimum detectable effects are found; between 0 and 1.
+    /// Power of the minimum detectable effects; between 0 and 1.
     pub power: f64,
-    /// Of what is random.
+    /// Seed of the bootstrap and of the permutation tests.
     pub seed: u64,
     /// Bytes of memory for what can go to temporary files.
     #[serde(skip)]
@@ -42,10 +41,10 @@ impl Default for ComparisonOptions {
     }
 }
 
-/// What candidates have over a base.
+/// The result of comparing candidates with a base.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ComparisonReport {
-    /// What the others are compared with.
+    /// The base of the comparison.
     pub base: ComparedRun,
     /// The others, in the order given.
     pub candidates: Vec<ComparedRun>,
@@ -64,11 +63,11 @@ pub struct ComparisonReport {
 /// A side of a comparison.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ComparedRun {
-    /// What it is called here.
+    /// Its name in the report.
     pub name: String,
     /// Where the run is.
     pub place: String,
-    /// The agents that are compared, and how much of what was asked of each is there.
+    /// The agents that are compared, and their coverage.
     pub agents: Vec<AgentCoverage>,
 }
 

@@ -18,7 +18,7 @@ use super::report::{
 use super::{Compared, ComparedPair, TaskMeans};
 use crate::error::Error;
 use crate::measure::report::AgentCoverage;
-use crate::measure::{MetricTable, Spool};
+use crate::measure::{MetricTable, Source, Spool};
 use crate::session::{self, RunTables};
 use crate::store::{RunRecord, RunStore, StoreError};
 
@@ -28,7 +28,7 @@ const MAX_NAMES: usize = 20;
 /// A run that is compared.
 #[derive(Debug, Clone)]
 pub struct CompareRun {
-    /// What it is called in what is shown.
+    /// Its name in the report.
     pub name: String,
     /// The agent, where only one of the run's is meant.
     pub agent: Option<String>,
@@ -119,7 +119,7 @@ pub async fn compare(
     })
 }
 
-/// What is compared of a run; of one that is given twice, what is known of it already.
+/// Measures a run for the comparison, once even if it is given twice.
 async fn look(
     given: &CompareRun,
     spool: &Spool,
@@ -160,7 +160,7 @@ async fn look(
     })
 }
 
-/// How much of a run is there, and its scores.
+/// Computes the coverage and the scores of a run.
 async fn measure(
     run: &RunStore,
     spool: &Spool,
@@ -173,16 +173,12 @@ async fn measure(
         .into());
     }
     let tables = RunTables::look(run).await?;
-    let gathering = session::gathering(options.memory)?;
-    let measuring = session::measuring(options.memory)?;
-    for session in [&gathering, &measuring] {
-        tables.register(session).await?;
-    }
+    let sessions = Source::Look(&tables).open(options.memory).await?;
     let task_key = options.task_key.as_deref();
-    Ok(TaskMeans::of(spool, &gathering, &measuring, task_key).await?)
+    Ok(TaskMeans::of(spool, &sessions.gathering, &sessions.measuring, task_key).await?)
 }
 
-/// Which agents are held against each other: the only ones of both, or those of the same name.
+/// Pairs the agents to compare: the only ones of both runs, or those of the same name.
 fn agents(base: &ComparedRun, candidate: &ComparedRun) -> Result<Vec<(String, String)>, Error> {
     let name = |agent: &AgentCoverage| agent.agent_name.clone();
     if let ([base], [candidate]) = (base.agents.as_slice(), candidate.agents.as_slice()) {
@@ -275,7 +271,7 @@ fn left_out(
     Ok(left_out.collect())
 }
 
-/// Writes a file that is there when it is whole, and not before.
+/// Writes a file, which appears under its name when it is complete.
 async fn write(table: MetricTable, path: &Path) -> Result<FlipsFile, Error> {
     let failed = |source| StoreError::File {
         action: "write",

@@ -7,12 +7,11 @@ use datafusion::prelude::SessionContext;
 use super::decode;
 use super::queries;
 use crate::measure::error::MeasureError;
-use crate::measure::families::plan;
+use crate::measure::families::{COVERAGE, plan, spool_scores, view};
 use crate::measure::functions;
-use crate::measure::parameter::ParameterValue;
+use crate::measure::queries::ParameterValue;
 use crate::measure::report::AgentCoverage;
 use crate::measure::spool::Spool;
-use crate::measure::views::{COVERAGE, spool_scores, view};
 
 const TASK_KEYS: &str = "task_keys";
 const TASK_MEANS: &str = "task_means";
@@ -63,7 +62,7 @@ impl TaskMeans {
         })
     }
 
-    /// The agents that were asked for something, by name, and how much of it is there.
+    /// The agents with planned rollouts, by name, and their coverage.
     pub fn coverage(&self) -> &[AgentCoverage] {
         &self.coverage
     }
@@ -73,5 +72,5 @@ pub(super) async fn table(
     ctx: &SessionContext,
     name: &str,
 ) -> Result<Arc<dyn TableProvider>, MeasureError> {
-    ctx.table_provider(name).await.map_err(MeasureError::tables)
+    Ok(ctx.table_provider(name).await?)
 }

@@ -1,37 +1,46 @@
+//! The metrics of runs beside their other tables, for `rollstream sql` and the gates of `check`: [`MetricTables`].
+
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
+use arrow::record_batch::RecordBatch;
 use async_trait::async_trait;
 use datafusion::catalog::{SchemaProvider, Session, TableProvider};
 use datafusion::common::Result;
+use datafusion::common::tree_node::TreeNode;
 use datafusion::datasource::TableType;
 use datafusion::datasource::empty::EmptyTable;
 use datafusion::error::DataFusionError;
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::logical_expr::expr_rewriter::unnormalize_cols;
 use datafusion::logical_expr::{Expr, TableProviderFilterPushDown};
 use datafusion::physical_plan::ExecutionPlan;
-use datafusion::physical_plan::streaming::StreamingTableExec;
+use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use datafusion::physical_plan::streaming::{PartitionStream, StreamingTableExec};
 use datafusion::prelude::SessionContext;
+use futures::{TryStreamExt, stream};
 use tokio::sync::{Mutex, OnceCell};
 
-use super::metric_look::{Look, MetricRows};
+use super::catalog::{MetricCatalog, Once, once};
+use super::error::MeasureError;
+use super::families::{SCORES, plan, register_views};
+use super::queries::{MetricQueries, MetricQuery, ParameterValue};
+use super::source::Source;
 use crate::error::Error;
-use crate::measure::{MetricQueries, MetricQuery, ParameterValue, plan, register_views};
 use crate::schema;
 use crate::session::{self, RunTables};
 
 /// The metric families, and the views that they are written over, as tables of a session.
 ///
-/// They are computed when a query reads them, as `aggregate` computes them, and then hold the same
-/// numbers: in sessions of their own, over the scores in the order of tasks.
+/// A [`MetricCatalog`] computes them when a query reads them, so they hold the numbers that `aggregate` writes.
 pub struct MetricTables {
     queries: MetricQueries,
     views: MetricQueries,
-    pub(super) parameters: HashMap<String, ParameterValue>,
+    parameters: HashMap<String, ParameterValue>,
     /// Bytes for what can go to temporary files.
-    pub(super) memory: usize,
+    memory: usize,
     empty: OnceCell<SessionContext>,
     schemas: Mutex<HashMap<String, SchemaRef>>,
 }
@@ -46,7 +55,7 @@ impl MetricTables {
         queries: MetricQueries,
         parameters: HashMap<String, ParameterValue>,
         memory: usize,
-    ) -> Result<Self, Error> {
+    ) -> std::result::Result<Self, Error> {
         Ok(Self {
             queries,
             views: MetricQueries::views()?,
@@ -69,7 +78,10 @@ impl MetricTables {
         run: &RunTables,
         schemas: Vec<Arc<dyn SchemaProvider>>,
     ) -> Vec<Arc<dyn SchemaProvider>> {
-        let look = Arc::new(Look::new(Arc::clone(self), run));
+        let look = Arc::new(Look {
+            catalog: once(open(Arc::clone(self), run.clone())),
+            metrics: Arc::clone(self),
+        });
         let beside = |others| {
             let look = Arc::clone(&look);
             Arc::new(MetricSchema { look, others }) as Arc<dyn SchemaProvider>
@@ -79,7 +91,7 @@ impl MetricTables {
 
     /// The query of a table. Of a family and a view of one name, as `coverage`, the family is the one
     /// that people ask for.
-    pub(super) fn query(&self, name: &str) -> Option<&MetricQuery> {
+    fn query(&self, name: &str) -> Option<&MetricQuery> {
         let found = self.queries.get(name).or_else(|_| self.views.get(name));
         found.ok()
     }
@@ -125,8 +137,49 @@ impl fmt::Debug for MetricTables {
     }
 }
 
-pub(super) fn external(error: impl std::error::Error + Send + Sync + 'static) -> DataFusionError {
+fn external(error: impl std::error::Error + Send + Sync + 'static) -> DataFusionError {
     DataFusionError::External(Box::new(error))
+}
+
+/// What a run held at one look, and what was computed of it since.
+#[derive(Debug)]
+struct Look {
+    metrics: Arc<MetricTables>,
+    catalog: Once<Arc<MetricCatalog>>,
+}
+
+/// It holds no look, which would never be dropped then.
+async fn open(
+    metrics: Arc<MetricTables>,
+    run: RunTables,
+) -> std::result::Result<Arc<MetricCatalog>, MeasureError> {
+    let sessions = Source::Look(&run).open(metrics.memory).await?;
+    let catalog = MetricCatalog::new(&sessions, metrics.parameters.clone()).await?;
+    Ok(Arc::new(catalog))
+}
+
+impl Look {
+    /// Computes the rows of a table that meet all of the conditions.
+    async fn rows(&self, name: &str, filters: Vec<Expr>) -> Result<SendableRecordBatchStream> {
+        let catalog = self.catalog.clone().await.map_err(external)?;
+        let session = catalog.session();
+        let Some(query) = self.metrics.query(name) else {
+            return session.table(name).await?.execute_stream().await;
+        };
+        let is_scores = query.name == SCORES && query.path.is_none();
+        let table = if is_scores {
+            catalog.keep_views().await.map_err(external)?;
+            session.table(SCORES).await?.into_view()
+        } else {
+            catalog.table(query).await.map_err(external)?.into_view()
+        };
+        let rows = filters
+            .into_iter()
+            .try_fold(session.read_table(table)?, |rows, filter| {
+                rows.filter(filter)
+            })?;
+        rows.execute_stream().await
+    }
 }
 
 /// A schema with the metric tables of a run beside other tables.
@@ -157,10 +210,10 @@ impl SchemaProvider for MetricSchema {
     }
 
     async fn table_type(&self, name: &str) -> Result<Option<TableType>> {
-        match self.look.metrics.has(name) {
-            true => Ok(Some(TableType::View)),
-            false => self.others.table_type(name).await,
+        if self.look.metrics.has(name) {
+            return Ok(Some(TableType::View));
         }
+        self.others.table_type(name).await
     }
 
     fn table_exist(&self, name: &str) -> bool {
@@ -191,10 +244,12 @@ impl TableProvider for Metric {
         &self,
         filters: &[&Expr],
     ) -> Result<Vec<TableProviderFilterPushDown>> {
-        let support = |filter: &&Expr| match is_plain(filter) {
-            Ok(true) => Ok(TableProviderFilterPushDown::Exact),
-            Ok(false) => Ok(TableProviderFilterPushDown::Unsupported),
-            Err(error) => Err(error),
+        let support = |filter: &&Expr| {
+            Ok(if is_plain(filter)? {
+                TableProviderFilterPushDown::Exact
+            } else {
+                TableProviderFilterPushDown::Unsupported
+            })
         };
         filters.iter().map(support).collect()
     }
@@ -221,7 +276,6 @@ impl TableProvider for Metric {
 
 /// Whether a condition can be put to another session: it reads columns and constants alone.
 fn is_plain(filter: &Expr) -> Result<bool> {
-    use datafusion::common::tree_node::TreeNode;
     let needs_more = filter.exists(|part| {
         Ok(matches!(
             part,
@@ -234,4 +288,42 @@ fn is_plain(filter: &Expr) -> Result<bool> {
         ))
     })?;
     Ok(!needs_more)
+}
+
+/// The rows of a metric table, computed when they are asked for.
+#[derive(Debug)]
+struct MetricRows {
+    look: Arc<Look>,
+    name: String,
+    schema: SchemaRef,
+    filters: Vec<Expr>,
+}
+
+impl PartitionStream for MetricRows {
+    fn schema(&self) -> &SchemaRef {
+        &self.schema
+    }
+
+    fn execute(&self, _: Arc<TaskContext>) -> SendableRecordBatchStream {
+        let (look, name, filters) = (
+            Arc::clone(&self.look),
+            self.name.clone(),
+            self.filters.clone(),
+        );
+        let schema = Arc::clone(&self.schema);
+        let rows = async move {
+            let rows = look.rows(&name, filters).await?;
+            // With the look go the temporary files that the rows are read from.
+            Ok::<_, DataFusionError>(rows.map_ok(move |batch| (Arc::clone(&look), batch)))
+        };
+        let rows = stream::once(rows).try_flatten().and_then({
+            let schema = Arc::clone(&schema);
+            move |(_, batch)| {
+                let columns = batch.columns().to_vec();
+                let batch = RecordBatch::try_new(Arc::clone(&schema), columns);
+                std::future::ready(batch.map_err(DataFusionError::from))
+            }
+        });
+        Box::pin(RecordBatchStreamAdapter::new(schema, rows))
+    }
 }

@@ -66,10 +66,10 @@ impl JsonObject {
 
     /// The object's text.
     pub(super) fn finish(self) -> String {
-        match self.0.is_empty() {
-            true => "{}".to_owned(),
-            false => self.0 + "}",
+        if self.0.is_empty() {
+            return "{}".to_owned();
         }
+        self.0 + "}"
     }
 }
 

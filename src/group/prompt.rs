@@ -1,12 +1,10 @@
-//! The rows that a prompt is sent as.
-
 use serde_json::{Map, Value, json};
 
 use super::Sampling;
 use crate::model::Message;
 use crate::request::{AGENT_REF, MESSAGE_LOG, RESPONSES_CREATE_PARAMS, ROLLOUT_INDEX, TASK_INDEX};
 
-/// Where a row says which one of its prompt's it is, as NeMo RL stamps it.
+/// The field for the number of a row within its prompt, as NeMo RL stamps it.
 const ROW_INDEX: &str = "_rowidx";
 
 /// A prompt, as NeMo RL's trainer gives it.
@@ -16,7 +14,7 @@ pub struct TrainingPrompt {
     pub idx: i64,
     /// The conversation before the first turn.
     pub message_log: Vec<Message>,
-    /// What the environment is told; for an agent of NeMo Gym, the row of the task.
+    /// What the environment gets. For an agent of NeMo Gym, the row of the task.
     pub extra_env_info: Value,
     /// Name of the task's kind.
     pub task_name: Option<String>,
@@ -25,7 +23,7 @@ pub struct TrainingPrompt {
 }
 
 impl TrainingPrompt {
-    /// The row of one rollout for an agent that takes turns here.
+    /// The row of one rollout for an agent whose turns rollstream runs itself.
     pub(super) fn native_row(&self, rollout: usize, sampling: &Sampling) -> Value {
         let params = sampling.params(&Map::new());
         json!({
@@ -40,10 +38,10 @@ impl TrainingPrompt {
         })
     }
 
-    /// The row of one rollout for `agent`, one of NeMo Gym.
+    /// The row of one rollout for `agent`, an agent of NeMo Gym.
     ///
     /// # Errors
-    /// The prompt is none of NeMo Gym, or its row names another agent.
+    /// The prompt is not one of NeMo Gym, or its row names another agent.
     pub(super) fn gym_row(
         &self,
         agent: &str,
@@ -77,7 +75,7 @@ impl TrainingPrompt {
 }
 
 impl Sampling {
-    /// Parameters of a request with what is set here. Of two limits of tokens the smaller counts.
+    /// A request's own parameters with those that are set here. Of two limits of tokens the smaller counts.
     fn params(&self, own: &Map<String, Value>) -> Map<String, Value> {
         let mut params = own.clone();
         let mut set = |name: &str, value: Option<Value>| {
@@ -94,11 +92,10 @@ impl Sampling {
     }
 }
 
-/// Which of the `sent` rows an answer is for. Agents need not repeat the index; one that they repeat
-/// must be that of a row that was sent and is not answered yet.
+/// Which of the `sent` rows an answer is for. An agent need not return the index of the row.
 ///
 /// # Errors
-/// It is not; as NeMo RL says it.
+/// It returned one that was not sent, or that is answered already. The words are NeMo RL's.
 pub(super) fn row_index(
     answer: &Value,
     sent_as: usize,

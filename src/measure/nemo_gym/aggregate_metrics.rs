@@ -7,27 +7,24 @@ use datafusion::prelude::SessionContext;
 use indexmap::IndexMap;
 use tokio::sync::OnceCell;
 
-use super::custom_metrics::CustomMetrics;
-use super::error::MeasureError;
-use super::families::{AGENT_STATISTICS, TASK_STATISTICS, plan};
+use super::custom::CustomMetrics;
 use super::groups::{GroupOrder, Groups};
 use super::json_object::JsonObject;
 use super::perf::perf_summaries;
-use super::queries::MetricQueries;
 use super::repeats::{AgentRepeats, OwnRepeats, Repeats};
-use super::spool::Spool;
 use super::statistics::{Agent, AgentStatistics};
 use super::task_labels::TaskLabels;
-use super::views::spool_views;
 use crate::gym::GymRules;
 use crate::json::{Object, quote};
+use crate::measure::catalog::MetricCatalog;
+use crate::measure::error::MeasureError;
+use crate::measure::families::{AGENT_STATISTICS, TASK_STATISTICS};
+use crate::measure::queries::MetricQueries;
+use crate::measure::source::Sessions;
 use crate::request::agent_ref;
 use crate::store::EnvironmentServer;
 
-/// Name of the file within a run.
-pub const AGGREGATE: &str = "aggregate_metrics.json";
-
-/// What stands in the place of a task's request: an aggregation sees answers only.
+/// The sample of every task: an aggregation sees answers, and no requests.
 const SAMPLE: &str = r#"{"agent_ref":{"name":"agent"}}"#;
 
 /// The statistics of a run in the shape of NeMo Gym's `*_aggregate_metrics.json`: per agent its
@@ -41,8 +38,10 @@ pub struct AggregateMetrics<'a> {
     rules: &'static GymRules,
     custom: HashMap<String, CustomMetrics>,
     servers: BTreeMap<String, EnvironmentServer>,
+    statistics: OnceCell<AgentStatistics>,
     repeats: OnceCell<Repeats>,
-    _spool: Option<Spool>,
+    /// What is kept of its tables lasts as long as this.
+    _catalog: Option<MetricCatalog>,
 }
 
 impl<'a> AggregateMetrics<'a> {
@@ -55,12 +54,13 @@ impl<'a> AggregateMetrics<'a> {
             rules,
             custom: HashMap::new(),
             servers: BTreeMap::new(),
+            statistics: OnceCell::new(),
             repeats: OnceCell::new(),
-            _spool: None,
+            _catalog: None,
         }
     }
 
-    /// By which rules it is written.
+    /// The rules that it is written by.
     pub fn rules(&self) -> &'static GymRules {
         self.rules
     }
@@ -86,26 +86,31 @@ impl<'a> AggregateMetrics<'a> {
         labels: &'a TaskLabels,
         rules: &'static GymRules,
     ) -> Result<Self, MeasureError> {
-        let spool = Spool::new()?;
         let parameters = HashMap::from([("reserved".into(), rules.reserved.into())]);
         let queries = MetricQueries::embedded()?;
-        spool_views(&spool, ctx, ctx, &parameters).await?;
+        let sessions = Sessions {
+            gathering: ctx.clone(),
+            measuring: ctx.clone(),
+            is_renumbered: false,
+        };
+        let catalog = MetricCatalog::new(&sessions, parameters).await?;
+        catalog.keep_views().await?;
         for name in [TASK_STATISTICS, AGENT_STATISTICS] {
-            let table = plan(ctx, queries.get(name)?, &parameters).await?;
-            spool.keep(ctx, table, &[]).await?;
+            let table = catalog.table(queries.get(name)?).await?;
+            catalog.keep(table).await?;
         }
         Ok(Self {
-            _spool: Some(spool),
+            _catalog: Some(catalog),
             ..Self::new(ctx, labels, rules)
         })
     }
 
-    /// Writes a list with an entry for each agent, by name; gives what is to be known of the numbers.
+    /// Writes a list with an entry for each agent, by name; returns notes on the numbers.
     ///
     /// # Errors
     /// The tables cannot be read, or the output not be written.
     pub async fn write(&self, out: &mut impl Write) -> Result<Vec<String>, MeasureError> {
-        let agents = AgentStatistics::read(self.ctx).await?;
+        let agents = self.agent_statistics().await?;
         let repeats = self.repeats().await?;
         let perf = self.perf(repeats).await?;
         let mut groups =
@@ -142,7 +147,7 @@ impl<'a> AggregateMetrics<'a> {
     /// # Errors
     /// The tables cannot be read, or the output not be written.
     pub async fn write_agent(&self, name: &str, out: &mut impl Write) -> Result<(), MeasureError> {
-        let agents = AgentStatistics::read(self.ctx).await?;
+        let agents = self.agent_statistics().await?;
         let none = Agent::default();
         let agent = agents.get(name).unwrap_or(&none);
         let repeats = self.repeats().await?;
@@ -161,7 +166,7 @@ impl<'a> AggregateMetrics<'a> {
         put(out, "}\n")
     }
 
-    /// What an entry is called: by its agent, where no other entry is of that agent, else by its environment server.
+    /// The name of an entry: its agent, unless another entry has the same agent; then its environment server.
     fn label<'b>(&'b self, name: &'b str, mut all: impl Iterator<Item = &'b str>) -> &'b str {
         let server = self.servers.get(name);
         let agent_of = |name: &'b str| {
@@ -170,13 +175,20 @@ impl<'a> AggregateMetrics<'a> {
             agent.unwrap_or(name)
         };
         let agent = agent_of(name);
-        match all.all(|other| other == name || agent_of(other) != agent) {
-            true => agent,
-            false => server.map_or(name, |server| &server.name),
+        if all.all(|other| other == name || agent_of(other) != agent) {
+            agent
+        } else {
+            server.map_or(name, |server| &server.name)
         }
     }
 
-    /// Of all agents; read once, since each agent's metrics are looked at several times.
+    /// The statistics of all agents; read once, since each agent's metrics are looked at several times.
+    async fn agent_statistics(&self) -> Result<&AgentStatistics, MeasureError> {
+        let read = || AgentStatistics::read(self.ctx);
+        self.statistics.get_or_try_init(read).await
+    }
+
+    /// The repeats of all agents, read once.
     async fn repeats(&self) -> Result<&Repeats, MeasureError> {
         let read = || Repeats::read(self.ctx, self.rules);
         self.repeats.get_or_try_init(read).await
@@ -187,10 +199,10 @@ impl<'a> AggregateMetrics<'a> {
             let agent = repeats.of(agent);
             agent.measured + agent.masked
         };
-        match self.rules.repeats {
-            true => perf_summaries(self.ctx, num_rollouts).await,
-            false => Ok(BTreeMap::new()),
+        if !self.rules.repeats {
+            return Ok(BTreeMap::new());
         }
+        perf_summaries(self.ctx, num_rollouts).await
     }
 
     async fn write_groups(
@@ -268,7 +280,7 @@ impl<'a> AggregateMetrics<'a> {
         }
     }
 
-    /// What the rollouts of an agent say by themselves.
+    /// The metrics of an agent's rollouts, without those of a benchmark.
     fn statistics(&self, agent: &Agent, repeats: &AgentRepeats) -> IndexMap<String, String> {
         let mut object = JsonObject::default();
         agent.layout.write(&agent.statistics, &mut object);
@@ -283,11 +295,11 @@ impl<'a> AggregateMetrics<'a> {
     /// # Errors
     /// The tables cannot be read.
     pub async fn agents(&self) -> Result<Vec<String>, MeasureError> {
-        let agents = AgentStatistics::read(self.ctx).await?;
+        let agents = self.agent_statistics().await?;
         Ok(agents.iter().map(|(name, _)| name.to_owned()).collect())
     }
 
-    /// What a benchmark says of an agent's repeats otherwise than we do, where `said` is all that it says of them.
+    /// The metrics of an agent's repeats in which a benchmark differs from ours. `said` holds all that it reports.
     ///
     /// # Errors
     /// The tables cannot be read.
@@ -307,7 +319,7 @@ impl<'a> AggregateMetrics<'a> {
         &self,
         name: &str,
     ) -> Result<IndexMap<String, String>, MeasureError> {
-        let agents = AgentStatistics::read(self.ctx).await?;
+        let agents = self.agent_statistics().await?;
         let repeats = self.repeats().await?.of(name);
         let agent = agents.get(name);
         Ok(agent.map_or_else(IndexMap::new, |agent| self.statistics(agent, &repeats)))

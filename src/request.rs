@@ -1,12 +1,53 @@
-//! [`RequestTemplate`]: a task's request with places for what each rollout adds.
+//! What is sent for a rollout, and the names of its fields.
+//!
+//! A task's request is JSON text. [`RequestTemplate`] knows the places in it that differ between rollouts (the rollout
+//! index, the seed, the attempt), and fills them without reading the text again. `read` checks rows
+//! with it, the run operator and `export` write requests with it.
 
 use std::fmt::Write;
 use std::ops::Range;
 
-use super::extra_body::{self, ExtraBodyError};
-use super::{ATTEMPT_INDEX, RESPONSES_CREATE_PARAMS, ROLLOUT_INDEX};
 use crate::config::SeedField;
 use crate::json::{Object, ObjectError, quote, unquote};
+use crate::python::json::{LoadError, Writer, Written, loads};
+
+/// The task's identity within a run; any JSON value.
+pub const TASK_INDEX: &str = "_ng_task_index";
+/// The rollout's number within its task, from 0.
+pub const ROLLOUT_INDEX: &str = "_ng_rollout_index";
+/// The number of failed attempts before this one; absent from the first.
+pub const ATTEMPT_INDEX: &str = "_ng_attempt_index";
+/// `{"name": ...}`: the agent that the rollout is for.
+pub const AGENT_REF: &str = "agent_ref";
+/// The instance of NeMo Gym's configuration that declares the data set that the row is from.
+pub const TASK_SOURCE: &str = "task_source";
+/// The environment server that the row is sent to.
+pub const ENVIRONMENT_SERVER: &str = "_ng_environment_server";
+/// The implementation of the environment server that a result came from.
+pub const RESULT_TYPE: &str = "_ng_result_type";
+/// The id under which servers keep a rollout, where the row brings one.
+pub const ROLLOUT_ID: &str = "_ng_rollout_id";
+/// What identifies a task of a taskset: an object that names the taskset.
+pub const TASK_ID: &str = "task_id";
+/// What a task of a taskset is.
+pub const TASK_INPUT: &str = "task_input";
+/// The skills that the agent is given.
+pub const SKILLS_REF: &str = "skills_ref";
+/// The conversation that a multi-turn rollout begins with, as NeMo RL has it.
+pub const MESSAGE_LOG: &str = "message_log";
+/// The request to the model.
+pub const RESPONSES_CREATE_PARAMS: &str = "responses_create_params";
+
+/// An agent as [`AGENT_REF`] names it.
+pub fn agent_ref(name: &str) -> String {
+    format!("{{\"name\":{}}}", quote(name))
+}
+
+/// The name in a row's [`AGENT_REF`].
+pub fn agent_name(row: &Object<'_>) -> Option<String> {
+    let agent = Object::parse(row.get(AGENT_REF)?).ok()?;
+    unquote(agent.get("name")?).map(|name| name.into_owned())
+}
 
 /// Why a task's request has no place for a rollout's index or seed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -199,7 +240,7 @@ impl Draft {
             let value = value.unwrap_or("\"{}\"");
             let body =
                 unquote(value).ok_or_else(|| RequestError::ExtraBodyNotText(shortened(value)))?;
-            let around = extra_body::around_seed(&body).map_err(RequestError::ExtraBody)?;
+            let around = around_seed(&body).map_err(RequestError::ExtraBody)?;
             draft.text.push('"');
             draft.inside_string(&around.before);
             draft.slot(Content::RolloutIndex);
@@ -247,6 +288,49 @@ fn shortened(value: &str) -> String {
         Some((end, _)) => value.get(..end).unwrap_or_default().to_owned() + "...",
         None => value.to_owned(),
     }
+}
+
+/// Why the text of an extra body cannot carry a seed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ExtraBodyError {
+    /// The text is not what Python's `json` reads.
+    #[error("it is malformed: {0}")]
+    Malformed(LoadError),
+    /// The text is JSON, but not an object.
+    #[error("it is not an object")]
+    NotAnObject,
+}
+
+/// The text of `metadata.extra_body` before and after the value of its seed. It is JSON that is read and written as
+/// Python's `json` does, so that a request is the same, byte for byte, whichever collector made it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct AroundSeed {
+    before: String,
+    after: String,
+}
+
+/// Rewrites `text` with a place for the value of `seed`: at that key of the object, or at the end.
+fn around_seed(text: &str) -> Result<AroundSeed, ExtraBodyError> {
+    let loaded = loads(text, Writer::Dumps).map_err(ExtraBodyError::Malformed)?;
+    let Written::Object(mut fields) = loaded else {
+        return Err(ExtraBodyError::NotAnObject);
+    };
+    let no_value = Written::Leaf(String::new());
+    let (seed, _) = fields.insert_full("\"seed\"".to_owned(), no_value);
+    let after = fields.split_off(seed + 1);
+    let (mut before, mut rest) = (String::new(), String::new());
+    Written::Object(fields).write(Writer::Dumps, &mut before);
+    before.truncate(before.len() - 1);
+    if after.is_empty() {
+        rest.push('}');
+    } else {
+        Written::Object(after).write(Writer::Dumps, &mut rest);
+        rest.replace_range(..1, ", ");
+    }
+    Ok(AroundSeed {
+        before,
+        after: rest,
+    })
 }
 
 #[cfg(test)]
@@ -365,5 +449,101 @@ mod tests {
             with(r#"{"extra_body":"[1]"}"#),
             RequestError::ExtraBody(_)
         ));
+    }
+
+    fn extra_body(text: &str) -> Result<String, ExtraBodyError> {
+        around_seed(text).map(|around| around.before + "<>" + &around.after)
+    }
+
+    #[test]
+    fn the_seed_goes_in_place_or_to_the_end() {
+        assert_eq!(extra_body("{}").unwrap(), r#"{"seed": <>}"#);
+        assert_eq!(
+            extra_body(r#" {"a":1} "#).unwrap(),
+            r#"{"a": 1, "seed": <>}"#
+        );
+        assert_eq!(
+            extra_body(r#"{"a":1,"\u0073eed":{"x":[]},"b":2}"#).unwrap(),
+            r#"{"a": 1, "seed": <>, "b": 2}"#
+        );
+        assert_eq!(
+            extra_body(r#"{"seed":1,"seed":2}"#).unwrap(),
+            r#"{"seed": <>}"#
+        );
+    }
+
+    #[test]
+    fn the_text_is_spelled_as_python_spells_it() {
+        for (text, expected) in [
+            ("1e3", "1000.0"),
+            ("1E-3", "0.001"),
+            ("1e22", "1e+22"),
+            ("-0", "0"),
+            ("-0.0", "-0.0"),
+            ("1e400", "Infinity"),
+            ("-1e400", "-Infinity"),
+            ("NaN", "NaN"),
+            (
+                "123456789012345678901234567890",
+                "123456789012345678901234567890",
+            ),
+            (r#"[ ]"#, "[]"),
+            (r#"{ }"#, "{}"),
+            (
+                r#"[1 ,{"a":null,"b":[true,false],"a":2}]"#,
+                r#"[1, {"a": 2, "b": [true, false]}]"#,
+            ),
+            ("\"é/🙂\u{7f}\"", r#""\u00e9/\ud83d\ude42\u007f""#),
+            (
+                r#""\ud83d\ude42\ud800 \/\b\f\n\r\t\"\\""#,
+                r#""\ud83d\ude42\ud800 /\b\f\n\r\t\"\\""#,
+            ),
+        ] {
+            assert_eq!(
+                extra_body(&format!("{{\"k\":{text}}}")).unwrap(),
+                format!("{{\"k\": {expected}, \"seed\": <>}}")
+            );
+        }
+    }
+
+    #[test]
+    fn what_python_does_not_read_is_refused() {
+        for text in [
+            "",
+            " ",
+            "{",
+            "{\"a\"}",
+            "{\"a\":1,}",
+            "{a:1}",
+            "{\"a\":01}",
+            "{\"a\":1.}",
+            "{\"a\":1e}",
+            "{\"a\":-}",
+            "{\"a\":.5}",
+            "{\"a\":\"\n\"}",
+            "{\"a\":\"\\x\"}",
+            "{\"a\":\"\\u12\"}",
+            "{} x",
+            "\u{feff}{}",
+            "{\"a\":[1,]}",
+            "{\"a\":\"\\u+123\"}",
+        ] {
+            assert!(
+                matches!(extra_body(text), Err(ExtraBodyError::Malformed(_))),
+                "{text}"
+            );
+        }
+        for text in ["null", "[]", "5", "\"{}\"", "NaN"] {
+            assert_eq!(extra_body(text), Err(ExtraBodyError::NotAnObject), "{text}");
+        }
+        assert!(
+            extra_body(&format!(
+                "{{\"a\":{}1{}}}",
+                "[".repeat(300),
+                "]".repeat(300)
+            ))
+            .is_err()
+        );
+        assert!(extra_body(&format!("{{\"a\":{}}}", "1".repeat(4301))).is_err());
     }
 }

@@ -5,25 +5,25 @@ use serde::Serialize;
 
 use crate::retry::Failure;
 
-/// What the retry policy of a [`RolloutManager`](super::RolloutManager) did so far, under NeMo RL's names. Counts by
-/// reason are by HTTP status, or by class of failure where there was none.
+/// What the retries of a [`RolloutManager`](super::RolloutManager) did so far, under NeMo RL's names. A reason is an HTTP
+/// status, or a class of failure if there was no status.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct RolloutCounts {
-    /// Groups that were given to the trainer.
+    /// Groups that the trainer got.
     pub committed_total: u64,
-    /// Prompts that were given up.
+    /// Prompts that failed and were skipped.
     pub skipped_total: u64,
     /// Groups that were sent again after a failure of network or server, by reason.
     pub redispatch_total: BTreeMap<String, u64>,
     /// Groups that were sent again after a failure that the prompt itself seemed to cause, by reason.
     pub data_retry_total: BTreeMap<String, u64>,
-    /// Prompts that were given up since they seemed to cause failures, by reason.
+    /// Prompts that failed because they seem to cause failures, by reason.
     pub data_failures_total: BTreeMap<String, u64>,
-    /// Prompts that were given up for network's and servers' sake, by reason.
+    /// Prompts that failed because of network and servers, by reason.
     pub infra_drops_total: BTreeMap<String, u64>,
     /// Rollouts that were sent again while the others of their group were kept.
     pub row_redispatch_total: u64,
-    /// The most prompts in a row that were given up for network's and servers' sake.
+    /// The most prompts in a row that failed because of network and servers.
     pub max_consecutive_infra_drops: u64,
 }
 
@@ -56,21 +56,21 @@ impl RolloutStats {
         add(&mut self.inner().counts.data_retry_total, failure);
     }
 
-    pub(super) fn row_redispatched(&self) {
-        self.inner().counts.row_redispatch_total += 1;
+    pub(super) fn rows_redispatched(&self, rows: u64) {
+        self.inner().counts.row_redispatch_total += rows;
     }
 
-    /// A prompt that seems to cause failures is given up; `most` may be. Whether it may.
+    /// A prompt failed that seems to cause failures. Returns whether at most `most` did.
     pub(super) fn data_failed(&self, failure: &Failure, most: u64) -> bool {
         let mut inner = self.inner();
         add(&mut inner.counts.data_failures_total, failure);
         let skipped: u64 = inner.counts.data_failures_total.values().sum();
-        let may = skipped <= most;
-        inner.counts.skipped_total += u64::from(may);
-        may
+        let is_allowed = skipped <= most;
+        inner.counts.skipped_total += u64::from(is_allowed);
+        is_allowed
     }
 
-    /// A prompt is given up for network's or servers' sake; `most` in a row may be. Whether it may.
+    /// A prompt failed because of network or servers. Returns whether at most `most` in a row did.
     pub(super) fn infra_dropped(&self, failure: &Failure, most: u64) -> bool {
         let mut inner = self.inner();
         inner.consecutive += 1;

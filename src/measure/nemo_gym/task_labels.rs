@@ -39,7 +39,7 @@ impl TaskLabels {
         }
     }
 
-    /// The index that JSON text stands for, if it can be one.
+    /// Parses the JSON label of a task as its index.
     pub fn index(&self, json: &str) -> Option<i64> {
         match self {
             Self::Indices => json.parse().ok(),

@@ -7,11 +7,11 @@ use arrow::array::RecordBatch;
 use datafusion::prelude::SessionContext;
 use indexmap::{IndexMap, IndexSet};
 
-use super::error::MeasureError;
-use super::functions::{median, pairwise_sum, quantile, t_quantile};
 use super::json_object::JsonObject;
-use super::rows::{Rows, counts, floats, texts};
 use crate::gym::GymRules;
+use crate::measure::error::MeasureError;
+use crate::measure::functions::{median, pairwise_sum, quantile, t_quantile};
+use crate::measure::rows::{Column, Rows, row};
 
 /// Statistics of a repeat, in the order in which they are written.
 const STATISTICS: [&str; 10] = [
@@ -101,48 +101,23 @@ struct Repeat {
     metrics: IndexMap<String, f64>,
 }
 
-fn agents(batch: &RecordBatch) -> Result<Vec<(String, AgentRepeats)>, MeasureError> {
-    let mut numbers = [
-        "num_repeats",
-        "measured",
-        "masked",
-        "measured_tasks",
-        "tasks",
-    ]
-    .into_iter()
-    .map(|column| Ok(counts(batch, column)?.into_iter()))
-    .collect::<Result<Vec<_>, MeasureError>>()?;
-    let names = texts(batch, "agent_name")?.into_iter();
-    Ok(names
-        .map(|name| {
-            let mut numbers = numbers.iter_mut();
-            let mut next = || numbers.next().and_then(Iterator::next).unwrap_or_default();
-            let agent = AgentRepeats {
-                num_repeats: next(),
-                measured: next(),
-                masked: next(),
-                measured_tasks: next(),
-                tasks: next(),
-                repeats: Vec::new(),
-            };
-            (name, agent)
-        })
-        .collect())
+row! {
+    struct Measured {
+        agent_name: String,
+        num_repeats: i64,
+        measured: i64,
+        masked: i64,
+        measured_tasks: i64,
+        tasks: i64,
+    }
 }
 
-fn repeats(batch: &RecordBatch) -> Result<Vec<(String, Repeat)>, MeasureError> {
-    let indices = counts(batch, "rollout_index")?;
-    let tasks = counts(batch, "num_tasks")?;
-    let repeats = indices.into_iter().zip(tasks);
-    let repeats = repeats.map(|(rollout_index, num_tasks)| Repeat {
-        rollout_index,
-        num_tasks,
-        metrics: IndexMap::new(),
-    });
-    Ok(texts(batch, "agent_name")?
-        .into_iter()
-        .zip(repeats)
-        .collect())
+row! {
+    struct Index {
+        agent_name: String,
+        rollout_index: i64,
+        num_tasks: i64,
+    }
 }
 
 struct Metric {
@@ -152,29 +127,32 @@ struct Metric {
     statistics: Vec<Option<f64>>,
 }
 
-fn metrics(batch: &RecordBatch) -> Result<Vec<Metric>, MeasureError> {
-    let mut columns = Vec::new();
-    for name in STATISTICS {
-        columns.push(floats(batch, name)?.into_iter());
+impl Metric {
+    fn rows(batch: &RecordBatch) -> Result<Vec<Self>, MeasureError> {
+        let columns = STATISTICS.map(|name| Option::<f64>::read(batch, name));
+        let columns = columns.into_iter().collect::<Result<Vec<_>, _>>()?;
+        let agents = String::read(batch, "agent_name")?.into_iter();
+        let indices = i64::read(batch, "rollout_index")?;
+        let metrics = String::read(batch, "metric")?;
+        let keys = agents.zip(indices).zip(metrics).enumerate();
+        Ok(keys
+            .map(|(row, ((agent_name, rollout_index), metric))| {
+                let statistics = columns.iter();
+                Self {
+                    agent_name,
+                    rollout_index,
+                    metric,
+                    statistics: statistics
+                        .map(|column| column.get(row).copied().flatten())
+                        .collect(),
+                }
+            })
+            .collect())
     }
-    let mut indices = counts(batch, "rollout_index")?.into_iter();
-    let mut metrics = texts(batch, "metric")?.into_iter();
-    let agents = texts(batch, "agent_name")?.into_iter();
-    Ok(agents
-        .map(|agent_name| Metric {
-            agent_name,
-            rollout_index: indices.next().unwrap_or_default(),
-            metric: metrics.next().unwrap_or_default(),
-            statistics: columns
-                .iter_mut()
-                .map(|column| column.next().flatten())
-                .collect(),
-        })
-        .collect())
 }
 
 impl Repeats {
-    /// Reads them from the tables and views of a session; none where the rules have no such.
+    /// Reads the repeats from the tables and views of a session; there are none if the rules have none.
     ///
     /// # Errors
     /// The tables cannot be read.
@@ -182,26 +160,39 @@ impl Repeats {
         if !rules.repeats {
             return Ok(Self::default());
         }
-        let sql = include_str!("../../queries/artifacts/measured.sql");
-        let of_agents = Rows::of(ctx, sql, agents).await?.collect().await?;
-        let mut all: BTreeMap<String, AgentRepeats> = of_agents.into_iter().collect();
-        let sql = include_str!("../../queries/artifacts/repeats.sql");
-        for (agent, repeat) in Rows::of(ctx, sql, repeats).await?.collect().await? {
-            all.entry(agent).or_default().repeats.push(repeat);
+        let sql = include_str!("../../../queries/nemo_gym/measured.sql");
+        let mut all: BTreeMap<String, AgentRepeats> = BTreeMap::new();
+        for row in Rows::of(ctx, sql, Measured::rows).await?.collect().await? {
+            let agent = AgentRepeats {
+                num_repeats: row.num_repeats,
+                measured: row.measured,
+                masked: row.masked,
+                measured_tasks: row.measured_tasks,
+                tasks: row.tasks,
+                repeats: Vec::new(),
+            };
+            all.insert(row.agent_name, agent);
+        }
+        let sql = include_str!("../../../queries/nemo_gym/repeats.sql");
+        for row in Rows::of(ctx, sql, Index::rows).await?.collect().await? {
+            all.entry(row.agent_name).or_default().repeats.push(Repeat {
+                rollout_index: row.rollout_index,
+                num_tasks: row.num_tasks,
+                metrics: IndexMap::new(),
+            });
         }
         // One repeat is compared with none.
         for agent in all.values_mut() {
-            agent.repeats.truncate(match agent.repeats.len() {
-                1 => 0,
-                several => several,
-            });
+            if agent.repeats.len() == 1 {
+                agent.repeats.clear();
+            }
         }
         if all.values().all(|agent| agent.repeats.is_empty()) {
             return Ok(Self(all));
         }
-        let sql = include_str!("../../queries/artifacts/repeat_statistics.sql");
-        let mut rows = Rows::of(ctx, sql, metrics).await?;
-        while let Some(row) = rows.next_if(|_| true).await? {
+        let sql = include_str!("../../../queries/nemo_gym/repeat_statistics.sql");
+        let mut rows = Rows::of(ctx, sql, Metric::rows).await?;
+        while let Some(row) = rows.next().await? {
             let agent = all.get_mut(&row.agent_name);
             let repeat = agent.and_then(|agent| {
                 let mut repeats = agent.repeats.iter_mut();
@@ -218,7 +209,7 @@ impl Repeats {
         Ok(Self(all))
     }
 
-    /// Those of an agent.
+    /// The repeats of an agent.
     pub(super) fn of(&self, agent: &str) -> AgentRepeats {
         self.0.get(agent).cloned().unwrap_or_default()
     }
@@ -235,7 +226,7 @@ impl Repeats {
         names.into_iter().map(String::as_str).collect()
     }
 
-    /// Where repeats are not of the same tasks.
+    /// Notes on repeats that do not have the same tasks.
     pub(super) fn notes(&self) -> Vec<String> {
         let uneven = self.0.iter().filter_map(|(name, agent)| {
             let repeats = agent.repeats.iter();
@@ -268,7 +259,7 @@ impl AgentRepeats {
         }
     }
 
-    /// Adds the statistics over repeats of what each of them says: of these metrics first, in this order.
+    /// Adds the statistics of each metric over the repeats; those in `first` come first, in this order.
     pub(super) fn write_across(&self, first: &[&str], metrics: &mut IndexMap<String, String>) {
         let first = first.iter().map(|name| (*name, Vec::new()));
         let mut values: IndexMap<&str, Vec<f64>> = first.collect();
@@ -349,7 +340,7 @@ impl AgentRepeats {
         self.write_across(&[], metrics);
     }
 
-    /// What each repeat says, as a JSON list; each entry begins with `head`.
+    /// The metrics of each repeat as JSON objects, each with `head` as its first field.
     pub(super) fn to_json(&self, head: Option<(&str, &str)>) -> Vec<String> {
         let entries = self.repeats.iter().map(|repeat| {
             let mut object = JsonObject::default();
@@ -375,7 +366,7 @@ fn number(value: f64) -> String {
 }
 
 /// Whether two programs mean the same number.
-pub fn is_same(ours: f64, theirs: f64) -> bool {
+pub(super) fn is_same(ours: f64, theirs: f64) -> bool {
     (ours - theirs).abs() <= 1e-9 * ours.abs() + 1e-12
 }
 

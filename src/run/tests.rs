@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::time::{Duration, Instant};
 
-use super::{AdaptiveLimit, Sample};
+use super::adaptive_concurrency::{AdaptiveLimit, Sample};
 
 /// In nanoseconds.
 const SECOND: u64 = 1_000_000_000;

@@ -1,19 +1,18 @@
 //! The rollouts of a task together with the task's statistics: [`Groups`] joins the two tables as
 //! they stream by, one [`Group`] at a time.
 
-use arrow::array::RecordBatch;
 use datafusion::common::ScalarValue;
 use datafusion::prelude::SessionContext;
 
 use super::completion::percent;
-use super::error::MeasureError;
-use super::families::is_reserved;
 use super::json_object::JsonObject;
-use super::rows::{Rows, counts, texts};
-use super::statistics::{Layout, Statistic, of_tasks};
+use super::statistics::{Layout, Statistic};
 use super::task_labels::TaskLabels;
 use crate::gym::GymRules;
 use crate::json::{Object, quote};
+use crate::measure::error::MeasureError;
+use crate::measure::families::is_reserved;
+use crate::measure::rows::{Rows, row};
 use crate::request::agent_ref;
 
 /// How an account starts that brings a number under the name of our own id.
@@ -30,26 +29,13 @@ pub(super) struct Group {
     statistics: Vec<Statistic>,
 }
 
-struct Info {
-    agent_name: String,
-    task_index: i64,
-    rollout_index: i64,
-    info: String,
-}
-
-fn infos(batch: &RecordBatch) -> Result<Vec<Info>, MeasureError> {
-    let mut tasks = counts(batch, "task_index")?.into_iter();
-    let mut rollouts = counts(batch, "rollout_index")?.into_iter();
-    let mut infos = texts(batch, "info")?.into_iter();
-    let agents = texts(batch, "agent_name")?.into_iter();
-    Ok(agents
-        .map(|agent_name| Info {
-            agent_name,
-            task_index: tasks.next().unwrap_or_default(),
-            rollout_index: rollouts.next().unwrap_or_default(),
-            info: infos.next().unwrap_or_default(),
-        })
-        .collect())
+row! {
+    struct Info {
+        agent_name: String,
+        task_index: i64,
+        rollout_index: i64,
+        info: String,
+    }
 }
 
 /// What groups are of, and their order.
@@ -85,12 +71,12 @@ impl<'a> Groups<'a> {
         let by_task = ("by_task", ScalarValue::from(order == GroupOrder::TaskAgent));
         let split_agents = ScalarValue::from(order != GroupOrder::Task);
         let parameters = [("split_agents", split_agents), by_task.clone()];
-        let sql = include_str!("../../queries/artifacts/rollout_infos.sql");
-        let infos = Rows::with_parameters(ctx, sql, &parameters, infos).await?;
-        let sql = include_str!("../../queries/artifacts/task_rows.sql");
+        let sql = include_str!("../../../queries/nemo_gym/rollout_infos.sql");
+        let infos = Rows::with_parameters(ctx, sql, &parameters, Info::rows).await?;
+        let sql = include_str!("../../../queries/nemo_gym/task_rows.sql");
         Ok(Self {
             infos,
-            statistics: Rows::with_parameters(ctx, sql, &[by_task], of_tasks).await?,
+            statistics: Rows::with_parameters(ctx, sql, &[by_task], Statistic::rows).await?,
             labels,
             rules,
         })
@@ -101,7 +87,7 @@ impl<'a> Groups<'a> {
     /// # Errors
     /// The tables cannot be read.
     pub(super) async fn next(&mut self) -> Result<Option<Group>, MeasureError> {
-        let Some(first) = self.infos.next_if(|_| true).await? else {
+        let Some(first) = self.infos.next().await? else {
             return Ok(None);
         };
         let mut group = Group {
@@ -172,13 +158,12 @@ impl Group {
         };
         object.raw("_ng_task_index", &labels.json(info.task_index));
         object.integer("_ng_rollout_index", info.rollout_index);
-        match rules.reserved {
-            true => object.append(&rest),
-            false => {
-                let numbers = Object::parse(&rest).unwrap_or_default();
-                let numbers = numbers.iter().filter(|(name, ..)| !is_reserved(name));
-                numbers.for_each(|(name, _, value)| object.raw(name, value));
-            }
+        if rules.reserved {
+            object.append(&rest);
+        } else {
+            let numbers = Object::parse(&rest).unwrap_or_default();
+            let numbers = numbers.iter().filter(|(name, ..)| !is_reserved(name));
+            numbers.for_each(|(name, _, value)| object.raw(name, value));
         }
         self.infos
             .push_str(if self.num_rollouts == 0 { "" } else { "," });

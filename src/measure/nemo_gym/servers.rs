@@ -14,20 +14,22 @@ use futures::TryStreamExt;
 use indexmap::IndexMap;
 use serde_json::value::RawValue;
 
-use super::measurement::Measurement;
+use super::custom::CustomMetrics;
+use super::repeats::is_same;
+use super::task_labels::TaskLabels;
 use crate::agent::MetricServers;
 use crate::error::Error;
 use crate::export::StampIndex;
 use crate::gym::GymRules;
 use crate::import::verify_response;
 use crate::json::Object;
-use crate::measure::{CustomMetrics, TaskLabels, is_same};
+use crate::measure::measurement::Measurement;
 use crate::store::StoreError;
 
 /// Rows of a batch: answers can be large.
 const BATCH_ROWS: usize = 64;
 
-/// What every group has, whoever makes it.
+/// Fields of every group that are no metrics.
 const GROUP_FIELDS: [&str; 7] = [
     TASK,
     "sample",
@@ -39,7 +41,7 @@ const GROUP_FIELDS: [&str; 7] = [
 ];
 const TASK: &str = "_ng_task_index";
 
-/// What every repeat has, whoever tells of it.
+/// Fields of every repeat that are no metrics.
 const REPEAT_FIELDS: [&str; 3] = [ROLLOUT, "sample_count", "missing_count"];
 const ROLLOUT: &str = "_ng_rollout_index";
 
@@ -50,7 +52,7 @@ const KINDS: [&str; 5] = ["mean/", "max/", "min/", "median/", "std/"];
 ///
 /// # Errors
 /// The rollouts can't be read, or there is no place for a temporary file. That the server gives none is
-/// no error: then the inner one says why.
+/// no error: the inner result says why.
 pub(super) async fn ask(
     servers: &MetricServers,
     session: &SessionContext,
@@ -113,7 +115,7 @@ pub async fn write_verify_responses(
     let state = SessionStateBuilder::new_from_existing(session.state()).with_config(config);
     let session = SessionContext::new_with_state(state.build());
     session.register_udf(function(agent, labels, rules, Arc::clone(stamps)));
-    let sql = include_str!("../../queries/artifacts/verify_responses.sql");
+    let sql = include_str!("../../../queries/nemo_gym/verify_responses.sql");
     let agent = vec![("agent", ScalarValue::from(agent))];
     let rows = session.sql(sql).await?.with_param_values(agent)?;
     let mut rows = rows.execute_stream().await?;
@@ -160,7 +162,7 @@ fn function(
             let stamped = stamps.stamp(result, (task, rollout, attempts.value(row)));
             let response = stamped
                 .and_then(|result| verify_response(&result, &task_index, rollout, &agent, rules));
-            // NeMo Gym could not read it either; an export says which it is.
+            // NeMo Gym could not read such an answer either; an export names it.
             response.ok()
         });
         let responses: StringViewArray = responses.collect();
@@ -180,7 +182,7 @@ fn function(
     )
 }
 
-/// What an answer holds beside the statistics.
+/// Reads the metrics of a server's answer that the statistics lack.
 fn parse(
     answer: &str,
     statistics: &IndexMap<String, String>,

@@ -1,4 +1,4 @@
--- Rollouts that were given up: one of their budgets is spent, or the agent said never again.
+-- Rollouts that have failed: one of their budgets is spent, or the agent asked for no further attempt.
 --
 -- Reads: failures, budgets, rollouts.
 -- Columns: task_index, rollout_index, agent_name.

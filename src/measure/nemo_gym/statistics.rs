@@ -3,27 +3,37 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use arrow::array::RecordBatch;
 use datafusion::prelude::SessionContext;
 
-use super::error::MeasureError;
 use super::json_object::JsonObject;
-use super::rows::{Rows, counts, floats, integers, texts};
+use crate::measure::error::MeasureError;
+use crate::measure::rows::{Rows, row};
 
-/// A metric of an agent, or of a task.
-#[derive(Debug)]
-pub(super) struct Statistic {
-    pub(super) agent_name: String,
-    /// Zero where it is the agent's.
-    pub(super) task_index: i64,
-    metric: String,
-    mean: Option<f64>,
-    max: Option<f64>,
-    min: Option<f64>,
-    median: Option<f64>,
-    std: Option<f64>,
-    integer_max: Option<i64>,
-    integer_min: Option<i64>,
+row! {
+    /// A metric of an agent, or of a task.
+    #[derive(Debug)]
+    pub(super) struct Statistic {
+        pub(super) agent_name: String,
+        /// Zero where it is the agent's.
+        pub(super) task_index: i64,
+        metric: String,
+        position: i64,
+        run_position: i64,
+        mean: Option<f64>,
+        max: Option<f64>,
+        min: Option<f64>,
+        median: Option<f64>,
+        std: Option<f64>,
+        integer_max: Option<i64>,
+        integer_min: Option<i64>,
+    }
+}
+
+row! {
+    struct Known {
+        agent_name: String,
+        is_measured: i64,
+    }
 }
 
 /// What holds for all objects of one data set.
@@ -51,88 +61,33 @@ pub(super) struct Agent {
     run_positions: HashMap<String, i64>,
 }
 
-struct Placed {
-    statistic: Statistic,
-    position: i64,
-    run_position: i64,
-}
-
-fn statistics(batch: &RecordBatch, is_task: bool) -> Result<Vec<Statistic>, MeasureError> {
-    let rows = batch.num_rows();
-    let task_index = match is_task {
-        true => counts(batch, "task_index")?,
-        false => vec![0; rows],
-    };
-    let mut agent_name = texts(batch, "agent_name")?.into_iter();
-    let mut metric = texts(batch, "metric")?.into_iter();
-    let mut mean = floats(batch, "mean")?.into_iter();
-    let mut max = floats(batch, "max")?.into_iter();
-    let mut min = floats(batch, "min")?.into_iter();
-    let mut median = floats(batch, "median")?.into_iter();
-    let mut std = floats(batch, "std")?.into_iter();
-    let mut integer_max = integers(batch, "integer_max")?.into_iter();
-    let mut integer_min = integers(batch, "integer_min")?.into_iter();
-    let statistics = task_index.into_iter().map(|task_index| Statistic {
-        agent_name: agent_name.next().unwrap_or_default(),
-        task_index,
-        metric: metric.next().unwrap_or_default(),
-        mean: mean.next().flatten(),
-        max: max.next().flatten(),
-        min: min.next().flatten(),
-        median: median.next().flatten(),
-        std: std.next().flatten(),
-        integer_max: integer_max.next().flatten(),
-        integer_min: integer_min.next().flatten(),
-    });
-    Ok(statistics.collect())
-}
-
-/// The rows of `task_statistics`.
-pub(super) fn of_tasks(batch: &RecordBatch) -> Result<Vec<Statistic>, MeasureError> {
-    statistics(batch, true)
-}
-
-fn of_agents(batch: &RecordBatch) -> Result<Vec<Placed>, MeasureError> {
-    let positions = counts(batch, "position")?;
-    let run_positions = counts(batch, "run_position")?;
-    let statistics = statistics(batch, false)?;
-    let placed = statistics.into_iter().zip(positions).zip(run_positions);
-    Ok(placed
-        .map(|((statistic, position), run_position)| Placed {
-            statistic,
-            position,
-            run_position,
-        })
-        .collect())
-}
-
 impl AgentStatistics {
-    /// Reads the table `agent_statistics`; agents whose rollouts have no metric are there, too.
+    /// Reads the table `agent_statistics`, and adds agents whose rollouts have no metric.
     ///
     /// # Errors
     /// The tables cannot be read.
     pub(super) async fn read(ctx: &SessionContext) -> Result<Self, MeasureError> {
-        let names = include_str!("../../queries/artifacts/agents.sql");
-        let known = Rows::of(ctx, names, |batch| {
-            let is_measured = counts(batch, "is_measured")?.into_iter();
-            let agents = is_measured.map(|is_measured| Agent {
-                is_measured: is_measured > 0,
+        let names = include_str!("../../../queries/nemo_gym/agents.sql");
+        let known = Rows::of(ctx, names, Known::rows).await?.collect().await?;
+        let known = known.into_iter().map(|row| {
+            let agent = Agent {
+                is_measured: row.is_measured > 0,
                 ..Agent::default()
-            });
-            Ok(texts(batch, "agent_name")?
-                .into_iter()
-                .zip(agents)
-                .collect())
+            };
+            (row.agent_name, agent)
         });
-        let mut agents: BTreeMap<String, Agent> =
-            known.await?.collect().await?.into_iter().collect();
-        let rows = include_str!("../../queries/artifacts/agent_rows.sql");
-        for row in Rows::of(ctx, rows, of_agents).await?.collect().await? {
-            let agent = agents.entry(row.statistic.agent_name.clone()).or_default();
-            let metric = &row.statistic.metric;
+        let mut agents: BTreeMap<String, Agent> = known.collect();
+        let rows = include_str!("../../../queries/nemo_gym/agent_rows.sql");
+        for row in Rows::of(ctx, rows, Statistic::rows)
+            .await?
+            .collect()
+            .await?
+        {
+            let agent = agents.entry(row.agent_name.clone()).or_default();
+            let metric = &row.metric;
             agent.layout.positions.insert(metric.clone(), row.position);
             agent.run_positions.insert(metric.clone(), row.run_position);
-            agent.statistics.push(row.statistic);
+            agent.statistics.push(row);
         }
         for agent in agents.values_mut() {
             let mut all = agent.statistics.iter();
@@ -175,7 +130,7 @@ impl Layout {
         self.write_kinds(&KINDS, statistics, object);
     }
 
-    /// Adds the means alone: what stands for an agent at a glance.
+    /// Adds the means alone: the default key metrics of an agent.
     pub(super) fn write_means(&self, statistics: &[Statistic], object: &mut JsonObject) {
         self.write_kinds(&[MEAN], statistics, object);
     }

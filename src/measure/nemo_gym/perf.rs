@@ -1,16 +1,15 @@
-//! What NeMo Gym observed of the turns, tokens and times of an agent's rollouts, put together: [`perf_summaries`].
+//! Summaries of the turns, tokens and times that NeMo Gym observed of an agent's rollouts: [`perf_summaries`].
 
 use std::collections::BTreeMap;
 
-use arrow::array::RecordBatch;
 use datafusion::prelude::SessionContext;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::error::MeasureError;
-use super::functions::{DoubleDouble, median, quantile};
 use super::json_object::JsonObject;
-use super::rows::{Rows, texts};
+use crate::measure::error::MeasureError;
+use crate::measure::functions::{DoubleDouble, median, quantile};
+use crate::measure::rows::{Rows, row};
 
 /// What was observed of one rollout.
 #[derive(Debug, Default, Deserialize)]
@@ -49,9 +48,11 @@ const TOKENS: [&str; 4] = [
     "reasoning_tokens",
 ];
 
-fn rows(batch: &RecordBatch) -> Result<Vec<(String, String)>, MeasureError> {
-    let agents = texts(batch, "agent_name")?;
-    Ok(agents.into_iter().zip(texts(batch, "perf")?).collect())
+row! {
+    struct Observed {
+        agent_name: String,
+        perf: String,
+    }
 }
 
 /// The summary of every agent of which something was observed, as a JSON object. `num_rollouts` says how many rollouts an
@@ -64,11 +65,11 @@ pub(super) async fn perf_summaries(
     num_rollouts: impl Fn(&str) -> i64,
 ) -> Result<BTreeMap<String, String>, MeasureError> {
     let mut summaries: BTreeMap<String, Summary> = BTreeMap::new();
-    let sql = include_str!("../../queries/artifacts/perf.sql");
-    let mut observed = Rows::of(ctx, sql, rows).await?;
-    while let Some((agent, perf)) = observed.next_if(|_| true).await? {
-        let perf = serde_json::from_str(&perf).unwrap_or_default();
-        summaries.entry(agent).or_default().add(&perf);
+    let sql = include_str!("../../../queries/nemo_gym/perf.sql");
+    let mut observed = Rows::of(ctx, sql, Observed::rows).await?;
+    while let Some(row) = observed.next().await? {
+        let perf = serde_json::from_str(&row.perf).unwrap_or_default();
+        summaries.entry(row.agent_name).or_default().add(&perf);
     }
     let summaries = summaries.into_iter();
     Ok(summaries
@@ -79,7 +80,7 @@ pub(super) async fn perf_summaries(
         .collect())
 }
 
-/// A number, of which a truth value is one.
+/// Reads a number; as in Python, a truth value is one.
 fn float(value: &Value) -> Option<f64> {
     match value {
         Value::Bool(value) => Some(f64::from(u8::from(*value))),
@@ -97,9 +98,10 @@ impl Numbers {
     }
 
     fn write(&self, object: &mut JsonObject, name: &str, value: f64) {
-        match self.has_floats {
-            true => object.float(name, value),
-            false => object.integer(name, value as i64),
+        if self.has_floats {
+            object.float(name, value);
+        } else {
+            object.integer(name, value as i64);
         }
     }
 
@@ -123,7 +125,7 @@ impl Numbers {
         squares.divided_by(count).sqrt()
     }
 
-    /// Each statistic under its name, where there are numbers.
+    /// Writes each statistic under its name, if there are numbers.
     fn summarise(mut self, object: &mut JsonObject, statistics: &[(&str, String)]) {
         if self.values.is_empty() {
             return;

@@ -1,63 +1,49 @@
+//! Metrics in the files and by the names of NeMo Gym: [`AggregateMetrics`] writes `aggregate_metrics.json`, and [`Profile`]
+//! the reward profile, from the tables of the catalog.
+//!
+//! The queries are in `queries/nemo_gym`. [`servers`] asks agents for metrics of their own, [`custom`] has those of
+//! benchmarks.
+
+mod aggregate_metrics;
+mod completion;
+mod custom;
+mod groups;
+mod json_object;
+mod perf;
+mod repeats;
+mod reward_profile;
+mod servers;
+mod statistics;
+mod task_labels;
+
+pub use aggregate_metrics::AggregateMetrics;
+pub use completion::CompletionSummary;
+pub use custom::{CustomMetrics, KeyMetrics, PassMajority, PassMajorityOptions};
+pub use repeats::OwnRepeats;
+pub use reward_profile::{Profile, ProfileTarget};
+pub use servers::write_verify_responses;
+pub use task_labels::TaskLabels;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use datafusion::prelude::SessionContext;
 
-use super::agent_metrics;
-use super::measurement::Measurement;
-use super::report::Measured;
 use crate::error::Error;
 use crate::export::StampIndex;
-use crate::measure::{AGENT_STATISTICS, AGGREGATE, AggregateMetrics, CustomMetrics, PassMajority};
-use crate::schema::{ATTEMPTS, ROLLOUTS};
-use crate::session;
-use crate::store::{Document, RunStore, part_name};
-
-/// Directory of the metric tables within a run.
-pub(super) const METRICS: &str = "metrics";
-
-/// What was measured before, where it is still there and measures all that has landed: of a run to
-/// which nothing was added it would be the same again.
-pub(crate) async fn earlier(run: &RunStore) -> Result<Option<Measured>, Error> {
-    let name = part_name(METRICS, AGENT_STATISTICS);
-    // Written last; but measuring can have been cut off after more had landed.
-    let measured_at = run.written_at(AGGREGATE).await?;
-    for table in [ROLLOUTS, ATTEMPTS] {
-        let parts = run.list(table).await?;
-        if parts
-            .iter()
-            .any(|part| measured_at <= Some(part.last_modified))
-        {
-            return Ok(None);
-        }
-    }
-    if measured_at.is_none() || !run.exists(&name).await? {
-        return Ok(None);
-    }
-    let session = SessionContext::new_with_config(session::config());
-    let mut measured = Measured::default();
-    for family in Measured::FAMILIES {
-        let name = part_name(METRICS, family);
-        if run.exists(&name).await? {
-            let table = session::any_part(&session, run, &name).await?;
-            for batch in table.collect().await? {
-                measured.look(family, &batch)?;
-            }
-        }
-    }
-    measured.join();
-    Ok(Some(measured))
-}
+use crate::gym::AGGREGATE_METRICS;
+use crate::measure::measurement::Measurement;
+use crate::store::{Document, RunStore};
 
 /// Writes `aggregate_metrics.json`, with every rollout in it; it is not there until it is finished.
-/// `notes` gets what is to be known of it.
-pub(super) async fn aggregate_metrics(
+/// Warnings are appended to `notes`.
+pub(in crate::measure) async fn aggregate_metrics(
     run: &RunStore,
     session: &SessionContext,
     measurement: &Measurement,
     notes: &mut Vec<String>,
 ) -> Result<Document, Error> {
-    let mut document = Document::create(run, AGGREGATE)?;
+    let mut document = Document::create(run, AGGREGATE_METRICS)?;
     let metrics = AggregateMetrics::new(session, &measurement.labels, measurement.rules);
     let custom = custom_metrics(session, &metrics, measurement, notes).await?;
     let metrics = metrics.with_custom(custom);
@@ -66,7 +52,7 @@ pub(super) async fn aggregate_metrics(
     Ok(document)
 }
 
-/// What a benchmark would report, by agent. `notes` gets why an agent's own metrics are not there.
+/// The metrics that benchmarks report, by agent. Warnings on agents without metrics of their own are appended to `notes`.
 async fn custom_metrics(
     session: &SessionContext,
     metrics: &AggregateMetrics<'_>,
@@ -80,13 +66,14 @@ async fn custom_metrics(
         }
     }
     if let Some(servers) = &measurement.agent_servers {
-        let stamps = Arc::new(match measurement.is_stamped {
-            true => StampIndex::default(),
-            false => StampIndex::read(session, measurement.environment_servers()).await?,
+        let stamps = Arc::new(if measurement.is_stamped {
+            StampIndex::default()
+        } else {
+            StampIndex::read(session, measurement.environment_servers()).await?
         });
         for agent in metrics.agents().await? {
             let statistics = metrics.agent_metrics(&agent).await?;
-            match agent_metrics::ask(
+            match servers::ask(
                 servers,
                 session,
                 &agent,

@@ -3,8 +3,8 @@
 -- Parameters:
 --   by_task = false   first by task, then by agent
 --
--- Columns: those of task_statistics.
+-- Columns: those of task_statistics, and run_position, which is zero.
 
-SELECT *
+SELECT *, 0 AS run_position
 FROM task_statistics
 ORDER BY CASE WHEN $by_task THEN task_index ELSE 0 END, agent_name, task_index, position

@@ -1,0 +1,336 @@
+//! NeMo Gym's reward profile, `*_reward_profiling.jsonl` and `*_agent_metrics.json`: [`Profile`] is that of a run or of
+//! files, [`RewardProfile`] writes it from the statistics tables.
+
+use std::collections::HashMap;
+use std::io::Write;
+use std::path::Path;
+
+use datafusion::common::ScalarValue;
+use datafusion::error::DataFusionError;
+use datafusion::prelude::SessionContext;
+use indexmap::IndexMap;
+
+use super::completion::CompletionSummary;
+use super::groups::{GroupOrder, Groups};
+use super::json_object::JsonObject;
+use super::repeats::Repeats;
+use super::statistics::AgentStatistics;
+use super::task_labels::TaskLabels;
+use crate::error::Error;
+use crate::gym::{GymChoice, GymRules};
+use crate::import::{
+    AgentServers, AgentSource, Import, KeyRule, ResponseRule, RolloutOptions, Zeros, is_stamped,
+};
+use crate::json::Object;
+use crate::measure::catalog::MetricCatalog;
+use crate::measure::error::MeasureError;
+use crate::measure::families::{AGENT_STATISTICS, TASK_STATISTICS};
+use crate::measure::queries::{MetricQueries, ParameterValue};
+use crate::measure::rows::{Column, Rows, row};
+use crate::measure::source::{Sessions, Source, by_rules};
+use crate::request::agent_ref;
+use crate::store::{Document, RunStore};
+
+/// NeMo Gym's reward profile: a line for each task, an entry for each agent, and how much of what was
+/// asked for is there.
+pub struct Profile {
+    sessions: Sessions,
+    labels: TaskLabels,
+    rules: &'static GymRules,
+    completion: CompletionSummary,
+}
+
+/// Where a profile goes.
+#[derive(Debug, Clone)]
+pub struct ProfileTarget {
+    /// A run, or any directory or object-store prefix.
+    pub place: RunStore,
+    /// What the names of the files begin with: nothing in a run, `NAME_` beside `NAME.jsonl`.
+    pub prefix: String,
+}
+
+impl Profile {
+    /// Of a run, live or finished: what has landed and what is in the journal. By the rules of the run, unless others
+    /// are chosen. `memory` bytes are kept of what can go to temporary files.
+    ///
+    /// # Errors
+    /// The run can't be read.
+    pub async fn of_run(run: &RunStore, gym: GymChoice, memory: usize) -> Result<Self, Error> {
+        let (runs, rules) = by_rules(std::slice::from_ref(run), gym).await?;
+        let source = Source::Runs(&runs);
+        Self::of(&source, TaskLabels::default(), rules, memory).await
+    }
+
+    /// Of files of NeMo Gym, by the rules of the version that wrote them, unless others are chosen. Numbers of every rollout are held in memory, and the texts of the inputs.
+    ///
+    /// # Errors
+    /// A file can't be read, or its rows are not what they must be.
+    pub async fn of_files(
+        rollouts: &Path,
+        materialized_inputs: &Path,
+        gym: GymChoice,
+        memory: usize,
+    ) -> Result<Self, Error> {
+        let is_stamped = is_stamped(rollouts)?;
+        let rules = gym.rules(|| is_stamped);
+        let files = SessionContext::new();
+        let mut import = Import::new();
+        let shown = |path: &Path| path.display().to_string();
+        import.materialized_inputs(materialized_inputs, &shown(materialized_inputs), rules)?;
+        let options = RolloutOptions {
+            is_shard: false,
+            keys: KeyRule::Required,
+            response: ResponseRule::Required,
+            agent: AgentSource::Inputs,
+            rules,
+            servers: AgentServers::new(),
+            zeros: Zeros::default(),
+        };
+        import.rollouts(&[(rollouts, shown(rollouts))], &options)?;
+        let imported = import.register(&files).await?;
+        imported.check_profile(&files).await?;
+        let labels = TaskLabels::from(imported.task_names);
+        Self::of(&Source::Tables(&files), labels, rules, memory).await
+    }
+
+    async fn of(
+        source: &Source<'_>,
+        labels: TaskLabels,
+        rules: &'static GymRules,
+        memory: usize,
+    ) -> Result<Self, Error> {
+        let sessions = source.open(memory).await?;
+        let completion = CompletionSummary::of(&sessions.gathering, rules).await?;
+        Ok(Self {
+            sessions,
+            labels,
+            rules,
+            completion,
+        })
+    }
+
+    /// How many of the rollouts are done.
+    pub fn completion(&self) -> &CompletionSummary {
+        &self.completion
+    }
+
+    /// Refuses rollouts that nobody asked for and, unless `allow_partial`, rollouts that are missing.
+    ///
+    /// # Errors
+    /// There are such rollouts, or the tables can't be read.
+    pub async fn check(&self, allow_partial: bool) -> Result<(), Error> {
+        let (ctx, labels) = (&self.sessions.gathering, &self.labels);
+        Ok(self.completion.check(ctx, labels, allow_partial).await?)
+    }
+
+    /// Writes `reward_profiling.jsonl`, `agent_metrics.json` and, where the rules have it, `repeat_level_metrics.json`, and
+    /// says how a person names them. Each is there when it is whole, and not before. `notes` gets what is to be known of
+    /// the numbers.
+    ///
+    /// # Errors
+    /// The tables can't be read, or a file not be written.
+    pub async fn write(
+        &self,
+        target: &ProfileTarget,
+        notes: &mut Vec<String>,
+    ) -> Result<Vec<String>, Error> {
+        let create = |name: &str| {
+            let name = format!("{}{name}", target.prefix);
+            Document::create(&target.place, &name)
+        };
+        let mut tasks = create("reward_profiling.jsonl")?;
+        let mut agents = create("agent_metrics.json")?;
+        let profile = RewardProfile::compute(&self.sessions, &self.labels, self.rules).await?;
+        profile.write_tasks(&mut tasks).await?;
+        profile.write_agents(&mut agents).await?;
+        let mut written = vec![tasks.finish().await?, agents.finish().await?];
+        if self.rules.repeats {
+            let mut repeats = create("repeat_level_metrics.json")?;
+            notes.extend(profile.write_repeats(&mut repeats).await?);
+            written.push(repeats.finish().await?);
+        }
+        Ok(written)
+    }
+}
+
+const INDEX_KEYS: [&str; 2] = ["_ng_task_index", "_ng_rollout_index"];
+
+/// The statistics of a run in the shape of NeMo Gym's reward profile: a line for each task and an
+/// entry for each agent. The rollouts of all agents are one data set, and a task is one whoever
+/// worked on it.
+///
+/// Tasks are written as they are read, one at a time.
+pub struct RewardProfile<'a> {
+    ctx: &'a SessionContext,
+    labels: &'a TaskLabels,
+    rules: &'static GymRules,
+    /// Several agents worked on one task, and each has lines of its own.
+    by_agent: bool,
+    repeats: Repeats,
+    /// What is kept of its tables lasts as long as these.
+    _catalogs: Vec<MetricCatalog>,
+}
+
+row! {
+    struct Sample {
+        agent_name: String,
+        task_index: i64,
+        expected: i64,
+        request: String,
+    }
+}
+
+impl Sample {
+    /// The request without what tells the rollouts of a task apart.
+    fn to_json(&self) -> Result<String, MeasureError> {
+        let request = Object::parse(&self.request).map_err(|_| MeasureError::Row {
+            table: "tasks",
+            task_index: self.task_index,
+        })?;
+        let mut sample = JsonObject::default();
+        for (name, _, value) in request
+            .iter()
+            .filter(|(name, ..)| !INDEX_KEYS.contains(name))
+        {
+            sample.raw(name, value);
+        }
+        Ok(sample.finish())
+    }
+}
+
+/// Whether several agents worked on one task.
+async fn has_shared_tasks(ctx: &SessionContext) -> Result<bool, MeasureError> {
+    let sql = include_str!("../../../queries/nemo_gym/shared_tasks.sql");
+    let tasks = Rows::of(ctx, sql, |batch| i64::read(batch, "task_index")).await?;
+    Ok(!tasks.collect().await?.is_empty())
+}
+
+/// Lets the statistics of tasks stand by task alone.
+async fn forget_agents(ctx: &SessionContext) -> Result<(), DataFusionError> {
+    let sql = include_str!("../../../queries/nemo_gym/unsplit_tasks.sql");
+    let unsplit = ctx.sql(sql).await?.into_view();
+    ctx.deregister_table(TASK_STATISTICS)?;
+    ctx.register_table(TASK_STATISTICS, unsplit).map(drop)
+}
+
+impl<'a> RewardProfile<'a> {
+    /// Computes the statistics over the tables of `sessions`, to which it adds `task_statistics` and `agent_statistics`.
+    ///
+    /// # Errors
+    /// The tables cannot be read.
+    async fn compute(
+        sessions: &'a Sessions,
+        labels: &'a TaskLabels,
+        rules: &'static GymRules,
+    ) -> Result<Self, MeasureError> {
+        let ctx = &sessions.measuring;
+        let queries = MetricQueries::embedded()?;
+        let parameters = |split_agents: bool| {
+            HashMap::from([
+                ("split_agents".into(), ParameterValue::Boolean(split_agents)),
+                ("reserved".into(), rules.reserved.into()),
+            ])
+        };
+        let of_agents = MetricCatalog::new(sessions, parameters(true)).await?;
+        of_agents.keep_views().await?;
+        let agents = of_agents.table(queries.get(AGENT_STATISTICS)?).await?;
+        of_agents.keep(agents).await?;
+        // Where each task has one agent, its scores are the same, whether agents are split or not.
+        let is_shared = has_shared_tasks(&sessions.gathering).await?;
+        let by_agent = is_shared && rules.lines_by_agent;
+        let tasks = queries.get(TASK_STATISTICS)?;
+        let mut catalogs = vec![of_agents];
+        if is_shared && !by_agent {
+            catalogs.push(MetricCatalog::new(sessions, parameters(false)).await?);
+        }
+        if let Some(of_tasks) = catalogs.last() {
+            of_tasks.keep(of_tasks.table(tasks).await?).await?;
+        }
+        if !is_shared {
+            forget_agents(ctx).await?;
+        }
+        let repeats = Repeats::read(ctx, rules).await?;
+        Ok(Self {
+            ctx,
+            labels,
+            rules,
+            by_agent,
+            repeats,
+            _catalogs: catalogs,
+        })
+    }
+
+    /// Writes a line for each task that has a rollout, by index; for each of its agents, where several worked on one task
+    /// and the rules tell them apart.
+    ///
+    /// # Errors
+    /// The tables cannot be read, or the output not be written.
+    pub async fn write_tasks(&self, out: &mut impl Write) -> Result<(), MeasureError> {
+        let layout = AgentStatistics::read(self.ctx).await?.run_layout();
+        let order = if self.by_agent {
+            GroupOrder::TaskAgent
+        } else {
+            GroupOrder::Task
+        };
+        let sql = include_str!("../../../queries/nemo_gym/samples.sql");
+        let split_agents = [("split_agents", ScalarValue::from(self.by_agent))];
+        let mut asked = Rows::with_parameters(self.ctx, sql, &split_agents, Sample::rows).await?;
+        let mut groups = Groups::read(self.ctx, self.labels, order, self.rules).await?;
+        while let Some(group) = groups.next().await? {
+            let is_its = |sample: &Sample| {
+                (sample.task_index, &sample.agent_name) == (group.task_index, &group.agent_name)
+            };
+            let sample = asked.next_if(is_its).await?.ok_or(MeasureError::Row {
+                table: "tasks",
+                task_index: group.task_index,
+            })?;
+            let agent = self.by_agent.then_some(group.agent_name.as_str());
+            let (request, expected) = (sample.to_json()?, Some(sample.expected));
+            let line = group.to_json(&layout, self.labels, &request, expected, agent);
+            writeln!(out, "{line}").map_err(MeasureError::Write)?;
+        }
+        Ok(())
+    }
+
+    /// Writes a list with an entry for each agent, by name.
+    ///
+    /// # Errors
+    /// The tables cannot be read, or the output not be written.
+    pub async fn write_agents(&self, out: &mut impl Write) -> Result<(), MeasureError> {
+        let agents = AgentStatistics::read(self.ctx).await?;
+        let layout = agents.run_layout();
+        let order = self.repeats.metrics();
+        let (mut entries, mut unmeasured) = (Vec::new(), Vec::new());
+        for (name, agent) in agents.iter() {
+            let mut entry = JsonObject::default();
+            layout.write(&agent.statistics, &mut entry);
+            entry.raw("agent_ref", &agent_ref(name));
+            let (of_agent, mut more) = (self.repeats.of(name), IndexMap::new());
+            of_agent.write_across(&order, &mut more);
+            of_agent.write_coverage(&mut more);
+            let of_kind = if agent.is_measured {
+                &mut entries
+            } else {
+                &mut unmeasured
+            };
+            of_kind.push(entry.merged(&more));
+        }
+        entries.append(&mut unmeasured);
+        write!(out, "[{}]", entries.join(",")).map_err(MeasureError::Write)
+    }
+
+    /// Writes a list with an entry for each repeat of each agent, where the rules have such; gives what is to be known of
+    /// them.
+    ///
+    /// # Errors
+    /// The tables cannot be read, or the output not be written.
+    pub async fn write_repeats(&self, out: &mut impl Write) -> Result<Vec<String>, MeasureError> {
+        let entries = self.repeats.iter().flat_map(|(name, of_agent)| {
+            let agent = agent_ref(name);
+            of_agent.to_json(Some(("agent_ref", &agent)))
+        });
+        let entries = entries.collect::<Vec<_>>().join(",");
+        write!(out, "[{entries}]").map_err(MeasureError::Write)?;
+        Ok(self.repeats.notes())
+    }
+}

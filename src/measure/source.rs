@@ -1,0 +1,98 @@
+//! What is measured: [`Source`] opens the tables of runs, or of a session, in two sessions.
+
+use datafusion::common::Result as QueryResult;
+use datafusion::prelude::SessionContext;
+
+use super::error::MeasureError;
+use crate::error::Error;
+use crate::gym::{GYM_07, GymChoice, GymRules};
+use crate::schema::TABLES;
+use crate::session::{self, RunTables, register_store, register_union};
+use crate::store::{RunRecord, RunStore};
+
+/// Where the tables come from.
+pub(crate) enum Source<'a> {
+    /// Runs, as one.
+    Runs(&'a [RunStore]),
+    /// A run as it was at one look.
+    Look(&'a RunTables),
+    /// The tables of a session, as the files of NeMo Gym are.
+    Tables(&'a SessionContext),
+}
+
+/// Two sessions with the same tables: of a run that is being collected, as they were at one and the same moment.
+pub(crate) struct Sessions {
+    /// Runs on all cores, and keeps no order: for queries that read all of a run.
+    pub(crate) gathering: SessionContext,
+    /// Keeps the order of rows, so that sums do not depend on the number of cores.
+    pub(crate) measuring: SessionContext,
+    /// Tasks of several runs were renumbered.
+    pub(crate) is_renumbered: bool,
+}
+
+impl Source<'_> {
+    /// Opens the tables. What can go to temporary files is kept below `memory` bytes.
+    ///
+    /// # Errors
+    /// The tables can't be read, or there is no place for temporary files.
+    pub(crate) async fn open(&self, memory: usize) -> Result<Sessions, MeasureError> {
+        let gathering = session::gathering(memory)?;
+        let measuring = session::measuring(memory)?;
+        let is_renumbered = self.register(&gathering).await?;
+        match self {
+            Self::Runs(runs) => {
+                runs.iter().for_each(|run| register_store(&measuring, run));
+                copy_tables(&gathering, &measuring).await?;
+            }
+            Self::Look(run) => run.register(&measuring).await?,
+            Self::Tables(source) => copy_tables(source, &measuring).await?,
+        }
+        Ok(Sessions {
+            gathering,
+            measuring,
+            is_renumbered,
+        })
+    }
+
+    /// Makes the tables known to a session; says whether tasks had to be numbered anew.
+    ///
+    /// # Errors
+    /// The tables can't be read.
+    pub(crate) async fn register(&self, session: &SessionContext) -> QueryResult<bool> {
+        match self {
+            Self::Runs(runs) => register_union(session, runs).await,
+            Self::Look(run) => run.register(session).await.map(|()| false),
+            Self::Tables(source) => copy_tables(source, session).await.map(|()| false),
+        }
+    }
+}
+
+async fn copy_tables(from: &SessionContext, to: &SessionContext) -> QueryResult<()> {
+    for table in TABLES {
+        if from.table_exist(table)? {
+            let provider = from.table_provider(table).await?;
+            to.deregister_table(table)?;
+            to.register_table(table, provider)?;
+        }
+    }
+    Ok(())
+}
+
+/// Runs as they are read by the rules that are chosen, or by their own; and those by which what is measured of them is
+/// written: the newest.
+pub(super) async fn by_rules(
+    runs: &[RunStore],
+    gym: GymChoice,
+) -> Result<(Vec<RunStore>, &'static GymRules), Error> {
+    let mut is_new = false;
+    for run in runs {
+        let run = RunRecord::identify(run).await?;
+        is_new |= run.rules() == Some(&GYM_07);
+    }
+    let rules = gym.rules(|| is_new);
+    let runs = match gym {
+        GymChoice::Auto => runs.to_vec(),
+        GymChoice::Of(rules) => runs.iter().map(|run| run.following(rules)).collect(),
+    };
+    Ok((runs, rules))
+}
