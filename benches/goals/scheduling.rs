@@ -11,7 +11,7 @@ use rollstream::sim::{RequestRecord, SimConfig, oracle};
 use tempfile::TempDir;
 
 use super::Settings;
-use super::aiohttp::Aiohttp;
+use super::baselines::Aiohttp;
 use crate::common::{Child, Goal, Growth, Report, SimServer, Sweep, rollstream, write_tasks};
 
 const ATTEMPTS: &str = "SELECT task_index, rollout_index, CAST(dispatched_at AS BIGINT) AS dispatched, \

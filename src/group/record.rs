@@ -2,8 +2,8 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::metrics::{SampleFacts, group_metrics, gym_metrics, number};
-use crate::model::Message;
 use crate::call::RolloutKey;
+use crate::model::Message;
 
 /// All rollouts of a prompt as one record, for a trainer.
 #[derive(Debug, Clone, PartialEq)]
