@@ -29,7 +29,7 @@ pub struct MetricArgs {
     /// Where metric families come from, and their parameters.
     #[command(flatten)]
     pub families: FamilyArgs,
-    /// Where the answer stands in what the agent gave back, for majority@k: a path as extracted_answer or a.b[0]
+    /// Where the answer stands in what the agent gave back, for majority@k: a path such as extracted_answer or `a.b[0]`
     #[arg(long, value_name = "PATH")]
     pub answer_key: Option<String>,
     /// How rollouts count that were asked for and are not there

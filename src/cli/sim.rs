@@ -28,7 +28,7 @@ pub struct SimArgs {
     /// Host under which the head server tells clients to reach the agents
     #[arg(long, value_name = "HOST")]
     pub advertise_host: Option<String>,
-    /// Version of NeMo Gym whose head server this is: 0.5 [default], or 0.7, which tells of environment servers
+    /// Version of NeMo Gym whose head server this is; 0.7 tells of environment servers [default: 0.5]
     #[arg(long, value_name = "VERSION")]
     pub gym: Option<GymChoice>,
     /// Names of the agents, each on a port of its own
@@ -37,7 +37,7 @@ pub struct SimArgs {
     /// Everything that happens is a function of the seed and of task, rollout and attempt
     #[arg(long)]
     pub seed: Option<u64>,
-    /// Time to an answer: fixed:20ms, lognormal:MEDIAN,SIGMA[,CAP] or heavy-tail:MEDIAN,ALPHA[,CAP]
+    /// Time to an answer: fixed:20ms, `lognormal:MEDIAN,SIGMA[,CAP]` or `heavy-tail:MEDIAN,ALPHA[,CAP]`
     #[arg(long, value_name = "DISTRIBUTION")]
     pub latency: Option<Latency>,
     /// Size of a whole answer, such as 20KB

@@ -61,7 +61,7 @@ options! {
         interleave_repeats: bool, flag(Tasks, "--interleave-repeats"), identity(Routing);
         /// Give every rollout its index as the seed
         num_repeats_add_seed: bool, flag(Tasks, "--num-repeats-add-seed"), identity(Identity::Value);
-        /// Where the seed goes: metadata.extra_body [default] or responses_create_params.seed
+        /// Where the seed goes: responses_create_params.seed or [default: metadata.extra_body]
         seed_field: SeedField, flag(Tasks, "--seed-field FIELD"), identity(Identity::Value);
         /// YAML file with `user` and `system` templates for the prompt
         prompt_config: Option<PathBuf>, flag(Tasks, "--prompt-config FILE"), identity(Content);

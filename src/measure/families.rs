@@ -77,7 +77,7 @@ impl MetricTable {
         Ok(plan.display_indent().to_string())
     }
 
-    /// The table without the rows that [`without_reserved`] leaves out.
+    /// The table without the rows that `without_reserved` leaves out.
     ///
     /// # Errors
     /// The query cannot be planned.

@@ -34,7 +34,7 @@ use crate::session::{self, RunTables};
 
 /// The metric families, and the views that they are written over, as tables of a session.
 ///
-/// A [`MetricCatalog`] computes them when a query reads them, so they hold the numbers that `aggregate` writes.
+/// A `MetricCatalog` computes them when a query reads them, so they hold the numbers that `aggregate` writes.
 pub struct MetricTables {
     queries: MetricQueries,
     views: MetricQueries,

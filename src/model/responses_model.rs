@@ -171,9 +171,10 @@ mod tests {
         let server = ScriptedServer::start(move |_| answer.clone()).await;
         let urls = [server.url().to_owned()];
         let endpoints = Endpoints::new("m", &urls, &HeaderMap::new(), &http()).unwrap();
-        let model = match over_chat {
-            true => ResponsesModel::over_chat(endpoints, "m", ModelRetries::default()),
-            false => ResponsesModel::new(endpoints, "m", ModelRetries::default()),
+        let model = if over_chat {
+            ResponsesModel::over_chat(endpoints, "m", ModelRetries::default())
+        } else {
+            ResponsesModel::new(endpoints, "m", ModelRetries::default())
         };
         let params = json!({"model": "other", "temperature": 0.5, "stream": true});
         let item = r#"{"role": "user",  "content": "1.50"}"#;

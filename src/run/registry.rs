@@ -11,7 +11,7 @@ use crate::agent::Reply;
 
 /// What all partitions of a process share: the limiter of each agent, and the limits on all calls together.
 ///
-/// Each partition has a [`Seat`], and each of its calls a [`Permit`]. The lock is held while the calls of a wave are picked
+/// Each partition has a `Seat`, and each of its calls a `Permit`. The lock is held while the calls of a wave are picked
 /// or the end of one is noted, and never across an await.
 #[derive(Debug, Default)]
 pub struct Registry {

@@ -233,9 +233,10 @@ mod tests {
             let above = sorted[(below + 1).min(sorted.len() - 1)];
             let expected = sorted[below] * (1.0 - part) + above * part;
             let found = durations.third_quartile().map(|found| found.as_secs_f64());
-            match sorted.len() < FEWEST {
-                true => assert_eq!(found, None),
-                false => assert!((found.unwrap() - expected).abs() < 1e-6, "{sorted:?}"),
+            if sorted.len() < FEWEST {
+                assert_eq!(found, None)
+            } else {
+                assert!((found.unwrap() - expected).abs() < 1e-6, "{sorted:?}")
             }
         }
     }

@@ -102,13 +102,14 @@ impl Servers {
             .into_iter()
             .filter(|agent| !self.is(agent, InstanceKind::Agent));
         let hints: Vec<String> = unknown.map(|agent| self.hint(agent)).collect();
-        match hints.is_empty() {
-            true => Ok(()),
-            false => Err(format!(
+        if hints.is_empty() {
+            Ok(())
+        } else {
+            Err(format!(
                 "Rows reference agents not present in the running config: {}. Include the agent's config in the run, or \
                  re-route with +agent_map/+agent_name.",
                 hints.join(", ")
-            )),
+            ))
         }
     }
 
@@ -230,13 +231,14 @@ impl Servers {
             .filter(|agent| self.resources_server_of(agent) == Some(source))
             .collect();
         if let Some(pin) = pin {
-            return match agents.contains(&pin.as_str()) {
-                true => Ok(pin.clone()),
-                false => Err(format!(
+            return if agents.contains(&pin.as_str()) {
+                Ok(pin.clone())
+            } else {
+                Err(format!(
                     "{quoted}: its datasets pin agent {}, which is no agent that refers to this resources server ({})",
                     repr_str(pin),
                     repr_list(agents)
-                )),
+                ))
             };
         }
         agents.sort_unstable();

@@ -1,5 +1,5 @@
-//! What people and programs see: [`ProgressDisplay`] while a sweep runs, [`report`] when it is done, [`StatusView`] for
-//! how a run is doing, [`comparison`] for runs against each other, and [`RowSink`] for the rows of a query in one of the
+//! What people and programs see: [`ProgressDisplay`] while a sweep runs, [`report()`] when it is done, [`StatusView`] for
+//! how a run is doing, [`comparison()`] for runs against each other, and [`RowSink`] for the rows of a query in one of the
 //! [`Format`]s. Used by the command line.
 
 mod comparison;

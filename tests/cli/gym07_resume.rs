@@ -31,9 +31,10 @@ fn faults(folder: &Folder, faults: &[(usize, &str)]) {
 fn collect(folder: &Folder, options: &str) -> crate::common::Ended {
     let program = folder.rollstream("collect -i tasks.jsonl -o run --agent sim -q");
     let program = program.args(options);
-    match folder.has("rollstream.toml") {
-        true => program.env("ROLLSTREAM_CONFIG", "rollstream.toml").run(),
-        false => program.run(),
+    if folder.has("rollstream.toml") {
+        program.env("ROLLSTREAM_CONFIG", "rollstream.toml").run()
+    } else {
+        program.run()
     }
 }
 

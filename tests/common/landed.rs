@@ -9,12 +9,11 @@ impl Folder {
     /// program, to check its numbers by.
     pub fn parquet(&self, name: &str) -> Vec<Value> {
         let path = self.path(name);
-        let files = match path.is_dir() {
-            true => {
-                let entries = std::fs::read_dir(path).unwrap();
-                entries.map(|entry| entry.unwrap().path()).collect()
-            }
-            false => vec![path],
+        let files = if path.is_dir() {
+            let entries = std::fs::read_dir(path).unwrap();
+            entries.map(|entry| entry.unwrap().path()).collect()
+        } else {
+            vec![path]
         };
         let mut rows = Vec::new();
         for path in files {

@@ -57,9 +57,10 @@ pub fn run(case: &Case) -> Result<Outcome, String> {
 }
 
 fn compare(case: &Case, name: &str, wanted: &str, got: &str) -> Result<(), String> {
-    let keys = match case.has_tag("key_order_undefined") {
-        true => Keys::Unordered,
-        false => Keys::Ordered,
+    let keys = if case.has_tag("key_order_undefined") {
+        Keys::Unordered
+    } else {
+        Keys::Ordered
     };
     match name {
         MERGED => same_lines(wanted, got),

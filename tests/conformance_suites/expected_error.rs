@@ -45,8 +45,9 @@ pub fn check_error(case_dir: &Path, expected: &Path, message: &str) -> Result<Ou
         "any_error" => (String::new(), true),
         other => return Err(format!("unknown comparison {other}")),
     };
-    match same {
-        true => Ok(Outcome::Passed),
-        false => Err(format!("{compare}: expected {wanted:?}, got {message:?}")),
+    if same {
+        Ok(Outcome::Passed)
+    } else {
+        Err(format!("{compare}: expected {wanted:?}, got {message:?}"))
     }
 }

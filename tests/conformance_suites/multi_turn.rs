@@ -64,9 +64,10 @@ pub fn run(directory: &Path, case: &Value) -> Result<(), String> {
 async fn compare(directory: &Path, folder: &Path, case: &Value, way: &Way) -> Result<(), String> {
     let script: Value = parse(&read(&directory.join("script.json"))?)?;
     let error = folder.join("error.json");
-    let error: Option<Value> = match error.exists() {
-        true => Some(parse(&read(&error)?)?),
-        false => None,
+    let error: Option<Value> = if error.exists() {
+        Some(parse(&read(&error)?)?)
+    } else {
+        None
     };
     let message = error.as_ref().and_then(|error| error["message"].as_str());
     let is_infra = message.is_some_and(|message| message.starts_with("generation unavailable"));

@@ -75,9 +75,10 @@ pub fn check_warnings(expected: &Path, warnings: &[String]) -> Result<(), String
         .flatten()
         .filter_map(|it| it["message"].as_str())
         .collect();
-    match wanted == warnings {
-        true => Ok(()),
-        false => Err(format!("expected warnings {wanted:?}, got {warnings:?}")),
+    if wanted == warnings {
+        Ok(())
+    } else {
+        Err(format!("expected warnings {wanted:?}, got {warnings:?}"))
     }
 }
 

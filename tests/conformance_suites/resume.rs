@@ -54,16 +54,18 @@ fn resume(case_dir: &Path, case: &Value) -> Result<Outcome, String> {
         "--concurrency=1".to_owned(),
         "--disable-aggregation".to_owned(),
     ];
-    match is_resumed {
-        true => options.push("--resume".to_owned()),
-        false => options.extend(input_options(case_dir, case)),
+    if is_resumed {
+        options.push("--resume".to_owned())
+    } else {
+        options.extend(input_options(case_dir, case))
     }
     options.extend(addresses(case_dir, case, &agent)?);
     let ended = place.run(&options)?;
     if must_fail {
-        return match ended.is_ok() {
-            true => Err("expected an error".into()),
-            false => check_error(case_dir, &expected, &ended.error),
+        return if ended.is_ok() {
+            Err("expected an error".into())
+        } else {
+            check_error(case_dir, &expected, &ended.error)
         };
     }
     // Rollouts may have been given up before.
@@ -97,12 +99,11 @@ fn resume(case_dir: &Path, case: &Value) -> Result<Outcome, String> {
 
 /// NeMo Gym can't resume from a half-written line; the import leaves it out and says so.
 fn torn(import: &Ended) -> Result<Outcome, String> {
-    match import.stderr.contains("is torn") {
-        true => {
-            println!("deliberate difference: a torn last line is left out, with a warning");
-            Ok(Outcome::Passed)
-        }
-        false => Err("expected an error".into()),
+    if import.stderr.contains("is torn") {
+        println!("deliberate difference: a torn last line is left out, with a warning");
+        Ok(Outcome::Passed)
+    } else {
+        Err("expected an error".into())
     }
 }
 
@@ -139,9 +140,10 @@ fn collect(case_dir: &Path, case: &Value) -> Result<Outcome, String> {
     options.extend(addresses(case_dir, case, &agent)?);
     let ended = place.run(&options)?;
     if expected.join("error.json").exists() {
-        return match ended.is_ok() {
-            true => Err("expected an error".into()),
-            false => check_error(case_dir, &expected, &ended.error),
+        return if ended.is_ok() {
+            Err("expected an error".into())
+        } else {
+            check_error(case_dir, &expected, &ended.error)
         };
     }
     if !ended.is_ok() && ended.code != Some(3) {
@@ -260,9 +262,10 @@ pub(super) fn equal<T: PartialEq + std::fmt::Debug>(
     wanted: &T,
     got: &T,
 ) -> Result<(), String> {
-    match wanted == got {
-        true => Ok(()),
-        false => Err(format!("{what}: expected {wanted:?}, got {got:?}")),
+    if wanted == got {
+        Ok(())
+    } else {
+        Err(format!("{what}: expected {wanted:?}, got {got:?}"))
     }
 }
 

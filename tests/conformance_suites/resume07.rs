@@ -81,9 +81,10 @@ impl<'a> Scene<'a> {
                 import.push(flag);
             }
         }
-        let import = match is_resumed || options["resume_from_cache"] == true {
-            true => Some(self.place.run(&import)?),
-            false => None,
+        let import = if is_resumed || options["resume_from_cache"] == true {
+            Some(self.place.run(&import)?)
+        } else {
+            None
         };
         match &import {
             Some(import) if !is_resumed && import.is_ok() => {
@@ -94,14 +95,13 @@ impl<'a> Scene<'a> {
         }
         let keys = "SELECT task_index, rollout_index FROM rollouts ORDER BY 1, 2";
         let done = is_resumed.then(|| self.place.keys(keys)).transpose()?;
-        let ended = match is_resumed {
-            true => self.rollstream(&["--resume".to_owned()])?,
+        let ended = if is_resumed {
+            self.rollstream(&["--resume".to_owned()])?
+        } else {
             // NeMo Gym starts over what is there; here somebody has to say so.
-            false => {
-                let mut options = self.input();
-                options.push("--overwrite".to_owned());
-                self.rollstream(&options)?
-            }
+            let mut options = self.input();
+            options.push("--overwrite".to_owned());
+            self.rollstream(&options)?
         };
         if !matches!(ended.code, Some(0 | 3)) {
             return self.failed(&ended);
@@ -163,9 +163,10 @@ impl<'a> Scene<'a> {
             equal("requests", &json(&text)?, &json!(requests))?;
         }
         if let Ok(metrics) = read(&expected.join("aggregate_metrics.json")) {
-            let keys = match self.case.has_tag("key_order_undefined") {
-                true => Keys::Unordered,
-                false => Keys::Ordered,
+            let keys = if self.case.has_tag("key_order_undefined") {
+                Keys::Unordered
+            } else {
+                Keys::Ordered
             };
             let got = self.place.read(METRICS)?;
             same_but(&metrics, &got, keys).map_err(|error| format!("metrics: {error}"))?;
@@ -178,9 +179,10 @@ impl<'a> Scene<'a> {
     }
 
     fn failed(&self, ended: &Ended) -> Result<Outcome, String> {
-        match self.case.expects_error() && !ended.is_ok() {
-            true => check_error(&self.case.directory, &self.case.expected, &ended.error),
-            false => Err(format!("ended with {:?}: {}", ended.code, ended.error)),
+        if self.case.expects_error() && !ended.is_ok() {
+            check_error(&self.case.directory, &self.case.expected, &ended.error)
+        } else {
+            Err(format!("ended with {:?}: {}", ended.code, ended.error))
         }
     }
 
@@ -204,9 +206,10 @@ impl<'a> Scene<'a> {
         let options = self.case.json["options"].as_object();
         let given = |name: &str| options.is_some_and(|options| options.contains_key(name));
         // NeMo Gym repeats no call for a status, and every call whose connection ends.
-        let infra = match self.replies.has_disconnects() {
-            true => 50,
-            false => 1,
+        let infra = if self.replies.has_disconnects() {
+            50
+        } else {
+            1
         };
         let mut arguments: Vec<String> = vec![
             "collect".to_owned(),
@@ -316,9 +319,10 @@ impl<'a> Scene<'a> {
             equal(&format!("rows of {name}"), &wanted.len(), &got.len())?;
             for (wanted, got) in wanted.iter().zip(&got) {
                 let got = self.as_sent_once(name, got)?;
-                let (wanted, got) = match self.case.has_tag("library_messages") {
-                    true => (without_message(wanted), without_message(&got)),
-                    false => (wanted.clone(), got),
+                let (wanted, got) = if self.case.has_tag("library_messages") {
+                    (without_message(wanted), without_message(&got))
+                } else {
+                    (wanted.clone(), got)
                 };
                 same(&wanted, &got).map_err(|error| format!("{name}: {error}"))?;
             }

@@ -49,9 +49,10 @@ fn a_kill_loses_nothing_that_was_sent() {
         panic!("{interrupted:?}");
     };
     // A dispatch is on record before the request arrives: many in flight are many on their way.
-    let most = match load::is_raised() {
-        true => asked + load::concurrency(16),
-        false => asked,
+    let most = if load::is_raised() {
+        asked + load::concurrency(16)
+    } else {
+        asked
     };
     assert!((1..=most as usize).contains(&cut_off), "{cut_off}");
     assert_eq!(ledger.attempts.len(), all_but(0) + cut_off);
@@ -91,9 +92,10 @@ fn a_journal_that_is_cut_off_in_its_head_is_asked_again() {
     let ledger = scene.is_done_but_for(&[]);
     let interrupted = ledger.ends(|row| row.outcome == "interrupted");
     // What one segment held, of as many as there are partitions.
-    let least = match load::partitions().is_empty() {
-        true => rollouts() / 2,
-        false => 1,
+    let least = if load::partitions().is_empty() {
+        rollouts() / 2
+    } else {
+        1
     };
     assert!(interrupted[0].3 as u64 >= least, "{interrupted:?}");
 }

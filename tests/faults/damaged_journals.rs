@@ -135,12 +135,15 @@ fn a_changed_byte_costs_one_batch() {
 
 #[test]
 fn a_changed_byte_in_the_head_of_a_journal_is_survived() {
-    is_survived(Damage::Flipped, |_| match is_full() {
-        true => (0..HEAD)
-            .step_by(4)
-            .chain((HEAD..2048).step_by(64))
-            .collect(),
-        false => vec![0, 5, 9, 23, 300],
+    is_survived(Damage::Flipped, |_| {
+        if is_full() {
+            (0..HEAD)
+                .step_by(4)
+                .chain((HEAD..2048).step_by(64))
+                .collect()
+        } else {
+            vec![0, 5, 9, 23, 300]
+        }
     });
 }
 

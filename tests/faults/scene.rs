@@ -108,9 +108,10 @@ impl Scene {
     pub fn collect(&self, options: &str) -> Program {
         let program = collecting(&self.folder).args("--agent sim");
         let program = program.args(&self.agents.options());
-        match self.is_raised {
-            true => program.args(&load::raised(options)),
-            false => program.args(options),
+        if self.is_raised {
+            program.args(&load::raised(options))
+        } else {
+            program.args(options)
         }
     }
 

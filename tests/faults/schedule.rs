@@ -208,9 +208,10 @@ impl Life {
 /// As many partitions as the environment asks for, or any, and parts that are cut for readers, or not.
 fn partitions(draws: &mut Draws) -> String {
     let asked = load::partitions();
-    let partitions = match asked.is_empty() {
-        true => format!("--partitions {}", 1 + draws.below(4)),
-        false => asked,
+    let partitions = if asked.is_empty() {
+        format!("--partitions {}", 1 + draws.below(4))
+    } else {
+        asked
     };
     match draws.below(2) {
         0 => partitions,
@@ -233,9 +234,10 @@ fn reached(
     let parts = landed() + 1 + draws.below(2);
     let by_parts = draws.unit() < 0.25;
     loop {
-        let is_time = match by_parts {
-            true => landed() >= parts,
-            false => agents.num_requests() >= requests,
+        let is_time = if by_parts {
+            landed() >= parts
+        } else {
+            agents.num_requests() >= requests
         };
         if is_time || !running.is_running() {
             return is_time;

@@ -63,9 +63,10 @@ async fn nulls_are_passed_over_and_nothing_is_null() {
         };
         let sql =
             format!("SELECT value{field} AS value FROM (SELECT {call} AS value FROM {TASKS})");
-        let sql = match call.starts_with("array_length") {
-            true => format!("SELECT {call} FROM {TASKS}"),
-            false => sql,
+        let sql = if call.starts_with("array_length") {
+            format!("SELECT {call} FROM {TASKS}")
+        } else {
+            sql
         };
         assert_eq!(number(&ctx, &sql).await, expected, "{sql}");
     }

@@ -196,17 +196,16 @@ async fn permutation_tests_are_those_of_scipy() {
         );
         let sql = "SELECT sign_flip_p(x - y, 200000, 7 ORDER BY task_index) FROM pairs";
         let p = number(&ctx, sql).await.unwrap();
-        match golden.exact {
-            true => assert_close(p, golden.p, 1e-14, "p"),
+        if golden.exact {
+            assert_close(p, golden.p, 1e-14, "p");
+        } else {
             // Both are drawn; five standard deviations of the difference of two such shares.
-            false => {
-                let spread = (2.0 * golden.p * (1.0 - golden.p) / 200_000.0).sqrt();
-                assert!(
-                    (p - golden.p).abs() < 5.0 * spread + 1e-5,
-                    "{p}, not {}",
-                    golden.p
-                );
-            }
+            let spread = (2.0 * golden.p * (1.0 - golden.p) / 200_000.0).sqrt();
+            assert!(
+                (p - golden.p).abs() < 5.0 * spread + 1e-5,
+                "{p}, not {}",
+                golden.p
+            );
         }
     }
 }

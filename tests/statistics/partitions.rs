@@ -108,9 +108,10 @@ fn python_sum(values: &[f64]) -> f64 {
     let (mut sum, mut errors) = (0.0f64, 0.0f64);
     for &value in values {
         let total = sum + value;
-        errors += match sum.abs() >= value.abs() {
-            true => (sum - total) + value,
-            false => (value - total) + sum,
+        errors += if sum.abs() >= value.abs() {
+            (sum - total) + value
+        } else {
+            (value - total) + sum
         };
         sum = total;
     }

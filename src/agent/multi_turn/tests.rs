@@ -81,9 +81,10 @@ impl Policy for ScriptedPolicy {
             return std::future::pending().await;
         }
         if let Some(error) = &generate.error {
-            let class = match error.starts_with("infra") {
-                true => FailureClass::Infra,
-                false => FailureClass::Data,
+            let class = if error.starts_with("infra") {
+                FailureClass::Infra
+            } else {
+                FailureClass::Data
             };
             return Err(Failure::new(class, error.as_str()));
         }

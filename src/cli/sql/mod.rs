@@ -1,5 +1,5 @@
-//! `rollstream sql`: one question, a script of them, or a conversation. [`SqlSession`] has the tables of the runs, which
-//! `check` asks too; an [`Interpreter`] does what [`Statements`] reads.
+//! `rollstream sql`: one question, a script of them, or a conversation. `SqlSession` has the tables of the runs, which
+//! `check` asks too; an `Interpreter` does what `Statements` reads.
 
 pub mod args;
 mod catalog;

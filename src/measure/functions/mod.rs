@@ -2,8 +2,8 @@
 //!
 //! | functions | file |
 //! |---|---|
-//! | [`gather_scores`]: rollouts to lists of scores | `gather_scores`, `score_layouts` |
-//! | [`statistics`], [`list_statistics`], [`list_quantiles`], [`summary_each`]: what such lists come to | `statistics`, `lists`, `summary_each` |
+//! | [`gather_scores()`]: rollouts to lists of scores | `gather_scores`, `score_layouts` |
+//! | [`statistics()`], [`list_statistics`], [`list_quantiles`], [`summary_each()`]: what such lists come to | `statistics`, `lists`, `summary_each` |
 //! | [`pass_at_each_k`], [`pass_hat_each_k`], [`best_of_each_k`], [`majority_at_each_k`], [`mean_of_each_first_k`], [`std_of_each_first_k`]: for each k | `each_k`, `lists` |
 //! | [`normal_quantile`], [`student_t_quantile`], [`chi_squared_sf`], [`binomial_test_p`], [`wilson_interval`]: tests and intervals | `inference` |
 //! | [`bootstrap_interval`], [`sign_flip_p`]: tests and intervals by random samples | `resampling` |

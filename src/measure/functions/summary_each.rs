@@ -19,7 +19,7 @@ use super::sums::Compensated;
 /// DOUBLE)[]`: for each position, the summary of the elements at that position of the group's lists;
 /// nulls and the missing tails of shorter lists are left out.
 ///
-/// `sum` is what Python's `sum()` gives in the order of the rows (see [`Compensated`]), `mean` is `sum / count`, `std` the
+/// `sum` is what Python's `sum()` gives in the order of the rows (see `Compensated`), `mean` is `sum / count`, `std` the
 /// sample standard deviation (ddof 1), null for a count below 2. All but the count are null for a count of 0. Null lists
 /// are left out; null if there is no list.
 pub fn summary_each() -> AggregateUDF {

@@ -123,9 +123,10 @@ impl World {
         let mut decided = Vec::new();
         for name in names {
             let rows = journal[&name].clone();
-            let decisions = match doubtful.is_empty() {
-                true => super::Decisions::default(),
-                false => ledger.decide(rows.iter().copied()),
+            let decisions = if doubtful.is_empty() {
+                super::Decisions::default()
+            } else {
+                ledger.decide(rows.iter().copied())
             };
             decided.push((name, rows, decisions));
         }
