@@ -319,10 +319,11 @@ pub async fn counts(session: &SessionContext) -> Result<Vec<AgentCounts>> {
 
 #[cfg(test)]
 mod tests {
-    use arrow::array::Int32Array;
+    use arrow::array::{AsArray, Int32Array};
+    use arrow::datatypes::Int64Type;
 
     use super::*;
-    use crate::retry::{Failure, FailureClass};
+    use crate::retry::{AfterFailure, Failure, FailureClass};
     use crate::schema;
 
     /// A failed attempt: its class, its status, and whether it got a connection.
@@ -364,42 +365,87 @@ mod tests {
         .unwrap()
     }
 
-    #[tokio::test]
-    async fn sql_counts_every_class_and_status_as_a_process_does() {
+    /// An attempt of every class and status that there can be.
+    fn every_attempt() -> Vec<Attempt> {
         let statuses = (100..600).map(Some).chain([None]);
-        let rows: Vec<Attempt> = statuses
+        statuses
             .flat_map(|status| FailureClass::ALL.map(|class| (class, status)))
             .flat_map(|(class, status)| [true, false].map(|connected| (class, status, connected)))
             // Only a failure of the network can leave an attempt without a connection, and then there is no status.
             .filter(|(class, status, connected)| {
                 *connected || *class == FailureClass::Infra && status.is_none()
             })
-            .collect();
+            .collect()
+    }
+
+    async fn prepared(rows: &[Attempt], budgets: Budgets) -> SessionContext {
         let session = SessionContext::new();
-        session.register_batch("attempts", attempts(&rows)).unwrap();
+        session.register_batch("attempts", attempts(rows)).unwrap();
         let none = RecordBatch::new_empty(schema::rollouts());
         session.register_batch("rollouts", none).unwrap();
+        prepare(&session, [("a", budgets)], Terminal::AsStamped)
+            .await
+            .unwrap();
+        session
+    }
+
+    /// What a process counts and decides after a first attempt.
+    fn recorded(
+        (class, status, connected): Attempt,
+        budgets: &Budgets,
+    ) -> (FailureCounts, AfterFailure) {
+        let failure = Failure {
+            unreachable: !connected,
+            ..Failure::new(class, "")
+        };
+        let mut counts = FailureCounts::default();
+        let next = counts.record(&failure, status, Some(budgets));
+        (counts, next)
+    }
+
+    #[tokio::test]
+    async fn sql_counts_every_class_and_status_as_a_process_does() {
+        let rows = every_attempt();
         let budgets = Budgets {
             infra: u32::MAX,
             rate_limit: u32::MAX,
             data: u32::MAX,
             attempts: u32::MAX,
         };
-        prepare(&session, [("a", budgets)], Terminal::AsStamped)
-            .await
-            .unwrap();
-        let prior = prior(&session).await.unwrap();
-        for (rollout, (class, status, connected)) in (0..).zip(&rows) {
-            let failure = Failure {
-                unreachable: !connected,
-                ..Failure::new(*class, "")
-            };
-            let mut expected = FailureCounts::default();
-            expected.record(&failure, *status, Some(&budgets));
+        let prior = prior(&prepared(&rows, budgets).await).await.unwrap();
+        for (rollout, row) in (0..).zip(&rows) {
+            let (mut expected, _) = recorded(*row, &budgets);
             // A resume begins to count these anew.
             expected.unreachable = 0;
-            let found = prior[&(0, rollout)].failures;
-            assert_eq!(found, expected, "{class} {status:?} {connected}");
+            assert_eq!(prior[&(0, rollout)].failures, expected, "{row:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn sql_takes_a_rollout_for_failed_when_a_process_does() {
+        let rows = every_attempt();
+        for spent in 0..4 {
+            let most = |budget| if budget == spent { 1 } else { u32::MAX };
+            let budgets = Budgets {
+                infra: most(0),
+                rate_limit: most(1),
+                data: most(2),
+                attempts: most(3),
+            };
+            let session = prepared(&rows, budgets).await;
+            let failed = session.table("failed_rollouts").await.unwrap();
+            let mut found: Vec<i64> = Vec::new();
+            for batch in failed.collect().await.unwrap() {
+                let rollouts = batch.column_by_name(schema::ROLLOUT_INDEX).unwrap();
+                found.extend(rollouts.as_primitive::<Int64Type>().values());
+            }
+            found.sort_unstable();
+            let is_failed =
+                |row: &&(i64, &Attempt)| recorded(*row.1, &budgets).1 == AfterFailure::Fail;
+            let numbered: Vec<(i64, &Attempt)> = (0..).zip(&rows).collect();
+            let expected: Vec<i64> = numbered.iter().filter(is_failed).map(|row| row.0).collect();
+            assert!(!expected.is_empty());
+            assert_eq!(found, expected, "budget {spent}");
         }
     }
 }

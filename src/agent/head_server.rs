@@ -13,6 +13,9 @@ use crate::servers::Servers;
 /// Deadline for the head server, which answers from memory.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
+/// Finds the server of a kind that another refers to.
+pub(super) type ServerOf = for<'a> fn(&'a Servers, &str) -> Option<&'a str>;
+
 /// NeMo Gym's head server, as far as a collector needs it: what it says of its servers.
 #[derive(Debug)]
 pub struct HeadServer {
@@ -26,25 +29,19 @@ impl HeadServer {
         &self.servers
     }
 
-    /// Address of the resources server of an agent; none where it names none.
+    /// Address of the server that an agent refers to as `server` says; none where it names none.
     ///
     /// # Errors
     /// It does not know the agent, or that server.
-    pub(super) fn resources_server_of(&self, agent: &str) -> Result<Option<String>, AgentError> {
-        self.referred(agent, self.servers.resources_server_of(agent))
-    }
-
-    /// Address of the model server of an agent; none where it names none.
-    ///
-    /// # Errors
-    /// It does not know the agent, or that server.
-    pub(super) fn model_server_of(&self, agent: &str) -> Result<Option<String>, AgentError> {
-        self.referred(agent, self.servers.model_server_of(agent))
-    }
-
-    fn referred(&self, agent: &str, name: Option<&str>) -> Result<Option<String>, AgentError> {
+    pub(super) fn referred(
+        &self,
+        agent: &str,
+        server: ServerOf,
+    ) -> Result<Option<String>, AgentError> {
         self.addresses(std::iter::once(agent))?;
-        let Some(name) = name else { return Ok(None) };
+        let Some(name) = server(&self.servers, agent) else {
+            return Ok(None);
+        };
         let addresses = self.addresses(std::iter::once(name))?;
         Ok(addresses.into_values().next())
     }

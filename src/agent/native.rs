@@ -3,8 +3,7 @@
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
-use reqwest::header::HeaderMap;
-
+use super::head_server::ServerOf;
 use super::multi_turn::{Environments, Limits, MultiTurnAgent, MultiTurnOptions};
 use super::registry::{environment_headers, headers};
 use super::{Agent, AgentError, HeadServer, ToolCallingAgent, ToolCallingOptions};
@@ -16,6 +15,7 @@ use crate::model::{
     CHAT_COMPLETIONS, COMPLETIONS, ChatPolicy, CompletionsPolicy, Endpoints, ModelClient,
     ModelRetries, Policy, Responder, ResponsesModel, tokenizer,
 };
+use crate::servers::Servers;
 
 /// The default of `max_turns`.
 const MAX_TURNS: u32 = 10;
@@ -32,15 +32,6 @@ pub(super) struct Native<'a> {
     pub(super) head: Option<&'a HeadServer>,
 }
 
-/// Refuses settings that agents of this kind do not have: none is ignored in silence.
-pub(super) fn check_kind(name: &str, own: &AgentSettings) -> Result<(), AgentError> {
-    let refuse = |reason| AgentError::Native {
-        agent: name.to_owned(),
-        reason,
-    };
-    own.check_kind().map_err(refuse)
-}
-
 /// Whether the head server has to say where servers of this agent are.
 pub(super) fn needs_head(own: &AgentSettings) -> bool {
     match own.kind.unwrap_or_default() {
@@ -49,9 +40,6 @@ pub(super) fn needs_head(own: &AgentSettings) -> bool {
         AgentKind::MultiTurn => false,
     }
 }
-
-/// Asks a head server for the address of a server that an agent refers to.
-type ServerOf = fn(&HeadServer, &str) -> Result<Option<String>, AgentError>;
 
 impl Native<'_> {
     /// Sets it up; nothing is sent.
@@ -64,19 +52,19 @@ impl Native<'_> {
 
     fn tool_calling(&self) -> Result<Arc<dyn Agent>, AgentError> {
         let of_head = |server: ServerOf| match self.head {
-            Some(head) => server(head, self.name),
+            Some(head) => head.referred(self.name, server),
             None => Ok(None),
         };
         let mut models: Vec<String> = self.own.model_url.iter().map(ToString::to_string).collect();
         // The model servers of NeMo Gym understand Responses.
         let mut api = self.own.model_api.unwrap_or_default();
         if models.is_empty() {
-            models.extend(of_head(HeadServer::model_server_of)?);
+            models.extend(of_head(Servers::model_server_of)?);
             api = self.own.model_api.unwrap_or(ModelApi::Responses);
         }
         let resources = match &self.own.resources_url {
             Some(url) => Some(url.to_string()),
-            None => of_head(HeadServer::resources_server_of)?,
+            None => of_head(Servers::resources_server_of)?,
         };
         let resources = resources.ok_or_else(|| self.refuse(
             "nothing says where its resources server is: set resources_url, or --head-server where it has a \
@@ -95,7 +83,11 @@ impl Native<'_> {
                 ));
             }
         };
-        let target = Target::new(&resources, self.environment_headers()?, self.http.clone());
+        let target = Target::new(
+            &resources,
+            environment_headers(self.name, self.own)?,
+            self.http.clone(),
+        );
         let target = target.map_err(|reason| AgentError::Address {
             agent: self.name.to_owned(),
             url: resources.clone(),
@@ -123,8 +115,8 @@ impl Native<'_> {
         };
         let api = own.model_api.unwrap_or_default();
         let policy: Arc<dyn Policy> = match api {
-            ModelApi::ChatCompletions => Arc::new(ChatPolicy::new(client(CHAT_COMPLETIONS))),
-            ModelApi::Completions => Arc::new(CompletionsPolicy::new(client(COMPLETIONS))),
+            ModelApi::ChatCompletions => Arc::new(ChatPolicy(client(CHAT_COMPLETIONS))),
+            ModelApi::Completions => Arc::new(CompletionsPolicy(client(COMPLETIONS))),
             ModelApi::Responses => {
                 return Err(self.refuse(
                     "model_api = 'responses' is for kind = 'responses'; use 'chat-completions' or 'completions'",
@@ -140,7 +132,7 @@ impl Native<'_> {
         }
         let tokenizer = tokenizer(spec).map_err(|error| self.refuse(&error.to_string()))?;
         let step_timeout = own.step_timeout.map(Span::duration);
-        let headers = self.environment_headers()?;
+        let headers = environment_headers(self.name, self.own)?;
         let mut environments = Vec::new();
         for (task_name, settings) in &own.environments {
             let refuse = |error: environment::EnvironmentError| self.refuse(&error.to_string());
@@ -178,10 +170,6 @@ impl Native<'_> {
         let headers = headers(self.name, self.own, self.settings)?;
         Endpoints::new(self.model_name(), addresses, &headers, self.http)
             .map_err(|error| self.refuse(&error.to_string()))
-    }
-
-    fn environment_headers(&self) -> Result<HeaderMap, AgentError> {
-        environment_headers(self.name, self.own)
     }
 
     fn model_name(&self) -> &str {

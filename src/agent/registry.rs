@@ -122,7 +122,13 @@ impl Agents {
             |name: &&String| own(name).kind.unwrap_or_default() == AgentKind::NemoGym;
         let (elsewhere, here): (Vec<_>, Vec<_>) = names.iter().partition(is_elsewhere);
         for name in names {
-            native::check_kind(name, own(name))?;
+            // No setting that agents of this kind do not have is ignored in silence.
+            own(name)
+                .check_kind()
+                .map_err(|reason| AgentError::Native {
+                    agent: name.clone(),
+                    reason,
+                })?;
         }
         let mut members = HashMap::new();
         let mut add = |name: &str, agent: Arc<dyn Agent>| {

@@ -1,6 +1,6 @@
 //! What a model talks to: an [`Environment`] takes a step with each sample of a batch.
 //!
-//! [`StepServer`] is asked once for a whole batch. [`ResourcesServer`] and [`GymnasiumServer`] know one episode at a time.
+//! [`StepServer`] is asked once for a whole batch. [`EpisodeServer`] knows one episode at a time.
 //! The checks in `checks` send nothing: they are for datasets without an environment server. [`environment`] sets any up from
 //! its settings; the multi-turn agent uses them.
 
@@ -21,12 +21,12 @@ use serde_json::Value;
 
 use self::checks::Checked;
 use crate::call::{CallLog, CookieJar, Target};
-use crate::config::ServerUrl;
+use crate::config::{Resources, ServerUrl};
 use crate::http::HttpClients;
 use crate::model::{Message, OBSERVATION_ROLE};
 use crate::retry::Failure;
 
-pub use nemo_gym::{GymnasiumServer, ResourcesServer};
+pub use nemo_gym::EpisodeServer;
 pub use step_server::StepServer;
 
 /// Answers a model: observes, scores, and says when an episode ends.
@@ -131,16 +131,9 @@ const SERVERS: [&str; 3] = ["step", "resources", "gymnasium"];
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ServerSettings {
-    kind: ServerKind,
+    #[serde(rename = "kind")]
+    _kind: de::IgnoredAny,
     url: ServerUrl,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "kebab-case")]
-enum ServerKind {
-    Step,
-    Resources,
-    Gymnasium,
 }
 
 /// Why an environment can't be used.
@@ -199,7 +192,7 @@ pub fn environment(
         let why = format!("there is no environment of kind '{kind}'; use {}", kinds());
         return Err(wrong(de::Error::custom(why)));
     }
-    let ServerSettings { kind, url } = ServerSettings::deserialize(settings).map_err(wrong)?;
+    let ServerSettings { url, .. } = ServerSettings::deserialize(settings).map_err(wrong)?;
     let target = Target::new(url.as_str(), headers.clone(), http.clone());
     let target = target.map_err(|reason| EnvironmentError::Address {
         name: name.to_owned(),
@@ -207,9 +200,19 @@ pub fn environment(
         reason,
     })?;
     Ok(match kind {
-        ServerKind::Step => Arc::new(StepServer::new(name, &target, step_deadline)),
-        ServerKind::Resources => Arc::new(ResourcesServer::new(name, target, step_deadline)),
-        ServerKind::Gymnasium => Arc::new(GymnasiumServer::new(name, target, step_deadline)),
+        "step" => Arc::new(StepServer::new(name, &target, step_deadline)),
+        "resources" => Arc::new(EpisodeServer::new(
+            Resources::Tools,
+            name,
+            target,
+            step_deadline,
+        )),
+        _ => Arc::new(EpisodeServer::new(
+            Resources::Gymnasium,
+            name,
+            target,
+            step_deadline,
+        )),
     })
 }
 

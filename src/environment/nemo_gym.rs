@@ -7,11 +7,13 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::{FutureExt, StreamExt, stream};
+use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::{Begun, Environment, Sample, Step, StepResult, Stepped};
 use crate::call::{CallKind, CallLog, CallSpec, CookieJar, Post, Posted, Target};
+use crate::config::Resources;
 use crate::model::{Message, OBSERVATION_ROLE, texts};
 use crate::outcome::AnswerFields;
 use crate::retry::{Failure, FailureClass};
@@ -23,53 +25,61 @@ const ASSISTANT: &str = "assistant";
 
 /// A server with one path that begins episodes and one that takes their steps.
 #[derive(Debug)]
-struct EpisodeServer {
+pub struct EpisodeServer {
     target: Target,
     begin: Target,
     step: Target,
+    protocol: Resources,
     name: Arc<str>,
     deadline: Option<Duration>,
 }
 
 impl EpisodeServer {
-    fn new(
+    /// The environment of tasks of kind `name` at `server`. `deadline` is the longest time of a request.
+    ///
+    /// [`Resources::Tools`] is a resources server of NeMo Gym, which scores: `POST /seed_session` begins an episode, and the
+    /// first step is `POST /verify`, which ends it. [`Resources::Gymnasium`] is a server in the style of Gymnasium: `POST
+    /// /reset` begins an episode, and each `POST /step` is told what the model said last.
+    pub fn new(
+        protocol: Resources,
         name: impl Into<Arc<str>>,
-        target: Target,
-        [begin, step]: [&str; 2],
+        server: Target,
         deadline: Option<Duration>,
     ) -> Self {
+        let (begin, step) = match protocol {
+            Resources::Tools => ("seed_session", "verify"),
+            Resources::Gymnasium => ("reset", "step"),
+        };
         Self {
-            begin: target.at(begin),
-            step: target.at(step),
-            target,
+            begin: server.at(begin),
+            step: server.at(step),
+            target: server,
+            protocol,
             name: name.into(),
             deadline,
         }
     }
 
-    /// Sends the row; returns the answer and the cookies that came with it.
-    async fn begin(
-        &self,
-        kind: CallKind,
-        row: &Value,
-        log: &CallLog,
-    ) -> Result<(Posted, CookieJar), Failure> {
-        let mut cookies = CookieJar::default();
-        let post = self.post(0, kind, json(row)?, &mut cookies);
-        let posted = self.begin.post(post, log).await?;
-        Ok((posted, cookies))
-    }
-
     /// Sends the row with what the model said.
-    async fn step(
-        &self,
-        kind: CallKind,
-        said: Turns,
-        sample: &mut Sample<'_>,
-    ) -> Result<Posted, Failure> {
+    async fn step_of(&self, sample: &mut Sample<'_>) -> Result<StepResult, Failure> {
+        let (kind, said) = match self.protocol {
+            Resources::Tools => (CallKind::Verify, sample.step.turn as usize),
+            Resources::Gymnasium => (CallKind::Step, 1),
+        };
         let body = row_with_response(sample.step, said)?;
         let post = self.post(sample.step.turn, kind, body, sample.cookies);
-        self.step.post(post, sample.log).await
+        let posted = self.step.post(post, sample.log).await?;
+        if self.protocol == Resources::Tools {
+            return Ok(StepResult::last(reward(&posted)?));
+        }
+        let answer: StepReply = posted.json()?;
+        let observation = answer.observation.unwrap_or_default();
+        Ok(StepResult {
+            observation: Message::text(OBSERVATION_ROLE, observation),
+            terminated: answer.terminated,
+            truncated: answer.truncated,
+            ..StepResult::last(answer.reward)
+        })
     }
 
     fn post<'a>(
@@ -85,25 +95,6 @@ impl EpisodeServer {
             cookies: Some(cookies),
             deadline: self.deadline.map(|limit| (limit, "step_timeout")),
         }
-    }
-}
-
-/// A resources server of NeMo Gym as an environment that scores: `POST /seed_session` begins an
-/// episode, and the first step is `POST /verify`, which ends it.
-#[derive(Debug)]
-pub struct ResourcesServer(EpisodeServer);
-
-impl ResourcesServer {
-    /// The environment of tasks of kind `name` at `server`. `deadline` is the longest time of a
-    /// request.
-    pub fn new(name: impl Into<Arc<str>>, server: Target, deadline: Option<Duration>) -> Self {
-        let paths = ["seed_session", "verify"];
-        Self(EpisodeServer::new(name, server, paths, deadline))
-    }
-
-    async fn verify(&self, sample: &mut Sample<'_>) -> Result<StepResult, Failure> {
-        let posted = self.0.step(CallKind::Verify, Turns::All, sample).await?;
-        Ok(StepResult::last(reward(&posted)?))
     }
 }
 
@@ -138,32 +129,38 @@ fn reward(posted: &Posted) -> Result<f64, Failure> {
 }
 
 #[async_trait]
-impl Environment for ResourcesServer {
+impl Environment for EpisodeServer {
     async fn begin(&self, row: &Value, log: &CallLog) -> Result<Begun, Failure> {
-        let (posted, cookies) = self.0.begin(CallKind::SeedSession, row, log).await?;
+        let kind = match self.protocol {
+            Resources::Tools => CallKind::SeedSession,
+            Resources::Gymnasium => CallKind::Reset,
+        };
+        let mut cookies = CookieJar::default();
+        let post = self.post(0, kind, json(row)?, &mut cookies);
+        let posted = self.begin.post(post, log).await?;
+        let mut observation = None;
+        if self.protocol == Resources::Gymnasium {
+            let answer: ResetReply = posted.json()?;
+            observation = answer.observation.filter(|text| !text.is_empty());
+        }
         posted.ok()?;
         Ok(Begun {
             cookies,
-            observation: None,
+            observation: observation.map(|text| Message::text(OBSERVATION_ROLE, text)),
         })
     }
 
     /// Sends a request for each sample, many at the same time.
     async fn step(&self, samples: &mut [Sample<'_>]) -> Stepped {
         let steps = samples.iter_mut();
-        let steps: Vec<_> = steps.map(|sample| self.verify(sample).boxed()).collect();
+        let steps: Vec<_> = steps.map(|sample| self.step_of(sample).boxed()).collect();
         Ok(stream::iter(steps).buffered(AT_ONCE).collect().await)
     }
 
     fn address(&self) -> String {
-        self.0.target.address().to_owned()
+        self.target.address().to_owned()
     }
 }
-
-/// A Gymnasium-style server: `POST /reset` begins an episode, and each `POST /step` is told what the
-/// model said last.
-#[derive(Debug)]
-pub struct GymnasiumServer(EpisodeServer);
 
 #[derive(Deserialize)]
 struct ResetReply {
@@ -180,150 +177,48 @@ struct StepReply {
     truncated: bool,
 }
 
-impl GymnasiumServer {
-    /// The environment of tasks of kind `name` at `server`. `deadline` is the longest time of a
-    /// request.
-    pub fn new(name: impl Into<Arc<str>>, server: Target, deadline: Option<Duration>) -> Self {
-        Self(EpisodeServer::new(
-            name,
-            server,
-            ["reset", "step"],
-            deadline,
-        ))
+/// The row with the last `said` messages of the model as a response, with the fields that NeMo Gym wants to see.
+fn row_with_response(step: Step<'_>, said: usize) -> Result<Bytes, Failure> {
+    #[derive(Serialize)]
+    struct RowWithResponse<'a> {
+        #[serde(flatten)]
+        row: IndexMap<&'a String, &'a Value>,
+        response: Value,
     }
-
-    async fn step_of(&self, sample: &mut Sample<'_>) -> Result<StepResult, Failure> {
-        let posted = self.0.step(CallKind::Step, Turns::Last, sample).await?;
-        let answer: StepReply = posted.json()?;
-        let observation = answer.observation.unwrap_or_default();
-        Ok(StepResult {
-            observation: Message::text(OBSERVATION_ROLE, observation),
-            terminated: answer.terminated,
-            truncated: answer.truncated,
-            ..StepResult::last(answer.reward)
-        })
-    }
-}
-
-#[async_trait]
-impl Environment for GymnasiumServer {
-    async fn begin(&self, row: &Value, log: &CallLog) -> Result<Begun, Failure> {
-        let (posted, cookies) = self.0.begin(CallKind::Reset, row, log).await?;
-        let answer: ResetReply = posted.json()?;
-        let observation = answer.observation.filter(|text| !text.is_empty());
-        Ok(Begun {
-            cookies,
-            observation: observation.map(|text| Message::text(OBSERVATION_ROLE, text)),
-        })
-    }
-
-    /// Sends a request for each sample, many at the same time.
-    async fn step(&self, samples: &mut [Sample<'_>]) -> Stepped {
-        let steps = samples.iter_mut();
-        let steps: Vec<_> = steps.map(|sample| self.step_of(sample).boxed()).collect();
-        Ok(stream::iter(steps).buffered(AT_ONCE).collect().await)
-    }
-
-    fn address(&self) -> String {
-        self.0.target.address().to_owned()
-    }
-}
-
-/// The row with what the model said: in the last turn, or in all of them.
-fn row_with_response(step: Step<'_>, turns: Turns) -> Result<Bytes, Failure> {
     let none = Map::new();
     let row = step.row.as_object().unwrap_or(&none);
-    let params = row
-        .get("responses_create_params")
-        .and_then(Value::as_object)
-        .unwrap_or(&none);
-    let given = |name: &str| params.get(name).filter(|value| !value.is_null());
-    let mut said: Vec<&Message> = step
-        .messages
-        .iter()
-        .rev()
+    let params = row.get("responses_create_params");
+    let model = params.and_then(|params| params.get("model")?.as_str());
+    let messages = step.messages.iter().rev();
+    let mut said: Vec<&Message> = messages
         .filter(|message| message.role == ASSISTANT)
-        .take(match turns {
-            Turns::Last => 1,
-            Turns::All => step.turn as usize,
-        })
+        .take(said)
         .collect();
     said.reverse();
-    let output = said.into_iter().enumerate();
-    let response = SentResponse {
-        id: format!("resp_{}", step.turn),
-        created_at: 0,
-        model: given("model").and_then(Value::as_str).unwrap_or_default(),
-        object: "response",
-        output: output.map(|(at, message)| item(at, message)).collect(),
-        parallel_tool_calls: true,
-        tool_choice: "auto",
-        tools: [],
+    let item = |(at, message): (usize, &Message)| {
+        let parts = texts(&message.content).into_iter();
+        let part = |text| json!({"annotations": [], "text": text, "type": "output_text"});
+        json!({
+            "id": format!("msg_{at}"),
+            "content": parts.map(part).collect::<Value>(),
+            "role": ASSISTANT,
+            "status": "completed",
+            "type": "message",
+        })
     };
     json(&RowWithResponse {
         row: row.iter().filter(|(name, _)| *name != "response").collect(),
-        response,
+        response: json!({
+            "id": format!("resp_{}", step.turn),
+            "created_at": 0,
+            "model": model.unwrap_or_default(),
+            "object": "response",
+            "output": said.into_iter().enumerate().map(item).collect::<Value>(),
+            "parallel_tool_calls": true,
+            "tool_choice": "auto",
+            "tools": [],
+        }),
     })
-}
-
-/// What of a conversation is sent.
-#[derive(Debug, Clone, Copy)]
-enum Turns {
-    /// The last message of the model.
-    Last,
-    /// Its message of every turn.
-    All,
-}
-
-#[derive(Serialize)]
-struct RowWithResponse<'a> {
-    #[serde(flatten)]
-    row: indexmap::IndexMap<&'a String, &'a Value>,
-    response: SentResponse<'a>,
-}
-
-/// A response, with the fields that NeMo Gym wants to see.
-#[derive(Serialize)]
-struct SentResponse<'a> {
-    id: String,
-    created_at: u64,
-    model: &'a str,
-    object: &'static str,
-    output: Vec<SentItem<'a>>,
-    parallel_tool_calls: bool,
-    tool_choice: &'static str,
-    tools: [(); 0],
-}
-
-#[derive(Serialize)]
-struct SentItem<'a> {
-    id: String,
-    content: Vec<SentPart<'a>>,
-    role: &'static str,
-    status: &'static str,
-    r#type: &'static str,
-}
-
-#[derive(Serialize)]
-struct SentPart<'a> {
-    annotations: [(); 0],
-    text: &'a str,
-    r#type: &'static str,
-}
-
-fn item(at: usize, message: &Message) -> SentItem<'_> {
-    let parts = texts(&message.content).into_iter().map(|text| SentPart {
-        annotations: [],
-        text,
-        r#type: "output_text",
-    });
-    SentItem {
-        id: format!("msg_{at}"),
-        content: parts.collect(),
-        role: ASSISTANT,
-        status: "completed",
-        r#type: "message",
-    }
 }
 
 fn json(value: &impl Serialize) -> Result<Bytes, Failure> {
@@ -337,7 +232,6 @@ fn json(value: &impl Serialize) -> Result<Bytes, Failure> {
 #[cfg(test)]
 mod tests {
     use reqwest::header::HeaderMap;
-    use serde_json::json;
 
     use super::*;
     use crate::call::scripted::{Answer, Received, ScriptedServer, http, log};
@@ -345,10 +239,13 @@ mod tests {
 
     async fn environment(
         script: impl FnMut(&Received) -> Answer + Send + 'static,
-    ) -> (ScriptedServer, ResourcesServer) {
+    ) -> (ScriptedServer, EpisodeServer) {
         let server = ScriptedServer::start(script).await;
         let target = Target::new(server.url(), HeaderMap::new(), http()).unwrap();
-        (server, ResourcesServer::new("math", target, None))
+        (
+            server,
+            EpisodeServer::new(Resources::Tools, "math", target, None),
+        )
     }
 
     #[tokio::test]
@@ -445,7 +342,7 @@ mod tests {
         })
         .await;
         let target = Target::new(server.url(), HeaderMap::new(), http()).unwrap();
-        let environment = GymnasiumServer::new("game", target, None);
+        let environment = EpisodeServer::new(Resources::Gymnasium, "game", target, None);
         let mut scene = Scene::new(0);
         let played = async {
             let begun = environment.begin(&scene.row, &scene.log).await?;

@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::counts::{RolloutCounts, RolloutStats};
-use super::prompt::{TrainingPrompt, row_index};
+use super::prompt::{Sampling, TrainingPrompt, row_index};
 use super::{GroupAnswer, GroupPrompt, PromptGroup};
 use crate::agent::{Agent, AgentLimits, Agents, Member, RolloutRequest};
 use crate::call::{CallLog, RolloutKey};
@@ -43,17 +43,6 @@ pub struct RolloutOptions {
     pub backoff: Backoff,
     /// Groups in flight in a batch, at most.
     pub max_groups: usize,
-}
-
-/// How rollouts are sampled. What is none is as the prompt says.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Sampling {
-    /// Temperature.
-    pub temperature: Option<f64>,
-    /// Nucleus sampling.
-    pub top_p: Option<f64>,
-    /// Tokens of a generation, at most.
-    pub max_new_tokens: Option<u64>,
 }
 
 impl Default for RolloutOptions {
@@ -151,8 +140,12 @@ impl RolloutManager {
         options: RolloutOptions,
     ) -> Self {
         let limits = AgentLimits::of(agent_name, &Settings::default());
+        Self::of(agent_name, Member { agent, limits }, is_native, options)
+    }
+
+    fn of(agent_name: &str, member: Member, is_native: bool, options: RolloutOptions) -> Self {
         Self {
-            member: Member { agent, limits },
+            member,
             agent_name: agent_name.to_owned(),
             is_native,
             options,
@@ -175,13 +168,7 @@ impl RolloutManager {
         let member = member.ok_or_else(|| Error::Usage(format!("no agent '{agent_name}'")))?;
         let own = settings.agents.get(agent_name);
         let is_native = own.is_some_and(|own| own.kind == Some(AgentKind::MultiTurn));
-        Ok(Self {
-            member: member.clone(),
-            agent_name: agent_name.to_owned(),
-            is_native,
-            options,
-            stats: RolloutStats::default(),
-        })
+        Ok(Self::of(agent_name, member.clone(), is_native, options))
     }
 
     /// What the retries did so far.
@@ -275,11 +262,8 @@ impl RolloutManager {
     async fn group(&self, prompt: &TrainingPrompt, number: u32) -> Result<PromptGroup, Failure> {
         let count = self.options.num_generations;
         let mut answers: Vec<Option<(u32, Bytes)>> = vec![None; count];
-        let tries = if self.keeps_others() {
-            self.options.max_row_attempts.max(1)
-        } else {
-            1
-        };
+        let rows = self.options.max_row_attempts.max(1);
+        let tries = if self.keeps_others() { rows } else { 1 };
         let mut last: Option<Failure> = None;
         for number_of_row in 0..tries {
             let sent: Vec<usize> = (0..count)
@@ -290,10 +274,9 @@ impl RolloutManager {
             }
             if number_of_row > 0 {
                 self.stats.rows_redispatched(sent.len() as u64);
-                let pause = last
-                    .as_ref()
-                    .map(|failure| self.pause(number_of_row, failure));
-                sleep(pause.unwrap_or_default()).await;
+            }
+            if let Some(failure) = &last {
+                sleep(self.pause(number_of_row, failure)).await;
             }
             let attempt = number * tries + number_of_row;
             last = self.send(prompt, &sent, attempt, &mut answers).await?;

@@ -10,8 +10,8 @@ mod record;
 mod table;
 
 pub use counts::RolloutCounts;
-pub use manager::{RolloutError, RolloutManager, RolloutOptions, Sampling};
+pub use manager::{RolloutError, RolloutManager, RolloutOptions};
 pub use metrics::{LegacyForm, SampleFacts, batch_metrics_legacy, group_metrics};
-pub use prompt::TrainingPrompt;
+pub use prompt::{Sampling, TrainingPrompt};
 pub use record::{Completion, GroupAnswer, GroupAnswerError, GroupPrompt, PromptGroup};
 pub use table::{GROUPS, batch, groups};

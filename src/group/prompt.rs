@@ -1,6 +1,5 @@
 use serde_json::{Map, Value, json};
 
-use super::Sampling;
 use crate::model::Message;
 use crate::request::{AGENT_REF, MESSAGE_LOG, RESPONSES_CREATE_PARAMS, ROLLOUT_INDEX, TASK_INDEX};
 
@@ -72,6 +71,17 @@ impl TrainingPrompt {
         row.insert(ROLLOUT_INDEX.into(), rollout.into());
         Ok(row.into())
     }
+}
+
+/// How rollouts are sampled. What is none is as the prompt says.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Sampling {
+    /// Temperature.
+    pub temperature: Option<f64>,
+    /// Nucleus sampling.
+    pub top_p: Option<f64>,
+    /// Tokens of a generation, at most.
+    pub max_new_tokens: Option<u64>,
 }
 
 impl Sampling {

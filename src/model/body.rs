@@ -110,7 +110,7 @@ impl RequestBody {
 }
 
 /// How vLLM writes a token as text where it is asked for `return_tokens_as_token_ids`.
-const TOKEN_ID: &str = "token_id:";
+pub(super) const TOKEN_ID: &str = "token_id:";
 
 /// An answer, with its choices of kind `C`.
 #[derive(Debug, Deserialize)]

@@ -15,16 +15,7 @@ pub const CHAT_COMPLETIONS: &str = "v1/chat/completions";
 
 /// A model behind Chat Completions: texts go there, and texts come back.
 #[derive(Debug)]
-pub struct ChatPolicy {
-    client: ModelClient,
-}
-
-impl ChatPolicy {
-    /// The model that `client` asks at [`CHAT_COMPLETIONS`].
-    pub fn new(client: ModelClient) -> Self {
-        Self { client }
-    }
-}
+pub struct ChatPolicy(pub ModelClient);
 
 /// A message as it is sent.
 #[derive(Serialize)]
@@ -105,11 +96,11 @@ impl Policy for ChatPolicy {
         request: GenerationRequest<'_>,
         log: &CallLog,
     ) -> Result<Generation, Failure> {
-        let mut body = RequestBody::new(self.client.name())?;
+        let mut body = RequestBody::new(self.0.name())?;
         body.list("messages", request.messages.iter().map(Sent::of))?;
         body.sampling(request.sampling, request.stop_strings, &["messages"])?;
         let posted = self
-            .client
+            .0
             .post(request.turn, body.finish(), None, log, None)
             .await?;
         let answer = CompletionAnswer::<ChatChoice>::read(&posted)?;
@@ -135,7 +126,7 @@ impl Policy for ChatPolicy {
     }
 
     fn address(&self) -> String {
-        self.client.address()
+        self.0.address()
     }
 }
 
@@ -179,7 +170,7 @@ mod tests {
             stop_strings,
         };
         let log = log(1);
-        let generation = ChatPolicy::new(client).generate(request, &log).await;
+        let generation = ChatPolicy(client).generate(request, &log).await;
         let received = server.received().remove(0);
         assert_eq!(received.path, "/v1/chat/completions");
         (received.text, generation, log)

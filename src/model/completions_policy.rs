@@ -24,16 +24,7 @@ const EXACT: [(&str, bool); 3] = [
 /// log-probabilities come back. The prompt is the tokens of all messages, one after the other, so
 /// what the model saw is what the log says.
 #[derive(Debug)]
-pub struct CompletionsPolicy {
-    client: ModelClient,
-}
-
-impl CompletionsPolicy {
-    /// The model that `client` asks at [`COMPLETIONS`].
-    pub fn new(client: ModelClient) -> Self {
-        Self { client }
-    }
-}
+pub struct CompletionsPolicy(pub ModelClient);
 
 #[derive(Deserialize)]
 struct CompletionChoice<'a> {
@@ -136,7 +127,7 @@ impl Policy for CompletionsPolicy {
         log: &CallLog,
     ) -> Result<Generation, Failure> {
         let prompt = prompt(&request, log)?;
-        let mut body = RequestBody::new(self.client.name())?;
+        let mut body = RequestBody::new(self.0.name())?;
         body.list("prompt", prompt.iter().copied().flatten())?;
         let logprobs = request.sampling.get("logprobs").and_then(Value::as_u64);
         let exact = EXACT.iter().map(|(name, _)| *name);
@@ -147,7 +138,7 @@ impl Policy for CompletionsPolicy {
         }
         body.field("logprobs", &logprobs.unwrap_or(0))?;
         let posted = self
-            .client
+            .0
             .post(request.turn, body.finish(), None, log, None)
             .await?;
         let answer = CompletionAnswer::<CompletionChoice>::read(&posted)?;
@@ -166,7 +157,7 @@ impl Policy for CompletionsPolicy {
     }
 
     fn address(&self) -> String {
-        self.client.address()
+        self.0.address()
     }
 }
 
@@ -186,7 +177,7 @@ mod tests {
         let urls = [server.url().to_owned()];
         let endpoints = Endpoints::new("m", &urls, &HeaderMap::new(), &http()).unwrap();
         let retries = ModelRetries::default();
-        CompletionsPolicy::new(ModelClient::new(endpoints, COMPLETIONS, "m", retries))
+        CompletionsPolicy(ModelClient::new(endpoints, COMPLETIONS, "m", retries))
     }
 
     fn message(role: &str, ids: Option<&[u32]>) -> Message {

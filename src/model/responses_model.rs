@@ -47,11 +47,9 @@ impl ResponsesModel {
     }
 
     fn chat_request(&self, request: &ResponseRequest<'_>) -> Result<RequestBody, Failure> {
-        let input: Result<Vec<Value>, _> = request
-            .input
-            .iter()
-            .map(|item| serde_json::from_str(item.get()))
-            .collect();
+        let input = request.input.iter();
+        let input: Result<Vec<Value>, _> =
+            input.map(|item| serde_json::from_str(item.get())).collect();
         let refuse = |why: String| {
             let why = format!(
                 "{}: turn {}: the conversation can't be sent: {why}",

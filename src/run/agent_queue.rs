@@ -1,5 +1,4 @@
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -15,7 +14,8 @@ pub(super) struct AgentQueue {
     /// Index of its limiter in the registry.
     pub(super) agent: usize,
     first: VecDeque<QueuedRow>,
-    retries: BinaryHeap<Reverse<WaitingRetry>>,
+    /// By when they are due, and their place in the plan.
+    retries: BTreeMap<(Instant, u64), WaitingRetry>,
     template: Option<CachedTemplate>,
     /// Finished rollouts that the limiter was not told of yet.
     finished: u64,
@@ -27,30 +27,9 @@ pub(super) struct AgentQueue {
 /// A row that waits for a retry.
 #[derive(Debug)]
 struct WaitingRetry {
-    due: Instant,
     /// How long rate limits and pauses had held back its agent's rows when it was put here.
     held_before: Duration,
     row: PendingRow,
-}
-
-impl PartialEq for WaitingRetry {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other).is_eq()
-    }
-}
-
-impl Eq for WaitingRetry {}
-
-impl PartialOrd for WaitingRetry {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for WaitingRetry {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (self.due, self.row.order).cmp(&(other.due, other.row.order))
-    }
 }
 
 /// When the next row of an agent may be sent.
@@ -100,7 +79,7 @@ impl AgentQueue {
             name,
             agent,
             first: VecDeque::new(),
-            retries: BinaryHeap::new(),
+            retries: BTreeMap::new(),
             template: None,
             finished: 0,
             held: Duration::ZERO,
@@ -123,11 +102,10 @@ impl AgentQueue {
     }
 
     pub(super) fn retry(&mut self, row: PendingRow, due: Instant) {
-        self.retries.push(Reverse(WaitingRetry {
-            due,
-            held_before: self.held,
-            row,
-        }));
+        let held_before = self.held;
+        let place = (due, row.order);
+        self.retries
+            .insert(place, WaitingRetry { held_before, row });
     }
 
     pub(super) fn clear(&mut self) {
@@ -191,10 +169,10 @@ impl AgentQueue {
         if opens > now {
             return Readiness::At(opens);
         }
-        let order = match (self.retries.peek(), self.first.front()) {
-            (Some(Reverse(retry)), _) if retry.due <= now => retry.row.order,
+        let order = match (self.first_retry(), self.first.front()) {
+            (Some((due, order)), _) if due <= now => order,
             (_, Some(first)) => first.order,
-            (Some(Reverse(retry)), None) => return Readiness::At(retry.due),
+            (Some((due, _)), None) => return Readiness::At(due),
             (None, None) => return Readiness::Empty,
         };
         if limiter.is_turn_of(seat) {
@@ -204,22 +182,26 @@ impl AgentQueue {
         }
     }
 
+    /// When the first retry is due, and its place in the plan.
+    fn first_retry(&self) -> Option<(Instant, u64)> {
+        self.retries.first_key_value().map(|(place, _)| *place)
+    }
+
     fn retry_due(&self, now: Instant) -> bool {
-        let first = self.retries.peek();
-        first.is_some_and(|Reverse(retry)| retry.due <= now)
+        self.first_retry().is_some_and(|(due, _)| due <= now)
     }
 
     /// When the next retry is due, if nothing could be sent before it.
     pub(super) fn next_due(&self, now: Instant) -> Option<Instant> {
-        let first = self.retries.peek().filter(|_| self.num_ready(now) == 0);
-        first.map(|Reverse(retry)| retry.due)
+        let first = self.first_retry().filter(|_| self.num_ready(now) == 0);
+        first.map(|(due, _)| due)
     }
 
     /// Takes the row that [`Self::readiness`] said may be sent now.
     pub(super) fn pick(&mut self, now: Instant) -> Option<(Picked, Waited)> {
         let (row, since, held_before) = if self.retry_due(now) {
-            let Reverse(retry) = self.retries.pop()?;
-            (Picked::Retry(retry.row), retry.due, retry.held_before)
+            let ((due, _), retry) = self.retries.pop_first()?;
+            (Picked::Retry(retry.row), due, retry.held_before)
         } else {
             let queued = self.first.pop_front()?;
             let (since, held_before) = (queued.since, queued.held_before);

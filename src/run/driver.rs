@@ -73,11 +73,9 @@ impl Driver {
         metrics: RunMetrics,
     ) -> Self {
         let concurrency = concurrency.min(context.most_calls);
-        let started = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-        let seed = started.unwrap_or_default().as_nanos() as u64;
         Self {
             queue: Queue::new(Arc::clone(&context), concurrency),
-            random: fastrand::Rng::with_seed(seed.wrapping_add(partition as u64)),
+            random: fastrand::Rng::new(),
             log: context.dispatches.as_ref().map(|logs| logs.open(partition)),
             concurrency,
             context,
@@ -139,7 +137,7 @@ impl Driver {
                     self.stopped = true;
                     self.queue.clear();
                 }
-                rows = next(&mut input), if input.is_some() && self.queue.has_room() => match rows {
+                rows = async { input.as_mut()?.next().await }, if input.is_some() && self.queue.has_room() => match rows {
                     Some(Ok(rows)) => if let Err(error) = self.queue.push(&rows) {
                         self.fail(error);
                     },
@@ -195,7 +193,11 @@ impl Driver {
         let wave = self.queue.wave(now, most);
         self.wake = wave.next;
         for (agent, silent) in wave.abandoned {
-            self.say_abandoned(&agent, silent);
+            let silent = silent.as_secs();
+            self.context.progress.notice(format!(
+                "agent '{agent}' has not answered for {silent} s (--agent-patience): the rest of its rollouts stays \
+                 pending; --resume tries again"
+            ));
         }
         if wave.rows.is_empty() {
             return;
@@ -301,6 +303,9 @@ impl Driver {
                 Some(failures.record(failure, reply.http_status, budgets))
             }
         };
+        if !matches!(next, Some(AfterFailure::Retry { .. })) {
+            self.queue.finished(&dispatch.row.agent_name);
+        }
         match next {
             Some(AfterFailure::Retry { failures }) if !self.stopped => {
                 let failure = reply.result.as_ref().err();
@@ -315,10 +320,8 @@ impl Driver {
                 self.queue
                     .retry(row, now + wait.max(asked.unwrap_or_default()));
             }
-            Some(AfterFailure::Retry { .. }) => {}
-            Some(AfterFailure::LeavePending) => self.queue.finished(&dispatch.row.agent_name),
+            Some(AfterFailure::Retry { .. } | AfterFailure::LeavePending) => {}
             Some(AfterFailure::Fail) => {
-                self.queue.finished(&dispatch.row.agent_name);
                 let (done, failed) = self.context.registry.finished(false);
                 if let Some(reason) = self.context.failure_limits.exceeded(done, failed) {
                     self.context.shutdown.stop(reason);
@@ -330,18 +333,9 @@ impl Driver {
                     .ended(&dispatch.row.agent_name, reply.elapsed);
                 let bytes = reply.result.as_ref().map_or(0, |answer| answer.body.len());
                 self.answer_bytes = (self.answer_bytes * FORGETTING).max(bytes as f64);
-                self.queue.finished(&dispatch.row.agent_name);
             }
         }
         self.append(dispatch.outcome(reply, next == Some(AfterFailure::Fail)))
-    }
-
-    fn say_abandoned(&self, agent: &str, silent: Duration) {
-        let silent = silent.as_secs();
-        self.context.progress.notice(format!(
-            "agent '{agent}' has not answered for {silent} s (--agent-patience): the rest of its rollouts stays pending; \
-             --resume tries again"
-        ));
     }
 
     fn append(&mut self, outcome: Outcome) -> Result<()> {
@@ -353,12 +347,7 @@ impl Driver {
     /// Drops the calls in flight. Their rollouts are pending again.
     fn cut_off(&mut self) -> Result<()> {
         self.calls.abort_all();
-        let cut: Vec<Dispatch> = self
-            .dispatches
-            .drain()
-            .map(|(_, dispatch)| dispatch)
-            .collect();
-        for dispatch in cut {
+        for dispatch in std::mem::take(&mut self.dispatches).into_values() {
             self.context.progress.returned();
             self.append(dispatch.cut_off("cut off when the sweep was stopped"))?;
         }
@@ -404,11 +393,4 @@ fn is_answered(reply: &Reply) -> bool {
 
 fn parsed(answer: &[u8]) -> Option<Object<'_>> {
     Object::parse(std::str::from_utf8(answer).ok()?).ok()
-}
-
-async fn next(input: &mut Option<SendableRecordBatchStream>) -> Option<Result<RecordBatch>> {
-    match input {
-        Some(stream) => stream.next().await,
-        None => None,
-    }
 }

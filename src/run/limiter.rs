@@ -317,7 +317,7 @@ impl Limiter {
             self.tokens_of_one.finished(tokens);
         }
         if let Some(bucket) = &mut self.tokens {
-            bucket.correct(now, tokens.unwrap_or(0) as f64 - call.grant.reserved_tokens);
+            bucket.take(now, tokens.unwrap_or(0) as f64 - call.grant.reserved_tokens);
         }
         let Some(reply) = reply else {
             if call.grant.probe {

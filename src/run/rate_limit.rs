@@ -58,14 +58,9 @@ impl LeakyBucket {
         }
     }
 
-    /// Takes `amount`, even if it is not time yet.
+    /// Takes `amount`, even if it is not time yet; gives it back if it is negative.
     pub(super) fn take(&mut self, now: Instant, amount: f64) {
-        self.correct(now, amount);
-    }
-
-    /// Corrects an estimate: takes `delta` more, or gives it back if it is negative.
-    pub(super) fn correct(&mut self, now: Instant, delta: f64) {
-        self.level = (self.level_at(now) + delta).max(0.0);
+        self.level = (self.level_at(now) + amount).max(0.0);
         self.since = self.since.max(Some(now));
     }
 
@@ -153,10 +148,10 @@ mod tests {
         let now = Instant::now();
         bucket.take(now, 1000.0);
         assert_eq!(bucket.ready_at(now), now);
-        bucket.correct(now, 500.0);
+        bucket.take(now, 500.0);
         let wait = bucket.ready_at(now) - now;
         assert!((wait.as_secs_f64() - 5.0).abs() < 1e-6, "{wait:?}");
-        bucket.correct(now, -500.0);
+        bucket.take(now, -500.0);
         assert_eq!(bucket.ready_at(now), now);
     }
 
@@ -164,7 +159,7 @@ mod tests {
     fn more_given_back_than_taken_is_not_credit() {
         let mut bucket = LeakyBucket::new(1.0, 10.0);
         let now = Instant::now();
-        bucket.correct(now, -1e9);
+        bucket.take(now, -1e9);
         bucket.take(now, 12.0);
         assert!(bucket.ready_at(now) > now);
     }

@@ -139,7 +139,7 @@ impl Episode {
         result: StepResult,
     ) -> Result<(), Failure> {
         let taken = self.sample.stepped(result, &*options.tokenizer);
-        taken.map_err(|error| self.step_failed(Failure::new(FailureClass::Data, error.to_string())))
+        taken.map_err(|error| self.step_failed(Failure::new(FailureClass::Data, error)))
     }
 
     /// The failure of a step, with the name of the sample.

@@ -51,7 +51,7 @@ async fn play(prompt: &[u8], turns: &[Said], max_seq_len: u64) -> (Value, Vec<Ve
     let target = Target::new(environment.url(), HeaderMap::new(), http()).unwrap();
     let steps = Arc::new(StepServer::new("bytes", &target, None));
     let agent = MultiTurnAgent::new(MultiTurnOptions {
-        policy: Arc::new(CompletionsPolicy::new(client)),
+        policy: Arc::new(CompletionsPolicy(client)),
         environments: Environments::new([("bytes".to_owned(), steps as _)]),
         tokenizer: Arc::new(BytesTokenizer),
         rules: Rules::PerSample,

@@ -211,7 +211,7 @@ impl LockstepBatch<'_> {
     /// Lets the samples leave that are over, and returns whether any are left.
     fn sort_out(&mut self) -> bool {
         self.playing.retain(|batched| !batched.is_abandoned());
-        let fails_whole = self.options.rules.fails_whole_batch();
+        let fails_whole = self.options.rules.is_lockstep();
         let failure = self
             .playing
             .iter()

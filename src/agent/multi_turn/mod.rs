@@ -125,8 +125,7 @@ impl Agent for MultiTurnAgent {
     }
 
     fn check_task_name(&self, task_name: Option<&str>) -> Result<(), String> {
-        let found = self.options.environments.find(task_name);
-        found.map(|_| ()).map_err(|unknown| unknown.to_string())
+        self.options.environments.find(task_name).map(|_| ())
     }
 
     fn address(&self) -> &str {
@@ -147,31 +146,6 @@ pub struct Limits {
 #[derive(Debug, Clone, Default)]
 pub struct Environments(IndexMap<Arc<str>, Arc<dyn Environment>>);
 
-/// No environment serves a task.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum UnknownTask {
-    /// None has this name.
-    #[error(
-        "no environment serves task_name '{name}'. There are: {known}. Add it to the environments \
-         of the agent, or correct the row"
-    )]
-    Name {
-        /// The name.
-        name: String,
-        /// The names that there are.
-        known: String,
-    },
-    /// The row names none, and it is not clear which is meant.
-    #[error(
-        "the row has no task_name, and there is not exactly one environment. There are: {known}"
-    )]
-    NoName {
-        /// The names that there are.
-        known: String,
-    },
-}
-
 impl Environments {
     /// These environments.
     pub fn new(environments: impl IntoIterator<Item = (String, Arc<dyn Environment>)>) -> Self {
@@ -186,20 +160,23 @@ impl Environments {
     pub fn find(
         &self,
         task_name: Option<&str>,
-    ) -> Result<(&Arc<str>, &Arc<dyn Environment>), UnknownTask> {
-        match task_name {
-            Some(name) => self.0.get_key_value(name).ok_or_else(|| UnknownTask::Name {
-                name: name.to_owned(),
-                known: self.known(),
-            }),
-            None if self.0.len() == 1 => self.0.first().ok_or_else(|| self.unnamed()),
-            None => Err(self.unnamed()),
-        }
-    }
-
-    fn unnamed(&self) -> UnknownTask {
-        let known = self.known();
-        UnknownTask::NoName { known }
+    ) -> Result<(&Arc<str>, &Arc<dyn Environment>), String> {
+        let found = match task_name {
+            Some(name) => self.0.get_key_value(name),
+            None => self.0.first().filter(|_| self.0.len() == 1),
+        };
+        found.ok_or_else(|| {
+            let known = self.known();
+            match task_name {
+                Some(name) => format!(
+                    "no environment serves task_name '{name}'. There are: {known}. Add it to the environments of the \
+                     agent, or correct the row"
+                ),
+                None => format!(
+                    "the row has no task_name, and there is not exactly one environment. There are: {known}"
+                ),
+            }
+        })
     }
 
     fn known(&self) -> String {
@@ -235,33 +212,8 @@ impl Rules {
         self == Self::PerSampleLegacy
     }
 
-    /// A sample of a batch that fails takes the whole batch with it.
-    pub fn fails_whole_batch(self) -> bool {
-        self == Self::LockstepLegacy
-    }
-
-    /// A log that is longer than it may be before the observation comes is a failure.
-    pub fn refuses_overfull_log(self) -> bool {
-        self == Self::LockstepLegacy
-    }
-
-    /// A sample whose observation was cut counts as terminated too.
-    pub fn cut_terminates(self) -> bool {
-        self == Self::LockstepLegacy
-    }
-
-    /// An environment that names no stop strings clears those that there were.
-    pub fn clears_stop_strings(self) -> bool {
-        self == Self::LockstepLegacy
-    }
-
-    /// A sample that ends in its last turn counts as out of turns.
-    pub fn end_in_last_turn_is_out_of_turns(self) -> bool {
-        self != Self::LockstepLegacy
-    }
-
-    /// Rewards are added in 32 bit.
-    pub fn adds_rewards_in_32_bit(self) -> bool {
+    /// The last column of the table holds.
+    pub fn is_lockstep(self) -> bool {
         self == Self::LockstepLegacy
     }
 }

@@ -79,21 +79,6 @@ struct AnswerBody<'a> {
     response: Value,
 }
 
-/// Why what came of a turn can't be taken.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
-#[non_exhaustive]
-pub enum TurnError {
-    /// The log is longer than it may be, and the rules take that for a fault of the engine.
-    #[error(
-        "tokens_left_for_obs={0} should not be negative. This should not happen if the inference engine \
-         respects the max sequence length."
-    )]
-    Overfull(i128),
-    /// The reward is no number that 32 bit hold.
-    #[error("the environment gave the reward {0}, which is not a finite number of 32 bit")]
-    Reward(f64),
-}
-
 impl SampleState {
     /// A sample that has taken no turn. The tokenizer counts the messages whose tokens are unknown.
     pub fn new(
@@ -114,7 +99,7 @@ impl SampleState {
             log,
             stop_strings: prompt.stop_strings.take(),
             env_info: prompt.extra_env_info.take(),
-            reward: if rules.adds_rewards_in_32_bit() {
+            reward: if rules.is_lockstep() {
                 Reward::Narrow(0.0)
             } else {
                 Reward::Wide(0.0)
@@ -176,11 +161,7 @@ impl SampleState {
     ///
     /// # Errors
     /// It can't be taken, and the sample can't be used any more.
-    pub fn stepped(
-        &mut self,
-        result: StepResult,
-        tokenizer: &dyn Tokenizer,
-    ) -> Result<(), TurnError> {
+    pub fn stepped(&mut self, result: StepResult, tokenizer: &dyn Tokenizer) -> Result<(), String> {
         self.reward.add(result.reward)?;
         let mut observation = result.observation;
         count(&mut observation, tokenizer);
@@ -188,16 +169,19 @@ impl SampleState {
         let is_cut = whole >= self.max_seq_len;
         if is_cut {
             let room = i128::from(self.max_seq_len) - i128::from(self.log_tokens);
-            if room < 0 && self.rules.refuses_overfull_log() {
-                return Err(TurnError::Overfull(room));
+            if room < 0 && self.rules.is_lockstep() {
+                return Err(format!(
+                    "tokens_left_for_obs={room} should not be negative. This should not happen if the inference engine \
+                     respects the max sequence length."
+                ));
             }
             cut(&mut observation, u64::try_from(room).unwrap_or(0));
         }
         self.append_observation(observation);
         self.truncated |= is_cut || result.truncated;
-        self.terminated = result.terminated || (is_cut && self.rules.cut_terminates());
+        self.terminated = result.terminated || (is_cut && self.rules.is_lockstep());
         if !self.has_ended() {
-            if result.next_stop_strings.is_some() || self.rules.clears_stop_strings() {
+            if result.next_stop_strings.is_some() || self.rules.is_lockstep() {
                 self.stop_strings = result.next_stop_strings;
             }
             if !result.metadata.is_null() {
@@ -230,7 +214,7 @@ impl SampleState {
     }
 
     fn is_out_of_turns(&self) -> bool {
-        let counts = !self.has_ended() || self.rules.end_in_last_turn_is_out_of_turns();
+        let counts = !self.has_ended() || !self.rules.is_lockstep();
         counts && self.counts.turns >= self.max_turns
     }
 
@@ -296,10 +280,12 @@ impl TokenCounts {
 }
 
 impl Reward {
-    fn add(&mut self, reward: f64) -> Result<(), TurnError> {
+    fn add(&mut self, reward: f64) -> Result<(), String> {
         let narrow = reward as f32;
         if !narrow.is_finite() {
-            return Err(TurnError::Reward(reward));
+            return Err(format!(
+                "the environment gave the reward {reward}, which is not a finite number of 32 bit"
+            ));
         }
         match self {
             Self::Wide(sum) => *sum += f64::from(narrow),

@@ -172,9 +172,9 @@ impl ToolRollout<'_> {
         let begun_with = full_items(begun_with);
         let params = json::splice(params.unwrap_or("{}"), &[("input", &begun_with)])
             .map_err(|source| self.bad_answer(&source.to_string()))?;
-        let params = full_params(&params);
+        let params = padded(&params, PARAMS);
         let response = self.response_with(last, &full_items(self.output()))?;
-        let response = full_response(&response);
+        let response = padded(&response, RESPONSE);
         let mut info = step
             .info
             .as_ref()
@@ -209,68 +209,18 @@ fn observation(text: Option<String>) -> Option<Box<RawValue>> {
         .and_then(|text| user_message(&text))
 }
 
-const NULL: &str = "null";
+/// The fields of a request's parameters, and what they are where they are not given.
+const PARAMS: &str = r#"{"background":null,"include":null,"instructions":null,"max_output_tokens":null,
+    "max_tool_calls":null,"metadata":null,"model":null,"parallel_tool_calls":true,"previous_response_id":null,
+    "prompt":null,"reasoning":null,"service_tier":null,"store":null,"temperature":null,"text":null,
+    "tool_choice":"auto","tools":[],"top_logprobs":null,"top_p":null,"truncation":null,"user":null,"stream":null}"#;
 
-/// Fields of a request.
-const PARAMS: [(&str, &str); 22] = [
-    ("background", NULL),
-    ("include", NULL),
-    ("instructions", NULL),
-    ("max_output_tokens", NULL),
-    ("max_tool_calls", NULL),
-    ("metadata", NULL),
-    ("model", NULL),
-    ("parallel_tool_calls", "true"),
-    ("previous_response_id", NULL),
-    ("prompt", NULL),
-    ("reasoning", NULL),
-    ("service_tier", NULL),
-    ("store", NULL),
-    ("temperature", NULL),
-    ("text", NULL),
-    ("tool_choice", r#""auto""#),
-    ("tools", "[]"),
-    ("top_logprobs", NULL),
-    ("top_p", NULL),
-    ("truncation", NULL),
-    ("user", NULL),
-    ("stream", NULL),
-];
-
-/// Fields of a response.
-const RESPONSE: [(&str, &str); 21] = [
-    ("error", NULL),
-    ("incomplete_details", NULL),
-    ("instructions", NULL),
-    ("metadata", NULL),
-    ("temperature", NULL),
-    ("top_p", NULL),
-    ("background", NULL),
-    ("conversation", NULL),
-    ("max_output_tokens", NULL),
-    ("max_tool_calls", NULL),
-    ("previous_response_id", NULL),
-    ("prompt", NULL),
-    ("prompt_cache_key", NULL),
-    ("reasoning", NULL),
-    ("safety_identifier", NULL),
-    ("service_tier", NULL),
-    ("status", NULL),
-    ("text", NULL),
-    ("top_logprobs", NULL),
-    ("truncation", NULL),
-    ("user", NULL),
-];
-
-/// The text of a request's parameters with all their fields. What is no object stays as it is.
-fn full_params(text: &str) -> String {
-    padded(text, &PARAMS)
-}
-
-/// The text of a response with all its fields.
-fn full_response(text: &str) -> String {
-    padded(text, &RESPONSE)
-}
+/// The same of a response.
+const RESPONSE: &str = r#"{"error":null,"incomplete_details":null,"instructions":null,"metadata":null,
+    "temperature":null,"top_p":null,"background":null,"conversation":null,"max_output_tokens":null,
+    "max_tool_calls":null,"previous_response_id":null,"prompt":null,"prompt_cache_key":null,"reasoning":null,
+    "safety_identifier":null,"service_tier":null,"status":null,"text":null,"top_logprobs":null,"truncation":null,
+    "user":null}"#;
 
 /// The text of an array of items with all their fields.
 fn full_items(items: &[Box<RawValue>]) -> String {
@@ -281,13 +231,13 @@ fn full_item(text: &str) -> String {
     let object = Object::parse(text).ok();
     let kind = object.as_ref().and_then(|object| object.get("type"));
     let Some(kind) = kind else {
-        return padded(text, &[("type", r#""message""#)]);
+        return padded(text, r#"{"type":"message"}"#);
     };
     match unquote(kind).as_deref() {
         Some("function_call" | "function_call_output") => {
-            padded(text, &[("id", NULL), ("status", NULL)])
+            padded(text, r#"{"id":null,"status":null}"#)
         }
-        Some("reasoning") => padded(text, &[("encrypted_content", NULL), ("content", NULL)]),
+        Some("reasoning") => padded(text, r#"{"encrypted_content":null,"content":null}"#),
         Some("message") => {
             let content = object.as_ref().and_then(|object| object.get("content"));
             let parts: Option<Vec<&RawValue>> =
@@ -311,19 +261,19 @@ fn full_part(text: &str) -> String {
     match serde_json::from_str(text) {
         Ok(TypedPart {
             kind: "output_text",
-        }) => padded(text, &[("logprobs", NULL)]),
+        }) => padded(text, r#"{"logprobs":null}"#),
         _ => text.to_owned(),
     }
 }
 
-/// An object with those fields that it lacks.
-fn padded(text: &str, fields: &[(&str, &str)]) -> String {
-    let missing = Object::parse(text).ok().map(|object| {
-        let missing = fields.iter().filter(|field| object.get(field.0).is_none());
-        missing.copied().collect::<Vec<_>>()
-    });
-    let padded = missing.and_then(|missing| splice(text, &missing).ok());
-    padded.unwrap_or_else(|| text.to_owned())
+/// An object with those fields of `defaults` that it lacks. What is no object stays as it is.
+fn padded(text: &str, defaults: &str) -> String {
+    let (Ok(object), Ok(defaults)) = (Object::parse(text), Object::parse(defaults)) else {
+        return text.to_owned();
+    };
+    let missing = defaults.iter().filter(|(name, ..)| !object.contains(name));
+    let missing: Vec<(&str, &str)> = missing.map(|(name, _, value)| (name, value)).collect();
+    splice(text, &missing).unwrap_or_else(|_| text.to_owned())
 }
 
 #[cfg(test)]
@@ -332,7 +282,10 @@ mod tests {
 
     #[test]
     fn what_is_there_stays_and_what_lacks_is_null_or_its_default() {
-        let text = full_params(r#"{"input": [],  "temperature": 0.50, "tools": null}"#);
+        let text = padded(
+            r#"{"input": [],  "temperature": 0.50, "tools": null}"#,
+            PARAMS,
+        );
         assert!(
             text.starts_with(
                 r#"{"input": [],  "temperature": 0.50, "tools": null,"background":null,"#
@@ -345,9 +298,9 @@ mod tests {
             (&value["parallel_tool_calls"], &value["tool_choice"]),
             (&true.into(), &"auto".into())
         );
-        assert_eq!(full_params("[]"), "[]");
+        assert_eq!(padded("[]", PARAMS), "[]");
         assert!(
-            full_response(r#"{"error": {"code": 1}}"#)
+            padded(r#"{"error": {"code": 1}}"#, RESPONSE)
                 .contains(r#"{"error": {"code": 1},"incomplete_details":null"#)
         );
     }

@@ -3,6 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::{ConversionError, given};
+use crate::model::body::TOKEN_ID;
 
 /// The parameters of a request that its response repeats.
 const REPEATED: [&str; 18] = [
@@ -45,12 +46,12 @@ pub fn response_from_chat(
     let message = choice
         .get("message")
         .and_then(Value::as_object)
-        .ok_or_else(|| ConversionError::Completion("has a choice without a message".to_owned()))?;
+        .ok_or_else(|| wrong("has a choice without a message"))?;
     let incomplete = match choice.get("finish_reason").and_then(Value::as_str) {
         Some("length") => Some("max_output_tokens"),
         Some("content_filter") => Some("content_filter"),
         Some(reason @ ("abort" | "error")) => {
-            return Err(ConversionError::Completion(format!(
+            return Err(wrong(format!(
                 "was given up by the model server (finish_reason `{reason}`)"
             )));
         }
@@ -72,28 +73,21 @@ pub fn response_from_chat(
 
     let mut response = Map::new();
     let mut set = |name: &str, value: Value| response.insert(name.to_owned(), value);
+    let param = |name: &str| given(params, name).cloned();
+    let own = |name: &str| given(completion, name).cloned().or_else(|| param(name));
+    let created = completion.get("created").cloned();
     set("id", json!(format!("resp_{id}")));
-    set(
-        "created_at",
-        completion.get("created").cloned().unwrap_or(json!(0)),
-    );
+    set("created_at", created.unwrap_or(json!(0)));
     set("error", Value::Null);
-    set(
-        "incomplete_details",
-        incomplete.map_or(Value::Null, |reason| json!({"reason": reason})),
-    );
-    let model = given(completion, "model").or_else(|| given(params, "model"));
-    set("model", model.cloned().unwrap_or_default());
+    let details = incomplete.map(|reason| json!({"reason": reason}));
+    set("incomplete_details", details.unwrap_or_default());
+    set("model", own("model").unwrap_or_default());
     set("object", json!("response"));
     set("output", Value::Array(items));
-    let status = if incomplete.is_some() {
-        "incomplete"
-    } else {
-        "completed"
-    };
+    let status = incomplete.map_or("completed", |_| "incomplete");
     set("status", json!(status));
     for name in REPEATED {
-        let value = given(params, name).cloned().unwrap_or_else(|| match name {
+        let value = param(name).unwrap_or_else(|| match name {
             "parallel_tool_calls" => json!(true),
             "tool_choice" => json!("auto"),
             "tools" => json!([]),
@@ -101,14 +95,10 @@ pub fn response_from_chat(
         });
         set(name, value);
     }
-    let tier = given(completion, "service_tier").or_else(|| given(params, "service_tier"));
-    set("service_tier", tier.cloned().unwrap_or_default());
-    set(
-        "truncation",
-        given(params, "truncation").cloned().unwrap_or_default(),
-    );
+    set("service_tier", own("service_tier").unwrap_or_default());
+    set("truncation", param("truncation").unwrap_or_default());
     set("usage", usage(completion));
-    set("user", given(params, "user").cloned().unwrap_or_default());
+    set("user", param("user").unwrap_or_default());
     Ok(response)
 }
 
@@ -227,7 +217,7 @@ fn calls(id: &str, message: &Map<String, Value>) -> Result<Vec<Value>, Conversio
     for (index, call) in calls.iter().enumerate() {
         let function = call.get("function").ok_or_else(|| {
             let kind = call.get("type").and_then(Value::as_str).unwrap_or("?");
-            wrong(&format!(
+            wrong(format!(
                 "has a call {index} of type `{kind}`, not of a function"
             ))
         })?;
@@ -250,17 +240,13 @@ fn call_item(
     let name = function
         .get("name")
         .and_then(Value::as_str)
-        .ok_or_else(|| {
-            wrong(&format!(
-                "has a call {index} without the name of a function"
-            ))
-        })?;
+        .ok_or_else(|| wrong(format!("has a call {index} without the name of a function")))?;
     let arguments = match function.get("arguments") {
         Some(Value::String(text)) => text.clone(),
         None | Some(Value::Null) => "{}".to_owned(),
         Some(Value::Object(arguments)) => Value::Object(arguments.clone()).to_string(),
         Some(_) => {
-            return Err(wrong(&format!(
+            return Err(wrong(format!(
                 "has a call {index} whose arguments are no text"
             )));
         }
@@ -278,8 +264,8 @@ fn call_item(
     }))
 }
 
-fn wrong(problem: &str) -> ConversionError {
-    ConversionError::Completion(problem.to_owned())
+fn wrong(problem: impl Into<String>) -> ConversionError {
+    ConversionError::Completion(problem.into())
 }
 
 /// The `usage` of Responses; null where the server did not count. Details that it did not give are null, as in NeMo
@@ -319,7 +305,6 @@ const PROMPT: &str = "prompt_token_ids";
 const GENERATION: &str = "generation_token_ids";
 const LOG_PROBS: &str = "generation_log_probs";
 const EXPERTS: &str = "routed_experts";
-const TOKEN_ID: &str = "token_id:";
 
 /// The token fields of an item or message that has all of them.
 pub(super) fn tokens_of_item(fields: &Map<String, Value>) -> Option<Map<String, Value>> {
@@ -355,14 +340,13 @@ fn tokens_of_answer(
     if prompt.is_none() && generation.is_none() && log_probs.is_none() {
         return Ok(Map::new());
     }
-    let missing: Vec<&str> = [
-        (PROMPT, prompt.is_none()),
-        (GENERATION, generation.is_none()),
-        (LOG_PROBS, log_probs.is_none()),
-    ]
-    .into_iter()
-    .filter_map(|(name, is_missing)| is_missing.then_some(name))
-    .collect();
+    let fields = [
+        (PROMPT, &prompt),
+        (GENERATION, &generation),
+        (LOG_PROBS, &log_probs),
+    ];
+    let missing = fields.into_iter().filter(|(_, value)| value.is_none());
+    let missing: Vec<&str> = missing.map(|(name, _)| name).collect();
     let (Some(prompt), Some(generation), Some(log_probs)) = (prompt, generation, log_probs) else {
         return Err(ConversionError::Completion(format!(
             "has token information without {}: ask for `return_token_ids` and `logprobs` together, or for neither",
@@ -371,8 +355,8 @@ fn tokens_of_answer(
     };
     let count = |value: &Value| value.as_array().map(Vec::len);
     if count(&generation) != count(&log_probs) || count(&prompt).is_none() {
-        return Err(ConversionError::Completion(
-            "has not one log probability for each generated token".to_owned(),
+        return Err(wrong(
+            "has not one log probability for each generated token",
         ));
     }
     let mut tokens = Map::new();
