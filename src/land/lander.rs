@@ -16,7 +16,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::LandContext;
 use crate::schema;
-use crate::store::segment::{self, Decisions};
+use crate::store::segment::Decisions;
 use crate::store::{Part, Segment, SegmentWriter, StoreError};
 
 /// Assumed ratio of a journal's bytes to those of its parts, until one was measured.
@@ -154,7 +154,7 @@ impl Lander {
         // An interval that no clock reaches is none.
         self.due = now.checked_add(self.context.oldest(elapsed));
         let name = self.context.writer.segment(self.partition);
-        Ok(SegmentWriter::create(&self.context.journal, name)?)
+        Ok(SegmentWriter::create(self.context.run.journal_dir(), name)?)
     }
 
     /// Whether as many parts as allowed are being written.
@@ -220,7 +220,7 @@ impl Lander {
         if let Some(error) = self.take(joined)? {
             self.context.progress.notice(format!(
                 "{error}. The answers stay in the journal, '{}'; it is tried again",
-                self.context.journal.display()
+                self.context.run.journal_dir().display()
             ));
         }
         Ok(())
@@ -280,9 +280,10 @@ async fn compact_all(
 
 /// Commits a segment of this writer, whose rows nobody else has.
 async fn commit(context: &LandContext, segment: &Segment) -> Result<Vec<Part>, StoreError> {
-    let (sink, name) = (context.sink.as_ref(), segment.name());
-    let (parts, damages) =
-        segment::commit(sink, &segment.open()?, name, &Decisions::default()).await?;
+    let (open, name) = (segment.open()?, segment.name());
+    let decisions = Decisions::default();
+    let committed = context.sink.commit(&open, name, &decisions);
+    let (parts, damages) = committed.await?;
     if damages.is_empty() {
         segment.remove()?;
         return Ok(parts);

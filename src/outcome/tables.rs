@@ -5,7 +5,6 @@ use arrow::array::{
     UInt32Array, new_null_array,
 };
 use arrow::compute::{filter_record_batch, take};
-use arrow::datatypes::SchemaRef;
 use arrow::error::ArrowError;
 
 use super::row::OK;
@@ -36,31 +35,17 @@ pub fn rollouts_of(outcomes: &RecordBatch) -> Result<RecordBatch, ArrowError> {
     } else {
         filter_record_batch(outcomes, &ok)?
     };
-    let of = |name: &str| column(&ok, name).cloned();
-    let started = of(schema::DISPATCHED_AT)?;
-    let latency = of(schema::SERVER_MS)?;
-    project(
-        schema::rollouts(),
-        vec![
-            of(schema::TASK_INDEX)?,
-            of(schema::ROLLOUT_INDEX)?,
-            of(schema::AGENT_NAME)?,
-            of(schema::ATTEMPT)?,
-            of(schema::REWARD)?,
-            of(schema::INPUT_TOKENS)?,
-            of(schema::OUTPUT_TOKENS)?,
-            of(schema::TOTAL_TOKENS)?,
-            started,
-            latency,
-            of(schema::METRICS)?,
-            of(schema::INTEGER_METRICS)?,
-            of(schema::TRUNCATED)?,
-            of(schema::MASKED)?,
-            of(schema::PERF)?,
-            of(schema::INFO)?,
-            of(schema::RESULT)?,
-        ],
-    )
+    let schema = schema::rollouts();
+    let columns = schema.fields().iter().map(|field| {
+        let name = match field.name().as_str() {
+            schema::STARTED_AT => schema::DISPATCHED_AT,
+            schema::LATENCY_MS => schema::SERVER_MS,
+            name => name,
+        };
+        column(&ok, name).cloned()
+    });
+    let columns = columns.collect::<Result<_, _>>()?;
+    RecordBatch::try_new(schema, columns)
 }
 
 /// The outcomes that rows of `rollouts` came of, as far as these say.
@@ -89,7 +74,7 @@ pub fn outcomes_of(rollouts: &RecordBatch) -> Result<RecordBatch, ArrowError> {
         };
         known.unwrap_or_else(|| new_null_array(field.data_type(), rows))
     });
-    project(schema::outcomes(), columns.collect())
+    RecordBatch::try_new(schema::outcomes(), columns.collect())
 }
 
 /// The rows of `calls` that a batch of outcomes stands for.
@@ -134,11 +119,11 @@ pub fn calls_of(outcomes: &RecordBatch) -> Result<RecordBatch, ArrowError> {
     RecordBatch::try_new(schema::calls(), columns)
 }
 
-fn project(schema: SchemaRef, columns: Vec<ArrayRef>) -> Result<RecordBatch, ArrowError> {
-    RecordBatch::try_new(schema, columns)
-}
-
-fn column<'a>(batch: &'a RecordBatch, name: &str) -> Result<&'a ArrayRef, ArrowError> {
+/// Finds a column.
+///
+/// # Errors
+/// The batch has none of this name.
+pub(crate) fn column<'a>(batch: &'a RecordBatch, name: &str) -> Result<&'a ArrayRef, ArrowError> {
     batch
         .column_by_name(name)
         .ok_or_else(|| ArrowError::SchemaError(format!("no column '{name}'")))

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
-use arrow::error::ArrowError;
 use arrow::record_batch::RecordBatch;
 use datafusion::catalog::streaming::StreamingTable;
 use datafusion::common::Result;
@@ -25,12 +24,11 @@ use object_store::path::Path;
 
 use super::register_store;
 use crate::gym::GYM_05;
-use crate::outcome::{attempts_of, calls_of, rollouts_of};
 use crate::schema;
 use crate::store::segment::{Committed, Decisions, Key, Ledger, Row, only};
 use crate::store::{
-    CheckedParts, DispatchLogFile, OpenSegment, RunRecord, RunStore, Scratch, Segment, SegmentName,
-    StoreError, checkpoint,
+    CheckedParts, JournalFile, LoggedCalls, OpenSegment, RunRecord, RunStore, Scratch, Segment,
+    SegmentName, StoreError, checkpoint,
 };
 
 /// The tables of one run as they are at one moment: landed parts, and what the journal holds beyond them. Each rollout is
@@ -132,11 +130,11 @@ impl RunTables {
     /// It can't be planned.
     pub async fn table(&self, session: &SessionContext, table: &'static str) -> Result<DataFrame> {
         register_store(session, &self.run);
-        let (schema, of_outcomes): (SchemaRef, Option<OfOutcomes>) = match table {
-            schema::TASKS => (schema::tasks(), None),
-            schema::ROLLOUTS => (schema::rollouts(), Some(answered)),
-            schema::CALLS => (schema::calls(), Some(called)),
-            _ => (schema::attempts(), Some(attempted)),
+        let schema = match table {
+            schema::TASKS => schema::tasks(),
+            schema::ROLLOUTS => schema::rollouts(),
+            schema::CALLS => schema::calls(),
+            _ => schema::attempts(),
         };
         if let (schema::TASKS, Some(parts)) = (table, self.parts.get(table))
             && let Some(part) = parts.damaged.first()
@@ -149,7 +147,7 @@ impl RunTables {
         if !parts.is_empty() {
             frames.push(scan(session, &self.run, parts, &schema)?);
         }
-        if let Some(of_outcomes) = of_outcomes {
+        if table != schema::TASKS {
             let finished = self.parts(schema::ATTEMPTS).iter().chain(parts);
             let landed: HashSet<SegmentName> = names(finished).collect();
             let journal: Vec<Arc<dyn PartitionStream>> = self
@@ -160,8 +158,8 @@ impl RunTables {
                     let (rows, schema) = (rows.clone(), Arc::clone(&schema));
                     Arc::new(JournalStream {
                         rows,
+                        table,
                         schema,
-                        of_outcomes,
                     }) as _
                 })
                 .collect();
@@ -327,10 +325,10 @@ async fn add_copies(run: &RunStore, segments: &mut Vec<OpenSegment>) -> Result<(
 /// A log can't be read.
 pub async fn dispatches(run: &RunStore) -> Result<Option<MemTable>> {
     let run = RunRecord::identify(run).await?;
-    let logs = DispatchLogFile::list(run.journal_dir())?;
+    let logs = JournalFile::dispatch_logs(run.journal_dir())?;
     let mut batches = Vec::new();
     for log in &logs {
-        batches.extend(log.read()?.dispatches);
+        batches.extend(LoggedCalls::read(log)?.dispatches);
     }
     if logs.is_empty() {
         return Ok(None);
@@ -382,26 +380,12 @@ pub(super) fn scan(
     session.read_table(Arc::new(ListingTable::try_new(config)?))
 }
 
-type OfOutcomes = fn(&Decisions, &RecordBatch) -> Result<RecordBatch, ArrowError>;
-
-fn answered(decisions: &Decisions, outcomes: &RecordBatch) -> Result<RecordBatch, ArrowError> {
-    rollouts_of(&decisions.answers(outcomes)?)
-}
-
-fn called(decisions: &Decisions, outcomes: &RecordBatch) -> Result<RecordBatch, ArrowError> {
-    calls_of(&decisions.attempts(outcomes)?)
-}
-
-fn attempted(decisions: &Decisions, outcomes: &RecordBatch) -> Result<RecordBatch, ArrowError> {
-    attempts_of(&decisions.attempts(outcomes)?)
-}
-
 /// Rows of a journal segment, as rows of the table that they will land in.
 #[derive(Debug)]
 struct JournalStream {
     rows: JournalRows,
+    table: &'static str,
     schema: SchemaRef,
-    of_outcomes: OfOutcomes,
 }
 
 impl PartitionStream for JournalStream {
@@ -410,14 +394,14 @@ impl PartitionStream for JournalStream {
     }
 
     fn execute(&self, _: Arc<TaskContext>) -> SendableRecordBatchStream {
-        let (rows, of_outcomes) = (self.rows.clone(), self.of_outcomes);
+        let (rows, table) = (self.rows.clone(), self.table);
         let mut builder = RecordBatchReceiverStream::builder(Arc::clone(&self.schema), 2);
         let output = builder.tx();
         builder.spawn_blocking(move || {
             for outcomes in rows.segment.read() {
                 let rows = outcomes
                     .map_err(DataFusionError::from)
-                    .and_then(|outcomes| Ok(of_outcomes(&rows.decisions, &outcomes)?));
+                    .and_then(|outcomes| Ok(rows.decisions.rows_of(table, &outcomes)?));
                 // A receiver that is gone means that nobody wants the rest.
                 if output.blocking_send(rows).is_err() {
                     break;

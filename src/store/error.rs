@@ -195,7 +195,7 @@ pub enum StoreError {
         "{place} is locked by {holder}: it writes {}, and was last heard of {} ago. Wait until it has ended, or end it. If it is dead, its lock ends {} after it was last heard of, or at once with --break-lock",
         .holder.scope,
         humantime::format_duration(*.silent),
-        humantime::format_duration(.holder.lease)
+        humantime::format_duration(.holder.record.lease())
     )]
     Locked {
         /// Where the run is.

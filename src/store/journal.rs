@@ -6,6 +6,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use super::dispatch_record::DISPATCHES;
 use super::{LockScope, StoreError};
 
 /// Directory beside the files of a journal for those that were found damaged.
@@ -44,6 +45,11 @@ impl JournalFile {
         }
         files.sort_by_key(|file| file.name);
         Ok(files)
+    }
+
+    /// Lists the logs of dispatches in a directory, oldest first; none where there is no directory.
+    pub fn dispatch_logs(directory: &Path) -> Result<Vec<Self>, StoreError> {
+        Self::list(directory, DISPATCHES)
     }
 
     /// Its name, without the extension. The parts that a segment becomes have the same.

@@ -9,7 +9,7 @@ use arrow::datatypes::{Int64Type, TimestampMicrosecondType};
 use arrow::error::ArrowError;
 
 use super::SegmentName;
-use crate::outcome::{OK, SUPERSEDED};
+use crate::outcome::{OK, SUPERSEDED, attempts_of, calls_of, column, rollouts_of};
 use crate::schema;
 
 /// Task and rollout.
@@ -192,20 +192,16 @@ impl Decisions {
         self.0.values().filter(superseded).count()
     }
 
-    /// The outcomes whose answers land in `rollouts`.
+    /// The rows of `rollouts`, `calls` or `attempts` that outcomes become.
     ///
     /// # Errors
     /// The batch lacks a column.
-    pub fn answers(&self, outcomes: &RecordBatch) -> Result<RecordBatch, ArrowError> {
-        self.apply(outcomes, |decision| decision.rollout)
-    }
-
-    /// The outcomes that land in `attempts` and `calls`.
-    ///
-    /// # Errors
-    /// The batch lacks a column.
-    pub fn attempts(&self, outcomes: &RecordBatch) -> Result<RecordBatch, ArrowError> {
-        self.apply(outcomes, |decision| decision.attempt)
+    pub fn rows_of(&self, table: &str, outcomes: &RecordBatch) -> Result<RecordBatch, ArrowError> {
+        match table {
+            schema::ROLLOUTS => rollouts_of(&self.apply(outcomes, |of| of.rollout)?),
+            schema::CALLS => calls_of(&self.apply(outcomes, |of| of.attempt)?),
+            _ => attempts_of(&self.apply(outcomes, |of| of.attempt)?),
+        }
     }
 
     fn apply(
@@ -253,11 +249,6 @@ fn integers<'a>(batch: &'a RecordBatch, name: &str) -> Result<&'a [i64], ArrowEr
     Ok(integers
         .map(|integers| integers.values().as_ref())
         .unwrap_or_default())
-}
-
-fn column<'a>(batch: &'a RecordBatch, name: &str) -> Result<&'a ArrayRef, ArrowError> {
-    let column = batch.column_by_name(name);
-    column.ok_or_else(|| ArrowError::SchemaError(format!("no column '{name}'")))
 }
 
 /// The segments that the parts of a run were made of.

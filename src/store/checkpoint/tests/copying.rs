@@ -31,7 +31,7 @@ fn interrupted() -> RecordBatch {
 }
 
 async fn sizes(run: &RunStore) -> Vec<(String, u64)> {
-    let size = |file: CheckpointedFile| (file.file, file.num_bytes);
+    let size = |file: CheckpointedFile| (file.file.clone(), file.num_bytes());
     list(run).await.unwrap().into_iter().map(size).collect()
 }
 
