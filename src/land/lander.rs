@@ -17,7 +17,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use super::LandContext;
 use crate::schema;
 use crate::store::segment::Decisions;
-use crate::store::{Part, Segment, SegmentWriter, StoreError};
+use crate::store::{JournalFile, Part, SegmentWriter, StoreError};
 
 /// Assumed ratio of a journal's bytes to those of its parts, until one was measured.
 const FIRST_RATIO: f64 = 4.0;
@@ -27,14 +27,8 @@ const FIRST_RATIO: f64 = 4.0;
 struct Compacted {
     bytes: u64,
     parts: Vec<Part>,
-    left: VecDeque<Sealed>,
+    left: VecDeque<JournalFile>,
     failed: Option<StoreError>,
-}
-
-/// A segment that is to become parts.
-struct Sealed {
-    segment: Segment,
-    bytes: u64,
 }
 
 /// Takes outcomes to the journal and the journal to parts.
@@ -47,7 +41,7 @@ pub(super) struct Lander {
     due: Option<Instant>,
     ratio: f64,
     /// Segments whose parts could not be written; the store may be back next time.
-    left: VecDeque<Sealed>,
+    left: VecDeque<JournalFile>,
     compactions: JoinSet<Compacted>,
     /// A journal on its way to the disk, beside what goes on.
     sync: Option<SpawnedTask<Result<(), StoreError>>>,
@@ -178,9 +172,7 @@ impl Lander {
     async fn rotate(&mut self) -> Result<()> {
         self.due = None;
         if let Some(journal) = self.journal.take() {
-            let bytes = journal.num_bytes();
-            let segment = journal.seal();
-            self.left.push_back(Sealed { segment, bytes });
+            self.left.push_back(journal.seal());
         }
         self.reap()?;
         if self.left.is_empty() {
@@ -211,17 +203,12 @@ impl Lander {
     /// Takes the parts of those compactions that have ended.
     fn reap(&mut self) -> Result<()> {
         while let Some(joined) = self.compactions.try_join_next() {
-            self.take_or_say(joined)?;
-        }
-        Ok(())
-    }
-
-    fn take_or_say(&mut self, joined: Result<Compacted, JoinError>) -> Result<()> {
-        if let Some(error) = self.take(joined)? {
-            self.context.progress.notice(format!(
-                "{error}. The answers stay in the journal, '{}'; it is tried again",
-                self.context.run.journal_dir().display()
-            ));
+            if let Some(error) = self.take(joined)? {
+                self.context.progress.notice(format!(
+                    "{error}. The answers stay in the journal, '{}'; it is tried again",
+                    self.context.run.journal_dir().display()
+                ));
+            }
         }
         Ok(())
     }
@@ -245,7 +232,7 @@ impl Lander {
 
 async fn compact_all(
     context: &LandContext,
-    segments: VecDeque<Sealed>,
+    segments: VecDeque<JournalFile>,
     abandon: &CancellationToken,
 ) -> Compacted {
     let mut compacted = Compacted {
@@ -254,39 +241,37 @@ async fn compact_all(
         left: segments,
         failed: None,
     };
-    while let Some(sealed) = compacted.left.front() {
-        if let Err(error) = sealed.segment.sync() {
-            compacted.failed = Some(error);
-            break;
-        }
-        let compacting = commit(context, &sealed.segment);
-        let Some(done) = abandon.run_until_cancelled(compacting).await else {
-            break;
-        };
-        match done {
-            Ok(parts) => {
-                compacted.bytes += sealed.bytes;
+    while let Some(segment) = compacted.left.front() {
+        let compacting = commit(context, segment);
+        match abandon.run_until_cancelled(compacting).await {
+            Some(Ok((bytes, parts))) => {
+                compacted.bytes += bytes;
                 compacted.parts.extend(parts);
                 compacted.left.pop_front();
             }
-            Err(error) => {
+            Some(Err(error)) => {
                 compacted.failed = Some(error);
                 break;
             }
+            None => break,
         }
     }
     compacted
 }
 
-/// Commits a segment of this writer, whose rows nobody else has.
-async fn commit(context: &LandContext, segment: &Segment) -> Result<Vec<Part>, StoreError> {
+/// Commits a segment of this writer, whose rows nobody else has. Returns its bytes and its parts.
+async fn commit(
+    context: &LandContext,
+    segment: &JournalFile,
+) -> Result<(u64, Vec<Part>), StoreError> {
+    segment.sync()?;
     let (open, name) = (segment.open()?, segment.name());
     let decisions = Decisions::default();
     let committed = context.sink.commit(&open, name, &decisions);
     let (parts, damages) = committed.await?;
     if damages.is_empty() {
         segment.remove()?;
-        return Ok(parts);
+        return Ok((open.num_bytes(), parts));
     }
     let kept = segment.set_aside()?;
     context.progress.notice(format!(
@@ -295,7 +280,7 @@ async fn commit(context: &LandContext, segment: &Segment) -> Result<Vec<Part>, S
         segment.path().display(),
         kept.display()
     ));
-    Ok(parts)
+    Ok((open.num_bytes(), parts))
 }
 
 async fn blocking<T: Send + 'static>(

@@ -1,3 +1,5 @@
+//! The tables that outcomes become. Each function fails where its batch has other columns than it says.
+
 use std::sync::Arc;
 
 use arrow::array::{
@@ -11,18 +13,12 @@ use super::row::OK;
 use crate::schema;
 
 /// The rows of `attempts` that a batch of outcomes stands for: all of them.
-///
-/// # Errors
-/// The batch is not one of [`schema::outcomes`].
 pub fn attempts_of(outcomes: &RecordBatch) -> Result<RecordBatch, ArrowError> {
     let indices: Vec<usize> = (0..schema::attempts().fields().len()).collect();
     outcomes.project(&indices)
 }
 
 /// The rows of `rollouts` that a batch of outcomes stands for: those that are `ok`.
-///
-/// # Errors
-/// The batch is not one of [`schema::outcomes`].
 pub fn rollouts_of(outcomes: &RecordBatch) -> Result<RecordBatch, ArrowError> {
     let ok: BooleanArray = column(outcomes, schema::OUTCOME)?
         .as_string_view()
@@ -49,9 +45,6 @@ pub fn rollouts_of(outcomes: &RecordBatch) -> Result<RecordBatch, ArrowError> {
 }
 
 /// The outcomes that rows of `rollouts` came of, as far as these say.
-///
-/// # Errors
-/// The batch is not one of [`schema::rollouts`].
 pub fn outcomes_of(rollouts: &RecordBatch) -> Result<RecordBatch, ArrowError> {
     let rows = rollouts.num_rows();
     let columns = schema::outcomes();
@@ -78,9 +71,6 @@ pub fn outcomes_of(rollouts: &RecordBatch) -> Result<RecordBatch, ArrowError> {
 }
 
 /// The rows of `calls` that a batch of outcomes stands for.
-///
-/// # Errors
-/// The batch is not one of [`schema::outcomes`].
 pub fn calls_of(outcomes: &RecordBatch) -> Result<RecordBatch, ArrowError> {
     let lists = outcomes.column_by_name(schema::CALLS);
     let lists = lists.and_then(|lists| lists.as_list_opt::<i32>());
@@ -90,12 +80,9 @@ pub fn calls_of(outcomes: &RecordBatch) -> Result<RecordBatch, ArrowError> {
     if lists.null_count() == lists.len() {
         return Ok(RecordBatch::new_empty(schema::calls()));
     }
-    let mut rows = Vec::new();
-    for (row, length) in lists.offsets().lengths().enumerate() {
-        let row =
-            u32::try_from(row).map_err(|e| ArrowError::InvalidArgumentError(e.to_string()))?;
-        rows.extend(std::iter::repeat_n(row, length));
-    }
+    let lengths = (0_u32..).zip(lists.offsets().lengths());
+    let rows = lengths.flat_map(|(row, length)| std::iter::repeat_n(row, length));
+    let rows = UInt32Array::from_iter_values(rows);
     let (first, last) = (
         lists.value_offsets().first().copied().unwrap_or_default() as usize,
         lists.value_offsets().last().copied().unwrap_or_default() as usize,
@@ -104,7 +91,6 @@ pub fn calls_of(outcomes: &RecordBatch) -> Result<RecordBatch, ArrowError> {
     let calls = calls.as_struct_opt().ok_or_else(|| {
         ArrowError::SchemaError(format!("column '{}' holds no structs", schema::CALLS))
     })?;
-    let rows = UInt32Array::from(rows);
     let attempt = [
         schema::TASK_INDEX,
         schema::ROLLOUT_INDEX,

@@ -1,6 +1,6 @@
 //! [`RunTables`]: the tables of one run as they are at one moment, of its parts and its journal.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
@@ -25,10 +25,10 @@ use object_store::path::Path;
 use super::register_store;
 use crate::gym::GYM_05;
 use crate::schema;
-use crate::store::segment::{Committed, Decisions, Key, Ledger, Row, only};
+use crate::store::segment::{Committed, Decisions, Key, Ledger, Row};
 use crate::store::{
-    CheckedParts, JournalFile, LoggedCalls, OpenSegment, RunRecord, RunStore, Scratch, Segment,
-    SegmentName, StoreError, checkpoint,
+    CheckedParts, JournalFile, LoggedCalls, OpenSegment, RunRecord, RunStore, Scratch, SegmentName,
+    StoreError, checkpoint,
 };
 
 /// The tables of one run as they are at one moment: landed parts, and what the journal holds beyond them. Each rollout is
@@ -192,32 +192,29 @@ impl RunTables {
         let is_doubtful = |name: &&SegmentName| committed.is_doubtful(**name, &names);
         let doubtful: HashSet<SegmentName> = names.iter().filter(is_doubtful).copied().collect();
         let mut ledger = Ledger::default();
-        let mut rows: HashMap<SegmentName, Vec<Row>> = HashMap::new();
+        let mut rows: Vec<Vec<Row>> = vec![Vec::new(); segments.len()];
         if !doubtful.is_empty() {
-            for segment in &segments {
-                let of_segment = segment.clone();
-                let read = SpawnedTask::spawn_blocking(move || rows_of(&of_segment)).join();
-                let read = read
+            for (segment, rows) in segments.iter().zip(&mut rows) {
+                let segment = segment.clone();
+                let read = SpawnedTask::spawn_blocking(move || rows_of(&segment)).join();
+                *rows = read
                     .await
                     .map_err(|error| DataFusionError::External(error.into()))??;
-                rows.insert(segment.name(), read);
             }
-            let of_doubtful = rows.iter().filter(|(name, _)| doubtful.contains(name));
+            let of_all = names.iter().zip(&rows);
+            let of_doubtful = of_all.filter(|(name, _)| doubtful.contains(name));
             let keys = of_doubtful.flat_map(|(_, rows)| rows).map(|row| row.key);
             let oldest = doubtful.iter().map(|name| name.epoch).min();
             ledger = self
                 .ledger(&keys.collect(), oldest.unwrap_or_default())
                 .await?;
         }
-        let mut decided = Vec::new();
-        for segment in segments {
-            let rows = rows.remove(&segment.name()).unwrap_or_default();
-            decided.push(JournalRows {
-                decisions: Arc::new(ledger.decide(rows)),
-                segment,
-            });
-        }
-        Ok(decided)
+        let decided = segments.into_iter().zip(rows);
+        let decided = decided.map(|(segment, rows)| JournalRows {
+            decisions: Arc::new(ledger.decide(rows)),
+            segment,
+        });
+        Ok(decided.collect())
     }
 
     /// The segments that its parts were made of.
@@ -261,7 +258,8 @@ impl RunTables {
             let frame = scan(&session, &self.run, &parts, &schema)?.select_columns(&columns)?;
             let mut batches = frame.execute_stream().await?;
             while let Some(batch) = batches.try_next().await? {
-                let rows = only(Row::of(&batch)?, keys);
+                let rows = Row::of(&batch)?.into_iter();
+                let rows = rows.filter(|row| keys.contains(&row.key));
                 match table {
                     schema::ROLLOUTS => ledger.add_rollouts(rows),
                     _ => ledger.add_attempts(rows),
@@ -288,7 +286,7 @@ fn rows_of(segment: &OpenSegment) -> Result<Vec<Row>> {
 /// Opens the segments on this machine. One that goes meanwhile has become parts.
 fn open_all(run: &RunStore) -> Result<Vec<OpenSegment>, StoreError> {
     let mut opened = Vec::new();
-    for segment in Segment::list(run.journal_dir())? {
+    for segment in JournalFile::segments(run.journal_dir())? {
         match segment.open() {
             Ok(open) => opened.push(open),
             Err(_) if !segment.path().exists() => {}
@@ -304,7 +302,7 @@ async fn add_copies(run: &RunStore, segments: &mut Vec<OpenSegment>) -> Result<(
     let of_all = std::env::temp_dir();
     let copies = Scratch::new().map_err(StoreError::file("create a directory in", &of_all))?;
     checkpoint::fetch(run, copies.path(), |_| true).await?;
-    for copy in Segment::list(copies.path())? {
+    for copy in JournalFile::segments(copies.path())? {
         let copy = copy.open()?;
         let own = segments
             .iter_mut()

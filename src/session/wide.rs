@@ -91,7 +91,9 @@ pub async fn register_wide(
             }
             if with_run {
                 let label = [lit(run.label.as_str()).alias(RUN)];
-                let columns: Vec<Expr> = label.into_iter().chain(columns(&frame)).collect();
+                let columns = frame.schema().fields().iter();
+                let columns = columns.map(|field| ident(field.name()));
+                let columns: Vec<Expr> = label.into_iter().chain(columns).collect();
                 frame = frame.select(columns)?;
             }
             all = Some(after(all, frame)?);
@@ -154,9 +156,7 @@ pub async fn register_union(session: &SessionContext, runs: &[RunStore]) -> Resu
         let mut union: Option<DataFrame> = None;
         for (number, tables) in (0_i64..).zip(&opened) {
             let frame = tables.table(session, table).await?;
-            let number = lit(number).alias(RUN);
-            let columns: Vec<Expr> = columns(&frame).chain([number]).collect();
-            union = Some(after(union, frame.select(columns)?)?);
+            union = Some(after(union, frame.with_column(RUN, lit(number))?)?);
         }
         if let Some(union) = union {
             all.push((table, union));
@@ -175,11 +175,6 @@ pub async fn register_union(session: &SessionContext, runs: &[RunStore]) -> Resu
         session.register_table(table, frame.into_view())?;
     }
     Ok(is_renumbered)
-}
-
-fn columns(frame: &DataFrame) -> impl Iterator<Item = Expr> {
-    let fields = frame.schema().fields().iter();
-    fields.map(|field| ident(field.name()))
 }
 
 /// The rows of `frame` after those before, if there are any.

@@ -156,10 +156,11 @@ impl RunStatus {
 fn settings(run: &RunStore, record: &RunRecord) -> Result<Settings, StoreError> {
     serde_json::from_value(record.settings.clone()).map_err(|error| StoreError::Record {
         object: run.display("run.json"),
-        reason: format!(
+        source: format!(
             "its settings can't be read ({error}); use rollstream {}",
             record.rollstream_version
-        ),
+        )
+        .into(),
     })
 }
 

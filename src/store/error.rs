@@ -19,13 +19,13 @@ use crate::error::{Error, FAILURE, Fatal, USAGE};
 pub enum StoreError {
     /// The place is neither a path nor an address that is known.
     #[error(
-        "'{place}' is not a path or an object-store address that can be used: {reason}. Give a directory, or s3://, gs://, az:// or memory://"
+        "'{place}' is not a path or an object-store address that can be used: {source}. Give a directory, or s3://, gs://, az:// or memory://"
     )]
     Address {
         /// As given, without secrets.
         place: String,
         /// Why it can't be used.
-        reason: String,
+        source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// The place is an address, but the environment does not say how to reach its store.
     #[error("cannot use the store of '{place}' as it is set up: {source}. {advice}")]
@@ -111,14 +111,14 @@ pub enum StoreError {
     },
     /// `run.json` is not what it should be.
     #[error(
-        "{object} is not a rollstream run record: {reason}. Use --resume with the same --input and options to write it \
+        "{object} is not a rollstream run record: {source}. Use --resume with the same --input and options to write it \
          anew, or --overwrite to replace the run"
     )]
     Record {
         /// The record, as an address.
         object: String,
         /// What is wrong with it.
-        reason: String,
+        source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// Another version of rollstream made the run.
     #[error("{object} can't be used: {reason}")]

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use super::dispatch_record::DISPATCHES;
+use super::segment::SEGMENT;
 use super::{LockScope, StoreError};
 
 /// Directory beside the files of a journal for those that were found damaged.
@@ -26,7 +27,7 @@ impl JournalFile {
     }
 
     /// Lists the files in a directory that have an extension, oldest first; none where there is no directory.
-    pub(super) fn list(directory: &Path, extension: &str) -> Result<Vec<Self>, StoreError> {
+    fn list(directory: &Path, extension: &str) -> Result<Vec<Self>, StoreError> {
         let failed = StoreError::file("read", directory);
         let entries = match fs::read_dir(directory) {
             Ok(entries) => entries,
@@ -45,6 +46,11 @@ impl JournalFile {
         }
         files.sort_by_key(|file| file.name);
         Ok(files)
+    }
+
+    /// Lists the segments in a directory, oldest first; none where there is no directory.
+    pub fn segments(directory: &Path) -> Result<Vec<Self>, StoreError> {
+        Self::list(directory, SEGMENT)
     }
 
     /// Lists the logs of dispatches in a directory, oldest first; none where there is no directory.

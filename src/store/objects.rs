@@ -11,10 +11,12 @@ use object_store::path::Path;
 use object_store::{
     Error, GetResult, ObjectMeta, ObjectStoreExt, PutMode, PutPayload, Result as Stored,
 };
+use serde::Serialize;
 use tokio::fs::File;
 use tokio::io::AsyncReadExt;
 
 use super::part::Compacted;
+use super::patient::Patience;
 use super::place::{JOURNAL, RunStore};
 use super::upload::{Upload, abort_left};
 use super::{StoreError, checkpoint};
@@ -117,6 +119,21 @@ impl RunStore {
             Err(Error::AlreadyExists { .. }) => Ok(false),
             Err(source) => Err(self.failed("create", relative)(source)),
         }
+    }
+
+    /// The text of a JSON object of the run.
+    pub(super) fn json(
+        &self,
+        relative: &str,
+        value: &impl Serialize,
+    ) -> Result<Vec<u8>, StoreError> {
+        let text = serde_json::to_vec_pretty(value);
+        let mut text = text.map_err(|source| StoreError::Record {
+            object: self.display(relative),
+            source: source.into(),
+        })?;
+        text.push(b'\n');
+        Ok(text)
     }
 
     /// Writes an object whole from a file of any size.
@@ -299,7 +316,8 @@ impl RunStore {
         relative: &str,
         work: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
-        let after = limit.saturating_add(self.patience());
+        let patience = self.patience().map(Patience::longest);
+        let after = limit.saturating_add(patience.unwrap_or_default());
         let answered = tokio::time::timeout(after, work).await;
         answered.unwrap_or_else(|_| {
             Err(StoreError::NoAnswer {

@@ -22,7 +22,6 @@ pub(super) use chunks::forget_all;
 pub use chunks::{CheckpointedFile, fetch, forget, list};
 
 use super::journal::JournalFile;
-use super::segment::SEGMENT;
 use super::{RunStore, StoreError};
 
 /// Most bytes of a chunk, which is held in memory while it is put.
@@ -145,7 +144,7 @@ impl Checkpointer {
     /// Lists the names of own files, `None` where there is no directory.
     fn present(&self) -> Result<Option<BTreeSet<String>>, StoreError> {
         let directory = self.run.journal_dir();
-        let mut files = JournalFile::list(directory, SEGMENT)?;
+        let mut files = JournalFile::segments(directory)?;
         files.extend(JournalFile::dispatch_logs(directory)?);
         let own = files.iter().filter(|file| file.name().epoch == self.epoch);
         let names = own.filter_map(|file| file.path().file_name()?.to_str());

@@ -101,7 +101,7 @@ pub(super) async fn create(
     object: &str,
     record: &LockRecord,
 ) -> Result<bool, StoreError> {
-    let create = run.create(object, text(run, object, record)?);
+    let create = run.create(object, run.json(object, record)?);
     within("write", run, object, create).await
 }
 
@@ -111,17 +111,8 @@ pub(super) async fn renew(
     object: &str,
     record: &LockRecord,
 ) -> Result<(), StoreError> {
-    let put = run.put(object, text(run, object, record)?);
+    let put = run.put(object, run.json(object, record)?);
     within("write", run, object, put).await
-}
-
-fn text(run: &RunStore, object: &str, record: &LockRecord) -> Result<Vec<u8>, StoreError> {
-    let mut text = serde_json::to_vec_pretty(record).map_err(|source| StoreError::Record {
-        object: run.display(object),
-        reason: source.to_string(),
-    })?;
-    text.push(b'\n');
-    Ok(text)
 }
 
 /// Asks the store's clock: it stamps an object that is written for this.
@@ -167,7 +158,7 @@ async fn within<T>(
 
 /// Takes an epoch higher than all that were ever taken.
 pub(super) async fn begin_epoch(run: &RunStore, record: &LockRecord) -> Result<u64, StoreError> {
-    let text = text(run, WRITERS, record)?;
+    let text = run.json(WRITERS, record)?;
     let mut epoch = newest_epoch(run).await? + 1;
     loop {
         let object = format!("{WRITERS}/{epoch:010}.json");

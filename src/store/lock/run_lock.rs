@@ -210,8 +210,10 @@ impl RunLock {
         for (entry, _) in own {
             directory::remove(run, &entry.object()).await?;
         }
-        if !break_existing {
-            refuse_living(run, &displaced, &record.owner).await?;
+        if !break_existing
+            && let Some((entry, found, silent)) = living(run, &displaced, &record.owner).await?
+        {
+            return Err(locked(run, entry.scope, found, silent));
         }
         record.displaces = displaced
             .iter()
@@ -393,14 +395,6 @@ async fn overlapping(
 ) -> Result<Vec<FoundLock>, StoreError> {
     let overlaps = |entry: &LockEntry| entry.scope.overlaps(scope);
     directory::read(run, listed.into_iter().filter(overlaps)).await
-}
-
-/// Refuses if one of the locks may still have its owner.
-async fn refuse_living(run: &RunStore, locks: &[FoundLock], owner: &str) -> Result<(), StoreError> {
-    match living(run, locks, owner).await? {
-        Some((entry, found, silent)) => Err(locked(run, entry.scope, found, silent)),
-        None => Ok(()),
-    }
 }
 
 /// Finds a lock that may still have its owner, and how long that was not heard of.

@@ -1,6 +1,6 @@
 //! Which rows of a segment count where another writer may have written the same rollouts again.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, AsArray, BooleanArray, Int64Array, RecordBatch, StringViewArray};
@@ -237,11 +237,6 @@ impl Decisions {
         let kept = decisions.iter().map(|decision| Some(keep(decision)));
         filter_record_batch(&batch, &kept.collect::<BooleanArray>())
     }
-}
-
-/// The rows of a batch whose rollouts are asked for.
-pub fn only(rows: Vec<Row>, keys: &HashSet<Key>) -> impl Iterator<Item = Row> {
-    rows.into_iter().filter(|row| keys.contains(&row.key))
 }
 
 fn integers<'a>(batch: &'a RecordBatch, name: &str) -> Result<&'a [i64], ArrowError> {

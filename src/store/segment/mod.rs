@@ -1,7 +1,7 @@
 //! The life of a segment: open (a writer appends rows to its file), sealed (nothing is added any more), committed (its
 //! rows are in the tables, and the file goes).
 //!
-//! A rollout counts once its row is in a segment. [`SegmentName`] says who wrote a segment; [`SegmentWriter`], [`Segment`]
+//! A rollout counts once its row is in a segment. [`SegmentName`] says who wrote a segment; [`SegmentWriter`]
 //! and [`OpenSegment`] are its file; a [`ParquetSink`] commits it. The [`Ledger`] decides which rows
 //! count where several writers may have written the same rollouts: landing, recovery, checkpoints and readers ask it.
 
@@ -14,7 +14,7 @@ mod tests;
 
 pub use super::journal::{NotASegment, SegmentName};
 pub(super) use file::SEGMENT;
-pub use file::{Batches, OpenSegment, Segment, SegmentWriter, Unsynced};
+pub use file::{Batches, OpenSegment, SegmentWriter, Unsynced};
 pub use frame::Damage;
-pub use ledger::{Committed, Decisions, Key, Ledger, Row, only};
+pub use ledger::{Committed, Decisions, Key, Ledger, Row};
 pub use sink::{ParquetSink, TABLES, Transaction};
