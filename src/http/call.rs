@@ -253,8 +253,10 @@ impl Problem {
             Self::Connect(_) | Self::Broken(_) => FailureClass::Infra,
             Self::Client(error) if error.is_connect() => FailureClass::Infra,
             Self::Client(error) if error.is_timeout() => FailureClass::Timeout,
-            // The body came whole, and can't be unpacked.
-            Self::Client(error) if error.is_decode() && !is_io(error) => FailureClass::Data,
+            // The body came whole, and can't be unpacked: the connection did not fail.
+            Self::Client(error) if error.is_decode() && hyper_error(error).is_none() => {
+                FailureClass::Data
+            }
             Self::Client(_) => FailureClass::Infra,
         }
     }
@@ -286,11 +288,6 @@ fn without_url(error: &reqwest::Error) -> String {
         Some(at) => text.get(..at).unwrap_or_default().to_owned(),
         None => text,
     }
-}
-
-/// Whether the error is one of the connection, and not of what came over it.
-fn is_io(error: &reqwest::Error) -> bool {
-    hyper_error(error).is_some()
 }
 
 fn has_too_large_a_head(error: &reqwest::Error) -> bool {

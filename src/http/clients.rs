@@ -107,10 +107,6 @@ impl HttpClients {
         })
     }
 
-    pub(super) fn first_byte_timeout(&self) -> Option<Duration> {
-        self.settings.first_byte_timeout
-    }
-
     /// Sends a request, and waits for the head of the response. It is sent again, over a new connection, where the server
     /// seems to have closed the one that was idle: see `pool`.
     ///
@@ -136,7 +132,7 @@ impl HttpClients {
             sent = self.head(client, again).await;
         }
         match sent {
-            Ok(response) => Ok(response.into()),
+            Ok(response) => Ok(Response::Client(response)),
             Err(problem) => Err(call.problem(&problem)),
         }
     }
@@ -211,14 +207,8 @@ pub struct Destination {
     http: HttpClients,
     url: Url,
     headers: HeaderMap,
-    direct: Option<Direct>,
-}
-
-/// What need not be worked out for each request.
-#[derive(Debug, Clone)]
-struct Direct {
-    pool: Arc<Pool>,
-    path: Uri,
+    /// Path and connections, where they are our own.
+    direct: Option<(Uri, Arc<Pool>)>,
 }
 
 impl Destination {
@@ -226,7 +216,7 @@ impl Destination {
     pub fn new(url: Url, headers: HeaderMap, http: HttpClients) -> Self {
         let mut of_all = HeaderMap::new();
         of_all.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        let direct = Direct::to(&url, &http);
+        let direct = path(&url).zip(http.pool(&url));
         if direct.is_some() {
             of_all.insert(ACCEPT, HeaderValue::from_static("*/*"));
             let accepted = HeaderValue::from_static(Encoding::ACCEPTED);
@@ -247,6 +237,11 @@ impl Destination {
     /// The address.
     pub fn url(&self) -> &Url {
         &self.url
+    }
+
+    /// The clients, which read the bodies of its responses.
+    pub fn http(&self) -> &HttpClients {
+        &self.http
     }
 
     /// The headers of every request, to be given with what is this one's to [`Self::post`].
@@ -293,14 +288,14 @@ impl Destination {
         body: &Bytes,
         call: &Call<'_>,
     ) -> Result<Response, Failure> {
-        let Some(direct) = &self.direct else {
+        let Some((own_path, pool)) = &self.direct else {
             let client = self.http.for_url(url);
             let request = client.post(url.clone()).headers(headers.clone());
             // Boxed, as is all that few calls need: each of thousands in flight would have room for it.
             return Box::pin(self.http.send(request.body(body.clone()), call)).await;
         };
         let path = if *url == self.url {
-            Cow::Borrowed(&direct.path)
+            Cow::Borrowed(own_path)
         } else {
             let why = "the path that it redirects to can't be sent";
             let path = path(url).ok_or_else(|| call.failure(FailureClass::Data, why));
@@ -313,34 +308,11 @@ impl Destination {
             *request.headers_mut() = headers.clone();
             request
         };
-        let limit = self.http.first_byte_timeout();
-        let first_byte = limit.map(end_of);
-        match direct.pool.send(request, first_byte).await {
-            Ok(received) => Ok(received.into()),
+        let first_byte = self.http.settings.first_byte_timeout.map(end_of);
+        match pool.send(request, first_byte).await {
+            Ok(received) => Ok(Response::Own(received)),
             Err(problem) => Err(call.problem(&problem)),
         }
-    }
-
-    /// Reads the whole body of a response, bounded as the clients' settings say; `holder` gets it.
-    ///
-    /// # Errors
-    /// The connection broke, fell silent, or the body is too large.
-    pub async fn body(
-        &self,
-        response: Response,
-        holder: Holder,
-        call: &Call<'_>,
-    ) -> Result<Bytes, Failure> {
-        self.http.body(response, holder, call).await
-    }
-}
-
-impl Direct {
-    fn to(url: &Url, http: &HttpClients) -> Option<Self> {
-        Some(Self {
-            path: path(url)?,
-            pool: http.pool(url)?,
-        })
     }
 }
 

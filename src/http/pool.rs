@@ -74,21 +74,16 @@ impl Pool {
                 Ok(response) => return Ok(Received::new(response, link, Arc::clone(self))),
                 Err(Unanswered::Unsent | Unanswered::Unread(_)) if was_idle => {}
                 Err(Unanswered::Failed(problem) | Unanswered::Unread(problem)) => {
-                    return Err(self.suspect(problem));
+                    // A retry takes a new connection, or one that was used with success since.
+                    let suspect = std::mem::take(&mut *self.idle());
+                    drop(suspect);
+                    return Err(problem);
                 }
                 Err(Unanswered::Unsent) => {
                     return Err(Problem::Connect("it was closed at once".to_owned()));
                 }
             }
         }
-    }
-
-    /// Closes what is idle after a connection failed: a retry takes a new connection, or one that was used with success
-    /// since.
-    fn suspect(&self, problem: Problem) -> Problem {
-        let idle = std::mem::take(&mut *self.idle());
-        drop(idle);
-        problem
     }
 
     async fn take(&self) -> Option<Box<Link>> {

@@ -125,18 +125,16 @@ impl Lander {
             Some(journal) => journal,
             None => self.next_segment()?,
         };
-        let (mut journal, outcomes) = blocking(move || {
-            journal.append(&outcomes)?;
-            Ok((journal, outcomes))
-        })
-        .await?;
+        let append = move || journal.append(&outcomes).map(|()| (journal, outcomes));
+        let appended = SpawnedTask::spawn_blocking(append).join().await;
+        let (mut journal, outcomes) = appended.map_err(defect)??;
         self.context.progress.landed(&outcomes);
         let fill = journal.num_bytes() as f64 / (self.part_size as f64 * self.ratio);
         self.reap()?;
         let full = fill >= if self.is_busy() { OVERFULL } else { 1.0 };
         if let Some(unsynced) = journal.unsynced()? {
             self.join_sync().await?;
-            self.sync = Some(SpawnedTask::spawn_blocking(move || unsynced.sync()));
+            self.sync = Some(SpawnedTask::spawn_blocking(unsynced));
         }
         self.journal = Some(journal);
         if full { self.rotate().await } else { Ok(()) }
@@ -281,13 +279,6 @@ async fn commit(
         kept.display()
     ));
     Ok((open.num_bytes(), parts))
-}
-
-async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, StoreError> + Send + 'static,
-) -> Result<T> {
-    let joined = SpawnedTask::spawn_blocking(work).join().await;
-    Ok(joined.map_err(defect)??)
 }
 
 fn defect(error: JoinError) -> DataFusionError {

@@ -60,9 +60,6 @@ struct Found {
 
 impl MetricNames {
     /// Finds the metrics of a run's rollouts, by reading what is new of it.
-    ///
-    /// # Errors
-    /// A store or a journal can't be read.
     pub(super) async fn of(
         &mut self,
         session: &SessionContext,
@@ -188,9 +185,6 @@ fn add<'a>(all: &mut BTreeSet<String>, names: impl Iterator<Item = &'a str>) {
 }
 
 /// Lists the names of metrics in a part, none where it has row groups that do not list them.
-///
-/// # Errors
-/// The file can't be read.
 async fn metric_names(
     store: &Arc<dyn ObjectStore>,
     part: &ObjectMeta,

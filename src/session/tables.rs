@@ -52,9 +52,6 @@ pub struct JournalRows {
 impl RunTables {
     /// Looks at a run, which may be collected on another machine: what its journal holds there is read from the
     /// copies that the collector makes from time to time.
-    ///
-    /// # Errors
-    /// A journal can't be read, or the store failed.
     pub async fn look(run: &RunStore) -> Result<Self> {
         let run = RunRecord::identify(run).await?;
         // The journal comes first. A segment that becomes a part afterwards is seen as that part, and then left out here;
@@ -114,9 +111,6 @@ impl RunTables {
     }
 
     /// Registers `tasks`, `rollouts`, `attempts` and `calls`.
-    ///
-    /// # Errors
-    /// A table can't be planned.
     pub async fn register(&self, session: &SessionContext) -> Result<()> {
         for table in schema::TABLES {
             session.register_table(table, self.table(session, table).await?.into_view())?;
@@ -125,9 +119,6 @@ impl RunTables {
     }
 
     /// Plans one of the tables.
-    ///
-    /// # Errors
-    /// It can't be planned.
     pub async fn table(&self, session: &SessionContext, table: &'static str) -> Result<DataFrame> {
         register_store(session, &self.run);
         let schema = match table {
@@ -170,11 +161,9 @@ impl RunTables {
                 )?))?);
             }
         }
-        let mut frames = frames.into_iter();
-        let Some(first) = frames.next() else {
+        let Some(all) = union_all(frames)? else {
             return session.read_batch(RecordBatch::new_empty(schema));
         };
-        let all = frames.try_fold(first, DataFrame::union)?;
         let masks = self.run.rules().unwrap_or(&GYM_05).masks;
         if table == schema::ROLLOUTS && !masks {
             return all.with_column(schema::MASKED, lit(false));
@@ -227,9 +216,6 @@ impl RunTables {
     }
 
     /// Reads what parts that writers of `oldest` or a later epoch committed say of some rollouts.
-    ///
-    /// # Errors
-    /// A part can't be read.
     pub async fn ledger(&self, keys: &HashSet<Key>, oldest: u64) -> Result<Ledger> {
         let session = SessionContext::new_with_config(super::config());
         register_store(&session, &self.run);
@@ -268,6 +254,15 @@ impl RunTables {
         }
         Ok(ledger)
     }
+}
+
+/// The rows of all frames; none where there are no frames.
+pub(super) fn union_all(frames: Vec<DataFrame>) -> Result<Option<DataFrame>> {
+    let mut frames = frames.into_iter();
+    let first = frames.next();
+    first
+        .map(|first| frames.try_fold(first, DataFrame::union))
+        .transpose()
 }
 
 fn names<'a>(parts: impl IntoIterator<Item = &'a Path>) -> impl Iterator<Item = SegmentName> {
@@ -318,9 +313,6 @@ async fn add_copies(run: &RunStore, segments: &mut Vec<OpenSegment>) -> Result<(
 
 /// Reads the calls that the collectors of this machine noted before they sent them; none where there are no such
 /// collectors. To be read before the tables, so that none counts as in flight that had ended.
-///
-/// # Errors
-/// A log can't be read.
 pub async fn dispatches(run: &RunStore) -> Result<Option<MemTable>> {
     let run = RunRecord::identify(run).await?;
     let logs = JournalFile::dispatch_logs(run.journal_dir())?;
@@ -335,9 +327,6 @@ pub async fn dispatches(run: &RunStore) -> Result<Option<MemTable>> {
 }
 
 /// Plans to read one Parquet file of a run, whose schema is known.
-///
-/// # Errors
-/// There is no such file.
 pub fn part(
     session: &SessionContext,
     run: &RunStore,
@@ -349,9 +338,6 @@ pub fn part(
 }
 
 /// Plans to read one Parquet file of a run, whose schema is its own.
-///
-/// # Errors
-/// There is no such file.
 pub async fn any_part(session: &SessionContext, run: &RunStore, name: &str) -> Result<DataFrame> {
     register_store(session, run);
     let url = run.url(&run.path(name));

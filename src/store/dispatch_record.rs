@@ -12,6 +12,7 @@ use arrow::error::ArrowError;
 use bytes::{Buf, BufMut};
 
 use super::StoreError;
+use super::error::if_there;
 use super::journal::JournalFile;
 use crate::call::{CallKind, CallStart, RolloutKey};
 use crate::outcome::Waited;
@@ -157,15 +158,10 @@ pub struct LoggedCalls {
 
 impl LoggedCalls {
     /// Reads a file of a log, which may have gone. A record that was cut off at the end is left out: that call was not sent.
-    ///
-    /// # Errors
-    /// The file can't be read.
     pub fn read(log: &JournalFile) -> Result<Self, StoreError> {
         let failed = StoreError::file("read", log.path());
-        let file = match File::open(log.path()) {
-            Ok(file) => file,
-            Err(source) if source.kind() == ErrorKind::NotFound => return Ok(Self::default()),
-            Err(source) => return Err(failed(source)),
+        let Some(file) = if_there(File::open(log.path())).map_err(&failed)? else {
+            return Ok(Self::default());
         };
         let mut file = BufReader::with_capacity(1 << 16, file);
         let mut logged = Self::default();

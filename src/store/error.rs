@@ -298,6 +298,14 @@ impl StoreError {
     }
 }
 
+/// `None` in place of the error that there is no such file.
+pub(super) fn if_there<T>(found: io::Result<T>) -> io::Result<Option<T>> {
+    match found {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        found => found.map(Some),
+    }
+}
+
 impl Fatal for StoreError {
     fn exit_code(&self) -> u8 {
         match self {

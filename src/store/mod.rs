@@ -37,5 +37,5 @@ pub use place::RunStore;
 pub(crate) use private::Scratch;
 pub use private::state_directory;
 pub use record::{EnvironmentServer, GYM, InputRecord, RunCounts, RunRecord, RunState};
-pub use segment::{OpenSegment, ParquetSink, SegmentName, SegmentWriter, Unsynced};
-pub use writer::{Permit, Writer};
+pub use segment::{OpenSegment, ParquetSink, SegmentName, SegmentWriter};
+pub use writer::Writer;

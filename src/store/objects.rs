@@ -1,6 +1,5 @@
 //! The objects of a run: reading, writing, listing and removing them, and which Parquet parts of a table are whole.
 
-use std::io;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -19,7 +18,7 @@ use super::part::Compacted;
 use super::patient::Patience;
 use super::place::{JOURNAL, RunStore};
 use super::upload::{Upload, abort_left};
-use super::{StoreError, checkpoint};
+use super::{StoreError, checkpoint, error};
 use crate::schema;
 
 /// Directory of parts that were found damaged.
@@ -357,12 +356,10 @@ pub(super) fn if_there<T>(found: Stored<T>) -> Stored<Option<T>> {
 
 /// Removes a local directory, if it exists, with all that is in it.
 pub(super) fn remove_all(directory: &std::path::Path) -> Result<(), StoreError> {
-    match std::fs::remove_dir_all(directory) {
-        Err(source) if source.kind() != io::ErrorKind::NotFound => {
-            Err(StoreError::file("remove", directory)(source))
-        }
-        _ => Ok(()),
-    }
+    let removed = error::if_there(std::fs::remove_dir_all(directory));
+    removed
+        .map(drop)
+        .map_err(StoreError::file("remove", directory))
 }
 
 #[cfg(test)]

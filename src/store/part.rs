@@ -92,9 +92,6 @@ impl PartWriter {
     }
 
     /// Adds rows.
-    ///
-    /// # Errors
-    /// Encoding or the store failed.
     pub async fn write(&mut self, batch: &RecordBatch) -> Result<(), StoreError> {
         self.rows += batch.num_rows() as u64;
         let written = async {

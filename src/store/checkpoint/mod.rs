@@ -11,7 +11,7 @@ mod chunks;
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{ErrorKind, SeekFrom};
+use std::io::SeekFrom;
 use std::time::Duration;
 
 use tokio::fs::File;
@@ -21,6 +21,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 pub(super) use chunks::forget_all;
 pub use chunks::{CheckpointedFile, fetch, forget, list};
 
+use super::error::if_there;
 use super::journal::JournalFile;
 use super::{RunStore, StoreError};
 
@@ -157,11 +158,9 @@ impl Checkpointer {
     async fn copy(&mut self, name: &str) -> Result<u64, StoreError> {
         let path = self.run.journal_dir().join(name);
         let failed = StoreError::file("read", &path);
-        let mut file = match File::open(&path).await {
-            Ok(file) => file,
+        let Some(mut file) = if_there(File::open(&path).await).map_err(&failed)? else {
             // It has just gone; the next call sees to it.
-            Err(source) if source.kind() == ErrorKind::NotFound => return Ok(0),
-            Err(source) => return Err(failed(source)),
+            return Ok(0);
         };
         let len = file.metadata().await.map_err(&failed)?.len();
         let start = self.copied.get(name).copied().unwrap_or_default();

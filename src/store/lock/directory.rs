@@ -69,13 +69,8 @@ pub(super) async fn read(
     entries: impl IntoIterator<Item = LockEntry>,
 ) -> Result<Vec<FoundLock>, StoreError> {
     let reads = entries.into_iter().map(|entry| async move {
-        let object = entry.object();
-        let found = get(run, &object).await?;
-        Ok(found.map(|bytes| {
-            let record = serde_json::from_slice(&bytes);
-            let record = record.unwrap_or_else(|_| LockRecord::unreadable(entry.modified));
-            (entry, record)
-        }))
+        let found = record(run, &entry.object(), entry.modified).await?;
+        Ok(found.map(|record| (entry, record)))
     });
     stream::iter(reads)
         .buffered(MAX_READS)
@@ -84,15 +79,17 @@ pub(super) async fn read(
         .await
 }
 
-/// Reads the owner of a lock object, `None` where there is none.
-pub(super) async fn owner(run: &RunStore, object: &str) -> Result<Option<String>, StoreError> {
-    let record = |bytes: Bytes| serde_json::from_slice::<LockRecord>(&bytes);
-    let owner = |bytes| record(bytes).map_or_else(|_| String::new(), |record| record.owner);
-    Ok(get(run, object).await?.map(owner))
-}
-
-async fn get(run: &RunStore, object: &str) -> Result<Option<Bytes>, StoreError> {
-    within("read", run, object, run.get(object)).await
+/// Reads a lock object that was written at `modified`, `None` where there is none.
+pub(super) async fn record(
+    run: &RunStore,
+    object: &str,
+    modified: DateTime<Utc>,
+) -> Result<Option<LockRecord>, StoreError> {
+    let found = within("read", run, object, run.get(object)).await?;
+    Ok(found.map(|bytes| {
+        let record = serde_json::from_slice(&bytes);
+        record.unwrap_or_else(|_| LockRecord::unreadable(modified))
+    }))
 }
 
 /// Creates the lock object, unless there is one. Says whether it did.

@@ -226,16 +226,13 @@ impl RunLock {
         // A failure may only be one of the answer, and what is there already may be our own: the client sends a write
         // again whose answer was lost.
         if !matches!(created, Ok(true)) {
-            let found = directory::list(run).await?;
-            let found = found.into_iter().filter(|entry| entry.object() == object);
-            let found = directory::read(run, found).await?.pop();
-            match (found, created) {
-                (Some((_, found)), _) if found.owner == record.owner => {}
-                (_, Err(error @ StoreError::NoAnswer { .. })) => return Err(error),
-                (_, Err(error)) => return Ok(Err(error)),
-                (found, Ok(_)) => {
-                    let found = found.map(|(_, found)| found);
-                    let found = found.unwrap_or_else(|| LockRecord::unreadable(now));
+            let found = directory::record(run, &object, now).await?;
+            let found = found.unwrap_or_else(|| LockRecord::unreadable(now));
+            match created {
+                _ if found.owner == record.owner => {}
+                Err(error @ StoreError::NoAnswer { .. }) => return Err(error),
+                Err(error) => return Ok(Err(error)),
+                Ok(_) => {
                     let age = found.heartbeat_age(now);
                     return Ok(Err(locked(run, scope, &found, age)));
                 }
@@ -337,8 +334,7 @@ impl RunLock {
 
     /// Writes the lock anew. Says why if it is not ours any more.
     pub(super) async fn renew(&self) -> Result<Option<String>, StoreError> {
-        let owner = directory::owner(&self.run, &self.object).await?;
-        let ours = owner.as_ref() == Some(&self.record.owner);
+        let ours = self.is_ours().await?;
         if ours {
             let mut record = self.record.clone();
             record.heartbeat_at = Utc::now();
@@ -379,10 +375,14 @@ impl RunLock {
         }
     }
 
+    async fn is_ours(&self) -> Result<bool, StoreError> {
+        let found = directory::record(&self.run, &self.object, Utc::now()).await?;
+        Ok(found.is_some_and(|found| found.owner == self.record.owner))
+    }
+
     /// Deletes the lock, if it is still ours. A failure leaves it to its lease.
     async fn withdraw(&self) {
-        let owner = directory::owner(&self.run, &self.object).await;
-        if owner.is_ok_and(|owner| owner.as_ref() == Some(&self.record.owner)) {
+        if self.is_ours().await.is_ok_and(|is_ours| is_ours) {
             let _ = directory::remove(&self.run, &self.object).await;
         }
     }

@@ -1,5 +1,4 @@
 use std::fs::{self, File};
-use std::io;
 use std::path::Path;
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
@@ -14,6 +13,7 @@ use super::SegmentName;
 use super::frame::{self, Damage, Frames, Piece};
 use crate::schema;
 use crate::store::StoreError;
+use crate::store::error::if_there;
 use crate::store::journal::JournalFile;
 
 /// Extension of a segment: frames, each with a batch of outcomes as a message of Arrow IPC.
@@ -71,20 +71,21 @@ impl SegmentWriter {
         Ok(())
     }
 
-    /// Returns what should be on the disk by now and is not yet known to be.
+    /// Returns what takes to the disk the rows that should be there by now, which may take long; none where they are there.
     ///
     /// # Errors
     /// The process has too many files open.
-    pub fn unsynced(&mut self) -> Result<Option<Unsynced>, StoreError> {
+    pub fn unsynced(
+        &mut self,
+    ) -> Result<Option<impl FnOnce() -> Result<(), StoreError> + use<>>, StoreError> {
         if self.synced.elapsed() < SYNC_INTERVAL {
             return Ok(None);
         }
         self.synced = Instant::now();
-        let file = self.file.try_clone();
-        Ok(Some(Unsynced {
-            file: file.map_err(StoreError::file("sync", self.segment.path()))?,
-            segment: self.segment.clone(),
-        }))
+        let segment = self.segment.clone();
+        let failed = move |source| StoreError::file("sync", segment.path())(source);
+        let file = self.file.try_clone().map_err(&failed)?;
+        Ok(Some(move || file.sync_data().map_err(failed)))
     }
 
     /// Bytes of the file so far.
@@ -111,30 +112,15 @@ static SCHEMA_MESSAGE: LazyLock<Option<Buffer>> = LazyLock::new(|| {
     Some(Buffer::from_vec(std::mem::take(encoder.get_mut())))
 });
 
-/// Rows that are with the system but not yet on the disk.
-#[derive(Debug)]
-pub struct Unsynced {
-    file: File,
-    segment: JournalFile,
-}
-
-impl Unsynced {
-    /// Waits until they are on the disk, which may take long.
-    pub fn sync(&self) -> Result<(), StoreError> {
-        let synced = self.file.sync_data();
-        synced.map_err(StoreError::file("sync", self.segment.path()))
-    }
-}
-
 /// A segment: rows that are answered, but not yet in a part.
 impl JournalFile {
     /// Waits until the segment is on the disk.
     pub fn sync(&self) -> Result<(), StoreError> {
-        match File::open(self.path()).and_then(|file| file.sync_data()) {
-            // Its parts are there already.
-            Err(source) if source.kind() == io::ErrorKind::NotFound => Ok(()),
-            synced => synced.map_err(StoreError::file("sync", self.path())),
-        }
+        // Where it has gone, its parts are there already.
+        let synced = if_there(File::open(self.path()).and_then(|file| file.sync_data()));
+        synced
+            .map(drop)
+            .map_err(StoreError::file("sync", self.path()))
     }
 
     /// Opens the segment as it is now. It can be read even if it is removed meanwhile.

@@ -14,7 +14,7 @@ mod tests;
 
 pub use super::journal::{NotASegment, SegmentName};
 pub(super) use file::SEGMENT;
-pub use file::{Batches, OpenSegment, SegmentWriter, Unsynced};
+pub use file::{Batches, OpenSegment, SegmentWriter};
 pub use frame::Damage;
 pub use ledger::{Committed, Decisions, Key, Ledger, Row};
 pub use sink::{ParquetSink, TABLES, Transaction};

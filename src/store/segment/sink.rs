@@ -96,9 +96,6 @@ enum Table {
 
 impl Transaction {
     /// Adds the outcomes that count, and returns how many attempts these are.
-    ///
-    /// # Errors
-    /// Encoding or the store failed.
     pub async fn write(
         &mut self,
         outcomes: &RecordBatch,
