@@ -113,12 +113,18 @@ impl MetricCatalog {
         Ok(())
     }
 
-    /// Computes a table once, and makes it known to the session under its name.
+    /// Computes the table of a query once, and makes it known to the session under its name. `order` are the columns that
+    /// it is sorted by.
     ///
     /// # Errors
     /// The table can't be computed.
-    pub(crate) async fn keep(&self, table: MetricTable) -> Result<(), MeasureError> {
-        self.spool.keep(&self.measuring, table, &[]).await
+    pub(crate) async fn keep(
+        &self,
+        query: &MetricQuery,
+        order: &[&str],
+    ) -> Result<(), MeasureError> {
+        let table = self.table(query).await?;
+        self.spool.keep(&self.measuring, table, order).await
     }
 }
 

@@ -17,6 +17,7 @@ use datafusion::prelude::{DataFrame, SessionContext, col, lit, not, starts_with}
 use super::error::MeasureError;
 use super::functions;
 use super::queries::{MetricQueries, MetricQuery, ParameterValue};
+use super::rows::Decode;
 use super::spool::Spool;
 use crate::outcome::MASK_SAMPLE;
 use crate::schema;
@@ -97,6 +98,18 @@ impl MetricTable {
     pub async fn stream(self) -> Result<SendableRecordBatchStream, MeasureError> {
         let stream = self.frame.execute_stream().await;
         stream.map_err(|source| failed(&self.name, &self.origin, source))
+    }
+
+    /// Runs the query and reads its rows.
+    ///
+    /// # Errors
+    /// The query fails, or lacks a column.
+    pub(super) async fn rows<T>(self, decode: Decode<T>) -> Result<Vec<T>, MeasureError> {
+        let mut rows = Vec::new();
+        for batch in self.collect().await? {
+            rows.extend(decode(&batch)?);
+        }
+        Ok(rows)
     }
 
     /// Runs the query and holds its rows.

@@ -237,7 +237,7 @@ async fn compute(
         let schema = table.schema();
         let rows = if has_json && STATISTICS.contains(&query.name.as_str()) {
             // The JSON reads them again: so its numbers can't differ from the table's.
-            catalog.keep(table).await?;
+            catalog.keep(query, &[]).await?;
             let kept = without_reserved(measuring.table(&query.name).await?)?;
             kept.execute_stream().await?
         } else {
@@ -245,7 +245,7 @@ async fn compute(
         };
         landed.add(&query.name, &schema, rows, variant).await?;
     }
-    let is_empty = landed.measured.metrics.is_empty() && landed.measured.coverage.is_empty();
+    let is_empty = landed.measured.is_empty();
     if let Some(out) = landed.out.filter(|_| has_json && !is_empty) {
         let notes = &mut landed.measured.notes;
         landed.json = Some(aggregate_metrics(out, measuring, measurement, notes).await?);

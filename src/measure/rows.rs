@@ -169,6 +169,16 @@ impl Column for i64 {
     }
 }
 
+/// Zero where a value is null or negative.
+impl Column for u64 {
+    fn read(batch: &RecordBatch, name: &str) -> Result<Vec<Self>, MeasureError> {
+        let integers = i64::read(batch, name)?.into_iter();
+        Ok(integers
+            .map(|integer| integer.max(0).unsigned_abs())
+            .collect())
+    }
+}
+
 /// Not a number where a value is null.
 impl Column for f64 {
     fn read(batch: &RecordBatch, name: &str) -> Result<Vec<Self>, MeasureError> {

@@ -30,6 +30,17 @@ pub(crate) struct Sessions {
     pub(crate) is_renumbered: bool,
 }
 
+impl Sessions {
+    /// Of sessions that have the tables already; they may be one.
+    pub(crate) fn of(gathering: &SessionContext, measuring: &SessionContext) -> Self {
+        Self {
+            gathering: gathering.clone(),
+            measuring: measuring.clone(),
+            is_renumbered: false,
+        }
+    }
+}
+
 impl Source<'_> {
     /// Opens the tables. What can go to temporary files is kept below `memory` bytes.
     ///

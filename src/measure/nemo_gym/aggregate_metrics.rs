@@ -88,16 +88,10 @@ impl<'a> AggregateMetrics<'a> {
     ) -> Result<Self, MeasureError> {
         let parameters = HashMap::from([("reserved".into(), rules.reserved.into())]);
         let queries = MetricQueries::embedded()?;
-        let sessions = Sessions {
-            gathering: ctx.clone(),
-            measuring: ctx.clone(),
-            is_renumbered: false,
-        };
-        let catalog = MetricCatalog::new(&sessions, parameters).await?;
+        let catalog = MetricCatalog::new(&Sessions::of(ctx, ctx), parameters).await?;
         catalog.keep_views().await?;
         for name in [TASK_STATISTICS, AGENT_STATISTICS] {
-            let table = catalog.table(queries.get(name)?).await?;
-            catalog.keep(table).await?;
+            catalog.keep(queries.get(name)?, &[]).await?;
         }
         Ok(Self {
             _catalog: Some(catalog),

@@ -233,8 +233,7 @@ impl<'a> RewardProfile<'a> {
         };
         let of_agents = MetricCatalog::new(sessions, parameters(true)).await?;
         of_agents.keep_views().await?;
-        let agents = of_agents.table(queries.get(AGENT_STATISTICS)?).await?;
-        of_agents.keep(agents).await?;
+        of_agents.keep(queries.get(AGENT_STATISTICS)?, &[]).await?;
         // Where each task has one agent, its scores are the same, whether agents are split or not.
         let is_shared = has_shared_tasks(&sessions.gathering).await?;
         let by_agent = is_shared && rules.lines_by_agent;
@@ -244,7 +243,7 @@ impl<'a> RewardProfile<'a> {
             catalogs.push(MetricCatalog::new(sessions, parameters(false)).await?);
         }
         if let Some(of_tasks) = catalogs.last() {
-            of_tasks.keep(of_tasks.table(tasks).await?).await?;
+            of_tasks.keep(tasks, &[]).await?;
         }
         if !is_shared {
             forget_agents(ctx).await?;
