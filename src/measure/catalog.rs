@@ -12,13 +12,14 @@ use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::sync::Arc;
 
+use datafusion::common::ScalarValue;
 use datafusion::prelude::SessionContext;
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared};
 
 use super::error::MeasureError;
 use super::families::{COVERAGE, MetricTable, SCORES, plan, register_views, spool_scores, view};
-use super::queries::{MetricQuery, ParameterValue};
+use super::queries::MetricQuery;
 use super::source::Sessions;
 use super::spool::Spool;
 
@@ -39,7 +40,7 @@ pub(super) fn once<T: Clone>(
 pub(crate) struct MetricCatalog {
     measuring: SessionContext,
     spool: Arc<Spool>,
-    parameters: Arc<HashMap<String, ParameterValue>>,
+    parameters: Arc<HashMap<String, ScalarValue>>,
     /// The views that are kept, by name.
     kept: [(&'static str, Once<()>); 2],
 }
@@ -52,7 +53,7 @@ impl MetricCatalog {
     /// A table that the views need is not there, or there is no place for temporary files.
     pub(crate) async fn new(
         sessions: &Sessions,
-        parameters: HashMap<String, ParameterValue>,
+        parameters: HashMap<String, ScalarValue>,
     ) -> Result<Self, MeasureError> {
         let Sessions {
             gathering,

@@ -16,7 +16,7 @@ use datafusion::prelude::{DataFrame, SessionContext, col, lit, not, starts_with}
 
 use super::error::MeasureError;
 use super::functions;
-use super::queries::{MetricQueries, MetricQuery, ParameterValue};
+use super::queries::{MetricQueries, MetricQuery};
 use super::rows::Decode;
 use super::spool::Spool;
 use crate::outcome::MASK_SAMPLE;
@@ -155,7 +155,7 @@ fn failed(name: &str, origin: &str, source: DataFusionError) -> MeasureError {
 pub async fn plan(
     ctx: &SessionContext,
     query: &MetricQuery,
-    parameters: &HashMap<String, ParameterValue>,
+    parameters: &HashMap<String, ScalarValue>,
 ) -> Result<MetricTable, MeasureError> {
     let values: Vec<(String, ScalarValue)> = query
         .parameters
@@ -163,7 +163,7 @@ pub async fn plan(
         .map(|parameter| {
             let value = parameters.get(&parameter.name);
             let value = value.unwrap_or(&parameter.default);
-            (parameter.name.clone(), value.into())
+            (parameter.name.clone(), value.clone())
         })
         .collect();
     let only_queries = SQLOptions::new()
@@ -188,7 +188,7 @@ pub async fn plan(
 /// A table that they need is not there.
 pub async fn register_views(
     ctx: &SessionContext,
-    parameters: &HashMap<String, ParameterValue>,
+    parameters: &HashMap<String, ScalarValue>,
 ) -> Result<(), MeasureError> {
     functions::register(ctx);
     functions::register_json(ctx)?;
@@ -224,7 +224,7 @@ pub fn prices() -> SchemaRef {
 pub async fn view(
     ctx: &SessionContext,
     name: &str,
-    parameters: &HashMap<String, ParameterValue>,
+    parameters: &HashMap<String, ScalarValue>,
 ) -> Result<MetricTable, MeasureError> {
     plan(ctx, MetricQueries::views()?.get(name)?, parameters).await
 }
@@ -238,7 +238,7 @@ pub async fn spool_scores(
     spool: &Spool,
     source: &SessionContext,
     ctx: &SessionContext,
-    parameters: &HashMap<String, ParameterValue>,
+    parameters: &HashMap<String, ScalarValue>,
 ) -> Result<(), MeasureError> {
     source.deregister_table(SCORES)?;
     register_views(source, parameters).await?;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, Float64Array, StringViewArray};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
+use datafusion::common::ScalarValue;
 use datafusion::error::DataFusionError;
 use datafusion::execution::SendableRecordBatchStream;
 use datafusion::prelude::SessionContext;
@@ -14,7 +15,7 @@ use futures::TryStreamExt;
 use super::catalog::MetricCatalog;
 use super::families::{AGENT_STATISTICS, PRICES, TASK_STATISTICS, prices, without_reserved};
 use super::nemo_gym::{KeyMetrics, PassMajorityOptions, TaskLabels, aggregate_metrics};
-use super::queries::{MetricQueries, ParameterValue};
+use super::queries::MetricQueries;
 use super::report::Measured;
 use super::source::Source;
 use super::spool::Spool;
@@ -72,7 +73,7 @@ pub struct Measurement {
     /// The metric families.
     pub queries: MetricQueries,
     /// Values of their parameters; the others have their defaults.
-    pub parameters: HashMap<String, ParameterValue>,
+    pub parameters: HashMap<String, ScalarValue>,
     /// How missing rollouts count; [`Missing::Drop`] leaves the parameter `missing` its say.
     pub missing: Missing,
     /// A column, or a path into the requests or answers: the metrics are also computed for each of its values.

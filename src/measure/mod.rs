@@ -48,7 +48,7 @@ pub use nemo_gym::{
     AggregateMetrics, CompletionSummary, CustomMetrics, KeyMetrics, OwnRepeats, PassMajority,
     PassMajorityOptions, Profile, ProfileTarget, TaskLabels, write_verify_responses,
 };
-pub use queries::{MetricQueries, MetricQuery, Parameter, ParameterValue};
+pub use queries::{MetricQueries, MetricQuery, Parameter};
 pub(crate) use report::Measured;
 pub use report::{AgentCoverage, AgentMetric, MetricsReport, PassAt, ProfileReport};
 pub(crate) use rows::{Column, Rows, row};

@@ -9,6 +9,7 @@ use arrow::record_batch::RecordBatch;
 use async_trait::async_trait;
 use datafusion::catalog::{SchemaProvider, Session, TableProvider};
 use datafusion::common::Result;
+use datafusion::common::ScalarValue;
 use datafusion::common::tree_node::TreeNode;
 use datafusion::datasource::TableType;
 use datafusion::datasource::empty::EmptyTable;
@@ -26,7 +27,7 @@ use tokio::sync::{Mutex, OnceCell};
 use super::catalog::{MetricCatalog, Once, once};
 use super::error::MeasureError;
 use super::families::{SCORES, plan, register_views};
-use super::queries::{MetricQueries, MetricQuery, ParameterValue};
+use super::queries::{MetricQueries, MetricQuery};
 use super::source::Source;
 use crate::error::Error;
 use crate::schema;
@@ -38,7 +39,7 @@ use crate::session::{self, RunTables};
 pub struct MetricTables {
     queries: MetricQueries,
     views: MetricQueries,
-    parameters: HashMap<String, ParameterValue>,
+    parameters: HashMap<String, ScalarValue>,
     /// Bytes for what can go to temporary files.
     memory: usize,
     empty: OnceCell<SessionContext>,
@@ -53,7 +54,7 @@ impl MetricTables {
     /// A view has a header that is not understood, which would be a defect.
     pub fn new(
         queries: MetricQueries,
-        parameters: HashMap<String, ParameterValue>,
+        parameters: HashMap<String, ScalarValue>,
         memory: usize,
     ) -> std::result::Result<Self, Error> {
         Ok(Self {

@@ -6,12 +6,12 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use arrow::array::RecordBatch;
 use arrow::util::pretty::pretty_format_batches;
+use datafusion::common::ScalarValue;
 use datafusion::datasource::MemTable;
 use datafusion::prelude::{SessionConfig, SessionContext};
 
 use super::{
-    AggregateMetrics, MeasureError, MetricQueries, MetricTable, ParameterValue, TaskLabels, plan,
-    register_views,
+    AggregateMetrics, MeasureError, MetricQueries, MetricTable, TaskLabels, plan, register_views,
 };
 use crate::call::RolloutKey;
 use crate::gym::GYM_05;
@@ -59,7 +59,7 @@ fn session(parts: Vec<Vec<Outcome>>) -> SessionContext {
 async fn run_families(
     ctx: &SessionContext,
     queries: &MetricQueries,
-    parameters: &HashMap<String, ParameterValue>,
+    parameters: &HashMap<String, ScalarValue>,
 ) -> Result<Vec<MetricTable>, MeasureError> {
     register_views(ctx, parameters).await?;
     let mut tables = Vec::new();
@@ -194,7 +194,7 @@ async fn a_file_in_a_folder_is_a_family() {
     for (parameters, expected) in [
         (HashMap::new(), "| a          | 1 |"),
         (
-            HashMap::from([("at_least".to_owned(), super::ParameterValue::Float(0.5))]),
+            HashMap::from([("at_least".to_owned(), 0.5.into())]),
             "| a          | 2 |",
         ),
     ] {

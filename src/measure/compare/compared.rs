@@ -3,6 +3,7 @@ use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Int64Array, RecordBatch, StringArray};
 use datafusion::catalog::TableProvider;
+use datafusion::common::ScalarValue;
 use datafusion::error::DataFusionError;
 use datafusion::prelude::{DataFrame, SessionContext, col, lit};
 
@@ -12,7 +13,7 @@ use super::task_means::TaskMeans;
 use crate::measure::error::MeasureError;
 use crate::measure::families::{MetricTable, plan};
 use crate::measure::functions;
-use crate::measure::queries::{MetricQueries, ParameterValue};
+use crate::measure::queries::MetricQueries;
 use crate::measure::rows::Rows;
 use crate::measure::spool::Spool;
 use crate::session;
@@ -37,7 +38,7 @@ pub struct Compared {
     ctx: SessionContext,
     spool: Spool,
     queries: MetricQueries,
-    parameters: HashMap<String, ParameterValue>,
+    parameters: HashMap<String, ScalarValue>,
     overlaps: Vec<OverlapCounts>,
     metrics: Vec<MetricOverlap>,
 }
@@ -193,11 +194,11 @@ fn names(pairs: &[ComparedPair]) -> Result<RecordBatch, MeasureError> {
     Ok(RecordBatch::try_from_iter(columns)?)
 }
 
-fn parameters(options: &ComparisonOptions) -> HashMap<String, ParameterValue> {
+fn parameters(options: &ComparisonOptions) -> HashMap<String, ScalarValue> {
     let integer = |value: u32| i64::from(value).into();
     [
-        ("confidence", ParameterValue::Float(options.confidence)),
-        ("power", ParameterValue::Float(options.power)),
+        ("confidence", options.confidence.into()),
+        ("power", options.power.into()),
         ("resamples", integer(options.resamples)),
         ("permutations", integer(options.permutations)),
         ("seed", options.seed.cast_signed().into()),

@@ -13,7 +13,6 @@ use super::repeats::OwnRepeats;
 use crate::json::quote;
 use crate::measure::error::MeasureError;
 use crate::measure::families::register_views;
-use crate::measure::queries::ParameterValue;
 use crate::measure::rows::{Rows, row};
 
 /// Metrics of one agent that are not statistics of single scores, each as JSON text by its name: those
@@ -183,7 +182,7 @@ impl PassMajority {
     ) -> Result<HashMap<String, Self>, MeasureError> {
         let mut parameters = HashMap::new();
         if let Some(path) = &options.answer_key {
-            parameters.insert("answer_key".into(), ParameterValue::Text(path.clone()));
+            parameters.insert("answer_key".into(), path.as_str().into());
         }
         register_views(ctx, &parameters).await?;
         register_names(ctx, &options.scores)?;

@@ -3,7 +3,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use arrow::array::RecordBatch;
 use datafusion::prelude::SessionContext;
 use indexmap::{IndexMap, IndexSet};
 
@@ -11,21 +10,7 @@ use super::json_object::JsonObject;
 use crate::gym::GymRules;
 use crate::measure::error::MeasureError;
 use crate::measure::functions::{median, pairwise_sum, quantile, t_quantile};
-use crate::measure::rows::{Column, Rows, row};
-
-/// Statistics of a repeat, in the order in which they are written.
-const STATISTICS: [&str; 10] = [
-    "mean",
-    "median",
-    "std",
-    "sem",
-    "min",
-    "max",
-    "p25",
-    "p75",
-    "ci_low_95",
-    "ci_high_95",
-];
+use crate::measure::rows::{Rows, row};
 
 /// Between the name of a statistic and that of a metric of repeats.
 const ACROSS: &str = "_across_repeats/";
@@ -120,34 +105,12 @@ row! {
     }
 }
 
-struct Metric {
-    agent_name: String,
-    rollout_index: i64,
-    metric: String,
-    statistics: Vec<Option<f64>>,
-}
-
-impl Metric {
-    fn rows(batch: &RecordBatch) -> Result<Vec<Self>, MeasureError> {
-        let columns = STATISTICS.map(|name| Option::<f64>::read(batch, name));
-        let columns = columns.into_iter().collect::<Result<Vec<_>, _>>()?;
-        let agents = String::read(batch, "agent_name")?.into_iter();
-        let indices = i64::read(batch, "rollout_index")?;
-        let metrics = String::read(batch, "metric")?;
-        let keys = agents.zip(indices).zip(metrics).enumerate();
-        Ok(keys
-            .map(|(row, ((agent_name, rollout_index), metric))| {
-                let statistics = columns.iter();
-                Self {
-                    agent_name,
-                    rollout_index,
-                    metric,
-                    statistics: statistics
-                        .map(|column| column.get(row).copied().flatten())
-                        .collect(),
-                }
-            })
-            .collect())
+row! {
+    struct Metric {
+        agent_name: String,
+        rollout_index: i64,
+        name: String,
+        value: f64,
     }
 }
 
@@ -199,12 +162,7 @@ impl Repeats {
                 repeats.find(|repeat| repeat.rollout_index == row.rollout_index)
             });
             let Some(repeat) = repeat else { continue };
-            for (statistic, value) in STATISTICS.iter().zip(&row.statistics) {
-                if let Some(value) = value {
-                    let name = format!("{statistic}/{}", row.metric);
-                    repeat.metrics.insert(name, *value);
-                }
-            }
+            repeat.metrics.insert(row.name, row.value);
         }
         Ok(Self(all))
     }

@@ -25,7 +25,7 @@ use crate::json::Object;
 use crate::measure::catalog::MetricCatalog;
 use crate::measure::error::MeasureError;
 use crate::measure::families::{AGENT_STATISTICS, TASK_STATISTICS};
-use crate::measure::queries::{MetricQueries, ParameterValue};
+use crate::measure::queries::MetricQueries;
 use crate::measure::rows::{Column, Rows, row};
 use crate::measure::source::{Sessions, Source, by_rules};
 use crate::request::agent_ref;
@@ -227,7 +227,7 @@ impl<'a> RewardProfile<'a> {
         let queries = MetricQueries::embedded()?;
         let parameters = |split_agents: bool| {
             HashMap::from([
-                ("split_agents".into(), ParameterValue::Boolean(split_agents)),
+                ("split_agents".into(), split_agents.into()),
                 ("reserved".into(), rules.reserved.into()),
             ])
         };
