@@ -3,17 +3,18 @@
 -- Columns:
 --   agent_name      the agent
 --   rollout_index   the index
---   name            mean, median, std, sem, min, max, p25, p75, ci_low_95 or ci_high_95, a slash, and the metric's name
---   value           the statistic of the rollouts that have the metric: std and sem are 0 for one value, quarters are
---                   linear between values, the interval is mean -+ t * sem, with Student's t at 0.975 and one degree of
---                   freedom less than there are values; for one value there is none
+--   metric          name of the metric
+--   mean, median, std, sem, min, max, p25, p75   of the rollouts that have the metric; std and sem are 0 for one value,
+--                   quarters are linear between values
+--   ci_low_95, ci_high_95   mean -+ t * sem, with Student's t at 0.975 and one degree of freedom less than there are
+--                   values; null for one value
 
 WITH places AS (
     SELECT agent_name, task_index, array_agg(rollout_index ORDER BY rollout_index) AS rollout_indices
     FROM accepted
     GROUP BY agent_name, task_index
 ),
-placed AS (
+listed AS (
     SELECT
         scores.agent_name,
         scores.metric,
@@ -25,7 +26,7 @@ placed AS (
 ),
 gathered AS (
     SELECT agent_name, metric, rollout_index, array_agg(score ORDER BY task_index) AS scores
-    FROM placed
+    FROM listed
     WHERE score IS NOT NULL
     GROUP BY agent_name, metric, rollout_index
 ),
@@ -45,29 +46,20 @@ spread AS (
         coalesce(statistics['std'], 0.0) / sqrt(statistics['count']) AS sem,
         CASE WHEN statistics['count'] > 1 THEN student_t_quantile(0.975, CAST(statistics['count'] - 1 AS DOUBLE)) END AS t
     FROM computed
-),
-listed AS (
-    SELECT
-        agent_name,
-        rollout_index,
-        metric,
-        unnest(range(0, 10)) AS place,
-        unnest(['mean', 'median', 'std', 'sem', 'min', 'max', 'p25', 'p75', 'ci_low_95', 'ci_high_95']) AS statistic,
-        unnest([
-            statistics['mean'],
-            statistics['median'],
-            known_std,
-            sem,
-            statistics['min'],
-            statistics['max'],
-            quarters[1],
-            quarters[2],
-            statistics['mean'] - t * sem,
-            statistics['mean'] + t * sem
-        ]) AS value
-    FROM spread
 )
-SELECT agent_name, rollout_index, statistic || '/' || metric AS name, value
-FROM listed
-WHERE value IS NOT NULL
-ORDER BY agent_name, rollout_index, metric, place
+SELECT
+    agent_name,
+    rollout_index,
+    metric,
+    statistics['mean'] AS mean,
+    statistics['median'] AS median,
+    known_std AS std,
+    sem,
+    statistics['min'] AS min,
+    statistics['max'] AS max,
+    quarters[1] AS p25,
+    quarters[2] AS p75,
+    statistics['mean'] - t * sem AS ci_low_95,
+    statistics['mean'] + t * sem AS ci_high_95
+FROM spread
+ORDER BY agent_name, rollout_index, metric

@@ -48,9 +48,6 @@ pub(crate) struct MetricCatalog {
 impl MetricCatalog {
     /// A catalog over the tables of `sessions`. Nothing is computed yet. A parameter that is not in `parameters` has its
     /// default.
-    ///
-    /// # Errors
-    /// A table that the views need is not there, or there is no place for temporary files.
     pub(crate) async fn new(
         sessions: &Sessions,
         parameters: HashMap<String, ScalarValue>,
@@ -89,9 +86,6 @@ impl MetricCatalog {
     }
 
     /// The table of a query, planned over the views that are kept.
-    ///
-    /// # Errors
-    /// A view can't be computed, or the query is not valid.
     pub(crate) async fn table(&self, query: &MetricQuery) -> Result<MetricTable, MeasureError> {
         // What is no SQL is refused when it is planned.
         let read = references(&self.measuring, &query.sql).unwrap_or_default();
@@ -104,9 +98,6 @@ impl MetricCatalog {
     }
 
     /// Computes the views that are kept, if that was not done yet.
-    ///
-    /// # Errors
-    /// A view can't be computed.
     pub(crate) async fn keep_views(&self) -> Result<(), MeasureError> {
         for (_, kept) in &self.kept {
             kept.clone().await.map_err(MeasureError::Shared)?;
@@ -116,9 +107,6 @@ impl MetricCatalog {
 
     /// Computes the table of a query once, and makes it known to the session under its name. `order` are the columns that
     /// it is sorted by.
-    ///
-    /// # Errors
-    /// The table can't be computed.
     pub(crate) async fn keep(
         &self,
         query: &MetricQuery,

@@ -1,11 +1,12 @@
 //! Metric queries over the tables of a session: [`plan`] makes a [`MetricTable`] of one, [`register_views`] adds the views
 //! and functions that they are written over.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use arrow::array::RecordBatch;
-use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use arrow::array::{ArrayRef, Float64Array, RecordBatch, StringViewArray};
+use arrow::datatypes::SchemaRef;
+use arrow::error::ArrowError;
 use datafusion::catalog::TableProvider;
 use datafusion::common::{ParamValues, ScalarValue};
 use datafusion::datasource::empty::EmptyTable;
@@ -16,6 +17,7 @@ use datafusion::prelude::{DataFrame, SessionContext, col, lit, not, starts_with}
 
 use super::error::MeasureError;
 use super::functions;
+use super::measurement::Price;
 use super::queries::{MetricQueries, MetricQuery};
 use super::rows::Decode;
 use super::spool::Spool;
@@ -58,6 +60,14 @@ impl MetricTable {
         })
     }
 
+    pub(super) fn built_in(name: &str, frame: DataFrame) -> Self {
+        Self {
+            name: name.to_owned(),
+            origin: "built in".to_owned(),
+            frame,
+        }
+    }
+
     /// Name of the family.
     pub fn name(&self) -> &str {
         &self.name
@@ -66,16 +76,6 @@ impl MetricTable {
     /// Its columns.
     pub fn schema(&self) -> SchemaRef {
         Arc::new(self.frame.schema().as_arrow().clone())
-    }
-
-    /// The optimised plan, as text.
-    ///
-    /// # Errors
-    /// The query cannot be planned.
-    pub fn explain(&self) -> Result<String, MeasureError> {
-        let plan = self.frame.clone().into_optimized_plan();
-        let plan = plan.map_err(|source| failed(&self.name, &self.origin, source))?;
-        Ok(plan.display_indent().to_string())
     }
 
     /// The table without the rows that `without_reserved` leaves out.
@@ -101,9 +101,6 @@ impl MetricTable {
     }
 
     /// Runs the query and reads its rows.
-    ///
-    /// # Errors
-    /// The query fails, or lacks a column.
     pub(super) async fn rows<T>(self, decode: Decode<T>) -> Result<Vec<T>, MeasureError> {
         let mut rows = Vec::new();
         for batch in self.collect().await? {
@@ -193,10 +190,12 @@ pub async fn register_views(
     functions::register(ctx);
     functions::register_json(ctx)?;
     // Files of others have no attempts, and most agents no prices.
-    for (name, schema) in [(schema::ATTEMPTS, schema::attempts()), (PRICES, prices())] {
-        if !ctx.table_exist(name)? {
-            ctx.register_table(name, Arc::new(EmptyTable::new(schema)))?;
-        }
+    if !ctx.table_exist(schema::ATTEMPTS)? {
+        let none = EmptyTable::new(schema::attempts());
+        ctx.register_table(schema::ATTEMPTS, Arc::new(none))?;
+    }
+    if !ctx.table_exist(PRICES)? {
+        ctx.register_batch(PRICES, price_rows(&BTreeMap::new())?)?;
     }
     // In the order of their names, in which each comes after those that it reads.
     for query in MetricQueries::views()?.iter() {
@@ -208,13 +207,17 @@ pub async fn register_views(
     Ok(())
 }
 
-/// The table `prices`: what a million tokens cost, by agent.
-pub fn prices() -> SchemaRef {
-    Arc::new(Schema::new(vec![
-        Field::new(schema::AGENT_NAME, DataType::Utf8View, false),
-        Field::new("input_price", DataType::Float64, false),
-        Field::new("output_price", DataType::Float64, false),
-    ]))
+/// The rows of the table `prices`: what a million tokens cost, by agent.
+pub(super) fn price_rows(by_agent: &BTreeMap<String, Price>) -> Result<RecordBatch, ArrowError> {
+    let names: StringViewArray = by_agent.keys().map(Some).collect();
+    let float = |price: fn(&Price) -> f64| -> ArrayRef {
+        Arc::new(Float64Array::from_iter_values(by_agent.values().map(price)))
+    };
+    RecordBatch::try_from_iter_with_nullable([
+        (schema::AGENT_NAME, Arc::new(names) as ArrayRef, false),
+        ("input_price", float(|price| price.input), false),
+        ("output_price", float(|price| price.output), false),
+    ])
 }
 
 /// One of the views as a table that can be kept.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, Float64Array, StringViewArray};
+use arrow::array::{ArrayRef, StringViewArray};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
 use datafusion::common::ScalarValue;
@@ -13,7 +13,7 @@ use datafusion::prelude::SessionContext;
 use futures::TryStreamExt;
 
 use super::catalog::MetricCatalog;
-use super::families::{AGENT_STATISTICS, PRICES, TASK_STATISTICS, prices, without_reserved};
+use super::families::{AGENT_STATISTICS, PRICES, TASK_STATISTICS, price_rows, without_reserved};
 use super::nemo_gym::{KeyMetrics, PassMajorityOptions, TaskLabels, aggregate_metrics};
 use super::queries::MetricQueries;
 use super::report::Measured;
@@ -209,7 +209,10 @@ async fn compute(
         subsets.restrict(gathering, value).await?;
         subsets.restrict(measuring, value).await?;
     }
-    register_prices(measuring, &measurement.prices)?;
+    measuring.register_batch(
+        PRICES,
+        price_rows(&measurement.prices).map_err(DataFusionError::from)?,
+    )?;
     let mut parameters = measurement.parameters.clone();
     let missing = match (measurement.missing, variant.bound) {
         // The parameter decides, if it was given.
@@ -251,23 +254,6 @@ async fn compute(
         let notes = &mut landed.measured.notes;
         landed.json = Some(aggregate_metrics(out, measuring, measurement, notes).await?);
     }
-    Ok(())
-}
-
-fn register_prices(
-    session: &SessionContext,
-    by_agent: &BTreeMap<String, Price>,
-) -> Result<(), Error> {
-    let names: StringViewArray = by_agent.keys().map(Some).collect();
-    let float = |price: fn(&Price) -> f64| -> ArrayRef {
-        let values = by_agent.values().map(price);
-        Arc::new(Float64Array::from_iter_values(values))
-    };
-    let (inputs, outputs) = (float(|price| price.input), float(|price| price.output));
-    let columns = vec![Arc::new(names) as ArrayRef, inputs, outputs];
-    let batch = RecordBatch::try_new(prices(), columns).map_err(DataFusionError::from)?;
-    session.deregister_table(PRICES)?;
-    session.register_batch(PRICES, batch)?;
     Ok(())
 }
 
@@ -362,9 +348,6 @@ impl<'a> Landed<'a> {
 }
 
 /// What was measured before, if it is still there and nothing has landed since: it would be the same again.
-///
-/// # Errors
-/// The run can't be read.
 pub(crate) async fn earlier(run: &RunStore) -> Result<Option<Measured>, Error> {
     let name = part_name(METRICS, AGENT_STATISTICS);
     // Written last; but measuring can have been cut off after more had landed.

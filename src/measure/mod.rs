@@ -39,8 +39,8 @@ pub(crate) use aggregation::Live;
 pub use aggregation::{Aggregation, AggregationSource, LiveMetrics};
 pub use error::MeasureError;
 pub use families::{
-    AGENT_STATISTICS, COVERAGE, MetricTable, PRICES, SCORES, TASK_STATISTICS, plan, prices,
-    register_views, spool_scores,
+    AGENT_STATISTICS, COVERAGE, MetricTable, PRICES, SCORES, TASK_STATISTICS, plan, register_views,
+    spool_scores,
 };
 pub use measurement::{Measurement, Missing, Price};
 pub(crate) use measurement::{earlier, measure};

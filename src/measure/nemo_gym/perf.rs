@@ -57,9 +57,6 @@ row! {
 
 /// The summary of every agent of which something was observed, as a JSON object. `num_rollouts` says how many rollouts an
 /// agent has.
-///
-/// # Errors
-/// The tables cannot be read.
 pub(super) async fn perf_summaries(
     ctx: &SessionContext,
     num_rollouts: impl Fn(&str) -> i64,

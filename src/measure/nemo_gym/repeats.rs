@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use datafusion::prelude::SessionContext;
 use indexmap::{IndexMap, IndexSet};
 
-use super::json_object::JsonObject;
+use super::json_object::{JsonObject, number};
 use crate::gym::GymRules;
 use crate::measure::error::MeasureError;
 use crate::measure::functions::{median, pairwise_sum, quantile, t_quantile};
@@ -109,16 +109,22 @@ row! {
     struct Metric {
         agent_name: String,
         rollout_index: i64,
-        name: String,
-        value: f64,
+        metric: String,
+        mean: Option<f64>,
+        median: Option<f64>,
+        std: Option<f64>,
+        sem: Option<f64>,
+        min: Option<f64>,
+        max: Option<f64>,
+        p25: Option<f64>,
+        p75: Option<f64>,
+        ci_low_95: Option<f64>,
+        ci_high_95: Option<f64>,
     }
 }
 
 impl Repeats {
     /// Reads the repeats from the tables and views of a session; there are none if the rules have none.
-    ///
-    /// # Errors
-    /// The tables cannot be read.
     pub(super) async fn read(ctx: &SessionContext, rules: &GymRules) -> Result<Self, MeasureError> {
         if !rules.repeats {
             return Ok(Self::default());
@@ -162,7 +168,21 @@ impl Repeats {
                 repeats.find(|repeat| repeat.rollout_index == row.rollout_index)
             });
             let Some(repeat) = repeat else { continue };
-            repeat.metrics.insert(row.name, row.value);
+            for (statistic, value) in [
+                ("mean", row.mean),
+                ("median", row.median),
+                ("std", row.std),
+                ("sem", row.sem),
+                ("min", row.min),
+                ("max", row.max),
+                ("p25", row.p25),
+                ("p75", row.p75),
+                ("ci_low_95", row.ci_low_95),
+                ("ci_high_95", row.ci_high_95),
+            ] {
+                let named = value.map(|value| (format!("{statistic}/{}", row.metric), value));
+                repeat.metrics.extend(named);
+            }
         }
         Ok(Self(all))
     }
@@ -315,12 +335,6 @@ impl AgentRepeats {
         });
         entries.collect()
     }
-}
-
-/// A float as JSON text.
-fn number(value: f64) -> String {
-    let number = serde_json::Number::from_f64(value);
-    number.map_or_else(|| "null".to_owned(), |number| number.to_string())
 }
 
 /// Whether two programs mean the same number.

@@ -215,9 +215,6 @@ async fn forget_agents(ctx: &SessionContext) -> Result<(), DataFusionError> {
 
 impl<'a> RewardProfile<'a> {
     /// Computes the statistics over the tables of `sessions`, to which it adds `task_statistics` and `agent_statistics`.
-    ///
-    /// # Errors
-    /// The tables cannot be read.
     async fn compute(
         sessions: &'a Sessions,
         labels: &'a TaskLabels,
