@@ -106,11 +106,6 @@ impl GymRules {
     }
 }
 
-/// The text names no version of NeMo Gym whose rules are known.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("unknown version of NeMo Gym '{0}'; use 'auto', '0.5' or '0.7'")]
-pub struct UnknownGymVersion(pub String);
-
 impl fmt::Display for GymChoice {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(match self {
@@ -121,13 +116,15 @@ impl fmt::Display for GymChoice {
 }
 
 impl FromStr for GymChoice {
-    type Err = UnknownGymVersion;
+    type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         [Self::Auto, Self::Of(&GYM_05), Self::Of(&GYM_07)]
             .into_iter()
             .find(|choice| choice.to_string() == text.trim())
-            .ok_or_else(|| UnknownGymVersion(text.to_owned()))
+            .ok_or_else(|| {
+                format!("unknown version of NeMo Gym '{text}'; use 'auto', '0.5' or '0.7'")
+            })
     }
 }
 

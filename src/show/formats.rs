@@ -12,6 +12,7 @@ use arrow::json::writer::{JsonArray, JsonFormat, LineDelimited};
 use arrow::record_batch::RecordBatch;
 use arrow::util::display::{ArrayFormatter, FormatOptions};
 use arrow::util::pretty::pretty_format_batches_with_options;
+use clap::ValueEnum;
 use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_writer::ArrowWriterOptions;
 use parquet::basic::{Compression, ZstdLevel};
@@ -21,19 +22,32 @@ use parquet::file::properties::WriterProperties;
 use super::text::count;
 use crate::error::{FAILURE, Fatal};
 
-/// A format of rows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// A format of rows. Another one is a name here, a sink below, and a line of [`open_sink`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Format {
-    /// A table for people.
+    /// A table for people
     Table,
-    /// Comma-separated values with a header.
+    /// Comma-separated values with a header line
     Csv,
-    /// One JSON array.
+    /// One JSON array
     Json,
-    /// One JSON object per line.
+    /// One JSON object per line
     Ndjson,
-    /// A Parquet file.
+    /// Parquet
     Parquet,
+}
+
+impl Format {
+    /// Whether one output can hold several answers, one after another.
+    pub fn holds_several(self) -> bool {
+        self != Self::Parquet
+    }
+
+    /// The name on the command line.
+    pub fn name(self) -> String {
+        let value = self.to_possible_value();
+        value.map_or_else(String::new, |value| value.get_name().to_owned())
+    }
 }
 
 /// Takes the rows of a query, batch by batch.

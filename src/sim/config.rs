@@ -12,7 +12,7 @@ use serde::{Deserialize, Deserializer, Serialize, de};
 use thiserror::Error;
 
 use super::fault::{FaultAt, FaultError, FaultRates};
-use super::latency::{self, Latency, LatencyError};
+use super::latency::{self, Latency};
 use super::server::RESERVED_NAMES;
 use crate::error::{Fatal, USAGE};
 use crate::gym::GymChoice;
@@ -21,7 +21,7 @@ use crate::gym::GymChoice;
 pub const MAX_BODY_SIZE: usize = 256 << 20;
 
 /// A simulation: a head server, its agents, a model and environments.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SimConfig {
     /// Address to listen on.
@@ -30,7 +30,6 @@ pub struct SimConfig {
     pub port: u16,
     /// Host name or address under which the head server tells clients to reach the agents.
     /// Missing: `host`, or the loopback address where `host` means all addresses.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub advertise_host: Option<String>,
     /// The version of NeMo Gym whose head server this is. The one of 0.7 lists an environment server in front of each
     /// agent; `auto` is 0.5.
@@ -65,26 +64,22 @@ pub struct SimConfig {
     pub fault_at: Vec<FaultAt>,
     /// Attempts from this number on have no fault, so that retries succeed. Places in `fault_at` that name their
     /// attempt are not affected. Missing: any attempt can fail.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub fault_attempts: Option<u64>,
     /// How long a 429 or a 503 asks the client to wait: `Retry-After` in whole seconds, rounded up, or the header of
     /// another fault.
-    #[serde(with = "latency::duration")]
+    #[serde(deserialize_with = "latency::duration")]
     pub retry_after: Duration,
     /// Time that a slow first byte adds to the latency.
-    #[serde(with = "latency::duration")]
+    #[serde(deserialize_with = "latency::duration")]
     pub slow_first_byte: Duration,
     /// Requests that an agent or server works on at a time. Missing: no limit.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub capacity: Option<usize>,
     /// What happens to a request beyond the capacity.
     pub over_capacity: OverCapacity,
     /// Turns in which the model calls tools before it answers; without tools, all turns, the one of the answer
     /// included. Missing: drawn from 1 to 4.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub turns: Option<u64>,
     /// Most tokens of a prompt and its answer together; the model refuses more with status 400. Missing: no limit.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub context_window: Option<u64>,
     /// Settings of the model server, which ignores `body_size`.
     pub model: AgentConfig,
@@ -147,38 +142,27 @@ impl Default for SimConfig {
 }
 
 /// The settings of one agent or server. A missing setting has the value that is for all.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AgentConfig {
     /// Port. Missing or 0: a free one.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub port: Option<u16>,
     /// As [`SimConfig::latency`].
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub latency: Option<Latency>,
     /// As [`SimConfig::body_size`].
-    #[serde(
-        deserialize_with = "latency::optional_size",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(deserialize_with = "latency::optional_size")]
     pub body_size: Option<usize>,
     /// As [`SimConfig::difficulty`].
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub difficulty: Option<f64>,
     /// Replaces all of [`SimConfig::faults`].
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub faults: Option<FaultRates>,
     /// Replaces all of [`SimConfig::fault_at`].
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub fault_at: Option<Vec<FaultAt>>,
     /// As [`SimConfig::fault_attempts`].
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub fault_attempts: Option<u64>,
     /// As [`SimConfig::capacity`].
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub capacity: Option<usize>,
     /// As [`SimConfig::over_capacity`].
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub over_capacity: Option<OverCapacity>,
 }
 
@@ -204,7 +188,6 @@ impl SimConfig {
         }
         check_size("body_size", self.body_size)?;
         check_capacity("capacity", self.capacity)?;
-        self.latency.check()?;
         self.faults.check()?;
         for (name, agent) in &self.agents {
             if name.is_empty() || name.chars().any(char::is_control) {
@@ -236,7 +219,6 @@ impl AgentConfig {
         )?;
         check_size(&setting("body_size"), self.body_size.unwrap_or(0))?;
         check_capacity(&setting("capacity"), self.capacity)?;
-        self.latency.as_ref().map_or(Ok(()), Latency::check)?;
         Ok(self.faults.as_ref().map_or(Ok(()), FaultRates::check)?)
     }
 }
@@ -331,9 +313,6 @@ pub enum SimError {
         /// What is allowed.
         range: &'static str,
     },
-    /// A distribution is out of range.
-    #[error(transparent)]
-    Latency(#[from] LatencyError),
     /// Fault rates are out of range.
     #[error(transparent)]
     Fault(#[from] FaultError),
@@ -414,29 +393,6 @@ mod tests {
         assert_eq!(config.tools, AgentConfig::default());
         assert!(!config.agents.contains_key("sim"));
         config.check().unwrap();
-    }
-
-    #[test]
-    fn settings_round_trip_through_yaml_and_toml() {
-        let mut config = SimConfig {
-            capacity: Some(3),
-            ..SimConfig::default()
-        };
-        config.faults.0.insert(FaultKind::NoPersist, 0.5);
-        config.fault_at.push("1:2=hang".parse().unwrap());
-        config.agents.insert(
-            "b".into(),
-            AgentConfig {
-                body_size: Some(9),
-                ..AgentConfig::default()
-            },
-        );
-        config.turns = Some(20);
-        config.tools.port = Some(7);
-        let yaml = serde_yaml_ng::to_string(&config).unwrap();
-        assert_eq!(serde_yaml_ng::from_str::<SimConfig>(&yaml).unwrap(), config);
-        let toml = toml::to_string(&config).unwrap();
-        assert_eq!(toml::from_str::<SimConfig>(&toml).unwrap(), config);
     }
 
     #[test]

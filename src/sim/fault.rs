@@ -219,16 +219,16 @@ impl FromStr for FaultRate {
 }
 
 /// A fault at an exact place, written `TASK[:ROLLOUT[:ATTEMPT]]=KIND`. It takes precedence over the rates.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FaultAt {
     /// Index of the task.
     pub task: u64,
     /// Index of the rollout; all rollouts if missing.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub rollout: Option<u64>,
     /// Number of the attempt, from 0; all attempts (below `fault_attempts`) if missing.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub attempt: Option<u64>,
     /// What goes wrong.
     pub kind: FaultKind,

@@ -1,6 +1,6 @@
 use std::path::PathBuf;
 
-use clap::{ArgGroup, Args, ValueEnum};
+use clap::{ArgGroup, Args};
 
 use crate::cli::measurement::FamilyArgs;
 use crate::show::Format;
@@ -38,75 +38,12 @@ pub struct SqlArgs {
     #[arg(long, short, value_name = "FILE")]
     pub file: Option<PathBuf>,
     /// The format of the answer
-    #[arg(long, value_enum, default_value_t = SqlFormat::Table)]
-    pub format: SqlFormat,
+    #[arg(long, value_enum, default_value_t = Format::Table)]
+    pub format: Format,
     /// Write the answer to this file instead of the standard output
     #[arg(long, short, value_name = "FILE", requires = "query")]
     pub output_file: Option<PathBuf>,
     /// Which metric families are tables.
     #[command(flatten)]
     pub metrics: FamilyArgs,
-}
-
-/// How the answer of `sql` is written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum SqlFormat {
-    /// A table for people
-    Table,
-    /// Comma-separated values with a header line
-    Csv,
-    /// One JSON array
-    Json,
-    /// One JSON object per line
-    Ndjson,
-    /// Parquet
-    Parquet,
-}
-
-impl From<SqlFormat> for Format {
-    fn from(format: SqlFormat) -> Self {
-        match format {
-            SqlFormat::Table => Self::Table,
-            SqlFormat::Csv => Self::Csv,
-            SqlFormat::Json => Self::Json,
-            SqlFormat::Ndjson => Self::Ndjson,
-            SqlFormat::Parquet => Self::Parquet,
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use clap::Parser;
-    use clap::error::ErrorKind;
-
-    use crate::cli::Cli;
-
-    #[test]
-    fn sql_wants_runs_and_at_most_one_question() {
-        let kind = |line: &str| {
-            Cli::try_parse_from(line.split(' '))
-                .map(|_| ())
-                .map_err(|error| error.kind())
-        };
-        assert_eq!(kind("rollstream sql a b -c x --format ndjson -o y"), Ok(()));
-        assert_eq!(kind("rollstream sql a -f x.sql"), Ok(()));
-        assert_eq!(kind("rollstream sql a"), Ok(()));
-        assert_eq!(
-            kind("rollstream sql -c x"),
-            Err(ErrorKind::MissingRequiredArgument)
-        );
-        assert_eq!(
-            kind("rollstream sql a -o y"),
-            Err(ErrorKind::MissingRequiredArgument)
-        );
-        assert_eq!(
-            kind("rollstream sql a -c x -f y"),
-            Err(ErrorKind::ArgumentConflict)
-        );
-        assert_eq!(
-            kind("rollstream sql a -c x --format xml"),
-            Err(ErrorKind::InvalidValue)
-        );
-    }
 }

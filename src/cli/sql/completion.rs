@@ -5,9 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use datafusion::sql::sqlparser::keywords::Keyword;
 use datafusion::sql::sqlparser::tokenizer::{Token, TokenWithSpan, Whitespace};
 
-use super::command::{FORMATS, NAMES};
+use super::command::{NAMES, formats};
 use super::session::is_identifier;
 use super::statements::{is_open, tokens};
+use crate::show::Format;
 
 /// Words of SQL that are typed often.
 const KEYWORDS: &str = "ALL AND AS ASC BETWEEN BY CASE CAST CROSS DESC DESCRIBE DISTINCT ELSE END EXCEPT EXISTS EXPLAIN \
@@ -96,7 +97,7 @@ impl Vocabulary {
             match name {
                 "d" => self.tables.keys().cloned().collect(),
                 "df" => self.functions.iter().cloned().collect(),
-                "format" => FORMATS.iter().map(|(name, _)| (*name).to_owned()).collect(),
+                "format" => formats().map(Format::name).collect(),
                 "timing" => vec!["off".to_owned(), "on".to_owned()],
                 _ => Vec::new(),
             }

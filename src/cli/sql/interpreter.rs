@@ -16,7 +16,7 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::runtime::{Handle, Runtime};
 
 use super::catalog::{self, Found};
-use super::command::{Command, FORMATS, HELP};
+use super::command::{Command, HELP};
 use super::session::SqlSession;
 use super::statements::{Item, Statement, Statements};
 use crate::cli::output::unless_gone;
@@ -134,8 +134,7 @@ impl Interpreter {
                 Ok(Flow::Continue(()))
             }
             Command::Format(None) => {
-                let name = FORMATS.iter().find(|(_, format)| *format == self.format);
-                tell(name.map_or("parquet", |(name, _)| name));
+                tell(&self.format.name());
                 Ok(Flow::Continue(()))
             }
             Command::Limit(Some(rows)) => {
@@ -194,7 +193,7 @@ impl Interpreter {
     }
 
     fn output(&mut self) -> Result<Box<dyn Write + Send>, Error> {
-        let holds_one = self.output_file.is_some() || self.format == Format::Parquet;
+        let holds_one = self.output_file.is_some() || !self.format.holds_several();
         if holds_one && self.has_answered {
             return Err(Error::Usage(
                 "a file of answers, and Parquet, hold one answer: ask for them one at a time"

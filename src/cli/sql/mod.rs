@@ -40,7 +40,7 @@ pub(super) async fn sql(args: SqlArgs) -> Result<Exit, Error> {
     let metrics = metric_tables(&args.metrics, DEFAULT_MEMORY)?;
     let context = SessionContext::new_with_config(sessions::config());
     let session = SqlSession::open(context, &args.runs, metrics).await?;
-    let mut interpreter = Interpreter::new(session, args.format.into(), args.output_file);
+    let mut interpreter = Interpreter::new(session, args.format, args.output_file);
     match text {
         Some(text) => interpreter::run_text(&mut interpreter, &text).await?,
         None if io::stdin().is_terminal() => repl::converse(interpreter).await?,

@@ -7,12 +7,11 @@ use datafusion::dataframe::DataFrame;
 use datafusion::execution::context::SQLOptions;
 use datafusion::prelude::SessionContext;
 
-use crate::cli::runs::open;
+use crate::cli::runs::open_recorded;
 use crate::error::Error;
 use crate::measure::MetricTables;
 use crate::measure::functions;
 use crate::session::{self, MetricNames, NamedRun, RunTables};
-use crate::store::{RunRecord, StoreError};
 
 /// The session that questions are put to.
 pub(in crate::cli) struct SqlSession {
@@ -34,13 +33,7 @@ impl SqlSession {
     ) -> Result<Self, Error> {
         let mut runs = Vec::new();
         for given in given_runs(given)? {
-            let run = open(&given.place)?;
-            if RunRecord::load(&run).await?.is_none() {
-                return Err(StoreError::NoRun {
-                    place: run.display(""),
-                }
-                .into());
-            }
+            let (run, _) = open_recorded(&given.place).await?;
             runs.push(NamedRun {
                 label: given.label,
                 schema: given.schema,

@@ -45,7 +45,6 @@ impl AgentChange {
     /// The first setting that is out of range, by name.
     pub fn check(&self) -> Result<(), SimError> {
         check_capacity("capacity", self.capacity.flatten())?;
-        self.latency.as_ref().map_or(Ok(()), Latency::check)?;
         Ok(self.faults.as_ref().map_or(Ok(()), FaultRates::check)?)
     }
 }
