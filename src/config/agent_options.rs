@@ -115,9 +115,6 @@ impl AgentSettings {
     }
 
     /// Refuses options that agents of its kind do not have.
-    ///
-    /// # Errors
-    /// The first such option, and the kinds that have it.
     pub(crate) fn check_kind(&self) -> Result<(), String> {
         let kind = self.kind.unwrap_or_default();
         let values = serde_json::to_value(self).unwrap_or_default();

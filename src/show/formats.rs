@@ -100,7 +100,7 @@ impl ShowError {
     }
 }
 
-/// Opens a sink that writes to `output`.
+/// Opens a sink that writes to `output`. Only a table for people has a limit of rows.
 ///
 /// # Errors
 /// The schema has a type that the format cannot hold.
@@ -108,23 +108,15 @@ pub fn open_sink<'a>(
     format: Format,
     schema: &SchemaRef,
     output: Box<dyn Write + Send + 'a>,
+    limit: RowLimit,
 ) -> Result<Box<dyn RowSink + 'a>, ShowError> {
     Ok(match format {
-        Format::Table => open_table(schema, output, RowLimit::default()),
+        Format::Table => Box::new(TableSink::new(schema, output, limit)),
         Format::Csv => Box::new(CsvSink::new(schema, output)?),
         Format::Json => Box::new(JsonSink::<JsonArray>::new(output, b"\n")),
         Format::Ndjson => Box::new(JsonSink::<LineDelimited>::new(output, b"")),
         Format::Parquet => Box::new(ParquetSink::new(schema, output)?),
     })
-}
-
-/// Opens a table for people with a limit of rows.
-pub fn open_table<'a>(
-    schema: &SchemaRef,
-    output: Box<dyn Write + Send + 'a>,
-    limit: RowLimit,
-) -> Box<dyn RowSink + 'a> {
-    Box::new(TableSink::new(schema, output, limit))
 }
 
 /// Rows that a table shows by default: a terminal has no use for more.
@@ -356,7 +348,13 @@ mod tests {
             rows: limit,
             hint: "ask",
         };
-        let mut sink = open_table(&batch(0).schema(), Box::new(&mut text), limit);
+        let mut sink = open_sink(
+            Format::Table,
+            &batch(0).schema(),
+            Box::new(&mut text),
+            limit,
+        )
+        .unwrap();
         for rows in batches {
             sink.write(&batch(*rows)).unwrap();
         }

@@ -10,7 +10,7 @@ mod status;
 mod text;
 
 pub use comparison::{comparison, comparison_markdown};
-pub use formats::{Format, RowLimit, RowSink, ShowError, open_sink, open_table};
+pub use formats::{Format, RowLimit, RowSink, ShowError, open_sink};
 pub use progress_bar::{ProgressDisplay, ProgressMode};
 pub use report::{event, metrics, plan, profile, report};
 pub use status::{StatusForm, StatusView};

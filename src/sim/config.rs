@@ -2,12 +2,13 @@
 //! what one agent or server has of its own, and [`SimError`].
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use clap::ValueEnum;
+use clap::{ArgAction, Args, ValueEnum};
 use serde::{Deserialize, Deserializer, Serialize, de};
 use thiserror::Error;
 
@@ -20,75 +21,116 @@ use crate::gym::GymChoice;
 /// The largest `body_size`, in bytes.
 pub const MAX_BODY_SIZE: usize = 256 << 20;
 
-/// A simulation: a head server, its agents, a model and environments.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+/// A simulation: a head server, its agents, a model and environments. Each setting is a key of the table `[sim]` and,
+/// but for those of single agents and the faults' rates, a flag.
+#[derive(Debug, Clone, PartialEq, Deserialize, Args)]
 #[serde(default, deny_unknown_fields)]
 pub struct SimConfig {
-    /// Address to listen on.
+    /// Address to listen on
+    #[arg(long, value_name = "ADDRESS")]
     pub host: IpAddr,
-    /// Port of the head server; 0 takes a free one.
+    /// Port of the head server [default: 11000]; 0 takes a free one
+    #[arg(long)]
     pub port: u16,
-    /// Host name or address under which the head server tells clients to reach the agents.
-    /// Missing: `host`, or the loopback address where `host` means all addresses.
+    /// Host under which the head server tells clients to reach the agents
+    // Missing: `host`, or the loopback address where `host` means all addresses.
+    #[arg(long, value_name = "HOST")]
     pub advertise_host: Option<String>,
-    /// The version of NeMo Gym whose head server this is. The one of 0.7 lists an environment server in front of each
-    /// agent; `auto` is 0.5.
+    /// Version of NeMo Gym whose head server this is; 0.7 tells of environment servers [default: 0.5]
+    #[arg(long, value_name = "VERSION")]
     pub gym: GymChoice,
-    /// The agents: a list of names, or a table of names and the settings of each.
+    /// Names of the agents, each on a port of its own
+    // In a file also a table of names and the settings of each.
+    #[arg(long, value_name = "NAMES", value_parser = agent_names)]
     #[serde(deserialize_with = "agents")]
     pub agents: BTreeMap<String, AgentConfig>,
-    /// Seed. What happens is a function of it and of task, rollout and attempt.
+    /// Everything that happens is a function of the seed and of task, rollout and attempt
+    #[arg(long)]
     pub seed: u64,
-    /// Time from a request to its answer.
+    /// Time to an answer: fixed:20ms, `lognormal:MEDIAN,SIGMA[,CAP]` or `heavy-tail:MEDIAN,ALPHA[,CAP]`
+    #[arg(long, value_name = "DISTRIBUTION")]
     pub latency: Latency,
-    /// Size of the whole answer in bytes, reached with filler. An answer that is larger without filler stays as it is.
+    /// Size of a whole answer, such as 20KB
+    // In bytes, reached with filler. An answer that is larger without filler stays as it is.
+    #[arg(long, value_name = "SIZE", value_parser = latency::parse_size)]
     #[serde(deserialize_with = "latency::size")]
     pub body_size: usize,
-    /// The answer repeats the fields of the row, as a real agent's does.
+    /// Leave the row's fields out of the answers
+    // A real agent's answer repeats them.
+    #[arg(long = "no-echo", action = ArgAction::SetFalse)]
     pub echo: bool,
-    /// Share of wrong answers at the median task, from 0 to 1.
+    /// Share of wrong answers at the median task, from 0 to 1
+    #[arg(long, value_name = "SHARE")]
     pub difficulty: f64,
-    /// Standard deviation of the log-odds of success over tasks. With 0, all tasks are equally hard.
+    /// How unlike the tasks are: standard deviation of the log-odds of success
+    #[arg(long, value_name = "LOG-ODDS")]
     pub difficulty_spread: f64,
-    /// Mean number of input tokens. A task has the same number in all its rollouts.
+    /// Mean number of input tokens
+    // A task has the same number in all its rollouts.
+    #[arg(long, value_name = "TOKENS")]
     pub input_tokens: f64,
-    /// Standard deviation of the number of input tokens, over tasks.
+    /// Standard deviation of the number of input tokens
+    #[arg(long, value_name = "TOKENS")]
     pub input_tokens_spread: f64,
-    /// Mean number of output tokens.
+    /// Mean number of output tokens
+    #[arg(long, value_name = "TOKENS")]
     pub output_tokens: f64,
-    /// Standard deviation of the number of output tokens, over rollouts.
+    /// Standard deviation of the number of output tokens
+    // Over rollouts.
+    #[arg(long, value_name = "TOKENS")]
     pub output_tokens_spread: f64,
     /// Share of requests that each fault happens to, from 0 to 1. The shares sum to 1 at most.
+    #[arg(skip)]
     pub faults: FaultRates,
-    /// Faults at exact places. The first that fits takes precedence over all rates.
+    /// A fault at an exact place, such as 3:0=reset; can be repeated
+    // The first that fits takes precedence over all rates.
+    #[arg(long, value_name = "TASK[:ROLLOUT[:ATTEMPT]]=KIND")]
     pub fault_at: Vec<FaultAt>,
-    /// Attempts from this number on have no fault, so that retries succeed. Places in `fault_at` that name their
-    /// attempt are not affected. Missing: any attempt can fail.
+    /// Attempts from this number on have no fault, so that retries succeed
+    // Places in `fault_at` that name their attempt are not affected.
+    #[arg(long, value_name = "N")]
     pub fault_attempts: Option<u64>,
-    /// How long a 429 or a 503 asks the client to wait: `Retry-After` in whole seconds, rounded up, or the header of
-    /// another fault.
+    /// How long a 429 or a 503 asks the client to wait
+    // `Retry-After` in whole seconds, rounded up, or the header of another fault.
+    #[arg(long, value_name = "TIME", value_parser = latency::parse_duration)]
     #[serde(deserialize_with = "latency::duration")]
     pub retry_after: Duration,
-    /// Time that a slow first byte adds to the latency.
+    /// What a slow first byte adds to the latency
+    #[arg(long, value_name = "TIME", value_parser = latency::parse_duration)]
     #[serde(deserialize_with = "latency::duration")]
     pub slow_first_byte: Duration,
-    /// Requests that an agent or server works on at a time. Missing: no limit.
+    /// Rollouts that an agent works on at a time
+    #[arg(long, value_name = "N")]
     pub capacity: Option<usize>,
-    /// What happens to a request beyond the capacity.
+    /// What happens to a request beyond the capacity
+    #[arg(long, value_name = "POLICY")]
     pub over_capacity: OverCapacity,
-    /// Turns in which the model calls tools before it answers; without tools, all turns, the one of the answer
-    /// included. Missing: drawn from 1 to 4.
+    /// Turns in which the model calls tools before it answers [default: drawn from 1 to 4]
+    // Without tools: all turns, the one of the answer included.
+    #[arg(long, value_name = "N")]
     pub turns: Option<u64>,
-    /// Most tokens of a prompt and its answer together; the model refuses more with status 400. Missing: no limit.
+    /// Tokens that a prompt and its answer can have together; the model refuses more
+    #[arg(long, value_name = "TOKENS")]
     pub context_window: Option<u64>,
     /// Settings of the model server, which ignores `body_size`.
+    #[arg(skip)]
     pub model: AgentConfig,
     /// Settings of the resources server.
+    #[arg(skip)]
     pub tools: AgentConfig,
     /// Settings of the Gymnasium-style server.
+    #[arg(skip)]
     pub gymnasium: AgentConfig,
     /// Settings of the environment server.
+    #[arg(skip)]
     pub environment: AgentConfig,
+}
+
+fn agent_names(names: &str) -> Result<BTreeMap<String, AgentConfig>, Infallible> {
+    let names = names.split(',');
+    Ok(names
+        .map(|name| (name.to_owned(), AgentConfig::default()))
+        .collect())
 }
 
 /// What happens to a request beyond the capacity.

@@ -46,9 +46,6 @@ pub(super) fn formats() -> impl Iterator<Item = Format> {
 
 impl Command {
     /// Reads a line without its first character.
-    ///
-    /// # Errors
-    /// There is no such command, or it does not take what it was given.
     pub(super) fn parse(line: &str) -> Result<Self, Error> {
         let line = line.trim().trim_end_matches(';');
         let mut words = line.split_whitespace();

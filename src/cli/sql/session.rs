@@ -23,9 +23,6 @@ pub(in crate::cli) struct SqlSession {
 
 impl SqlSession {
     /// Finds the runs. Their tables, and those of `metrics`, are there when they were looked at.
-    ///
-    /// # Errors
-    /// A name makes no sense, or there is no such run.
     pub(in crate::cli) async fn open(
         context: SessionContext,
         given: &[String],
@@ -52,9 +49,6 @@ impl SqlSession {
 
     /// Looks at the runs: from here on their tables are what the runs hold now. Every statement is
     /// put to tables of its own look.
-    ///
-    /// # Errors
-    /// A store can't be read.
     pub(in crate::cli) async fn look(&mut self) -> Result<(), Error> {
         let tables = session::register_wide(&self.context, &self.runs, &mut self.names).await?;
         self.add_metrics(&tables)
@@ -83,9 +77,6 @@ impl SqlSession {
     }
 
     /// Plans a statement over what the last look found.
-    ///
-    /// # Errors
-    /// It is no SQL, names what is not there, or would change something.
     pub(in crate::cli) async fn plan(&self, statement: &str) -> Result<DataFrame, Error> {
         let only_queries = SQLOptions::new()
             .with_allow_ddl(false)
@@ -124,9 +115,6 @@ struct NamedPlace {
 const TAKEN: [&str; 2] = ["public", "information_schema"];
 
 /// Reads what was given.
-///
-/// # Errors
-/// A name is missing its run, is given twice, or is one of the engine's own.
 fn given_runs(given: &[String]) -> Result<Vec<NamedPlace>, Error> {
     named(given, |place| Path::new(place).exists())
 }

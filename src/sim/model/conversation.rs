@@ -136,9 +136,6 @@ impl<'a> Conversation<'a> {
 }
 
 /// Returns what the model said last in a response, by its JSON text.
-///
-/// # Errors
-/// The text is not a response.
 pub(in crate::sim) fn final_text(response: &str) -> Result<String, serde_json::Error> {
     #[derive(Deserialize)]
     struct Response {

@@ -131,9 +131,6 @@ impl Endpoint {
     }
 
     /// Replies to a request within the capacity, after `latency`, with `answer` or with the fault that is planned.
-    ///
-    /// # Errors
-    /// The fault ends the connection.
     pub(crate) async fn reply(
         &self,
         admission: &mut Admission,

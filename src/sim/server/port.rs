@@ -57,9 +57,6 @@ struct Order {
 impl PortSwitch {
     /// Takes the port down or brings it back. When this returns, the port refuses connections and open ones are reset,
     /// or it accepts connections.
-    ///
-    /// # Errors
-    /// The port cannot be bound again, or is no longer served.
     pub(crate) async fn set(&self, down: bool) -> Result<(), SimError> {
         let stopped = || SimError::Stopped(self.address);
         let (done, result) = oneshot::channel();
@@ -76,9 +73,6 @@ impl PortSwitch {
 
 impl Port {
     /// Binds a port and listens; port 0 takes a free one.
-    ///
-    /// # Errors
-    /// The port cannot be bound.
     pub(crate) fn bind(address: SocketAddr) -> Result<(Self, PortSwitch), SimError> {
         let listener = listen(address)?;
         let address = listener
