@@ -85,15 +85,18 @@ impl Error {
         self.source()?.downcast_ref()
     }
 
-    /// The message, and below it every cause whose text no line above contains.
+    /// The message, and below it every cause that says what no line above says: many errors have their cause's text in
+    /// their own, at times without what stands before its first colon.
     pub fn report(&self) -> String {
         let mut report = self.to_string();
         let mut cause = self.source();
         while let Some(error) = cause {
             let text = error.to_string();
-            if !report.contains(text.trim()) {
+            let text = text.trim();
+            let news = text.split_once(": ").map_or(text, |(_, news)| news);
+            if !report.contains(news) {
                 report.push_str("\n  caused by: ");
-                report.push_str(text.trim());
+                report.push_str(text);
             }
             cause = error.source();
         }

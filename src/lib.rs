@@ -2,31 +2,62 @@
 //! repeats a relational expansion, calls a streaming operator, answers Parquet, metrics SQL.
 //!
 //! ```text
-//!   read ──► expand ──► run ──► land ──► measure ──► show
+//!             JSONL
+//!               │   read      TaskReader: a line is a row of `tasks`
+//!               ▼
+//!             tasks
+//!               │   expand    SQL: a row for each rollout that is pending
+//!               ▼
+//!            pending
+//!               │   run       RunStep, RunExec: asks an Agent, retries by Budgets, many calls in flight
+//!               ▼
+//!            outcomes
+//!               │   land      LandStep, LandExec: a journal by a Writer, then Parquet
+//!               ▼
+//!   rollouts, attempts, calls
+//!               │   measure   MetricQueries: a SQL file is a table of metrics
+//!               ▼
+//!        metrics, reports
+//!               │   show      ProgressDisplay, RowSink
+//!               ▼
+//!        terminal, files
 //! ```
 //!
-//! [`Sweep`] joins the steps and is where to begin; the command line is built on it. The modules,
-//! in the order of the data:
+//! [`Sweep`] puts the steps into one plan; the command line is built on it. The map of the modules, from the ground up:
+//! a module imports only modules that stand before it, no step imports another, and nobody but the command line imports
+//! `show` or `sim`. `tests/imports.rs` holds it so.
 //!
 //! | module | what it knows |
 //! |---|---|
-//! | [`config`], [`gym`] | settings, and where each came from; which version of NeMo Gym is followed |
-//! | [`read`], [`import`] | JSONL, prompt templates, overrides, the identity of tasks |
-//! | [`expand`] | repeats, and which rollouts are still pending |
-//! | [`request`], [`servers`], [`agent`] | what is sent, to whom, and what came back |
-//! | [`call`], [`model`], [`environment`] | the calls within a rollout that runs here, and whom they ask |
-//! | [`retry`] | what kinds of failure there are, and what follows from a failed attempt |
-//! | [`operator`] | operators of ours in a logical plan |
-//! | [`run`] | the operator that keeps calls in flight |
-//! | [`outcome`], [`land`], [`store`] | what became of an attempt, and how it is kept |
-//! | [`session`], [`measure`] | a run as tables, and what they say |
-//! | [`group`] | all rollouts of a prompt as one record, for a trainer |
-//! | [`json`], [`python`] | JSON as text; Python's truth, equality, printing and formats |
-//! | [`export`] | a run as the files of another tool |
-//! | [`health`] | whether rollouts are what they seem |
+//! | [`schema`] | the columns of every table that is kept |
+//! | `error` | what ends a command, with its exit code and its causes |
+//! | [`retry`] | the kinds of failure, and what follows from a failed attempt |
+//! | [`gym`] | which version of NeMo Gym is followed |
+//! | [`json`] | JSON as text, so that what nobody looks into is not parsed |
+//! | [`operator`] | operators of ours in DataFusion's plans |
 //! | [`guide`] | pages for whoever uses it |
-//! | [`progress`], [`report`], [`status`], [`show`], [`cli`] | what people see |
+//! | [`python`] | Python's truth, equality, printing, formats and file patterns |
+//! | [`config`] | options, and where the value of each came from |
+//! | [`request`], [`servers`] | what is sent, and the configuration of NeMo Gym's servers |
+//! | [`http`], [`call`] | connections, and the calls within a rollout that runs here |
+//! | [`outcome`] | what became of an attempt |
+//! | [`model`], [`environment`], [`agent`] | whom a rollout asks, and who answers it |
+//! | [`store`], [`session`] | a run on a disk or in an object store, and as tables |
+//! | [`progress`] | how far a sweep is |
+//! | [`read`] | step: tasks from JSONL, with templates, overrides and routes |
+//! | [`expand`] | step: repeats, and which rollouts are pending |
+//! | [`run`] | step: the operator that keeps calls in flight |
+//! | [`land`] | step: the operator that makes answers safe |
+//! | [`status`] | how a run is doing, from its files alone |
+//! | [`group`] | all rollouts of a prompt as one record, for a trainer |
+//! | [`import`], [`export`] | files of NeMo Gym to a run, and back |
+//! | [`measure`] | step: metrics, comparisons, NeMo Gym's metric files |
+//! | [`report`] | what a command did |
+//! | [`health`] | whether rollouts are what they seem |
+//! | [`show`] | step: all that people see |
+//! | `sweep` | the steps as one plan: begin, resume, extend, replace |
 //! | [`sim`] | agents to try all this with |
+//! | [`cli`] | the commands |
 
 #![cfg_attr(test, allow(clippy::expect_used, clippy::panic, clippy::unwrap_used))]
 
@@ -40,6 +71,7 @@ pub mod expand;
 pub mod export;
 pub mod group;
 pub mod guide;
+pub mod gym;
 pub mod health;
 pub mod http;
 pub mod import;
@@ -65,7 +97,6 @@ pub mod status;
 pub mod store;
 mod sweep;
 
-pub use config::gym;
 pub use error::Error;
 pub use group::{PromptGroup, RolloutManager, RolloutOptions, TrainingPrompt};
 pub use measure::compare::{CompareRun, compare};

@@ -9,12 +9,14 @@ use serde::Serialize;
 use crate::error::{FAILURE, Fatal};
 use crate::expand::AgentCounts;
 use crate::import::FailureCounts;
-use crate::measure::AgentMetric;
 use crate::progress::AgentProgress;
 use crate::python::repr_dict;
-use crate::run::StopReason;
 use crate::status::RunStatus;
 use crate::store::{RunCounts, RunState};
+
+pub use crate::measure::compare::{ComparedRun, ComparisonReport, MetricComparison, Overlap};
+pub use crate::measure::{AgentCoverage, AgentMetric, MetricsReport, PassAt, ProfileReport};
+pub use crate::run::StopReason;
 
 /// What a sweep would do.
 #[derive(Debug, Clone)]

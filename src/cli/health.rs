@@ -9,7 +9,7 @@ use super::runs::{given_run, is_file, open, open_recorded};
 use crate::error::Error;
 use crate::health::{HealthOptions, HealthReport, check_files, check_run};
 use crate::import::is_shard;
-use crate::read::expand;
+use crate::python::glob;
 use crate::store::RunRecord;
 
 /// A run, or files of rollouts, with its health.
@@ -22,7 +22,7 @@ impl CheckedRun {
     /// Checks a run or files, and writes the reports into the run, or beside the first file.
     pub(super) async fn of(given: &str, options: &HealthOptions) -> Result<Self, Error> {
         let report = if is_file(given) {
-            let files = expand(given, Path::new("."));
+            let files = glob(given, Path::new("."));
             let files: Vec<String> = files.into_iter().filter(|path| is_shard(path)).collect();
             let Some(first) = files.first() else {
                 let usage = format!("no files of rollouts match '{given}'");

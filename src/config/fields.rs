@@ -10,12 +10,12 @@ use serde::de::{self, Unexpected};
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 
-use super::gym::GymChoice;
 use super::option_spec::{Check, Kind};
 use super::{
     AgentKind, AgentSettings, Bytes, Concurrency, Driver, GroupFailure, KeyPath, Limit, ModelApi,
     Repeats, Resources, RoutingMode, Rules, SeedField, ServerUrl, Shard, Span, VariableName,
 };
+use crate::gym::GymChoice;
 
 /// A type that options can have.
 pub(crate) trait OptionValue {

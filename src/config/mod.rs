@@ -10,7 +10,6 @@
 mod agent_options;
 mod error;
 mod fields;
-pub mod gym;
 mod layers;
 mod memory;
 mod names;
@@ -18,13 +17,13 @@ pub(crate) mod option_spec;
 mod options;
 mod quantity;
 mod repeats;
+mod routing;
 
 pub use agent_options::{
     AgentKind, AgentSettings, Driver, GroupFailure, ModelApi, Resources, Rules,
 };
 pub use error::{ConfigError, Origin};
 pub(crate) use fields::{gym_output, name_and_value, parameter_and_value};
-pub use gym::{Routing, RoutingMode};
 pub use layers::{
     Argument, BEARER_TOKEN_VARIABLE, CONFIG_VARIABLE, InterpolationError, KeyPath, Layers,
     PREFIX as ENVIRONMENT_PREFIX, Resolved,
@@ -35,3 +34,4 @@ pub use names::{SeedField, ServerUrl, VariableName};
 pub use options::Settings;
 pub use quantity::{Bytes, Concurrency, Limit, Shard, Span};
 pub use repeats::{DEFAULT_AGENT, Repeats};
+pub use routing::{Routing, RoutingMode};

@@ -9,7 +9,6 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::fields::{gym_output, parses};
-use super::gym::GymChoice;
 use super::option_spec::Group::{Agents, Calls, Failures, Run, Tasks};
 use super::option_spec::Identity::{Content, Routing};
 use super::option_spec::{Identity, OptionSpec, options};
@@ -17,6 +16,7 @@ use super::{
     AgentSettings, Bytes, Concurrency, ConfigError, Limit, Repeats, RoutingMode, SeedField,
     ServerUrl, Shard, Span, VariableName,
 };
+use crate::gym::GymChoice;
 use crate::retry::{Backoff, Budgets};
 
 options! {

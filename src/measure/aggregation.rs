@@ -21,7 +21,7 @@ use crate::import::{
     AgentServers, AgentSource, Import, ImportError, Imported, KeyRule, ResponseRule,
     RolloutOptions, is_shard, is_stamped, merge,
 };
-use crate::read::expand;
+use crate::python::glob;
 use crate::store::{RunRecord, RunStore};
 
 /// What metrics are computed over.
@@ -121,7 +121,7 @@ async fn files(
 ) -> Result<(SessionContext, Imported), Error> {
     let shown: Vec<String> = globs
         .iter()
-        .flat_map(|glob| expand(glob, Path::new(".")))
+        .flat_map(|pattern| glob(pattern, Path::new(".")))
         .filter(|path| is_shard(path))
         .collect();
     if shown.is_empty() {

@@ -3,12 +3,13 @@
 //! - [`is_truthy`], [`float`] and [`Key`] (equality) decide about values that stand as JSON text;
 //! - [`repr_str`], [`repr_float`], [`repr_list`] and [`repr_dict`] print as `repr()` does, [`Value`] as `str()` does;
 //! - [`json`] reads what `json.loads` reads, and writes it as `json.dumps` or orjson would;
-//! - [`Template`] is `str.format` over the fields of a task.
+//! - [`glob()`] is `glob.glob`, and [`Template`] is `str.format` over the fields of a task.
 //!
 //! `tests/data/python_values.jsonl` holds CPython's answers. Prompts, requests, task identities and the health checks use
 //! this module. It is ours because the crates for it, `rustpython-format` and `rustpython-literal`, bring a dozen others,
 //! among them Unicode tables of 2019, which decide what `repr` escapes.
 
+mod glob;
 pub mod json;
 mod number;
 mod repr;
@@ -16,6 +17,7 @@ mod spec;
 mod template;
 mod value;
 
+pub use glob::glob;
 pub use repr::{repr_dict, repr_float, repr_list, repr_str};
 pub use template::{FillError, Template, TemplateError};
 pub use value::{Key, MAX_DEPTH, Value};

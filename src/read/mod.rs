@@ -7,11 +7,9 @@
 //!
 //! Lines that cannot become tasks are collected in [`InputErrors`], all of them with their places, before anything is
 //! sent. [`ReadError`] is for inputs that end in the middle. [`open`] and [`decoded`] give the text of a file, packed or
-//! not, and [`expand`] the files that a pattern stands for. The sweep reads its inputs with this module, and the import
-//! builds its tasks with it.
+//! not. The sweep reads its inputs with this module, and the import builds its tasks with it.
 
 mod errors;
-mod glob;
 mod identity;
 mod lines;
 mod prompt;
@@ -22,7 +20,6 @@ mod task;
 mod tasks;
 
 pub use errors::{Finding, InputErrors, Kind};
-pub use glob::expand;
 pub use identity::task_digest;
 pub use lines::LineError;
 pub use prompt::{Prompt, PromptError};

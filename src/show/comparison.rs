@@ -5,7 +5,7 @@ use std::io::{self, Write as _};
 
 use super::ShowError;
 use super::text::{self, Table, number_or_dash};
-use crate::measure::compare::{ComparedRun, ComparisonReport, MetricComparison, Overlap};
+use crate::report::{ComparedRun, ComparisonReport, MetricComparison, Overlap};
 
 /// Most metrics on a line.
 const MAX_NAMES: usize = 10;

@@ -12,8 +12,8 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::report::event;
 use super::text;
-use crate::measure::AgentMetric;
 use crate::progress::{AgentProgress, Progress};
+use crate::report::AgentMetric;
 
 /// Most agents that get a line of their own on a terminal.
 const MAX_AGENTS: usize = 12;

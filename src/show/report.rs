@@ -6,9 +6,9 @@ use serde_json::{Value, json};
 
 use super::text::{self, Table, number_or_dash};
 use super::{ShowError, status};
-use crate::measure::{AgentMetric, MetricsReport, PassAt, ProfileReport};
-use crate::report::{SweepPlan, SweepReport};
-use crate::run::StopReason;
+use crate::report::{
+    AgentMetric, MetricsReport, PassAt, ProfileReport, StopReason, SweepPlan, SweepReport,
+};
 use crate::store::RunState;
 
 /// Formats a JSON event: one object on one line.

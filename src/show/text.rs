@@ -7,7 +7,7 @@ use std::time::Duration;
 use comfy_table::{Cell, CellAlignment};
 use indicatif::HumanCount;
 
-use crate::measure::AgentCoverage;
+use crate::report::AgentCoverage;
 
 /// Formats a count with separators: `1,234,567`.
 pub(super) fn count(value: u64) -> String {

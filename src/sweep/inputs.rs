@@ -19,6 +19,7 @@ use crate::config::{Routing, Settings};
 use crate::error::Error;
 use crate::gym::GymRules;
 use crate::measure::{Rows, row};
+use crate::python::glob;
 use crate::read::{
     self, AgentRows, Batches, OpenSource, Overrides, Prompt, PromptError, ReadOptions, ReadSummary,
     ReadTasksError, SourceError, batches, read_tasks,
@@ -122,7 +123,7 @@ fn expand(patterns: &[String]) -> Result<Vec<String>, SourceError> {
             names.push(pattern.clone());
             continue;
         }
-        let matches = read::expand(pattern, &here);
+        let matches = glob(pattern, &here);
         if matches.is_empty() {
             return Err(SourceError::NotFound(pattern.clone()));
         }

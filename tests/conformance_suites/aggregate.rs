@@ -13,7 +13,7 @@ use rollstream::import::{
 };
 use rollstream::json::{Object, quote};
 use rollstream::measure::{AggregateMetrics, TaskLabels};
-use rollstream::read::expand;
+use rollstream::python::glob;
 use rollstream::store::EnvironmentServer;
 use rollstream::write_verify_responses;
 use serde_json::Value;
@@ -132,14 +132,14 @@ fn zeros(options: &Value) -> Zeros {
 
 async fn shards(case: &Case, output: &Path) -> Result<(), String> {
     let (case_dir, options) = (case.directory.as_path(), &case.json["options"]);
-    let glob = options["input_glob"].as_str().unwrap_or_default();
-    let files: Vec<(PathBuf, String)> = expand(glob, case_dir)
+    let pattern = options["input_glob"].as_str().unwrap_or_default();
+    let files: Vec<(PathBuf, String)> = glob(pattern, case_dir)
         .into_iter()
         .filter(|path| is_shard(path))
         .map(|shown| (case_dir.join(&shown), shown))
         .collect();
     if files.is_empty() {
-        return Err(format!("No shards matched input_glob='{glob}'"));
+        return Err(format!("No shards matched input_glob='{pattern}'"));
     }
     let ctx = SessionContext::new();
     let mut import = Import::new();

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use rollstream::read::expand;
+use rollstream::python::glob;
 use serde_json::Value;
 
 /// Runs all queries of a case in its tree.
@@ -23,7 +23,7 @@ pub fn run(case_dir: &Path, case: &Value) -> Result<(), String> {
         ));
     }
     for (query, expected) in queries.iter().zip(&expected) {
-        let found = expand(query, &case_dir.join(folder));
+        let found = glob(query, &case_dir.join(folder));
         if found != *expected {
             return Err(format!("{query:?}: expected {expected:?}, got {found:?}"));
         }

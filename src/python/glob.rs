@@ -1,4 +1,4 @@
-//! [`expand`]: the files that a list of patterns stands for, by the rules of Python's `glob`.
+//! [`glob`]: the files that a list of patterns stands for, by the rules of Python's `glob`.
 //!
 //! The crates `glob` and `globset` have other rules where it matters here: they tidy the paths that they give, refuse an
 //! unclosed bracket, take `^` for `!`, and let `**` cross directories.
@@ -13,7 +13,7 @@ use regex::Regex;
 /// `*`, `?` and `[…]` match within one path component and match no leading dot; `**` is `*`. The matches of each
 /// pattern are sorted by code point, and a path is listed once by its text. A part without wildcards stands for
 /// itself if it exists. No match is no error.
-pub fn expand(patterns: &str, base: &Path) -> Vec<String> {
+pub fn glob(patterns: &str, base: &Path) -> Vec<String> {
     let mut listed = HashSet::new();
     let mut paths = Vec::new();
     let patterns = patterns.split(',').map(str::trim);
@@ -164,7 +164,7 @@ mod tests {
     #[test]
     fn wildcards_stay_within_a_component_and_off_leading_dots() {
         let folder = tree(&["b.jsonl", "a.jsonl", ".h.jsonl", "x/a.jsonl", "x/y/c.jsonl"]);
-        let found = |patterns: &str| expand(patterns, folder.path());
+        let found = |patterns: &str| glob(patterns, folder.path());
         assert_eq!(found("*.jsonl"), ["a.jsonl", "b.jsonl"]);
         assert_eq!(found(".*"), [".h.jsonl"]);
         assert_eq!(found("**/*.jsonl"), ["x/a.jsonl"]);
@@ -178,7 +178,7 @@ mod tests {
     #[test]
     fn paths_keep_their_spelling_and_are_listed_once() {
         let folder = tree(&["x/a.jsonl", "x/b.jsonl"]);
-        let found = |patterns: &str| expand(patterns, folder.path());
+        let found = |patterns: &str| glob(patterns, folder.path());
         assert_eq!(found(" x/b.jsonl , x/*,"), ["x/b.jsonl", "x/a.jsonl"]);
         assert_eq!(
             found("x/a.jsonl,./x/a.jsonl,x//a.jsonl"),
