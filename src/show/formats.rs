@@ -298,7 +298,6 @@ impl<F: JsonFormat> RowSink for JsonSink<'_, F> {
     }
 }
 
-/// A Parquet file.
 struct ParquetSink<'a> {
     writer: ArrowWriter<Box<dyn Write + Send + 'a>>,
 }

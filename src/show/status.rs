@@ -243,7 +243,6 @@ fn times(status: &RunStatus) -> Table {
     table
 }
 
-/// Counts per agent.
 pub(super) fn counts(status: &RunStatus) -> Table {
     let mut table = Table::new(["agent", "planned", "done", "failed", "pending"]);
     for agent in &status.agents {

@@ -164,7 +164,6 @@ pub fn parse_size(text: &str) -> Result<usize, String> {
     })
 }
 
-/// Reads a duration for serde.
 pub(super) fn duration<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
     parse_duration(&String::deserialize(from)?).map_err(D::Error::custom)
 }
@@ -177,7 +176,6 @@ enum Size {
     Text(String),
 }
 
-/// Reads a size for serde.
 pub(super) fn size<'de, D: Deserializer<'de>>(from: D) -> Result<usize, D::Error> {
     match Size::deserialize(from)? {
         Size::Bytes(bytes) => Ok(bytes),

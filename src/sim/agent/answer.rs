@@ -130,7 +130,6 @@ fn tail(row: &Row, planned: &Planned, echo: bool) -> Vec<u8> {
     out
 }
 
-/// Appends formatted text.
 pub(crate) fn append(out: &mut Vec<u8>, text: std::fmt::Arguments) {
     // Writing to memory cannot fail.
     let _ = out.write_fmt(text);

@@ -162,7 +162,6 @@ pub(crate) fn spoil(kind: FaultKind, body: Vec<u8>) -> Vec<u8> {
     }
 }
 
-/// Adds a member to an object.
 fn with(mut body: Vec<u8>, member: &[u8]) -> Vec<u8> {
     if body.pop().is_some_and(|last| last == b'}') {
         if body.last().is_some_and(|last| *last != b'{') {

@@ -22,19 +22,16 @@ use super::server::http::{Abrupt, Reply, alive, detail, json_of, not_found, read
 use super::server::requests::now_us;
 use crate::outcome::MASK_SAMPLE;
 
-/// A simulated agent.
 #[derive(Debug)]
 pub(crate) struct Agent {
     endpoint: Arc<Endpoint>,
 }
 
 impl Agent {
-    /// Creates the agent of an endpoint.
     pub(crate) fn new(endpoint: Arc<Endpoint>) -> Self {
         Self { endpoint }
     }
 
-    /// Answers a request.
     pub(crate) async fn answer(
         self: Arc<Self>,
         request: Request<Incoming>,

@@ -33,7 +33,6 @@ pub(crate) struct Row<'a> {
 }
 
 impl<'a> Row<'a> {
-    /// Reads a row.
     pub(crate) fn parse(text: &'a str) -> Result<Self, serde_json::Error> {
         let text = text.trim_matches([' ', '\t', '\n', '\r']);
         let fields = serde_json::from_str(text)?;

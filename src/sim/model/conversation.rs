@@ -111,7 +111,6 @@ pub(super) struct Conversation<'a> {
 }
 
 impl<'a> Conversation<'a> {
-    /// Reads a conversation.
     pub(super) fn read(items: &'a [Item], instructions: &str) -> Self {
         let first = items.iter().find(|item| item.role == "user");
         let mut conversation = Self {

@@ -59,7 +59,6 @@ pub(super) struct MadeCall {
 }
 
 impl Said {
-    /// Counts the tokens of all of it.
     pub(super) fn tokens(&self) -> u64 {
         let calls = self.calls.iter();
         let calls: u64 = calls.map(|call| 1 + words(&call.arguments)).sum();
@@ -87,7 +86,6 @@ impl Said {
         }
     }
 
-    /// Counts the tokens of the reasoning.
     pub(super) fn reasoning_tokens(&self) -> u64 {
         self.reasoning.as_deref().map_or(0, words)
     }
@@ -295,7 +293,6 @@ impl End {
         }
     }
 
-    /// The stop string.
     pub(super) fn stop_string(&self) -> Option<&str> {
         match self {
             Self::Stopped(stop) => Some(stop),

@@ -64,7 +64,6 @@ pub(crate) struct Endpoint {
 }
 
 impl Endpoint {
-    /// Creates the endpoint of a port.
     pub(crate) fn new(profile: Profile, port: PortSwitch) -> Self {
         Self {
             capacity: Capacity::new(profile.capacity),
@@ -74,18 +73,15 @@ impl Endpoint {
         }
     }
 
-    /// Returns the current settings.
     pub(crate) fn profile(&self) -> Arc<Profile> {
         let profile = self.profile.read().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(&profile)
     }
 
-    /// Its requests.
     pub(crate) fn requests(&self) -> &Arc<Requests> {
         &self.requests
     }
 
-    /// Begins a request.
     pub(crate) fn admit(&self) -> Admission {
         self.requests.admit()
     }
@@ -231,7 +227,6 @@ impl Capacity {
         state.limit = limit;
     }
 
-    /// Waits for a slot.
     pub(crate) async fn slot(self: &Arc<Self>) -> Slot {
         loop {
             // Nobody closes the semaphore, so there is a permit in the end.

@@ -118,7 +118,6 @@ fn configuration(listed: &BTreeMap<String, Listed>, rules: &GymRules) -> Map<Str
     servers
 }
 
-/// The head server of a simulation.
 #[derive(Debug)]
 pub(super) struct Head {
     global_config: Bytes,
@@ -146,7 +145,6 @@ impl Head {
         })
     }
 
-    /// Answers a request.
     pub(super) async fn answer(
         self: Arc<Self>,
         request: Request<Incoming>,

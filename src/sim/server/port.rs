@@ -28,7 +28,6 @@ const BACKLOG: u32 = 8192;
 /// Pause after a failed accept, which mostly means that there are no file descriptors left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 
-/// A bound port.
 #[derive(Debug)]
 pub(crate) struct Port {
     address: SocketAddr,

@@ -133,7 +133,6 @@ impl Requests {
         }
     }
 
-    /// Returns the counts of this moment.
     pub(crate) fn counts(&self) -> Counts {
         self.state().counts.clone()
     }
