@@ -1,6 +1,7 @@
 //! [`AgentSettings`]: every option of one agent, and the choices that agents have which rollstream runs itself.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::LazyLock;
 
 use serde::{Deserialize, Serialize};
@@ -125,14 +126,10 @@ impl AgentSettings {
         let Some(OptionSpec { key, kinds, .. }) = Self::options().iter().find(is_wrong) else {
             return Ok(());
         };
-        let kinds: Vec<String> = kinds
-            .iter()
-            .map(|kind| format!("\"{}\"", kind.name()))
-            .collect();
+        let kinds: Vec<String> = kinds.iter().map(|kind| format!("\"{kind}\"")).collect();
+        let kinds = kinds.join(" or ");
         Err(format!(
-            "{key} is for agents of kind = {}, and this one is of kind = \"{}\"",
-            kinds.join(" or "),
-            kind.name()
+            "{key} is for agents of kind = {kinds}, and this one is of kind = \"{kind}\""
         ))
     }
 }
@@ -150,14 +147,10 @@ pub enum AgentKind {
     MultiTurn,
 }
 
-impl AgentKind {
-    /// The name in files.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::NemoGym => "nemo-gym",
-            Self::Responses => "responses",
-            Self::MultiTurn => "multi-turn",
-        }
+/// The name in files.
+impl fmt::Display for AgentKind {
+    fn fmt(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
+        self.serialize(formatter)
     }
 }
 

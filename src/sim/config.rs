@@ -3,13 +3,13 @@
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use clap::{ArgAction, Args, ValueEnum};
 use serde::{Deserialize, Deserializer, Serialize, de};
+use serde_json::Value;
 use thiserror::Error;
 
 use super::fault::{FaultAt, FaultError, FaultRates};
@@ -215,7 +215,9 @@ impl SimConfig {
     /// The first setting that is out of range, by name.
     pub fn check(&self) -> Result<(), SimError> {
         if self.agents.is_empty() {
-            return Err(SimError::NoAgents);
+            let none =
+                "the simulation has no agents: name at least one, such as agents = [\"sim\"]";
+            return Err(SimError::Setting(none.to_owned()));
         }
         let amounts = [
             ("difficulty_spread", self.difficulty_spread),
@@ -233,10 +235,14 @@ impl SimConfig {
         self.faults.check()?;
         for (name, agent) in &self.agents {
             if name.is_empty() || name.chars().any(char::is_control) {
-                return Err(SimError::AgentName(name.clone()));
+                return Err(SimError::Setting(format!(
+                    "'{name}' is no name for a simulated agent: use a name that is not empty and has no control characters"
+                )));
             }
             if RESERVED_NAMES.contains(&name.as_str()) {
-                return Err(SimError::ReservedName(name.clone()));
+                return Err(SimError::Setting(format!(
+                    "'{name}' is the name of a server that every simulation has: give the agent another name"
+                )));
             }
             agent.check(&format!("agents.{name}"))?;
         }
@@ -293,68 +299,34 @@ fn check(
     if is_good {
         return Ok(());
     }
-    Err(SimError::Setting {
-        setting: setting.to_owned(),
-        value: value.to_string(),
-        range,
-    })
+    let value = value.to_string();
+    Err(SimError::Setting(format!(
+        "{setting} is {value}, but must be {range}"
+    )))
 }
 
 /// Reads a list of agent names, or a table of agents by name, for serde.
 fn agents<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, AgentConfig>, D::Error> {
-    from.deserialize_any(AgentsVisitor)
-}
-
-struct AgentsVisitor;
-
-impl<'de> de::Visitor<'de> for AgentsVisitor {
-    type Value = BTreeMap<String, AgentConfig>;
-
-    fn expecting(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
-        formatter.write_str("a list of agent names, or a table of agents by name")
-    }
-
-    fn visit_seq<A: de::SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
-        let mut agents = BTreeMap::new();
-        while let Some(name) = seq.next_element()? {
-            agents.insert(name, AgentConfig::default());
+    match Value::deserialize(from)? {
+        Value::Array(names) => {
+            let agent = |name| Ok((serde_json::from_value(name)?, AgentConfig::default()));
+            let agents = names.into_iter().map(agent);
+            agents.collect::<serde_json::Result<_>>()
         }
-        Ok(agents)
+        table => serde_json::from_value(table),
     }
-
-    fn visit_map<A: de::MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-        let mut agents = BTreeMap::new();
-        while let Some((name, agent)) = map.next_entry()? {
-            agents.insert(name, agent);
-        }
-        Ok(agents)
-    }
+    .map_err(|error| {
+        let expected = "expected a list of agent names, or a table of agents by name";
+        de::Error::custom(format!("{error}; {expected}"))
+    })
 }
 
 /// Why a simulation does not start or cannot be changed.
 #[derive(Debug, Error)]
 pub enum SimError {
-    /// There are no agents.
-    #[error("the simulation has no agents: name at least one, such as agents = [\"sim\"]")]
-    NoAgents,
-    /// A name is empty or has control characters.
-    #[error(
-        "'{0}' is no name for a simulated agent: use a name that is not empty and has no control characters"
-    )]
-    AgentName(String),
-    /// An agent has the name of a simulated server.
-    #[error("'{0}' is the name of a server that every simulation has: give the agent another name")]
-    ReservedName(String),
-    /// A setting is out of range.
-    #[error("{setting} is {value}, but must be {range}")]
-    Setting {
-        /// Name of the setting.
-        setting: String,
-        /// Its value.
-        value: String,
-        /// What is allowed.
-        range: &'static str,
-    },
+    /// No simulation can have this setting.
+    #[error("{0}")]
+    Setting(String),
     /// Fault rates are out of range.
     #[error(transparent)]
     Fault(#[from] FaultError),
@@ -381,7 +353,7 @@ pub enum SimError {
     Stopped(SocketAddr),
     /// The configuration of the head server cannot be written as YAML.
     #[error("the configuration of the simulated head server cannot be written: {0}")]
-    Head(String),
+    Head(#[from] serde_yaml_ng::Error),
 }
 
 impl Fatal for SimError {

@@ -261,15 +261,7 @@ impl ObservedState {
 
 impl fmt::Display for ObservedState {
     fn fmt(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
-        formatter.write_str(match self {
-            Self::Running => "running",
-            Self::Died => "died",
-            Self::Finished => "finished",
-            Self::Incomplete => "incomplete",
-            Self::Stopped => "stopped",
-            Self::Interrupted => "interrupted",
-            Self::Failed => "failed",
-        })
+        self.serialize(formatter)
     }
 }
 

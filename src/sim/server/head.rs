@@ -138,7 +138,7 @@ impl Head {
             json!({"host": host, "port": address.port()}),
         );
         servers.append(&mut configuration(&listed, rules));
-        let yaml = serde_yaml_ng::to_string(&servers).map_err(|e| SimError::Head(e.to_string()))?;
+        let yaml = serde_yaml_ng::to_string(&servers)?;
         Ok(Self {
             global_config: Value::String(yaml).to_string().into(),
             listed,
