@@ -132,13 +132,7 @@ pub fn report(report: &SweepReport, as_json: bool) -> Result<(), ShowError> {
 pub fn metrics(report: &MetricsReport, as_json: bool) -> Result<(), ShowError> {
     let mut output = io::stdout().lock();
     if as_json {
-        let value = json!({
-            "coverage": report.coverage,
-            "metrics": report.metrics,
-            "notes": report.notes,
-            "written": report.written,
-        });
-        writeln!(output, "{value:#}")?;
+        writeln!(output, "{:#}", json!(report))?;
         return Ok(());
     }
     if !report.metrics.is_empty() {
