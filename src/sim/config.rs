@@ -12,7 +12,7 @@ use serde::{Deserialize, Deserializer, Serialize, de};
 use serde_json::Value;
 use thiserror::Error;
 
-use super::fault::{FaultAt, FaultError, FaultRates};
+use super::fault::{FaultAt, FaultRates};
 use super::latency::{self, Latency};
 use super::server::RESERVED_NAMES;
 use crate::error::{Fatal, USAGE};
@@ -232,7 +232,7 @@ impl SimConfig {
         }
         check_size("body_size", self.body_size)?;
         check_capacity("capacity", self.capacity)?;
-        self.faults.check()?;
+        self.faults.check().map_err(SimError::Setting)?;
         for (name, agent) in &self.agents {
             if name.is_empty() || name.chars().any(char::is_control) {
                 return Err(SimError::Setting(format!(
@@ -267,7 +267,8 @@ impl AgentConfig {
         )?;
         check_size(&setting("body_size"), self.body_size.unwrap_or(0))?;
         check_capacity(&setting("capacity"), self.capacity)?;
-        Ok(self.faults.as_ref().map_or(Ok(()), FaultRates::check)?)
+        let faults = self.faults.as_ref().map_or(Ok(()), FaultRates::check);
+        faults.map_err(SimError::Setting)
     }
 }
 
@@ -327,9 +328,6 @@ pub enum SimError {
     /// No simulation can have this setting.
     #[error("{0}")]
     Setting(String),
-    /// Fault rates are out of range.
-    #[error(transparent)]
-    Fault(#[from] FaultError),
     /// An address cannot be listened on.
     #[error(
         "the simulation cannot listen on {address}: {source}; choose another host or port, or port 0 for a free one"

@@ -6,7 +6,6 @@ use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
-use thiserror::Error;
 
 macro_rules! fault_kinds {
     ($($(#[doc = $doc:literal])+ $kind:ident = $name:literal,)+) => {
@@ -110,25 +109,18 @@ impl fmt::Display for FaultKind {
 }
 
 impl FromStr for FaultKind {
-    type Err = FaultError;
+    type Err = String;
 
-    fn from_str(text: &str) -> Result<Self, FaultError> {
+    fn from_str(text: &str) -> Result<Self, String> {
         let kind = Self::ALL
             .into_iter()
             .find(|kind| kind.name() == text.trim());
         kind.ok_or_else(|| {
             let known = Self::ALL.map(Self::name).join(", ");
-            FaultError(format!(
-                "there is no fault '{text}'; the faults are {known}"
-            ))
+            format!("there is no fault '{text}'; the faults are {known}")
         })
     }
 }
-
-/// Why a fault or its rate cannot be used.
-#[derive(Debug, Clone, PartialEq, Error)]
-#[error("{0}")]
-pub struct FaultError(String);
 
 /// The share of all requests that each fault happens to, from 0 to 1.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -150,26 +142,26 @@ impl FaultRates {
     ///
     /// # Errors
     /// A rate is outside 0 to 1, or they sum to more than 1.
-    pub fn check(&self) -> Result<(), FaultError> {
+    pub fn check(&self) -> Result<(), String> {
         for (kind, rate) in &self.0 {
             check_rate(*kind, *rate)?;
         }
         let sum: f64 = self.0.values().sum();
         if sum > 1.0 + 1e-9 {
-            return Err(FaultError(format!(
+            return Err(format!(
                 "the fault rates sum to {sum}, but a request has one fault at most: lower them to sum to 1 or less"
-            )));
+            ));
         }
         Ok(())
     }
 }
 
-fn check_rate(kind: FaultKind, rate: f64) -> Result<(), FaultError> {
+fn check_rate(kind: FaultKind, rate: f64) -> Result<(), String> {
     if (0.0..=1.0).contains(&rate) {
         return Ok(());
     }
     let why = format!("the rate of '{kind}' is {rate}, but must be from 0 to 1");
-    Err(FaultError(why))
+    Err(why)
 }
 
 /// The rate of one fault, written `error_500=0.05`.
@@ -182,13 +174,13 @@ pub struct FaultRate {
 }
 
 impl FromStr for FaultRate {
-    type Err = FaultError;
+    type Err = String;
 
-    fn from_str(text: &str) -> Result<Self, FaultError> {
+    fn from_str(text: &str) -> Result<Self, String> {
         let bad = || {
-            FaultError(format!(
+            format!(
                 "'{text}' is not a fault rate: write KIND=RATE with a rate from 0 to 1, such as error_500=0.05"
-            ))
+            )
         };
         let (kind, rate) = text.split_once('=').ok_or_else(bad)?;
         let (kind, rate) = (kind.parse()?, rate.trim().parse().map_err(|_| bad())?);
@@ -214,13 +206,13 @@ pub struct FaultAt {
 }
 
 impl FromStr for FaultAt {
-    type Err = FaultError;
+    type Err = String;
 
-    fn from_str(text: &str) -> Result<Self, FaultError> {
+    fn from_str(text: &str) -> Result<Self, String> {
         let bad = || {
-            FaultError(format!(
+            format!(
                 "'{text}' is not a place and a fault: write TASK[:ROLLOUT[:ATTEMPT]]=KIND, such as 3:0=reset"
-            ))
+            )
         };
         let (place, kind) = text.split_once('=').ok_or_else(bad)?;
         let indices: Result<Vec<u64>, _> = place
@@ -274,10 +266,10 @@ mod tests {
             Ok(())
         );
         let too_many = rates(&[(FaultKind::Hang, 0.5), (FaultKind::Reset, 0.75)]).check();
-        assert!(too_many.unwrap_err().to_string().contains("sum to 1.25"));
+        assert!(too_many.unwrap_err().contains("sum to 1.25"));
         for rate in [-0.1, 1.5, f64::NAN] {
             let error = rates(&[(FaultKind::Hang, rate)]).check();
-            let error = error.unwrap_err().to_string();
+            let error = error.unwrap_err();
             assert!(error.contains("must be from 0 to 1"), "{error}");
         }
     }
@@ -298,7 +290,7 @@ mod tests {
                 "there is no fault 'gremlins'; the faults are error_500",
             ),
         ] {
-            let error = text.parse::<FaultRate>().unwrap_err().to_string();
+            let error = text.parse::<FaultRate>().unwrap_err();
             assert!(error.contains(fragment), "{text}: {error}");
         }
     }
@@ -315,7 +307,7 @@ mod tests {
         assert_eq!("3:1=reset".parse(), Ok(at(Some(1), None)));
         assert_eq!("3:1:0=reset".parse(), Ok(at(Some(1), Some(0))));
         for text in ["3", "x=reset", "1:2:3:4=reset", "=reset", "-1=reset"] {
-            let error = text.parse::<FaultAt>().unwrap_err().to_string();
+            let error = text.parse::<FaultAt>().unwrap_err();
             assert!(
                 error.contains("is not a place and a fault"),
                 "{text}: {error}"

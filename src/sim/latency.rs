@@ -8,7 +8,6 @@ use std::time::Duration;
 use bytesize::ByteSize;
 use humantime::format_duration;
 use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
-use thiserror::Error;
 
 use super::draws::Draws;
 
@@ -43,11 +42,6 @@ pub enum Latency {
     },
 }
 
-/// Why a latency cannot be read.
-#[derive(Debug, Clone, PartialEq, Error)]
-#[error("{0}")]
-pub struct LatencyError(String);
-
 impl Latency {
     /// Draws a latency, with at most two draws.
     pub fn sample(&self, draws: &mut Draws) -> Duration {
@@ -67,17 +61,16 @@ impl Latency {
 }
 
 impl FromStr for Latency {
-    type Err = LatencyError;
+    type Err = String;
 
-    fn from_str(text: &str) -> Result<Self, LatencyError> {
+    fn from_str(text: &str) -> Result<Self, String> {
         let form = || {
-            LatencyError(format!(
+            format!(
                 "'{text}' is not a latency: write fixed:20ms, lognormal:MEDIAN,SIGMA[,CAP] or heavy-tail:MEDIAN,ALPHA[,CAP]"
-            ))
+            )
         };
         let duration = |part: &str| {
-            let unreadable =
-                |why| LatencyError(format!("the latency '{text}' cannot be read: {why}"));
+            let unreadable = |why| format!("the latency '{text}' cannot be read: {why}");
             parse_duration(part).map_err(unreadable)
         };
         let (name, parameters) = text.split_once(':').ok_or_else(form)?;
@@ -90,7 +83,7 @@ impl FromStr for Latency {
         };
         let shape = shape.trim().parse().unwrap_or(f64::NAN);
         let (median, cap) = (duration(median)?, cap.map(|cap| duration(cap)).transpose()?);
-        let wrong = |rule| Err(LatencyError(format!("in the latency '{text}', {rule}")));
+        let wrong = |rule| Err(format!("in the latency '{text}', {rule}"));
         match name {
             "lognormal" if !(shape >= 0.0 && shape.is_finite()) => {
                 wrong("sigma must be a number of at least 0")
@@ -126,9 +119,9 @@ impl fmt::Display for Latency {
 }
 
 impl TryFrom<String> for Latency {
-    type Error = LatencyError;
+    type Error = String;
 
-    fn try_from(text: String) -> Result<Self, LatencyError> {
+    fn try_from(text: String) -> Result<Self, String> {
         text.parse()
     }
 }
@@ -231,7 +224,7 @@ mod tests {
             ("heavy-tail:1s,0", "alpha must be a number above 0"),
             ("heavy-tail:1s,inf", "alpha must be a number above 0"),
         ] {
-            let error = text.parse::<Latency>().unwrap_err().to_string();
+            let error = text.parse::<Latency>().unwrap_err();
             assert!(error.contains(fragment), "{text}: {error}");
         }
     }

@@ -45,7 +45,8 @@ impl AgentChange {
     /// The first setting that is out of range, by name.
     pub fn check(&self) -> Result<(), SimError> {
         check_capacity("capacity", self.capacity.flatten())?;
-        Ok(self.faults.as_ref().map_or(Ok(()), FaultRates::check)?)
+        let faults = self.faults.as_ref().map_or(Ok(()), FaultRates::check);
+        faults.map_err(SimError::Setting)
     }
 }
 
