@@ -25,9 +25,6 @@ pub(crate) struct Rows<T> {
 
 impl<T> Rows<T> {
     /// Starts a query.
-    ///
-    /// # Errors
-    /// It is not valid over the session's tables.
     pub(super) async fn of(
         ctx: &SessionContext,
         sql: &str,
@@ -38,9 +35,6 @@ impl<T> Rows<T> {
     }
 
     /// Starts a query that takes parameters.
-    ///
-    /// # Errors
-    /// It is not valid over the session's tables.
     pub(super) async fn with_parameters(
         ctx: &SessionContext,
         sql: &str,
@@ -54,9 +48,6 @@ impl<T> Rows<T> {
     }
 
     /// Starts a query that was planned.
-    ///
-    /// # Errors
-    /// It cannot be run.
     pub(crate) async fn start(frame: DataFrame, decode: Decode<T>) -> Result<Self, MeasureError> {
         let stream = frame.execute_stream().await;
         Ok(Self {
@@ -67,9 +58,6 @@ impl<T> Rows<T> {
     }
 
     /// Looks at the next row.
-    ///
-    /// # Errors
-    /// The query fails.
     pub(super) async fn peek(&mut self) -> Result<Option<&T>, MeasureError> {
         while self.ready.is_empty() {
             let Some(batch) = self.stream.next().await else {
@@ -82,9 +70,6 @@ impl<T> Rows<T> {
     }
 
     /// The next row, if `is_it` holds of it.
-    ///
-    /// # Errors
-    /// The query fails.
     pub(crate) async fn next_if(
         &mut self,
         is_it: impl FnOnce(&T) -> bool,
@@ -96,17 +81,11 @@ impl<T> Rows<T> {
     }
 
     /// The next row.
-    ///
-    /// # Errors
-    /// The query fails.
     pub(crate) async fn next(&mut self) -> Result<Option<T>, MeasureError> {
         self.next_if(|_| true).await
     }
 
     /// All rows that are left.
-    ///
-    /// # Errors
-    /// The query fails.
     pub(super) async fn collect(mut self) -> Result<Vec<T>, MeasureError> {
         let mut rows = Vec::new();
         while let Some(row) = self.next().await? {
@@ -166,6 +145,16 @@ impl Column for i64 {
     fn read(batch: &RecordBatch, name: &str) -> Result<Vec<Self>, MeasureError> {
         let integers = Option::<Self>::read(batch, name)?.into_iter();
         Ok(integers.map(Option::unwrap_or_default).collect())
+    }
+}
+
+/// Zero where a value is null or negative.
+impl Column for u64 {
+    fn read(batch: &RecordBatch, name: &str) -> Result<Vec<Self>, MeasureError> {
+        let integers = i64::read(batch, name)?.into_iter();
+        Ok(integers
+            .map(|integer| integer.max(0).unsigned_abs())
+            .collect())
     }
 }
 
