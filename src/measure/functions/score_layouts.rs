@@ -203,10 +203,9 @@ pub(super) fn columns(mut groups: Vec<Group>, names: &Names) -> Result<(ListArra
     let of_metrics = groups
         .iter()
         .flat_map(|group| group.known.iter().map(|_| group.rows.len()));
+    let metrics = known().map(|known| Some(names.name(known.metric)));
     let columns: Vec<ArrayRef> = vec![
-        Arc::new(StringArray::from_iter_values(
-            known().map(|known| names.name(known.metric)),
-        )),
+        Arc::new(metrics.collect::<StringArray>()),
         Arc::new(lists(of_metrics, Arc::new(scores.finish()))?),
         integers(|known| Some(known.first.0)),
         integers(|known| Some(known.first.1)),
