@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use arrow::array::RecordBatch;
+use datafusion::common::Result as QueryResult;
 use datafusion::prelude::SessionContext;
 use indexmap::{IndexMap, IndexSet};
 
@@ -128,9 +129,9 @@ struct Metric {
 }
 
 impl Metric {
-    fn rows(batch: &RecordBatch) -> Result<Vec<Self>, MeasureError> {
+    fn rows(batch: &RecordBatch) -> QueryResult<Vec<Self>> {
         let columns = STATISTICS.map(|name| Option::<f64>::read(batch, name));
-        let columns = columns.into_iter().collect::<Result<Vec<_>, _>>()?;
+        let columns = columns.into_iter().collect::<QueryResult<Vec<_>>>()?;
         let agents = String::read(batch, "agent_name")?.into_iter();
         let indices = i64::read(batch, "rollout_index")?;
         let metrics = String::read(batch, "metric")?;
