@@ -1,5 +1,5 @@
-//! Rollouts of language-model agents, collected as a batch dataflow: tasks are rows of a table,
-//! repeats a relational expansion, calls a streaming operator, answers Parquet, metrics SQL.
+//! Collects rollouts of language-model agents as a batch dataflow: tasks are rows of a table,
+//! repeats are a relational expansion, calls are a streaming operator, answers are Parquet, metrics are SQL.
 //!
 //! ```text
 //!             JSONL
@@ -23,9 +23,9 @@
 //!        terminal, files
 //! ```
 //!
-//! [`Sweep`] puts the steps into one plan; the command line is built on it. The map of the modules, from the ground up:
-//! a module imports only modules that stand before it, no step imports another, and nobody but the command line imports
-//! `show` or `sim`. `tests/imports.rs` holds it so.
+//! [`Sweep`] puts the steps into one plan; the command line is built on it. The table lists the modules bottom-up:
+//! a module imports only modules above it, no step imports another, and only the command line imports
+//! `show` or `sim`. `tests/imports.rs` enforces this.
 //!
 //! | module | what it knows |
 //! |---|---|
@@ -33,27 +33,27 @@
 //! | `error` | what ends a command, with its exit code and its causes |
 //! | [`retry`] | the kinds of failure, and what follows from a failed attempt |
 //! | [`gym`] | which version of NeMo Gym is followed |
-//! | [`json`] | JSON as text, so that what nobody looks into is not parsed |
-//! | [`operator`] | operators of ours in DataFusion's plans |
-//! | [`guide`] | pages for whoever uses it |
-//! | [`python`] | Python's truth, equality, printing, formats and file patterns |
+//! | [`json`] | JSON as text, parsed only where something reads it |
+//! | [`operator`] | our own operators in DataFusion's plans |
+//! | [`guide`] | the pages of the user guide |
+//! | [`python`] | Python's rules of truth, equality, printing, formats and file patterns |
 //! | [`config`] | options, and where the value of each came from |
 //! | [`request`], [`servers`] | what is sent, and the configuration of NeMo Gym's servers |
-//! | [`http`], [`call`] | connections, and the calls within a rollout that runs here |
+//! | [`http`], [`call`] | connections, and the calls within a rollout that rollstream runs itself |
 //! | [`outcome`] | what became of an attempt |
-//! | [`model`], [`environment`], [`agent`] | whom a rollout asks, and who answers it |
-//! | [`store`], [`session`] | a run on a disk or in an object store, and as tables |
-//! | [`progress`] | how far a sweep is |
+//! | [`model`], [`environment`], [`agent`] | the models, environments and agents that answer a rollout |
+//! | [`store`], [`session`] | a run as files on a disk or in an object store, and as tables |
+//! | [`progress`] | how far a sweep has got |
 //! | [`read`] | step: tasks from JSONL, with templates, overrides and routes |
 //! | [`expand`] | step: repeats, and which rollouts are pending |
 //! | [`run`] | step: the operator that keeps calls in flight |
-//! | [`land`] | step: the operator that makes answers safe |
+//! | [`land`] | step: the operator that writes answers durably |
 //! | [`status`] | how a run is doing, from its files alone |
 //! | [`group`] | all rollouts of a prompt as one record, for a trainer |
-//! | [`import`], [`export`] | files of NeMo Gym to a run, and back |
+//! | [`import`], [`export`] | from files of NeMo Gym to a run, and back |
 //! | [`measure`] | step: metrics, comparisons, NeMo Gym's metric files |
 //! | [`report`] | what a command did |
-//! | [`health`] | whether rollouts are what they seem |
+//! | [`health`] | the health checks of rollouts |
 //! | [`show`] | step: all that people see |
 //! | `sweep` | the steps as one plan: begin, resume, extend, replace |
 //! | [`sim`] | agents to try all this with |

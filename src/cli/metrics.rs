@@ -4,11 +4,12 @@ use std::fmt::Write;
 use std::path::PathBuf;
 
 use clap::Args;
+use datafusion::common::ScalarValue;
 use serde_json::{Value, json};
 
 use super::sql::first_sentence;
 use crate::error::Error;
-use crate::measure::{MeasureError, MetricQueries, MetricQuery, Parameter, ParameterValue};
+use crate::measure::{MeasureError, MetricQueries, MetricQuery, Parameter};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -128,7 +129,7 @@ fn title(query: &MetricQuery) -> String {
 }
 
 fn setting(parameter: &Parameter) -> String {
-    format!("{} = {}", parameter.name, parameter.default)
+    format!("{} = {}", parameter.name, parameter.literal())
 }
 
 fn as_json(query: &MetricQuery, sql: bool) -> Value {
@@ -156,12 +157,12 @@ fn as_json(query: &MetricQuery, sql: bool) -> Value {
     value
 }
 
-fn as_value(value: &ParameterValue) -> Value {
+fn as_value(value: &ScalarValue) -> Value {
     match value {
-        ParameterValue::Boolean(value) => json!(value),
-        ParameterValue::Integer(value) => json!(value),
-        ParameterValue::Float(value) => json!(value),
-        ParameterValue::Text(value) => json!(value),
+        ScalarValue::Boolean(value) => json!(value),
+        ScalarValue::Int64(value) => json!(value),
+        ScalarValue::Float64(value) => json!(value),
+        other => json!(other.to_string()),
     }
 }
 

@@ -12,13 +12,14 @@ use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::sync::Arc;
 
+use datafusion::common::ScalarValue;
 use datafusion::prelude::SessionContext;
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared};
 
 use super::error::MeasureError;
 use super::families::{COVERAGE, MetricTable, SCORES, plan, register_views, spool_scores, view};
-use super::queries::{MetricQuery, ParameterValue};
+use super::queries::MetricQuery;
 use super::source::Sessions;
 use super::spool::Spool;
 
@@ -39,7 +40,7 @@ pub(super) fn once<T: Clone>(
 pub(crate) struct MetricCatalog {
     measuring: SessionContext,
     spool: Arc<Spool>,
-    parameters: Arc<HashMap<String, ParameterValue>>,
+    parameters: Arc<HashMap<String, ScalarValue>>,
     /// The views that are kept, by name.
     kept: [(&'static str, Once<()>); 2],
 }
@@ -47,12 +48,9 @@ pub(crate) struct MetricCatalog {
 impl MetricCatalog {
     /// A catalog over the tables of `sessions`. Nothing is computed yet. A parameter that is not in `parameters` has its
     /// default.
-    ///
-    /// # Errors
-    /// A table that the views need is not there, or there is no place for temporary files.
     pub(crate) async fn new(
         sessions: &Sessions,
-        parameters: HashMap<String, ParameterValue>,
+        parameters: HashMap<String, ScalarValue>,
     ) -> Result<Self, MeasureError> {
         let Sessions {
             gathering,
@@ -88,9 +86,6 @@ impl MetricCatalog {
     }
 
     /// The table of a query, planned over the views that are kept.
-    ///
-    /// # Errors
-    /// A view can't be computed, or the query is not valid.
     pub(crate) async fn table(&self, query: &MetricQuery) -> Result<MetricTable, MeasureError> {
         // What is no SQL is refused when it is planned.
         let read = references(&self.measuring, &query.sql).unwrap_or_default();
@@ -103,9 +98,6 @@ impl MetricCatalog {
     }
 
     /// Computes the views that are kept, if that was not done yet.
-    ///
-    /// # Errors
-    /// A view can't be computed.
     pub(crate) async fn keep_views(&self) -> Result<(), MeasureError> {
         for (_, kept) in &self.kept {
             kept.clone().await.map_err(MeasureError::Shared)?;
@@ -113,12 +105,15 @@ impl MetricCatalog {
         Ok(())
     }
 
-    /// Computes a table once, and makes it known to the session under its name.
-    ///
-    /// # Errors
-    /// The table can't be computed.
-    pub(crate) async fn keep(&self, table: MetricTable) -> Result<(), MeasureError> {
-        self.spool.keep(&self.measuring, table, &[]).await
+    /// Computes the table of a query once, and makes it known to the session under its name. `order` are the columns that
+    /// it is sorted by.
+    pub(crate) async fn keep(
+        &self,
+        query: &MetricQuery,
+        order: &[&str],
+    ) -> Result<(), MeasureError> {
+        let table = self.table(query).await?;
+        self.spool.keep(&self.measuring, table, order).await
     }
 }
 

@@ -1,11 +1,12 @@
 //! Metric queries over the tables of a session: [`plan`] makes a [`MetricTable`] of one, [`register_views`] adds the views
 //! and functions that they are written over.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use arrow::array::RecordBatch;
-use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use arrow::array::{ArrayRef, Float64Array, RecordBatch, StringViewArray};
+use arrow::datatypes::SchemaRef;
+use arrow::error::ArrowError;
 use datafusion::catalog::TableProvider;
 use datafusion::common::{ParamValues, ScalarValue};
 use datafusion::datasource::empty::EmptyTable;
@@ -16,7 +17,9 @@ use datafusion::prelude::{DataFrame, SessionContext, col, lit, not, starts_with}
 
 use super::error::MeasureError;
 use super::functions;
-use super::queries::{MetricQueries, MetricQuery, ParameterValue};
+use super::measurement::Price;
+use super::queries::{MetricQueries, MetricQuery};
+use super::rows::Decode;
 use super::spool::Spool;
 use crate::outcome::MASK_SAMPLE;
 use crate::schema;
@@ -57,6 +60,14 @@ impl MetricTable {
         })
     }
 
+    pub(super) fn built_in(name: &str, frame: DataFrame) -> Self {
+        Self {
+            name: name.to_owned(),
+            origin: "built in".to_owned(),
+            frame,
+        }
+    }
+
     /// Name of the family.
     pub fn name(&self) -> &str {
         &self.name
@@ -65,16 +76,6 @@ impl MetricTable {
     /// Its columns.
     pub fn schema(&self) -> SchemaRef {
         Arc::new(self.frame.schema().as_arrow().clone())
-    }
-
-    /// The optimised plan, as text.
-    ///
-    /// # Errors
-    /// The query cannot be planned.
-    pub fn explain(&self) -> Result<String, MeasureError> {
-        let plan = self.frame.clone().into_optimized_plan();
-        let plan = plan.map_err(|source| failed(&self.name, &self.origin, source))?;
-        Ok(plan.display_indent().to_string())
     }
 
     /// The table without the rows that `without_reserved` leaves out.
@@ -97,6 +98,15 @@ impl MetricTable {
     pub async fn stream(self) -> Result<SendableRecordBatchStream, MeasureError> {
         let stream = self.frame.execute_stream().await;
         stream.map_err(|source| failed(&self.name, &self.origin, source))
+    }
+
+    /// Runs the query and reads its rows.
+    pub(super) async fn rows<T>(self, decode: Decode<T>) -> Result<Vec<T>, MeasureError> {
+        let mut rows = Vec::new();
+        for batch in self.collect().await? {
+            rows.extend(decode(&batch)?);
+        }
+        Ok(rows)
     }
 
     /// Runs the query and holds its rows.
@@ -142,7 +152,7 @@ fn failed(name: &str, origin: &str, source: DataFusionError) -> MeasureError {
 pub async fn plan(
     ctx: &SessionContext,
     query: &MetricQuery,
-    parameters: &HashMap<String, ParameterValue>,
+    parameters: &HashMap<String, ScalarValue>,
 ) -> Result<MetricTable, MeasureError> {
     let values: Vec<(String, ScalarValue)> = query
         .parameters
@@ -150,7 +160,7 @@ pub async fn plan(
         .map(|parameter| {
             let value = parameters.get(&parameter.name);
             let value = value.unwrap_or(&parameter.default);
-            (parameter.name.clone(), value.into())
+            (parameter.name.clone(), value.clone())
         })
         .collect();
     let only_queries = SQLOptions::new()
@@ -175,15 +185,17 @@ pub async fn plan(
 /// A table that they need is not there.
 pub async fn register_views(
     ctx: &SessionContext,
-    parameters: &HashMap<String, ParameterValue>,
+    parameters: &HashMap<String, ScalarValue>,
 ) -> Result<(), MeasureError> {
     functions::register(ctx);
     functions::register_json(ctx)?;
     // Files of others have no attempts, and most agents no prices.
-    for (name, schema) in [(schema::ATTEMPTS, schema::attempts()), (PRICES, prices())] {
-        if !ctx.table_exist(name)? {
-            ctx.register_table(name, Arc::new(EmptyTable::new(schema)))?;
-        }
+    if !ctx.table_exist(schema::ATTEMPTS)? {
+        let none = EmptyTable::new(schema::attempts());
+        ctx.register_table(schema::ATTEMPTS, Arc::new(none))?;
+    }
+    if !ctx.table_exist(PRICES)? {
+        ctx.register_batch(PRICES, price_rows(&BTreeMap::new())?)?;
     }
     // In the order of their names, in which each comes after those that it reads.
     for query in MetricQueries::views()?.iter() {
@@ -195,13 +207,17 @@ pub async fn register_views(
     Ok(())
 }
 
-/// The table `prices`: what a million tokens cost, by agent.
-pub fn prices() -> SchemaRef {
-    Arc::new(Schema::new(vec![
-        Field::new(schema::AGENT_NAME, DataType::Utf8View, false),
-        Field::new("input_price", DataType::Float64, false),
-        Field::new("output_price", DataType::Float64, false),
-    ]))
+/// The rows of the table `prices`: what a million tokens cost, by agent.
+pub(super) fn price_rows(by_agent: &BTreeMap<String, Price>) -> Result<RecordBatch, ArrowError> {
+    let names: StringViewArray = by_agent.keys().map(Some).collect();
+    let float = |price: fn(&Price) -> f64| -> ArrayRef {
+        Arc::new(Float64Array::from_iter_values(by_agent.values().map(price)))
+    };
+    RecordBatch::try_from_iter_with_nullable([
+        (schema::AGENT_NAME, Arc::new(names) as ArrayRef, false),
+        ("input_price", float(|price| price.input), false),
+        ("output_price", float(|price| price.output), false),
+    ])
 }
 
 /// One of the views as a table that can be kept.
@@ -211,7 +227,7 @@ pub fn prices() -> SchemaRef {
 pub async fn view(
     ctx: &SessionContext,
     name: &str,
-    parameters: &HashMap<String, ParameterValue>,
+    parameters: &HashMap<String, ScalarValue>,
 ) -> Result<MetricTable, MeasureError> {
     plan(ctx, MetricQueries::views()?.get(name)?, parameters).await
 }
@@ -225,7 +241,7 @@ pub async fn spool_scores(
     spool: &Spool,
     source: &SessionContext,
     ctx: &SessionContext,
-    parameters: &HashMap<String, ParameterValue>,
+    parameters: &HashMap<String, ScalarValue>,
 ) -> Result<(), MeasureError> {
     source.deregister_table(SCORES)?;
     register_views(source, parameters).await?;

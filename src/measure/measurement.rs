@@ -3,18 +3,19 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, Float64Array, StringViewArray};
+use arrow::array::{ArrayRef, StringViewArray};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
+use datafusion::common::ScalarValue;
 use datafusion::error::DataFusionError;
 use datafusion::execution::SendableRecordBatchStream;
 use datafusion::prelude::SessionContext;
 use futures::TryStreamExt;
 
 use super::catalog::MetricCatalog;
-use super::families::{AGENT_STATISTICS, PRICES, TASK_STATISTICS, prices, without_reserved};
+use super::families::{AGENT_STATISTICS, PRICES, TASK_STATISTICS, price_rows, without_reserved};
 use super::nemo_gym::{KeyMetrics, PassMajorityOptions, TaskLabels, aggregate_metrics};
-use super::queries::{MetricQueries, ParameterValue};
+use super::queries::MetricQueries;
 use super::report::Measured;
 use super::source::Source;
 use super::spool::Spool;
@@ -72,7 +73,7 @@ pub struct Measurement {
     /// The metric families.
     pub queries: MetricQueries,
     /// Values of their parameters; the others have their defaults.
-    pub parameters: HashMap<String, ParameterValue>,
+    pub parameters: HashMap<String, ScalarValue>,
     /// How missing rollouts count; [`Missing::Drop`] leaves the parameter `missing` its say.
     pub missing: Missing,
     /// A column, or a path into the requests or answers: the metrics are also computed for each of its values.
@@ -208,7 +209,10 @@ async fn compute(
         subsets.restrict(gathering, value).await?;
         subsets.restrict(measuring, value).await?;
     }
-    register_prices(measuring, &measurement.prices)?;
+    measuring.register_batch(
+        PRICES,
+        price_rows(&measurement.prices).map_err(DataFusionError::from)?,
+    )?;
     let mut parameters = measurement.parameters.clone();
     let missing = match (measurement.missing, variant.bound) {
         // The parameter decides, if it was given.
@@ -237,7 +241,7 @@ async fn compute(
         let schema = table.schema();
         let rows = if has_json && STATISTICS.contains(&query.name.as_str()) {
             // The JSON reads them again: so its numbers can't differ from the table's.
-            catalog.keep(table).await?;
+            catalog.keep(query, &[]).await?;
             let kept = without_reserved(measuring.table(&query.name).await?)?;
             kept.execute_stream().await?
         } else {
@@ -245,28 +249,11 @@ async fn compute(
         };
         landed.add(&query.name, &schema, rows, variant).await?;
     }
-    let is_empty = landed.measured.metrics.is_empty() && landed.measured.coverage.is_empty();
+    let is_empty = landed.measured.is_empty();
     if let Some(out) = landed.out.filter(|_| has_json && !is_empty) {
         let notes = &mut landed.measured.notes;
         landed.json = Some(aggregate_metrics(out, measuring, measurement, notes).await?);
     }
-    Ok(())
-}
-
-fn register_prices(
-    session: &SessionContext,
-    by_agent: &BTreeMap<String, Price>,
-) -> Result<(), Error> {
-    let names: StringViewArray = by_agent.keys().map(Some).collect();
-    let float = |price: fn(&Price) -> f64| -> ArrayRef {
-        let values = by_agent.values().map(price);
-        Arc::new(Float64Array::from_iter_values(values))
-    };
-    let (inputs, outputs) = (float(|price| price.input), float(|price| price.output));
-    let columns = vec![Arc::new(names) as ArrayRef, inputs, outputs];
-    let batch = RecordBatch::try_new(prices(), columns).map_err(DataFusionError::from)?;
-    session.deregister_table(PRICES)?;
-    session.register_batch(PRICES, batch)?;
     Ok(())
 }
 
@@ -361,9 +348,6 @@ impl<'a> Landed<'a> {
 }
 
 /// What was measured before, if it is still there and nothing has landed since: it would be the same again.
-///
-/// # Errors
-/// The run can't be read.
 pub(crate) async fn earlier(run: &RunStore) -> Result<Option<Measured>, Error> {
     let name = part_name(METRICS, AGENT_STATISTICS);
     // Written last; but measuring can have been cut off after more had landed.

@@ -38,8 +38,8 @@ pub(crate) use aggregation::Live;
 pub use aggregation::{Aggregation, AggregationSource, LiveMetrics};
 pub use error::MeasureError;
 pub use families::{
-    AGENT_STATISTICS, COVERAGE, MetricTable, PRICES, SCORES, TASK_STATISTICS, plan, prices,
-    register_views, spool_scores,
+    AGENT_STATISTICS, COVERAGE, MetricTable, PRICES, SCORES, TASK_STATISTICS, plan, register_views,
+    spool_scores,
 };
 pub use measurement::{Measurement, Missing, Price};
 pub(crate) use measurement::{earlier, measure};
@@ -47,7 +47,7 @@ pub use nemo_gym::{
     AggregateMetrics, CompletionSummary, CustomMetrics, KeyMetrics, OwnRepeats, PassMajority,
     PassMajorityOptions, Profile, ProfileTarget, TaskLabels, write_verify_responses,
 };
-pub use queries::{MetricQueries, MetricQuery, Parameter, ParameterValue};
+pub use queries::{MetricQueries, MetricQuery, Parameter};
 pub(crate) use report::Measured;
 pub use report::{AgentCoverage, AgentMetric, MetricsReport, PassAt, ProfileReport};
 pub(crate) use source::Source;

@@ -2,8 +2,8 @@
 //! what it answers, its [`Parameter`]s and its columns.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fs;
 use std::path::{Path, PathBuf};
-use std::{fmt, fs};
 
 use datafusion::common::ScalarValue;
 use include_dir::{Dir, include_dir};
@@ -37,32 +37,30 @@ impl MetricQuery {
         let name = name
             .filter(|name| !name.is_empty() && name.chars().all(is_allowed))
             .ok_or_else(|| MeasureError::Name { path: path.into() })?;
-        let mut query = Self {
+        let path = is_file.then(|| path.to_owned());
+        let header = Header::parse(&sql).map_err(|line| MeasureError::Header {
             name: name.to_owned(),
-            path: is_file.then(|| path.to_owned()),
-            description: String::new(),
-            parameters: Vec::new(),
-            columns: Vec::new(),
-            sql,
-        };
-        let header = Header::parse(&query.sql).map_err(|line| MeasureError::Header {
-            name: query.name.clone(),
-            origin: query.origin(),
+            origin: origin(path.as_deref()),
             line,
         })?;
-        query.description = header.description;
-        query.parameters = header.parameters;
-        query.columns = header.columns;
-        Ok(query)
+        Ok(Self {
+            name: name.to_owned(),
+            path,
+            description: header.description,
+            parameters: header.parameters,
+            columns: header.columns,
+            sql,
+        })
     }
 
     /// Its file, or that it is built in, for messages.
     pub fn origin(&self) -> String {
-        match &self.path {
-            Some(path) => path.display().to_string(),
-            None => "built in".to_owned(),
-        }
+        origin(self.path.as_deref())
     }
+}
+
+fn origin(path: Option<&Path>) -> String {
+    path.map_or_else(|| "built in".to_owned(), |path| path.display().to_string())
 }
 
 /// Metric families by name.
@@ -155,7 +153,7 @@ impl MetricQueries {
     pub fn parameters(
         &self,
         texts: &[String],
-    ) -> Result<HashMap<String, ParameterValue>, MeasureError> {
+    ) -> Result<HashMap<String, ScalarValue>, MeasureError> {
         let views = Self::views()?;
         let known: Vec<&Parameter> = self
             .iter()
@@ -179,11 +177,9 @@ impl MetricQueries {
                 let names: Vec<&str> = names.into_iter().collect();
                 return Err(wrong(format!("there are {}", names.join(", "))));
             };
-            let value = parameter.default.same_type(value).ok_or_else(|| {
-                wrong(format!(
-                    "give a value like its default, {}",
-                    parameter.default
-                ))
+            let value = parameter.parse(value).ok_or_else(|| {
+                let default = parameter.literal();
+                wrong(format!("give a value like its default, {default}"))
             })?;
             values.insert(name.to_owned(), value);
         }
@@ -210,89 +206,44 @@ pub struct Parameter {
     /// Its name, without the dollar.
     pub name: String,
     /// Its default.
-    pub default: ParameterValue,
+    pub default: ScalarValue,
     /// What it is for.
     pub description: String,
 }
 
-/// A value of a parameter, as SQL would write it.
-#[derive(Debug, Clone, PartialEq)]
-pub enum ParameterValue {
-    /// `true` or `false`.
-    Boolean(bool),
-    /// `3`.
-    Integer(i64),
-    /// `0.95`.
-    Float(f64),
-    /// `'text'`.
-    Text(String),
-}
-
-impl ParameterValue {
-    /// Reads a literal.
-    pub fn parse(literal: &str) -> Option<Self> {
-        if let Some(text) = literal.strip_prefix('\'') {
-            let text = text.strip_suffix('\'')?;
-            return Some(Self::Text(text.replace("''", "'")));
+impl Parameter {
+    /// Its default, as SQL writes it.
+    pub fn literal(&self) -> String {
+        match &self.default {
+            ScalarValue::Utf8(Some(text)) => format!("'{}'", text.replace('\'', "''")),
+            ScalarValue::Float64(Some(value)) => format!("{value:?}"),
+            other => other.to_string(),
         }
-        let boolean = literal.parse().map(Self::Boolean).ok();
-        boolean
-            .or_else(|| literal.parse().map(Self::Integer).ok())
-            .or_else(|| literal.parse().map(Self::Float).ok())
     }
 
-    /// Parses a text as a value of the same type; text needs no quotes.
-    pub fn same_type(&self, text: &str) -> Option<Self> {
-        match (self, Self::parse(text)) {
-            (Self::Text(_), Some(value @ Self::Text(_))) => Some(value),
-            (Self::Text(_), _) => Some(Self::Text(text.to_owned())),
-            (Self::Boolean(_), Some(value @ Self::Boolean(_)))
-            | (Self::Integer(_), Some(value @ Self::Integer(_)))
-            | (Self::Float(_), Some(value @ Self::Float(_))) => Some(value),
-            (Self::Float(_), Some(Self::Integer(value))) => Some(Self::Float(value as f64)),
-            _ => None,
+    /// Parses a text as a value of the same type as the default; text needs no quotes.
+    fn parse(&self, text: &str) -> Option<ScalarValue> {
+        match (&self.default, parse_literal(text)) {
+            (ScalarValue::Utf8(_), Some(value @ ScalarValue::Utf8(_))) => Some(value),
+            (ScalarValue::Utf8(_), _) => Some(text.into()),
+            (ScalarValue::Float64(_), Some(ScalarValue::Int64(Some(value)))) => {
+                Some((value as f64).into())
+            }
+            (default, value) => value.filter(|value| value.data_type() == default.data_type()),
         }
     }
 }
 
-impl From<bool> for ParameterValue {
-    fn from(value: bool) -> Self {
-        Self::Boolean(value)
+/// Reads `true`, `3`, `0.95` or `'text'`.
+fn parse_literal(literal: &str) -> Option<ScalarValue> {
+    if let Some(text) = literal.strip_prefix('\'') {
+        let text = text.strip_suffix('\'')?;
+        return Some(text.replace("''", "'").as_str().into());
     }
-}
-
-impl From<i64> for ParameterValue {
-    fn from(value: i64) -> Self {
-        Self::Integer(value)
-    }
-}
-
-impl From<&str> for ParameterValue {
-    fn from(text: &str) -> Self {
-        Self::Text(text.to_owned())
-    }
-}
-
-impl fmt::Display for ParameterValue {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Boolean(value) => write!(f, "{value}"),
-            Self::Integer(value) => write!(f, "{value}"),
-            Self::Float(value) => write!(f, "{value:?}"),
-            Self::Text(value) => write!(f, "'{}'", value.replace('\'', "''")),
-        }
-    }
-}
-
-impl From<&ParameterValue> for ScalarValue {
-    fn from(value: &ParameterValue) -> Self {
-        match value {
-            ParameterValue::Boolean(value) => Self::Boolean(Some(*value)),
-            ParameterValue::Integer(value) => Self::Int64(Some(*value)),
-            ParameterValue::Float(value) => Self::Float64(Some(*value)),
-            ParameterValue::Text(value) => Self::Utf8(Some(value.clone())),
-        }
-    }
+    let boolean = literal.parse::<bool>().map(ScalarValue::from).ok();
+    boolean
+        .or_else(|| literal.parse::<i64>().map(ScalarValue::from).ok())
+        .or_else(|| literal.parse::<f64>().map(ScalarValue::from).ok())
 }
 
 /// The header of a query.
@@ -394,7 +345,7 @@ fn parameter(text: &str) -> Option<Parameter> {
     let named = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
     named.then_some(Parameter {
         name: name.to_owned(),
-        default: ParameterValue::parse(literal.trim())?,
+        default: parse_literal(literal.trim())?,
         description: description.trim().to_owned(),
     })
 }
@@ -452,7 +403,7 @@ mod tests {
             header.parameters,
             [Parameter {
                 name: "price".into(),
-                default: ParameterValue::Float(0.5),
+                default: 0.5.into(),
                 description: "of a token, or so".into()
             }]
         );
@@ -488,11 +439,15 @@ mod tests {
     #[test]
     fn a_literal_is_read_as_it_is_written() {
         for literal in ["true", "-3", "0.95", "'it''s'", "''"] {
-            let value = ParameterValue::parse(literal).unwrap();
-            assert_eq!(value.to_string(), literal);
+            let parameter = Parameter {
+                name: String::new(),
+                default: parse_literal(literal).unwrap(),
+                description: String::new(),
+            };
+            assert_eq!(parameter.literal(), literal);
         }
         for literal in ["yes", "'open", ""] {
-            assert_eq!(ParameterValue::parse(literal), None, "{literal}");
+            assert_eq!(parse_literal(literal), None, "{literal}");
         }
     }
 }

@@ -2,12 +2,12 @@
 //! metric tables.
 
 use arrow::record_batch::RecordBatch;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use super::error::MeasureError;
 use super::families::{AGENT_STATISTICS, COVERAGE};
 use super::nemo_gym::CompletionSummary;
-use super::rows::{Column, row};
+use super::rows::row;
 
 const SPREAD: &str = "spread";
 const PASS_AT_K: &str = "pass_at_k";
@@ -35,22 +35,23 @@ pub struct ProfileReport {
     pub written: Vec<String>,
 }
 
-/// A row of the family `coverage`: `planned = done + failed + pending`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct AgentCoverage {
-    /// The agent.
-    pub agent_name: String,
-    /// Rollouts that were asked for.
-    pub planned: i64,
-    /// Of these, the ones that are done.
-    pub done: i64,
-    /// Of these, the ones that failed for good.
-    pub failed: i64,
-    /// Of these, the ones that are neither done nor failed.
-    pub pending: i64,
-    /// Done, and in no metric of quality.
-    #[serde(default)]
-    pub masked: i64,
+row! {
+    /// A row of the family `coverage`: `planned = done + failed + pending`.
+    #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+    pub struct AgentCoverage {
+        /// The agent.
+        pub agent_name: String,
+        /// Rollouts that were asked for.
+        pub planned: i64,
+        /// Of these, the ones that are done.
+        pub done: i64,
+        /// Of these, the ones that failed for good.
+        pub failed: i64,
+        /// Of these, the ones that are neither done nor failed.
+        pub pending: i64,
+        /// Done, and in no metric of quality.
+        pub masked: i64,
+    }
 }
 
 impl AgentCoverage {
@@ -106,6 +107,7 @@ pub(crate) struct Measured {
     pub(crate) notes: Vec<String>,
     /// Tasks of several runs were renumbered.
     pub(crate) is_renumbered: bool,
+    statistics: Vec<Statistics>,
     spreads: Vec<Spread>,
     passes: Vec<Pass>,
 }
@@ -135,26 +137,16 @@ row! {
 
 row! {
     /// A row of `agent_statistics`.
+    #[derive(Debug)]
     struct Statistics {
         agent_name: String,
         metric: String,
-        count: i64,
+        count: u64,
         mean: Option<f64>,
         std: Option<f64>,
         min: Option<f64>,
         median: Option<f64>,
         max: Option<f64>,
-    }
-}
-
-row! {
-    /// A row of `coverage`.
-    struct Coverage {
-        agent_name: String,
-        planned: i64,
-        done: i64,
-        failed: i64,
-        pending: i64,
     }
 }
 
@@ -166,8 +158,10 @@ impl Measured {
     /// other columns nothing is shown, but for the statistics.
     pub(super) fn look(&mut self, family: &str, batch: &RecordBatch) -> Result<(), MeasureError> {
         match family {
-            AGENT_STATISTICS => self.metrics.extend(agent_metrics(batch)?),
-            COVERAGE => self.coverage.extend(coverage(batch).unwrap_or_default()),
+            AGENT_STATISTICS => self.statistics.extend(Statistics::rows(batch)?),
+            COVERAGE => self
+                .coverage
+                .extend(AgentCoverage::rows(batch).unwrap_or_default()),
             SPREAD => self.spreads.extend(Spread::rows(batch).unwrap_or_default()),
             PASS_AT_K => self.passes.extend(Pass::rows(batch).unwrap_or_default()),
             _ => {}
@@ -175,14 +169,17 @@ impl Measured {
         Ok(())
     }
 
+    /// Whether no row of statistics or coverage was seen.
+    pub(super) fn is_empty(&self) -> bool {
+        self.statistics.is_empty() && self.coverage.is_empty()
+    }
+
     /// Puts what several families say of a metric together.
     pub(super) fn join(&mut self) {
-        for metric in &mut self.metrics {
-            let is_it =
-                |agent: &str, name: &str| agent == metric.agent_name && name == metric.metric;
+        for row in self.statistics.drain(..) {
+            let is_it = |agent: &str, name: &str| agent == row.agent_name && name == row.metric;
             let mut spreads = self.spreads.iter();
             let spread = spreads.find(|row| is_it(&row.agent_name, &row.metric));
-            metric.stderr = spread.and_then(|row| row.stderr);
             // A k that only some tasks have rollouts for is not shown: these tasks are easier, or faster.
             let passes = self.passes.iter();
             let passes = passes.filter(|row| is_it(&row.agent_name, &row.metric));
@@ -196,45 +193,19 @@ impl Measured {
             });
             let most = passes.clone().map(|(num_tasks, _)| num_tasks).max();
             let of_all = passes.filter(|(num_tasks, _)| Some(*num_tasks) == most);
-            metric.pass_at = of_all
-                .map(|(_, pass_at)| pass_at)
-                .max_by_key(|pass_at| pass_at.k);
+            let pass_at = of_all.map(|(_, pass_at)| pass_at);
+            self.metrics.push(AgentMetric {
+                stderr: spread.and_then(|row| row.stderr),
+                pass_at: pass_at.max_by_key(|pass_at| pass_at.k),
+                agent_name: row.agent_name,
+                metric: row.metric,
+                count: row.count,
+                mean: row.mean,
+                std: row.std,
+                min: row.min,
+                median: row.median,
+                max: row.max,
+            });
         }
     }
-}
-
-fn agent_metrics(batch: &RecordBatch) -> Result<Vec<AgentMetric>, MeasureError> {
-    let rows = Statistics::rows(batch)?.into_iter();
-    Ok(rows
-        .map(|row| AgentMetric {
-            agent_name: row.agent_name,
-            metric: row.metric,
-            count: row.count.unsigned_abs(),
-            mean: row.mean,
-            stderr: None,
-            std: row.std,
-            min: row.min,
-            median: row.median,
-            max: row.max,
-            pass_at: None,
-        })
-        .collect())
-}
-
-fn coverage(batch: &RecordBatch) -> Result<Vec<AgentCoverage>, MeasureError> {
-    let rows = Coverage::rows(batch)?.into_iter();
-    // Metrics of earlier versions have no such column.
-    let masked = i64::read(batch, "masked").unwrap_or_default();
-    let masked = masked.into_iter().chain(std::iter::repeat(0));
-    Ok(rows
-        .zip(masked)
-        .map(|(row, masked)| AgentCoverage {
-            agent_name: row.agent_name,
-            planned: row.planned,
-            done: row.done,
-            failed: row.failed,
-            pending: row.pending,
-            masked,
-        })
-        .collect())
 }

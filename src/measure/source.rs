@@ -30,11 +30,19 @@ pub(crate) struct Sessions {
     pub(crate) is_renumbered: bool,
 }
 
+impl Sessions {
+    /// Of sessions that have the tables already; they may be one.
+    pub(crate) fn of(gathering: &SessionContext, measuring: &SessionContext) -> Self {
+        Self {
+            gathering: gathering.clone(),
+            measuring: measuring.clone(),
+            is_renumbered: false,
+        }
+    }
+}
+
 impl Source<'_> {
     /// Opens the tables. What can go to temporary files is kept below `memory` bytes.
-    ///
-    /// # Errors
-    /// The tables can't be read, or there is no place for temporary files.
     pub(crate) async fn open(&self, memory: usize) -> Result<Sessions, MeasureError> {
         let gathering = session::gathering(memory)?;
         let measuring = session::measuring(memory)?;
@@ -55,9 +63,6 @@ impl Source<'_> {
     }
 
     /// Makes the tables known to a session; says whether tasks had to be numbered anew.
-    ///
-    /// # Errors
-    /// The tables can't be read.
     pub(crate) async fn register(&self, session: &SessionContext) -> QueryResult<bool> {
         match self {
             Self::Runs(runs) => register_union(session, runs).await,

@@ -11,7 +11,6 @@ use datafusion::datasource::listing::{
     ListingOptions, ListingTable, ListingTableConfig, ListingTableUrl,
 };
 use datafusion::error::DataFusionError;
-use datafusion::execution::SendableRecordBatchStream;
 use datafusion::prelude::{DataFrame, SessionContext, col};
 use futures::TryStreamExt;
 use parquet::arrow::ArrowWriter;
@@ -55,9 +54,14 @@ impl Spool {
         table: MetricTable,
         order: &[&str],
     ) -> Result<(), MeasureError> {
-        let (name, schema) = (table.name().to_owned(), table.schema());
-        let rows = table.stream().await?;
-        self.write(ctx, &name, schema, rows, order).await
+        let name = table.name().to_owned();
+        let schema = table.schema();
+        let mut file = self.begin(&name, schema)?;
+        let mut rows = table.stream().await?;
+        while let Some(batch) = rows.try_next().await? {
+            file.write(&batch)?;
+        }
+        file.register(ctx, order)
     }
 
     /// Computes a query's rows and makes them known to a session as a table.
@@ -70,25 +74,8 @@ impl Spool {
         name: &str,
         frame: DataFrame,
     ) -> Result<(), MeasureError> {
-        let schema = Arc::new(frame.schema().as_arrow().clone());
-        let rows = frame.execute_stream().await;
-        let rows = rows?;
-        self.write(ctx, name, schema, rows, &[]).await
-    }
-
-    async fn write(
-        &self,
-        ctx: &SessionContext,
-        name: &str,
-        schema: SchemaRef,
-        mut rows: SendableRecordBatchStream,
-        order: &[&str],
-    ) -> Result<(), MeasureError> {
-        let mut file = self.begin(name, schema)?;
-        while let Some(batch) = rows.try_next().await? {
-            file.write(&batch)?;
-        }
-        file.register(ctx, order)
+        let table = MetricTable::built_in(name, frame);
+        self.keep(ctx, table, &[]).await
     }
 
     /// Begins a table whose rows come as they are found.

@@ -1,14 +1,12 @@
 //! Parts of a run, by the value of a column or of a field: [`Subsets`].
 
-use arrow::array::AsArray;
-use arrow::compute::cast;
 use arrow::datatypes::DataType;
 use datafusion::dataframe::DataFrame;
-use datafusion::error::DataFusionError;
 use datafusion::logical_expr::{Expr, JoinType, ident, lit};
 use datafusion::prelude::SessionContext;
 
 use super::functions;
+use super::rows::{Column, Rows};
 use super::source::Source;
 use super::spool::Spool;
 use crate::error::Error;
@@ -81,13 +79,9 @@ impl Subsets {
         let labels = session.table(LABELS).await?;
         let distinct = labels.clone().select(vec![ident(LABEL)])?.distinct()?;
         let sorted = distinct.sort(vec![ident(LABEL).sort(true, false)])?;
-        let mut values = Vec::new();
-        for batch in sorted.limit(0, Some(MAX_SUBSETS + 1))?.collect().await? {
-            let column = cast(batch.column(0), &DataType::Utf8View);
-            let column = column.map_err(DataFusionError::from)?;
-            let texts = column.as_string_view().iter().flatten();
-            values.extend(texts.map(str::to_owned));
-        }
+        let most = sorted.limit(0, Some(MAX_SUBSETS + 1))?;
+        let values = Rows::start(most, |batch| String::read(batch, LABEL)).await?;
+        let values = values.collect().await?;
         if values.len() > MAX_SUBSETS {
             return Err(Error::Usage(format!(
                 "--by {by}: more than {MAX_SUBSETS} different values; choose something with fewer"

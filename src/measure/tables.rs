@@ -9,6 +9,7 @@ use arrow::record_batch::RecordBatch;
 use async_trait::async_trait;
 use datafusion::catalog::{SchemaProvider, Session, TableProvider};
 use datafusion::common::Result;
+use datafusion::common::ScalarValue;
 use datafusion::common::tree_node::TreeNode;
 use datafusion::datasource::TableType;
 use datafusion::datasource::empty::EmptyTable;
@@ -26,7 +27,7 @@ use tokio::sync::{Mutex, OnceCell};
 use super::catalog::{MetricCatalog, Once, once};
 use super::error::MeasureError;
 use super::families::{SCORES, plan, register_views};
-use super::queries::{MetricQueries, MetricQuery, ParameterValue};
+use super::queries::{MetricQueries, MetricQuery};
 use super::source::Source;
 use crate::error::Error;
 use crate::schema;
@@ -38,7 +39,7 @@ use crate::session::{self, RunTables};
 pub struct MetricTables {
     queries: MetricQueries,
     views: MetricQueries,
-    parameters: HashMap<String, ParameterValue>,
+    parameters: HashMap<String, ScalarValue>,
     /// Bytes for what can go to temporary files.
     memory: usize,
     empty: OnceCell<SessionContext>,
@@ -53,7 +54,7 @@ impl MetricTables {
     /// A view has a header that is not understood, which would be a defect.
     pub fn new(
         queries: MetricQueries,
-        parameters: HashMap<String, ParameterValue>,
+        parameters: HashMap<String, ScalarValue>,
         memory: usize,
     ) -> std::result::Result<Self, Error> {
         Ok(Self {
@@ -205,6 +206,7 @@ impl SchemaProvider for MetricSchema {
                 look: Arc::clone(&self.look),
                 name: query.name.clone(),
                 schema: metrics.schema(query).await?,
+                filters: Vec::new(),
             }))),
         }
     }
@@ -221,12 +223,14 @@ impl SchemaProvider for MetricSchema {
     }
 }
 
-/// A metric table of a run.
-#[derive(Debug)]
+/// A metric table of a run, computed when its rows are asked for.
+#[derive(Debug, Clone)]
 struct Metric {
     look: Arc<Look>,
     name: String,
     schema: SchemaRef,
+    /// Conditions that all rows meet.
+    filters: Vec<Expr>,
 }
 
 #[async_trait]
@@ -261,11 +265,9 @@ impl TableProvider for Metric {
         filters: &[Expr],
         limit: Option<usize>,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        let rows = MetricRows {
-            look: Arc::clone(&self.look),
-            name: self.name.clone(),
-            schema: Arc::clone(&self.schema),
+        let rows = Self {
             filters: unnormalize_cols(filters.iter().cloned()),
+            ..self.clone()
         };
         let schema = Arc::clone(&self.schema);
         let rows = vec![Arc::new(rows) as _];
@@ -290,40 +292,24 @@ fn is_plain(filter: &Expr) -> Result<bool> {
     Ok(!needs_more)
 }
 
-/// The rows of a metric table, computed when they are asked for.
-#[derive(Debug)]
-struct MetricRows {
-    look: Arc<Look>,
-    name: String,
-    schema: SchemaRef,
-    filters: Vec<Expr>,
-}
-
-impl PartitionStream for MetricRows {
+impl PartitionStream for Metric {
     fn schema(&self) -> &SchemaRef {
         &self.schema
     }
 
     fn execute(&self, _: Arc<TaskContext>) -> SendableRecordBatchStream {
-        let (look, name, filters) = (
-            Arc::clone(&self.look),
-            self.name.clone(),
-            self.filters.clone(),
-        );
-        let schema = Arc::clone(&self.schema);
+        let (metric, schema) = (self.clone(), Arc::clone(&self.schema));
         let rows = async move {
-            let rows = look.rows(&name, filters).await?;
+            let rows = metric.look.rows(&metric.name, metric.filters).await?;
             // With the look go the temporary files that the rows are read from.
-            Ok::<_, DataFusionError>(rows.map_ok(move |batch| (Arc::clone(&look), batch)))
-        };
-        let rows = stream::once(rows).try_flatten().and_then({
-            let schema = Arc::clone(&schema);
-            move |(_, batch)| {
-                let columns = batch.columns().to_vec();
-                let batch = RecordBatch::try_new(Arc::clone(&schema), columns);
+            let look = metric.look;
+            Ok::<_, DataFusionError>(rows.and_then(move |batch| {
+                let (_, schema) = (&look, Arc::clone(&metric.schema));
+                let batch = RecordBatch::try_new(schema, batch.columns().to_vec());
                 std::future::ready(batch.map_err(DataFusionError::from))
-            }
-        });
+            }))
+        };
+        let rows = stream::once(rows).try_flatten();
         Box::pin(RecordBatchStreamAdapter::new(schema, rows))
     }
 }

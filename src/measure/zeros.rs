@@ -18,7 +18,7 @@ use crate::json::{Object, quote};
 use crate::outcome::resume::FAILURE_CLASS;
 use crate::outcome::{Answer, Outcome, OutcomeBatchBuilder, Times, Verdict, rollouts_of};
 use crate::retry::gym_class;
-use crate::schema::{ROLLOUTS, TASKS};
+use crate::schema::ROLLOUTS;
 
 /// Which rollouts count as zero in the metrics at the end of a sweep.
 ///
@@ -51,9 +51,6 @@ pub(crate) struct Found {
 }
 
 /// Adds to the rollouts of a session those that count as zero.
-///
-/// # Errors
-/// The tables can't be read.
 pub(crate) async fn add(
     session: &SessionContext,
     zeros: &Zeros,
@@ -99,14 +96,10 @@ row! {
 }
 
 async fn done(session: &SessionContext, rows: &mut ZeroRows) -> Result<(), Error> {
-    let columns = ["agent_name", "task_index", "rollout_index", "result"];
-    let rollouts = session.table(ROLLOUTS).await?.select_columns(&columns)?;
-    let mut rollouts = Rows::start(rollouts, Done::rows).await?;
+    let sql = "SELECT agent_name, task_index, rollout_index, result FROM rollouts";
+    let mut rollouts = Rows::of(session, sql, Done::rows).await?;
     while let Some(row) = rollouts.next().await? {
-        let key = RowKey {
-            task_index: row.task_index,
-            rollout_index: row.rollout_index,
-        };
+        let key = key(row.task_index, row.rollout_index);
         let answer = Object::parse(&row.result).unwrap_or_default();
         rows.done(0, &row.agent_name, key, &answer);
     }
@@ -134,10 +127,7 @@ async fn failed(
     let attempts = failed_attempts(session, rules).await?;
     let mut attempts = Rows::start(attempts, Failed::rows).await?;
     while let Some(row) = attempts.next().await? {
-        let key = RowKey {
-            task_index: row.task_index,
-            rollout_index: row.rollout_index,
-        };
+        let key = key(row.task_index, row.rollout_index);
         let is_answered = row.outcome == "agent_flagged";
         let answer = row.answer.filter(|_| is_answered).unwrap_or_else(|| {
             let class = gym_class(row.http_status);
@@ -164,27 +154,24 @@ async fn planned(
     rows: &mut ZeroRows,
     zeros: &Zeros,
 ) -> Result<(), Error> {
-    let columns = [
-        "agent_name",
-        "task_index",
-        "first_rollout_index",
-        "num_repeats",
-        "request",
-    ];
-    let tasks = session.table(TASKS).await?.select_columns(&columns)?;
-    let mut tasks = Rows::start(tasks, Planned::rows).await?;
+    let sql = "SELECT agent_name, task_index, first_rollout_index, num_repeats, request FROM tasks";
+    let mut tasks = Rows::of(session, sql, Planned::rows).await?;
     while let Some(row) = tasks.next().await? {
         let request = Object::parse(&row.request).unwrap_or_default();
         let first = row.first_rollout_index;
         for rollout_index in first..first.saturating_add(row.num_repeats) {
-            let key = RowKey {
-                task_index: row.task_index,
-                rollout_index,
-            };
+            let key = key(row.task_index, rollout_index);
             rows.planned(0, (row.agent_name.clone(), key), &request, zeros);
         }
     }
     Ok(())
+}
+
+fn key(task_index: i64, rollout_index: i64) -> RowKey {
+    RowKey {
+        task_index,
+        rollout_index,
+    }
 }
 
 fn outcome(agent_name: &str, key: RowKey, answer: Answer) -> Outcome {

@@ -24,18 +24,12 @@ pub(crate) struct Rows<T> {
 
 impl<T> Rows<T> {
     /// Starts a query.
-    ///
-    /// # Errors
-    /// It is not valid over the session's tables.
     pub(crate) async fn of(ctx: &SessionContext, sql: &str, decode: Decode<T>) -> Result<Self> {
         let frame = ctx.sql(sql).await?;
         Self::start(frame, decode).await
     }
 
     /// Starts a query that takes parameters.
-    ///
-    /// # Errors
-    /// It is not valid over the session's tables.
     pub(crate) async fn with_parameters(
         ctx: &SessionContext,
         sql: &str,
@@ -49,9 +43,6 @@ impl<T> Rows<T> {
     }
 
     /// Starts a query that was planned.
-    ///
-    /// # Errors
-    /// It cannot be run.
     pub(crate) async fn start(frame: DataFrame, decode: Decode<T>) -> Result<Self> {
         let stream = frame.execute_stream().await;
         Ok(Self {
@@ -62,9 +53,6 @@ impl<T> Rows<T> {
     }
 
     /// Looks at the next row.
-    ///
-    /// # Errors
-    /// The query fails.
     pub(crate) async fn peek(&mut self) -> Result<Option<&T>> {
         while self.ready.is_empty() {
             let Some(batch) = self.stream.next().await else {
@@ -77,9 +65,6 @@ impl<T> Rows<T> {
     }
 
     /// The next row, if `is_it` holds of it.
-    ///
-    /// # Errors
-    /// The query fails.
     pub(crate) async fn next_if(&mut self, is_it: impl FnOnce(&T) -> bool) -> Result<Option<T>> {
         match self.peek().await? {
             Some(row) if is_it(row) => Ok(self.ready.pop_front()),
@@ -88,17 +73,11 @@ impl<T> Rows<T> {
     }
 
     /// The next row.
-    ///
-    /// # Errors
-    /// The query fails.
     pub(crate) async fn next(&mut self) -> Result<Option<T>> {
         self.next_if(|_| true).await
     }
 
     /// All rows that are left.
-    ///
-    /// # Errors
-    /// The query fails.
     pub(crate) async fn collect(mut self) -> Result<Vec<T>> {
         let mut rows = Vec::new();
         while let Some(row) = self.next().await? {

@@ -156,10 +156,11 @@ impl RunStatus {
 fn settings(run: &RunStore, record: &RunRecord) -> Result<Settings, StoreError> {
     serde_json::from_value(record.settings.clone()).map_err(|error| StoreError::Record {
         object: run.display("run.json"),
-        reason: format!(
+        source: format!(
             "its settings can't be read ({error}); use rollstream {}",
             record.rollstream_version
-        ),
+        )
+        .into(),
     })
 }
 
@@ -299,17 +300,18 @@ pub struct LockStatus {
 
 impl LockStatus {
     fn new(holder: LockHolder, now: DateTime<Utc>) -> Self {
-        let silent = (now - holder.heartbeat).to_std().unwrap_or_default();
+        let record = holder.record;
+        let silent = (now - record.heartbeat_at).to_std().unwrap_or_default();
         Self {
             scope: holder.scope.to_string(),
-            owner: holder.owner,
-            user: holder.user,
-            host: holder.host,
-            pid: holder.pid,
-            since: holder.since,
-            last_heartbeat: holder.heartbeat,
+            lease_seconds: record.lease().as_secs_f64(),
+            owner: record.owner,
+            user: record.process.user,
+            host: record.process.host,
+            pid: record.process.pid,
+            since: record.acquired_at,
+            last_heartbeat: record.heartbeat_at,
             heartbeat_age_seconds: silent.as_secs_f64(),
-            lease_seconds: holder.lease.as_secs_f64(),
             alive: holder.alive,
         }
     }

@@ -11,18 +11,19 @@ use crate::agent::{AgentError, Agents, HeadServer};
 use crate::config::{ConfigError, Routing, Settings};
 use crate::error::Error;
 use crate::gym::{GYM_07, GymChoice};
-use crate::measure::{MetricQueries, ParameterValue, zeros};
+use crate::measure::{MetricQueries, zeros};
 use crate::progress::AgentProgress;
 use crate::run::Shutdown;
 use crate::schema::{self, SCHEMA_VERSION};
 use crate::servers::{Route, Servers};
 use crate::store::{EnvironmentServer, RunCounts, RunRecord, RunState, RunStore, StoreError};
+use datafusion::common::ScalarValue;
 
 /// The values of the metrics' parameters.
 pub(super) fn parameters(
     queries: &MetricQueries,
     settings: &Settings,
-) -> Result<HashMap<String, ParameterValue>, Error> {
+) -> Result<HashMap<String, ScalarValue>, Error> {
     let texts = settings
         .params
         .iter()

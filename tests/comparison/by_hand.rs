@@ -50,7 +50,7 @@ async fn tasks_are_joined_wherever_they_stand() {
     candidate[1].request = sampled("c");
     candidate[4].request = sampled("a");
     let options = ComparisonOptions::default();
-    let (_spool, compared) = joined(&base, &candidate, &options).await;
+    let compared = joined(&base, &candidate, &options).await;
     assert_eq!(
         compared.overlaps(),
         [OverlapCounts {
@@ -273,7 +273,7 @@ async fn tasks_that_are_the_same_are_taken_together() {
         scored("a", &[1.0]),
     ];
     let candidate = [scored("a", &[1.0]), scored("b", &[0.0])];
-    let (_spool, compared) = joined(&base, &candidate, &ComparisonOptions::default()).await;
+    let compared = joined(&base, &candidate, &ComparisonOptions::default()).await;
     assert_eq!(
         compared.overlaps(),
         [OverlapCounts {
@@ -299,7 +299,7 @@ async fn what_one_side_lacks_is_counted_and_not_compared() {
         asked("b", &[]),
         asked("c", &[r#"{"reward":0,"x":1,"new":1}"#]),
     ];
-    let (_spool, compared) = joined(&base, &candidate, &ComparisonOptions::default()).await;
+    let compared = joined(&base, &candidate, &ComparisonOptions::default()).await;
     let metrics = compared.metrics().iter();
     let counts: Vec<(&str, u64, u64, u64)> = metrics
         .map(|m| {
@@ -353,7 +353,7 @@ async fn a_field_can_tell_tasks_apart_in_place_of_what_they_ask() {
         task_key: Some("source.id".into()),
         ..ComparisonOptions::default()
     };
-    let (_spool, compared) = joined(&base, &candidate, &options).await;
+    let compared = joined(&base, &candidate, &options).await;
     assert_eq!(
         compared.overlaps(),
         [OverlapCounts {

@@ -7,7 +7,6 @@ use arrow::array::{ArrayRef, Int64Array, RecordBatch, StringViewArray};
 use datafusion::datasource::MemTable;
 use datafusion::prelude::SessionContext;
 use rollstream::call::RolloutKey;
-use rollstream::measure::Spool;
 use rollstream::measure::compare::{
     Compared, ComparedPair, ComparisonOptions, MetricComparison, TaskMeans,
 };
@@ -95,18 +94,11 @@ fn task_rows(tasks: &[Asked]) -> RecordBatch {
     RecordBatch::try_new(schema::tasks(), columns).unwrap()
 }
 
-/// Two runs, joined. The spool must be kept as long.
-pub async fn joined(
-    base: &[Asked],
-    candidate: &[Asked],
-    options: &ComparisonOptions,
-) -> (Spool, Compared) {
-    let spool = Spool::new().unwrap();
+/// Two runs, joined.
+pub async fn joined(base: &[Asked], candidate: &[Asked], options: &ComparisonOptions) -> Compared {
     let key = options.task_key.as_deref();
-    let base = TaskMeans::of(&spool, &run(base), &run(base), key)
-        .await
-        .unwrap();
-    let means = TaskMeans::of(&spool, &run(candidate), &run(candidate), key)
+    let base = TaskMeans::of(&run(base), &run(base), key).await.unwrap();
+    let means = TaskMeans::of(&run(candidate), &run(candidate), key)
         .await
         .unwrap();
     let pair = ComparedPair {
@@ -116,11 +108,7 @@ pub async fn joined(
         base,
         means,
     };
-    let session = session::measuring(MEMORY).unwrap();
-    let compared = Compared::new(&spool, session, &[pair], options)
-        .await
-        .unwrap();
-    (spool, compared)
+    Compared::new(&[pair], options).await.unwrap()
 }
 
 /// Everything that a comparison of two runs gives.
@@ -129,6 +117,6 @@ pub async fn compare(
     candidate: &[Asked],
     options: &ComparisonOptions,
 ) -> Vec<MetricComparison> {
-    let (_spool, compared) = joined(base, candidate, options).await;
+    let compared = joined(base, candidate, options).await;
     compared.comparisons().await.unwrap()
 }

@@ -3,19 +3,20 @@ use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Int64Array, RecordBatch, StringArray};
 use datafusion::catalog::TableProvider;
-use datafusion::datasource::MemTable;
+use datafusion::common::ScalarValue;
+use datafusion::error::DataFusionError;
 use datafusion::prelude::{DataFrame, SessionContext, col, lit};
-use serde::Deserialize;
 
-use super::decode;
 use super::queries;
-use super::report::{ComparisonOptions, MetricComparison, OverlapCounts};
-use super::task_means::{TaskMeans, table};
+use super::report::{ComparisonOptions, MetricComparison, MetricOverlap, OverlapCounts};
+use super::task_means::TaskMeans;
 use crate::measure::error::MeasureError;
 use crate::measure::families::{MetricTable, plan};
 use crate::measure::functions;
-use crate::measure::queries::{MetricQueries, ParameterValue};
+use crate::measure::queries::MetricQueries;
+use crate::measure::rows::Rows;
 use crate::measure::spool::Spool;
+use crate::session;
 
 /// Two agents that are compared.
 #[derive(Debug, Clone)]
@@ -32,75 +33,66 @@ pub struct ComparedPair {
     pub means: TaskMeans,
 }
 
-/// A metric that a side of a pair has on common tasks, and on how many.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-pub struct MetricOverlap {
-    /// Number of the pair, from 0.
-    pub pair: usize,
-    /// The metric.
-    pub metric: String,
-    /// Tasks with a score on both sides.
-    pub num_tasks: u64,
-    /// Tasks with a score in the base.
-    pub base_tasks: u64,
-    /// Tasks with a score in the candidate.
-    pub candidate_tasks: u64,
-}
-
 /// Pairs that have been joined task by task. What is asked of it is computed then.
 pub struct Compared {
     ctx: SessionContext,
+    spool: Spool,
     queries: MetricQueries,
-    parameters: HashMap<String, ParameterValue>,
+    parameters: HashMap<String, ScalarValue>,
     overlaps: Vec<OverlapCounts>,
     metrics: Vec<MetricOverlap>,
 }
 
 impl Compared {
-    /// Joins the tasks of every pair. `ctx` is a session without tables, and `spool` must outlive what is returned.
+    /// Joins the tasks of every pair.
     ///
     /// # Errors
     /// A query fails.
     pub async fn new(
-        spool: &Spool,
-        ctx: SessionContext,
         pairs: &[ComparedPair],
         options: &ComparisonOptions,
     ) -> Result<Self, MeasureError> {
+        let ctx = session::measuring(options.memory)?;
         functions::register(&ctx);
+        ctx.register_batch("pairs", names(pairs)?)?;
         let mut compared = Self {
             ctx,
+            spool: Spool::new()?,
             queries: queries()?,
             parameters: parameters(options),
             overlaps: Vec::new(),
             metrics: Vec::new(),
         };
-        let mut overlaps = Vec::new();
-        let mut differences = Vec::new();
+        let ctx = &compared.ctx;
+        let (mut overlaps, mut differences) = (None, None);
         for (number, pair) in pairs.iter().enumerate() {
-            let (overlap, tasks) = compared.join(spool, number, pair).await?;
-            compared.overlaps.extend(decode::<OverlapCounts>(&overlap)?);
-            overlaps.extend(overlap);
-            differences.push(tasks);
+            let (overlap, tasks) = compared.join(number, pair).await?;
+            overlaps = Some(union(overlaps, ctx.read_batches(overlap)?)?);
+            differences = Some(union(differences, ctx.read_table(tasks)?)?);
         }
-        compared.register("pairs", vec![names(pairs)?])?;
-        compared.register("overlaps", overlaps)?;
-        let all = union(&compared.ctx, differences)?;
-        compared.register_view("differences", all.clone())?;
-        compared.metrics = decode(&compared.table("metrics").await?.collect().await?)?;
+        let (Some(overlaps), Some(all)) = (overlaps, differences) else {
+            return Ok(compared);
+        };
+        ctx.register_table("overlaps", overlaps.clone().into_view())?;
+        ctx.register_table("differences", all.clone().into_view())?;
+        let overlaps = overlaps.sort_by(vec![col("pair")])?;
+        let overlaps = Rows::start(overlaps, OverlapCounts::rows).await?;
+        let metrics = compared.table("metrics").await?;
+        let metrics = metrics.rows(MetricOverlap::rows).await?;
         let chosen = match options.metrics.as_slice() {
             [] => all,
             metrics => {
                 let metrics = metrics.iter().map(|metric| lit(metric.as_str())).collect();
-                let chosen = all.filter(col("metric").in_list(metrics, false));
-                chosen?
+                all.filter(col("metric").in_list(metrics, false))?
             }
         };
-        compared.register_view("chosen", chosen)?;
+        ctx.register_table("chosen", chosen.into_view())?;
         let tests = compared.table("tests").await?;
-        spool.keep(&compared.ctx, tests, &[]).await?;
+        compared.spool.keep(ctx, tests, &[]).await?;
         let flips = compared.table("flips").await?.into_view();
-        compared.ctx.register_table("flips", flips)?;
+        ctx.register_table("flips", flips)?;
+        compared.overlaps = overlaps.collect().await?;
+        compared.metrics = metrics;
         Ok(compared)
     }
 
@@ -119,7 +111,12 @@ impl Compared {
     /// # Errors
     /// The query fails.
     pub async fn comparisons(&self) -> Result<Vec<MetricComparison>, MeasureError> {
-        decode(&self.table("comparisons").await?.collect().await?)
+        let comparisons = self.table("comparisons").await?;
+        let comparisons = comparisons.rows(MetricComparison::rows).await?;
+        Ok(comparisons
+            .into_iter()
+            .map(MetricComparison::finite)
+            .collect())
     }
 
     /// The tasks that flipped.
@@ -137,7 +134,6 @@ impl Compared {
     /// The overlap of a pair, and the differences of its tasks.
     async fn join(
         &self,
-        spool: &Spool,
         number: usize,
         pair: &ComparedPair,
     ) -> Result<(Vec<RecordBatch>, Arc<dyn TableProvider>), MeasureError> {
@@ -151,52 +147,31 @@ impl Compared {
             ctx.deregister_table(name)?;
             ctx.register_table(name, Arc::clone(table))?;
         }
-        let text = |text: &str| ParameterValue::Text(text.to_owned());
-        let number = ParameterValue::Integer(i64::try_from(number).unwrap_or(i64::MAX));
+        let number = i64::try_from(number).unwrap_or(i64::MAX);
         let parameters = HashMap::from([
-            ("pair".to_owned(), number),
-            ("base_agent".to_owned(), text(&pair.base_agent)),
-            ("candidate_agent".to_owned(), text(&pair.candidate_agent)),
+            ("pair".to_owned(), number.into()),
+            ("base_agent".to_owned(), pair.base_agent.as_str().into()),
+            (
+                "candidate_agent".to_owned(),
+                pair.candidate_agent.as_str().into(),
+            ),
         ]);
         let overlaps = plan(ctx, self.queries.get("overlaps")?, &parameters).await?;
         let overlaps = overlaps.collect().await?;
         let differences = plan(ctx, self.queries.get("differences")?, &parameters).await?;
-        spool
-            .keep(ctx, differences, &["metric", "task_key"])
-            .await?;
-        let differences = table(ctx, "differences").await?;
+        let order = ["metric", "task_key"];
+        self.spool.keep(ctx, differences, &order).await?;
+        let differences = ctx.table_provider("differences").await?;
         ctx.deregister_table("differences")?;
         Ok((overlaps, differences))
     }
-
-    fn register(&self, name: &str, rows: Vec<RecordBatch>) -> Result<(), MeasureError> {
-        let Some(first) = rows.first() else {
-            return Ok(());
-        };
-        let table = MemTable::try_new(first.schema(), vec![rows])?;
-        self.ctx.register_table(name, Arc::new(table))?;
-        Ok(())
-    }
-
-    fn register_view(&self, name: &str, view: DataFrame) -> Result<(), MeasureError> {
-        self.ctx.register_table(name, view.into_view())?;
-        Ok(())
-    }
 }
 
-fn union(
-    ctx: &SessionContext,
-    tables: Vec<Arc<dyn TableProvider>>,
-) -> Result<DataFrame, MeasureError> {
-    let mut all: Option<DataFrame> = None;
-    for table in tables {
-        let table = ctx.read_table(table)?;
-        all = Some(match all {
-            Some(before) => before.union(table)?,
-            None => table,
-        });
+fn union(before: Option<DataFrame>, rows: DataFrame) -> Result<DataFrame, DataFusionError> {
+    match before {
+        Some(before) => before.union(rows),
+        None => Ok(rows),
     }
-    Ok(all.map_or_else(|| ctx.read_empty(), Ok)?)
 }
 
 /// Who is compared, by the number of the pair.
@@ -219,15 +194,14 @@ fn names(pairs: &[ComparedPair]) -> Result<RecordBatch, MeasureError> {
     Ok(RecordBatch::try_from_iter(columns)?)
 }
 
-fn parameters(options: &ComparisonOptions) -> HashMap<String, ParameterValue> {
-    let integer = |value: u32| ParameterValue::Integer(value.into());
-    let seed = ParameterValue::Integer(options.seed.cast_signed());
+fn parameters(options: &ComparisonOptions) -> HashMap<String, ScalarValue> {
+    let integer = |value: u32| i64::from(value).into();
     [
-        ("confidence", ParameterValue::Float(options.confidence)),
-        ("power", ParameterValue::Float(options.power)),
+        ("confidence", options.confidence.into()),
+        ("power", options.power.into()),
         ("resamples", integer(options.resamples)),
         ("permutations", integer(options.permutations)),
-        ("seed", seed),
+        ("seed", options.seed.cast_signed().into()),
     ]
     .map(|(name, value)| (name.to_owned(), value))
     .into()

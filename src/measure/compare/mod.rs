@@ -7,19 +7,15 @@ mod report;
 mod runs;
 mod task_means;
 
-pub use compared::{Compared, ComparedPair, MetricOverlap};
+pub use compared::{Compared, ComparedPair};
 pub use report::{
-    ComparedRun, ComparisonOptions, ComparisonReport, FlipsFile, LeftOutMetric, MetricComparison,
+    ComparedRun, ComparisonOptions, ComparisonReport, FlipsFile, MetricComparison, MetricOverlap,
     Overlap, OverlapCounts,
 };
 pub use runs::{CompareRun, compare};
 pub use task_means::TaskMeans;
 
-use arrow::array::RecordBatch;
-use arrow::json::LineDelimitedWriter;
-use datafusion::error::DataFusionError;
 use include_dir::{Dir, include_dir};
-use serde::de::DeserializeOwned;
 
 use super::error::MeasureError;
 use super::queries::MetricQueries;
@@ -28,18 +24,6 @@ static QUERIES: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/queries/compare");
 
 fn queries() -> Result<MetricQueries, MeasureError> {
     MetricQueries::of(&QUERIES)
-}
-
-/// The rows of a query, which are few. A null is a field that is not there.
-fn decode<T: DeserializeOwned>(batches: &[RecordBatch]) -> Result<Vec<T>, MeasureError> {
-    let mut lines = Vec::new();
-    let mut writer = LineDelimitedWriter::new(&mut lines);
-    let batches: Vec<&RecordBatch> = batches.iter().collect();
-    writer.write_batches(&batches)?;
-    writer.finish()?;
-    let rows = serde_json::Deserializer::from_slice(&lines).into_iter();
-    rows.map(|row| row.map_err(|error| DataFusionError::External(Box::new(error)).into()))
-        .collect()
 }
 
 #[cfg(test)]

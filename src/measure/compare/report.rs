@@ -1,8 +1,9 @@
 //! The result of a comparison, [`ComparisonReport`], and the [`ComparisonOptions`] of [`compare`](super::compare()).
 
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::Serialize;
 
 use crate::measure::report::AgentCoverage;
+use crate::measure::rows::row;
 
 /// How runs are compared.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -55,7 +56,7 @@ pub struct ComparisonReport {
     /// Each metric of each pair, the reward first.
     pub comparisons: Vec<MetricComparison>,
     /// Metrics that no common task has on both sides.
-    pub left_out: Vec<LeftOutMetric>,
+    pub left_out: Vec<MetricOverlap>,
     /// The tasks that flipped, where they were asked for.
     pub flips: Option<FlipsFile>,
 }
@@ -85,104 +86,125 @@ pub struct Overlap {
     pub counts: OverlapCounts,
 }
 
-/// How far two agents worked on the same tasks, in tasks.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct OverlapCounts {
-    /// Both have them.
-    pub in_common: u64,
-    /// The candidate does not have them.
-    pub only_in_base: u64,
-    /// The base does not have them.
-    pub only_in_candidate: u64,
-    /// Of the base: they ask what an earlier one asks, and are taken together with it.
-    pub base_pooled: u64,
-    /// The same of the candidate.
-    pub candidate_pooled: u64,
-    /// Of the base: they do not have the field that tells tasks apart, and are left out.
-    pub base_without_key: u64,
-    /// The same of the candidate.
-    pub candidate_without_key: u64,
+row! {
+    /// How far two agents worked on the same tasks, in tasks.
+    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+    pub struct OverlapCounts {
+        /// Both have them.
+        pub in_common: u64,
+        /// The candidate does not have them.
+        pub only_in_base: u64,
+        /// The base does not have them.
+        pub only_in_candidate: u64,
+        /// Of the base: they ask what an earlier one asks, and are taken together with it.
+        pub base_pooled: u64,
+        /// The same of the candidate.
+        pub candidate_pooled: u64,
+        /// Of the base: they do not have the field that tells tasks apart, and are left out.
+        pub base_without_key: u64,
+        /// The same of the candidate.
+        pub candidate_without_key: u64,
+    }
 }
 
-/// A row of `comparisons.sql`: a metric of a candidate, over the tasks that it has in common with the
-/// base. Each task weighs the same.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct MetricComparison {
-    /// The metric.
-    pub metric: String,
-    /// The candidate.
-    pub candidate: String,
-    /// Agent of the base.
-    pub base_agent: String,
-    /// Agent of the candidate.
-    pub candidate_agent: String,
-    /// Common tasks that have a score on both sides.
-    pub num_tasks: u64,
-    /// Common tasks that have no score in the base.
-    pub without_base: u64,
-    /// Common tasks that have no score in the candidate.
-    pub without_candidate: u64,
-    /// Mean over the tasks of the mean of their rollouts. NaN, as the other two, where the sum is too large
-    /// for a double.
-    #[serde(default = "not_a_number", deserialize_with = "or_not_a_number")]
-    pub base_mean: f64,
-    /// The same of the candidate.
-    #[serde(default = "not_a_number", deserialize_with = "or_not_a_number")]
-    pub candidate_mean: f64,
-    /// The mean of the candidate less that of the base.
-    #[serde(default = "not_a_number", deserialize_with = "or_not_a_number")]
-    pub difference: f64,
-    /// Standard error of the difference, clustered by task; none for one task.
-    pub stderr: Option<f64>,
-    /// Lower bound of the difference.
-    pub ci_low: Option<f64>,
-    /// Upper bound of the difference.
-    pub ci_high: Option<f64>,
-    /// What the p-value is of: `mcnemar_exact`, `mcnemar`, `mcnemar_clustered` or `permutation`.
-    pub test: String,
-    /// Probability of such a difference or a larger one, either way, if there is none.
-    pub p_value: Option<f64>,
-    /// The same after Holm's correction for all rows of the report.
-    pub p_holm: Option<f64>,
-    /// Whether that is below 1 less the confidence.
-    #[serde(default)]
-    pub significant: bool,
-    /// Smallest true difference that a single test would find with the power asked for.
-    pub mde: Option<f64>,
-    /// Whether all scores are 0 or 1.
-    pub is_binary: bool,
-    /// Tasks that flipped for the better: solved by the candidate alone, or of a metric that is not
-    /// binary, with a larger mean.
-    pub gained: u64,
-    /// Tasks that flipped for the worse.
-    pub lost: u64,
+row! {
+    /// A row of `comparisons.sql`: a metric of a candidate, over the tasks that it has in common with the
+    /// base. Each task weighs the same.
+    #[derive(Debug, Clone, PartialEq, Serialize)]
+    pub struct MetricComparison {
+        /// The metric.
+        pub metric: String,
+        /// The candidate.
+        pub candidate: String,
+        /// Agent of the base.
+        pub base_agent: String,
+        /// Agent of the candidate.
+        pub candidate_agent: String,
+        /// Common tasks that have a score on both sides.
+        pub num_tasks: u64,
+        /// Common tasks that have no score in the base.
+        pub without_base: u64,
+        /// Common tasks that have no score in the candidate.
+        pub without_candidate: u64,
+        /// Mean over the tasks of the mean of their rollouts. NaN, as the other two, where the sum is too large
+        /// for a double.
+        pub base_mean: f64,
+        /// The same of the candidate.
+        pub candidate_mean: f64,
+        /// The mean of the candidate less that of the base.
+        pub difference: f64,
+        /// Standard error of the difference, clustered by task; none for one task.
+        pub stderr: Option<f64>,
+        /// Lower bound of the difference.
+        pub ci_low: Option<f64>,
+        /// Upper bound of the difference.
+        pub ci_high: Option<f64>,
+        /// What the p-value is of: `mcnemar_exact`, `mcnemar`, `mcnemar_clustered` or `permutation`.
+        pub test: String,
+        /// Probability of such a difference or a larger one, either way, if there is none.
+        pub p_value: Option<f64>,
+        /// The same after Holm's correction for all rows of the report.
+        pub p_holm: Option<f64>,
+        /// Whether that is below 1 less the confidence.
+        pub significant: bool,
+        /// Smallest true difference that a single test would find with the power asked for.
+        pub mde: Option<f64>,
+        /// Whether all scores are 0 or 1.
+        pub is_binary: bool,
+        /// Tasks that flipped for the better: solved by the candidate alone, or of a metric that is not
+        /// binary, with a larger mean.
+        pub gained: u64,
+        /// Tasks that flipped for the worse.
+        pub lost: u64,
+    }
 }
 
-/// A number that the rows of a query do not have, since JSON has no word for it.
-fn not_a_number() -> f64 {
-    f64::NAN
+impl MetricComparison {
+    /// Leaves out what is no number or infinite, for which JSON has no word.
+    pub(super) fn finite(mut self) -> Self {
+        for number in [
+            &mut self.base_mean,
+            &mut self.candidate_mean,
+            &mut self.difference,
+        ] {
+            if number.is_infinite() {
+                *number = f64::NAN;
+            }
+        }
+        for number in [
+            &mut self.stderr,
+            &mut self.ci_low,
+            &mut self.ci_high,
+            &mut self.p_value,
+            &mut self.p_holm,
+            &mut self.mde,
+        ] {
+            *number = number.filter(|number| number.is_finite());
+        }
+        self
+    }
 }
 
-fn or_not_a_number<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
-    let number = Option::<f64>::deserialize(from)?;
-    Ok(number.unwrap_or_else(not_a_number))
-}
-
-/// A metric that cannot be compared.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct LeftOutMetric {
-    /// The metric.
-    pub metric: String,
-    /// The candidate.
-    pub candidate: String,
-    /// Agent of the base.
-    pub base_agent: String,
-    /// Agent of the candidate.
-    pub candidate_agent: String,
-    /// Common tasks that have a score in the base.
-    pub base_tasks: u64,
-    /// Common tasks that have a score in the candidate.
-    pub candidate_tasks: u64,
+row! {
+    /// A metric that a side of a pair has on common tasks, and on how many.
+    #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+    pub struct MetricOverlap {
+        /// The metric.
+        pub metric: String,
+        /// The candidate.
+        pub candidate: String,
+        /// Agent of the base.
+        pub base_agent: String,
+        /// Agent of the candidate.
+        pub candidate_agent: String,
+        /// Common tasks that have a score on both sides.
+        #[serde(skip)]
+        pub num_tasks: u64,
+        /// Common tasks that have a score in the base.
+        pub base_tasks: u64,
+        /// Common tasks that have a score in the candidate.
+        pub candidate_tasks: u64,
+    }
 }
 
 /// A Parquet file of tasks that flipped.

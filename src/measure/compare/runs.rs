@@ -12,14 +12,14 @@ use parquet::basic::{Compression, ZstdLevel};
 use parquet::file::properties::WriterProperties;
 
 use super::report::{
-    ComparedRun, ComparisonOptions, ComparisonReport, FlipsFile, LeftOutMetric, Overlap,
+    ComparedRun, ComparisonOptions, ComparisonReport, FlipsFile, MetricOverlap, Overlap,
     OverlapCounts,
 };
 use super::{Compared, ComparedPair, TaskMeans};
 use crate::error::Error;
 use crate::measure::report::AgentCoverage;
-use crate::measure::{MetricTable, Source, Spool};
-use crate::session::{self, RunTables};
+use crate::measure::{MetricTable, Source};
+use crate::session::RunTables;
 use crate::store::{RunRecord, RunStore, StoreError};
 
 /// Names of an error that a message has room for.
@@ -57,12 +57,11 @@ pub async fn compare(
     options: &ComparisonOptions,
     flips: Option<&Path>,
 ) -> Result<ComparisonReport, Error> {
-    let spool = Spool::new()?;
     let mut known = BTreeMap::new();
-    let base = look(base, &spool, options, &mut known).await?;
+    let base = look(base, options, &mut known).await?;
     let mut sides = Vec::new();
     for candidate in candidates {
-        sides.push(look(candidate, &spool, options, &mut known).await?);
+        sides.push(look(candidate, options, &mut known).await?);
     }
     let mut pairs = Vec::new();
     for side in &sides {
@@ -76,8 +75,7 @@ pub async fn compare(
             });
         }
     }
-    let compared =
-        Compared::new(&spool, session::measuring(options.memory)?, &pairs, options).await?;
+    let compared = Compared::new(&pairs, options).await?;
     for (pair, counts) in pairs.iter().zip(compared.overlaps()) {
         if counts.in_common == 0 {
             return Err(nothing_in_common(
@@ -88,7 +86,7 @@ pub async fn compare(
             ));
         }
     }
-    let left_out = left_out(&compared, &pairs, options)?;
+    let left_out = left_out(&compared, options)?;
     let comparisons = compared.comparisons().await?;
     if comparisons.is_empty() {
         return Err(Error::Usage(format!(
@@ -122,7 +120,6 @@ pub async fn compare(
 /// Measures a run for the comparison, once even if it is given twice.
 async fn look(
     given: &CompareRun,
-    spool: &Spool,
     options: &ComparisonOptions,
     known: &mut BTreeMap<String, TaskMeans>,
 ) -> Result<Side, Error> {
@@ -130,12 +127,12 @@ async fn look(
     let means = match known.get(&place) {
         Some(known) => known.clone(),
         None => {
-            let looked = measure(&given.run, spool, options).await?;
+            let looked = measure(&given.run, options).await?;
             known.insert(place.clone(), looked.clone());
             looked
         }
     };
-    let all = means.coverage();
+    let all = &means.coverage;
     let is_meant = |agent: &&AgentCoverage| {
         let name = given.agent.as_ref();
         name.is_none_or(|name| agent.agent_name == *name)
@@ -161,11 +158,7 @@ async fn look(
 }
 
 /// Computes the coverage and the scores of a run.
-async fn measure(
-    run: &RunStore,
-    spool: &Spool,
-    options: &ComparisonOptions,
-) -> Result<TaskMeans, Error> {
+async fn measure(run: &RunStore, options: &ComparisonOptions) -> Result<TaskMeans, Error> {
     if RunRecord::load(run).await?.is_none() {
         return Err(StoreError::NoRun {
             place: run.display(""),
@@ -175,7 +168,7 @@ async fn measure(
     let tables = RunTables::look(run).await?;
     let sessions = Source::Look(&tables).open(options.memory).await?;
     let task_key = options.task_key.as_deref();
-    Ok(TaskMeans::of(spool, &sessions.gathering, &sessions.measuring, task_key).await?)
+    Ok(TaskMeans::of(&sessions.gathering, &sessions.measuring, task_key).await?)
 }
 
 /// Pairs the agents to compare: the only ones of both runs, or those of the same name.
@@ -240,11 +233,7 @@ fn nothing_in_common(
 }
 
 /// Metrics that were asked for, or all, that can't be compared.
-fn left_out(
-    compared: &Compared,
-    pairs: &[ComparedPair],
-    options: &ComparisonOptions,
-) -> Result<Vec<LeftOutMetric>, Error> {
+fn left_out(compared: &Compared, options: &ComparisonOptions) -> Result<Vec<MetricOverlap>, Error> {
     let metrics = compared.metrics();
     let is_there = |name: &String| metrics.iter().any(|metric| metric.metric == *name);
     if let Some(missing) = options.metrics.iter().find(|name| !is_there(name)) {
@@ -257,18 +246,7 @@ fn left_out(
         let is_chosen = options.metrics.is_empty() || options.metrics.contains(&metric.metric);
         is_chosen && metric.num_tasks == 0
     });
-    let left_out = left_out.filter_map(|metric| {
-        let pair = pairs.get(metric.pair)?;
-        Some(LeftOutMetric {
-            metric: metric.metric.clone(),
-            candidate: pair.candidate.clone(),
-            base_agent: pair.base_agent.clone(),
-            candidate_agent: pair.candidate_agent.clone(),
-            base_tasks: metric.base_tasks,
-            candidate_tasks: metric.candidate_tasks,
-        })
-    });
-    Ok(left_out.collect())
+    Ok(left_out.cloned().collect())
 }
 
 /// Writes a file, which appears under its name when it is complete.

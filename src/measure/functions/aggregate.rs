@@ -6,7 +6,7 @@ use std::hash::{Hash, Hasher};
 use std::mem::size_of;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, BooleanArray};
+use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, LargeBinaryBuilder};
 use arrow::datatypes::{DataType, Field, FieldRef};
 use datafusion::common::{Result, ScalarValue, exec_err, not_impl_err};
 use datafusion::logical_expr::aggregate_doc_sections::DOC_SECTION_STATISTICAL;
@@ -17,7 +17,7 @@ use datafusion::logical_expr::{
     ReversedUDAF, Signature, Volatility,
 };
 
-use super::scalar::{self, Argument};
+use super::scalar::{self, Argument, exactly};
 
 /// Declares an aggregate function: its name, arguments, types, and the constructor of a call's [`GroupStates`].
 #[derive(Debug)]
@@ -193,17 +193,35 @@ pub(super) trait Aggregate: Clone + Debug + Send + Sync + 'static {
     type Group: Clone + Debug + Default + Send + Sync;
     /// The argument columns of a batch, followed by those of the call's `ORDER BY`.
     type Rows<'a>;
-    /// The state columns of a batch.
-    type States<'a>;
 
     fn rows<'a>(&self, columns: &'a [ArrayRef]) -> Result<Self::Rows<'a>>;
     fn update(&self, group: &mut Self::Group, rows: &Self::Rows<'_>, row: usize) -> Result<()>;
-    fn states<'a>(&self, columns: &'a [ArrayRef]) -> Result<Self::States<'a>>;
-    fn merge(&self, group: &mut Self::Group, states: &Self::States<'_>, row: usize) -> Result<()>;
-    fn state(&self, groups: Vec<Self::Group>) -> Result<Vec<ArrayRef>>;
+    /// Appends the state of a group to `saved`, from which [`Aggregate::merge`] reads it.
+    fn save(group: &Self::Group, saved: &mut Vec<u8>);
+    /// Adds a group that was saved.
+    fn merge(group: &mut Self::Group, saved: &[u8]);
     fn evaluate(&self, groups: Vec<Self::Group>) -> Result<ArrayRef>;
     /// Returns the bytes that the group has on the heap.
     fn heap_size(group: &Self::Group) -> usize;
+}
+
+/// The state column of every [`Aggregate`].
+pub(super) fn saved() -> Vec<(&'static str, DataType)> {
+    vec![("saved", DataType::LargeBinary)]
+}
+
+/// Appends numbers to a saved state.
+pub(super) fn save_numbers(numbers: impl IntoIterator<Item = f64>, saved: &mut Vec<u8>) {
+    saved.extend(numbers.into_iter().flat_map(f64::to_le_bytes));
+}
+
+/// Reads the numbers of a saved state.
+pub(super) fn saved_numbers(saved: &[u8]) -> impl Iterator<Item = f64> {
+    saved
+        .as_chunks()
+        .0
+        .iter()
+        .map(|bytes| f64::from_le_bytes(*bytes))
 }
 
 /// The states of all groups of an aggregation.
@@ -224,18 +242,18 @@ impl<A: Aggregate> Groups<A> {
         }
     }
 
-    fn change(
+    fn change<T>(
         &mut self,
         group: usize,
-        change: impl FnOnce(&A, &mut A::Group) -> Result<()>,
-    ) -> Result<()> {
-        let Some(group_state) = self.groups.get_mut(group) else {
+        change: impl FnOnce(&A, &mut A::Group) -> T,
+    ) -> Result<T> {
+        let Some(state) = self.groups.get_mut(group) else {
             return exec_err!("{:?}: no group {group}", self.aggregate);
         };
-        let before = A::heap_size(group_state);
-        change(&self.aggregate, group_state)?;
-        self.heap = (self.heap + A::heap_size(group_state)).saturating_sub(before);
-        Ok(())
+        let before = A::heap_size(state);
+        let changed = change(&self.aggregate, state);
+        self.heap = (self.heap + A::heap_size(state)).saturating_sub(before);
+        Ok(changed)
     }
 
     fn take(&mut self, emit_to: EmitTo) -> Vec<A::Group> {
@@ -266,10 +284,10 @@ impl<A: Aggregate> GroupsAccumulator for Groups<A> {
         let aggregate = self.aggregate.clone();
         let rows = aggregate.rows(values)?;
         for (row, &group) in group_indices.iter().enumerate() {
-            if opt_filter.is_none_or(|filter| filter.is_valid(row) && filter.value(row)) {
+            if is_selected(opt_filter, row) {
                 self.change(group, |aggregate, group| {
                     aggregate.update(group, &rows, row)
-                })?;
+                })??;
             }
         }
         Ok(())
@@ -282,12 +300,10 @@ impl<A: Aggregate> GroupsAccumulator for Groups<A> {
         total_num_groups: usize,
     ) -> Result<()> {
         self.grow(total_num_groups);
-        let aggregate = self.aggregate.clone();
-        let states = aggregate.states(values)?;
+        let [saved] = exactly(values)?;
+        let saved = saved.as_binary::<i64>();
         for (row, &group) in group_indices.iter().enumerate() {
-            self.change(group, |aggregate, group| {
-                aggregate.merge(group, &states, row)
-            })?;
+            self.change(group, |_, group| A::merge(group, saved.value(row)))?;
         }
         Ok(())
     }
@@ -299,7 +315,13 @@ impl<A: Aggregate> GroupsAccumulator for Groups<A> {
 
     fn state(&mut self, emit_to: EmitTo) -> Result<Vec<ArrayRef>> {
         let groups = self.take(emit_to);
-        self.aggregate.state(groups)
+        let (mut column, mut saved) = (LargeBinaryBuilder::new(), Vec::new());
+        for group in groups {
+            saved.clear();
+            A::save(&group, &mut saved);
+            column.append_value(&saved);
+        }
+        Ok(vec![Arc::new(column.finish())])
     }
 
     fn convert_to_state(
@@ -313,4 +335,9 @@ impl<A: Aggregate> GroupsAccumulator for Groups<A> {
     fn size(&self) -> usize {
         self.groups.capacity() * size_of::<A::Group>() + self.heap
     }
+}
+
+/// Whether the call's `FILTER`, if it has one, is true of a row.
+pub(super) fn is_selected(filter: Option<&BooleanArray>, row: usize) -> bool {
+    filter.is_none_or(|filter| filter.is_valid(row) && filter.value(row))
 }

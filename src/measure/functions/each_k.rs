@@ -1,18 +1,18 @@
-//! Functions of a task's scores that return one number for each k: `pass_at_each_k`, `pass_hat_each_k`, `best_of_each_k`
-//! and `majority_at_each_k`.
+//! Functions of a task's scores that return one number for each k: `pass_at_each_k`, `pass_hat_each_k`, `best_of_each_k`,
+//! `mean_of_each_first_k`, `std_of_each_first_k` and `majority_at_each_k`.
 
 use std::collections::HashMap;
-use std::ops::Range;
 
-use arrow::array::{Array, ArrayRef, AsArray, StringViewArray};
+use arrow::array::{Array, ArrayRef, AsArray, Float64Builder, StringViewArray};
 use arrow::datatypes::{DataType, Int64Type};
-use datafusion::common::{Result, exec_datafusion_err};
+use datafusion::common::{Result, exec_datafusion_err, exec_err};
 use datafusion::logical_expr::ScalarUDF;
 use datafusion::logical_expr::scalar_doc_sections::DOC_SECTION_MATH;
 
 use super::double_double::AllAmong;
-use super::lists::{ListWriter, NumberLists, length, list_range};
+use super::lists::{NumberLists, list_range, lists};
 use super::scalar::{ScalarFunction, exactly, integer, list_of, numbers, texts};
+use super::summary_each::Moments;
 use super::sums::Compensated;
 
 /// `pass_at_each_k(values DOUBLE[]) -> DOUBLE[]`: pass@k of a task for k = 1, 2, ..., n, with n the
@@ -29,7 +29,7 @@ pub fn pass_at_each_k() -> ScalarUDF {
          1 - C(wrong, k) / C(n, k) if every score is 0 or 1, else the maximum of the first k.",
         vec![numbers("values", SCORES)],
         list_of(DataType::Float64),
-        |columns| each_k(columns, Attempts::OneRight, first_maxima),
+        |columns| each_k(columns, one_right, first_maxima),
     )
 }
 
@@ -46,16 +46,16 @@ pub fn pass_hat_each_k() -> ScalarUDF {
         vec![numbers("values", SCORES)],
         list_of(DataType::Float64),
         |columns| {
-            each_k(columns, Attempts::AllRight, |_, lists| {
-                lists.null_list();
-                Ok(())
-            })
+            let all_right = |n, right| AllAmong::new(n, right).collect();
+            each_k(columns, all_right, |_, _| None)
         },
     )
 }
 
-pub(super) const SCORES: &str =
+const SCORES: &str =
     "The scores of a task's rollouts in order; null where a rollout lacks the score.";
+
+const MAX_K: &str = "The largest k, and the length of the list returned.";
 
 /// Returns how many scores are 1, if all are 0 or 1.
 fn right_ones(scores: &[f64]) -> Option<u64> {
@@ -66,82 +66,47 @@ fn right_ones(scores: &[f64]) -> Option<u64> {
     })
 }
 
-/// When k drawn rollouts count as a success.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Attempts {
-    /// At least one rollout is right.
-    OneRight,
-    /// All rollouts are right.
-    AllRight,
+/// Returns the probability that at least one of k drawn rollouts is right, for each k.
+fn one_right(n: u64, right: u64) -> Vec<f64> {
+    AllAmong::new(n, n - right).map(|none| 1.0 - none).collect()
 }
 
-/// The lists that a batch already has for scores of 0 and 1, by number of scores and of right ones.
-#[derive(Default)]
-struct Seen(HashMap<(u64, u64), Range<usize>>);
-
-impl Seen {
-    /// Writes the list of a row, copying an equal one if there is one.
-    fn write(
-        &mut self,
-        n: u64,
-        right: u64,
-        attempts: Attempts,
-        lists: &mut ListWriter,
-    ) -> Result<()> {
-        if let Some(same) = self.0.get(&(n, right)) {
-            lists.push_again(same.clone());
-            lists.end_list()?;
-            return Ok(());
-        }
-        match attempts {
-            Attempts::OneRight => {
-                AllAmong::new(n, n - right).for_each(|none| lists.push(1.0 - none))
-            }
-            Attempts::AllRight => AllAmong::new(n, right).for_each(|all| lists.push(all)),
-        }
-        let written = lists.end_list()?;
-        self.0.insert((n, right), written);
-        Ok(())
-    }
-}
-
-/// Returns a list for each row, of its scores that are not null. `others` writes the list of a row in which a score is
-/// neither 0 nor 1.
-pub(super) fn each_k(
+/// Returns a list for each row, of its scores that are not null. `binary` gives that of `n` scores of 0 and 1 by the number
+/// of right ones; `others` writes that of other scores.
+fn each_k(
     columns: &[ArrayRef],
-    attempts: Attempts,
-    others: impl Fn(&mut [f64], &mut ListWriter) -> Result<()>,
+    binary: impl Fn(u64, u64) -> Vec<f64>,
+    others: impl Fn(&mut [f64], &mut Float64Builder) -> Option<()>,
 ) -> Result<ArrayRef> {
     let [values] = exactly(columns)?;
     let values = NumberLists::of(values)?;
-    let mut lists = ListWriter::with_capacity(values.len());
-    let mut seen = Seen::default();
+    let mut seen: HashMap<(u64, u64), Vec<f64>> = HashMap::new();
     let mut scores: Vec<f64> = Vec::new();
-    for row in 0..values.len() {
+    lists(values.len(), |row, list| {
         let Some(row) = values.row(row) else {
-            lists.null_list();
-            continue;
+            return Ok(None);
         };
         scores.clear();
         scores.extend(row.flatten());
-        match right_ones(&scores) {
-            Some(right) => seen.write(scores.len() as u64, right, attempts, &mut lists)?,
-            None => others(&mut scores, &mut lists)?,
-        }
-    }
-    lists.finish()
+        let Some(right) = right_ones(&scores) else {
+            return Ok(others(&mut scores, list));
+        };
+        let n = scores.len() as u64;
+        let known = seen.entry((n, right)).or_insert_with(|| binary(n, right));
+        list.append_slice(known);
+        Ok(Some(()))
+    })
 }
 
-fn first_maxima(scores: &mut [f64], lists: &mut ListWriter) -> Result<()> {
+fn first_maxima(scores: &mut [f64], list: &mut Float64Builder) -> Option<()> {
     let mut maximum = scores.first().copied().unwrap_or_default();
     for &mut score in scores {
         if score > maximum {
             maximum = score;
         }
-        lists.push(maximum);
+        list.append_value(maximum);
     }
-    lists.end_list()?;
-    Ok(())
+    Some(())
 }
 
 /// `best_of_each_k(values DOUBLE[]) -> DOUBLE[]`: for k = 1, 2, ..., n the expected maximum of k
@@ -158,18 +123,17 @@ pub fn best_of_each_k() -> ScalarUDF {
          scores: the mean for k = 1, the maximum for k = n.",
         vec![numbers("values", SCORES)],
         list_of(DataType::Float64),
-        |columns| each_k(columns, Attempts::OneRight, expected_maxima),
+        |columns| each_k(columns, one_right, expected_maxima),
     )
 }
 
-fn expected_maxima(scores: &mut [f64], lists: &mut ListWriter) -> Result<()> {
+fn expected_maxima(scores: &mut [f64], list: &mut Float64Builder) -> Option<()> {
     // Every mean adds in the order of the rollouts.
     let sum: Compensated = scores.iter().copied().collect();
-    lists.push(sum.total() / scores.len() as f64);
+    list.append_value(sum.total() / scores.len() as f64);
     scores.sort_unstable_by(|a, b| b.total_cmp(a));
-    (2..=scores.len()).for_each(|k| lists.push(expected_maximum(scores, k)));
-    lists.end_list()?;
-    Ok(())
+    (2..=scores.len()).for_each(|k| list.append_value(expected_maximum(scores, k)));
+    Some(())
 }
 
 /// Returns the expected maximum of `k` scores, which are in descending order. The largest is the maximum of
@@ -186,6 +150,96 @@ fn expected_maximum(descending: &[f64], k: usize) -> f64 {
         share *= (i - k) as f64 / (i - 1) as f64;
     }
     sum.total()
+}
+
+/// `mean_of_each_first_k(values DOUBLE[], max_k BIGINT) -> DOUBLE[]`: for k = 1, 2, ..., `max_k` the
+/// mean of the scores in the first k positions, which is Python's `sum()` divided by their number; null
+/// until there is one. Past the end of the list the mean stays the same. A null argument gives null.
+pub fn mean_of_each_first_k() -> ScalarUDF {
+    ScalarFunction::udf(
+        DOC_SECTION_MATH,
+        "mean_of_each_first_k",
+        "The mean of the scores among the first k rollouts, for each k up to max_k.",
+        vec![numbers("values", SCORES), integer("max_k", MAX_K)],
+        list_of(DataType::Float64),
+        |columns| first_scores("mean_of_each_first_k", columns, |moments, _| moments.mean()),
+    )
+}
+
+/// `std_of_each_first_k(values DOUBLE[], max_k BIGINT) -> DOUBLE[]`: for k = 1, 2, ..., `max_k` the
+/// sample standard deviation (ddof 1) of the scores in the first k positions; null for fewer than two.
+/// For the first 1,000 scores it is `sqrt(sum((score - mean)^2) / (n - 1))` with Python's `sum()`. Past
+/// the end of the list it stays the same. A null argument gives null.
+pub fn std_of_each_first_k() -> ScalarUDF {
+    ScalarFunction::udf(
+        DOC_SECTION_MATH,
+        "std_of_each_first_k",
+        "The sample standard deviation of the scores among the first k rollouts, for each k up to max_k.",
+        vec![numbers("values", SCORES), integer("max_k", MAX_K)],
+        list_of(DataType::Float64),
+        |columns| first_scores("std_of_each_first_k", columns, std),
+    )
+}
+
+/// Beyond this many scores one pass replaces a new sum for each k; the results agree within a few bits.
+const TWO_PASSES: usize = 1_000;
+
+fn std(moments: &Moments, scores: &[f64]) -> Option<f64> {
+    if scores.len() > TWO_PASSES {
+        return moments.std();
+    }
+    let mean = moments.mean()?;
+    let squares = scores.iter().map(|score| (score - mean) * (score - mean));
+    let squares: Compensated = squares.collect();
+    (scores.len() > 1).then(|| (squares.total() / (scores.len() - 1) as f64).sqrt())
+}
+
+/// Computes a statistic of the scores in the first k positions, for each k.
+fn first_scores(
+    function: &str,
+    columns: &[ArrayRef],
+    statistic: impl Fn(&Moments, &[f64]) -> Option<f64>,
+) -> Result<ArrayRef> {
+    let [values, max_k] = exactly(columns)?;
+    let (mut moments, mut scores, mut last) = (Moments::default(), Vec::new(), None);
+    each_first_k(function, [values, max_k], |_, k, score| {
+        if k == 0 {
+            (moments, last) = (Moments::default(), None);
+            scores.clear();
+        }
+        if let Some(score) = score {
+            moments.add(score);
+            scores.push(score);
+            last = statistic(&moments, &scores);
+        }
+        Some(last)
+    })
+}
+
+/// Returns a list for each row, with the number that `next` gives for each k from 1 to the row's `max_k`, from the row, k
+/// and the score in that position. It begins a row when k is 0; a row is null if it gives nothing or an argument is null.
+fn each_first_k(
+    function: &str,
+    [values, max_k]: [&ArrayRef; 2],
+    mut next: impl FnMut(usize, i64, Option<f64>) -> Option<Option<f64>>,
+) -> Result<ArrayRef> {
+    let values = NumberLists::of(values)?;
+    let max_k = max_k.as_primitive::<Int64Type>();
+    lists(values.len(), |row, list| {
+        let (Some(scores), true) = (values.row(row), max_k.is_valid(row)) else {
+            return Ok(None);
+        };
+        let max_k = max_k.value(row);
+        if max_k < 0 {
+            return exec_err!("{function}: max_k = {max_k}; give 0 or more");
+        }
+        let mut scores = scores.fuse();
+        let begun = next(row, 0, None);
+        for k in (1..=max_k).filter(|_| begun.is_some()) {
+            list.append_option(next(row, k, scores.next().flatten()).flatten());
+        }
+        Ok(begun.map(|_| ()))
+    })
 }
 
 /// `majority_at_each_k(values DOUBLE[], answers VARCHAR[], max_k BIGINT) -> DOUBLE[]`: for k = 1, 2,
@@ -205,46 +259,32 @@ pub fn majority_at_each_k() -> ScalarUDF {
                 "answers",
                 "Their answers in the same order; null where a rollout has none.",
             ),
-            integer(
-                "max_k",
-                "The largest k, and the length of the list returned.",
-            ),
+            integer("max_k", MAX_K),
         ],
         list_of(DataType::Float64),
-        compute,
+        majorities,
     )
 }
 
-fn compute(columns: &[ArrayRef]) -> Result<ArrayRef> {
+fn majorities(columns: &[ArrayRef]) -> Result<ArrayRef> {
     let [values, answers, max_k] = exactly(columns)?;
-    let values = NumberLists::of(values)?;
     let wrong = || exec_datafusion_err!("{} instead of List(Utf8View)", answers.data_type());
     let answers = answers.as_list_opt::<i32>().ok_or_else(wrong)?;
     let texts = answers.values().as_string_view_opt().ok_or_else(wrong)?;
-    let max_k = max_k.as_primitive::<Int64Type>();
-    let mut lists = ListWriter::with_capacity(values.len());
     let mut votes = Votes::default();
-    for row in 0..values.len() {
-        let max_k = max_k.is_valid(row).then(|| max_k.value(row));
-        let (Some(scores), Some(mut places), Some(max_k)) =
-            (values.row(row), list_range(answers, row), max_k)
-        else {
-            lists.null_list();
-            continue;
-        };
-        votes.clear();
-        let mut scores = scores.fuse();
-        for _ in 0..length("majority_at_each_k", max_k)? {
-            let score = scores.next().flatten();
-            let answer = places.next().and_then(|place| text(texts, place));
-            if let (Some(score), Some(answer)) = (score, answer) {
-                votes.add(answer, score);
-            }
-            lists.push(votes.winner());
+    let mut places = 0..0;
+    each_first_k("majority_at_each_k", [values, max_k], |row, k, score| {
+        if k == 0 {
+            places = list_range(answers, row)?;
+            votes.clear();
+            return Some(None);
         }
-        lists.end_list()?;
-    }
-    lists.finish()
+        let answer = places.next().and_then(|place| text(texts, place));
+        if let (Some(score), Some(answer)) = (score, answer) {
+            votes.add(answer, score);
+        }
+        Some(Some(votes.winner))
+    })
 }
 
 fn text(texts: &StringViewArray, place: usize) -> Option<&str> {
@@ -289,10 +329,6 @@ impl<'a> Votes<'a> {
             let sum: Compensated = tied.map(|(score, _)| *score).collect();
             self.winner = sum.total() / count as f64;
         }
-    }
-
-    fn winner(&self) -> f64 {
-        self.winner
     }
 }
 

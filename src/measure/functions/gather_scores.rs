@@ -9,12 +9,12 @@ use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, Int64Array, ListArray, MapArray};
 use arrow::datatypes::{DataType, Float64Type, Int64Type};
-use datafusion::common::{Result, exec_datafusion_err, exec_err};
+use datafusion::common::{Result, exec_err};
 use datafusion::logical_expr::{AggregateUDF, EmitTo, GroupsAccumulator};
 
-use super::aggregate::{AggregateFunction, GroupStates};
+use super::aggregate::{AggregateFunction, GroupStates, is_selected};
 use super::lists::range;
-use super::scalar::{argument, integer, list_of};
+use super::scalar::{argument, column, integer, list_of};
 use super::score_layouts::{Builder, Keys, Names, State, fields};
 use crate::schema;
 
@@ -115,9 +115,7 @@ impl GroupsAccumulator for Gathered {
         let scores = metrics.values().as_primitive::<Float64Type>();
         let mut keys = Keys::new(metrics.keys().as_string::<i32>());
         for (row, &group) in group_indices.iter().enumerate() {
-            let selected =
-                opt_filter.is_none_or(|filter| filter.is_valid(row) && filter.value(row));
-            if !selected || indices.is_null(row) {
+            if !is_selected(opt_filter, row) || indices.is_null(row) {
                 continue;
             }
             let Range { start, end } = entries(metrics, row);
@@ -230,13 +228,6 @@ fn entries(map: &MapArray, row: usize) -> Range<usize> {
 fn integers_of(map: &MapArray, row: usize, metrics: usize) -> Option<(&Int64Array, usize)> {
     let entries = entries(map, row);
     (entries.len() == metrics).then(|| (map.values().as_primitive::<Int64Type>(), entries.start))
-}
-
-/// Returns a column of the arguments or of the state.
-fn column(columns: &[ArrayRef], at: usize) -> Result<&ArrayRef> {
-    columns
-        .get(at)
-        .ok_or_else(|| exec_datafusion_err!("gather_scores: no column {at}"))
 }
 
 /// A rollout and the place of its first score.

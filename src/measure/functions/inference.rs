@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, AsArray, Float64Array};
+use arrow::array::{Array, ArrayRef, ArrowPrimitiveType, AsArray, Float64Array};
 use arrow::datatypes::{DataType, Float64Type, Int64Type};
 use datafusion::common::{Result, exec_err};
 use datafusion::logical_expr::ScalarUDF;
@@ -24,7 +24,9 @@ pub fn normal_quantile() -> ScalarUDF {
         "The number below which a standard normal variable is with probability p.",
         vec![probability()],
         DataType::Float64,
-        |columns| map_one(columns, |p| Ok(quantile(checked("normal_quantile", p)?))),
+        |columns| {
+            map::<Float64Type, 1>(columns, |[p]| Ok(quantile(checked("normal_quantile", p)?)))
+        },
     )
 }
 
@@ -37,7 +39,7 @@ pub fn student_t_quantile() -> ScalarUDF {
         "The number below which a variable of Student's t distribution is with probability p.",
         vec![probability(), freedom()],
         DataType::Float64,
-        |columns| map_two(columns, t_quantile),
+        |columns| map::<Float64Type, 2>(columns, |[p, df]| t_quantile(p, df)),
     )
 }
 
@@ -51,7 +53,7 @@ pub fn chi_squared_sf() -> ScalarUDF {
         "The probability with which a variable of the chi-squared distribution is above x.",
         vec![number("x", "A number."), freedom()],
         DataType::Float64,
-        |columns| map_two(columns, chi_squared_above),
+        |columns| map::<Float64Type, 2>(columns, |[x, df]| chi_squared_above(x, df)),
     )
 }
 
@@ -196,27 +198,26 @@ fn checked_freedom(function: &str, df: f64) -> Result<f64> {
     }
 }
 
-fn map_one(columns: &[ArrayRef], of: impl Fn(f64) -> Result<f64>) -> Result<ArrayRef> {
-    let [column] = exactly(columns)?;
-    let values = column.as_primitive::<Float64Type>().iter();
-    let values: Float64Array = values
-        .map(|value| value.map(&of).transpose())
-        .collect::<Result<_>>()?;
-    Ok(Arc::new(values))
+/// Returns the numbers of each row; `None` where one is null.
+fn rows<T: ArrowPrimitiveType, const N: usize>(
+    columns: &[ArrayRef],
+) -> Result<impl Iterator<Item = Option<[T::Native; N]>>> {
+    let columns: &[ArrayRef; N] = exactly(columns)?;
+    let columns = columns.each_ref().map(|column| column.as_primitive::<T>());
+    let len = columns.first().map_or(0, |column| column.len());
+    Ok((0..len).map(move |row| {
+        let is_there = columns.iter().all(|column| column.is_valid(row));
+        is_there.then(|| columns.map(|column| column.value(row)))
+    }))
 }
 
-fn map_two(columns: &[ArrayRef], of: impl Fn(f64, f64) -> Result<f64>) -> Result<ArrayRef> {
-    let [first, second] = exactly(columns)?;
-    let rows = first
-        .as_primitive::<Float64Type>()
-        .iter()
-        .zip(second.as_primitive::<Float64Type>());
-    let values = rows.map(|row| match row {
-        (Some(first), Some(second)) => of(first, second).map(Some),
-        _ => Ok(None),
-    });
-    let values: Float64Array = values.collect::<Result<_>>()?;
-    Ok(Arc::new(values))
+/// Computes a number from each row of numbers; null where one is.
+fn map<T: ArrowPrimitiveType, const N: usize>(
+    columns: &[ArrayRef],
+    of: impl Fn([T::Native; N]) -> Result<f64>,
+) -> Result<ArrayRef> {
+    let values = rows::<T, N>(columns)?.map(|row| row.map(&of).transpose());
+    Ok(Arc::new(values.collect::<Result<Float64Array>>()?))
 }
 
 /// `binomial_test_p(successes BIGINT, trials BIGINT) -> DOUBLE`: the two-sided p-value of the exact
@@ -238,33 +239,19 @@ pub fn binomial_test_p() -> ScalarUDF {
             integer("trials", "Number of successes and failures."),
         ],
         DataType::Float64,
-        binomial_tests,
+        |columns| map::<Int64Type, 2>(columns, two_sided),
     )
 }
 
 /// This many trials take about a second.
 const MAX_TRIALS: i64 = 100_000_000;
 
-fn binomial_tests(columns: &[ArrayRef]) -> Result<ArrayRef> {
-    let [successes, trials] = exactly(columns)?;
-    let rows = successes.as_primitive::<Int64Type>().iter();
-    let rows = rows.zip(trials.as_primitive::<Int64Type>());
-    let values = rows.map(|row| {
-        let (Some(successes), Some(trials)) = row else {
-            return Ok(None);
-        };
-        if !(0..=trials).contains(&successes) || trials > MAX_TRIALS {
-            return exec_err!(
-                "binomial_test_p: {successes} successes in {trials} trials; give 0 to trials successes in at most {MAX_TRIALS} trials"
-            );
-        }
-        Ok(Some(two_sided(successes, trials)))
-    });
-    let values: Float64Array = values.collect::<Result<_>>()?;
-    Ok(Arc::new(values))
-}
-
-fn two_sided(successes: i64, trials: i64) -> f64 {
+fn two_sided([successes, trials]: [i64; 2]) -> Result<f64> {
+    if !(0..=trials).contains(&successes) || trials > MAX_TRIALS {
+        return exec_err!(
+            "binomial_test_p: {successes} successes in {trials} trials; give 0 to trials successes in at most {MAX_TRIALS} trials"
+        );
+    }
     let fewer = successes.min(trials - successes);
     // C(trials, fewer) as `binomial * 2^exponent`.
     let mut binomial = DoubleDouble::from(1.0);
@@ -288,7 +275,7 @@ fn two_sided(successes: i64, trials: i64) -> f64 {
             break;
         }
     }
-    times_power_of_two(2.0 * binomial.high * sum, exponent - trials).min(1.0)
+    Ok(times_power_of_two(2.0 * binomial.high * sum, exponent - trials).min(1.0))
 }
 
 const BOUNDS: [&str; 2] = ["low", "high"];
@@ -319,20 +306,12 @@ pub fn wilson_interval() -> ScalarUDF {
 }
 
 fn wilson_intervals(columns: &[ArrayRef]) -> Result<ArrayRef> {
-    let [successes, trials, confidence] = exactly(columns)?;
-    let rows = successes.as_primitive::<Float64Type>().iter();
-    let rows = rows.zip(trials.as_primitive::<Float64Type>());
-    let rows = rows.zip(confidence.as_primitive::<Float64Type>());
-    let intervals = rows.map(|row| match row {
-        ((Some(successes), Some(trials)), Some(confidence)) => {
-            interval(successes, trials, confidence)
-        }
-        _ => Ok(None),
+    let intervals = rows::<Float64Type, 3>(columns)?;
+    let intervals = intervals.map(|row| {
+        let bounds = row.map(interval).transpose()?.flatten();
+        Ok(bounds.map(|bounds| bounds.map(Some)))
     });
-    let intervals: Vec<Option<[f64; 2]>> = intervals.collect::<Result<_>>()?;
-    let some = |interval: Option<[f64; 2]>| interval.map(|bounds| bounds.map(Some));
-    let intervals: Vec<_> = intervals.into_iter().map(some).collect();
-    structs(BOUNDS, &intervals)
+    structs(BOUNDS, &intervals.collect::<Result<Vec<_>>>()?)
 }
 
 /// Returns the confidence, or an error unless it is between 0 and 1.
@@ -346,7 +325,7 @@ pub(super) fn checked_confidence(function: &str, confidence: f64) -> Result<f64>
     }
 }
 
-fn interval(successes: f64, trials: f64, confidence: f64) -> Result<Option<[f64; 2]>> {
+fn interval([successes, trials, confidence]: [f64; 3]) -> Result<Option<[f64; 2]>> {
     let confidence = checked_confidence("wilson_interval", confidence)?;
     if !(0.0..=trials).contains(&successes) || trials.is_infinite() {
         return exec_err!(
@@ -426,8 +405,8 @@ mod tests {
             let mut sum = BigInt::from(0);
             for successes in 0..=trials {
                 sum += &term;
-                let p = two_sided(successes, trials);
-                assert_eq!(p, two_sided(trials - successes, trials));
+                let p = two_sided([successes, trials]).unwrap();
+                assert_eq!(p, two_sided([trials - successes, trials]).unwrap());
                 if 2 * successes <= trials {
                     let exact: BigRational =
                         Ratio::new(&sum * 2, BigInt::from(2).pow(trials as u32));
@@ -448,7 +427,7 @@ mod tests {
             (2_400, 5_000, 0.004883649737517518),
             (20_000, 41_000, 8.058578026792959e-07),
         ] {
-            let p = two_sided(successes, trials);
+            let p = two_sided([successes, trials]).unwrap();
             assert!((p - expected).abs() < 1e-13 * expected, "{p}");
         }
     }
@@ -458,7 +437,7 @@ mod tests {
         fn bounds_solve_the_score_equation(trials in 1u32..10_000, share in 0.0..=1.0f64, confidence in 0.5..0.999f64) {
             let trials = f64::from(trials);
             let successes = (trials * share).floor();
-            let [low, high] = interval(successes, trials, confidence).unwrap().unwrap();
+            let [low, high] = interval([successes, trials, confidence]).unwrap().unwrap();
             let rate = successes / trials;
             prop_assert!(0.0 <= low && low <= rate && rate <= high && high <= 1.0);
             let z = quantile(0.5 + 0.5 * confidence);
@@ -467,7 +446,7 @@ mod tests {
                 let (left, right) = ((rate - bound).powi(2), z * z * bound * (1.0 - bound) / trials);
                 prop_assert!((left - right).abs() <= 1e-13 * (rate + z * z / trials), "{left} {right}");
             }
-            let [fewer_low, fewer_high] = interval(trials - successes, trials, confidence).unwrap().unwrap();
+            let [fewer_low, fewer_high] = interval([trials - successes, trials, confidence]).unwrap().unwrap();
             prop_assert!((fewer_low - (1.0 - high)).abs() < 1e-13 && (fewer_high - (1.0 - low)).abs() < 1e-13);
         }
     }
@@ -475,11 +454,11 @@ mod tests {
     #[test]
     fn ends_are_exact() {
         for trials in [1.0, 7.0, 1000.0] {
-            assert_eq!(interval(0.0, trials, 0.95).unwrap().unwrap()[0], 0.0);
-            assert_eq!(interval(trials, trials, 0.95).unwrap().unwrap()[1], 1.0);
+            assert_eq!(interval([0.0, trials, 0.95]).unwrap().unwrap()[0], 0.0);
+            assert_eq!(interval([trials, trials, 0.95]).unwrap().unwrap()[1], 1.0);
         }
-        assert_eq!(interval(0.0, 0.0, 0.95).unwrap(), None);
-        assert!(interval(2.0, 1.0, 0.95).is_err());
-        assert!(interval(1.0, 2.0, 95.0).is_err());
+        assert_eq!(interval([0.0, 0.0, 0.95]).unwrap(), None);
+        assert!(interval([2.0, 1.0, 0.95]).is_err());
+        assert!(interval([1.0, 2.0, 95.0]).is_err());
     }
 }

@@ -1,20 +1,17 @@
-//! Lists of numbers: [`NumberLists`] reads a column of them, [`ListWriter`] writes one; and the functions `list_quantiles`,
-//! `mean_of_each_first_k` and `std_of_each_first_k`.
+//! Lists of numbers: [`NumberLists`] reads a column of them, [`lists`] makes one; and the function `list_quantiles`.
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, Float64Array, ListArray, NullBufferBuilder};
-use arrow::buffer::{OffsetBuffer, ScalarBuffer};
-use arrow::datatypes::{DataType, Field, Float64Type, Int64Type};
-use datafusion::common::{Result, exec_datafusion_err};
+use arrow::array::{
+    Array, ArrayBuilder, ArrayRef, AsArray, Float64Array, Float64Builder, ListArray, ListBuilder,
+};
+use arrow::datatypes::{DataType, Float64Type};
+use datafusion::common::{Result, exec_datafusion_err, exec_err};
 use datafusion::logical_expr::ScalarUDF;
-use datafusion::logical_expr::scalar_doc_sections::{DOC_SECTION_ARRAY, DOC_SECTION_MATH};
+use datafusion::logical_expr::scalar_doc_sections::DOC_SECTION_ARRAY;
 
-use super::each_k::SCORES;
-use super::scalar::{Argument, ScalarFunction, exactly, integer, list_of, numbers};
-use super::summary_each::Moments;
-use super::sums::Compensated;
+use super::scalar::{ScalarFunction, exactly, list_of, numbers};
 
 /// A column of lists of numbers.
 pub(super) struct NumberLists<'a> {
@@ -75,70 +72,23 @@ pub(super) fn range(offsets: &[i32], row: usize) -> Option<Range<usize>> {
     }
 }
 
-/// Builds a column of lists of numbers.
-pub(super) struct ListWriter {
-    items: Vec<f64>,
-    valid: NullBufferBuilder,
-    ends: Vec<i32>,
-    lists: NullBufferBuilder,
-}
-
-impl ListWriter {
-    pub(super) fn with_capacity(rows: usize) -> Self {
-        let mut ends = Vec::with_capacity(rows + 1);
-        ends.push(0);
-        Self {
-            items: Vec::new(),
-            valid: NullBufferBuilder::new(0),
-            ends,
-            lists: NullBufferBuilder::new(rows),
-        }
-    }
-
-    pub(super) fn push(&mut self, item: f64) {
-        self.items.push(item);
-        self.valid.append_non_null();
-    }
-
-    pub(super) fn push_option(&mut self, item: Option<f64>) {
-        self.items.push(item.unwrap_or_default());
-        self.valid.append(item.is_some());
-    }
-
-    /// Repeats the items of an ended list that has no nulls.
-    pub(super) fn push_again(&mut self, items: Range<usize>) {
-        self.valid.append_n_non_nulls(items.len());
-        self.items.extend_from_within(items);
-    }
-
-    /// Ends the list of a row and returns the range of its items.
-    pub(super) fn end_list(&mut self) -> Result<Range<usize>> {
-        let (start, end) = (
-            self.ends.last().copied().unwrap_or_default(),
-            self.items.len(),
-        );
-        let too_long = |_| {
-            exec_datafusion_err!(
+/// Returns a column of `len` lists of numbers. `write` appends those of a row; `None` is a null list.
+pub(super) fn lists(
+    len: usize,
+    mut write: impl FnMut(usize, &mut Float64Builder) -> Result<Option<()>>,
+) -> Result<ArrayRef> {
+    let mut lists = ListBuilder::with_capacity(Float64Builder::new(), len);
+    for row in 0..len {
+        let list = write(row, lists.values())?;
+        let end = lists.values().len();
+        if i32::try_from(end).is_err() {
+            return exec_err!(
                 "lists of {end} numbers in one batch; use shorter lists or smaller batches"
-            )
-        };
-        self.ends.push(i32::try_from(end).map_err(too_long)?);
-        self.lists.append_non_null();
-        Ok(start as usize..end)
+            );
+        }
+        lists.append(list.is_some());
     }
-
-    pub(super) fn null_list(&mut self) {
-        self.ends.extend(self.ends.last().copied());
-        self.lists.append_null();
-    }
-
-    pub(super) fn finish(mut self) -> Result<ArrayRef> {
-        let items = Float64Array::try_new(self.items.into(), self.valid.finish())?;
-        let field = Arc::new(Field::new_list_field(items.data_type().clone(), true));
-        let ends = OffsetBuffer::new(ScalarBuffer::from(self.ends));
-        let lists = ListArray::try_new(field, ends, Arc::new(items), self.lists.finish())?;
-        Ok(Arc::new(lists))
-    }
+    Ok(Arc::new(lists.finish()))
 }
 
 /// `list_quantiles(values DOUBLE[], probabilities DOUBLE[]) -> DOUBLE[]`: the quantiles of a list,
@@ -161,22 +111,19 @@ pub fn list_quantiles() -> ScalarUDF {
 fn compute(columns: &[ArrayRef]) -> Result<ArrayRef> {
     let [values, probabilities] = exactly(columns)?;
     let (values, probabilities) = (NumberLists::of(values)?, NumberLists::of(probabilities)?);
-    let mut quantiles = ListWriter::with_capacity(values.len());
     let mut sorted: Vec<f64> = Vec::new();
-    for row in 0..values.len() {
+    lists(values.len(), |row, quantiles| {
         sorted.clear();
         sorted.extend(values.row(row).into_iter().flatten().flatten());
         if sorted.is_empty() {
-            quantiles.null_list();
-            continue;
+            return Ok(None);
         }
         sorted.sort_unstable_by(f64::total_cmp);
         for probability in probabilities.row(row).into_iter().flatten() {
-            quantiles.push_option(probability.and_then(|share| quantile(&sorted, share)));
+            quantiles.append_option(probability.and_then(|share| quantile(&sorted, share)));
         }
-        quantiles.end_list()?;
-    }
-    quantiles.finish()
+        Ok(Some(()))
+    })
 }
 
 /// Returns the quantile of ascending numbers, interpolated linearly between neighbors; `None` without numbers, or if
@@ -207,95 +154,6 @@ pub(in crate::measure) fn median(ascending: &[f64]) -> Option<f64> {
         1 => Some(*high),
         _ => Some((ascending.get(middle - 1)? + high) / 2.0),
     }
-}
-
-/// `mean_of_each_first_k(values DOUBLE[], max_k BIGINT) -> DOUBLE[]`: for k = 1, 2, ..., `max_k` the
-/// mean of the scores in the first k positions, which is Python's `sum()` divided by their number; null
-/// until there is one. Past the end of the list the mean stays the same. A null argument gives null.
-pub fn mean_of_each_first_k() -> ScalarUDF {
-    ScalarFunction::udf(
-        DOC_SECTION_MATH,
-        "mean_of_each_first_k",
-        "The mean of the scores among the first k rollouts, for each k up to max_k.",
-        arguments(),
-        list_of(DataType::Float64),
-        |columns| each_first_k("mean_of_each_first_k", columns, |moments, _| moments.mean()),
-    )
-}
-
-/// `std_of_each_first_k(values DOUBLE[], max_k BIGINT) -> DOUBLE[]`: for k = 1, 2, ..., `max_k` the
-/// sample standard deviation (ddof 1) of the scores in the first k positions; null for fewer than two.
-/// For the first 1,000 scores it is `sqrt(sum((score - mean)^2) / (n - 1))` with Python's `sum()`. Past
-/// the end of the list it stays the same. A null argument gives null.
-pub fn std_of_each_first_k() -> ScalarUDF {
-    ScalarFunction::udf(
-        DOC_SECTION_MATH,
-        "std_of_each_first_k",
-        "The sample standard deviation of the scores among the first k rollouts, for each k up to max_k.",
-        arguments(),
-        list_of(DataType::Float64),
-        |columns| each_first_k("std_of_each_first_k", columns, std),
-    )
-}
-
-/// Beyond this many scores one pass replaces a new sum for each k; the results agree within a few bits.
-const TWO_PASSES: usize = 1_000;
-
-fn std(moments: &Moments, scores: &[f64]) -> Option<f64> {
-    if scores.len() > TWO_PASSES {
-        return moments.std();
-    }
-    let mean = moments.mean()?;
-    let squares = scores.iter().map(|score| (score - mean) * (score - mean));
-    let squares: Compensated = squares.collect();
-    (scores.len() > 1).then(|| (squares.total() / (scores.len() - 1) as f64).sqrt())
-}
-
-fn arguments() -> Vec<Argument> {
-    vec![
-        numbers("values", SCORES),
-        integer(
-            "max_k",
-            "The largest k, and the length of the list returned.",
-        ),
-    ]
-}
-
-/// Returns `max_k` as a length, or an error if it is negative.
-pub(super) fn length(function: &str, max_k: i64) -> Result<usize> {
-    usize::try_from(max_k)
-        .map_err(|_| exec_datafusion_err!("{function}: max_k = {max_k}; give 0 or more"))
-}
-
-fn each_first_k(
-    function: &str,
-    columns: &[ArrayRef],
-    statistic: impl Fn(&Moments, &[f64]) -> Option<f64>,
-) -> Result<ArrayRef> {
-    let [values, max_k] = exactly(columns)?;
-    let values = NumberLists::of(values)?;
-    let max_k = max_k.as_primitive::<Int64Type>();
-    let mut lists = ListWriter::with_capacity(values.len());
-    for row in 0..values.len() {
-        let max_k = max_k.is_valid(row).then(|| max_k.value(row));
-        let (Some(scores), Some(max_k)) = (values.row(row), max_k) else {
-            lists.null_list();
-            continue;
-        };
-        let mut moments = Moments::default();
-        let (mut last, mut so_far) = (None, Vec::new());
-        let mut scores = scores.fuse();
-        for _ in 0..length(function, max_k)? {
-            if let Some(score) = scores.next().flatten() {
-                moments.add(score);
-                so_far.push(score);
-                last = statistic(&moments, &so_far);
-            }
-            lists.push_option(last);
-        }
-        lists.end_list()?;
-    }
-    lists.finish()
 }
 
 #[cfg(test)]

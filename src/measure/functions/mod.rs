@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`gather_scores()`]: rollouts to lists of scores | `gather_scores`, `score_layouts` |
 //! | [`statistics()`], [`list_statistics`], [`list_quantiles`], [`summary_each()`]: what such lists come to | `statistics`, `lists`, `summary_each` |
-//! | [`pass_at_each_k`], [`pass_hat_each_k`], [`best_of_each_k`], [`majority_at_each_k`], [`mean_of_each_first_k`], [`std_of_each_first_k`]: for each k | `each_k`, `lists` |
+//! | [`pass_at_each_k`], [`pass_hat_each_k`], [`best_of_each_k`], [`majority_at_each_k`], [`mean_of_each_first_k`], [`std_of_each_first_k`]: for each k | `each_k` |
 //! | [`normal_quantile`], [`student_t_quantile`], [`chi_squared_sf`], [`binomial_test_p`], [`wilson_interval`]: tests and intervals | `inference` |
 //! | [`bootstrap_interval`], [`sign_flip_p`]: tests and intervals by random samples | `resampling` |
 //! | [`exact_sum`]: a sum that is rounded once | `sums` |
@@ -31,14 +31,17 @@ mod sums;
 mod tests;
 
 pub(super) use double_double::DoubleDouble;
-pub use each_k::{best_of_each_k, majority_at_each_k, pass_at_each_k, pass_hat_each_k};
+pub use each_k::{
+    best_of_each_k, majority_at_each_k, mean_of_each_first_k, pass_at_each_k, pass_hat_each_k,
+    std_of_each_first_k,
+};
 pub use gather_scores::gather_scores;
 pub(super) use inference::t_quantile;
 pub use inference::{
     binomial_test_p, chi_squared_sf, normal_quantile, student_t_quantile, wilson_interval,
 };
 pub use json_text::{answer_text, json_at, json_text_at, task_content};
-pub use lists::{list_quantiles, mean_of_each_first_k, std_of_each_first_k};
+pub use lists::list_quantiles;
 pub(super) use lists::{median, quantile};
 pub use resampling::{bootstrap_interval, sign_flip_p};
 pub use statistics::{list_statistics, statistics};

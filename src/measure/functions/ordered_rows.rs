@@ -2,19 +2,15 @@
 //! ([`InOrder`]).
 
 use std::fmt::Debug;
-use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, BinaryBuilder, Float64Array, ListArray, ListBuilder};
+use arrow::array::{Array, ArrayRef, AsArray, Float64Array};
 use arrow::compute::SortOptions;
-use arrow::datatypes::{DataType, Float64Type};
 use arrow::row::{RowConverter, Rows, SortField};
 use datafusion::common::{Result, ScalarValue, exec_datafusion_err, exec_err};
 use datafusion::logical_expr::function::AccumulatorArgs;
 use datafusion::physical_expr::expressions::Literal;
 
-use super::aggregate::{Aggregate, Groups};
-use super::lists::{ListWriter, NumberLists, list_range};
-use super::scalar::list_of;
+use super::aggregate::{Aggregate, Groups, save_numbers, saved_numbers};
 
 /// Computes a value from all rows of a group, each of `N` numbers.
 pub(super) trait OfRows<const N: usize>: Clone + Debug + Send + Sync + 'static {
@@ -25,40 +21,81 @@ pub(super) trait OfRows<const N: usize>: Clone + Debug + Send + Sync + 'static {
 #[derive(Debug, Clone)]
 pub(super) struct InOrder<F, const N: usize> {
     of: F,
-    order: Order,
+    /// How the keys of the `ORDER BY` sort.
+    options: Vec<SortOptions>,
+    /// The number of argument columns, which precede the key columns.
+    arguments: usize,
 }
 
 impl<F: OfRows<N>, const N: usize> InOrder<F, N> {
     pub(super) fn groups(of: F, args: &AccumulatorArgs) -> Groups<Self> {
-        let order = Order::of(args);
-        Groups::of(Self { of, order })
+        Groups::of(Self {
+            of,
+            options: args.order_bys.iter().map(|key| key.options).collect(),
+            arguments: args.exprs.len(),
+        })
     }
 }
 
 impl<F: OfRows<N>, const N: usize> Aggregate for InOrder<F, N> {
     type Group = OrderedRows<N>;
-    type Rows<'a> = KeyedNumbers<'a, N>;
-    type States<'a> = KeyedLists<'a>;
+    /// `N` numbers, and the sort keys if the call has an `ORDER BY`.
+    type Rows<'a> = ([&'a Float64Array; N], Option<Rows>);
 
     fn rows<'a>(&self, columns: &'a [ArrayRef]) -> Result<Self::Rows<'a>> {
-        self.order.rows(columns)
+        let Some((numbers, _)) = columns.split_first_chunk::<N>() else {
+            return exec_err!("{} columns instead of {N}", columns.len());
+        };
+        let numbers = numbers.each_ref().map(|column| column.as_primitive());
+        let keys = columns.get(self.arguments..).unwrap_or_default();
+        if keys.is_empty() || keys.len() != self.options.len() {
+            return Ok((numbers, None));
+        }
+        let fields = keys
+            .iter()
+            .zip(&self.options)
+            .map(|(key, options)| SortField::new_with_options(key.data_type().clone(), *options));
+        let keys = RowConverter::new(fields.collect())?.convert_columns(keys)?;
+        Ok((numbers, Some(keys)))
     }
 
-    fn update(&self, group: &mut Self::Group, rows: &Self::Rows<'_>, row: usize) -> Result<()> {
-        group.update(rows, row);
+    fn update(
+        &self,
+        group: &mut Self::Group,
+        (numbers, keys): &Self::Rows<'_>,
+        row: usize,
+    ) -> Result<()> {
+        if numbers.iter().all(|column| column.is_valid(row)) {
+            group.rows.push(numbers.map(|column| column.value(row)));
+            if let Some(keys) = keys {
+                group.keys.extend_from_slice(keys.row(row).as_ref());
+                group.ends.push(group.keys.len());
+            }
+        }
         Ok(())
     }
 
-    fn states<'a>(&self, columns: &'a [ArrayRef]) -> Result<Self::States<'a>> {
-        states(columns)
+    fn save(group: &Self::Group, saved: &mut Vec<u8>) {
+        let lengths = [group.rows.len(), group.ends.len()];
+        let lengths = lengths.iter().chain(&group.ends);
+        save_numbers(lengths.map(|length| *length as f64), saved);
+        save_numbers(group.rows.iter().flatten().copied(), saved);
+        saved.extend_from_slice(&group.keys);
     }
 
-    fn merge(&self, group: &mut Self::Group, states: &Self::States<'_>, row: usize) -> Result<()> {
-        group.merge(states, row)
-    }
-
-    fn state(&self, groups: Vec<Self::Group>) -> Result<Vec<ArrayRef>> {
-        OrderedRows::states(groups)
+    fn merge(group: &mut Self::Group, saved: &[u8]) {
+        let mut numbers = saved_numbers(saved);
+        let mut number = || numbers.next().unwrap_or_default();
+        let (rows, ends) = (number() as usize, number() as usize);
+        let before = group.keys.len();
+        group
+            .ends
+            .extend((0..ends).map(|_| before + number() as usize));
+        group
+            .rows
+            .extend((0..rows).map(|_| std::array::from_fn(|_| number())));
+        let keys = saved.get((2 + ends + rows * N) * size_of::<f64>()..);
+        group.keys.extend_from_slice(keys.unwrap_or_default());
     }
 
     fn evaluate(&self, groups: Vec<Self::Group>) -> Result<ArrayRef> {
@@ -67,77 +104,10 @@ impl<F: OfRows<N>, const N: usize> Aggregate for InOrder<F, N> {
     }
 
     fn heap_size(group: &Self::Group) -> usize {
-        group.heap_size()
+        group.rows.capacity() * size_of::<[f64; N]>()
+            + group.keys.capacity()
+            + group.ends.capacity() * size_of::<usize>()
     }
-}
-
-/// The columns of a batch: `N` numbers, and the sort keys if the call has an `ORDER BY`.
-pub(super) struct KeyedNumbers<'a, const N: usize> {
-    numbers: [&'a Float64Array; N],
-    keys: Option<Rows>,
-}
-
-/// The state columns of a batch.
-pub(super) struct KeyedLists<'a> {
-    numbers: NumberLists<'a>,
-    keys: &'a ListArray,
-}
-
-/// How the keys of an `ORDER BY` sort.
-#[derive(Debug, Clone)]
-struct Order {
-    options: Vec<SortOptions>,
-    /// The number of argument columns, which precede the key columns.
-    arguments: usize,
-}
-
-impl Order {
-    fn of(args: &AccumulatorArgs) -> Self {
-        Self {
-            options: args.order_bys.iter().map(|key| key.options).collect(),
-            arguments: args.exprs.len(),
-        }
-    }
-
-    fn rows<'a, const N: usize>(&self, columns: &'a [ArrayRef]) -> Result<KeyedNumbers<'a, N>> {
-        let Some((numbers, _)) = columns.split_first_chunk::<N>() else {
-            return exec_err!("{} columns instead of {N}", columns.len());
-        };
-        let keys = columns.get(self.arguments..).unwrap_or_default();
-        let field = |(key, options): (&ArrayRef, &SortOptions)| {
-            SortField::new_with_options(key.data_type().clone(), *options)
-        };
-        let fields: Vec<SortField> = keys.iter().zip(&self.options).map(field).collect();
-        let keys = if fields.len() == keys.len() && !keys.is_empty() {
-            Some(RowConverter::new(fields)?.convert_columns(keys)?)
-        } else {
-            None
-        };
-        Ok(KeyedNumbers {
-            numbers: numbers
-                .each_ref()
-                .map(|column| column.as_primitive::<Float64Type>()),
-            keys,
-        })
-    }
-}
-
-fn states(columns: &[ArrayRef]) -> Result<KeyedLists<'_>> {
-    match columns {
-        [numbers, keys] => Ok(KeyedLists {
-            numbers: NumberLists::of(numbers)?,
-            keys: keys.as_list::<i32>(),
-        }),
-        _ => exec_err!("{} state columns instead of 2", columns.len()),
-    }
-}
-
-/// The types of the state columns.
-pub(super) fn state_types() -> Vec<(&'static str, DataType)> {
-    vec![
-        ("numbers", list_of(DataType::Float64)),
-        ("keys", list_of(DataType::Binary)),
-    ]
 }
 
 /// The rows of a group in the order of the call's `ORDER BY`, however they were split over partitions;
@@ -151,52 +121,6 @@ pub(super) struct OrderedRows<const N: usize> {
 }
 
 impl<const N: usize> OrderedRows<N> {
-    fn update(&mut self, batch: &KeyedNumbers<'_, N>, row: usize) {
-        if batch.numbers.iter().any(|column| column.is_null(row)) {
-            return;
-        }
-        self.rows
-            .push(batch.numbers.map(|column| column.value(row)));
-        if let Some(keys) = &batch.keys {
-            self.push_key(keys.row(row).as_ref());
-        }
-    }
-
-    fn push_key(&mut self, key: &[u8]) {
-        self.keys.extend_from_slice(key);
-        self.ends.push(self.keys.len());
-    }
-
-    fn merge(&mut self, states: &KeyedLists<'_>, row: usize) -> Result<()> {
-        let (Some(numbers), Some(keys)) = (states.numbers.row(row), list_range(states.keys, row))
-        else {
-            return Ok(());
-        };
-        let numbers: Vec<f64> = numbers.flatten().collect();
-        self.rows.extend_from_slice(numbers.as_chunks().0);
-        let all_keys = states.keys.values().as_binary::<i32>();
-        keys.for_each(|place| self.push_key(all_keys.value(place)));
-        Ok(())
-    }
-
-    fn states(groups: Vec<Self>) -> Result<Vec<ArrayRef>> {
-        let mut numbers = ListWriter::with_capacity(groups.len());
-        let mut keys = ListBuilder::new(BinaryBuilder::new());
-        for group in groups {
-            group
-                .rows
-                .iter()
-                .flatten()
-                .for_each(|&number| numbers.push(number));
-            numbers.end_list()?;
-            group
-                .each_key()
-                .for_each(|key| keys.values().append_value(key));
-            keys.append(true);
-        }
-        Ok(vec![numbers.finish()?, Arc::new(keys.finish())])
-    }
-
     fn each_key(&self) -> impl Iterator<Item = &[u8]> {
         let starts = std::iter::once(0).chain(self.ends.iter().copied());
         let ranges = starts.zip(&self.ends);
@@ -209,58 +133,22 @@ impl<const N: usize> OrderedRows<N> {
         }
         let mut keyed: Vec<(&[u8], &[f64; N])> = self.each_key().zip(&self.rows).collect();
         // Rows with equal keys are ordered by their numbers, so that the order does not depend on partitions.
-        let numbers = |row: &[f64; N]| row.map(f64::to_bits);
-        keyed.sort_unstable_by(|(key, row), (other_key, other_row)| {
-            key.cmp(other_key)
-                .then_with(|| numbers(row).cmp(&numbers(other_row)))
-        });
+        keyed.sort_unstable_by_key(|(key, row)| (*key, row.map(f64::to_bits)));
         keyed.into_iter().map(|(_, row)| *row).collect()
-    }
-
-    fn heap_size(&self) -> usize {
-        self.rows.capacity() * size_of::<[f64; N]>()
-            + self.keys.capacity()
-            + self.ends.capacity() * size_of::<usize>()
     }
 }
 
 /// Returns an argument that must be a constant of the query.
-fn constant(
+pub(super) fn constant<T: TryFrom<ScalarValue>>(
     function: &str,
     name: &str,
     args: &AccumulatorArgs,
     place: usize,
-) -> Result<ScalarValue> {
-    let literal = args
-        .exprs
-        .get(place)
-        .and_then(|expr| expr.downcast_ref::<Literal>());
-    let value = literal.map(Literal::value).filter(|value| !value.is_null());
-    value.cloned().ok_or_else(|| {
+) -> Result<T> {
+    let literal = args.exprs.get(place);
+    let literal = literal.and_then(|expr| expr.downcast_ref::<Literal>());
+    let value = literal.and_then(|literal| T::try_from(literal.value().clone()).ok());
+    value.ok_or_else(|| {
         exec_datafusion_err!("{function}: {name} must be a constant that is not null; write a number or a query parameter")
     })
-}
-
-pub(super) fn constant_number(
-    function: &str,
-    name: &str,
-    args: &AccumulatorArgs,
-    place: usize,
-) -> Result<f64> {
-    match constant(function, name, args, place)? {
-        ScalarValue::Float64(Some(value)) => Ok(value),
-        other => exec_err!("{function}: {name} is {other}; write a number"),
-    }
-}
-
-pub(super) fn constant_integer(
-    function: &str,
-    name: &str,
-    args: &AccumulatorArgs,
-    place: usize,
-) -> Result<i64> {
-    match constant(function, name, args, place)? {
-        ScalarValue::Int64(Some(value)) => Ok(value),
-        other => exec_err!("{function}: {name} is {other}; write a whole number"),
-    }
 }

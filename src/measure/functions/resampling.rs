@@ -9,10 +9,10 @@ use datafusion::common::{Result, exec_err};
 use datafusion::logical_expr::AggregateUDF;
 use datafusion::logical_expr::function::AccumulatorArgs;
 
-use super::aggregate::AggregateFunction;
+use super::aggregate::{AggregateFunction, saved};
 use super::inference::checked_confidence;
 use super::lists::quantile;
-use super::ordered_rows::{InOrder, OfRows, constant_integer, constant_number, state_types};
+use super::ordered_rows::{InOrder, OfRows, constant};
 use super::scalar::{integer, number, struct_of, structs};
 use super::summary_each::Moments;
 
@@ -47,7 +47,7 @@ pub fn bootstrap_interval() -> AggregateUDF {
             integer("seed", "Start of the random numbers; a constant."),
         ],
         returns: struct_of(&NUMBERS),
-        state: state_types(),
+        state: saved(),
         in_order: true,
         groups: |args| Ok(InOrder::groups(Bootstrap::of(args)?, args)),
     }
@@ -66,15 +66,15 @@ const MAX_RESAMPLES: i64 = 10_000_000;
 
 impl Bootstrap {
     fn of(args: &AccumulatorArgs) -> Result<Self> {
-        let confidence = constant_number(BOOTSTRAP, "confidence", args, 2)?;
-        let resamples = constant_integer(BOOTSTRAP, "resamples", args, 3)?;
+        let confidence = constant(BOOTSTRAP, "confidence", args, 2)?;
+        let resamples = constant(BOOTSTRAP, "resamples", args, 3)?;
         if !(1..=MAX_RESAMPLES).contains(&resamples) {
             return exec_err!("{BOOTSTRAP}: resamples = {resamples}; give 1 to {MAX_RESAMPLES}");
         }
         Ok(Self {
             confidence: checked_confidence(BOOTSTRAP, confidence)?,
             resamples: usize::try_from(resamples).unwrap_or_default(),
-            seed: constant_integer(BOOTSTRAP, "seed", args, 4)?,
+            seed: constant(BOOTSTRAP, "seed", args, 4)?,
         })
     }
 
@@ -135,7 +135,7 @@ pub fn sign_flip_p() -> AggregateUDF {
             integer("seed", "Start of the random numbers; a constant."),
         ],
         returns: DataType::Float64,
-        state: state_types(),
+        state: saved(),
         in_order: true,
         groups: |args| Ok(InOrder::groups(SignFlip::of(args)?, args)),
     }
@@ -154,7 +154,7 @@ struct SignFlip {
 
 impl SignFlip {
     fn of(args: &AccumulatorArgs) -> Result<Self> {
-        let permutations = constant_integer(SIGN_FLIP, "permutations", args, 1)?;
+        let permutations = constant(SIGN_FLIP, "permutations", args, 1)?;
         if !(1..=MAX_PERMUTATIONS).contains(&permutations) {
             return exec_err!(
                 "{SIGN_FLIP}: permutations = {permutations}; give 1 to {MAX_PERMUTATIONS}"
@@ -162,7 +162,7 @@ impl SignFlip {
         }
         Ok(Self {
             permutations,
-            seed: constant_integer(SIGN_FLIP, "seed", args, 2)?,
+            seed: constant(SIGN_FLIP, "seed", args, 2)?,
         })
     }
 

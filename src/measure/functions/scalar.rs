@@ -56,6 +56,13 @@ pub(super) fn exactly<const N: usize>(columns: &[ArrayRef]) -> Result<&[ArrayRef
         .map_err(|_| exec_datafusion_err!("{} columns instead of {N}", columns.len()))
 }
 
+/// Returns one of the columns of an aggregation.
+pub(super) fn column(columns: &[ArrayRef], at: usize) -> Result<&ArrayRef> {
+    columns
+        .get(at)
+        .ok_or_else(|| exec_datafusion_err!("no column {at}"))
+}
+
 /// Returns the type of lists of `item`.
 pub(super) fn list_of(item: DataType) -> DataType {
     DataType::List(Arc::new(Field::new_list_field(item, true)))

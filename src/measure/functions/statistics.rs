@@ -5,18 +5,16 @@ use std::mem::size_of;
 use std::sync::Arc;
 
 use arrow::array::{
-    Array, ArrayRef, AsArray, BooleanArray, BooleanBuilder, Float64Array, Float64Builder,
-    Int64Array, ListArray, StructArray,
+    Array, ArrayRef, AsArray, BooleanBuilder, Float64Builder, Int64Array, StructArray,
 };
-use arrow::buffer::{NullBuffer, OffsetBuffer};
-use arrow::datatypes::{DataType, Field, Fields, Float64Type, Int64Type};
-use datafusion::common::{Result, exec_datafusion_err, exec_err};
+use arrow::datatypes::{DataType, Field, Fields, Int64Type};
+use datafusion::common::{Result, exec_err};
 use datafusion::logical_expr::scalar_doc_sections::DOC_SECTION_ARRAY;
-use datafusion::logical_expr::{AggregateUDF, EmitTo, GroupsAccumulator, ScalarUDF};
+use datafusion::logical_expr::{AggregateUDF, ScalarUDF};
 
-use super::aggregate::{AggregateFunction, GroupStates};
+use super::aggregate::{Aggregate, AggregateFunction, Groups, save_numbers, saved, saved_numbers};
 use super::lists::NumberLists;
-use super::scalar::{ScalarFunction, exactly, integer, list_of, numbers};
+use super::scalar::{ScalarFunction, exactly, integer, numbers};
 use super::sums::pairwise_sum;
 
 /// `list_statistics(values DOUBLE[]) -> STRUCT(count, mean, max, min, median, std, is_binary)`: the
@@ -53,9 +51,9 @@ pub fn statistics() -> AggregateUDF {
             integer("length", "Length of the array, the same in every row."),
         ],
         returns: DataType::Struct(fields()),
-        state: vec![("scores", list_of(DataType::Float64))],
+        state: saved(),
         in_order: false,
-        groups: |_| Ok(Arrays::default()),
+        groups: |_| Ok(Groups::of(Arrays)),
     }
     .udaf()
 }
@@ -155,39 +153,47 @@ fn of_lists(columns: &[ArrayRef]) -> Result<ArrayRef> {
     Ok(Arc::new(rows.finish()))
 }
 
-/// The array of each group. NaN marks a missing score, since JSON has no NaN.
-#[derive(Debug, Clone, Default)]
-struct Arrays {
-    arrays: Vec<Vec<f64>>,
-    bytes: usize,
+/// Gathers the array of each group. NaN marks a missing score, since JSON has no NaN.
+#[derive(Debug, Clone, Copy)]
+struct Arrays;
+
+/// Returns the elements of an array from `start`, which is made `length` long if it is shorter.
+fn places(array: &mut Vec<f64>, start: usize, length: usize) -> impl Iterator<Item = &mut f64> {
+    if array.len() < length {
+        array.resize(length, f64::NAN);
+    }
+    array.iter_mut().skip(start)
 }
 
-impl Arrays {
-    fn of(&mut self, group: usize, len: usize) -> Result<&mut [f64]> {
-        let Some(array) = self.arrays.get_mut(group) else {
-            return exec_err!("statistics: no group {group}");
-        };
-        if array.len() < len {
-            self.bytes += size_of::<f64>() * (len - array.len());
-            array.resize(len, f64::NAN);
-        }
-        Ok(array)
+impl Aggregate for Arrays {
+    type Group = Vec<f64>;
+    type Rows<'a> = (NumberLists<'a>, [&'a Int64Array; 2]);
+
+    fn rows<'a>(&self, columns: &'a [ArrayRef]) -> Result<Self::Rows<'a>> {
+        let [parts, starts, lengths] = exactly(columns)?;
+        let integers = [starts, lengths].map(|column| column.as_primitive::<Int64Type>());
+        Ok((NumberLists::of(parts)?, integers))
     }
 
-    fn put(&mut self, group: usize, part: &Float64Array, start: i64, length: i64) -> Result<()> {
-        let end = usize::try_from(start)
-            .ok()
-            .and_then(|start| start.checked_add(part.len()));
-        let length = usize::try_from(length).unwrap_or_default();
-        let Some(end) = end.filter(|end| *end <= length) else {
+    fn update(&self, array: &mut Vec<f64>, rows: &Self::Rows<'_>, row: usize) -> Result<()> {
+        let (parts, [starts, lengths]) = rows;
+        let Some(part) = parts
+            .row(row)
+            .filter(|_| starts.is_valid(row) && lengths.is_valid(row))
+        else {
+            return Ok(());
+        };
+        let (len, start) = (parts.places(row).len(), starts.value(row));
+        let length = usize::try_from(lengths.value(row)).unwrap_or_default();
+        let from = usize::try_from(start).ok();
+        let Some(from) = from.filter(|from| from.checked_add(len).is_some_and(|end| end <= length))
+        else {
             return exec_err!(
-                "statistics: a list of {} at {start} is outside an array of {length}; \
-                 count positions from 0 within the group",
-                part.len()
+                "statistics: a list of {len} at {start} is outside an array of {length}; \
+                 count positions from 0 within the group"
             );
         };
-        let places = self.of(group, length)?.iter_mut();
-        for (place, score) in places.skip(end - part.len()).zip(part) {
+        for (place, score) in places(array, from, length).zip(part) {
             if let Some(score) = score {
                 *place = score;
             }
@@ -195,50 +201,22 @@ impl Arrays {
         Ok(())
     }
 
-    fn take(&mut self, emit_to: EmitTo) -> Vec<Vec<f64>> {
-        let taken = emit_to.take_needed(&mut self.arrays);
-        let scores: usize = taken.iter().map(Vec::len).sum();
-        self.bytes = self.bytes.saturating_sub(scores * size_of::<f64>());
-        taken
+    fn save(array: &Vec<f64>, saved: &mut Vec<u8>) {
+        save_numbers(array.iter().copied(), saved);
     }
-}
 
-impl GroupStates for Arrays {
-    fn grow(&mut self, groups: usize) {
-        let groups = groups.max(self.arrays.len());
-        self.arrays.resize_with(groups, Vec::new);
-    }
-}
-
-impl GroupsAccumulator for Arrays {
-    fn update_batch(
-        &mut self,
-        values: &[ArrayRef],
-        group_indices: &[usize],
-        opt_filter: Option<&BooleanArray>,
-        total_num_groups: usize,
-    ) -> Result<()> {
-        let [parts, starts, lengths] = values else {
-            return exec_err!("statistics takes three arguments");
-        };
-        self.grow(total_num_groups);
-        let parts = parts.as_list::<i32>().iter();
-        let starts = starts.as_primitive::<Int64Type>().iter();
-        let lengths = lengths.as_primitive::<Int64Type>().iter();
-        let rows = parts.zip(starts).zip(lengths).zip(group_indices);
-        for (row, (((part, start), length), &group)) in rows.enumerate() {
-            let selected =
-                opt_filter.is_none_or(|filter| filter.is_valid(row) && filter.value(row));
-            if let (true, Some(part), Some(start), Some(length)) = (selected, part, start, length) {
-                self.put(group, part.as_primitive(), start, length)?;
+    fn merge(array: &mut Vec<f64>, saved: &[u8]) {
+        let scores = saved_numbers(saved);
+        for (place, score) in places(array, 0, saved.len() / size_of::<f64>()).zip(scores) {
+            if !score.is_nan() {
+                *place = score;
             }
         }
-        Ok(())
     }
 
-    fn evaluate(&mut self, emit_to: EmitTo) -> Result<ArrayRef> {
+    fn evaluate(&self, arrays: Vec<Vec<f64>>) -> Result<ArrayRef> {
         let mut rows = Builder::default();
-        for array in self.take(emit_to) {
+        for array in arrays {
             rows.append(array.len(), |at| {
                 array.get(at).copied().filter(|score| !score.is_nan())
             });
@@ -246,45 +224,7 @@ impl GroupsAccumulator for Arrays {
         Ok(Arc::new(rows.finish()))
     }
 
-    fn state(&mut self, emit_to: EmitTo) -> Result<Vec<ArrayRef>> {
-        let arrays = self.take(emit_to);
-        let offsets = OffsetBuffer::from_lengths(arrays.iter().map(Vec::len));
-        let scores = Float64Array::from(arrays.concat());
-        let field = Arc::new(Field::new_list_field(DataType::Float64, true));
-        let state = ListArray::try_new(field, offsets, Arc::new(scores), None::<NullBuffer>);
-        Ok(vec![Arc::new(state?)])
-    }
-
-    fn merge_batch(
-        &mut self,
-        values: &[ArrayRef],
-        group_indices: &[usize],
-        total_num_groups: usize,
-    ) -> Result<()> {
-        let state = values
-            .first()
-            .ok_or_else(|| exec_datafusion_err!("statistics: no state"))?;
-        self.grow(total_num_groups);
-        for (array, &group) in state.as_list::<i32>().iter().zip(group_indices) {
-            let Some(array) = array else { continue };
-            let scores = array.as_primitive::<Float64Type>().values();
-            let places = self.of(group, scores.len())?.iter_mut();
-            for (place, score) in places.zip(scores).filter(|(_, score)| !score.is_nan()) {
-                *place = *score;
-            }
-        }
-        Ok(())
-    }
-
-    fn convert_to_state(
-        &self,
-        values: &[ArrayRef],
-        opt_filter: Option<&BooleanArray>,
-    ) -> Result<Vec<ArrayRef>> {
-        Self::default().states_of_rows(values, opt_filter)
-    }
-
-    fn size(&self) -> usize {
-        self.arrays.capacity() * size_of::<Vec<f64>>() + self.bytes
+    fn heap_size(array: &Vec<f64>) -> usize {
+        array.capacity() * size_of::<f64>()
     }
 }

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, Float64Array, Int64Array, ListArray, NullBufferBuilder, StructArray};
 use arrow::buffer::OffsetBuffer;
 use arrow::datatypes::{DataType, Field, Fields};
-use datafusion::common::{Result, exec_err};
+use datafusion::common::Result;
 use datafusion::logical_expr::AggregateUDF;
 
-use super::aggregate::{Aggregate, AggregateFunction, Groups};
+use super::aggregate::{Aggregate, AggregateFunction, Groups, save_numbers, saved, saved_numbers};
 use super::double_double::{DoubleDouble, two_product, two_sum};
-use super::lists::{ListWriter, NumberLists};
-use super::scalar::{list_of, numbers};
+use super::lists::NumberLists;
+use super::scalar::{column, list_of, numbers};
 use super::sums::Compensated;
 
 /// `summary_each(list DOUBLE[] [ORDER BY ...]) -> STRUCT(count BIGINT, sum DOUBLE, mean DOUBLE, std
@@ -28,7 +28,7 @@ pub fn summary_each() -> AggregateUDF {
         about: "Count, sum, mean and sample standard deviation of the elements of lists, position by position.",
         arguments: vec![numbers("list", "A list; null elements and missing ones are passed over.")],
         returns: list_of(DataType::Struct(fields())),
-        state: vec![("moments", list_of(DataType::Float64))],
+        state: saved(),
         in_order: true,
         groups: |_| Ok(Groups::of(Summaries)),
     }
@@ -50,13 +50,9 @@ struct Summaries;
 impl Aggregate for Summaries {
     type Group = Option<Vec<Moments>>;
     type Rows<'a> = NumberLists<'a>;
-    type States<'a> = NumberLists<'a>;
 
     fn rows<'a>(&self, columns: &'a [ArrayRef]) -> Result<Self::Rows<'a>> {
-        match columns {
-            [lists, ..] => NumberLists::of(lists),
-            [] => exec_err!("summary_each: no column"),
-        }
+        NumberLists::of(column(columns, 0)?)
     }
 
     fn update(&self, group: &mut Self::Group, rows: &Self::Rows<'_>, row: usize) -> Result<()> {
@@ -76,39 +72,25 @@ impl Aggregate for Summaries {
         Ok(())
     }
 
-    fn states<'a>(&self, columns: &'a [ArrayRef]) -> Result<Self::States<'a>> {
-        self.rows(columns)
+    fn save(group: &Self::Group, saved: &mut Vec<u8>) {
+        // One more number tells no list from an empty one.
+        save_numbers(group.iter().map(|_| 0.0), saved);
+        save_numbers(group.iter().flatten().flat_map(Moments::state), saved);
     }
 
-    fn merge(&self, group: &mut Self::Group, states: &Self::States<'_>, row: usize) -> Result<()> {
-        let Some(state) = states.row(row) else {
-            return Ok(());
+    fn merge(group: &mut Self::Group, saved: &[u8]) {
+        let Some((_, states)) = saved.split_first_chunk::<{ size_of::<f64>() }>() else {
+            return;
         };
         let group = group.get_or_insert_default();
-        let state: Vec<f64> = state.map(Option::unwrap_or_default).collect();
-        let (states, _) = state.as_chunks::<STATE>();
+        let states: Vec<f64> = saved_numbers(states).collect();
+        let (states, _) = states.as_chunks();
         if group.len() < states.len() {
             group.resize(states.len(), Moments::default());
         }
         for (moments, state) in group.iter_mut().zip(states) {
             moments.merge(&Moments::from_state(state));
         }
-        Ok(())
-    }
-
-    fn state(&self, groups: Vec<Self::Group>) -> Result<Vec<ArrayRef>> {
-        let mut states = ListWriter::with_capacity(groups.len());
-        for group in groups {
-            match group {
-                Some(group) => {
-                    let numbers = group.iter().flat_map(Moments::state);
-                    numbers.for_each(|number| states.push(number));
-                    states.end_list()?;
-                }
-                None => states.null_list(),
-            }
-        }
-        Ok(vec![states.finish()?])
     }
 
     fn evaluate(&self, groups: Vec<Self::Group>) -> Result<ArrayRef> {

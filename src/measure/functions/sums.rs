@@ -3,17 +3,14 @@
 
 use std::sync::Arc;
 
-use arrow::array::{
-    Array, ArrayRef, AsArray, Float64Array, Float64Builder, Int64Array, Int64Builder, ListArray,
-    ListBuilder,
-};
-use arrow::datatypes::{DataType, Float64Type, Int64Type};
-use datafusion::common::{Result, exec_datafusion_err, exec_err};
+use arrow::array::{Array, ArrayRef, AsArray, Float64Array};
+use arrow::datatypes::{DataType, Float64Type};
+use datafusion::common::Result;
 use datafusion::logical_expr::AggregateUDF;
 
-use super::aggregate::{Aggregate, AggregateFunction, Groups};
+use super::aggregate::{Aggregate, AggregateFunction, Groups, save_numbers, saved, saved_numbers};
 use super::double_double::{DoubleDouble, two_sum};
-use super::scalar::{list_of, number};
+use super::scalar::{column, number};
 
 /// A sum and its accumulated rounding error, as `sum()` of Python 3.12 and later (A. Neumaier,
 /// "Rundungsfehleranalyse einiger Verfahren zur Summation endlicher Summen", ZAMM 54, 1974):
@@ -295,11 +292,7 @@ pub fn exact_sum() -> AggregateUDF {
         about: "The exact sum, rounded once: the same for any order of the rows.",
         arguments: vec![number("value", "A number; nulls are passed over.")],
         returns: DataType::Float64,
-        state: vec![
-            ("special", DataType::Float64),
-            ("low", DataType::Int64),
-            ("limbs", list_of(DataType::Int64)),
-        ],
+        state: saved(),
         in_order: false,
         groups: |_| Ok(Groups::of(Sum)),
     }
@@ -309,22 +302,12 @@ pub fn exact_sum() -> AggregateUDF {
 #[derive(Debug, Clone, Copy)]
 struct Sum;
 
-struct States<'a> {
-    specials: &'a Float64Array,
-    lows: &'a Int64Array,
-    limbs: &'a ListArray,
-}
-
 impl Aggregate for Sum {
     type Group = Option<ExactSum>;
     type Rows<'a> = &'a Float64Array;
-    type States<'a> = States<'a>;
 
     fn rows<'a>(&self, columns: &'a [ArrayRef]) -> Result<Self::Rows<'a>> {
-        match columns {
-            [values, ..] => Ok(values.as_primitive::<Float64Type>()),
-            [] => exec_err!("exact_sum: no column"),
-        }
+        Ok(column(columns, 0)?.as_primitive::<Float64Type>())
     }
 
     fn update(&self, group: &mut Self::Group, rows: &Self::Rows<'_>, row: usize) -> Result<()> {
@@ -334,51 +317,22 @@ impl Aggregate for Sum {
         Ok(())
     }
 
-    fn states<'a>(&self, columns: &'a [ArrayRef]) -> Result<Self::States<'a>> {
-        match columns {
-            [specials, lows, limbs] => Ok(States {
-                specials: specials.as_primitive::<Float64Type>(),
-                lows: lows.as_primitive::<Int64Type>(),
-                limbs: limbs.as_list::<i32>(),
-            }),
-            _ => exec_err!("exact_sum: {} state columns", columns.len()),
+    fn save(group: &Self::Group, saved: &mut Vec<u8>) {
+        if let Some(sum) = group {
+            // Each limb fits into 32 bits and a sign, and so into a double.
+            let (special, low, limbs) = sum.clone().parts();
+            let limbs = limbs.into_iter().map(|limb| limb as f64);
+            save_numbers([special, low as f64].into_iter().chain(limbs), saved);
         }
     }
 
-    fn merge(&self, group: &mut Self::Group, states: &Self::States<'_>, row: usize) -> Result<()> {
-        if states.specials.is_null(row) {
-            return Ok(());
+    fn merge(group: &mut Self::Group, saved: &[u8]) {
+        let mut saved = saved_numbers(saved);
+        if let (Some(special), Some(low)) = (saved.next(), saved.next()) {
+            let limbs = saved.map(|limb| limb as i64).collect();
+            let sum = ExactSum::from_parts(special, low as usize, limbs);
+            group.get_or_insert_default().merge(sum);
         }
-        let low = states.lows.value(row);
-        let low =
-            usize::try_from(low).map_err(|_| exec_datafusion_err!("exact_sum: limb {low}"))?;
-        let limbs = states.limbs.value(row);
-        let limbs = limbs.as_primitive::<Int64Type>().values().to_vec();
-        let sum = ExactSum::from_parts(states.specials.value(row), low, limbs);
-        group.get_or_insert_default().merge(sum);
-        Ok(())
-    }
-
-    fn state(&self, groups: Vec<Self::Group>) -> Result<Vec<ArrayRef>> {
-        let mut specials = Float64Builder::with_capacity(groups.len());
-        let mut lows = Int64Builder::with_capacity(groups.len());
-        let mut all_limbs = ListBuilder::new(Int64Builder::new());
-        for group in groups {
-            let parts = group.map(ExactSum::parts);
-            let (special, low, limbs) = match parts {
-                Some((special, low, limbs)) => (Some(special), i64::try_from(low).ok(), limbs),
-                None => (None, None, Vec::new()),
-            };
-            specials.append_option(special);
-            lows.append_option(low);
-            all_limbs.values().append_slice(&limbs);
-            all_limbs.append(true);
-        }
-        Ok(vec![
-            Arc::new(specials.finish()),
-            Arc::new(lows.finish()),
-            Arc::new(all_limbs.finish()),
-        ])
     }
 
     fn evaluate(&self, groups: Vec<Self::Group>) -> Result<ArrayRef> {

@@ -15,7 +15,7 @@ use super::repeats::{AgentRepeats, OwnRepeats, Repeats};
 use super::statistics::{Agent, AgentStatistics};
 use super::task_labels::TaskLabels;
 use crate::gym::GymRules;
-use crate::json::{Object, quote};
+use crate::json::quote;
 use crate::measure::catalog::MetricCatalog;
 use crate::measure::error::MeasureError;
 use crate::measure::families::{AGENT_STATISTICS, TASK_STATISTICS};
@@ -88,16 +88,10 @@ impl<'a> AggregateMetrics<'a> {
     ) -> Result<Self, MeasureError> {
         let parameters = HashMap::from([("reserved".into(), rules.reserved.into())]);
         let queries = MetricQueries::embedded()?;
-        let sessions = Sessions {
-            gathering: ctx.clone(),
-            measuring: ctx.clone(),
-            is_renumbered: false,
-        };
-        let catalog = MetricCatalog::new(&sessions, parameters).await?;
+        let catalog = MetricCatalog::new(&Sessions::of(ctx, ctx), parameters).await?;
         catalog.keep_views().await?;
         for name in [TASK_STATISTICS, AGENT_STATISTICS] {
-            let table = catalog.table(queries.get(name)?).await?;
-            catalog.keep(table).await?;
+            catalog.keep(queries.get(name)?, &[]).await?;
         }
         Ok(Self {
             _catalog: Some(catalog),
@@ -257,7 +251,7 @@ impl<'a> AggregateMetrics<'a> {
             None => {
                 let mut means = JsonObject::default();
                 agent.layout.write_means(&agent.statistics, &mut means);
-                fields(&means.finish())
+                means.into_fields()
             }
         };
         repeats.write_coverage(&mut key_metrics);
@@ -284,7 +278,7 @@ impl<'a> AggregateMetrics<'a> {
     fn statistics(&self, agent: &Agent, repeats: &AgentRepeats) -> IndexMap<String, String> {
         let mut object = JsonObject::default();
         agent.layout.write(&agent.statistics, &mut object);
-        let mut metrics = fields(&object.finish());
+        let mut metrics = object.into_fields();
         repeats.write_across(&[], &mut metrics);
         repeats.write_coverage(&mut metrics);
         metrics
@@ -332,15 +326,6 @@ struct Entry {
     key_metrics: IndexMap<String, String>,
     /// What follows the tasks.
     rest: String,
-}
-
-/// The fields of an object as JSON text by name.
-fn fields(object: &str) -> IndexMap<String, String> {
-    let object = Object::parse(object).unwrap_or_default();
-    let fields = object.iter();
-    fields
-        .map(|(name, _, value)| (name.to_owned(), value.to_owned()))
-        .collect()
 }
 
 fn text(fields: &IndexMap<String, String>) -> String {

@@ -9,11 +9,11 @@ use datafusion::common::ScalarValue;
 use datafusion::prelude::SessionContext;
 use indexmap::IndexMap;
 
+use super::json_object::number;
 use super::repeats::OwnRepeats;
 use crate::json::quote;
 use crate::measure::error::MeasureError;
 use crate::measure::families::register_views;
-use crate::measure::queries::ParameterValue;
 use crate::measure::rows::{Rows, row};
 
 /// Metrics of one agent that are not statistics of single scores, each as JSON text by its name: those
@@ -164,13 +164,6 @@ row! {
     }
 }
 
-/// A number as Python's JSON writes it; nothing for what is no number.
-fn number(value: Option<f64>) -> Option<String> {
-    let value = value.filter(|value| !value.is_nan())?;
-    let number = serde_json::Number::from_f64(value);
-    Some(number.map_or_else(|| "null".into(), |number| number.to_string()))
-}
-
 impl PassMajority {
     /// Computes the metrics of every agent over the tables `tasks` and `rollouts` of a session, and
     /// `scores` if it is there.
@@ -183,7 +176,7 @@ impl PassMajority {
     ) -> Result<HashMap<String, Self>, MeasureError> {
         let mut parameters = HashMap::new();
         if let Some(path) = &options.answer_key {
-            parameters.insert("answer_key".into(), ParameterValue::Text(path.clone()));
+            parameters.insert("answer_key".into(), path.as_str().into());
         }
         register_views(ctx, &parameters).await?;
         register_names(ctx, &options.scores)?;
@@ -210,29 +203,37 @@ impl PassMajority {
         let names: BTreeSet<&str> = names.chain(no_answer).collect();
         let max_k = at_k.iter().map(|row| row.k).max().unwrap_or_default();
         let mut metrics = IndexMap::new();
-        let mut put = |name: String, value: Option<String>| {
-            if let Some(value) = value {
-                metrics.insert(name, value);
+        let put = |metrics: &mut IndexMap<String, String>, name: String, value: Option<f64>| {
+            if let Some(value) = value.filter(|value| !value.is_nan()) {
+                metrics.insert(name, number(value));
             }
         };
+
         for row in at_k {
             let AtK { name, k, .. } = row;
-            put(format!("pass@{k}/{name}"), number(row.pass_at_k));
-            put(format!("pass@1[avg-of-{k}]/{name}"), number(row.avg_of_k));
-            put(format!("majority@{k}/{name}"), number(row.majority_at_k));
+            put(&mut metrics, format!("pass@{k}/{name}"), row.pass_at_k);
+            put(
+                &mut metrics,
+                format!("pass@1[avg-of-{k}]/{name}"),
+                row.avg_of_k,
+            );
+            put(
+                &mut metrics,
+                format!("majority@{k}/{name}"),
+                row.majority_at_k,
+            );
         }
         let of_runs: Vec<String> = names
             .iter()
             .filter_map(|name| {
                 let means = runs.iter().filter(|run| run.name == **name);
-                let means: Vec<String> = means.filter_map(|run| number(run.mean)).collect();
+                let means = means.filter_map(|run| run.mean.filter(|mean| !mean.is_nan()));
+                let means: Vec<String> = means.map(number).collect();
                 (!means.is_empty()).then(|| format!("{}:[{}]", quote(name), means.join(",")))
             })
             .collect();
-        put(
-            "per_sample_aggregate".into(),
-            Some(format!("{{{}}}", of_runs.join(","))),
-        );
+        let of_runs = format!("{{{}}}", of_runs.join(","));
+        metrics.insert("per_sample_aggregate".into(), of_runs);
         for k in 2..=max_k {
             for name in &names {
                 // Beyond the last run the first k are all there are.
@@ -241,15 +242,23 @@ impl PassMajority {
                     continue;
                 };
                 let prefix = format!("pass@1[avg-of-{k}]/{name}");
-                put(format!("{prefix}/std_dev_across_runs"), number(last.std));
-                put(format!("{prefix}/std_err_across_runs"), number(last.stderr));
+                put(
+                    &mut metrics,
+                    format!("{prefix}/std_dev_across_runs"),
+                    last.std,
+                );
+                put(
+                    &mut metrics,
+                    format!("{prefix}/std_err_across_runs"),
+                    last.stderr,
+                );
             }
         }
         if options.add_avg_sample_std_dev {
             for row in at_k.iter().filter(|row| row.k > 1) {
                 let AtK { name, k, .. } = row;
                 let name = format!("pass@1[avg-of-{k}]/{name}/avg_sample_std_dev");
-                put(name, number(row.mean_task_std));
+                put(&mut metrics, name, row.mean_task_std);
             }
         }
         Self {

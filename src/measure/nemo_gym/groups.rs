@@ -59,9 +59,6 @@ pub(super) struct Groups<'a> {
 
 impl<'a> Groups<'a> {
     /// Starts reading. The table `task_statistics` must have been made for the same groups.
-    ///
-    /// # Errors
-    /// The tables are not there.
     pub(super) async fn read(
         ctx: &SessionContext,
         labels: &'a TaskLabels,
@@ -83,9 +80,6 @@ impl<'a> Groups<'a> {
     }
 
     /// The next group.
-    ///
-    /// # Errors
-    /// The tables cannot be read.
     pub(super) async fn next(&mut self) -> Result<Option<Group>, MeasureError> {
         let Some(first) = self.infos.next().await? else {
             return Ok(None);
@@ -113,9 +107,6 @@ impl<'a> Groups<'a> {
     }
 
     /// Passes over the groups of agents whose names come before.
-    ///
-    /// # Errors
-    /// The tables cannot be read.
     pub(super) async fn skip_to(&mut self, agent: &str) -> Result<(), MeasureError> {
         let before = |info: &Info| info.agent_name.as_str() < agent;
         while self.infos.next_if(before).await?.is_some() {}
@@ -125,9 +116,6 @@ impl<'a> Groups<'a> {
     }
 
     /// The next group, if it is one of the agent.
-    ///
-    /// # Errors
-    /// The tables cannot be read.
     pub(super) async fn next_of(&mut self, agent: &str) -> Result<Option<Group>, MeasureError> {
         match self.infos.peek().await? {
             Some(info) if info.agent_name == agent => self.next().await,

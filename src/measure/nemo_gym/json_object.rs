@@ -8,6 +8,23 @@ use crate::json::{Object, quote};
 #[derive(Debug, Default)]
 pub(super) struct JsonObject(String);
 
+/// A float as JSON text: `null` unless it is finite.
+pub(super) fn number(value: f64) -> String {
+    serde_json::Value::from(value).to_string()
+}
+
+/// The fields of an object that are wanted, as JSON text by name.
+pub(super) fn fields(
+    object: &Object<'_>,
+    is_wanted: impl Fn(&str, &str) -> bool,
+) -> IndexMap<String, String> {
+    let fields = object.iter().map(|(name, _, value)| (name, value));
+    let fields = fields.filter(|(name, value)| is_wanted(name, value));
+    fields
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .collect()
+}
+
 impl From<String> for JsonObject {
     /// Goes on with an object that is JSON text without spaces around it.
     fn from(mut object: String) -> Self {
@@ -35,12 +52,9 @@ impl JsonObject {
 
     /// Adds a float: `null` if it is infinite, no field at all if it is not a number.
     pub(super) fn float(&mut self, name: &str, value: f64) {
-        if value.is_nan() {
-            return;
+        if !value.is_nan() {
+            self.raw(name, &number(value));
         }
-        let text = serde_json::Number::from_f64(value);
-        let text = text.map_or_else(|| "null".to_owned(), |number| number.to_string());
-        self.raw(name, &text);
     }
 
     /// Adds the fields of an object that is JSON text without spaces around it.
@@ -62,6 +76,14 @@ impl JsonObject {
             object.set(name, value);
         }
         object.to_string()
+    }
+
+    /// The fields as JSON text by name.
+    pub(super) fn into_fields(self) -> IndexMap<String, String> {
+        fields(
+            &Object::parse(&self.finish()).unwrap_or_default(),
+            |_, _| true,
+        )
     }
 
     /// The object's text.

@@ -3,26 +3,12 @@
 use std::collections::BTreeMap;
 
 use datafusion::prelude::SessionContext;
-use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::json_object::JsonObject;
 use crate::measure::error::MeasureError;
 use crate::measure::functions::{DoubleDouble, median, quantile};
 use crate::measure::rows::{Rows, row};
-
-/// What was observed of one rollout.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct Perf {
-    token_observability_coverage: Value,
-    prompt_tokens: Value,
-    cached_prompt_tokens: Value,
-    completion_tokens: Value,
-    reasoning_tokens: Value,
-    num_turns: Value,
-    total_latency_ms: Value,
-}
 
 /// The numbers of one field; integers stay integers where nothing is divided.
 #[derive(Debug, Default)]
@@ -35,18 +21,32 @@ struct Numbers {
 struct Summary {
     records: usize,
     with_tokens: usize,
-    tokens: [Numbers; 4],
-    turns: Numbers,
-    tokens_per_turn: Numbers,
-    latency: Numbers,
+    /// Those of each of [`FIELDS`].
+    numbers: [Numbers; FIELDS.len()],
 }
 
-const TOKENS: [&str; 4] = [
-    "prompt_tokens",
-    "cached_prompt_tokens",
-    "completion_tokens",
-    "reasoning_tokens",
+/// What is summarised: a field of a rollout, the names of its statistics with `{}` in the place of the statistic, and which
+/// of these are written.
+const FIELDS: [(&str, &str, &[&str]); 7] = [
+    ("prompt_tokens", "{}_prompt_tokens", TOKENS),
+    ("cached_prompt_tokens", "{}_cached_prompt_tokens", TOKENS),
+    ("completion_tokens", "{}_completion_tokens", TOKENS),
+    ("reasoning_tokens", "{}_reasoning_tokens", TOKENS),
+    (
+        "num_turns",
+        "{}_num_turns",
+        &["mean", "median", "std", "min", "p90", "max"],
+    ),
+    (PER_TURN, "{}_tokens_per_turn", &["mean", "median"]),
+    (
+        "total_latency_ms",
+        "total_latency_{}_ms",
+        &["p50", "p90", "p99", "mean"],
+    ),
 ];
+const TOKENS: &[&str] = &["mean", "median", "total"];
+/// Not a field: the tokens of a rollout by its turns.
+const PER_TURN: &str = "tokens_per_turn";
 
 row! {
     struct Observed {
@@ -57,9 +57,6 @@ row! {
 
 /// The summary of every agent of which something was observed, as a JSON object. `num_rollouts` says how many rollouts an
 /// agent has.
-///
-/// # Errors
-/// The tables cannot be read.
 pub(super) async fn perf_summaries(
     ctx: &SessionContext,
     num_rollouts: impl Fn(&str) -> i64,
@@ -126,13 +123,14 @@ impl Numbers {
     }
 
     /// Writes each statistic under its name, if there are numbers.
-    fn summarise(mut self, object: &mut JsonObject, statistics: &[(&str, String)]) {
+    fn summarise(mut self, object: &mut JsonObject, names: &str, statistics: &[&str]) {
         if self.values.is_empty() {
             return;
         }
         self.values.sort_unstable_by(f64::total_cmp);
         let at = |share: f64| quantile(&self.values, share).unwrap_or_default();
-        for (statistic, name) in statistics {
+        for statistic in statistics {
+            let name = &names.replace("{}", statistic);
             match *statistic {
                 "mean" => object.float(name, self.total().high / self.values.len() as f64),
                 "total" => self.write(object, name, self.total().high),
@@ -155,61 +153,34 @@ impl Numbers {
 }
 
 impl Summary {
-    fn add(&mut self, perf: &Perf) {
+    fn add(&mut self, perf: &Map<String, Value>) {
         self.records += 1;
-        let coverage = float(&perf.token_observability_coverage);
+        let of = |field| perf.get(field).and_then(float);
+        let coverage = of("token_observability_coverage");
         self.with_tokens += usize::from(coverage.is_some_and(|share| share > 0.0));
-        let tokens = [
-            &perf.prompt_tokens,
-            &perf.cached_prompt_tokens,
-            &perf.completion_tokens,
-            &perf.reasoning_tokens,
-        ];
-        for (numbers, value) in self.tokens.iter_mut().zip(tokens) {
-            numbers.add(value);
-        }
-        self.turns.add(&perf.num_turns);
-        self.latency.add(&perf.total_latency_ms);
-        let turns = float(&perf.num_turns).filter(|turns| *turns > 0.0);
-        if let (Some(tokens), Some(turns)) = (float(&perf.completion_tokens), turns) {
-            self.tokens_per_turn.has_floats = true;
-            self.tokens_per_turn.values.push(tokens / turns);
+        let turns = of("num_turns").filter(|turns| *turns > 0.0);
+        let per_turn = of("completion_tokens").zip(turns);
+        let per_turn = Value::from(per_turn.map(|(tokens, turns)| tokens / turns));
+        for (numbers, (field, ..)) in self.numbers.iter_mut().zip(FIELDS) {
+            let value = match field {
+                PER_TURN => Some(&per_turn),
+                _ => perf.get(field),
+            };
+            numbers.add(value.unwrap_or(&Value::Null));
         }
     }
 
     fn into_json(self, num_rollouts: f64) -> String {
         let mut object = JsonObject::default();
-        let named = |statistics: &[&'static str], name: &dyn Fn(&str) -> String| {
-            let statistics = statistics.iter();
-            statistics
-                .map(|statistic| (*statistic, name(statistic)))
-                .collect::<Vec<_>>()
-        };
-        object.float(
-            "overall_observability_coverage",
-            self.records as f64 / num_rollouts,
-        );
-        object.float(
-            "token_observability_coverage",
-            self.with_tokens as f64 / num_rollouts,
-        );
-        for (name, numbers) in TOKENS.iter().zip(self.tokens) {
-            let statistics = named(&["mean", "median", "total"], &|statistic| {
-                format!("{statistic}_{name}")
-            });
-            numbers.summarise(&mut object, &statistics);
+        for (name, count) in [
+            ("overall_observability_coverage", self.records),
+            ("token_observability_coverage", self.with_tokens),
+        ] {
+            object.float(name, count as f64 / num_rollouts);
         }
-        let turns = ["mean", "median", "std", "min", "p90", "max"];
-        let turns = named(&turns, &|statistic| format!("{statistic}_num_turns"));
-        self.turns.summarise(&mut object, &turns);
-        let per_turn = named(&["mean", "median"], &|statistic| {
-            format!("{statistic}_tokens_per_turn")
-        });
-        self.tokens_per_turn.summarise(&mut object, &per_turn);
-        let latency = named(&["p50", "p90", "p99", "mean"], &|statistic| {
-            format!("total_latency_{statistic}_ms")
-        });
-        self.latency.summarise(&mut object, &latency);
+        for ((_, names, statistics), numbers) in FIELDS.iter().zip(self.numbers) {
+            numbers.summarise(&mut object, names, statistics);
+        }
         object.finish()
     }
 }

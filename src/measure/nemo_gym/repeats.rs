@@ -3,30 +3,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use arrow::array::RecordBatch;
-use datafusion::common::Result as QueryResult;
 use datafusion::prelude::SessionContext;
 use indexmap::{IndexMap, IndexSet};
 
-use super::json_object::JsonObject;
+use super::json_object::{JsonObject, number};
 use crate::gym::GymRules;
 use crate::measure::error::MeasureError;
 use crate::measure::functions::{median, pairwise_sum, quantile, t_quantile};
-use crate::measure::rows::{Column, Rows, row};
-
-/// Statistics of a repeat, in the order in which they are written.
-const STATISTICS: [&str; 10] = [
-    "mean",
-    "median",
-    "std",
-    "sem",
-    "min",
-    "max",
-    "p25",
-    "p75",
-    "ci_low_95",
-    "ci_high_95",
-];
+use crate::measure::rows::{Rows, row};
 
 /// Between the name of a statistic and that of a metric of repeats.
 const ACROSS: &str = "_across_repeats/";
@@ -121,42 +105,26 @@ row! {
     }
 }
 
-struct Metric {
-    agent_name: String,
-    rollout_index: i64,
-    metric: String,
-    statistics: Vec<Option<f64>>,
-}
-
-impl Metric {
-    fn rows(batch: &RecordBatch) -> QueryResult<Vec<Self>> {
-        let columns = STATISTICS.map(|name| Option::<f64>::read(batch, name));
-        let columns = columns.into_iter().collect::<QueryResult<Vec<_>>>()?;
-        let agents = String::read(batch, "agent_name")?.into_iter();
-        let indices = i64::read(batch, "rollout_index")?;
-        let metrics = String::read(batch, "metric")?;
-        let keys = agents.zip(indices).zip(metrics).enumerate();
-        Ok(keys
-            .map(|(row, ((agent_name, rollout_index), metric))| {
-                let statistics = columns.iter();
-                Self {
-                    agent_name,
-                    rollout_index,
-                    metric,
-                    statistics: statistics
-                        .map(|column| column.get(row).copied().flatten())
-                        .collect(),
-                }
-            })
-            .collect())
+row! {
+    struct Metric {
+        agent_name: String,
+        rollout_index: i64,
+        metric: String,
+        mean: Option<f64>,
+        median: Option<f64>,
+        std: Option<f64>,
+        sem: Option<f64>,
+        min: Option<f64>,
+        max: Option<f64>,
+        p25: Option<f64>,
+        p75: Option<f64>,
+        ci_low_95: Option<f64>,
+        ci_high_95: Option<f64>,
     }
 }
 
 impl Repeats {
     /// Reads the repeats from the tables and views of a session; there are none if the rules have none.
-    ///
-    /// # Errors
-    /// The tables cannot be read.
     pub(super) async fn read(ctx: &SessionContext, rules: &GymRules) -> Result<Self, MeasureError> {
         if !rules.repeats {
             return Ok(Self::default());
@@ -200,11 +168,20 @@ impl Repeats {
                 repeats.find(|repeat| repeat.rollout_index == row.rollout_index)
             });
             let Some(repeat) = repeat else { continue };
-            for (statistic, value) in STATISTICS.iter().zip(&row.statistics) {
-                if let Some(value) = value {
-                    let name = format!("{statistic}/{}", row.metric);
-                    repeat.metrics.insert(name, *value);
-                }
+            for (statistic, value) in [
+                ("mean", row.mean),
+                ("median", row.median),
+                ("std", row.std),
+                ("sem", row.sem),
+                ("min", row.min),
+                ("max", row.max),
+                ("p25", row.p25),
+                ("p75", row.p75),
+                ("ci_low_95", row.ci_low_95),
+                ("ci_high_95", row.ci_high_95),
+            ] {
+                let named = value.map(|value| (format!("{statistic}/{}", row.metric), value));
+                repeat.metrics.extend(named);
             }
         }
         Ok(Self(all))
@@ -358,12 +335,6 @@ impl AgentRepeats {
         });
         entries.collect()
     }
-}
-
-/// A float as JSON text.
-fn number(value: f64) -> String {
-    let number = serde_json::Number::from_f64(value);
-    number.map_or_else(|| "null".to_owned(), |number| number.to_string())
 }
 
 /// Whether two programs mean the same number.

@@ -25,7 +25,7 @@ use crate::json::Object;
 use crate::measure::catalog::MetricCatalog;
 use crate::measure::error::MeasureError;
 use crate::measure::families::{AGENT_STATISTICS, TASK_STATISTICS};
-use crate::measure::queries::{MetricQueries, ParameterValue};
+use crate::measure::queries::MetricQueries;
 use crate::measure::rows::{Column, Rows, row};
 use crate::measure::source::{Sessions, Source, by_rules};
 use crate::request::agent_ref;
@@ -215,9 +215,6 @@ async fn forget_agents(ctx: &SessionContext) -> Result<(), DataFusionError> {
 
 impl<'a> RewardProfile<'a> {
     /// Computes the statistics over the tables of `sessions`, to which it adds `task_statistics` and `agent_statistics`.
-    ///
-    /// # Errors
-    /// The tables cannot be read.
     async fn compute(
         sessions: &'a Sessions,
         labels: &'a TaskLabels,
@@ -227,14 +224,13 @@ impl<'a> RewardProfile<'a> {
         let queries = MetricQueries::embedded()?;
         let parameters = |split_agents: bool| {
             HashMap::from([
-                ("split_agents".into(), ParameterValue::Boolean(split_agents)),
+                ("split_agents".into(), split_agents.into()),
                 ("reserved".into(), rules.reserved.into()),
             ])
         };
         let of_agents = MetricCatalog::new(sessions, parameters(true)).await?;
         of_agents.keep_views().await?;
-        let agents = of_agents.table(queries.get(AGENT_STATISTICS)?).await?;
-        of_agents.keep(agents).await?;
+        of_agents.keep(queries.get(AGENT_STATISTICS)?, &[]).await?;
         // Where each task has one agent, its scores are the same, whether agents are split or not.
         let is_shared = has_shared_tasks(&sessions.gathering).await?;
         let by_agent = is_shared && rules.lines_by_agent;
@@ -244,7 +240,7 @@ impl<'a> RewardProfile<'a> {
             catalogs.push(MetricCatalog::new(sessions, parameters(false)).await?);
         }
         if let Some(of_tasks) = catalogs.last() {
-            of_tasks.keep(of_tasks.table(tasks).await?).await?;
+            of_tasks.keep(tasks, &[]).await?;
         }
         if !is_shared {
             forget_agents(ctx).await?;

@@ -15,6 +15,7 @@ use indexmap::IndexMap;
 use serde_json::value::RawValue;
 
 use super::custom::CustomMetrics;
+use super::json_object::fields;
 use super::repeats::is_same;
 use super::task_labels::TaskLabels;
 use crate::agent::MetricServers;
@@ -257,15 +258,6 @@ fn parse(
 
 fn object<'a>(text: &'a str, what: &str) -> Result<Object<'a>, String> {
     Object::parse(text).map_err(|error| format!("{what} is not what it must be: {error}"))
-}
-
-fn fields(object: &Object<'_>, is_wanted: impl Fn(&str, &str) -> bool) -> IndexMap<String, String> {
-    let fields = object
-        .iter()
-        .filter(|(name, _, value)| is_wanted(name, value));
-    fields
-        .map(|(name, _, value)| (name.to_owned(), value.to_owned()))
-        .collect()
 }
 
 #[cfg(test)]

@@ -63,9 +63,6 @@ pub(super) struct Agent {
 
 impl AgentStatistics {
     /// Reads the table `agent_statistics`, and adds agents whose rollouts have no metric.
-    ///
-    /// # Errors
-    /// The tables cannot be read.
     pub(super) async fn read(ctx: &SessionContext) -> Result<Self, MeasureError> {
         let names = include_str!("../../../queries/nemo_gym/agents.sql");
         let known = Rows::of(ctx, names, Known::rows).await?.collect().await?;

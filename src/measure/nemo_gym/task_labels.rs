@@ -3,16 +3,10 @@
 use crate::json::{quote, unquote};
 use crate::python::repr_str;
 
-/// Spelling of a task's index in what is written. Tasks are counted by integers throughout; files of
-/// others may name them by strings, which then stand for their rank.
+/// Spelling of a task's index in what is written: the index itself, or a string for each index from 0. Tasks are counted by
+/// integers throughout; files of others may name them by strings, which then stand for their rank.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub enum TaskLabels {
-    /// The index itself.
-    #[default]
-    Indices,
-    /// A string for each index from 0.
-    Names(Vec<String>),
-}
+pub struct TaskLabels(Option<Vec<String>>);
 
 impl TaskLabels {
     /// As JSON.
@@ -41,27 +35,22 @@ impl TaskLabels {
 
     /// Parses the JSON label of a task as its index.
     pub fn index(&self, json: &str) -> Option<i64> {
-        match self {
-            Self::Indices => json.parse().ok(),
-            Self::Names(names) => {
-                let name = unquote(json)?;
-                let place = names.iter().position(|known| *known == *name)?;
-                i64::try_from(place).ok()
-            }
-        }
+        let Some(names) = &self.0 else {
+            return json.parse().ok();
+        };
+        let name = unquote(json)?;
+        let place = names.iter().position(|known| *known == *name)?;
+        i64::try_from(place).ok()
     }
 
     fn name(&self, task_index: i64) -> Option<&str> {
-        let Self::Names(names) = self else {
-            return None;
-        };
         let index = usize::try_from(task_index).ok()?;
-        names.get(index).map(String::as_str)
+        self.0.as_ref()?.get(index).map(String::as_str)
     }
 }
 
 impl From<Option<Vec<String>>> for TaskLabels {
     fn from(names: Option<Vec<String>>) -> Self {
-        names.map_or(Self::Indices, Self::Names)
+        Self(names)
     }
 }

@@ -4,6 +4,9 @@
 //!   | magic 8 | length of the payload 8 | CRC-32 of the payload 4 | CRC-32 of these 20 bytes 4 | payload |
 //! ```
 //!
+//! Crates for write-ahead logs (`wal-db`, `walogs`) keep a directory of their own. A segment is one file that only grows, so
+//! that its beginning can be copied and read elsewhere.
+//!
 //! Numbers are little-endian. A reader that meets a damaged header looks for the next intact one.
 
 use std::fs::File;
