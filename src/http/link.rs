@@ -1,6 +1,6 @@
 //! [`Link`]: an open connection, driven by the task of whoever uses it. No task of its own means no hop between threads
-//! for each request and each part of an answer. The clients of `hyper-util` and `reqwest` have one for each connection, and
-//! read ahead of whoever wants an answer. HTTP itself is hyper's.
+//! for each request and each part of an answer. The clients of `hyper-util` and `reqwest` have one for each connection.
+//! HTTP itself is hyper's.
 
 use std::future::poll_fn;
 use std::io;

@@ -1,6 +1,6 @@
 //! What the headers of a refusal say: [`retry_after`] is how long to wait, as servers have come to
-//! tell it, [`headers_that_matter`] what to keep of them. The crate `rate-limits` takes the headers of one vendor at a time,
-//! and refuses what others have put there.
+//! tell it, [`headers_that_matter`] what to keep of them. To the crate `rate-limits`, `Retry-After` is seconds or a date;
+//! servers also send milliseconds, times since 1970 and Go's durations.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

@@ -100,7 +100,7 @@ pub fn register_store(session: &SessionContext, run: &RunStore) {
 }
 
 /// A pool that sends to temporary files what can go there, and refuses nobody else. DataFusion's `FairSpillPool` refuses
-/// joins, and shares that are smaller than a batch.
+/// a join what others hold, and gives every sort the same share.
 ///
 /// Sorts and groups grow with the number of rollouts, and lose little by going to disk. What can't (the small side of a
 /// join) must get what it needs: a limit there would not save memory but fail a query. The same holds for what takes less
