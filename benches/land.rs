@@ -25,7 +25,7 @@ use rollstream::outcome::rollouts_of;
 use rollstream::progress::Progress;
 use rollstream::schema;
 use rollstream::session;
-use rollstream::store::{ParquetSink, RunStore, Writer};
+use rollstream::store::{RunStore, Writer};
 use tempfile::TempDir;
 
 use common::{Answers, Options, Report, millions, thousands};
@@ -112,11 +112,9 @@ async fn land(directory: &Path, batches: &[RecordBatch]) -> anyhow::Result<f64> 
     )?;
     let writer = Arc::new(Writer::unlocked(1));
     let context = LandContext::new(
-        Arc::new(ParquetSink::new(run.clone(), Arc::clone(&writer))),
-        run.journal_dir().to_owned(),
+        run.clone(),
         writer,
         PART_INTERVAL,
-        false,
         Arc::new(Progress::default()),
     );
     let session =

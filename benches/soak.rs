@@ -202,7 +202,8 @@ impl<'a> Sweep<'a> {
             "10ms",
         ];
         flags.extend(faults.iter().flat_map(|fault| ["--fault", fault]));
-        let rates = FAULTS.map(|(kind, rate)| Ok((kind.parse()?, rate)));
+        let rates =
+            FAULTS.map(|(kind, rate)| Ok((kind.parse().map_err(anyhow::Error::msg)?, rate)));
         let config = SimConfig {
             seed: number,
             faults: FaultRates(rates.into_iter().collect::<anyhow::Result<_>>()?),

@@ -119,11 +119,8 @@ impl<S: Step> UserDefinedLogicalNodeCore for StepNode<S> {
         write!(f, "{}: {}", self.step.name(), self.step)
     }
 
-    fn with_exprs_and_inputs(&self, _: Vec<Expr>, mut inputs: Vec<LogicalPlan>) -> Result<Self> {
-        match (inputs.pop(), inputs.pop()) {
-            (Some(input), None) => Self::new(self.step.clone(), input),
-            _ => internal_err!("{} has one input", self.step.name()),
-        }
+    fn with_exprs_and_inputs(&self, _: Vec<Expr>, inputs: Vec<LogicalPlan>) -> Result<Self> {
+        Self::new(self.step.clone(), only_input(self.step.name(), inputs)?)
     }
 }
 
@@ -263,11 +260,8 @@ impl<S: Operator> ExecutionPlan for OperatorExec<S> {
 ///
 /// # Errors
 /// There are none or several, which would be a defect of the planner.
-pub fn only_input(
-    name: &str,
-    mut children: Vec<Arc<dyn ExecutionPlan>>,
-) -> Result<Arc<dyn ExecutionPlan>> {
-    match (children.pop(), children.pop()) {
+pub fn only_input<T>(name: &str, mut inputs: Vec<T>) -> Result<T> {
+    match (inputs.pop(), inputs.pop()) {
         (Some(input), None) => Ok(input),
         _ => internal_err!("{name} has one input"),
     }

@@ -117,7 +117,7 @@ pub struct GroupReport {
 }
 
 /// What an import made a run of.
-#[derive(Debug)]
+#[derive(Debug, Serialize)]
 pub struct ImportReport {
     /// Path or address of the run.
     pub place: String,
@@ -132,6 +132,7 @@ pub struct ImportReport {
     /// Rows of the file of failures that have a key.
     pub failed_attempts: u64,
     /// The rollouts that these are of, whether they were asked for or not.
+    #[serde(flatten)]
     pub failures: FailureCounts,
     /// Failures that the agent reports before a rollout has failed.
     pub max_attempts: u32,

@@ -29,7 +29,7 @@ use rollstream::progress::{AgentProgress, Progress};
 use rollstream::run::{FailureLimits, Registry, RunContext, RunExec, RunStep, Shutdown};
 use rollstream::schema;
 use rollstream::session;
-use rollstream::store::{DispatchLogs, ParquetSink, RunStore, SegmentWriter, StoreError, Writer};
+use rollstream::store::{DispatchLogs, RunStore, SegmentWriter, StoreError, Writer};
 use tempfile::TempDir;
 
 use super::journal::Kept;
@@ -83,11 +83,9 @@ impl Calls {
         let dispatches = (keep != Kept::Nothing).then(|| Arc::new(dispatches));
         let context = context(agent, rollouts, dispatches.clone(), &progress);
         let land = LandContext::new(
-            Arc::new(ParquetSink::new(run.clone(), Arc::clone(&writer))),
-            run.journal_dir().to_owned(),
+            run.clone(),
             Arc::clone(&writer),
             Settings::default().part_interval.duration(),
-            false,
             Arc::clone(&progress),
         );
         let config = session::config()

@@ -234,7 +234,7 @@ impl Work {
 async fn begin(row: &Resume, directory: &Path) -> anyhow::Result<()> {
     let agent = AgentSettings {
         // Never asked.
-        url: Some("http://127.0.0.1:9".parse()?),
+        url: Some("http://127.0.0.1:9".parse().map_err(anyhow::Error::msg)?),
         ..AgentSettings::default()
     };
     let sweep = Sweep::prepare(Settings {
@@ -242,7 +242,11 @@ async fn begin(row: &Resume, directory: &Path) -> anyhow::Result<()> {
         output: Some(run_of(directory).display().to_string()),
         agent: Some(AGENT.to_owned()),
         agents: [(AGENT.to_owned(), agent)].into(),
-        num_repeats: row.repeats_of_a_task.to_string().parse()?,
+        num_repeats: row
+            .repeats_of_a_task
+            .to_string()
+            .parse()
+            .map_err(anyhow::Error::msg)?,
         aggregate: false,
         ..Settings::default()
     })

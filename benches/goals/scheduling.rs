@@ -74,7 +74,7 @@ impl Scheduling {
                 // Other latencies each time: one very long one at the end says little.
                 let config = SimConfig {
                     seed: repeat as u64,
-                    latency: self.latency.parse()?,
+                    latency: self.latency.parse().map_err(anyhow::Error::msg)?,
                     ..SimConfig::default()
                 };
                 let seed = config.seed.to_string();

@@ -67,7 +67,7 @@ impl NemoGymAgent {
         let status = response.status().as_u16();
         let headers = headers_that_matter(response.headers());
         let body = match status {
-            200 => run.body(response, Holder::Lander, call).await,
+            200 => run.http().body(response, Holder::Lander, call).await,
             _ => Err(Box::pin(call.status_error(response)).await),
         };
         // What follows is our own work, and not the server's.

@@ -19,7 +19,6 @@ const REQUEST_ID: &str = "x-request-id";
 /// A server that calls within attempts go to.
 #[derive(Debug, Clone)]
 pub struct Target {
-    http: HttpClients,
     to: Destination,
     address: Arc<str>,
     /// Headers that go with every call.
@@ -69,8 +68,7 @@ impl Target {
         let address = format!("POST {url}").into();
         let secrets = Arc::new(Secrets::of(&headers));
         Ok(Self {
-            to: Destination::new(url, headers.clone(), http.clone()),
-            http,
+            to: Destination::new(url, headers.clone(), http),
             address,
             headers,
             secrets,
@@ -89,7 +87,7 @@ impl Target {
         }
         Self {
             address: format!("POST {url}").into(),
-            to: Destination::new(url, self.headers.clone(), self.http.clone()),
+            to: Destination::new(url, self.headers.clone(), self.to.http().clone()),
             ..self.clone()
         }
     }
@@ -201,7 +199,7 @@ impl Target {
             jar.take(&self.to.url().origin(), response.headers());
         }
         let retry_after = retry_after(response.headers(), SystemTime::now());
-        let body = self.to.body(response, Holder::Caller, call).await?;
+        let body = self.to.http().body(response, Holder::Caller, call).await?;
         Ok((status, retry_after, body))
     }
 }

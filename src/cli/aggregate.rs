@@ -21,7 +21,7 @@ use crate::import::{Zeros, is_stamped};
 use crate::measure::{Aggregation, AggregationSource};
 use crate::measure::{KeyMetrics, PassMajorityOptions};
 use crate::session;
-use crate::show::{self, RowLimit};
+use crate::show::{self, Format, RowLimit};
 use crate::store::{RunRecord, RunStore, part_name};
 
 const EXAMPLES: &str = "\
@@ -219,7 +219,7 @@ async fn show_family(output: &RunStore, family: &str) -> Result<Option<Exit>, Er
     let name = part_name("metrics", family);
     let table = session::any_part(&session, output, &name).await?;
     let schema = Arc::new(table.schema().as_arrow().clone());
-    let mut sink = show::open_table(&schema, Box::new(io::stdout()), SHOWN);
+    let mut sink = show::open_sink(Format::Table, &schema, Box::new(io::stdout()), SHOWN)?;
     for batch in table.limit(0, Some(SHOWN.rows + 1))?.collect().await? {
         if let Some(exit) = unless_gone(sink.write(&batch))? {
             return Ok(Some(exit));

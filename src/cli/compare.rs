@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::{fs, iter};
 
-use clap::{Args, ValueEnum, value_parser};
+use clap::{Args, ValueEnum};
 
 use super::measurement::MemoryArgs;
 use super::output::{Exit, unless_gone, warn};
@@ -11,7 +11,6 @@ use super::runs::{GivenRun, given_run, is_file, open};
 use crate::config::Settings;
 use crate::error::Error;
 use crate::import::CollectionFiles;
-use crate::json;
 use crate::measure::compare::{self, CompareRun};
 use crate::measure::compare::{ComparedRun, ComparisonOptions, ComparisonReport};
 use crate::show;
@@ -52,27 +51,9 @@ pub struct CompareArgs {
     /// The same by the names of NeMo Gym.
     #[command(flatten)]
     pub gym: GymCompareArgs,
-    /// Compare this metric alone; can be given several times
-    #[arg(long, value_name = "NAME")]
-    pub metric: Vec<String>,
-    /// Join tasks by this field of theirs instead of by all they ask, such as `id` or `source.id`
-    #[arg(long, value_name = "PATH", value_parser = field_path)]
-    pub task_key: Option<String>,
-    /// Confidence of the intervals; a difference is significant below 1 less this
-    #[arg(long, value_name = "SHARE", default_value_t = 0.95, value_parser = share)]
-    pub confidence: f64,
-    /// Bootstrap samples of each interval
-    #[arg(long, value_name = "N", default_value_t = 2000, value_parser = value_parser!(u32).range(1..=MAX_DRAWS))]
-    pub resamples: u32,
-    /// Random flips of signs of each permutation test
-    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = value_parser!(u32).range(1..=MAX_DRAWS))]
-    pub permutations: u32,
-    /// Power with which the minimum detectable effect (MDE) is found
-    #[arg(long, value_name = "SHARE", default_value_t = 0.8, value_parser = share)]
-    pub power: f64,
-    /// Seed of what is random: the same seed, the same numbers
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    pub seed: u64,
+    /// How they are compared.
+    #[command(flatten)]
+    pub options: ComparisonOptions,
     /// How much memory it may use.
     #[command(flatten)]
     pub memory: MemoryArgs,
@@ -180,24 +161,6 @@ impl CompareArgs {
     }
 }
 
-/// Most draws: more take long and change nothing that is shown.
-const MAX_DRAWS: i64 = 1_000_000;
-
-fn field_path(text: &str) -> Result<String, String> {
-    let path = json::Path::parse(text);
-    path.map(|_| text.to_owned())
-        .map_err(|error| error.to_string())
-}
-
-fn share(text: &str) -> Result<f64, String> {
-    let share: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
-    if share > 0.0 && share < 1.0 {
-        Ok(share)
-    } else {
-        Err("give a number between 0 and 1, such as 0.95".to_owned())
-    }
-}
-
 /// `rollstream compare`: compares candidates with a base. Writes nothing to the runs.
 pub(super) async fn compare(args: CompareArgs) -> Result<Exit, Error> {
     let (base, others) = args.runs();
@@ -224,14 +187,8 @@ pub(super) async fn compare(args: CompareArgs) -> Result<Exit, Error> {
         runs.push(found(candidate, &scratch, number).await?);
     }
     let options = ComparisonOptions {
-        metrics: args.metric,
-        task_key: args.task_key,
-        confidence: args.confidence,
-        resamples: args.resamples,
-        permutations: args.permutations,
-        power: args.power,
-        seed: args.seed,
         memory: args.memory.bytes(),
+        ..args.options
     };
     let report = compare::compare(&base, &runs, &options, args.flips.as_deref()).await?;
     for run in iter::once(&report.base).chain(&report.candidates) {

@@ -1,7 +1,6 @@
 //! [`Gate`]: a query whose rows are violations, and the [`Verdict`] on it.
 
 use std::fs;
-use std::io::Write;
 use std::path::Path;
 
 use arrow::datatypes::SchemaRef;
@@ -14,7 +13,7 @@ use serde_json::{Value, json};
 use super::sql::{Item, SqlSession, Statement, Statements};
 use crate::error::{Error, USAGE};
 use crate::session::QueryError;
-use crate::show::{Format, RowLimit, RowSink, ShowError, open_sink, open_table};
+use crate::show::{Format, RowLimit, ShowError, open_sink};
 
 /// A query whose rows are violations.
 #[derive(Debug, PartialEq, Eq)]
@@ -26,9 +25,6 @@ pub(super) struct Gate {
 }
 
 /// Reads the value of `--gate`: an existing file, or else SQL.
-///
-/// # Errors
-/// The file can't be read, or there is no query in it.
 pub(super) fn gates(given: &str) -> Result<Vec<Gate>, Error> {
     let usage = |reason: String| Error::Usage(format!("--gate {given}: {reason}"));
     let path = Path::new(given);
@@ -140,13 +136,7 @@ impl Verdict {
             }
             count => format!("{count} violations"),
         };
-        let table = found.written(|schema, output| {
-            let limit = RowLimit {
-                rows: 0,
-                ..RowLimit::default()
-            };
-            Ok(open_table(schema, output, limit))
-        })?;
+        let table = found.written(Format::Table)?;
         Ok(format!("FAIL {name}: {violations}\n{table}"))
     }
 
@@ -157,22 +147,20 @@ impl Verdict {
             Ok(found) => found,
             Err(error) => return Ok(json!({"name": name, "error": error.to_string()})),
         };
-        let rows = found.written(|schema, output| open_sink(Format::Json, schema, output))?;
+        let rows = found.written(Format::Json)?;
         let rows: Value = serde_json::from_str(&rows).map_err(Error::defect)?;
         Ok(json!({"name": name, "violations": found.count, "rows": rows}))
     }
 }
 
-type Sink<'a> = Box<dyn RowSink + 'a>;
-type Output<'a> = Box<dyn Write + Send + 'a>;
-
 impl Violations {
-    fn written(
-        &self,
-        open: impl for<'a> FnOnce(&SchemaRef, Output<'a>) -> Result<Sink<'a>, ShowError>,
-    ) -> Result<String, ShowError> {
+    fn written(&self, format: Format) -> Result<String, ShowError> {
         let mut written = Vec::new();
-        let mut sink = open(&self.schema, Box::new(&mut written))?;
+        let all = RowLimit {
+            rows: 0,
+            ..RowLimit::default()
+        };
+        let mut sink = open_sink(format, &self.schema, Box::new(&mut written), all)?;
         for rows in &self.rows {
             sink.write(rows)?;
         }

@@ -102,9 +102,6 @@ async fn refuse_more(rollouts: &Path, run: &RunStore) -> Result<(), Error> {
 }
 
 /// Writes a run as NeMo Gym's files. Existing ones are replaced.
-///
-/// # Errors
-/// The run can't be read, or a file can't be written.
 pub(super) async fn write(rollouts: &Path, place: &str) -> Result<(), Error> {
     let run = open(place)?;
     let Some(record) = RunRecord::load(&run).await? else {

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::output::{DisplayArgs, Exit, print, warn};
 use crate::config::{Argument, KeyPath, Layers, Settings};
@@ -62,7 +62,7 @@ pub(super) async fn import(args: ImportArgs) -> Result<Exit, Error> {
     let report = import_collection(files, &settings).await?;
     report.warnings.iter().for_each(warn);
     if args.display.json && !args.display.quiet {
-        print(format!("{:#}\n", as_json(&report)))?;
+        print(format!("{:#}\n", json!(report)))?;
     } else if !args.display.quiet {
         print(as_text(&report))?;
     }
@@ -86,23 +86,6 @@ fn settings(args: &ImportArgs) -> Result<Settings, Error> {
         settings.gym = args.gym;
     }
     Ok(settings)
-}
-
-fn as_json(report: &ImportReport) -> Value {
-    json!({
-        "place": report.place,
-        "state": report.state,
-        "rollouts": report.rollouts,
-        "inputs": report.inputs,
-        "answers": report.answers,
-        "failed_attempts": report.failed_attempts,
-        "failed_rollouts": report.failures.rollouts,
-        "terminal_rollouts": report.failures.terminal,
-        "exhausted_rollouts": report.failures.exhausted,
-        "max_attempts": report.max_attempts,
-        "warnings": report.warnings,
-        "written": report.written,
-    })
 }
 
 fn as_text(report: &ImportReport) -> String {

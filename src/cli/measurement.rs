@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 
 use crate::config::Bytes;
 use crate::error::Error;
@@ -33,8 +33,8 @@ pub struct MetricArgs {
     #[arg(long, value_name = "PATH")]
     pub answer_key: Option<String>,
     /// How rollouts count that were asked for and are not there
-    #[arg(long, value_enum, default_value_t = MissingArg::Drop)]
-    pub missing: MissingArg,
+    #[arg(long, value_enum, default_value_t = Missing::Drop)]
+    pub missing: Missing,
     /// Measure the rollouts by the values of this, too: a column, or a path into the request or the answer
     #[arg(long, value_name = "NAME")]
     pub by: Option<String>,
@@ -61,17 +61,6 @@ impl MemoryArgs {
     }
 }
 
-/// How rollouts count that were asked for and are not there.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum MissingArg {
-    /// Not at all
-    Drop,
-    /// As zero in every metric
-    Zero,
-    /// Not at all; but the lowest and highest that each number can become stand beside it
-    Bounds,
-}
-
 /// The memory, in bytes, of commands that have no option for it.
 pub(super) const DEFAULT_MEMORY: usize = 256_000_000;
 
@@ -92,11 +81,7 @@ pub(super) fn measurement(args: &MetricArgs) -> Result<Measurement, Error> {
     }
     Ok(Measurement {
         parameters,
-        missing: match args.missing {
-            MissingArg::Drop => Missing::Drop,
-            MissingArg::Zero => Missing::Zero,
-            MissingArg::Bounds => Missing::Bounds,
-        },
+        missing: args.missing,
         by: args.by.clone(),
         prices: prices(&args.prices)?,
         ..Measurement::new(queries, args.memory.bytes())

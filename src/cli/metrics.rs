@@ -95,6 +95,9 @@ fn brief(query: &MetricQuery, sql: bool) -> String {
 /// The whole header of a family.
 fn whole(query: &MetricQuery, sql: bool) -> String {
     let mut text = title(query) + "\n";
+    if !query.description.is_empty() {
+        let _ = write!(text, "\n{}\n", query.description);
+    }
     let mut section = |head: &str, rows: Vec<(String, &str)>| {
         let width = rows.iter().map(|(name, _)| name.chars().count()).max();
         let Some(width) = width else { return };
@@ -111,10 +114,6 @@ fn whole(query: &MetricQuery, sql: bool) -> String {
     let columns = columns.map(|(name, description)| (name.clone(), &**description));
     section("Parameters", parameters.collect());
     section("Columns", columns.collect());
-    if !query.description.is_empty() {
-        let at = title(query).len() + 1;
-        text.insert_str(at, &format!("\n{}\n", query.description));
-    }
     if sql {
         let _ = write!(text, "\n{}\n", query.sql.trim_end());
     }

@@ -39,7 +39,7 @@ use metrics::MetricsArgs;
 use output::print;
 use profile::ProfileArgs;
 use sim::SimArgs;
-use sql::args::{SQL_EXAMPLES, SqlArgs};
+use sql::{SQL_EXAMPLES, SqlArgs};
 use status::StatusArgs;
 
 use crate::error::Error;

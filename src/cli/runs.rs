@@ -67,9 +67,6 @@ pub(super) struct GivenRun {
 }
 
 /// Parses `[NAME=]RUN[#AGENT]`. A text that is an existing path as a whole is that path.
-///
-/// # Errors
-/// A part is missing.
 pub(super) fn given_run(text: &str) -> Result<GivenRun, Error> {
     parse(text, |place| Path::new(place).exists())
 }

@@ -1,176 +1,81 @@
-//! `rollstream sim`. Each option but `--json` is the flag of one setting of [`SimConfig`].
+//! `rollstream sim`: flags for the settings of [`SimConfig`], and a server with them.
 
 use std::io::{self, Write};
-use std::net::IpAddr;
 use std::time::Duration;
 
-use clap::Args;
+use clap::{ArgMatches, Args, Command, FromArgMatches};
 use serde_json::{Map, Value, json};
 
 use super::collect::raise_file_limit;
 use super::output::Exit;
 use super::signals::interrupted;
 use crate::error::Error;
-use crate::gym::GymChoice;
-use crate::sim::{
-    FaultAt, FaultRate, Latency, OverCapacity, Sim, SimConfig, parse_duration, parse_size,
-};
+use crate::sim::{FaultRate, Sim, SimConfig};
 
-/// The options of `sim`: what the simulated agents do. A flag that is not given leaves its setting as it is.
-#[derive(Debug, Clone, Default, PartialEq, Args)]
+/// The options of `sim`.
+#[derive(Debug, Clone)]
 pub struct SimArgs {
-    /// Address to listen on
-    #[arg(long, value_name = "ADDRESS")]
-    pub host: Option<IpAddr>,
-    /// Port of the head server [default: 11000]; 0 takes a free one
-    #[arg(long)]
-    pub port: Option<u16>,
-    /// Host under which the head server tells clients to reach the agents
-    #[arg(long, value_name = "HOST")]
-    pub advertise_host: Option<String>,
-    /// Version of NeMo Gym whose head server this is; 0.7 tells of environment servers [default: 0.5]
-    #[arg(long, value_name = "VERSION")]
-    pub gym: Option<GymChoice>,
-    /// Names of the agents, each on a port of its own
-    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
-    pub agents: Vec<String>,
-    /// Everything that happens is a function of the seed and of task, rollout and attempt
-    #[arg(long)]
-    pub seed: Option<u64>,
-    /// Time to an answer: fixed:20ms, `lognormal:MEDIAN,SIGMA[,CAP]` or `heavy-tail:MEDIAN,ALPHA[,CAP]`
-    #[arg(long, value_name = "DISTRIBUTION")]
-    pub latency: Option<Latency>,
-    /// Size of a whole answer, such as 20KB
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
-    pub body_size: Option<usize>,
-    /// Leave the row's fields out of the answers
-    #[arg(long)]
-    pub no_echo: bool,
-    /// Share of wrong answers at the median task, from 0 to 1
-    #[arg(long, value_name = "SHARE")]
-    pub difficulty: Option<f64>,
-    /// How unlike the tasks are: standard deviation of the log-odds of success
-    #[arg(long, value_name = "LOG-ODDS")]
-    pub difficulty_spread: Option<f64>,
-    /// Mean number of input tokens
-    #[arg(long, value_name = "TOKENS")]
-    pub input_tokens: Option<f64>,
-    /// Standard deviation of the number of input tokens
-    #[arg(long, value_name = "TOKENS")]
-    pub input_tokens_spread: Option<f64>,
-    /// Mean number of output tokens
-    #[arg(long, value_name = "TOKENS")]
-    pub output_tokens: Option<f64>,
-    /// Standard deviation of the number of output tokens
-    #[arg(long, value_name = "TOKENS")]
-    pub output_tokens_spread: Option<f64>,
-    /// A fault and its share of all requests, such as error_500=0.05; can be repeated
-    #[arg(long = "fault", value_name = "KIND=RATE")]
-    pub faults: Vec<FaultRate>,
-    /// A fault at an exact place, such as 3:0=reset; can be repeated
-    #[arg(long, value_name = "TASK[:ROLLOUT[:ATTEMPT]]=KIND")]
-    pub fault_at: Vec<FaultAt>,
-    /// Attempts from this number on have no fault, so that retries succeed
-    #[arg(long, value_name = "N")]
-    pub fault_attempts: Option<u64>,
-    /// How long a 429 or a 503 asks the client to wait
-    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
-    pub retry_after: Option<Duration>,
-    /// What a slow first byte adds to the latency
-    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
-    pub slow_first_byte: Option<Duration>,
-    /// Rollouts that an agent works on at a time
-    #[arg(long, value_name = "N")]
-    pub capacity: Option<usize>,
-    /// What happens to a request beyond the capacity
-    #[arg(long, value_name = "POLICY")]
-    pub over_capacity: Option<OverCapacity>,
-    /// Turns in which the model calls tools before it answers [default: drawn from 1 to 4]
-    #[arg(long, value_name = "N")]
-    pub turns: Option<u64>,
-    /// Tokens that a prompt and its answer can have together; the model refuses more
-    #[arg(long, value_name = "TOKENS")]
-    pub context_window: Option<u64>,
-    /// Port of the model server [default: a free one]
-    #[arg(long, value_name = "PORT")]
-    pub model_port: Option<u16>,
-    /// Port of the resources server, which has tools and a verifier [default: a free one]
-    #[arg(long, value_name = "PORT")]
-    pub tools_port: Option<u16>,
-    /// Port of the resources server in the manner of Gymnasium [default: a free one]
-    #[arg(long, value_name = "PORT")]
-    pub gymnasium_port: Option<u16>,
-    /// Port of the environment that is stepped in batches [default: a free one]
-    #[arg(long, value_name = "PORT")]
-    pub environment_port: Option<u16>,
-    /// Print the addresses as one line of JSON
-    #[arg(long)]
-    pub json: bool,
+    config: SimConfig,
+    json: bool,
 }
 
-impl SimArgs {
-    /// Replaces the settings of `config` for which a flag is given. `--agents` keeps the configuration of the agents that
-    /// it names, and drops the others; a `--fault` replaces the rate of its kind alone; `--fault-at` comes before the
-    /// places that are configured.
-    pub fn apply(mut self, mut config: SimConfig) -> SimConfig {
-        macro_rules! replace {
-            ($($setting:ident),*) => {
-                $(if let Some(value) = self.$setting { config.$setting = value; })*
-            };
-        }
-        macro_rules! replace_if_given {
-            ($($setting:ident),*) => {
-                $(config.$setting = self.$setting.or(config.$setting);)*
-            };
-        }
-        replace!(
-            host,
-            port,
-            gym,
-            seed,
-            latency,
-            body_size,
-            difficulty,
-            difficulty_spread
-        );
-        replace!(
-            input_tokens,
-            input_tokens_spread,
-            output_tokens,
-            output_tokens_spread
-        );
-        replace!(retry_after, slow_first_byte, over_capacity);
-        replace_if_given!(
-            advertise_host,
-            fault_attempts,
-            capacity,
-            turns,
-            context_window
-        );
-        config.echo &= !self.no_echo;
-        if !self.agents.is_empty() {
-            let own = |name: String| {
-                let own = config.agents.remove(&name).unwrap_or_default();
-                (name, own)
-            };
-            config.agents = self.agents.into_iter().map(own).collect();
-        }
-        let rates = self.faults.into_iter();
-        config
-            .faults
-            .0
-            .extend(rates.map(|FaultRate { kind, rate }| (kind, rate)));
-        self.fault_at.append(&mut config.fault_at);
-        config.fault_at = self.fault_at;
-        for (port, server) in [
-            (self.model_port, &mut config.model),
-            (self.tools_port, &mut config.tools),
-            (self.gymnasium_port, &mut config.gymnasium),
-            (self.environment_port, &mut config.environment),
-        ] {
-            server.port = port.or(server.port);
-        }
-        config
+/// The options that are no setting by themselves.
+#[derive(Args)]
+struct OtherArgs {
+    /// A fault and its share of all requests, such as error_500=0.05; can be repeated
+    #[arg(long = "fault", value_name = "KIND=RATE")]
+    faults: Vec<FaultRate>,
+    /// Port of the model server [default: a free one]
+    #[arg(long, value_name = "PORT")]
+    model_port: Option<u16>,
+    /// Port of the resources server, which has tools and a verifier [default: a free one]
+    #[arg(long, value_name = "PORT")]
+    tools_port: Option<u16>,
+    /// Port of the resources server in the manner of Gymnasium [default: a free one]
+    #[arg(long, value_name = "PORT")]
+    gymnasium_port: Option<u16>,
+    /// Port of the environment that is stepped in batches [default: a free one]
+    #[arg(long, value_name = "PORT")]
+    environment_port: Option<u16>,
+    /// Print the addresses as one line of JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Args for SimArgs {
+    fn augment_args(command: Command) -> Command {
+        // An update needs no defaults: a flag that is not given leaves its setting as it is.
+        OtherArgs::augment_args(SimConfig::augment_args_for_update(command))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for SimArgs {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let mut config = SimConfig {
+            port: PORT,
+            ..SimConfig::default()
+        };
+        config.update_from_arg_matches(matches)?;
+        let others = OtherArgs::from_arg_matches(matches)?;
+        let rates = others.faults.into_iter();
+        config.faults.0 = rates.map(|FaultRate { kind, rate }| (kind, rate)).collect();
+        config.model.port = others.model_port;
+        config.tools.port = others.tools_port;
+        config.gymnasium.port = others.gymnasium_port;
+        config.environment.port = others.environment_port;
+        Ok(Self {
+            config,
+            json: others.json,
+        })
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
     }
 }
 
@@ -184,11 +89,7 @@ const GRACE: Duration = Duration::from_secs(1);
 pub(super) async fn sim(args: SimArgs) -> Result<Exit, Error> {
     raise_file_limit();
     let as_json = args.json;
-    let sim = Sim::start(args.apply(SimConfig {
-        port: PORT,
-        ..SimConfig::default()
-    }))
-    .await?;
+    let sim = Sim::start(args.config).await?;
     // Whoever has read the addresses may send a signal at once.
     let (signal, ()) = tokio::join! {
         biased;
@@ -241,7 +142,7 @@ mod tests {
     use clap::Parser;
 
     use super::*;
-    use crate::sim::{AgentConfig, FaultKind};
+    use crate::sim::{AgentConfig, FaultKind, OverCapacity};
 
     #[derive(Parser)]
     struct Cli {
@@ -249,25 +150,23 @@ mod tests {
         sim: SimArgs,
     }
 
-    fn parse(flags: &[&str]) -> Result<SimArgs, String> {
+    fn parse(flags: &[&str]) -> Result<SimConfig, String> {
         let words = std::iter::once(&"sim").chain(flags);
         Cli::try_parse_from(words)
-            .map(|cli| cli.sim)
+            .map(|cli| cli.sim.config)
             .map_err(|error| error.to_string())
     }
 
-    fn applied(flags: &[&str]) -> SimConfig {
-        parse(flags).unwrap().apply(SimConfig::default())
-    }
-
     #[test]
-    fn no_flags_change_nothing() {
-        assert_eq!(applied(&[]), SimConfig::default());
+    fn no_flags_change_only_the_port() {
+        let mut config = parse(&[]).unwrap();
+        assert_eq!(std::mem::take(&mut config.port), PORT);
+        assert_eq!(config, SimConfig::default());
     }
 
     #[test]
     fn every_flag_reaches_its_setting() {
-        let config = applied(&[
+        let config = parse(&[
             "--host=::1",
             "--port=11000",
             "--advertise-host=box",
@@ -297,7 +196,8 @@ mod tests {
             "--tools-port=8001",
             "--gymnasium-port=8002",
             "--environment-port=8003",
-        ]);
+        ])
+        .unwrap();
         let at = |port| AgentConfig {
             port: Some(port),
             ..AgentConfig::default()
@@ -337,19 +237,6 @@ mod tests {
             environment: at(8003),
         };
         assert_eq!(config, expected);
-    }
-
-    #[test]
-    fn named_agents_keep_what_is_configured_of_them() {
-        let mut config = SimConfig::default();
-        let own = AgentConfig {
-            capacity: Some(2),
-            ..AgentConfig::default()
-        };
-        config.agents.insert("own".into(), own.clone());
-        let config = parse(&["--agents", "own,new"]).unwrap().apply(config);
-        assert_eq!(config.agents["own"], own);
-        assert_eq!(config.agents.keys().collect::<Vec<_>>(), ["new", "own"]);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! [`AgentSettings`]: every option of one agent, and the choices that agents have which rollstream runs itself.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::LazyLock;
 
 use serde::{Deserialize, Serialize};
@@ -115,9 +116,6 @@ impl AgentSettings {
     }
 
     /// Refuses options that agents of its kind do not have.
-    ///
-    /// # Errors
-    /// The first such option, and the kinds that have it.
     pub(crate) fn check_kind(&self) -> Result<(), String> {
         let kind = self.kind.unwrap_or_default();
         let values = serde_json::to_value(self).unwrap_or_default();
@@ -128,14 +126,10 @@ impl AgentSettings {
         let Some(OptionSpec { key, kinds, .. }) = Self::options().iter().find(is_wrong) else {
             return Ok(());
         };
-        let kinds: Vec<String> = kinds
-            .iter()
-            .map(|kind| format!("\"{}\"", kind.name()))
-            .collect();
+        let kinds: Vec<String> = kinds.iter().map(|kind| format!("\"{kind}\"")).collect();
+        let kinds = kinds.join(" or ");
         Err(format!(
-            "{key} is for agents of kind = {}, and this one is of kind = \"{}\"",
-            kinds.join(" or "),
-            kind.name()
+            "{key} is for agents of kind = {kinds}, and this one is of kind = \"{kind}\""
         ))
     }
 }
@@ -153,14 +147,10 @@ pub enum AgentKind {
     MultiTurn,
 }
 
-impl AgentKind {
-    /// The name in files.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::NemoGym => "nemo-gym",
-            Self::Responses => "responses",
-            Self::MultiTurn => "multi-turn",
-        }
+/// The name in files.
+impl fmt::Display for AgentKind {
+    fn fmt(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
+        self.serialize(formatter)
     }
 }
 

@@ -30,10 +30,8 @@ pub use layers::{
 };
 pub(crate) use layers::{resolve, typed_text, typed_value, value_at};
 pub use memory::MemoryPlan;
-pub use names::{
-    SeedField, ServerUrl, ServerUrlError, UnknownSeedField, VariableName, VariableNameError,
-};
+pub use names::{SeedField, ServerUrl, VariableName};
 pub use options::Settings;
 pub use quantity::{Bytes, Concurrency, Limit, Shard, Span};
-pub use repeats::{DEFAULT_AGENT, Repeats, RepeatsError};
+pub use repeats::{DEFAULT_AGENT, Repeats};
 pub use routing::{Routing, RoutingMode};

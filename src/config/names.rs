@@ -28,35 +28,17 @@ pub enum SeedField {
     MetadataExtraBody,
 }
 
-/// The text names no field that can carry a seed.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("unknown seed field '{0}'; use 'metadata.extra_body' or 'responses_create_params.seed'")]
-pub struct UnknownSeedField(pub String);
-
-impl SeedField {
-    /// The name that flags and configuration files use.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::ResponsesCreateParams => "responses_create_params.seed",
-            Self::MetadataExtraBody => "metadata.extra_body",
-        }
-    }
-}
-
-impl fmt::Display for SeedField {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
 impl FromStr for SeedField {
-    type Err = UnknownSeedField;
+    type Err = String;
 
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        [Self::ResponsesCreateParams, Self::MetadataExtraBody]
-            .into_iter()
-            .find(|field| field.as_str() == text.trim())
-            .ok_or_else(|| UnknownSeedField(text.to_owned()))
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.trim() {
+            "responses_create_params.seed" => Ok(Self::ResponsesCreateParams),
+            "metadata.extra_body" => Ok(Self::MetadataExtraBody),
+            _ => Err(format!(
+                "unknown seed field '{text}'; use 'metadata.extra_body' or 'responses_create_params.seed'"
+            )),
+        }
     }
 }
 
@@ -65,23 +47,19 @@ impl FromStr for SeedField {
 pub struct VariableName(String);
 
 /// The text is no name of an environment variable. It is not repeated, since it may be the secret itself.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "not the name of an environment variable (letters, digits and _); never write the secret itself: \
-     export it in a variable and give the variable's name"
-)]
-pub struct VariableNameError;
+const NO_VARIABLE: &str = "not the name of an environment variable (letters, digits and _); never write the secret itself: \
+     export it in a variable and give the variable's name";
 
 impl FromStr for VariableName {
-    type Err = VariableNameError;
+    type Err = String;
 
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
+    fn from_str(text: &str) -> Result<Self, String> {
         let allowed = |c: char| c.is_ascii_alphanumeric() || c == '_';
         if text.is_empty()
             || text.starts_with(|c: char| c.is_ascii_digit())
             || !text.chars().all(allowed)
         {
-            return Err(VariableNameError);
+            return Err(NO_VARIABLE.to_owned());
         }
         Ok(Self(text.to_owned()))
     }
@@ -107,26 +85,6 @@ impl fmt::Display for VariableName {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ServerUrl(String);
 
-/// Why an address was refused. The texts never repeat the address, since it may hold a password.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ServerUrlError {
-    /// It is no address at all.
-    #[error("not an address ({0}); write http://host:port")]
-    Syntax(String),
-    /// It is an address of another kind.
-    #[error("the scheme `{0}` is not http or https; write http://host:port")]
-    Scheme(String),
-    /// It carries a secret.
-    #[error(
-        "an address must not hold a user name or password, since it ends up in logs and in run.json; export the \
-         secret in an environment variable and name that with --bearer-token-env VAR or --header-env 'Authorization=VAR'"
-    )]
-    Credentials,
-    /// It has a query or fragment.
-    #[error("an address must not have a `?query` or `#fragment`; write http://host:port")]
-    Query,
-}
-
 impl ServerUrl {
     /// The address, without a `/` at its end.
     pub fn as_str(&self) -> &str {
@@ -134,25 +92,35 @@ impl ServerUrl {
     }
 }
 
+/// The errors never repeat the address, since it may hold a password.
 impl FromStr for ServerUrl {
-    type Err = ServerUrlError;
+    type Err = String;
 
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
+    fn from_str(text: &str) -> Result<Self, String> {
+        let url = Url::parse(text.trim());
         let url =
-            Url::parse(text.trim()).map_err(|error| ServerUrlError::Syntax(error.to_string()))?;
+            url.map_err(|error| format!("not an address ({error}); write http://host:port"))?;
         if !url.username().is_empty() || url.password().is_some() {
-            return Err(ServerUrlError::Credentials);
+            return Err(CREDENTIALS.to_owned());
         }
         if !matches!(url.scheme(), "http" | "https") {
             // `localhost:8000` parses as the scheme `localhost`: nothing secret can be in a scheme.
-            return Err(ServerUrlError::Scheme(url.scheme().to_owned()));
+            let scheme = url.scheme();
+            return Err(format!(
+                "the scheme `{scheme}` is not http or https; write http://host:port"
+            ));
         }
         if url.query().is_some() || url.fragment().is_some() {
-            return Err(ServerUrlError::Query);
+            return Err(QUERY.to_owned());
         }
         Ok(Self(url.as_str().trim_end_matches('/').to_owned()))
     }
 }
+
+const CREDENTIALS: &str = "an address must not hold a user name or password, since it ends up in logs and in run.json; \
+     export the secret in an environment variable and name that with --bearer-token-env VAR or --header-env \
+     'Authorization=VAR'";
+const QUERY: &str = "an address must not have a `?query` or `#fragment`; write http://host:port";
 
 impl fmt::Display for ServerUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -170,17 +138,13 @@ mod tests {
             SeedField::ResponsesCreateParams,
             SeedField::MetadataExtraBody,
         ] {
-            assert_eq!(field.to_string().parse(), Ok(field));
-            assert_eq!(
-                serde_json::to_string(&field).unwrap(),
-                format!("\"{field}\"")
-            );
+            let name = serde_json::to_value(field).unwrap();
+            assert_eq!(name.as_str().unwrap().parse(), Ok(field));
         }
         assert!(
             "seed"
                 .parse::<SeedField>()
                 .unwrap_err()
-                .to_string()
                 .contains("metadata.extra_body")
         );
     }
@@ -189,7 +153,7 @@ mod tests {
     fn a_secret_in_place_of_a_name_is_refused_and_not_repeated() {
         assert_eq!(&*"MY_TOKEN2".parse::<VariableName>().unwrap(), "MY_TOKEN2");
         for text in ["sk-abc", "", "2A", "Bearer x", "A=B"] {
-            assert_eq!(text.parse::<VariableName>(), Err(VariableNameError));
+            assert_eq!(text.parse::<VariableName>(), Err(NO_VARIABLE.to_owned()));
         }
         let message = serde_json::from_str::<VariableName>("\"sk-abc\"")
             .unwrap_err()
@@ -209,18 +173,16 @@ mod tests {
     #[test]
     fn other_schemes_secrets_and_queries_are_refused() {
         let error = |text: &str| text.parse::<ServerUrl>().unwrap_err();
-        assert_eq!(
-            error("http://user:hunter2@h:1"),
-            ServerUrlError::Credentials
-        );
-        assert_eq!(error("ftp://u:p@h"), ServerUrlError::Credentials);
-        assert_eq!(error("ftp://h"), ServerUrlError::Scheme("ftp".into()));
-        assert_eq!(
-            error("localhost:8000"),
-            ServerUrlError::Scheme("localhost".into())
-        );
-        assert_eq!(error("http://h/?key=secret"), ServerUrlError::Query);
-        assert!(matches!(error("127.0.0.1:80"), ServerUrlError::Syntax(_)));
-        assert!(matches!(error(""), ServerUrlError::Syntax(_)));
+        assert_eq!(error("http://user:hunter2@h:1"), CREDENTIALS);
+        assert_eq!(error("ftp://u:p@h"), CREDENTIALS);
+        for (text, fragment) in [
+            ("ftp://h", "the scheme `ftp` is not http or https"),
+            ("localhost:8000", "the scheme `localhost` is not"),
+            ("http://h/?key=secret", QUERY),
+            ("127.0.0.1:80", "not an address"),
+            ("", "not an address"),
+        ] {
+            assert!(error(text).contains(fragment), "{text}");
+        }
     }
 }

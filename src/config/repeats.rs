@@ -4,7 +4,6 @@
 //! every later step has numbers that are checked.
 
 use std::collections::HashSet;
-use std::fmt;
 use std::str::FromStr;
 
 use serde::de::{self, Deserialize, Deserializer};
@@ -26,37 +25,16 @@ pub enum Repeats {
     PerAgent(Vec<(String, u32)>),
 }
 
-/// Why a number of repeats was refused.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum RepeatsError {
-    /// One number for all tasks, and it is below 1.
-    #[error("num_repeats must be >= 1, got {0}; give a positive whole number")]
-    NotPositive(i64),
-    /// Entries below 1, in the order given.
-    #[error("num_repeats dict values must be >= 1, got {}; leave an agent's tasks out of the input instead", repr_dict(.0.iter().map(|(name, count)| (name, count))))]
-    EntriesNotPositive(Vec<(String, i64)>),
-    /// More than a rollout index can hold.
-    #[error("num_repeats must be <= {max}, got {0}", max = u32::MAX)]
-    TooMany(String),
-    /// Not a number at all.
-    #[error(
-        "num_repeats must be a whole number or a mapping of agent name to whole number, got {0}; \
-         write 4 or agent_a=32,agent_b=1,_default=4"
-    )]
-    NotANumber(String),
-    /// The flag names one agent twice.
-    #[error("num_repeats names agent {} twice; give each agent one number", repr_str(.0))]
-    Duplicate(String),
-}
-
 impl Repeats {
     /// One number for all tasks.
     ///
     /// # Errors
     /// If `count` is below 1 or above [`u32::MAX`].
-    pub fn all(count: i64) -> Result<Self, RepeatsError> {
+    pub fn all(count: i64) -> Result<Self, String> {
         if count < 1 {
-            return Err(RepeatsError::NotPositive(count));
+            return Err(format!(
+                "num_repeats must be >= 1, got {count}; give a positive whole number"
+            ));
         }
         checked(count).map(Self::All)
     }
@@ -65,18 +43,18 @@ impl Repeats {
     ///
     /// # Errors
     /// If any entry is below 1 (all offenders are listed) or above [`u32::MAX`].
-    pub fn per_agent(entries: Vec<(String, i64)>) -> Result<Self, RepeatsError> {
-        if entries.iter().any(|(_, count)| *count < 1) {
-            let offenders = entries
-                .into_iter()
-                .filter(|(_, count)| *count < 1)
-                .collect();
-            return Err(RepeatsError::EntriesNotPositive(offenders));
+    pub fn per_agent(entries: Vec<(String, i64)>) -> Result<Self, String> {
+        let offenders: Vec<_> = entries.iter().filter(|(_, count)| *count < 1).collect();
+        if !offenders.is_empty() {
+            let offenders = repr_dict(offenders.iter().map(|(name, count)| (name, count)));
+            return Err(format!(
+                "num_repeats dict values must be >= 1, got {offenders}; leave an agent's tasks out of the input instead"
+            ));
         }
         let entries = entries
             .into_iter()
             .map(|(name, count)| Ok((name, checked(count)?)))
-            .collect::<Result<_, RepeatsError>>()?;
+            .collect::<Result<_, String>>()?;
         Ok(Self::PerAgent(entries))
     }
 
@@ -129,28 +107,12 @@ impl Default for Repeats {
     }
 }
 
-/// The flag's own syntax: what it prints can be parsed again.
-impl fmt::Display for Repeats {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::All(count) => write!(f, "{count}"),
-            Self::PerAgent(entries) => {
-                for (position, (name, count)) in entries.iter().enumerate() {
-                    let comma = if position == 0 { "" } else { "," };
-                    write!(f, "{comma}{name}={count}")?;
-                }
-                Ok(())
-            }
-        }
-    }
-}
-
 impl FromStr for Repeats {
-    type Err = RepeatsError;
+    type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         if !text.contains('=') {
-            return Self::all(whole_number(text)?);
+            return Self::all(whole_number(text, repr_str(text.trim()))?);
         }
         let mut entries: Vec<(String, i64)> = Vec::new();
         for entry in text
@@ -162,47 +124,45 @@ impl FromStr for Repeats {
                 .rsplit_once('=')
                 .map(|(name, count)| (name.trim(), count));
             let Some((name, count)) = named.filter(|(name, _)| !name.is_empty()) else {
-                return Err(RepeatsError::NotANumber(repr_str(entry)));
+                return Err(not_a_number(&repr_str(entry)));
             };
             if entries.iter().any(|(known, _)| known == name) {
-                return Err(RepeatsError::Duplicate(name.to_owned()));
+                let name = repr_str(name);
+                return Err(format!(
+                    "num_repeats names agent {name} twice; give each agent one number"
+                ));
             }
-            entries.push((name.to_owned(), whole_number(count)?));
+            let count = whole_number(count, repr_str(count.trim()))?;
+            entries.push((name.to_owned(), count));
         }
         Self::per_agent(entries)
     }
 }
 
-fn checked(count: i64) -> Result<u32, RepeatsError> {
-    u32::try_from(count).map_err(|_| RepeatsError::TooMany(count.to_string()))
+fn checked(count: i64) -> Result<u32, String> {
+    u32::try_from(count).map_err(|_| too_many(&count.to_string()))
 }
 
-fn from_float(count: f64) -> Result<i64, RepeatsError> {
-    if !count.is_finite() || count.fract() != 0.0 {
-        return Err(RepeatsError::NotANumber(count.to_string()));
-    }
-    if count.abs() > f64::from(u32::MAX) {
-        return Err(RepeatsError::TooMany(count.to_string()));
-    }
-    // Exact: it is whole and within 32 bits.
-    Ok(count as i64)
+fn too_many(count: &str) -> String {
+    format!("num_repeats must be <= {}, got {count}", u32::MAX)
 }
 
-/// A whole number as a user writes it: `4`, `+4`, `4.0`, with spaces around it.
-fn whole_number(text: &str) -> Result<i64, RepeatsError> {
+fn not_a_number(shown: &str) -> String {
+    format!(
+        "num_repeats must be a whole number or a mapping of agent name to whole number, got {shown}; write 4 or \
+         agent_a=32,agent_b=1,_default=4"
+    )
+}
+
+/// A whole number as a user writes it: `4`, `+4`, `4.0`, with spaces around it. Errors show it as `shown`.
+fn whole_number(text: &str, shown: String) -> Result<i64, String> {
     let text = text.trim();
     let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
-    if fraction.is_empty() || fraction.bytes().any(|digit| digit != b'0') {
-        return Err(RepeatsError::NotANumber(repr_str(text)));
+    let is_whole = !fraction.is_empty() && fraction.bytes().all(|digit| digit == b'0');
+    match whole.parse::<i128>() {
+        Ok(count) if is_whole => i64::try_from(count).map_err(|_| too_many(text)),
+        _ => Err(not_a_number(&shown)),
     }
-    whole.parse().map_err(|_| {
-        let digits = whole.trim_start_matches(['+', '-']);
-        if !digits.is_empty() && digits.bytes().all(|digit| digit.is_ascii_digit()) {
-            RepeatsError::TooMany(text.to_owned())
-        } else {
-            RepeatsError::NotANumber(repr_str(text))
-        }
-    })
 }
 
 impl Serialize for Repeats {
@@ -241,12 +201,8 @@ impl<'de> Deserialize<'de> for Repeats {
 fn whole_value<E: de::Error>(value: &Value, expected: &str) -> Result<i64, E> {
     let number = match value {
         Value::Bool(truth) => Ok(i64::from(*truth)),
-        Value::Number(number) => match (number.as_i64(), number.as_f64()) {
-            (Some(whole), _) => Ok(whole),
-            (None, Some(float)) if number.is_f64() => from_float(float),
-            _ => Err(RepeatsError::TooMany(number.to_string())),
-        },
-        Value::String(text) => whole_number(text),
+        Value::Number(number) => whole_number(&number.to_string(), number.to_string()),
+        Value::String(text) => whole_number(text, repr_str(text.trim())),
         other => return Err(unexpected(other, expected)),
     };
     number.map_err(E::custom)
@@ -296,16 +252,15 @@ mod tests {
     }
 
     #[test]
-    fn the_flag_and_its_print_agree() {
+    fn the_flag_names_agents_and_numbers() {
         let repeats: Repeats = " agent_a=32, agent_b = 1 ,_default=4".parse().unwrap();
         assert_eq!(
             repeats,
             per_agent(&[("agent_a", 32), ("agent_b", 1), ("_default", 4)])
         );
-        assert_eq!(repeats.to_string().parse(), Ok(repeats));
         assert_eq!(
             "a=1,a=2".parse::<Repeats>(),
-            Err(RepeatsError::Duplicate("a".into()))
+            Err("num_repeats names agent 'a' twice; give each agent one number".into())
         );
         assert_eq!("x=y=3".parse::<Repeats>(), Ok(per_agent(&[("x=y", 3)])));
     }
@@ -338,13 +293,10 @@ mod tests {
         ] {
             assert!(from_json(text).is_err(), "{text}");
         }
-        assert_eq!(
-            "5000000000".parse::<Repeats>(),
-            Err(RepeatsError::TooMany("5000000000".into()))
-        );
+        assert_eq!("5000000000".parse::<Repeats>(), Err(too_many("5000000000")));
         assert_eq!(
             "99999999999999999999".parse::<Repeats>(),
-            Err(RepeatsError::TooMany("99999999999999999999".into()))
+            Err(too_many("99999999999999999999"))
         );
     }
 

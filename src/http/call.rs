@@ -167,22 +167,53 @@ impl Call<'_> {
 }
 
 /// A failure on the way to an answer.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum Problem {
     /// No connection was made.
+    #[error("no connection: {0}")]
     Connect(String),
     /// The connection broke, or what came over it is no HTTP.
-    Broken(hyper::Error),
+    #[error("{}", broken(.0))]
+    Broken(#[source] hyper::Error),
     /// Nothing was received for too long.
+    #[error("nothing was received within --read-timeout")]
     Silent,
     /// The answer did not begin in time.
+    #[error("no answer began within --first-byte-timeout")]
     NoHead,
     /// The body came whole, and can't be unpacked.
-    Encoding(std::io::Error),
+    #[error("the body can't be unpacked: {0}")]
+    Encoding(#[source] std::io::Error),
     /// The body is larger than so many bytes.
+    #[error("the answer is larger than {0} bytes (--max-body)")]
     TooLarge(u64),
     /// The client for TLS and proxies failed.
-    Client(reqwest::Error),
+    #[error("{}", failed(.0))]
+    Client(#[from] reqwest::Error),
+}
+
+fn broken(error: &hyper::Error) -> String {
+    if error.is_parse_too_large() {
+        larger_than(link::MOST_HEADERS, link::MOST_BYTES)
+    } else {
+        causes(Some(error))
+    }
+}
+
+fn failed(error: &reqwest::Error) -> String {
+    if has_too_large_a_head(error) {
+        // The bounds of hyper.
+        larger_than(100, 400 * 1024)
+    } else {
+        describe(error)
+    }
+}
+
+fn larger_than(headers: usize, bytes: usize) -> String {
+    let kib = bytes / 1024;
+    format!(
+        "the head of the answer has more than {headers} headers or {kib} KiB, the most that is taken"
+    )
 }
 
 impl Problem {
@@ -222,50 +253,12 @@ impl Problem {
             Self::Connect(_) | Self::Broken(_) => FailureClass::Infra,
             Self::Client(error) if error.is_connect() => FailureClass::Infra,
             Self::Client(error) if error.is_timeout() => FailureClass::Timeout,
-            // The body came whole, and can't be unpacked.
-            Self::Client(error) if error.is_decode() && !is_io(error) => FailureClass::Data,
+            // The body came whole, and can't be unpacked: the connection did not fail.
+            Self::Client(error) if error.is_decode() && hyper_error(error).is_none() => {
+                FailureClass::Data
+            }
             Self::Client(_) => FailureClass::Infra,
         }
-    }
-}
-
-impl fmt::Display for Problem {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Connect(why) => write!(formatter, "no connection: {why}"),
-            Self::Broken(error) if error.is_parse_too_large() => {
-                formatter.write_str(&link::too_large())
-            }
-            Self::Client(error) if has_too_large_a_head(error) => {
-                formatter.write_str(&link::too_large_for_client())
-            }
-            Self::Broken(error) => formatter.write_str(&causes(Some(error))),
-            Self::Silent => formatter.write_str("nothing was received within --read-timeout"),
-            Self::NoHead => formatter.write_str("no answer began within --first-byte-timeout"),
-            Self::Encoding(error) => write!(formatter, "the body can't be unpacked: {error}"),
-            Self::TooLarge(most) => write!(
-                formatter,
-                "the answer is larger than {most} bytes (--max-body)"
-            ),
-            Self::Client(error) => formatter.write_str(&describe(error)),
-        }
-    }
-}
-
-impl Error for Problem {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        match self {
-            Self::Broken(error) => Some(error),
-            Self::Encoding(error) => Some(error),
-            Self::Client(error) => Some(error),
-            Self::Connect(_) | Self::Silent | Self::NoHead | Self::TooLarge(_) => None,
-        }
-    }
-}
-
-impl From<reqwest::Error> for Problem {
-    fn from(error: reqwest::Error) -> Self {
-        Self::Client(error)
     }
 }
 
@@ -295,11 +288,6 @@ fn without_url(error: &reqwest::Error) -> String {
         Some(at) => text.get(..at).unwrap_or_default().to_owned(),
         None => text,
     }
-}
-
-/// Whether the error is one of the connection, and not of what came over it.
-fn is_io(error: &reqwest::Error) -> bool {
-    hyper_error(error).is_some()
 }
 
 fn has_too_large_a_head(error: &reqwest::Error) -> bool {

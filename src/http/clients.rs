@@ -1,7 +1,8 @@
 //! [`HttpClients`] share connections; a [`Destination`] is an address that JSON is posted to over and over.
 
 use std::borrow::Cow;
-use std::sync::{Arc, OnceLock};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -12,13 +13,12 @@ use hyper_util::client::proxy::matcher::Matcher;
 use reqwest::redirect::Policy;
 use reqwest::{Client, ClientBuilder, Request, RequestBuilder};
 use tokio::time::timeout;
-use url::{Host, Url};
+use tower_layer::layer_fn;
+use url::{Host, Position, Url};
 
 use super::call::{Call, Problem, describe, redirect_target};
 use super::link::{Outgoing, UNREAD, end_of};
-use super::pool::{
-    ConnectTimeLayer, Pool, PoolSettings, Pools, add_connect_time, with_connect_time,
-};
+use super::pool::{KEEPALIVE, Pool, TimedConnector, add_connect_time, with_connect_time};
 use super::response::{Encoding, Response};
 use super::room::{Holder, Room};
 use crate::retry::{Failure, FailureClass};
@@ -26,13 +26,10 @@ use crate::retry::{Failure, FailureClass};
 /// The name of this client, for servers.
 const PRODUCT: &str = concat!("rollstream/", env!("CARGO_PKG_VERSION"));
 
-/// Time after which an idle connection is asked whether the other side is still there.
-const KEEPALIVE: Duration = Duration::from_secs(30);
-
 /// The clients could not be set up.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot set up the HTTP client: {0}")]
-pub struct ClientError(String);
+#[error("cannot set up the HTTP client: {}", describe(.0))]
+pub struct ClientError(#[source] reqwest::Error);
 
 /// How servers are talked to.
 #[derive(Debug, Clone)]
@@ -61,7 +58,7 @@ pub struct HttpClients {
     proxied_anew: Arc<OnceLock<Option<Client>>>,
     direct_anew: Arc<OnceLock<Option<Client>>>,
     /// Connections without TLS or proxy, which is how most agents are reached.
-    pools: Arc<Pools>,
+    pools: Arc<Mutex<HashMap<Uri, Arc<Pool>>>>,
     proxies: Arc<Matcher>,
     room: Room,
     settings: HttpSettings,
@@ -73,10 +70,10 @@ impl HttpClients {
     /// # Errors
     /// TLS could not be set up.
     pub fn new(settings: &HttpSettings) -> Result<Self, ClientError> {
-        let failed = |source: reqwest::Error| ClientError(describe(&source));
+        let direct = builder(settings).no_proxy().build();
         Ok(Self {
-            proxied: builder(settings).build().map_err(failed)?,
-            direct: builder(settings).no_proxy().build().map_err(failed)?,
+            proxied: builder(settings).build().map_err(ClientError)?,
+            direct: direct.map_err(ClientError)?,
             proxied_anew: Arc::default(),
             direct_anew: Arc::default(),
             pools: Arc::default(),
@@ -103,17 +100,11 @@ impl HttpClients {
         let is_plain =
             url.scheme() == "http" && url.username().is_empty() && url.password().is_none();
         let is_direct = is_loopback(url) || self.proxies.intercept(&origin).is_none();
-        let settings = PoolSettings {
-            most_idle: self.settings.connections,
-            connect_timeout: self.settings.connect_timeout,
-            read_timeout: self.settings.read_timeout,
-            keepalive: KEEPALIVE,
-        };
-        (is_plain && is_direct).then(|| self.pools.of(&origin, settings))
-    }
-
-    pub(super) fn first_byte_timeout(&self) -> Option<Duration> {
-        self.settings.first_byte_timeout
+        (is_plain && is_direct).then(|| {
+            let mut pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
+            let pool = || Arc::new(Pool::new(origin.clone(), self.settings.clone()));
+            Arc::clone(pools.entry(origin.clone()).or_insert_with(pool))
+        })
     }
 
     /// Sends a request, and waits for the head of the response. It is sent again, over a new connection, where the server
@@ -141,7 +132,7 @@ impl HttpClients {
             sent = self.head(client, again).await;
         }
         match sent {
-            Ok(response) => Ok(response.into()),
+            Ok(response) => Ok(Response::Client(response)),
             Err(problem) => Err(call.problem(&problem)),
         }
     }
@@ -192,7 +183,7 @@ fn builder(settings: &HttpSettings) -> ClientBuilder {
         .pool_max_idle_per_host(settings.connections)
         .tcp_keepalive(KEEPALIVE)
         .tcp_nodelay(true)
-        .connector_layer(ConnectTimeLayer)
+        .connector_layer(layer_fn(TimedConnector))
         .connect_timeout(settings.connect_timeout)
         .read_timeout(settings.read_timeout)
 }
@@ -216,14 +207,8 @@ pub struct Destination {
     http: HttpClients,
     url: Url,
     headers: HeaderMap,
-    direct: Option<Direct>,
-}
-
-/// What need not be worked out for each request.
-#[derive(Debug, Clone)]
-struct Direct {
-    pool: Arc<Pool>,
-    path: Uri,
+    /// Path and connections, where they are our own.
+    direct: Option<(Uri, Arc<Pool>)>,
 }
 
 impl Destination {
@@ -231,15 +216,14 @@ impl Destination {
     pub fn new(url: Url, headers: HeaderMap, http: HttpClients) -> Self {
         let mut of_all = HeaderMap::new();
         of_all.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        let direct = Direct::to(&url, &http);
+        let direct = path(&url).zip(http.pool(&url));
         if direct.is_some() {
             of_all.insert(ACCEPT, HeaderValue::from_static("*/*"));
             let accepted = HeaderValue::from_static(Encoding::ACCEPTED);
             of_all.insert(ACCEPT_ENCODING, accepted);
             of_all.insert(USER_AGENT, HeaderValue::from_static(PRODUCT));
-            if let Some(host) = host(&url) {
-                of_all.insert(HOST, host);
-            }
+            let host = &url[Position::BeforeHost..Position::AfterPort];
+            of_all.extend(HeaderValue::try_from(host).map(|host| (HOST, host)));
         }
         of_all.extend(headers);
         Self {
@@ -253,6 +237,11 @@ impl Destination {
     /// The address.
     pub fn url(&self) -> &Url {
         &self.url
+    }
+
+    /// The clients, which read the bodies of its responses.
+    pub fn http(&self) -> &HttpClients {
+        &self.http
     }
 
     /// The headers of every request, to be given with what is this one's to [`Self::post`].
@@ -299,14 +288,14 @@ impl Destination {
         body: &Bytes,
         call: &Call<'_>,
     ) -> Result<Response, Failure> {
-        let Some(direct) = &self.direct else {
+        let Some((own_path, pool)) = &self.direct else {
             let client = self.http.for_url(url);
             let request = client.post(url.clone()).headers(headers.clone());
             // Boxed, as is all that few calls need: each of thousands in flight would have room for it.
             return Box::pin(self.http.send(request.body(body.clone()), call)).await;
         };
         let path = if *url == self.url {
-            Cow::Borrowed(&direct.path)
+            Cow::Borrowed(own_path)
         } else {
             let why = "the path that it redirects to can't be sent";
             let path = path(url).ok_or_else(|| call.failure(FailureClass::Data, why));
@@ -319,50 +308,15 @@ impl Destination {
             *request.headers_mut() = headers.clone();
             request
         };
-        let limit = self.http.first_byte_timeout();
-        let first_byte = limit.map(end_of);
-        match direct.pool.send(request, first_byte).await {
-            Ok(received) => Ok(received.into()),
+        let first_byte = self.http.settings.first_byte_timeout.map(end_of);
+        match pool.send(request, first_byte).await {
+            Ok(received) => Ok(Response::Own(received)),
             Err(problem) => Err(call.problem(&problem)),
         }
-    }
-
-    /// Reads the whole body of a response, bounded as the clients' settings say; `holder` gets it.
-    ///
-    /// # Errors
-    /// The connection broke, fell silent, or the body is too large.
-    pub async fn body(
-        &self,
-        response: Response,
-        holder: Holder,
-        call: &Call<'_>,
-    ) -> Result<Bytes, Failure> {
-        self.http.body(response, holder, call).await
-    }
-}
-
-impl Direct {
-    fn to(url: &Url, http: &HttpClients) -> Option<Self> {
-        Some(Self {
-            path: path(url)?,
-            pool: http.pool(url)?,
-        })
     }
 }
 
 /// Path and query, as they stand in a request.
 fn path(url: &Url) -> Option<Uri> {
-    let path = match url.query() {
-        Some(query) => format!("{}?{query}", url.path()),
-        None => url.path().to_owned(),
-    };
-    Uri::try_from(path).ok()
-}
-
-fn host(url: &Url) -> Option<HeaderValue> {
-    let host = url.host_str()?;
-    match url.port() {
-        Some(port) => HeaderValue::try_from(format!("{host}:{port}")).ok(),
-        None => HeaderValue::try_from(host).ok(),
-    }
+    Uri::try_from(&url[Position::BeforePath..Position::AfterQuery]).ok()
 }

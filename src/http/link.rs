@@ -1,5 +1,6 @@
 //! [`Link`]: an open connection, driven by the task of whoever uses it. No task of its own means no hop between threads
-//! for each request and each part of an answer.
+//! for each request and each part of an answer. The clients of `hyper-util` and `reqwest` have one for each connection.
+//! HTTP itself is hyper's.
 
 use std::future::poll_fn;
 use std::io;
@@ -243,24 +244,7 @@ impl AsyncWrite for Watched {
 }
 
 /// Headers of an answer.
-const MOST_HEADERS: usize = 256;
+pub(super) const MOST_HEADERS: usize = 256;
 
 /// Bytes of a head: status line and headers.
-const MOST_BYTES: usize = 64 * 1024;
-
-/// Describes a head that is larger, over a connection of our own.
-pub(super) fn too_large() -> String {
-    larger_than(MOST_HEADERS, MOST_BYTES)
-}
-
-/// Describes a head that is larger than the client for TLS and proxies takes; these are the bounds of hyper.
-pub(super) fn too_large_for_client() -> String {
-    larger_than(100, 400 * 1024)
-}
-
-fn larger_than(headers: usize, bytes: usize) -> String {
-    let kib = bytes / 1024;
-    format!(
-        "the head of the answer has more than {headers} headers or {kib} KiB, the most that is taken"
-    )
-}
+pub(super) const MOST_BYTES: usize = 64 * 1024;

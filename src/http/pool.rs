@@ -1,7 +1,7 @@
 //! [`Pool`]: the connections to one server, and how long a call waited for one of its own ([`with_connect_time`]).
 
 use std::cell::Cell;
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::fmt;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,45 +11,24 @@ use std::time::{Duration, Instant};
 use hyper::Uri;
 use hyper_util::client::legacy::connect::HttpConnector;
 use tokio::time::timeout;
-use tower_layer::Layer;
 use tower_service::Service;
 
 use super::call::Problem;
+use super::clients::HttpSettings;
 use super::link::{Link, Outgoing, Unanswered};
 use super::response::Received;
 
 /// An idle connection is closed after this time; servers close theirs about then.
 const IDLE: Duration = Duration::from_secs(90);
 
-/// How connections are opened and kept.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct PoolSettings {
-    pub(super) most_idle: usize,
-    pub(super) connect_timeout: Duration,
-    pub(super) read_timeout: Duration,
-    pub(super) keepalive: Duration,
-}
-
-/// Connections by server.
-#[derive(Debug, Default)]
-pub(super) struct Pools(Mutex<HashMap<Uri, Arc<Pool>>>);
-
-impl Pools {
-    /// Returns the connections to the server at `origin`: scheme, host and port.
-    pub(super) fn of(&self, origin: &Uri, settings: PoolSettings) -> Arc<Pool> {
-        let mut pools = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let pool = pools
-            .entry(origin.clone())
-            .or_insert_with(|| Arc::new(Pool::new(origin.clone(), settings)));
-        Arc::clone(pool)
-    }
-}
+/// Time after which an idle connection is asked whether the other side is still there.
+pub(super) const KEEPALIVE: Duration = Duration::from_secs(30);
 
 /// Connections to one server. The one that was used last is used first, so that those that are not needed grow old.
 pub(super) struct Pool {
     origin: Uri,
     connector: HttpConnector,
-    settings: PoolSettings,
+    settings: HttpSettings,
     /// The oldest first.
     idle: Mutex<VecDeque<Box<Link>>>,
 }
@@ -61,10 +40,10 @@ impl fmt::Debug for Pool {
 }
 
 impl Pool {
-    fn new(origin: Uri, settings: PoolSettings) -> Self {
+    pub(super) fn new(origin: Uri, settings: HttpSettings) -> Self {
         let mut connector = HttpConnector::new();
         connector.set_nodelay(true);
-        connector.set_keepalive(Some(settings.keepalive));
+        connector.set_keepalive(Some(KEEPALIVE));
         connector.set_connect_timeout(Some(settings.connect_timeout));
         Self {
             origin,
@@ -95,21 +74,16 @@ impl Pool {
                 Ok(response) => return Ok(Received::new(response, link, Arc::clone(self))),
                 Err(Unanswered::Unsent | Unanswered::Unread(_)) if was_idle => {}
                 Err(Unanswered::Failed(problem) | Unanswered::Unread(problem)) => {
-                    return Err(self.suspect(problem));
+                    // A retry takes a new connection, or one that was used with success since.
+                    let suspect = std::mem::take(&mut *self.idle());
+                    drop(suspect);
+                    return Err(problem);
                 }
                 Err(Unanswered::Unsent) => {
                     return Err(Problem::Connect("it was closed at once".to_owned()));
                 }
             }
         }
-    }
-
-    /// Closes what is idle after a connection failed: a retry takes a new connection, or one that was used with success
-    /// since.
-    fn suspect(&self, problem: Problem) -> Problem {
-        let idle = std::mem::take(&mut *self.idle());
-        drop(idle);
-        problem
     }
 
     async fn take(&self) -> Option<Box<Link>> {
@@ -143,7 +117,7 @@ impl Pool {
         link.idle_since = now;
         let mut idle = self.idle();
         let is_old = |link: &Link| now.saturating_duration_since(link.idle_since) >= IDLE;
-        let surplus = idle.len() >= self.settings.most_idle;
+        let surplus = idle.len() >= self.settings.connections;
         let unwanted = match idle.front() {
             Some(oldest) if surplus || is_old(oldest) => idle.pop_front(),
             _ => None,
@@ -179,21 +153,9 @@ pub(super) fn add_connect_time(spent: Duration) {
     let _ = CONNECT_TIME.try_with(|time| time.set(time.get() + spent));
 }
 
-/// Measures a connector.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct ConnectTimeLayer;
-
-impl<S> Layer<S> for ConnectTimeLayer {
-    type Service = TimedConnector<S>;
-
-    fn layer(&self, inner: S) -> Self::Service {
-        TimedConnector(inner)
-    }
-}
-
 /// A connector whose time is measured.
 #[derive(Debug, Clone)]
-pub(super) struct TimedConnector<S>(S);
+pub(super) struct TimedConnector<S>(pub(super) S);
 
 impl<S, R> Service<R> for TimedConnector<S>
 where

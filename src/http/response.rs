@@ -23,28 +23,27 @@ const COPIED_BYTES: usize = 8 * 1024;
 
 /// The head of an answer, and its body as it comes.
 #[derive(Debug)]
-pub struct Response(Source);
-
-#[derive(Debug)]
-enum Source {
+pub enum Response {
+    /// Over a connection of our own.
     Own(Received),
+    /// Over TLS or a proxy.
     Client(reqwest::Response),
 }
 
 impl Response {
     /// Status code.
     pub fn status(&self) -> StatusCode {
-        match &self.0 {
-            Source::Own(received) => received.head.status,
-            Source::Client(response) => response.status(),
+        match self {
+            Self::Own(received) => received.head.status,
+            Self::Client(response) => response.status(),
         }
     }
 
     /// Headers.
     pub fn headers(&self) -> &HeaderMap {
-        match &self.0 {
-            Source::Own(received) => &received.head.headers,
-            Source::Client(response) => response.headers(),
+        match self {
+            Self::Own(received) => &received.head.headers,
+            Self::Client(response) => response.headers(),
         }
     }
 
@@ -137,49 +136,37 @@ impl Response {
 
     /// The next part of the body, as it was sent.
     async fn chunk(&mut self) -> Result<Option<Bytes>, Problem> {
-        match &mut self.0 {
-            Source::Own(received) => received.chunk().await,
-            Source::Client(response) => Ok(response.chunk().await?),
+        match self {
+            Self::Own(received) => received.chunk().await,
+            Self::Client(response) => Ok(response.chunk().await?),
         }
     }
 
     /// Nothing more is to be read.
     async fn end(&mut self) {
-        if let Source::Own(received) = &mut self.0 {
+        if let Self::Own(received) = self {
             received.end().await;
         }
     }
 
     fn announced(&self) -> Option<u64> {
-        match &self.0 {
-            Source::Own(received) => received.body.size_hint().exact(),
-            Source::Client(response) => response.content_length(),
+        match self {
+            Self::Own(received) => received.body.size_hint().exact(),
+            Self::Client(response) => response.content_length(),
         }
     }
 
     /// How what [`Self::chunk`] gives is packed.
     fn encoding(&self) -> Option<Encoding> {
-        match &self.0 {
-            Source::Own(received) => Encoding::of(received.head.headers.get(CONTENT_ENCODING)?),
-            Source::Client(_) => None,
+        match self {
+            Self::Own(received) => Encoding::of(received.head.headers.get(CONTENT_ENCODING)?),
+            Self::Client(_) => None,
         }
     }
 }
 
-impl From<Received> for Response {
-    fn from(received: Received) -> Self {
-        Self(Source::Own(received))
-    }
-}
-
-impl From<reqwest::Response> for Response {
-    fn from(response: reqwest::Response) -> Self {
-        Self(Source::Client(response))
-    }
-}
-
 /// An answer over a connection of [`Pool`].
-pub(super) struct Received {
+pub struct Received {
     head: Parts,
     body: Incoming,
     /// None once it went back.

@@ -1,5 +1,6 @@
 //! What the headers of a refusal say: [`retry_after`] is how long to wait, as servers have come to
-//! tell it, [`headers_that_matter`] what to keep of them.
+//! tell it, [`headers_that_matter`] what to keep of them. To the crate `rate-limits`, `Retry-After` is seconds or a date;
+//! servers also send milliseconds, times since 1970 and Go's durations.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -64,7 +65,11 @@ fn wait(value: &str, now: SystemTime) -> Option<Duration> {
             _ => seconds(number),
         });
     }
-    if let Some(duration) = go_duration(value) {
+    // As Go writes it: `1h2m3.5s`, `6m0s`, `20ms`.
+    let is_of_go = |c: char| c.is_ascii_digit() || ".hmsun".contains(c);
+    if value.chars().all(is_of_go)
+        && let Ok(duration) = humantime::parse_duration(value)
+    {
         return Some(duration);
     }
     if let Ok(date) = httpdate::parse_http_date(value) {
@@ -90,32 +95,6 @@ fn seconds(seconds: f64) -> Duration {
 fn until(unix_seconds: f64, now: SystemTime) -> Duration {
     let now = now.duration_since(UNIX_EPOCH).unwrap_or_default();
     seconds((unix_seconds - now.as_secs_f64()).max(0.0))
-}
-
-/// A duration as Go writes it: `1h2m3.5s`, `6m0s`, `20ms`.
-fn go_duration(value: &str) -> Option<Duration> {
-    let mut rest = value;
-    let mut sum = 0.0;
-    while !rest.is_empty() {
-        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
-        let (amount, unit_on) = rest.split_at(digits);
-        let letters = unit_on
-            .find(|c: char| c.is_ascii_digit() || c == '.')
-            .unwrap_or(unit_on.len());
-        let (unit, next) = unit_on.split_at(letters);
-        let scale = match unit {
-            "h" => 3600.0,
-            "m" => 60.0,
-            "s" => 1.0,
-            "ms" => 1e-3,
-            "us" | "µs" | "μs" => 1e-6,
-            "ns" => 1e-9,
-            _ => return None,
-        };
-        sum += number(amount)? * scale;
-        rest = next;
-    }
-    (!value.is_empty()).then(|| seconds(sum))
 }
 
 /// Characters kept of a header's value.

@@ -39,7 +39,7 @@ async fn post(to: &Destination) -> Result<Bytes, Failure> {
     let body = Bytes::from_static(b"{}");
     let response = to.post(to.headers(), &body, &call).await?;
     match response.status().as_u16() {
-        200 => to.body(response, Holder::Lander, &call).await,
+        200 => to.http().body(response, Holder::Lander, &call).await,
         _ => Err(call.status_error(response).await),
     }
 }

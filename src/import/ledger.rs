@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use bytes::Bytes;
 use indexmap::IndexSet;
+use serde::Serialize;
 
 use super::collection::CollectionRules;
 use super::error::{ImportError, RowProblem};
@@ -62,13 +63,16 @@ pub(super) struct Rollout {
 }
 
 /// Failed attempts of a collection, by the budgets of now.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct FailureCounts {
     /// Rollouts that have any.
+    #[serde(rename = "failed_rollouts")]
     pub rollouts: u64,
     /// Rollouts that must not be retried.
+    #[serde(rename = "terminal_rollouts")]
     pub terminal: u64,
     /// Rollouts without attempts left.
+    #[serde(rename = "exhausted_rollouts")]
     pub exhausted: u64,
 }
 

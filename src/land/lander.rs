@@ -16,8 +16,8 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::LandContext;
 use crate::schema;
-use crate::store::segment::{self, Decisions};
-use crate::store::{Part, Segment, SegmentWriter, StoreError};
+use crate::store::segment::Decisions;
+use crate::store::{JournalFile, Part, SegmentWriter, StoreError};
 
 /// Assumed ratio of a journal's bytes to those of its parts, until one was measured.
 const FIRST_RATIO: f64 = 4.0;
@@ -27,14 +27,8 @@ const FIRST_RATIO: f64 = 4.0;
 struct Compacted {
     bytes: u64,
     parts: Vec<Part>,
-    left: VecDeque<Sealed>,
+    left: VecDeque<JournalFile>,
     failed: Option<StoreError>,
-}
-
-/// A segment that is to become parts.
-struct Sealed {
-    segment: Segment,
-    bytes: u64,
 }
 
 /// Takes outcomes to the journal and the journal to parts.
@@ -47,7 +41,7 @@ pub(super) struct Lander {
     due: Option<Instant>,
     ratio: f64,
     /// Segments whose parts could not be written; the store may be back next time.
-    left: VecDeque<Sealed>,
+    left: VecDeque<JournalFile>,
     compactions: JoinSet<Compacted>,
     /// A journal on its way to the disk, beside what goes on.
     sync: Option<SpawnedTask<Result<(), StoreError>>>,
@@ -131,18 +125,16 @@ impl Lander {
             Some(journal) => journal,
             None => self.next_segment()?,
         };
-        let (mut journal, outcomes) = blocking(move || {
-            journal.append(&outcomes)?;
-            Ok((journal, outcomes))
-        })
-        .await?;
+        let append = move || journal.append(&outcomes).map(|()| (journal, outcomes));
+        let appended = SpawnedTask::spawn_blocking(append).join().await;
+        let (mut journal, outcomes) = appended.map_err(defect)??;
         self.context.progress.landed(&outcomes);
         let fill = journal.num_bytes() as f64 / (self.part_size as f64 * self.ratio);
         self.reap()?;
         let full = fill >= if self.is_busy() { OVERFULL } else { 1.0 };
         if let Some(unsynced) = journal.unsynced()? {
             self.join_sync().await?;
-            self.sync = Some(SpawnedTask::spawn_blocking(move || unsynced.sync()));
+            self.sync = Some(SpawnedTask::spawn_blocking(unsynced));
         }
         self.journal = Some(journal);
         if full { self.rotate().await } else { Ok(()) }
@@ -154,7 +146,7 @@ impl Lander {
         // An interval that no clock reaches is none.
         self.due = now.checked_add(self.context.oldest(elapsed));
         let name = self.context.writer.segment(self.partition);
-        Ok(SegmentWriter::create(&self.context.journal, name)?)
+        Ok(SegmentWriter::create(self.context.run.journal_dir(), name)?)
     }
 
     /// Whether as many parts as allowed are being written.
@@ -178,9 +170,7 @@ impl Lander {
     async fn rotate(&mut self) -> Result<()> {
         self.due = None;
         if let Some(journal) = self.journal.take() {
-            let bytes = journal.num_bytes();
-            let segment = journal.seal();
-            self.left.push_back(Sealed { segment, bytes });
+            self.left.push_back(journal.seal());
         }
         self.reap()?;
         if self.left.is_empty() {
@@ -211,17 +201,12 @@ impl Lander {
     /// Takes the parts of those compactions that have ended.
     fn reap(&mut self) -> Result<()> {
         while let Some(joined) = self.compactions.try_join_next() {
-            self.take_or_say(joined)?;
-        }
-        Ok(())
-    }
-
-    fn take_or_say(&mut self, joined: Result<Compacted, JoinError>) -> Result<()> {
-        if let Some(error) = self.take(joined)? {
-            self.context.progress.notice(format!(
-                "{error}. The answers stay in the journal, '{}'; it is tried again",
-                self.context.journal.display()
-            ));
+            if let Some(error) = self.take(joined)? {
+                self.context.progress.notice(format!(
+                    "{error}. The answers stay in the journal, '{}'; it is tried again",
+                    self.context.run.journal_dir().display()
+                ));
+            }
         }
         Ok(())
     }
@@ -245,7 +230,7 @@ impl Lander {
 
 async fn compact_all(
     context: &LandContext,
-    segments: VecDeque<Sealed>,
+    segments: VecDeque<JournalFile>,
     abandon: &CancellationToken,
 ) -> Compacted {
     let mut compacted = Compacted {
@@ -254,38 +239,37 @@ async fn compact_all(
         left: segments,
         failed: None,
     };
-    while let Some(sealed) = compacted.left.front() {
-        if let Err(error) = sealed.segment.sync() {
-            compacted.failed = Some(error);
-            break;
-        }
-        let compacting = commit(context, &sealed.segment);
-        let Some(done) = abandon.run_until_cancelled(compacting).await else {
-            break;
-        };
-        match done {
-            Ok(parts) => {
-                compacted.bytes += sealed.bytes;
+    while let Some(segment) = compacted.left.front() {
+        let compacting = commit(context, segment);
+        match abandon.run_until_cancelled(compacting).await {
+            Some(Ok((bytes, parts))) => {
+                compacted.bytes += bytes;
                 compacted.parts.extend(parts);
                 compacted.left.pop_front();
             }
-            Err(error) => {
+            Some(Err(error)) => {
                 compacted.failed = Some(error);
                 break;
             }
+            None => break,
         }
     }
     compacted
 }
 
-/// Commits a segment of this writer, whose rows nobody else has.
-async fn commit(context: &LandContext, segment: &Segment) -> Result<Vec<Part>, StoreError> {
-    let (sink, name) = (context.sink.as_ref(), segment.name());
-    let (parts, damages) =
-        segment::commit(sink, &segment.open()?, name, &Decisions::default()).await?;
+/// Commits a segment of this writer, whose rows nobody else has. Returns its bytes and its parts.
+async fn commit(
+    context: &LandContext,
+    segment: &JournalFile,
+) -> Result<(u64, Vec<Part>), StoreError> {
+    segment.sync()?;
+    let (open, name) = (segment.open()?, segment.name());
+    let decisions = Decisions::default();
+    let committed = context.sink.commit(&open, name, &decisions);
+    let (parts, damages) = committed.await?;
     if damages.is_empty() {
         segment.remove()?;
-        return Ok(parts);
+        return Ok((open.num_bytes(), parts));
     }
     let kept = segment.set_aside()?;
     context.progress.notice(format!(
@@ -294,14 +278,7 @@ async fn commit(context: &LandContext, segment: &Segment) -> Result<Vec<Part>, S
         segment.path().display(),
         kept.display()
     ));
-    Ok(parts)
-}
-
-async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, StoreError> + Send + 'static,
-) -> Result<T> {
-    let joined = SpawnedTask::spawn_blocking(work).join().await;
-    Ok(joined.map_err(defect)??)
+    Ok((open.num_bytes(), parts))
 }
 
 fn defect(error: JoinError) -> DataFusionError {

@@ -9,7 +9,6 @@
 mod lander;
 
 use std::fmt;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
@@ -27,7 +26,7 @@ use tokio::sync::Semaphore;
 use crate::operator::{Operator, OperatorExec, Step};
 use crate::progress::Progress;
 use crate::schema;
-use crate::store::{TableSink, Writer};
+use crate::store::{ParquetSink, RunStore, Writer};
 use lander::Lander;
 
 /// The place of [`LandExec`] in a logical plan: lands its input, which has the columns of [`schema::outcomes`].
@@ -111,62 +110,53 @@ const SHARE: u32 = 8;
 /// What [`LandExec`] needs that is not in the plan: it travels as an extension of the session's configuration.
 #[derive(Debug)]
 pub struct LandContext {
+    run: RunStore,
+    writer: Arc<Writer>,
     /// Where rows become parts of tables.
-    pub sink: Arc<dyn TableSink>,
-    /// Local directory of the journal.
-    pub journal: PathBuf,
-    /// The writer of the run.
-    pub writer: Arc<Writer>,
+    sink: ParquetSink,
     /// How old the first row of a segment may be before the segment becomes parts; where small parts stay, it may be older in
     /// a long sweep.
-    pub part_interval: Duration,
-    /// Small parts are not made into few at the end, so they are made more rarely as time goes on.
-    pub small_parts_stay: bool,
+    part_interval: Duration,
     /// When the sweep began.
     began: Instant,
     /// The sweep's counts.
-    pub progress: Arc<Progress>,
+    progress: Arc<Progress>,
     /// Compactions that may run at a time, in all partitions together.
     compactions: Arc<Semaphore>,
 }
 
 impl LandContext {
-    /// Lands in the tables of `sink`, by way of segments of `writer` in the directory `journal`.
+    /// Lands in the tables of `run`, by way of segments of `writer` in its journal.
     pub fn new(
-        sink: Arc<dyn TableSink>,
-        journal: PathBuf,
+        run: RunStore,
         writer: Arc<Writer>,
         part_interval: Duration,
-        small_parts_stay: bool,
         progress: Arc<Progress>,
     ) -> Self {
         let cores = available_parallelism().map_or(1, usize::from);
         Self {
-            sink,
-            journal,
+            sink: ParquetSink::new(run.clone(), Arc::clone(&writer)),
+            run,
             writer,
             part_interval,
-            small_parts_stay,
             began: Instant::now(),
             progress,
             compactions: Arc::new(Semaphore::new(cores.min(MOST_COMPACTIONS))),
         }
     }
 
-    /// How old a segment may become that begins when the sweep has taken `elapsed`.
+    /// How old a segment may become that begins when the sweep has taken `elapsed`. In an object store, small parts are
+    /// not made into few at the end, so they are made more rarely as time goes on.
     fn oldest(&self, elapsed: Duration) -> Duration {
-        if self.small_parts_stay {
-            self.part_interval.max(elapsed / SHARE)
-        } else {
-            self.part_interval
+        match self.run.local_path() {
+            Some(_) => self.part_interval,
+            None => self.part_interval.max(elapsed / SHARE),
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::store::{ParquetSink, RunStore};
-
     use super::*;
 
     const MINUTE: Duration = Duration::from_secs(60);
@@ -174,18 +164,14 @@ mod tests {
     #[test]
     fn parts_that_stay_small_are_made_more_rarely_as_time_goes_on() {
         let directory = tempfile::tempdir().unwrap();
-        let run = RunStore::open(directory.path().to_str().unwrap(), None).unwrap();
-        let writer = Arc::new(Writer::unlocked(1));
-        let oldest = |small_parts_stay, elapsed: Duration| {
-            let sink = Arc::new(ParquetSink::new(run.clone(), Arc::clone(&writer)));
-            let (journal, progress) = (directory.path().into(), Arc::default());
-            let (writer, interval) = (Arc::clone(&writer), 5 * MINUTE);
-            let context =
-                LandContext::new(sink, journal, writer, interval, small_parts_stay, progress);
-            context.oldest(elapsed)
+        let oldest = |place, elapsed: Duration| {
+            let run = RunStore::open(place, Some(directory.path())).unwrap();
+            let writer = Arc::new(Writer::unlocked(1));
+            LandContext::new(run, writer, 5 * MINUTE, Arc::default()).oldest(elapsed)
         };
-        assert_eq!(oldest(true, 30 * MINUTE), 5 * MINUTE);
-        assert_eq!(oldest(true, 80 * MINUTE), 10 * MINUTE);
-        assert_eq!(oldest(false, 80 * MINUTE), 5 * MINUTE);
+        let local = directory.path().to_str().unwrap();
+        assert_eq!(oldest("memory:///run", 30 * MINUTE), 5 * MINUTE);
+        assert_eq!(oldest("memory:///run", 80 * MINUTE), 10 * MINUTE);
+        assert_eq!(oldest(local, 80 * MINUTE), 5 * MINUTE);
     }
 }

@@ -32,14 +32,14 @@ use crate::session;
 use crate::store::{Document, EnvironmentServer, PartWriter, RunStore, part_name};
 
 /// How missing rollouts count: those that were planned and are not done.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
 pub enum Missing {
-    /// Not at all.
+    /// Not at all
     #[default]
     Drop,
-    /// As zero, in every metric.
+    /// As zero in every metric
     Zero,
-    /// Not at all; the tables also have the lowest and the highest value that each number can become.
+    /// Not at all; but the lowest and highest that each number can become stand beside it
     Bounds,
 }
 

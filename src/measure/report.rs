@@ -13,7 +13,7 @@ const SPREAD: &str = "spread";
 const PASS_AT_K: &str = "pass_at_k";
 
 /// The result of measuring.
-#[derive(Debug)]
+#[derive(Debug, Serialize)]
 pub struct MetricsReport {
     /// The coverage of each agent.
     pub coverage: Vec<AgentCoverage>,

@@ -350,42 +350,30 @@ const OWN: [&str; 4] = ["reward", "response", "_ng_task_index", "_ng_rollout_ind
 
 /// [`AnswerFields::info`].
 fn info(fields: &Values<'_>, usage: &Values<'_>) -> String {
-    let mut text = String::with_capacity(32 * (fields.len() + usage.len()) + 2);
-    let mut push = |name: &str, value: &str| {
+    let (size, hash) = (fields.len() + usage.len(), RandomState::default());
+    let mut numbers: IndexMap<&str, Cow<'_, str>, _> =
+        IndexMap::with_capacity_and_hasher(size, hash);
+    if let Some(reward) = fields.get("reward") {
+        let text = Cow::Borrowed(reward.text);
+        numbers.insert("reward", exact(reward.text).unwrap_or(text));
+    }
+    let top = fields
+        .iter()
+        .filter(|(name, _)| !OWN.contains(&name.as_ref()));
+    for (name, value) in usage.iter().chain(top) {
+        if let Some(number) = as_number(value.text) {
+            numbers.insert(name, number);
+        }
+    }
+    if let Some(id) = numbers.get_index_of("rollout_id") {
+        numbers.move_index(id, 0);
+    }
+    let mut text = String::with_capacity(32 * size + 2);
+    for (name, number) in &numbers {
         text.push(if text.is_empty() { '{' } else { ',' });
         push_quoted(&mut text, name);
         text.push(':');
-        text.push_str(value);
-    };
-    let own = |name: &str| OWN.contains(&name);
-    let of_top = |name: &str| {
-        let value = fields.get(name).filter(|_| !own(name));
-        value.and_then(|value| as_number(value.text))
-    };
-    let first = "rollout_id";
-    let id = || of_top(first).or_else(|| usage.get(first).and_then(|value| as_number(value.text)));
-    if let Some(id) = id() {
-        push(first, &id);
-    }
-    let of_usage = |name: &str| usage.get(name).and_then(|value| as_number(value.text));
-    if let Some(reward) = fields.get("reward") {
-        let usual = || exact(reward.text).unwrap_or(Cow::Borrowed(reward.text));
-        push("reward", &of_usage("reward").unwrap_or_else(usual));
-    }
-    for (name, value) in usage {
-        let is_said = name == first || (name == "reward" && fields.contains_key("reward"));
-        if let Some(number) = as_number(value.text).filter(|_| !is_said) {
-            push(name, &of_top(name).unwrap_or(number));
-        }
-    }
-    for (name, value) in fields {
-        if let Some(number) = as_number(value.text)
-            && !own(name)
-            && name != first
-            && of_usage(name).is_none()
-        {
-            push(name, &number);
-        }
+        text.push_str(number);
     }
     text.push_str(if text.is_empty() { "{}" } else { "}" });
     text

@@ -188,12 +188,12 @@ impl OutcomeBatchBuilder {
         columns.append_times(dispatched_at, times);
         match verdict {
             Verdict::Ok(answer) => {
-                columns.append_no_failure();
-                columns.append_answer(answer)
+                columns.append_failure(None, false)?;
+                columns.append_answer(Some(answer))
             }
             Verdict::Failed { failure, terminal } => {
-                columns.append_failure(failure, terminal)?;
-                columns.append_no_answer()
+                columns.append_failure(Some(failure), terminal)?;
+                columns.append_answer(None)
             }
         }
     }
@@ -212,36 +212,21 @@ impl OutcomeBatchBuilder {
 }
 
 impl OutcomeColumns {
-    fn append_no_failure(&mut self) {
-        self.outcome.append_value(OK);
-        self.error.append_null();
-        self.terminal.append_value(false);
-        self.failure_terminal.append_value(false);
-        self.answer.append_null();
-    }
-
-    fn append_failure(&mut self, failure: Failure, terminal: bool) -> Result<(), ArrowError> {
-        let Failure {
-            class,
-            message,
-            failure_terminal,
-            answer,
-            retry_after: _,
-            // The status of the attempt has a column; this one is of a call within it.
-            http_status: _,
-            unreachable: _,
-        } = failure;
+    fn append_failure(
+        &mut self,
+        failure: Option<Failure>,
+        terminal: bool,
+    ) -> Result<(), ArrowError> {
+        // The status of the attempt has a column; the failure's is of a call within it.
+        let class = failure.as_ref().map(|failure| failure.class);
+        self.outcome
+            .append_value(class.map_or(OK, FailureClass::name));
         self.terminal.append_value(terminal);
-        self.outcome.append_value(class.name());
-        self.error.append_value(message);
-        self.failure_terminal.append_value(failure_terminal);
-        match answer {
-            Some(answer) => append_text(&mut self.answer, answer),
-            None => {
-                self.answer.append_null();
-                Ok(())
-            }
-        }
+        let is_final = failure.as_ref().is_some_and(|of| of.failure_terminal);
+        self.failure_terminal.append_value(is_final);
+        let (message, answer) = failure.map(|of| (of.message, of.answer)).unzip();
+        self.error.append_option(message);
+        append_text(&mut self.answer, answer.flatten())
     }
 
     fn append_times(&mut self, dispatched_at: SystemTime, times: Times) {
@@ -263,8 +248,9 @@ impl OutcomeColumns {
         self.client_ms.append_option(times.client.map(milliseconds));
     }
 
-    fn append_answer(&mut self, answer: Answer) -> Result<(), ArrowError> {
-        let Answer { body, fields } = answer;
+    fn append_answer(&mut self, answer: Option<Answer>) -> Result<(), ArrowError> {
+        let (body, fields) = answer.map(|answer| (answer.body, answer.fields)).unzip();
+        let is_known = body.is_some();
         let AnswerFields {
             metrics,
             reward,
@@ -280,7 +266,7 @@ impl OutcomeColumns {
             failure_class: _,
             failure_terminal: _,
             has_response: _,
-        } = fields;
+        } = fields.unwrap_or_default();
         self.reward.append_option(reward);
         self.input_tokens.append_option(input_tokens);
         self.output_tokens.append_option(output_tokens);
@@ -291,36 +277,25 @@ impl OutcomeColumns {
             floats.keys().append_value(name);
             floats.values().append_value(value.as_f64());
         }
-        floats.append(true)?;
+        floats.append(is_known)?;
         for ((name, _), value) in metrics.iter().zip(integers.iter().flatten()) {
             ints.keys().append_value(name);
             ints.values().append_value(*value);
         }
-        ints.append(integers.is_some())?;
+        ints.append(is_known && integers.is_some())?;
         self.truncated.append_option(truncated);
-        self.masked.append_value(masked);
+        self.masked.append_option(is_known.then_some(masked));
         self.perf.append_option(perf);
-        self.info.append_value(info);
+        self.info.append_option(is_known.then_some(info));
         append_text(&mut self.result, body)
-    }
-
-    fn append_no_answer(&mut self) -> Result<(), ArrowError> {
-        self.reward.append_null();
-        self.input_tokens.append_null();
-        self.output_tokens.append_null();
-        self.total_tokens.append_null();
-        self.metrics.append(false)?;
-        self.integer_metrics.append(false)?;
-        self.truncated.append_null();
-        self.masked.append_null();
-        self.perf.append_null();
-        self.info.append_null();
-        self.result.append_null();
-        Ok(())
     }
 }
 
-fn append_text(column: &mut StringViewBuilder, text: Bytes) -> Result<(), ArrowError> {
+fn append_text(column: &mut StringViewBuilder, text: Option<Bytes>) -> Result<(), ArrowError> {
+    let Some(text) = text else {
+        column.append_null();
+        return Ok(());
+    };
     match u32::try_from(text.len()) {
         Ok(len) if text.len() >= ADOPTED_BYTES => {
             let block = column.append_block(Buffer::from(text));
@@ -345,9 +320,7 @@ impl CallsBuilder {
     /// Adds the calls of one attempt.
     fn append(&mut self, calls: Vec<CallRow>) {
         self.lengths.push(calls.len());
-        for call in calls {
-            self.append_call(call);
-        }
+        calls.into_iter().for_each(|call| self.append_call(call));
     }
 
     fn append_call(&mut self, call: CallRow) {

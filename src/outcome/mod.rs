@@ -15,4 +15,5 @@ mod tests;
 pub use answer::{Answer, AnswerFields, MASK_SAMPLE, MetricValue};
 pub use batch::OutcomeBatchBuilder;
 pub use row::{OK, Outcome, SUPERSEDED, Times, Verdict, Waited};
+pub(crate) use tables::column;
 pub use tables::{attempts_of, calls_of, outcomes_of, rollouts_of};

@@ -1,3 +1,5 @@
+//! The tables that outcomes become. Each function fails where its batch has other columns than it says.
+
 use std::sync::Arc;
 
 use arrow::array::{
@@ -5,25 +7,18 @@ use arrow::array::{
     UInt32Array, new_null_array,
 };
 use arrow::compute::{filter_record_batch, take};
-use arrow::datatypes::SchemaRef;
 use arrow::error::ArrowError;
 
 use super::row::OK;
 use crate::schema;
 
 /// The rows of `attempts` that a batch of outcomes stands for: all of them.
-///
-/// # Errors
-/// The batch is not one of [`schema::outcomes`].
 pub fn attempts_of(outcomes: &RecordBatch) -> Result<RecordBatch, ArrowError> {
     let indices: Vec<usize> = (0..schema::attempts().fields().len()).collect();
     outcomes.project(&indices)
 }
 
 /// The rows of `rollouts` that a batch of outcomes stands for: those that are `ok`.
-///
-/// # Errors
-/// The batch is not one of [`schema::outcomes`].
 pub fn rollouts_of(outcomes: &RecordBatch) -> Result<RecordBatch, ArrowError> {
     let ok: BooleanArray = column(outcomes, schema::OUTCOME)?
         .as_string_view()
@@ -36,37 +31,20 @@ pub fn rollouts_of(outcomes: &RecordBatch) -> Result<RecordBatch, ArrowError> {
     } else {
         filter_record_batch(outcomes, &ok)?
     };
-    let of = |name: &str| column(&ok, name).cloned();
-    let started = of(schema::DISPATCHED_AT)?;
-    let latency = of(schema::SERVER_MS)?;
-    project(
-        schema::rollouts(),
-        vec![
-            of(schema::TASK_INDEX)?,
-            of(schema::ROLLOUT_INDEX)?,
-            of(schema::AGENT_NAME)?,
-            of(schema::ATTEMPT)?,
-            of(schema::REWARD)?,
-            of(schema::INPUT_TOKENS)?,
-            of(schema::OUTPUT_TOKENS)?,
-            of(schema::TOTAL_TOKENS)?,
-            started,
-            latency,
-            of(schema::METRICS)?,
-            of(schema::INTEGER_METRICS)?,
-            of(schema::TRUNCATED)?,
-            of(schema::MASKED)?,
-            of(schema::PERF)?,
-            of(schema::INFO)?,
-            of(schema::RESULT)?,
-        ],
-    )
+    let schema = schema::rollouts();
+    let columns = schema.fields().iter().map(|field| {
+        let name = match field.name().as_str() {
+            schema::STARTED_AT => schema::DISPATCHED_AT,
+            schema::LATENCY_MS => schema::SERVER_MS,
+            name => name,
+        };
+        column(&ok, name).cloned()
+    });
+    let columns = columns.collect::<Result<_, _>>()?;
+    RecordBatch::try_new(schema, columns)
 }
 
 /// The outcomes that rows of `rollouts` came of, as far as these say.
-///
-/// # Errors
-/// The batch is not one of [`schema::rollouts`].
 pub fn outcomes_of(rollouts: &RecordBatch) -> Result<RecordBatch, ArrowError> {
     let rows = rollouts.num_rows();
     let columns = schema::outcomes();
@@ -89,13 +67,10 @@ pub fn outcomes_of(rollouts: &RecordBatch) -> Result<RecordBatch, ArrowError> {
         };
         known.unwrap_or_else(|| new_null_array(field.data_type(), rows))
     });
-    project(schema::outcomes(), columns.collect())
+    RecordBatch::try_new(schema::outcomes(), columns.collect())
 }
 
 /// The rows of `calls` that a batch of outcomes stands for.
-///
-/// # Errors
-/// The batch is not one of [`schema::outcomes`].
 pub fn calls_of(outcomes: &RecordBatch) -> Result<RecordBatch, ArrowError> {
     let lists = outcomes.column_by_name(schema::CALLS);
     let lists = lists.and_then(|lists| lists.as_list_opt::<i32>());
@@ -105,12 +80,9 @@ pub fn calls_of(outcomes: &RecordBatch) -> Result<RecordBatch, ArrowError> {
     if lists.null_count() == lists.len() {
         return Ok(RecordBatch::new_empty(schema::calls()));
     }
-    let mut rows = Vec::new();
-    for (row, length) in lists.offsets().lengths().enumerate() {
-        let row =
-            u32::try_from(row).map_err(|e| ArrowError::InvalidArgumentError(e.to_string()))?;
-        rows.extend(std::iter::repeat_n(row, length));
-    }
+    let lengths = (0_u32..).zip(lists.offsets().lengths());
+    let rows = lengths.flat_map(|(row, length)| std::iter::repeat_n(row, length));
+    let rows = UInt32Array::from_iter_values(rows);
     let (first, last) = (
         lists.value_offsets().first().copied().unwrap_or_default() as usize,
         lists.value_offsets().last().copied().unwrap_or_default() as usize,
@@ -119,7 +91,6 @@ pub fn calls_of(outcomes: &RecordBatch) -> Result<RecordBatch, ArrowError> {
     let calls = calls.as_struct_opt().ok_or_else(|| {
         ArrowError::SchemaError(format!("column '{}' holds no structs", schema::CALLS))
     })?;
-    let rows = UInt32Array::from(rows);
     let attempt = [
         schema::TASK_INDEX,
         schema::ROLLOUT_INDEX,
@@ -134,11 +105,11 @@ pub fn calls_of(outcomes: &RecordBatch) -> Result<RecordBatch, ArrowError> {
     RecordBatch::try_new(schema::calls(), columns)
 }
 
-fn project(schema: SchemaRef, columns: Vec<ArrayRef>) -> Result<RecordBatch, ArrowError> {
-    RecordBatch::try_new(schema, columns)
-}
-
-fn column<'a>(batch: &'a RecordBatch, name: &str) -> Result<&'a ArrayRef, ArrowError> {
+/// Finds a column.
+///
+/// # Errors
+/// The batch has none of this name.
+pub(crate) fn column<'a>(batch: &'a RecordBatch, name: &str) -> Result<&'a ArrayRef, ArrowError> {
     batch
         .column_by_name(name)
         .ok_or_else(|| ArrowError::SchemaError(format!("no column '{name}'")))

@@ -24,7 +24,7 @@ use crate::json::Object;
 use crate::outcome::resume::reuses_deliverable;
 use crate::outcome::{Outcome, OutcomeBatchBuilder};
 use crate::retry::{AfterFailure, Failure, FailureClass};
-use crate::store::{DispatchLogs, PartitionLog, StoreError};
+use crate::store::{DispatchLog, DispatchLogs, StoreError};
 
 /// A batch is passed on at this many rows, or bytes of answers ...
 const BATCH_ROWS: usize = 1024;
@@ -47,7 +47,7 @@ pub(super) struct Driver {
     random: fastrand::Rng,
     calls: JoinSet<Reply>,
     dispatches: HashMap<Id, Dispatch, RandomState>,
-    log: Option<PartitionLog>,
+    log: Option<Arc<DispatchLog>>,
     concurrency: usize,
     batch: OutcomeBatchBuilder,
     /// When the batch is passed on at the latest.
@@ -202,7 +202,7 @@ impl Driver {
         }
         let mut calls = Vec::with_capacity(wave.rows.len());
         for granted in wave.rows {
-            let journal = self.log.as_ref().map(PartitionLog::calls);
+            let journal = self.log.clone().map(|log| log as _);
             calls.extend(self.queue.dispatch(granted, now, time, journal));
         }
         if let Err(error) = self.note(&calls) {

@@ -1,4 +1,5 @@
-//! Sessions over runs: their configuration, their memory, and the error of a query that fails.
+//! Sessions over runs: their configuration, their memory, and the error of a query that fails. A session with a bound on
+//! its memory fails where there is no place for temporary files.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -27,18 +28,12 @@ pub fn config() -> SessionConfig {
 
 /// Makes a session for queries that take few rows of all of a run: one partition, so that rows keep an order from the first
 /// sort to the last group. What can go to temporary files is kept below `memory` bytes.
-///
-/// # Errors
-/// There is no place for temporary files.
 pub fn measuring(memory: usize) -> Result<SessionContext> {
     bounded(config().with_target_partitions(1), memory)
 }
 
 /// Makes a session for queries that read all of a run and need no order: on all cores. What can go to temporary files is
 /// kept below `memory` bytes.
-///
-/// # Errors
-/// There is no place for temporary files.
 pub fn gathering(memory: usize) -> Result<SessionContext> {
     bounded(config(), memory)
 }
@@ -54,9 +49,6 @@ fn bounded(config: SessionConfig, memory: usize) -> Result<SessionContext> {
 }
 
 /// Makes the environment of a session that keeps below `memory` bytes what can go to temporary files.
-///
-/// # Errors
-/// There is no place for temporary files.
 pub fn spilling(memory: usize) -> Result<Arc<RuntimeEnv>> {
     RuntimeEnvBuilder::new()
         .with_memory_pool(Arc::new(Spilling::new(memory)))
@@ -107,7 +99,8 @@ pub fn register_store(session: &SessionContext, run: &RunStore) {
     session.register_object_store(run.base(), Arc::clone(run.object_store()));
 }
 
-/// A pool that sends to temporary files what can go there, and refuses nobody else.
+/// A pool that sends to temporary files what can go there, and refuses nobody else. DataFusion's `FairSpillPool` refuses
+/// a join what others hold, and gives every sort the same share.
 ///
 /// Sorts and groups grow with the number of rollouts, and lose little by going to disk. What can't (the small side of a
 /// join) must get what it needs: a limit there would not save memory but fail a query. The same holds for what takes less

@@ -1,4 +1,5 @@
-//! [`MetricNames`]: the names of the metrics of runs, from the dictionaries of their parts where these list them.
+//! [`MetricNames`]: the names of the metrics of runs, from the dictionaries of their parts where these list them. Parquet
+//! readers decode every row for that.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ops::Range;
@@ -29,7 +30,7 @@ use parquet::file::serialized_reader::SerializedPageReader;
 use super::register_store;
 use super::tables::{JournalRows, RunTables, scan};
 use crate::schema;
-use crate::store::{OpenSegment, RunStore, SegmentName};
+use crate::store::{OpenSegment, RunStore};
 
 /// Parts that are read at once.
 const MAX_READS: usize = 8;
@@ -44,32 +45,21 @@ const MAX_BYTES: u64 = 4 * 1024 * 1024;
 /// not be read again.
 #[derive(Debug, Default)]
 pub struct MetricNames {
-    known: HashMap<Source, Arc<BTreeSet<String>>>,
-    /// What was asked for since the last [`MetricNames::forget_others`].
-    asked: HashMap<Source, Arc<BTreeSet<String>>>,
+    known: HashMap<Source, Found>,
 }
 
-/// Where names were found, and the state that it was in.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-enum Source {
-    Part {
-        url: String,
-        num_bytes: u64,
-        /// Milliseconds since the epoch.
-        written_at: i64,
-    },
-    Segment {
-        run: String,
-        name: SegmentName,
-        num_bytes: u64,
-    },
+/// Where names are, and the state that it is in: an address, its bytes, and the time at which it was written.
+type Source = (String, u64, i64);
+
+#[derive(Debug)]
+struct Found {
+    names: BTreeSet<String>,
+    /// It was asked for since the last [`MetricNames::forget_others`].
+    is_asked: bool,
 }
 
 impl MetricNames {
     /// Finds the metrics of a run's rollouts, by reading what is new of it.
-    ///
-    /// # Errors
-    /// A store or a journal can't be read.
     pub(super) async fn of(
         &mut self,
         session: &SessionContext,
@@ -83,12 +73,9 @@ impl MetricNames {
             if !parts.contains(&object.location) {
                 continue;
             }
-            let source = Source::Part {
-                url: run.url(&object.location).into(),
-                num_bytes: object.size,
-                written_at: object.last_modified.timestamp_millis(),
-            };
-            if !self.take(&source) {
+            let written_at = object.last_modified.timestamp_millis();
+            let source = (run.url(&object.location).into(), object.size, written_at);
+            if !self.known.contains_key(&source) {
                 unknown.push((source.clone(), object));
             }
             sources.push(source);
@@ -103,39 +90,35 @@ impl MetricNames {
             self.insert(source, names);
         }
         for JournalRows { segment, .. } in tables.segments() {
-            let source = Source::Segment {
-                run: run.display(""),
-                name: segment.name(),
-                num_bytes: segment.num_bytes(),
-            };
-            if !self.take(&source) {
+            let source = (
+                run.display(&segment.name().to_string()),
+                segment.num_bytes(),
+                0,
+            );
+            if !self.known.contains_key(&source) {
                 self.insert(source.clone(), of_segment(segment.clone()).await?);
             }
             sources.push(source);
         }
-        let found = sources.iter().filter_map(|source| self.asked.get(source));
-        Ok(found.flat_map(|names| names.iter().cloned()).collect())
+        let mut all = BTreeSet::new();
+        for source in &sources {
+            if let Some(found) = self.known.get_mut(source) {
+                found.is_asked = true;
+                add(&mut all, found.names.iter().map(String::as_str));
+            }
+        }
+        Ok(all)
     }
 
     /// Forgets parts and segments that have gone since, as those of a run that was overwritten.
     pub(super) fn forget_others(&mut self) {
-        self.known = std::mem::take(&mut self.asked);
-    }
-
-    fn take(&mut self, source: &Source) -> bool {
-        let found = self.known.get(source).cloned();
-        let is_known = found.is_some();
-        if let Some(names) = found {
-            self.asked.insert(source.clone(), names);
-        }
-        is_known
+        self.known
+            .retain(|_, found| std::mem::take(&mut found.is_asked));
     }
 
     fn insert(&mut self, source: Source, names: BTreeSet<String>) {
-        let names = Arc::new(names);
-        // Both, so that a look that is abandoned on the way was not for nothing.
-        self.known.insert(source.clone(), Arc::clone(&names));
-        self.asked.insert(source, names);
+        let is_asked = false;
+        self.known.insert(source, Found { names, is_asked });
     }
 }
 
@@ -202,9 +185,6 @@ fn add<'a>(all: &mut BTreeSet<String>, names: impl Iterator<Item = &'a str>) {
 }
 
 /// Lists the names of metrics in a part, none where it has row groups that do not list them.
-///
-/// # Errors
-/// The file can't be read.
 async fn metric_names(
     store: &Arc<dyn ObjectStore>,
     part: &ObjectMeta,

@@ -1,10 +1,9 @@
 //! [`RunTables`]: the tables of one run as they are at one moment, of its parts and its journal.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
-use arrow::error::ArrowError;
 use arrow::record_batch::RecordBatch;
 use datafusion::catalog::streaming::StreamingTable;
 use datafusion::common::Result;
@@ -25,11 +24,10 @@ use object_store::path::Path;
 
 use super::register_store;
 use crate::gym::GYM_05;
-use crate::outcome::{attempts_of, calls_of, rollouts_of};
 use crate::schema;
-use crate::store::segment::{Committed, Decisions, Key, Ledger, Row, only};
+use crate::store::segment::{Committed, Decisions, Key, Ledger, Row};
 use crate::store::{
-    CheckedParts, DispatchLogFile, OpenSegment, RunRecord, RunStore, Scratch, Segment, SegmentName,
+    CheckedParts, JournalFile, LoggedCalls, OpenSegment, RunRecord, RunStore, Scratch, SegmentName,
     StoreError, checkpoint,
 };
 
@@ -54,9 +52,6 @@ pub struct JournalRows {
 impl RunTables {
     /// Looks at a run, which may be collected on another machine: what its journal holds there is read from the
     /// copies that the collector makes from time to time.
-    ///
-    /// # Errors
-    /// A journal can't be read, or the store failed.
     pub async fn look(run: &RunStore) -> Result<Self> {
         let run = RunRecord::identify(run).await?;
         // The journal comes first. A segment that becomes a part afterwards is seen as that part, and then left out here;
@@ -116,9 +111,6 @@ impl RunTables {
     }
 
     /// Registers `tasks`, `rollouts`, `attempts` and `calls`.
-    ///
-    /// # Errors
-    /// A table can't be planned.
     pub async fn register(&self, session: &SessionContext) -> Result<()> {
         for table in schema::TABLES {
             session.register_table(table, self.table(session, table).await?.into_view())?;
@@ -127,16 +119,13 @@ impl RunTables {
     }
 
     /// Plans one of the tables.
-    ///
-    /// # Errors
-    /// It can't be planned.
     pub async fn table(&self, session: &SessionContext, table: &'static str) -> Result<DataFrame> {
         register_store(session, &self.run);
-        let (schema, of_outcomes): (SchemaRef, Option<OfOutcomes>) = match table {
-            schema::TASKS => (schema::tasks(), None),
-            schema::ROLLOUTS => (schema::rollouts(), Some(answered)),
-            schema::CALLS => (schema::calls(), Some(called)),
-            _ => (schema::attempts(), Some(attempted)),
+        let schema = match table {
+            schema::TASKS => schema::tasks(),
+            schema::ROLLOUTS => schema::rollouts(),
+            schema::CALLS => schema::calls(),
+            _ => schema::attempts(),
         };
         if let (schema::TASKS, Some(parts)) = (table, self.parts.get(table))
             && let Some(part) = parts.damaged.first()
@@ -149,7 +138,7 @@ impl RunTables {
         if !parts.is_empty() {
             frames.push(scan(session, &self.run, parts, &schema)?);
         }
-        if let Some(of_outcomes) = of_outcomes {
+        if table != schema::TASKS {
             let finished = self.parts(schema::ATTEMPTS).iter().chain(parts);
             let landed: HashSet<SegmentName> = names(finished).collect();
             let journal: Vec<Arc<dyn PartitionStream>> = self
@@ -160,8 +149,8 @@ impl RunTables {
                     let (rows, schema) = (rows.clone(), Arc::clone(&schema));
                     Arc::new(JournalStream {
                         rows,
+                        table,
                         schema,
-                        of_outcomes,
                     }) as _
                 })
                 .collect();
@@ -172,11 +161,9 @@ impl RunTables {
                 )?))?);
             }
         }
-        let mut frames = frames.into_iter();
-        let Some(first) = frames.next() else {
+        let Some(all) = union_all(frames)? else {
             return session.read_batch(RecordBatch::new_empty(schema));
         };
-        let all = frames.try_fold(first, DataFrame::union)?;
         let masks = self.run.rules().unwrap_or(&GYM_05).masks;
         if table == schema::ROLLOUTS && !masks {
             return all.with_column(schema::MASKED, lit(false));
@@ -194,32 +181,29 @@ impl RunTables {
         let is_doubtful = |name: &&SegmentName| committed.is_doubtful(**name, &names);
         let doubtful: HashSet<SegmentName> = names.iter().filter(is_doubtful).copied().collect();
         let mut ledger = Ledger::default();
-        let mut rows: HashMap<SegmentName, Vec<Row>> = HashMap::new();
+        let mut rows: Vec<Vec<Row>> = vec![Vec::new(); segments.len()];
         if !doubtful.is_empty() {
-            for segment in &segments {
-                let of_segment = segment.clone();
-                let read = SpawnedTask::spawn_blocking(move || rows_of(&of_segment)).join();
-                let read = read
+            for (segment, rows) in segments.iter().zip(&mut rows) {
+                let segment = segment.clone();
+                let read = SpawnedTask::spawn_blocking(move || rows_of(&segment)).join();
+                *rows = read
                     .await
                     .map_err(|error| DataFusionError::External(error.into()))??;
-                rows.insert(segment.name(), read);
             }
-            let of_doubtful = rows.iter().filter(|(name, _)| doubtful.contains(name));
+            let of_all = names.iter().zip(&rows);
+            let of_doubtful = of_all.filter(|(name, _)| doubtful.contains(name));
             let keys = of_doubtful.flat_map(|(_, rows)| rows).map(|row| row.key);
             let oldest = doubtful.iter().map(|name| name.epoch).min();
             ledger = self
                 .ledger(&keys.collect(), oldest.unwrap_or_default())
                 .await?;
         }
-        let mut decided = Vec::new();
-        for segment in segments {
-            let rows = rows.remove(&segment.name()).unwrap_or_default();
-            decided.push(JournalRows {
-                decisions: Arc::new(ledger.decide(rows)),
-                segment,
-            });
-        }
-        Ok(decided)
+        let decided = segments.into_iter().zip(rows);
+        let decided = decided.map(|(segment, rows)| JournalRows {
+            decisions: Arc::new(ledger.decide(rows)),
+            segment,
+        });
+        Ok(decided.collect())
     }
 
     /// The segments that its parts were made of.
@@ -232,9 +216,6 @@ impl RunTables {
     }
 
     /// Reads what parts that writers of `oldest` or a later epoch committed say of some rollouts.
-    ///
-    /// # Errors
-    /// A part can't be read.
     pub async fn ledger(&self, keys: &HashSet<Key>, oldest: u64) -> Result<Ledger> {
         let session = SessionContext::new_with_config(super::config());
         register_store(&session, &self.run);
@@ -263,7 +244,8 @@ impl RunTables {
             let frame = scan(&session, &self.run, &parts, &schema)?.select_columns(&columns)?;
             let mut batches = frame.execute_stream().await?;
             while let Some(batch) = batches.try_next().await? {
-                let rows = only(Row::of(&batch)?, keys);
+                let rows = Row::of(&batch)?.into_iter();
+                let rows = rows.filter(|row| keys.contains(&row.key));
                 match table {
                     schema::ROLLOUTS => ledger.add_rollouts(rows),
                     _ => ledger.add_attempts(rows),
@@ -272,6 +254,15 @@ impl RunTables {
         }
         Ok(ledger)
     }
+}
+
+/// The rows of all frames; none where there are no frames.
+pub(super) fn union_all(frames: Vec<DataFrame>) -> Result<Option<DataFrame>> {
+    let mut frames = frames.into_iter();
+    let first = frames.next();
+    first
+        .map(|first| frames.try_fold(first, DataFrame::union))
+        .transpose()
 }
 
 fn names<'a>(parts: impl IntoIterator<Item = &'a Path>) -> impl Iterator<Item = SegmentName> {
@@ -290,7 +281,7 @@ fn rows_of(segment: &OpenSegment) -> Result<Vec<Row>> {
 /// Opens the segments on this machine. One that goes meanwhile has become parts.
 fn open_all(run: &RunStore) -> Result<Vec<OpenSegment>, StoreError> {
     let mut opened = Vec::new();
-    for segment in Segment::list(run.journal_dir())? {
+    for segment in JournalFile::segments(run.journal_dir())? {
         match segment.open() {
             Ok(open) => opened.push(open),
             Err(_) if !segment.path().exists() => {}
@@ -306,7 +297,7 @@ async fn add_copies(run: &RunStore, segments: &mut Vec<OpenSegment>) -> Result<(
     let of_all = std::env::temp_dir();
     let copies = Scratch::new().map_err(StoreError::file("create a directory in", &of_all))?;
     checkpoint::fetch(run, copies.path(), |_| true).await?;
-    for copy in Segment::list(copies.path())? {
+    for copy in JournalFile::segments(copies.path())? {
         let copy = copy.open()?;
         let own = segments
             .iter_mut()
@@ -322,15 +313,12 @@ async fn add_copies(run: &RunStore, segments: &mut Vec<OpenSegment>) -> Result<(
 
 /// Reads the calls that the collectors of this machine noted before they sent them; none where there are no such
 /// collectors. To be read before the tables, so that none counts as in flight that had ended.
-///
-/// # Errors
-/// A log can't be read.
 pub async fn dispatches(run: &RunStore) -> Result<Option<MemTable>> {
     let run = RunRecord::identify(run).await?;
-    let logs = DispatchLogFile::list(run.journal_dir())?;
+    let logs = JournalFile::dispatch_logs(run.journal_dir())?;
     let mut batches = Vec::new();
     for log in &logs {
-        batches.extend(log.read()?.dispatches);
+        batches.extend(LoggedCalls::read(log)?.dispatches);
     }
     if logs.is_empty() {
         return Ok(None);
@@ -339,9 +327,6 @@ pub async fn dispatches(run: &RunStore) -> Result<Option<MemTable>> {
 }
 
 /// Plans to read one Parquet file of a run, whose schema is known.
-///
-/// # Errors
-/// There is no such file.
 pub fn part(
     session: &SessionContext,
     run: &RunStore,
@@ -353,9 +338,6 @@ pub fn part(
 }
 
 /// Plans to read one Parquet file of a run, whose schema is its own.
-///
-/// # Errors
-/// There is no such file.
 pub async fn any_part(session: &SessionContext, run: &RunStore, name: &str) -> Result<DataFrame> {
     register_store(session, run);
     let url = run.url(&run.path(name));
@@ -382,26 +364,12 @@ pub(super) fn scan(
     session.read_table(Arc::new(ListingTable::try_new(config)?))
 }
 
-type OfOutcomes = fn(&Decisions, &RecordBatch) -> Result<RecordBatch, ArrowError>;
-
-fn answered(decisions: &Decisions, outcomes: &RecordBatch) -> Result<RecordBatch, ArrowError> {
-    rollouts_of(&decisions.answers(outcomes)?)
-}
-
-fn called(decisions: &Decisions, outcomes: &RecordBatch) -> Result<RecordBatch, ArrowError> {
-    calls_of(&decisions.attempts(outcomes)?)
-}
-
-fn attempted(decisions: &Decisions, outcomes: &RecordBatch) -> Result<RecordBatch, ArrowError> {
-    attempts_of(&decisions.attempts(outcomes)?)
-}
-
 /// Rows of a journal segment, as rows of the table that they will land in.
 #[derive(Debug)]
 struct JournalStream {
     rows: JournalRows,
+    table: &'static str,
     schema: SchemaRef,
-    of_outcomes: OfOutcomes,
 }
 
 impl PartitionStream for JournalStream {
@@ -410,14 +378,14 @@ impl PartitionStream for JournalStream {
     }
 
     fn execute(&self, _: Arc<TaskContext>) -> SendableRecordBatchStream {
-        let (rows, of_outcomes) = (self.rows.clone(), self.of_outcomes);
+        let (rows, table) = (self.rows.clone(), self.table);
         let mut builder = RecordBatchReceiverStream::builder(Arc::clone(&self.schema), 2);
         let output = builder.tx();
         builder.spawn_blocking(move || {
             for outcomes in rows.segment.read() {
                 let rows = outcomes
                     .map_err(DataFusionError::from)
-                    .and_then(|outcomes| Ok(of_outcomes(&rows.decisions, &outcomes)?));
+                    .and_then(|outcomes| Ok(rows.decisions.rows_of(table, &outcomes)?));
                 // A receiver that is gone means that nobody wants the rest.
                 if output.blocking_send(rows).is_err() {
                     break;

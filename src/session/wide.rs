@@ -13,6 +13,7 @@ use datafusion::functions::core::expr_ext::FieldAccessor;
 use datafusion::logical_expr::{Expr, JoinType, ident, lit};
 use datafusion::prelude::SessionContext;
 
+use super::tables::union_all;
 use super::{MetricNames, RunTables};
 use crate::schema;
 use crate::store::RunStore;
@@ -57,9 +58,6 @@ const HEAVY: [&str; 4] = [
 ///
 /// The default schema holds these tables afterwards and nothing else, so that a session can look again. `names` is what was
 /// learnt by looking before. Returns each run's tables as they are kept, without the added columns.
-///
-/// # Errors
-/// A store can't be read.
 pub async fn register_wide(
     session: &SessionContext,
     runs: &[NamedRun],
@@ -79,7 +77,7 @@ pub async fn register_wide(
     let own: Vec<MemorySchemaProvider> = runs.iter().map(|_| MemorySchemaProvider::new()).collect();
     for table in schema::TABLES {
         let has_metrics = table == schema::ROLLOUTS;
-        let mut all: Option<DataFrame> = None;
+        let mut all = Vec::new();
         for ((run, tables, metrics), own) in opened.iter().zip(&own) {
             let mut frame = tables.table(session, table).await?;
             if run.schema.is_some() {
@@ -91,12 +89,16 @@ pub async fn register_wide(
             }
             if with_run {
                 let label = [lit(run.label.as_str()).alias(RUN)];
-                let columns: Vec<Expr> = label.into_iter().chain(columns(&frame)).collect();
+                let columns = frame.schema().fields().iter();
+                let columns = columns.map(|field| ident(field.name()));
+                let columns: Vec<Expr> = label.into_iter().chain(columns).collect();
                 frame = frame.select(columns)?;
             }
-            all = Some(after(all, frame)?);
+            all.push(frame);
         }
-        let Some(mut all) = all else { continue };
+        let Some(mut all) = union_all(all)? else {
+            continue;
+        };
         if has_metrics {
             all = with_metrics(all, &all_metrics)?;
         }
@@ -137,9 +139,6 @@ fn with_metrics(rollouts: DataFrame, names: &BTreeSet<String>) -> Result<DataFra
 
 /// Registers `tasks`, `rollouts` and `attempts` of several runs as if they were one, and says whether tasks had to be
 /// numbered anew for that (`queries/union/numbering.sql` says how).
-///
-/// # Errors
-/// A store can't be read.
 pub async fn register_union(session: &SessionContext, runs: &[RunStore]) -> Result<bool> {
     let mut opened = Vec::new();
     for run in runs {
@@ -151,16 +150,12 @@ pub async fn register_union(session: &SessionContext, runs: &[RunStore]) -> Resu
     }
     let mut all = Vec::new();
     for table in schema::TABLES {
-        let mut union: Option<DataFrame> = None;
+        let mut frames = Vec::new();
         for (number, tables) in (0_i64..).zip(&opened) {
             let frame = tables.table(session, table).await?;
-            let number = lit(number).alias(RUN);
-            let columns: Vec<Expr> = columns(&frame).chain([number]).collect();
-            union = Some(after(union, frame.select(columns)?)?);
+            frames.push(frame.with_column(RUN, lit(number))?);
         }
-        if let Some(union) = union {
-            all.push((table, union));
-        }
+        all.extend(union_all(frames)?.map(|union| (table, union)));
     }
     let is_renumbered = match all.iter().find(|(table, _)| *table == schema::TASKS) {
         Some((_, tasks)) => register_numbering(session, tasks).await?,
@@ -175,19 +170,6 @@ pub async fn register_union(session: &SessionContext, runs: &[RunStore]) -> Resu
         session.register_table(table, frame.into_view())?;
     }
     Ok(is_renumbered)
-}
-
-fn columns(frame: &DataFrame) -> impl Iterator<Item = Expr> {
-    let fields = frame.schema().fields().iter();
-    fields.map(|field| ident(field.name()))
-}
-
-/// The rows of `frame` after those before, if there are any.
-fn after(before: Option<DataFrame>, frame: DataFrame) -> Result<DataFrame> {
-    match before {
-        Some(before) => before.union(frame),
-        None => Ok(frame),
-    }
 }
 
 async fn register_numbering(session: &SessionContext, tasks: &DataFrame) -> Result<bool> {

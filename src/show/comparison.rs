@@ -11,9 +11,6 @@ use crate::report::{ComparedRun, ComparisonReport, MetricComparison, Overlap};
 const MAX_NAMES: usize = 10;
 
 /// Prints a comparison, for people or as one JSON document.
-///
-/// # Errors
-/// Standard output is gone.
 pub fn comparison(report: &ComparisonReport, as_json: bool) -> Result<(), ShowError> {
     let text = if as_json {
         serde_json::to_string_pretty(report).map_err(io::Error::from)? + "\n"

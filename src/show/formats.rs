@@ -12,6 +12,7 @@ use arrow::json::writer::{JsonArray, JsonFormat, LineDelimited};
 use arrow::record_batch::RecordBatch;
 use arrow::util::display::{ArrayFormatter, FormatOptions};
 use arrow::util::pretty::pretty_format_batches_with_options;
+use clap::ValueEnum;
 use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_writer::ArrowWriterOptions;
 use parquet::basic::{Compression, ZstdLevel};
@@ -21,19 +22,32 @@ use parquet::file::properties::WriterProperties;
 use super::text::count;
 use crate::error::{FAILURE, Fatal};
 
-/// A format of rows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// A format of rows. Another one is a name here, a sink below, and a line of [`open_sink`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Format {
-    /// A table for people.
+    /// A table for people
     Table,
-    /// Comma-separated values with a header.
+    /// Comma-separated values with a header line
     Csv,
-    /// One JSON array.
+    /// One JSON array
     Json,
-    /// One JSON object per line.
+    /// One JSON object per line
     Ndjson,
-    /// A Parquet file.
+    /// Parquet
     Parquet,
+}
+
+impl Format {
+    /// Whether one output can hold several answers, one after another.
+    pub fn holds_several(self) -> bool {
+        self != Self::Parquet
+    }
+
+    /// The name on the command line.
+    pub fn name(self) -> String {
+        let value = self.to_possible_value();
+        value.map_or_else(String::new, |value| value.get_name().to_owned())
+    }
 }
 
 /// Takes the rows of a query, batch by batch.
@@ -86,7 +100,7 @@ impl ShowError {
     }
 }
 
-/// Opens a sink that writes to `output`.
+/// Opens a sink that writes to `output`. Only a table for people has a limit of rows.
 ///
 /// # Errors
 /// The schema has a type that the format cannot hold.
@@ -94,23 +108,15 @@ pub fn open_sink<'a>(
     format: Format,
     schema: &SchemaRef,
     output: Box<dyn Write + Send + 'a>,
+    limit: RowLimit,
 ) -> Result<Box<dyn RowSink + 'a>, ShowError> {
     Ok(match format {
-        Format::Table => open_table(schema, output, RowLimit::default()),
+        Format::Table => Box::new(TableSink::new(schema, output, limit)),
         Format::Csv => Box::new(CsvSink::new(schema, output)?),
         Format::Json => Box::new(JsonSink::<JsonArray>::new(output, b"\n")),
         Format::Ndjson => Box::new(JsonSink::<LineDelimited>::new(output, b"")),
         Format::Parquet => Box::new(ParquetSink::new(schema, output)?),
     })
-}
-
-/// Opens a table for people with a limit of rows.
-pub fn open_table<'a>(
-    schema: &SchemaRef,
-    output: Box<dyn Write + Send + 'a>,
-    limit: RowLimit,
-) -> Box<dyn RowSink + 'a> {
-    Box::new(TableSink::new(schema, output, limit))
 }
 
 /// Rows that a table shows by default: a terminal has no use for more.
@@ -292,7 +298,6 @@ impl<F: JsonFormat> RowSink for JsonSink<'_, F> {
     }
 }
 
-/// A Parquet file.
 struct ParquetSink<'a> {
     writer: ArrowWriter<Box<dyn Write + Send + 'a>>,
 }
@@ -342,7 +347,13 @@ mod tests {
             rows: limit,
             hint: "ask",
         };
-        let mut sink = open_table(&batch(0).schema(), Box::new(&mut text), limit);
+        let mut sink = open_sink(
+            Format::Table,
+            &batch(0).schema(),
+            Box::new(&mut text),
+            limit,
+        )
+        .unwrap();
         for rows in batches {
             sink.write(&batch(*rows)).unwrap();
         }

@@ -1,6 +1,6 @@
 //! What people and programs see: [`ProgressDisplay`] while a sweep runs, [`report()`] when it is done, [`StatusView`] for
 //! how a run is doing, [`comparison()`] for runs against each other, and [`RowSink`] for the rows of a query in one of the
-//! [`Format`]s. Used by the command line.
+//! [`Format`]s. Whatever prints fails if standard output is gone. Used by the command line.
 
 mod comparison;
 mod formats;
@@ -10,7 +10,7 @@ mod status;
 mod text;
 
 pub use comparison::{comparison, comparison_markdown};
-pub use formats::{Format, RowLimit, RowSink, ShowError, open_sink, open_table};
+pub use formats::{Format, RowLimit, RowSink, ShowError, open_sink};
 pub use progress_bar::{ProgressDisplay, ProgressMode};
 pub use report::{event, metrics, plan, profile, report};
 pub use status::{StatusForm, StatusView};

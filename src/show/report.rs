@@ -22,9 +22,6 @@ pub fn event(kind: &str, fields: &Value) -> String {
 }
 
 /// Prints what a sweep would do.
-///
-/// # Errors
-/// Standard output is gone.
 pub fn plan(plan: &SweepPlan, as_json: bool) -> Result<(), ShowError> {
     let mut output = io::stdout().lock();
     if as_json {
@@ -85,9 +82,6 @@ pub fn plan(plan: &SweepPlan, as_json: bool) -> Result<(), ShowError> {
 }
 
 /// Prints what a sweep did: a table of key metrics per agent, its counts, and the paths of what it wrote.
-///
-/// # Errors
-/// Standard output is gone.
 pub fn report(report: &SweepReport, as_json: bool) -> Result<(), ShowError> {
     let mut output = io::stdout().lock();
     if as_json {
@@ -135,19 +129,10 @@ pub fn report(report: &SweepReport, as_json: bool) -> Result<(), ShowError> {
 }
 
 /// Prints what was measured: a table per agent and metric, and the share of the rollouts that it covers.
-///
-/// # Errors
-/// Standard output is gone.
 pub fn metrics(report: &MetricsReport, as_json: bool) -> Result<(), ShowError> {
     let mut output = io::stdout().lock();
     if as_json {
-        let value = json!({
-            "coverage": report.coverage,
-            "metrics": report.metrics,
-            "notes": report.notes,
-            "written": report.written,
-        });
-        writeln!(output, "{value:#}")?;
+        writeln!(output, "{:#}", json!(report))?;
         return Ok(());
     }
     if !report.metrics.is_empty() {
@@ -167,9 +152,6 @@ pub fn metrics(report: &MetricsReport, as_json: bool) -> Result<(), ShowError> {
 }
 
 /// Prints how much of a sweep was profiled, and the paths of what was written.
-///
-/// # Errors
-/// Standard output is gone.
 pub fn profile(report: &ProfileReport, as_json: bool) -> Result<(), ShowError> {
     let mut output = io::stdout().lock();
     if as_json {

@@ -54,9 +54,6 @@ impl StatusView {
     }
 
     /// Shows a status.
-    ///
-    /// # Errors
-    /// Standard output is gone.
     pub fn show(&mut self, status: &RunStatus) -> Result<(), ShowError> {
         match (self.form, &self.screen) {
             (StatusForm::Screen { colors }, Some(screen)) => {
@@ -68,9 +65,6 @@ impl StatusView {
     }
 
     /// Ends the view. On a terminal, `last` stays on the screen.
-    ///
-    /// # Errors
-    /// Standard output is gone.
     pub fn finish(self, last: Option<&RunStatus>) -> Result<(), ShowError> {
         let Some(screen) = &self.screen else {
             return Ok(());
@@ -243,7 +237,6 @@ fn times(status: &RunStatus) -> Table {
     table
 }
 
-/// Counts per agent.
 pub(super) fn counts(status: &RunStatus) -> Table {
     let mut table = Table::new(["agent", "planned", "done", "failed", "pending"]);
     for agent in &status.agents {

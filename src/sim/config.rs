@@ -2,17 +2,18 @@
 //! what one agent or server has of its own, and [`SimError`].
 
 use std::collections::BTreeMap;
-use std::fmt;
+use std::convert::Infallible;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use clap::ValueEnum;
+use clap::{ArgAction, Args, ValueEnum};
 use serde::{Deserialize, Deserializer, Serialize, de};
+use serde_json::Value;
 use thiserror::Error;
 
-use super::fault::{FaultAt, FaultError, FaultRates};
-use super::latency::{self, Latency, LatencyError};
+use super::fault::{FaultAt, FaultRates};
+use super::latency::{self, Latency};
 use super::server::RESERVED_NAMES;
 use crate::error::{Fatal, USAGE};
 use crate::gym::GymChoice;
@@ -20,80 +21,116 @@ use crate::gym::GymChoice;
 /// The largest `body_size`, in bytes.
 pub const MAX_BODY_SIZE: usize = 256 << 20;
 
-/// A simulation: a head server, its agents, a model and environments.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// A simulation: a head server, its agents, a model and environments. Each setting is a key of the table `[sim]` and,
+/// but for those of single agents and the faults' rates, a flag.
+#[derive(Debug, Clone, PartialEq, Deserialize, Args)]
 #[serde(default, deny_unknown_fields)]
 pub struct SimConfig {
-    /// Address to listen on.
+    /// Address to listen on
+    #[arg(long, value_name = "ADDRESS")]
     pub host: IpAddr,
-    /// Port of the head server; 0 takes a free one.
+    /// Port of the head server [default: 11000]; 0 takes a free one
+    #[arg(long)]
     pub port: u16,
-    /// Host name or address under which the head server tells clients to reach the agents.
-    /// Missing: `host`, or the loopback address where `host` means all addresses.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Host under which the head server tells clients to reach the agents
+    // Missing: `host`, or the loopback address where `host` means all addresses.
+    #[arg(long, value_name = "HOST")]
     pub advertise_host: Option<String>,
-    /// The version of NeMo Gym whose head server this is. The one of 0.7 lists an environment server in front of each
-    /// agent; `auto` is 0.5.
+    /// Version of NeMo Gym whose head server this is; 0.7 tells of environment servers [default: 0.5]
+    #[arg(long, value_name = "VERSION")]
     pub gym: GymChoice,
-    /// The agents: a list of names, or a table of names and the settings of each.
+    /// Names of the agents, each on a port of its own
+    // In a file also a table of names and the settings of each.
+    #[arg(long, value_name = "NAMES", value_parser = agent_names)]
     #[serde(deserialize_with = "agents")]
     pub agents: BTreeMap<String, AgentConfig>,
-    /// Seed. What happens is a function of it and of task, rollout and attempt.
+    /// Everything that happens is a function of the seed and of task, rollout and attempt
+    #[arg(long)]
     pub seed: u64,
-    /// Time from a request to its answer.
+    /// Time to an answer: fixed:20ms, `lognormal:MEDIAN,SIGMA[,CAP]` or `heavy-tail:MEDIAN,ALPHA[,CAP]`
+    #[arg(long, value_name = "DISTRIBUTION")]
     pub latency: Latency,
-    /// Size of the whole answer in bytes, reached with filler. An answer that is larger without filler stays as it is.
+    /// Size of a whole answer, such as 20KB
+    // In bytes, reached with filler. An answer that is larger without filler stays as it is.
+    #[arg(long, value_name = "SIZE", value_parser = latency::parse_size)]
     #[serde(deserialize_with = "latency::size")]
     pub body_size: usize,
-    /// The answer repeats the fields of the row, as a real agent's does.
+    /// Leave the row's fields out of the answers
+    // A real agent's answer repeats them.
+    #[arg(long = "no-echo", action = ArgAction::SetFalse)]
     pub echo: bool,
-    /// Share of wrong answers at the median task, from 0 to 1.
+    /// Share of wrong answers at the median task, from 0 to 1
+    #[arg(long, value_name = "SHARE")]
     pub difficulty: f64,
-    /// Standard deviation of the log-odds of success over tasks. With 0, all tasks are equally hard.
+    /// How unlike the tasks are: standard deviation of the log-odds of success
+    #[arg(long, value_name = "LOG-ODDS")]
     pub difficulty_spread: f64,
-    /// Mean number of input tokens. A task has the same number in all its rollouts.
+    /// Mean number of input tokens
+    // A task has the same number in all its rollouts.
+    #[arg(long, value_name = "TOKENS")]
     pub input_tokens: f64,
-    /// Standard deviation of the number of input tokens, over tasks.
+    /// Standard deviation of the number of input tokens
+    #[arg(long, value_name = "TOKENS")]
     pub input_tokens_spread: f64,
-    /// Mean number of output tokens.
+    /// Mean number of output tokens
+    #[arg(long, value_name = "TOKENS")]
     pub output_tokens: f64,
-    /// Standard deviation of the number of output tokens, over rollouts.
+    /// Standard deviation of the number of output tokens
+    // Over rollouts.
+    #[arg(long, value_name = "TOKENS")]
     pub output_tokens_spread: f64,
     /// Share of requests that each fault happens to, from 0 to 1. The shares sum to 1 at most.
+    #[arg(skip)]
     pub faults: FaultRates,
-    /// Faults at exact places. The first that fits takes precedence over all rates.
+    /// A fault at an exact place, such as 3:0=reset; can be repeated
+    // The first that fits takes precedence over all rates.
+    #[arg(long, value_name = "TASK[:ROLLOUT[:ATTEMPT]]=KIND")]
     pub fault_at: Vec<FaultAt>,
-    /// Attempts from this number on have no fault, so that retries succeed. Places in `fault_at` that name their
-    /// attempt are not affected. Missing: any attempt can fail.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Attempts from this number on have no fault, so that retries succeed
+    // Places in `fault_at` that name their attempt are not affected.
+    #[arg(long, value_name = "N")]
     pub fault_attempts: Option<u64>,
-    /// How long a 429 or a 503 asks the client to wait: `Retry-After` in whole seconds, rounded up, or the header of
-    /// another fault.
-    #[serde(with = "latency::duration")]
+    /// How long a 429 or a 503 asks the client to wait
+    // `Retry-After` in whole seconds, rounded up, or the header of another fault.
+    #[arg(long, value_name = "TIME", value_parser = latency::parse_duration)]
+    #[serde(deserialize_with = "latency::duration")]
     pub retry_after: Duration,
-    /// Time that a slow first byte adds to the latency.
-    #[serde(with = "latency::duration")]
+    /// What a slow first byte adds to the latency
+    #[arg(long, value_name = "TIME", value_parser = latency::parse_duration)]
+    #[serde(deserialize_with = "latency::duration")]
     pub slow_first_byte: Duration,
-    /// Requests that an agent or server works on at a time. Missing: no limit.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Rollouts that an agent works on at a time
+    #[arg(long, value_name = "N")]
     pub capacity: Option<usize>,
-    /// What happens to a request beyond the capacity.
+    /// What happens to a request beyond the capacity
+    #[arg(long, value_name = "POLICY")]
     pub over_capacity: OverCapacity,
-    /// Turns in which the model calls tools before it answers; without tools, all turns, the one of the answer
-    /// included. Missing: drawn from 1 to 4.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Turns in which the model calls tools before it answers [default: drawn from 1 to 4]
+    // Without tools: all turns, the one of the answer included.
+    #[arg(long, value_name = "N")]
     pub turns: Option<u64>,
-    /// Most tokens of a prompt and its answer together; the model refuses more with status 400. Missing: no limit.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Tokens that a prompt and its answer can have together; the model refuses more
+    #[arg(long, value_name = "TOKENS")]
     pub context_window: Option<u64>,
     /// Settings of the model server, which ignores `body_size`.
+    #[arg(skip)]
     pub model: AgentConfig,
     /// Settings of the resources server.
+    #[arg(skip)]
     pub tools: AgentConfig,
     /// Settings of the Gymnasium-style server.
+    #[arg(skip)]
     pub gymnasium: AgentConfig,
     /// Settings of the environment server.
+    #[arg(skip)]
     pub environment: AgentConfig,
+}
+
+fn agent_names(names: &str) -> Result<BTreeMap<String, AgentConfig>, Infallible> {
+    let names = names.split(',');
+    Ok(names
+        .map(|name| (name.to_owned(), AgentConfig::default()))
+        .collect())
 }
 
 /// What happens to a request beyond the capacity.
@@ -147,38 +184,27 @@ impl Default for SimConfig {
 }
 
 /// The settings of one agent or server. A missing setting has the value that is for all.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AgentConfig {
     /// Port. Missing or 0: a free one.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub port: Option<u16>,
     /// As [`SimConfig::latency`].
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub latency: Option<Latency>,
     /// As [`SimConfig::body_size`].
-    #[serde(
-        deserialize_with = "latency::optional_size",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(deserialize_with = "latency::optional_size")]
     pub body_size: Option<usize>,
     /// As [`SimConfig::difficulty`].
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub difficulty: Option<f64>,
     /// Replaces all of [`SimConfig::faults`].
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub faults: Option<FaultRates>,
     /// Replaces all of [`SimConfig::fault_at`].
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub fault_at: Option<Vec<FaultAt>>,
     /// As [`SimConfig::fault_attempts`].
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub fault_attempts: Option<u64>,
     /// As [`SimConfig::capacity`].
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub capacity: Option<usize>,
     /// As [`SimConfig::over_capacity`].
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub over_capacity: Option<OverCapacity>,
 }
 
@@ -189,7 +215,9 @@ impl SimConfig {
     /// The first setting that is out of range, by name.
     pub fn check(&self) -> Result<(), SimError> {
         if self.agents.is_empty() {
-            return Err(SimError::NoAgents);
+            let none =
+                "the simulation has no agents: name at least one, such as agents = [\"sim\"]";
+            return Err(SimError::Setting(none.to_owned()));
         }
         let amounts = [
             ("difficulty_spread", self.difficulty_spread),
@@ -204,14 +232,17 @@ impl SimConfig {
         }
         check_size("body_size", self.body_size)?;
         check_capacity("capacity", self.capacity)?;
-        self.latency.check()?;
-        self.faults.check()?;
+        self.faults.check().map_err(SimError::Setting)?;
         for (name, agent) in &self.agents {
             if name.is_empty() || name.chars().any(char::is_control) {
-                return Err(SimError::AgentName(name.clone()));
+                return Err(SimError::Setting(format!(
+                    "'{name}' is no name for a simulated agent: use a name that is not empty and has no control characters"
+                )));
             }
             if RESERVED_NAMES.contains(&name.as_str()) {
-                return Err(SimError::ReservedName(name.clone()));
+                return Err(SimError::Setting(format!(
+                    "'{name}' is the name of a server that every simulation has: give the agent another name"
+                )));
             }
             agent.check(&format!("agents.{name}"))?;
         }
@@ -236,8 +267,8 @@ impl AgentConfig {
         )?;
         check_size(&setting("body_size"), self.body_size.unwrap_or(0))?;
         check_capacity(&setting("capacity"), self.capacity)?;
-        self.latency.as_ref().map_or(Ok(()), Latency::check)?;
-        Ok(self.faults.as_ref().map_or(Ok(()), FaultRates::check)?)
+        let faults = self.faults.as_ref().map_or(Ok(()), FaultRates::check);
+        faults.map_err(SimError::Setting)
     }
 }
 
@@ -269,74 +300,34 @@ fn check(
     if is_good {
         return Ok(());
     }
-    Err(SimError::Setting {
-        setting: setting.to_owned(),
-        value: value.to_string(),
-        range,
-    })
+    let value = value.to_string();
+    Err(SimError::Setting(format!(
+        "{setting} is {value}, but must be {range}"
+    )))
 }
 
 /// Reads a list of agent names, or a table of agents by name, for serde.
 fn agents<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, AgentConfig>, D::Error> {
-    from.deserialize_any(AgentsVisitor)
-}
-
-struct AgentsVisitor;
-
-impl<'de> de::Visitor<'de> for AgentsVisitor {
-    type Value = BTreeMap<String, AgentConfig>;
-
-    fn expecting(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
-        formatter.write_str("a list of agent names, or a table of agents by name")
-    }
-
-    fn visit_seq<A: de::SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
-        let mut agents = BTreeMap::new();
-        while let Some(name) = seq.next_element()? {
-            agents.insert(name, AgentConfig::default());
+    match Value::deserialize(from)? {
+        Value::Array(names) => {
+            let agent = |name| Ok((serde_json::from_value(name)?, AgentConfig::default()));
+            let agents = names.into_iter().map(agent);
+            agents.collect::<serde_json::Result<_>>()
         }
-        Ok(agents)
+        table => serde_json::from_value(table),
     }
-
-    fn visit_map<A: de::MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-        let mut agents = BTreeMap::new();
-        while let Some((name, agent)) = map.next_entry()? {
-            agents.insert(name, agent);
-        }
-        Ok(agents)
-    }
+    .map_err(|error| {
+        let expected = "expected a list of agent names, or a table of agents by name";
+        de::Error::custom(format!("{error}; {expected}"))
+    })
 }
 
 /// Why a simulation does not start or cannot be changed.
 #[derive(Debug, Error)]
 pub enum SimError {
-    /// There are no agents.
-    #[error("the simulation has no agents: name at least one, such as agents = [\"sim\"]")]
-    NoAgents,
-    /// A name is empty or has control characters.
-    #[error(
-        "'{0}' is no name for a simulated agent: use a name that is not empty and has no control characters"
-    )]
-    AgentName(String),
-    /// An agent has the name of a simulated server.
-    #[error("'{0}' is the name of a server that every simulation has: give the agent another name")]
-    ReservedName(String),
-    /// A setting is out of range.
-    #[error("{setting} is {value}, but must be {range}")]
-    Setting {
-        /// Name of the setting.
-        setting: String,
-        /// Its value.
-        value: String,
-        /// What is allowed.
-        range: &'static str,
-    },
-    /// A distribution is out of range.
-    #[error(transparent)]
-    Latency(#[from] LatencyError),
-    /// Fault rates are out of range.
-    #[error(transparent)]
-    Fault(#[from] FaultError),
+    /// No simulation can have this setting.
+    #[error("{0}")]
+    Setting(String),
     /// An address cannot be listened on.
     #[error(
         "the simulation cannot listen on {address}: {source}; choose another host or port, or port 0 for a free one"
@@ -360,7 +351,7 @@ pub enum SimError {
     Stopped(SocketAddr),
     /// The configuration of the head server cannot be written as YAML.
     #[error("the configuration of the simulated head server cannot be written: {0}")]
-    Head(String),
+    Head(#[from] serde_yaml_ng::Error),
 }
 
 impl Fatal for SimError {
@@ -414,29 +405,6 @@ mod tests {
         assert_eq!(config.tools, AgentConfig::default());
         assert!(!config.agents.contains_key("sim"));
         config.check().unwrap();
-    }
-
-    #[test]
-    fn settings_round_trip_through_yaml_and_toml() {
-        let mut config = SimConfig {
-            capacity: Some(3),
-            ..SimConfig::default()
-        };
-        config.faults.0.insert(FaultKind::NoPersist, 0.5);
-        config.fault_at.push("1:2=hang".parse().unwrap());
-        config.agents.insert(
-            "b".into(),
-            AgentConfig {
-                body_size: Some(9),
-                ..AgentConfig::default()
-            },
-        );
-        config.turns = Some(20);
-        config.tools.port = Some(7);
-        let yaml = serde_yaml_ng::to_string(&config).unwrap();
-        assert_eq!(serde_yaml_ng::from_str::<SimConfig>(&yaml).unwrap(), config);
-        let toml = toml::to_string(&config).unwrap();
-        assert_eq!(toml::from_str::<SimConfig>(&toml).unwrap(), config);
     }
 
     #[test]

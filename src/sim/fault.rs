@@ -6,7 +6,6 @@ use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
-use thiserror::Error;
 
 macro_rules! fault_kinds {
     ($($(#[doc = $doc:literal])+ $kind:ident = $name:literal,)+) => {
@@ -110,53 +109,17 @@ impl fmt::Display for FaultKind {
 }
 
 impl FromStr for FaultKind {
-    type Err = FaultError;
+    type Err = String;
 
-    fn from_str(text: &str) -> Result<Self, FaultError> {
+    fn from_str(text: &str) -> Result<Self, String> {
         let kind = Self::ALL
             .into_iter()
             .find(|kind| kind.name() == text.trim());
-        kind.ok_or_else(|| FaultError::Kind {
-            kind: text.to_owned(),
-            known: Self::ALL.map(Self::name).join(", "),
+        kind.ok_or_else(|| {
+            let known = Self::ALL.map(Self::name).join(", ");
+            format!("there is no fault '{text}'; the faults are {known}")
         })
     }
-}
-
-/// Why a fault or its rate cannot be used.
-#[derive(Debug, Clone, PartialEq, Error)]
-pub enum FaultError {
-    /// There is no such kind.
-    #[error("there is no fault '{kind}'; the faults are {known}")]
-    Kind {
-        /// What was asked for.
-        kind: String,
-        /// All names.
-        known: String,
-    },
-    /// The text is not `KIND=RATE`.
-    #[error(
-        "'{0}' is not a fault rate: write KIND=RATE with a rate from 0 to 1, such as error_500=0.05"
-    )]
-    Rate(String),
-    /// The text is not `TASK[:ROLLOUT[:ATTEMPT]]=KIND`.
-    #[error(
-        "'{0}' is not a place and a fault: write TASK[:ROLLOUT[:ATTEMPT]]=KIND, such as 3:0=reset"
-    )]
-    Place(String),
-    /// A rate is outside 0 to 1.
-    #[error("the rate of '{kind}' is {rate}, but must be from 0 to 1")]
-    RateRange {
-        /// The fault.
-        kind: FaultKind,
-        /// Its rate.
-        rate: f64,
-    },
-    /// The rates sum to more than 1.
-    #[error(
-        "the fault rates sum to {0}, but a request has one fault at most: lower them to sum to 1 or less"
-    )]
-    RateSum(f64),
 }
 
 /// The share of all requests that each fault happens to, from 0 to 1.
@@ -179,20 +142,26 @@ impl FaultRates {
     ///
     /// # Errors
     /// A rate is outside 0 to 1, or they sum to more than 1.
-    pub fn check(&self) -> Result<(), FaultError> {
-        if let Some((kind, rate)) = self.0.iter().find(|(_, rate)| !(0.0..=1.0).contains(*rate)) {
-            return Err(FaultError::RateRange {
-                kind: *kind,
-                rate: *rate,
-            });
+    pub fn check(&self) -> Result<(), String> {
+        for (kind, rate) in &self.0 {
+            check_rate(*kind, *rate)?;
         }
         let sum: f64 = self.0.values().sum();
         if sum > 1.0 + 1e-9 {
-            Err(FaultError::RateSum(sum))
-        } else {
-            Ok(())
+            return Err(format!(
+                "the fault rates sum to {sum}, but a request has one fault at most: lower them to sum to 1 or less"
+            ));
         }
+        Ok(())
     }
+}
+
+fn check_rate(kind: FaultKind, rate: f64) -> Result<(), String> {
+    if (0.0..=1.0).contains(&rate) {
+        return Ok(());
+    }
+    let why = format!("the rate of '{kind}' is {rate}, but must be from 0 to 1");
+    Err(why)
 }
 
 /// The rate of one fault, written `error_500=0.05`.
@@ -205,40 +174,46 @@ pub struct FaultRate {
 }
 
 impl FromStr for FaultRate {
-    type Err = FaultError;
+    type Err = String;
 
-    fn from_str(text: &str) -> Result<Self, FaultError> {
-        let bad = || FaultError::Rate(text.to_owned());
+    fn from_str(text: &str) -> Result<Self, String> {
+        let bad = || {
+            format!(
+                "'{text}' is not a fault rate: write KIND=RATE with a rate from 0 to 1, such as error_500=0.05"
+            )
+        };
         let (kind, rate) = text.split_once('=').ok_or_else(bad)?;
         let (kind, rate) = (kind.parse()?, rate.trim().parse().map_err(|_| bad())?);
-        if !(0.0..=1.0).contains(&rate) {
-            return Err(FaultError::RateRange { kind, rate });
-        }
+        check_rate(kind, rate)?;
         Ok(Self { kind, rate })
     }
 }
 
 /// A fault at an exact place, written `TASK[:ROLLOUT[:ATTEMPT]]=KIND`. It takes precedence over the rates.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FaultAt {
     /// Index of the task.
     pub task: u64,
     /// Index of the rollout; all rollouts if missing.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub rollout: Option<u64>,
     /// Number of the attempt, from 0; all attempts (below `fault_attempts`) if missing.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub attempt: Option<u64>,
     /// What goes wrong.
     pub kind: FaultKind,
 }
 
 impl FromStr for FaultAt {
-    type Err = FaultError;
+    type Err = String;
 
-    fn from_str(text: &str) -> Result<Self, FaultError> {
-        let bad = || FaultError::Place(text.to_owned());
+    fn from_str(text: &str) -> Result<Self, String> {
+        let bad = || {
+            format!(
+                "'{text}' is not a place and a fault: write TASK[:ROLLOUT[:ATTEMPT]]=KIND, such as 3:0=reset"
+            )
+        };
         let (place, kind) = text.split_once('=').ok_or_else(bad)?;
         let indices: Result<Vec<u64>, _> = place
             .split(':')
@@ -291,10 +266,11 @@ mod tests {
             Ok(())
         );
         let too_many = rates(&[(FaultKind::Hang, 0.5), (FaultKind::Reset, 0.75)]).check();
-        assert_eq!(too_many, Err(FaultError::RateSum(1.25)));
+        assert!(too_many.unwrap_err().contains("sum to 1.25"));
         for rate in [-0.1, 1.5, f64::NAN] {
             let error = rates(&[(FaultKind::Hang, rate)]).check();
-            assert!(matches!(error, Err(FaultError::RateRange { .. })), "{rate}");
+            let error = error.unwrap_err();
+            assert!(error.contains("must be from 0 to 1"), "{error}");
         }
     }
 
@@ -314,7 +290,7 @@ mod tests {
                 "there is no fault 'gremlins'; the faults are error_500",
             ),
         ] {
-            let error = text.parse::<FaultRate>().unwrap_err().to_string();
+            let error = text.parse::<FaultRate>().unwrap_err();
             assert!(error.contains(fragment), "{text}: {error}");
         }
     }
@@ -331,8 +307,11 @@ mod tests {
         assert_eq!("3:1=reset".parse(), Ok(at(Some(1), None)));
         assert_eq!("3:1:0=reset".parse(), Ok(at(Some(1), Some(0))));
         for text in ["3", "x=reset", "1:2:3:4=reset", "=reset", "-1=reset"] {
-            let error = text.parse::<FaultAt>();
-            assert_eq!(error, Err(FaultError::Place(text.to_owned())), "{text}");
+            let error = text.parse::<FaultAt>().unwrap_err();
+            assert!(
+                error.contains("is not a place and a fault"),
+                "{text}: {error}"
+            );
         }
     }
 }

@@ -88,10 +88,10 @@ impl Mean {
     }
 }
 
-/// The sums of which figures are made, which can be added over agents.
+/// The sums of which figures are made.
 #[derive(Debug, Default, Clone)]
 pub(super) struct Sums {
-    planned: u64,
+    pub planned: u64,
     pub done: u64,
     pub failed: BTreeMap<String, u64>,
     pub recently_done: u64,
@@ -106,13 +106,6 @@ pub(super) struct Sums {
 }
 
 impl Sums {
-    pub(super) fn of_planned(planned: u64) -> Self {
-        Self {
-            planned,
-            ..Self::default()
-        }
-    }
-
     pub(super) fn add_attempts(&mut self, row: &Attempts) {
         let outcome = self.outcomes.entry(row.outcome.clone()).or_default();
         outcome.attempts += row.num_attempts;
@@ -132,33 +125,6 @@ impl Sums {
         ];
         for (mean, (sum, count)) in self.times.iter_mut().zip(times) {
             mean.add(sum, count);
-        }
-    }
-
-    pub(super) fn add(&mut self, other: &Self) {
-        self.planned += other.planned;
-        self.done += other.done;
-        self.recently_done += other.recently_done;
-        self.in_flight = match (self.in_flight, other.in_flight) {
-            (Some(own), Some(other)) => Some(own + other),
-            (own, other) => own.or(other),
-        };
-        for (class, count) in &other.failed {
-            *self.failed.entry(class.clone()).or_default() += count;
-        }
-        self.reward.add(Some(other.reward.sum), other.reward.count);
-        for (name, count) in &other.outcomes {
-            let outcome = self.outcomes.entry(name.clone()).or_default();
-            outcome.attempts += count.attempts;
-            for (status, count) in &count.http_statuses {
-                *outcome.http_statuses.entry(*status).or_default() += count;
-            }
-        }
-        self.first_dispatched = earliest(self.first_dispatched, other.first_dispatched);
-        self.first_finished = earliest(self.first_finished, other.first_finished);
-        self.last_finished = self.last_finished.max(other.last_finished);
-        for (mean, other) in self.times.iter_mut().zip(other.times) {
-            mean.add(Some(other.sum), other.count);
         }
     }
 

@@ -95,43 +95,45 @@ impl RunStatus {
         let damaged = tables.damaged().map(|part| run.display_path(part));
         let damaged = damaged.collect();
 
-        let mut agents = planned(&session, &settings(run, &record)?).await?;
+        let mut sums = planned(&session, &settings(run, &record)?).await?;
         for row in rows::<Done>(&session, queries::DONE, vec![]).await? {
-            let agent = agents.entry(row.agent_name).or_default();
-            agent.done = row.num_done;
-            agent.reward.add(row.reward_sum, row.num_rewards);
+            sums.add(row.agent_name, |sums| {
+                sums.done += row.num_done;
+                sums.reward.add(row.reward_sum, row.num_rewards);
+            });
         }
         for row in rows::<Failed>(&session, queries::FAILED, vec![]).await? {
-            let agent = agents.entry(row.agent_name).or_default();
-            agent.failed.insert(row.outcome, row.num_failed);
+            sums.add(row.agent_name, |sums| {
+                *sums.failed.entry(row.outcome.clone()).or_default() += row.num_failed;
+            });
         }
         for row in rows::<Attempts>(&session, queries::ATTEMPTS, vec![]).await? {
-            let agent = agents.entry(row.agent_name.clone()).or_default();
-            agent.add_attempts(&row);
+            sums.add(row.agent_name.clone(), |sums| sums.add_attempts(&row));
         }
-        let rate_window = window(state, now, &locks, &agents);
+        let rate_window = window(state, now, &locks, &sums.total);
         if let Some(window) = &rate_window {
             let parameters = queries::parameters(window);
             for row in rows::<Recent>(&session, queries::RECENT, parameters).await? {
-                let agent = agents.entry(row.agent_name).or_default();
-                agent.recently_done = row.num_done;
+                sums.add(row.agent_name, |sums| sums.recently_done += row.num_done);
             }
         }
         if let Some(dispatches) = dispatches.filter(|_| state.is_live()) {
             session.register_table("dispatches", Arc::new(dispatches))?;
             let unanswered = expand::unanswered(&session).await?;
             session.register_table("unanswered", unanswered.into_view())?;
-            for agent in agents.values_mut() {
+            for agent in sums.agents.values_mut().chain([&mut sums.total]) {
                 agent.in_flight = Some(0);
             }
             for row in rows::<InFlight>(&session, queries::IN_FLIGHT, vec![]).await? {
-                agents.entry(row.agent_name).or_default().in_flight = Some(row.num_in_flight);
+                sums.add(row.agent_name, |sums| {
+                    *sums.in_flight.get_or_insert(0) += row.num_in_flight;
+                });
             }
         }
         let mut errors = errors(&session).await?;
 
-        let total = sum(&agents).figures(rate_window.as_ref());
-        let agents = agents.into_iter().map(|(agent_name, sums)| AgentStatus {
+        let agents = sums.agents.into_iter();
+        let agents = agents.map(|(agent_name, sums)| AgentStatus {
             errors: errors.remove(&agent_name).unwrap_or_default(),
             figures: sums.figures(rate_window.as_ref()),
             concurrency_limit: sums.concurrency_limit(),
@@ -146,9 +148,23 @@ impl RunStatus {
             rate_window,
             damaged,
             locks,
-            total,
+            total: sums.total.figures(rate_window.as_ref()),
             agents: agents.collect(),
         })
+    }
+}
+
+/// The sums of each agent, and of all.
+#[derive(Default)]
+struct AllSums {
+    agents: BTreeMap<String, Sums>,
+    total: Sums,
+}
+
+impl AllSums {
+    fn add(&mut self, agent_name: String, add: impl Fn(&mut Sums)) {
+        add(&mut self.total);
+        add(self.agents.entry(agent_name).or_default());
     }
 }
 
@@ -156,27 +172,24 @@ impl RunStatus {
 fn settings(run: &RunStore, record: &RunRecord) -> Result<Settings, StoreError> {
     serde_json::from_value(record.settings.clone()).map_err(|error| StoreError::Record {
         object: run.display("run.json"),
-        reason: format!(
+        source: format!(
             "its settings can't be read ({error}); use rollstream {}",
             record.rollstream_version
-        ),
+        )
+        .into(),
     })
 }
 
 /// Returns what is planned for each agent, and prepares the session for the query of failed rollouts.
-async fn planned(
-    session: &SessionContext,
-    settings: &Settings,
-) -> Result<BTreeMap<String, Sums>, Error> {
-    let mut agents = BTreeMap::new();
+async fn planned(session: &SessionContext, settings: &Settings) -> Result<AllSums, Error> {
+    let mut sums = AllSums::default();
     for row in rows::<Planned>(session, queries::PLANNED, vec![]).await? {
-        agents.insert(row.agent_name, Sums::of_planned(row.num_planned));
+        sums.add(row.agent_name, |sums| sums.planned += row.num_planned);
     }
-    let budgets = agents
-        .keys()
-        .map(|name| (name.as_str(), settings.budgets(name)));
+    let agents = sums.agents.keys();
+    let budgets = agents.map(|name| (name.as_str(), settings.budgets(name)));
     expand::prepare(session, budgets, expand::Terminal::of(settings)).await?;
-    Ok(agents)
+    Ok(sums)
 }
 
 async fn errors(session: &SessionContext) -> Result<BTreeMap<String, Vec<ErrorCount>>, Error> {
@@ -198,23 +211,14 @@ fn window(
     state: ObservedState,
     now: DateTime<Utc>,
     locks: &[LockStatus],
-    agents: &BTreeMap<String, Sums>,
+    all: &Sums,
 ) -> Option<RateWindow> {
     if state.is_live() {
         let living = locks.iter().filter(|lock| lock.alive);
         return RateWindow::current(now, living.map(|lock| lock.since).min());
     }
-    let all = sum(agents);
     let time = |micros: Option<i64>| micros.and_then(DateTime::from_timestamp_micros);
     RateWindow::last(time(all.first_dispatched), time(all.last_finished))
-}
-
-fn sum(agents: &BTreeMap<String, Sums>) -> Sums {
-    let mut total = Sums::default();
-    for agent in agents.values() {
-        total.add(agent);
-    }
-    total
 }
 
 /// The state of a run, as others see it.
@@ -258,15 +262,7 @@ impl ObservedState {
 
 impl fmt::Display for ObservedState {
     fn fmt(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
-        formatter.write_str(match self {
-            Self::Running => "running",
-            Self::Died => "died",
-            Self::Finished => "finished",
-            Self::Incomplete => "incomplete",
-            Self::Stopped => "stopped",
-            Self::Interrupted => "interrupted",
-            Self::Failed => "failed",
-        })
+        self.serialize(formatter)
     }
 }
 
@@ -299,17 +295,18 @@ pub struct LockStatus {
 
 impl LockStatus {
     fn new(holder: LockHolder, now: DateTime<Utc>) -> Self {
-        let silent = (now - holder.heartbeat).to_std().unwrap_or_default();
+        let record = holder.record;
+        let silent = (now - record.heartbeat_at).to_std().unwrap_or_default();
         Self {
             scope: holder.scope.to_string(),
-            owner: holder.owner,
-            user: holder.user,
-            host: holder.host,
-            pid: holder.pid,
-            since: holder.since,
-            last_heartbeat: holder.heartbeat,
+            lease_seconds: record.lease().as_secs_f64(),
+            owner: record.owner,
+            user: record.process.user,
+            host: record.process.host,
+            pid: record.process.pid,
+            since: record.acquired_at,
+            last_heartbeat: record.heartbeat_at,
             heartbeat_age_seconds: silent.as_secs_f64(),
-            lease_seconds: holder.lease.as_secs_f64(),
             alive: holder.alive,
         }
     }

@@ -53,12 +53,12 @@ impl Address {
     /// # Errors
     /// It looks like an address and is none, or one that could be taken in two ways.
     pub(crate) fn parse(place: &str) -> Result<Self, StoreError> {
-        let refuse = |reason: String| StoreError::Address {
+        let refuse = |source: Box<dyn Error + Send + Sync>| StoreError::Address {
             place: without_secrets(place),
-            reason,
+            source,
         };
         let local = |path: &str| {
-            let path = std::path::absolute(path).map_err(|error| refuse(error.to_string()))?;
+            let path = std::path::absolute(path).map_err(|error| refuse(error.into()))?;
             Ok(Self::Local(path))
         };
         let Some((scheme, rest)) = place
@@ -72,7 +72,7 @@ impl Address {
                 return local(place);
             }
             let reason = format!("it begins like an address; write {scheme}:// or ./{place}");
-            return Err(refuse(reason));
+            return Err(refuse(reason.into()));
         };
         let cloud = match scheme.to_ascii_lowercase().as_str() {
             "file" if !rest.starts_with('/') => {
@@ -90,7 +90,7 @@ impl Address {
             "gs" => Cloud::Google,
             "az" | "adl" | "azure" | "abfs" | "abfss" => Cloud::Azure,
             "memory" => Cloud::Memory,
-            scheme => return Err(refuse(format!("'{scheme}://' is not known"))),
+            scheme => return Err(refuse(format!("'{scheme}://' is not known").into())),
         };
         let (bucket, key) = rest.split_once('/').unwrap_or((rest, ""));
         if bucket.contains(['@', ':']) {
@@ -100,7 +100,9 @@ impl Address {
         }
         let is_of_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
         if !bucket.chars().all(is_of_name) {
-            return Err(refuse(format!("'{bucket}' is not the name of a bucket")));
+            return Err(refuse(
+                format!("'{bucket}' is not the name of a bucket").into(),
+            ));
         }
         if bucket.is_empty() != (cloud == Cloud::Memory) {
             return Err(refuse(match cloud {
@@ -108,7 +110,7 @@ impl Address {
                 _ => "it names no bucket".into(),
             }));
         }
-        let key = Path::parse(key).map_err(|error| refuse(error.to_string()))?;
+        let key = Path::parse(key).map_err(|error| refuse(error.into()))?;
         Ok(Self::Remote(Remote {
             cloud,
             bucket: bucket.to_owned(),

@@ -4,7 +4,6 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::mem;
-use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -33,15 +32,16 @@ const UNKNOWN_ANSWERS: u64 = 128 * 1024 * 1024;
 pub struct DispatchLogs {
     directory: PathBuf,
     writer: Arc<Writer>,
-    open: Mutex<OpenLogs>,
+    room: Arc<Mutex<Room>>,
+    open: Mutex<Vec<Arc<DispatchLog>>>,
 }
 
+/// What is known of the disk.
 #[derive(Debug, Default)]
-struct OpenLogs {
-    logs: Vec<Arc<DispatchLog>>,
-    /// Bytes of answers that each of them waits for.
-    answers: Vec<u64>,
-    room_checked: Option<Instant>,
+struct Room {
+    /// Bytes of the answers that all partitions wait for.
+    answers: u64,
+    checked: Option<Instant>,
     /// Bytes that were free then beyond what was needed, and have not been asked for since.
     spare: u64,
 }
@@ -52,22 +52,20 @@ impl DispatchLogs {
         Self {
             directory: directory.to_owned(),
             writer,
+            room: Arc::default(),
             open: Mutex::default(),
         }
     }
 
     /// Begins the log of a partition.
-    pub fn open(self: &Arc<Self>, partition: usize) -> PartitionLog {
+    pub fn open(&self, partition: usize) -> Arc<DispatchLog> {
         let writer = Arc::clone(&self.writer);
-        let log = Arc::new(DispatchLog::new(&self.directory, writer, partition));
-        let mut open = locked(&self.open);
-        open.logs.push(Arc::clone(&log));
-        open.answers.push(0);
-        PartitionLog {
-            place: open.answers.len() - 1,
-            log,
-            logs: Arc::clone(self),
-        }
+        let log = Arc::new(DispatchLog {
+            room: Arc::clone(&self.room),
+            ..DispatchLog::new(&self.directory, writer, partition)
+        });
+        locked(&self.open).push(Arc::clone(&log));
+        log
     }
 
     /// Estimates the bytes of the answers of so many calls. Each is as large as `measured`; zero means that nobody knows.
@@ -81,76 +79,13 @@ impl DispatchLogs {
 
     /// Removes all logs: the outcome of every call is in the journal or in parts.
     pub fn close(&self) -> Result<(), StoreError> {
-        let logs = mem::take(&mut locked(&self.open).logs);
+        let logs = mem::take(&mut *locked(&self.open));
         logs.iter().try_for_each(|log| log.close())
-    }
-
-    fn check_room(&self, place: usize, answers: u64, new: u64) -> Result<(), StoreError> {
-        let mut open = locked(&self.open);
-        if let Some(own) = open.answers.get_mut(place) {
-            *own = answers;
-        }
-        let is_recent = |checked: Instant| checked.elapsed() < ROOM_CHECK;
-        let wanted = new.saturating_mul(2);
-        if open.room_checked.is_some_and(is_recent) && wanted <= open.spare {
-            open.spare -= wanted;
-            return Ok(());
-        }
-        // The directory may not be there yet.
-        let there = self.directory.ancestors().find(|path| path.exists());
-        let Some(Ok(disk)) = there.map(rustix::fs::statvfs) else {
-            return Ok(());
-        };
-        let free = disk.f_bavail.saturating_mul(disk.f_frsize);
-        let all = open.answers.iter().copied().fold(0, u64::saturating_add);
-        let needed = ROOM + all.saturating_mul(2);
-        if free < needed {
-            return Err(StoreError::DiskFull {
-                path: self.directory.clone(),
-                free: bytesize::ByteSize(free),
-                needed: bytesize::ByteSize(needed),
-            });
-        }
-        open.room_checked = Some(Instant::now());
-        open.spare = free - needed;
-        Ok(())
     }
 }
 
 fn locked<T>(state: &Mutex<T>) -> MutexGuard<'_, T> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The log of one partition.
-#[derive(Debug)]
-pub struct PartitionLog {
-    place: usize,
-    log: Arc<DispatchLog>,
-    logs: Arc<DispatchLogs>,
-}
-
-impl PartitionLog {
-    /// Makes sure that the disk has room for the answers that all partitions wait for and some more. This one waits for
-    /// so many bytes, of which `new` are those of calls that are about to be sent.
-    ///
-    /// # Errors
-    /// There is no room: nothing more should be sent.
-    pub fn check_room(&self, answers: u64, new: u64) -> Result<(), StoreError> {
-        self.logs.check_room(self.place, answers, new)
-    }
-
-    /// Where the calls within attempts are noted.
-    pub fn calls(&self) -> Arc<dyn CallJournal> {
-        Arc::clone(&self.log) as _
-    }
-}
-
-impl Deref for PartitionLog {
-    type Target = DispatchLog;
-
-    fn deref(&self) -> &DispatchLog {
-        &self.log
-    }
 }
 
 /// The log of a partition's calls, in files of records of one size. What is noted survives the end of the process; a power
@@ -160,6 +95,7 @@ pub struct DispatchLog {
     directory: PathBuf,
     writer: Arc<Writer>,
     partition: usize,
+    room: Arc<Mutex<Room>>,
     state: Mutex<State>,
 }
 
@@ -171,6 +107,8 @@ struct State {
     /// Records that the last rotation carried over to the file.
     carried: u64,
     buffer: Vec<u8>,
+    /// Bytes of the answers that the partition waits for.
+    answers: u64,
 }
 
 #[derive(Debug)]
@@ -209,8 +147,43 @@ impl DispatchLog {
             directory: directory.to_owned(),
             writer,
             partition,
+            room: Arc::default(),
             state: Mutex::default(),
         }
+    }
+
+    /// Makes sure that the disk has room for the answers that all partitions wait for and some more. This one waits for
+    /// so many bytes, of which `new` are those of calls that are about to be sent.
+    ///
+    /// # Errors
+    /// There is no room: nothing more should be sent.
+    pub fn check_room(&self, answers: u64, new: u64) -> Result<(), StoreError> {
+        let before = mem::replace(&mut locked(&self.state).answers, answers);
+        let mut room = locked(&self.room);
+        room.answers = room.answers.saturating_sub(before).saturating_add(answers);
+        let is_recent = |checked: Instant| checked.elapsed() < ROOM_CHECK;
+        let wanted = new.saturating_mul(2);
+        if room.checked.is_some_and(is_recent) && wanted <= room.spare {
+            room.spare -= wanted;
+            return Ok(());
+        }
+        // The directory may not be there yet.
+        let there = self.directory.ancestors().find(|path| path.exists());
+        let Some(Ok(disk)) = there.map(rustix::fs::statvfs) else {
+            return Ok(());
+        };
+        let free = disk.f_bavail.saturating_mul(disk.f_frsize);
+        let needed = ROOM.saturating_add(room.answers.saturating_mul(2));
+        if free < needed {
+            return Err(StoreError::DiskFull {
+                path: self.directory.clone(),
+                free: bytesize::ByteSize(free),
+                needed: bytesize::ByteSize(needed),
+            });
+        }
+        room.checked = Some(Instant::now());
+        room.spare = free - needed;
+        Ok(())
     }
 
     /// Notes calls that are about to be sent.
@@ -300,7 +273,7 @@ mod tests {
     use arrow::array::{AsArray, RecordBatch};
     use arrow::datatypes::Int64Type;
 
-    use super::super::dispatch_record::DispatchLogFile;
+    use super::super::dispatch_record::LoggedCalls;
     use super::*;
     use crate::outcome::Waited;
 
@@ -316,9 +289,9 @@ mod tests {
     }
 
     fn tasks(directory: &Path) -> Vec<Vec<i64>> {
-        let files = DispatchLogFile::list(directory).unwrap();
-        let read = |file: &DispatchLogFile| -> Vec<i64> {
-            let calls = file.read().unwrap();
+        let files = JournalFile::dispatch_logs(directory).unwrap();
+        let read = |file: &JournalFile| -> Vec<i64> {
+            let calls = LoggedCalls::read(file).unwrap();
             let column = |batch: &RecordBatch| batch.column(0).as_primitive::<Int64Type>().clone();
             calls
                 .dispatches

@@ -1,17 +1,18 @@
 //! What a log of dispatches holds: a [`DispatchRecord`] for each attempt, a [`CallRecord`] for each call within one, and
-//! [`DispatchLogFile`], which reads what a process left behind.
+//! [`LoggedCalls`], which reads what a process left behind. Records have one size, so that one costs a few bytes and half of
+//! one is known: a serialization crate would give neither.
 
 use std::fs::File;
 use std::io::{BufReader, ErrorKind, Read};
-use std::ops::Deref;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use arrow::array::{Float64Array, Int64Array, RecordBatch, TimestampMicrosecondArray};
 use arrow::error::ArrowError;
+use bytes::{Buf, BufMut};
 
 use super::StoreError;
+use super::error::if_there;
 use super::journal::JournalFile;
 use crate::call::{CallKind, CallStart, RolloutKey};
 use crate::outcome::Waited;
@@ -87,81 +88,61 @@ impl CallRecord {
 }
 
 fn encode(buffer: &mut Vec<u8>, key: &RolloutKey, at: i64, is_call: u32, numbers: [u32; 2]) {
-    buffer.extend(key.task_index.to_le_bytes());
-    buffer.extend(key.rollout_index.to_le_bytes());
-    buffer.extend(at.to_le_bytes());
-    buffer.extend(key.attempt.to_le_bytes());
-    buffer.extend(is_call.to_le_bytes());
-    numbers
-        .iter()
-        .for_each(|number| buffer.extend(number.to_le_bytes()));
-    let begin = buffer.len().saturating_sub(FIELDS);
+    let begin = buffer.len();
+    buffer.put_i64_le(key.task_index);
+    buffer.put_i64_le(key.rollout_index);
+    buffer.put_i64_le(at);
+    buffer.put_u32_le(key.attempt);
+    buffer.put_u32_le(is_call);
+    numbers.iter().for_each(|number| buffer.put_u32_le(*number));
     let checksum = crc32fast::hash(buffer.get(begin..).unwrap_or_default());
-    buffer.extend(checksum.to_le_bytes());
+    buffer.put_u32_le(checksum);
 }
 
 impl Record {
     /// None where the record is not as it was written.
     pub(super) fn decode(bytes: &[u8; RECORD]) -> Option<Self> {
-        let (fields, checksum) = bytes.split_at_checked(FIELDS)?;
-        (checksum == crc32fast::hash(fields).to_le_bytes()).then(|| Self::decode_fields(fields))
-    }
-
-    fn decode_fields(bytes: &[u8]) -> Self {
-        let long = |at: usize| {
-            let mut value = [0; 8];
-            value.copy_from_slice(bytes.get(at..at + 8).unwrap_or(&[0; 8]));
-            i64::from_le_bytes(value)
-        };
-        let short = |at: usize| {
-            let mut value = [0; 4];
-            value.copy_from_slice(bytes.get(at..at + 4).unwrap_or(&[0; 4]));
-            u32::from_le_bytes(value)
-        };
-        let key = RolloutKey {
-            task_index: long(0),
-            rollout_index: long(8),
-            attempt: short(24),
-        };
-        let (at, is_call) = (long(16), short(28));
-        let kind = (is_call >> CALL_BITS).checked_sub(1);
-        match kind.and_then(|kind| CallKind::ALL.get(kind as usize)) {
-            Some(kind) => Self::Call(CallRecord {
-                key,
-                start: CallStart {
-                    call: is_call & ((1 << CALL_BITS) - 1),
-                    turn: short(32),
-                    kind: *kind,
-                    retry: short(36),
-                    started_at: time(at),
-                },
-            }),
-            None => Self::Dispatch(DispatchRecord {
-                key,
-                dispatched_at_us: at,
-                waited: Waited {
-                    permit: Duration::from_micros(short(32).into()),
-                    rate: Duration::from_micros(short(36).into()),
-                },
-            }),
+        let (mut fields, checksum) = bytes.split_at_checked(FIELDS)?;
+        if checksum != crc32fast::hash(fields).to_le_bytes() {
+            return None;
         }
+        let mut long = || fields.try_get_i64_le().ok();
+        let (task_index, rollout_index, at) = (long()?, long()?, long()?);
+        let mut short = || fields.try_get_u32_le().ok();
+        let (attempt, is_call, first, second) = (short()?, short()?, short()?, short()?);
+        let key = RolloutKey {
+            task_index,
+            rollout_index,
+            attempt,
+        };
+        let kind = (is_call >> CALL_BITS).checked_sub(1);
+        Some(
+            match kind.and_then(|kind| CallKind::ALL.get(kind as usize)) {
+                Some(kind) => Self::Call(CallRecord {
+                    key,
+                    start: CallStart {
+                        call: is_call & ((1 << CALL_BITS) - 1),
+                        turn: first,
+                        kind: *kind,
+                        retry: second,
+                        started_at: time(at),
+                    },
+                }),
+                None => Self::Dispatch(DispatchRecord {
+                    key,
+                    dispatched_at_us: at,
+                    waited: Waited {
+                        permit: Duration::from_micros(first.into()),
+                        rate: Duration::from_micros(second.into()),
+                    },
+                }),
+            },
+        )
     }
 }
 
 fn time(micros: i64) -> SystemTime {
     UNIX_EPOCH + Duration::from_micros(micros.max(0).unsigned_abs())
-}
-
-/// A file of a log that some process left.
-#[derive(Debug, Clone)]
-pub struct DispatchLogFile(JournalFile);
-
-impl Deref for DispatchLogFile {
-    type Target = JournalFile;
-
-    fn deref(&self) -> &JournalFile {
-        &self.0
-    }
 }
 
 /// What a log holds.
@@ -175,28 +156,15 @@ pub struct LoggedCalls {
     pub num_damaged: u64,
 }
 
-impl DispatchLogFile {
-    /// Lists the files in a directory, oldest first; none where there is no directory.
-    pub fn list(directory: &Path) -> Result<Vec<Self>, StoreError> {
-        let files = JournalFile::list(directory, DISPATCHES)?;
-        Ok(files.into_iter().map(Self).collect())
-    }
-
-    /// Reads its calls. A record that was cut off at the end is left out: that call was not sent.
-    ///
-    /// # Errors
-    /// The file can't be read.
-    pub fn read(&self) -> Result<LoggedCalls, StoreError> {
-        let failed = StoreError::file("read", self.path());
-        let file = match File::open(self.path()) {
-            Ok(file) => file,
-            Err(source) if source.kind() == ErrorKind::NotFound => {
-                return Ok(LoggedCalls::default());
-            }
-            Err(source) => return Err(failed(source)),
+impl LoggedCalls {
+    /// Reads a file of a log, which may have gone. A record that was cut off at the end is left out: that call was not sent.
+    pub fn read(log: &JournalFile) -> Result<Self, StoreError> {
+        let failed = StoreError::file("read", log.path());
+        let Some(file) = if_there(File::open(log.path())).map_err(&failed)? else {
+            return Ok(Self::default());
         };
         let mut file = BufReader::with_capacity(1 << 16, file);
-        let mut logged = LoggedCalls::default();
+        let mut logged = Self::default();
         let mut records = Vec::new();
         let mut bytes = [0; RECORD];
         loop {
@@ -214,7 +182,7 @@ impl DispatchLogFile {
             }
             if records.len() == BATCH_ROWS || (ended && !records.is_empty()) {
                 let batch = batch(&records).map_err(|source| StoreError::Journal {
-                    path: self.path().to_owned(),
+                    path: log.path().to_owned(),
                     source,
                 })?;
                 logged.dispatches.push(batch);

@@ -19,13 +19,13 @@ use crate::error::{Error, FAILURE, Fatal, USAGE};
 pub enum StoreError {
     /// The place is neither a path nor an address that is known.
     #[error(
-        "'{place}' is not a path or an object-store address that can be used: {reason}. Give a directory, or s3://, gs://, az:// or memory://"
+        "'{place}' is not a path or an object-store address that can be used: {source}. Give a directory, or s3://, gs://, az:// or memory://"
     )]
     Address {
         /// As given, without secrets.
         place: String,
         /// Why it can't be used.
-        reason: String,
+        source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// The place is an address, but the environment does not say how to reach its store.
     #[error("cannot use the store of '{place}' as it is set up: {source}. {advice}")]
@@ -111,14 +111,14 @@ pub enum StoreError {
     },
     /// `run.json` is not what it should be.
     #[error(
-        "{object} is not a rollstream run record: {reason}. Use --resume with the same --input and options to write it \
+        "{object} is not a rollstream run record: {source}. Use --resume with the same --input and options to write it \
          anew, or --overwrite to replace the run"
     )]
     Record {
         /// The record, as an address.
         object: String,
         /// What is wrong with it.
-        reason: String,
+        source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// Another version of rollstream made the run.
     #[error("{object} can't be used: {reason}")]
@@ -195,7 +195,7 @@ pub enum StoreError {
         "{place} is locked by {holder}: it writes {}, and was last heard of {} ago. Wait until it has ended, or end it. If it is dead, its lock ends {} after it was last heard of, or at once with --break-lock",
         .holder.scope,
         humantime::format_duration(*.silent),
-        humantime::format_duration(.holder.lease)
+        humantime::format_duration(.holder.record.lease())
     )]
     Locked {
         /// Where the run is.
@@ -295,6 +295,14 @@ impl StoreError {
     /// The error of a place that `--output` names, which the user can correct.
     pub(crate) fn of_output(self) -> Error {
         Error::usage("cannot use the output", self)
+    }
+}
+
+/// `None` in place of the error that there is no such file.
+pub(super) fn if_there<T>(found: io::Result<T>) -> io::Result<Option<T>> {
+    match found {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        found => found.map(Some),
     }
 }
 

@@ -2,10 +2,12 @@
 
 use std::fmt;
 use std::fs;
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use super::dispatch_record::DISPATCHES;
+use super::error::if_there;
+use super::segment::SEGMENT;
 use super::{LockScope, StoreError};
 
 /// Directory beside the files of a journal for those that were found damaged.
@@ -25,15 +27,11 @@ impl JournalFile {
     }
 
     /// Lists the files in a directory that have an extension, oldest first; none where there is no directory.
-    pub(super) fn list(directory: &Path, extension: &str) -> Result<Vec<Self>, StoreError> {
+    fn list(directory: &Path, extension: &str) -> Result<Vec<Self>, StoreError> {
         let failed = StoreError::file("read", directory);
-        let entries = match fs::read_dir(directory) {
-            Ok(entries) => entries,
-            Err(source) if source.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(source) => return Err(failed(source)),
-        };
+        let entries = if_there(fs::read_dir(directory)).map_err(&failed)?;
         let mut files = Vec::new();
-        for entry in entries {
+        for entry in entries.into_iter().flatten() {
             let path = entry.map_err(&failed)?.path();
             if path.extension().is_some_and(|found| found == extension)
                 && let Some(stem) = path.file_stem().and_then(|stem| stem.to_str())
@@ -44,6 +42,16 @@ impl JournalFile {
         }
         files.sort_by_key(|file| file.name);
         Ok(files)
+    }
+
+    /// Lists the segments in a directory, oldest first; none where there is no directory.
+    pub fn segments(directory: &Path) -> Result<Vec<Self>, StoreError> {
+        Self::list(directory, SEGMENT)
+    }
+
+    /// Lists the logs of dispatches in a directory, oldest first; none where there is no directory.
+    pub fn dispatch_logs(directory: &Path) -> Result<Vec<Self>, StoreError> {
+        Self::list(directory, DISPATCHES)
     }
 
     /// Its name, without the extension. The parts that a segment becomes have the same.
@@ -58,12 +66,10 @@ impl JournalFile {
 
     /// Removes the file; no error if it has gone already.
     pub fn remove(&self) -> Result<(), StoreError> {
-        match fs::remove_file(&self.path) {
-            Err(source) if source.kind() != ErrorKind::NotFound => {
-                Err(StoreError::file("remove", &self.path)(source))
-            }
-            _ => Ok(()),
-        }
+        let removed = if_there(fs::remove_file(&self.path));
+        removed
+            .map(drop)
+            .map_err(StoreError::file("remove", &self.path))
     }
 
     /// Moves the file to the directory of those that were found damaged, where nobody reads it again, and returns its new

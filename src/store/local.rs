@@ -22,6 +22,7 @@ use object_store::{
     UploadPart,
 };
 
+use super::StoreError;
 use super::private::{HeldFile, again};
 
 /// Directory of the files that are being written, within the root.
@@ -55,18 +56,8 @@ struct Disk {
     is_tidy: AtomicBool,
 }
 
-/// A failure of the disk.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot {action} '{path}': {source}")]
-struct DiskError {
-    action: &'static str,
-    path: PathBuf,
-    source: io::Error,
-}
-
 fn failed(action: &'static str, path: &FilePath) -> impl Fn(io::Error) -> Error {
     move |source| {
-        let path = path.to_owned();
         let shown = path.display().to_string();
         match source.kind() {
             ErrorKind::NotFound => Error::NotFound {
@@ -79,11 +70,7 @@ fn failed(action: &'static str, path: &FilePath) -> impl Fn(io::Error) -> Error 
             },
             _ => Error::Generic {
                 store: "disk",
-                source: Box::new(DiskError {
-                    action,
-                    path,
-                    source,
-                }),
+                source: Box::new(StoreError::file(action, path)(source)),
             },
         }
     }
@@ -234,43 +221,35 @@ fn is_of_lock(location: &Path) -> bool {
 
 /// Makes a directory, and those on the way to it, so that they survive a power cut.
 fn create_directory(directory: &FilePath) -> io::Result<()> {
-    match fs::create_dir(directory) {
-        Ok(()) => {}
-        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-            if fs::metadata(directory)?.is_dir() {
-                return Ok(());
-            }
-            return Err(ErrorKind::NotADirectory.into());
-        }
-        Err(error) if error.kind() == ErrorKind::NotFound => {
-            let parent = directory.parent().ok_or(error)?;
-            create_directory(parent)?;
-            match fs::create_dir(directory) {
-                Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
-                _ => {}
-            }
-        }
-        Err(error) => return Err(error),
+    if directory.is_dir() {
+        return Ok(());
     }
-    let parent = directory.parent().filter(|_| !directory.ends_with(STAGING));
-    parent.map_or(Ok(()), sync_directory)
+    let parent = directory.parent().ok_or(ErrorKind::NotFound)?;
+    create_directory(parent)?;
+    match fs::create_dir(directory) {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+            // Another was quicker, or it is a file.
+            if !fs::metadata(directory)?.is_dir() {
+                return Err(ErrorKind::NotADirectory.into());
+            }
+        }
+        made => made?,
+    }
+    if directory.ends_with(STAGING) {
+        return Ok(());
+    }
+    sync_directory(parent)
 }
 
 pub(super) fn sync_directory(directory: &FilePath) -> io::Result<()> {
-    match File::open(directory).and_then(|directory| directory.sync_all()) {
+    let synced = File::open(directory).and_then(|directory| directory.sync_all());
+    synced.or_else(|error| match error.kind() {
         // Some file systems of networks know no such thing.
-        Err(error)
-            if matches!(
-                error.kind(),
-                ErrorKind::InvalidInput | ErrorKind::Unsupported
-            ) =>
-        {
-            Ok(())
-        }
+        ErrorKind::InvalidInput | ErrorKind::Unsupported => Ok(()),
         // Somebody removed it, empty again.
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-        synced => synced,
-    }
+        ErrorKind::NotFound => Ok(()),
+        _ => Err(error),
+    })
 }
 
 async fn blocking<T: Send + 'static>(
@@ -283,13 +262,6 @@ fn done() -> PutResult {
     PutResult {
         e_tag: None,
         version: None,
-    }
-}
-
-fn unsupported(operation: &str) -> Error {
-    Error::NotImplemented {
-        operation: operation.to_owned(),
-        implementer: "LocalStore".to_owned(),
     }
 }
 
@@ -308,7 +280,10 @@ impl ObjectStore for LocalStore {
         options: PutOptions,
     ) -> Result<PutResult> {
         if matches!(options.mode, PutMode::Update(_)) {
-            return Err(unsupported("a put that updates"));
+            return Err(Error::NotImplemented {
+                operation: "a put that updates".to_owned(),
+                implementer: "LocalStore".to_owned(),
+            });
         }
         let (disk, location) = (Arc::clone(&self.disk), location.clone());
         blocking(move || {

@@ -2,7 +2,7 @@
 //! [`RunLock`] keeps two processes from writing the same rollouts, and makes each a [`Writer`] with an epoch.
 //!
 //! Answers go through [`segment`]: rows are written ahead into a segment of the journal, and a segment is committed to a
-//! [`TableSink`], once. [`DispatchLogs`] note what is sent, a [`Checkpointer`] keeps the journal from being lost with its
+//! [`ParquetSink`], once. [`DispatchLogs`] note what is sent, a [`Checkpointer`] keeps the journal from being lost with its
 //! machine, and [`Compacted`] parts take the place of small ones. `run`, `land`, `sweep` and `session` use it.
 
 mod address;
@@ -26,8 +26,8 @@ mod writer;
 
 pub(crate) use address::Address;
 pub use checkpoint::{CheckpointedFile, Checkpointer};
-pub use dispatch_log::{DispatchLog, DispatchLogs, PartitionLog};
-pub use dispatch_record::{CallRecord, DispatchLogFile, DispatchRecord, LoggedCalls};
+pub use dispatch_log::{DispatchLog, DispatchLogs};
+pub use dispatch_record::{CallRecord, DispatchRecord, LoggedCalls};
 pub use error::StoreError;
 pub use journal::JournalFile;
 pub use lock::{LockHolder, LockOptions, LockScope, RunLock};
@@ -37,7 +37,5 @@ pub use place::RunStore;
 pub(crate) use private::Scratch;
 pub use private::state_directory;
 pub use record::{EnvironmentServer, GYM, InputRecord, RunCounts, RunRecord, RunState};
-pub use segment::{
-    OpenSegment, ParquetSink, Segment, SegmentName, SegmentWriter, TableSink, Unsynced,
-};
-pub use writer::{Permit, Writer};
+pub use segment::{OpenSegment, ParquetSink, SegmentName, SegmentWriter};
+pub use writer::Writer;

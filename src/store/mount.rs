@@ -15,7 +15,7 @@ use object_store::{
     PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
 };
 
-use super::patient::{Patience, may_pass};
+use super::patient::{Patience, may_pass, patiently};
 
 /// Objects of one request to delete some.
 const MAX_DELETES: usize = 1000;
@@ -59,16 +59,6 @@ impl Mount {
         ObjectMeta { location, ..meta }
     }
 
-    async fn until<T, W>(&self, work: impl Fn() -> W + Send) -> Result<T>
-    where
-        W: Future<Output = Result<T>> + Send,
-    {
-        match &self.patience {
-            Some(patience) => patience.until(work).await,
-            None => work().await,
-        }
-    }
-
     /// Deletes objects, all of them again where one fails: to delete what has gone is no failure of a store in a cloud.
     async fn delete(&self, locations: Vec<Result<Path>>) -> Vec<Result<Path>> {
         let paths: Vec<Path> = match locations.into_iter().collect() {
@@ -85,7 +75,7 @@ impl Mount {
                 None => Ok(deleted),
             }
         };
-        let deleted = self.until(delete).await;
+        let deleted = patiently(self.patience.as_ref(), delete).await;
         deleted.unwrap_or_else(|error| vec![Err(error)])
     }
 }
@@ -112,10 +102,10 @@ impl ObjectStore for Mount {
     ) -> Result<PutResult> {
         let (inner, location) = (&self.inner, self.inside(location));
         let put = || inner.put_opts(&location, payload.clone(), options.clone());
-        self.until(put).await
+        patiently(self.patience.as_ref(), put).await
     }
 
-    /// The pieces go without patience: stores whose pieces have names are asked by `PatientUploads`.
+    /// The pieces go without patience: where pieces have names, `NamedUpload` has it.
     async fn put_multipart_opts(
         &self,
         location: &Path,
@@ -123,13 +113,13 @@ impl ObjectStore for Mount {
     ) -> Result<Box<dyn MultipartUpload>> {
         let (inner, location) = (&self.inner, self.inside(location));
         let begin = || inner.put_multipart_opts(&location, options.clone());
-        self.until(begin).await
+        patiently(self.patience.as_ref(), begin).await
     }
 
     async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
         let inside = self.inside(location);
         let get = || self.inner.get_opts(&inside, options.clone());
-        let mut found = self.until(get).await?;
+        let mut found = patiently(self.patience.as_ref(), get).await?;
         // A store with a prefix says the whole path here.
         found.meta.location = location.clone();
         Ok(found)
@@ -137,8 +127,10 @@ impl ObjectStore for Mount {
 
     async fn get_ranges(&self, location: &Path, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
         let location = self.inside(location);
-        self.until(|| self.inner.get_ranges(&location, ranges))
-            .await
+        patiently(self.patience.as_ref(), || {
+            self.inner.get_ranges(&location, ranges)
+        })
+        .await
     }
 
     fn delete_stream(
@@ -166,7 +158,8 @@ impl ObjectStore for Mount {
             let patient = self.clone();
             let listed = async move {
                 let list = || patient.inner.list(Some(&prefix)).try_collect();
-                let listed: Result<Vec<ObjectMeta>> = patient.until(list).await;
+                let listed: Result<Vec<ObjectMeta>> =
+                    patiently(patient.patience.as_ref(), list).await;
                 listed.map(|listed| stream::iter(listed.into_iter().map(Ok)))
             };
             listed.into_stream().try_flatten().boxed()
@@ -179,7 +172,7 @@ impl ObjectStore for Mount {
     async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
         let prefix = self.inside(prefix.unwrap_or(&self.at));
         let list = || self.inner.list_with_delimiter(Some(&prefix));
-        let listed = self.until(list).await?;
+        let listed = patiently(self.patience.as_ref(), list).await?;
         let (objects, folders) = (listed.objects.into_iter(), listed.common_prefixes.iter());
         Ok(ListResult {
             objects: objects.map(|meta| self.meta_outside(meta)).collect(),
@@ -190,6 +183,6 @@ impl ObjectStore for Mount {
     async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
         let (inner, from, to) = (&self.inner, self.inside(from), self.inside(to));
         let copy = || inner.copy_opts(&from, &to, options.clone());
-        self.until(copy).await
+        patiently(self.patience.as_ref(), copy).await
     }
 }

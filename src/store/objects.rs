@@ -1,6 +1,5 @@
 //! The objects of a run: reading, writing, listing and removing them, and which Parquet parts of a table are whole.
 
-use std::io;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -11,13 +10,15 @@ use object_store::path::Path;
 use object_store::{
     Error, GetResult, ObjectMeta, ObjectStoreExt, PutMode, PutPayload, Result as Stored,
 };
+use serde::Serialize;
 use tokio::fs::File;
 use tokio::io::AsyncReadExt;
 
 use super::part::Compacted;
+use super::patient::Patience;
 use super::place::{JOURNAL, RunStore};
 use super::upload::{Upload, abort_left};
-use super::{StoreError, checkpoint};
+use super::{StoreError, checkpoint, error};
 use crate::schema;
 
 /// Directory of parts that were found damaged.
@@ -117,6 +118,21 @@ impl RunStore {
             Err(Error::AlreadyExists { .. }) => Ok(false),
             Err(source) => Err(self.failed("create", relative)(source)),
         }
+    }
+
+    /// The text of a JSON object of the run.
+    pub(super) fn json(
+        &self,
+        relative: &str,
+        value: &impl Serialize,
+    ) -> Result<Vec<u8>, StoreError> {
+        let text = serde_json::to_vec_pretty(value);
+        let mut text = text.map_err(|source| StoreError::Record {
+            object: self.display(relative),
+            source: source.into(),
+        })?;
+        text.push(b'\n');
+        Ok(text)
     }
 
     /// Writes an object whole from a file of any size.
@@ -299,7 +315,8 @@ impl RunStore {
         relative: &str,
         work: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
-        let after = limit.saturating_add(self.patience());
+        let patience = self.patience().map(Patience::longest);
+        let after = limit.saturating_add(patience.unwrap_or_default());
         let answered = tokio::time::timeout(after, work).await;
         answered.unwrap_or_else(|_| {
             Err(StoreError::NoAnswer {
@@ -339,12 +356,10 @@ pub(super) fn if_there<T>(found: Stored<T>) -> Stored<Option<T>> {
 
 /// Removes a local directory, if it exists, with all that is in it.
 pub(super) fn remove_all(directory: &std::path::Path) -> Result<(), StoreError> {
-    match std::fs::remove_dir_all(directory) {
-        Err(source) if source.kind() != io::ErrorKind::NotFound => {
-            Err(StoreError::file("remove", directory)(source))
-        }
-        _ => Ok(()),
-    }
+    let removed = error::if_there(std::fs::remove_dir_all(directory));
+    removed
+        .map(drop)
+        .map_err(StoreError::file("remove", directory))
 }
 
 #[cfg(test)]

@@ -92,9 +92,6 @@ impl PartWriter {
     }
 
     /// Adds rows.
-    ///
-    /// # Errors
-    /// Encoding or the store failed.
     pub async fn write(&mut self, batch: &RecordBatch) -> Result<(), StoreError> {
         self.rows += batch.num_rows() as u64;
         let written = async {
@@ -275,15 +272,9 @@ impl Drop for Compacted {
 pub struct Document {
     place: RunStore,
     name: String,
-    file: BufWriter<Target>,
-}
-
-#[derive(Debug)]
-enum Target {
-    /// On the disk where it goes, so that nothing is copied.
-    Staged(Staged),
-    /// To be uploaded.
-    Temporary(File),
+    file: BufWriter<File>,
+    /// The file on the disk where it goes, so that nothing is copied; else it is uploaded.
+    staged: Option<Staged>,
 }
 
 impl Document {
@@ -292,17 +283,18 @@ impl Document {
     /// # Errors
     /// There is no place to write it.
     pub fn create(place: &RunStore, name: &str) -> Result<Self, StoreError> {
-        let target = match place.disk() {
-            Some(disk) => Target::Staged(disk.stage().map_err(place.failed("write", name))?),
-            None => {
-                let file = tempfile::tempfile();
-                Target::Temporary(file.map_err(StoreError::file("write into", &env::temp_dir()))?)
-            }
+        let staged = place.disk().map(LocalStore::stage).transpose();
+        let staged = staged.map_err(place.failed("write", name))?;
+        let file = match &staged {
+            Some(staged) => staged.file().try_clone(),
+            None => tempfile::tempfile(),
         };
+        let file = file.map_err(StoreError::file("write into", &env::temp_dir()))?;
         Ok(Self {
             place: place.clone(),
             name: name.to_owned(),
-            file: BufWriter::with_capacity(1 << 18, target),
+            file: BufWriter::with_capacity(1 << 18, file),
+            staged,
         })
     }
 
@@ -311,20 +303,19 @@ impl Document {
     /// # Errors
     /// The store failed; then nothing is visible.
     pub async fn finish(self) -> Result<String, StoreError> {
-        let Self { place, name, file } = self;
-        let shown = place.display(&name);
-        let target = file.into_inner();
-        match target.map_err(|error| StoreError::file("write", &shown)(error.into_error()))? {
-            Target::Staged(staged) => {
-                let published = staged.publish(&relative_path(&name), &PutMode::Overwrite);
-                published.map_err(place.failed("write", &name))?;
-            }
-            Target::Temporary(mut file) => {
-                file.rewind().map_err(StoreError::file("write", &shown))?;
-                place.upload(&name, tokio::fs::File::from_std(file)).await?;
-            }
+        let shown = self.place.display(&self.name);
+        let failed = StoreError::file("write", &shown);
+        let file = self.file.into_inner();
+        let mut file = file.map_err(|error| failed(error.into_error()))?;
+        if let Some(staged) = self.staged {
+            let published = staged.publish(&relative_path(&self.name), &PutMode::Overwrite);
+            published.map_err(self.place.failed("write", &self.name))?;
+        } else {
+            file.rewind().map_err(&failed)?;
+            let file = tokio::fs::File::from_std(file);
+            self.place.upload(&self.name, file).await?;
         }
-        Ok(shown)
+        Ok(self.place.display(&self.name))
     }
 }
 
@@ -335,19 +326,6 @@ impl Write for Document {
 
     fn flush(&mut self) -> io::Result<()> {
         self.file.flush()
-    }
-}
-
-impl Write for Target {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match self {
-            Self::Staged(staged) => staged.file().write(bytes),
-            Self::Temporary(file) => file.write(bytes),
-        }
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
     }
 }
 

@@ -9,15 +9,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use async_trait::async_trait;
 use futures::future::BoxFuture;
 use object_store::client::{HttpError, HttpErrorKind};
-use object_store::multipart::{MultipartStore, PartId};
-use object_store::path::Path;
-use object_store::{Error, MultipartId, PutPayload, PutResult, Result};
+use object_store::{Error, Result};
 use tokio::time::{Instant, timeout};
 
-use super::address::NamedUploads;
 use crate::retry::Backoff;
 
 /// The longest wait before a request is tried again.
@@ -137,6 +133,20 @@ impl Patience {
     }
 }
 
+/// Does `work` as [`Patience::until`] does, or once where there is no patience.
+pub(super) async fn patiently<T, W>(
+    patience: Option<&Patience>,
+    work: impl Fn() -> W + Send,
+) -> Result<T>
+where
+    W: Future<Output = Result<T>> + Send,
+{
+    match patience {
+        Some(patience) => patience.until(work).await,
+        None => work().await,
+    }
+}
+
 /// Whether the same request may succeed later: the store was not reached, or said that the failure is its own.
 pub(super) fn may_pass(error: &Error) -> bool {
     let Error::Generic { source, .. } = error else {
@@ -159,52 +169,4 @@ pub(super) fn may_pass(error: &Error) -> bool {
         cause = error.source();
     }
     false
-}
-
-/// A store of uploads in pieces that have names, which is waited for.
-#[derive(Debug)]
-pub(super) struct PatientUploads {
-    inner: Arc<dyn NamedUploads>,
-    patience: Patience,
-}
-
-impl PatientUploads {
-    pub(super) fn new(inner: Arc<dyn NamedUploads>, patience: Patience) -> Self {
-        Self { inner, patience }
-    }
-}
-
-#[async_trait]
-impl MultipartStore for PatientUploads {
-    async fn create_multipart(&self, path: &Path) -> Result<MultipartId> {
-        self.patience
-            .until(|| self.inner.create_multipart(path))
-            .await
-    }
-
-    async fn put_part(
-        &self,
-        path: &Path,
-        id: &MultipartId,
-        index: usize,
-        piece: PutPayload,
-    ) -> Result<PartId> {
-        let put = || self.inner.put_part(path, id, index, piece.clone());
-        self.patience.until(put).await
-    }
-
-    async fn complete_multipart(
-        &self,
-        path: &Path,
-        id: &MultipartId,
-        parts: Vec<PartId>,
-    ) -> Result<PutResult> {
-        let complete = || self.inner.complete_multipart(path, id, parts.clone());
-        self.patience.until(complete).await
-    }
-
-    /// Without patience: what can't be aborted now is noted, and aborted by the next writer.
-    async fn abort_multipart(&self, path: &Path, id: &MultipartId) -> Result<()> {
-        self.inner.abort_multipart(path, id).await
-    }
 }

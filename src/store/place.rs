@@ -16,7 +16,7 @@ use super::StoreError;
 use super::address::{Address, NamedUploads, Remote, connect};
 use super::local::LocalStore;
 use super::mount::{Mount, inside};
-use super::patient::{Patience, PatientUploads};
+use super::patient::Patience;
 use super::private::{create_private, state_directory};
 use crate::gym::GymRules;
 
@@ -59,7 +59,6 @@ pub struct RunStore {
     journal: PathBuf,
     /// Local directory that holds the journals of all runs that are or were at the place.
     state: PathBuf,
-    uploads_dir: PathBuf,
     patience: Option<Patience>,
     teller: Option<Teller>,
 }
@@ -92,7 +91,6 @@ impl RunStore {
         Ok(Self {
             disk: Some(disk),
             journal: path.join(JOURNAL),
-            uploads_dir: path.join(UPLOADS),
             ..Self::new(store, name, shown, path.join(JOURNAL))?
         })
     }
@@ -112,7 +110,7 @@ impl RunStore {
         let base = Url::parse(&format!("{SCHEME}://{name}"));
         let base = base.map_err(|error| StoreError::Address {
             place: shown.clone(),
-            reason: error.to_string(),
+            source: error.into(),
         })?;
         Ok(Self {
             store: Arc::new(store),
@@ -122,7 +120,6 @@ impl RunStore {
             disk: None,
             run_id: None,
             rules: None,
-            uploads_dir: state.join(UPLOADS).join(name.as_ref()),
             journal: state.join(UNIDENTIFIED).join(JOURNAL),
             name,
             state,
@@ -184,11 +181,8 @@ impl RunStore {
             return self.clone();
         }
         let patience = Patience::new(self.shown.clone(), longest, tell, enough);
-        let uploads = self.uploads.clone();
-        let uploads = uploads.map(|inner| PatientUploads::new(inner, patience.clone()));
         Self {
             store: Arc::new(Mount::patient(Arc::clone(&self.store), patience.clone())),
-            uploads: uploads.map(|uploads| Arc::new(uploads) as _),
             patience: Some(patience),
             ..self.clone()
         }
@@ -208,10 +202,9 @@ impl RunStore {
         }
     }
 
-    /// How long a store that is gone is waited for.
-    pub(super) fn patience(&self) -> Duration {
-        let patience = self.patience.as_ref().map(Patience::longest);
-        patience.unwrap_or_default()
+    /// How a store that is gone is waited for.
+    pub(super) fn patience(&self) -> Option<&Patience> {
+        self.patience.as_ref()
     }
 
     /// Returns the same place in another store.
@@ -232,8 +225,8 @@ impl RunStore {
     }
 
     /// Local directory of the names of uploads that are open.
-    pub(super) fn uploads_dir(&self) -> &FilePath {
-        &self.uploads_dir
+    pub(super) fn uploads_dir(&self) -> PathBuf {
+        self.state.join(UPLOADS).join(self.name.as_ref())
     }
 
     /// Makes the local directory of what is not in the store, for this user alone.

@@ -1,6 +1,7 @@
 //! [`RunRecord`]: `run.json`.
 
 use std::collections::BTreeMap;
+use std::error::Error;
 
 use chrono::Utc;
 use serde::{Deserialize, Serialize};
@@ -91,16 +92,10 @@ pub enum RunState {
     Failed,
 }
 
+/// Writes the name that `run.json` has.
 impl std::fmt::Display for RunState {
     fn fmt(&self, formatter: &mut std::fmt::Formatter) -> std::fmt::Result {
-        formatter.write_str(match self {
-            Self::Running => "running",
-            Self::Finished => "finished",
-            Self::Incomplete => "incomplete",
-            Self::Stopped => "stopped",
-            Self::Interrupted => "interrupted",
-            Self::Failed => "failed",
-        })
+        self.serialize(formatter)
     }
 }
 
@@ -173,12 +168,11 @@ impl RunRecord {
         let Some(bytes) = run.get(RUN_JSON).await? else {
             return Ok(None);
         };
-        let refuse = |reason: String| StoreError::Record {
+        let refuse = |source: Box<dyn Error + Send + Sync>| StoreError::Record {
             object: run.display(RUN_JSON),
-            reason,
+            source,
         };
-        let record: Self =
-            serde_json::from_slice(&bytes).map_err(|source| refuse(source.to_string()))?;
+        let record: Self = serde_json::from_slice(&bytes).map_err(|error| refuse(error.into()))?;
         let version = record.schema_version;
         if version != SCHEMA_VERSION {
             let (than, other) = if version > SCHEMA_VERSION {
@@ -196,14 +190,14 @@ impl RunRecord {
         }
         // It becomes the name of a directory.
         if record.run_id.is_empty() || !record.run_id.chars().all(|of| of.is_ascii_alphanumeric()) {
-            return Err(refuse(format!("its run_id is '{}'", record.run_id)));
+            return Err(refuse(format!("its run_id is '{}'", record.run_id).into()));
         }
         Ok(Some(record))
     }
 
     /// Writes the record where there is none yet, and says whether it did.
     pub async fn create(&self, run: &RunStore) -> Result<bool, StoreError> {
-        if run.create(RUN_JSON, self.text(run)?).await? {
+        if run.create(RUN_JSON, run.json(RUN_JSON, self)?).await? {
             return Ok(true);
         }
         // A put whose answer was lost is tried again by the client, and finds itself.
@@ -212,16 +206,6 @@ impl RunRecord {
 
     /// Writes the record.
     pub async fn save(&self, run: &RunStore) -> Result<(), StoreError> {
-        run.put(RUN_JSON, self.text(run)?).await
-    }
-
-    fn text(&self, run: &RunStore) -> Result<Vec<u8>, StoreError> {
-        let refuse = |source: serde_json::Error| StoreError::Record {
-            object: run.display(RUN_JSON),
-            reason: source.to_string(),
-        };
-        let mut text = serde_json::to_vec_pretty(self).map_err(refuse)?;
-        text.push(b'\n');
-        Ok(text)
+        run.put(RUN_JSON, run.json(RUN_JSON, self)?).await
     }
 }

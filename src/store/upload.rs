@@ -6,7 +6,7 @@
 use std::fs;
 use std::io::{self, Read, Write};
 use std::mem;
-use std::path::{Path as FilePath, PathBuf};
+use std::path::Path as FilePath;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
@@ -24,6 +24,7 @@ use parquet::errors::ParquetError;
 use tokio::task::JoinSet;
 
 use super::address::NamedUploads;
+use super::patient::{Patience, patiently};
 use super::place::relative_path;
 use super::private::{HeldFile, again, create_private};
 use super::{RunStore, StoreError};
@@ -183,10 +184,11 @@ async fn begin(run: &RunStore, name: &str) -> Result<Box<dyn MultipartUpload>> {
         return run.object_store().put_multipart(&run.path(name)).await;
     };
     let (path, directory) = (relative_path(name), run.uploads_dir());
-    let id = store.create_multipart(&path).await?;
-    match Note::write(directory, &path, &id) {
+    let id = patiently(run.patience(), || store.create_multipart(&path)).await?;
+    match Note::write(&directory, &path, &id) {
         Ok(note) => Ok(Box::new(NamedUpload {
             store: Arc::clone(store),
+            patience: run.patience().cloned(),
             path,
             id,
             receipts: Arc::default(),
@@ -195,10 +197,9 @@ async fn begin(run: &RunStore, name: &str) -> Result<Box<dyn MultipartUpload>> {
         })),
         Err(error) => {
             let _ = store.abort_multipart(&path, &id).await;
-            let directory = directory.to_owned();
             Err(Error::Generic {
                 store: "uploads under way",
-                source: Box::new(NoteError { directory, error }),
+                source: Box::new(StoreError::file("note one in", &directory)(error)),
             })
         }
     }
@@ -208,6 +209,7 @@ async fn begin(run: &RunStore, name: &str) -> Result<Box<dyn MultipartUpload>> {
 #[derive(Debug)]
 struct NamedUpload {
     store: Arc<dyn NamedUploads>,
+    patience: Option<Patience>,
     path: Path,
     id: MultipartId,
     /// The number of each piece that arrived, and the store's receipt for it.
@@ -223,9 +225,10 @@ impl MultipartUpload for NamedUpload {
         let index = self.pieces;
         self.pieces += 1;
         let (store, receipts) = (Arc::clone(&self.store), Arc::clone(&self.receipts));
-        let (path, id) = (self.path.clone(), self.id.clone());
+        let (path, id, patience) = (self.path.clone(), self.id.clone(), self.patience.clone());
         let put = async move {
-            let receipt = store.put_part(&path, &id, index, piece).await?;
+            let put = || store.put_part(&path, &id, index, piece.clone());
+            let receipt = patiently(patience.as_ref(), put).await?;
             let mut receipts = receipts.lock().unwrap_or_else(PoisonError::into_inner);
             receipts.push((index, receipt));
             Ok(())
@@ -243,18 +246,17 @@ impl MultipartUpload for NamedUpload {
             });
         }
         receipts.sort_by_key(|(index, _)| *index);
-        let receipts = receipts.into_iter().map(|(_, receipt)| receipt).collect();
-        let completed = self
-            .store
-            .complete_multipart(&self.path, &self.id, receipts);
-        let done = completed.await?;
+        let receipts: Vec<_> = receipts.into_iter().map(|(_, receipt)| receipt).collect();
+        let (store, path, id) = (&self.store, &self.path, &self.id);
+        let complete = || store.complete_multipart(path, id, receipts.clone());
+        let done = patiently(self.patience.as_ref(), complete).await?;
         if let Some(note) = self.note.take() {
             note.remove();
         }
         Ok(done)
     }
 
-    /// Removes what the store has. If this fails, the note stays for the next writer of the run.
+    /// Removes what the store has, without patience. If this fails, the note stays for the next writer of the run.
     async fn abort(&mut self) -> Result<()> {
         let aborted = self.store.abort_multipart(&self.path, &self.id).await;
         if matches!(aborted, Ok(()) | Err(Error::NotFound { .. }))
@@ -271,7 +273,7 @@ pub(super) async fn abort_left(run: &RunStore) -> Result<(), StoreError> {
     let Some(store) = run.named_uploads() else {
         return Ok(());
     };
-    for note in Note::left_in(run.uploads_dir()) {
+    for note in Note::left_in(&run.uploads_dir()) {
         let aborted = note.abort_noted(store.as_ref()).await;
         aborted.map_err(run.failed("abort an unfinished upload to", ""))?;
     }
@@ -282,14 +284,6 @@ pub(super) async fn abort_left(run: &RunStore) -> Result<(), StoreError> {
 /// works on another share of the run must not be aborted. A process that is killed leaves it behind.
 #[derive(Debug)]
 struct Note(HeldFile);
-
-#[derive(Debug, thiserror::Error)]
-#[error("cannot note one in '{directory}': {error}")]
-struct NoteError {
-    directory: PathBuf,
-    #[source]
-    error: io::Error,
-}
 
 impl Note {
     /// Takes over the notes that the dead left.

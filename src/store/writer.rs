@@ -28,12 +28,6 @@ pub(super) struct Lease {
     pub(super) margin: Duration,
 }
 
-/// Nobody takes the lock over while this is held.
-#[derive(Debug)]
-pub struct Permit<'a> {
-    _publishing: RwLockReadGuard<'a, ()>,
-}
-
 impl Writer {
     pub(super) fn new(epoch: u64, scope: LockScope, lease: Lease) -> Self {
         Self {
@@ -76,10 +70,8 @@ impl Writer {
 
     /// Waits until it is certain that the lock is held for a while. Whoever publishes does so under a permit: a process that
     /// was stopped for longer than its lease finds out here, before it does harm. Never returns where the lock is lost.
-    pub async fn permit(&self) -> Permit<'_> {
-        let permit = Permit {
-            _publishing: self.publishing.read().await,
-        };
+    pub async fn permit(&self) -> RwLockReadGuard<'_, ()> {
+        let permit = self.publishing.read().await;
         self.held().await;
         permit
     }

@@ -21,8 +21,7 @@ use crate::land::LandContext;
 use crate::report::SweepReport;
 use crate::run::{DispatchBudget, FailureLimits, Registry, RunContext, Shutdown, StopReason};
 use crate::store::{
-    DispatchLogs, LockOptions, LockScope, ParquetSink, RunLock, RunState, RunStore, StoreError,
-    Writer,
+    DispatchLogs, LockOptions, LockScope, RunLock, RunState, RunStore, StoreError, Writer,
 };
 
 /// Rows that wait for their turn beyond those in flight. More of them where there are several agents:
@@ -211,11 +210,9 @@ impl Sweep {
             agents: std::mem::take(&mut self.agents),
         };
         let land = LandContext::new(
-            Arc::new(ParquetSink::new(self.run.clone(), Arc::clone(writer))),
-            self.run.journal_dir().to_owned(),
+            self.run.clone(),
             Arc::clone(writer),
             settings.part_interval.duration(),
-            self.run.local_path().is_none(),
             Arc::clone(&self.progress),
         );
         let config = self

@@ -15,16 +15,15 @@ use futures::TryStreamExt;
 use crate::call::{CallRow, RolloutKey};
 use crate::error::Error;
 use crate::expand;
-use crate::measure::row;
 use crate::outcome::{Outcome, OutcomeBatchBuilder, Verdict, Waited, outcomes_of};
 use crate::progress::Progress;
 use crate::retry::{Failure, FailureClass};
 use crate::schema;
-use crate::session::{self, JournalRows, RunTables};
-use crate::store::segment::{self, Decisions, Key, Ledger, Row};
+use crate::session::{self, JournalRows, RunTables, row};
+use crate::store::segment::{Decisions, Key, Ledger, Row};
 use crate::store::{
-    CallRecord, DispatchLogFile, LockScope, RunStore, SegmentName, StoreError, TableSink, Writer,
-    checkpoint, part_name,
+    CallRecord, JournalFile, LockScope, LoggedCalls, ParquetSink, RunStore, SegmentName,
+    StoreError, Writer, checkpoint, part_name,
 };
 
 /// Rows of a batch of interrupted attempts.
@@ -33,7 +32,7 @@ const BATCH_ROWS: usize = 8192;
 /// Makes parts of what earlier writers left.
 pub(super) struct Recovery<'a> {
     pub(super) run: &'a RunStore,
-    pub(super) sink: &'a dyn TableSink,
+    pub(super) sink: &'a ParquetSink,
     pub(super) writer: &'a Writer,
     pub(super) progress: &'a Progress,
 }
@@ -93,7 +92,7 @@ impl Recovery<'_> {
         // Never under its own name: the file may be a copy that is shorter than its original, and must not be taken for
         // the whole of it.
         let to = self.writer.segment(0);
-        let (_, damages) = segment::commit(self.sink, segment, to, decisions).await?;
+        let (_, damages) = self.sink.commit(segment, to, decisions).await?;
         let (repeated, superseded) = (decisions.num_repeated(), decisions.num_superseded());
         if repeated + superseded > 0 {
             self.progress.notice(format!(
@@ -139,10 +138,7 @@ impl Recovery<'_> {
             let keys: HashSet<Key> = rows.iter().map(|row| row.key).collect();
             // Of all epochs: where small parts were being replaced, its attempts are still in those that it replaces.
             let decisions = tables.ledger(&keys, 0).await?.decide(rows);
-            let answers = decisions.answers(&outcomes).map_err(Error::defect)?;
-            let attempts = decisions.attempts(&outcomes).map_err(Error::defect)?;
-            any |= attempts.num_rows() > 0;
-            transaction.write(&answers, &attempts).await?;
+            any |= transaction.write(&outcomes, &decisions).await? > 0;
         }
         transaction.commit().await?;
         Ok(any)
@@ -153,9 +149,9 @@ impl Recovery<'_> {
         let mut logs = Vec::new();
         // An attempt that was in flight when a log was begun anew has calls in both files.
         let mut calls = Vec::new();
-        for log in DispatchLogFile::list(self.run.journal_dir())? {
+        for log in JournalFile::dispatch_logs(self.run.journal_dir())? {
             if is_left(log.name(), self.writer) {
-                let mut logged = log.read()?;
+                let mut logged = LoggedCalls::read(&log)?;
                 calls.append(&mut logged.calls);
                 logs.push((log, logged));
             }
@@ -216,12 +212,11 @@ impl Recovery<'_> {
                 }
                 let batch = outcomes.finish().map_err(Error::defect)?;
                 let decisions = decide(&mut ledger, &batch)?;
-                let batch = decisions.attempts(&batch).map_err(Error::defect)?;
                 let transaction = match &mut transaction {
                     Some(begun) => begun,
                     none => none.insert(self.sink.begin(self.writer.segment(0)).await?),
                 };
-                transaction.write(&batch, &batch).await?;
+                transaction.write(&batch, &decisions).await?;
             }
         }
         if let Some(transaction) = transaction {
@@ -359,11 +354,11 @@ mod tests {
         });
         log.rotate(in_flight).unwrap();
         note(2);
-        let logs = DispatchLogFile::list(directory.path()).unwrap();
+        let logs = JournalFile::dispatch_logs(directory.path()).unwrap();
         assert_eq!(logs.len(), 2);
         let records = logs
             .iter()
-            .flat_map(|log| log.read().unwrap().calls)
+            .flat_map(|log| LoggedCalls::read(log).unwrap().calls)
             .collect();
         let attempts = calls_of_attempts(records);
         let calls = attempts[&dispatch.key].iter();

@@ -16,7 +16,7 @@ use rollstream::retry::{Failure, FailureClass};
 use rollstream::session::RunTables;
 use rollstream::sim::{AgentConfig, Sim, SimConfig};
 use rollstream::store::{
-    DispatchLog, DispatchRecord, RunRecord, RunStore, Segment, SegmentWriter, Writer,
+    DispatchLog, DispatchRecord, JournalFile, RunRecord, RunStore, SegmentWriter, Writer,
 };
 
 use super::landed;
@@ -361,7 +361,7 @@ fn a_segment_that_has_gone_is_removed_without_complaint() {
     let directory = place.run().join("journal");
     let writer = SegmentWriter::create(&directory, SEGMENT.parse().unwrap()).unwrap();
     writer.seal();
-    let segment = Segment::list(&directory).unwrap().remove(0);
+    let segment = JournalFile::segments(&directory).unwrap().remove(0);
     segment.remove().unwrap();
     segment.remove().unwrap();
     assert!(landed::segments(&directory).is_empty());

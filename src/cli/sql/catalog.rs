@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, BooleanArray, StringArray, UInt64Array};
-use arrow::datatypes::DataType;
+use arrow::datatypes::{DataType, SchemaRef};
 use datafusion::common::TableReference;
 use datafusion::dataframe::DataFrame;
 use datafusion::logical_expr::Documentation;
@@ -14,38 +14,70 @@ use datafusion::prelude::SessionContext;
 use super::session::SqlSession;
 use crate::error::Error;
 
-/// Lists every table, those of the default schema first: its name, its kind and the number of its columns, which is not
-/// known of a metric family that is no valid SQL. `SHOW TABLES` knows neither, and DataFusion's table of all columns fails
-/// where one family does.
-pub(super) async fn tables(session: &SqlSession) -> Result<DataFrame, Error> {
-    let context = session.context();
+/// A table of the session.
+pub(super) struct NamedTable {
+    /// Its schema, if that is not the default one.
+    pub schema: Option<String>,
+    pub name: String,
+    /// The names of its columns; none if it cannot be opened, as a metric family that is no valid SQL.
+    pub columns: Option<Vec<String>>,
+}
+
+/// Finds every table, those of the default schema first.
+pub(super) async fn all_tables(context: &SessionContext) -> Vec<NamedTable> {
     let options = context.state().config().options().catalog.clone();
     let catalog = context.catalog(&options.default_catalog);
-    let catalog = catalog.ok_or_else(|| Error::defect("there is no catalog"))?;
-    let mut rows = Vec::new();
-    for schema in catalog.schema_names() {
-        let is_default = schema == options.default_schema;
-        let is_own = schema != "information_schema";
-        let Some(tables) = catalog.schema(&schema).filter(|_| is_own) else {
-            continue;
-        };
-        for table in tables.table_names() {
-            let found = tables.table(&table).await.ok().flatten();
-            let columns = found.map(|table| table.schema().fields().len() as u64);
-            let is_metric = session.metrics().has(&table);
-            let kind = if is_metric { "metric" } else { "view" };
-            let prefix = if is_default {
-                String::new()
-            } else {
-                format!("{schema}.")
+    let schemas = catalog.iter().flat_map(|catalog| catalog.schema_names());
+    let mut all = Vec::new();
+    for schema in schemas {
+        let tables = catalog.as_ref().and_then(|catalog| catalog.schema(&schema));
+        let Some(tables) = tables else { continue };
+        for name in tables.table_names() {
+            let table = tables
+                .table(&name)
+                .await
+                .ok()
+                .flatten()
+                .map(|table| table.schema());
+            let columns = |table: SchemaRef| {
+                table
+                    .fields()
+                    .iter()
+                    .map(|field| field.name().clone())
+                    .collect()
             };
-            rows.push((is_default, format!("{prefix}{table}"), kind, columns));
+            all.push(NamedTable {
+                schema: Some(schema.clone()).filter(|schema| *schema != options.default_schema),
+                columns: table.map(columns),
+                name,
+            });
         }
     }
-    rows.sort_by(|one, other| (!one.0, &one.1).cmp(&(!other.0, &other.1)));
-    let names: StringArray = rows.iter().map(|(_, name, ..)| Some(name)).collect();
-    let kinds: StringArray = rows.iter().map(|(_, _, kind, _)| Some(kind)).collect();
-    let columns: UInt64Array = rows.iter().map(|(.., columns)| *columns).collect();
+    all.sort_by(|one, other| (&one.schema, &one.name).cmp(&(&other.schema, &other.name)));
+    all
+}
+
+/// Lists every table: its name, its kind and the number of its columns. `SHOW TABLES` knows neither of these, and
+/// DataFusion's table of all columns fails where one metric family does.
+pub(super) async fn tables(session: &SqlSession) -> Result<DataFrame, Error> {
+    let mut tables = all_tables(session.context()).await;
+    tables.retain(|table| table.schema.as_deref() != Some("information_schema"));
+    let name = |table: &NamedTable| match &table.schema {
+        Some(schema) => format!("{schema}.{}", table.name),
+        None => table.name.clone(),
+    };
+    let kind = |table: &NamedTable| {
+        if session.metrics().has(&table.name) {
+            "metric"
+        } else {
+            "view"
+        }
+    };
+    let names: StringArray = tables.iter().map(|table| Some(name(table))).collect();
+    let kinds: StringArray = tables.iter().map(|table| Some(kind(table))).collect();
+    let columns = tables.iter().map(|table| table.columns.as_ref());
+    let columns = columns.map(|columns| columns.map(|columns| columns.len() as u64));
+    let columns: UInt64Array = columns.collect();
     table([
         ("name", Arc::new(names)),
         ("kind", Arc::new(kinds)),
@@ -54,9 +86,6 @@ pub(super) async fn tables(session: &SqlSession) -> Result<DataFrame, Error> {
 }
 
 /// Lists the columns of a table, whose name is as SQL would have it.
-///
-/// # Errors
-/// There is no such table.
 pub(super) async fn columns(session: &SqlSession, name: &str) -> Result<DataFrame, Error> {
     let context = session.context();
     let reference = TableReference::parse_str(name);
@@ -117,9 +146,6 @@ pub(super) fn names(context: &SessionContext) -> Vec<String> {
 }
 
 /// Lists the functions, or explains the one that is meant.
-///
-/// # Errors
-/// There is none.
 pub(super) fn find(context: &SessionContext, name: Option<&str>) -> Result<Found, Error> {
     let all = all(context);
     let Some(name) = name else {

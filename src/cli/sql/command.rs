@@ -1,3 +1,5 @@
+use clap::ValueEnum;
+
 use crate::error::Error;
 use crate::show::Format;
 
@@ -36,19 +38,14 @@ Ctrl-C drops what is being typed, or cancels the statement that is running.
 /// Names of the commands, for completion.
 pub(super) const NAMES: [&str; 7] = ["d", "df", "format", "help", "limit", "quit", "timing"];
 
-/// Formats that answers can be shown in, one after another.
-pub(super) const FORMATS: [(&str, Format); 4] = [
-    ("csv", Format::Csv),
-    ("json", Format::Json),
-    ("ndjson", Format::Ndjson),
-    ("table", Format::Table),
-];
+/// The formats that answers can be shown in, one after another.
+pub(super) fn formats() -> impl Iterator<Item = Format> {
+    let formats = Format::value_variants().iter().copied();
+    formats.filter(|format| format.holds_several())
+}
 
 impl Command {
     /// Reads a line without its first character.
-    ///
-    /// # Errors
-    /// There is no such command, or it does not take what it was given.
     pub(super) fn parse(line: &str) -> Result<Self, Error> {
         let line = line.trim().trim_end_matches(';');
         let mut words = line.split_whitespace();
@@ -68,16 +65,20 @@ impl Command {
                 Some("off") => Ok(Self::Timing(Some(false))),
                 Some(_) => Err(refused("on or off")),
             },
-            "format" | "mode" => {
-                let known = |name: &str| FORMATS.iter().find(|(known, _)| *known == name);
-                match argument.map(known) {
-                    None => Ok(Self::Format(None)),
-                    Some(Some((_, format))) => Ok(Self::Format(Some(*format))),
-                    Some(None) => Err(refused(
-                        "table, csv, json or ndjson (Parquet needs -c and -o)",
-                    )),
-                }
-            }
+            "format" | "mode" => match argument {
+                None => Ok(Self::Format(None)),
+                Some(given) => match formats().find(|format| format.name() == given) {
+                    Some(format) => Ok(Self::Format(Some(format))),
+                    None => {
+                        let known: Vec<String> = formats().map(Format::name).collect();
+                        let known = match known.split_last() {
+                            Some((last, others)) => format!("{} or {last}", others.join(", ")),
+                            None => String::new(),
+                        };
+                        Err(refused(&format!("{known} (Parquet needs -c and -o)")))
+                    }
+                },
+            },
             "limit" => match argument.map(str::parse) {
                 None => Ok(Self::Limit(None)),
                 Some(Ok(rows)) => Ok(Self::Limit(Some(rows))),

@@ -5,9 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use datafusion::sql::sqlparser::keywords::Keyword;
 use datafusion::sql::sqlparser::tokenizer::{Token, TokenWithSpan, Whitespace};
 
-use super::command::{FORMATS, NAMES};
+use super::command::{NAMES, formats};
 use super::session::is_identifier;
 use super::statements::{is_open, tokens};
+use crate::show::Format;
 
 /// Words of SQL that are typed often.
 const KEYWORDS: &str = "ALL AND AS ASC BETWEEN BY CASE CAST CROSS DESC DESCRIBE DISTINCT ELSE END EXCEPT EXISTS EXPLAIN \
@@ -44,20 +45,14 @@ impl Vocabulary {
     /// Where the word at the cursor begins, and what can stand in its place.
     pub(super) fn complete(&self, line: &str, cursor: usize) -> (usize, Vec<String>) {
         let before = line.get(..cursor).unwrap_or(line);
-        let start = before
-            .rfind(|c: char| !(c.is_alphanumeric() || c == '_' || c == '.'))
-            .map_or(0, |at| {
-                at + before
-                    .get(at..)
-                    .and_then(|rest| rest.chars().next())
-                    .map_or(1, char::len_utf8)
-            });
+        let is_outside = |c: char| !(c.is_alphanumeric() || c == '_' || c == '.');
+        let word = before.rsplit(is_outside).next().unwrap_or_default();
+        let start = before.len() - word.len();
         if let Some(command) = before.trim_start().strip_prefix(['\\', '.'])
             && !command.contains('\n')
         {
             return self.command(before, command);
         }
-        let word = before.get(start..).unwrap_or_default();
         let (read, failed) = tokens(before);
         let is_text = failed.is_some_and(|error| is_open(&error)) || is_in_comment(&read, before);
         if is_text {
@@ -83,10 +78,8 @@ impl Vocabulary {
     }
 
     fn command(&self, before: &str, command: &str) -> (usize, Vec<String>) {
-        let begun = command
-            .rsplit(char::is_whitespace)
-            .next()
-            .unwrap_or_default();
+        let begun = command.rsplit(char::is_whitespace).next();
+        let begun = begun.unwrap_or_default();
         let start = before.len() - begun.len();
         let mut words = command.split_whitespace();
         let name = words.next().unwrap_or_default();
@@ -96,7 +89,7 @@ impl Vocabulary {
             match name {
                 "d" => self.tables.keys().cloned().collect(),
                 "df" => self.functions.iter().cloned().collect(),
-                "format" => FORMATS.iter().map(|(name, _)| (*name).to_owned()).collect(),
+                "format" => formats().map(Format::name).collect(),
                 "timing" => vec!["off".to_owned(), "on".to_owned()],
                 _ => Vec::new(),
             }

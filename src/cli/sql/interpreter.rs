@@ -16,12 +16,12 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::runtime::{Handle, Runtime};
 
 use super::catalog::{self, Found};
-use super::command::{Command, FORMATS, HELP};
+use super::command::{Command, HELP};
 use super::session::SqlSession;
 use super::statements::{Item, Statement, Statements};
 use crate::cli::output::unless_gone;
 use crate::error::Error;
-use crate::show::{Format, RowLimit, ShowError, open_sink, open_table};
+use crate::show::{Format, RowLimit, ShowError, open_sink};
 use crate::store::StoreError;
 
 /// Rows that are written before anything else has its turn: an interrupt need not wait for more.
@@ -61,9 +61,6 @@ impl Interpreter {
     }
 
     /// Runs queries on threads of their own from here on, whatever those before do with theirs.
-    ///
-    /// # Errors
-    /// The system refused.
     pub(super) fn run_apart(&mut self) -> Result<(), Error> {
         self.engine = Engine::start()?;
         Ok(())
@@ -78,9 +75,6 @@ impl Interpreter {
     }
 
     /// Does the next statement or command.
-    ///
-    /// # Errors
-    /// It can't be done, or its answer can't be written.
     pub(super) async fn execute(&mut self, item: &Item) -> Result<Flow, Error> {
         match item {
             Item::Statement(statement) => self.statement(statement).await,
@@ -134,8 +128,7 @@ impl Interpreter {
                 Ok(Flow::Continue(()))
             }
             Command::Format(None) => {
-                let name = FORMATS.iter().find(|(_, format)| *format == self.format);
-                tell(name.map_or("parquet", |(name, _)| name));
+                tell(&self.format.name());
                 Ok(Flow::Continue(()))
             }
             Command::Limit(Some(rows)) => {
@@ -158,11 +151,7 @@ impl Interpreter {
     async fn answer(&mut self, frame: DataFrame) -> Result<(Flow, usize), Error> {
         let schema = Arc::new(frame.schema().as_arrow().clone());
         let output = self.output()?;
-        let opened = match self.format {
-            Format::Table => Ok(open_table(&schema, output, self.limit)),
-            format => open_sink(format, &schema, output),
-        };
-        let mut sink = match opened {
+        let mut sink = match open_sink(self.format, &schema, output, self.limit) {
             Ok(sink) => sink,
             Err(error) => {
                 unless_gone(Err(error))?;
@@ -194,7 +183,7 @@ impl Interpreter {
     }
 
     fn output(&mut self) -> Result<Box<dyn Write + Send>, Error> {
-        let holds_one = self.output_file.is_some() || self.format == Format::Parquet;
+        let holds_one = self.output_file.is_some() || !self.format.holds_several();
         if holds_one && self.has_answered {
             return Err(Error::Usage(
                 "a file of answers, and Parquet, hold one answer: ask for them one at a time"
@@ -240,9 +229,6 @@ struct Engine {
 
 impl Engine {
     /// Starts threads for queries alone.
-    ///
-    /// # Errors
-    /// The system refused.
     fn start() -> Result<Self, Error> {
         let own = Runtime::new().map_err(|error| Error::failed("cannot start", error));
         Ok(Self { own: Some(own?) })
@@ -278,35 +264,21 @@ impl Drop for Engine {
 }
 
 /// Does the statements and commands of a text.
-///
-/// # Errors
-/// Something failed; what comes after it is not done.
 pub(super) async fn run_text(interpreter: &mut Interpreter, text: &str) -> Result<(), Error> {
-    let mut statements = Statements::default();
-    let mut is_empty = true;
-    for line in text.lines() {
-        for item in statements.push(line) {
-            is_empty = false;
-            if interpreter.execute(&item).await? == Flow::Break(()) {
-                return Ok(());
-            }
-        }
+    let mut items = Statements::all(text);
+    if items.is_empty() {
+        // Whoever asks nothing is told so.
+        items.push(Item::Statement(Statement::default()));
     }
-    // Whoever asks nothing is told so.
-    let last = match statements.finish() {
-        None if is_empty => Some(Item::Statement(Statement::default())),
-        last => last,
-    };
-    if let Some(item) = last {
-        interpreter.execute(&item).await.map(drop)?;
+    for item in items {
+        if interpreter.execute(&item).await? == Flow::Break(()) {
+            break;
+        }
     }
     Ok(())
 }
 
 /// Does the statements and commands of the standard input, each as soon as it is complete.
-///
-/// # Errors
-/// Something failed; what comes after it is not read.
 pub(super) async fn run_input(interpreter: &mut Interpreter) -> Result<(), Error> {
     let failed = |error: io::Error| Error::usage("cannot read the standard input", error);
     let input = io::stdin().as_fd().try_clone_to_owned().map_err(failed)?;

@@ -1,7 +1,6 @@
 //! `rollstream sql`: one question, a script of them, or a conversation. `SqlSession` has the tables of the runs, which
 //! `check` asks too; an `Interpreter` does what `Statements` reads.
 
-pub mod args;
 mod catalog;
 mod command;
 mod completion;
@@ -12,6 +11,9 @@ mod statements;
 
 use std::fs;
 use std::io::{self, IsTerminal};
+use std::path::PathBuf;
+
+use clap::{ArgGroup, Args};
 
 use datafusion::prelude::SessionContext;
 
@@ -19,12 +21,55 @@ pub(super) use catalog::first_sentence;
 pub(super) use session::{SqlSession, split};
 pub(super) use statements::{Item, Statement, Statements};
 
-use self::args::SqlArgs;
 use self::interpreter::Interpreter;
-use super::measurement::{DEFAULT_MEMORY, metric_tables};
+use super::measurement::{DEFAULT_MEMORY, FamilyArgs, metric_tables};
 use super::output::Exit;
 use crate::error::Error;
 use crate::session as sessions;
+use crate::show::Format;
+
+pub(super) const SQL_EXAMPLES: &str = "\
+Examples:
+  rollstream sql runs/first
+  rollstream sql runs/first -c 'select agent_name, avg(reward) from rollouts group by 1'
+  rollstream sql runs/a runs/b -c 'select run, count(*) from attempts group by 1' --format csv
+  rollstream sql base=runs/a cand=s3://bucket/b -c 'select count(*) from base.rollouts join cand.rollouts using (task_index)'
+  rollstream sql runs/first -c 'select metric, k, pass_at_k, pass_hat_k from pass_at_k where k > 1'
+  rollstream sql s3://bucket/run -f question.sql --format parquet -o answer.parquet
+  rollstream sql runs/first < questions.sql
+
+Without -c and -f it asks for statements, each ending with `;`, or runs those of the standard input one after another
+and stops at the first that fails. \\help lists the other commands.
+
+Tables: tasks, rollouts (every metric is a column), attempts; with several runs, or a name, each has a column `run`.
+The metric families are tables too, computed when they are read (`rollstream metrics` lists them), and so are scores,
+answers and absent, which they are written over; with several runs each run has its own, as NAME.pass_at_k.
+Each run's own tables are NAME.tasks, NAME.rollouts and NAME.attempts. The name of a run that is given as a path alone
+is the last part of the path, if that is a word of letters, digits and `_`.";
+
+/// The options of `sql`.
+#[derive(Debug, Args)]
+#[command(group = ArgGroup::new("query").args(["command", "file"]))]
+pub struct SqlArgs {
+    /// Runs: directories or object-store prefixes, with a name if need be
+    #[arg(value_name = "[NAME=]RUN", required = true)]
+    pub runs: Vec<String>,
+    /// The question, or several with `;` between them
+    #[arg(long, short, value_name = "SQL")]
+    pub command: Option<String>,
+    /// A file that holds the question or questions
+    #[arg(long, short, value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    /// The format of the answer
+    #[arg(long, value_enum, default_value_t = Format::Table)]
+    pub format: Format,
+    /// Write the answer to this file instead of the standard output
+    #[arg(long, short, value_name = "FILE", requires = "query")]
+    pub output_file: Option<PathBuf>,
+    /// Which metric families are tables.
+    #[command(flatten)]
+    pub metrics: FamilyArgs,
+}
 
 /// `rollstream sql`: questions to one or several runs.
 pub(super) async fn sql(args: SqlArgs) -> Result<Exit, Error> {
@@ -40,7 +85,7 @@ pub(super) async fn sql(args: SqlArgs) -> Result<Exit, Error> {
     let metrics = metric_tables(&args.metrics, DEFAULT_MEMORY)?;
     let context = SessionContext::new_with_config(sessions::config());
     let session = SqlSession::open(context, &args.runs, metrics).await?;
-    let mut interpreter = Interpreter::new(session, args.format.into(), args.output_file);
+    let mut interpreter = Interpreter::new(session, args.format, args.output_file);
     match text {
         Some(text) => interpreter::run_text(&mut interpreter, &text).await?,
         None if io::stdin().is_terminal() => repl::converse(interpreter).await?,

@@ -115,22 +115,11 @@ async fn vocabulary(session: &SqlSession) -> Vocabulary {
     for name in catalog::names(context) {
         vocabulary.add_function(&name);
     }
-    let options = context.state().config().options().catalog.clone();
-    let Some(catalog) = context.catalog(&options.default_catalog) else {
-        return vocabulary;
-    };
-    for schema in catalog.schema_names() {
-        let Some(tables) = catalog.schema(&schema) else {
-            continue;
-        };
-        let prefix = (schema != options.default_schema).then_some(schema.as_str());
-        for name in tables.table_names() {
-            // A table that can't be opened can't be completed either; a question to it says why.
-            if let Ok(Some(table)) = tables.table(&name).await {
-                let columns = table.schema();
-                let columns = columns.fields().iter().map(|field| field.name().as_str());
-                vocabulary.add_table(prefix, &name, columns);
-            }
+    for table in catalog::all_tables(context).await {
+        // A table that can't be opened can't be completed either; a question to it says why.
+        if let Some(columns) = &table.columns {
+            let columns = columns.iter().map(String::as_str);
+            vocabulary.add_table(table.schema.as_deref(), &table.name, columns);
         }
     }
     vocabulary

@@ -7,12 +7,11 @@ use datafusion::dataframe::DataFrame;
 use datafusion::execution::context::SQLOptions;
 use datafusion::prelude::SessionContext;
 
-use crate::cli::runs::open;
+use crate::cli::runs::open_recorded;
 use crate::error::Error;
 use crate::measure::MetricTables;
 use crate::measure::functions;
 use crate::session::{self, MetricNames, NamedRun, RunTables};
-use crate::store::{RunRecord, StoreError};
 
 /// The session that questions are put to.
 pub(in crate::cli) struct SqlSession {
@@ -24,9 +23,6 @@ pub(in crate::cli) struct SqlSession {
 
 impl SqlSession {
     /// Finds the runs. Their tables, and those of `metrics`, are there when they were looked at.
-    ///
-    /// # Errors
-    /// A name makes no sense, or there is no such run.
     pub(in crate::cli) async fn open(
         context: SessionContext,
         given: &[String],
@@ -34,13 +30,7 @@ impl SqlSession {
     ) -> Result<Self, Error> {
         let mut runs = Vec::new();
         for given in given_runs(given)? {
-            let run = open(&given.place)?;
-            if RunRecord::load(&run).await?.is_none() {
-                return Err(StoreError::NoRun {
-                    place: run.display(""),
-                }
-                .into());
-            }
+            let (run, _) = open_recorded(&given.place).await?;
             runs.push(NamedRun {
                 label: given.label,
                 schema: given.schema,
@@ -59,9 +49,6 @@ impl SqlSession {
 
     /// Looks at the runs: from here on their tables are what the runs hold now. Every statement is
     /// put to tables of its own look.
-    ///
-    /// # Errors
-    /// A store can't be read.
     pub(in crate::cli) async fn look(&mut self) -> Result<(), Error> {
         let tables = session::register_wide(&self.context, &self.runs, &mut self.names).await?;
         self.add_metrics(&tables)
@@ -90,9 +77,6 @@ impl SqlSession {
     }
 
     /// Plans a statement over what the last look found.
-    ///
-    /// # Errors
-    /// It is no SQL, names what is not there, or would change something.
     pub(in crate::cli) async fn plan(&self, statement: &str) -> Result<DataFrame, Error> {
         let only_queries = SQLOptions::new()
             .with_allow_ddl(false)
@@ -131,9 +115,6 @@ struct NamedPlace {
 const TAKEN: [&str; 2] = ["public", "information_schema"];
 
 /// Reads what was given.
-///
-/// # Errors
-/// A name is missing its run, is given twice, or is one of the engine's own.
 fn given_runs(given: &[String]) -> Result<Vec<NamedPlace>, Error> {
     named(given, |place| Path::new(place).exists())
 }

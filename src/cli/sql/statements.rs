@@ -1,5 +1,7 @@
 //! Where statements end: [`Statements`] takes lines and gives [`Item`]s.
 
+use std::collections::HashSet;
+
 use datafusion::sql::sqlparser::dialect::GenericDialect;
 use datafusion::sql::sqlparser::tokenizer::{
     Location, Token, TokenWithSpan, Tokenizer, TokenizerError,
@@ -19,22 +21,20 @@ pub(in crate::cli) enum Item {
 pub(in crate::cli) struct Statement {
     /// Without the `;` at its end.
     pub text: String,
-    /// Lines before it.
-    line: usize,
-    /// Characters before it on its first line.
-    column: usize,
+    /// A line end for each line before it, and a space for each character before it on its first line.
+    margin: String,
 }
 
 impl Statement {
     /// Lines before it.
     pub(in crate::cli) fn line(&self) -> usize {
-        self.line
+        self.margin.matches('\n').count()
     }
 
     /// The text at its place, so that an error names lines and columns of the whole.
     pub(in crate::cli) fn in_place(&self) -> String {
-        let Self { text, line, column } = self;
-        format!("{}{}{text}", "\n".repeat(*line), " ".repeat(*column))
+        let Self { text, margin } = self;
+        format!("{margin}{text}")
     }
 }
 
@@ -42,10 +42,8 @@ impl Statement {
 #[derive(Debug, Default)]
 pub(in crate::cli) struct Statements {
     buffer: String,
-    /// Lines before the buffer.
-    line: usize,
-    /// Characters before the buffer on its first line.
-    column: usize,
+    /// The margin of the buffer.
+    margin: String,
 }
 
 impl Statements {
@@ -99,14 +97,8 @@ impl Statements {
     }
 
     fn take_complete(&mut self, items: &mut Vec<Item>) {
-        let (tokens, _) = tokens(&self.buffer);
-        let ends = tokens
-            .iter()
-            .filter(|token| token.token == Token::SemiColon)
-            .map(|token| token.span.start);
-        let ends = offsets(&self.buffer, ends);
         let mut taken = 0;
-        for end in ends {
+        for end in ends(&self.buffer) {
             let rest = self.buffer.get(taken..).unwrap_or_default();
             if command(rest.trim_start()).is_some() {
                 break;
@@ -129,17 +121,15 @@ impl Statements {
 
     fn statement(&self, start: usize, end: usize) -> Statement {
         let before = self.buffer.get(..start).unwrap_or_default();
-        let (line, column) = moved(self.line, self.column, before);
         Statement {
             text: self.buffer.get(start..end).unwrap_or_default().to_owned(),
-            line,
-            column,
+            margin: after(self.margin.clone(), before),
         }
     }
 
     fn drop_to(&mut self, end: usize) {
         let dropped: String = self.buffer.drain(..end).collect();
-        (self.line, self.column) = moved(self.line, self.column, &dropped);
+        self.margin = after(std::mem::take(&mut self.margin), &dropped);
     }
 
     fn starts_with_comment(&self) -> bool {
@@ -184,37 +174,38 @@ fn tokens_are_blank(text: &str) -> bool {
     failed.is_none() && tokens.iter().all(is_space)
 }
 
-/// Byte offsets of places in a text, which are in their order.
-fn offsets(text: &str, places: impl Iterator<Item = Location>) -> Vec<usize> {
-    let mut at = (1, 1);
-    let mut characters = text.char_indices();
-    let mut found = Vec::new();
-    let mut next = characters.next();
-    for place in places {
-        while let Some((offset, character)) = next {
-            if at == (place.line, place.column) {
-                found.push(offset);
-                break;
-            }
-            at = match character {
-                '\n' => (at.0 + 1, 1),
-                _ => (at.0, at.1 + 1),
+/// The byte offsets of each `;` between statements.
+fn ends(text: &str) -> Vec<usize> {
+    let ends = tokens(text).0.into_iter();
+    let ends = ends.filter(|token| token.token == Token::SemiColon);
+    let ends: HashSet<Location> = ends.map(|token| token.span.start).collect();
+    let mut place = Location { line: 1, column: 0 };
+    let is_end = |(_, character): &(usize, char)| {
+        place.column += 1;
+        let is_end = ends.contains(&place);
+        if *character == '\n' {
+            place = Location {
+                line: place.line + 1,
+                column: 0,
             };
-            next = characters.next();
         }
-    }
-    found
+        is_end
+    };
+    let characters = text.char_indices().filter(is_end);
+    characters.map(|(offset, _)| offset).collect()
 }
 
-/// Where a text ends that begins at a place.
-fn moved(line: usize, column: usize, text: &str) -> (usize, usize) {
-    match text.rsplit_once('\n') {
-        Some((before, last)) => (
-            line + before.matches('\n').count() + 1,
-            last.chars().count(),
-        ),
-        None => (line, column + text.chars().count()),
+/// The margin behind a text that has this one.
+fn after(mut margin: String, text: &str) -> String {
+    for character in text.chars() {
+        if character == '\n' {
+            margin.truncate(margin.trim_end_matches(' ').len());
+            margin.push('\n');
+        } else {
+            margin.push(' ');
+        }
     }
+    margin
 }
 
 #[cfg(test)]

@@ -23,7 +23,6 @@ const OTHERS: [&str; 3] = [
     "ROLLSTREAM_LOG",
 ];
 
-/// The settings in the environment.
 #[derive(Debug, Default)]
 pub(super) struct Environment {
     /// The variables of settings, in the order of the settings.

@@ -2,7 +2,8 @@
 //!
 //! [`resolve`] replaces `${key}`, `${a.b}`, `${a[0]}`, and relative `${.sibling}`, `${..uncle}`. A string that is one
 //! reference takes the value with its type; within a longer string the value is printed as Python prints it. `\${`
-//! is a literal `${`, and before a reference two backslashes are one.
+//! is a literal `${`, and before a reference two backslashes are one. The crates that fill `${...}` know variables of the
+//! environment, and none of them OmegaConf's paths, types and escapes.
 
 use std::borrow::Cow;
 

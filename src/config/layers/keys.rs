@@ -158,7 +158,7 @@ pub(super) fn read(kind: Kind, text: &str, source: Source) -> Result<Value, Stri
             .collect()),
         Kind::Texts => hydra::text(text),
         Kind::Repeats if text.contains('=') => {
-            let repeats: Repeats = text.parse().map_err(|error| format!("{error}"))?;
+            let repeats: Repeats = text.parse()?;
             serde_json::to_value(repeats).map_err(|error| error.to_string())
         }
         Kind::Table => match hydra::value(text) {

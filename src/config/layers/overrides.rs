@@ -28,9 +28,6 @@ impl Default for Overrides {
 }
 
 /// The dotted key of an override, with its sign, and the text of its value.
-///
-/// # Errors
-/// A reason, if it does not read as `+key=value`.
 fn split(text: &str) -> Result<(&str, &str), String> {
     let Some((signed, value)) = text.split_once('=') else {
         return Err(String::from(

@@ -1,30 +1,58 @@
 //! The result of a comparison, [`ComparisonReport`], and the [`ComparisonOptions`] of [`compare`](super::compare()).
 
+use clap::{Args, value_parser};
 use serde::Serialize;
 
+use crate::json;
 use crate::measure::report::AgentCoverage;
 use crate::measure::rows::row;
 
 /// How runs are compared.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Args)]
 pub struct ComparisonOptions {
-    /// The metrics; empty for all.
+    /// Compare this metric alone; can be given several times
+    #[arg(long = "metric", value_name = "NAME")]
     pub metrics: Vec<String>,
-    /// Path of the field of a request that tells tasks apart; none for all that they ask.
+    /// Join tasks by this field of theirs instead of by all they ask, such as `id` or `source.id`
+    #[arg(long, value_name = "PATH", value_parser = field_path)]
     pub task_key: Option<String>,
-    /// Confidence of the intervals, between 0 and 1; a difference is significant below 1 less this.
+    /// Confidence of the intervals; a difference is significant below 1 less this
+    #[arg(long, value_name = "SHARE", default_value_t = 0.95, value_parser = share)]
     pub confidence: f64,
-    /// Bootstrap samples of each interval.
+    /// Bootstrap samples of each interval
+    #[arg(long, value_name = "N", default_value_t = 2000, value_parser = value_parser!(u32).range(1..=MAX_DRAWS))]
     pub resamples: u32,
-    /// Random flips of signs of each permutation test.
+    /// Random flips of signs of each permutation test
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = value_parser!(u32).range(1..=MAX_DRAWS))]
     pub permutations: u32,
-    /// Power of the minimum detectable effects; between 0 and 1.
+    /// Power with which the minimum detectable effect (MDE) is found
+    #[arg(long, value_name = "SHARE", default_value_t = 0.8, value_parser = share)]
     pub power: f64,
-    /// Seed of the bootstrap and of the permutation tests.
+    /// Seed of what is random: the same seed, the same numbers
+    #[arg(long, value_name = "N", default_value_t = 0)]
     pub seed: u64,
     /// Bytes of memory for what can go to temporary files.
+    #[arg(skip)]
     #[serde(skip)]
     pub memory: usize,
+}
+
+/// Most draws: more take long and change nothing that is shown.
+const MAX_DRAWS: i64 = 1_000_000;
+
+fn field_path(text: &str) -> Result<String, String> {
+    let path = json::Path::parse(text);
+    path.map(|_| text.to_owned())
+        .map_err(|error| error.to_string())
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    let share: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
+    if share > 0.0 && share < 1.0 {
+        Ok(share)
+    } else {
+        Err("give a number between 0 and 1, such as 0.95".to_owned())
+    }
 }
 
 impl Default for ComparisonOptions {

@@ -99,7 +99,7 @@ pub(crate) fn write_answer(row: &Row, planned: &Planned, profile: &Profile) -> V
 fn tail(row: &Row, planned: &Planned, echo: bool) -> Vec<u8> {
     let expected = row.expected();
     let draws = Draws::from_state(planned.variation);
-    let said = last_words(expected, planned.correct, || row.question(), draws);
+    let said = last_words(expected, planned.correct, draws);
     let verdict = Verdict::of(&said, expected, || planned.correct);
     let Planned {
         input_tokens,
@@ -130,7 +130,6 @@ fn tail(row: &Row, planned: &Planned, echo: bool) -> Vec<u8> {
     out
 }
 
-/// Appends formatted text.
 pub(crate) fn append(out: &mut Vec<u8>, text: std::fmt::Arguments) {
     // Writing to memory cannot fail.
     let _ = out.write_fmt(text);

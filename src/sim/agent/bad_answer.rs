@@ -5,17 +5,16 @@ use std::convert::Infallible;
 use std::future::pending;
 use std::io::{self, Write};
 use std::sync::LazyLock;
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use bytes::Bytes;
-use chrono::{DateTime, Utc};
-use flate2::write::DeflateEncoder;
-use flate2::{Compression, Crc};
+use flate2::Compression;
+use flate2::write::GzEncoder;
 use futures::stream::{self, StreamExt};
 use http_body_util::StreamBody;
 use hyper::StatusCode;
 use hyper::body::Frame;
-use hyper::header::{CONTENT_ENCODING, HeaderName, HeaderValue, RETRY_AFTER};
+use hyper::header::{CONTENT_ENCODING, HeaderValue};
 use serde_json::{Map, Value, json};
 
 use super::super::draws::digest;
@@ -32,21 +31,10 @@ const DEPTH: usize = 100_000;
 const NOT_JSON: &str = "<!doctype html><html><head><title>Bad gateway</title></head>\
     <body><h1>Bad gateway</h1><p>The upstream did not answer.</p></body></html>\n";
 
-/// `Retry-After` as a date, by RFC 9110.
-const HTTP_DATE: &str = "%a, %d %b %Y %H:%M:%S GMT";
+/// The last second of the year 9999, since 1970: later dates cannot be written.
+const LAST_DATE: u64 = 253_402_300_799;
 
 const SECOND_US: u64 = 1_000_000;
-
-/// How a refusal says when to retry.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum RetryHeader {
-    /// `Retry-After` in whole seconds, rounded up.
-    Seconds,
-    /// `Retry-After` as a date in whole seconds, rounded up.
-    Date,
-    /// `x-ratelimit-reset-requests`, which can say parts of a second.
-    Reset,
-}
 
 /// A status 429 or 503 that says when to retry.
 #[derive(Debug)]
@@ -58,60 +46,50 @@ pub(crate) struct Refusal {
 }
 
 impl Refusal {
-    /// A refusal for want of capacity: 429 and `Retry-After` in seconds. `now_us` is in microseconds since 1970.
-    pub(crate) fn over_capacity(wait: Duration, now_us: u64) -> Self {
-        Self::new(
-            StatusCode::TOO_MANY_REQUESTS,
-            RetryHeader::Seconds,
-            wait,
-            now_us,
-        )
-    }
-
-    /// The refusal that a fault stands for; none if it is another kind of fault.
+    /// The refusal that a fault stands for; none if it is another kind of fault. `now_us` is in microseconds since 1970.
     pub(crate) fn of_fault(kind: FaultKind, wait: Duration, now_us: u64) -> Option<Self> {
-        let (status, told) = match kind {
-            FaultKind::RateLimited429 => (StatusCode::TOO_MANY_REQUESTS, RetryHeader::Seconds),
-            FaultKind::RateLimitedDate => (StatusCode::TOO_MANY_REQUESTS, RetryHeader::Date),
-            FaultKind::RateLimitedReset => (StatusCode::TOO_MANY_REQUESTS, RetryHeader::Reset),
-            FaultKind::Error503 => (StatusCode::SERVICE_UNAVAILABLE, RetryHeader::Seconds),
+        let wait_us = u64::try_from(wait.as_micros()).unwrap_or(u64::MAX);
+        let (headers, not_before_us) = match kind {
+            FaultKind::RateLimited429 => return Some(Self::over_capacity(wait, now_us)),
+            FaultKind::Error503 => {
+                let mut refusal = Self::over_capacity(wait, now_us);
+                *refusal.reply.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+                return Some(refusal);
+            }
+            FaultKind::RateLimitedDate => {
+                let seconds = now_us.saturating_add(wait_us).div_ceil(SECOND_US);
+                let date = UNIX_EPOCH + Duration::from_secs(seconds.min(LAST_DATE));
+                let headers = vec![("retry-after", httpdate::fmt_http_date(date))];
+                (headers, seconds.saturating_mul(SECOND_US))
+            }
+            FaultKind::RateLimitedReset => {
+                // It can say parts of a second.
+                let seconds = format!("{}s", Duration::from_micros(wait_us).as_secs_f64());
+                let reset = ("x-ratelimit-reset-requests", seconds);
+                let headers = vec![("x-ratelimit-remaining-requests", "0".into()), reset];
+                (headers, now_us.saturating_add(wait_us))
+            }
             _ => return None,
         };
-        Some(Self::new(status, told, wait, now_us))
+        Some(Self::new(headers, not_before_us))
     }
 
-    fn new(status: StatusCode, told: RetryHeader, wait: Duration, now_us: u64) -> Self {
-        let wait_us = u64::try_from(wait.as_micros()).unwrap_or(u64::MAX);
-        let mut reply = detail(status, "the simulated agent is busy");
-        let mut say = |header: HeaderName, value: String| {
+    /// A refusal for want of capacity: 429 and `Retry-After` in whole seconds, rounded up.
+    pub(crate) fn over_capacity(wait: Duration, now_us: u64) -> Self {
+        let seconds = wait.as_micros().div_ceil(SECOND_US.into());
+        let seconds = u64::try_from(seconds).unwrap_or(u64::MAX);
+        let not_before_us = now_us.saturating_add(seconds.saturating_mul(SECOND_US));
+        Self::new(vec![("retry-after", seconds.to_string())], not_before_us)
+    }
+
+    fn new(headers: Vec<(&'static str, String)>, not_before_us: u64) -> Self {
+        let mut reply = detail(StatusCode::TOO_MANY_REQUESTS, "the simulated agent is busy");
+        for (name, value) in headers {
             // A number or a date is a header.
-            if let Ok(value) = HeaderValue::from_str(&value) {
-                reply.headers_mut().insert(header, value);
+            if let Ok(value) = HeaderValue::try_from(value) {
+                reply.headers_mut().insert(name, value);
             }
-        };
-        let not_before_us = match told {
-            RetryHeader::Seconds => {
-                let seconds = wait_us.div_ceil(SECOND_US);
-                say(RETRY_AFTER, seconds.to_string());
-                now_us.saturating_add(seconds.saturating_mul(SECOND_US))
-            }
-            RetryHeader::Date => {
-                let seconds = now_us.saturating_add(wait_us).div_ceil(SECOND_US);
-                let date = i64::try_from(seconds)
-                    .ok()
-                    .and_then(|seconds| DateTime::from_timestamp(seconds, 0))
-                    .unwrap_or(DateTime::<Utc>::MAX_UTC);
-                say(RETRY_AFTER, date.format(HTTP_DATE).to_string());
-                seconds.saturating_mul(SECOND_US)
-            }
-            RetryHeader::Reset => {
-                let header = |name| HeaderName::from_static(name);
-                say(header("x-ratelimit-remaining-requests"), "0".into());
-                let seconds = format!("{}s", Duration::from_micros(wait_us).as_secs_f64());
-                say(header("x-ratelimit-reset-requests"), seconds);
-                now_us.saturating_add(wait_us)
-            }
-        };
+        }
         Self {
             reply,
             not_before_us,
@@ -184,7 +162,6 @@ pub(crate) fn spoil(kind: FaultKind, body: Vec<u8>) -> Vec<u8> {
     }
 }
 
-/// Adds a member to an object.
 fn with(mut body: Vec<u8>, member: &[u8]) -> Vec<u8> {
     if body.pop().is_some_and(|last| last == b'}') {
         if body.last().is_some_and(|last| *last != b'{') {
@@ -219,14 +196,13 @@ static BOMB: LazyLock<io::Result<Bytes>> = LazyLock::new(|| bomb(SEGMENTS));
 const ENDLESS_START: &[u8] = br#"{"response":{"id":"endless","output":[],"text":""#;
 static ENDLESS_CHUNK: [u8; 64 << 10] = [b'x'; 64 << 10];
 
-/// 200 with a small body that unpacks to more than 1 GiB. Only one segment of spaces is compressed; it is repeated.
+/// 200 with a small body that unpacks to more than 1 GiB.
 fn gzip_bomb() -> Reply {
     match &*BOMB {
         Ok(bomb) => {
             let mut reply = reply_json(bomb.clone());
-            reply
-                .headers_mut()
-                .insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+            let gzip = HeaderValue::from_static("gzip");
+            reply.headers_mut().insert(CONTENT_ENCODING, gzip);
             reply
         }
         Err(error) => detail(StatusCode::INTERNAL_SERVER_ERROR, error),
@@ -241,41 +217,24 @@ fn endless_body() -> Reply {
     streamed("application/json", StreamBody::new(start.chain(rest)))
 }
 
-/// Builds a gzip file (RFC 1952) of `BOMB_START`, `segments` segments of spaces, and `BOMB_END`.
+/// Builds a gzip file of `BOMB_START`, `segments` segments of spaces, and `BOMB_END`. The members of a gzip file (RFC 1952)
+/// follow each other, so one segment is compressed and repeated.
 fn bomb(segments: usize) -> io::Result<Bytes> {
-    let spaces = vec![b' '; SEGMENT_BYTES];
-    let segment = blocks(&spaces)?.0;
-    let mut file = vec![0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 0xff];
-    file.extend(blocks(BOMB_START)?.0);
-    file.extend(segment.repeat(segments));
-    file.extend(blocks(BOMB_END)?.1);
-    let mut crc = Crc::new();
-    crc.update(BOMB_START);
-    let mut of_segment = Crc::new();
-    of_segment.update(&spaces);
-    (0..segments).for_each(|_| crc.combine(&of_segment));
-    let mut of_end = Crc::new();
-    of_end.update(BOMB_END);
-    crc.combine(&of_end);
-    file.extend(crc.sum().to_le_bytes());
-    file.extend(crc.amount().to_le_bytes());
-    Ok(file.into())
-}
-
-/// Compresses `bytes` to deflate blocks that refer to nothing before them: once for a place before other blocks, once
-/// for the end of a file.
-fn blocks(bytes: &[u8]) -> io::Result<(Vec<u8>, Vec<u8>)> {
-    let mut encoder = DeflateEncoder::new(Vec::new(), Compression::best());
-    encoder.write_all(bytes)?;
-    encoder.flush()?;
-    Ok((encoder.get_ref().clone(), encoder.finish()?))
+    let member = |bytes: &[u8]| {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
+        encoder.write_all(bytes)?;
+        encoder.finish()
+    };
+    let segment = member(&vec![b' '; SEGMENT_BYTES])?;
+    let (start, end) = (member(BOMB_START)?, member(BOMB_END)?);
+    Ok([start, segment.repeat(segments), end].concat().into())
 }
 
 #[cfg(test)]
 mod tests {
     use std::io::Read;
 
-    use flate2::read::GzDecoder;
+    use flate2::read::MultiGzDecoder;
 
     use super::*;
 
@@ -390,7 +349,9 @@ mod tests {
     fn a_bomb_is_gzip_of_json_with_a_reward() {
         let mut text = String::new();
         let bomb = bomb(3).unwrap();
-        GzDecoder::new(&*bomb).read_to_string(&mut text).unwrap();
+        MultiGzDecoder::new(&*bomb)
+            .read_to_string(&mut text)
+            .unwrap();
         let value: serde_json::Value = serde_json::from_str(&text).unwrap();
         let spaces = value["response"]["text"].as_str().unwrap();
         assert_eq!(spaces.len(), 3 * SEGMENT_BYTES);
@@ -401,7 +362,7 @@ mod tests {
     fn the_bomb_is_small_until_it_is_unpacked() {
         let bomb = BOMB.as_ref().unwrap();
         assert!(bomb.len() < 1_200_000, "{}", bomb.len());
-        let size = bomb.last_chunk().copied().map(u32::from_le_bytes).unwrap();
-        assert!(size > 1 << 30, "{size}");
+        let unpacked = io::copy(&mut MultiGzDecoder::new(&**bomb), &mut io::sink());
+        assert!(unpacked.unwrap() > 1 << 30);
     }
 }

@@ -11,7 +11,6 @@ use std::sync::Arc;
 
 use hyper::body::Incoming;
 use hyper::{Method, Request, StatusCode};
-use indexmap::IndexMap;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -23,19 +22,16 @@ use super::server::http::{Abrupt, Reply, alive, detail, json_of, not_found, read
 use super::server::requests::now_us;
 use crate::outcome::MASK_SAMPLE;
 
-/// A simulated agent.
 #[derive(Debug)]
 pub(crate) struct Agent {
     endpoint: Arc<Endpoint>,
 }
 
 impl Agent {
-    /// Creates the agent of an endpoint.
     pub(crate) fn new(endpoint: Arc<Endpoint>) -> Self {
         Self { endpoint }
     }
 
-    /// Answers a request.
     pub(crate) async fn answer(
         self: Arc<Self>,
         request: Request<Incoming>,
@@ -88,98 +84,51 @@ async fn aggregated(body: Incoming) -> Reply {
     }
 }
 
-/// A field that describes the rollout and measures nothing.
-fn is_reserved(name: &str) -> bool {
-    name.starts_with('_') || name == MASK_SAMPLE
-}
-
-/// The number of responses, and the reward of the first response of a task.
-const ANSWERS: &str = "sim/answers";
-const FIRST_REWARD: &str = "sim/first_reward";
-
-const KEY_METRICS: [&str; 2] = ["mean/reward", ANSWERS];
-
 #[derive(Deserialize)]
 struct Collected {
     verify_responses: Vec<Map<String, Value>>,
 }
 
-/// Sum and count of values by metric, in order of first appearance.
-#[derive(Default)]
-struct Means(IndexMap<String, (f64, f64)>);
-
-impl Means {
-    fn add(&mut self, response: &Map<String, Value>) {
-        let usage = response
-            .get("response")
-            .and_then(|r| r.get("usage"))
-            .and_then(Value::as_object);
-        for (name, value) in response.iter().chain(usage.into_iter().flatten()) {
-            let number = value
-                .as_bool()
-                .map(|b| f64::from(u8::from(b)))
-                .or(value.as_f64());
-            let Some(number) = number.filter(|_| !is_reserved(name)) else {
-                continue;
-            };
-            let (sum, count) = self.0.entry(name.clone()).or_default();
-            (*sum, *count) = (*sum + number, *count + 1.0);
-        }
-    }
-
-    fn write(self, to: &mut Map<String, Value>) {
-        let means = self.0.into_iter();
-        to.extend(means.map(|(name, (sum, n))| (format!("mean/{name}"), json!(sum / n))));
-    }
-}
-
-/// Returns the metrics of the responses in a request: the mean of every number, over all responses and per task, and two
-/// metrics of its own.
-///
-/// # Errors
-/// The body is not `{"verify_responses": [{...}, ...]}`.
+/// Returns the metrics of the responses in a request: the mean reward, over all responses and per task, and two metrics
+/// of its own, the number of responses and the first reward of a task.
 pub(crate) fn aggregate(body: &[u8]) -> Result<Value, serde_json::Error> {
     let Collected { verify_responses } = serde_json::from_slice(body)?;
-    let mut all = Means::default();
-    let mut per_task: BTreeMap<i64, (Means, Value)> = BTreeMap::new();
-    let is_masked = |response: &Map<String, Value>| {
-        let mask = response.get(MASK_SAMPLE);
-        mask.is_some_and(|mask| *mask == true)
-    };
-    for response in verify_responses
-        .iter()
-        .filter(|response| !is_masked(response))
-    {
-        all.add(response);
-        if let Some(task) = response.get("_ng_task_index").and_then(Value::as_i64) {
-            let first_reward = || response.get("reward").cloned().unwrap_or_default();
-            let of_task = per_task.entry(task);
-            let (means, _) = of_task.or_insert_with(|| (Means::default(), first_reward()));
-            means.add(response);
+    let mut rewards = Vec::new();
+    let mut per_task: BTreeMap<i64, Vec<Value>> = BTreeMap::new();
+    for response in &verify_responses {
+        if response.get(MASK_SAMPLE) == Some(&Value::Bool(true)) {
+            continue;
         }
+        let reward = response.get("reward").cloned().unwrap_or_default();
+        if let Some(task) = response.get("_ng_task_index").and_then(Value::as_i64) {
+            per_task.entry(task).or_default().push(reward.clone());
+        }
+        rewards.push(reward);
     }
-    let mut agent_metrics = Map::new();
-    all.write(&mut agent_metrics);
-    let mut key_metrics = Map::new();
+    let mut metrics = mean_reward(&rewards);
     if !verify_responses.is_empty() {
-        agent_metrics.insert(ANSWERS.into(), json!(verify_responses.len()));
-        let key = agent_metrics
-            .iter()
-            .filter(|(name, _)| KEY_METRICS.contains(&name.as_str()));
-        key_metrics.extend(key.map(|(name, value)| (name.clone(), value.clone())));
+        metrics.insert("sim/answers".into(), json!(verify_responses.len()));
     }
-    let group = |(task, (means, first_reward)): (i64, (Means, Value))| {
+    let group = |(task, rewards): (i64, Vec<Value>)| {
         let mut group = Map::from_iter([("_ng_task_index".to_owned(), json!(task))]);
-        means.write(&mut group);
-        group.insert(FIRST_REWARD.into(), first_reward);
+        group.extend(mean_reward(&rewards));
+        group.insert("sim/first_reward".into(), json!(rewards.first()));
         group
     };
     let group_level_metrics: Vec<_> = per_task.into_iter().map(group).collect();
     Ok(json!({
-        "agent_metrics": agent_metrics,
-        "key_metrics": key_metrics,
+        "agent_metrics": metrics,
+        "key_metrics": metrics,
         "group_level_metrics": group_level_metrics,
     }))
+}
+
+/// The mean of the rewards that are numbers, if there are any.
+fn mean_reward(rewards: &[Value]) -> Map<String, Value> {
+    let rewards: Vec<f64> = rewards.iter().filter_map(Value::as_f64).collect();
+    let mean = rewards.iter().sum::<f64>() / rewards.len() as f64;
+    let mean = (!rewards.is_empty()).then(|| ("mean/reward".to_owned(), json!(mean)));
+    mean.into_iter().collect()
 }
 
 #[cfg(test)]
@@ -189,22 +138,22 @@ mod tests {
     #[test]
     fn means_are_over_all_and_per_task() {
         let body = json!({"verify_responses": [
-            {"_ng_task_index": 1, "_ng_rollout_index": 0, "reward": 1.0, "ok": true, "name": "x"},
-            {"_ng_task_index": 0, "_ng_rollout_index": 0, "reward": 0.0, "ok": false,
-             "response": {"usage": {"output_tokens": 8, "details": {"n": 1}}}},
+            {"_ng_task_index": 1, "_ng_rollout_index": 0, "reward": 1.0},
+            {"_ng_task_index": 0, "_ng_rollout_index": 0, "reward": 0.0},
+            {"_ng_task_index": 0, "_ng_rollout_index": 1, "reward": 7.0, "mask_sample": true},
             {"_ng_task_index": 1, "_ng_rollout_index": 1, "reward": 0.5},
         ]});
         let metrics = aggregate(body.to_string().as_bytes()).unwrap();
-        let all = json!({"mean/reward": 0.5, "mean/ok": 0.5, "mean/output_tokens": 8.0, "sim/answers": 3});
-        assert_eq!(metrics["agent_metrics"], all);
-        let key = json!({"mean/reward": 0.5, "sim/answers": 3});
-        assert_eq!(metrics["key_metrics"], key);
+        let all = json!({"mean/reward": 0.5, "sim/answers": 4});
+        assert_eq!(
+            (&metrics["agent_metrics"], &metrics["key_metrics"]),
+            (&all, &all)
+        );
         assert_eq!(
             metrics["group_level_metrics"],
             json!([
-                {"_ng_task_index": 0, "mean/reward": 0.0, "mean/ok": 0.0, "mean/output_tokens": 8.0,
-                 "sim/first_reward": 0.0},
-                {"_ng_task_index": 1, "mean/reward": 0.75, "mean/ok": 1.0, "sim/first_reward": 1.0},
+                {"_ng_task_index": 0, "mean/reward": 0.0, "sim/first_reward": 0.0},
+                {"_ng_task_index": 1, "mean/reward": 0.75, "sim/first_reward": 1.0},
             ])
         );
     }

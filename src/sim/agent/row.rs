@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 
 use super::super::draws::Draws;
 use super::super::plan::{Key, RowDifficulty};
-use super::super::verifier::NumericAnswer;
+use super::super::verifier::number;
 
 /// Fields that an answer writes itself.
 const ANSWER_FIELDS: [&str; 8] = [
@@ -33,10 +33,6 @@ pub(crate) struct Row<'a> {
 }
 
 impl<'a> Row<'a> {
-    /// Reads a row.
-    ///
-    /// # Errors
-    /// The text is not one JSON object.
     pub(crate) fn parse(text: &'a str) -> Result<Self, serde_json::Error> {
         let text = text.trim_matches([' ', '\t', '\n', '\r']);
         let fields = serde_json::from_str(text)?;
@@ -74,8 +70,8 @@ impl<'a> Row<'a> {
     }
 
     /// Returns the right answer, if it is a number, or a number in quotes.
-    pub(crate) fn expected(&self) -> Option<NumericAnswer> {
-        NumericAnswer::parse(self.expected_text()?.trim_matches('"'))
+    pub(crate) fn expected(&self) -> Option<f64> {
+        number(self.expected_text()?.trim_matches('"'))
     }
 
     /// Returns the right answer as the row writes it.
@@ -158,7 +154,7 @@ mod tests {
     #[test]
     fn the_last_of_two_equal_keys_counts() {
         let row = Row::parse(r#"{"expected_answer": 1, "expected_answer": 2}"#).unwrap();
-        assert_eq!(row.expected(), Some(NumericAnswer::Int(2)));
+        assert_eq!(row.expected(), Some(2.0));
     }
 
     #[test]
@@ -168,9 +164,9 @@ mod tests {
                 .unwrap()
                 .expected()
         };
-        assert_eq!(expected("42"), Some(NumericAnswer::Int(42)));
-        assert_eq!(expected("-2.5"), Some(NumericAnswer::Real(-2.5)));
-        assert_eq!(expected("\"42\""), Some(NumericAnswer::Int(42)));
+        assert_eq!(expected("42"), Some(42.0));
+        assert_eq!(expected("-2.5"), Some(-2.5));
+        assert_eq!(expected("\"42\""), Some(42.0));
         for text in ["\"forty-two\"", "null", "true", "[42]", "1e999", "\"\""] {
             assert_eq!(expected(text), None, "{text}");
         }

@@ -55,9 +55,6 @@ impl<S> Sessions<S> {
     }
 
     /// Works on the session of a call.
-    ///
-    /// # Errors
-    /// The call has no cookie of a known session, or the work fails.
     pub(super) fn with<T>(
         &self,
         call: &Call,
@@ -97,9 +94,6 @@ impl Episode {
     }
 
     /// Checks that a later call belongs to the same episode.
-    ///
-    /// # Errors
-    /// It says that it belongs to another.
     pub(super) fn check(&self, other: &Self) -> Result<(), Rejected> {
         let pairs = [(self.of_call, other.of_call), (self.of_row, other.of_row)];
         for (opened, called) in pairs {

@@ -8,7 +8,7 @@ use super::super::draws::digest;
 use super::super::model::Item;
 use super::super::plan::{Key, Profile, RowDifficulty};
 use super::super::server::service::{Answer, Call, Rejected, Service};
-use super::super::verifier::{NumericAnswer, Verdict};
+use super::super::verifier::{Verdict, number as parse_number};
 use super::sessions::{Episode, Sessions};
 use super::{last_turn, observation, response_in, unreadable, verify, wrong};
 
@@ -137,12 +137,9 @@ fn step(
     };
     let number = |name: &str| {
         let value = metadata.get(name)?.get();
-        NumericAnswer::parse(value.trim_matches('"'))
+        parse_number(value.trim_matches('"'))
     };
-    let turn = match number("turn") {
-        Some(NumericAnswer::Int(turn)) => u64::try_from(turn).unwrap_or(0),
-        _ => 0,
-    };
+    let turn = number("turn").unwrap_or(0.0) as u64;
     let told = before.iter().rfind(|message| message.role() != "assistant");
     let told = told.map_or(0, |message| last_turn(message.text()));
     if told != turn {

@@ -63,7 +63,6 @@ impl TryFrom<Value> for PromptText {
     }
 }
 
-/// Answers a request.
 pub(super) fn answer(body: &str, profile: &Profile) -> Result<Value, Rejected> {
     let request: Request = serde_json::from_str(body).map_err(unreadable)?;
     check_choices(request.stream, request.n)?;

@@ -111,7 +111,6 @@ pub(super) struct Conversation<'a> {
 }
 
 impl<'a> Conversation<'a> {
-    /// Reads a conversation.
     pub(super) fn read(items: &'a [Item], instructions: &str) -> Self {
         let first = items.iter().find(|item| item.role == "user");
         let mut conversation = Self {
@@ -136,9 +135,6 @@ impl<'a> Conversation<'a> {
 }
 
 /// Returns what the model said last in a response, by its JSON text.
-///
-/// # Errors
-/// The text is not a response.
 pub(in crate::sim) fn final_text(response: &str) -> Result<String, serde_json::Error> {
     #[derive(Deserialize)]
     struct Response {

@@ -45,8 +45,8 @@ impl AgentChange {
     /// The first setting that is out of range, by name.
     pub fn check(&self) -> Result<(), SimError> {
         check_capacity("capacity", self.capacity.flatten())?;
-        self.latency.as_ref().map_or(Ok(()), Latency::check)?;
-        Ok(self.faults.as_ref().map_or(Ok(()), FaultRates::check)?)
+        let faults = self.faults.as_ref().map_or(Ok(()), FaultRates::check);
+        faults.map_err(SimError::Setting)
     }
 }
 
@@ -65,7 +65,6 @@ pub(crate) struct Endpoint {
 }
 
 impl Endpoint {
-    /// Creates the endpoint of a port.
     pub(crate) fn new(profile: Profile, port: PortSwitch) -> Self {
         Self {
             capacity: Capacity::new(profile.capacity),
@@ -75,18 +74,15 @@ impl Endpoint {
         }
     }
 
-    /// Returns the current settings.
     pub(crate) fn profile(&self) -> Arc<Profile> {
         let profile = self.profile.read().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(&profile)
     }
 
-    /// Its requests.
     pub(crate) fn requests(&self) -> &Arc<Requests> {
         &self.requests
     }
 
-    /// Begins a request.
     pub(crate) fn admit(&self) -> Admission {
         self.requests.admit()
     }
@@ -132,9 +128,6 @@ impl Endpoint {
     }
 
     /// Replies to a request within the capacity, after `latency`, with `answer` or with the fault that is planned.
-    ///
-    /// # Errors
-    /// The fault ends the connection.
     pub(crate) async fn reply(
         &self,
         admission: &mut Admission,
@@ -235,7 +228,6 @@ impl Capacity {
         state.limit = limit;
     }
 
-    /// Waits for a slot.
     pub(crate) async fn slot(self: &Arc<Self>) -> Slot {
         loop {
             // Nobody closes the semaphore, so there is a permit in the end.

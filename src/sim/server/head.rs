@@ -80,20 +80,6 @@ impl Listed {
         let server = json!({"entrypoint": "app.py", "host": self.host, "port": self.port});
         json!({ self.kind(): { self.implementation(name): server } })
     }
-
-    /// What the head server says of its process.
-    fn instance(&self, name: &str) -> Value {
-        json!({
-            "process_name": name,
-            "name": self.implementation(name),
-            "server_type": self.kind(),
-            "host": self.host,
-            "port": self.port,
-            "url": self.url,
-            "pid": std::process::id(),
-            "status": "success",
-        })
-    }
 }
 
 /// Returns the configuration of all servers, by name.
@@ -132,19 +118,14 @@ fn configuration(listed: &BTreeMap<String, Listed>, rules: &GymRules) -> Map<Str
     servers
 }
 
-/// The head server of a simulation.
 #[derive(Debug)]
 pub(super) struct Head {
     global_config: Bytes,
-    server_instances: Bytes,
     listed: BTreeMap<String, Listed>,
 }
 
 impl Head {
     /// Creates the head server at `address`, which clients know as `host`.
-    ///
-    /// # Errors
-    /// The names cannot be written as YAML.
     pub(super) fn new(
         host: &str,
         address: SocketAddr,
@@ -157,17 +138,13 @@ impl Head {
             json!({"host": host, "port": address.port()}),
         );
         servers.append(&mut configuration(&listed, rules));
-        let yaml = serde_yaml_ng::to_string(&servers).map_err(|e| SimError::Head(e.to_string()))?;
-        let instances = listed.iter().map(|(name, server)| server.instance(name));
-        let instances: Vec<Value> = instances.collect();
+        let yaml = serde_yaml_ng::to_string(&servers)?;
         Ok(Self {
             global_config: Value::String(yaml).to_string().into(),
-            server_instances: Value::Array(instances).to_string().into(),
             listed,
         })
     }
 
-    /// Answers a request.
     pub(super) async fn answer(
         self: Arc<Self>,
         request: Request<Incoming>,
@@ -175,7 +152,6 @@ impl Head {
         let (head, body) = request.into_parts();
         Ok(match (&head.method, head.uri.path()) {
             (&Method::GET, "/global_config_dict_yaml") => reply_json(self.global_config.clone()),
-            (&Method::GET, "/server_instances") => reply_json(self.server_instances.clone()),
             (&Method::GET, "/stats") => json_of(&json!({
                 "agents": self.counts(true),
                 "servers": self.counts(false),
@@ -207,9 +183,6 @@ impl Head {
     }
 
     /// Returns the agent or server of this name.
-    ///
-    /// # Errors
-    /// There is none.
     pub(super) fn endpoint(&self, name: &str) -> Result<&Endpoint, SimError> {
         let listed = self.listed.get(name).map(|listed| &*listed.endpoint);
         listed.ok_or_else(|| {

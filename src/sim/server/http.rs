@@ -97,7 +97,6 @@ pub(crate) fn alive() -> Reply {
     json(Bytes::from_static(br#"{"status":"ok"}"#))
 }
 
-/// 404.
 pub(crate) fn not_found() -> Reply {
     detail(StatusCode::NOT_FOUND, "Not Found")
 }

@@ -195,7 +195,6 @@ struct Starting<'a> {
 }
 
 impl Starting<'_> {
-    /// Starts a server.
     fn server(
         &mut self,
         name: &'static str,

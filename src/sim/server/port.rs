@@ -28,7 +28,6 @@ const BACKLOG: u32 = 8192;
 /// Pause after a failed accept, which mostly means that there are no file descriptors left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 
-/// A bound port.
 #[derive(Debug)]
 pub(crate) struct Port {
     address: SocketAddr,
@@ -57,9 +56,6 @@ struct Order {
 impl PortSwitch {
     /// Takes the port down or brings it back. When this returns, the port refuses connections and open ones are reset,
     /// or it accepts connections.
-    ///
-    /// # Errors
-    /// The port cannot be bound again, or is no longer served.
     pub(crate) async fn set(&self, down: bool) -> Result<(), SimError> {
         let stopped = || SimError::Stopped(self.address);
         let (done, result) = oneshot::channel();
@@ -76,9 +72,6 @@ impl PortSwitch {
 
 impl Port {
     /// Binds a port and listens; port 0 takes a free one.
-    ///
-    /// # Errors
-    /// The port cannot be bound.
     pub(crate) fn bind(address: SocketAddr) -> Result<(Self, PortSwitch), SimError> {
         let listener = listen(address)?;
         let address = listener

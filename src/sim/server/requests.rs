@@ -133,7 +133,6 @@ impl Requests {
         }
     }
 
-    /// Returns the counts of this moment.
     pub(crate) fn counts(&self) -> Counts {
         self.state().counts.clone()
     }
@@ -164,9 +163,6 @@ pub(crate) struct Admission {
 
 impl Admission {
     /// Reads the body of the request.
-    ///
-    /// # Errors
-    /// The reply to a body that is too large, too slow or broken.
     pub(crate) async fn read(&mut self, body: Incoming) -> Result<Bytes, Reply> {
         let read = read_body(body).await;
         // A request whose client left does not count.

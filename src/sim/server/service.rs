@@ -59,7 +59,6 @@ fn request_id(headers: &HeaderMap) -> Option<&str> {
     headers.get("x-request-id")?.to_str().ok()
 }
 
-/// A good answer.
 #[derive(Debug)]
 pub(crate) struct Answer {
     /// One JSON object.
@@ -94,7 +93,6 @@ impl Rejected {
         Self { status, body }
     }
 
-    /// There is nothing at the path.
     pub(crate) fn not_found() -> Self {
         Self::detail(StatusCode::NOT_FOUND, "Not Found")
     }
@@ -113,7 +111,6 @@ impl Rejected {
         }
     }
 
-    /// The reply that says so.
     pub(crate) fn reply(self) -> Reply {
         let mut reply = reply_json(self.body.to_string());
         *reply.status_mut() = self.status;
@@ -121,7 +118,6 @@ impl Rejected {
     }
 }
 
-/// A simulated server.
 #[derive(Debug)]
 pub(crate) struct Server<S> {
     name: &'static str,
@@ -132,7 +128,6 @@ pub(crate) struct Server<S> {
 }
 
 impl<S: Service> Server<S> {
-    /// Creates the server of an endpoint.
     pub(crate) fn new(name: &'static str, endpoint: Arc<Endpoint>, service: S) -> Self {
         Self {
             name,
@@ -142,7 +137,6 @@ impl<S: Service> Server<S> {
         }
     }
 
-    /// Answers a request.
     pub(crate) async fn answer(
         self: Arc<Self>,
         request: Request<Incoming>,

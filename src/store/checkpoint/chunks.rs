@@ -1,13 +1,11 @@
 //! The chunks that are the copies of journal files: listing, writing, deleting them, and bringing files back.
 
-use std::collections::BTreeMap;
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path as FilePath, PathBuf};
 use std::time::Duration;
 
 use bytes::Bytes;
-use chrono::{DateTime, Utc};
 use futures::{StreamExt, TryStreamExt, stream};
 use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStoreExt};
@@ -31,30 +29,27 @@ const MAX_READS: usize = 8;
 const MAX_ATTEMPTS: u32 = 3;
 
 /// A file of a journal, as far as it is on the object store.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct CheckpointedFile {
     /// Its name in the journal's directory.
     pub file: String,
     /// Who wrote it.
     pub name: SegmentName,
+    /// What can be read: without a gap from the beginning.
+    chunks: Vec<Chunk>,
+}
+
+impl CheckpointedFile {
     /// Bytes from its beginning on.
-    pub num_bytes: u64,
-    /// When something was last added, by the store's clock.
-    pub last_modified: DateTime<Utc>,
+    pub fn num_bytes(&self) -> u64 {
+        let end = |chunk: &Chunk| chunk.offset.saturating_add(chunk.len);
+        self.chunks.last().map(end).unwrap_or_default()
+    }
 }
 
 /// Lists the copies of a run's journal files, in the order of their names; none of a local run.
 pub async fn list(run: &RunStore) -> Result<Vec<CheckpointedFile>, StoreError> {
-    let copies = copies(run, None).await?;
-    let file = |(file, copy): (String, FileCopy)| {
-        Some(CheckpointedFile {
-            name: name(&file)?,
-            file,
-            num_bytes: copy.num_bytes(),
-            last_modified: copy.last_modified,
-        })
-    };
-    Ok(copies.into_iter().filter_map(file).collect())
+    list_below(run, &run.journal_copies()).await
 }
 
 /// Deletes the copy of a journal file, if there is one. The file itself stays.
@@ -98,75 +93,46 @@ async fn delete(run: &RunStore, directory: &str, paths: Vec<Path>) -> Result<(),
 
 /// A piece of a journal file.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Chunk {
-    pub offset: u64,
-    pub len: u64,
+struct Chunk {
+    offset: u64,
+    len: u64,
 }
 
-/// What can be read of a journal file: its chunks without a gap from the beginning.
-#[derive(Debug, Clone)]
-pub(super) struct FileCopy {
-    pub chunks: Vec<Chunk>,
-    pub last_modified: DateTime<Utc>,
-}
-
-impl FileCopy {
-    fn new(mut listed: Vec<(Chunk, DateTime<Utc>)>) -> Self {
-        listed.sort_by_key(|(chunk, _)| chunk.offset);
-        let mut copy = Self {
-            chunks: Vec::new(),
-            last_modified: DateTime::default(),
-        };
-        for (chunk, modified) in listed {
-            copy.last_modified = copy.last_modified.max(modified);
-            // A gap that was filled leaves chunks that begin within another.
-            if chunk.offset == copy.num_bytes() {
-                copy.chunks.push(chunk);
-            }
-        }
-        copy
-    }
-
-    pub(super) fn num_bytes(&self) -> u64 {
-        let end = |chunk: &Chunk| chunk.offset.saturating_add(chunk.len);
-        self.chunks.last().map(end).unwrap_or_default()
-    }
-}
-
-/// Finds the copies of all journal files, or of one.
-pub(super) async fn copies(
-    run: &RunStore,
-    file: Option<&str>,
-) -> Result<BTreeMap<String, FileCopy>, StoreError> {
+async fn list_below(run: &RunStore, directory: &str) -> Result<Vec<CheckpointedFile>, StoreError> {
     if run.local_path().is_some() {
-        return Ok(BTreeMap::new());
+        return Ok(Vec::new());
     }
-    let root = run.journal_copies();
-    let directory = file.map_or(root.clone(), |file| format!("{root}/{file}"));
-    let listed = ask(run, "list", &directory, || run.list(&directory)).await?;
-    let root = run.path(&root);
-    let mut files: BTreeMap<String, Vec<(Chunk, DateTime<Utc>)>> = BTreeMap::new();
-    for meta in listed {
-        if let Some((name, chunk)) = chunk(&root, &meta) {
-            let chunks = files.entry(name).or_default();
-            chunks.push((chunk, meta.last_modified));
+    let mut listed = ask(run, "list", directory, || run.list(directory)).await?;
+    // By file and offset.
+    listed.sort_by(|a, b| a.location.cmp(&b.location));
+    let root = run.path(&run.journal_copies());
+    let mut files: Vec<CheckpointedFile> = Vec::new();
+    for (name, file, chunk) in listed.iter().filter_map(|meta| chunk(&root, meta)) {
+        if files.last().is_none_or(|last| last.file != file) {
+            let chunks = Vec::new();
+            files.push(CheckpointedFile { file, name, chunks });
+        }
+        // A gap that was filled leaves chunks that begin within another.
+        if let Some(last) = files.last_mut()
+            && last.num_bytes() == chunk.offset
+        {
+            last.chunks.push(chunk);
         }
     }
-    let copy = |(name, listed)| (name, FileCopy::new(listed));
-    Ok(files.into_iter().map(copy).collect())
+    Ok(files)
 }
 
 /// Reads an object's name as a chunk, and its file. What does not look like one is passed over.
-fn chunk(root: &Path, meta: &ObjectMeta) -> Option<(String, Chunk)> {
+fn chunk(root: &Path, meta: &ObjectMeta) -> Option<(SegmentName, String, Chunk)> {
     let mut parts = meta.location.prefix_match(root)?;
     let (file, offset) = (parts.next()?, parts.next()?);
     let (file, offset) = (file.as_ref(), offset.as_ref());
-    let is_chunk = name(file).is_some() && offset.len() == 20 && parts.next().is_none();
+    let is_chunk = offset.len() == 20 && parts.next().is_none();
     let chunk = Chunk {
         offset: offset.parse().ok()?,
         len: meta.size,
     };
-    is_chunk.then(|| (file.to_owned(), chunk))
+    is_chunk.then_some((name(file)?, file.to_owned(), chunk))
 }
 
 fn object(run: &RunStore, file: &str, offset: u64) -> String {
@@ -202,11 +168,7 @@ pub(super) async fn put(
 }
 
 /// Reads a chunk, if it is still there and as it was.
-pub(super) async fn get(
-    run: &RunStore,
-    file: &str,
-    chunk: Chunk,
-) -> Result<Option<Bytes>, StoreError> {
+async fn get(run: &RunStore, file: &str, chunk: Chunk) -> Result<Option<Bytes>, StoreError> {
     let object = object(run, file, chunk.offset);
     let found = ask(run, "read", &object, || run.get(&object)).await?;
     Ok(found.filter(|bytes| bytes.len() as u64 == chunk.len))
@@ -267,9 +229,9 @@ pub async fn fetch(
     wants: impl Fn(SegmentName) -> bool,
 ) -> Result<Vec<PathBuf>, StoreError> {
     let mut fetched = Vec::new();
-    for (file, copy) in copies(run, None).await? {
-        if name(&file).is_some_and(&wants) {
-            fetched.extend(fetch_file(run, &file, copy, into).await?);
+    for copy in list(run).await? {
+        if wants(copy.name) {
+            fetched.extend(fetch_file(run, copy, into).await?);
         }
     }
     Ok(fetched)
@@ -277,15 +239,14 @@ pub async fn fetch(
 
 async fn fetch_file(
     run: &RunStore,
-    name: &str,
-    mut copy: FileCopy,
+    mut copy: CheckpointedFile,
     into: &FilePath,
 ) -> Result<Option<PathBuf>, StoreError> {
-    let path = into.join(name);
-    let mut attempts = 1;
-    loop {
+    let path = into.join(&copy.file);
+    let object = format!("{}/{}", run.journal_copies(), copy.file);
+    for _ in 0..MAX_ATTEMPTS {
         // After the copy was listed: it is deleted only when the segment has landed.
-        if let Some(segment) = segment(name)
+        if let Some(segment) = segment(&copy.file)
             && is_landed(run, segment).await?
         {
             return Ok(None);
@@ -294,30 +255,24 @@ async fn fetch_file(
         if copy.num_bytes() <= present.unwrap_or_default() {
             return Ok(None);
         }
-        if download(run, name, &copy, &path).await? {
+        if download(run, &copy, &path).await? {
             return Ok(Some(path));
         }
-        if attempts == MAX_ATTEMPTS {
-            return Err(run.failed("read", &format!("{JOURNAL}/{name}"))(
-                object_store::Error::NotFound {
-                    path: name.to_owned(),
-                    source: "its chunks disappear while they are read".into(),
-                },
-            ));
-        }
-        attempts += 1;
-        match copies(run, Some(name)).await?.remove(name) {
+        match list_below(run, &object).await?.pop() {
             Some(found) => copy = found,
             None => return Ok(None),
         }
     }
+    Err(run.failed("read", &object)(object_store::Error::NotFound {
+        path: copy.file,
+        source: "its chunks disappear while they are read".into(),
+    }))
 }
 
 /// Writes a file from its chunks; says whether all of them were still there.
 async fn download(
     run: &RunStore,
-    name: &str,
-    copy: &FileCopy,
+    copy: &CheckpointedFile,
     path: &FilePath,
 ) -> Result<bool, StoreError> {
     let failed = StoreError::file("write", path);
@@ -332,7 +287,7 @@ async fn download(
         .tempfile_in(directory)
         .map_err(&failed)?;
     let mut file = File::from_std(partial.reopen().map_err(&failed)?);
-    let reads = copy.chunks.iter().map(|&chunk| get(run, name, chunk));
+    let reads = copy.chunks.iter().map(|&chunk| get(run, &copy.file, chunk));
     let reads: Vec<_> = reads.collect();
     let mut contents = stream::iter(reads).buffered(MAX_READS);
     while let Some(content) = contents.try_next().await? {

@@ -11,7 +11,7 @@ mod chunks;
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{ErrorKind, SeekFrom};
+use std::io::SeekFrom;
 use std::time::Duration;
 
 use tokio::fs::File;
@@ -21,6 +21,8 @@ use tokio::time::{Instant, MissedTickBehavior};
 pub(super) use chunks::forget_all;
 pub use chunks::{CheckpointedFile, fetch, forget, list};
 
+use super::error::if_there;
+use super::journal::JournalFile;
 use super::{RunStore, StoreError};
 
 /// Most bytes of a chunk, which is held in memory while it is put.
@@ -126,18 +128,14 @@ impl Checkpointer {
         }
     }
 
-    fn owns(&self, file: &str) -> bool {
-        chunks::name(file).is_some_and(|name| name.epoch == self.epoch)
-    }
-
     /// Learns what earlier processes have copied.
     async fn find_copies(&mut self) -> Result<(), StoreError> {
-        for (name, copy) in chunks::copies(&self.run, None).await? {
-            if !self.owns(&name) {
-                continue;
-            }
-            if chunks::segment(&name).is_some() || self.copied.contains_key(&name) {
-                self.copied.insert(name, copy.num_bytes());
+        for copy in list(&self.run).await? {
+            let is_known = self.copied.contains_key(&copy.file);
+            if copy.name.epoch == self.epoch && (is_known || chunks::segment(&copy.file).is_some())
+            {
+                let num_bytes = copy.num_bytes();
+                self.copied.insert(copy.file, num_bytes);
             }
         }
         self.has_listed = true;
@@ -147,35 +145,22 @@ impl Checkpointer {
     /// Lists the names of own files, `None` where there is no directory.
     fn present(&self) -> Result<Option<BTreeSet<String>>, StoreError> {
         let directory = self.run.journal_dir();
-        let failed = StoreError::file("read", directory);
-        let entries = match std::fs::read_dir(directory) {
-            Ok(entries) => entries,
-            Err(source) if source.kind() == ErrorKind::NotFound => return Ok(None),
-            Err(source) => return Err(failed(source)),
-        };
-        let mut names = BTreeSet::new();
-        for entry in entries {
-            let entry = entry.map_err(&failed)?;
-            let is_file = entry.file_type().is_ok_and(|of| of.is_file());
-            if let Ok(name) = entry.file_name().into_string()
-                && is_file
-                && self.owns(&name)
-            {
-                names.insert(name);
-            }
-        }
-        Ok(Some(names))
+        let mut files = JournalFile::segments(directory)?;
+        files.extend(JournalFile::dispatch_logs(directory)?);
+        let own = files.iter().filter(|file| file.name().epoch == self.epoch);
+        let names = own.filter_map(|file| file.path().file_name()?.to_str());
+        let names = names.map(str::to_owned).collect();
+        // Asked last: of a directory that goes meanwhile, not all was listed.
+        Ok(directory.is_dir().then_some(names))
     }
 
     /// Puts what a file has grown by, as far as it is when this is called.
     async fn copy(&mut self, name: &str) -> Result<u64, StoreError> {
         let path = self.run.journal_dir().join(name);
         let failed = StoreError::file("read", &path);
-        let mut file = match File::open(&path).await {
-            Ok(file) => file,
+        let Some(mut file) = if_there(File::open(&path).await).map_err(&failed)? else {
             // It has just gone; the next call sees to it.
-            Err(source) if source.kind() == ErrorKind::NotFound => return Ok(0),
-            Err(source) => return Err(failed(source)),
+            return Ok(0);
         };
         let len = file.metadata().await.map_err(&failed)?.len();
         let start = self.copied.get(name).copied().unwrap_or_default();

@@ -69,13 +69,8 @@ pub(super) async fn read(
     entries: impl IntoIterator<Item = LockEntry>,
 ) -> Result<Vec<FoundLock>, StoreError> {
     let reads = entries.into_iter().map(|entry| async move {
-        let object = entry.object();
-        let found = get(run, &object).await?;
-        Ok(found.map(|bytes| {
-            let record = serde_json::from_slice(&bytes);
-            let record = record.unwrap_or_else(|_| LockRecord::unreadable(entry.modified));
-            (entry, record)
-        }))
+        let found = record(run, &entry.object(), entry.modified).await?;
+        Ok(found.map(|record| (entry, record)))
     });
     stream::iter(reads)
         .buffered(MAX_READS)
@@ -84,15 +79,17 @@ pub(super) async fn read(
         .await
 }
 
-/// Reads the owner of a lock object, `None` where there is none.
-pub(super) async fn owner(run: &RunStore, object: &str) -> Result<Option<String>, StoreError> {
-    let record = |bytes: Bytes| serde_json::from_slice::<LockRecord>(&bytes);
-    let owner = |bytes| record(bytes).map_or_else(|_| String::new(), |record| record.owner);
-    Ok(get(run, object).await?.map(owner))
-}
-
-async fn get(run: &RunStore, object: &str) -> Result<Option<Bytes>, StoreError> {
-    within("read", run, object, run.get(object)).await
+/// Reads a lock object that was written at `modified`, `None` where there is none.
+pub(super) async fn record(
+    run: &RunStore,
+    object: &str,
+    modified: DateTime<Utc>,
+) -> Result<Option<LockRecord>, StoreError> {
+    let found = within("read", run, object, run.get(object)).await?;
+    Ok(found.map(|bytes| {
+        let record = serde_json::from_slice(&bytes);
+        record.unwrap_or_else(|_| LockRecord::unreadable(modified))
+    }))
 }
 
 /// Creates the lock object, unless there is one. Says whether it did.
@@ -101,7 +98,7 @@ pub(super) async fn create(
     object: &str,
     record: &LockRecord,
 ) -> Result<bool, StoreError> {
-    let create = run.create(object, text(run, object, record)?);
+    let create = run.create(object, run.json(object, record)?);
     within("write", run, object, create).await
 }
 
@@ -111,17 +108,8 @@ pub(super) async fn renew(
     object: &str,
     record: &LockRecord,
 ) -> Result<(), StoreError> {
-    let put = run.put(object, text(run, object, record)?);
+    let put = run.put(object, run.json(object, record)?);
     within("write", run, object, put).await
-}
-
-fn text(run: &RunStore, object: &str, record: &LockRecord) -> Result<Vec<u8>, StoreError> {
-    let mut text = serde_json::to_vec_pretty(record).map_err(|source| StoreError::Record {
-        object: run.display(object),
-        reason: source.to_string(),
-    })?;
-    text.push(b'\n');
-    Ok(text)
 }
 
 /// Asks the store's clock: it stamps an object that is written for this.
@@ -167,7 +155,7 @@ async fn within<T>(
 
 /// Takes an epoch higher than all that were ever taken.
 pub(super) async fn begin_epoch(run: &RunStore, record: &LockRecord) -> Result<u64, StoreError> {
-    let text = text(run, WRITERS, record)?;
+    let text = run.json(WRITERS, record)?;
     let mut epoch = newest_epoch(run).await? + 1;
     loop {
         let object = format!("{WRITERS}/{epoch:010}.json");

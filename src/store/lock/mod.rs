@@ -11,10 +11,9 @@ mod run_lock;
 mod tests;
 
 use directory::LockEntry;
-use record::LockRecord;
+
 #[cfg(test)]
 use record::Process;
-
 pub(super) use record::random_id;
-pub use record::{LockHolder, LockScope};
+pub use record::{LockHolder, LockRecord, LockScope};
 pub use run_lock::{LockOptions, RunLock};

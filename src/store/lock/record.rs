@@ -14,19 +14,22 @@ const DEFAULT_LEASE: Duration = Duration::from_secs(60);
 
 /// What a lock object holds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(super) struct LockRecord {
-    /// Random: which acquisition this is.
+pub struct LockRecord {
+    /// Random: which acquisition this is. Empty if the lock can't be read.
     pub owner: String,
     /// Owners that this one takes over from. They are to stop when they see it.
     #[serde(default)]
     pub displaces: Vec<String>,
+    /// Who took it.
     #[serde(flatten)]
     pub process: Process,
+    /// What the owner does.
     pub command: String,
-    #[serde(with = "rfc3339")]
+    /// When the owner took it, by its own clock.
     pub acquired_at: DateTime<Utc>,
-    #[serde(with = "rfc3339")]
+    /// When the owner last renewed it, by its own clock.
     pub heartbeat_at: DateTime<Utc>,
+    /// How long the owner may be silent before others take over.
     pub lease_seconds: f64,
 }
 
@@ -48,19 +51,17 @@ impl LockRecord {
     pub(super) fn unreadable(modified: DateTime<Utc>) -> Self {
         Self {
             owner: String::new(),
-            displaces: Vec::new(),
             process: Process {
                 host: "unknown".to_owned(),
                 ..Process::default()
             },
             command: "unknown".to_owned(),
-            acquired_at: modified,
-            heartbeat_at: modified,
-            lease_seconds: DEFAULT_LEASE.as_secs_f64(),
+            ..Self::new(DEFAULT_LEASE, modified)
         }
     }
 
-    pub(super) fn lease(&self) -> Duration {
+    /// How long the owner may be silent before others take over.
+    pub fn lease(&self) -> Duration {
         Duration::try_from_secs_f64(self.lease_seconds).unwrap_or(DEFAULT_LEASE)
     }
 
@@ -71,21 +72,6 @@ impl LockRecord {
     /// Whether it is taken for held: its owner has not provably died, and has renewed it within its lease.
     pub(super) fn is_alive(&self, now: DateTime<Utc>) -> bool {
         self.heartbeat_age(now) <= self.lease() && !self.process.has_died()
-    }
-
-    pub(super) fn holder(&self, scope: LockScope, now: DateTime<Utc>) -> LockHolder {
-        LockHolder {
-            scope,
-            owner: self.owner.clone(),
-            host: self.process.host.clone(),
-            pid: self.process.pid,
-            user: self.process.user.clone(),
-            command: self.command.clone(),
-            since: self.acquired_at,
-            heartbeat: self.heartbeat_at,
-            lease: self.lease(),
-            alive: self.is_alive(now),
-        }
     }
 }
 
@@ -102,46 +88,43 @@ pub(in crate::store) fn random_id(now: DateTime<Utc>) -> String {
 }
 
 /// Who holds a lock of a run, or held it and died.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct LockHolder {
     /// What it keeps others from.
     pub scope: LockScope,
-    /// Random name of this acquisition, empty if the lock can't be read.
-    pub owner: String,
-    /// Name of its machine.
-    pub host: String,
-    /// Its process id on that machine.
-    pub pid: u32,
-    /// Who started it, if known.
-    pub user: Option<String>,
-    /// What it does.
-    pub command: String,
-    /// When it took the lock, by its own clock.
-    pub since: DateTime<Utc>,
-    /// When it last renewed it, by its own clock.
-    pub heartbeat: DateTime<Utc>,
-    /// How long it may be silent before others take over.
-    pub lease: Duration,
+    /// What its lock says.
+    pub record: LockRecord,
     /// It is within its lease and has not provably died.
     pub alive: bool,
 }
 
+impl LockHolder {
+    pub(super) fn new(scope: LockScope, record: &LockRecord, now: DateTime<Utc>) -> Self {
+        Self {
+            scope,
+            record: record.clone(),
+            alive: record.is_alive(now),
+        }
+    }
+}
+
 impl fmt::Display for LockHolder {
     fn fmt(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
-        if self.owner.is_empty() {
+        let LockRecord {
+            owner,
+            process,
+            command,
+            acquired_at,
+            ..
+        } = &self.record;
+        if owner.is_empty() {
             return write!(formatter, "a process unknown, its lock can't be read");
         }
-        if let Some(user) = &self.user {
+        if let Some(user) = &process.user {
             write!(formatter, "{user}@")?;
         }
-        let Self {
-            host,
-            pid,
-            command,
-            owner,
-            ..
-        } = self;
-        let since = self.since.to_rfc3339_opts(SecondsFormat::Secs, true);
+        let Process { host, pid, .. } = process;
+        let since = acquired_at.to_rfc3339_opts(SecondsFormat::Secs, true);
         write!(
             formatter,
             "{host} (process {pid}, `{command}`, owner {owner}, since {since})"
@@ -149,31 +132,14 @@ impl fmt::Display for LockHolder {
     }
 }
 
-mod rfc3339 {
-    use chrono::{DateTime, SecondsFormat, Utc};
-    use serde::{Deserialize, Deserializer, Serializer, de};
-
-    pub(super) fn serialize<S: Serializer>(
-        time: &DateTime<Utc>,
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&time.to_rfc3339_opts(SecondsFormat::Micros, true))
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
-        deserializer: D,
-    ) -> Result<DateTime<Utc>, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        let time = DateTime::parse_from_rfc3339(&text).map_err(de::Error::custom)?;
-        Ok(time.with_timezone(&Utc))
-    }
-}
-
 /// A process, described so exactly that another process of the same machine can say that it has died.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Process {
+pub struct Process {
+    /// Name of its machine.
     pub host: String,
+    /// Its process id on that machine.
     pub pid: u32,
+    /// Who started it, if known.
     pub user: Option<String>,
     /// Which boot of which kernel. Host names are not unique, least of all in containers.
     pub boot_id: Option<String>,

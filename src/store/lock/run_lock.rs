@@ -74,18 +74,9 @@ pub struct RunLock {
     is_writing: AtomicBool,
 }
 
-/// Why an attempt to take a lock failed.
-enum Failure {
-    /// Others were at it at the same moment, or the store failed in passing.
-    Again(StoreError),
-    Final(StoreError),
-}
-
-impl From<StoreError> for Failure {
-    fn from(error: StoreError) -> Self {
-        Self::Final(error)
-    }
-}
+/// A lock that was taken and those that it displaces; an error where others were at it at the same moment, or the store
+/// failed in passing.
+type Attempt = Result<(RunLock, Vec<FoundLock>), StoreError>;
 
 impl RunLock {
     /// Takes the lock, and takes over from those who overlap and are gone.
@@ -108,13 +99,13 @@ impl RunLock {
         let mut record = LockRecord::new(options.lease, Utc::now());
         let mut attempts = 1;
         loop {
-            match Self::attempt(run, options, &mut record).await {
+            match Self::attempt(run, options, &mut record).await? {
                 Ok((lock, displaced)) => {
                     lock.wait_for(displaced, tell).await?;
                     return Ok(lock);
                 }
-                Err(Failure::Again(_)) if attempts < MAX_ATTEMPTS => attempts += 1,
-                Err(Failure::Again(error) | Failure::Final(error)) => return Err(error),
+                Err(_) if attempts < MAX_ATTEMPTS => attempts += 1,
+                Err(error) => return Err(error),
             }
         }
     }
@@ -124,7 +115,7 @@ impl RunLock {
         let mut locks = directory::read(run, directory::list(run).await?).await?;
         locks.sort_by_key(|(entry, _)| entry.object());
         let now = Utc::now();
-        let holder = |(entry, record): &FoundLock| record.holder(entry.scope, now);
+        let holder = |(entry, record): &FoundLock| LockHolder::new(entry.scope, record, now);
         Ok(locks.iter().map(holder).collect())
     }
 
@@ -200,7 +191,7 @@ impl RunLock {
         run: &RunStore,
         options: LockOptions,
         record: &mut LockRecord,
-    ) -> Result<(Self, Vec<FoundLock>), Failure> {
+    ) -> Result<Attempt, StoreError> {
         let LockOptions {
             scope,
             lease,
@@ -219,8 +210,10 @@ impl RunLock {
         for (entry, _) in own {
             directory::remove(run, &entry.object()).await?;
         }
-        if !break_existing {
-            refuse_living(run, &displaced, &record.owner).await?;
+        if !break_existing
+            && let Some((entry, found, silent)) = living(run, &displaced, &record.owner).await?
+        {
+            return Err(locked(run, entry.scope, found, silent));
         }
         record.displaces = displaced
             .iter()
@@ -233,18 +226,15 @@ impl RunLock {
         // A failure may only be one of the answer, and what is there already may be our own: the client sends a write
         // again whose answer was lost.
         if !matches!(created, Ok(true)) {
-            let found = directory::list(run).await?;
-            let found = found.into_iter().filter(|entry| entry.object() == object);
-            let found = directory::read(run, found).await?.pop();
-            match (found, created) {
-                (Some((_, found)), _) if found.owner == record.owner => {}
-                (_, Err(error @ StoreError::NoAnswer { .. })) => return Err(error.into()),
-                (_, Err(error)) => return Err(Failure::Again(error)),
-                (found, Ok(_)) => {
-                    let found = found.map(|(_, found)| found);
-                    let found = found.unwrap_or_else(|| LockRecord::unreadable(now));
+            let found = directory::record(run, &object, now).await?;
+            let found = found.unwrap_or_else(|| LockRecord::unreadable(now));
+            match created {
+                _ if found.owner == record.owner => {}
+                Err(error @ StoreError::NoAnswer { .. }) => return Err(error),
+                Err(error) => return Ok(Err(error)),
+                Ok(_) => {
                     let age = found.heartbeat_age(now);
-                    return Err(Failure::Again(locked(run, scope, &found, age)));
+                    return Ok(Err(locked(run, scope, &found, age)));
                 }
             }
         }
@@ -257,13 +247,13 @@ impl RunLock {
             ends: watch::Sender::new(ends),
             is_writing: AtomicBool::new(false),
         };
-        let failure = match lock.contender(scope, &displaced, break_existing).await {
-            Ok(None) => return Ok((lock, displaced)),
-            Ok(Some(contender)) => Failure::Again(contender),
-            Err(error) => Failure::Final(error),
+        let in_the_way = match lock.contender(scope, &displaced, break_existing).await {
+            Ok(None) => return Ok(Ok((lock, displaced))),
+            Ok(Some(contender)) => Ok(Err(contender)),
+            Err(error) => Err(error),
         };
         lock.withdraw().await;
-        Err(failure)
+        in_the_way
     }
 
     /// Waits until those whose locks were broken have stopped, and removes the locks of the dead.
@@ -285,7 +275,7 @@ impl RunLock {
             };
             if !is_told {
                 is_told = true;
-                let holder = found.holder(entry.scope, Utc::now());
+                let holder = LockHolder::new(entry.scope, found, Utc::now());
                 let left = found.lease().saturating_sub(silent).as_secs();
                 tell(format!(
                     "the lock of {} is broken: waiting until {holder} has stopped, or for {left} s at most",
@@ -344,8 +334,7 @@ impl RunLock {
 
     /// Writes the lock anew. Says why if it is not ours any more.
     pub(super) async fn renew(&self) -> Result<Option<String>, StoreError> {
-        let owner = directory::owner(&self.run, &self.object).await?;
-        let ours = owner.as_ref() == Some(&self.record.owner);
+        let ours = self.is_ours().await?;
         if ours {
             let mut record = self.record.clone();
             record.heartbeat_at = Utc::now();
@@ -360,7 +349,7 @@ impl RunLock {
         Ok(match taken {
             // Ours stays until it is released: its taker waits for that.
             Some((entry, found)) => {
-                let taker = found.holder(entry.scope, Utc::now());
+                let taker = LockHolder::new(entry.scope, found, Utc::now());
                 Some(format!("it was taken over by {taker}"))
             }
             None if ours => None,
@@ -386,10 +375,14 @@ impl RunLock {
         }
     }
 
+    async fn is_ours(&self) -> Result<bool, StoreError> {
+        let found = directory::record(&self.run, &self.object, Utc::now()).await?;
+        Ok(found.is_some_and(|found| found.owner == self.record.owner))
+    }
+
     /// Deletes the lock, if it is still ours. A failure leaves it to its lease.
     async fn withdraw(&self) {
-        let owner = directory::owner(&self.run, &self.object).await;
-        if owner.is_ok_and(|owner| owner.as_ref() == Some(&self.record.owner)) {
+        if self.is_ours().await.is_ok_and(|is_ours| is_ours) {
             let _ = directory::remove(&self.run, &self.object).await;
         }
     }
@@ -402,14 +395,6 @@ async fn overlapping(
 ) -> Result<Vec<FoundLock>, StoreError> {
     let overlaps = |entry: &LockEntry| entry.scope.overlaps(scope);
     directory::read(run, listed.into_iter().filter(overlaps)).await
-}
-
-/// Refuses if one of the locks may still have its owner.
-async fn refuse_living(run: &RunStore, locks: &[FoundLock], owner: &str) -> Result<(), StoreError> {
-    match living(run, locks, owner).await? {
-        Some((entry, found, silent)) => Err(locked(run, entry.scope, found, silent)),
-        None => Ok(()),
-    }
 }
 
 /// Finds a lock that may still have its owner, and how long that was not heard of.
@@ -442,7 +427,7 @@ async fn living<'a>(
 fn locked(run: &RunStore, scope: LockScope, found: &LockRecord, silent: Duration) -> StoreError {
     StoreError::Locked {
         place: run.display(""),
-        holder: Box::new(found.holder(scope, Utc::now())),
+        holder: Box::new(LockHolder::new(scope, found, Utc::now())),
         silent: Duration::from_secs(silent.as_secs()),
     }
 }

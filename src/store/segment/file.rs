@@ -1,6 +1,4 @@
 use std::fs::{self, File};
-use std::io;
-use std::ops::Deref;
 use std::path::Path;
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
@@ -15,6 +13,7 @@ use super::SegmentName;
 use super::frame::{self, Damage, Frames, Piece};
 use crate::schema;
 use crate::store::StoreError;
+use crate::store::error::if_there;
 use crate::store::journal::JournalFile;
 
 /// Extension of a segment: frames, each with a batch of outcomes as a message of Arrow IPC.
@@ -28,7 +27,7 @@ const SYNC_INTERVAL: Duration = Duration::from_secs(1);
 pub struct SegmentWriter {
     file: File,
     encoder: StreamWriter<Vec<u8>>,
-    segment: Segment,
+    segment: JournalFile,
     bytes: u64,
     synced: Instant,
 }
@@ -36,7 +35,7 @@ pub struct SegmentWriter {
 impl SegmentWriter {
     /// Begins a segment in `directory`, which is made if need be.
     pub fn create(directory: &Path, name: SegmentName) -> Result<Self, StoreError> {
-        let segment = Segment(JournalFile::new(directory, name, SEGMENT));
+        let segment = JournalFile::new(directory, name, SEGMENT);
         let create = || {
             fs::create_dir_all(directory)?;
             let file = File::create_new(segment.path())?;
@@ -44,10 +43,10 @@ impl SegmentWriter {
             File::open(directory)?.sync_all()?;
             Ok(file)
         };
-        let file = create().map_err(segment.file_failed("create"))?;
+        let file = create().map_err(StoreError::file("create", segment.path()))?;
         // Messages come without the schema, which is the same for all and known.
         let encoder = StreamWriter::try_new(Vec::new(), &schema::outcomes());
-        let encoder = encoder.map_err(|source| segment.failed(source))?;
+        let encoder = encoder.map_err(encoding(&segment))?;
         Ok(Self {
             file,
             encoder,
@@ -61,8 +60,8 @@ impl SegmentWriter {
     pub fn append(&mut self, batch: &RecordBatch) -> Result<(), StoreError> {
         self.encoder.get_mut().clear();
         let encoded = self.encoder.write(batch);
-        encoded.map_err(|source| self.segment.failed(source))?;
-        let failed = self.segment.file_failed("write");
+        encoded.map_err(encoding(&self.segment))?;
+        let failed = StoreError::file("write", self.segment.path());
         if let Err(source) = frame::write(&mut self.file, self.encoder.get_ref()) {
             // What follows half a frame would be taken for damage.
             let _ = self.file.set_len(self.bytes);
@@ -72,20 +71,21 @@ impl SegmentWriter {
         Ok(())
     }
 
-    /// Returns what should be on the disk by now and is not yet known to be.
+    /// Returns what takes to the disk the rows that should be there by now, which may take long; none where they are there.
     ///
     /// # Errors
     /// The process has too many files open.
-    pub fn unsynced(&mut self) -> Result<Option<Unsynced>, StoreError> {
+    pub fn unsynced(
+        &mut self,
+    ) -> Result<Option<impl FnOnce() -> Result<(), StoreError> + use<>>, StoreError> {
         if self.synced.elapsed() < SYNC_INTERVAL {
             return Ok(None);
         }
         self.synced = Instant::now();
-        let file = self.file.try_clone();
-        Ok(Some(Unsynced {
-            file: file.map_err(self.segment.file_failed("sync"))?,
-            segment: self.segment.clone(),
-        }))
+        let segment = self.segment.clone();
+        let failed = move |source| StoreError::file("sync", segment.path())(source);
+        let file = self.file.try_clone().map_err(&failed)?;
+        Ok(Some(move || file.sync_data().map_err(failed)))
     }
 
     /// Bytes of the file so far.
@@ -93,9 +93,16 @@ impl SegmentWriter {
         self.bytes
     }
 
-    /// Ends the segment, whose last rows [`Segment::sync`] takes to the disk.
-    pub fn seal(self) -> Segment {
+    /// Ends the segment, whose last rows [`JournalFile::sync`] takes to the disk.
+    pub fn seal(self) -> JournalFile {
         self.segment
+    }
+}
+
+fn encoding(segment: &JournalFile) -> impl Fn(ArrowError) -> StoreError {
+    |source| StoreError::Journal {
+        path: segment.path().to_owned(),
+        source,
     }
 }
 
@@ -105,47 +112,15 @@ static SCHEMA_MESSAGE: LazyLock<Option<Buffer>> = LazyLock::new(|| {
     Some(Buffer::from_vec(std::mem::take(encoder.get_mut())))
 });
 
-/// Rows that are with the system but not yet on the disk.
-#[derive(Debug)]
-pub struct Unsynced {
-    file: File,
-    segment: Segment,
-}
-
-impl Unsynced {
-    /// Waits until they are on the disk, which may take long.
-    pub fn sync(&self) -> Result<(), StoreError> {
-        let synced = self.file.sync_data();
-        synced.map_err(self.segment.file_failed("sync"))
-    }
-}
-
-/// A segment of a journal: rows that are answered, but not yet in a part.
-#[derive(Debug, Clone)]
-pub struct Segment(JournalFile);
-
-impl Deref for Segment {
-    type Target = JournalFile;
-
-    fn deref(&self) -> &JournalFile {
-        &self.0
-    }
-}
-
-impl Segment {
-    /// Lists the segments in a directory, oldest first; none where there is no directory.
-    pub fn list(directory: &Path) -> Result<Vec<Self>, StoreError> {
-        let files = JournalFile::list(directory, SEGMENT)?;
-        Ok(files.into_iter().map(Self).collect())
-    }
-
+/// A segment: rows that are answered, but not yet in a part.
+impl JournalFile {
     /// Waits until the segment is on the disk.
     pub fn sync(&self) -> Result<(), StoreError> {
-        match File::open(self.path()).and_then(|file| file.sync_data()) {
-            // Its parts are there already.
-            Err(source) if source.kind() == io::ErrorKind::NotFound => Ok(()),
-            synced => synced.map_err(self.file_failed("sync")),
-        }
+        // Where it has gone, its parts are there already.
+        let synced = if_there(File::open(self.path()).and_then(|file| file.sync_data()));
+        synced
+            .map(drop)
+            .map_err(StoreError::file("sync", self.path()))
     }
 
     /// Opens the segment as it is now. It can be read even if it is removed meanwhile.
@@ -155,30 +130,19 @@ impl Segment {
             let len = file.metadata()?.len();
             Ok((file, len))
         };
-        let (file, len) = open().map_err(self.file_failed("open"))?;
+        let (file, len) = open().map_err(StoreError::file("open", self.path()))?;
         Ok(OpenSegment {
             segment: self.clone(),
             file: Arc::new(file),
             len,
         })
     }
-
-    fn failed(&self, source: ArrowError) -> StoreError {
-        StoreError::Journal {
-            path: self.path().to_owned(),
-            source,
-        }
-    }
-
-    fn file_failed(&self, action: &'static str) -> impl Fn(io::Error) -> StoreError {
-        StoreError::file(action, self.path())
-    }
 }
 
 /// The rows that a segment held at one moment.
 #[derive(Debug, Clone)]
 pub struct OpenSegment {
-    segment: Segment,
+    segment: JournalFile,
     file: Arc<File>,
     len: u64,
 }
@@ -190,7 +154,7 @@ impl OpenSegment {
     }
 
     /// The file.
-    pub fn file(&self) -> &Segment {
+    pub fn file(&self) -> &JournalFile {
         &self.segment
     }
 
@@ -225,7 +189,7 @@ fn decoder() -> StreamDecoder {
 pub struct Batches {
     frames: Frames,
     decoder: StreamDecoder,
-    segment: Segment,
+    segment: JournalFile,
     damages: Vec<Damage>,
 }
 
@@ -259,7 +223,9 @@ impl Iterator for Batches {
                     continue;
                 }
                 Ok(None) => return None,
-                Err(source) => return Some(Err(self.segment.file_failed("read")(source))),
+                Err(source) => {
+                    return Some(Err(StoreError::file("read", self.segment.path())(source)));
+                }
             };
             let length = payload.len() as u64;
             match self.decode(payload) {

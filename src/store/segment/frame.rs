@@ -4,6 +4,9 @@
 //!   | magic 8 | length of the payload 8 | CRC-32 of the payload 4 | CRC-32 of these 20 bytes 4 | payload |
 //! ```
 //!
+//! Crates for write-ahead logs (`wal-db`, `walogs`) cut a torn tail off when they open a log. Here others read a segment,
+//! or a copy of its beginning, while it is written.
+//!
 //! Numbers are little-endian. A reader that meets a damaged header looks for the next intact one.
 
 use std::fs::File;

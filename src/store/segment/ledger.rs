@@ -1,6 +1,6 @@
 //! Which rows of a segment count where another writer may have written the same rollouts again.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, AsArray, BooleanArray, Int64Array, RecordBatch, StringViewArray};
@@ -9,7 +9,7 @@ use arrow::datatypes::{Int64Type, TimestampMicrosecondType};
 use arrow::error::ArrowError;
 
 use super::SegmentName;
-use crate::outcome::{OK, SUPERSEDED};
+use crate::outcome::{OK, SUPERSEDED, attempts_of, calls_of, column, rollouts_of};
 use crate::schema;
 
 /// Task and rollout.
@@ -192,20 +192,16 @@ impl Decisions {
         self.0.values().filter(superseded).count()
     }
 
-    /// The outcomes whose answers land in `rollouts`.
+    /// The rows of `rollouts`, `calls` or `attempts` that outcomes become.
     ///
     /// # Errors
     /// The batch lacks a column.
-    pub fn answers(&self, outcomes: &RecordBatch) -> Result<RecordBatch, ArrowError> {
-        self.apply(outcomes, |decision| decision.rollout)
-    }
-
-    /// The outcomes that land in `attempts` and `calls`.
-    ///
-    /// # Errors
-    /// The batch lacks a column.
-    pub fn attempts(&self, outcomes: &RecordBatch) -> Result<RecordBatch, ArrowError> {
-        self.apply(outcomes, |decision| decision.attempt)
+    pub fn rows_of(&self, table: &str, outcomes: &RecordBatch) -> Result<RecordBatch, ArrowError> {
+        match table {
+            schema::ROLLOUTS => rollouts_of(&self.apply(outcomes, |of| of.rollout)?),
+            schema::CALLS => calls_of(&self.apply(outcomes, |of| of.attempt)?),
+            _ => attempts_of(&self.apply(outcomes, |of| of.attempt)?),
+        }
     }
 
     fn apply(
@@ -243,21 +239,11 @@ impl Decisions {
     }
 }
 
-/// The rows of a batch whose rollouts are asked for.
-pub fn only(rows: Vec<Row>, keys: &HashSet<Key>) -> impl Iterator<Item = Row> {
-    rows.into_iter().filter(|row| keys.contains(&row.key))
-}
-
 fn integers<'a>(batch: &'a RecordBatch, name: &str) -> Result<&'a [i64], ArrowError> {
     let integers = column(batch, name)?.as_primitive_opt::<Int64Type>();
     Ok(integers
         .map(|integers| integers.values().as_ref())
         .unwrap_or_default())
-}
-
-fn column<'a>(batch: &'a RecordBatch, name: &str) -> Result<&'a ArrayRef, ArrowError> {
-    let column = batch.column_by_name(name);
-    column.ok_or_else(|| ArrowError::SchemaError(format!("no column '{name}'")))
 }
 
 /// The segments that the parts of a run were made of.

@@ -1,90 +1,15 @@
-//! [`commit`]: puts the rows of a segment into the tables of a run, through a [`TableSink`].
+//! [`ParquetSink`]: puts the rows of segments into the tables of a run.
 
-use std::fmt::Debug;
 use std::sync::Arc;
 
-use arrow::error::ArrowError;
 use arrow::record_batch::RecordBatch;
-use async_trait::async_trait;
 
-use super::{Batches, Damage, Decisions, OpenSegment, SegmentName};
-use crate::outcome::{attempts_of, calls_of, rollouts_of};
+use super::{Damage, Decisions, OpenSegment, SegmentName};
 use crate::schema;
 use crate::store::{Part, PartWriter, RunStore, StoreError, Writer, part_name};
 
-/// Commits the rows of a segment under the name `to`, as `decisions` say, and returns what was published and what of the
-/// segment is damaged. The file stays.
-///
-/// # Errors
-/// The segment can't be read, or the store failed. To commit it again completes it.
-pub async fn commit(
-    sink: &dyn TableSink,
-    segment: &OpenSegment,
-    to: SegmentName,
-    decisions: &Decisions,
-) -> Result<(Vec<Part>, Vec<Damage>), StoreError> {
-    let mut transaction = sink.begin(to).await?;
-    let mut batches = segment.read();
-    let copied = copy(&mut batches, transaction.as_mut(), to, decisions).await;
-    if let Err(error) = copied {
-        transaction.abandon().await;
-        return Err(error);
-    }
-    let parts = transaction.commit().await?;
-    Ok((parts, batches.damages().to_vec()))
-}
-
-async fn copy(
-    batches: &mut Batches,
-    transaction: &mut dyn Transaction,
-    segment: SegmentName,
-    decisions: &Decisions,
-) -> Result<(), StoreError> {
-    let malformed = |source| StoreError::Rows { segment, source };
-    for outcomes in batches {
-        let outcomes = outcomes?;
-        let answers = decisions.answers(&outcomes).map_err(malformed)?;
-        let attempts = decisions.attempts(&outcomes).map_err(malformed)?;
-        transaction.write(&answers, &attempts).await?;
-    }
-    Ok(())
-}
-
 /// The tables that a segment has parts of, in the order in which they are published.
 pub const TABLES: [&str; 3] = [schema::ROLLOUTS, schema::CALLS, schema::ATTEMPTS];
-
-/// Puts rows into the tables of a run, a segment at a time: all of a segment's rows count, or none.
-#[async_trait]
-pub trait TableSink: Debug + Send + Sync {
-    /// Begins to write what a segment holds. Nothing is visible before it is committed.
-    async fn begin(&self, segment: SegmentName) -> Result<Box<dyn Transaction>, StoreError>;
-
-    /// Whether all that a segment holds is committed.
-    async fn is_committed(&self, segment: SegmentName) -> Result<bool, StoreError>;
-}
-
-/// The rows of one segment on their way into the tables.
-#[async_trait]
-pub trait Transaction: Send {
-    /// Adds outcomes: those of `answers` that are `ok` to `rollouts`, all of `attempts` to `attempts` and `calls`.
-    ///
-    /// # Errors
-    /// Encoding or the store failed.
-    async fn write(
-        &mut self,
-        answers: &RecordBatch,
-        attempts: &RecordBatch,
-    ) -> Result<(), StoreError>;
-
-    /// Makes the rows count, and returns what was published.
-    ///
-    /// # Errors
-    /// The store failed. What is published by then stays; to begin and commit the same segment again completes it.
-    async fn commit(self: Box<Self>) -> Result<Vec<Part>, StoreError>;
-
-    /// Abandons the rows; nothing of them is visible.
-    async fn abandon(self: Box<Self>);
-}
 
 /// Tables of Parquet parts, which bear the name of their segment.
 ///
@@ -101,38 +26,63 @@ impl ParquetSink {
     pub fn new(run: RunStore, writer: Arc<Writer>) -> Self {
         Self { run, writer }
     }
-}
 
-#[async_trait]
-impl TableSink for ParquetSink {
-    async fn begin(&self, segment: SegmentName) -> Result<Box<dyn Transaction>, StoreError> {
+    /// Commits the rows of a segment under the name `to`, as `decisions` say, and returns what was published and what of
+    /// the segment is damaged. The file stays.
+    ///
+    /// # Errors
+    /// The segment can't be read, or the store failed. To commit it again completes it.
+    pub async fn commit(
+        &self,
+        segment: &OpenSegment,
+        to: SegmentName,
+        decisions: &Decisions,
+    ) -> Result<(Vec<Part>, Vec<Damage>), StoreError> {
+        let mut transaction = self.begin(to).await?;
+        let mut batches = segment.read();
+        for outcomes in &mut batches {
+            let written = match outcomes {
+                Ok(outcomes) => transaction.write(&outcomes, decisions).await,
+                Err(error) => Err(error),
+            };
+            if let Err(error) = written {
+                abandon(transaction.tables).await;
+                return Err(error);
+            }
+        }
+        let parts = transaction.commit().await?;
+        Ok((parts, batches.damages().to_vec()))
+    }
+
+    /// Begins to write the rows of a segment. Nothing is visible before they are committed.
+    pub async fn begin(&self, segment: SegmentName) -> Result<Transaction, StoreError> {
         let mut tables = Vec::new();
         for table in TABLES {
-            let part = part_name(table, segment);
-            let is_published = self.run.exists(&part).await?;
+            let is_published = self.run.exists(&part_name(table, segment)).await?;
             tables.push(if is_published {
                 Table::Published
             } else {
-                Table::Empty(table)
+                Table::Empty
             });
         }
-        Ok(Box::new(Parts {
-            run: self.run.clone(),
-            writer: Arc::clone(&self.writer),
+        Ok(Transaction {
+            sink: self.clone(),
             segment,
             tables,
-        }))
+        })
     }
 
-    async fn is_committed(&self, segment: SegmentName) -> Result<bool, StoreError> {
+    /// Whether all that a segment holds is committed.
+    pub async fn is_committed(&self, segment: SegmentName) -> Result<bool, StoreError> {
         self.run.exists(&part_name(schema::ATTEMPTS, segment)).await
     }
 }
 
-struct Parts {
-    run: RunStore,
-    writer: Arc<Writer>,
+/// The rows of one segment on their way into the tables.
+pub struct Transaction {
+    sink: ParquetSink,
     segment: SegmentName,
+    /// In the order of [`TABLES`].
     tables: Vec<Table>,
 }
 
@@ -140,45 +90,48 @@ struct Parts {
 enum Table {
     /// It was there before.
     Published,
-    Empty(&'static str),
+    Empty,
     Open(Box<PartWriter>),
 }
 
-#[async_trait]
-impl Transaction for Parts {
-    async fn write(
+impl Transaction {
+    /// Adds the outcomes that count, and returns how many attempts these are.
+    pub async fn write(
         &mut self,
-        answers: &RecordBatch,
-        attempts: &RecordBatch,
-    ) -> Result<(), StoreError> {
+        outcomes: &RecordBatch,
+        decisions: &Decisions,
+    ) -> Result<usize, StoreError> {
         let segment = self.segment;
-        let malformed = |source: ArrowError| StoreError::Rows { segment, source };
-        let rows = [
-            rollouts_of(answers).map_err(malformed)?,
-            calls_of(attempts).map_err(malformed)?,
-            attempts_of(attempts).map_err(malformed)?,
-        ];
-        for (table, rows) in self.tables.iter_mut().zip(rows) {
-            if rows.num_rows() == 0 {
+        let mut num_rows = 0;
+        for (table, name) in self.tables.iter_mut().zip(TABLES) {
+            let rows = decisions.rows_of(name, outcomes);
+            let rows = rows.map_err(|source| StoreError::Rows { segment, source })?;
+            // Those of `attempts` come last.
+            num_rows = rows.num_rows();
+            if num_rows == 0 {
                 continue;
             }
-            if let Table::Empty(name) = *table {
+            if let Table::Empty = table {
                 let part = part_name(name, segment);
-                let writer = PartWriter::new(&self.run, name, &part, rows.schema())?;
+                let writer = PartWriter::new(&self.sink.run, name, &part, rows.schema())?;
                 *table = Table::Open(Box::new(writer));
             }
             if let Table::Open(writer) = table {
                 writer.write(&rows).await?;
             }
         }
-        Ok(())
+        Ok(num_rows)
     }
 
-    async fn commit(self: Box<Self>) -> Result<Vec<Part>, StoreError> {
-        let Self { writer, tables, .. } = *self;
+    /// Makes the rows count, and returns what was published.
+    ///
+    /// # Errors
+    /// The store failed. What is published by then stays; to begin and commit the same segment again completes it.
+    pub async fn commit(self) -> Result<Vec<Part>, StoreError> {
+        let writer = &self.sink.writer;
         let _permit = writer.permit().await;
         let mut parts = Vec::new();
-        let mut tables = tables.into_iter();
+        let mut tables = self.tables.into_iter();
         while let Some(table) = tables.next() {
             let Table::Open(part) = table else { continue };
             writer.held().await;
@@ -192,13 +145,9 @@ impl Transaction for Parts {
         }
         Ok(parts)
     }
-
-    async fn abandon(self: Box<Self>) {
-        abandon(self.tables.into_iter()).await;
-    }
 }
 
-async fn abandon(tables: impl Iterator<Item = Table>) {
+async fn abandon(tables: impl IntoIterator<Item = Table>) {
     for table in tables {
         if let Table::Open(writer) = table {
             writer.abandon().await;

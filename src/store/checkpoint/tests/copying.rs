@@ -12,7 +12,7 @@ use crate::call::RolloutKey;
 use crate::outcome::{Outcome, OutcomeBatchBuilder, Verdict};
 use crate::retry::{Failure, FailureClass};
 use crate::store::checkpoint::{CheckpointedFile, Checkpointer, fetch, list};
-use crate::store::{RunStore, Segment, SegmentWriter, StoreError};
+use crate::store::{JournalFile, RunStore, SegmentWriter, StoreError};
 
 const SEGMENT: &str = "0000000001-run-p00-00000.rows";
 const LOG: &str = "0000000001-run-p00-00000.dispatches";
@@ -31,7 +31,7 @@ fn interrupted() -> RecordBatch {
 }
 
 async fn sizes(run: &RunStore) -> Vec<(String, u64)> {
-    let size = |file: CheckpointedFile| (file.file, file.num_bytes);
+    let size = |file: CheckpointedFile| (file.file.clone(), file.num_bytes());
     list(run).await.unwrap().into_iter().map(size).collect()
 }
 
@@ -131,7 +131,7 @@ async fn of_a_torn_copy_the_whole_batches_are_read() {
     let other = machine.another();
     let into = other.run.journal_dir();
     fetch(&other.run, into, |_| true).await.unwrap();
-    let segment = Segment::list(into).unwrap().remove(0);
+    let segment = JournalFile::segments(into).unwrap().remove(0);
     let read: Vec<_> = segment.open().unwrap().read().map(Result::unwrap).collect();
     assert_eq!(read, [batch]);
 }

@@ -84,13 +84,13 @@ async fn a_second_is_told_who_the_first_is() {
         let [holder] = holders.as_slice() else {
             panic!("{holders:?}")
         };
-        assert!(holder.alive && holder.pid == std::process::id());
+        assert!(holder.alive && holder.record.process.pid == std::process::id());
 
         let refused = RunLock::acquire(&run, shard(1, 2)).await.unwrap_err();
         let text = refused.to_string();
         for part in [
-            holder.owner.as_str(),
-            &holder.host,
+            holder.record.owner.as_str(),
+            &holder.record.process.host,
             "--break-lock",
             "whole run",
         ] {

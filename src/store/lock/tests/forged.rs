@@ -65,7 +65,7 @@ pub(super) async fn objects(run: &RunStore) -> Vec<String> {
 /// Host of the one that is in the way.
 pub(super) fn refused_for(error: StoreError) -> String {
     match error {
-        StoreError::Locked { holder, .. } => holder.host,
+        StoreError::Locked { holder, .. } => holder.record.process.host,
         other => panic!("{other}"),
     }
 }

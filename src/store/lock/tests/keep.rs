@@ -22,7 +22,7 @@ async fn a_lock_is_renewed_until_it_is_released() {
     let lock = RunLock::acquire(&run, LockOptions::default())
         .await
         .unwrap();
-    let before = RunLock::holders(&run).await.unwrap().remove(0);
+    let before = RunLock::holders(&run).await.unwrap().remove(0).record;
     tokio::select! {
         lost = lock.keep_every(OFTEN) => panic!("{lost}"),
         () = async {
@@ -30,9 +30,10 @@ async fn a_lock_is_renewed_until_it_is_released() {
             store.overwritten.notified().await;
         } => {}
     }
-    let after = RunLock::holders(&run).await.unwrap().remove(0);
-    assert!(after.heartbeat > before.heartbeat);
-    assert_eq!((after.owner, after.since), (before.owner, before.since));
+    let after = RunLock::holders(&run).await.unwrap().remove(0).record;
+    assert!(after.heartbeat_at > before.heartbeat_at);
+    assert_eq!(after.owner, before.owner);
+    assert_eq!(after.acquired_at, before.acquired_at);
 }
 
 #[tokio::test]
@@ -49,7 +50,7 @@ async fn a_takeover_is_noticed() {
     let (taker, lost) = tokio::join!(RunLock::acquire(&run, breaking()), losing);
     let taker = taker.unwrap();
     let holder = RunLock::holders(&run).await.unwrap().remove(0);
-    assert!(why(lost).contains(&holder.owner));
+    assert!(why(lost).contains(&holder.record.owner));
     assert!(taker.renew().await.unwrap().is_none());
 }
 
