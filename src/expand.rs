@@ -8,13 +8,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use arrow::array::{
-    Array, ArrayRef, BooleanArray, Float64Array, Int64Array, RecordBatch, StringViewArray,
+    ArrayRef, BooleanArray, Float64Array, Int64Array, RecordBatch, StringViewArray,
 };
 use arrow::datatypes::DataType;
-use datafusion::common::cast::{
-    as_boolean_array, as_float64_array, as_int32_array, as_int64_array, as_string_view_array,
-};
-use datafusion::common::{Result, ScalarValue, exec_datafusion_err};
+use datafusion::common::cast::{as_boolean_array, as_int32_array, as_string_view_array};
+use datafusion::common::{Result, ScalarValue};
 use datafusion::dataframe::DataFrame;
 use datafusion::logical_expr::{ColumnarValue, ScalarUDF, Volatility, create_udf};
 use datafusion::prelude::SessionContext;
@@ -23,6 +21,7 @@ use crate::config::Settings;
 use crate::json::{Object, unquote};
 use crate::outcome::resume::{self, FAILURE_CLASS};
 use crate::retry::{Budget, Budgets, FailureClass, FailureCounts, Prior};
+use crate::session::{Rows, row};
 
 const FAILURES: &str = include_str!("../queries/expand/failures.sql");
 const FAILED_ROLLOUTS: &str = include_str!("../queries/expand/failed_rollouts.sql");
@@ -34,21 +33,23 @@ const PENDING: &str = include_str!("../queries/expand/pending.sql");
 const TASK_NAMES: &str = include_str!("../queries/expand/task_names.sql");
 const COUNTS: &str = include_str!("../queries/expand/counts.sql");
 
-/// The rollouts that a sweep wants of an agent.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AgentCounts {
-    /// The agent.
-    pub agent_name: String,
-    /// Tasks that are sent to it.
-    pub num_tasks: u64,
-    /// Rollouts of these tasks.
-    pub num_rollouts: u64,
-    /// Bytes of their requests, about.
-    pub request_bytes: u64,
-    /// Rollouts that are done already.
-    pub num_done: u64,
-    /// Rollouts that failed for good.
-    pub num_failed: u64,
+row! {
+    /// The rollouts that a sweep wants of an agent.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct AgentCounts {
+        /// The agent.
+        pub agent_name: String,
+        /// Tasks that are sent to it.
+        pub num_tasks: u64,
+        /// Rollouts of these tasks.
+        pub num_rollouts: u64,
+        /// Bytes of their requests, about.
+        pub request_bytes: u64,
+        /// Rollouts that are done already.
+        pub num_done: u64,
+        /// Rollouts that failed for good.
+        pub num_failed: u64,
+    }
 }
 
 impl AgentCounts {
@@ -139,37 +140,41 @@ pub async fn pending(session: &SessionContext) -> Result<DataFrame> {
     session.sql(PENDING).await
 }
 
+row! {
+    struct Earlier {
+        task_index: i64,
+        rollout_index: i64,
+        attempt: u32,
+        infra_failures: u32,
+        rate_limited_failures: u32,
+        data_failures: u32,
+        flagged_failures: u32,
+        seconds: Option<f64>,
+        reuses_deliverable: bool,
+    }
+}
+
 /// What went wrong before with the rollouts still pending, by task and rollout.
 ///
 /// # Errors
 /// The session lacks a view, or a table can't be read.
 pub async fn prior(session: &SessionContext) -> Result<HashMap<(i64, i64), Prior>> {
     let mut prior = HashMap::new();
-    for batch in session.sql(PRIOR).await?.collect().await? {
-        let numbers = |name: &str| integers(&batch, name);
-        let (tasks, rollouts) = (numbers("task_index")?, numbers("rollout_index")?);
-        let (attempts, infra) = (numbers("attempt")?, numbers("infra_failures")?);
-        let rate_limit = numbers("rate_limited_failures")?;
-        let (data, flagged) = (numbers("data_failures")?, numbers("flagged_failures")?);
-        let seconds = as_float64_array(column(&batch, "seconds")?)?;
-        let reuses = as_boolean_array(column(&batch, "reuses_deliverable")?)?;
-        for row in 0..batch.num_rows() {
-            let at = |values: &[i64]| values.get(row).copied().unwrap_or_default();
-            let count = |values: &[i64]| u32::try_from(at(values)).unwrap_or(u32::MAX);
-            let known = Prior {
-                attempt: count(&attempts),
-                failures: FailureCounts {
-                    infra: count(&infra),
-                    rate_limit: count(&rate_limit),
-                    data: count(&data),
-                    attempts: count(&flagged),
-                    ..FailureCounts::default()
-                },
-                seconds: seconds.is_valid(row).then(|| seconds.value(row)),
-                reuses_deliverable: reuses.is_valid(row) && reuses.value(row),
-            };
-            prior.insert((at(&tasks), at(&rollouts)), known);
-        }
+    let mut rows = Rows::of(session, PRIOR, Earlier::rows).await?;
+    while let Some(row) = rows.next().await? {
+        let known = Prior {
+            attempt: row.attempt,
+            failures: FailureCounts {
+                infra: row.infra_failures,
+                rate_limit: row.rate_limited_failures,
+                data: row.data_failures,
+                attempts: row.flagged_failures,
+                ..FailureCounts::default()
+            },
+            seconds: row.seconds,
+            reuses_deliverable: row.reuses_deliverable,
+        };
+        prior.insert((row.task_index, row.rollout_index), known);
     }
     Ok(prior)
 }
@@ -250,13 +255,12 @@ fn function(
     )
 }
 
-fn column<'a>(batch: &'a RecordBatch, name: &str) -> Result<&'a ArrayRef> {
-    let column = batch.column_by_name(name);
-    column.ok_or_else(|| exec_datafusion_err!("the query gives no column '{name}'"))
-}
-
-fn integers(batch: &RecordBatch, name: &str) -> Result<Vec<i64>> {
-    Ok(as_int64_array(column(batch, name)?)?.values().to_vec())
+row! {
+    struct LostAnswer {
+        task_index: i64,
+        rollout_index: i64,
+        attempt: u32,
+    }
 }
 
 /// Adds to `prior` the rollouts whose answers are lost though their attempts are on record: damage took the answers.
@@ -267,17 +271,12 @@ pub async fn add_lost(
     session: &SessionContext,
     prior: &mut HashMap<(i64, i64), Prior>,
 ) -> Result<()> {
-    for batch in session.sql(LOST).await?.collect().await? {
-        let (tasks, rollouts) = (
-            integers(&batch, "task_index")?,
-            integers(&batch, "rollout_index")?,
-        );
-        let attempts = integers(&batch, "attempt")?;
-        for ((task, rollout), attempt) in tasks.into_iter().zip(rollouts).zip(attempts) {
-            let known = prior.entry((task, rollout)).or_default();
-            let attempt = u32::try_from(attempt).unwrap_or(u32::MAX);
-            known.attempt = known.attempt.max(attempt);
-        }
+    let mut rows = Rows::of(session, LOST, LostAnswer::rows).await?;
+    while let Some(row) = rows.next().await? {
+        let known = prior
+            .entry((row.task_index, row.rollout_index))
+            .or_default();
+        known.attempt = known.attempt.max(row.attempt);
     }
     Ok(())
 }
@@ -295,26 +294,10 @@ pub async fn unanswered(session: &SessionContext) -> Result<DataFrame> {
 /// # Errors
 /// The session lacks a view, or a table can't be read.
 pub async fn counts(session: &SessionContext) -> Result<Vec<AgentCounts>> {
-    let mut counts = Vec::new();
-    for batch in session.sql(COUNTS).await?.collect().await? {
-        let numbers = |name: &str| integers(&batch, name);
-        let (tasks, rollouts) = (numbers("num_tasks")?, numbers("num_rollouts")?);
-        let (bytes, done) = (numbers("request_bytes")?, numbers("num_done")?);
-        let failed = numbers("num_failed")?;
-        let names = as_string_view_array(column(&batch, "agent_name")?)?;
-        for (row, name) in names.iter().enumerate() {
-            let at = |values: &[i64]| values.get(row).copied().unwrap_or_default().unsigned_abs();
-            counts.push(AgentCounts {
-                agent_name: name.unwrap_or_default().to_owned(),
-                num_tasks: at(&tasks),
-                num_rollouts: at(&rollouts),
-                request_bytes: at(&bytes),
-                num_done: at(&done),
-                num_failed: at(&failed),
-            });
-        }
-    }
-    Ok(counts)
+    Rows::of(session, COUNTS, AgentCounts::rows)
+        .await?
+        .collect()
+        .await
 }
 
 #[cfg(test)]

@@ -2,38 +2,43 @@
 
 use std::io;
 
-use arrow::array::{Array, AsArray, Int64Array};
-use arrow::compute::cast;
-use arrow::datatypes::{DataType, Float64Type};
-use arrow::record_batch::RecordBatch;
 use datafusion::prelude::SessionContext;
-use futures::TryStreamExt;
 use serde::{Deserialize, Serialize};
 
 use super::ExportError;
-use super::stamps::{at, integers, texts};
 use super::target::{Key, SortedTexts, Waiting};
+use crate::session::{Rows, row};
 
 const CALLS: &str = include_str!("../../queries/export/calls.sql");
 
-/// A call of a model within an attempt that rollstream runs itself.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct ModelCall {
-    call: i64,
-    retry: i64,
-    pub name: String,
-    outcome: String,
-    pub http_status: Option<i64>,
-    started_at: i64,
-    finished_at: Option<i64>,
-    pub latency_ms: Option<f64>,
-    pub input_tokens: Option<i64>,
-    pub output_tokens: Option<i64>,
+row! {
+    /// A call of a model within an attempt that rollstream runs itself.
+    #[derive(Debug, Clone, Serialize, Deserialize)]
+    pub(super) struct ModelCall {
+        task_index: i64,
+        rollout_index: i64,
+        attempt: i64,
+        call: i64,
+        retry: i64,
+        pub(super) name: String,
+        outcome: String,
+        pub(super) http_status: Option<i64>,
+        started_at: i64,
+        finished_at: Option<i64>,
+        pub(super) latency_ms: Option<f64>,
+        pub(super) input_tokens: Option<i64>,
+        pub(super) output_tokens: Option<i64>,
+    }
 }
 
 impl ModelCall {
+    fn key(&self) -> Key {
+        (self.task_index, self.rollout_index, self.attempt)
+    }
+
     /// The identity that was sent with it.
-    pub(super) fn id(&self, (task, rollout, attempt): Key) -> String {
+    pub(super) fn id(&self) -> String {
+        let (task, rollout, attempt) = self.key();
         let first = self.call - self.retry;
         let id = format!("{task}-{rollout}-a{attempt}-c{first}");
         if self.retry > 0 {
@@ -76,24 +81,17 @@ impl CallLog {
     /// The run cannot be read, or there is no place for temporary files.
     pub(super) async fn of(session: &SessionContext) -> Result<Self, ExportError> {
         let mut waiting = Waiting::new(&std::env::temp_dir()).map_err(unwritten)?;
-        let mut add = |key, calls: &[ModelCall]| match calls {
-            [] => Ok(()),
-            _ => waiting.add(key, &serde_json::to_vec(calls)?),
-        };
-        let mut key = Key::default();
-        let mut calls: Vec<ModelCall> = Vec::new();
-        let mut batches = session.sql(CALLS).await?.execute_stream().await?;
-        while let Some(batch) = batches.try_next().await? {
-            for (of, call) in decode(&batch)? {
-                if of != key {
-                    add(key, &calls).map_err(unwritten)?;
-                    calls.clear();
-                    key = of;
-                }
+        let mut rows = Rows::of(session, CALLS, ModelCall::rows).await?;
+        while let Some(first) = rows.next().await? {
+            let key = first.key();
+            let mut calls = vec![first];
+            while let Some(call) = rows.next_if(|call| call.key() == key).await? {
                 calls.push(call);
             }
+            let text = serde_json::to_vec(&calls).map_err(io::Error::from);
+            text.and_then(|text| waiting.add(key, &text))
+                .map_err(unwritten)?;
         }
-        add(key, &calls).map_err(unwritten)?;
         Ok(Self(waiting.sorted().map_err(unwritten)?))
     }
 
@@ -115,38 +113,4 @@ fn unwritten(source: io::Error) -> ExportError {
         path: std::env::temp_dir(),
         source,
     }
-}
-
-fn decode(batch: &RecordBatch) -> Result<Vec<(Key, ModelCall)>, ExportError> {
-    let number = |name| integers(batch, name);
-    let (task, rollout) = (number("task_index")?, number("rollout_index")?);
-    let (attempt, call) = (number("attempt")?, number("call")?);
-    let (retry, http_status) = (number("retry")?, number("http_status")?);
-    let (started_at, finished_at) = (number("started_at")?, number("finished_at")?);
-    let (input, output) = (number("input_tokens")?, number("output_tokens")?);
-    let (name, outcome) = (texts(batch, "name")?, texts(batch, "outcome")?);
-    let latency = batch.column_by_name("latency_ms");
-    let latency = latency.and_then(|latency| cast(latency, &DataType::Float64).ok());
-    let latency = latency
-        .as_ref()
-        .and_then(|latency| latency.as_primitive_opt::<Float64Type>());
-    let latencies: Vec<Option<f64>> = latency.into_iter().flatten().collect();
-    let given = |column: &Int64Array, row| column.is_valid(row).then(|| column.value(row));
-    let rows = name.iter().zip(&outcome).enumerate();
-    let rows = rows.map(|(row, (name, outcome))| {
-        let call = ModelCall {
-            call: at(&call, row),
-            retry: at(&retry, row),
-            name: name.unwrap_or_default().to_owned(),
-            outcome: outcome.unwrap_or_default().to_owned(),
-            http_status: given(&http_status, row),
-            started_at: at(&started_at, row),
-            finished_at: given(&finished_at, row),
-            latency_ms: latencies.get(row).copied().flatten(),
-            input_tokens: given(&input, row),
-            output_tokens: given(&output, row),
-        };
-        ((at(&task, row), at(&rollout, row), at(&attempt, row)), call)
-    });
-    Ok(rows.collect())
 }

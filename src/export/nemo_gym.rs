@@ -3,18 +3,15 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use arrow::array::{Array, RecordBatch};
 use datafusion::common::ScalarValue;
-use datafusion::common::cast::as_boolean_array;
 use datafusion::error::DataFusionError;
-use datafusion::execution::SendableRecordBatchStream;
 use datafusion::prelude::{DataFrame, SessionContext};
 use futures::TryStreamExt;
 use hyper::StatusCode;
 
 use super::ExportError;
 use super::calls::CallLog;
-use super::stamps::{Input, StampIndex, at, for_each_input, integers, one_line, texts};
+use super::stamps::{self, StampIndex, one_line};
 use super::target::{ExportTarget, Key, Lines, SortedLines};
 use super::trajectory::with_evidence;
 use crate::config::SeedField;
@@ -23,7 +20,7 @@ use crate::json::{Object, ObjectError, quote};
 use crate::python::repr_str;
 use crate::request::RequestTemplate;
 use crate::retry::gym_class;
-use crate::session::{self, RunTables};
+use crate::session::{self, Rows, RunTables, row};
 use crate::store::{RunRecord, RunStore};
 
 const ROLLOUTS: &str = include_str!("../../queries/export/rollouts.sql");
@@ -63,13 +60,13 @@ pub async fn export_nemo_gym(
     let session = open(run).await?;
     let mut warnings = Vec::new();
     let inputs = inputs(&session, record, target).await?;
-    let rows = Rows::new(&session, record, record.rules().health).await?;
+    let stamper = Stamper::new(&session, record, record.rules().health).await?;
     let rollouts = session.sql(ROLLOUTS).await?;
     let failures = failed_attempts(&session, record.rules()).await?;
     let files = [
         inputs,
-        answers(rollouts, &target.rollouts, &rows, &mut warnings).await?,
-        answers(failures, &target.failures, &rows, &mut warnings).await?,
+        answers(rollouts, &target.rollouts, &stamper, &mut warnings).await?,
+        answers(failures, &target.failures, &stamper, &mut warnings).await?,
     ];
     let metrics = metrics(run, target).await?;
     if metrics.is_none() && overwrite {
@@ -131,23 +128,22 @@ async fn inputs(
     let mut round = (interleaved == Some(&true.into())).then_some(0);
     let mut end = 0;
     loop {
-        let write = |input: Input<'_>| -> Result<(), ExportError> {
-            let rollouts = input.rollouts;
+        let mut inputs = stamps::inputs(session).await?;
+        while let Some(input) = inputs.next().await? {
+            let rollouts = input.rollouts();
             end = end.max(rollouts.end);
             let rollouts = match round {
                 Some(round) if rollouts.contains(&round) => round..round + 1,
-                Some(_) => return Ok(()),
+                Some(_) => continue,
                 None => rollouts,
             };
-            let template = RequestTemplate::new(input.request, seed)?;
+            let template = RequestTemplate::new(&input.request, seed)?;
             for rollout_index in rollouts {
                 line.clear();
                 template.write(rollout_index, 0, &mut line);
                 lines.write(line.as_bytes())?;
             }
-            Ok(())
-        };
-        for_each_input(session, write).await?;
+        }
         match &mut round {
             Some(round) if *round + 1 < end => *round += 1,
             _ => break,
@@ -167,29 +163,49 @@ fn seed(record: &RunRecord) -> Option<SeedField> {
 async fn answers(
     frame: DataFrame,
     path: &Path,
-    rows: &Rows,
+    stamper: &Stamper,
     warnings: &mut Vec<String>,
 ) -> Result<Lines, ExportError> {
     let mut lines = SortedLines::new(Lines::create(path)?)?;
-    let mut batches = frame.execute_stream().await?;
-    while let Some(batch) = batches.try_next().await? {
-        for (key, line) in rows.of(&batch)? {
-            let (task, rollout, _) = key;
-            match line {
-                Ok(line) => lines.add(key, &line)?,
-                Err(error) => warnings.push(format!(
-                    "the answer to rollout {rollout} of task {task} is left out of '{}': NeMo Gym could not read it \
-                     ({error}); the run has it",
-                    path.display()
-                )),
-            }
+    let mut answers = Rows::start(frame, Answer::rows).await?;
+    while let Some(answer) = answers.next().await? {
+        let (task, rollout, _) = answer.key();
+        match stamper.line(&answer)? {
+            Ok(line) => lines.add(answer.key(), &line)?,
+            Err(error) => warnings.push(format!(
+                "the answer to rollout {rollout} of task {task} is left out of '{}': NeMo Gym could not read it \
+                 ({error}); the run has it",
+                path.display()
+            )),
         }
     }
     lines.finish()
 }
 
+row! {
+    /// An answer, or an attempt without one.
+    struct Answer {
+        task_index: i64,
+        rollout_index: i64,
+        attempt: i64,
+        agent_name: String,
+        sent_at: i64,
+        answer: Option<String>,
+        is_answered: bool,
+        outcome: String,
+        http_status: Option<i64>,
+        error: String,
+    }
+}
+
+impl Answer {
+    fn key(&self) -> Key {
+        (self.task_index, self.rollout_index, self.attempt)
+    }
+}
+
 /// What turns answers into NeMo Gym's rows.
-struct Rows {
+struct Stamper {
     stamps: StampIndex,
     calls: CallLog,
     /// Addresses of the agents.
@@ -198,10 +214,7 @@ struct Rows {
     has_evidence: bool,
 }
 
-/// A row of NeMo Gym's files, or why NeMo Gym could not read it.
-type Row = (Key, Result<String, ObjectError>);
-
-impl Rows {
+impl Stamper {
     async fn new(
         session: &SessionContext,
         record: &RunRecord,
@@ -217,50 +230,58 @@ impl Rows {
         })
     }
 
-    /// The rows of a batch.
-    fn of(&self, batch: &RecordBatch) -> Result<Vec<Row>, ExportError> {
-        let answers = texts(batch, "answer")?;
-        let task_index = integers(batch, "task_index")?;
-        let rollout_index = integers(batch, "rollout_index")?;
-        let attempt = integers(batch, "attempt")?;
-        let sent_at = integers(batch, "sent_at")?;
-        let is_answered = batch.column_by_name("is_answered");
-        let is_answered = is_answered
-            .map(|column| as_boolean_array(column))
-            .transpose()?;
-        let mut rows = Vec::new();
-        for row in 0..batch.num_rows() {
-            let key = (
-                at(&task_index, row),
-                at(&rollout_index, row),
-                at(&attempt, row),
-            );
-            let is_answered = is_answered.is_none_or(|is_answered| is_answered.value(row));
-            let failure = (!is_answered).then(|| failure(batch, row, &self.addresses));
-            let failure = failure.transpose()?;
-            let answer = failure.as_deref().unwrap_or_else(|| answers.value(row));
-            // Imported answers have no time, and were stamped by whoever wrote the file.
-            if at(&sent_at, row) == 0 {
-                rows.push((key, Ok(one_line(answer.to_owned()))));
-                continue;
-            }
-            let stamped = if self.has_evidence && failure.is_none() {
-                let calls = self.calls.get(key)?;
-                let answer = with_evidence(answer, &self.stamps.identity(key), key, &calls);
-                answer.and_then(|answer| self.stamps.stamp(&answer, key))
-            } else {
-                self.stamps.stamp(answer, key)
-            };
-            rows.push((key, stamped));
+    /// A row of NeMo Gym's files, or why NeMo Gym could not read it.
+    fn line(&self, row: &Answer) -> Result<Result<String, ObjectError>, ExportError> {
+        let key = row.key();
+        if !row.is_answered {
+            return Ok(self.stamps.stamp(&self.failure(row), key));
         }
-        Ok(rows)
+        let answer = row.answer.as_deref().unwrap_or_default();
+        // Imported answers have no time, and were stamped by whoever wrote the file.
+        if row.sent_at == 0 {
+            return Ok(Ok(one_line(answer.to_owned())));
+        }
+        if !self.has_evidence {
+            return Ok(self.stamps.stamp(answer, key));
+        }
+        let calls = self.calls.get(key)?;
+        let answer = with_evidence(answer, &self.stamps.identity(key), &calls);
+        Ok(answer.and_then(|answer| self.stamps.stamp(&answer, key)))
+    }
+
+    /// The row of an attempt without an answer, as NeMo Gym writes it since 0.7.
+    fn failure(&self, row: &Answer) -> String {
+        let (status, error) = (row.http_status, row.error.clone());
+        let (kind, message) = match (status, row.outcome.as_str()) {
+            (Some(status), _) if status >= 400 => {
+                let address = self.addresses.get(&row.agent_name);
+                let address = format!("{}/run", address.map_or("", String::as_str));
+                let (reason, address) = (repr_str(reason(status)), repr_str(&address));
+                let message = format!("{status}, message={reason}, url={address}");
+                ("ClientResponseError", message)
+            }
+            (Some(_), "infra") => ("ClientPayloadError", error),
+            (_, "timeout") => ("TimeoutError", error),
+            (Some(_), "data") => ("JSONDecodeError", error),
+            (_, outcome) => (outcome, error),
+        };
+        let null = || "null".to_owned();
+        let mut failure = Object::default();
+        failure.set("_ng_failure_class", quote(gym_class(status)));
+        failure.set("_ng_failure_type", quote(kind));
+        failure.set("_ng_failure_message", quote(&message));
+        let status = status.map_or_else(null, |status| status.to_string());
+        failure.set("_ng_failure_http_status", status);
+        let body = row.answer.clone().unwrap_or_else(null);
+        failure.set("_ng_failure_response_body", body);
+        failure.to_string()
     }
 }
 
-/// The rollouts of a run as NeMo Gym's rows, in any order, one batch at a time.
+/// The rollouts of a run as NeMo Gym's rows, in any order.
 pub struct RolloutRows {
-    rows: Rows,
-    batches: SendableRecordBatchStream,
+    stamper: Stamper,
+    answers: Rows<Answer>,
 }
 
 impl RolloutRows {
@@ -270,64 +291,25 @@ impl RolloutRows {
     /// The run cannot be read.
     pub async fn of(run: &RunStore, record: &RunRecord) -> Result<Self, ExportError> {
         let session = open(run).await?;
-        let rows = Rows::new(&session, record, true).await?;
-        let batches = session.sql(ROLLOUTS).await?.execute_stream().await?;
-        Ok(Self { rows, batches })
+        Ok(Self {
+            stamper: Stamper::new(&session, record, true).await?,
+            answers: Rows::of(&session, ROLLOUTS, Answer::rows).await?,
+        })
     }
 
-    /// The next rows; `None` at the end. A row that NeMo Gym could not read stays as it came.
+    /// The next row; `None` at the end. A row that NeMo Gym could not read stays as it came.
     ///
     /// # Errors
     /// The run cannot be read.
-    pub async fn next(&mut self) -> Result<Option<Vec<String>>, ExportError> {
-        let Some(batch) = self.batches.try_next().await? else {
+    pub async fn next(&mut self) -> Result<Option<String>, ExportError> {
+        let Some(row) = self.answers.next().await? else {
             return Ok(None);
         };
-        let answers = texts(&batch, "answer")?;
-        let rows = self.rows.of(&batch)?.into_iter().zip(answers.iter());
-        let rows = rows.map(|((_, row), answer)| {
-            row.unwrap_or_else(|_| one_line(answer.unwrap_or_default().to_owned()))
-        });
-        Ok(Some(rows.collect()))
+        let line = self.stamper.line(&row)?;
+        Ok(Some(line.unwrap_or_else(|_| {
+            one_line(row.answer.unwrap_or_default())
+        })))
     }
-}
-
-/// The row of an attempt without an answer, as NeMo Gym writes it since 0.7.
-fn failure(
-    batch: &RecordBatch,
-    row: usize,
-    addresses: &BTreeMap<String, String>,
-) -> Result<String, ExportError> {
-    let text = |name| Ok::<_, ExportError>(texts(batch, name)?.value(row).to_owned());
-    let statuses = integers(batch, "http_status")?;
-    let status = statuses.is_valid(row).then(|| statuses.value(row));
-    let (outcome, error) = (text("outcome")?, text("error")?);
-    let (kind, message) = match (status, outcome.as_str()) {
-        (Some(status), _) if status >= 400 => {
-            let address = addresses.get(&text("agent_name")?);
-            let address = format!("{}/run", address.map_or("", String::as_str));
-            let (reason, address) = (repr_str(reason(status)), repr_str(&address));
-            let message = format!("{status}, message={reason}, url={address}");
-            ("ClientResponseError", message)
-        }
-        (Some(_), "infra") => ("ClientPayloadError", error),
-        (_, "timeout") => ("TimeoutError", error),
-        (Some(_), "data") => ("JSONDecodeError", error),
-        (_, outcome) => (outcome, error),
-    };
-    let mut failure = Object::default();
-    failure.set("_ng_failure_class", quote(gym_class(status)));
-    failure.set("_ng_failure_type", quote(kind));
-    failure.set("_ng_failure_message", quote(&message));
-    let status = status.map_or_else(|| "null".to_owned(), |status| status.to_string());
-    failure.set("_ng_failure_http_status", status);
-    let answers = texts(batch, "answer")?;
-    let body = answers.is_valid(row).then(|| answers.value(row).to_owned());
-    failure.set(
-        "_ng_failure_response_body",
-        body.unwrap_or_else(|| "null".to_owned()),
-    );
-    Ok(failure.to_string())
 }
 
 /// Python's phrase for a status, which in some cases is newer than hyper's.

@@ -1,16 +1,10 @@
-//! [`StampIndex`]: the fields that NeMo Gym copies into an answer from the row that was sent; and readers of columns.
+//! [`StampIndex`]: the fields that NeMo Gym copies into an answer from the row that was sent.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use arrow::array::{Array, ArrayRef, AsArray, Int64Array, StringViewArray};
-use arrow::compute::cast;
-use arrow::datatypes::DataType;
-use arrow::record_batch::RecordBatch;
-use datafusion::common::{Result as QueryResult, exec_datafusion_err};
-use datafusion::error::DataFusionError;
+use datafusion::common::Result as QueryResult;
 use datafusion::prelude::SessionContext;
-use futures::TryStreamExt;
 use indexmap::IndexSet;
 
 use super::target::Key;
@@ -19,61 +13,30 @@ use crate::request::{
     AGENT_REF, ATTEMPT_INDEX, ENVIRONMENT_SERVER, RESULT_TYPE, ROLLOUT_INDEX, SKILLS_REF,
     TASK_INDEX, TASK_SOURCE, agent_name,
 };
+use crate::session::{Rows, row};
 use crate::store::EnvironmentServer;
 
 const INPUTS: &str = include_str!("../../queries/export/inputs.sql");
 
-/// A line of a run's input: some rollouts of a task, and their request.
-pub(super) struct Input<'a> {
-    pub task_index: i64,
-    pub rollouts: Range<i64>,
-    pub request: &'a str,
-}
-
-/// Calls `take` for the input lines of a run in their order.
-pub(super) async fn for_each_input<E: From<DataFusionError>>(
-    session: &SessionContext,
-    mut take: impl FnMut(Input<'_>) -> Result<(), E>,
-) -> Result<(), E> {
-    let mut batches = session.sql(INPUTS).await?.execute_stream().await?;
-    while let Some(batch) = batches.try_next().await? {
-        let requests = texts(&batch, "request")?;
-        let task_index = integers(&batch, "task_index")?;
-        let first = integers(&batch, "first_rollout_index")?;
-        let repeats = integers(&batch, "num_repeats")?;
-        for row in 0..batch.num_rows() {
-            let first = at(&first, row);
-            take(Input {
-                task_index: at(&task_index, row),
-                rollouts: first..first.saturating_add(at(&repeats, row)),
-                request: requests.value(row),
-            })?;
-        }
+row! {
+    /// A line of a run's input: some rollouts of a task, and their request.
+    pub(super) struct Input {
+        task_index: i64,
+        first_rollout_index: i64,
+        num_repeats: i64,
+        pub(super) request: String,
     }
-    Ok(())
 }
 
-fn column(batch: &RecordBatch, name: &str, to: &DataType) -> QueryResult<ArrayRef> {
-    let column = batch.column_by_name(name);
-    let column =
-        column.ok_or_else(|| exec_datafusion_err!("the query gives no column '{name}'"))?;
-    Ok(cast(column, to)?)
+impl Input {
+    pub(super) fn rollouts(&self) -> Range<i64> {
+        self.first_rollout_index..self.first_rollout_index.saturating_add(self.num_repeats)
+    }
 }
 
-pub(super) fn integers(batch: &RecordBatch, name: &str) -> QueryResult<Int64Array> {
-    let column = column(batch, name, &DataType::Int64)?;
-    Ok(column.as_primitive().clone())
-}
-
-pub(super) fn texts(batch: &RecordBatch, name: &str) -> QueryResult<StringViewArray> {
-    let column = column(batch, name, &DataType::Utf8View)?;
-    Ok(column.as_string_view().clone())
-}
-
-/// The value in a row; zero if it is null.
-pub(super) fn at(column: &Int64Array, row: usize) -> i64 {
-    let is_given = row < column.len() && column.is_valid(row);
-    if is_given { column.value(row) } else { 0 }
+/// The input lines of a run in their order.
+pub(super) async fn inputs(session: &SessionContext) -> QueryResult<Rows<Input>> {
+    Rows::of(session, INPUTS, Input::rows).await
 }
 
 /// The field with the id under which an agent's server keeps a rollout.
@@ -195,11 +158,10 @@ impl StampIndex {
             servers,
             ..Self::default()
         };
-        let add = |input: Input<'_>| {
-            index.add(input.task_index, input.rollouts, input.request);
-            Ok(())
-        };
-        for_each_input::<DataFusionError>(session, add).await?;
+        let mut lines = inputs(session).await?;
+        while let Some(line) = lines.next().await? {
+            index.add(line.task_index, line.rollouts(), &line.request);
+        }
         index.sort();
         Ok(index)
     }

@@ -7,7 +7,6 @@ use serde_json::{Map, Value, json};
 
 use super::calls::ModelCall;
 use super::stamps::Identity;
-use super::target::Key;
 use crate::json::{ObjectError, splice, value};
 
 /// The fields with the evidence.
@@ -31,7 +30,6 @@ struct Said {
 pub(super) fn with_evidence<'a>(
     answer: &'a str,
     identity: &Identity,
-    key: Key,
     calls: &[ModelCall],
 ) -> Result<Cow<'a, str>, ObjectError> {
     if calls.is_empty() {
@@ -41,13 +39,13 @@ pub(super) fn with_evidence<'a>(
     if parsed.get(TRAJECTORY).is_some() {
         return Ok(Cow::Borrowed(answer));
     }
-    let trajectory = trajectory(&parsed, key, identity, calls).to_string();
-    let capture = capture(key, identity, calls).to_string();
+    let trajectory = trajectory(&parsed, identity, calls).to_string();
+    let capture = capture(identity, calls).to_string();
     let fields = [(TRAJECTORY, trajectory.as_str()), (CAPTURE, &capture)];
     splice(answer.trim_ascii(), &fields).map(Cow::Owned)
 }
 
-fn trajectory(answer: &Value, key: Key, identity: &Identity, calls: &[ModelCall]) -> Value {
+fn trajectory(answer: &Value, identity: &Identity, calls: &[ModelCall]) -> Value {
     let answered: Vec<&ModelCall> = calls.iter().filter(|call| call.is_ok()).collect();
     let said = said(answer, answered.len());
     let mut gaps = vec![
@@ -60,7 +58,7 @@ fn trajectory(answer: &Value, key: Key, identity: &Identity, calls: &[ModelCall]
     }
     let references: Vec<Value> = answered
         .iter()
-        .map(|call| json!({"model_call_id": call.id(key)}))
+        .map(|call| json!({"model_call_id": call.id()}))
         .collect();
     let mut steps = 0;
     let turns = said
@@ -90,7 +88,7 @@ fn trajectory(answer: &Value, key: Key, identity: &Identity, calls: &[ModelCall]
     let model_calls: Vec<Value> = calls
         .iter()
         .map(|call| {
-            let mut observed = model_call(call, key);
+            let mut observed = model_call(call);
             if call.is_ok() {
                 counts.correct(number, &mut observed);
                 number += 1;
@@ -117,9 +115,9 @@ fn trajectory(answer: &Value, key: Key, identity: &Identity, calls: &[ModelCall]
     })
 }
 
-fn model_call(call: &ModelCall, key: Key) -> Value {
+fn model_call(call: &ModelCall) -> Value {
     json!({
-        "model_call_id": call.id(key),
+        "model_call_id": call.id(),
         "started_at": call.started_at(),
         "completed_at": call.finished_at(),
         "duration_ms": call.latency_ms,
@@ -236,7 +234,7 @@ fn total_tokens(call: &ModelCall) -> Option<i64> {
     Some(call.input_tokens?.saturating_add(call.output_tokens?))
 }
 
-fn capture(key: Key, identity: &Identity, calls: &[ModelCall]) -> Value {
+fn capture(identity: &Identity, calls: &[ModelCall]) -> Value {
     let sum = |count: fn(&ModelCall) -> Option<i64>| {
         let counts: Vec<i64> = calls.iter().filter_map(count).collect();
         (!counts.is_empty()).then(|| counts.into_iter().fold(0, i64::saturating_add))
@@ -244,7 +242,7 @@ fn capture(key: Key, identity: &Identity, calls: &[ModelCall]) -> Value {
     let latency: f64 = calls.iter().filter_map(|call| call.latency_ms).sum();
     let records = calls.iter().enumerate().map(|(index, call)| {
         let record = json!({
-            "model_call_id": call.id(key),
+            "model_call_id": call.id(),
             "call_index": index,
             "model_ref": {"type": "responses_api_models", "name": call.name},
             "status_code": call.http_status,

@@ -13,8 +13,8 @@ use super::report::{HealthReport, write_summary};
 use super::rules::{BROKEN_CHECK, Rules, Scope, to_json};
 use super::tables::{Calls, Gaps, Records, Turns, Unbound, VerdictRow, Verdicts};
 use crate::json::{quote, unquote};
-use crate::measure::{Column, MeasureError, Rows, Spool, SpoolFile};
-use crate::session;
+use crate::measure::{Spool, SpoolFile};
+use crate::session::{self, Rows, row};
 
 const CHAINS: &str = include_str!("../../queries/health/views/chains.sql");
 const REPEATS: &str = include_str!("../../queries/health/views/repeats.sql");
@@ -58,24 +58,37 @@ pub struct HealthCheck {
 
 type Take = fn(&mut Evidence) -> Result<RecordBatch, ArrowError>;
 
-/// A record that gets a verdict.
-struct Record {
-    key: Vec<u8>,
-    task: String,
-    rollout: String,
-    stage: Option<String>,
-    rollout_id: String,
-    calls_known: bool,
-    successful_calls: i64,
+row! {
+    /// A record that gets a verdict.
+    struct Judged {
+        record: Vec<u8>,
+        task: String,
+        rollout: String,
+        stage: Option<String>,
+        rollout_id: String,
+        calls_known: bool,
+        successful_turn_calls: i64,
+    }
 }
 
-/// A row that a rule returned.
-struct Found {
-    key: Vec<u8>,
-    rule: usize,
-    locator: Option<String>,
-    detail: Option<String>,
-    error: Option<String>,
+row! {
+    /// A row that a rule returned.
+    struct Found {
+        record: Vec<u8>,
+        rule: u32,
+        locator: Option<String>,
+        detail: Option<String>,
+        error: Option<String>,
+    }
+}
+
+row! {
+    /// What a rule of tasks found.
+    struct FlagCount {
+        rule: u32,
+        found: u64,
+        unobserved: u64,
+    }
 }
 
 impl HealthCheck {
@@ -181,29 +194,29 @@ impl HealthCheck {
         out: &mut (dyn Write + Send),
     ) -> Result<(), HealthError> {
         let session = &self.session;
-        let records = session.sql(RECORDS).await?;
-        let mut records = Rows::start(records, decode_records).await?;
+        let mut records = Rows::of(session, RECORDS, Judged::rows).await?;
         let is_asked = |scope| scope != Scope::Tasks;
         let found = self.rules.findings(session, "records", "record", is_asked);
         let order = ["record", "scope", "rule", "position"];
         let found = found
             .await?
             .sort(order.map(|name| col(name).sort(true, true)).to_vec())?;
-        let mut found = Rows::start(found, decode_found).await?;
+        let mut found = Rows::start(found, Found::rows).await?;
         let broken = self.rules.position(BROKEN_CHECK);
         let mut kept = self.spool.begin("verdicts", Verdicts::schema())?;
         let (mut held, mut num_held) = (Verdicts::default(), 0);
-        while let Some(record) = records.next_if(|_| true).await? {
+        while let Some(record) = records.next().await? {
             let mut findings: Vec<String> = Vec::new();
             let mut unobserved: Vec<usize> = Vec::new();
-            while let Some(row) = found.next_if(|row| row.key == record.key).await? {
+            while let Some(row) = found.next_if(|row| row.record == record.record).await? {
+                let own = row.rule as usize;
                 let (rule, locator, detail) = match row.detail {
-                    Some(detail) => (Some(row.rule), row.locator, detail),
-                    None if unobserved.contains(&row.rule) => continue,
+                    Some(detail) => (Some(own), row.locator, detail),
+                    None if unobserved.contains(&own) => continue,
                     None => {
-                        unobserved.push(row.rule);
+                        unobserved.push(own);
                         let Some(error) = row.error else { continue };
-                        (broken, None, broken_down(report.id(row.rule), &error))
+                        (broken, None, broken_down(report.id(own), &error))
                     }
                 };
                 let Some(rule) = rule.filter(|rule| !report.is_ignored(*rule)) else {
@@ -239,7 +252,7 @@ impl HealthCheck {
                 rollout: Some(&record.rollout),
                 verdict: Some(verdict),
                 calls_known: Some(record.calls_known),
-                successful_calls: Some(record.successful_calls),
+                successful_calls: Some(record.successful_turn_calls),
             });
             num_held += 1;
             if num_held >= HELD {
@@ -261,12 +274,9 @@ impl HealthCheck {
         self.spool
             .keep_frame(session, "flags", flags.await?)
             .await?;
-        for batch in session.sql(FLAG_COUNTS).await?.collect().await? {
-            let (rules, found) = (i64::read(&batch, "rule")?, i64::read(&batch, "found")?);
-            let unobserved = i64::read(&batch, "unobserved")?;
-            for ((rule, found), unobserved) in rules.into_iter().zip(found).zip(unobserved) {
-                report.found_of_tasks(rule, found, unobserved);
-            }
+        let mut counts = Rows::of(session, FLAG_COUNTS, FlagCount::rows).await?;
+        while let Some(count) = counts.next().await? {
+            report.found_of_tasks(count.rule as usize, count.found, count.unobserved);
         }
         Ok(())
     }
@@ -279,42 +289,4 @@ fn broken_down(rule: &str, error: &str) -> String {
         quote(rule),
         quote(error)
     )
-}
-
-fn decode_records(batch: &RecordBatch) -> Result<Vec<Record>, MeasureError> {
-    let keys = Vec::<u8>::read(batch, "record")?;
-    let (tasks, rollouts) = (
-        String::read(batch, "task")?,
-        String::read(batch, "rollout")?,
-    );
-    let (stages, ids) = (
-        Option::<String>::read(batch, "stage")?,
-        String::read(batch, "rollout_id")?,
-    );
-    let known = bool::read(batch, "calls_known")?;
-    let successful = i64::read(batch, "successful_turn_calls")?;
-    let rows = keys.into_iter().enumerate().map(|(row, key)| Record {
-        key,
-        task: tasks[row].clone(),
-        rollout: rollouts[row].clone(),
-        stage: stages[row].clone(),
-        rollout_id: ids[row].clone(),
-        calls_known: known[row],
-        successful_calls: successful[row],
-    });
-    Ok(rows.collect())
-}
-
-fn decode_found(batch: &RecordBatch) -> Result<Vec<Found>, MeasureError> {
-    let (keys, rules) = (Vec::<u8>::read(batch, "record")?, i64::read(batch, "rule")?);
-    let text = |name| Option::<String>::read(batch, name);
-    let (locators, details, errors) = (text("locator")?, text("detail")?, text("error")?);
-    let rows = keys.into_iter().enumerate().map(|(row, key)| Found {
-        key,
-        rule: usize::try_from(rules[row]).unwrap_or_default(),
-        locator: locators[row].clone(),
-        detail: details[row].clone(),
-        error: errors[row].clone(),
-    });
-    Ok(rows.collect())
 }

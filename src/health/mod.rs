@@ -71,11 +71,9 @@ pub async fn check_run(
     let shown = run.display("");
     let mut rows = RolloutRows::of(run, record).await?;
     let mut line = 0;
-    while let Some(batch) = rows.next().await? {
-        for row in batch {
-            line += 1;
-            check.add(row.as_bytes(), 0, &shown, line)?;
-        }
+    while let Some(row) = rows.next().await? {
+        line += 1;
+        check.add(row.as_bytes(), 0, &shown, line)?;
     }
     finish(check, place).await
 }

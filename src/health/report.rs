@@ -2,18 +2,13 @@
 
 use std::io::Write;
 
-use arrow::array::AsArray;
-use arrow::compute::concat_batches;
-use arrow::datatypes::Int64Type;
-use arrow::record_batch::RecordBatch;
 use datafusion::prelude::SessionContext;
-use futures::TryStreamExt;
 use serde_json::{Map, Value, json};
 
 use super::error::HealthError;
 use super::rules::{Rules, Scope};
 use crate::json::quote;
-use crate::measure::Column;
+use crate::session::{Rows, row};
 
 /// The name of the file with the counts.
 pub const QUALITY_SUMMARY: &str = "quality_summary.json";
@@ -98,11 +93,10 @@ impl HealthReport {
         }
     }
 
-    pub(super) fn found_of_tasks(&mut self, rule: i64, found: i64, unobserved: i64) {
-        let rule = usize::try_from(rule).ok();
-        if let Some(check) = rule.and_then(|rule| self.checks.get_mut(rule)) {
-            check.found = found.unsigned_abs();
-            check.unobserved = unobserved.unsigned_abs();
+    pub(super) fn found_of_tasks(&mut self, rule: usize, found: u64, unobserved: u64) {
+        if let Some(check) = self.checks.get_mut(rule) {
+            check.found = found;
+            check.unobserved = unobserved;
         }
     }
 
@@ -150,30 +144,62 @@ impl HealthReport {
     }
 }
 
+row! {
+    #[derive(Default)]
+    struct Sums {
+        captures: i64,
+        replayed_calls: i64,
+        replaying_rollouts: i64,
+        input_tokens: i64,
+        output_tokens: i64,
+        failed_calls: i64,
+        failing_rollouts: i64,
+        captured_input_tokens: i64,
+        captured_output_tokens: i64,
+        ended_on_failure: i64,
+    }
+}
+
+row! {
+    struct Failures {
+        status: String,
+        failed_calls: i64,
+    }
+}
+
+row! {
+    struct Task {
+        name: String,
+        repeats: i64,
+        healthy: i64,
+        unhealthy: i64,
+        unobserved: i64,
+        /// The rules that found something.
+        flags: Vec<i64>,
+    }
+}
+
 /// Writes the summary, task by task.
 pub(super) async fn write_summary(
     report: &mut HealthReport,
     session: &SessionContext,
     out: &mut (dyn Write + Send),
 ) -> Result<(), HealthError> {
-    let statistics = session.sql(STATISTICS).await?;
-    let schema = statistics.schema().inner().clone();
-    let sums = concat_batches(&schema, &statistics.collect().await?)?;
-    let sum = |name: &str| -> Result<i64, HealthError> {
-        Ok(i64::read(&sums, name)?.first().copied().unwrap_or_default())
-    };
+    let sums = Rows::of(session, STATISTICS, Sums::rows)
+        .await?
+        .next()
+        .await?;
+    let sums = sums.unwrap_or_default();
     let mut by_status = Map::new();
-    for batch in session.sql(FAILURES).await?.collect().await? {
-        let failed = i64::read(&batch, "failed_calls")?
-            .into_iter()
-            .map(Value::from);
-        by_status.extend(String::read(&batch, "status")?.into_iter().zip(failed));
+    let mut failures = Rows::of(session, FAILURES, Failures::rows).await?;
+    while let Some(row) = failures.next().await? {
+        by_status.insert(row.status, row.failed_calls.into());
     }
     report.run = json!({
         "ignored_checks": report.ignored,
         "artifacts": {
             "records": report.num_records,
-            "captures": sum("captures")?,
+            "captures": sums.captures,
             "coverage": report.coverage(),
         },
         "verdicts": {
@@ -184,20 +210,20 @@ pub(super) async fn write_summary(
         "issues": report.issues(),
         "stats": {
             "model_call_errors": {
-                "total": sum("failed_calls")?,
+                "total": sums.failed_calls,
                 "by_status": by_status,
-                "rollouts_affected": sum("failing_rollouts")?,
-                "ended_on_error": sum("ended_on_failure")?,
+                "rollouts_affected": sums.failing_rollouts,
+                "ended_on_error": sums.ended_on_failure,
             },
             "duplicated_calls": {
-                "replayed": sum("replayed_calls")?,
-                "rollouts": sum("replaying_rollouts")?,
+                "replayed": sums.replayed_calls,
+                "rollouts": sums.replaying_rollouts,
             },
             "tokens": {
-                "prompt": sum("input_tokens")?,
-                "completion": sum("output_tokens")?,
-                "capture_prompt": sum("captured_input_tokens")?,
-                "capture_completion": sum("captured_output_tokens")?,
+                "prompt": sums.input_tokens,
+                "completion": sums.output_tokens,
+                "capture_prompt": sums.captured_input_tokens,
+                "capture_completion": sums.captured_output_tokens,
             },
         },
     });
@@ -206,54 +232,24 @@ pub(super) async fn write_summary(
         "{{\n  \"run\": {},\n  \"tasks\": {{",
         indented(&report.run, 2)
     )?;
-    let tasks = session.sql(TASKS).await?;
-    let mut batches = tasks.execute_stream().await?;
+    let mut tasks = Rows::of(session, TASKS, Task::rows).await?;
     let mut separator = "\n";
-    while let Some(batch) = batches.try_next().await? {
-        write_tasks(report, &batch, &mut separator, out)?;
+    while let Some(task) = tasks.next().await? {
+        let flags = task.flags.iter().filter_map(|rule| (*rule).try_into().ok());
+        let flags: Vec<&str> = flags.map(|rule| report.id(rule)).collect();
+        let counts = json!({
+            "repeats": task.repeats,
+            "healthy": task.healthy,
+            "unhealthy": task.unhealthy,
+            "unobserved": task.unobserved,
+            "flags": flags,
+        });
+        let (name, counts) = (quote(&task.name), indented(&counts, 4));
+        write!(out, "{separator}    {name}: {counts}")?;
+        separator = ",\n";
     }
     let end = if separator == "\n" { "" } else { "\n  " };
     Ok(write!(out, "{end}}}\n}}\n")?)
-}
-
-fn write_tasks(
-    report: &HealthReport,
-    batch: &RecordBatch,
-    separator: &mut &'static str,
-    out: &mut (dyn Write + Send),
-) -> Result<(), HealthError> {
-    let names = String::read(batch, "name")?;
-    let count = |name| i64::read(batch, name);
-    let (repeats, healthy) = (count("repeats")?, count("healthy")?);
-    let (unhealthy, unobserved) = (count("unhealthy")?, count("unobserved")?);
-    let flags = batch.column_by_name("flags");
-    let flags = flags.and_then(|flags| flags.as_list_opt::<i32>());
-    for (row, name) in names.iter().enumerate() {
-        // Null where there are none.
-        let rules = flags.map(|flags| flags.value(row));
-        let rules = rules
-            .as_ref()
-            .and_then(|rules| rules.as_primitive_opt::<Int64Type>());
-        let rules = rules.into_iter().flatten().flatten();
-        let rules = rules.filter_map(|rule| usize::try_from(rule).ok());
-        let flags: Vec<&str> = rules.map(|rule| report.id(rule)).collect();
-        let at = |counts: &[i64]| counts.get(row).copied().unwrap_or_default();
-        let task = json!({
-            "repeats": at(&repeats),
-            "healthy": at(&healthy),
-            "unhealthy": at(&unhealthy),
-            "unobserved": at(&unobserved),
-            "flags": flags,
-        });
-        write!(
-            out,
-            "{separator}    {}: {}",
-            quote(name),
-            indented(&task, 4)
-        )?;
-        *separator = ",\n";
-    }
-    Ok(())
 }
 
 /// A value over several lines, indented by `spaces`.

@@ -18,8 +18,8 @@ struct Shape {
     holds: fn(&Fields) -> bool,
 }
 
-/// Names of fields, their kind, and what they are where they are missing.
-type FieldRule = (&'static [&'static str], Kind, Absent);
+/// Names of fields with spaces between, their kind, and what they are where they are missing.
+type FieldRule = (&'static str, Kind, Absent);
 
 /// What a missing field becomes.
 enum Absent {
@@ -43,7 +43,8 @@ enum Kind {
     /// A number not below zero.
     Amount,
     Flag,
-    OneOf(&'static [&'static str]),
+    /// One of these words.
+    OneOf(&'static str),
     Object(&'static Shape),
     List(&'static Kind),
     /// An item of a conversation. NeMo Gym knows some thirty kinds; only the outline is checked here.
@@ -53,7 +54,11 @@ enum Kind {
 use Absent::{Default, Empty, Null, Wrong};
 use Kind::{Amount, Any, Flag, Item, List, Object, OneOf, Text, Whole, WholeFrom};
 
-const fn closed(fields: &'static [FieldRule], holds: fn(&Fields) -> bool) -> Shape {
+const fn closed(fields: &'static [FieldRule]) -> Shape {
+    checked(fields, |_| true)
+}
+
+const fn checked(fields: &'static [FieldRule], holds: fn(&Fields) -> bool) -> Shape {
     Shape {
         fields,
         is_open: false,
@@ -61,23 +66,19 @@ const fn closed(fields: &'static [FieldRule], holds: fn(&Fields) -> bool) -> Sha
     }
 }
 
-fn always(_: &Fields) -> bool {
-    true
-}
-
 static MODEL: Shape = Shape {
     fields: &[
-        (&["type"], OneOf(&["responses_api_models"]), Wrong),
-        (&["name"], Text, Wrong),
+        ("type", OneOf("responses_api_models"), Wrong),
+        ("name", Text, Wrong),
     ],
     is_open: true,
-    holds: always,
+    holds: |_| true,
 };
 
-static REFERENCE: Shape = closed(
+static REFERENCE: Shape = checked(
     &[
-        (&["model_call_id", "response_id"], Text, Null),
-        (&["model_ref"], Object(&MODEL), Null),
+        ("model_call_id response_id", Text, Null),
+        ("model_ref", Object(&MODEL), Null),
     ],
     |reference| {
         text(reference, "model_call_id").is_some()
@@ -86,121 +87,81 @@ static REFERENCE: Shape = closed(
     },
 );
 
-static TOKENS: Shape = closed(
-    &[(
-        &[
-            "prompt_tokens",
-            "completion_tokens",
-            "reasoning_tokens",
-            "total_tokens",
-            "cached_tokens",
-        ],
-        WholeFrom(0),
+static TOKENS: Shape = closed(&[(
+    "prompt_tokens completion_tokens reasoning_tokens total_tokens cached_tokens",
+    WholeFrom(0),
+    Null,
+)]);
+
+static METADATA: Shape = closed(&[
+    ("response_id model dialect response_status", Text, Null),
+    (
+        "finish_reason local_response_reason error_category",
+        Text,
         Null,
-    )],
-    always,
-);
+    ),
+    ("status_code upstream_status_code", Whole, Null),
+    ("model_ref", Object(&MODEL), Null),
+    ("upstream_attempted", Flag, Null),
+    ("response_source", OneOf("upstream local"), Null),
+    ("latency_ttft_ms", Amount, Null),
+]);
 
-static METADATA: Shape = closed(
-    &[
-        (
-            &["response_id", "model", "dialect", "response_status"],
-            Text,
-            Null,
-        ),
-        (
-            &["finish_reason", "local_response_reason", "error_category"],
-            Text,
-            Null,
-        ),
-        (&["status_code", "upstream_status_code"], Whole, Null),
-        (&["model_ref"], Object(&MODEL), Null),
-        (&["upstream_attempted"], Flag, Null),
-        (&["response_source"], OneOf(&["upstream", "local"]), Null),
-        (&["latency_ttft_ms"], Amount, Null),
-    ],
-    always,
-);
+static CALL: Shape = closed(&[
+    ("model_call_id", Text, Null),
+    ("started_at completed_at", Kind::Number, Null),
+    ("duration_ms", Amount, Null),
+    ("request response", Any, Null),
+    ("response_metadata", Object(&METADATA), Empty),
+    ("token_stats", Object(&TOKENS), Empty),
+]);
 
-static CALL: Shape = closed(
-    &[
-        (&["model_call_id"], Text, Null),
-        (&["started_at", "completed_at"], Kind::Number, Null),
-        (&["duration_ms"], Amount, Null),
-        (&["request", "response"], Any, Null),
-        (&["response_metadata"], Object(&METADATA), Empty),
-        (&["token_stats"], Object(&TOKENS), Empty),
-    ],
-    always,
-);
+static TURN: Shape = closed(&[
+    ("invocation_id task_id rollout_id", Text, Wrong),
+    ("turn_no", WholeFrom(1), Wrong),
+    ("timestamp", Kind::Number, Wrong),
+    ("question answer reasoning_content", Any, Null),
+    ("resolved", Flag, Null),
+    ("step_count", WholeFrom(0), Wrong),
+    ("model_calls", List(&Object(&REFERENCE)), Empty),
+]);
 
-static TURN: Shape = closed(
-    &[
-        (&["invocation_id", "task_id", "rollout_id"], Text, Wrong),
-        (&["turn_no"], WholeFrom(1), Wrong),
-        (&["timestamp"], Kind::Number, Wrong),
-        (&["question", "answer", "reasoning_content"], Any, Null),
-        (&["resolved"], Flag, Null),
-        (&["step_count"], WholeFrom(0), Wrong),
-        (&["model_calls"], List(&Object(&REFERENCE)), Empty),
-    ],
-    always,
-);
+static INVOCATION: Shape = closed(&[
+    (
+        "kind",
+        OneOf("agent_invocation"),
+        Default("agent_invocation"),
+    ),
+    ("invocation_id", Text, Wrong),
+    (
+        "parent_invocation_id spawned_by_tool_call_id error_type",
+        Text,
+        Null,
+    ),
+    (
+        "status",
+        OneOf("completed failed incomplete unknown"),
+        Default("unknown"),
+    ),
+    ("duration_ms", Amount, Null),
+    ("model_calls", List(&Object(&REFERENCE)), Empty),
+    ("conversation", List(&Item), Empty),
+]);
 
-static INVOCATION: Shape = closed(
+static TOOL_CALL: Shape = checked(
     &[
+        ("kind", OneOf("tool_call"), Default("tool_call")),
+        ("invocation_id tool_call_id", Text, Wrong),
+        ("sandbox_id tool_name error_type", Text, Null),
+        ("started_at completed_at", Kind::Number, Null),
+        ("duration_ms", Amount, Null),
+        ("timing_source", OneOf("executor artifact harness"), Null),
         (
-            &["kind"],
-            OneOf(&["agent_invocation"]),
-            Default("agent_invocation"),
-        ),
-        (&["invocation_id"], Text, Wrong),
-        (
-            &[
-                "parent_invocation_id",
-                "spawned_by_tool_call_id",
-                "error_type",
-            ],
-            Text,
-            Null,
-        ),
-        (
-            &["status"],
-            OneOf(&["completed", "failed", "incomplete", "unknown"]),
+            "status",
+            OneOf("completed failed timeout cancelled incomplete unknown"),
             Default("unknown"),
         ),
-        (&["duration_ms"], Amount, Null),
-        (&["model_calls"], List(&Object(&REFERENCE)), Empty),
-        (&["conversation"], List(&Item), Empty),
-    ],
-    always,
-);
-
-static TOOL_CALL: Shape = closed(
-    &[
-        (&["kind"], OneOf(&["tool_call"]), Default("tool_call")),
-        (&["invocation_id", "tool_call_id"], Text, Wrong),
-        (&["sandbox_id", "tool_name", "error_type"], Text, Null),
-        (&["started_at", "completed_at"], Kind::Number, Null),
-        (&["duration_ms"], Amount, Null),
-        (
-            &["timing_source"],
-            OneOf(&["executor", "artifact", "harness"]),
-            Null,
-        ),
-        (
-            &["status"],
-            OneOf(&[
-                "completed",
-                "failed",
-                "timeout",
-                "cancelled",
-                "incomplete",
-                "unknown",
-            ]),
-            Default("unknown"),
-        ),
-        (&["output"], Any, Null),
+        ("output", Any, Null),
     ],
     |call| {
         let at = |name: &str| call.get(name).and_then(Value::as_f64);
@@ -211,23 +172,17 @@ static TOOL_CALL: Shape = closed(
     },
 );
 
-static GAP: Shape = closed(
-    &[
-        (&["code"], Text, Wrong),
-        (&["invocation_id", "detail"], Text, Null),
-    ],
-    always,
-);
+static GAP: Shape = closed(&[("code", Text, Wrong), ("invocation_id detail", Text, Null)]);
 
-static TRAJECTORY: Shape = closed(
+static TRAJECTORY: Shape = checked(
     &[
-        (&["schema_version"], OneOf(&["1.0"]), Default("1.0")),
-        (&["task_id", "rollout_id"], Text, Wrong),
-        (&["invocations"], List(&Object(&INVOCATION)), Empty),
-        (&["turns"], List(&Object(&TURN)), Empty),
-        (&["model_calls"], List(&Object(&CALL)), Empty),
-        (&["tool_calls"], List(&Object(&TOOL_CALL)), Empty),
-        (&["gaps"], List(&Object(&GAP)), Empty),
+        ("schema_version", OneOf("1.0"), Default("1.0")),
+        ("task_id rollout_id", Text, Wrong),
+        ("invocations", List(&Object(&INVOCATION)), Empty),
+        ("turns", List(&Object(&TURN)), Empty),
+        ("model_calls", List(&Object(&CALL)), Empty),
+        ("tool_calls", List(&Object(&TOOL_CALL)), Empty),
+        ("gaps", List(&Object(&GAP)), Empty),
     ],
     has_identity,
 );
@@ -299,17 +254,18 @@ impl Shape {
         };
         let mut fields = Fields::new();
         let rules = self.fields.iter();
-        let rules = rules
-            .flat_map(|(names, kind, absent)| names.iter().map(move |name| (name, kind, absent)));
+        let rules = rules.flat_map(|(names, kind, absent)| {
+            names.split(' ').map(move |name| (name, kind, absent))
+        });
         for (name, kind, absent) in rules {
-            let value = match (given.shift_remove(*name), absent) {
+            let value = match (given.shift_remove(name), absent) {
                 (None, Wrong) => return None,
                 (None | Some(Value::Null), Null) => Value::Null,
                 (None, Default(text)) => Value::from(*text),
                 (None, Empty) => kind.empty()?,
                 (Some(value), _) => kind.canonical(value)?,
             };
-            fields.insert((*name).to_owned(), value);
+            fields.insert(name.to_owned(), value);
         }
         let is_known = self.is_open || given.is_empty();
         (is_known && (self.holds)(&fields)).then_some(fields)
@@ -341,10 +297,10 @@ impl Kind {
                 .filter(|amount| *amount >= 0.0)
                 .map(Value::from),
             Flag => flag(&value).map(Value::Bool),
-            OneOf(names) => names
-                .iter()
-                .any(|name| value.as_str() == Some(name))
-                .then_some(value),
+            OneOf(names) => {
+                let is_one = names.split(' ').any(|name| value == name);
+                is_one.then_some(value)
+            }
             Object(shape) => shape.canonical(value).map(Value::Object),
             List(kind) => match value {
                 Value::Array(items) => {
@@ -397,12 +353,8 @@ fn number(value: &Value) -> Option<f64> {
 fn flag(value: &Value) -> Option<bool> {
     let text = match value {
         Value::Bool(flag) => return Some(*flag),
-        Value::Number(number) => {
-            let number = number.as_f64()?;
-            return [(0.0, false), (1.0, true)]
-                .into_iter()
-                .find_map(|(spelled, flag)| (number == spelled).then_some(flag));
-        }
+        // A negative zero is zero.
+        Value::Number(number) => (number.as_f64()? + 0.0).to_string(),
         Value::String(text) => text.to_ascii_lowercase(),
         _ => return None,
     };

@@ -6,11 +6,9 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::Path;
 use std::sync::Arc;
 
-use arrow::array::{AsArray, RecordBatch};
-use arrow::datatypes::Int64Type;
+use arrow::array::RecordBatch;
 use datafusion::datasource::MemTable;
 use datafusion::prelude::SessionContext;
-use futures::StreamExt;
 
 use super::error::{ImportError, RowProblem};
 use super::keys::{AgentServers, ROLLOUT, RowKey, Runners, TASK, TaskKeys};
@@ -24,6 +22,7 @@ use crate::python::repr_str;
 use crate::read::TaskRow;
 use crate::request::agent_name;
 use crate::schema;
+use crate::session::{Rows, row};
 use crate::store::EnvironmentServer;
 
 /// Who made the rollouts of a file.
@@ -340,17 +339,35 @@ impl Imported {
         ctx: &SessionContext,
         sql: &str,
     ) -> Result<Option<String>, ImportError> {
-        let batches = ctx.sql(sql).await?.collect().await?;
-        let Some(batch) = batches.iter().find(|batch| batch.num_rows() > 0) else {
+        let first = Rows::of(ctx, sql, Key::rows).await?.next().await?;
+        let Some(Key {
+            task_index: task,
+            rollout_index: rollout,
+        }) = first
+        else {
             return Ok(None);
         };
-        let index = |column: usize| batch.column(column).as_primitive::<Int64Type>().value(0);
-        let (task, rollout) = (index(0), index(1));
         let names = self.task_names.as_ref();
         let name = usize::try_from(task).ok();
         let name = name.and_then(|task| names.and_then(|names| names.get(task)));
         let task = name.map_or_else(|| task.to_string(), |name| repr_str(name));
         Ok(Some(format!("({task}, {rollout})")))
+    }
+}
+
+row! {
+    struct Key {
+        task_index: i64,
+        rollout_index: i64,
+    }
+}
+
+row! {
+    /// Where a line stands.
+    struct Place {
+        source_number: u64,
+        source_offset: u64,
+        source_length: u64,
     }
 }
 
@@ -374,26 +391,20 @@ pub async fn merge<P: AsRef<Path>>(
         sources.push((file, shown.as_str()));
     }
     let sql = include_str!("../../queries/import/merge.sql");
-    let mut rows = ctx.sql(sql).await?.execute_stream().await?;
+    let mut places = Rows::of(ctx, sql, Place::rows).await?;
     let mut line = Vec::new();
-    while let Some(batch) = rows.next().await {
-        let batch = batch?;
-        let [numbers, offsets, lengths] = [0, 1, 2].map(|column| {
-            let values = batch.column(column).as_primitive::<Int64Type>().values();
-            values.iter().map(|value| value.unsigned_abs())
-        });
-        for ((number, offset), length) in numbers.zip(offsets).zip(lengths) {
-            if let Some((file, shown)) = sources.get_mut(number as usize) {
-                let failed = |source| ImportError::Read {
-                    path: (*shown).to_owned(),
-                    source,
-                };
-                line.resize(length as usize, 0);
-                file.seek(SeekFrom::Start(offset)).map_err(failed)?;
-                file.read_exact(&mut line).map_err(failed)?;
-                line.push(b'\n');
-                out.write_all(&line).map_err(ImportError::Write)?;
-            }
+    while let Some(place) = places.next().await? {
+        if let Some((file, shown)) = sources.get_mut(place.source_number as usize) {
+            let failed = |source| ImportError::Read {
+                path: (*shown).to_owned(),
+                source,
+            };
+            line.resize(place.source_length as usize, 0);
+            file.seek(SeekFrom::Start(place.source_offset))
+                .map_err(failed)?;
+            file.read_exact(&mut line).map_err(failed)?;
+            line.push(b'\n');
+            out.write_all(&line).map_err(ImportError::Write)?;
         }
     }
     Ok(())

@@ -7,6 +7,7 @@ use datafusion::error::DataFusionError;
 use parquet::errors::ParquetError;
 
 use crate::error::{FAILURE, Fatal, USAGE};
+use crate::session::rows::NoColumn;
 
 /// Why there are no metrics.
 #[derive(Debug, thiserror::Error)]
@@ -127,6 +128,14 @@ impl From<ParquetError> for MeasureError {
 
 impl From<DataFusionError> for MeasureError {
     fn from(source: DataFusionError) -> Self {
+        let column = match &source {
+            DataFusionError::External(error) => error.downcast_ref::<NoColumn>(),
+            _ => None,
+        };
+        if let Some(NoColumn { column, expected }) = column {
+            let column = column.clone();
+            return Self::Column { column, expected };
+        }
         Self::Tables(Box::new(source))
     }
 }

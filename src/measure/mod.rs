@@ -26,7 +26,6 @@ mod measurement;
 mod nemo_gym;
 mod queries;
 mod report;
-mod rows;
 mod source;
 mod spool;
 mod subsets;
@@ -51,7 +50,8 @@ pub use nemo_gym::{
 pub use queries::{MetricQueries, MetricQuery, Parameter};
 pub(crate) use report::Measured;
 pub use report::{AgentCoverage, AgentMetric, MetricsReport, PassAt, ProfileReport};
-pub(crate) use rows::{Column, Rows, row};
 pub(crate) use source::Source;
 pub use spool::{Spool, SpoolFile};
 pub use tables::MetricTables;
+
+use crate::session::rows;

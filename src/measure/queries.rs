@@ -69,17 +69,13 @@ pub struct MetricQueries(BTreeMap<String, MetricQuery>);
 
 impl MetricQueries {
     /// Those that are part of the program.
-    ///
-    /// # Errors
-    /// One has a header that is not understood, which would be a defect.
+    /// Fails if one has a header that is not understood, which would be a defect.
     pub fn embedded() -> Result<Self, MeasureError> {
         Self::of(&METRICS)
     }
 
     /// The views that the metrics are written over.
-    ///
-    /// # Errors
-    /// One has a header that is not understood, which would be a defect.
+    /// Fails if one has a header that is not understood, which would be a defect.
     pub fn views() -> Result<Self, MeasureError> {
         Self::of(&VIEWS)
     }
@@ -95,9 +91,7 @@ impl MetricQueries {
     }
 
     /// Those that are part of the program, and those of a folder where one is given.
-    ///
-    /// # Errors
-    /// The folder or a file cannot be read, or a file's name or header is not understood.
+    /// Fails if the folder or a file cannot be read, or a file's name or header is not understood.
     pub fn load(directory: Option<&Path>) -> Result<Self, MeasureError> {
         let queries = Self::embedded()?;
         match directory {
@@ -107,9 +101,7 @@ impl MetricQueries {
     }
 
     /// Adds the `.sql` files of a folder. A file replaces the family of its name.
-    ///
-    /// # Errors
-    /// The folder or a file cannot be read, or a file's name or header is not understood.
+    /// Fails if the folder or a file cannot be read, or a file's name or header is not understood.
     pub fn with_directory(mut self, directory: &Path) -> Result<Self, MeasureError> {
         let failed = |path: &Path| {
             let path = path.to_owned();

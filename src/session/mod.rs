@@ -1,15 +1,17 @@
 //! The tables of runs inside DataFusion: [`register_store`] makes a run's store readable, [`RunTables`] gives its tables as
 //! views, also while they are being written. [`register_wide`] gives people those of several runs at once, each a
 //! [`NamedRun`], with a column for every metric. Whoever puts a query to a run begins here; it fails where the run's
-//! store, a part or a file of its journal can't be read.
+//! store, a part or a file of its journal can't be read. `row!` declares the rows of a query as a struct, `Rows` reads them.
 
 mod context;
 mod metric_names;
+pub(crate) mod rows;
 mod tables;
 mod wide;
 
 pub(crate) use context::QueryError;
 pub use context::{config, gathering, measuring, register_store, spilling};
 pub use metric_names::MetricNames;
+pub(crate) use rows::{Column, Rows, row};
 pub use tables::{JournalRows, RunTables, any_part, dispatches, part};
 pub use wide::{NamedRun, register_union, register_wide};

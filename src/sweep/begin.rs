@@ -12,10 +12,9 @@ use crate::config::AgentSettings;
 use crate::error::Error;
 use crate::expand;
 use crate::measure::functions::register_json;
-use crate::measure::{Rows, row};
 use crate::progress::AgentProgress;
 use crate::schema::TASKS;
-use crate::session;
+use crate::session::{self, Rows, row};
 use crate::store::{
     Checkpointer, ParquetSink, RunRecord, RunState, RunStore, StoreError, Writer, checkpoint,
 };

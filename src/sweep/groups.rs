@@ -11,13 +11,12 @@ use crate::call::RolloutKey;
 use crate::config::{AgentKind, GroupFailure, Settings};
 use crate::error::Error;
 use crate::group::{self, GROUPS, GroupAnswer, GroupPrompt, PromptGroup};
-use crate::measure::{Rows, row};
 use crate::report::GroupReport;
 use crate::schema::{
     AGENT_NAME, ATTEMPT, FIRST_ROLLOUT_INDEX, NUM_REPEATS, REQUEST, RESULT, ROLLOUT_INDEX,
     ROLLOUTS, TASK_INDEX, TASKS,
 };
-use crate::session::{self, RunTables};
+use crate::session::{self, Rows, RunTables, row};
 use crate::store::{PartWriter, RunStore, part_name};
 
 /// Name of the one part of the table.

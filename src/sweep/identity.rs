@@ -9,9 +9,8 @@ use crate::config::option_spec::Identity;
 use crate::config::{AgentSettings, Routing, Settings};
 use crate::error::{Error, Fatal, USAGE};
 use crate::gym::GymRules;
-use crate::measure::{Rows, row};
 use crate::schema::TASKS;
-use crate::session::{self, RunTables};
+use crate::session::{self, Rows, RunTables, row};
 use crate::store::{GYM, InputRecord, RunRecord, RunStore};
 
 const EXTENSION: &str = include_str!("../../queries/expand/extension.sql");

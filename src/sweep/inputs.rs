@@ -18,7 +18,6 @@ use super::identity;
 use crate::config::{Routing, Settings};
 use crate::error::Error;
 use crate::gym::GymRules;
-use crate::measure::{Rows, row};
 use crate::python::glob;
 use crate::read::{
     self, AgentRows, Batches, OpenSource, Overrides, Prompt, PromptError, ReadOptions, ReadSummary,
@@ -26,7 +25,7 @@ use crate::read::{
 };
 use crate::schema::{self, TASKS};
 use crate::servers::Servers;
-use crate::session::{self, RunTables};
+use crate::session::{self, Rows, RunTables, row};
 use crate::store::{
     Address, InputRecord, PartWriter, RunRecord, RunStore, Scratch, StoreError, part_name,
 };

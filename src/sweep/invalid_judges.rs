@@ -14,14 +14,13 @@ use futures::TryStreamExt;
 
 use crate::error::Error;
 use crate::json::Object;
-use crate::measure::{Rows, row};
 use crate::outcome::OK;
 use crate::outcome::resume;
 use crate::retry::FailureClass;
 use crate::schema::{
     self, ANSWER, ATTEMPT, ATTEMPTS, ERROR, OUTCOME, RESULT, ROLLOUT_INDEX, ROLLOUTS, TASK_INDEX,
 };
-use crate::session;
+use crate::session::{self, Rows, row};
 use crate::store::{PartWriter, RunStore, StoreError, Writer};
 
 /// Rows of a batch: answers can be large.

@@ -197,14 +197,14 @@ impl Passes {
 }
 
 /// The columns of a batch of tasks that say which rollouts they are.
-struct Tasks<'a> {
+pub(super) struct Tasks<'a> {
     indices: &'a Int64Array,
     firsts: &'a Int64Array,
     counts: &'a Int64Array,
 }
 
 impl<'a> Tasks<'a> {
-    fn of(batch: &'a RecordBatch) -> Result<Self> {
+    pub(super) fn of(batch: &'a RecordBatch) -> Result<Self> {
         let integers = |name: &str| {
             let column = batch.column_by_name(name);
             let column = column.and_then(|column| column.as_primitive_opt::<Int64Type>());
@@ -217,7 +217,8 @@ impl<'a> Tasks<'a> {
         })
     }
 
-    fn row(&self, row: usize) -> (i64, std::ops::Range<i64>) {
+    /// A row's task, and its rollouts.
+    pub(super) fn row(&self, row: usize) -> (i64, std::ops::Range<i64>) {
         let first = self.firsts.value(row);
         let end = first.saturating_add(self.counts.value(row));
         (self.indices.value(row), first..end)

@@ -15,12 +15,11 @@ use futures::TryStreamExt;
 use crate::call::{CallRow, RolloutKey};
 use crate::error::Error;
 use crate::expand;
-use crate::measure::row;
 use crate::outcome::{Outcome, OutcomeBatchBuilder, Verdict, Waited, outcomes_of};
 use crate::progress::Progress;
 use crate::retry::{Failure, FailureClass};
 use crate::schema;
-use crate::session::{self, JournalRows, RunTables};
+use crate::session::{self, JournalRows, RunTables, row};
 use crate::store::segment::{Decisions, Key, Ledger, Row};
 use crate::store::{
     CallRecord, JournalFile, LockScope, LoggedCalls, ParquetSink, RunStore, SegmentName,

@@ -1,12 +1,12 @@
 //! The orders in which tasks can be dispatched other than that of the input: [`TaskOrder`].
 
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
-use arrow::array::{AsArray, BooleanArray, RecordBatch};
+use arrow::array::{BooleanArray, RecordBatch};
 use arrow::compute::filter_record_batch;
-use arrow::datatypes::Int64Type;
-use datafusion::common::{Result, exec_datafusion_err};
+use datafusion::common::Result;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::EquivalenceProperties;
 use datafusion::physical_plan::execution_plan::{
@@ -17,9 +17,8 @@ use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{Distribution, ExecutionPlan, Partitioning, PlanProperties};
 use futures::{StreamExt, stream};
 
-use super::longest_first::{longest_first, with_rollouts};
+use super::longest_first::{Tasks, longest_first, with_rollouts};
 use crate::operator::{Operator, OperatorExec, Step};
-use crate::schema::{FIRST_ROLLOUT_INDEX, NUM_REPEATS};
 
 /// Reads its input, the table of tasks, several times, and gives it in another order.
 ///
@@ -137,20 +136,14 @@ impl Pass {
 
 /// The tasks that have a rollout of this index, as tasks of that one; and the index at which the last of all ends.
 fn of_round(batch: &RecordBatch, round: i64) -> Result<(RecordBatch, i64)> {
-    let integers = |name: &str| {
-        let column = batch.column_by_name(name);
-        let column = column.and_then(|column| column.as_primitive_opt::<Int64Type>());
-        column.ok_or_else(|| exec_datafusion_err!("the tasks have no integers '{name}'"))
-    };
-    let firsts = integers(FIRST_ROLLOUT_INDEX)?.values().iter();
-    let ranges: Vec<(i64, i64)> = firsts
-        .zip(integers(NUM_REPEATS)?.values())
-        .map(|(first, count)| (*first, first.saturating_add(*count)))
-        .collect();
-    let end = ranges.iter().map(|(_, end)| *end).max().unwrap_or_default();
-    let chosen = ranges
+    let tasks = Tasks::of(batch)?;
+    let ranges: Vec<Range<i64>> = (0..batch.num_rows()).map(|row| tasks.row(row).1).collect();
+    let end = ranges
         .iter()
-        .map(|(first, end)| (*first..*end).contains(&round));
+        .map(|range| range.end)
+        .max()
+        .unwrap_or_default();
+    let chosen = ranges.iter().map(|range| range.contains(&round));
     let chosen: BooleanArray = chosen.map(Some).collect();
     let batch = filter_record_batch(batch, &chosen)?;
     let same = |value: i64| vec![value; batch.num_rows()];
@@ -159,10 +152,12 @@ fn of_round(batch: &RecordBatch, round: i64) -> Result<(RecordBatch, i64)> {
 
 #[cfg(test)]
 mod tests {
-    use arrow::array::Int64Array;
+    use arrow::array::{AsArray, Int64Array};
+    use arrow::datatypes::Int64Type;
     use datafusion::prelude::SessionContext;
 
     use super::*;
+    use crate::schema::{FIRST_ROLLOUT_INDEX, NUM_REPEATS};
 
     #[tokio::test]
     async fn every_round_has_the_tasks_that_have_such_a_rollout_in_their_order() {

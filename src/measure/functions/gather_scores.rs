@@ -15,7 +15,7 @@ use datafusion::logical_expr::{AggregateUDF, EmitTo, GroupsAccumulator};
 use super::aggregate::{AggregateFunction, GroupStates, is_selected};
 use super::lists::range;
 use super::scalar::{argument, column, integer, list_of};
-use super::score_layouts::{Builder, Keys, Names, State, fields};
+use super::score_layouts::{Keys, Names, State, columns, fields};
 use crate::schema;
 
 /// `gather_scores(rollout_index BIGINT, metrics MAP, integer_metrics MAP) -> STRUCT[]`: transposes the
@@ -86,11 +86,7 @@ impl Gathered {
         let groups = emit_to.take_needed(&mut self.groups);
         let bytes: usize = groups.iter().map(Group::bytes).sum();
         self.bytes = self.bytes.saturating_sub(bytes);
-        let mut builder = Builder::for_groups(&groups);
-        for group in groups {
-            builder.append(group, &self.names)?;
-        }
-        builder.finish()
+        columns(groups, &self.names)
     }
 }
 

@@ -1,67 +1,57 @@
 //! The columns of gathered scores: [`Names`] number the metrics and the layouts that rollouts share, [`Keys`] find a
-//! rollout's layout, [`State`] reads the columns and [`Builder`] writes them.
+//! rollout's layout, [`State`] reads the columns and [`columns`] writes them.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use arrow::array::{
-    Array, ArrayBuilder, ArrayRef, AsArray, Float64Builder, Int64Array, Int64Builder, ListArray,
-    StringArray, StringBuilder, StructArray,
+    Array, ArrayRef, AsArray, Float64Builder, Int64Array, ListArray, StringArray, StructArray,
 };
 use arrow::buffer::OffsetBuffer;
 use arrow::datatypes::{DataType, Field, Fields, Float64Type};
 use datafusion::common::{Result, exec_datafusion_err, exec_err};
+use indexmap::IndexSet;
 
-use super::gather_scores::Group;
+use super::gather_scores::{Group, Known};
 use super::lists::range;
 use super::scalar::list_of;
 
-/// The numbers of a rollout's metrics, in the order of the rollout.
-pub(super) type Layout = Arc<[u32]>;
-
-/// Numbers metrics and layouts.
+/// Numbers metrics, and layouts: the metrics of a rollout in its order.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Names {
-    names: Vec<Box<str>>,
-    numbers: HashMap<Box<str>, u32>,
-    pub(super) layouts: Vec<Layout>,
-    layout_numbers: HashMap<Layout, u32>,
+    metrics: IndexSet<Box<str>>,
+    layouts: IndexSet<Box<[u32]>>,
 }
 
 impl Names {
     pub(super) fn metric(&mut self, name: &str) -> Result<u32> {
-        if let Some(number) = self.numbers.get(name) {
-            return Ok(*number);
-        }
-        let number = number(self.names.len())?;
-        self.names.push(name.into());
-        self.numbers.insert(name.into(), number);
-        Ok(number)
+        let known = self.metrics.get_index_of(name);
+        number(known.unwrap_or_else(|| self.metrics.insert_full(name.into()).0))
     }
 
     pub(super) fn layout(&mut self, metrics: &[u32]) -> Result<u32> {
-        if let Some(number) = self.layout_numbers.get(metrics) {
-            return Ok(*number);
-        }
-        let (layout, number) = (Layout::from(metrics), number(self.layouts.len())?);
-        self.layouts.push(Arc::clone(&layout));
-        self.layout_numbers.insert(layout, number);
-        Ok(number)
+        let known = self.layouts.get_index_of(metrics);
+        number(known.unwrap_or_else(|| self.layouts.insert_full(metrics.into()).0))
     }
 
     /// Returns the approximate size in bytes.
     pub(super) fn bytes(&self) -> usize {
-        (self.layouts.len() + self.names.len()) * 128
+        (self.layouts.len() + self.metrics.len()) * 128
     }
 
-    pub(super) fn name(&self, metric: u32) -> &str {
-        let name = self.names.get(metric as usize);
+    fn name(&self, metric: u32) -> &str {
+        let name = self.metrics.get_index(metric as usize);
         name.map_or("", |name| name)
+    }
+
+    /// Returns the place of a metric in a layout.
+    fn place(&self, layout: u32, metric: u32) -> Option<usize> {
+        let layout = self.layouts.get_index(layout as usize)?;
+        layout.iter().position(|known| *known == metric)
     }
 }
 
-fn number(len: usize) -> Result<u32> {
-    u32::try_from(len).map_err(|_| exec_datafusion_err!("gather_scores: too many metrics"))
+fn number(index: usize) -> Result<u32> {
+    u32::try_from(index).map_err(|_| exec_datafusion_err!("gather_scores: too many metrics"))
 }
 
 /// Reads the keys of consecutive rows; most rows have those of the previous row.
@@ -175,105 +165,64 @@ impl<'a> State<'a> {
     }
 }
 
-#[derive(Default)]
-pub(super) struct Builder {
-    indices: Int64Builder,
-    index_counts: Vec<usize>,
-    metrics: StringBuilder,
-    scores: Float64Builder,
-    score_counts: Vec<usize>,
-    first: Int64Builder,
-    ordinal: Int64Builder,
-    integers: Int64Builder,
-    max: Int64Builder,
-    min: Int64Builder,
-    metric_counts: Vec<usize>,
-}
-
-impl Builder {
-    /// Creates a builder of the exact capacity: one that grows takes up to twice the memory.
-    pub(super) fn for_groups(groups: &[Group]) -> Self {
-        let scores = groups
-            .iter()
-            .map(|group| group.rows.len() * group.known.len());
-        Self {
-            scores: Float64Builder::with_capacity(scores.sum()),
-            indices: Int64Builder::with_capacity(groups.iter().map(|group| group.rows.len()).sum()),
-            ..Self::default()
-        }
+/// Returns the state columns of groups: rollout indices, and the structs.
+pub(super) fn columns(mut groups: Vec<Group>, names: &Names) -> Result<(ListArray, ListArray)> {
+    let num_scores = groups
+        .iter()
+        .map(|group| group.rows.len() * group.known.len());
+    let num_scores: usize = num_scores.sum();
+    if i32::try_from(num_scores).is_err() {
+        return exec_err!("gather_scores: {num_scores} scores at a time are too many");
     }
-
-    pub(super) fn append(&mut self, mut group: Group, names: &Names) -> Result<()> {
+    // Of the exact capacity: a builder that grows takes up to twice the memory.
+    let mut scores = Float64Builder::with_capacity(num_scores);
+    for group in &mut groups {
         group.rows.sort_by_key(|row| row.rollout_index);
-        let scores = self.scores.len() + group.rows.len() * group.known.len();
-        if i32::try_from(scores).is_err() {
-            return exec_err!("gather_scores: {scores} scores at a time are too many");
-        }
-        self.index_counts.push(group.rows.len());
-        self.metric_counts.push(group.known.len());
-        for row in &group.rows {
-            self.indices.append_value(row.rollout_index);
-        }
         for known in &group.known {
-            self.metrics.append_value(names.name(known.metric));
-            self.score_counts.push(group.rows.len());
-            let (first, ordinal) = known.first;
-            self.first.append_value(first);
-            self.ordinal.append_value(ordinal);
-            self.integers.append_value(known.integers);
-            self.max.append_option(known.extremes.map(|(max, _)| max));
-            self.min.append_option(known.extremes.map(|(_, min)| min));
             // Most rows have the layout of the previous one.
             let mut last = (u32::MAX, None);
             for row in &group.rows {
                 if last.0 != row.layout {
-                    let layout = names.layouts.get(row.layout as usize);
-                    let at = layout.and_then(|layout| {
-                        layout.iter().position(|metric| *metric == known.metric)
-                    });
-                    last = (row.layout, at);
+                    last = (row.layout, names.place(row.layout, known.metric));
                 }
                 let score = last
                     .1
                     .and_then(|at| group.scores.get(row.start + at).copied());
-                self.scores
-                    .append_option(score.filter(|score| !score.is_nan()));
+                scores.append_option(score.filter(|score| !score.is_nan()));
             }
         }
-        Ok(())
+        group.scores = Vec::new();
     }
+    let known = || groups.iter().flat_map(|group| &group.known);
+    let integers = |of: fn(&Known) -> Option<i64>| -> ArrayRef {
+        Arc::new(known().map(of).collect::<Int64Array>())
+    };
+    let indices = groups.iter().flat_map(|group| &group.rows);
+    let indices = Int64Array::from_iter_values(indices.map(|row| row.rollout_index));
+    let num_rows = groups.iter().map(|group| group.rows.len());
+    let of_metrics = groups
+        .iter()
+        .flat_map(|group| group.known.iter().map(|_| group.rows.len()));
+    let metrics = known().map(|known| Some(names.name(known.metric)));
+    let columns: Vec<ArrayRef> = vec![
+        Arc::new(metrics.collect::<StringArray>()),
+        Arc::new(lists(of_metrics, Arc::new(scores.finish()))?),
+        integers(|known| Some(known.first.0)),
+        integers(|known| Some(known.first.1)),
+        integers(|known| Some(known.integers)),
+        integers(|known| known.extremes.map(|(max, _)| max)),
+        integers(|known| known.extremes.map(|(_, min)| min)),
+    ];
+    let structs = StructArray::try_new(fields(), columns, None)?;
+    let num_metrics = groups.iter().map(|group| group.known.len());
+    Ok((
+        lists(num_rows, Arc::new(indices))?,
+        lists(num_metrics, Arc::new(structs))?,
+    ))
+}
 
-    /// Returns the state columns: rollout indices, and the structs.
-    pub(super) fn finish(mut self) -> Result<(ListArray, ListArray)> {
-        let item = |data_type| Arc::new(Field::new_list_field(data_type, true));
-        let indices = ListArray::try_new(
-            item(DataType::Int64),
-            OffsetBuffer::from_lengths(self.index_counts),
-            Arc::new(self.indices.finish()),
-            None,
-        )?;
-        let values = ListArray::try_new(
-            item(DataType::Float64),
-            OffsetBuffer::from_lengths(self.score_counts),
-            Arc::new(self.scores.finish()),
-            None,
-        )?;
-        let columns: Vec<ArrayRef> = vec![
-            Arc::new(self.metrics.finish()),
-            Arc::new(values),
-            Arc::new(self.first.finish()),
-            Arc::new(self.ordinal.finish()),
-            Arc::new(self.integers.finish()),
-            Arc::new(self.max.finish()),
-            Arc::new(self.min.finish()),
-        ];
-        let structs = StructArray::try_new(fields(), columns, None)?;
-        let scores = ListArray::try_new(
-            item(DataType::Struct(fields())),
-            OffsetBuffer::from_lengths(self.metric_counts),
-            Arc::new(structs),
-            None,
-        )?;
-        Ok((indices, scores))
-    }
+fn lists(lengths: impl IntoIterator<Item = usize>, items: ArrayRef) -> Result<ListArray> {
+    let item = Arc::new(Field::new_list_field(items.data_type().clone(), true));
+    let lists = ListArray::try_new(item, OffsetBuffer::from_lengths(lengths), items, None);
+    Ok(lists?)
 }

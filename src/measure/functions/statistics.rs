@@ -4,9 +4,7 @@
 use std::mem::size_of;
 use std::sync::Arc;
 
-use arrow::array::{
-    Array, ArrayRef, AsArray, BooleanBuilder, Float64Builder, Int64Array, StructArray,
-};
+use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, Float64Array, Int64Array, StructArray};
 use arrow::datatypes::{DataType, Field, Fields, Int64Type};
 use datafusion::common::{Result, exec_err};
 use datafusion::logical_expr::scalar_doc_sections::DOC_SECTION_ARRAY;
@@ -71,15 +69,19 @@ fn fields() -> Fields {
     ])
 }
 
+/// The statistics of at least one score.
+struct Statistics {
+    mean: f64,
+    max: f64,
+    min: f64,
+    median: f64,
+    std: Option<f64>,
+    is_binary: bool,
+}
+
 #[derive(Default)]
 struct Builder {
-    count: Vec<i64>,
-    mean: Float64Builder,
-    max: Float64Builder,
-    min: Float64Builder,
-    median: Float64Builder,
-    std: Float64Builder,
-    is_binary: BooleanBuilder,
+    rows: Vec<(usize, Option<Statistics>)>,
     scratch: Vec<f64>,
 }
 
@@ -89,42 +91,44 @@ impl Builder {
         self.scratch.clear();
         self.scratch.extend((0..len).filter_map(&score));
         let count = self.scratch.len();
-        self.count.push(i64::try_from(count).unwrap_or(i64::MAX));
-        if count == 0 {
-            for column in [&mut self.mean, &mut self.max, &mut self.min] {
-                column.append_null();
-            }
-            self.median.append_null();
-            self.std.append_null();
-            self.is_binary.append_null();
-            return;
-        }
-        let mean = pairwise_sum(len, |at| score(at).unwrap_or(0.0)) / count as f64;
-        self.mean.append_value(mean);
         let scores = self.scratch.iter().copied();
+        let max = scores.clone().reduce(|a, b| if b > a { b } else { a });
+        let min = scores.clone().reduce(|a, b| if b < a { b } else { a });
         let is_binary = scores.clone().all(|score| score == 0.0 || score == 1.0);
-        self.is_binary.append_value(is_binary);
-        self.max
-            .append_option(scores.clone().reduce(|a, b| if b > a { b } else { a }));
-        self.min
-            .append_option(scores.reduce(|a, b| if b < a { b } else { a }));
-        let squares = |at| score(at).map_or(0.0, |score| (mean - score) * (mean - score));
-        let std = (count > 1)
-            .then(|| (pairwise_sum(len, squares) / (count - 1) as f64).sqrt())
-            .filter(|std| !std.is_nan());
-        self.std.append_option(std);
-        self.median.append_value(0.0 + median(&mut self.scratch));
+        let statistics = max.zip(min).map(|(max, min)| {
+            let mean = pairwise_sum(len, |at| score(at).unwrap_or(0.0)) / count as f64;
+            let squares = |at| score(at).map_or(0.0, |score| (mean - score) * (mean - score));
+            let std = (count > 1)
+                .then(|| (pairwise_sum(len, squares) / (count - 1) as f64).sqrt())
+                .filter(|std| !std.is_nan());
+            Statistics {
+                mean,
+                max,
+                min,
+                median: 0.0 + median(&mut self.scratch),
+                std,
+                is_binary,
+            }
+        });
+        self.rows.push((count, statistics));
     }
 
-    fn finish(mut self) -> StructArray {
+    fn finish(self) -> StructArray {
+        let counts = self.rows.iter().map(|(count, _)| i64::try_from(*count));
+        let counts = counts.map(|count| count.unwrap_or(i64::MAX));
+        let rows = || self.rows.iter().map(|(_, statistics)| statistics.as_ref());
+        let float = |of: fn(&Statistics) -> Option<f64>| -> ArrayRef {
+            Arc::new(rows().map(|row| of(row?)).collect::<Float64Array>())
+        };
+        let is_binary = rows().map(|row| Some(row?.is_binary));
         let columns: Vec<ArrayRef> = vec![
-            Arc::new(Int64Array::from(self.count)),
-            Arc::new(self.mean.finish()),
-            Arc::new(self.max.finish()),
-            Arc::new(self.min.finish()),
-            Arc::new(self.median.finish()),
-            Arc::new(self.std.finish()),
-            Arc::new(self.is_binary.finish()),
+            Arc::new(Int64Array::from_iter_values(counts)),
+            float(|of| Some(of.mean)),
+            float(|of| Some(of.max)),
+            float(|of| Some(of.min)),
+            float(|of| Some(of.median)),
+            float(|of| of.std),
+            Arc::new(is_binary.collect::<BooleanArray>()),
         ];
         StructArray::new(fields(), columns, None)
     }

@@ -95,13 +95,15 @@ impl Aggregate for Summaries {
 
     fn evaluate(&self, groups: Vec<Self::Group>) -> Result<ArrayRef> {
         let elements = || groups.iter().flatten().flatten();
+        let counts = elements().map(|moments| moments.count().cast_signed());
+        let float = |of: fn(&Moments) -> Option<f64>| -> ArrayRef {
+            Arc::new(elements().map(of).collect::<Float64Array>())
+        };
         let columns: Vec<ArrayRef> = vec![
-            Arc::new(Int64Array::from_iter_values(
-                elements().map(|m| m.count().cast_signed()),
-            )),
-            Arc::new(elements().map(Moments::sum).collect::<Float64Array>()),
-            Arc::new(elements().map(Moments::mean).collect::<Float64Array>()),
-            Arc::new(elements().map(Moments::std).collect::<Float64Array>()),
+            Arc::new(Int64Array::from_iter_values(counts)),
+            float(Moments::sum),
+            float(Moments::mean),
+            float(Moments::std),
         ];
         let structs = StructArray::try_new(fields(), columns, None)?;
         let mut valid = NullBufferBuilder::new(groups.len());
@@ -175,14 +177,12 @@ impl Moments {
         let deviations = deviations.plus(moved);
         self.count += other.count;
         self.sum.merge(other.sum);
-        self.deviations.merge(Compensated {
-            sum: deviations.high,
-            errors: deviations.low,
-        });
-        self.squares.merge(Compensated {
-            sum: squares.high,
-            errors: squares.low,
-        });
+        let of = |sum: DoubleDouble| Compensated {
+            sum: sum.high,
+            errors: sum.low,
+        };
+        self.deviations.merge(of(deviations));
+        self.squares.merge(of(squares));
     }
 
     pub(super) fn count(&self) -> u64 {
@@ -232,31 +232,15 @@ impl Moments {
     }
 
     pub(super) fn from_state(state: &[f64; STATE]) -> Self {
-        let [
-            count,
-            sum,
-            sum_errors,
-            first,
-            deviations,
-            deviation_errors,
-            squares,
-            square_errors,
-        ] = *state;
+        let [count, sum, sum_errors, first, rest @ ..] = *state;
+        let [deviations, deviation_errors, squares, square_errors] = rest;
+        let of = |sum, errors| Compensated { sum, errors };
         Self {
             count: count as u64,
-            sum: Compensated {
-                sum,
-                errors: sum_errors,
-            },
+            sum: of(sum, sum_errors),
             first,
-            deviations: Compensated {
-                sum: deviations,
-                errors: deviation_errors,
-            },
-            squares: Compensated {
-                sum: squares,
-                errors: square_errors,
-            },
+            deviations: of(deviations, deviation_errors),
+            squares: of(squares, square_errors),
         }
     }
 }

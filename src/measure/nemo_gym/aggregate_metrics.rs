@@ -78,9 +78,7 @@ impl<'a> AggregateMetrics<'a> {
     }
 
     /// Computes the families over the tables `tasks` and `rollouts` of a session, to which it adds them.
-    ///
-    /// # Errors
-    /// The tables cannot be read.
+    /// Fails if the tables cannot be read.
     pub async fn compute(
         ctx: &'a SessionContext,
         labels: &'a TaskLabels,
@@ -100,9 +98,7 @@ impl<'a> AggregateMetrics<'a> {
     }
 
     /// Writes a list with an entry for each agent, by name; returns notes on the numbers.
-    ///
-    /// # Errors
-    /// The tables cannot be read, or the output not be written.
+    /// Fails if the tables cannot be read, or the output not be written.
     pub async fn write(&self, out: &mut impl Write) -> Result<Vec<String>, MeasureError> {
         let agents = self.agent_statistics().await?;
         let repeats = self.repeats().await?;
@@ -121,10 +117,7 @@ impl<'a> AggregateMetrics<'a> {
                     &format!(",\"_ng_environment_server\":{}", quote(&server.name)),
                 )?;
             }
-            put(out, ",\"agent_metrics\":")?;
-            put(out, &text(&entry.metrics))?;
-            put(out, ",\"key_metrics\":")?;
-            put(out, &text(&entry.key_metrics))?;
+            put(out, &entry.metrics)?;
             put(out, ",")?;
             self.write_groups(&mut groups, name, agent, out).await?;
             put(out, &entry.rest)?;
@@ -137,9 +130,7 @@ impl<'a> AggregateMetrics<'a> {
 
     /// Writes the entry of one agent as an agent server answers it: the same without its name, and
     /// the tasks first. All is empty if the agent has no rollouts.
-    ///
-    /// # Errors
-    /// The tables cannot be read, or the output not be written.
+    /// Fails if the tables cannot be read, or the output not be written.
     pub async fn write_agent(&self, name: &str, out: &mut impl Write) -> Result<(), MeasureError> {
         let agents = self.agent_statistics().await?;
         let none = Agent::default();
@@ -152,10 +143,7 @@ impl<'a> AggregateMetrics<'a> {
         groups.skip_to(name).await?;
         put(out, "{")?;
         self.write_groups(&mut groups, name, agent, out).await?;
-        put(out, ",\"agent_metrics\":")?;
-        put(out, &text(&entry.metrics))?;
-        put(out, ",\"key_metrics\":")?;
-        put(out, &text(&entry.key_metrics))?;
+        put(out, &entry.metrics)?;
         put(out, &entry.rest)?;
         put(out, "}\n")
     }
@@ -267,9 +255,9 @@ impl<'a> AggregateMetrics<'a> {
             rest.push_str(",\"perf_summary\":");
             rest.push_str(summary);
         }
+        let (metrics, key_metrics) = (text(&metrics), text(&key_metrics));
         Entry {
-            metrics,
-            key_metrics,
+            metrics: format!(",\"agent_metrics\":{metrics},\"key_metrics\":{key_metrics}"),
             rest,
         }
     }
@@ -285,18 +273,14 @@ impl<'a> AggregateMetrics<'a> {
     }
 
     /// The agents that have rollouts, by name.
-    ///
-    /// # Errors
-    /// The tables cannot be read.
+    /// Fails if the tables cannot be read.
     pub async fn agents(&self) -> Result<Vec<String>, MeasureError> {
         let agents = self.agent_statistics().await?;
         Ok(agents.iter().map(|(name, _)| name.to_owned()).collect())
     }
 
     /// The metrics of an agent's repeats in which a benchmark differs from ours. `said` holds all that it reports.
-    ///
-    /// # Errors
-    /// The tables cannot be read.
+    /// Fails if the tables cannot be read.
     pub async fn own_repeats(
         &self,
         name: &str,
@@ -306,9 +290,7 @@ impl<'a> AggregateMetrics<'a> {
     }
 
     /// The metrics of an agent by name, as JSON text: those that key metrics are chosen of.
-    ///
-    /// # Errors
-    /// The tables cannot be read.
+    /// Fails if the tables cannot be read.
     pub async fn agent_metrics(
         &self,
         name: &str,
@@ -322,8 +304,8 @@ impl<'a> AggregateMetrics<'a> {
 
 /// The parts of an agent's entry that are not its tasks.
 struct Entry {
-    metrics: IndexMap<String, String>,
-    key_metrics: IndexMap<String, String>,
+    /// Its metrics and key metrics.
+    metrics: String,
     /// What follows the tasks.
     rest: String,
 }

@@ -160,7 +160,7 @@ const INDEX_KEYS: [&str; 2] = ["_ng_task_index", "_ng_rollout_index"];
 /// worked on it.
 ///
 /// Tasks are written as they are read, one at a time.
-pub struct RewardProfile<'a> {
+struct RewardProfile<'a> {
     ctx: &'a SessionContext,
     labels: &'a TaskLabels,
     rules: &'static GymRules,
@@ -258,10 +258,7 @@ impl<'a> RewardProfile<'a> {
 
     /// Writes a line for each task that has a rollout, by index; for each of its agents, where several worked on one task
     /// and the rules tell them apart.
-    ///
-    /// # Errors
-    /// The tables cannot be read, or the output not be written.
-    pub async fn write_tasks(&self, out: &mut impl Write) -> Result<(), MeasureError> {
+    async fn write_tasks(&self, out: &mut impl Write) -> Result<(), MeasureError> {
         let layout = AgentStatistics::read(self.ctx).await?.run_layout();
         let order = if self.by_agent {
             GroupOrder::TaskAgent
@@ -289,10 +286,7 @@ impl<'a> RewardProfile<'a> {
     }
 
     /// Writes a list with an entry for each agent, by name.
-    ///
-    /// # Errors
-    /// The tables cannot be read, or the output not be written.
-    pub async fn write_agents(&self, out: &mut impl Write) -> Result<(), MeasureError> {
+    async fn write_agents(&self, out: &mut impl Write) -> Result<(), MeasureError> {
         let agents = AgentStatistics::read(self.ctx).await?;
         let layout = agents.run_layout();
         let order = self.repeats.metrics();
@@ -317,10 +311,7 @@ impl<'a> RewardProfile<'a> {
 
     /// Writes a list with an entry for each repeat of each agent, where the rules have such; gives what is to be known of
     /// them.
-    ///
-    /// # Errors
-    /// The tables cannot be read, or the output not be written.
-    pub async fn write_repeats(&self, out: &mut impl Write) -> Result<Vec<String>, MeasureError> {
+    async fn write_repeats(&self, out: &mut impl Write) -> Result<Vec<String>, MeasureError> {
         let entries = self.repeats.iter().flat_map(|(name, of_agent)| {
             let agent = agent_ref(name);
             of_agent.to_json(Some(("agent_ref", &agent)))

@@ -5,16 +5,15 @@ use std::collections::VecDeque;
 
 use arrow::array::{ArrayRef, AsArray, RecordBatch};
 use arrow::compute::cast;
-use arrow::datatypes::{DataType, Float64Type, Int64Type};
-use datafusion::common::ScalarValue;
+use arrow::datatypes::{DataType, Field, Float64Type, Int64Type};
+use datafusion::common::{Result, ScalarValue};
+use datafusion::error::DataFusionError;
 use datafusion::execution::SendableRecordBatchStream;
 use datafusion::prelude::{DataFrame, SessionContext};
 use futures::StreamExt;
 
-use super::error::MeasureError;
-
 /// Makes rows of a batch.
-pub(crate) type Decode<T> = fn(&RecordBatch) -> Result<Vec<T>, MeasureError>;
+pub(crate) type Decode<T> = fn(&RecordBatch) -> Result<Vec<T>>;
 
 /// The rows of a query; one batch is held at a time.
 pub(crate) struct Rows<T> {
@@ -25,22 +24,18 @@ pub(crate) struct Rows<T> {
 
 impl<T> Rows<T> {
     /// Starts a query.
-    pub(super) async fn of(
-        ctx: &SessionContext,
-        sql: &str,
-        decode: Decode<T>,
-    ) -> Result<Self, MeasureError> {
+    pub(crate) async fn of(ctx: &SessionContext, sql: &str, decode: Decode<T>) -> Result<Self> {
         let frame = ctx.sql(sql).await?;
         Self::start(frame, decode).await
     }
 
     /// Starts a query that takes parameters.
-    pub(super) async fn with_parameters(
+    pub(crate) async fn with_parameters(
         ctx: &SessionContext,
         sql: &str,
         parameters: &[(&str, ScalarValue)],
         decode: Decode<T>,
-    ) -> Result<Self, MeasureError> {
+    ) -> Result<Self> {
         let values = parameters.to_vec();
         let frame = ctx.sql(sql).await;
         let frame = frame.and_then(|frame| frame.with_param_values(values));
@@ -48,7 +43,7 @@ impl<T> Rows<T> {
     }
 
     /// Starts a query that was planned.
-    pub(crate) async fn start(frame: DataFrame, decode: Decode<T>) -> Result<Self, MeasureError> {
+    pub(crate) async fn start(frame: DataFrame, decode: Decode<T>) -> Result<Self> {
         let stream = frame.execute_stream().await;
         Ok(Self {
             stream: stream?,
@@ -58,7 +53,7 @@ impl<T> Rows<T> {
     }
 
     /// Looks at the next row.
-    pub(super) async fn peek(&mut self) -> Result<Option<&T>, MeasureError> {
+    pub(crate) async fn peek(&mut self) -> Result<Option<&T>> {
         while self.ready.is_empty() {
             let Some(batch) = self.stream.next().await else {
                 return Ok(None);
@@ -70,10 +65,7 @@ impl<T> Rows<T> {
     }
 
     /// The next row, if `is_it` holds of it.
-    pub(crate) async fn next_if(
-        &mut self,
-        is_it: impl FnOnce(&T) -> bool,
-    ) -> Result<Option<T>, MeasureError> {
+    pub(crate) async fn next_if(&mut self, is_it: impl FnOnce(&T) -> bool) -> Result<Option<T>> {
         match self.peek().await? {
             Some(row) if is_it(row) => Ok(self.ready.pop_front()),
             _ => Ok(None),
@@ -81,12 +73,12 @@ impl<T> Rows<T> {
     }
 
     /// The next row.
-    pub(crate) async fn next(&mut self) -> Result<Option<T>, MeasureError> {
+    pub(crate) async fn next(&mut self) -> Result<Option<T>> {
         self.next_if(|_| true).await
     }
 
     /// All rows that are left.
-    pub(super) async fn collect(mut self) -> Result<Vec<T>, MeasureError> {
+    pub(crate) async fn collect(mut self) -> Result<Vec<T>> {
         let mut rows = Vec::new();
         while let Some(row) = self.next().await? {
             rows.push(row);
@@ -100,13 +92,21 @@ fn column(
     name: &str,
     data_type: &DataType,
     expected: &'static str,
-) -> Result<ArrayRef, MeasureError> {
+) -> Result<ArrayRef> {
     let column = batch.column_by_name(name);
     let column = column.and_then(|column| cast(column, data_type).ok());
-    column.ok_or_else(|| MeasureError::Column {
-        column: name.to_owned(),
-        expected,
+    column.ok_or_else(|| {
+        let column = name.to_owned();
+        DataFusionError::External(Box::new(NoColumn { column, expected }))
     })
+}
+
+/// A query lacks a column, or has another type there.
+#[derive(Debug, thiserror::Error)]
+#[error("the query gives no column '{column}' of type {expected}")]
+pub(crate) struct NoColumn {
+    pub(crate) column: String,
+    pub(crate) expected: &'static str,
 }
 
 /// A type that the columns of a query are read as.
@@ -115,25 +115,25 @@ pub(crate) trait Column: Sized {
     ///
     /// # Errors
     /// There is no such column, or it is of another type.
-    fn read(batch: &RecordBatch, name: &str) -> Result<Vec<Self>, MeasureError>;
+    fn read(batch: &RecordBatch, name: &str) -> Result<Vec<Self>>;
 }
 
 impl Column for Option<i64> {
-    fn read(batch: &RecordBatch, name: &str) -> Result<Vec<Self>, MeasureError> {
+    fn read(batch: &RecordBatch, name: &str) -> Result<Vec<Self>> {
         let column = column(batch, name, &DataType::Int64, "BIGINT")?;
         Ok(column.as_primitive::<Int64Type>().iter().collect())
     }
 }
 
 impl Column for Option<f64> {
-    fn read(batch: &RecordBatch, name: &str) -> Result<Vec<Self>, MeasureError> {
+    fn read(batch: &RecordBatch, name: &str) -> Result<Vec<Self>> {
         let column = column(batch, name, &DataType::Float64, "DOUBLE")?;
         Ok(column.as_primitive::<Float64Type>().iter().collect())
     }
 }
 
 impl Column for Option<String> {
-    fn read(batch: &RecordBatch, name: &str) -> Result<Vec<Self>, MeasureError> {
+    fn read(batch: &RecordBatch, name: &str) -> Result<Vec<Self>> {
         let column = column(batch, name, &DataType::Utf8View, "VARCHAR")?;
         let texts = column.as_string_view().iter();
         Ok(texts.map(|text| text.map(str::to_owned)).collect())
@@ -142,25 +142,15 @@ impl Column for Option<String> {
 
 /// Zero where a value is null.
 impl Column for i64 {
-    fn read(batch: &RecordBatch, name: &str) -> Result<Vec<Self>, MeasureError> {
+    fn read(batch: &RecordBatch, name: &str) -> Result<Vec<Self>> {
         let integers = Option::<Self>::read(batch, name)?.into_iter();
         Ok(integers.map(Option::unwrap_or_default).collect())
     }
 }
 
-/// Zero where a value is null or negative.
-impl Column for u64 {
-    fn read(batch: &RecordBatch, name: &str) -> Result<Vec<Self>, MeasureError> {
-        let integers = i64::read(batch, name)?.into_iter();
-        Ok(integers
-            .map(|integer| integer.max(0).unsigned_abs())
-            .collect())
-    }
-}
-
 /// Not a number where a value is null.
 impl Column for f64 {
-    fn read(batch: &RecordBatch, name: &str) -> Result<Vec<Self>, MeasureError> {
+    fn read(batch: &RecordBatch, name: &str) -> Result<Vec<Self>> {
         let floats = Option::<Self>::read(batch, name)?.into_iter();
         Ok(floats.map(|float| float.unwrap_or(Self::NAN)).collect())
     }
@@ -168,15 +158,48 @@ impl Column for f64 {
 
 /// Empty where a value is null.
 impl Column for String {
-    fn read(batch: &RecordBatch, name: &str) -> Result<Vec<Self>, MeasureError> {
+    fn read(batch: &RecordBatch, name: &str) -> Result<Vec<Self>> {
         let texts = Option::<Self>::read(batch, name)?.into_iter();
         Ok(texts.map(Option::unwrap_or_default).collect())
     }
 }
 
+/// Zero where a value is null or negative.
+impl Column for u64 {
+    fn read(batch: &RecordBatch, name: &str) -> Result<Vec<Self>> {
+        let integers = i64::read(batch, name)?.into_iter();
+        Ok(integers
+            .map(|integer| integer.try_into().unwrap_or(0))
+            .collect())
+    }
+}
+
+/// Zero where a value is null, the nearest number where it does not fit.
+impl Column for u32 {
+    fn read(batch: &RecordBatch, name: &str) -> Result<Vec<Self>> {
+        let integers = u64::read(batch, name)?.into_iter();
+        Ok(integers
+            .map(|integer| integer.try_into().unwrap_or(Self::MAX))
+            .collect())
+    }
+}
+
+/// Empty where a value is null; nulls within it are left out.
+impl Column for Vec<i64> {
+    fn read(batch: &RecordBatch, name: &str) -> Result<Vec<Self>> {
+        let item = Field::new_list_field(DataType::Int64, true);
+        let column = column(batch, name, &DataType::List(item.into()), "BIGINT[]")?;
+        let lists = column.as_list::<i32>().iter().map(|list| {
+            let list = list.as_ref().map(|list| list.as_primitive::<Int64Type>());
+            list.into_iter().flatten().flatten().collect()
+        });
+        Ok(lists.collect())
+    }
+}
+
 /// False where a value is null.
 impl Column for bool {
-    fn read(batch: &RecordBatch, name: &str) -> Result<Vec<Self>, MeasureError> {
+    fn read(batch: &RecordBatch, name: &str) -> Result<Vec<Self>> {
         let column = column(batch, name, &DataType::Boolean, "BOOLEAN")?;
         let truths = column.as_boolean().iter();
         Ok(truths.map(Option::unwrap_or_default).collect())
@@ -185,7 +208,7 @@ impl Column for bool {
 
 /// Empty where a value is null.
 impl Column for Vec<u8> {
-    fn read(batch: &RecordBatch, name: &str) -> Result<Vec<Self>, MeasureError> {
+    fn read(batch: &RecordBatch, name: &str) -> Result<Vec<Self>> {
         let column = column(batch, name, &DataType::Binary, "BYTEA")?;
         let binaries = column.as_binary::<i32>().iter();
         Ok(binaries
@@ -207,8 +230,8 @@ macro_rules! row {
         impl $name {
             pub(crate) fn rows(
                 batch: &arrow::array::RecordBatch,
-            ) -> Result<Vec<Self>, $crate::measure::MeasureError> {
-                $(let mut $field = $crate::measure::Column::read(batch, stringify!($field))?.into_iter();)*
+            ) -> datafusion::common::Result<Vec<Self>> {
+                $(let mut $field = $crate::session::Column::read(batch, stringify!($field))?.into_iter();)*
                 let rows = (0..batch.num_rows()).map_while(|_| Some(Self { $($field: $field.next()?,)* }));
                 Ok(rows.collect())
             }
