@@ -1,10 +1,10 @@
-//! Operators of ours in DataFusion's plans, each with one input.
+//! Our own operators in DataFusion's plans, each with one input.
 //!
 //! | type | what it is |
 //! |---|---|
-//! | [`Step`] | what tells one operator from the others |
-//! | [`StepNode`] | its place in a logical plan |
-//! | [`StepPlanner`] | makes the physical plan of it |
+//! | [`Step`] | an operator with one input: its name, columns and physical plan |
+//! | [`StepNode`] | the logical node of a step |
+//! | [`StepPlanner`] | makes the node's physical plan |
 //! | [`Operator`], [`OperatorExec`] | a step that computes a stream for each partition, and its place in a physical plan |
 //!
 //! `run`, `land` and the sweep define the steps.
@@ -32,7 +32,7 @@ use datafusion::physical_plan::{
 };
 use datafusion::physical_planner::{ExtensionPlanner, PhysicalPlanner};
 
-/// An operator with one input. `EXPLAIN` shows its `Display` behind its name.
+/// An operator with one input. `EXPLAIN` shows its `Display` after its name.
 pub trait Step: Debug + Display + Clone + Eq + PartialOrd + Hash + Send + Sync + 'static {
     /// Its name in a logical plan; in a physical plan, `Exec` follows.
     fn name(&self) -> &'static str;
@@ -50,7 +50,7 @@ pub trait Step: Debug + Display + Clone + Eq + PartialOrd + Hash + Send + Sync +
         None
     }
 
-    /// Plans it over a physical input.
+    /// Makes the step's physical plan over `input`.
     ///
     /// # Errors
     /// The input lacks what it needs.
@@ -126,15 +126,15 @@ impl<S: Step> UserDefinedLogicalNodeCore for StepNode<S> {
 
 /// A [`Step`] that computes a stream for each partition of its input. [`OperatorExec`] is its place in a physical plan.
 pub trait Operator: Step {
-    /// What its output is like.
+    /// Returns the plan properties of its output.
     fn properties(&self, input: &Arc<dyn ExecutionPlan>) -> PlanProperties;
 
-    /// How its input must be partitioned. An operator that needs a single partition has a single one.
+    /// How its input must be partitioned. An operator that needs one input partition has one output partition.
     fn distribution(&self) -> Distribution {
         Distribution::UnspecifiedDistribution
     }
 
-    /// Starts a partition.
+    /// Starts a partition, and returns its stream of rows.
     ///
     /// # Errors
     /// The session or the input lacks what it needs.
@@ -158,7 +158,7 @@ pub struct OperatorExec<S> {
 }
 
 impl<S: Operator> OperatorExec<S> {
-    /// The operator over an input.
+    /// Makes the physical plan of `operator` over `input`.
     pub fn new(operator: S, input: Arc<dyn ExecutionPlan>) -> Self {
         Self {
             name: format!("{}Exec", operator.name()),
@@ -205,7 +205,7 @@ impl<S: Operator> ExecutionPlan for OperatorExec<S> {
         vec![self.operator.distribution()]
     }
 
-    /// The order of the rows is the order of dispatch; a repartition of the input would mix it.
+    /// Forbids a repartition of the input: the order of its rows is the order of dispatch.
     fn benefits_from_input_partitioning(&self) -> Vec<bool> {
         vec![false]
     }
@@ -256,7 +256,7 @@ impl<S: Operator> ExecutionPlan for OperatorExec<S> {
     }
 }
 
-/// The new input of an operator that has one.
+/// Returns the only input of an operator.
 ///
 /// # Errors
 /// There are none or several, which would be a defect of the planner.

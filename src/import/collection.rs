@@ -230,8 +230,7 @@ impl Reading<'_> {
         self.torn(&file, torn, "its rollout is pending again");
         let what = "rows have the key of an earlier row; the first of each key is kept";
         self.warn(&file, again, what);
-        let what =
-            "rows have no valid answer of their judge; they are failed attempts, and tried again";
+        let what = "rows got no valid answer from their judge; they count as failed attempts, and are retried";
         self.warn(&file, moved, what);
         self.collection.files.push(file);
         Ok(())

@@ -41,7 +41,7 @@ pub enum ImportError {
         option: &'static str,
     },
     /// Nobody takes the rows any more.
-    #[error("the import was given up")]
+    #[error("the import was abandoned")]
     Abandoned,
     /// Two input rows with one key.
     #[error("Duplicate materialized input row for rollout key {0}")]

@@ -1,3 +1,5 @@
+//! The work of [`LandExec`](super::LandExec): appends outcomes to the journal, and turns full segments into parts.
+
 use std::collections::VecDeque;
 use std::pin::pin;
 use std::sync::Arc;
@@ -22,8 +24,8 @@ use crate::store::{JournalFile, Part, SegmentWriter, StoreError};
 /// Assumed ratio of a journal's bytes to those of its parts, until one was measured.
 const FIRST_RATIO: f64 = 4.0;
 
-/// The outcome of a compaction: the bytes of the segments that are parts now, the parts, the segments that are left, and
-/// why, if any are.
+/// The result of turning segments into parts: the bytes of those segments, the parts, the segments that are left, and
+/// the error, if any are.
 struct Compacted {
     bytes: u64,
     parts: Vec<Part>,
@@ -31,27 +33,27 @@ struct Compacted {
     failed: Option<StoreError>,
 }
 
-/// Takes outcomes to the journal and the journal to parts.
+/// Writes outcomes to the journal, and turns the journal into parts.
 pub(super) struct Lander {
     context: Arc<LandContext>,
     partition: usize,
     part_size: u64,
     journal: Option<SegmentWriter>,
-    /// When the segment is made into parts though it is not full.
+    /// When the segment becomes parts even if it is not full.
     due: Option<Instant>,
     ratio: f64,
-    /// Segments whose parts could not be written; the store may be back next time.
+    /// Segments whose parts could not be written. They are retried with the next segment.
     left: VecDeque<JournalFile>,
     compactions: JoinSet<Compacted>,
-    /// A journal on its way to the disk, beside what goes on.
+    /// The sync of the segment to the disk, in the background.
     sync: Option<SpawnedTask<Result<(), StoreError>>>,
-    /// Ends a compaction that nobody waits for any more: the run may be another's by then.
+    /// Cancels the writing of parts when the lander is dropped: another process may hold the run by then.
     abandon: CancellationToken,
     _abandoned: DropGuard,
     parts: Vec<Part>,
 }
 
-/// While as many parts as allowed are being written, a segment may grow to this many times its size: answers are better in
+/// While as many parts as allowed are being written, a segment may grow to this many full ones: answers are safer in
 /// it than in memory.
 const OVERFULL: f64 = 4.0;
 
@@ -100,7 +102,7 @@ impl Lander {
             let Some(outcomes) = outcomes else { break };
             match outcomes {
                 Ok(outcomes) => self.keep(outcomes).await?,
-                // What was answered before is landed all the same.
+                // Earlier answers still land.
                 Err(error) => {
                     ended = Err(error);
                     break;
@@ -143,7 +145,7 @@ impl Lander {
     fn next_segment(&mut self) -> Result<SegmentWriter> {
         let now = Instant::now();
         let elapsed = now.saturating_duration_since(self.context.began);
-        // An interval that no clock reaches is none.
+        // An interval beyond the range of the clock means no deadline.
         self.due = now.checked_add(self.context.oldest(elapsed));
         let name = self.context.writer.segment(self.partition);
         Ok(SegmentWriter::create(self.context.run.journal_dir(), name)?)
@@ -154,10 +156,10 @@ impl Lander {
         self.context.compactions.available_permits() == 0
     }
 
-    /// Makes parts of a segment that is not full but old.
+    /// Turns an old segment into parts, though it is not full.
     async fn publish(&mut self) -> Result<()> {
         if self.is_busy() {
-            // What is answered meanwhile is better in the journal than in memory.
+            // New answers are safer in the journal than in memory.
             self.due = Some(Instant::now() + BUSY);
             return Ok(());
         }
@@ -165,7 +167,7 @@ impl Lander {
         self.rotate().await
     }
 
-    /// Ends the segment and makes it into parts, beside the sweep. Few at a time: a store that is slower than the agents
+    /// Seals the segment and turns it into parts in the background, few at a time: a store slower than the agents
     /// slows the sweep down, and does not fill the disk.
     async fn rotate(&mut self) -> Result<()> {
         self.due = None;
@@ -183,7 +185,7 @@ impl Lander {
         // Encoding is work for a core of its own: on a thread of the runtime it would hold up the calls in flight.
         let abandon = self.abandon.clone();
         self.compactions.spawn_blocking(move || {
-            // Held for as long as it runs. None only if somebody had closed the semaphore.
+            // Held until the work ends. `None` only if the semaphore were closed, which it never is.
             let _permit = permit.ok();
             runtime.block_on(compact_all(&context, segments, &abandon))
         });
@@ -198,12 +200,12 @@ impl Lander {
         }
     }
 
-    /// Takes the parts of those compactions that have ended.
+    /// Takes the parts of the background work that has ended.
     fn reap(&mut self) -> Result<()> {
         while let Some(joined) = self.compactions.try_join_next() {
             if let Some(error) = self.take(joined)? {
                 self.context.progress.notice(format!(
-                    "{error}. The answers stay in the journal, '{}'; it is tried again",
+                    "{error}. The answers stay in the journal, '{}'; retrying",
                     self.context.run.journal_dir().display()
                 ));
             }
@@ -211,7 +213,7 @@ impl Lander {
         Ok(())
     }
 
-    /// Takes the parts, and returns why not all could be written, if so. The answers are safe then.
+    /// Takes the parts, and returns the error if some could not be written. Their answers stay safe in the journal.
     fn take(&mut self, joined: Result<Compacted, JoinError>) -> Result<Option<StoreError>> {
         let joined = joined.map_err(defect)?;
         let rollouts = joined
@@ -273,7 +275,7 @@ async fn commit(
     }
     let kept = segment.set_aside()?;
     context.progress.notice(format!(
-        "journal '{}' is damaged: the disk did not keep what was written. All else in it has landed, and the file is \
+        "journal '{}' is damaged: the disk lost a part of what was written. All else in it has landed, and the file is \
          kept as '{}'",
         segment.path().display(),
         kept.display()
@@ -282,7 +284,7 @@ async fn commit(
 }
 
 fn defect(error: JoinError) -> DataFusionError {
-    exec_datafusion_err!("landing ended in a defect: {error}")
+    exec_datafusion_err!("landing failed, a defect of rollstream: {error}")
 }
 
 fn landed(parts: &[Part]) -> Result<RecordBatch> {

@@ -1,9 +1,9 @@
-//! Where answers become safe: [`LandExec`] writes outcomes to the journal as they come, and turns the journal into Parquet
-//! parts; [`LandStep`] is its place in a logical plan, [`LandContext`] what it needs beside the plan. A sweep lands with it.
+//! Makes answers durable: [`LandExec`] writes outcomes to the journal as they come, and turns the journal into Parquet
+//! parts. [`LandStep`] is its node in a logical plan, [`LandContext`] what it needs beside the plan. `sweep` uses it.
 //!
 //! ```text
 //!   outcomes ──► journal segment ──(full, old, or at the end)──► rollouts/SEGMENT.parquet
-//!                (then they count)                          attempts/SEGMENT.parquet
+//!                (they count now)                           attempts/SEGMENT.parquet
 //! ```
 
 mod lander;
@@ -29,10 +29,10 @@ use crate::schema;
 use crate::store::{ParquetSink, RunStore, Writer};
 use lander::Lander;
 
-/// The place of [`LandExec`] in a logical plan: lands its input, which has the columns of [`schema::outcomes`].
+/// The logical node of [`LandExec`]. Its input has the columns of [`schema::outcomes`].
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Hash)]
 pub struct LandStep {
-    /// Where, as a person names it.
+    /// The output, as a person names it.
     pub output: String,
     /// Size at which a part is cut, in bytes.
     pub part_size: u64,
@@ -81,9 +81,7 @@ impl Operator for LandStep {
         metrics: &ExecutionPlanMetricsSet,
     ) -> Result<SendableRecordBatchStream> {
         let land = context.session_config().get_extension::<LandContext>();
-        let land = land.ok_or_else(|| {
-            exec_datafusion_err!("the session has no place to land: it lacks a LandContext")
-        })?;
+        let land = land.ok_or_else(|| exec_datafusion_err!("the session has no LandContext"))?;
         let input = input.execute(partition, context)?;
         let lander = Lander::new(land, partition, self.part_size);
         let baseline = BaselineMetrics::new(metrics, partition);
@@ -100,33 +98,33 @@ impl Operator for LandStep {
     }
 }
 
-/// The most compactions at a time: more would take memory, and no store is so slow.
+/// The most segments that become parts at a time. More would take memory, and no store is slow enough to need them.
 const MOST_COMPACTIONS: usize = 8;
 
-/// Where small parts stay, a segment may be as old as this share of the time that the sweep has taken: a sweep of ten
-/// hours leaves tens of small parts then, and not hundreds.
+/// In an object store, a segment may be as old as the sweep's elapsed time divided by this. A sweep of ten
+/// hours then leaves tens of small parts, not hundreds.
 const SHARE: u32 = 8;
 
-/// What [`LandExec`] needs that is not in the plan: it travels as an extension of the session's configuration.
+/// What [`LandExec`] needs beside the plan. It is passed as an extension of the session's configuration.
 #[derive(Debug)]
 pub struct LandContext {
     run: RunStore,
     writer: Arc<Writer>,
     /// Where rows become parts of tables.
     sink: ParquetSink,
-    /// How old the first row of a segment may be before the segment becomes parts; where small parts stay, it may be older in
+    /// How old the first row of a segment may be before the segment becomes parts. In object stores it may be older in
     /// a long sweep.
     part_interval: Duration,
     /// When the sweep began.
     began: Instant,
     /// The sweep's counts.
     progress: Arc<Progress>,
-    /// Compactions that may run at a time, in all partitions together.
+    /// Permits to turn segments into parts, shared by all partitions.
     compactions: Arc<Semaphore>,
 }
 
 impl LandContext {
-    /// Lands in the tables of `run`, by way of segments of `writer` in its journal.
+    /// Makes the context for landing in the tables of `run`, through journal segments of `writer`.
     pub fn new(
         run: RunStore,
         writer: Arc<Writer>,
@@ -145,8 +143,8 @@ impl LandContext {
         }
     }
 
-    /// How old a segment may become that begins when the sweep has taken `elapsed`. In an object store, small parts are
-    /// not made into few at the end, so they are made more rarely as time goes on.
+    /// Returns how old a segment may become if it begins `elapsed` after the sweep. In object stores, small parts are
+    /// not merged at the end, so fewer are made as time goes on.
     fn oldest(&self, elapsed: Duration) -> Duration {
         match self.run.local_path() {
             Some(_) => self.part_interval,

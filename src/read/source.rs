@@ -155,7 +155,7 @@ pub enum ReadTasksError {
     #[error("a task is too large for a table: {0}")]
     Arrow(#[from] arrow::error::ArrowError),
     /// The receiver of the batches is gone.
-    #[error("reading was given up")]
+    #[error("reading was abandoned")]
     Abandoned,
 }
 

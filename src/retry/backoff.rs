@@ -1,8 +1,10 @@
+//! [`Backoff`]: how long a retry waits.
+
 use std::time::Duration;
 
 /// Exponential backoff: the longest wait doubles with every failure, up to a cap.
 ///
-/// Randomness is the caller's: `unit` is uniform in 0..1, so that a test can fix it.
+/// The caller of [`Self::jittered`] supplies the randomness, so that a test can fix it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Backoff {
     /// The longest wait after the first failure.
@@ -12,13 +14,13 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// The longest wait after this many failures, the last one included. Zero failures count as one.
+    /// Returns the longest wait after `failures` failures in all. Zero failures count as one.
     pub fn longest(&self, failures: u32) -> Duration {
         let doublings = failures.saturating_sub(1).min(31);
         self.base.saturating_mul(1 << doublings).min(self.cap)
     }
 
-    /// A wait with full jitter: calls that failed together do not come back together.
+    /// Returns a wait with full jitter, for `unit` in 0..1: calls that failed together are not retried together.
     pub fn jittered(&self, failures: u32, unit: f64) -> Duration {
         self.longest(failures).mul_f64(unit.clamp(0.0, 1.0))
     }

@@ -1,3 +1,5 @@
+//! [`Budgets`] and [`AfterFailure`]: how many failures a rollout may have, and what follows from each.
+
 use super::{Failure, FailureClass};
 
 /// What a failed attempt counts against. A rollout has failed when one of its budgets is spent.
@@ -9,7 +11,7 @@ pub enum Budget {
     RateLimit,
     /// Failures that the request itself seems to cause.
     Data,
-    /// Failures that the agent reported: NeMo Gym's attempts.
+    /// Failures that the agent reported, bounded by `max_attempts`.
     Attempts,
 }
 
@@ -25,7 +27,7 @@ impl Budget {
         }
     }
 
-    /// Its name, as SQL and `Budgets` have it.
+    /// Returns its name, as SQL and [`Budgets`] spell it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Infra => "infra",
@@ -36,7 +38,7 @@ impl Budget {
     }
 }
 
-/// How many attempts at a rollout may fail before the rollout has failed, by [`Budget`].
+/// The number of failed attempts, by [`Budget`], at which a rollout has failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Budgets {
     /// Failures of networks and servers.
@@ -45,11 +47,11 @@ pub struct Budgets {
     pub rate_limit: u32,
     /// Failures that the request itself seems to cause.
     pub data: u32,
-    /// Failures that the agent reported: NeMo Gym's attempts.
+    /// Failures that the agent reported, bounded by `max_attempts`.
     pub attempts: u32,
 }
 
-/// Failed attempts at a rollout so far, by what they count against.
+/// Counts the failed attempts at a rollout so far, by [`Budget`].
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct FailureCounts {
     /// Failures of networks and servers.
@@ -65,25 +67,25 @@ pub struct FailureCounts {
     pub unreachable: u32,
 }
 
-/// What earlier processes did for a rollout that is still pending.
+/// The earlier attempts at a rollout that is still pending, by processes before this one.
 #[derive(Debug, Default, Clone, Copy, PartialEq)]
 pub struct Prior {
     /// Number of the next attempt.
     pub attempt: u32,
-    /// Its failed attempts.
+    /// Failed attempts of the rollout.
     pub failures: FailureCounts,
-    /// Seconds that the longest of its attempts took, where it is known.
+    /// Seconds that the longest attempt at the rollout took, if known.
     pub seconds: Option<f64>,
-    /// An attempt left a deliverable, which the next attempt has judged instead of making a new one.
+    /// Whether an attempt left a deliverable (its output files) that the next attempt only has to be judged on.
     pub reuses_deliverable: bool,
 }
 
 /// What follows from a failed attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AfterFailure {
-    /// Another attempt, with the backoff after this many failures of the kind.
+    /// Retry, after the backoff for `failures` failures.
     Retry {
-        /// Failures of the kind so far.
+        /// Failures so far that count against the same budget, or that got no connection.
         failures: u32,
     },
     /// The rollout has failed.
@@ -122,7 +124,7 @@ impl FailureCounts {
         }
     }
 
-    /// Whether one of the budgets is spent. `queries/expand/failed_rollouts.sql` is the same rule for all processes together.
+    /// Whether a budget is spent. `queries/expand/failed_rollouts.sql` has this rule for all processes.
     fn exhaust(&self, budgets: &Budgets) -> bool {
         self.infra >= budgets.infra
             || self.rate_limit >= budgets.rate_limit

@@ -1,22 +1,24 @@
+//! [`Failure`] and [`FailureClass`]: why an attempt failed.
+
 use std::fmt;
 use std::time::Duration;
 
 use bytes::Bytes;
 
-/// Why an attempt gave no rollout.
+/// Why an attempt failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
     /// What kind of failure it is.
     pub class: FailureClass,
-    /// What happened to what, without secrets.
+    /// What failed and how, without secrets.
     pub message: String,
-    /// The agent asked for no further attempt.
+    /// Whether the agent asked for no further attempt.
     pub failure_terminal: bool,
     /// How long the server asked callers to wait (`Retry-After`).
     pub retry_after: Option<Duration>,
     /// Status code of the HTTP request that failed, if there was one.
     pub http_status: Option<u16>,
-    /// No connection was made: the request cannot be the cause.
+    /// Whether no connection was made. Then the request cannot be the cause.
     pub unreachable: bool,
     /// The answer as JSON: whole if the agent flagged it; the beginning of an HTTP error's body, as a JSON string.
     /// Valid UTF-8.
@@ -24,7 +26,7 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// The longest message, in bytes: every attempt has a row, and servers may say anything.
+    /// The longest message, in bytes. Every attempt stores one, and servers may send any amount.
     pub const LONGEST_MESSAGE: usize = 1500;
 
     /// A failure that may be retried. The message is cut at [`Self::LONGEST_MESSAGE`].
@@ -104,7 +106,7 @@ impl FailureClass {
         matches!(self, Self::Infra | Self::Timeout)
     }
 
-    /// Whether the agent answered, though with no rollout: it is alive.
+    /// Whether the agent answered, though without a result: it is alive.
     pub fn is_answered(self) -> bool {
         matches!(self, Self::AgentFlagged | Self::NotPersisted)
     }
@@ -114,7 +116,7 @@ impl FailureClass {
         matches!(self, Self::NotPersisted | Self::Interrupted)
     }
 
-    /// Its name, as the `outcome` column has it.
+    /// Returns its name, as the `outcome` column spells it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Infra => "infra",
@@ -127,8 +129,8 @@ impl FailureClass {
     }
 }
 
-/// NeMo Gym's class (`_ng_failure_class`) of an attempt without an answer: `agent_run_error` if the agent's server ran it,
-/// `agent_request_failed` if the request never got there.
+/// Returns NeMo Gym's failure class of an attempt without an answer: `agent_run_error` if the agent's server ran it,
+/// `agent_request_failed` if the request did not reach it, by the HTTP status.
 pub fn gym_class(http_status: Option<i64>) -> &'static str {
     match http_status {
         None | Some(429 | 502 | 503 | 504) => "agent_request_failed",

@@ -1,4 +1,4 @@
-//! What follows from a failed attempt: the one place where retrying is decided.
+//! Decides what follows a failed attempt: the one place where retries are decided.
 //!
 //! | to change | see |
 //! |---|---|

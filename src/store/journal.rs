@@ -10,10 +10,10 @@ use super::error::if_there;
 use super::segment::SEGMENT;
 use super::{LockScope, StoreError};
 
-/// Directory beside the files of a journal for those that were found damaged.
+/// Directory within a journal for its damaged files.
 const DAMAGED: &str = "damaged";
 
-/// A file of a journal: a segment, or a log of dispatches.
+/// A file of a journal: a segment, or a dispatch log.
 #[derive(Debug, Clone)]
 pub struct JournalFile {
     path: PathBuf,
@@ -26,7 +26,7 @@ impl JournalFile {
         Self { path, name }
     }
 
-    /// Lists the files in a directory that have an extension, oldest first; none where there is no directory.
+    /// Lists the files in a directory that have an extension, oldest first; none if the directory does not exist.
     fn list(directory: &Path, extension: &str) -> Result<Vec<Self>, StoreError> {
         let failed = StoreError::file("read", directory);
         let entries = if_there(fs::read_dir(directory)).map_err(&failed)?;
@@ -44,12 +44,12 @@ impl JournalFile {
         Ok(files)
     }
 
-    /// Lists the segments in a directory, oldest first; none where there is no directory.
+    /// Lists the segments in a directory, oldest first; none if the directory does not exist.
     pub fn segments(directory: &Path) -> Result<Vec<Self>, StoreError> {
         Self::list(directory, SEGMENT)
     }
 
-    /// Lists the logs of dispatches in a directory, oldest first; none where there is no directory.
+    /// Lists the dispatch logs in a directory, oldest first; none if the directory does not exist.
     pub fn dispatch_logs(directory: &Path) -> Result<Vec<Self>, StoreError> {
         Self::list(directory, DISPATCHES)
     }
@@ -64,7 +64,7 @@ impl JournalFile {
         &self.path
     }
 
-    /// Removes the file; no error if it has gone already.
+    /// Removes the file; no error if it is already gone.
     pub fn remove(&self) -> Result<(), StoreError> {
         let removed = if_there(fs::remove_file(&self.path));
         removed
@@ -86,29 +86,29 @@ impl JournalFile {
     }
 }
 
-/// Name of a segment, which the parts that it becomes share: `EPOCH-SCOPE-pPARTITION-NUMBER`.
+/// Name of a file of a journal, `EPOCH-SCOPE-pPARTITION-NUMBER`. The parts that a segment becomes have the same name.
 ///
 /// Names sort by epoch. No two writers of a run have the same epoch, so no two ever write the same name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SegmentName {
     /// Epoch of the writer.
     pub epoch: u64,
-    /// Share of the run that the writer's lock is for.
+    /// Share of the run that the writer's lock covers.
     pub scope: LockScope,
     /// Partition of the writer's plan.
     pub partition: usize,
-    /// Number of the segment, unique within its writer.
+    /// Number of the file, unique within its writer.
     pub number: u32,
 }
 
 impl SegmentName {
-    /// The segment that a part at this path was made of. `None` where the part has another origin, such as an import.
+    /// Returns the segment that the part at this path comes from; `None` if it has another origin, such as an import.
     pub fn of_part(path: &str) -> Option<Self> {
         let (_, file) = path.rsplit_once('/').unwrap_or(("", path));
         file.strip_suffix(".parquet")?.parse().ok()
     }
 
-    /// Whether a writer of `other` could have written rows of this segment again, after it took over: it came later,
+    /// Whether the writer of `other` could have taken over and written rows of this segment again: it came later,
     /// and its share of the run overlaps.
     pub fn may_be_superseded_by(&self, other: &Self) -> bool {
         other.epoch > self.epoch && other.scope.overlaps(self.scope)
@@ -132,7 +132,7 @@ impl fmt::Display for SegmentName {
     }
 }
 
-/// The text is not the name of a segment.
+/// The error for a text that is not the name of a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not the name of a segment")]
 pub struct NotASegment;
@@ -162,7 +162,7 @@ impl FromStr for SegmentName {
                 partition,
                 number,
             };
-            // Only its own spelling: two names of one segment would be two segments.
+            // Accepts the canonical spelling only: two spellings of one name would count as two segments.
             (fields.next().is_none() && name.to_string() == text).then_some(name)
         };
         parse().ok_or(NotASegment)

@@ -1,9 +1,9 @@
-//! How a run is kept. [`RunStore`] is the place (a directory or an object-store prefix), and [`RunRecord`] its `run.json`.
-//! [`RunLock`] keeps two processes from writing the same rollouts, and makes each a [`Writer`] with an epoch.
+//! Stores runs. [`RunStore`] is the place (a directory or an object-store prefix), and [`RunRecord`] its `run.json`.
+//! [`RunLock`] keeps two processes from writing the same rollouts. Each [`Writer`] has an epoch, a growing number.
 //!
 //! Answers go through [`segment`]: rows are written ahead into a segment of the journal, and a segment is committed to a
-//! [`ParquetSink`], once. [`DispatchLogs`] note what is sent, a [`Checkpointer`] keeps the journal from being lost with its
-//! machine, and [`Compacted`] parts take the place of small ones. `run`, `land`, `sweep` and `session` use it.
+//! [`ParquetSink`], once. [`DispatchLogs`] note what is sent, a [`Checkpointer`] keeps a copy of the journal off the
+//! machine, and [`Compacted`] parts replace small ones. `run`, `land`, `sweep` and `session` use it.
 
 mod address;
 pub mod checkpoint;

@@ -1,5 +1,5 @@
-//! Files of a run that are visible when they are whole and not before: a [`PartWriter`] writes a Parquet part, a
-//! [`Document`] any other file, and [`Compacted`] parts take the place of others.
+//! Files of a run, each invisible until it is whole: a [`PartWriter`] writes a Parquet part, a
+//! [`Document`] any other file, and [`Compacted`] replaces small parts.
 
 use std::collections::HashSet;
 use std::env;
@@ -33,25 +33,25 @@ const ROW_GROUP_BYTES: usize = 4 * 1024 * 1024;
 /// A row group is closed at this many rows, so that a reader who wants a few tasks can skip most.
 const ROW_GROUP_ROWS: usize = 128 * 1024;
 
-/// A part that is published.
+/// A published part: a Parquet file that readers see.
 #[derive(Debug, Clone)]
 pub struct Part {
     /// Table that it belongs to.
     pub table: String,
-    /// As a person names it.
+    /// Its path, as a person names it.
     pub path: String,
-    /// Rows.
+    /// Number of rows.
     pub num_rows: u64,
-    /// Bytes of the file.
+    /// Size of the file in bytes.
     pub num_bytes: u64,
 }
 
-/// Name of the part of `table` that `segment` becomes, relative to the run.
+/// Returns the name of the part of `table` that `segment` becomes, relative to the run.
 pub fn part_name(table: &str, segment: impl Display) -> String {
     format!("{table}/{segment}.parquet")
 }
 
-/// Writes one Parquet file, which is visible when it is finished and not before.
+/// Writes one Parquet file, invisible until it is finished.
 pub struct PartWriter {
     writer: AsyncArrowWriter<Upload>,
     run: RunStore,
@@ -137,12 +137,12 @@ impl PartWriter {
     }
 }
 
-/// What the store said, where it was not the encoding that failed.
+/// Returns the store's error within a Parquet error; `Err` if the encoding failed.
 fn of_store(error: ParquetError) -> Result<object_store::Error, ParquetError> {
     match error {
         ParquetError::External(inner) => match inner.downcast::<object_store::Error>() {
             Ok(store) => Ok(*store),
-            // The writer wraps what its sink says once more.
+            // The writer wraps the error of its sink once more.
             Err(inner) => match inner.downcast::<ParquetError>() {
                 Ok(inner) => of_store(*inner),
                 Err(inner) => Err(ParquetError::External(inner)),
@@ -163,7 +163,7 @@ fn properties() -> WriterProperties {
             .set_column_dictionary_enabled(column.clone(), false)
             .set_column_statistics_enabled(column, EnabledStatistics::None);
     }
-    // Hardly two of these are equal: a dictionary would list them all, and be abandoned when it is full.
+    // Nearly all values of these differ: a dictionary would list them all, and be abandoned when it is full.
     for distinct in [
         schema::DISPATCHED_AT,
         schema::FIRST_BYTE_AT,
@@ -179,10 +179,10 @@ fn properties() -> WriterProperties {
     properties.build()
 }
 
-/// Parts that are to take the place of others, all of a table at once.
+/// Replaces parts of a table by others, all at once.
 ///
-/// A second directory of the table is made, with the new parts and all that stays, and then the two change places in one
-/// step: nobody who lists the table finds a row twice, or misses one. Whoever listed it before can still read what was
+/// It fills a second directory of the table with the new parts and all that stay, then exchanges the two in one atomic
+/// step: nobody who lists the table sees a row twice or misses one. Whoever listed it before can still read what was
 /// replaced, until this is dropped. Needs a lock of the whole run, and a local disk: an object store has no such step.
 #[derive(Debug)]
 pub struct Compacted {
@@ -190,10 +190,10 @@ pub struct Compacted {
 }
 
 impl Compacted {
-    /// Begins to replace parts of a run; `None` where it is not on a local disk.
+    /// Begins to replace parts of a run; `None` if the run is not on a local disk.
     ///
     /// # Errors
-    /// What a process that died left can't be removed.
+    /// The leftovers of a process that died can't be removed.
     pub fn begin(run: &RunStore) -> Result<Option<Self>, StoreError> {
         let Some(disk) = run.disk().cloned() else {
             return Ok(None);
@@ -208,8 +208,8 @@ impl Compacted {
         format!("{COMPACTED}/{}", part_name(table, segment))
     }
 
-    /// Puts the new parts of a table in the place of those of some segments. Says whether it did: not every file system
-    /// can do this, and then all stays as it is.
+    /// Replaces the parts of some segments by the new parts of the table. Says whether it did: not every file system
+    /// can. If not, nothing changes.
     pub async fn publish(
         &self,
         table: &str,
@@ -235,7 +235,7 @@ impl Compacted {
         };
         match exchange() {
             Ok(()) => Ok(true),
-            // No hard links, or nothing that changes places.
+            // The file system has no hard links, or no atomic exchange.
             Err(error)
                 if matches!(
                     error.kind(),
@@ -251,11 +251,11 @@ impl Compacted {
         }
     }
 
-    /// Removes what was replaced, or not published.
+    /// Removes parts that were replaced or never published.
     fn clear(&self) -> Result<(), StoreError> {
         let path = self.disk.root().join(COMPACTED);
         remove_all(&path)?;
-        // One that is not empty stays.
+        // A directory that is not empty stays.
         let _ = path.parent().map(fs::remove_dir);
         Ok(())
     }
@@ -263,17 +263,17 @@ impl Compacted {
 
 impl Drop for Compacted {
     fn drop(&mut self) {
-        // The next writer removes what is left.
+        // On an error, the next writer removes what is left.
         let _ = self.clear();
     }
 }
 
-/// A file of any size in a run, or beside one.
+/// Writes a file of any kind and size in a run, or beside one, invisible until it is finished.
 pub struct Document {
     place: RunStore,
     name: String,
     file: BufWriter<File>,
-    /// The file on the disk where it goes, so that nothing is copied; else it is uploaded.
+    /// The file, if it goes to a local disk: it is written there, so that nothing is copied. Otherwise it is uploaded.
     staged: Option<Staged>,
 }
 
@@ -281,7 +281,7 @@ impl Document {
     /// Begins the file `name`.
     ///
     /// # Errors
-    /// There is no place to write it.
+    /// No temporary file can be created.
     pub fn create(place: &RunStore, name: &str) -> Result<Self, StoreError> {
         let staged = place.disk().map(LocalStore::stage).transpose();
         let staged = staged.map_err(place.failed("write", name))?;

@@ -23,16 +23,16 @@ use crate::gym::GymRules;
 /// Directory of the journal within a run.
 pub(super) const JOURNAL: &str = "journal";
 
-/// Stands for the id of a run where that is not known. No run has it.
+/// Stands for the id of a run that is not known. No run has this id.
 const UNIDENTIFIED: &str = "unidentified-run";
 
-/// Directory, beside the journal of a run in an object store, of the names of uploads that are open.
+/// Directory, within the state directory, for the names of open uploads to object stores.
 const UPLOADS: &str = "uploads";
 
 /// Scheme of the addresses under which sessions read runs.
 const SCHEME: &str = "rollstream";
 
-/// The function that is told what is odd about a run.
+/// The callback that gets notices about a run.
 #[derive(Clone)]
 struct Teller(Arc<dyn Fn(String) + Send + Sync>);
 
@@ -47,17 +47,17 @@ impl fmt::Debug for Teller {
 pub struct RunStore {
     store: Arc<dyn ObjectStore>,
     uploads: Option<Arc<dyn NamedUploads>>,
-    /// What its paths begin with, of no characters but our own.
+    /// The first component of its paths: a hash of the place, in plain hexadecimal.
     name: Path,
     base: Url,
-    /// As a person names it.
+    /// The place as a person names it.
     shown: String,
     disk: Option<LocalStore>,
     run_id: Option<Arc<str>>,
     rules: Option<&'static GymRules>,
     /// Local directory of the journal.
     journal: PathBuf,
-    /// Local directory that holds the journals of all runs that are or were at the place.
+    /// Local directory of journals: of all runs at this place on a disk, or else of all runs in object stores.
     state: PathBuf,
     patience: Option<Patience>,
     teller: Option<Teller>,
@@ -65,7 +65,7 @@ pub struct RunStore {
 
 impl RunStore {
     /// Opens the place that `place` names: a path, `file://`, `s3://`, `gs://`, `az://` or `memory://`. Settings of object
-    /// stores come from their usual environment variables. Nothing is asked yet. `state_dir` holds the journals of runs
+    /// stores come from their usual environment variables. No request is sent. `state_dir` holds the journals of runs
     /// that are not on a local disk.
     ///
     /// # Errors
@@ -80,7 +80,7 @@ impl RunStore {
     /// Opens the directory at an absolute path.
     ///
     /// # Errors
-    /// Its address for sessions is none, which does not happen.
+    /// Its address for sessions is invalid, which does not happen.
     pub(crate) fn local(path: PathBuf) -> Result<Self, StoreError> {
         let name = name(path.as_os_str().as_bytes());
         let shown = env::current_dir().ok();
@@ -128,7 +128,7 @@ impl RunStore {
         })
     }
 
-    /// Returns the same place with the journal of the run of this id. Nobody writes to the journal of a place that is not
+    /// Returns the same place with the journal of the run `run_id`. Nobody writes to the journal of one that is not
     /// identified.
     pub fn identified(&self, run_id: &str) -> Self {
         let mut journal = self.state.join(run_id);
@@ -142,7 +142,7 @@ impl RunStore {
         }
     }
 
-    /// Returns the same place, whose rollouts are read by these rules, whatever its run says.
+    /// Returns the same place, with its rollouts read by `rules`, whatever `run.json` says.
     pub fn following(&self, rules: &'static GymRules) -> Self {
         Self {
             rules: Some(rules),
@@ -150,12 +150,12 @@ impl RunStore {
         }
     }
 
-    /// The rules by which its rollouts are read, where that was decided.
+    /// Returns the rules by which its rollouts are read, if they were set.
     pub fn rules(&self) -> Option<&'static GymRules> {
         self.rules
     }
 
-    /// Whether it is known which run's journal is meant.
+    /// Whether the id of its run is known.
     pub fn is_identified(&self) -> bool {
         self.run_id.is_some()
     }
@@ -168,8 +168,8 @@ impl RunStore {
         }
     }
 
-    /// Returns the same place for a writer, to whom it has answered once: when the store is gone, it is waited for as long
-    /// as `longest`, or until `enough` is done, and `tell` is told. A disk is not waited for.
+    /// Returns the same place for a writer, which waits while the store fails: at most `longest`, or until `enough` is
+    /// done. `tell` gets a notice. The store must have answered once before. Nobody waits for a local disk.
     #[must_use]
     pub fn waited_for(
         &self,
@@ -188,21 +188,21 @@ impl RunStore {
         }
     }
 
-    /// Returns the same place for a reader, who is told what of the run can't be read.
+    /// Returns the same place for a reader. `tell` gets a notice of what can't be read.
     #[must_use]
     pub fn telling(self, tell: impl Fn(String) + Send + Sync + 'static) -> Self {
         let teller = Some(Teller(Arc::new(tell)));
         Self { teller, ..self }
     }
 
-    /// Tells its reader, if somebody is to be told.
+    /// Sends a notice to its reader, if it has one.
     pub(crate) fn tell(&self, text: impl FnOnce() -> String) {
         if let Some(Teller(tell)) = &self.teller {
             tell(text());
         }
     }
 
-    /// How a store that is gone is waited for.
+    /// Returns how long to wait while the store fails, if at all.
     pub(super) fn patience(&self) -> Option<&Patience> {
         self.patience.as_ref()
     }
@@ -218,18 +218,18 @@ impl RunStore {
         &self.store
     }
 
-    /// The store again, where what it has of an unfinished upload must be removed by name. Its paths are names within
+    /// Returns the store if it keeps an unfinished upload until that is aborted by name. Its paths are names within
     /// the run.
     pub(super) fn named_uploads(&self) -> Option<&Arc<dyn NamedUploads>> {
         self.uploads.as_ref()
     }
 
-    /// Local directory of the names of uploads that are open.
+    /// Local directory for the names of open uploads to this place.
     pub(super) fn uploads_dir(&self) -> PathBuf {
         self.state.join(UPLOADS).join(self.name.as_ref())
     }
 
-    /// Makes the local directory of what is not in the store, for this user alone.
+    /// Creates the local directory of the journal, private to this user, if the run is not on a local disk.
     pub fn create_state(&self) -> Result<(), StoreError> {
         if self.disk.is_some() {
             return Ok(());
@@ -237,7 +237,7 @@ impl RunStore {
         create_private(&self.journal).map_err(StoreError::file("create", &self.journal))
     }
 
-    /// Local directory of all journals that a run of this place left here, if it is known which.
+    /// Local directory of the journals that belong to this place, if known.
     pub(super) fn own_journals(&self) -> Option<&FilePath> {
         match self.disk {
             Some(_) => Some(&self.state),
@@ -277,7 +277,7 @@ impl RunStore {
             return self.shown.clone();
         }
         match self.shown.as_str() {
-            // The directory where we are.
+            // The current directory.
             "" => relative.to_owned(),
             shown => format!("{}/{relative}", shown.trim_end_matches('/')),
         }
@@ -298,12 +298,12 @@ impl RunStore {
     }
 }
 
-/// The path of an object within the run: its name as it is, unless that is no path.
+/// Returns the path of an object within the run: its name as it is, or escaped if that is no valid path.
 pub(super) fn relative_path(name: &str) -> Path {
     Path::parse(name).unwrap_or_else(|_| Path::from(name))
 }
 
-/// A name of no characters but our own.
+/// Hashes a place to a name in plain hexadecimal.
 fn name(place: &[u8]) -> Path {
     let hash = blake3::hash(place).to_hex();
     Path::from(hash.get(..16).unwrap_or_default())

@@ -14,13 +14,13 @@ use crate::schema::SCHEMA_VERSION;
 /// Name of the record within a run.
 const RUN_JSON: &str = "run.json";
 
-/// The version of NeMo Gym in the identity of a run; none: 0.5.
+/// Key of NeMo Gym's version in the identity of a run. A run without it follows 0.5.
 pub const GYM: &str = "gym";
 
 /// `run.json`: what was asked of a sweep, and what became of it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RunRecord {
-    /// Layout of the run.
+    /// Version of the layout of the run.
     pub schema_version: u32,
     /// A random id, made with the run: journals and their copies carry it, so that those of another run at the same place
     /// are never taken for this one's.
@@ -28,7 +28,7 @@ pub struct RunRecord {
     pub run_id: String,
     /// Version of the program that wrote it last.
     pub rollstream_version: String,
-    /// How far it is.
+    /// State of the run.
     pub state: RunState,
     /// When the sweep was first started, RFC 3339.
     pub created_at: String,
@@ -40,7 +40,7 @@ pub struct RunRecord {
     pub settings: serde_json::Value,
     /// The inputs that the tasks were read from.
     pub inputs: Vec<InputRecord>,
-    /// Tasks.
+    /// Number of tasks.
     pub num_tasks: u64,
     /// Address of each agent.
     pub agents: BTreeMap<String, String>,
@@ -51,14 +51,14 @@ pub struct RunRecord {
     pub rollouts: RunCounts,
 }
 
-/// An environment server of NeMo Gym, as its results are stamped with it.
+/// An environment server of NeMo Gym, as it is stamped on its results.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EnvironmentServer {
     /// Its name.
     pub name: String,
-    /// The name of its implementation; empty where that is not known.
+    /// The name of its implementation; empty if unknown.
     pub implementation: String,
-    /// The agent that its results are said to be of, where their rows name none.
+    /// The agent that its results are attributed to, if their rows name none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
 }
@@ -74,15 +74,15 @@ impl EnvironmentServer {
     }
 }
 
-/// How far a run is.
+/// The state of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RunState {
-    /// A collector is at work, or was killed.
+    /// A process is working on it, or was killed.
     Running,
     /// No rollout is pending.
     Finished,
-    /// Some agent did not answer, or asked for an answer to be forgotten; `--resume` tries again.
+    /// Rollouts are pending: an agent failed or discarded its answer, or the dispatch budget ran out. Resume it.
     Incomplete,
     /// A limit stopped it: a deadline, or too many failures; `--resume` continues it.
     Stopped,
@@ -102,20 +102,20 @@ impl std::fmt::Display for RunState {
 /// An input file of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InputRecord {
-    /// As given.
+    /// Its path, as given.
     pub path: String,
     /// Digest of the bytes that were read, after decompression.
     pub digest: String,
-    /// How many.
+    /// Number of these bytes.
     pub num_bytes: u64,
 }
 
 /// Rollouts of a run: `planned = done + failed + pending`.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunCounts {
-    /// All that the sweep asks for.
+    /// All rollouts that the sweep asks for.
     pub planned: u64,
-    /// Answered and kept.
+    /// Rollouts whose answer is stored.
     pub done: u64,
     /// Retries are exhausted, or the agent said never again.
     pub failed: u64,
@@ -129,14 +129,14 @@ impl RunRecord {
         random_id(Utc::now())
     }
 
-    /// Whether it was made of files that somebody else collected, and knows of no input of its own.
+    /// Whether the run was imported from another collector's files, and has no input of its own.
     pub fn is_imported(&self) -> bool {
         self.identity
             .get("input")
             .is_none_or(serde_json::Value::is_null)
     }
 
-    /// Returns the place with the journal of the run that is there now; as it was where there is none whose record can be
+    /// Returns the place, identified by the record of the run there now; unchanged if there is no record that can be
     /// read.
     pub async fn identify(run: &RunStore) -> Result<RunStore, StoreError> {
         if run.is_identified() {
@@ -157,10 +157,10 @@ impl RunRecord {
         GymRules::of(self.identity.get(GYM).and_then(serde_json::Value::as_str))
     }
 
-    /// Reads the record at a place, `None` where there is none.
+    /// Reads the record at a place; `None` if there is none.
     ///
     /// # Errors
-    /// The store failed, or what is there is not a record, or is one of a newer version.
+    /// The store failed, or what is there is no record, or has another schema version.
     pub async fn load(run: &RunStore) -> Result<Option<Self>, StoreError> {
         if run.local_path().is_some_and(|path| !path.is_dir()) {
             return Ok(None);
@@ -195,12 +195,12 @@ impl RunRecord {
         Ok(Some(record))
     }
 
-    /// Writes the record where there is none yet, and says whether it did.
+    /// Writes the record if there is none yet, and returns whether it did.
     pub async fn create(&self, run: &RunStore) -> Result<bool, StoreError> {
         if run.create(RUN_JSON, run.json(RUN_JSON, self)?).await? {
             return Ok(true);
         }
-        // A put whose answer was lost is tried again by the client, and finds itself.
+        // The client retries a put whose answer was lost, and then finds its own record.
         Ok(Self::load(run).await?.as_ref() == Some(self))
     }
 

@@ -1,4 +1,4 @@
-//! [`Writer`]: the process, or partition of it, that holds a lock.
+//! [`Writer`]: names the files that the holder of a lock writes, and lets it publish while it holds the lock.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -8,9 +8,9 @@ use tokio::time::Instant;
 
 use super::{LockScope, SegmentName};
 
-/// A writer of a run, as long as it holds its lock.
+/// A writer of a run, valid for as long as its lock is held.
 ///
-/// Its epoch is higher than that of every writer before it, and no other ever has it: so are the names of its segments.
+/// Its epoch is higher than that of every earlier writer, and unique. So the names of its segments are unique, too.
 #[derive(Debug)]
 pub struct Writer {
     epoch: u64,
@@ -20,11 +20,11 @@ pub struct Writer {
     publishing: RwLock<()>,
 }
 
-/// The time for which nobody else may take the lock over.
+/// The time during which nobody else may take over the lock.
 #[derive(Debug)]
 pub(super) struct Lease {
     pub(super) ends: watch::Receiver<Instant>,
-    /// The part of it that must be left when something is published.
+    /// The time that must be left on the lease for something to be published.
     pub(super) margin: Duration,
 }
 
@@ -37,7 +37,7 @@ impl Writer {
         }
     }
 
-    /// Makes a writer of a whole run that nobody else can write to.
+    /// Makes a writer without a lock, of a whole run that nobody else can write to.
     pub fn unlocked(epoch: u64) -> Self {
         Self {
             epoch,
@@ -68,8 +68,8 @@ impl Writer {
         }
     }
 
-    /// Waits until it is certain that the lock is held for a while. Whoever publishes does so under a permit: a process that
-    /// was stopped for longer than its lease finds out here, before it does harm. Never returns where the lock is lost.
+    /// Waits until the lock is certain to be held for a while. Everything is published under a permit: a process that
+    /// was stopped for longer than its lease finds out here, before it does harm. Never returns if the lock is lost.
     pub async fn permit(&self) -> RwLockReadGuard<'_, ()> {
         let permit = self.publishing.read().await;
         self.held().await;

@@ -1,4 +1,4 @@
-//! How a sweep begins, under its lock: what has to be there before anything is sent.
+//! Begins a sweep under its lock: creates or repairs what it needs before anything is sent.
 
 use std::sync::Arc;
 
@@ -66,14 +66,14 @@ impl Sweep {
                 if moved > 0 {
                     self.start.set_finished(false);
                     self.progress.notice(format!(
-                        "{moved} rollouts have no valid answer of their judge: they are failed attempts now, and tried again \
+                        "{moved} rollouts got no valid answer from their judge: they count as failed attempts now, and are retried \
                          (--retry-invalid-judge-responses)"
                     ));
                 }
             }
         }
         if !resumes {
-            // From now on what lands counts, as in any run that is resumed.
+            // From now on, landed rows count as they do in a resumed run.
             self.start = Start::Resumed(Found::unfinished(&self.record));
         }
         self.count().await?;
@@ -117,7 +117,7 @@ impl Sweep {
         for part in &tasks.damaged {
             let to = self.run.set_aside(part).await?;
             self.progress.notice(format!(
-                "{} is damaged: it is kept as {} and written anew",
+                "{} is damaged: it is kept as {} and rewritten",
                 self.run.display_path(part),
                 self.run.display(&to)
             ));
@@ -128,7 +128,7 @@ impl Sweep {
         Ok(())
     }
 
-    /// Joins a run that somebody has created since it was looked for, if several processes share the work.
+    /// Joins a run that another process has created since this one looked for it, if several share the work.
     async fn join(&mut self) -> Result<(), Error> {
         let place = self.run.display("");
         let record = RunRecord::load(&self.run)
@@ -150,7 +150,7 @@ impl Sweep {
         }
     }
 
-    /// Refuses tasks whose name no agent here takes.
+    /// Refuses tasks whose name their agent does not take, if any agent runs within rollstream.
     pub(super) async fn check_task_names(&self) -> Result<(), Error> {
         if !self.settings.agents.values().any(AgentSettings::runs_here) {
             return Ok(());
@@ -175,7 +175,7 @@ impl Sweep {
         Ok(())
     }
 
-    /// Removes what only a sweep that is at work needs.
+    /// Removes what only a running sweep needs.
     pub(super) async fn clean_up(&self, writer: &Writer) -> Result<(), Error> {
         forget_copies(&self.run, writer).await?;
         let journal = self.run.journal_dir();
@@ -183,7 +183,7 @@ impl Sweep {
         for directory in
             directories.take_while(|directory| Some(*directory) != self.run.local_path())
         {
-            // One that is not empty stays.
+            // A directory that is not empty stays.
             let _ = std::fs::remove_dir(directory);
         }
         Ok(())

@@ -19,16 +19,16 @@ use datafusion::physical_plan::{
 use crate::operator::{Step, only_input};
 use crate::schema::TASK_INDEX;
 
-/// A partition is worth its journal segment, its parts and its thread of work from so many rollouts ...
+/// The fewest pending rollouts that make a partition worth its journal segment, its parts and its thread.
 const LEAST_ROLLOUTS: u64 = 4096;
 
-/// ... and so many calls in flight.
+/// The fewest calls in flight that make a partition worth its cost.
 const LEAST_CALLS: usize = 16;
 
-/// More partitions than this no machine has cores for.
+/// The most partitions: no machine has more cores.
 pub(super) const MOST: usize = 256;
 
-/// Partitions of a sweep that was not told: one for each core, but none with fewer than 4,096 pending
+/// Returns the partitions that suit a sweep by default: one for each core, but none with fewer than 4,096 pending
 /// rollouts or 16 calls in flight. So a small sweep has one, sends in the order of its input, and
 /// leaves few parts.
 pub(super) fn suitable(cores: usize, pending: u64, concurrency: usize) -> usize {
@@ -37,7 +37,7 @@ pub(super) fn suitable(cores: usize, pending: u64, concurrency: usize) -> usize 
     cores.min(by_rollouts).min(by_calls).max(1)
 }
 
-/// Deals its rows out to so many partitions, by the hash of their task.
+/// Deals rows out to partitions, by the hash of their task.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Hash)]
 pub(super) struct ByTask {
     pub(super) partitions: usize,
@@ -69,12 +69,12 @@ impl Step for ByTask {
 
 /// A [`RepartitionExec`] by task.
 ///
-/// It wraps one, since the optimiser removes those that no operator above requires, and adds others
+/// It wraps one because the optimiser removes any that no operator above requires, and adds others
 /// by its own estimates.
 ///
-/// It stands below the expansion to rollouts: a task with a million repeats is one row here. What
-/// waits for a partition that is behind the others are rows of tasks, and beyond the memory pool of
-/// the session they wait in temporary files. So no partition holds up another, and memory is bounded.
+/// It stands below the expansion to rollouts: a task with a million repeats is one row here. Rows of
+/// tasks wait for a partition that is behind the others. What does not fit into the memory pool of
+/// the session waits in temporary files. So no partition holds up another, and memory is bounded.
 ///
 /// ```text
 ///                      ┌──► unnest, anti-join ──► RunExec ──► LandExec

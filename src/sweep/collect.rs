@@ -1,4 +1,4 @@
-//! A sweep at work: [`Sweep::collect`] drives the plan under the lock of the run.
+//! Runs a sweep: [`Sweep::collect`] drives the plan under the lock of the run.
 
 use std::convert::Infallible;
 use std::future::pending;
@@ -24,28 +24,28 @@ use crate::store::{
     DispatchLogs, LockOptions, LockScope, RunLock, RunState, RunStore, StoreError, Writer,
 };
 
-/// Rows that wait for their turn beyond those in flight. More of them where there are several agents:
-/// the rows of one that is busy must not hide those of the others.
+/// Rows that wait for their turn beyond those in flight. With several agents there are more:
+/// the rows of a busy agent must not hide those of the others.
 const LOOKAHEAD: usize = 4096;
 const LOOKAHEAD_OF_MANY: usize = 64 * 1024;
-/// How long a collector that falls silent keeps its lock. A store that does not answer must not end a
-/// sweep at once: its answers are safe in the journal meanwhile. This is also the longest that such a store is waited
-/// for, whatever `--agent-patience` says: a lock that could not be renewed for so long is lost.
+/// How long a process that falls silent keeps its lock. A store that does not answer must not end a
+/// sweep at once: its answers are safe in the journal meanwhile. The sweep waits for such a store for this long
+/// at most, whatever `--agent-patience` says: a lock that was not renewed for so long is lost.
 const LEASE: Duration = Duration::from_secs(60);
 const LEASE_ON_A_STORE: Duration = Duration::from_secs(3 * 60);
 
-/// Files that a sweep has open beside its connections: inputs, the journal, parts, stores.
+/// Files that a sweep may have open besides its connections: inputs, the journal, parts, stores.
 const OTHERS: u64 = 256;
 
-/// A deadline that never comes.
+/// The longest grace: a hundred years, which never pass.
 const NEVER: Duration = Duration::from_secs(100 * 365 * 86_400);
 
-/// The work of a process, before the run is finished.
+/// What a process has done before it finishes the run.
 #[derive(Debug, Default)]
 pub(super) struct Done {
     pub(super) written: Vec<String>,
     pub(super) elapsed: Duration,
-    /// It was aborted before it began.
+    /// Whether it was aborted before anything was sent.
     pub(super) is_cut_off: bool,
 }
 
@@ -56,7 +56,7 @@ impl Sweep {
     /// The run is locked, or landing or measuring failed. A rollout that fails is no error but a row
     /// of `attempts`.
     pub async fn collect(mut self) -> Result<SweepReport, Error> {
-        // The lock itself is renewed without the patience that the sweep has with its store: see its lease.
+        // The lock is renewed without waiting for the store as the sweep does: see `LEASE`.
         let place = self.run.clone();
         let lock = self.lock(&place, self.lock_options()).await?;
         let (progress, patience) = (self.progress(), self.settings.agent_patience.duration());
@@ -90,8 +90,8 @@ impl Sweep {
             lock.release_after(writer).await;
             return report;
         }
-        // Of several processes the last one finishes what is common to all. Each gives its lock back before it looks
-        // who else is there, so that one of them is the last.
+        // Of several processes, the last one finishes the run. Each releases its lock before it looks for
+        // the others, so that one of them is the last.
         lock.release_after(writer).await;
         self.finish_shared(done?, &place, &supervisor).await
     }
@@ -133,7 +133,7 @@ impl Sweep {
         let shutdown = self.shutdown.clone();
         tokio::select! {
             begun = self.begin(writer) => begun?,
-            // What was being recovered can be recovered another time.
+            // A later resume recovers what this one did not.
             () = shutdown.aborting() => return Ok(Done { is_cut_off: true, ..Done::default() }),
         }
         let began = Instant::now();
@@ -153,7 +153,7 @@ impl Sweep {
                 if self.settings.shard.is_none() {
                     self.record.rollouts = self.progress.total().counts();
                     self.record.state = RunState::Failed;
-                    // What ended the sweep matters more than that it could not be noted.
+                    // The error that ended the sweep matters more than a failure to record it.
                     let _ = self.record.save(&self.run).await;
                 }
                 return Err(error);
@@ -167,7 +167,7 @@ impl Sweep {
         })
     }
 
-    /// The one plan, from source to sink, and what it published.
+    /// Executes the plan, from source to sink, and returns the paths of the parts that it published.
     async fn dataflow(&mut self, writer: &Arc<Writer>) -> Result<Vec<String>, Error> {
         let settings = &self.settings;
         let is_limited = |agent: &AgentSettings| agent.concurrency.is_some();
@@ -240,7 +240,7 @@ impl Sweep {
     }
 }
 
-/// Paths of the parts that a plan lands. When a partition fails, the others send nothing more, and
+/// Returns the paths of the parts that a plan lands. When a partition fails, the others send nothing more, and
 /// land what they have.
 async fn published(
     mut landed: SendableRecordBatchStream,
@@ -317,7 +317,7 @@ fn most_calls() -> usize {
     usize::try_from(limit.saturating_sub(OTHERS).max(1)).unwrap_or(usize::MAX)
 }
 
-/// What to say if that is less than was asked for.
+/// Warns if the system allows fewer calls in flight than `--concurrency` asks for.
 pub(super) fn open_files_warning(concurrency: Concurrency) -> Option<String> {
     let most = most_calls();
     let Concurrency::Fixed(wanted) = concurrency else {

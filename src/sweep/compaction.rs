@@ -1,4 +1,4 @@
-//! Small parts become fewer when a sweep ends: `--part-interval` cut them so that they could be read meanwhile.
+//! Merges small parts when a sweep ends. `--part-interval` cut them so that they could be read while it ran.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -12,14 +12,14 @@ use crate::session;
 use crate::store::segment::TABLES;
 use crate::store::{Compacted, PartWriter, RunLock, RunStore, SegmentName, StoreError, part_name};
 
-/// So few small segments hurt no reader.
+/// The most small segments that are left as they are: so few hurt no reader.
 const FEW: usize = 8;
 
-/// Segments that become one.
+/// Segments whose parts are merged into one.
 type Group = Vec<SegmentName>;
 
 impl Sweep {
-    /// Makes few parts of many small ones, and keeps `written` to what is there. Small parts that stay cost readers
+    /// Merges small parts, and updates `written` to the parts that remain. Small parts that stay cost readers
     /// nothing but time. Readers who listed the old parts can still read them until the returned value is dropped.
     pub(super) async fn compact(
         &self,
@@ -80,7 +80,7 @@ impl Sweep {
     }
 }
 
-/// Small segments and their sizes in bytes, the oldest first.
+/// Returns the segments of less than half a part, and their sizes in bytes, the oldest first.
 async fn small(run: &RunStore, part_size: u64) -> Result<Vec<(SegmentName, u64)>, Error> {
     let mut sizes: BTreeMap<SegmentName, u64> = BTreeMap::new();
     for table in TABLES {
@@ -94,7 +94,7 @@ async fn small(run: &RunStore, part_size: u64) -> Result<Vec<(SegmentName, u64)>
     Ok(small.collect())
 }
 
-/// No more segments in a group than fill a part.
+/// Groups neighbouring segments so that no group exceeds a part.
 fn grouped(small: Vec<(SegmentName, u64)>, part_size: u64) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
     if small.len() <= FEW {

@@ -1,4 +1,4 @@
-//! How a sweep ends: what it records, measures and reports.
+//! Ends a sweep: records its state, merges small parts, measures and reports.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::session::{self, RunTables};
 use crate::status::RunStatus;
 use crate::store::{LockOptions, LockScope, RunCounts, RunLock, RunState, RunStore, StoreError};
 
-/// Bytes of memory that the metrics of a sweep may take where they can go to temporary files: little, since
+/// Bytes of memory that the metrics of a sweep may use before they spill to temporary files: few, since
 /// they run where the sweep has just run.
 const MEMORY: usize = 32 * 1024 * 1024;
 
@@ -78,7 +78,7 @@ impl Sweep {
         if self.settings.agent_metrics {
             tokio::select! {
                 biased;
-                // Who ends a sweep early does not want to wait for servers that may be why.
+                // Whoever ends a sweep early does not want to wait for servers that may be the reason.
                 () = self.shutdown.stopping() => {}
                 measured = self.measure(true) => return measured,
             }
@@ -89,7 +89,7 @@ impl Sweep {
             () = self.shutdown.aborting() => {
                 if self.progress.total().done_now > 0 {
                     self.progress.notice(format!(
-                        "the metrics are not those of all that has landed; `rollstream aggregate {}` computes them",
+                        "the metrics do not cover all landed rollouts; `rollstream aggregate {}` computes them",
                         self.run.display("")
                     ));
                 }
@@ -101,7 +101,7 @@ impl Sweep {
     async fn measure(&self, asks_servers: bool) -> Result<Measured, Error> {
         let runs = std::slice::from_ref(&self.run);
         let servers = asks_servers.then(|| {
-            // Where they were a moment ago; a head server may have gone since.
+            // The addresses of a moment ago: a head server may be gone by now.
             let addresses = self.record.agents.iter();
             let urls =
                 addresses.filter_map(|(agent, url)| Some((agent.clone(), url.parse().ok()?)));
@@ -141,7 +141,7 @@ impl Sweep {
         let Some((every, sender)) = self.live.take() else {
             return Ok(None);
         };
-        // While it runs, what is missing is only not there yet.
+        // While the sweep runs, a missing rollout is only pending.
         let measurement = Measurement {
             zeros: Zeros::default(),
             ..self.measurement()?
@@ -149,8 +149,8 @@ impl Sweep {
         Live::start(self.run.clone(), measurement, every, sender).map(Some)
     }
 
-    /// Why there is nothing to be scored, where the rules ask for a score: no rollout is done, and none that failed or is
-    /// missing counts.
+    /// Returns why nothing can be scored, if the rules need a score: no rollout is done, and none that failed or is
+    /// missing counts as zero.
     async fn nothing_scored(&self) -> Result<Option<NothingScored>, Error> {
         let dispatched: u64 = self.counts.iter().map(AgentCounts::num_pending).sum();
         let counts = self.record.rollouts;
@@ -229,7 +229,7 @@ impl Sweep {
         self.leave(done).await
     }
 
-    /// The report of a process that leaves the rest to others.
+    /// Returns the report of a process that leaves the rest to others.
     async fn leave(&self, done: Done) -> Result<SweepReport, Error> {
         let mut written = done.written;
         written.push(self.run.display("run.json"));
@@ -276,13 +276,13 @@ impl Sweep {
         }
     }
 
-    /// Another process holds a lock on a share of the run.
+    /// Whether another process holds a lock on the run.
     async fn others_work(&self) -> Result<bool, Error> {
         let holders = RunLock::holders(&self.run).await?;
         Ok(holders.iter().any(|holder| holder.alive))
     }
 
-    /// Counts of the whole run, where this process works on a share of it.
+    /// Counts the rollouts of the whole run, of which this process may work on a share.
     pub(super) async fn counts_of_all(&self) -> Result<RunCounts, Error> {
         let view = View {
             shard: None,

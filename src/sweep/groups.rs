@@ -1,4 +1,4 @@
-//! The rollouts of each prompt as one record, for agents that take turns with environments.
+//! Writes the table of groups: the rollouts of each prompt as one record, for multi-turn agents.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +25,7 @@ const PART: &str = "groups";
 /// Bytes of answers in a batch of groups.
 const BATCH_BYTES: usize = 16 * 1024 * 1024;
 
-/// The agents whose rollouts become groups, and whether a group needs all of its rollouts.
+/// Returns the agents whose rollouts become groups, and whether a group needs all of its rollouts.
 pub(super) fn agents(settings: &Settings, names: &[String]) -> BTreeMap<String, GroupFailure> {
     let named = names.iter().filter_map(|name| {
         let own = settings.agents.get(name)?;
@@ -73,7 +73,7 @@ pub(super) async fn write(
         while let Some(answer) = answers.next_if(|answer| answer.key() == key).await? {
             own.push(answer);
         }
-        // A task that failed because it is no prompt must not take the others along.
+        // A task that is no prompt is skipped, so that the others are still written.
         let group = prompt(key, &lines).and_then(|prompt| together(prompt, &own));
         let needs_all = agents.get(key.1) == Some(&GroupFailure::All);
         let group = group
@@ -134,7 +134,7 @@ impl Answer {
     }
 }
 
-/// What the lines of a task ask for: all ask for the same, each for other rollouts of it.
+/// Returns the prompt of a task from its lines: they share one request, and each asks for other rollouts of it.
 fn prompt((task_index, agent): (i64, &str), lines: &[Line]) -> Result<GroupPrompt, Error> {
     let request = lines.first().map_or("", |line| &line.request);
     let row: Value = serde_json::from_str(request).map_err(Error::defect)?;
@@ -163,7 +163,7 @@ fn together(prompt: GroupPrompt, answers: &[Answer]) -> Result<PromptGroup, Erro
     PromptGroup::new(prompt, &answers).map_err(Error::defect)
 }
 
-/// The rows of a table that belong to these agents, by task, agent and the column `last`.
+/// Returns the rows of a table that belong to these agents, sorted by task, agent and the column `last`.
 async fn sorted(
     session: &SessionContext,
     tables: &RunTables,

@@ -1,4 +1,4 @@
-//! What decides the requests of a sweep, and whether a run may be resumed or extended: [`identity`], [`check`] and
+//! The identity of a run, which decides whether it may be resumed or extended: [`identity`], [`check`] and
 //! [`check_extension`].
 
 use datafusion::prelude::SessionContext;
@@ -15,17 +15,17 @@ use crate::store::{GYM, InputRecord, RunRecord, RunStore};
 
 const EXTENSION: &str = include_str!("../../queries/expand/extension.sql");
 
-/// Keys that may differ in an extension: they only say how much is asked.
+/// Keys that may differ in an extension: they only say how many rollouts there are.
 const MAY_DIFFER: [&str; 3] = ["input", "limit", "num_repeats"];
 
-/// What decides the requests of agents that run here.
+/// Key of the settings that decide the requests of agents within rollstream.
 const AGENTS: &str = "agents";
 
-/// The digests of the inputs.
+/// Key of the digests of the inputs.
 const INPUT: &str = "input";
 
-/// What decides the requests of a sweep. A resume must have the same. Options say by their declaration whether they are part
-/// of it.
+/// Returns the settings that decide the requests of a sweep, which a resume must share. Options declare whether they
+/// are among them.
 pub(super) fn identity(
     settings: &Settings,
     rules: &GymRules,
@@ -39,7 +39,7 @@ pub(super) fn identity(
         let decisive = match (option.identity, option.key) {
             (Identity::No, _) => None,
             (Identity::Value, _) => value(),
-            // Older runs have none of these.
+            // Left out at its default, because older runs have none of these.
             (Identity::Routing, _) => value().filter(|value| *value != option.default),
             (Identity::Content, AGENTS) => native(settings),
             (Identity::Content, INPUT) => Some(inputs.iter().map(|input| &*input.digest).collect()),
@@ -56,7 +56,7 @@ fn digest(text: &str) -> String {
     blake3::hash(text.as_bytes()).to_hex().to_string()
 }
 
-/// Notes the rules that a run follows, where they are not those of all earlier ones.
+/// Adds the version of the rules to an identity, unless they are the default that runs without a version follow.
 pub(super) fn add_rules(identity: &mut Value, rules: &GymRules) {
     if let Some(fields) = identity.as_object_mut()
         && rules != GymRules::of(None)
@@ -65,7 +65,7 @@ pub(super) fn add_rules(identity: &mut Value, rules: &GymRules) {
     }
 }
 
-/// What decides the requests of the agents that run here. Where their servers are does not.
+/// Returns the settings that decide the requests of agents within rollstream. Addresses of servers are not among them.
 fn native(settings: &Settings) -> Option<Value> {
     let agents = settings.agents.iter();
     let agents = agents.filter(|(_, agent)| agent.runs_here());
@@ -86,7 +86,7 @@ fn native(settings: &Settings) -> Option<Value> {
     (!decisive.is_empty()).then(|| decisive.into())
 }
 
-/// What differs between the identity that a run was begun with and that of now, by key.
+/// Returns the differences, by key, between the identity that a run began with and the current one.
 fn differences(record: &RunRecord, now: &Value) -> Vec<(String, String)> {
     let (Value::Object(before), Value::Object(now)) = (&record.identity, now) else {
         return Vec::new();
@@ -96,7 +96,7 @@ fn differences(record: &RunRecord, now: &Value) -> Vec<(String, String)> {
         (was != value).then(|| (key.clone(), format!("'{key}' was {was} and is {value}")))
     };
     let mut differences: Vec<(String, String)> = now.iter().filter_map(differs).collect();
-    // With an input, all that decides is given, if only by default.
+    // With an input, a missing routing key means its default, and the run had another value.
     if now.contains_key(INPUT) {
         differences.extend(Routing::keys().filter_map(|key| {
             let was = before.get(key).filter(|_| !now.contains_key(key))?;
@@ -107,10 +107,10 @@ fn differences(record: &RunRecord, now: &Value) -> Vec<(String, String)> {
 }
 
 fn not_given(key: &str, was: &Value) -> String {
-    format!("'{key}' was {was} and is not given")
+    format!("'{key}' was {was} and is missing now")
 }
 
-/// The part of the identity that differs from the defaults: what was given along with no input.
+/// Returns the part of the identity that differs from the defaults: the options given to a resume without an input.
 pub(super) fn given(settings: &Settings, rules: &GymRules, prompt: Option<&str>) -> Value {
     let mut given = identity(settings, rules, &[], prompt);
     let default = identity(&Settings::default(), GymRules::of(None), &[], None);
@@ -120,7 +120,7 @@ pub(super) fn given(settings: &Settings, rules: &GymRules, prompt: Option<&str>)
     given
 }
 
-/// A run that cannot be resumed as it was asked.
+/// The error for a run that cannot be resumed with these settings.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "cannot resume {place}: {difference}. Give the same input and options (--extend allows more tasks and repeats), or \
@@ -139,7 +139,7 @@ impl Fatal for NotResumable {
     }
 }
 
-/// Refuses a resume that would send other requests than the run was begun with.
+/// Refuses a resume whose requests would differ from those of the run.
 pub(super) fn check(record: &RunRecord, now: &Value, place: &str) -> Result<(), Error> {
     let mut differences = differences(record, now);
     // Of the rest, what is not given stays as it was. An agent that ran here must not be asked elsewhere, nor by other rules.
@@ -159,7 +159,7 @@ pub(super) fn check(record: &RunRecord, now: &Value, place: &str) -> Result<(), 
     .into())
 }
 
-/// Whether the run gets other tasks than it has; an error where that would not be an extension.
+/// Returns whether the run's tasks are written again; an error if the input changes or drops what the run has.
 pub(super) async fn check_extension(
     record: &RunRecord,
     now: &Value,
@@ -197,7 +197,7 @@ row! {
     }
 }
 
-/// Tasks and rollouts that the run has and the input no longer asks for, in words.
+/// Describes the tasks and rollouts that the run has and the input no longer asks for.
 ///
 /// # Errors
 /// A table can't be read.
@@ -213,7 +213,7 @@ pub(super) async fn lost(run: &RunStore, spool: &Spool) -> Result<Vec<String>, E
     let mut tasks = Rows::start(session.sql(EXTENSION).await?, LostTask::rows).await?;
     while let Some(task) = tasks.next().await? {
         let what = match task.num_repeats_now {
-            None => "is not there any more, or not the same".to_owned(),
+            None => "is missing or has changed".to_owned(),
             Some(now) => format!("had {} rollouts and has {now}", task.num_repeats),
         };
         let LostTask {

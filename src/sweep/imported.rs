@@ -1,3 +1,5 @@
+//! [`import_collection`]: makes a run of a collection of NeMo Gym.
+
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, RecordBatch, new_null_array};
@@ -23,18 +25,18 @@ use crate::store::{
     LockOptions, PartWriter, RunLock, RunRecord, RunState, RunStore, StoreError, part_name,
 };
 
-/// The tables of a run, and the name of the part that an import makes of each: a run has its tasks in one part.
+/// The tables of a run, and the name of the one part that an import writes for each.
 const PARTS: [(&str, &str); 3] = [
     (TASKS, "tasks"),
     (ROLLOUTS, "imported"),
     (ATTEMPTS, "imported"),
 ];
 
-/// Makes a run of the files of a NeMo Gym collection. The output, what becomes of a run that is there already, and
-/// how many failures a rollout may have, are as `settings` say.
+/// Turns the files of a NeMo Gym collection into a run. `settings` say where, whether a run there is replaced, and
+/// how many failures a rollout may have.
 ///
 /// # Errors
-/// The files can't be gone on with, or the place can't be used; then there is no run, or still the one before.
+/// The files can't be imported, or the place can't be used. Then there is no run, or still the earlier one.
 pub async fn import_collection(
     files: CollectionFiles,
     settings: &Settings,
@@ -54,7 +56,7 @@ pub async fn import_collection(
     }
     let imported = locked(files, &run, settings).await;
     if let (true, Err(_), Some(path)) = (is_new, &imported, run.local_path()) {
-        // What is not empty stays, and does no harm.
+        // A directory that is not empty stays, and does no harm.
         let parts = PARTS.iter().map(|(table, _)| path.join(table));
         for directory in parts.chain([path.to_owned()]) {
             let _ = std::fs::remove_dir(directory);
@@ -180,7 +182,7 @@ fn record(
     })
 }
 
-/// The parts of a run that is not there yet: nothing of them is visible before they are published.
+/// The parts of a new run, invisible until they are published.
 struct Parts<'a> {
     run: &'a RunStore,
     writers: [Option<PartWriter>; 3],
@@ -213,7 +215,7 @@ impl<'a> Parts<'a> {
                 }
             }
         }
-        // A run has tasks, even if there are none.
+        // A run has a table of tasks, even if it is empty.
         let no_tasks = RecordBatch::new_empty(schema::tasks());
         Ok(self.append(0, &no_tasks).await?)
     }
@@ -236,7 +238,7 @@ impl<'a> Parts<'a> {
         writer.write(rows).await
     }
 
-    /// The tasks come last: without them there is nothing.
+    /// Publishes the parts, and the tasks last: without tasks there is no run to see.
     async fn publish(self) -> Result<Vec<String>, StoreError> {
         let mut written = Vec::new();
         for writer in self.writers.into_iter().rev().flatten() {
@@ -253,7 +255,7 @@ impl<'a> Parts<'a> {
     }
 }
 
-/// The attempts without what the builder had to be told: when they ended is not known.
+/// Returns the attempts with null times: the files do not say when attempts ended, but the builder needs a value.
 fn without_times(attempts: RecordBatch) -> Result<RecordBatch, ArrowError> {
     let schema = attempts.schema();
     let columns = schema.fields().iter().zip(attempts.columns());

@@ -1,4 +1,4 @@
-//! The tasks of a sweep: [`Inputs`] are read from files, or are those that a run has already.
+//! The tasks of a sweep: [`Inputs`] reads them from files, or takes those that a run already has.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -35,7 +35,7 @@ const PART: &str = "tasks";
 
 const SUMMARY: &str = include_str!("../../queries/expand/summary.sql");
 
-/// The input of a sweep, read and found good.
+/// The input of a sweep, read and checked.
 #[derive(Debug)]
 pub(super) struct Inputs {
     pub(super) spool: Spool,
@@ -43,7 +43,7 @@ pub(super) struct Inputs {
     pub(super) summary: ReadSummary,
     /// Text of the prompt template, which is part of the sweep's identity.
     pub(super) prompt: Option<String>,
-    /// The identity that the run has already, where the tasks are its own.
+    /// The identity of the run, if the tasks are the run's own.
     pub(super) identity: Option<Value>,
 }
 
@@ -81,10 +81,10 @@ impl Inputs {
             .map_err(|error| Error::failed("a defect of rollstream: reading the input", error))?;
         let (summary, records) = match read {
             Ok(read) => read,
-            // Then the spool failed first.
+            // The reader ends so if the spool failed first.
             Err(ReadTasksError::Abandoned) => {
                 spool?;
-                return Err(Error::defect("reading the input was given up"));
+                return Err(Error::defect("reading the input was abandoned"));
             }
             Err(error) => return Err(error.into()),
         };
@@ -161,8 +161,8 @@ fn open(name: &str, runtime: &Handle) -> Result<OpenSource, SourceError> {
 }
 
 impl Inputs {
-    /// The tasks that a run has already. No input is read: what decides the requests is as `run.json` says, and
-    /// `settings` become so where they matter later.
+    /// Takes the tasks that a run already has, and reads no input. `run.json` says what decides the requests, and
+    /// the parts of it that matter later are copied to `settings`.
     ///
     /// # Errors
     /// A setting differs from the run's own, or the run can't be read.
@@ -173,12 +173,12 @@ impl Inputs {
         record: &RunRecord,
     ) -> Result<Self, Error> {
         if run.parts(TASKS).await?.is_empty() {
-            // Ended before it had any.
+            // The run ended before it had any tasks.
             settings.required_input()?;
         }
         let prompt = settings.prompt_config.as_deref().map(prompt_text);
         let mut given = identity::given(settings, rules, prompt.transpose()?.as_deref());
-        // The tasks of an import name their agents: what is for those that name none is for no task.
+        // Imported tasks all name their agents, so `--agent`, for tasks that name none, changes nothing.
         if let (Value::Object(given), None) = (&mut given, record.identity.get("agent")) {
             given.remove("agent");
         }
@@ -204,7 +204,7 @@ impl Inputs {
     }
 }
 
-/// A setting as the identity of a run has it; its default where the run is an import, whose tasks are complete.
+/// Returns a setting from the identity of a run; its default for imports, which have none: their tasks are complete.
 fn recorded<T: DeserializeOwned + Default>(record: &RunRecord, key: &str) -> Result<T, Error> {
     match record.identity.get(key) {
         None => Ok(T::default()),
@@ -238,21 +238,21 @@ async fn summary(session: &SessionContext) -> Result<(ReadSummary, u64), Error> 
     Ok((summary, bytes))
 }
 
-/// The `tasks` table in a temporary place, until the whole input was found good: an input error
+/// The `tasks` table in a temporary place, until the whole input is checked: an input error
 /// must leave nothing behind where the run would be.
 #[derive(Debug)]
 pub(super) struct Spool {
     // Removed from the disk when dropped. None where the table is that of a run.
     _directory: Option<Scratch>,
     store: RunStore,
-    /// Tasks, or rather lines of the input.
+    /// Number of rows: lines of the input.
     pub(super) num_rows: u64,
-    /// Bytes of their requests in memory.
+    /// Bytes of the rows in memory, about.
     pub(super) num_bytes: u64,
 }
 
 impl Spool {
-    /// Writes what `batches` gives.
+    /// Writes `batches` to a new temporary table.
     pub(super) async fn write(mut batches: Batches) -> Result<Self, Error> {
         let failed = |source| StoreError::File {
             action: "create a directory in",
@@ -278,7 +278,7 @@ impl Spool {
         })
     }
 
-    /// The tasks of a run as they are: nothing is spooled.
+    /// Returns the tasks of a run where they are, without a copy.
     pub(super) fn of_run(run: &RunStore, num_rows: u64, num_bytes: u64) -> Self {
         Self {
             _directory: None,
@@ -288,7 +288,7 @@ impl Spool {
         }
     }
 
-    /// The table, as a run of its own that has nothing but tasks.
+    /// Returns the store of the table: a run that may have nothing but tasks.
     pub(super) fn store(&self) -> &RunStore {
         &self.store
     }

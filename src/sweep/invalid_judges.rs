@@ -1,4 +1,4 @@
-//! A resume that tries rollouts again whose judge gave no valid answer: they leave the table of rollouts, and their
+//! Prepares the retry of rollouts whose judge gave no valid answer: they leave the table of rollouts, and their
 //! attempts become failed ones.
 
 use std::collections::{HashMap, HashSet};
@@ -23,16 +23,16 @@ use crate::schema::{
 use crate::session::{self, Rows, row};
 use crate::store::{PartWriter, RunStore, StoreError, Writer};
 
-/// Rows of a batch: answers can be large.
+/// Rows of a batch: few, because answers can be large.
 const BATCH_ROWS: usize = 64;
 
-/// Task, rollout and attempt, and the answer as that of a failed attempt.
+/// The answer, rewritten as that of a failed attempt, by task, rollout and attempt.
 type Moved = HashMap<(i64, i64, i64), String>;
 
-/// Makes failed attempts of the rollouts of a run whose judge gave no valid answer; gives how many there were.
+/// Turns rollouts whose judge gave no valid answer into failed attempts, and returns how many there were.
 ///
-/// Each part is replaced by one of its name. Attempts come first: cut off in between, a rollout is still done, and the
-/// next resume moves it.
+/// Each part is replaced by one of the same name, attempts first. If it stops in between, rollouts stay done, and the
+/// next resume moves them.
 ///
 /// # Errors
 /// A part can't be read or written.
@@ -48,7 +48,7 @@ pub(super) async fn retry(run: &RunStore, writer: &Writer) -> Result<usize, Erro
         if moved.is_empty() || !run.exists(&attempts).await? {
             continue;
         }
-        // An answer leaves the rollouts for its attempt alone: one whose attempt is in another part stays.
+        // An answer can move only to its own attempt. If that is in another part, the answer stays.
         let attempted = attempted(run, &attempts).await?;
         moved.retain(|key, _| attempted.contains(key));
         if moved.is_empty() {
@@ -74,7 +74,7 @@ row! {
     }
 }
 
-/// The keys of a part of attempts.
+/// Returns task, rollout and attempt of each row in a part of attempts.
 async fn attempted(run: &RunStore, name: &str) -> Result<HashSet<(i64, i64, i64)>, Error> {
     let rows = part(run, name, &schema::attempts())?;
     let rows = rows.select_columns(&[TASK_INDEX, ROLLOUT_INDEX, ATTEMPT])?;
@@ -85,7 +85,7 @@ async fn attempted(run: &RunStore, name: &str) -> Result<HashSet<(i64, i64, i64)
     Ok(attempted)
 }
 
-/// The rollouts of a part whose judge gave no valid answer.
+/// Returns the rollouts of a part whose judge gave no valid answer.
 async fn moved(run: &RunStore, name: &str) -> Result<Moved, Error> {
     let rows = part(run, name, &schema::rollouts())?;
     let rows = rows.select_columns(&[TASK_INDEX, ROLLOUT_INDEX, ATTEMPT, RESULT])?;
@@ -164,7 +164,7 @@ fn without(batch: &RecordBatch, moved: &Moved) -> Result<RecordBatch, ArrowError
     filter_record_batch(batch, &kept)
 }
 
-/// The attempts of a batch, those that gave what is moved as failed ones.
+/// Returns the attempts of a batch; those whose answers move become failed ones.
 fn failed(batch: &RecordBatch, moved: &Moved) -> Result<RecordBatch, ArrowError> {
     let outcomes = batch.schema().index_of(OUTCOME)?;
     let outcomes = batch.column(outcomes).as_string_view().clone();

@@ -1,4 +1,4 @@
-//! Tasks in the order of what their rollouts took in earlier attempts: [`longest_first`].
+//! Orders tasks by the time that their rollouts took in earlier attempts: [`longest_first`].
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -15,13 +15,13 @@ use futures::{StreamExt, stream};
 
 use crate::schema::{FIRST_ROLLOUT_INDEX, NUM_REPEATS, TASK_INDEX};
 
-/// Seconds that rollouts took in earlier attempts, by task and rollout. It travels as an extension of the session's
+/// Seconds that rollouts took in earlier attempts, by task and rollout. It is passed as an extension of the session's
 /// configuration.
 #[derive(Debug, Default)]
 pub(super) struct KnownSeconds(pub(super) HashMap<(i64, i64), f64>);
 
-/// Reads the table of tasks once to see where the known rollouts stand, once for each batch of them, and once for the
-/// rest. It holds the requests of a batch, and 24 bytes of every other known rollout.
+/// Reads the tasks once to find the rollouts whose seconds are known, once for each batch of those, and once for the
+/// rest. It holds the requests of a batch, and 24 bytes for every other known rollout.
 pub(super) fn longest_first(
     input: Arc<dyn ExecutionPlan>,
     context: Arc<TaskContext>,
@@ -45,7 +45,7 @@ pub(super) fn longest_first(
     Ok(Box::pin(RecordBatchStreamAdapter::new(schema, rows)))
 }
 
-/// The row of a known rollout.
+/// Where a rollout of known seconds stands in the tasks.
 #[derive(Debug, Clone, Copy)]
 struct Place {
     seconds: f64,
@@ -66,7 +66,7 @@ struct Reading {
     stage: Stage,
 }
 
-/// The tasks, as often as they are read.
+/// Reads the tasks from the start, as often as needed.
 struct Passes {
     input: Arc<dyn ExecutionPlan>,
     context: Arc<TaskContext>,
@@ -111,7 +111,7 @@ impl Passes {
         self.known.0.get(&(task_index, rollout_index)).copied()
     }
 
-    /// The known rollouts, the longest last; of equal ones the first in the input last.
+    /// Returns the known rollouts, the longest last; of equally long ones, the first in the input last.
     async fn places(&self) -> Result<Vec<Place>> {
         let mut places = Vec::new();
         let (mut rows, mut before) = (self.pass()?, 0);
@@ -134,7 +134,7 @@ impl Passes {
         Ok(places)
     }
 
-    /// The rollouts at these places, the last one first.
+    /// Returns the rollouts at these places, in reverse order.
     async fn known_rollouts(&self, places: &[Place]) -> Result<RecordBatch> {
         let mut wanted: BTreeMap<u64, Vec<(usize, i64)>> = BTreeMap::new();
         for (order, place) in places.iter().rev().enumerate() {
@@ -145,7 +145,7 @@ impl Passes {
         let (mut pieces, mut found) = (Vec::new(), Vec::new());
         while found.len() < places.len() {
             let Some(batch) = rows.next().await.transpose()? else {
-                return internal_err!("the tasks are others than a moment ago");
+                return internal_err!("the tasks changed while they were read");
             };
             let end = before + batch.num_rows() as u64;
             let (mut indices, mut rollouts) = (Vec::new(), Vec::new());
@@ -169,7 +169,7 @@ impl Passes {
         Ok(take_record_batch(&all, &UInt64Array::from(order))?)
     }
 
-    /// The rollouts of a batch that are not known: what lies between known ones is a row of its own.
+    /// Returns the rollouts of a batch without known seconds: each range between known ones becomes a row.
     fn without_known(&self, batch: &RecordBatch) -> Result<RecordBatch> {
         let tasks = Tasks::of(batch)?;
         let (mut indices, mut firsts, mut counts) = (Vec::new(), Vec::new(), Vec::new());
@@ -196,7 +196,7 @@ impl Passes {
     }
 }
 
-/// The columns of a batch of tasks that say which rollouts they are.
+/// The columns of a batch of tasks that say which rollouts each row asks for.
 pub(super) struct Tasks<'a> {
     indices: &'a Int64Array,
     firsts: &'a Int64Array,
@@ -217,7 +217,7 @@ impl<'a> Tasks<'a> {
         })
     }
 
-    /// A row's task, and its rollouts.
+    /// Returns a row's task, and the range of its rollouts.
     pub(super) fn row(&self, row: usize) -> (i64, std::ops::Range<i64>) {
         let first = self.firsts.value(row);
         let end = first.saturating_add(self.counts.value(row));
@@ -225,7 +225,7 @@ impl<'a> Tasks<'a> {
     }
 }
 
-/// Rows that keep nothing of the batch that they were taken from: its texts can be a hundred times theirs.
+/// Copies the texts of rows, so that they do not keep those of the whole batch, which can be a hundred times larger.
 fn compacted(batch: &RecordBatch) -> Result<RecordBatch> {
     let columns = batch.columns().iter().map(|column| -> ArrayRef {
         match column.data_type() {
@@ -236,7 +236,7 @@ fn compacted(batch: &RecordBatch) -> Result<RecordBatch> {
     Ok(RecordBatch::try_new(batch.schema(), columns.collect())?)
 }
 
-/// The rows of a batch of tasks, each with other rollouts.
+/// Returns the rows of a batch of tasks with new ranges of rollouts.
 pub(super) fn with_rollouts(
     batch: &RecordBatch,
     firsts: Vec<i64>,

@@ -1,16 +1,17 @@
 //! Joins the steps: reads, expands, runs, lands and measures.
 //!
 //! [`Sweep`] is a sweep from its settings to its report; the command line and programs drive it.
-//! [`import_collection`] makes a run of the files of another collector. The files, in the order of a sweep's life:
+//! [`import_collection`] turns a NeMo Gym collection into a run. The modules, in the order of a sweep's life:
 //!
-//! | file | what it knows |
+//! | module | what it does |
 //! |---|---|
 //! | `prepare` | checks all that can be checked before anything is sent |
 //! | `inputs`, `identity` | the tasks, and whether a run may be resumed with them |
-//! | `begin`, `recovery`, `invalid_judges` | what has to be there, or repaired, before rollouts are sent |
+//! | `begin`, `recovery`, `invalid_judges` | creates, recovers or repairs the run before rollouts are sent |
 //! | `plan`, `by_task`, `task_order`, `longest_first` | the physical plan: partitions, and the order of dispatch |
 //! | `collect` | drives the plan under the lock of the run |
 //! | `end`, `compaction`, `groups` | what is written and reported at the end |
+//! | `imported` | a run from a NeMo Gym collection |
 
 mod begin;
 mod by_task;
@@ -51,10 +52,10 @@ use crate::run::Shutdown;
 use crate::store::{Checkpointer, RunRecord, RunStore};
 use inputs::Inputs;
 
-/// A sweep: tasks, each sent to its agent a number of times, and the run that comes of it.
+/// A sweep: tasks, each sent to its agent a number of times, and the run that stores the answers.
 ///
-/// [`Sweep::prepare`] reads and checks everything that can be checked; until then, and in
-/// [`Sweep::plan`], nothing is sent and nothing is written. [`Sweep::collect`] does the work.
+/// [`Sweep::prepare`] reads and checks everything that can be checked. Neither it nor
+/// [`Sweep::plan`] sends or writes anything. [`Sweep::collect`] does the work.
 ///
 /// ```
 /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
@@ -96,14 +97,14 @@ pub struct Sweep {
     checkpointer: Option<Checkpointer>,
     progress: Arc<Progress>,
     shutdown: Shutdown,
-    /// The groups of prompts that were written.
+    /// Report on the groups that were written, one for each prompt.
     groups: Option<GroupReport>,
     /// Why the run has no score.
     nothing_scored: Option<NothingScored>,
     live: Option<(Duration, watch::Sender<Arc<[AgentMetric]>>)>,
 }
 
-/// What a sweep makes of its output when it begins.
+/// What a sweep does with its output when it begins.
 #[derive(Debug, Clone, PartialEq)]
 enum Start {
     /// The place is empty.
@@ -125,7 +126,7 @@ struct Found {
 }
 
 impl Found {
-    /// A run that still has to be worked on.
+    /// Describes a run that is not finished.
     fn unfinished(record: &RunRecord) -> Self {
         Self {
             identity: record.identity.clone(),
@@ -163,12 +164,12 @@ impl Sweep {
         receiver
     }
 
-    /// Ends the sweep early.
+    /// Returns the handle that ends the sweep early.
     pub fn shutdown(&self) -> Shutdown {
         self.shutdown.clone()
     }
 
-    /// Decisions that the settings left open, as notes for a person.
+    /// Returns notes on decisions that the settings left open.
     pub fn notes(&self) -> Vec<String> {
         let version = self.rules.version;
         match self.settings.gym {
@@ -180,7 +181,7 @@ impl Sweep {
         }
     }
 
-    /// Warnings on the input.
+    /// Returns warnings on the input, and on a concurrency that the system does not allow.
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = self.inputs.summary.warnings.clone();
         if self.inputs.summary.rows == 0 {
@@ -199,7 +200,7 @@ impl Sweep {
             let rows: u64 = others.map(|(_, agent)| agent.rows).sum();
             if rows > 0 {
                 warnings.push(format!(
-                    "{rows} of {} rows of the input name another agent than '{own}' and go to that one: --agent is for \
+                    "{rows} of {} rows of the input name another agent than '{own}', and keep it: --agent is for \
                      rows that name none",
                     self.inputs.summary.rows
                 ));

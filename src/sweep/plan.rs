@@ -1,4 +1,4 @@
-//! The plan of a sweep, from its tasks to the parts that land, and the sessions that it reads: each a [`View`] of the run.
+//! The plan of a sweep, from its tasks to the parts that land, and its sessions, each with a [`View`] of the run.
 
 use std::sync::Arc;
 use std::thread::available_parallelism;
@@ -27,7 +27,7 @@ use crate::run::RunStep;
 use crate::schema::{ATTEMPTS, ROLLOUTS, TASK_INDEX, TASKS};
 use crate::session::{self, RunTables};
 
-/// Bytes of requests that a batch of rows may hold, about.
+/// Bytes of requests, about, that a batch of rows may hold.
 const BATCH_BYTES: u64 = 4 * 1024 * 1024;
 
 impl Sweep {
@@ -49,7 +49,7 @@ impl Sweep {
         })
     }
 
-    /// Partitions of the plan. They are no part of the run: a resume may have others.
+    /// Returns the number of partitions of the plan. The run does not record it: a resume may have another.
     pub(super) fn partitions(&self, counts: &[AgentCounts]) -> usize {
         if let Some(partitions) = self.settings.partitions {
             return partitions.min(by_task::MOST);
@@ -59,7 +59,7 @@ impl Sweep {
         by_task::suitable(cores, pending, self.settings.concurrency.most())
     }
 
-    /// Configuration of the session that collects: one partition but for those of [`by_task`], so that
+    /// Returns the configuration of the session that collects: one partition except for those of [`by_task`], so that
     /// the order of the input is the order of dispatch, and batches that stay small where requests are
     /// large.
     pub(super) fn config(&self) -> SessionConfig {
@@ -71,7 +71,7 @@ impl Sweep {
             .with_batch_size(rows.clamp(1, 4096))
     }
 
-    /// A session whose tasks are in as many partitions as the sweep has, in the order of dispatch.
+    /// Makes a session whose tasks are in `partitions` partitions, in the order of dispatch.
     pub(super) async fn dispatching(
         &self,
         config: SessionConfig,
@@ -86,7 +86,7 @@ impl Sweep {
         self.session(config, view).await
     }
 
-    /// The plan from the pending rollouts to the parts that land.
+    /// Returns the physical plan, from the pending rollouts to the parts that land.
     pub(super) async fn physical(
         &self,
         session: &SessionContext,
@@ -104,19 +104,19 @@ impl Sweep {
     }
 }
 
-/// What of a run a session has.
+/// What a session sees of a run.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct View {
-    /// The share of the tasks that is looked at; all of them without one.
+    /// The share of the tasks that the session sees; `None` for all.
     pub(super) shard: Option<Shard>,
-    /// Partitions that the tasks are dealt out to, in the order of dispatch; without, they come as they are in the input.
+    /// Partitions that the tasks are dealt out to, in the order of dispatch; `None` leaves them as in the input.
     pub(super) dealt: Option<usize>,
-    /// Bytes that are kept of what can go to temporary files.
+    /// Bytes of memory that the session may use before it spills to temporary files.
     pub(super) memory: usize,
 }
 
 impl Sweep {
-    /// The share of this process, as it is in the input.
+    /// Returns the view of this process's share, in the order of the input.
     pub(super) fn share(&self) -> View {
         View {
             shard: self.settings.shard,
@@ -125,7 +125,7 @@ impl Sweep {
         }
     }
 
-    /// A session with the tasks of the sweep, what was answered before, and the views of [`expand`] over them.
+    /// Makes a session with the tasks of the sweep, earlier answers, and the views of [`expand`] over them.
     pub(super) async fn session(
         &self,
         config: SessionConfig,
@@ -138,7 +138,7 @@ impl Sweep {
             .build();
         let session = SessionContext::new_with_state(state);
         let spooled = RunTables::look(self.inputs.spool.store()).await?;
-        // Nothing counts of a run that is replaced, though it may still be there.
+        // Rows of a run that is replaced do not count, though they may still exist.
         let landed = match self.start.found() {
             Some(_) => RunTables::look(&self.run).await?,
             None => spooled.clone(),
@@ -179,7 +179,7 @@ impl Sweep {
     }
 }
 
-/// The rows of one process. Tasks are dealt out by index, so that all rollouts of a task are in one share.
+/// Returns the rows of one shard. Tasks are dealt out by index, so that all rollouts of a task are in one shard.
 fn share(rows: DataFrame, shard: Shard) -> QueryResult<DataFrame> {
     let count = || lit(i64::from(shard.count()));
     let place = ((col(TASK_INDEX) % count()) + count()) % count();

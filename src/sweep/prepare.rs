@@ -1,4 +1,4 @@
-//! What a sweep checks before anything is sent or written: [`Sweep::prepare`].
+//! Checks a sweep before anything is sent or written: [`Sweep::prepare`].
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::ErrorKind;
@@ -34,7 +34,7 @@ pub(super) fn parameters(
     Ok(queries.parameters(&texts.collect::<Vec<_>>())?)
 }
 
-/// Refuses rows that NeMo Gym's servers would not take. An agent with an address of its own need not be one of them.
+/// Refuses rows that NeMo Gym's servers would not take, but for agents that have a `url` or run within rollstream.
 fn check_routes(settings: &Settings, servers: &Servers, inputs: &Inputs) -> Result<(), Error> {
     let routes = inputs.summary.routes.iter().filter(|route| {
         let name = route.server.as_ref().or(route.agent.as_ref());
@@ -46,7 +46,7 @@ fn check_routes(settings: &Settings, servers: &Servers, inputs: &Inputs) -> Resu
     checked.map_err(|reason| AgentError::Route(reason).into())
 }
 
-/// The environment servers of the agents that are not asked at an address of their own.
+/// Returns the environment servers of the agents that have no `url` and do not run within rollstream.
 fn stamps(
     head: &HeadServer,
     names: &[String],
@@ -63,7 +63,7 @@ fn stamps(
         let server = EnvironmentServer {
             name: name.to_owned(),
             implementation: head.servers().implementation(name)?.to_owned(),
-            // Rows that name an agent are of that agent.
+            // Rows that name an agent belong to that agent.
             agent: (agent == name)
                 .then(|| head.servers().agent_of_server(name).map(str::to_owned))
                 .flatten(),
@@ -77,16 +77,16 @@ impl Sweep {
     /// Reads the input, finds the agents and checks the output.
     ///
     /// # Errors
-    /// Anything is wrong with what was asked; nothing has been sent or written then.
+    /// Something is wrong with the settings, the input, the agents or the output. Nothing was sent or written then.
     pub async fn prepare(mut settings: Settings) -> Result<Self, Error> {
         let queries = MetricQueries::load(settings.queries.as_deref())?;
-        // Whether they are right is to be known before anything is sent.
+        // Wrong parameters must fail before anything is sent.
         parameters(&queries, &settings)?;
         let run = RunStore::open(settings.required_output()?, settings.state_dir.as_deref())?;
         let found = existing(&run, &settings).await?;
         let replaces = settings.overwrite && !matches!(found, Existing::Nothing);
         let is_rebuilt = matches!(found, Existing::Remains) && !replaces;
-        // So that the journal of what is replaced goes as well.
+        // Identified, so that the journal of a replaced run is removed as well.
         let run = match &found {
             Existing::Run(record) => run.identified(&record.run_id),
             _ => run,
@@ -103,7 +103,7 @@ impl Sweep {
         });
         let (routing, head) = match (Routing::of(&settings, rules), head) {
             (Ok(routing), head) => (routing, head),
-            // Which rules hold is not known: that is what is wrong, and not the settings.
+            // The head server failed, so the rules are unknown. That is the error to show, not one of the settings.
             (Err(ConfigError::Gym { .. }), Err(error)) if settings.gym == GymChoice::Auto => {
                 return Err(error.into());
             }
@@ -198,7 +198,7 @@ impl Sweep {
         };
         sweep.progress.follow(rules);
         sweep.progress.show_failures(sweep.settings.show_failures);
-        // What is done of it is counted under the lock.
+        // Done rollouts are counted later, under the lock.
         let agents = sweep.inputs.summary.agents.iter();
         sweep
             .progress
@@ -216,7 +216,7 @@ impl Sweep {
 /// What a sweep finds at its output.
 #[derive(Debug)]
 enum Existing {
-    /// No part of a run.
+    /// Nothing that belongs to a run.
     Nothing,
     /// A run.
     Run(Box<RunRecord>),
@@ -259,7 +259,7 @@ async fn existing(run: &RunStore, settings: &Settings) -> Result<Existing, Error
     }
 }
 
-/// A run has its run.json before anything else: what is there without one belongs to a run whose record was lost, and
+/// Refuses remains of a run without a run.json. A run writes it first, so they are of a run whose record was lost, and
 /// would be counted as the work of the new one.
 pub(super) async fn refuse_remains(run: &RunStore) -> Result<(), Error> {
     match run.remains().await.map_err(StoreError::of_output)? {
@@ -273,7 +273,7 @@ pub(super) async fn refuse_remains(run: &RunStore) -> Result<(), Error> {
 }
 
 impl Sweep {
-    /// Takes over a run that has lost its record, if the input is that of the run.
+    /// Takes over a run that has lost its record, if the input still asks for all tasks of the run.
     async fn rebuild(&mut self) -> Result<(), Error> {
         let run = &self.run;
         let refuse = |difference: String| NotResumable {
@@ -287,14 +287,14 @@ impl Sweep {
                 .await
                 .map_err(StoreError::of_output)?;
             if !rollouts.is_empty() {
-                let why = "neither its run.json nor its tasks can be read, so nothing says what was asked; use --overwrite";
+                let why = "neither its run.json nor its tasks can be read, so the original settings are unknown; use --overwrite";
                 return Err(refuse(why.to_owned()).into());
             }
         } else {
             let lost = identity::lost(run, &self.inputs.spool).await?;
             if !lost.is_empty() {
                 return Err(refuse(format!(
-                    "its run.json can't be read, and by its tasks the input was another: {}",
+                    "its run.json can't be read, and its tasks come from another input: {}",
                     lost.join("; ")
                 ))
                 .into());

@@ -1,5 +1,5 @@
-//! What earlier writers left behind becomes parts: their answers, and a row for each of their calls whose end nobody
-//! saw. What is damaged is set aside, and what can be known of it from elsewhere is put in its place.
+//! Recovers what earlier writers left behind, as parts: their answers, and a row for each attempt whose end nobody
+//! saw. Damaged files are set aside, and rows that other files know of are written again.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -29,7 +29,7 @@ use crate::store::{
 /// Rows of a batch of interrupted attempts.
 const BATCH_ROWS: usize = 8192;
 
-/// Makes parts of what earlier writers left.
+/// Turns what earlier writers left into parts.
 pub(super) struct Recovery<'a> {
     pub(super) run: &'a RunStore,
     pub(super) sink: &'a ParquetSink,
@@ -37,14 +37,14 @@ pub(super) struct Recovery<'a> {
     pub(super) progress: &'a Progress,
 }
 
-/// Whether a file of the journal is left to be recovered by a writer: its own writer has gone, since the lock of this
-/// one keeps it out. Another shard of as many may be alive.
+/// Whether `writer` may recover a file of the journal: the file's own writer is gone, because the lock of this
+/// one keeps it out. Another shard of the same division may be alive.
 pub(super) fn is_left(name: SegmentName, writer: &Writer) -> bool {
     name.epoch != writer.epoch() && name.scope.overlaps(writer.scope())
 }
 
 impl Recovery<'_> {
-    /// Recovers everything; gives whether there was anything.
+    /// Recovers everything, and returns whether there was anything.
     pub(super) async fn recover(&self) -> Result<bool, Error> {
         let _alone = alone(self.run, self.writer.scope()).await?;
         let mut any = self.set_damaged_parts_aside().await?;
@@ -89,7 +89,7 @@ impl Recovery<'_> {
         if self.sink.is_committed(name).await? {
             return Ok(segment.file().remove()?);
         }
-        // Never under its own name: the file may be a copy that is shorter than its original, and must not be taken for
+        // Under a new name: the file may be a copy that is shorter than its original, and must not be taken for
         // the whole of it.
         let to = self.writer.segment(0);
         let (_, damages) = self.sink.commit(segment, to, decisions).await?;
@@ -118,8 +118,8 @@ impl Recovery<'_> {
         Ok(())
     }
 
-    /// Writes the attempts of answers that are published without them, where the segment is not at hand: its writer died
-    /// in between, and what it knew of them is lost but for what the answers say. The segment stays partial, since the
+    /// Writes the attempts of answers that were published without them, if the segment is not here: its writer died
+    /// in between, and only the answers tell of the attempts. The segment stays partial, since the
     /// machine that has it may come back with more.
     async fn complete(&self, name: SegmentName) -> Result<bool, Error> {
         let answers = part_name(schema::ROLLOUTS, name);
@@ -136,7 +136,7 @@ impl Recovery<'_> {
             let outcomes = outcomes_of(&batch).map_err(Error::defect)?;
             let rows = Row::of(&outcomes).map_err(Error::defect)?;
             let keys: HashSet<Key> = rows.iter().map(|row| row.key).collect();
-            // Of all epochs: where small parts were being replaced, its attempts are still in those that it replaces.
+            // Looks at all epochs: if the segment was to replace small parts, its attempts are still in those.
             let decisions = tables.ledger(&keys, 0).await?.decide(rows);
             any |= transaction.write(&outcomes, &decisions).await? > 0;
         }
@@ -144,10 +144,10 @@ impl Recovery<'_> {
         Ok(any)
     }
 
-    /// Writes a failed attempt for each call of the dispatch logs that has no outcome.
+    /// Writes a failed attempt for each dispatch in the logs that has no outcome, with its calls.
     async fn recover_calls(&self) -> Result<bool, Error> {
         let mut logs = Vec::new();
-        // An attempt that was in flight when a log was begun anew has calls in both files.
+        // An attempt that was in flight when a log was rotated has calls in both files.
         let mut calls = Vec::new();
         for log in JournalFile::dispatch_logs(self.run.journal_dir())? {
             if is_left(log.name(), self.writer) {
@@ -167,7 +167,7 @@ impl Recovery<'_> {
             }
             let kept = log.set_aside()?;
             self.progress.notice(format!(
-                "{} records of the dispatch log '{}' are damaged: what was sent is known but for these. The file is kept \
+                "{} records of the dispatch log '{}' are damaged; all other dispatches are known. The file is kept \
                  as '{}'",
                 logged.num_damaged,
                 log.path().display(),
@@ -203,7 +203,7 @@ impl Recovery<'_> {
             let keys = cut_off
                 .iter()
                 .map(|of| (of.key.task_index, of.key.rollout_index));
-            // Its numbers may be taken by who came after its writer.
+            // Later writers may have used these attempt numbers again.
             let mut ledger = tables.ledger(&keys.collect(), log.epoch + 1).await?;
             let mut rest = cut_off.into_iter().peekable();
             while rest.peek().is_some() {
@@ -230,7 +230,7 @@ fn decide(ledger: &mut Ledger, outcomes: &RecordBatch) -> Result<Decisions, Erro
     Ok(ledger.decide(Row::of(outcomes).map_err(Error::defect)?))
 }
 
-/// Shards that begin together recover one after the other what a process of the whole run left.
+/// Locks the journal's directory, so that shards recover one at a time what a process of the whole run left.
 async fn alone(run: &RunStore, scope: LockScope) -> Result<Option<File>, Error> {
     if scope == LockScope::Run {
         return Ok(None);
@@ -264,8 +264,8 @@ pub(super) async fn forget_copies(run: &RunStore, writer: &Writer) -> Result<(),
     Ok(())
 }
 
-/// The calls within each attempt, in their order; each once, though a log that was begun anew has those in
-/// flight a second time.
+/// Returns the calls of each attempt, in order. Each is there once, though a rotated log repeats those in
+/// flight.
 fn calls_of_attempts(records: Vec<CallRecord>) -> HashMap<RolloutKey, Vec<CallRow>> {
     let mut attempts: HashMap<RolloutKey, Vec<CallRow>> = HashMap::new();
     for record in records {
@@ -284,7 +284,7 @@ fn calls_of_attempts(records: Vec<CallRecord>) -> HashMap<RolloutKey, Vec<CallRo
 }
 
 row! {
-    /// A call that was sent and has no outcome.
+    /// An attempt that was dispatched and has no outcome.
     struct Interrupted {
         task_index: i64,
         rollout_index: i64,
@@ -302,7 +302,7 @@ impl Interrupted {
         let attempt = u32::try_from(self.attempt).unwrap_or(u32::MAX);
         let key = RolloutKey::new(self.task_index, self.rollout_index, attempt);
         let sent_at = UNIX_EPOCH + Duration::from_micros(self.dispatched_at.unsigned_abs());
-        let why = "the collector ended before it saw what came of this";
+        let why = "the process ended before this attempt did";
         let verdict = Verdict::Failed {
             failure: Failure::new(FailureClass::Interrupted, why),
             terminal: false,

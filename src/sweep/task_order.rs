@@ -1,4 +1,4 @@
-//! The orders in which tasks can be dispatched other than that of the input: [`TaskOrder`].
+//! [`TaskOrder`]: dispatches tasks in another order than that of the input.
 
 use std::fmt;
 use std::ops::Range;
@@ -20,14 +20,14 @@ use futures::{StreamExt, stream};
 use super::longest_first::{Tasks, longest_first, with_rollouts};
 use crate::operator::{Operator, OperatorExec, Step};
 
-/// Reads its input, the table of tasks, several times, and gives it in another order.
+/// Reads its input, the table of tasks, several times, and returns it in another order.
 ///
 /// A sort of the rollouts would do the same, but would hold the request of every rollout, in memory or in temporary
-/// files, before the first is sent. This holds a batch.
+/// files, before the first is sent. This holds the requests of one batch.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Hash)]
 pub(super) enum TaskOrder {
     /// First all tasks that have a rollout 0, then all that have a rollout 1, and so on, as tasks of that one rollout.
-    /// It reads the tasks once for each round, which is no more than it sends if all tasks have as many repeats.
+    /// It reads the tasks once for each round: no more rows than it sends, if all tasks have equally many repeats.
     Rounds,
     /// First the rollouts whose time is known from earlier attempts, as tasks of one rollout each, the longest first; then
     /// all others, in their order. See [`longest_first`].
@@ -98,13 +98,13 @@ fn rounds(input: Arc<dyn ExecutionPlan>, context: Arc<TaskContext>) -> SendableR
     Box::pin(RecordBatchStreamAdapter::new(schema, rows))
 }
 
-/// A pass over the tasks, one for each round.
+/// Reads the tasks once for each round.
 struct Pass {
     input: Arc<dyn ExecutionPlan>,
     context: Arc<TaskContext>,
     rows: Option<SendableRecordBatchStream>,
     round: i64,
-    /// No task that was seen has rollouts from here on.
+    /// No task so far has a rollout of this index or a higher one.
     end: i64,
 }
 
@@ -134,7 +134,7 @@ impl Pass {
     }
 }
 
-/// The tasks that have a rollout of this index, as tasks of that one; and the index at which the last of all ends.
+/// Returns the tasks that have rollout `round`, as tasks of that one alone, and the end of the last range of rollouts.
 fn of_round(batch: &RecordBatch, round: i64) -> Result<(RecordBatch, i64)> {
     let tasks = Tasks::of(batch)?;
     let ranges: Vec<Range<i64>> = (0..batch.num_rows()).map(|row| tasks.row(row).1).collect();

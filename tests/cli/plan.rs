@@ -39,7 +39,7 @@ fn the_plan_is_one_from_source_to_sink_with_the_counts_of_each_agent() {
         .succeeded();
     assert_eq!(
         ended.stderr,
-        "warning: 2 of 5 rows of the input name another agent than 'sim' and go to that one: --agent is for rows that \
+        "warning: 2 of 5 rows of the input name another agent than 'sim', and keep it: --agent is for rows that \
          name none\n"
     );
     assert_stable!(ended.stdout);

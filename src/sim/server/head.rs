@@ -80,6 +80,20 @@ impl Listed {
         let server = json!({"entrypoint": "app.py", "host": self.host, "port": self.port});
         json!({ self.kind(): { self.implementation(name): server } })
     }
+
+    /// What the head server says of its process.
+    fn instance(&self, name: &str) -> Value {
+        json!({
+            "process_name": name,
+            "name": self.implementation(name),
+            "server_type": self.kind(),
+            "host": self.host,
+            "port": self.port,
+            "url": self.url,
+            "pid": std::process::id(),
+            "status": "success",
+        })
+    }
 }
 
 /// Returns the configuration of all servers, by name.
@@ -121,6 +135,7 @@ fn configuration(listed: &BTreeMap<String, Listed>, rules: &GymRules) -> Map<Str
 #[derive(Debug)]
 pub(super) struct Head {
     global_config: Bytes,
+    server_instances: Bytes,
     listed: BTreeMap<String, Listed>,
 }
 
@@ -139,8 +154,10 @@ impl Head {
         );
         servers.append(&mut configuration(&listed, rules));
         let yaml = serde_yaml_ng::to_string(&servers)?;
+        let instances = listed.iter().map(|(name, server)| server.instance(name));
         Ok(Self {
             global_config: Value::String(yaml).to_string().into(),
+            server_instances: Value::Array(instances.collect()).to_string().into(),
             listed,
         })
     }
@@ -152,6 +169,7 @@ impl Head {
         let (head, body) = request.into_parts();
         Ok(match (&head.method, head.uri.path()) {
             (&Method::GET, "/global_config_dict_yaml") => reply_json(self.global_config.clone()),
+            (&Method::GET, "/server_instances") => reply_json(self.server_instances.clone()),
             (&Method::GET, "/stats") => json_of(&json!({
                 "agents": self.counts(true),
                 "servers": self.counts(false),

@@ -30,6 +30,9 @@ async fn the_head_server_tells_where_the_agents_are() {
         assert_eq!(Client::connect(&url).await.get("/").await.status, 200);
     }
     assert_eq!(head.get("/").await.status, 200);
+    let instances = head.get("/server_instances").await.json();
+    assert_eq!(instances.as_array().unwrap().len(), 2);
+    assert_eq!(instances[1]["process_name"], "beta: \"odd\"");
     assert_eq!(head.get("/run").await.status, 404);
 }
 
