@@ -1,4 +1,4 @@
-//! What is sent for a rollout, and the names of its fields.
+//! The request of a rollout, and the names of its fields.
 //!
 //! A task's request is JSON text. [`RequestTemplate`] knows the places in it that differ between rollouts (the rollout
 //! index, the seed, the attempt), and fills them without reading the text again. `read` checks rows
@@ -25,31 +25,31 @@ pub const TASK_SOURCE: &str = "task_source";
 pub const ENVIRONMENT_SERVER: &str = "_ng_environment_server";
 /// The implementation of the environment server that a result came from.
 pub const RESULT_TYPE: &str = "_ng_result_type";
-/// The id under which servers keep a rollout, where the row brings one.
+/// The id under which servers keep a rollout, if the row has one.
 pub const ROLLOUT_ID: &str = "_ng_rollout_id";
-/// What identifies a task of a taskset: an object that names the taskset.
+/// The identity of a task of a taskset: an object that names the taskset.
 pub const TASK_ID: &str = "task_id";
-/// What a task of a taskset is.
+/// The content of a task of a taskset.
 pub const TASK_INPUT: &str = "task_input";
 /// The skills that the agent is given.
 pub const SKILLS_REF: &str = "skills_ref";
-/// The conversation that a multi-turn rollout begins with, as NeMo RL has it.
+/// The conversation with which a multi-turn rollout begins, as in NeMo RL.
 pub const MESSAGE_LOG: &str = "message_log";
 /// The request to the model.
 pub const RESPONSES_CREATE_PARAMS: &str = "responses_create_params";
 
-/// An agent as [`AGENT_REF`] names it.
+/// Returns the value of [`AGENT_REF`] for an agent.
 pub fn agent_ref(name: &str) -> String {
     format!("{{\"name\":{}}}", quote(name))
 }
 
-/// The name in a row's [`AGENT_REF`].
+/// Returns the name in a row's [`AGENT_REF`].
 pub fn agent_name(row: &Object<'_>) -> Option<String> {
     let agent = Object::parse(row.get(AGENT_REF)?).ok()?;
     unquote(agent.get("name")?).map(|name| name.into_owned())
 }
 
-/// Why a task's request has no place for a rollout's index or seed.
+/// The reason why a request has no place for a rollout's index or seed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RequestError {
     /// The text is not a JSON object.
@@ -58,15 +58,15 @@ pub enum RequestError {
     /// There is nothing to put a seed into.
     #[error("{RESPONSES_CREATE_PARAMS} is missing; a seed needs it")]
     NoParams,
-    /// It has no fields.
+    /// `responses_create_params` is not an object.
     #[error("{RESPONSES_CREATE_PARAMS} must be an object to carry a seed: {0}")]
     Params(ObjectError),
-    /// `metadata` is there and not an object, or null.
+    /// `metadata` is neither absent, nor null, nor an object.
     #[error(
         "{RESPONSES_CREATE_PARAMS}.metadata must be an object to carry a seed: {0}; remove it or make it one"
     )]
     Metadata(ObjectError),
-    /// `extra_body` is there and not a string.
+    /// `extra_body` is present and not a string.
     #[error(
         "{RESPONSES_CREATE_PARAMS}.metadata.extra_body must be a string of JSON to carry a seed, got {0}"
     )]
@@ -78,9 +78,9 @@ pub enum RequestError {
     ExtraBody(ExtraBodyError),
 }
 
-/// A request as it is sent, but for the values that differ between the rollouts of a task.
+/// A request without the values that differ between the rollouts of a task.
 ///
-/// Making the template reads the text once; making a request of it copies slices.
+/// Creating the template reads the text once; creating a request from it copies slices.
 ///
 /// ```
 /// use rollstream::request::RequestTemplate;
@@ -110,19 +110,19 @@ struct Slot {
 enum Content {
     /// The rollout index, as such or as a seed.
     RolloutIndex,
-    /// The attempt index in place of what the row came with, which the first attempt leaves alone.
+    /// The attempt index in place of the row's own value, which the first attempt keeps.
     AttemptIndexFor(Range<usize>),
     /// The whole attempt field, which the first attempt does not have.
     AttemptField,
 }
 
 impl RequestTemplate {
-    /// Finds the places for the rollout index, the attempt index and, where `seed` says so, the seed.
+    /// Finds the places for the rollout index, the attempt index and, if `seed` is set, the seed.
     ///
-    /// A field that the request already has is overwritten where it stands; a new one goes to the end.
+    /// A field that the request already has is overwritten in place; a new one goes to the end.
     ///
     /// # Errors
-    /// If `request` is not a JSON object, or what would have to carry the seed cannot.
+    /// `request` is not a JSON object, or the field for the seed cannot carry it.
     pub fn new(request: &str, seed: Option<SeedField>) -> Result<Self, RequestError> {
         let request = Object::parse(request).map_err(RequestError::Request)?;
         let mut draft = Draft::default();
@@ -153,13 +153,13 @@ impl RequestTemplate {
         })
     }
 
-    /// Bytes of a request, about.
+    /// Returns the approximate number of bytes of a request.
     #[expect(clippy::len_without_is_empty, reason = "no request is empty")]
     pub fn len(&self) -> usize {
         self.text.len()
     }
 
-    /// The request of one attempt at one rollout. `attempt` counts the failed attempts before it.
+    /// Returns the request of one attempt at one rollout. `attempt` counts the failed attempts before it.
     pub fn materialize(&self, rollout_index: i64, attempt: u32) -> String {
         let mut request = String::new();
         self.write(rollout_index, attempt, &mut request);
@@ -250,7 +250,7 @@ impl Draft {
         })
     }
 
-    /// Copies an object, and has `write` write the value of one field, in place or at the end.
+    /// Copies an object, and lets `write` write the value of one field, in place or at the end.
     fn with_field(
         &mut self,
         object: &Object<'_>,
@@ -290,7 +290,7 @@ fn shortened(value: &str) -> String {
     }
 }
 
-/// Why the text of an extra body cannot carry a seed.
+/// The reason why the text of an extra body cannot carry a seed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ExtraBodyError {
     /// The text is not what Python's `json` reads.
@@ -301,8 +301,8 @@ pub enum ExtraBodyError {
     NotAnObject,
 }
 
-/// The text of `metadata.extra_body` before and after the value of its seed. It is JSON that is read and written as
-/// Python's `json` does, so that a request is the same, byte for byte, whichever collector made it.
+/// The text of `metadata.extra_body` before and after the value of its seed. It is read and written like JSON in
+/// Python's `json`, so that a request is the same, byte for byte, whichever collector wrote it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct AroundSeed {
     before: String,

@@ -44,9 +44,9 @@ pub const REQUEST: &str = "request";
 pub const ATTEMPT: &str = "attempt";
 /// Outcome of an attempt: `ok`, or the class of its failure.
 pub const OUTCOME: &str = "outcome";
-/// Status code of the HTTP answer, where there was one.
+/// Status code of the HTTP answer, if there was one.
 pub const HTTP_STATUS: &str = "http_status";
-/// What went wrong, in words.
+/// The error text.
 pub const ERROR: &str = "error";
 /// Whether the rollout failed with this attempt: its retries are exhausted, or the agent said never again.
 pub const TERMINAL: &str = "terminal";
@@ -54,11 +54,11 @@ pub const TERMINAL: &str = "terminal";
 pub const FAILURE_TERMINAL: &str = "failure_terminal";
 /// Headers of the response that matter, as the text of a JSON object.
 pub const RESPONSE_HEADERS: &str = "response_headers";
-/// When the request was sent.
+/// Time at which the request was sent.
 pub const DISPATCHED_AT: &str = "dispatched_at";
-/// When the head of the answer arrived; null if none did.
+/// Time at which the head of the answer arrived; null if none did.
 pub const FIRST_BYTE_AT: &str = "first_byte_at";
-/// When the last byte of the answer arrived, or the failure was known; null if the collector ended before.
+/// Time at which the last byte of the answer arrived, or the failure was known; null if the collector ended first.
 pub const FINISHED_AT: &str = "finished_at";
 /// Milliseconds that the rollout was ready but waited for a place among the calls in flight.
 pub const PERMIT_WAIT_MS: &str = "permit_wait_ms";
@@ -74,7 +74,7 @@ pub const SERVER_MS: &str = "server_ms";
 pub const CLIENT_MS: &str = "client_ms";
 /// Calls that were allowed in flight to the agent when this one was sent.
 pub const CONCURRENCY_LIMIT: &str = "concurrency_limit";
-/// The whole answer as JSON text where the agent flagged it as a failure; the beginning of an HTTP error as a JSON text.
+/// The whole answer as JSON text if the agent flagged it as a failure; the beginning of an HTTP error as JSON text.
 pub const ANSWER: &str = "answer";
 /// The score of the rollout.
 pub const REWARD: &str = "reward";
@@ -84,7 +84,7 @@ pub const INPUT_TOKENS: &str = "input_tokens";
 pub const OUTPUT_TOKENS: &str = "output_tokens";
 /// Tokens in all, from the answer's `usage`.
 pub const TOTAL_TOKENS: &str = "total_tokens";
-/// When the request of the attempt that succeeded was sent.
+/// Time at which the request of the attempt that succeeded was sent.
 pub const STARTED_AT: &str = "started_at";
 /// Milliseconds from the request to the last byte of the answer.
 pub const LATENCY_MS: &str = "latency_ms";
@@ -97,7 +97,7 @@ pub const TRUNCATED: &str = "truncated";
 /// Whether the environment says that the reward tells nothing about the agent. By the rules of NeMo Gym 0.7 no metric of
 /// quality counts the rollout.
 pub const MASKED: &str = "masked";
-/// What NeMo Gym observed of the rollout's turns and tokens (`ng_perf`), a JSON object.
+/// NeMo Gym's measurements of the rollout's turns and tokens (`ng_perf`), a JSON object.
 pub const PERF: &str = "perf";
 /// Reward and numbers of the answer as the text of a JSON object, spelled as in the answer.
 pub const INFO: &str = "info";
@@ -105,11 +105,11 @@ pub const INFO: &str = "info";
 pub const CALL: &str = "call";
 /// Number of the turn that a call belongs to, from 1; 0 before the first.
 pub const TURN: &str = "turn";
-/// What a call is for: `model`, `tool`, `step`, `verify`, `seed_session`, `reset` or `close`.
+/// Purpose of a call: `model`, `tool`, `step`, `verify`, `seed_session`, `reset` or `close`.
 pub const KIND: &str = "kind";
-/// The model, tool or task name of a call; null if the collector ended before it noted that.
+/// Model, tool or task name of a call; null if the collector ended before it noted the name.
 pub const NAME: &str = "name";
-/// Method and address of a call, without secrets; null likewise.
+/// Method and address of a call, without secrets; null if the collector ended before it noted them.
 pub const ADDRESS: &str = "address";
 /// Number of the retry that a call is, from 1; 0 for the first try.
 pub const RETRY: &str = "retry";
@@ -120,7 +120,7 @@ pub const RESPONSE_BYTES: &str = "response_bytes";
 /// The whole answer as JSON text, exactly as it came.
 pub const RESULT: &str = "result";
 
-/// Microseconds since the epoch, UTC.
+/// Returns the type of timestamps: microseconds since the epoch, UTC.
 pub fn timestamp() -> DataType {
     DataType::Timestamp(TimeUnit::Microsecond, Some(Arc::from("UTC")))
 }
@@ -149,7 +149,7 @@ fn float(name: &str) -> Field {
     Field::new(name, DataType::Float64, false)
 }
 
-/// The `entries` field of a map column, named as the Parquet specification names it, so that a
+/// Returns the `entries` field of a map column, named as the Parquet specification names it, so that a
 /// schema survives the way through a file.
 pub fn map_entries(value: DataType) -> FieldRef {
     let key = Field::new("key", DataType::Utf8, false);
@@ -162,7 +162,7 @@ fn map(name: &str, value: DataType) -> Field {
     Field::new(name, DataType::Map(map_entries(value), false), true)
 }
 
-/// `tasks`: one row per input line.
+/// Returns the schema of `tasks`: one row per input line.
 pub fn tasks() -> SchemaRef {
     once!(vec![
         integer(TASK_INDEX),
@@ -176,7 +176,7 @@ pub fn tasks() -> SchemaRef {
     ])
 }
 
-/// The input of `run`, made by `expand`: one row per pending rollout.
+/// Returns the schema of the input of `run`, made by `expand`: one row per pending rollout.
 pub fn pending() -> SchemaRef {
     once!(vec![
         integer(TASK_INDEX),
@@ -186,7 +186,7 @@ pub fn pending() -> SchemaRef {
     ])
 }
 
-/// What the journal notes of every dispatch before it is sent, so that one whose end nobody saw is known.
+/// Returns the schema of dispatch logs: a row for every dispatch before it is sent, so that lost ones are known.
 pub fn dispatches() -> SchemaRef {
     once!(vec![
         integer(TASK_INDEX),
@@ -223,12 +223,12 @@ fn attempt_fields() -> Vec<Field> {
     ]
 }
 
-/// `attempts`: one row per dispatch.
+/// Returns the schema of `attempts`: one row per dispatch.
 pub fn attempts() -> SchemaRef {
     once!(attempt_fields())
 }
 
-/// The columns of `calls` beside the attempt that a call belongs to.
+/// Returns the columns of `calls` without those of the attempt that a call belongs to.
 pub fn call_fields() -> Fields {
     let count = |name: &str| optional(name, DataType::Int64);
     Fields::from(vec![
@@ -251,13 +251,13 @@ pub fn call_fields() -> Fields {
     ])
 }
 
-/// The calls of an attempt, within its row; null if its agent runs elsewhere.
+/// Returns the field for the calls of an attempt, within its row; null if its agent runs elsewhere.
 pub fn call_list() -> FieldRef {
     let item = DataType::Struct(call_fields());
     Arc::new(Field::new("item", item, false))
 }
 
-/// `calls`: one row per call within an attempt of an agent that rollstream runs itself.
+/// Returns the schema of `calls`: one row per call within an attempt of an agent that rollstream runs itself.
 pub fn calls() -> SchemaRef {
     once!({
         let attempt = [
@@ -272,7 +272,7 @@ pub fn calls() -> SchemaRef {
     })
 }
 
-/// The output of `run`, which the journal holds: an attempt and, if it succeeded, its answer.
+/// Returns the schema of the output of `run`, which the journal holds: attempts and the answers of successful ones.
 pub fn outcomes() -> SchemaRef {
     once!({
         let mut fields = attempt_fields();
@@ -294,7 +294,7 @@ pub fn outcomes() -> SchemaRef {
     })
 }
 
-/// `rollouts`: one row per completed rollout.
+/// Returns the schema of `rollouts`: one row per completed rollout.
 pub fn rollouts() -> SchemaRef {
     once!(vec![
         integer(TASK_INDEX),
@@ -317,7 +317,7 @@ pub fn rollouts() -> SchemaRef {
     ])
 }
 
-/// The output of `land`: one row per object that it published.
+/// Returns the schema of the output of `land`: one row per published object.
 pub fn landed() -> SchemaRef {
     once!(vec![
         text("table_name"),

@@ -1,7 +1,7 @@
 use crate::error::{FAILURE, Fatal, USAGE};
 use crate::http::ClientError;
 
-/// Why the agents of a sweep can't be used at all. It is found before anything is sent.
+/// The reason why the agents of a sweep can't be used. It is found before anything is sent.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AgentError {
@@ -43,7 +43,7 @@ pub enum AgentError {
     /// Rows lead to no server, or to one that refuses them.
     #[error("{0}")]
     Route(String),
-    /// Nothing says where an agent is.
+    /// No address is known for an agent.
     #[error(
         "no address is known for agent {agents}. Give --head-server URL, or --agent-url NAME=URL for each; `--agent sim` needs neither"
     )]
@@ -71,7 +71,7 @@ pub enum AgentError {
         /// What is wrong.
         reason: String,
     },
-    /// A variable that should hold a secret does not, or not a usable one.
+    /// An environment variable holds no secret, or none that can be used.
     #[error("environment variable {variable}, named for {purpose}, {reason}")]
     Secret {
         /// Its name.

@@ -16,7 +16,7 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 /// Finds the server of a kind that another refers to.
 pub(super) type ServerOf = for<'a> fn(&'a Servers, &str) -> Option<&'a str>;
 
-/// NeMo Gym's head server, as far as a collector needs it: what it says of its servers.
+/// NeMo Gym's head server, with the configuration of the servers that it returned.
 #[derive(Debug)]
 pub struct HeadServer {
     url: String,
@@ -24,15 +24,15 @@ pub struct HeadServer {
 }
 
 impl HeadServer {
-    /// What it says of its servers.
+    /// Returns the servers that it knows.
     pub fn servers(&self) -> &Arc<Servers> {
         &self.servers
     }
 
-    /// Address of the server that an agent refers to as `server` says; none where it names none.
+    /// Returns the address of the server that `server` finds for an agent; none if the agent refers to none.
     ///
     /// # Errors
-    /// It does not know the agent, or that server.
+    /// The head server does not know the agent, or that server.
     pub(super) fn referred(
         &self,
         agent: &str,
@@ -46,7 +46,7 @@ impl HeadServer {
         Ok(addresses.into_values().next())
     }
 
-    /// The head server that settings name, asked for its configuration.
+    /// Asks the head server that settings name, if any, for its configuration.
     ///
     /// # Errors
     /// It can't be reached, or what it answers is not such a configuration.
@@ -91,17 +91,17 @@ impl HeadServer {
         })
     }
 
-    /// It runs a version of NeMo Gym that has environment servers, which 0.5 did not.
+    /// Returns whether NeMo Gym runs environment servers there, which 0.5 did not have.
     pub fn has_environment_servers(&self) -> bool {
         self.servers.has_environment_servers()
     }
 
-    /// Addresses of the environment servers that get the rows of the agents that `names` names, or are named
-    /// themselves. `server` gets those of all agents. A head server that has none at all is of an older NeMo Gym: then
-    /// the agents themselves.
+    /// Returns the addresses of the environment servers that get the rows of the agents in `names`, or that `names`
+    /// contains. `server`, if given, gets all other rows. An older NeMo Gym has no environment servers: then
+    /// the addresses are those of the agents.
     ///
     /// # Errors
-    /// An agent that it does not know, or that no single environment server refers to.
+    /// The head server does not know an agent, or not exactly one environment server refers to it.
     pub fn environment_addresses<'a>(
         &self,
         names: impl Iterator<Item = &'a str>,
@@ -123,8 +123,8 @@ impl HeadServer {
         Ok(found)
     }
 
-    /// The environment server that gets the rows of an agent, or that has this name itself. `server` gets those of all
-    /// agents.
+    /// Returns the environment server of this name or else `server`; without `server`, the one for the rows of the
+    /// agent of this name.
     ///
     /// # Errors
     /// An agent that no single environment server refers to.
@@ -143,10 +143,10 @@ impl HeadServer {
         }
     }
 
-    /// Addresses of the agents that `names` names.
+    /// Returns the addresses of the servers in `names`.
     ///
     /// # Errors
-    /// One that it does not know.
+    /// The head server does not know one of them.
     pub fn addresses<'a>(
         &self,
         names: impl Iterator<Item = &'a str>,
@@ -174,7 +174,7 @@ impl HeadServer {
     }
 }
 
-/// The servers, from the head server's answer: a JSON string whose text is YAML.
+/// Reads the servers from the head server's answer, a JSON string whose text is YAML.
 fn servers(answer: &str) -> Result<Servers, String> {
     let yaml: String = serde_json::from_str(answer).map_err(|source| source.to_string())?;
     Servers::parse(&yaml)

@@ -13,20 +13,20 @@ use crate::config::{AgentSettings, ServerUrl, Settings};
 use crate::http::{Call, ClientError, Holder, HttpClients, HttpSettings, Response, Secrets};
 use crate::retry::{Failure, FailureClass};
 
-/// Deadline of a connect: a server that does not answer by then is gone.
+/// The longest time to open a connection: a server that takes longer is assumed to be gone.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The largest answer that is taken, in bytes after decompression.
+/// The largest answer that is accepted, in bytes after decompression.
 const MAX_ANSWER: u64 = 256 << 20;
 
-/// Where the agents are that are asked for metrics, and how long they are waited for.
+/// The addresses of agents that are asked for metrics, and the longest wait for each.
 #[derive(Debug, Clone, Default)]
 pub struct MetricServerOptions {
-    /// Addresses of agents; they come first.
+    /// The addresses of agents, which take precedence.
     pub urls: BTreeMap<String, ServerUrl>,
-    /// The head server that knows the others.
+    /// The head server that knows the other agents.
     pub head_server: Option<ServerUrl>,
-    /// What runs recorded of their agents. Addresses of theirs count where there is no `head_server`.
+    /// The agents that runs recorded. Their addresses count if there is no `head_server`.
     pub recorded: Vec<RecordedAgents>,
     /// Deadline of a request, from the first byte sent to the last one received.
     pub timeout: Duration,
@@ -34,12 +34,12 @@ pub struct MetricServerOptions {
     pub must_have: bool,
 }
 
-/// The agents of a run as they were when it was collected.
+/// The agents of a run as they were when the run was collected.
 #[derive(Debug, Clone, Default)]
 pub struct RecordedAgents {
     /// Settings of the run, which also name the variables that hold secrets.
     pub settings: Settings,
-    /// Address of each agent.
+    /// The address of each agent.
     pub addresses: BTreeMap<String, String>,
 }
 
@@ -54,18 +54,18 @@ fn clients(timeout: Duration, most: u64) -> Result<HttpClients, ClientError> {
     })
 }
 
-/// The servers of agents, asked for the metrics that benchmarks define there: `POST
+/// Asks the servers of agents for the metrics that benchmarks define there: `POST
 /// /aggregate_metrics`.
 #[derive(Debug)]
 pub struct MetricServers {
     http: HttpClients,
     options: MetricServerOptions,
-    /// The answers of the head servers, or why there is none: of the one that was given, then of those of runs.
+    /// The head servers or the reason why one is missing: first the given one, then those of the runs.
     heads: Vec<OnceCell<Result<HeadServer, String>>>,
 }
 
 impl MetricServers {
-    /// Sends nothing yet.
+    /// Creates the client. Sends nothing yet.
     ///
     /// # Errors
     /// TLS could not be set up.
@@ -84,7 +84,7 @@ impl MetricServers {
         self.options.must_have
     }
 
-    /// Whether an agent has a server that can be asked: one of this program has none.
+    /// Returns whether an agent has a server that can be asked. Agents that rollstream runs itself have none.
     ///
     /// # Errors
     /// No address is known for it.
@@ -95,11 +95,11 @@ impl MetricServers {
         self.address(agent).await.map(|_| true)
     }
 
-    /// Sends an agent the answers of its rollouts, as the JSON document that `body` holds, and gives
-    /// what it answers; none where its server has no metrics (404 or 405).
+    /// Sends an agent the answers of its rollouts, as the JSON document that `body` holds, and returns
+    /// its answer; none if its server has no metrics (404 or 405).
     ///
     /// # Errors
-    /// Why there is no answer, in words without secrets.
+    /// There is no answer. The text says why, without secrets.
     pub async fn ask(&self, agent: &str, body: File) -> Result<Option<String>, String> {
         let base = self.address(agent).await?;
         let headers = self.headers(agent).map_err(|error| error.to_string())?;
@@ -156,7 +156,7 @@ impl MetricServers {
             .map_err(|_| call.failure(FailureClass::Data, "the answer is not UTF-8"))
     }
 
-    /// Address of an agent.
+    /// Returns the address of an agent.
     async fn address(&self, agent: &str) -> Result<String, String> {
         if let Some(url) = self.options.urls.get(agent) {
             return Ok(url.to_string());
@@ -176,7 +176,7 @@ impl MetricServers {
                     Err(error) => why = Some(error),
                 }
             }
-            // A head server that is gone knew the agent once.
+            // The run recorded an address that its head server, now gone, once had.
             let recorded = run.addresses.get(agent);
             if let Some(address) = recorded.filter(|address| !address.is_empty()) {
                 return Ok(address.clone());
@@ -210,14 +210,14 @@ impl MetricServers {
         found.remove(agent).ok_or_else(unknown)
     }
 
-    /// Whether an agent is one of this program, which has no server.
+    /// Returns whether rollstream runs the agent itself, without a server.
     fn runs_here(&self, agent: &str) -> bool {
         let recorded = self.options.recorded.iter();
         let mut own = recorded.filter_map(|run| run.settings.agents.get(agent));
         own.any(AgentSettings::runs_here)
     }
 
-    /// Headers of an agent, as the run says that has it.
+    /// Returns the headers of an agent, as configured in the run that recorded it.
     fn headers(&self, agent: &str) -> Result<HeaderMap, AgentError> {
         let mut recorded = self.options.recorded.iter();
         let run = recorded.find(|run| run.addresses.contains_key(agent));
@@ -257,7 +257,7 @@ mod tests {
         file
     }
 
-    /// Answers one request with `answer`; gives the address, and what was sent.
+    /// Answers one request with `answer`. Returns the address and the request.
     fn answering(answer: &'static str) -> (String, std::thread::JoinHandle<String>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
@@ -270,7 +270,7 @@ mod tests {
                 request.extend_from_slice(&bytes[..read]);
             }
             let head = "HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n";
-            // The client may have had enough.
+            // The client may have closed the connection.
             let _ = stream.write_all(format!("{head}{answer}").as_bytes());
             String::from_utf8(request).unwrap()
         });
@@ -347,7 +347,7 @@ mod tests {
         let unknown = servers(MetricServerOptions::default());
         let why = unknown.address("a").await.unwrap_err();
         assert!(why.contains("--agent-url"), "{why}");
-        // Who names a head server does not mean another.
+        // A given head server replaces the recorded ones.
         let asked = servers(MetricServerOptions {
             head_server: gone,
             ..options

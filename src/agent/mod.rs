@@ -1,6 +1,6 @@
 //! Agents, which answer rollouts: [`Agent`] is the trait of all kinds.
 //!
-//! [`Agents`] holds the agents of a sweep by name. [`NemoGymAgent`] is one that runs elsewhere; [`ToolCallingAgent`] and
+//! [`Agents`] holds the agents of a sweep by name. [`NemoGymAgent`] runs elsewhere; [`ToolCallingAgent`] and
 //! [`MultiTurnAgent`](multi_turn::MultiTurnAgent) run here, between a model and an environment. [`HeadServer`] says where
 //! NeMo Gym's agents are, and [`MetricServers`] asks them for their own metrics. The run operator sends rollouts to agents.
 
@@ -41,16 +41,16 @@ pub trait Agent: Debug + Send + Sync {
     /// Sends one rollout and waits for its answer or failure.
     async fn run(&self, request: RolloutRequest) -> Reply;
 
-    /// Checks that it takes the tasks of a name, or rows without one. Called before anything is sent.
+    /// Checks that the agent accepts tasks of this name, or tasks without a name. Called before anything is sent.
     ///
     /// # Errors
-    /// Why it does not, with the name.
+    /// The agent does not accept them. The text says why, with the name.
     fn check_task_name(&self, task_name: Option<&str>) -> Result<(), String> {
         let _ = task_name;
         Ok(())
     }
 
-    /// Where the agent is, without secrets, for people to read.
+    /// Returns the address of the agent for people to read, without secrets.
     fn address(&self) -> &str;
 }
 
@@ -59,36 +59,36 @@ pub trait Agent: Debug + Send + Sync {
 pub struct RolloutRequest {
     /// The whole row as JSON text.
     pub body: Bytes,
-    /// The attempt, and where an agent that makes calls of its own notes them.
+    /// The attempt, and the log in which an agent that rollstream runs itself notes its calls.
     pub calls: CallLog,
 }
 
 impl RolloutRequest {
-    /// The attempt.
+    /// Returns the attempt.
     pub fn key(&self) -> RolloutKey {
         self.calls.key()
     }
 }
 
-/// The outcome of a rollout.
+/// The end of an attempt at a rollout.
 #[derive(Debug)]
 pub struct Reply {
-    /// Status code, where HTTP gave one.
+    /// The status code, if there was an HTTP response.
     pub http_status: Option<u16>,
-    /// Headers of the response that matter, as the text of a JSON object.
+    /// The response headers that matter, as the text of a JSON object.
     pub headers: Option<String>,
-    /// What opening a connection took; zero where an open one was used.
+    /// The time to open a connection; zero if an open one was used.
     pub connect: Duration,
-    /// From the request to the head of the answer, where there was one.
+    /// The time from the request to the head of the answer, if there was one.
     pub first_byte: Option<Duration>,
-    /// From the request to the last byte of the answer, or to the failure; `connect` included.
+    /// The time from the request to the last byte of the answer, or to the failure, including `connect`.
     pub elapsed: Duration,
     /// The answer, or why there is none.
     pub result: Result<Answer, Failure>,
 }
 
 impl Reply {
-    /// A reply of which nothing is known but its result, and the status that a failure names.
+    /// Creates a reply of which only the result is known, and the status that a failure names.
     pub fn new(result: Result<Answer, Failure>) -> Self {
         Self {
             http_status: result
@@ -104,18 +104,18 @@ impl Reply {
     }
 }
 
-/// How a failure is worded, and how the answer is quoted without secrets.
+/// The functions that word a failure and quote an answer without secrets.
 struct Wording<'a> {
     /// Makes a failure of a class and a reason.
     failure: &'a dyn Fn(FailureClass, &str) -> Failure,
-    /// The beginning of the body, to stand at the end of a reason.
+    /// Returns the beginning of the body for the end of a reason.
     quote: &'a dyn Fn(&[u8]) -> String,
-    /// The beginning of another text of the answer.
+    /// Returns the beginning of another text of the answer.
     shown: &'a dyn Fn(&[u8]) -> String,
 }
 
-/// Judges a body of status 200 by NeMo Gym's contract. Flags come first: an answer with one needs no reward. Other answers
-/// need one if `needs_reward`.
+/// Judges a body of status 200 by NeMo Gym's contract. Flags come first: a flagged answer needs no reward. Others
+/// need a reward if `needs_reward`.
 fn judge(body: Bytes, needs_reward: bool, wording: &Wording<'_>) -> Result<Answer, Failure> {
     let data = |why: String| (wording.failure)(FailureClass::Data, &why);
     let text = std::str::from_utf8(&body)

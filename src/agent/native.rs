@@ -1,4 +1,4 @@
-//! Agents that rollstream runs itself, as settings say.
+//! Sets up the agents that rollstream runs itself, from settings.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ const MAX_TURNS: u32 = 10;
 /// The default of `max_seq_len`: no model reads more.
 const MAX_SEQ_LEN: u64 = u64::MAX;
 
-/// The settings of one agent that runs here, and what it is set up from.
+/// The settings of one agent that rollstream runs itself, and the inputs for its setup.
 pub(super) struct Native<'a> {
     pub(super) name: &'a str,
     pub(super) own: &'a AgentSettings,
@@ -32,7 +32,7 @@ pub(super) struct Native<'a> {
     pub(super) head: Option<&'a HeadServer>,
 }
 
-/// Whether the head server has to say where servers of this agent are.
+/// Returns whether the head server is needed to find servers of this agent.
 pub(super) fn needs_head(own: &AgentSettings) -> bool {
     match own.kind.unwrap_or_default() {
         AgentKind::NemoGym => own.url.is_none(),
@@ -42,7 +42,7 @@ pub(super) fn needs_head(own: &AgentSettings) -> bool {
 }
 
 impl Native<'_> {
-    /// Sets it up; nothing is sent.
+    /// Sets up the agent. Sends nothing.
     pub(super) fn connect(&self) -> Result<Arc<dyn Agent>, AgentError> {
         match self.own.kind.unwrap_or_default() {
             AgentKind::MultiTurn => self.multi_turn(),

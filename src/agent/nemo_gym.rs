@@ -11,7 +11,7 @@ use crate::python::is_truthy;
 use crate::request::{ATTEMPT_INDEX, ROLLOUT_ID, ROLLOUT_INDEX, TASK_ID, TASK_INDEX, TASK_INPUT};
 use crate::retry::{Failure, FailureClass};
 
-/// An agent server of NeMo Gym: `POST /run` with the row answers the verify response.
+/// An agent server of NeMo Gym: `POST /run` with the row returns the verify response.
 #[derive(Debug)]
 pub struct NemoGymAgent {
     run: Target,
@@ -19,7 +19,7 @@ pub struct NemoGymAgent {
 }
 
 impl NemoGymAgent {
-    /// The agent at `base`, which follows these rules; `headers` go with every request.
+    /// Creates the agent at `base`, which follows these rules; `headers` go with every request.
     ///
     /// # Errors
     /// The address can't be used.
@@ -70,7 +70,7 @@ impl NemoGymAgent {
             200 => run.http().body(response, Holder::Lander, call).await,
             _ => Err(Box::pin(call.status_error(response)).await),
         };
-        // What follows is our own work, and not the server's.
+        // The time after this is our own, and not the server's.
         let elapsed = call.began.elapsed();
         Reply {
             http_status: Some(status),
@@ -102,7 +102,7 @@ impl Agent for NemoGymAgent {
     }
 }
 
-/// The answer to an episode as the record of a rollout.
+/// Converts the answer to an episode into the record of a rollout.
 fn record(body: Bytes, call: &Call<'_>) -> Result<Bytes, Failure> {
     match episode_record(&body) {
         Ok(Some(record)) => Ok(Bytes::from(record)),
@@ -123,15 +123,15 @@ fn judge_call(body: Bytes, rules: &GymRules, call: &Call<'_>) -> Result<Answer, 
     )
 }
 
-/// What the record of a rollout is given.
+/// The field of a record that holds the id of its task.
 const RECORDED_TASK_ID: &str = "_ng_task_id";
 
-/// The request of the episode that a row stands for; none where the row is not of a taskset.
+/// Returns the request of the episode that a row stands for; none if the row is not from a taskset.
 ///
 /// # Errors
 /// The row has an id or a number of the attempt that servers do not take.
 fn episode_request(row: &[u8]) -> Result<Option<String>, String> {
-    // Most rows are of no taskset and need no parsing.
+    // Most rows belong to no taskset and need no parsing.
     if memchr::memmem::find(row, TASK_INPUT.as_bytes()).is_none() {
         return Ok(None);
     }
@@ -156,7 +156,7 @@ fn episode_request(row: &[u8]) -> Result<Option<String>, String> {
     )))
 }
 
-/// Identity and content of the task of a taskset.
+/// Returns the identity and the content of the task of a taskset.
 fn task<'a>(row: &'a Object<'_>) -> Option<(&'a str, &'a str)> {
     let task_id = row.get(TASK_ID)?;
     let taskset = Object::parse(task_id).ok()?;
@@ -164,7 +164,7 @@ fn task<'a>(row: &'a Object<'_>) -> Option<(&'a str, &'a str)> {
     (!taskset.is_empty()).then_some((task_id, row.get(TASK_INPUT)?))
 }
 
-/// The row's own id, or its indices. It becomes part of a path, so that not every text is allowed.
+/// Returns the row's own id, or its indices. The id becomes part of a path, so not every text is allowed.
 fn rollout_id(row: &Object<'_>) -> Result<String, String> {
     let text = |name: &str| {
         let value = row.get(name).unwrap_or("null");
@@ -187,8 +187,8 @@ fn rollout_id(row: &Object<'_>) -> Result<String, String> {
     }
 }
 
-/// The record of a rollout that the answer to an episode stands for; none where the answer is another one, which is
-/// taken as it is.
+/// Returns the record of a rollout for the answer to an episode; none if the answer has another form and is
+/// kept as it is.
 ///
 /// # Errors
 /// The answer contradicts itself.

@@ -14,7 +14,7 @@ use crate::gym::GymRules;
 use crate::http::{HttpClients, HttpSettings};
 use crate::retry::{Budgets, Failure, FailureClass};
 
-/// Variable that a bearer token for all agents is taken from, unless settings name another.
+/// The environment variable with the bearer token for all agents, unless settings name another.
 const BEARER_TOKEN: &str = "ROLLSTREAM_BEARER_TOKEN";
 
 /// The agents of a sweep, by name.
@@ -28,22 +28,22 @@ pub struct Agents {
 pub struct Member {
     /// The agent.
     pub agent: Arc<dyn Agent>,
-    /// How it may be asked.
+    /// The agent's limits.
     pub limits: AgentLimits,
 }
 
-/// How an agent may be asked, beside the limits of the sweep.
+/// The limits of one agent, which apply on top of those of the sweep.
 #[derive(Debug, Clone)]
 pub struct AgentLimits {
-    /// Calls in flight at most.
+    /// The most calls in flight.
     pub concurrency: Option<Concurrency>,
-    /// Requests per second at most.
+    /// The most requests per second.
     pub requests_per_second: Option<f64>,
-    /// Tokens per minute at most.
+    /// The most tokens per minute.
     pub tokens_per_minute: Option<f64>,
     /// The longest time of a rollout.
     pub rollout_timeout: Option<Duration>,
-    /// How many attempts at a rollout may fail.
+    /// The number of attempts at a rollout that may fail, by cause.
     pub budgets: Budgets,
 }
 
@@ -67,7 +67,7 @@ impl Member {
 }
 
 impl AgentLimits {
-    /// What `settings` say of an agent, and of all.
+    /// Returns the limits that `settings` set for an agent, or else for all agents.
     pub fn of(name: &str, settings: &Settings) -> Self {
         let own = settings.agents.get(name);
         let auto = (settings.concurrency == Concurrency::Auto).then_some(Concurrency::Auto);
@@ -85,8 +85,8 @@ impl AgentLimits {
 }
 
 impl Agents {
-    /// Sets up those agents that `names` names, as `settings` says: addresses of their own come
-    /// before the head server's.
+    /// Sets up the agents in `names` from `settings`: their own addresses take
+    /// precedence over the head server's.
     ///
     /// # Errors
     /// One has no address, the head server does not know it, or its secret is missing.
@@ -102,11 +102,11 @@ impl Agents {
         Self::connect_by(names, settings, rules, head)
     }
 
-    /// The same, with a head server that was asked before. That it gave no answer only matters where an agent needs it.
+    /// Sets up agents with a head server that was asked before. Its failure only matters if an agent needs it.
     /// By rules with routing, a name may also be that of an environment server.
     ///
     /// # Errors
-    /// As those of [`Self::connect`].
+    /// The same as for [`Self::connect`].
     pub fn connect_by(
         names: &[String],
         settings: &Settings,
@@ -122,7 +122,7 @@ impl Agents {
             |name: &&String| own(name).kind.unwrap_or_default() == AgentKind::NemoGym;
         let (elsewhere, here): (Vec<_>, Vec<_>) = names.iter().partition(is_elsewhere);
         for name in names {
-            // No setting that agents of this kind do not have is ignored in silence.
+            // A setting that agents of this kind do not have is an error, and never ignored.
             own(name)
                 .check_kind()
                 .map_err(|reason| AgentError::Native {
@@ -153,7 +153,7 @@ impl Agents {
         Ok(Self { members })
     }
 
-    /// An agent by its name.
+    /// Returns an agent by its name.
     pub fn get(&self, name: &str) -> Option<&Member> {
         self.members.get(name)
     }
@@ -163,7 +163,7 @@ impl Agents {
         self.members.insert(name.into(), member);
     }
 
-    /// Address of each agent, without secrets.
+    /// Returns the address of each agent, without secrets.
     pub fn addresses(&self) -> BTreeMap<String, String> {
         self.members
             .iter()
@@ -218,13 +218,13 @@ fn addresses(
     Ok(found)
 }
 
-/// Names for people to read: each in quotes, with commas between.
+/// Formats names for people to read: each in quotes, separated by commas.
 pub(super) fn quoted(names: &[&str]) -> String {
     let names: Vec<String> = names.iter().map(|name| format!("'{name}'")).collect();
     names.join(", ")
 }
 
-/// Headers for the environments of an agent that runs here.
+/// Returns the headers for the environments of an agent that rollstream runs itself.
 pub(super) fn environment_headers(
     name: &str,
     own: &AgentSettings,
@@ -234,7 +234,7 @@ pub(super) fn environment_headers(
     Ok(headers)
 }
 
-/// Headers of an agent, those of all agents first. Values come from the environment, never from
+/// Returns the headers of an agent, after those for all agents. Values come from the environment, never from
 /// settings, so that no file or process list holds them.
 pub(super) fn headers(
     name: &str,

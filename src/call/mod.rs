@@ -27,7 +27,7 @@ pub struct RolloutKey {
 }
 
 impl RolloutKey {
-    /// Attempt `attempt` (from 0) at a rollout.
+    /// Creates the key of attempt `attempt` (from 0) at a rollout.
     pub fn new(task_index: i64, rollout_index: i64, attempt: u32) -> Self {
         Self {
             task_index,
@@ -37,34 +37,34 @@ impl RolloutKey {
     }
 }
 
-/// Task and rollout, as they stand in `rollout_ids`.
+/// Prints task and rollout as in `rollout_ids`, without the attempt.
 impl fmt::Display for RolloutKey {
     fn fmt(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
         write!(formatter, "{}-{}", self.task_index, self.rollout_index)
     }
 }
 
-/// What a call within an attempt is for.
+/// The purpose of a call within an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum CallKind {
-    /// A session is opened at a resources server.
+    /// Opens a session at a resources server.
     SeedSession,
-    /// A model generates.
+    /// Asks a model for a generation.
     Model,
-    /// A tool is called.
+    /// Calls a tool.
     Tool,
-    /// An environment begins an episode.
+    /// Begins an episode of an environment.
     Reset,
-    /// An environment takes a step.
+    /// Takes a step of an environment.
     Step,
-    /// An answer is scored.
+    /// Scores an answer.
     Verify,
-    /// An environment ends an episode.
+    /// Ends an episode of an environment.
     Close,
 }
 
 impl CallKind {
-    /// Every kind, in the order of the numbers that the journal knows them by.
+    /// Every kind, in the order of its number in the journal.
     pub const ALL: [Self; 7] = [
         Self::SeedSession,
         Self::Model,
@@ -75,7 +75,7 @@ impl CallKind {
         Self::Close,
     ];
 
-    /// Its name, as it stands in the `kind` column.
+    /// Returns the name of the kind in the `kind` column.
     pub fn name(self) -> &'static str {
         match self {
             Self::SeedSession => "seed_session",
@@ -89,48 +89,48 @@ impl CallKind {
     }
 }
 
-/// What is known of a call before it is sent.
+/// The data of a call that is known before it is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CallStart {
     /// Number of the call within the attempt, from 0.
     pub call: u32,
-    /// Number of the turn that it belongs to, from 1; 0 before the first.
+    /// The number of the call's turn, from 1; 0 before the first turn.
     pub turn: u32,
     /// What it is for.
     pub kind: CallKind,
     /// Number of the retry, from 1; 0 for the first try.
     pub retry: u32,
-    /// When it is sent.
+    /// The time at which the call is sent.
     pub started_at: SystemTime,
 }
 
 /// A call within an attempt: a row of `calls`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CallRow {
-    /// What was known before it was sent.
+    /// The data that was known before the call was sent.
     pub start: CallStart,
-    /// The model, tool or task name; none if the collector ended before it noted that.
+    /// The model, tool or task name; none if the collector ended before it noted the name.
     pub name: Option<Arc<str>>,
-    /// Method and address, without secrets; none in the same case.
+    /// The method and the address, without secrets; none if the collector ended before it noted them.
     pub address: Option<Arc<str>>,
-    /// How it ended; none if the collector ended first.
+    /// The end of the call; none if the collector ended first.
     pub end: Option<CallEnd>,
 }
 
-/// How a call within an attempt ended.
+/// The end of a call within an attempt.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct CallEnd {
-    /// Why it failed; none if it did not.
+    /// The class of the failure; none if the call succeeded.
     pub failure: Option<FailureClass>,
-    /// Status code, where HTTP gave one.
+    /// The status code, if there was an HTTP response.
     pub http_status: Option<u16>,
-    /// What went wrong.
+    /// The error text.
     pub error: Option<String>,
-    /// From the request to the last byte of the answer.
+    /// The time from the request to the last byte of the answer.
     pub elapsed: Duration,
-    /// Tokens of the input, where the answer says.
+    /// The tokens of the input, if the answer says.
     pub input_tokens: Option<u64>,
-    /// Tokens of the output, where the answer says.
+    /// The tokens of the output, if the answer says.
     pub output_tokens: Option<u64>,
     /// Bytes of the request.
     pub request_bytes: u64,
@@ -143,7 +143,7 @@ pub trait CallJournal: Debug + Send + Sync {
     /// Notes a call that is about to be sent.
     ///
     /// # Errors
-    /// It could not be noted, and must not be sent.
+    /// The call could not be noted, and must not be sent.
     fn note(&self, key: &RolloutKey, start: &CallStart) -> Result<(), String>;
 }
 
@@ -159,7 +159,7 @@ pub struct CallLog {
 #[derive(Debug, Default)]
 struct Calls {
     rows: Vec<CallRow>,
-    /// The rows were taken: a call that began now would have none.
+    /// Whether the rows were taken: a call that began now would have no row.
     closed: bool,
 }
 
@@ -172,12 +172,12 @@ pub struct CallSpec {
     pub kind: CallKind,
     /// The model, tool or task name.
     pub name: Arc<str>,
-    /// Number of the retry from 1, and the number of the first try's call; none for a first try.
+    /// The number of the retry, from 1, and of the first try's call; none for a first try.
     pub repeats: Option<(u32, u32)>,
 }
 
 impl CallSpec {
-    /// The first try of a call.
+    /// Creates the first try of a call.
     pub fn new(turn: u32, kind: CallKind, name: Arc<str>) -> Self {
         Self {
             turn,
@@ -187,7 +187,7 @@ impl CallSpec {
         }
     }
 
-    /// The retry of the call, after `before`.
+    /// Returns the next retry of the call after its try `before`.
     pub fn again(&self, before: &OpenCall) -> Self {
         let retry = self.repeats.map_or(0, |(retry, _)| retry);
         let first = self.repeats.map_or(before.call, |(_, first)| first);
@@ -199,7 +199,7 @@ impl CallSpec {
 }
 
 impl CallLog {
-    /// An empty log of an attempt.
+    /// Creates an empty log of an attempt.
     pub fn new(key: RolloutKey, journal: Option<Arc<dyn CallJournal>>) -> Self {
         Self {
             key,
@@ -208,7 +208,7 @@ impl CallLog {
         }
     }
 
-    /// The attempt.
+    /// Returns the attempt.
     pub fn key(&self) -> RolloutKey {
         self.key
     }
@@ -249,7 +249,7 @@ impl CallLog {
         })
     }
 
-    /// Keys and starts of all calls so far.
+    /// Returns the starts of all calls so far.
     pub fn starts(&self) -> Vec<CallStart> {
         self.calls().rows.iter().map(|call| call.start).collect()
     }
@@ -258,11 +258,11 @@ impl CallLog {
     pub fn take(&self) -> Vec<CallRow> {
         let mut calls = self.calls();
         calls.closed = true;
-        // A call of several attempts at once asks here how it ended: see [`OpenCall::ended`].
+        // A call for several attempts still reads its end from the log: see [`OpenCall::ended`].
         calls.rows.clone()
     }
 
-    /// Whether the calls were taken, so that no other can begin.
+    /// Returns whether the calls were taken, so that no other can begin.
     pub fn is_closed(&self) -> bool {
         self.calls().closed
     }
@@ -281,7 +281,7 @@ pub struct OpenCall {
 }
 
 impl OpenCall {
-    /// The request's identity, for the header `x-request-id`.
+    /// Returns the request's identity, for the header `x-request-id`.
     pub fn request_id(&self) -> String {
         let RolloutKey {
             task_index,
@@ -296,7 +296,7 @@ impl OpenCall {
         format!("{task_index}-{rollout_index}-a{attempt}-c{call}{retry}")
     }
 
-    /// Notes how it ended.
+    /// Notes the end of the call.
     pub fn end(&self, end: CallEnd) {
         let mut calls = self.log.calls();
         if let Some(call) = calls.rows.get_mut(self.call as usize) {
@@ -304,7 +304,7 @@ impl OpenCall {
         }
     }
 
-    /// How it ended, if it did.
+    /// Returns the end of the call, if it has ended.
     pub fn ended(&self) -> Option<CallEnd> {
         let calls = self.log.calls();
         calls.rows.get(self.call as usize)?.end.clone()

@@ -1,4 +1,4 @@
-//! A server on this machine whose answers a test says: [`ScriptedServer`].
+//! [`ScriptedServer`]: a local server whose answers a test scripts.
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
@@ -18,7 +18,7 @@ use tokio::task::JoinSet;
 use super::{CallLog, RolloutKey};
 use crate::http::{HttpClients, HttpSettings};
 
-/// What a server was asked.
+/// A request that a server received.
 #[derive(Debug, Clone)]
 pub(crate) struct Received {
     pub(crate) path: String,
@@ -33,7 +33,7 @@ impl Received {
     }
 }
 
-/// What it answers.
+/// The answer of a server.
 #[derive(Debug, Clone)]
 pub(crate) struct Answer {
     status: u16,
@@ -60,7 +60,7 @@ impl Answer {
     }
 }
 
-/// Its connections end when it is dropped.
+/// A local server with scripted answers. Its connections end when it is dropped.
 #[derive(Debug)]
 pub(crate) struct ScriptedServer {
     url: String,
@@ -69,7 +69,7 @@ pub(crate) struct ScriptedServer {
 }
 
 impl ScriptedServer {
-    /// Answers each request with what `script` says.
+    /// Starts a server that answers each request with the result of `script`.
     pub(crate) async fn start(
         script: impl FnMut(&Received) -> Answer + Send + 'static,
     ) -> ScriptedServer {
@@ -111,7 +111,7 @@ impl ScriptedServer {
         &self.url
     }
 
-    /// All requests so far.
+    /// Returns all requests so far.
     pub(crate) fn received(&self) -> Vec<Received> {
         self.received.lock().unwrap().clone()
     }
@@ -137,7 +137,7 @@ fn respond(answer: Answer) -> Response<Full<Bytes>> {
     response.body(Full::new(answer.body.into())).unwrap()
 }
 
-/// Clients that wait for long enough.
+/// Returns clients with generous time limits.
 pub(crate) fn http() -> HttpClients {
     let long = Duration::from_secs(60);
     HttpClients::new(&HttpSettings {
@@ -151,7 +151,7 @@ pub(crate) fn http() -> HttpClients {
     .unwrap()
 }
 
-/// The log of rollout `rollout_index` of task 3.
+/// Returns the call log of rollout `rollout_index` of task 3.
 pub(crate) fn log(rollout_index: i64) -> CallLog {
     let key = RolloutKey {
         task_index: 3,

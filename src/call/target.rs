@@ -29,26 +29,26 @@ pub struct Target {
 /// A request of a call.
 #[derive(Debug)]
 pub struct Post<'a> {
-    /// What it is, for its row.
+    /// The description of the call, for its row.
     pub call: CallSpec,
-    /// JSON text.
+    /// The body as JSON text.
     pub body: Bytes,
     /// The cookies that the server set before, if they go with the call.
     pub cookies: Option<&'a mut CookieJar>,
-    /// The longest time to the last byte of the answer, and the name of the setting that says so.
+    /// The longest time to the last byte of the answer, and the name of its setting.
     pub deadline: Option<(Duration, &'static str)>,
 }
 
-/// What a server answered.
+/// The answer of a server.
 #[derive(Debug)]
 pub struct Posted {
     /// Status code.
     pub status: StatusCode,
-    /// How long the server asked to be left alone.
+    /// The wait that the server asked for.
     pub retry_after: Option<Duration>,
     /// The whole body.
     pub body: Bytes,
-    /// Its row.
+    /// The call's row.
     pub open: OpenCall,
     address: Arc<str>,
     began: Instant,
@@ -56,10 +56,10 @@ pub struct Posted {
 }
 
 impl Target {
-    /// The server at `base`; `headers` go with every call.
+    /// Creates the target at `base`; `headers` go with every call.
     ///
     /// # Errors
-    /// Why the address can't be used.
+    /// The address can't be used. The text says why.
     pub fn new(base: &str, headers: HeaderMap, http: HttpClients) -> Result<Self, String> {
         let url = Url::parse(base).map_err(|source| source.to_string())?;
         if !matches!(url.scheme(), "http" | "https") || !url.has_host() {
@@ -75,11 +75,11 @@ impl Target {
         })
     }
 
-    /// The same server, at `path` below its address.
+    /// Returns the same server, at `path` below its address.
     pub fn at(&self, path: &str) -> Self {
         let mut url = self.to.url().clone();
         {
-            // An address of http or https can be a base.
+            // An http or https address can be a base, so this succeeds.
             if let Ok(mut segments) = url.path_segments_mut() {
                 segments.pop_if_empty();
                 segments.extend(path.split('/').filter(|part| !part.is_empty()));
@@ -92,17 +92,17 @@ impl Target {
         }
     }
 
-    /// Its address, without secrets.
+    /// Returns the address of the server, without secrets.
     pub fn address(&self) -> &str {
         self.address.trim_start_matches("POST ")
     }
 
-    /// Where requests go, for callers that read the answer themselves.
+    /// Returns the destination of requests, for callers that read the answer themselves.
     pub fn destination(&self) -> &Destination {
         &self.to
     }
 
-    /// A request that begins now, for the words of its failures.
+    /// Starts the clock of a request, and returns it for the texts of failures.
     pub fn call(&self) -> Call<'_> {
         Call {
             what: &self.address,
@@ -111,7 +111,7 @@ impl Target {
         }
     }
 
-    /// Begins a call to it, which [`Self::send`] sends.
+    /// Begins a call to the server, which [`Self::send`] sends.
     ///
     /// # Errors
     /// The journal could not note it.
@@ -205,10 +205,10 @@ impl Target {
 }
 
 impl Posted {
-    /// The body, if the status is 200.
+    /// Returns the body, if the status is 200.
     ///
     /// # Errors
-    /// It is another; the row says so then.
+    /// The status is another, which is then noted in the row.
     pub fn ok(&self) -> Result<&Bytes, Failure> {
         if self.status == StatusCode::OK {
             return Ok(&self.body);
@@ -223,10 +223,10 @@ impl Posted {
         })
     }
 
-    /// The body as JSON, if the status is 200.
+    /// Returns the body as JSON, if the status is 200.
     ///
     /// # Errors
-    /// The status is another, or the body is not what is wanted; the row says so then.
+    /// The status is another, or the body is not a `T`. The failure is then noted in the row.
     pub fn json<'a, T: Deserialize<'a>>(&'a self) -> Result<T, Failure> {
         serde_json::from_slice(self.ok()?).map_err(|source| {
             let why = format!("the answer can't be read ({source}){}", self.quote());
@@ -234,7 +234,7 @@ impl Posted {
         })
     }
 
-    /// The failure that this answer stands for, noted in its row.
+    /// Returns the failure that this answer stands for, and notes it in the row.
     pub fn refuse(&self, class: FailureClass, why: &str) -> Failure {
         let failure = Failure {
             http_status: Some(self.status.as_u16()),
@@ -244,12 +244,12 @@ impl Posted {
         failure
     }
 
-    /// The beginning of the body, on one line and without secrets.
+    /// Returns the beginning of the body, on one line and without secrets.
     pub fn quote(&self) -> String {
         self.call().quote(&self.body)
     }
 
-    /// The beginning of a text of the body, on one line and without secrets.
+    /// Returns the beginning of a text of the body, on one line and without secrets.
     pub fn shown(&self, text: &[u8]) -> String {
         self.secrets.shown(text)
     }
@@ -275,7 +275,7 @@ struct KeptCookie {
 }
 
 impl CookieJar {
-    /// Takes the cookies that an answer of a server sets. One replaces that of the same name; an expired one removes it.
+    /// Stores the cookies that a server's answer sets. Each replaces the one of its name; an expired one removes it.
     pub fn take(&mut self, server: &Origin, headers: &HeaderMap) {
         for value in headers.get_all(SET_COOKIE) {
             let parsed = value.to_str().ok().map(Cookie::parse);
@@ -308,7 +308,7 @@ impl CookieJar {
     }
 }
 
-/// `Max-Age` counts before `Expires` (RFC 6265, section 4.1.2.2).
+/// Returns whether a cookie is expired. `Max-Age` takes precedence over `Expires` (RFC 6265, section 4.1.2.2).
 fn is_expired(cookie: &Cookie<'_>) -> bool {
     let now = SystemTime::now()
         .duration_since(UNIX_EPOCH)

@@ -1,4 +1,4 @@
-//! [`AgentSettings`]: every option of one agent, and the choices that agents have which rollstream runs itself.
+//! [`AgentSettings`]: every option of one agent, and the choices for agents that rollstream runs itself.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -110,7 +110,7 @@ options! {
 }
 
 impl AgentSettings {
-    /// Whether rollstream runs this agent itself.
+    /// Returns whether rollstream runs this agent itself.
     pub fn runs_here(&self) -> bool {
         !matches!(self.kind, None | Some(AgentKind::NemoGym))
     }
@@ -134,7 +134,7 @@ impl AgentSettings {
     }
 }
 
-/// What kind of agent it is.
+/// The kind of an agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum AgentKind {
@@ -147,7 +147,7 @@ pub enum AgentKind {
     MultiTurn,
 }
 
-/// The name in files.
+/// Prints the name in files.
 impl fmt::Display for AgentKind {
     fn fmt(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
         self.serialize(formatter)
@@ -178,7 +178,7 @@ pub enum Resources {
     Gymnasium,
 }
 
-/// How the samples of a multi-turn agent keep pace.
+/// The pace of the samples of a multi-turn agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Driver {
@@ -202,7 +202,7 @@ pub enum Rules {
     LockstepLegacy,
 }
 
-/// What a failed rollout means for the others of its prompt.
+/// The effect of a failed rollout on the others of its prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum GroupFailure {

@@ -1,4 +1,4 @@
-//! [`ConfigError`]: what can be wrong with settings; and [`Origin`]: who set a value.
+//! [`ConfigError`]: errors in settings; and [`Origin`]: where the value of a setting came from.
 
 use std::path::PathBuf;
 use std::{fmt, io};
@@ -6,7 +6,7 @@ use std::{fmt, io};
 use super::KeyPath;
 use crate::error::{Fatal, USAGE};
 
-/// Why settings could not be resolved. Nothing has been read or sent yet.
+/// The reason why settings could not be resolved. Nothing has been read or sent yet.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The configuration file could not be read.
@@ -17,7 +17,7 @@ pub enum ConfigError {
         /// What the system said.
         source: io::Error,
     },
-    /// The configuration file's name says neither TOML nor YAML.
+    /// The extension of the configuration file is neither that of TOML nor that of YAML.
     #[error("cannot tell the format of the configuration file '{}'; name it .toml, .yaml or .yml", path.display())]
     FileFormat {
         /// The path as it was given.
@@ -115,7 +115,7 @@ impl ConfigError {
     }
 }
 
-/// Where the value of a setting came from.
+/// The source of the value of a setting.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Origin {
     /// No layer sets it.

@@ -19,9 +19,9 @@ use crate::gym::GymChoice;
 
 /// A type that options can have.
 pub(crate) trait OptionValue {
-    /// How values look.
+    /// The form of values.
     const KIND: Kind;
-    /// Checks the text of a flag; none for what may be a secret in the wrong place, which clap's errors would repeat.
+    /// Checks the text of a flag; none for texts that may be misplaced secrets, which clap's errors would repeat.
     const CHECK: Option<Check>;
 }
 
@@ -105,7 +105,7 @@ pub(crate) fn parameter_and_value(text: &str) -> Result<(KeyPath, &str), String>
     }
 }
 
-/// Checks the path of a file beside which NeMo Gym's other files stand.
+/// Checks the path of NeMo Gym's main file; its other files are written next to it.
 pub(crate) fn gym_output(text: &str) -> Result<(), String> {
     let stem = text.strip_suffix(".jsonl");
     let stem = stem.filter(|stem| !stem.contains("://") && !stem.is_empty());
@@ -115,7 +115,7 @@ pub(crate) fn gym_output(text: &str) -> Result<(), String> {
     }
 }
 
-/// One value, or a list of them.
+/// Reads one value, or a list of values.
 pub(super) fn one_or_many_of<'de, D, T>(deserializer: D) -> Result<Vec<T>, D::Error>
 where
     D: Deserializer<'de>,
@@ -133,7 +133,7 @@ where
     })
 }
 
-/// One text, a list of them, or null.
+/// Reads one text, a list of texts, or null.
 pub(super) fn many_or_none<'de, D: Deserializer<'de>>(reader: D) -> Result<Vec<String>, D::Error> {
     match Value::deserialize(reader)? {
         Value::Null => Ok(Vec::new()),
@@ -141,7 +141,7 @@ pub(super) fn many_or_none<'de, D: Deserializer<'de>>(reader: D) -> Result<Vec<S
     }
 }
 
-/// A value; null is the default.
+/// Reads a value; null is the default.
 pub(super) fn or_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,
@@ -150,7 +150,7 @@ where
     Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
 
-/// One path, or a list of them.
+/// Reads one path, or a list of paths.
 pub(super) fn one_or_many<'de, D: Deserializer<'de>>(reader: D) -> Result<Vec<String>, D::Error> {
     match Value::deserialize(reader)? {
         Value::String(path) => Ok(vec![path]),
@@ -159,7 +159,7 @@ pub(super) fn one_or_many<'de, D: Deserializer<'de>>(reader: D) -> Result<Vec<St
     }
 }
 
-/// The place of a run. Users of NeMo Gym name a `.jsonl` file; the run is a directory of that name without the suffix.
+/// Reads the place of a run. Users of NeMo Gym name a `.jsonl` file; the run is a directory without that suffix.
 pub(super) fn run_location<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<String>, D::Error> {
@@ -169,7 +169,7 @@ pub(super) fn run_location<'de, D: Deserializer<'de>>(
     Ok(location.map(str::to_owned))
 }
 
-/// The place of the run for a `.jsonl` file; any other text is the place itself.
+/// Returns the place of the run for a `.jsonl` file; any other text is the place itself.
 pub(super) fn run_beside(text: &str) -> Result<&str, String> {
     let location = text.strip_suffix(".jsonl").unwrap_or(text);
     if location.is_empty() || location.ends_with(['/', '\\']) && location != text {
@@ -180,7 +180,7 @@ pub(super) fn run_beside(text: &str) -> Result<&str, String> {
     Ok(location)
 }
 
-/// The names of HTTP headers, each with the environment variable that holds its value.
+/// Reads the names of HTTP headers, each with the environment variable that holds its value.
 pub(super) fn headers<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<BTreeMap<String, VariableName>, D::Error> {
@@ -195,7 +195,7 @@ pub(super) fn headers<'de, D: Deserializer<'de>>(
     Ok(headers)
 }
 
-/// A whole number, or null.
+/// Reads a whole number, or null.
 pub(super) fn optional_whole<'de, D: Deserializer<'de>>(
     reader: D,
 ) -> Result<Option<i64>, D::Error> {
@@ -208,12 +208,12 @@ pub(super) fn optional_whole<'de, D: Deserializer<'de>>(
 
 const COUNT: &str = "a whole number of at least 1";
 
-/// A whole number of at least 1.
+/// Reads a whole number of at least 1.
 pub(super) fn count<'de, D: Deserializer<'de>, N: TryFrom<u64>>(reader: D) -> Result<N, D::Error> {
     count_of(&Value::deserialize(reader)?, COUNT)
 }
 
-/// A whole number of at least 1, or null.
+/// Reads a whole number of at least 1, or null.
 pub(super) fn optional_count<'de, D: Deserializer<'de>, N: TryFrom<u64>>(
     reader: D,
 ) -> Result<Option<N>, D::Error> {
@@ -221,7 +221,7 @@ pub(super) fn optional_count<'de, D: Deserializer<'de>, N: TryFrom<u64>>(
     value.map(|value| count_of(&value, COUNT)).transpose()
 }
 
-/// The number, if it is whole, at least 1, and within `N`.
+/// Returns the number, if it is whole, at least 1, and within `N`.
 pub(super) fn count_of<N: TryFrom<u64>, E: de::Error>(
     value: &Value,
     expected: &str,
@@ -231,7 +231,7 @@ pub(super) fn count_of<N: TryFrom<u64>, E: de::Error>(
     count.ok_or_else(|| unexpected(value, expected))
 }
 
-/// The error for a value that is not as `expected`.
+/// Returns the error for a value that is not as `expected`.
 pub(super) fn unexpected<E: de::Error>(value: &Value, expected: &str) -> E {
     let found = match value {
         Value::Number(number) => match (number.as_u64(), number.as_i64()) {

@@ -8,16 +8,16 @@ use super::{Bytes, Settings};
 /// and the metrics at its end.
 const BASE: u64 = 256 << 20;
 
-/// The least that the plan gives to all else.
+/// The least memory that the plan divides, beyond `BASE`.
 const LEAST: u64 = 64 << 20;
 
-/// The machine's memory where the system does not tell.
+/// The assumed memory of the machine if the system does not report it.
 const ASSUMED: u64 = 8 << 30;
 
 /// How much of a sweep may be in memory at a time, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryPlan {
-    /// All of it.
+    /// The whole budget.
     pub total: u64,
     /// Calls in flight: their requests, and [`Self::CALL`] for each.
     pub calls: u64,
@@ -28,7 +28,7 @@ pub struct MemoryPlan {
 }
 
 impl MemoryPlan {
-    /// The memory of a call in flight beside its request: its task, and a connection with its buffers.
+    /// The memory of a call in flight without its request: its task, and a connection with its buffers.
     pub const CALL: u64 = 40 << 10;
 
     /// The most memory for requests that wait.
@@ -51,7 +51,7 @@ impl MemoryPlan {
     }
 }
 
-/// The memory of this machine or container.
+/// Returns the memory of this machine or container.
 fn machine() -> Option<u64> {
     let all = fs::read_to_string("/proc/meminfo").ok()?;
     let line = all.lines().find(|line| line.starts_with("MemTotal:"))?;

@@ -1,11 +1,11 @@
-//! What a run was asked to do, and who asked for it.
+//! The options of a run, and where the value of each came from.
 //!
 //! [`Settings`] are the options of a run, [`AgentSettings`] those of one agent: each option has one declaration, in
 //! `options.rs` or `agent_options.rs` (see `option_spec.rs` for its form). [`Layers`] collects what the defaults, a file, the
 //! environment and the command line set, the later over the earlier, and resolves it into [`Resolved`]: the settings with
-//! the [`Origin`] of each. Names of NeMo Gym's options are translated on the way. Every value that is wrong by itself is a
+//! the [`Origin`] of each. Names of NeMo Gym's options are translated on the way. Every invalid value is a
 //! [`ConfigError`] here, so that later steps only meet values that make sense. Everybody uses this module; it uses
-//! nothing of ours but `python` and `retry`.
+//! nothing of ours but `error`, `gym`, `python` and `retry`.
 
 mod agent_options;
 mod error;

@@ -1,4 +1,4 @@
-//! Names of what stands elsewhere: [`SeedField`] of a request, [`VariableName`] of the environment, [`ServerUrl`].
+//! Checked names: [`SeedField`] of a request, [`VariableName`] of the environment, [`ServerUrl`].
 //!
 //! Secrets are only ever given by the name of the environment variable that holds them. Errors about a variable or an
 //! address never repeat the text: it may be a secret in the wrong place.
@@ -46,7 +46,7 @@ impl FromStr for SeedField {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct VariableName(String);
 
-/// The text is no name of an environment variable. It is not repeated, since it may be the secret itself.
+/// The error for a text that is not a variable's name. It does not repeat the text, which may be the secret itself.
 const NO_VARIABLE: &str = "not the name of an environment variable (letters, digits and _); never write the secret itself: \
      export it in a variable and give the variable's name";
 
@@ -86,13 +86,13 @@ impl fmt::Display for VariableName {
 pub struct ServerUrl(String);
 
 impl ServerUrl {
-    /// The address, without a `/` at its end.
+    /// Returns the address, without a `/` at its end.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-/// The errors never repeat the address, since it may hold a password.
+/// Parses an address. Errors never repeat it, since it may hold a password.
 impl FromStr for ServerUrl {
     type Err = String;
 

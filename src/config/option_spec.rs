@@ -57,7 +57,7 @@ macro_rules! options {
                 &OPTIONS
             }
 
-            /// The same, but with the default of every option that `is_reset` holds for.
+            /// Resets every option for which `is_reset` returns true to its default.
             #[allow(dead_code, reason = "options of agents are never reset")]
             pub(crate) fn reset(self, is_reset: impl Fn(&OptionSpec) -> bool) -> Self {
                 let default = Self::default();
@@ -77,13 +77,13 @@ pub(super) use options;
 pub(crate) struct OptionSpec {
     /// The key in files. The environment variable is `ROLLSTREAM_` and the key in capitals.
     pub key: &'static str,
-    /// How its values look.
+    /// The form of its values.
     pub kind: Kind,
     /// Its default.
     pub default: Value,
     /// Its flags on the command line, in the order of `--help`.
     pub flags: Vec<Flag>,
-    /// Its name in NeMo Gym, if that differs from the key. Of an option that is on by default, NeMo Gym has the opposite.
+    /// Its name in NeMo Gym, if that differs from the key. For an option that is on by default, it is the opposite.
     pub gym_name: Option<&'static str>,
     /// NeMo Gym's environment variable for it.
     pub gym_variable: Option<(&'static str, ReadVariable)>,
@@ -96,7 +96,7 @@ pub(crate) struct OptionSpec {
     named_check: Check,
 }
 
-/// How values of an option look.
+/// The form of an option's values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// A text; `007` and `true` stay what they are.
@@ -116,20 +116,20 @@ pub(crate) enum Kind {
 /// Whether an option is part of the identity of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Identity {
-    /// It is not.
+    /// It is no part of it.
     No,
-    /// Its value is.
+    /// Its value is part of it.
     Value,
-    /// What it leads to is: a digest of files, or the settings below it.
+    /// Its content is part of it: a digest of files, or the settings below it.
     Content,
-    /// Its value is, unless it is the default. Only rules of NeMo Gym with routing know the option.
+    /// Its value is part of it, unless it is the default. Only rules of NeMo Gym with routing know the option.
     Routing,
 }
 
 /// One flag of an option.
 #[derive(Debug, Clone)]
 pub(crate) struct Flag {
-    /// The heading of `--help` that it stands under.
+    /// The heading in `--help`.
     pub group: Group,
     /// The long form, without `--`.
     pub name: &'static str,
@@ -139,16 +139,16 @@ pub(crate) struct Flag {
     pub value: &'static str,
     /// The text of `--help`.
     pub help: String,
-    /// What it sets.
+    /// The setting that the flag sets.
     pub target: Target,
-    /// Checks a value at once. What may hold a secret is only checked when the settings are resolved, since clap's errors
+    /// Checks a value at once. Possible secrets are only checked when the settings are resolved, since clap's errors
     /// repeat the value.
     pub check: Check,
     /// The flag that it follows in `--help`, if that is not the order of declaration.
     after: Option<&'static str>,
 }
 
-/// Reads the value of an environment variable of NeMo Gym; none is as if it were not set.
+/// Reads the value of an environment variable of NeMo Gym; none means that it is not set.
 pub(crate) type ReadVariable = fn(&OsStr) -> Option<Value>;
 
 /// Checks the text of a value.
@@ -164,7 +164,7 @@ pub(crate) enum Group {
     Run,
 }
 
-/// What a flag sets, by the key of its option.
+/// The setting that a flag sets, by the key of its option.
 #[derive(Debug, Clone)]
 pub(crate) enum Target {
     /// The value at the path.
@@ -182,7 +182,7 @@ pub(crate) enum Target {
 }
 
 impl OptionSpec {
-    /// An option without rules. `docs` are the lines of its documentation.
+    /// Creates an option without rules. `docs` are the lines of its documentation.
     pub(super) fn new<T: OptionValue + Serialize>(
         key: &'static str,
         docs: &[&str],
@@ -313,12 +313,12 @@ impl OptionSpec {
         self
     }
 
-    /// The environment variable.
+    /// Returns the environment variable.
     pub(crate) fn variable(&self) -> String {
         ENVIRONMENT_PREFIX.to_owned() + &self.key.to_ascii_uppercase()
     }
 
-    /// The text of `--help`, with the default at its end or where the text has `{}`.
+    /// Returns the text of `--help`, with the default at its end or where the text has `{}`.
     fn help_with_default(&self) -> String {
         let default = match &self.default {
             Value::String(text) => text.clone(),
@@ -332,7 +332,7 @@ impl OptionSpec {
     }
 }
 
-/// All flags of runs and agents, in the order of `--help`.
+/// Returns all flags of runs and agents, in the order of `--help`.
 pub(crate) fn flags() -> Vec<&'static Flag> {
     let flags = |option: &'static OptionSpec| option.flags.iter();
     let mut all: Vec<&Flag> = Vec::new();

@@ -227,29 +227,29 @@ options! {
     }
 }
 
-/// The value of an environment variable of NeMo Gym that holds a number; it counts if that is at least 1.
+/// Reads an environment variable of NeMo Gym that holds a number; a number below 1 is ignored.
 fn count(value: &OsStr) -> Option<Value> {
     let count: u32 = value.to_str()?.trim().parse().ok()?;
     (count >= 1).then(|| count.into())
 }
 
-/// The value of an environment variable of NeMo Gym that is set: all but nothing, `0` and `false` is yes.
+/// Reads a switch of NeMo Gym's environment: every value but an empty text, `0` and `false` means yes.
 fn unless_no(value: &OsStr) -> Option<Value> {
     let value = value.to_str()?.to_lowercase();
     (!matches!(value.as_str(), "" | "0" | "false")).then(|| true.into())
 }
 
 impl Settings {
-    /// The same settings for a run that already has its rows: every option that decides the rows gets its default.
+    /// Resets every option that decides the rows to its default, for a run that already has its rows.
     #[must_use]
     pub fn without_rows(self) -> Self {
         self.reset(|option| option.identity != Identity::No && option.key != "agents")
     }
 
-    /// The task files.
+    /// Returns the task files.
     ///
     /// # Errors
-    /// If there are none.
+    /// There are no task files.
     pub fn required_input(&self) -> Result<&[String], ConfigError> {
         if self.input.is_empty() {
             return Err(ConfigError::Missing {
@@ -260,10 +260,10 @@ impl Settings {
         Ok(&self.input)
     }
 
-    /// The place of the run.
+    /// Returns the place of the run.
     ///
     /// # Errors
-    /// If there is none.
+    /// No output is set.
     pub fn required_output(&self) -> Result<&str, ConfigError> {
         self.output.as_deref().ok_or(ConfigError::Missing {
             what: "the output",
@@ -271,7 +271,7 @@ impl Settings {
         })
     }
 
-    /// The pauses between attempts at a rollout, and between the calls within them.
+    /// Returns the pauses between attempts at a rollout, and between the calls within them.
     pub fn backoff(&self) -> Backoff {
         Backoff {
             base: self.retry_backoff.duration(),
@@ -279,7 +279,7 @@ impl Settings {
         }
     }
 
-    /// How many failed attempts a rollout of an agent may have.
+    /// Returns the budgets of failed attempts at a rollout of an agent.
     pub fn budgets(&self, agent: &str) -> Budgets {
         let own = self.agents.get(agent);
         let or = |own: Option<Option<u32>>, all: u32| own.flatten().unwrap_or(all);

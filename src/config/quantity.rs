@@ -31,18 +31,18 @@ const LIMIT: &str = "a time greater than zero, such as 90s, 5m, 1h or a number o
 const BYTES: &str = "a size greater than zero, such as 128MiB, 1GB or a number of bytes";
 
 impl Span {
-    /// A span of whole seconds; zero becomes one second.
+    /// Creates a span of whole seconds; zero becomes one second.
     pub const fn from_secs(seconds: u64) -> Self {
         Self(Duration::from_secs(if seconds == 0 { 1 } else { seconds }))
     }
 
-    /// A span of whole milliseconds; zero becomes one millisecond.
+    /// Creates a span of whole milliseconds; zero becomes one millisecond.
     pub const fn from_millis(milliseconds: u64) -> Self {
         let milliseconds = if milliseconds == 0 { 1 } else { milliseconds };
         Self(Duration::from_millis(milliseconds))
     }
 
-    /// The time.
+    /// Returns the time.
     pub const fn duration(self) -> Duration {
         self.0
     }
@@ -53,24 +53,24 @@ impl Limit {
     /// answers.
     pub const ROLLOUT: Self = Self(Some(Span::from_secs(2 * 60 * 60)));
 
-    /// The time, if there is a limit.
+    /// Returns the time, if there is a limit.
     pub fn duration(self) -> Option<Duration> {
         self.0.map(Span::duration)
     }
 }
 
 impl Bytes {
-    /// A size in MiB (2^20 bytes); zero becomes one.
+    /// Creates a size in MiB (2^20 bytes); zero becomes one.
     pub const fn from_mib(mebibytes: u32) -> Self {
         Self((if mebibytes == 0 { 1 } else { mebibytes as u64 }) << 20)
     }
 
-    /// The size in bytes.
+    /// Returns the size in bytes.
     pub const fn get(self) -> u64 {
         self.0
     }
 
-    /// The size in bytes as an address; the largest one where it is larger than memory could be.
+    /// Returns the size in bytes as a `usize`, capped at its maximum.
     pub fn as_usize(self) -> usize {
         usize::try_from(self.0).unwrap_or(usize::MAX)
     }
@@ -171,7 +171,7 @@ impl<'de> Deserialize<'de> for Span {
 impl<'de> Deserialize<'de> for Limit {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         match Value::deserialize(deserializer)? {
-            // Runs that were recorded before there was a default have `null`.
+            // Runs that were recorded before the default existed have `null`.
             Value::Null => Ok(Self(None)),
             value => text_or_number(&value, LIMIT, is_time),
         }
@@ -200,7 +200,7 @@ impl Concurrency {
     /// The most calls that `auto` allows.
     pub const MOST: usize = 4096;
 
-    /// The most calls in flight that there can be.
+    /// Returns the most calls that may ever be in flight.
     pub fn most(self) -> usize {
         match self {
             Self::Fixed(calls) => calls,
@@ -263,12 +263,12 @@ pub struct Shard {
 }
 
 impl Shard {
-    /// Which share it is, from 1.
+    /// Returns the number of the share, from 1.
     pub fn index(self) -> u32 {
         self.index
     }
 
-    /// How many shares there are.
+    /// Returns the number of shares.
     pub fn count(self) -> u32 {
         self.count
     }
@@ -345,7 +345,7 @@ mod tests {
             let message = read(json).unwrap_err().to_string();
             assert!(message.contains("or none"), "{message}");
         }
-        // A limit of one agent that is not set is another thing than none.
+        // An agent's limit that is not set differs from `none`.
         let own = serde_json::from_str::<Option<Limit>>("null").unwrap();
         assert_eq!(own, None);
     }

@@ -26,10 +26,10 @@ pub enum Repeats {
 }
 
 impl Repeats {
-    /// One number for all tasks.
+    /// Creates one number for all tasks.
     ///
     /// # Errors
-    /// If `count` is below 1 or above [`u32::MAX`].
+    /// `count` is below 1 or above [`u32::MAX`].
     pub fn all(count: i64) -> Result<Self, String> {
         if count < 1 {
             return Err(format!(
@@ -39,10 +39,10 @@ impl Repeats {
         checked(count).map(Self::All)
     }
 
-    /// A number per agent name.
+    /// Creates a number per agent name.
     ///
     /// # Errors
-    /// If any entry is below 1 (all offenders are listed) or above [`u32::MAX`].
+    /// An entry is below 1 (all such entries are listed) or above [`u32::MAX`].
     pub fn per_agent(entries: Vec<(String, i64)>) -> Result<Self, String> {
         let offenders: Vec<_> = entries.iter().filter(|(_, count)| *count < 1).collect();
         if !offenders.is_empty() {
@@ -58,12 +58,12 @@ impl Repeats {
         Ok(Self::PerAgent(entries))
     }
 
-    /// The number of rollouts per task of `agent`; `None` if it is neither listed nor covered by a default.
+    /// Returns the number of rollouts per task of `agent`; `None` if it is neither listed nor covered by a default.
     pub fn for_agent(&self, agent: &str) -> Option<u32> {
         self.for_first(std::iter::once(agent))
     }
 
-    /// The number for the first of the names that is listed; `None` if none is and there is no default.
+    /// Returns the number for the first of the names that is listed; `None` if none is and there is no default.
     pub fn for_first<'a>(&self, mut names: impl Iterator<Item = &'a str>) -> Option<u32> {
         match self {
             Self::All(count) => Some(*count),
@@ -79,7 +79,7 @@ impl Repeats {
         }
     }
 
-    /// The listed agent names without [`DEFAULT_AGENT`], sorted by code point.
+    /// Returns the listed agent names without [`DEFAULT_AGENT`], sorted by code point.
     pub fn listed(&self) -> Vec<&str> {
         let Self::PerAgent(entries) = self else {
             return Vec::new();
@@ -93,7 +93,7 @@ impl Repeats {
         names
     }
 
-    /// The listed agent names that are not among `seen`, sorted by code point.
+    /// Returns the listed agent names that are not among `seen`, sorted by code point.
     pub fn unused(&self, seen: &HashSet<String>) -> Vec<&str> {
         let mut names = self.listed();
         names.retain(|name| !seen.contains(*name));
@@ -154,7 +154,7 @@ fn not_a_number(shown: &str) -> String {
     )
 }
 
-/// A whole number as a user writes it: `4`, `+4`, `4.0`, with spaces around it. Errors show it as `shown`.
+/// Reads a whole number as users write it: `4`, `+4`, `4.0`, with or without spaces. Errors show `shown`.
 fn whole_number(text: &str, shown: String) -> Result<i64, String> {
     let text = text.trim();
     let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));

@@ -1,4 +1,4 @@
-//! Which agents a row goes to by the rules of NeMo Gym 0.7: [`Routing`].
+//! [`Routing`]: the agents that get a row, by the rules of NeMo Gym 0.7.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,16 +13,16 @@ use crate::python::{repr_list, repr_str};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RoutingMode {
-    /// By their agent: it is the one that refers to the agent.
+    /// The environment server that refers to the row's agent.
     #[default]
     Agent,
-    /// It is the same for all.
+    /// The same environment server for all rows.
     Legacy,
-    /// There may be none: all rows are of a taskset.
+    /// No common one: all rows must belong to tasksets.
     Taskset,
 }
 
-/// Settings of routing, checked together.
+/// The settings of routing, checked together.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Routing {
     /// The agent for rows that name this agent or task source.
@@ -40,7 +40,7 @@ pub struct Routing {
 }
 
 impl Routing {
-    /// The settings that only rules with routing know.
+    /// Returns the keys of the settings that only rules with routing know.
     pub fn keys() -> impl Iterator<Item = &'static str> {
         Self::options().map(|option| option.key)
     }
@@ -50,7 +50,7 @@ impl Routing {
         options.filter(|option| option.identity == Identity::Routing)
     }
 
-    /// The routing of the settings; none where the rules know no routing.
+    /// Returns the routing of the settings; none if the rules know no routing.
     ///
     /// # Errors
     /// The settings contradict each other, or the rules do not know them.

@@ -1,4 +1,4 @@
-//! What a model talks to: an [`Environment`] takes a step with each sample of a batch.
+//! Environments, which answer a model: an [`Environment`] takes a step with each sample of a batch.
 //!
 //! [`StepServer`] is asked once for a whole batch. [`EpisodeServer`] knows one episode at a time.
 //! The checks in `checks` send nothing: they are for datasets without an environment server. [`environment`] sets any up from
@@ -32,7 +32,7 @@ pub use step_server::StepServer;
 /// Answers a model: observes, scores, and says when an episode ends.
 #[async_trait]
 pub trait Environment: Debug + Send + Sync {
-    /// Begins an episode. The cookies that it sets go with every step of this sample.
+    /// Begins an episode. The cookies that the environment sets go with every step of this sample.
     ///
     /// # Errors
     /// The environment could not be asked.
@@ -47,42 +47,42 @@ pub trait Environment: Debug + Send + Sync {
     /// The environment could not be asked, or its answer does not fit the batch.
     async fn step(&self, samples: &mut [Sample<'_>]) -> Stepped;
 
-    /// Where it is, without secrets, for people to read.
+    /// Returns the address for people to read, without secrets.
     fn address(&self) -> String;
 }
 
 /// The outcome of a step: a result or a failure for each sample, in their order; or the failure of the whole step.
 pub type Stepped = Result<Vec<Result<StepResult, Failure>>, Failure>;
 
-/// How an episode begins.
+/// The beginning of an episode.
 #[derive(Debug, Default)]
 pub struct Begun {
-    /// What the environment set.
+    /// The cookies that the environment set.
     pub cookies: CookieJar,
-    /// What it says before the first turn.
+    /// The environment's observation before the first turn.
     pub observation: Option<Message>,
 }
 
-/// A sample of a step.
+/// A sample in a step.
 #[derive(Debug)]
 pub struct Sample<'a> {
-    /// Where its calls are noted. A call for a whole batch is noted with its first sample; the others have a row of their own
+    /// The log of its calls. A call for a whole batch is noted with its first sample; others have a row of their own
     /// with the same times.
     pub log: &'a CallLog,
-    /// What to send.
+    /// The data to send.
     pub step: Step<'a>,
     /// The cookies that the environment set before.
     pub cookies: &'a mut CookieJar,
 }
 
-/// What an environment is told of a sample.
+/// The data of a sample that an environment gets.
 #[derive(Debug, Clone, Copy)]
 pub struct Step<'a> {
     /// Number of the turn, from 1.
     pub turn: u32,
     /// Name of the task's kind.
     pub task_name: &'a str,
-    /// The row that the rollout was asked for with.
+    /// The row of the rollout.
     pub row: &'a Value,
     /// The conversation so far.
     pub messages: &'a [Message],
@@ -90,27 +90,27 @@ pub struct Step<'a> {
     pub metadata: &'a Value,
 }
 
-/// What an environment answers for a sample.
+/// The answer of an environment for a sample.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StepResult {
-    /// What the model is to see.
+    /// The observation that the model sees next.
     pub observation: Message,
-    /// The metadata to send with the next step; null keeps the last one.
+    /// The metadata to send with the next step; null keeps the last metadata.
     pub metadata: Value,
     /// Texts that end the next generation; none keeps the last ones.
     pub next_stop_strings: Option<Vec<String>>,
     /// The reward of this step.
     pub reward: f64,
-    /// The episode is over.
+    /// Whether the episode is over.
     pub terminated: bool,
-    /// The episode was cut short.
+    /// Whether the episode was cut short.
     pub truncated: bool,
-    /// What the environment judged.
+    /// The part of the answer that the environment judged.
     pub answer: Option<String>,
 }
 
 impl StepResult {
-    /// A step that ends the episode with this reward, and shows the model nothing.
+    /// Creates a step that ends the episode with this reward, and shows the model nothing.
     pub fn last(reward: f64) -> Self {
         Self {
             observation: Message::text(OBSERVATION_ROLE, ""),
@@ -136,10 +136,10 @@ struct ServerSettings {
     url: ServerUrl,
 }
 
-/// Why an environment can't be used.
+/// The reason why an environment can't be used.
 #[derive(Debug, thiserror::Error)]
 pub enum EnvironmentError {
-    /// Its settings are wrong.
+    /// The settings of the environment are wrong.
     #[error("the environment of task_name '{name}': {source}")]
     Settings {
         /// The task name.
@@ -147,14 +147,14 @@ pub enum EnvironmentError {
         /// What is wrong.
         source: serde_json::Error,
     },
-    /// Its address can't be used.
+    /// The address of the environment can't be used.
     #[error("the address '{url}' of the environment of task_name '{name}' can't be used: {reason}")]
     Address {
         /// The task name.
         name: String,
-        /// What was given.
+        /// The address as given.
         url: String,
-        /// Why not.
+        /// The reason.
         reason: String,
     },
 }

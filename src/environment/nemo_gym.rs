@@ -1,4 +1,4 @@
-//! Environment servers of NeMo Gym, which know one episode at a time: they are told the row, and what the model said as a
+//! Environment servers of NeMo Gym, which know one episode at a time: they get the row, and the model's messages as a
 //! response of the Responses API.
 
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::model::{Message, OBSERVATION_ROLE, texts};
 use crate::outcome::AnswerFields;
 use crate::retry::{Failure, FailureClass};
 
-/// Steps of a batch that are taken at the same time.
+/// The most steps of a batch that are taken at the same time.
 const AT_ONCE: usize = 256;
 
 const ASSISTANT: &str = "assistant";
@@ -35,11 +35,11 @@ pub struct EpisodeServer {
 }
 
 impl EpisodeServer {
-    /// The environment of tasks of kind `name` at `server`. `deadline` is the longest time of a request.
+    /// Creates the environment of the tasks named `name` at `server`. `deadline` is the longest time of a request.
     ///
     /// [`Resources::Tools`] is a resources server of NeMo Gym, which scores: `POST /seed_session` begins an episode, and the
     /// first step is `POST /verify`, which ends it. [`Resources::Gymnasium`] is a server in the style of Gymnasium: `POST
-    /// /reset` begins an episode, and each `POST /step` is told what the model said last.
+    /// /reset` begins an episode, and each `POST /step` gets the model's last message.
     pub fn new(
         protocol: Resources,
         name: impl Into<Arc<str>>,
@@ -60,7 +60,7 @@ impl EpisodeServer {
         }
     }
 
-    /// Sends the row with what the model said.
+    /// Sends the row with the model's messages.
     async fn step_of(&self, sample: &mut Sample<'_>) -> Result<StepResult, Failure> {
         let (kind, said) = match self.protocol {
             Resources::Tools => (CallKind::Verify, sample.step.turn as usize),
@@ -98,7 +98,7 @@ impl EpisodeServer {
     }
 }
 
-/// The reward of an answer, by NeMo Gym's contract: its flags come first.
+/// Returns the reward of an answer, by NeMo Gym's contract: flags of failure come first.
 fn reward(posted: &Posted) -> Result<f64, Failure> {
     let body = posted.ok()?;
     let data = |why: String| {
@@ -177,7 +177,7 @@ struct StepReply {
     truncated: bool,
 }
 
-/// The row with the last `said` messages of the model as a response, with the fields that NeMo Gym wants to see.
+/// Returns the row with the model's last `said` messages as a response, with the fields that NeMo Gym requires.
 fn row_with_response(step: Step<'_>, said: usize) -> Result<Bytes, Failure> {
     #[derive(Serialize)]
     struct RowWithResponse<'a> {
@@ -328,7 +328,7 @@ mod tests {
         );
     }
 
-    /// What comes of the first turn at a server that answers this to `/reset` and to `/step`.
+    /// Plays the first turn at a server that answers `/reset` and `/step` with these values.
     async fn play(
         reset: Value,
         step: Value,

@@ -7,7 +7,7 @@ use crate::call::scripted::log;
 use crate::call::{CallLog, CookieJar};
 use crate::model::Message;
 
-/// What a sample of turn 2 consists of.
+/// The parts of a sample in turn 2.
 #[derive(Debug)]
 pub(super) struct Scene {
     pub(super) log: CallLog,

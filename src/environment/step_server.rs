@@ -22,7 +22,7 @@ pub struct StepServer {
 }
 
 impl StepServer {
-    /// The environment of tasks of kind `name` below the address of `server`. `deadline` is the
+    /// Creates the environment of the tasks named `name` below the address of `server`. `deadline` is the
     /// longest time of a step.
     pub fn new(name: impl Into<Arc<str>>, server: &Target, deadline: Option<Duration>) -> Self {
         Self {
@@ -98,7 +98,7 @@ fn request(samples: &[Sample<'_>]) -> Result<Bytes, Failure> {
     Ok(body.into())
 }
 
-/// A list of an answer, with one entry for each sample.
+/// Reads a list of an answer, with one entry for each sample.
 fn list<'a, T: Deserialize<'a>>(
     name: &str,
     text: Option<&'a RawValue>,
@@ -116,7 +116,7 @@ fn list<'a, T: Deserialize<'a>>(
     ))
 }
 
-/// A list that can be left out, or be null.
+/// Reads a list that can be left out, or be null.
 fn optional<'a, T: Deserialize<'a>>(
     name: &str,
     text: Option<&'a RawValue>,
@@ -196,7 +196,7 @@ impl Environment for StepServer {
             return Ok(Vec::new());
         };
         let result = self.ask(samples, call.clone(), first).await;
-        // The bytes are counted once.
+        // The bytes count only for the first sample.
         let end = CallEnd {
             request_bytes: 0,
             response_bytes: 0,
@@ -223,7 +223,7 @@ mod tests {
     use crate::call::scripted::{Answer, Received, ScriptedServer, http};
     use crate::environment::scene::Scene;
 
-    /// A step of two samples: what was sent, what came of it, and the rows of each.
+    /// Takes a step with two samples. Returns the request, the results, and the rows of each sample.
     async fn step(
         answer: Answer,
     ) -> (

@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use crate::retry::Failure;
 
-/// What the retries of a [`RolloutManager`](super::RolloutManager) did so far, under NeMo RL's names. A reason is an HTTP
+/// The retry counts of a [`RolloutManager`](super::RolloutManager), under NeMo RL's names. A reason is an HTTP
 /// status, or a class of failure if there was no status.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct RolloutCounts {
@@ -27,7 +27,7 @@ pub struct RolloutCounts {
     pub max_consecutive_infra_drops: u64,
 }
 
-/// The counts while they change.
+/// The counts, while a manager runs.
 #[derive(Debug, Default)]
 pub(super) struct RolloutStats(Mutex<Inner>);
 
@@ -60,7 +60,7 @@ impl RolloutStats {
         self.inner().counts.row_redispatch_total += rows;
     }
 
-    /// A prompt failed that seems to cause failures. Returns whether at most `most` did.
+    /// Notes a failed prompt that seems to cause failures. Returns whether at most `most` such prompts failed.
     pub(super) fn data_failed(&self, failure: &Failure, most: u64) -> bool {
         let mut inner = self.inner();
         add(&mut inner.counts.data_failures_total, failure);
@@ -70,7 +70,7 @@ impl RolloutStats {
         is_allowed
     }
 
-    /// A prompt failed because of network or servers. Returns whether at most `most` in a row did.
+    /// Notes a prompt that failed because of network or servers. Returns whether at most `most` in a row failed.
     pub(super) fn infra_dropped(&self, failure: &Failure, most: u64) -> bool {
         let mut inner = self.inner();
         inner.consecutive += 1;

@@ -22,26 +22,26 @@ use crate::retry::{Backoff, Failure, FailureClass};
 pub struct RolloutOptions {
     /// Rollouts of each prompt.
     pub num_generations: usize,
-    /// How they are sampled.
+    /// The sampling parameters.
     pub sampling: Sampling,
     /// Whether a failed rollout fails its group, which is then sent again as a whole. Otherwise the others are kept, and
     /// only the failed ones are sent again.
     pub group: GroupFailure,
     /// The longest time of one try of a group, including the rows that are sent again within it.
     pub group_timeout: Option<Duration>,
-    /// Failures of network and servers after which a prompt has failed.
+    /// The number of failures of network and servers after which a prompt has failed.
     pub max_infra_attempts: u32,
-    /// Failures that the prompt itself seems to cause after which it has failed.
+    /// The number of failures that the prompt itself seems to cause after which it has failed.
     pub max_data_attempts: u32,
-    /// How often a single rollout is sent while the others of its group are kept.
+    /// The most times that a single rollout is sent while the others of its group are kept.
     pub max_row_attempts: u32,
-    /// Prompts that may fail because they seem to cause failures.
+    /// The number of prompts that may fail because they seem to cause failures.
     pub max_skipped_prompts: u64,
-    /// Prompts in a row that may fail because of network and servers.
+    /// The number of prompts in a row that may fail because of network and servers.
     pub max_consecutive_dropped_prompts: u64,
     /// The pause after failures of network and servers. It has no jitter.
     pub backoff: Backoff,
-    /// Groups in flight in a batch, at most.
+    /// The most groups in flight in a batch.
     pub max_groups: usize,
 }
 
@@ -66,7 +66,7 @@ impl Default for RolloutOptions {
     }
 }
 
-/// Why there is no group of a prompt.
+/// The reason why a prompt has no group.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RolloutError {
@@ -131,8 +131,8 @@ pub struct RolloutManager {
 }
 
 impl RolloutManager {
-    /// A manager for an agent. `is_native` if rollstream runs the agent's turns itself, and not a server of NeMo Gym.
-    /// The default rollout timeout holds.
+    /// Creates a manager for an agent. `is_native`: rollstream runs the agent's turns, and not a server of NeMo Gym.
+    /// The default rollout timeout applies.
     pub fn new(
         agent_name: &str,
         agent: Arc<dyn Agent>,
@@ -153,7 +153,7 @@ impl RolloutManager {
         }
     }
 
-    /// A manager for an agent of these settings. Their `rollout_timeout` holds; limits and budgets are those of
+    /// Creates a manager for an agent of these settings. Their `rollout_timeout` applies; limits and budgets are in
     /// `options`.
     ///
     /// # Errors
@@ -171,12 +171,12 @@ impl RolloutManager {
         Ok(Self::of(agent_name, member.clone(), is_native, options))
     }
 
-    /// What the retries did so far.
+    /// Returns the counts of retries so far.
     pub fn counts(&self) -> RolloutCounts {
         self.stats.counts()
     }
 
-    /// Rolls prompts out, [`max_groups`](RolloutOptions::max_groups) at a time. The groups come in the order in which
+    /// Rolls prompts out, [`max_groups`](RolloutOptions::max_groups) at a time. Groups come in the order in which
     /// they are finished, and name their prompt.
     pub fn run_batch<I>(&self, prompts: I) -> impl Stream<Item = Result<PromptGroup, RolloutError>>
     where
@@ -254,7 +254,7 @@ impl RolloutManager {
         })
     }
 
-    /// Whether the others of a group are kept when a rollout fails. A row of NeMo Gym is an episode of its own.
+    /// Returns whether a failed rollout leaves the others of its group. A row of NeMo Gym is an episode of its own.
     fn keeps_others(&self) -> bool {
         self.options.group == GroupFailure::Each || !self.is_native
     }
@@ -294,7 +294,7 @@ impl RolloutManager {
     /// Sends some rows. Returns the last failure that may be retried, if there was one.
     ///
     /// # Errors
-    /// A failure that fails the group. What is in flight of it is dropped.
+    /// A failure that fails the group, whose rollouts in flight are dropped.
     async fn send(
         &self,
         prompt: &TrainingPrompt,
@@ -326,7 +326,7 @@ impl RolloutManager {
                             .map_err(data)?
                     };
                     if let Some(place) = answers.get_mut(row) {
-                        // A copy: the rest of the group may wait for the memory that the answer holds.
+                        // Copied, because the rest of the group may wait for the memory that the answer holds.
                         *place = Some((attempt, Bytes::copy_from_slice(&answer.body)));
                     }
                 }

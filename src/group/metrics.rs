@@ -1,4 +1,4 @@
-//! What NeMo RL says about a group of samples, under its names: [`group_metrics`], [`batch_metrics_legacy`] and, for
+//! NeMo RL's metrics of a group of samples, under its names: [`group_metrics`], [`batch_metrics_legacy`] and, for
 //! groups that came through NeMo Gym, [`gym_metrics`].
 
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use serde_json::{Map, Number, Value};
 
 use super::Completion;
 
-/// What the metrics of a group need to know about a sample, as a multi-turn agent answers it.
+/// The fields of a multi-turn agent's answer from which the metrics of a group are computed.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 pub struct SampleFacts {
     /// The sum of its rewards.
@@ -22,27 +22,27 @@ pub struct SampleFacts {
     pub assistant_tokens: u64,
     /// Tokens of observations.
     pub env_tokens: u64,
-    /// The environment ended it.
+    /// Whether the environment ended the sample.
     pub terminated: bool,
-    /// It was cut short.
+    /// Whether the sample was cut short.
     pub truncated: bool,
-    /// It ran out of turns.
+    /// Whether the sample ran out of turns.
     pub max_turns_reached: bool,
-    /// Of each turn, the generated tokens.
+    /// The generated tokens of each turn.
     pub turn_gen_tokens: Vec<u64>,
-    /// Of each turn, the tokens of the log before it.
+    /// The tokens of the log before each turn.
     pub turn_input_tokens: Vec<u64>,
-    /// Of each turn, the sum of both.
+    /// The sum of both for each turn.
     pub turn_total_tokens: Vec<u64>,
     /// Tokens that each worker generated.
     pub per_worker_token_counts: IndexMap<String, u64>,
 }
 
 impl SampleFacts {
-    /// The facts in an answer.
+    /// Reads the facts from an answer.
     ///
     /// # Errors
-    /// One of them is missing or of another type: the answer is not that of a multi-turn agent.
+    /// A field is missing or has another type: the answer is not from a multi-turn agent.
     pub fn of(answer: &Value) -> Result<Self, serde_json::Error> {
         Self::deserialize(answer)
     }
@@ -57,7 +57,7 @@ impl Metrics {
         self.0.insert(name.to_owned(), value.into());
     }
 
-    /// Mean, extremes, median and deviation.
+    /// Adds mean, extremes, median and deviation of figures.
     fn spread<F: Figure>(&mut self, name: &str, figures: &[F]) {
         let ordered = sorted(figures);
         self.put(&format!("{name}/mean"), mean(figures));
@@ -68,8 +68,8 @@ impl Metrics {
     }
 }
 
-/// The metrics of a group of samples, in NeMo RL's order. Rates are between 0 and 1. The standard deviation is that of a
-/// sample, and null for a single one. No samples have no metrics.
+/// Returns the metrics of a group, in NeMo RL's order. Rates are between 0 and 1. The standard deviation is that of a
+/// sample, and null for a single value. The result is empty if there are no samples.
 pub fn group_metrics(samples: &[SampleFacts]) -> Map<String, Value> {
     let mut metrics = Metrics::default();
     if samples.is_empty() {
@@ -129,7 +129,7 @@ pub enum LegacyForm {
     Lockstep,
 }
 
-/// The metrics of a group of samples in an older form of NeMo RL. No samples have no metrics.
+/// Returns the metrics of a group of samples in an older form of NeMo RL; none if there are no samples.
 pub fn batch_metrics_legacy(samples: &[SampleFacts], form: LegacyForm) -> Map<String, Value> {
     let mut metrics = Metrics::default();
     if samples.is_empty() {
@@ -170,7 +170,7 @@ pub fn batch_metrics_legacy(samples: &[SampleFacts], form: LegacyForm) -> Map<St
     metrics.0
 }
 
-/// The metrics of a group that came through NeMo Gym: rewards, turns and tokens, and the mean over all answers of each
+/// Returns the metrics of a group from NeMo Gym: rewards, turns and tokens, and the mean over all answers of each
 /// number in the first one, under the agent's name.
 pub(super) fn gym_metrics(
     agent: &str,
@@ -207,14 +207,14 @@ pub(super) fn gym_metrics(
     metrics.0
 }
 
-/// Tokens of each generation.
+/// Returns the tokens of each generation.
 fn generated(completion: &Completion) -> impl Iterator<Item = u64> {
     let log = completion.message_log.iter();
     log.filter(|message| message.role == "assistant")
         .map(|message| message.token_count)
 }
 
-/// A number or boolean.
+/// Returns a number or boolean.
 pub(super) fn number(value: &Value) -> Option<f64> {
     let boolean = value.as_bool().map(|value| f64::from(u8::from(value)));
     boolean.or_else(|| value.as_f64())
@@ -279,7 +279,7 @@ fn deviation<F: Figure>(figures: &[F]) -> Value {
         .into()
 }
 
-/// The figure that this many hundredths of them do not reach, without interpolation.
+/// Returns the percentile of figures, without interpolation.
 fn percentile(figures: &[u64], hundredths: usize) -> Value {
     let ordered = sorted(figures);
     let index = (ordered.len() * hundredths / 100).min(ordered.len().saturating_sub(1));

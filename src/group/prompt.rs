@@ -3,26 +3,26 @@ use serde_json::{Map, Value, json};
 use crate::model::Message;
 use crate::request::{AGENT_REF, MESSAGE_LOG, RESPONSES_CREATE_PARAMS, ROLLOUT_INDEX, TASK_INDEX};
 
-/// The field for the number of a row within its prompt, as NeMo RL stamps it.
+/// The field for the number of a row within its prompt, as in NeMo RL.
 const ROW_INDEX: &str = "_rowidx";
 
-/// A prompt, as NeMo RL's trainer gives it.
+/// A prompt of NeMo RL's trainer.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct TrainingPrompt {
-    /// Its index.
+    /// The index of the prompt.
     pub idx: i64,
     /// The conversation before the first turn.
     pub message_log: Vec<Message>,
-    /// What the environment gets. For an agent of NeMo Gym, the row of the task.
+    /// The metadata for the environment. For an agent of NeMo Gym, the row of the task.
     pub extra_env_info: Value,
-    /// Name of the task's kind.
+    /// The task name.
     pub task_name: Option<String>,
     /// Texts that end the first generation. An agent of NeMo Gym takes none.
     pub stop_strings: Option<Vec<String>>,
 }
 
 impl TrainingPrompt {
-    /// The row of one rollout for an agent whose turns rollstream runs itself.
+    /// Returns the row of one rollout for an agent whose turns rollstream runs itself.
     pub(super) fn native_row(&self, rollout: usize, sampling: &Sampling) -> Value {
         let params = sampling.params(&Map::new());
         json!({
@@ -37,7 +37,7 @@ impl TrainingPrompt {
         })
     }
 
-    /// The row of one rollout for `agent`, an agent of NeMo Gym.
+    /// Returns the row of one rollout for `agent`, an agent of NeMo Gym.
     ///
     /// # Errors
     /// The prompt is not one of NeMo Gym, or its row names another agent.
@@ -73,19 +73,19 @@ impl TrainingPrompt {
     }
 }
 
-/// How rollouts are sampled. What is none is as the prompt says.
+/// The sampling parameters of rollouts. A parameter that is none is as in the prompt.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Sampling {
     /// Temperature.
     pub temperature: Option<f64>,
     /// Nucleus sampling.
     pub top_p: Option<f64>,
-    /// Tokens of a generation, at most.
+    /// The most tokens of a generation.
     pub max_new_tokens: Option<u64>,
 }
 
 impl Sampling {
-    /// A request's own parameters with those that are set here. Of two limits of tokens the smaller counts.
+    /// Returns a request's parameters, overridden by those set here. The smaller of two token limits counts.
     fn params(&self, own: &Map<String, Value>) -> Map<String, Value> {
         let mut params = own.clone();
         let mut set = |name: &str, value: Option<Value>| {
@@ -102,10 +102,10 @@ impl Sampling {
     }
 }
 
-/// Which of the `sent` rows an answer is for. An agent need not return the index of the row.
+/// Returns which of the `sent` rows an answer is for. An agent need not return the index of the row.
 ///
 /// # Errors
-/// It returned one that was not sent, or that is answered already. The words are NeMo RL's.
+/// The agent returned an index that was not sent, or that is already answered. The words are NeMo RL's.
 pub(super) fn row_index(
     answer: &Value,
     sent_as: usize,

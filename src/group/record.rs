@@ -8,28 +8,28 @@ use crate::model::Message;
 /// All rollouts of a prompt as one record, for a trainer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PromptGroup {
-    /// What was asked.
+    /// The prompt of the rollouts.
     pub prompt: GroupPrompt,
     /// The rollouts, in order.
     pub completions: Vec<Completion>,
-    /// Metrics of all of them, under NeMo RL's names.
+    /// The metrics of all rollouts, under NeMo RL's names.
     pub rollout_metrics: Map<String, Value>,
 }
 
-/// What the rollouts of a group were asked.
+/// The prompt that the rollouts of a group share.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct GroupPrompt {
     /// Index of the task.
     pub task_index: i64,
     /// Name of the agent.
     pub agent_name: String,
-    /// Index of the prompt, as its row gives it. By default, that of the task.
+    /// The index of the prompt from its row. Default: the index of the task.
     pub prompt_idx: i64,
-    /// Name of the task's kind, if the row has one.
+    /// The task name, if the row has one.
     pub task_name: Option<String>,
     /// The conversation before the first turn.
     pub message_log: Vec<Message>,
-    /// What the environment gets at the first step.
+    /// The metadata that the environment gets at the first step.
     pub extra_env_info: Value,
     /// The number of rollouts that were asked for.
     pub num_rollouts: u64,
@@ -42,11 +42,11 @@ pub struct Completion {
     pub key: RolloutKey,
     /// The conversation, the prompt included.
     pub message_log: Vec<Message>,
-    /// What the environment answered last. For an agent of NeMo Gym, its whole answer as `full_result`.
+    /// The environment's last answer. For an agent of NeMo Gym, the agent's whole answer as `full_result`.
     pub env_extras: Value,
-    /// It was cut short.
+    /// Whether the rollout was cut short.
     pub truncated: bool,
-    /// Its score.
+    /// The score of the rollout.
     pub reward: f64,
 }
 
@@ -59,7 +59,7 @@ pub struct GroupAnswer<'a> {
     pub text: &'a str,
 }
 
-/// An answer that is not one of a rollout.
+/// The error for an answer that can't be read as a rollout.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "the answer of task {}, rollout {}, can't be read: {reason}", key.task_index, key.rollout_index
@@ -70,7 +70,7 @@ pub struct GroupAnswerError {
 }
 
 impl PromptGroup {
-    /// Puts the answers of a prompt's rollouts together.
+    /// Creates the group from the answers of a prompt's rollouts.
     ///
     /// # Errors
     /// One of them is not the answer of an agent.
@@ -106,13 +106,13 @@ impl PromptGroup {
         })
     }
 
-    /// Whether every rollout that was asked for is there.
+    /// Returns whether every rollout that was asked for is there.
     pub fn is_complete(&self) -> bool {
         self.completions.len() as u64 >= self.prompt.num_rollouts
     }
 }
 
-/// The rollout in a multi-turn agent's answer. Its log is large: it is moved, not copied.
+/// Returns the rollout in a multi-turn agent's answer. The log is large, so it is moved and not copied.
 fn native(key: RolloutKey, answer: Value) -> Result<Completion, serde_json::Error> {
     #[derive(Deserialize)]
     struct NativeAnswer {
@@ -151,8 +151,8 @@ struct Item {
     generation_log_probs: Option<Vec<f64>>,
 }
 
-/// The rollout in the answer of a NeMo Gym agent. If the model's tokens are known, what precedes a generation is a user
-/// message of the tokens that no message has yet, as in NeMo RL. Otherwise the log is one of texts.
+/// Returns the rollout in the answer of a NeMo Gym agent. If tokens are known, a generation follows a user
+/// message with the tokens that no message has yet, as in NeMo RL. Otherwise the log holds texts.
 fn through_gym(key: RolloutKey, prompt: &[Message], value: &Value) -> Result<Completion, String> {
     let response = value.get("response");
     let items: Vec<Item> = match response.and_then(|response| response.get("output")) {

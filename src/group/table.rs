@@ -51,7 +51,7 @@ fn completions() -> FieldRef {
     item(DataType::Struct(completion_fields()))
 }
 
-/// `groups`: one row per prompt, with all its rollouts. What is free in form is JSON text.
+/// Returns the schema of `groups`: one row per prompt, with all its rollouts. Free-form values are JSON text.
 pub fn groups() -> SchemaRef {
     static SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
         Arc::new(Schema::new(vec![
@@ -69,7 +69,7 @@ pub fn groups() -> SchemaRef {
     Arc::clone(&SCHEMA)
 }
 
-/// Groups as a batch of [`groups`].
+/// Converts groups to a batch of [`groups`].
 ///
 /// # Errors
 /// There are too many messages for one batch.

@@ -1,5 +1,5 @@
 //! One call: [`Call`] and [`Secrets`] for the texts of its errors, [`Problem`] for what goes wrong on the way to an answer,
-//! and where a redirect leads.
+//! and the targets of redirects.
 
 use std::error::Error;
 use std::fmt;
@@ -16,20 +16,20 @@ use super::retry_after::retry_after;
 use crate::json::quote;
 use crate::retry::{Failure, FailureClass};
 
-/// Characters of a text of the other side that are quoted.
+/// The most characters of a text from the other side that are quoted.
 const QUOTED_BYTES: usize = 300;
 
-/// Bytes of the body of an error that are read, and characters of it that are kept: as many as NeMo Gym keeps.
+/// The most bytes of an error's body that are read, and the most characters that are kept, as in NeMo Gym.
 const KEPT_BYTES: usize = 8000;
 const KEPT_CHARS: usize = 2000;
 
-/// A reason may have so many bytes, the quote included.
+/// The most bytes of a reason, including the quote.
 const LONGEST_REASON: usize = 1000;
 
-/// The rest of an error is waited for this long; what matters of it is known by then.
+/// The longest wait for the rest of an error; its important part is known by then.
 const QUOTE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Redirects that one request follows at most.
+/// The most redirects that one request follows.
 const MOST_REDIRECTS: usize = 5;
 
 /// A call under way, for the texts of its errors.
@@ -37,13 +37,13 @@ const MOST_REDIRECTS: usize = 5;
 pub struct Call<'a> {
     /// Method and address, without secrets.
     pub what: &'a str,
-    /// When it began.
+    /// The instant at which the call began.
     pub began: Instant,
-    /// What must not be quoted, should the agent repeat it.
+    /// The texts that must not be quoted, even if the agent repeats them.
     pub secrets: &'a Secrets,
 }
 
-/// What stands in place of a secret.
+/// The replacement of a secret.
 const HIDDEN: &str = "[secret]";
 
 /// Texts that must not be shown.
@@ -51,17 +51,17 @@ const HIDDEN: &str = "[secret]";
 pub struct Secrets(Vec<String>);
 
 impl Secrets {
-    /// Shorter texts are no secrets: they are found everywhere.
+    /// The length of the shortest secret: shorter texts occur everywhere.
     const SHORTEST: usize = 6;
 
-    /// The values of the headers that hold secrets, also without what stands before the token.
+    /// Returns the values of the headers that hold secrets, also without the word before the token.
     pub fn of(headers: &HeaderMap) -> Self {
         let values = headers.values().filter(|value| value.is_sensitive());
         let texts = values.filter_map(|value| value.to_str().ok());
         let tokens = texts.flat_map(|text| [Some(text), text.rsplit(' ').next()]);
         let long = |token: &&str| token.len() >= Self::SHORTEST;
         let mut secrets: Vec<String> = tokens.flatten().filter(long).map(str::to_owned).collect();
-        // One that holds another is hidden as a whole.
+        // A secret that contains another one is hidden as a whole.
         secrets.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
         Self(secrets)
     }
@@ -79,7 +79,7 @@ impl Secrets {
         }
     }
 
-    /// Replaces them in a text; `is_cut` if it is the beginning of one, which may end within a secret.
+    /// Replaces the secrets in a text; `is_cut` if the text was cut, and so may end within a secret.
     fn hide(&self, text: &mut String, is_cut: bool) {
         for secret in &self.0 {
             if text.contains(secret.as_str()) {
@@ -172,7 +172,7 @@ pub enum Problem {
     /// No connection was made.
     #[error("no connection: {0}")]
     Connect(String),
-    /// The connection broke, or what came over it is no HTTP.
+    /// The connection broke, or the answer is not HTTP.
     #[error("{}", broken(.0))]
     Broken(#[source] hyper::Error),
     /// Nothing was received for too long.
@@ -181,10 +181,10 @@ pub enum Problem {
     /// The answer did not begin in time.
     #[error("no answer began within --first-byte-timeout")]
     NoHead,
-    /// The body came whole, and can't be unpacked.
+    /// The body is complete, and can't be decompressed.
     #[error("the body can't be unpacked: {0}")]
     Encoding(#[source] std::io::Error),
-    /// The body is larger than so many bytes.
+    /// The body is larger than this many bytes.
     #[error("the answer is larger than {0} bytes (--max-body)")]
     TooLarge(u64),
     /// The client for TLS and proxies failed.
@@ -217,12 +217,12 @@ fn larger_than(headers: usize, bytes: usize) -> String {
 }
 
 impl Problem {
-    /// The failure of a connector.
+    /// Creates the problem for a connector's error.
     pub(super) fn connect(error: &(dyn Error + 'static)) -> Self {
         Self::Connect(causes(Some(error)))
     }
 
-    /// Whether nothing was sent.
+    /// Returns whether nothing was sent.
     pub fn is_connect(&self) -> bool {
         match self {
             Self::Connect(_) => true,
@@ -231,7 +231,7 @@ impl Problem {
         }
     }
 
-    /// Whether the connection ended without a word of what went wrong. One reason is a server that had closed it before the
+    /// Returns whether the connection ended without an error message, for example if the server closed it before the
     /// request came.
     pub(super) fn is_end_of_connection(&self) -> bool {
         match self {
@@ -243,7 +243,7 @@ impl Problem {
         }
     }
 
-    /// The failure class, which says who is to blame.
+    /// Returns the failure class, which says who is to blame.
     pub fn class(&self) -> FailureClass {
         match self {
             Self::Silent | Self::NoHead => FailureClass::Timeout,
@@ -253,7 +253,7 @@ impl Problem {
             Self::Connect(_) | Self::Broken(_) => FailureClass::Infra,
             Self::Client(error) if error.is_connect() => FailureClass::Infra,
             Self::Client(error) if error.is_timeout() => FailureClass::Timeout,
-            // The body came whole, and can't be unpacked: the connection did not fail.
+            // The body is complete, but can't be decompressed: the connection did not fail.
             Self::Client(error) if error.is_decode() && hyper_error(error).is_none() => {
                 FailureClass::Data
             }
@@ -309,7 +309,7 @@ fn hyper_error(error: &reqwest::Error) -> Option<&hyper::Error> {
 /// request, and only the same server gets it: its headers hold secrets.
 ///
 /// # Errors
-/// The reason why it is not sent again, and what can be done.
+/// The request is not sent again. The text says why, and what to do.
 pub(super) fn redirect_target(
     status: StatusCode,
     headers: &HeaderMap,
@@ -348,7 +348,7 @@ pub(super) fn redirect_target(
     Ok(to)
 }
 
-/// Scheme, host, port and path: all else may hold secrets.
+/// Returns scheme, host, port and path: all else may hold secrets.
 fn without_secrets(url: &Url) -> String {
     let origin = url.origin();
     if origin.is_tuple() {

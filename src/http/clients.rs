@@ -31,7 +31,7 @@ const PRODUCT: &str = concat!("rollstream/", env!("CARGO_PKG_VERSION"));
 #[error("cannot set up the HTTP client: {}", describe(.0))]
 pub struct ClientError(#[source] reqwest::Error);
 
-/// How servers are talked to.
+/// The settings of HTTP clients.
 #[derive(Debug, Clone)]
 pub struct HttpSettings {
     /// Idle connections kept per agent: the calls in flight.
@@ -42,10 +42,10 @@ pub struct HttpSettings {
     pub first_byte_timeout: Option<Duration>,
     /// Longest silence on a connection, also before the first byte.
     pub read_timeout: Duration,
-    /// Largest body that is taken, in bytes after decompression.
+    /// The largest body that is accepted, in bytes after decompression.
     pub max_body: u64,
-    /// Bytes of bodies that may be in memory at a time, as they are after decompression, beside one
-    /// that may go beyond; more are not read.
+    /// The most bytes of bodies in memory at a time, after decompression, without one body
+    /// that may exceed the limit. No more are read until there is room.
     pub body_memory: u64,
 }
 
@@ -54,7 +54,7 @@ pub struct HttpSettings {
 pub struct HttpClients {
     proxied: Client,
     direct: Client,
-    /// The client that keeps no connections, for each of these; made when it is needed.
+    /// The clients that keep no connections, created when they are needed.
     proxied_anew: Arc<OnceLock<Option<Client>>>,
     direct_anew: Arc<OnceLock<Option<Client>>>,
     /// Connections without TLS or proxy, which is how most agents are reached.
@@ -65,7 +65,7 @@ pub struct HttpClients {
 }
 
 impl HttpClients {
-    /// Clients with pools of their own.
+    /// Creates clients with pools of their own.
     ///
     /// # Errors
     /// TLS could not be set up.
@@ -83,7 +83,7 @@ impl HttpClients {
         })
     }
 
-    /// Returns the client for an address: a proxy of the environment is not asked for this very machine.
+    /// Returns the client for an address: requests to this machine bypass the environment's proxy.
     pub fn for_url(&self, url: &Url) -> &Client {
         if is_loopback(url) {
             &self.direct
@@ -107,7 +107,7 @@ impl HttpClients {
         })
     }
 
-    /// Sends a request, and waits for the head of the response. It is sent again, over a new connection, where the server
+    /// Sends a request, and waits for the head of the response. It is sent again, over a new connection, if the server
     /// seems to have closed the one that was idle: see `pool`.
     ///
     /// # Errors
@@ -151,7 +151,7 @@ impl HttpClients {
     /// Returns the client that opens a connection for each request to an address.
     fn anew(&self, url: &Url) -> Option<&Client> {
         let builder = || builder(&self.settings).pool_max_idle_per_host(0);
-        // The others were made, so this one can be.
+        // The other clients could be built, so this one can be, too.
         let client = if is_loopback(url) {
             self.direct_anew
                 .get_or_init(|| builder().no_proxy().build().ok())
@@ -197,7 +197,7 @@ fn is_loopback(url: &Url) -> bool {
     }
 }
 
-/// The body of a redirect is read up to this size and for this long; more of it costs the connection.
+/// The body of a redirect is read up to this size and for this long; with a larger one, the connection is dropped.
 const REDIRECT_BYTES: usize = 64 * 1024;
 const REDIRECT_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -207,12 +207,12 @@ pub struct Destination {
     http: HttpClients,
     url: Url,
     headers: HeaderMap,
-    /// Path and connections, where they are our own.
+    /// The path and the pool, if the connections are our own.
     direct: Option<(Uri, Arc<Pool>)>,
 }
 
 impl Destination {
-    /// The address `url`; `headers` go with every request.
+    /// Creates the destination `url`; `headers` go with every request.
     pub fn new(url: Url, headers: HeaderMap, http: HttpClients) -> Self {
         let mut of_all = HeaderMap::new();
         of_all.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -234,17 +234,17 @@ impl Destination {
         }
     }
 
-    /// The address.
+    /// Returns the address.
     pub fn url(&self) -> &Url {
         &self.url
     }
 
-    /// The clients, which read the bodies of its responses.
+    /// Returns the clients, which read the bodies of responses.
     pub fn http(&self) -> &HttpClients {
         &self.http
     }
 
-    /// The headers of every request, to be given with what is this one's to [`Self::post`].
+    /// Returns the headers of every request. [`Self::post`] takes them together with those of a single request.
     pub fn headers(&self) -> &HeaderMap {
         &self.headers
     }
@@ -253,7 +253,7 @@ impl Destination {
     /// followed.
     ///
     /// # Errors
-    /// No connection was made, it broke, there was no answer in time, or it leads elsewhere.
+    /// No connection was made, it broke, there was no answer in time, or the answer redirects elsewhere.
     pub async fn post(
         &self,
         headers: &HeaderMap,
@@ -273,14 +273,14 @@ impl Destination {
                 http_status: Some(status.as_u16()),
                 ..call.failure(FailureClass::Data, &why)
             })?;
-            // Its connection can be used again when its body was read.
+            // The connection can be reused once the body is read.
             Box::pin(response.start(REDIRECT_BYTES, REDIRECT_TIMEOUT)).await;
             url = Cow::Owned(next);
             followed += 1;
         }
     }
 
-    /// Sends a request to `url`, which is of this server.
+    /// Sends a request to `url`, which is on this server.
     async fn send(
         &self,
         url: &Url,
@@ -291,7 +291,7 @@ impl Destination {
         let Some((own_path, pool)) = &self.direct else {
             let client = self.http.for_url(url);
             let request = client.post(url.clone()).headers(headers.clone());
-            // Boxed, as is all that few calls need: each of thousands in flight would have room for it.
+            // Boxed, like all state that few calls need: else each of thousands in flight reserves room for it.
             return Box::pin(self.http.send(request.body(body.clone()), call)).await;
         };
         let path = if *url == self.url {
@@ -316,7 +316,7 @@ impl Destination {
     }
 }
 
-/// Path and query, as they stand in a request.
+/// Returns path and query as in a request.
 fn path(url: &Url) -> Option<Uri> {
     Uri::try_from(&url[Position::BeforePath..Position::AfterQuery]).ok()
 }

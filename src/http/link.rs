@@ -25,18 +25,18 @@ use super::call::Problem;
 /// A request whose body is whole.
 pub(super) type Outgoing = Request<Full<Bytes>>;
 
-/// Bytes that are read at a time, and so ahead of whoever wants them: a body for which there is no room must stay with
-/// whoever sends it. One less than the buffer, which hyper doubles when it was filled.
+/// The bytes that are read at a time, ahead of their use: a body for which there is no room must stay with
+/// its sender. One less than the buffer, which hyper doubles when it is full.
 const READ: u64 = 16 * 1024 - 1;
 
-/// A connection that ends later than this after the request was closed by a server that had the request: the end of a
-/// connection that was idle takes a round trip to be seen.
+/// If a connection ends later than this after a request, the server had received the request: the end of a
+/// connection that was idle shows only after a round trip.
 pub(super) const UNREAD: Duration = Duration::from_secs(5);
 
-/// Longer than anybody waits, and no further than a clock can be told.
+/// The longest time limit: longer than anybody waits, and within the range of a clock.
 const LONGEST: Duration = Duration::from_secs(30 * 365 * 24 * 60 * 60);
 
-/// The end of a time limit that begins now.
+/// Returns the end of a time limit that begins now.
 pub(super) fn end_of(limit: Duration) -> Instant {
     Instant::now() + limit.min(LONGEST)
 }
@@ -46,22 +46,22 @@ pub(super) struct Link {
     sender: SendRequest<Full<Bytes>>,
     /// None once it is closed.
     connection: Option<Connection<TokioIo<Watched>, Full<Bytes>>>,
-    /// Something was received since the last request was sent.
+    /// Whether something was received since the last request was sent.
     heard: Arc<AtomicBool>,
     read_timeout: Duration,
-    /// Kept from request to request: setting a timer costs more than finding that it rang too early.
+    /// The timer, kept from request to request: setting it costs more than an early wake-up.
     alarm: Pin<Box<Sleep>>,
     pub(super) idle_since: Instant,
 }
 
-/// Why a request got no answer.
+/// The reason why a request got no answer.
 pub(super) enum Unanswered {
-    /// The connection was closed before anything of it was sent.
+    /// The connection was closed before any part of the request was sent.
     Unsent,
-    /// The connection ended at once, without a byte of an answer. Where it had been idle, the other side had most likely
+    /// The connection ended at once, without a byte of an answer. If it had been idle, the other side had most likely
     /// closed it before the request came.
     Unread(Problem),
-    /// It may have been received.
+    /// The request may have been received.
     Failed(Problem),
 }
 
@@ -96,12 +96,12 @@ impl Link {
         if let Some(connection) = &mut self.connection
             && Pin::new(connection).poll(context).is_ready()
         {
-            // The request that was under way learns how it ended.
+            // Dropping the connection ends the request under way.
             self.connection = None;
         }
     }
 
-    /// Whether another request can be sent: the other side has not closed it.
+    /// Returns whether another request can be sent, because the other side has not closed the connection.
     pub(super) async fn is_usable(&mut self) -> bool {
         poll_fn(|context| {
             self.drive(context);
@@ -192,7 +192,7 @@ impl Link {
     }
 }
 
-/// A stream that gives only so much at a time, and tells whether anything came.
+/// A stream that bounds the bytes read at a time, and records whether anything was received.
 struct Watched {
     stream: Take<TcpStream>,
     heard: Arc<AtomicBool>,
@@ -243,8 +243,8 @@ impl AsyncWrite for Watched {
     }
 }
 
-/// Headers of an answer.
+/// The most headers of an answer.
 pub(super) const MOST_HEADERS: usize = 256;
 
-/// Bytes of a head: status line and headers.
+/// The most bytes of a head: status line and headers.
 pub(super) const MOST_BYTES: usize = 64 * 1024;

@@ -1,4 +1,4 @@
-//! How servers are called: [`HttpClients`] share connections, a [`Destination`] is posted to over and over, [`Call`] gives
+//! Calls to servers: [`HttpClients`] share connections, a [`Destination`] is posted to repeatedly, [`Call`] gives
 //! each failure its class and its text. Agents, models and environment servers are asked through it.
 //!
 //! Plain HTTP without a proxy goes over connections of our own (`link`), which is several times cheaper; TLS and proxies

@@ -21,10 +21,10 @@ use super::response::Received;
 /// An idle connection is closed after this time; servers close theirs about then.
 const IDLE: Duration = Duration::from_secs(90);
 
-/// Time after which an idle connection is asked whether the other side is still there.
+/// The time after which an idle connection is probed.
 pub(super) const KEEPALIVE: Duration = Duration::from_secs(30);
 
-/// Connections to one server. The one that was used last is used first, so that those that are not needed grow old.
+/// Connections to one server. The one that was used last is reused first, so that unneeded ones expire.
 pub(super) struct Pool {
     origin: Uri,
     connector: HttpConnector,
@@ -55,9 +55,9 @@ impl Pool {
 
     /// Sends a request over a connection that is open, or a new one.
     ///
-    /// The server may have closed a connection that was idle, which only a request finds out. So if it ends without a byte
+    /// The server may have closed an idle connection, which only a request can find out. So if it ends without a byte
     /// of an answer, the request is sent again, over a new connection and at once, as browsers do. What a new connection
-    /// took is never sent again.
+    /// has sent is never sent again.
     pub(super) async fn send(
         self: &Arc<Self>,
         request: impl Fn() -> Outgoing,
@@ -100,7 +100,7 @@ impl Pool {
         let limit = self.settings.connect_timeout;
         let limit = first_byte.map_or(limit, |end| limit.min(end.saturating_duration_since(began)));
         let mut connector = self.connector.clone();
-        // The name is looked up within this as well.
+        // This limit includes the lookup of the name.
         let connected = timeout(limit, connector.call(self.origin.clone())).await;
         add_connect_time(began.elapsed());
         match connected {
@@ -124,7 +124,7 @@ impl Pool {
         };
         idle.push_back(link);
         drop(idle);
-        // Closing is a call to the system, which nobody is to wait for.
+        // Closing is a system call, for which no other call should wait.
         drop(unwanted);
     }
 

@@ -24,14 +24,14 @@ const COPIED_BYTES: usize = 8 * 1024;
 /// The head of an answer, and its body as it comes.
 #[derive(Debug)]
 pub enum Response {
-    /// Over a connection of our own.
+    /// An answer over a connection of our own.
     Own(Received),
-    /// Over TLS or a proxy.
+    /// An answer over TLS or a proxy.
     Client(reqwest::Response),
 }
 
 impl Response {
-    /// Status code.
+    /// Returns the status code.
     pub fn status(&self) -> StatusCode {
         match self {
             Self::Own(received) => received.head.status,
@@ -39,7 +39,7 @@ impl Response {
         }
     }
 
-    /// Headers.
+    /// Returns the headers.
     pub fn headers(&self) -> &HeaderMap {
         match self {
             Self::Own(received) => &received.head.headers,
@@ -47,7 +47,7 @@ impl Response {
         }
     }
 
-    /// Reads the whole body, unpacked; of `max` bytes at most. It is read as there is room for it.
+    /// Reads and decompresses the whole body, of at most `max` bytes, as there is room for it.
     ///
     /// # Errors
     /// The connection broke or fell silent, or the body is too large or can't be unpacked.
@@ -114,7 +114,7 @@ impl Response {
         Ok(body.into())
     }
 
-    /// The beginning of the body, unpacked: as much of it as comes soon, of some `wanted` bytes.
+    /// Returns the start of the decompressed body: about `wanted` bytes, or those that come within `limit`.
     pub async fn start(mut self, wanted: usize, limit: Duration) -> Vec<u8> {
         let mut start = Vec::new();
         let read = async {
@@ -126,7 +126,7 @@ impl Response {
                 }
             }
         };
-        // What came before the time was up is all there is to be quoted.
+        // Only the bytes that came within the time can be quoted.
         let _ = timeout(limit, read).await;
         match self.encoding() {
             Some(encoding) => encoding.unpack_start(&start, wanted),
@@ -134,7 +134,7 @@ impl Response {
         }
     }
 
-    /// The next part of the body, as it was sent.
+    /// Returns the next part of the body, as it was sent.
     async fn chunk(&mut self) -> Result<Option<Bytes>, Problem> {
         match self {
             Self::Own(received) => received.chunk().await,
@@ -142,7 +142,7 @@ impl Response {
         }
     }
 
-    /// Nothing more is to be read.
+    /// Gives the connection back, because nothing more is read.
     async fn end(&mut self) {
         if let Self::Own(received) = self {
             received.end().await;
@@ -156,7 +156,7 @@ impl Response {
         }
     }
 
-    /// How what [`Self::chunk`] gives is packed.
+    /// Returns the encoding of the chunks.
     fn encoding(&self) -> Option<Encoding> {
         match self {
             Self::Own(received) => Encoding::of(received.head.headers.get(CONTENT_ENCODING)?),
@@ -215,13 +215,13 @@ impl Received {
     }
 }
 
-/// The first bytes of an unpacked body.
+/// The initial size of a decompressed body in bytes.
 const FIRST: usize = 8 * 1024;
 
-/// zstd may look back at most 2^23 bytes (RFC 9659): what it keeps of them is memory as well.
+/// The window of zstd: it looks back at most 2^23 bytes (RFC 9659), which it keeps in memory.
 const ZSTD_WINDOW: u32 = 23;
 
-/// How a body is packed.
+/// The compression of a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Encoding {
     Gzip,
@@ -229,10 +229,10 @@ pub(super) enum Encoding {
 }
 
 impl Encoding {
-    /// What is accepted.
+    /// The encodings that are accepted.
     pub(super) const ACCEPTED: &str = "gzip, zstd";
 
-    /// Reads a `content-encoding`; none where the body is taken as it is.
+    /// Reads a `content-encoding`; none if the body needs no decompression.
     pub(super) fn of(value: &HeaderValue) -> Option<Self> {
         match value.as_bytes() {
             b"gzip" | b"x-gzip" => Some(Self::Gzip),
@@ -255,7 +255,7 @@ impl Encoding {
     /// Unpacks a body, of `max` bytes at most. Waits for room as it grows.
     ///
     /// # Errors
-    /// It is larger, or was not packed so.
+    /// The body is larger, or not in this encoding.
     pub(super) async fn unpack(
         self,
         packed: &[u8],
@@ -276,7 +276,7 @@ impl Encoding {
             }
             let wanted = Wanted {
                 length: unpacked.len() + 1,
-                // One more shows that there are more.
+                // One byte beyond the limit shows that the body is too large.
                 most: max + 1,
                 beside: packed.len(),
             };
@@ -288,7 +288,7 @@ impl Encoding {
     pub(super) fn unpack_start(self, packed: &[u8], wanted: usize) -> Vec<u8> {
         let mut unpacked = Vec::new();
         if let Ok(reader) = self.reader(packed) {
-            // It ends early; what came before is what is wanted.
+            // The input ends early, which is an error; the output before it is enough.
             let _ = reader.take(wanted as u64).read_to_end(&mut unpacked);
         }
         unpacked

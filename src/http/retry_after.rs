@@ -1,5 +1,5 @@
-//! What the headers of a refusal say: [`retry_after`] is how long to wait, as servers have come to
-//! tell it, [`headers_that_matter`] what to keep of them. To the crate `rate-limits`, `Retry-After` is seconds or a date;
+//! Reads the headers of a refusal: [`retry_after`] returns how long to wait, in the forms that servers
+//! use; [`headers_that_matter`] returns the headers to keep. The crate `rate-limits` reads only seconds and dates;
 //! servers also send milliseconds, times since 1970 and Go's durations.
 
 use std::collections::BTreeMap;
@@ -8,10 +8,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use chrono::DateTime;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 
-/// No server is believed that wants to be left alone for longer.
+/// The longest wait that a server may ask for.
 const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Headers with the time of a limit's next reset, and those that say what is left until then.
+/// The headers with the time of a limit's next reset, each with the header that says what is left until then.
 const RESETS: [(&str, &str); 4] = [
     ("x-ratelimit-reset", "x-ratelimit-remaining"),
     (
@@ -22,12 +22,12 @@ const RESETS: [(&str, &str); 4] = [
     ("ratelimit-reset", "ratelimit-remaining"),
 ];
 
-/// Numbers above these are seconds and milliseconds since 1970.
+/// Larger numbers than these are seconds or milliseconds since 1970, and not a duration.
 const UNIX_SECONDS: f64 = 1e9;
 const UNIX_MILLISECONDS: f64 = 1e12;
 
-/// How long the server asks to be left alone, at most 24 h; zero if that time has passed, `None`
-/// if it does not say, or not so that it can be understood. `Retry-After` and `retry-after-ms` come
+/// Returns how long the server asks to be left alone, at most 24 h; zero if that time has passed, `None`
+/// if it does not say so in a known form. `Retry-After` and `retry-after-ms` come
 /// first, the longer of them; then the latest reset of a limit that is used up.
 pub fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     let asked = values(headers, "retry-after").filter_map(|value| wait(value, now));
@@ -50,13 +50,13 @@ fn values<'a>(headers: &'a HeaderMap, name: &str) -> impl Iterator<Item = &'a st
     values.filter_map(|value| Some(value.to_str().ok()?.trim()))
 }
 
-/// Nothing remains, as far as is known.
+/// Returns whether nothing remains, as far as is known.
 fn is_used_up(headers: &HeaderMap, remaining: &str) -> bool {
     let mut left = values(headers, remaining).filter_map(number).peekable();
     left.peek().is_none() || left.any(|left| left <= 0.0)
 }
 
-/// From `now` to the time that `value` means.
+/// Returns the time from `now` until the time that `value` means.
 fn wait(value: &str, now: SystemTime) -> Option<Duration> {
     if let Some(number) = number(value) {
         return Some(match number {
@@ -79,7 +79,7 @@ fn wait(value: &str, now: SystemTime) -> Option<Duration> {
     Some(until(date.timestamp_millis() as f64 / 1000.0, now))
 }
 
-/// A number without sign or exponent.
+/// Reads a number without sign or exponent.
 fn number(value: &str) -> Option<f64> {
     let plain = value
         .bytes()
@@ -91,7 +91,7 @@ fn seconds(seconds: f64) -> Duration {
     Duration::try_from_secs_f64(seconds).unwrap_or(LONGEST)
 }
 
-/// From `now` to so many seconds since 1970.
+/// Returns the time from `now` to this many seconds since 1970.
 fn until(unix_seconds: f64, now: SystemTime) -> Duration {
     let now = now.duration_since(UNIX_EPOCH).unwrap_or_default();
     seconds((unix_seconds - now.as_secs_f64()).max(0.0))
@@ -100,9 +100,9 @@ fn until(unix_seconds: f64, now: SystemTime) -> Duration {
 /// Characters kept of a header's value.
 const KEPT: usize = 200;
 
-/// The response headers worth keeping, as the text of a JSON object, sorted by name: what a server
+/// Returns the response headers worth keeping, as the text of a JSON object, sorted by name: what a server
 /// or a proxy says of its limits, which of them answered, and under which id. `None` if there are
-/// none. It is a list of what is kept, so that cookies and credentials never are.
+/// none. Only listed headers are kept, so that cookies and credentials never are.
 pub fn headers_that_matter(headers: &HeaderMap) -> Option<String> {
     let mut kept: BTreeMap<&str, String> = BTreeMap::new();
     for (name, value) in headers {
@@ -134,7 +134,7 @@ fn shortened(value: &HeaderValue) -> String {
     value.chars().take(KEPT).collect()
 }
 
-/// A header that comes more than once is one list, by HTTP's rule.
+/// Appends a repeated header's value: by HTTP's rule, the values are one list.
 fn append(known: &mut String, value: &HeaderValue) {
     let all = format!("{known}, {}", shortened(value));
     *known = all.chars().take(KEPT).collect();

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Bodies up to this size are not counted: a call in flight is.
+/// Bodies up to this size are not counted: the memory of a call in flight covers them.
 const SMALL: u64 = 8 * 1024;
 
-/// Memory for bodies, from the moment that one is read until nobody holds it any more. Whoever finds none waits before it
-/// reads on, and so does whoever sends.
+/// Memory for bodies, from the start of reading one until nobody holds it. A call that finds none waits before it
+/// reads on, and so its sender waits, too.
 ///
-/// Many bodies that are half read may fill it, and each of them waits for the others. So one of them at a time may go beyond,
+/// Many half-read bodies may fill the room, each waiting for the others. So one body at a time may exceed the limit,
 /// until it is dropped. No more than the room and the largest body is ever taken.
 #[derive(Debug, Clone)]
 pub(super) struct Room {
@@ -43,14 +43,14 @@ pub(super) struct Taken {
 pub(super) struct Wanted {
     /// Bytes that it needs now.
     pub(super) length: usize,
-    /// Bytes that it needs at last, at most.
+    /// The most bytes that it may need in the end.
     pub(super) most: u64,
-    /// Bytes that are held beside it for as long.
+    /// The bytes that are held at the same time, such as the compressed body.
     pub(super) beside: usize,
 }
 
 impl Room {
-    /// Room for so many bytes.
+    /// Creates room for this many bytes.
     pub(super) fn new(bytes: u64) -> Self {
         let kib = u32::try_from(bytes >> 10).unwrap_or(u32::MAX).max(1);
         Self {
@@ -60,7 +60,7 @@ impl Room {
         }
     }
 
-    /// Room for a body of which nothing was read yet.
+    /// Returns the room for a body of which nothing was read yet.
     pub(super) fn take(&self) -> Taken {
         Taken {
             room: self.clone(),
@@ -95,7 +95,7 @@ impl Taken {
                 held => *held = Some(permit),
             },
             Ok(permit) = beyond => self.beyond = Some(permit),
-            // They are never closed.
+            // The semaphores are never closed.
             else => {}
         }
     }
@@ -143,7 +143,7 @@ mod tests {
 
     const KIB: u64 = 1 << 10;
 
-    /// Whether there is room for a body; gives what it took.
+    /// Returns the part of the room that a body took, if there was room.
     fn fits(room: &Room, kib: u64) -> Option<Taken> {
         let mut taken = room.take();
         taken.grow(kib * KIB).now_or_never()?;

@@ -1,4 +1,4 @@
-//! Requests over real connections to servers that do as they are told.
+//! Tests of requests over real connections to scripted servers.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -44,7 +44,7 @@ async fn post(to: &Destination) -> Result<Bytes, Failure> {
     }
 }
 
-/// Serves one connection after another, each as its own function says; gives the address.
+/// Serves one connection after another, each by its own function. Returns the address.
 fn server<const N: usize>(connections: [fn(TcpStream); N]) -> (String, JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/run", listener.local_addr().unwrap());
@@ -140,7 +140,7 @@ async fn a_request_that_was_received_is_not_sent_again() {
         assert_eq!(failure.class, FailureClass::Infra, "{failure:?}");
         assert!(!failure.unreachable, "{failure:?}");
     };
-    // A new connection was open when the request came.
+    // The request came over a new connection.
     let next: fn(TcpStream) = |mut stream| {
         assert!(request(&mut stream));
         answer(&mut stream, "", b"another request");

@@ -1,4 +1,4 @@
-//! The bodies of requests to models and of their answers, as far as Chat Completions and Completions share them.
+//! The parts of request and answer bodies that Chat Completions and Completions share.
 
 use std::borrow::Cow;
 
@@ -18,7 +18,7 @@ const NEVER_SENT: [&str; 2] = ["stream", "stream_options"];
 pub(super) struct RequestBody(Vec<u8>);
 
 impl RequestBody {
-    /// Begins a request to a model; it is not named where `model` is empty.
+    /// Begins a request to a model, which is not named if `model` is empty.
     pub(super) fn new(model: &str) -> Result<Self, Failure> {
         let mut body = Self(vec![b'{']);
         if !model.is_empty() {
@@ -68,8 +68,8 @@ impl RequestBody {
         Ok(())
     }
 
-    /// Adds how a message is sampled: `sampling` without `own`, the name of a model that has been
-    /// named, and its `stop` where the turn has texts of its own.
+    /// Adds the sampling parameters: `sampling` without `own`, without the name of a model that has been
+    /// named, and without `stop` if the turn has its own stop strings.
     pub(super) fn sampling(
         &mut self,
         sampling: &Map<String, Value>,
@@ -86,7 +86,7 @@ impl RequestBody {
         }
     }
 
-    /// The whole text.
+    /// Closes the body and returns it.
     pub(super) fn finish(mut self) -> Bytes {
         self.0.push(b'}');
         self.0.into()
@@ -109,7 +109,7 @@ impl RequestBody {
     }
 }
 
-/// How vLLM writes a token as text where it is asked for `return_tokens_as_token_ids`.
+/// The prefix with which vLLM writes a token as text if `return_tokens_as_token_ids` is set.
 pub(super) const TOKEN_ID: &str = "token_id:";
 
 /// An answer, with its choices of kind `C`.
@@ -126,12 +126,12 @@ struct CompletionUsage {
     completion_tokens: Option<u64>,
 }
 
-/// Why a generation ended.
+/// The reason why a generation ended.
 #[derive(Debug, Deserialize)]
 #[serde(transparent)]
 pub(super) struct FinishReason<'a>(#[serde(borrow)] Option<Cow<'a, str>>);
 
-/// The first choice of an answer, and what is said of it.
+/// The first choice of an answer, with the answer's data about it.
 #[derive(Debug)]
 pub(super) struct FirstChoice<C> {
     pub(super) choice: C,
@@ -140,7 +140,7 @@ pub(super) struct FirstChoice<C> {
 }
 
 impl<'a, C: Deserialize<'a>> CompletionAnswer<C> {
-    /// Takes the first choice of an answer; its tokens are noted in the row of the call.
+    /// Takes the first choice of an answer, and notes the token counts in the row of the call.
     pub(super) fn read(posted: &'a Posted) -> Result<FirstChoice<C>, Failure> {
         let answer: Self = serde_json::from_slice(&posted.body).map_err(|source| {
             let why = format!("the answer is no completion ({source}){}", posted.quote());
@@ -167,10 +167,10 @@ impl<'a, C: Deserialize<'a>> CompletionAnswer<C> {
 }
 
 impl FinishReason<'_> {
-    /// The generation hit its length limit.
+    /// Returns whether the generation hit its length limit.
     ///
     /// # Errors
-    /// The server gave it up.
+    /// The server aborted the generation.
     pub(super) fn is_length(&self, posted: &Posted) -> Result<bool, Failure> {
         match self.0.as_deref() {
             Some("abort") => {
@@ -182,12 +182,12 @@ impl FinishReason<'_> {
     }
 }
 
-/// The number that a token's text stands for, as vLLM writes it: `token_id:123`.
+/// Returns the number in a token's text as vLLM writes it: `token_id:123`.
 pub(super) fn token_id(text: &str) -> Option<u32> {
     text.strip_prefix(TOKEN_ID)?.parse().ok()
 }
 
-/// The numbers that a list of tokens' texts stands for, if every one stands for one.
+/// Returns the numbers in a list of token texts, if every text has one.
 pub(super) fn token_ids(texts: &RawValue) -> Option<Vec<u32>> {
     let texts: Vec<Cow<str>> = serde_json::from_str(texts.get()).ok()?;
     texts.iter().map(|text| token_id(text)).collect()

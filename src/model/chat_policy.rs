@@ -7,7 +7,7 @@ use super::{Generation, GenerationRequest, Message, ModelClient, OBSERVATION_ROL
 use crate::call::CallLog;
 use crate::retry::Failure;
 
-/// What messages of an environment are sent as: servers of models know no role for them.
+/// The role under which messages of an environment are sent: model servers have no role for them.
 pub const SENT_OBSERVATION_ROLE: &str = "user";
 
 /// Path of Chat Completions below a server's address.
@@ -43,7 +43,7 @@ struct ChatChoice<'a> {
     #[serde(borrow)]
     finish_reason: FinishReason<'a>,
     logprobs: Option<ChatLogprobs>,
-    /// vLLM and SGLang, where `return_token_ids` is asked for.
+    /// The token ids that vLLM and SGLang send if `return_token_ids` is set.
     token_ids: Option<Vec<u32>>,
 }
 
@@ -77,7 +77,7 @@ struct Token {
 }
 
 impl ChatMessage {
-    /// What it says; a refusal is what a model says that says nothing else.
+    /// Returns the text; if there is no other text, the refusal.
     fn text(self) -> String {
         match self.content {
             Some(ChatContent::Text(text)) => text,
@@ -117,7 +117,7 @@ impl Policy for ChatPolicy {
         Ok(Generation {
             text: choice.message.text(),
             num_tokens: answer.output_tokens.or(count.map(|count| count as u64)),
-            // Those of other tokens than the ones that are known would mislead.
+            // Log-probabilities of other tokens than the known ones would mislead.
             logprobs: logprobs.filter(|logprobs| count.is_none_or(|count| count == logprobs.len())),
             token_ids,
             truncated,

@@ -8,22 +8,22 @@ use super::Endpoints;
 use crate::call::{CallKind, CallLog, CallSpec, CookieJar, Post, Posted, Target};
 use crate::retry::{Backoff, Failure, FailureClass};
 
-/// A longer `Retry-After` is not waited for here: the failure carries it, so that every rollout of the agent waits.
+/// The longest `Retry-After` that is waited for here. A failure carries a longer one, so that all rollouts wait.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
-/// How the calls of a model are retried.
+/// The rules for retries of calls to a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ModelRetries {
     /// The most retries of a call whose server, or the network to it, failed.
     pub retries: u32,
-    /// The wait before each of them.
+    /// The wait before each retry.
     pub backoff: Backoff,
-    /// The longest time to the last byte of an answer, of each try.
+    /// The longest time of each try, to the last byte of the answer.
     pub deadline: Option<Duration>,
 }
 
 impl Default for ModelRetries {
-    /// Two retries, after at most half a second and a second.
+    /// Returns two retries, after at most half a second and one second.
     fn default() -> Self {
         Self {
             retries: 2,
@@ -36,7 +36,7 @@ impl Default for ModelRetries {
     }
 }
 
-/// Client of a model, at one path of its servers.
+/// The client of a model, at one path of its servers.
 #[derive(Debug)]
 pub struct ModelClient {
     endpoints: Arc<Endpoints>,
@@ -46,7 +46,7 @@ pub struct ModelClient {
 }
 
 impl ModelClient {
-    /// The model `name` at `path` of `endpoints`.
+    /// Creates a client of the model `name` at `path` of `endpoints`.
     pub fn new(
         endpoints: Arc<Endpoints>,
         path: &str,
@@ -62,12 +62,12 @@ impl ModelClient {
         }
     }
 
-    /// Name of the model, as it is sent; empty if none is sent.
+    /// Returns the name of the model, as it is sent; empty if none is sent.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The addresses, without secrets, for people to read.
+    /// Returns the addresses, without secrets, for people to read.
     pub fn address(&self) -> String {
         let addresses: Vec<&str> = self.targets.iter().map(Target::address).collect();
         addresses.join(", ")
@@ -171,7 +171,7 @@ mod tests {
         client.post(1, body, None, log, None).await
     }
 
-    /// Gives the answers one after the other.
+    /// Starts a server that returns the answers one after the other.
     async fn answering(answers: Vec<Answer>) -> ScriptedServer {
         let mut answers = answers.into_iter();
         ScriptedServer::start(move |_| answers.next().unwrap()).await

@@ -12,7 +12,7 @@ use crate::retry::{Failure, FailureClass};
 /// Path of Completions below a server's address.
 pub const COMPLETIONS: &str = "v1/completions";
 
-/// Fields of a request that make its tokens exact. `sampling` does not change them.
+/// The fields of a request that make its tokens exact. `sampling` does not override them.
 const EXACT: [(&str, bool); 3] = [
     ("return_token_ids", true),
     // Older versions of vLLM know only this one.
@@ -20,9 +20,9 @@ const EXACT: [(&str, bool); 3] = [
     ("add_special_tokens", false),
 ];
 
-/// A model behind Completions of vLLM or SGLang: tokens go there, and tokens with their
-/// log-probabilities come back. The prompt is the tokens of all messages, one after the other, so
-/// what the model saw is what the log says.
+/// A model behind Completions of vLLM or SGLang: it gets tokens, and returns tokens with their
+/// log-probabilities. The prompt is the tokens of all messages, one after the other, so
+/// the log holds exactly what the model saw.
 #[derive(Debug)]
 pub struct CompletionsPolicy(pub ModelClient);
 
@@ -51,7 +51,7 @@ struct MetaInfo {
     output_token_logprobs: Option<Vec<(Option<f64>, u32, IgnoredAny)>>,
 }
 
-/// The tokens of the whole conversation.
+/// Returns the tokens of the whole conversation, message by message.
 fn prompt<'a>(request: &GenerationRequest<'a>, log: &CallLog) -> Result<Vec<&'a [u32]>, Failure> {
     let ids = |(position, message): (usize, &'a Message)| {
         message.token_ids.as_deref().ok_or_else(|| {
@@ -69,7 +69,7 @@ fn prompt<'a>(request: &GenerationRequest<'a>, log: &CallLog) -> Result<Vec<&'a 
 }
 
 impl CompletionChoice<'_> {
-    /// The tokens, and their log-probabilities where all are known.
+    /// Returns the tokens, and their log-probabilities if all are known.
     fn tokens(&mut self, posted: &Posted) -> Result<(Vec<u32>, Option<Vec<f64>>), Failure> {
         let meta = self.meta_info.take();
         let meta = meta.and_then(|meta| meta.output_token_logprobs);
@@ -312,7 +312,7 @@ mod tests {
         assert!(server.received().is_empty());
     }
 
-    /// What a model says in a turn, as numbers, and what an environment answers, as bytes.
+    /// Generates turns: the model's tokens as numbers, and the environment's answer as bytes.
     fn turns() -> impl Strategy<Value = Vec<(Vec<u32>, Vec<u8>)>> {
         let generated = prop::collection::vec(any::<u32>(), 0..20);
         let observed = prop::collection::vec(any::<u8>(), 0..20);
@@ -322,7 +322,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
-        /// The server's texts do not become its tokens again: they are the same whatever it says.
+        /// The server's texts do not encode to its tokens: all texts are the same.
         #[test]
         fn the_model_sees_every_token_that_was_said(
             prompt in prop::collection::vec(any::<u32>(), 1..20),

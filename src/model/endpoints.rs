@@ -8,13 +8,13 @@ use crate::call::Target;
 use crate::http::HttpClients;
 use crate::retry::Backoff;
 
-/// How long an endpoint is avoided after failures, unless it asks for longer.
+/// The time for which an endpoint is avoided after failures, unless it asks for longer.
 const AVOIDANCE: Backoff = Backoff {
     base: Duration::from_secs(1),
     cap: Duration::from_secs(60),
 };
 
-/// The servers of one model, and their health. Clients that share the value share what is known of them.
+/// The servers of one model, and their health. Clients that share an instance share the health, too.
 #[derive(Debug)]
 pub struct Endpoints {
     targets: Vec<Target>,
@@ -27,27 +27,27 @@ struct EndpointStates {
     choices: u64,
 }
 
-/// What is known of an endpoint.
+/// The state of an endpoint.
 #[derive(Debug, Default)]
 struct EndpointState {
     in_flight: usize,
-    /// Failures since the last success. Those of calls that failed together count as one.
+    /// Failures since the last success. Calls that fail together count as one failure.
     failures: u32,
     avoided_until: Option<Instant>,
-    /// It asked to be left alone until then.
+    /// The instant until which the endpoint asked to be left alone.
     alone_until: Option<Instant>,
-    /// Number of the choice that it was last chosen by.
+    /// The number of the choice that last chose this endpoint.
     chosen: u64,
 }
 
 impl EndpointState {
-    /// How long the endpoint still asks to be left alone.
+    /// Returns how long the endpoint still asks to be left alone.
     fn left_alone(&self, now: Instant) -> Duration {
         let until = self.alone_until.unwrap_or(now);
         until.saturating_duration_since(now)
     }
 
-    /// It failed a short time ago; or a longer one, but a call is already finding out how it is.
+    /// Returns whether the endpoint failed recently, or failed before and has a call in flight that tries it out.
     fn is_avoided(&self, now: Instant) -> bool {
         let is_tried = self.failures > 0 && self.in_flight > 0;
         is_tried || self.avoided_until.is_some_and(|until| now < until)
@@ -62,11 +62,11 @@ pub struct Chosen {
 }
 
 impl Endpoints {
-    /// The servers of a model at these addresses, with or without `/v1` at their end; `headers` go
+    /// Creates the servers of a model at these addresses, with or without `/v1` at the end; `headers` go
     /// with every call.
     ///
     /// # Errors
-    /// There are none, or one can't be used.
+    /// There are no addresses, or one can't be used.
     pub fn new(
         model: &str,
         bases: &[String],
@@ -98,7 +98,7 @@ impl Endpoints {
         }))
     }
 
-    /// The servers.
+    /// Returns the servers.
     pub fn targets(&self) -> &[Target] {
         &self.targets
     }
@@ -121,7 +121,7 @@ impl Endpoints {
         }
     }
 
-    /// How long the endpoint that [`Self::choose`] would choose wants to be left alone.
+    /// Returns how long the endpoint that [`Self::choose`] would choose wants to be left alone.
     pub fn left_alone(&self, failed_at: &[usize], now: Instant) -> Duration {
         let states = self.states();
         let best = states.endpoints.get(states.best(failed_at, now));
@@ -151,21 +151,21 @@ impl EndpointStates {
 }
 
 impl Chosen {
-    /// Which of the endpoints it is.
+    /// Returns the index of the endpoint.
     pub fn index(&self) -> usize {
         self.index
     }
 
-    /// It answered, with whatever but a failure of its own.
+    /// Notes that the endpoint answered with anything but a failure of its own.
     pub fn succeeded(&self) {
         self.change(|state| {
             state.failures = 0;
-            // A wish to be left alone stands, though a call that was sent before it was answered.
+            // A request to be left alone remains valid, even if a call that was sent before it succeeds.
             state.avoided_until = None;
         });
     }
 
-    /// It failed, or refused for now and asked to be left alone for `retry_after`.
+    /// Notes that the endpoint failed, or asked to be left alone for `retry_after`.
     pub fn failed(&self, retry_after: Option<Duration>, now: Instant) {
         self.change(|state| {
             if state.avoided_until.is_none_or(|until| until <= now) {
@@ -238,7 +238,7 @@ mod tests {
             let failing = endpoints.choose(&[1], now);
             assert_eq!(failing.index(), 0);
             failing.failed(None, now);
-            // A call that was in flight with it tells nothing new.
+            // The failure of a call that was in flight at the same time tells nothing new.
             failing.failed(None, now);
             drop(failing);
             let busy = endpoints.choose(&[0], now);
@@ -267,7 +267,7 @@ mod tests {
         let later = now + seconds(299);
         let chosen: Vec<Chosen> = (0..3).map(|_| endpoints.choose(&[1], later)).collect();
         assert!(chosen.iter().all(|chosen| chosen.index() == 1));
-        // Both ask: the one whose time is up first is asked first.
+        // Both ask to be left alone: the one whose time is up first is chosen.
         endpoints.choose(&[], later).failed(Some(seconds(9)), later);
         assert_eq!(endpoints.choose(&[], later).index(), 0);
         assert_eq!(endpoints.left_alone(&[], later), seconds(1));

@@ -3,7 +3,7 @@
 //!
 //! [`ChatPolicy`], [`CompletionsPolicy`] and [`ResponsesModel`] ask a model over HTTP, through a [`ModelClient`] that knows
 //! which of its [`Endpoints`] to ask. [`chat`] translates Responses to Chat Completions and back. A [`Tokenizer`] counts and
-//! makes tokens. The agents that run here use all of it.
+//! makes tokens. The agents that rollstream runs itself use all of it.
 
 mod body;
 pub mod chat;
@@ -52,32 +52,32 @@ pub trait Policy: Debug + Send + Sync {
     fn address(&self) -> String;
 }
 
-/// The conversation to continue, and how.
+/// The conversation to continue, and the sampling parameters.
 #[derive(Debug, Clone, Copy)]
 pub struct GenerationRequest<'a> {
     /// Number of the turn, from 1.
     pub turn: u32,
     /// The conversation so far.
     pub messages: &'a [Message],
-    /// How it is sampled: `temperature`, `top_p`, `max_tokens`, `seed` and the like, as they stand
+    /// The sampling parameters: `temperature`, `top_p`, `max_tokens`, `seed` and the like, as
     /// in a request of Chat Completions.
     pub sampling: &'a Map<String, Value>,
     /// Texts that end the generation.
     pub stop_strings: Option<&'a [String]>,
 }
 
-/// What was generated.
+/// A generation of a model.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Generation {
     /// The text.
     pub text: String,
-    /// Its tokens, where the model gave them.
+    /// The tokens of the text, if the model returned them.
     pub token_ids: Option<Vec<u32>>,
     /// Log-probability of each token, where the model gave them.
     pub logprobs: Option<Vec<f64>>,
-    /// Number of its tokens, where the model gave it.
+    /// The number of tokens, if the model returned it.
     pub num_tokens: Option<u64>,
-    /// It hit its length limit.
+    /// Whether the generation hit its length limit.
     pub truncated: bool,
     /// The worker that generated it, if the server names it.
     pub worker: Option<String>,
@@ -106,22 +106,22 @@ pub trait Responder: Debug + Send + Sync {
 pub struct ResponseRequest<'a> {
     /// Number of the turn, from 1.
     pub turn: u32,
-    /// What the task says of it but for `input`.
+    /// The request parameters of the task, except `input`.
     pub params: &'a Map<String, Value>,
     /// The items so far.
     pub input: &'a [Box<RawValue>],
 }
 
-/// What a model answered.
+/// The answer of a model.
 #[derive(Debug, Clone)]
 pub struct ModelResponse {
     /// The whole Responses object as JSON text.
     pub text: String,
     /// Its `output`.
     pub output: Vec<Box<RawValue>>,
-    /// Its `usage`, where it has one.
+    /// Its `usage`, if any.
     pub usage: Option<Map<String, Value>>,
-    /// Its `incomplete_details` is there and not null.
+    /// Whether `incomplete_details` is present and not null.
     pub is_incomplete: bool,
 }
 
@@ -129,7 +129,7 @@ impl ModelResponse {
     /// Reads a Responses object; its items stay as they are written.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The text is not a Responses object. The error says why.
     pub fn parse(text: String) -> Result<Self, String> {
         #[derive(serde::Deserialize)]
         struct ResponseFields {
@@ -160,20 +160,20 @@ pub struct Message {
     pub role: String,
     /// A text, or a list of parts.
     pub content: Value,
-    /// Its tokens, where they are known exactly. Those of an observation that was cut are fewer than
-    /// those of its content.
+    /// The tokens, if they are known exactly. An observation that was cut has fewer tokens than
+    /// its content.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token_ids: Option<Vec<u32>>,
     /// Log-probability of each token, where the model gave them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub logprobs: Option<Vec<f64>>,
-    /// Number of its tokens.
+    /// The number of tokens.
     #[serde(default)]
     pub token_count: u64,
 }
 
 impl Message {
-    /// A message of which nothing but its text is known.
+    /// Creates a message of which only the text is known.
     pub fn text(role: impl Into<String>, content: impl Into<String>) -> Self {
         Self {
             role: role.into(),
@@ -183,7 +183,7 @@ impl Message {
     }
 }
 
-/// The texts of a message's content, part by part. What is not text, such as an image, is left out.
+/// Returns the texts of a message's content, part by part, without other parts such as images.
 pub fn texts(content: &Value) -> Vec<&str> {
     match content {
         Value::String(text) => vec![text],
@@ -192,7 +192,7 @@ pub fn texts(content: &Value) -> Vec<&str> {
     }
 }
 
-/// The same as one text.
+/// Returns the texts of a message's content as one text.
 pub fn text_in(content: &Value) -> Cow<'_, str> {
     match content {
         Value::String(text) => Cow::Borrowed(text),
@@ -200,7 +200,7 @@ pub fn text_in(content: &Value) -> Cow<'_, str> {
     }
 }
 
-/// A content whose parts are all text, as one text; any other as it is.
+/// Joins content whose parts are all text into one text; returns any other content unchanged.
 pub fn joined(content: &Value) -> Value {
     let texts = match content {
         Value::Array(parts) => parts.iter().map(text_of_part).collect::<Option<String>>(),
@@ -220,7 +220,7 @@ fn text_of_part(part: &Value) -> Option<&str> {
     }
 }
 
-/// Why a model or a tokenizer can't be used.
+/// The reason why a model or a tokenizer can't be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelError {
     /// No address is given.
@@ -234,7 +234,7 @@ pub enum ModelError {
     Address {
         /// Name of the model.
         model: String,
-        /// What was given.
+        /// The address as given.
         url: String,
         /// Why not.
         reason: String,
@@ -246,7 +246,7 @@ pub enum ModelError {
         path.display()
     )]
     Tokenizer {
-        /// File that was looked for.
+        /// The file that was looked for.
         path: PathBuf,
         /// Why not.
         reason: String,

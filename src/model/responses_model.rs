@@ -14,7 +14,7 @@ use crate::retry::{Failure, FailureClass};
 /// Path of Responses below a server's address.
 pub const RESPONSES: &str = "v1/responses";
 
-/// A model behind Responses, or behind Chat Completions that Responses are said in.
+/// A model behind Responses, or behind Chat Completions to which Responses are translated.
 #[derive(Debug)]
 pub struct ResponsesModel {
     client: ModelClient,
@@ -22,7 +22,7 @@ pub struct ResponsesModel {
 }
 
 impl ResponsesModel {
-    /// The model `name` behind Responses.
+    /// Creates a client of the model `name` behind Responses.
     pub fn new(endpoints: Arc<Endpoints>, name: &str, retries: ModelRetries) -> Self {
         Self {
             client: ModelClient::new(endpoints, RESPONSES, name, retries),
@@ -30,7 +30,7 @@ impl ResponsesModel {
         }
     }
 
-    /// The model `name` behind Chat Completions.
+    /// Creates a client of the model `name` behind Chat Completions.
     pub fn over_chat(endpoints: Arc<Endpoints>, name: &str, retries: ModelRetries) -> Self {
         Self {
             client: ModelClient::new(endpoints, CHAT_COMPLETIONS, name, retries),
@@ -38,7 +38,7 @@ impl ResponsesModel {
         }
     }
 
-    /// Fields that the request sets itself. The model's name is one of them if the agent has one.
+    /// Returns the fields that the request sets itself, including `model` if the agent has a model name.
     fn own_fields(&self) -> &[&'static str] {
         match self.client.name() {
             "" => &["input"],
@@ -121,7 +121,7 @@ fn said_as_response(posted: &Posted, params: &Map<String, Value>) -> Result<Stri
     serde_json::to_string(&response).map_err(|source| refuse(posted, &source.to_string()))
 }
 
-/// A model can fail with status 200: the response says so then.
+/// Returns the failure that a response reports: a model can fail with status 200.
 fn check_error(response: &ModelResponse, posted: &Posted) -> Result<(), Failure> {
     #[derive(Deserialize)]
     struct ErrorField {

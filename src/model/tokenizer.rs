@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use super::ModelError;
 
-/// Name of a tokenizer's file in the directory of its model.
+/// The name of a tokenizer's file in the directory of its model.
 const FILE: &str = "tokenizer.json";
 
-/// What cuts texts into tokens.
+/// Cuts texts into tokens.
 pub trait Tokenizer: fmt::Debug + Send + Sync {
-    /// The tokens of a text; none are added at its beginning or end.
+    /// Returns the tokens of a text, without special tokens at its beginning or end.
     fn encode(&self, text: &str) -> Encoding;
 }
 
@@ -18,15 +18,15 @@ pub trait Tokenizer: fmt::Debug + Send + Sync {
 pub struct Encoding {
     /// Number of tokens.
     pub count: u64,
-    /// The tokens, where they have numbers; as many as `count` then.
+    /// The tokens, if they have numbers; their number is then `count`.
     pub ids: Option<Vec<u32>>,
 }
 
-/// A token is a word: what stands between white space. For tests, and for models without a tokenizer.
+/// A tokenizer that splits at white space, for tests and for models without a tokenizer.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct WhitespaceTokenizer;
 
-/// A token is a byte of UTF-8, and its number is the byte's value.
+/// A tokenizer whose tokens are the bytes of UTF-8, with the byte's value as number.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct BytesTokenizer;
 
@@ -52,7 +52,7 @@ impl Tokenizer for BytesTokenizer {
 }
 
 impl HuggingFace {
-    /// The tokenizer of a `tokenizer.json`, or of a directory that holds one.
+    /// Opens a `tokenizer.json`, or the directory that holds one.
     ///
     /// # Errors
     /// The file does not exist, or can't be read.
@@ -77,8 +77,8 @@ impl HuggingFace {
 }
 
 impl Tokenizer for HuggingFace {
-    /// A text that it has no tokens for counts as many as it has bytes, which is more than any
-    /// tokenizer makes of it, and has no numbers.
+    /// Encodes a text. If that fails, the count is the number of bytes, which is more than any
+    /// tokenizer produces, and there are no ids.
     fn encode(&self, text: &str) -> Encoding {
         match self.tokenizer.encode_fast(text, false) {
             Ok(encoding) => Encoding::of(encoding.get_ids().to_vec()),
@@ -105,7 +105,7 @@ impl Encoding {
     }
 }
 
-/// The tokenizer that a setting names: `whitespace`, `bytes`, or the path of a `tokenizer.json` or of
+/// Returns the tokenizer that a setting names: `whitespace`, `bytes`, or the path of a `tokenizer.json` or of
 /// its directory.
 ///
 /// # Errors

@@ -1,4 +1,4 @@
-//! [`Answer`]: what an agent answered, and [`AnswerFields`], the numbers and flags in it. One pass over the text finds
+//! [`Answer`]: an agent's answer, and [`AnswerFields`], its numbers and flags. One pass over the text finds
 //! them, and builds no other value.
 
 use std::borrow::Cow;
@@ -20,14 +20,14 @@ pub const MASK_SAMPLE: &str = "mask_sample";
 /// An answer that counts as a rollout.
 #[derive(Debug)]
 pub struct Answer {
-    /// The whole body: one JSON object. Rows with invalid UTF-8 are refused.
+    /// The whole body: one JSON object. Invalid UTF-8 is refused when it becomes a row.
     pub body: Bytes,
     /// The numbers and flags in it.
     pub fields: AnswerFields,
 }
 
 impl Answer {
-    /// An answer of this text.
+    /// Parses an answer.
     ///
     /// # Errors
     /// The text is not one JSON object.
@@ -53,22 +53,22 @@ pub struct AnswerFields {
     pub output_tokens: Option<i64>,
     /// `usage.total_tokens`.
     pub total_tokens: Option<i64>,
-    /// Truthy `_ng_no_persist`: the agent asks for the answer to be forgotten.
+    /// Whether `_ng_no_persist` is truthy: the agent asks for the answer to be forgotten.
     pub no_persist: bool,
     /// `_ng_failure_class`, if present and not null: the attempt failed.
     pub failure_class: Option<String>,
-    /// Truthy `_ng_failure_terminal`: the agent asks for no further attempt.
+    /// Whether `_ng_failure_terminal` is truthy: the agent asks for no further attempt.
     pub failure_terminal: bool,
-    /// Truthy [`MASK_SAMPLE`].
+    /// Whether [`MASK_SAMPLE`] is truthy.
     pub masked: bool,
-    /// `ng_perf`, if it is an object: what NeMo Gym observed of the rollout's turns and tokens.
+    /// `ng_perf`, if it is an object: NeMo Gym's measurements of the rollout's turns and tokens.
     pub perf: Option<String>,
     /// Whether `response` is an object.
     pub has_response: bool,
     /// Whether the response was cut off: its `status` is `incomplete`, or it has `incomplete_details`. None if it has
     /// neither a status nor details.
     pub truncated: Option<bool>,
-    /// The numbers of the rollout as a JSON object: the reward as it is, then every other number or boolean of
+    /// The numbers of the rollout as a JSON object: the unchanged reward, then every other number or boolean of
     /// `response.usage` and of the top level, as they are written. Of two fields of one name the top-level one wins, at
     /// the place of the first; for the reward, the one of `usage` wins. Booleans become 0 or 1, except a boolean reward.
     /// A field `rollout_id` comes first.
@@ -95,7 +95,7 @@ pub enum MetricValue {
 }
 
 impl MetricValue {
-    /// The value, rounded to 64 bits where it is an integer above 2^53.
+    /// Returns the value as a float, rounded if it is an integer beyond 2^53.
     pub fn as_f64(self) -> f64 {
         match self {
             Self::Integer(value) => value as f64,
@@ -103,7 +103,7 @@ impl MetricValue {
         }
     }
 
-    /// The value, where it is an integer.
+    /// Returns the value, if it is an integer.
     pub fn as_i64(self) -> Option<i64> {
         match self {
             Self::Integer(value) => Some(value),
@@ -144,7 +144,7 @@ impl<'a> Value<'a> {
     }
 }
 
-/// Values by name, in order. Of two of one name the last counts, at the place of the first.
+/// Values by name, in order. The last of two values with one name counts, at the place of the first.
 type Values<'a> = IndexMap<Cow<'a, str>, Value<'a>, RandomState>;
 
 /// Most answers have fewer fields than this.
@@ -258,7 +258,7 @@ impl<'de> Deserialize<'de> for Response<'de> {
     }
 }
 
-/// Descends into an object only. The other methods accept whatever else JSON can hold here.
+/// Visits `response`. It descends only into an object; the other methods accept all other JSON values.
 struct ResponseVisitor;
 
 impl<'de> Visitor<'de> for ResponseVisitor {
@@ -333,7 +333,7 @@ impl Response<'_> {
     }
 }
 
-/// The fields of an object. Any other value has none.
+/// Returns the fields of an object. Any other value has none.
 fn fields_of(raw: Raw<'_>) -> Result<Values<'_>, serde_json::Error> {
     if !raw.get().starts_with('{') {
         return Ok(Values::default());
@@ -345,10 +345,10 @@ fn fields_of(raw: Raw<'_>) -> Result<Values<'_>, serde_json::Error> {
         .collect())
 }
 
-/// Top-level fields that are no numbers of the rollout, or have a place of their own.
+/// The top-level fields that are not copied into `info` as numbers, or that have a place of their own.
 const OWN: [&str; 4] = ["reward", "response", "_ng_task_index", "_ng_rollout_index"];
 
-/// [`AnswerFields::info`].
+/// Returns [`AnswerFields::info`].
 fn info(fields: &Values<'_>, usage: &Values<'_>) -> String {
     let (size, hash) = (fields.len() + usage.len(), RandomState::default());
     let mut numbers: IndexMap<&str, Cow<'_, str>, _> =
@@ -389,7 +389,7 @@ fn push_quoted(text: &mut String, name: &str) {
     }
 }
 
-/// A number as it is written, a boolean as 0 or 1.
+/// Returns a number as it is written, and a boolean as 0 or 1.
 fn as_number(value: &str) -> Option<Cow<'_, str>> {
     match value {
         "true" => Some("1".into()),
@@ -398,7 +398,7 @@ fn as_number(value: &str) -> Option<Cow<'_, str>> {
     }
 }
 
-/// A number as it is written. Integers beyond 64 bits become floats.
+/// Returns a number as it is written. Integers beyond 64 bits become floats.
 fn exact(value: &str) -> Option<Cow<'_, str>> {
     let digits = value.strip_prefix('-').unwrap_or(value);
     if !digits.starts_with(|first: char| first.is_ascii_digit()) {

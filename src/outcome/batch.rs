@@ -21,7 +21,7 @@ use crate::schema;
 /// since a buffer of its own costs more than the copy.
 pub(super) const ADOPTED_BYTES: usize = 32 * 1024;
 
-/// Declares a struct of column builders in the order of the columns, each new as its default or as given.
+/// Declares a struct of column builders in the order of the columns, each initialized as given or with its default.
 macro_rules! columns {
     (@new) => { Default::default() };
     (@new $new:expr) => { $new };
@@ -135,22 +135,22 @@ fn microseconds(time: SystemTime) -> i64 {
 }
 
 impl OutcomeBatchBuilder {
-    /// An empty batch.
+    /// Creates an empty batch.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Rows so far.
+    /// Returns the number of rows so far.
     pub fn len(&self) -> usize {
         self.rows
     }
 
-    /// Whether there are no rows yet.
+    /// Returns whether there are no rows yet.
     pub fn is_empty(&self) -> bool {
         self.rows == 0
     }
 
-    /// Bytes of the answers so far.
+    /// Returns the bytes of the answers so far.
     pub fn num_bytes(&self) -> usize {
         self.bytes
     }
@@ -217,7 +217,7 @@ impl OutcomeColumns {
         failure: Option<Failure>,
         terminal: bool,
     ) -> Result<(), ArrowError> {
-        // The status of the attempt has a column; the failure's is of a call within it.
+        // The column is for the attempt's status; the failure's status is that of a call within the attempt.
         let class = failure.as_ref().map(|failure| failure.class);
         self.outcome
             .append_value(class.map_or(OK, FailureClass::name));
@@ -261,7 +261,7 @@ impl OutcomeColumns {
             perf,
             truncated,
             info,
-            // An answer that counts has no flags of a failure.
+            // An answer that counts has no failure flags.
             no_persist: _,
             failure_class: _,
             failure_terminal: _,

@@ -1,8 +1,8 @@
-//! What became of an attempt: [`Answer`] and its [`AnswerFields`]; [`Outcome`], one attempt that has ended;
+//! The outcome of an attempt: [`Answer`] and its [`AnswerFields`]; [`Outcome`], one attempt that has ended;
 //! [`OutcomeBatchBuilder`], which makes Arrow batches of outcomes; and [`attempts_of`], [`rollouts_of`] and [`calls_of`],
-//! which split a batch into the tables that it lands in. [`resume`] is what NeMo Gym's answers say about trying again.
+//! which split a batch into the tables that it lands in. [`resume`] reads what NeMo Gym's answers say about retries.
 //!
-//! Agents give answers, the run operator makes outcomes, the journal and `land` keep them, `import` makes them of files.
+//! Agents return answers, the run operator makes outcomes, the journal and `land` keep them, `import` reads files.
 
 mod answer;
 mod batch;

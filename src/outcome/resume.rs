@@ -1,4 +1,4 @@
-//! What answers of earlier attempts say to a resume, by NeMo Gym's names.
+//! Reads the flags in answers of earlier attempts that a resume needs, under NeMo Gym's names.
 
 use std::path::Path;
 
@@ -8,23 +8,23 @@ use crate::python::{self, is_truthy};
 /// The class of an answer that its agent flagged as a failure.
 pub const FAILURE_CLASS: &str = "_ng_failure_class";
 const FAILURE_TERMINAL: &str = "_ng_failure_terminal";
-/// Of a failure that left something to be judged again, and of the row that asks for that.
+/// The flag of a failure that left a deliverable to judge again, and of the row that asks for that.
 pub const REUSE_DELIVERABLE: &str = "reuse_cached_deliverable";
 const INVALID_JUDGE: &str = "invalid_judge_response";
 const MIGRATED: &str = "_ng_migrated_invalid_judge_response";
 const ELAPSED: &str = "elapsed_seconds";
 
-/// Classes that older agents call terminal though another attempt can mend them.
+/// The classes that older agents call terminal although another attempt can succeed.
 const MENDABLE: [&str; 4] = [
     "timeout_exceeded",
     "reference_missing",
     "eval_missing",
     "transport_ineligible",
 ];
-/// The class of what cannot be run at all.
+/// The class of rollouts that cannot be run at all.
 const SKIPPED: &str = "skipped";
 
-/// Files that agents leave beside their deliverables.
+/// The files that agents leave next to their deliverables.
 const NO_DELIVERABLES: [&str; 7] = [
     "finish_params.json",
     "history.json",
@@ -35,7 +35,7 @@ const NO_DELIVERABLES: [&str; 7] = [
     "reference_files",
 ];
 
-/// Whether a resume that tries terminal timeouts again still takes a failure for terminal.
+/// Returns whether a failure is terminal even for a resume that retries terminal timeouts.
 pub fn is_terminal(class: Option<&str>, is_stamped: bool) -> bool {
     match class {
         Some(class) if MENDABLE.contains(&class) => false,
@@ -44,7 +44,7 @@ pub fn is_terminal(class: Option<&str>, is_stamped: bool) -> bool {
     }
 }
 
-/// The seconds that an attempt took by its own account.
+/// Returns the seconds that an attempt took, as its answer reports them.
 pub fn elapsed_seconds(answer: &Object<'_>) -> Option<f64> {
     let nested = || {
         let response = Object::parse(answer.get("response")?).ok()?;
@@ -57,22 +57,22 @@ pub fn elapsed_seconds(answer: &Object<'_>) -> Option<f64> {
         .or_else(|| nested().filter(is_positive))
 }
 
-/// A failed attempt left something that the next one is to have judged, and not to make again.
+/// Returns whether a failed attempt left a deliverable that the next one only has to get judged.
 pub fn reuses_deliverable(answer: &Object<'_>) -> bool {
     answer.get(REUSE_DELIVERABLE).is_some_and(is_truthy)
 }
 
-/// The judge gave no valid answer.
+/// Returns whether the judge returned no valid answer.
 pub fn is_judged_invalidly(answer: &Object<'_>) -> bool {
     answer.get(INVALID_JUDGE).is_some_and(is_truthy)
 }
 
-/// An answer that was taken for a rollout before is a failed attempt now.
+/// Returns whether an answer that once counted as a rollout was turned into a failed attempt.
 pub fn is_migrated(answer: &Object<'_>) -> bool {
     answer.get(MIGRATED).is_some_and(is_truthy)
 }
 
-/// An answer whose judge gave no valid answer, as the failed attempt that a resume makes of it.
+/// Turns an answer whose judge returned no valid answer into a failed attempt, for a resume.
 pub fn migrated(answer: &Object<'_>) -> String {
     let mut dropped = vec![FAILURE_TERMINAL];
     let has_deliverable = answer

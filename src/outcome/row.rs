@@ -7,7 +7,7 @@ use super::Answer;
 use crate::call::{CallRow, RolloutKey};
 use crate::retry::Failure;
 
-/// The `outcome` of an attempt that gave a rollout.
+/// The `outcome` of an attempt that succeeded.
 pub const OK: &str = "ok";
 
 /// The `outcome` of an attempt whose answer does not count: another writer's answer to the same rollout does.
@@ -24,20 +24,20 @@ pub struct Outcome {
     pub http_status: Option<u16>,
     /// The response headers that matter, as the text of a JSON object.
     pub response_headers: Option<String>,
-    /// When the request was sent.
+    /// The time at which the request was sent.
     pub dispatched_at: SystemTime,
-    /// Where the time went.
+    /// The parts of the attempt's time.
     pub times: Times,
     /// The agent's limit of calls in flight at the time.
     pub concurrency_limit: Option<u32>,
     /// The calls within the attempt. None if the agent runs elsewhere.
     pub calls: Vec<CallRow>,
-    /// The answer, or why there is none.
+    /// The answer or the failure.
     pub verdict: Verdict,
 }
 
 impl Outcome {
-    /// An attempt of which only this is known.
+    /// Creates an attempt of which only this is known.
     pub fn new(
         key: RolloutKey,
         agent_name: impl Into<Arc<str>>,
@@ -58,31 +58,31 @@ impl Outcome {
     }
 }
 
-/// Where the time of an attempt went. If the attempt was cut off, what nobody saw is none.
+/// The parts of an attempt's time. If the attempt was cut off, unknown parts are none.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Times {
-    /// Before the dispatch.
+    /// The wait before the dispatch.
     pub waited: Waited,
-    /// To open a connection. If none was made, the whole attempt.
+    /// The time to open a connection. If none was made, the time of the whole attempt.
     pub connect: Option<Duration>,
-    /// From the dispatch to the head of the answer.
+    /// The time from the dispatch to the head of the answer.
     pub first_byte: Option<Duration>,
-    /// From the request, on an open connection, to the last byte of the answer. None if no connection was made.
+    /// The time from the request, on an open connection, to the last byte. None if no connection was made.
     pub server: Option<Duration>,
-    /// What the collector itself spent on it.
+    /// The time that the collector itself spent.
     pub client: Option<Duration>,
 }
 
-/// How long a rollout waited before it was sent.
+/// The time that a rollout waited before it was sent.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Waited {
-    /// For a place among the calls in flight.
+    /// The wait for a place among the calls in flight.
     pub permit: Duration,
-    /// For rate limits and pauses.
+    /// The wait because of rate limits and pauses.
     pub rate: Duration,
 }
 
-/// How an attempt ended.
+/// The end of an attempt.
 #[derive(Debug)]
 pub enum Verdict {
     /// With an answer that counts as a rollout.
@@ -91,13 +91,13 @@ pub enum Verdict {
     Failed {
         /// The failure.
         failure: Failure,
-        /// No further attempt follows: the rollout has failed.
+        /// Whether no further attempt follows: the rollout has failed.
         terminal: bool,
     },
 }
 
 impl Verdict {
-    /// Bytes of its texts.
+    /// Returns the bytes of the verdict's texts.
     pub(super) fn num_bytes(&self) -> usize {
         match self {
             Self::Ok(answer) => answer.body.len() + answer.fields.info.len(),

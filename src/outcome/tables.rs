@@ -1,4 +1,4 @@
-//! The tables that outcomes become. Each function fails where its batch has other columns than it says.
+//! Splits outcomes into tables. Each function fails if its batch lacks the columns that it needs.
 
 use std::sync::Arc;
 
@@ -12,13 +12,13 @@ use arrow::error::ArrowError;
 use super::row::OK;
 use crate::schema;
 
-/// The rows of `attempts` that a batch of outcomes stands for: all of them.
+/// Returns the rows of `attempts` in a batch of outcomes: one for each outcome.
 pub fn attempts_of(outcomes: &RecordBatch) -> Result<RecordBatch, ArrowError> {
     let indices: Vec<usize> = (0..schema::attempts().fields().len()).collect();
     outcomes.project(&indices)
 }
 
-/// The rows of `rollouts` that a batch of outcomes stands for: those that are `ok`.
+/// Returns the rows of `rollouts` in a batch of outcomes: those that are `ok`.
 pub fn rollouts_of(outcomes: &RecordBatch) -> Result<RecordBatch, ArrowError> {
     let ok: BooleanArray = column(outcomes, schema::OUTCOME)?
         .as_string_view()
@@ -44,7 +44,7 @@ pub fn rollouts_of(outcomes: &RecordBatch) -> Result<RecordBatch, ArrowError> {
     RecordBatch::try_new(schema, columns)
 }
 
-/// The outcomes that rows of `rollouts` came of, as far as these say.
+/// Returns the outcomes of rows of `rollouts`, with the columns that these rows have.
 pub fn outcomes_of(rollouts: &RecordBatch) -> Result<RecordBatch, ArrowError> {
     let rows = rollouts.num_rows();
     let columns = schema::outcomes();
@@ -70,7 +70,7 @@ pub fn outcomes_of(rollouts: &RecordBatch) -> Result<RecordBatch, ArrowError> {
     RecordBatch::try_new(schema::outcomes(), columns.collect())
 }
 
-/// The rows of `calls` that a batch of outcomes stands for.
+/// Returns the rows of `calls` in a batch of outcomes.
 pub fn calls_of(outcomes: &RecordBatch) -> Result<RecordBatch, ArrowError> {
     let lists = outcomes.column_by_name(schema::CALLS);
     let lists = lists.and_then(|lists| lists.as_list_opt::<i32>());

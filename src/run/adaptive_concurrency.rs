@@ -8,70 +8,70 @@
 //!
 //! Latency also grows if tasks get slower, and noise can look like growth. So every decrease for latency is a trial: if
 //! latency does not fall with the limit, the limit was not the cause. Then the limit returns to where it was, and the
-//! baseline becomes the latency of now.
+//! baseline becomes the current latency.
 
 use std::time::{Duration, Instant};
 
 const FIRST_LIMIT: f64 = 16.0;
 
-/// What a refusal leaves of the limit.
+/// A refusal multiplies the limit by this factor.
 const REFUSED_FACTOR: f64 = 0.9;
 
-/// A decrease for latency goes this far below the estimated capacity, so that a queue that stands
-/// drains and the baseline is measured without it.
+/// A decrease for latency multiplies the estimated capacity by this factor, so that an existing queue
+/// drains and the baseline is measured without a queue.
 const DRAIN_FACTOR: f64 = 0.92;
 
-/// ln of the latency ratio above which the server is taken to queue ...
+/// The server is assumed to queue calls above this ln of the latency ratio.
 const QUEUES: f64 = 0.1;
 
-/// ... and below which growth may speed up, and latency is taken for that of an idle server.
+/// Growth may speed up below this ln of the latency ratio, and latency counts as that of a server without a queue.
 const CALM: f64 = 0.07;
 
-/// A window's mean of ln latency is acted upon when its standard error is this small ...
+/// A window is precise if the standard error of its mean ln latency is at most this.
 const STANDARD_ERROR: f64 = 0.0375;
 
-/// ... or the excess over the baseline is beyond doubt by this many standard errors ...
+/// A short, imprecise window lowers the limit only if the excess is certain by this many standard errors.
 const BEYOND_DOUBT: f64 = 3.0;
 
-/// ... or the window is over so many times the limit: noise must not end the search.
+/// A window is long at this many times the limit, and then decides even if imprecise: noise must not end the search.
 const PATIENCE: f64 = 4.0;
 
-/// That long a window is acted upon if the excess is so many standard errors.
+/// A long, imprecise window lowers the limit if the excess is certain by this many standard errors.
 const DOUBT: f64 = 1.5;
 
-/// Fewer calls than this are not a window, however low the limit is.
+/// A window has at least this many calls, however low the limit is.
 const LEAST_WINDOW: f64 = 4.0;
 
-/// How much of a fall of the limit has to show in latency if the limit was its cause.
+/// The part of a decrease that must show in latency if the limit was the cause.
 const CAUSED: f64 = 0.5;
 
-/// After so many falls that did not show in latency, the calls themselves are slower ...
+/// After this many decreases that did not show in latency, the calls themselves are assumed to be slower.
 const INNOCENT: u32 = 2;
 
-/// ... even if latency still rises after so many: growing latency of other causes must not take
+/// Replaces `INNOCENT` while latency still rises: latency that grows for other reasons must not take
 /// the limit to 1.
 const INNOCENT_AT_LAST: u32 = 4;
 
-/// The least weight of a calm window in the baseline, so that it follows a slow drift ...
+/// The least weight of a calm window in the baseline, so that the baseline follows a slow drift.
 const DRIFT: f64 = 0.05;
 
-/// ... and of a window just after a fall, in which there can be no queue.
+/// The least weight in the baseline of a window just after a decrease, in which there can be no queue.
 const DRAINED: f64 = 0.5;
 
 /// The part of the limit that one window adds at most.
 const FASTEST_GROWTH: f64 = 1.0 / 8.0;
 
-/// The share of the limit that is in flight when it is what holds back calls.
+/// The limit holds back calls if at least this share of it is in flight.
 const USED: f64 = 0.9;
 
-/// What is known of a call that ended.
+/// A call that ended.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sample {
     /// From dispatch to the end of the call.
     pub(super) latency: Duration,
     /// Calls of the agent in flight when it ended, itself included.
     pub(super) in_flight: usize,
-    /// The server refused it because of load: status 429 or 503.
+    /// Whether the server refused the call because of load: status 429 or 503.
     pub(super) congested: bool,
 }
 
@@ -82,10 +82,10 @@ pub(super) struct AdaptiveLimit {
     max: f64,
     /// Below this the limit doubles per window.
     double_below: f64,
-    /// What the next window adds.
+    /// The amount that the next window adds to the limit.
     step: f64,
     epoch: Option<Epoch>,
-    /// Completions to pass over: they are of calls that saw another limit.
+    /// Completions to ignore: their calls were sent under another limit.
     stale: usize,
     window: Window,
     baseline: Option<Mean>,
@@ -101,15 +101,15 @@ struct Epoch {
     refused: usize,
 }
 
-/// Decreases for latency whose effect is to be seen.
+/// Decreases for latency whose effect is not known yet.
 #[derive(Debug)]
 struct Trial {
     falls: u32,
-    /// The limit before the first of them.
+    /// The limit before the first decrease.
     limit: f64,
-    /// Of ln latency, before the last of them.
+    /// The mean ln latency before the last decrease.
     mean: f64,
-    /// ln of the factor by which the last of them was.
+    /// ln of the factor by which the last decrease divided the limit.
     fall: f64,
 }
 
@@ -122,7 +122,7 @@ struct Mean {
 }
 
 impl Mean {
-    /// The mean of both, each by its precision, but `other` with a weight of at least `least`.
+    /// Returns the mean of both, weighted by precision; the weight of `other` is at least `least`.
     fn combine(self, other: Mean, least: f64) -> Mean {
         let variance = self.variance + other.variance;
         let weight = if variance > 0.0 {
@@ -137,7 +137,7 @@ impl Mean {
     }
 }
 
-/// Calls answered since the limit last changed.
+/// The calls answered since the last decision about the limit.
 #[derive(Debug, Default)]
 struct Window {
     count: f64,
@@ -171,7 +171,7 @@ impl Window {
 }
 
 impl AdaptiveLimit {
-    /// A limit that is never above `max` (at least 1) and begins at 16.
+    /// Creates a limit that starts at 16 and never exceeds `max` (at least 1).
     pub(super) fn new(max: usize) -> Self {
         let max = max.max(1) as f64;
         Self {
@@ -192,8 +192,8 @@ impl AdaptiveLimit {
         self.limit as usize
     }
 
-    /// Learns from a call that ended at `now`. Leave out those that say nothing of the server's
-    /// capacity: calls cut off, or that never reached it.
+    /// Learns from a call that ended at `now`. Callers leave out calls that say nothing about the server's
+    /// capacity: calls that were cut off, or that never reached the server.
     pub(super) fn completed(&mut self, now: Instant, sample: Sample) {
         if sample.congested {
             self.refused(now, sample);
@@ -215,7 +215,7 @@ impl AdaptiveLimit {
                 self.double_below = self.limit / 2.0;
                 self.decrease(now, sample.in_flight, self.limit * REFUSED_FACTOR);
                 self.trial = None;
-                // After a pause all are sent at once, and the short ones come back first.
+                // After a pause, all calls are sent at once, and the short ones end first.
                 self.stale += self.limit();
                 if let Some(epoch) = &mut self.epoch {
                     epoch.refused = 1;
@@ -228,7 +228,7 @@ impl AdaptiveLimit {
         }
     }
 
-    /// Decides by the window, once it says enough.
+    /// Raises or lowers the limit once the window has enough calls.
     fn judge(&mut self, now: Instant, in_flight: usize) {
         let mean = self.window.mean();
         let Some(baseline) = self.baseline else {
@@ -283,7 +283,7 @@ impl AdaptiveLimit {
         }
     }
 
-    /// Lowers the limit to what the server works on by latency's account, and somewhat below.
+    /// Lowers the limit to slightly below the capacity that latency suggests.
     fn drain(
         &mut self,
         now: Instant,
@@ -303,7 +303,7 @@ impl AdaptiveLimit {
         self.decrease(now, in_flight, self.limit * (-fall).exp());
     }
 
-    /// The limit was not what made latency grow: back to where it was, with another baseline.
+    /// Restores the limit, which did not cause the growth in latency, and sets a new baseline.
     fn acquit(&mut self, mean: Mean, limit: f64) {
         self.baseline = Some(mean);
         self.limit = self.limit.max(limit);

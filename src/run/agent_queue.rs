@@ -14,12 +14,12 @@ pub(super) struct AgentQueue {
     /// Index of its limiter in the registry.
     pub(super) agent: usize,
     first: VecDeque<QueuedRow>,
-    /// By when they are due, and their place in the plan.
+    /// Retries, keyed by the instant at which they are due and their place in the plan.
     retries: BTreeMap<(Instant, u64), WaitingRetry>,
     template: Option<CachedTemplate>,
-    /// Finished rollouts that the limiter was not told of yet.
+    /// Finished rollouts that were not reported to the limiter yet.
     finished: u64,
-    /// Time in which only rate limits or pauses held rows back.
+    /// The total time in which only rate limits or pauses held rows back.
     held: Duration,
     held_since: Option<Instant>,
 }
@@ -27,7 +27,7 @@ pub(super) struct AgentQueue {
 /// A row that waits for a retry.
 #[derive(Debug)]
 struct WaitingRetry {
-    /// How long rate limits and pauses had held back its agent's rows when it was put here.
+    /// The time for which rate limits and pauses had held back the agent's rows when this row was queued.
     held_before: Duration,
     row: PendingRow,
 }
@@ -35,13 +35,13 @@ struct WaitingRetry {
 /// When the next row of an agent may be sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Readiness {
-    /// Now. Its place in the plan.
+    /// Now. Holds the row's place in the plan.
     Now(u64),
-    /// Not before this.
+    /// Not before this instant.
     At(Instant),
     /// When a call in flight ends.
     Starved,
-    /// After those of other partitions.
+    /// After rows of other partitions.
     OthersTurn,
     /// When a row is queued.
     Empty,
@@ -64,7 +64,7 @@ impl Picked {
         }
     }
 
-    /// Bytes that its call takes while it is in flight.
+    /// Returns the bytes that the row's call takes while it is in flight.
     pub(super) fn memory(&self) -> u64 {
         match self {
             Self::First(row) => row.memory(),
@@ -91,7 +91,7 @@ impl AgentQueue {
         self.first.len() + self.retries.len()
     }
 
-    /// Whether no row waits and the limiter knows of all finished rollouts.
+    /// Returns whether no row waits and the limiter knows of all finished rollouts.
     pub(super) fn is_idle(&self) -> bool {
         self.len() == 0 && self.finished == 0
     }
@@ -113,7 +113,7 @@ impl AgentQueue {
         self.retries.clear();
     }
 
-    /// A rollout is finished, or stays pending for another process.
+    /// Notes that a rollout is finished, or stays pending for another process.
     pub(super) fn finished(&mut self) {
         self.finished += 1;
     }
@@ -127,7 +127,7 @@ impl AgentQueue {
         limiter.set_rows(seat, self.len(), self.num_ready(now));
     }
 
-    /// Rows that could be sent but for the limits. Of the retries, one counts for all.
+    /// Returns the number of rows that could be sent but for the limits. All due retries count as one.
     pub(super) fn num_ready(&self, now: Instant) -> usize {
         self.first.len() + usize::from(self.retry_due(now))
     }
@@ -182,7 +182,7 @@ impl AgentQueue {
         }
     }
 
-    /// When the first retry is due, and its place in the plan.
+    /// Returns the instant at which the first retry is due, and its place in the plan.
     fn first_retry(&self) -> Option<(Instant, u64)> {
         self.retries.first_key_value().map(|(place, _)| *place)
     }
@@ -191,7 +191,7 @@ impl AgentQueue {
         self.first_retry().is_some_and(|(due, _)| due <= now)
     }
 
-    /// When the next retry is due, if nothing could be sent before it.
+    /// Returns the instant at which the next retry is due, if nothing could be sent before it.
     pub(super) fn next_due(&self, now: Instant) -> Option<Instant> {
         let first = self.first_retry().filter(|_| self.num_ready(now) == 0);
         first.map(|(due, _)| due)
@@ -216,7 +216,7 @@ impl AgentQueue {
         Some((row, waited))
     }
 
-    /// The row with its request.
+    /// Returns the row with its request.
     pub(super) fn pending(&mut self, picked: Picked, context: &RunContext) -> PendingRow {
         match picked {
             Picked::First(row) => row.pending(&self.name, context, &mut self.template),

@@ -1,4 +1,4 @@
-//! [`Breaker`], the circuit breaker of one agent. It opens when the agent answers nothing any more, lets single calls
+//! [`Breaker`], the circuit breaker of one agent. It opens when the agent no longer answers, lets single calls
 //! probe it, and abandons it after a while. So rollouts do not spend their budgets on an agent that is down: they stay
 //! pending.
 
@@ -23,9 +23,9 @@ const PROBES: Backoff = Backoff {
 /// Whether a call may be sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Admission {
-    /// Send freely.
+    /// Calls may be sent freely.
     Open,
-    /// Send one, after [`Breaker::probing`].
+    /// One call may be sent as a probe, after [`Breaker::probing`].
     Probe,
     /// Send nothing before this instant, and ask again then, or when a call ends.
     Until(Instant),
@@ -37,7 +37,7 @@ pub(super) enum Admission {
 #[derive(Debug)]
 pub(super) struct Breaker {
     patience: Duration,
-    /// Whether it has ever answered.
+    /// Whether the agent has ever answered.
     has_answered: bool,
     state: State,
 }
@@ -60,7 +60,7 @@ struct Broken {
     probing: u32,
 }
 
-/// An agent that has never answered probably does not exist: its breaker waits only this fraction of the patience.
+/// An agent that has never answered probably does not exist: its breaker waits only for the patience divided by this.
 const NEVER_ANSWERED: u32 = 8;
 
 /// Ten years: a longer patience may overflow a clock.
@@ -82,7 +82,7 @@ impl State {
 }
 
 impl Breaker {
-    /// A breaker that abandons the agent when it was open for `patience` without an answer.
+    /// Creates a breaker that abandons the agent after it was open for `patience` without an answer.
     pub(super) fn new(patience: Duration) -> Self {
         Self {
             patience: patience.min(ENDLESS),
@@ -91,14 +91,14 @@ impl Breaker {
         }
     }
 
-    /// The agent replied with anything but an infra failure: it is alive. A refusal because of load counts, too: an agent
+    /// Notes a reply that is no infra failure: the agent is alive. A refusal because of load counts, too: an agent
     /// that is only busy must not be abandoned.
     pub(super) fn answered(&mut self) {
         self.has_answered = true;
         self.state = State::alive();
     }
 
-    /// A call of `task_index` ended at `now` with an infra failure: `unreachable` if no connection was made, `probe` if
+    /// Notes an infra failure of a call for `task_index`: `unreachable` if no connection was made, `probe` if
     /// [`Self::probing`] announced it. Failures of calls that were sent before the breaker opened are ignored.
     pub(super) fn failed(&mut self, now: Instant, task_index: i64, unreachable: bool, probe: bool) {
         match &mut self.state {
@@ -126,7 +126,7 @@ impl Breaker {
         }
     }
 
-    /// Whether a call may be sent at `now`.
+    /// Returns whether a call may be sent at `now`.
     pub(super) fn admission(&self, now: Instant) -> Admission {
         let State::Broken(broken) = &self.state else {
             return Admission::Open;
@@ -147,7 +147,7 @@ impl Breaker {
         }
     }
 
-    /// A probe is sent, and the next one is due after a pause. It ends in [`Self::answered`], [`Self::failed`] or
+    /// Notes a probe; the next one is due after a pause. A probe ends in [`Self::answered`], [`Self::failed`] or
     /// [`Self::probe_dropped`].
     pub(super) fn probing(&mut self, now: Instant) {
         if let State::Broken(broken) = &mut self.state {
@@ -156,19 +156,19 @@ impl Breaker {
         }
     }
 
-    /// The probe was cut off, which says nothing about the agent.
+    /// Notes that a probe was cut off, which says nothing about the agent.
     pub(super) fn probe_dropped(&mut self) {
         if let State::Broken(broken) = &mut self.state {
             broken.probing = broken.probing.saturating_sub(1);
         }
     }
 
-    /// Whether the breaker is open: the agent is down.
+    /// Returns whether the breaker is open: the agent is down.
     pub(super) fn is_open(&self) -> bool {
         self.open_since().is_some()
     }
 
-    /// Since when it is open.
+    /// Returns the instant since which the breaker is open.
     pub(super) fn open_since(&self) -> Option<Instant> {
         match &self.state {
             State::Closed { .. } => None,
@@ -189,7 +189,7 @@ mod tests {
         Duration::from_secs(seconds)
     }
 
-    /// A breaker of an agent that had answered, and that opened at this instant.
+    /// Returns an open breaker of an agent that has answered before, and the instant at which it opened.
     fn open() -> (Breaker, Instant) {
         let (mut breaker, now) = (Breaker::new(PATIENCE), Instant::now());
         breaker.answered();

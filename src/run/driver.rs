@@ -26,11 +26,11 @@ use crate::outcome::{Outcome, OutcomeBatchBuilder};
 use crate::retry::{AfterFailure, Failure, FailureClass};
 use crate::store::{DispatchLog, DispatchLogs, StoreError};
 
-/// A batch is passed on at this many rows, or bytes of answers ...
+/// A batch is passed on when it has this many rows, or this many bytes of answers.
 const BATCH_ROWS: usize = 1024;
 const BATCH_BYTES: usize = 8 * 1024 * 1024;
 
-/// ... or when its first row is this old: an answer is not on disk before it is passed on.
+/// A batch is passed on when its first row is this old, because answers reach the disk only after that.
 const LINGER: Duration = Duration::from_millis(10);
 
 /// The expected size of an answer decays by this factor with each answer.
@@ -50,13 +50,13 @@ pub(super) struct Driver {
     log: Option<Arc<DispatchLog>>,
     concurrency: usize,
     batch: OutcomeBatchBuilder,
-    /// When the batch is passed on at the latest.
+    /// The latest instant at which the batch is passed on.
     due: Option<Instant>,
-    /// When the queue may have a row to send.
+    /// The next instant at which the queue may have a row to send.
     wake: Option<Instant>,
     slow_calls: SlowCalls,
     stopped: bool,
-    /// All outcomes were passed on.
+    /// Whether all outcomes were passed on.
     ended: bool,
     /// The error that stopped this partition.
     failed: Option<DataFusionError>,
@@ -103,7 +103,7 @@ impl Driver {
         let mut stopping = pin!(context.shutdown.stopping());
         let mut aborting = pin!(context.shutdown.aborting());
         let mut input = Some(input);
-        // One timer for all rounds: to set it to a later time costs next to nothing.
+        // One timer for all rounds: setting a later time costs next to nothing.
         let mut alarm = pin!(sleep_until(Instant::now().into()));
         let mut look = tokio::time::interval(SLOW_CHECK);
         look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -153,13 +153,13 @@ impl Driver {
                     }
                 }
                 // A full batch waits for room downstream. By the guard above, so does every call that
-                // completes meanwhile, and with them the next wave. A batch that is only overdue grows on.
+                // completes meanwhile, and with them the next wave. A batch that is only overdue keeps growing.
                 permit = output.reserve(), if full || overdue => {
                     let Ok(permit) = permit else { return Ok(()) };
                     permit.send(self.finish());
                 }
                 () = &mut alarm, if wake.is_some() => {}
-                // Another partition left a permit.
+                // Another partition released a permit.
                 () = self.queue.woken(), if !self.queue.is_empty() => {}
                 _ = look.tick() => {
                     let slow = self.slow_calls.notices(self.dispatches.values_mut());
@@ -188,7 +188,7 @@ impl Driver {
         if self.is_budget_spent(now) {
             return;
         }
-        // A call that has ended but is not gathered yet holds no permit, but memory.
+        // A call that has ended but is not gathered yet holds memory, though no permit.
         let most = self.concurrency.saturating_sub(self.dispatches.len());
         let wave = self.queue.wave(now, most);
         self.wake = wave.next;
@@ -208,7 +208,7 @@ impl Driver {
             calls.extend(self.queue.dispatch(granted, now, time, journal));
         }
         if let Err(error) = self.note(&calls) {
-            // Nothing is sent before the log has it. These rows stay pending.
+            // Nothing is sent before it is in the log. These rows stay pending.
             self.fail(DataFusionError::External(Box::new(error)));
             return;
         }
@@ -227,7 +227,7 @@ impl Driver {
         self.rotate_log();
     }
 
-    /// Whether the time for sending is over while rows wait. Then they stay pending.
+    /// Returns whether the time for sending is over while rows wait. Then they stay pending.
     fn is_budget_spent(&mut self, now: Instant) -> bool {
         let budget = self.context.dispatch_budget.as_ref();
         let is_spent = budget.is_some_and(|budget| budget.is_spent(now)) && !self.queue.is_empty();
@@ -239,7 +239,7 @@ impl Driver {
         is_spent
     }
 
-    /// Replaces a long log by one of what is in flight.
+    /// Replaces a long log by one that holds only the calls in flight.
     fn rotate_log(&mut self) {
         let Some(log) = &self.log else {
             return;
@@ -253,7 +253,7 @@ impl Driver {
         }
     }
 
-    /// Notes the attempts that are about to be sent, if the disk has room for their answers.
+    /// Logs the attempts that are about to be sent, if the disk has room for their answers.
     fn note(&self, wave: &[(Dispatch, Permit)]) -> Result<(), StoreError> {
         let Some(log) = &self.log else {
             return Ok(());
@@ -267,7 +267,7 @@ impl Driver {
         log.record(wave.iter().map(|(dispatch, _)| dispatch.record()))
     }
 
-    /// Sends nothing more, and waits for what is in flight.
+    /// Stops sending, and waits for the calls in flight.
     fn fail(&mut self, error: DataFusionError) {
         self.stopped = true;
         self.queue.clear();
@@ -354,7 +354,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Passes on what is left. If the receiver is gone, the sweep was dropped, and nobody listens.
+    /// Passes on the remaining outcomes. A missing receiver means that the sweep was dropped.
     async fn end(&mut self, output: &Sender<Result<RecordBatch>>) -> Result<()> {
         self.ended = true;
         if !self.batch.is_empty() {
@@ -377,7 +377,7 @@ impl Driver {
 }
 
 impl Drop for Driver {
-    /// If a partition is dropped before its end, the others will be, too: they must not use its permits.
+    /// Stops the other partitions if this one is dropped before its end: they must not use its permits.
     fn drop(&mut self) {
         if !self.ended {
             self.context.shutdown.stop(StopReason::Failure);
@@ -385,7 +385,7 @@ impl Drop for Driver {
     }
 }
 
-/// Whether the agent answered, if only to report a failure.
+/// Returns whether the agent answered, if only to report a failure.
 fn is_answered(reply: &Reply) -> bool {
     let failure = reply.result.as_ref().err();
     failure.is_none_or(|failure| failure.class.is_answered())

@@ -47,7 +47,7 @@ impl Step for RunStep {
 
 /// Calls an agent for each input row, with up to `concurrency` calls in flight. Rows come out as their calls end.
 ///
-/// Each partition has a driver, which keeps its calls in flight. The partitions share what is known of each agent through
+/// Each partition has a driver, which keeps its calls in flight. The partitions share what they know of each agent via
 /// the [registry](super::Registry) of the session.
 ///
 /// This is an operator and not an async SQL function, because such a function awaits a batch at a time: one slow rollout
@@ -92,11 +92,11 @@ impl Operator for RunStep {
 /// The metrics of [`RunExec`].
 #[derive(Debug)]
 pub(super) struct RunMetrics {
-    /// Rows and batches that were passed on.
+    /// The rows and batches that were passed on.
     pub(super) baseline: BaselineMetrics,
     /// Calls that were made.
     pub(super) dispatched: Count,
-    /// Calls that ended, in whatever way.
+    /// Calls that ended, for any reason.
     pub(super) outcomes: Count,
 }
 

@@ -8,13 +8,13 @@ use crate::agent::{AgentLimits, Reply};
 use crate::config::Concurrency;
 use crate::retry::{Budget, FailureClass};
 
-/// A latency is ignored if more than this part of it is the collector's own.
+/// A latency is ignored if the collector's own share of it is more than one part in this many.
 const OWN_SHARE: u32 = 5;
 
-/// The tokens of an answer count as those of this many minutes at most.
+/// An answer counts for at most the tokens that this many minutes allow.
 const MOST_MINUTES: f64 = 10.0;
 
-/// How many calls more a partition may have sent than another one that could send as well.
+/// The most calls by which a partition may be ahead of another one that could also send.
 pub(super) const SLACK: u64 = 8;
 
 /// Decides when calls to one agent may be sent, for all partitions: concurrency, rate limits, pauses, circuit breaker.
@@ -22,7 +22,7 @@ pub(super) const SLACK: u64 = 8;
 pub(super) struct Limiter {
     limit: Limit,
     told_limit: Option<usize>,
-    /// Calls that may be in flight, by the last [`Self::set_ceiling`].
+    /// The calls that may be in flight, as the last [`Self::set_ceiling`] set it.
     ceiling: usize,
     in_flight: usize,
     /// Rollouts of this agent that are not finished. [`u64::MAX`] if unknown.
@@ -31,14 +31,14 @@ pub(super) struct Limiter {
     tokens: Option<LeakyBucket>,
     tokens_of_one: TokenEstimate,
     most_tokens: u64,
-    /// The agent's last `Retry-After`.
+    /// The end of the pause that the agent's last `Retry-After` asked for.
     paused_until: Option<Instant>,
     breaker: Breaker,
-    /// Its rows are not sent any more.
+    /// Whether the agent's rows are no longer sent.
     is_abandoned: bool,
-    /// Only rate limits or a pause held rows back at the last look.
+    /// Whether only rate limits or a pause held rows back at the last check.
     is_held: bool,
-    /// Rows that wait, in all partitions.
+    /// The rows that wait, in all partitions.
     rows: usize,
     shares: Vec<Share>,
 }
@@ -55,19 +55,19 @@ enum Limit {
 struct Share {
     /// Rows that wait.
     rows: usize,
-    /// Those of them that could be sent but for the limits.
+    /// The waiting rows that could be sent but for the limits.
     ready: usize,
     in_flight: usize,
-    /// Calls sent. When its first rows come, it catches up with the partition that has sent the fewest.
+    /// The calls sent. A partition that gets its first rows starts from the lowest count of the others.
     sent: u64,
 }
 
 /// A call that a limiter granted.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Grant {
-    /// It probes whether an agent behind an open circuit breaker is back.
+    /// Whether the call probes an agent whose circuit breaker is open.
     pub(super) probe: bool,
-    /// Tokens that were reserved for it.
+    /// The tokens that were reserved for the call.
     pub(super) reserved_tokens: f64,
 }
 
@@ -79,14 +79,14 @@ pub(super) struct Ended {
     pub(super) grant: Grant,
 }
 
-/// How the end of a call changed the circuit breaker.
+/// The change of the circuit breaker at the end of a call.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Change {
     #[default]
     None,
-    /// It opened: the agent is down.
+    /// The breaker opened: the agent is down.
     Down,
-    /// It closed: the agent answers again.
+    /// The breaker closed: the agent answers again.
     Back,
 }
 
@@ -152,7 +152,7 @@ impl Limiter {
         let before = self.share(seat);
         let mut sent = before.sent;
         if before.ready == 0 && ready > 0 {
-            // It gets no credit for the time in which it had nothing to send.
+            // A partition gets no credit for the time in which it had nothing to send.
             let waiting = self.shares.iter().filter(|share| share.ready > 0);
             sent = sent.max(waiting.map(|share| share.sent).min().unwrap_or(0));
         }
@@ -172,7 +172,7 @@ impl Limiter {
         self.outstanding = self.outstanding.saturating_sub(rollouts);
     }
 
-    /// Calls that others must leave to this agent when `share` is its fair share.
+    /// Returns the calls that other agents must leave to this one, whose fair share is `share`.
     pub(super) fn reserved(&self, share: usize) -> usize {
         let share = match self.rows + self.in_flight {
             0 => 0,
@@ -185,7 +185,7 @@ impl Limiter {
         share.min(usize::try_from(self.outstanding).unwrap_or(usize::MAX))
     }
 
-    /// Calls that may be in flight, if the sweep may have `all`.
+    /// Returns the calls that may be in flight, if the sweep may have `all`.
     pub(super) fn limit(&self, all: usize) -> usize {
         match &self.limit {
             Limit::None => all,
@@ -199,7 +199,7 @@ impl Limiter {
         self.ceiling = self.limit(all);
     }
 
-    /// The adaptive limit, if it has changed since this was last called.
+    /// Returns the adaptive limit, if it has changed since this was last called.
     pub(super) fn new_limit(&mut self) -> Option<usize> {
         let Limit::Auto(limit) = &self.limit else {
             return None;
@@ -213,7 +213,7 @@ impl Limiter {
         self.is_held = is_held;
     }
 
-    /// Abandons an agent that has not answered for too long. Returns for how long it has not.
+    /// Abandons an agent that has not answered for too long. Returns the length of that silence.
     pub(super) fn abandon(&mut self, now: Instant) -> Option<Duration> {
         if self.is_abandoned || self.breaker.admission(now) != Admission::Abandon {
             return None;
@@ -228,7 +228,7 @@ impl Limiter {
         self.in_flight < self.ceiling && !self.is_abandoned
     }
 
-    /// When rate limits, pauses and the circuit breaker let a call through: `now` or earlier if at once.
+    /// Returns when rate limits, pauses and the circuit breaker let a call through: `now` or earlier if at once.
     pub(super) fn opens_at(&self, now: Instant) -> Instant {
         let admitted = match self.breaker.admission(now) {
             Admission::Until(then) => then,
@@ -241,16 +241,16 @@ impl Limiter {
             .fold(admitted, Instant::max)
     }
 
-    /// Whether a partition has rows that could be sent if the limits let it.
+    /// Returns whether a partition has rows that could be sent but for the limits.
     pub(super) fn is_wanted_by(&self, seat: usize) -> bool {
         self.share(seat).ready > 0
     }
 
-    /// Whether the next call is this partition's.
+    /// Returns whether the next call is this partition's.
     ///
-    /// Free permits go first to partitions with fewer calls in flight, as far as they have rows: each gets its fair share,
-    /// and others use what one leaves. If that decides nothing (there are fewer permits than partitions, or rate limits
-    /// are what is short), no partition may send much more than another.
+    /// Free permits go first to the partitions with fewer calls in flight that have rows: each gets its fair share,
+    /// and others use the rest. If that decides nothing (there are fewer permits than partitions, or rate limits
+    /// are the bottleneck), no partition may send much more than another.
     pub(super) fn is_turn_of(&self, seat: usize) -> bool {
         let own = self.share(seat);
         let is_rated = self.requests.is_some() || self.tokens.is_some();
@@ -271,7 +271,7 @@ impl Limiter {
         self.ceiling.saturating_sub(self.in_flight) > claims
     }
 
-    /// Grants a call that is sent now.
+    /// Grants a call, which is sent at once.
     pub(super) fn take(&mut self, now: Instant, seat: usize) -> Grant {
         let probe = self.breaker.admission(now) == Admission::Probe;
         if probe {
@@ -364,7 +364,7 @@ impl Limiter {
             Some(FailureClass::Data) => reply.http_status == Some(200),
             class => class.is_none_or(FailureClass::is_answered),
         };
-        // Time in which the collector lacked a core looks like a server that queues.
+        // Time in which the collector lacked a core looks like queueing at the server.
         let latency = reply.elapsed;
         let own = now.saturating_duration_since(began + latency);
         let is_ours = own > latency / OWN_SHARE && !congested;

@@ -1,5 +1,5 @@
 //! The operator that calls the agents: [`RunExec`] turns pending rows into outcomes, with many calls in flight across
-//! batches. [`RunStep`] is its node in a logical plan, [`RunContext`] what it needs from the session. `sweep` plans it.
+//! batches. [`RunStep`] is its node in a logical plan, [`RunContext`] is its input from the session. `sweep` plans it.
 //!
 //! ```text
 //!   pending rows ──► queue, by agent ──► calls in flight ──► batches of outcomes     (each partition)
@@ -10,8 +10,8 @@
 //! ```
 //!
 //! The registry has a limiter for each agent. It grants a call if the agent's limit of calls in flight, its rate limits,
-//! its last `Retry-After` and its circuit breaker allow it. A row that waits holds no permit. What follows from a failed
-//! attempt is decided in [`retry`](crate::retry).
+//! its last `Retry-After` and its circuit breaker allow it. A row that waits holds no permit. The rules for a failed
+//! attempt are in [`retry`](crate::retry).
 
 mod adaptive_concurrency;
 mod agent_queue;

@@ -29,23 +29,23 @@ pub(super) struct Queue {
 /// This many rows may wait, however large their requests are.
 const FEW_ROWS: usize = 64;
 
-/// A partition that left a place to others looks again after this, in case they do not take it.
+/// A partition that left a place to others checks again after this time, in case they do not take it.
 const RECHECK: Duration = Duration::from_millis(50);
 
 /// The rows that may be sent now.
 #[derive(Debug, Default)]
 pub(super) struct Wave {
     pub(super) rows: Vec<Granted>,
-    /// When there may be more, if no call ends and no row is queued before.
+    /// The next instant at which more rows may be sent, if no call ends and no row is queued before.
     pub(super) next: Option<Instant>,
-    /// Agents that are abandoned, and for how long they have not answered.
+    /// The abandoned agents, each with the time for which it has not answered.
     pub(super) abandoned: Vec<(Arc<str>, Duration)>,
 }
 
 /// A row that may be sent, and the permit for its call.
 #[derive(Debug)]
 pub(super) struct Granted {
-    /// Index of its agent in the queue.
+    /// The index of the row's agent in the queue.
     agent: usize,
     row: Picked,
     pub(super) waited: Waited,
@@ -97,7 +97,7 @@ impl Queue {
         self.agents.values().all(|rows| rows.len() == 0)
     }
 
-    /// Whether a wave would change nothing.
+    /// Returns whether a wave would change nothing.
     pub(super) fn is_idle(&self) -> bool {
         self.agents.values().all(AgentQueue::is_idle)
     }
@@ -127,7 +127,7 @@ impl Queue {
         }
     }
 
-    /// A rollout is finished, or stays pending for another process.
+    /// Notes that a rollout is finished, or stays pending for another process.
     pub(super) fn finished(&mut self, agent_name: &str) {
         if let Some(rows) = self.agents.get_mut(agent_name) {
             rows.finished();
@@ -156,7 +156,7 @@ impl Queue {
         state.share();
         let is_starved = loop {
             if wave.rows.len() >= most {
-                // A call of our own ends before there can be more.
+                // No more can be sent before a call of our own ends.
                 break false;
             }
             match state.room(now, self.seat.index()) {
@@ -214,8 +214,8 @@ impl Queue {
         wants
     }
 
-    /// Finds the agent whose row is next: the one with the fewest calls in flight. No agent gets another's fair share
-    /// while that one has work left. Rows of an agent come in the order of the plan.
+    /// Finds the agent whose row is next: the one with the fewest calls in flight. No agent gets the fair share
+    /// of another one that has work left. Rows of an agent come in the order of the plan.
     fn look(
         &mut self,
         now: Instant,
@@ -269,7 +269,7 @@ impl Queue {
         })
     }
 
-    /// The attempt of a granted row. Makes the request outside of the lock, since it can be large.
+    /// Returns the attempt of a granted row. Builds the request outside the lock, since it can be large.
     pub(super) fn dispatch(
         &mut self,
         granted: Granted,
@@ -290,7 +290,7 @@ impl Queue {
     }
 }
 
-/// What [`Queue::look`] found.
+/// The result of [`Queue::look`].
 #[derive(Debug, Default)]
 struct Look {
     first: Option<usize>,

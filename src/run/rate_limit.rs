@@ -6,26 +6,26 @@ use std::time::{Duration, Instant};
 /// Tokens per minute may come in bursts of this many seconds' worth.
 const TOKEN_BURST_SECONDS: f64 = 10.0;
 
-/// How late a timer may fire.
+/// The delay with which a timer may fire.
 const LATE_SECONDS: f64 = 0.005;
 
 /// The longest wait, a day: it keeps sums of instants in range.
 const LONGEST_WAIT: f64 = 86_400.0;
 
-/// A bucket that leaks at the allowed rate. What is taken fills it. The next may be taken whenever the bucket is not over
+/// A bucket that leaks at the allowed rate. Amounts taken fill it. The next may be taken if the bucket is not over
 /// its brim, whatever its amount: so no amount is too large.
 #[derive(Debug, Clone)]
 pub(super) struct LeakyBucket {
-    /// Per second.
+    /// The allowed rate per second.
     rate: f64,
     burst: f64,
-    /// As of `since`; above `burst` it is a debt, never below zero.
+    /// The level at `since`, never below zero; the part above `burst` is a debt.
     level: f64,
     since: Option<Instant>,
 }
 
 impl LeakyBucket {
-    /// An empty bucket for `rate` per second (above zero), with at most `burst` at once before the last one taken.
+    /// Creates an empty bucket for `rate` per second (above zero). At most `burst` and the last amount come at once.
     pub(super) fn new(rate: f64, burst: f64) -> Self {
         Self {
             rate,
@@ -35,20 +35,20 @@ impl LeakyBucket {
         }
     }
 
-    /// Requests, evenly spaced.
+    /// Creates a bucket for evenly spaced requests.
     pub(super) fn requests_per_second(rate: f64) -> Self {
         // A request passes when the one before has leaked away. At high rates some more pass at once, since the timer
         // for the next one fires up to milliseconds late.
         Self::new(rate, (rate * LATE_SECONDS - 0.5).max(0.0))
     }
 
-    /// Tokens, in bursts of ten seconds' worth.
+    /// Creates a bucket for tokens, in bursts of ten seconds' worth.
     pub(super) fn tokens_per_minute(rate: f64) -> Self {
         let rate = rate / 60.0;
         Self::new(rate, rate * TOKEN_BURST_SECONDS)
     }
 
-    /// When the next may be taken: `now` if at once.
+    /// Returns when the next amount may be taken: `now` if at once.
     pub(super) fn ready_at(&self, now: Instant) -> Instant {
         let wait = (self.level_at(now) - self.burst) / self.rate;
         // Rounded up: after a wait that ends a nanosecond early, another one would follow.
@@ -58,7 +58,7 @@ impl LeakyBucket {
         }
     }
 
-    /// Takes `amount`, even if it is not time yet; gives it back if it is negative.
+    /// Takes `amount`, even if it is not time yet; a negative amount is given back.
     pub(super) fn take(&mut self, now: Instant, amount: f64) {
         self.level = (self.level_at(now) + amount).max(0.0);
         self.since = self.since.max(Some(now));
@@ -72,7 +72,7 @@ impl LeakyBucket {
     }
 }
 
-/// The tokens of a rollout: a mean of the finished ones, in which recent ones weigh more.
+/// An estimate of the tokens of a rollout: a mean over finished rollouts, in which recent ones weigh more.
 #[derive(Debug, Clone, Default)]
 pub(super) struct TokenEstimate {
     mean: f64,
@@ -80,7 +80,7 @@ pub(super) struct TokenEstimate {
 }
 
 impl TokenEstimate {
-    /// The first ones up to this number weigh the same, so that the very first does not dominate.
+    /// The first rollouts, up to this number, weigh the same, so that the very first does not dominate.
     const MEMORY: u32 = 50;
 
     /// Learns from a finished rollout.
@@ -89,7 +89,7 @@ impl TokenEstimate {
         self.mean += (tokens as f64 - self.mean) / f64::from(self.finished);
     }
 
-    /// Tokens to reserve for the next rollout: 0 until one has finished.
+    /// Returns the tokens to reserve for the next rollout: 0 until one has finished.
     pub(super) fn tokens(&self) -> f64 {
         self.mean
     }

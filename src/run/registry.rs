@@ -9,7 +9,7 @@ use super::context::RunContext;
 use super::limiter::{Change, Ended, Grant, Limiter, SLACK};
 use crate::agent::Reply;
 
-/// What all partitions of a process share: the limiter of each agent, and the limits on all calls together.
+/// The state that all partitions of a process share: a limiter per agent, and the limits on all calls together.
 ///
 /// Each partition has a `Seat`, and each of its calls a `Permit`. The lock is held while the calls of a wave are picked
 /// or the end of one is noted, and never across an await.
@@ -32,7 +32,7 @@ pub(super) struct State {
     /// Memory of the calls in flight in bytes, and its limit.
     in_flight_bytes: u64,
     most_bytes: u64,
-    /// A notice said that there is memory for fewer calls than are allowed.
+    /// Whether a notice said that there is memory for fewer calls than are allowed.
     is_short: bool,
 }
 
@@ -41,9 +41,9 @@ struct SeatState {
     wake: Arc<Notify>,
     in_flight: usize,
     sent: u64,
-    /// It has rows that could be sent if the limits let it.
+    /// Whether the partition has rows that could be sent but for the limits.
     wants: bool,
-    /// It waits for a permit, and for no instant.
+    /// Whether the partition waits for a permit, and not for an instant.
     is_starved: bool,
 }
 
@@ -55,7 +55,7 @@ pub(super) enum Room {
     None,
     /// The free permits are for other partitions.
     OthersTurn,
-    /// Not before a call ends, because memory is short. No notice said so yet.
+    /// Not before a call ends, because memory is short. No notice was given yet.
     ShortOfMemory {
         calls: usize,
         concurrency: usize,
@@ -71,7 +71,7 @@ impl Registry {
         &self.waiting_bytes
     }
 
-    /// Notes a finished rollout. Returns how many are done, and how many failed.
+    /// Notes a finished rollout. Returns how many rollouts are done, and how many have failed.
     pub(super) fn finished(&self, is_done: bool) -> (u64, u64) {
         let count = |count: &AtomicU64, one: bool| {
             count.fetch_add(u64::from(one), Ordering::Relaxed) + u64::from(one)
@@ -81,7 +81,7 @@ impl Registry {
 }
 
 impl State {
-    /// Index of an agent's limiter.
+    /// Returns the index of an agent's limiter, which it adds if it is new.
     pub(super) fn agent(&mut self, context: &RunContext, name: &Arc<str>) -> usize {
         match self.agents.get_index_of(name) {
             Some(agent) => agent,
@@ -109,7 +109,7 @@ impl State {
         }
     }
 
-    /// Whether a partition may send another call.
+    /// Returns whether a partition may send another call.
     pub(super) fn room(&mut self, now: Instant, seat: usize) -> Room {
         if self.has_place() {
             return if self.is_turn_of(now, seat) {
@@ -129,7 +129,7 @@ impl State {
         }
     }
 
-    /// One call is always allowed, whatever it takes.
+    /// Returns whether memory is short. One call is always allowed, whatever it takes.
     fn is_short_of_memory(&self) -> bool {
         self.in_flight > 0 && self.in_flight_bytes >= self.most_bytes
     }
@@ -138,7 +138,7 @@ impl State {
         self.in_flight < self.concurrency && !self.is_short_of_memory()
     }
 
-    /// A partition that has sent many calls leaves a permit to each one that has none in flight.
+    /// Returns whether a partition may take a permit. One that has sent many calls leaves a permit to each idle one.
     fn is_turn_of(&self, now: Instant, seat: usize) -> bool {
         let sent = self.seats.get(seat).map_or(0, |own| own.sent);
         let others = self.seats.iter().enumerate().filter(|(other, state)| {
@@ -148,7 +148,7 @@ impl State {
         self.concurrency - self.in_flight.min(self.concurrency) > claims.count()
     }
 
-    /// Whether some agent has a permit for a call of this partition, and takes calls at that instant.
+    /// Returns whether some agent has a permit for a call of this partition, and takes calls at that instant.
     fn could_send(&self, seat: usize, at: Option<Instant>) -> bool {
         self.agents.values().any(|limiter| {
             limiter.is_wanted_by(seat)
@@ -181,8 +181,8 @@ impl State {
         limiter.map_or(0, |(_, limiter)| limiter.limit(self.concurrency))
     }
 
-    /// A partition has sent what it could. `wants`: it has rows left that could be sent. `is_starved`: it waits for a
-    /// permit. Wakes the partitions that can use what it leaves.
+    /// Notes that a partition has sent what it could. `wants`: it has more rows to send. `is_starved`: it waits for a
+    /// permit. Wakes the partitions that can use the permits that are left.
     pub(super) fn rest(&mut self, now: Instant, seat: usize, wants: bool, is_starved: bool) {
         self.set_wants(seat, wants, is_starved);
         self.wake_others(now, seat, Some(now));
@@ -200,7 +200,7 @@ impl State {
         }
     }
 
-    /// A partition sends nothing for now, whatever rows it has.
+    /// Notes that a partition sends nothing for now, whatever rows it has.
     pub(super) fn stall(&mut self, seat: usize) {
         for limiter in self.agents.values_mut() {
             limiter.set_rows(seat, 0, 0);
@@ -211,8 +211,8 @@ impl State {
 
     /// Wakes the partitions that wait for a permit and can have one.
     ///
-    /// After a wave, only those that can send a call at once: two that can't must not wake each other by turns. When a call
-    /// has ended, also those that have to wait for an instant, which they do not know of yet.
+    /// After a wave, it wakes only those that can send at once: two that can't must not wake each other. After a call
+    /// has ended, it also wakes those that have to wait for an instant that they do not know yet.
     fn wake_others(&mut self, now: Instant, seat: usize, at: Option<Instant>) {
         if !self.has_place() || !self.is_any_starved(seat) {
             return;
@@ -264,7 +264,7 @@ impl State {
         if change != Change::None {
             self.wake_all();
         } else if self.is_any_starved(permit.seat) {
-            // Its own partition learns of it anyway, and sends its next call.
+            // The partition of this call learns of its end anyway, and sends the next call.
             let limiter = self.agents.get_index(permit.agent);
             let is_used = limiter.is_some_and(|(_, limiter)| {
                 limiter.is_wanted_by(permit.seat) && limiter.is_turn_of(permit.seat)
@@ -277,7 +277,7 @@ impl State {
     }
 }
 
-/// What the end of a call changed for its agent.
+/// The changes that the end of a call made for its agent.
 #[derive(Default)]
 struct Learned {
     change: Change,
@@ -294,7 +294,7 @@ pub(super) struct Seat {
 }
 
 impl Seat {
-    /// A place for a partition of a run that may have `concurrency` calls in flight.
+    /// Takes a place for a partition of a run that may have `concurrency` calls in flight.
     pub(super) fn take(context: &Arc<RunContext>, concurrency: usize) -> Self {
         let mut state = context.registry.lock();
         state.concurrency = concurrency;
@@ -324,7 +324,7 @@ impl Seat {
         self.wake.notified()
     }
 
-    /// The permit of a call that was granted.
+    /// Returns the permit of a call that was granted.
     pub(super) fn permit(&self, agent: usize, memory: u64, call: Ended) -> Permit {
         Permit {
             context: Arc::clone(&self.context),
@@ -343,7 +343,7 @@ impl Drop for Seat {
     }
 }
 
-/// Permission for a call in flight. It returns when it is dropped.
+/// Permission for a call in flight. Dropping it gives it back.
 #[derive(Debug)]
 pub(super) struct Permit {
     pub(super) context: Arc<RunContext>,
@@ -355,7 +355,7 @@ pub(super) struct Permit {
 }
 
 impl Permit {
-    /// The call ended. All partitions learn what that says about its agent.
+    /// Notes that the call ended, and tells all partitions what that says about its agent.
     pub(super) fn end(mut self, agent_name: &str, reply: &Reply) {
         let learned = self.give_back(Some(reply));
         let progress = &self.context.progress;

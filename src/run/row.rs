@@ -40,7 +40,7 @@ impl Drop for PendingBatch {
 }
 
 impl PendingBatch {
-    /// Adds the bytes of its requests to `held` until it is dropped.
+    /// Creates a batch, whose requests count in `held` until it is dropped.
     pub(super) fn new(batch: &RecordBatch, held: &Arc<AtomicUsize>) -> Result<Self> {
         let column = |name: &str| {
             let column = batch.column_by_name(name);
@@ -80,9 +80,9 @@ impl PendingBatch {
 pub(super) struct QueuedRow {
     /// Its place in the plan.
     pub(super) order: u64,
-    /// Since when it waits.
+    /// The instant since which the row waits.
     pub(super) since: Instant,
-    /// How long rates and pauses had held back its agent's rows by then.
+    /// The time for which rate limits and pauses had held back the agent's rows at `since`.
     pub(super) held_before: Duration,
     batch: Arc<PendingBatch>,
     row: usize,
@@ -123,7 +123,7 @@ impl QueuedRow {
         views.get(self.row).copied().unwrap_or_default()
     }
 
-    /// The row with its request. `cache` holds the request of the row before.
+    /// Returns the row with its request. `cache` holds the request of the row before.
     pub(super) fn pending(
         &self,
         agent_name: &Arc<str>,
@@ -150,7 +150,7 @@ impl QueuedRow {
         seed: Option<SeedField>,
         cache: &mut Option<CachedTemplate>,
     ) -> Result<Arc<RequestTemplate>, Arc<str>> {
-        // The same view into the same buffers is the same text, unless it is too short to be one.
+        // The same view into the same buffers is the same text, unless the text is so short that the view holds it.
         let view = self.view();
         if let Some(cached) = cache
             && cached.view == view
@@ -173,13 +173,13 @@ impl QueuedRow {
 /// A rollout that is about to be sent, or waits for a retry.
 #[derive(Debug, Clone)]
 pub(super) struct PendingRow {
-    /// The next attempt.
+    /// The key of the next attempt.
     pub(super) key: RolloutKey,
     pub(super) agent_name: Arc<str>,
     template: Result<Arc<RequestTemplate>, Arc<str>>,
-    /// Its failed attempts so far.
+    /// The failed attempts so far.
     pub(super) failures: FailureCounts,
-    /// An earlier attempt left a deliverable, which this one has judged.
+    /// Whether this attempt only judges the deliverable of an earlier one again.
     pub(super) reuses_deliverable: bool,
     /// Its place in the plan.
     pub(super) order: u64,
@@ -192,7 +192,7 @@ impl PendingRow {
         MemoryPlan::CALL + request as u64
     }
 
-    /// Calls the agent. Whatever happens becomes a reply.
+    /// Calls the agent. Every result, also an error, becomes a reply.
     pub(super) async fn call(self, agents: &Agents, calls: CallLog) -> Reply {
         let failed = |why: String| Reply::new(Err(Failure::new(FailureClass::Data, why)));
         let Some(member) = agents.get(&self.agent_name) else {
@@ -213,12 +213,12 @@ impl PendingRow {
             row.set(REUSE_DELIVERABLE, "true");
             return Ok(Bytes::from(row.to_string()));
         }
-        // If it is malformed, the server says what is wrong with it.
+        // The server reports what is wrong with a malformed request.
         Ok(Bytes::from(body))
     }
 }
 
-/// An attempt in flight: what its row of `attempts` needs if it is cut off, and what a retry needs.
+/// An attempt in flight, with all that its row of `attempts` and a retry need if it is cut off.
 #[derive(Debug)]
 pub(super) struct Dispatch {
     pub(super) row: PendingRow,
@@ -228,7 +228,7 @@ pub(super) struct Dispatch {
     concurrency_limit: usize,
     /// The calls within it.
     pub(super) calls: CallLog,
-    /// A notice said already that it is slow.
+    /// Whether a notice already said that the call is slow.
     pub(super) is_slow: bool,
 }
 
@@ -251,7 +251,7 @@ impl Dispatch {
         }
     }
 
-    /// What the dispatch log notes before it is sent.
+    /// Returns the record for the dispatch log, which is written before the attempt is sent.
     pub(super) fn record(&self) -> DispatchRecord {
         let since = self.dispatched_at.duration_since(UNIX_EPOCH);
         DispatchRecord {
@@ -261,7 +261,7 @@ impl Dispatch {
         }
     }
 
-    /// The row of an attempt that was cut off.
+    /// Returns the row of an attempt that was cut off.
     pub(super) fn cut_off(self, why: &str) -> Outcome {
         let reply = Reply {
             elapsed: self.began.elapsed(),
@@ -270,7 +270,7 @@ impl Dispatch {
         self.outcome(reply, false)
     }
 
-    /// The row of an attempt that ended. `terminal` if no further attempt follows.
+    /// Returns the row of an attempt that ended. `terminal` if no further attempt follows.
     pub(super) fn outcome(self, reply: Reply, terminal: bool) -> Outcome {
         let unreachable = matches!(&reply.result, Err(failure) if failure.unreachable);
         let (connect, server) = if unreachable {

@@ -7,21 +7,21 @@ use std::time::{Duration, Instant};
 use super::row::Dispatch;
 use crate::call::RolloutKey;
 
-/// A call is slow if it took this many times as long as 99 of 100 others of its agent ...
+/// A call is slow if it takes this many times as long as 99 of 100 other calls of its agent.
 const FACTOR: u32 = 10;
 
-/// ... and this long, and this many others are known.
+/// A call is slow only if it takes at least this long, and this many other calls are known.
 const LEAST: Duration = Duration::from_secs(60);
 const LEAST_CALLS: u64 = 100;
 
-/// How long the calls of each agent took.
+/// The latencies of each agent's calls.
 #[derive(Debug, Default)]
 pub(super) struct SlowCalls {
     agents: HashMap<Arc<str>, Latencies>,
 }
 
 impl SlowCalls {
-    /// A call was answered after `latency`.
+    /// Notes a call that was answered after `latency`.
     pub(super) fn ended(&mut self, agent: &Arc<str>, latency: Duration) {
         if let Some(latencies) = self.agents.get_mut(agent) {
             latencies.add(latency);
@@ -32,7 +32,7 @@ impl SlowCalls {
         }
     }
 
-    /// One notice for each agent with slow calls that no notice was about yet.
+    /// Returns one notice for each agent that has slow calls without a notice.
     pub(super) fn notices<'a>(
         &mut self,
         calls: impl Iterator<Item = &'a mut Dispatch>,
@@ -76,7 +76,7 @@ const GROWTH: f64 = 1.1;
 /// The bound of the first bucket, in seconds.
 const SMALLEST: f64 = 1e-4;
 
-/// Up to about three weeks.
+/// The number of buckets: the last one ends at about 26 days.
 const BUCKETS: usize = 250;
 
 /// A histogram of latencies, with buckets that grow by a factor.
@@ -102,7 +102,7 @@ impl Latencies {
         }
     }
 
-    /// About the latency that this share of the calls did not exceed; zero if there are none.
+    /// Returns approximately the latency that this share of the calls did not exceed; zero if there are none.
     fn quantile(&self, share: f64) -> Duration {
         let wanted = (self.count as f64 * share).ceil() as u64;
         let mut seen = 0;

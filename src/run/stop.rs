@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
 
-/// When to stop early because too much fails.
+/// The limits of failures beyond which a sweep stops early.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct FailureLimits {
     /// The most failed rollouts.
@@ -17,10 +17,10 @@ pub struct FailureLimits {
 }
 
 impl FailureLimits {
-    /// The share of fewer rollouts than this is ignored.
+    /// The error rate of fewer finished rollouts than this is ignored.
     pub const LEAST: u64 = 20;
 
-    /// The limit that is exceeded, if any.
+    /// Returns the limit that is exceeded, if any.
     pub fn exceeded(&self, done: u64, failed: u64) -> Option<StopReason> {
         let finished = done + failed;
         let rate = failed as f64 / finished.max(1) as f64;
@@ -32,20 +32,20 @@ impl FailureLimits {
     }
 }
 
-/// Why a sweep stopped early.
+/// The reason why a sweep stopped early.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StopReason {
     /// A signal.
     Signal,
-    /// Its deadline passed.
+    /// The sweep's deadline passed.
     Deadline,
-    /// The time for sending rollouts is over. What is in flight ends, however long it takes.
+    /// The time for sending rollouts is over. Calls in flight may end, however long they take.
     DispatchBudget,
     /// Too many rollouts failed.
     MaxFailures,
     /// Too large a share of the rollouts failed.
     MaxErrorRate,
-    /// Rollstream itself failed, as when the disk is full. The error says why.
+    /// Rollstream itself failed, for example because the disk is full. The error says why.
     Failure,
 }
 
@@ -59,7 +59,7 @@ pub struct Shutdown {
 }
 
 impl Shutdown {
-    /// Sends nothing more, and waits for what is in flight. The first reason counts, except that any other replaces
+    /// Stops sending, and lets calls in flight end. The first reason counts, except that any other replaces
     /// [`StopReason::DispatchBudget`], which sets no grace time.
     pub fn stop(&self, reason: StopReason) {
         let mut known = self.reason.lock().unwrap_or_else(PoisonError::into_inner);
@@ -73,18 +73,18 @@ impl Shutdown {
         }
     }
 
-    /// Drops what is in flight, too: it is pending again.
+    /// Drops the calls in flight, too: their rollouts are pending again.
     pub fn abort(&self) {
         self.stop(StopReason::Signal);
         self.abort.cancel();
     }
 
-    /// Why [`Self::stop`] was called, if it was.
+    /// Returns the reason with which [`Self::stop`] was called, if it was.
     pub fn reason(&self) -> Option<StopReason> {
         *self.reason.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether [`Self::stop`] was called.
+    /// Returns whether [`Self::stop`] was called.
     pub fn is_stopping(&self) -> bool {
         self.stop.is_cancelled()
     }
@@ -94,7 +94,7 @@ impl Shutdown {
         self.stop.cancelled().await;
     }
 
-    /// Waits until what is in flight has only the grace time left.
+    /// Waits until calls in flight have only the grace time left.
     pub async fn cutting_off(&self) {
         self.cut_off.cancelled().await;
     }
@@ -116,7 +116,7 @@ pub struct DispatchBudget {
     durations: Mutex<Durations>,
 }
 
-/// How long calls took: the shorter three quarters and the longer quarter.
+/// The durations of calls: the shorter three quarters and the longer quarter.
 #[derive(Debug, Default)]
 struct Durations {
     short: BinaryHeap<Duration>,
@@ -124,7 +124,7 @@ struct Durations {
 }
 
 impl DispatchBudget {
-    /// A budget from `now` on. A call is sent if at least `margin` is left; by default, the third quartile of the calls'
+    /// Creates a budget from `now` on. A call is sent if at least `margin` is left; default: third quartile of calls'
     /// durations.
     pub fn new(now: Instant, budget: Duration, margin: Option<Duration>) -> Self {
         Self {
@@ -139,7 +139,7 @@ impl DispatchBudget {
         self.durations().add(duration);
     }
 
-    /// Whether nothing more may be sent.
+    /// Returns whether nothing more may be sent.
     pub(super) fn is_spent(&self, now: Instant) -> bool {
         let Some(ends) = self.ends else { return false };
         let left = ends.saturating_duration_since(now);
@@ -160,7 +160,7 @@ impl Durations {
             Some(longest) if duration > *longest => self.long.push(Reverse(duration)),
             _ => self.short.push(duration),
         }
-        // The quartile lies at or behind the last of the short ones.
+        // The quartile is the last of the short durations or lies after it.
         let count = self.short.len() + self.long.len();
         let short = (count - 1) * 3 / 4 + 1;
         if self.short.len() > short {
@@ -222,7 +222,7 @@ mod tests {
     fn the_quartile_is_that_of_the_sorted_durations() {
         let mut durations = Durations::default();
         let mut sorted: Vec<f64> = Vec::new();
-        // Neither ascending nor descending, and with equal ones.
+        // Durations that neither ascend nor descend, with equal ones among them.
         for number in 0..40_u32 {
             let duration = f64::from(number * 17 % 23);
             durations.add(seconds(duration));

@@ -12,7 +12,7 @@ const SECOND: u64 = 1_000_000_000;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Overload {
-    /// Refuses at once; nothing may be sent for so many round trips.
+    /// Refuses at once; nothing may be sent for this many round trips.
     Refuses {
         retry_after: f64,
     },
@@ -35,7 +35,7 @@ struct Simulation {
     sequence: u64,
     overload: Overload,
     capacity: usize,
-    /// Nanoseconds of one call's work, geometric mean.
+    /// The geometric mean of one call's work in nanoseconds.
     work: f64,
     sigma: f64,
     serving: usize,
@@ -73,7 +73,7 @@ impl Simulation {
         }
     }
 
-    /// In the open interval (0, 1), by SplitMix64.
+    /// Returns a number in the open interval (0, 1), by SplitMix64.
     fn unit(&mut self) -> f64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.state;
@@ -125,7 +125,7 @@ impl Simulation {
         self.in_flight -= 1;
     }
 
-    /// Goes on for so many round trips (of the mean of ln work).
+    /// Runs the simulation for this many round trips of the mean work.
     fn run(&mut self, round_trips: f64) -> Stretch {
         self.send();
         let (start, end) = (self.now, self.now + (round_trips * self.work) as u64);

@@ -1,6 +1,6 @@
 //! NeMo Gym's servers, as the configuration of its head server describes them.
 //!
-//! [`Servers`] holds what a collector needs of each: what it is, where it is, and which others it refers to. It finds
+//! [`Servers`] holds what a collector needs of each: its kind, its address, and which others it refers to. It finds
 //! the agent of a task source and the environment server of an agent, and checks that [`Route`]s lead to a server. It sends
 //! nothing. The agents and the reader use it.
 
@@ -13,7 +13,7 @@ use crate::config::value_at;
 
 pub use routes::Route;
 
-/// Keys that say what a server is.
+/// The keys that say which kind a server is.
 const AGENTS: &str = "responses_api_agents";
 const RESOURCES_SERVERS: &str = "resources_servers";
 const ENVIRONMENT_SERVERS: &str = "environment_servers";
@@ -31,13 +31,13 @@ pub struct Servers {
     allow_unsupported_pairing: bool,
 }
 
-/// What a name of the configuration stands for.
+/// The value of a name in the configuration: a server or something else.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Instance {
     kind: InstanceKind,
     /// The name of the implementation, which for an agent is its type.
     implementation: String,
-    /// Where it is.
+    /// The server's address.
     address: Option<String>,
     /// The resources server that it refers to.
     resources_server: Option<String>,
@@ -45,11 +45,11 @@ struct Instance {
     model_server: Option<String>,
     /// The agents that an environment server refers to.
     agents: Vec<String>,
-    /// The one among these that its results are said to be of.
+    /// The one of these agents to which results are attributed.
     own_agent: Option<String>,
-    /// The agents that its data sets name, each once.
+    /// The agents that the server's datasets name, each once.
     pins: Vec<String>,
-    /// Types of agents that a resources server accepts; none where it accepts all.
+    /// The types of agents that a resources server accepts; none if it accepts all.
     allowed_agents: Option<Vec<String>>,
 }
 
@@ -60,13 +60,13 @@ enum InstanceKind {
     Environment,
     /// Another server, or another mapping.
     Other,
-    /// No mapping.
+    /// A value that is not a mapping.
     #[default]
     Plain,
 }
 
 impl Servers {
-    /// Reads the configuration, a YAML mapping. References such as `${host}` are replaced where they have a value.
+    /// Reads the configuration, a YAML mapping. References such as `${host}` are replaced if they have a value.
     ///
     /// # Errors
     /// It is not such a mapping.
@@ -83,45 +83,45 @@ impl Servers {
         })
     }
 
-    /// There are environment servers, which NeMo Gym 0.5 did not have.
+    /// Returns whether there are environment servers, which NeMo Gym 0.5 did not have.
     pub fn has_environment_servers(&self) -> bool {
         let mut instances = self.instances.values();
         instances.any(|instance| instance.kind == InstanceKind::Environment)
     }
 
-    /// The names of all agents.
+    /// Returns the names of all agents.
     pub fn agents(&self) -> impl Iterator<Item = &str> {
         let agents = self.instances.iter();
         let agents = agents.filter(|(_, instance)| instance.kind == InstanceKind::Agent);
         agents.map(|(name, _)| name.as_str())
     }
 
-    /// Address of a server.
+    /// Returns the address of a server.
     pub fn address(&self, name: &str) -> Option<&str> {
         self.instances.get(name)?.address.as_deref()
     }
 
-    /// The name of what a server is an instance of.
+    /// Returns the name of a server's implementation.
     pub fn implementation(&self, name: &str) -> Option<&str> {
         Some(self.instances.get(name)?.implementation.as_str())
     }
 
-    /// The resources server that a server refers to.
+    /// Returns the resources server that a server refers to.
     pub fn resources_server_of(&self, name: &str) -> Option<&str> {
         self.instances.get(name)?.resources_server.as_deref()
     }
 
-    /// The model server that a server refers to.
+    /// Returns the model server that a server refers to.
     pub fn model_server_of(&self, name: &str) -> Option<&str> {
         self.instances.get(name)?.model_server.as_deref()
     }
 
-    /// The agent that the results of an environment server are said to be of, where it is one.
+    /// Returns the agent to which results of an environment server are attributed, if there is one.
     pub fn agent_of_server(&self, name: &str) -> Option<&str> {
         self.instances.get(name)?.own_agent.as_deref()
     }
 
-    /// The environment server that rows of an agent are sent to.
+    /// Returns the environment server to which the rows of an agent are sent.
     ///
     /// # Errors
     /// None refers to the agent, or several do.
@@ -147,7 +147,7 @@ impl Servers {
         }
     }
 
-    /// Whether a name is that of an environment server.
+    /// Returns whether a name is that of an environment server.
     pub fn is_environment_server(&self, name: &str) -> bool {
         self.is(name, InstanceKind::Environment)
     }
@@ -215,7 +215,7 @@ impl Instance {
 /// The settings of a server.
 struct ServerFields<'a> {
     config: &'a Value,
-    /// Its name, what it is, and the name of the implementation.
+    /// The server's name, its kind, and the name of its implementation.
     place: [&'a str; 3],
 }
 
@@ -251,7 +251,7 @@ impl ServerFields<'_> {
         text(self.value(field)?.get("name"))
     }
 
-    /// The fields that refer to agents, and the names in them.
+    /// Returns the fields that refer to agents, and the names in them.
     fn agent_references(&self) -> Vec<(&str, Option<String>)> {
         let reference = |field| {
             let value = self.value(field)?;
@@ -277,7 +277,7 @@ impl ServerFields<'_> {
         pins
     }
 
-    /// One type may be given without a list.
+    /// Returns the types of agents that are allowed. A single type may be given without a list.
     fn allowed_agents(&self) -> Option<Vec<String>> {
         match self.value("allowed_agents")? {
             Value::String(one) if !one.is_empty() => Some(vec![one]),
@@ -297,7 +297,7 @@ fn text(value: Option<&Value>) -> Option<String> {
     Some(value?.as_str()?.to_owned())
 }
 
-/// The same in JSON; keys become texts. What JSON can't hold, such as infinity, is null.
+/// Converts YAML to JSON; keys become texts. Values that JSON can't hold, such as infinity, become null.
 fn json(yaml: serde_yaml_ng::Value) -> Value {
     use serde_yaml_ng::Value as Yaml;
     match yaml {

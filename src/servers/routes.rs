@@ -1,4 +1,4 @@
-//! Whether rows lead to a server, and which agent gets the rows of a task source, in NeMo Gym's own words.
+//! Checks that rows lead to a server, and finds the agent of a task source. Errors are worded as in NeMo Gym.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -6,10 +6,10 @@ use std::sync::Arc;
 use super::{InstanceKind, Servers};
 use crate::python::{repr_list, repr_str};
 
-/// What a row says about where it goes. Rows that say the same are one route.
+/// The server, agent and task source that a row names. Rows that name the same share a route.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Route {
-    /// The environment server, where the row names one.
+    /// The environment server, if the row names one.
     pub server: Option<Arc<str>>,
     /// The agent.
     pub agent: Option<Arc<str>>,
@@ -17,14 +17,14 @@ pub struct Route {
     pub task_source: Option<Arc<str>>,
 }
 
-/// An agent, and the resources server that its rows are of.
+/// An agent, and the resources server that its rows come from.
 type Pairing<'a> = (&'a str, Option<&'a str>);
 
 impl Servers {
     /// Checks that all routes lead to a server, and to one that accepts the agent.
     ///
     /// # Errors
-    /// Why one does not; in the words of NeMo Gym where it has them.
+    /// A route does not. The text says why, in the words of NeMo Gym if it has any.
     pub fn check(&self, routes: &BTreeSet<Route>, allow_unsupported: bool) -> Result<(), String> {
         let (named, direct): (Vec<&Route>, Vec<&Route>) =
             routes.iter().partition(|route| route.server.is_some());
@@ -46,7 +46,7 @@ impl Servers {
         Ok(())
     }
 
-    /// The agents of the environment servers that rows name, and the resources servers of these.
+    /// Returns the agents of the environment servers that rows name, each with its resources server.
     fn pairings_of_servers<'a>(
         &'a self,
         routes: &[&'a Route],
@@ -113,7 +113,7 @@ impl Servers {
         }
     }
 
-    /// A name that is no agent's, and what may have been meant.
+    /// Formats a name that no agent has, with a hint at the name that may have been meant.
     fn hint(&self, name: &str) -> String {
         let quoted = repr_str(name);
         if self.instances.contains_key(name) {
@@ -179,7 +179,7 @@ impl Servers {
 }
 
 impl Servers {
-    /// The agent that gets the rows of a task source: the instance of that name itself, or the agent of a resources
+    /// Returns the agent that gets the rows of a task source: the instance of that name, or the agent of a resources
     /// server.
     ///
     /// # Errors
@@ -258,12 +258,12 @@ impl Servers {
     }
 }
 
-/// Names that are less alike are not near.
+/// The least similarity of two names that are near.
 const CUTOFF: f64 = 0.6;
 
-/// The name most like `word`; none if none is near. Of several that are equally like it, the last by code point.
+/// Returns the name most like `word`, if one is near. Of several that are equally near, the last by code point.
 ///
-/// Python leaves characters that are common out of names of 200 characters and more; here all count.
+/// For names of 200 or more characters, Python ignores frequent characters; here all count.
 fn close_match<'a>(word: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let word: Vec<char> = word.chars().collect();
     let likeness = |name: &str| {
@@ -281,7 +281,7 @@ fn close_match<'a>(word: &str, names: impl Iterator<Item = &'a str>) -> Option<&
         .map(|(_, name)| name)
 }
 
-/// Characters in the longest part that both have in common, and in those before and behind it.
+/// Returns the number of common characters: of the longest common part, and of those before and after it.
 fn in_common(a: &[char], b: &[char]) -> usize {
     let (mut length, mut end_a, mut end_b) = (0, 0, 0);
     // Lengths of the common parts that end before each place of `b`, for the character of `a` before.
@@ -423,7 +423,7 @@ wrong: {responses_api_agents: {simple: {datasets: [{agent: a}]}}}
         }
     }
 
-    /// Expected values are what CPython 3.13 gives.
+    /// The expected values are those of CPython 3.13.
     #[test]
     fn near_names_are_those_of_difflib() {
         let names = ["ape", "apple", "peach", "puppy"];

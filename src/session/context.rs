@@ -17,7 +17,7 @@ use datafusion::prelude::{SessionConfig, SessionContext};
 use crate::error::{Error, FAILURE, Fatal};
 use crate::store::{RunStore, StoreError};
 
-/// The configuration that every session of ours starts from.
+/// Returns the configuration from which every session starts.
 pub fn config() -> SessionConfig {
     let mut config = SessionConfig::new().with_information_schema(true);
     // A run's tables are read with the schema that is declared for them, never with one inferred.
@@ -42,7 +42,7 @@ fn bounded(config: SessionConfig, memory: usize) -> Result<SessionContext> {
     let mut config = config.with_batch_size(1024);
     let options = config.options_mut();
     options.execution.sort_spill_reservation_bytes = memory / 8;
-    // The small side of each join is written first, and must stay there: the other keeps its order.
+    // The query writes the small side of each join first, where it must stay, so that the other side keeps its order.
     options.optimizer.join_reordering = false;
     let runtime = spilling(memory)?;
     Ok(SessionContext::new_with_config_rt(config, runtime))
@@ -60,7 +60,7 @@ pub fn spilling(memory: usize) -> Result<Arc<RuntimeEnv>> {
 #[error("{}", message(.0))]
 pub(crate) struct QueryError(#[source] DataFusionError);
 
-/// The engine's text, without the layers around an error of ours: nobody has a use for them.
+/// Returns the engine's text, without its layers around an error of ours, which help nobody.
 fn message(error: &DataFusionError) -> String {
     match error {
         DataFusionError::External(inner) => inner.to_string(),
@@ -75,7 +75,7 @@ impl Fatal for QueryError {
 }
 
 impl From<DataFusionError> for Error {
-    /// Finds the error of a store inside, where there is one.
+    /// Finds the store error inside, if there is one.
     fn from(error: DataFusionError) -> Self {
         match error {
             DataFusionError::External(inner) => match inner.downcast::<StoreError>() {
@@ -94,13 +94,13 @@ impl From<StoreError> for DataFusionError {
     }
 }
 
-/// Lets a session read what is kept in a run's store.
+/// Lets a session read the files in a run's store.
 pub fn register_store(session: &SessionContext, run: &RunStore) {
     session.register_object_store(run.base(), Arc::clone(run.object_store()));
 }
 
-/// A pool that sends to temporary files what can go there, and refuses nobody else. DataFusion's `FairSpillPool` refuses
-/// a join what others hold, and gives every sort the same share.
+/// A memory pool that makes consumers spill if they can, and refuses no others. DataFusion's `FairSpillPool` refuses
+/// a join the memory that others hold, and gives every sort the same share.
 ///
 /// Sorts and groups grow with the number of rollouts, and lose little by going to disk. What can't (the small side of a
 /// join) must get what it needs: a limit there would not save memory but fail a query. The same holds for what takes less
@@ -111,22 +111,22 @@ struct Spilling {
     limit: usize,
     spillable: AtomicUsize,
     others: AtomicUsize,
-    /// Consumers that can spill, whether they hold something or not.
+    /// The number of consumers that can spill, whether or not they hold memory.
     consumers: AtomicUsize,
-    /// Consumers that group and were refused something, by their number.
+    /// The grouping consumers that were refused memory, by id.
     grouping: Mutex<HashMap<usize, Phase>>,
 }
 
 /// The phase of a consumer that groups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// It was refused something, and writes files.
+    /// The consumer was refused memory, and writes files.
     Writing,
-    /// It gave everything back, which it does when it begins to merge its files.
+    /// The consumer gave all memory back, which it does when it begins to merge its files.
     Merging,
 }
 
-/// A part of the names of consumers that group.
+/// A part of the names of grouping consumers.
 const GROUPS: &str = "AggregateStream";
 
 impl Spilling {
@@ -192,7 +192,7 @@ impl MemoryPool for Spilling {
 
     fn try_grow(&self, reservation: &MemoryReservation, additional: usize) -> Result<()> {
         let wanted = self.spillable.load(Ordering::Relaxed) + additional;
-        // What holds nothing has nothing to spill: its first batch is let in, however large.
+        // A consumer that holds nothing has nothing to spill, so its first batch is granted, however large.
         let can_spill = reservation.consumer().can_spill() && reservation.size() > 0;
         let share = self.limit / self.consumers.load(Ordering::Relaxed).max(1);
         let is_large = reservation.size() + additional > share;

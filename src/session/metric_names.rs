@@ -1,4 +1,4 @@
-//! [`MetricNames`]: the names of the metrics of runs, from the dictionaries of their parts where these list them. Parquet
+//! [`MetricNames`]: the names of the metrics of runs, from the dictionaries of their parts if these list them. Parquet
 //! readers decode every row for that.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -32,34 +32,34 @@ use super::tables::{JournalRows, RunTables, scan};
 use crate::schema;
 use crate::store::{OpenSegment, RunStore};
 
-/// Parts that are read at once.
+/// The most parts that are read at the same time.
 const MAX_READS: usize = 8;
 
 /// The column of names.
 const KEYS: &str = "metrics.key_value.key";
 
-/// A dictionary that is larger than this lists something else than names.
+/// The largest dictionary that is read: a larger one lists something other than names.
 const MAX_BYTES: u64 = 4 * 1024 * 1024;
 
-/// The names of metrics that each part and journal segment was found to have. A part never changes, so what is here need
+/// The names of metrics in each part and journal segment. A part never changes, so its names need
 /// not be read again.
 #[derive(Debug, Default)]
 pub struct MetricNames {
     known: HashMap<Source, Found>,
 }
 
-/// Where names are, and the state that it is in: an address, its bytes, and the time at which it was written.
+/// A version of a file with names: its address, its size in bytes, and the time at which it was written.
 type Source = (String, u64, i64);
 
 #[derive(Debug)]
 struct Found {
     names: BTreeSet<String>,
-    /// It was asked for since the last [`MetricNames::forget_others`].
+    /// Whether it was used since the last [`MetricNames::forget_others`].
     is_asked: bool,
 }
 
 impl MetricNames {
-    /// Finds the metrics of a run's rollouts, by reading what is new of it.
+    /// Finds the metrics of a run's rollouts, and reads only new parts and segments.
     pub(super) async fn of(
         &mut self,
         session: &SessionContext,
@@ -110,7 +110,7 @@ impl MetricNames {
         Ok(all)
     }
 
-    /// Forgets parts and segments that have gone since, as those of a run that was overwritten.
+    /// Forgets parts and segments that no longer exist, for example because a run was overwritten.
     pub(super) fn forget_others(&mut self) {
         self.known
             .retain(|_, found| std::mem::take(&mut found.is_asked));
@@ -135,7 +135,7 @@ async fn of_part(
     }
 }
 
-/// Reads every row, where a file does not list its values.
+/// Reads every row, for files that do not list their values.
 async fn by_query(
     session: &SessionContext,
     run: &RunStore,
@@ -184,7 +184,7 @@ fn add<'a>(all: &mut BTreeSet<String>, names: impl Iterator<Item = &'a str>) {
     }
 }
 
-/// Lists the names of metrics in a part, none where it has row groups that do not list them.
+/// Lists the names of metrics in a part; none if some row groups do not list them.
 async fn metric_names(
     store: &Arc<dyn ObjectStore>,
     part: &ObjectMeta,
@@ -215,7 +215,7 @@ async fn metric_names(
     Ok(Some(names))
 }
 
-/// Finds the dictionaries, with the rows of each row group; none where one has values outside.
+/// Finds the dictionaries, with the rows of each row group; none if a row group has values outside its dictionary.
 fn dictionaries(
     metadata: &ParquetMetaData,
 ) -> Option<Vec<(&ColumnChunkMetaData, usize, Range<u64>)>> {
@@ -240,7 +240,7 @@ fn dictionaries(
         .collect()
 }
 
-/// Reads the values of a dictionary page: each its length in four bytes and its text.
+/// Reads the values of a dictionary page: each is a length of four bytes and a text.
 fn values(page: Page) -> Option<Vec<String>> {
     let Page::DictionaryPage {
         mut buf,
@@ -260,7 +260,7 @@ fn values(page: Page) -> Option<Vec<String>> {
         .collect()
 }
 
-/// A piece of a file, at the place where it is in the file.
+/// A piece of a file, with its offset in the file.
 struct Section {
     offset: u64,
     bytes: Bytes,
@@ -316,7 +316,7 @@ mod tests {
 
     use super::*;
 
-    /// Rollouts without metrics, of which a part lists no names: it is read row by row.
+    /// Writes a part without metrics, which lists no names and so is read row by row.
     async fn part(run: &RunStore, name: &str) {
         let schema = schema::rollouts();
         let columns = schema
@@ -344,7 +344,7 @@ mod tests {
         part(&run, "rollouts/a.parquet").await;
         assert_eq!(look().await, (true, 1));
 
-        // What nobody reads again may be anything.
+        // The bytes may change, because nobody reads them again.
         let path = folder.path().join("rollouts/a.parquet");
         let before = fs::metadata(&path).unwrap();
         let mut bytes = fs::read(&path).unwrap();

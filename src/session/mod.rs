@@ -1,6 +1,6 @@
 //! The tables of runs inside DataFusion: [`register_store`] makes a run's store readable, [`RunTables`] gives its tables as
-//! views, also while they are being written. [`register_wide`] gives people those of several runs at once, each a
-//! [`NamedRun`], with a column for every metric. Whoever puts a query to a run begins here; it fails where the run's
+//! views, also while they are being written. [`register_wide`] registers those of several runs at once, each a
+//! [`NamedRun`], with a column for every metric. Every query to a run begins here; it fails if the run's
 //! store, a part or a file of its journal can't be read. `row!` declares the rows of a query as a struct, `Rows` reads them.
 
 mod context;

@@ -1,4 +1,4 @@
-//! Rows of a query: [`Rows`] gives them one after the other, [`row!`] declares them, and [`Column`] reads one column of a
+//! Rows of a query: [`Rows`] returns them one by one, [`row!`] declares them, and [`Column`] reads one column of a
 //! batch.
 
 use std::collections::VecDeque;
@@ -12,7 +12,7 @@ use datafusion::execution::SendableRecordBatchStream;
 use datafusion::prelude::{DataFrame, SessionContext};
 use futures::StreamExt;
 
-/// Makes rows of a batch.
+/// Reads the rows of a batch.
 pub(crate) type Decode<T> = fn(&RecordBatch) -> Result<Vec<T>>;
 
 /// The rows of a query; one batch is held at a time.
@@ -64,7 +64,7 @@ impl<T> Rows<T> {
         Ok(self.ready.front())
     }
 
-    /// The next row, if `is_it` holds of it.
+    /// Returns the next row, if `is_it` returns true for it.
     pub(crate) async fn next_if(&mut self, is_it: impl FnOnce(&T) -> bool) -> Result<Option<T>> {
         match self.peek().await? {
             Some(row) if is_it(row) => Ok(self.ready.pop_front()),
@@ -72,12 +72,12 @@ impl<T> Rows<T> {
         }
     }
 
-    /// The next row.
+    /// Returns the next row.
     pub(crate) async fn next(&mut self) -> Result<Option<T>> {
         self.next_if(|_| true).await
     }
 
-    /// All rows that are left.
+    /// Returns all remaining rows.
     pub(crate) async fn collect(mut self) -> Result<Vec<T>> {
         let mut rows = Vec::new();
         while let Some(row) = self.next().await? {
@@ -101,7 +101,7 @@ fn column(
     })
 }
 
-/// A query lacks a column, or has another type there.
+/// The error of a query that lacks a column, or has one of another type.
 #[derive(Debug, thiserror::Error)]
 #[error("the query gives no column '{column}' of type {expected}")]
 pub(crate) struct NoColumn {
@@ -111,7 +111,7 @@ pub(crate) struct NoColumn {
 
 /// A type that the columns of a query are read as.
 pub(crate) trait Column: Sized {
-    /// The values of a column.
+    /// Returns the values of a column.
     ///
     /// # Errors
     /// There is no such column, or it is of another type.
@@ -140,7 +140,7 @@ impl Column for Option<String> {
     }
 }
 
-/// Zero where a value is null.
+/// Reads null as zero.
 impl Column for i64 {
     fn read(batch: &RecordBatch, name: &str) -> Result<Vec<Self>> {
         let integers = Option::<Self>::read(batch, name)?.into_iter();
@@ -148,7 +148,7 @@ impl Column for i64 {
     }
 }
 
-/// Not a number where a value is null.
+/// Reads null as NaN.
 impl Column for f64 {
     fn read(batch: &RecordBatch, name: &str) -> Result<Vec<Self>> {
         let floats = Option::<Self>::read(batch, name)?.into_iter();
@@ -164,7 +164,7 @@ impl Column for String {
     }
 }
 
-/// Zero where a value is null or negative.
+/// Reads null and negative numbers as zero.
 impl Column for u64 {
     fn read(batch: &RecordBatch, name: &str) -> Result<Vec<Self>> {
         let integers = i64::read(batch, name)?.into_iter();
@@ -174,7 +174,7 @@ impl Column for u64 {
     }
 }
 
-/// Zero where a value is null, the nearest number where it does not fit.
+/// Reads null as zero, and a number that does not fit as the nearest one.
 impl Column for u32 {
     fn read(batch: &RecordBatch, name: &str) -> Result<Vec<Self>> {
         let integers = u64::read(batch, name)?.into_iter();
@@ -184,7 +184,7 @@ impl Column for u32 {
     }
 }
 
-/// Empty where a value is null; nulls within it are left out.
+/// Reads null as an empty list, and leaves out nulls within a list.
 impl Column for Vec<i64> {
     fn read(batch: &RecordBatch, name: &str) -> Result<Vec<Self>> {
         let item = Field::new_list_field(DataType::Int64, true);
@@ -197,7 +197,7 @@ impl Column for Vec<i64> {
     }
 }
 
-/// False where a value is null.
+/// Reads null as false.
 impl Column for bool {
     fn read(batch: &RecordBatch, name: &str) -> Result<Vec<Self>> {
         let column = column(batch, name, &DataType::Boolean, "BOOLEAN")?;
@@ -217,7 +217,7 @@ impl Column for Vec<u8> {
     }
 }
 
-/// Declares a struct that is a row of a query: each field is the column of its name. `rows` reads those of a batch.
+/// Declares a struct that is a row of a query: each field is the column of its name. `rows` reads the rows of a batch.
 macro_rules! row {
     ($(#[$meta:meta])* $vis:vis struct $name:ident {
         $($(#[$doc:meta])* $scope:vis $field:ident: $type:ty,)*

@@ -1,4 +1,4 @@
-//! [`RunTables`]: the tables of one run as they are at one moment, of its parts and its journal.
+//! [`RunTables`]: the tables of one run at one moment, from its parts and its journal.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -31,8 +31,8 @@ use crate::store::{
     StoreError, checkpoint,
 };
 
-/// The tables of one run as they are at one moment: landed parts, and what the journal holds beyond them. Each rollout is
-/// there once, whatever collectors do meanwhile.
+/// The tables of one run at one moment: landed parts, and the further rows of the journal. Each rollout is
+/// in them once, whatever collectors do meanwhile.
 #[derive(Debug, Clone)]
 pub struct RunTables {
     run: RunStore,
@@ -43,25 +43,25 @@ pub struct RunTables {
 /// A segment of the journal, and which of its rows count.
 #[derive(Debug, Clone)]
 pub struct JournalRows {
-    /// The segment as it was.
+    /// The segment at that moment.
     pub segment: OpenSegment,
-    /// What becomes of its rows.
+    /// The decisions which of its rows count.
     pub decisions: Arc<Decisions>,
 }
 
 impl RunTables {
-    /// Looks at a run, which may be collected on another machine: what its journal holds there is read from the
+    /// Looks at a run, which another machine may be collecting: its journal there is read from the
     /// copies that the collector makes from time to time.
     pub async fn look(run: &RunStore) -> Result<Self> {
         let run = RunRecord::identify(run).await?;
         // The journal comes first. A segment that becomes a part afterwards is seen as that part, and then left out here;
-        // the other way round its rows would be missed.
+        // otherwise its rows would be missed.
         let mut segments = open_all(&run)?;
         if run.local_path().is_none() {
             add_copies(&run, &mut segments).await?;
         }
-        // A segment's part of `attempts` is published last. So these are listed first: where it is there, what else became
-        // of the segment is found too.
+        // A segment's part of `attempts` is published last. So these are listed first: if it is there, all other parts
+        // of the segment are found, too.
         let mut parts = BTreeMap::new();
         for table in [
             schema::ATTEMPTS,
@@ -90,22 +90,22 @@ impl RunTables {
         Ok(tables)
     }
 
-    /// The run.
+    /// Returns the run.
     pub fn run(&self) -> &RunStore {
         &self.run
     }
 
-    /// What its journal holds, landed or not.
+    /// Returns the segments of the journal, landed or not.
     pub fn segments(&self) -> &[JournalRows] {
         &self.segments
     }
 
-    /// The parts of a table that can be read.
+    /// Returns the parts of a table that can be read.
     pub fn parts(&self, table: &str) -> &[Path] {
         self.parts.get(table).map_or(&[], |parts| &parts.whole)
     }
 
-    /// Parts that are damaged, and whose rows are missing.
+    /// Returns the damaged parts, whose rows are missing.
     pub fn damaged(&self) -> impl Iterator<Item = &Path> {
         self.parts.values().flat_map(|parts| &parts.damaged)
     }
@@ -171,10 +171,10 @@ impl RunTables {
         Ok(all)
     }
 
-    /// Decides which rows of the segments count. A segment is held against the parts and segments of writers that took
-    /// its writer's place, if there are any: what was there before, its writer knew.
+    /// Decides which rows of the segments count. A segment is checked against parts and segments of writers that took
+    /// its writer's place, if any. Its writer knew all earlier ones.
     async fn decide(&self, mut segments: Vec<OpenSegment>) -> Result<Vec<JournalRows>> {
-        // What the newest writer wrote counts first: it may be alive, and knows nothing of the others.
+        // The newest writer's rows count first: it may be alive, and does not know the others.
         segments.sort_by_key(|segment| std::cmp::Reverse(segment.name().epoch));
         let names: Vec<SegmentName> = segments.iter().map(OpenSegment::name).collect();
         let committed = self.committed();
@@ -206,7 +206,7 @@ impl RunTables {
         Ok(decided.collect())
     }
 
-    /// The segments that its parts were made of.
+    /// Returns the segments from which the parts were made.
     pub fn committed(&self) -> Committed {
         let answers = self.parts(schema::ROLLOUTS).iter();
         Committed::new(
@@ -215,7 +215,7 @@ impl RunTables {
         )
     }
 
-    /// Reads what parts that writers of `oldest` or a later epoch committed say of some rollouts.
+    /// Reads the rows of some rollouts from the parts that writers of epoch `oldest` or later committed.
     pub async fn ledger(&self, keys: &HashSet<Key>, oldest: u64) -> Result<Ledger> {
         let session = SessionContext::new_with_config(super::config());
         register_store(&session, &self.run);
@@ -256,7 +256,7 @@ impl RunTables {
     }
 }
 
-/// The rows of all frames; none where there are no frames.
+/// Returns the rows of all frames; none if there are no frames.
 pub(super) fn union_all(frames: Vec<DataFrame>) -> Result<Option<DataFrame>> {
     let mut frames = frames.into_iter();
     let first = frames.next();
@@ -278,7 +278,7 @@ fn rows_of(segment: &OpenSegment) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Opens the segments on this machine. One that goes meanwhile has become parts.
+/// Opens the segments on this machine. A segment that disappears meanwhile has become parts.
 fn open_all(run: &RunStore) -> Result<Vec<OpenSegment>, StoreError> {
     let mut opened = Vec::new();
     for segment in JournalFile::segments(run.journal_dir())? {
@@ -291,9 +291,9 @@ fn open_all(run: &RunStore) -> Result<Vec<OpenSegment>, StoreError> {
     Ok(opened)
 }
 
-/// Adds the copies that are on the store, where they are longer than what this machine has.
+/// Adds the copies in the store that are longer than the segments of this machine.
 async fn add_copies(run: &RunStore, segments: &mut Vec<OpenSegment>) -> Result<(), StoreError> {
-    // What is open can be read after the directory has gone.
+    // An open file can be read after its directory is removed.
     let of_all = std::env::temp_dir();
     let copies = Scratch::new().map_err(StoreError::file("create a directory in", &of_all))?;
     checkpoint::fetch(run, copies.path(), |_| true).await?;
@@ -311,8 +311,8 @@ async fn add_copies(run: &RunStore, segments: &mut Vec<OpenSegment>) -> Result<(
     Ok(())
 }
 
-/// Reads the calls that the collectors of this machine noted before they sent them; none where there are no such
-/// collectors. To be read before the tables, so that none counts as in flight that had ended.
+/// Reads the calls that the collectors of this machine noted before they sent them; none if there are no such
+/// collectors. Read them before the tables, so that no ended call counts as in flight.
 pub async fn dispatches(run: &RunStore) -> Result<Option<MemTable>> {
     let run = RunRecord::identify(run).await?;
     let logs = JournalFile::dispatch_logs(run.journal_dir())?;

@@ -1,5 +1,5 @@
 //! Several runs as one: [`register_wide`] for people, with a column for every metric, and [`register_union`] for metrics,
-//! with tasks numbered anew where they must be.
+//! with tasks renumbered if necessary.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,25 +18,25 @@ use super::{MetricNames, RunTables};
 use crate::schema;
 use crate::store::RunStore;
 
-/// A run among those that a session is over.
+/// One of the runs of a session.
 #[derive(Debug, Clone)]
 pub struct NamedRun {
-    /// What its rows are told apart by, in the column `run`.
+    /// The value of the column `run` in its rows.
     pub label: String,
-    /// Name of the schema that holds its own tables, in lower case as SQL reads names; none where it has no tables of its
+    /// Name of the schema that holds its own tables, in lower case as SQL reads names; none if it has no tables of its
     /// own.
     pub schema: Option<String>,
-    /// Where it is.
+    /// The run's store.
     pub run: RunStore,
 }
 
-/// Column that tells the rows of several runs apart.
+/// The column that tells the rows of several runs apart.
 const RUN: &str = "run";
 
 const ALL_TASKS: &str = "all_tasks";
 const NUMBERING: &str = "numbering";
 
-/// Metrics that are columns of every run already.
+/// The metrics that are already columns of every run.
 const SAME_AS_COLUMN: [&str; 4] = [
     schema::REWARD,
     schema::INPUT_TOKENS,
@@ -44,7 +44,7 @@ const SAME_AS_COLUMN: [&str; 4] = [
     schema::TOTAL_TOKENS,
 ];
 
-/// Columns that stand last, since they are long.
+/// The columns that come last, since they are long.
 const HEAVY: [&str; 4] = [
     schema::METRICS,
     schema::INTEGER_METRICS,
@@ -53,7 +53,7 @@ const HEAVY: [&str; 4] = [
 ];
 
 /// Looks at one or several runs and registers their tables the way people ask for them: `rollouts` has a column for every
-/// metric, under its own name, or as `metric_NAME` where a column is called so already. Of several runs, or of one that has
+/// metric, under its own name, or as `metric_NAME` if a column has that name. For several runs, or one that has
 /// a schema, each table has a column `run` as well. A run's own tables, without that column, are in its schema.
 ///
 /// The default schema holds these tables afterwards and nothing else, so that a session can look again. `names` is what was
@@ -104,7 +104,7 @@ pub async fn register_wide(
         }
         unions.register_table(table.to_owned(), all.into_view())?;
     }
-    // All at once and last: whoever stops before finds the tables of the look before.
+    // All at once and last: after an earlier error, the session keeps its previous tables.
     let options = session.state().config().options().catalog.clone();
     let catalog = session.catalog(&options.default_catalog);
     let catalog = catalog.ok_or_else(|| internal_datafusion_err!("there is no catalog"))?;
@@ -137,8 +137,8 @@ fn with_metrics(rollouts: DataFrame, names: &BTreeSet<String>) -> Result<DataFra
     rollouts.select(columns)
 }
 
-/// Registers `tasks`, `rollouts` and `attempts` of several runs as if they were one, and says whether tasks had to be
-/// numbered anew for that (`queries/union/numbering.sql` says how).
+/// Registers `tasks`, `rollouts` and `attempts` of several runs as if they were one. Returns whether tasks had to be
+/// renumbered (`queries/union/numbering.sql` says how).
 pub async fn register_union(session: &SessionContext, runs: &[RunStore]) -> Result<bool> {
     let mut opened = Vec::new();
     for run in runs {

@@ -22,12 +22,12 @@ pub struct Episode {
     environment: Arc<dyn Environment>,
     calls: CallLog,
     cookies: CookieJar,
-    /// Number of the turn that it is in.
+    /// The number of the current turn.
     turn: u32,
 }
 
 impl Episode {
-    /// The episode of a rollout. Nothing is sent.
+    /// Creates the episode of a rollout. Sends nothing.
     ///
     /// # Errors
     /// The row is no prompt, or no environment serves it.
@@ -55,7 +55,7 @@ impl Episode {
     /// Begins the episode at its environment.
     ///
     /// # Errors
-    /// The environment could not be asked.
+    /// The request to the environment failed.
     pub async fn begin(&mut self, options: &MultiTurnOptions) -> Result<(), Failure> {
         let begin = self.environment.begin(&self.row, &self.calls);
         let begun = begin.await.map_err(|failure| self.step_failed(failure))?;
@@ -67,15 +67,15 @@ impl Episode {
         Ok(())
     }
 
-    /// It takes another turn.
+    /// Returns whether the episode takes another turn.
     pub fn goes_on(&self) -> bool {
         self.sample.goes_on()
     }
 
-    /// Begins a turn and has the model generate. The sample may have ended afterwards.
+    /// Begins a turn and asks the model for a generation, after which the sample may have ended.
     ///
     /// # Errors
-    /// The model gave no generation, and the rules don't keep the sample then.
+    /// The model returned no generation, and the rules do not keep such a sample.
     pub async fn generate(
         &mut self,
         options: &MultiTurnOptions,
@@ -104,17 +104,17 @@ impl Episode {
         }
     }
 
-    /// The environment that takes this turn's step.
+    /// Returns the environment that takes this turn's step.
     pub fn environment(&self) -> &Arc<dyn Environment> {
         &self.environment
     }
 
-    /// Name of the task's kind.
+    /// Returns the task name.
     pub fn task_name(&self) -> &Arc<str> {
         &self.task_name
     }
 
-    /// What the environment is sent in this turn.
+    /// Returns the sample that the environment is sent in this turn.
     pub fn as_sample(&mut self) -> environment::Sample<'_> {
         environment::Sample {
             log: &self.calls,
@@ -129,10 +129,10 @@ impl Episode {
         }
     }
 
-    /// Takes what the environment answered in this turn.
+    /// Adds the environment's answer to this turn.
     ///
     /// # Errors
-    /// It can't be taken.
+    /// The answer can't be used.
     pub fn stepped(
         &mut self,
         options: &MultiTurnOptions,
@@ -142,14 +142,14 @@ impl Episode {
         taken.map_err(|error| self.step_failed(Failure::new(FailureClass::Data, error)))
     }
 
-    /// The failure of a step, with the name of the sample.
+    /// Returns the failure of a step, with the name of the sample.
     pub fn step_failed(&self, failure: Failure) -> Failure {
         let environment = &self.task_name;
         let what = format!("step of environment '{environment}' failed");
         self.failed(failure, &what)
     }
 
-    /// The answer of a rollout that is over, as JSON text.
+    /// Returns the answer of the ended rollout, as JSON text.
     pub fn into_answer(self) -> Vec<u8> {
         self.sample.into_answer(&self.row, &self.task_name)
     }
@@ -178,7 +178,7 @@ impl Episode {
     }
 }
 
-/// What comes after a generation.
+/// The next step after a generation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AfterGeneration {
     /// The environment's step.
@@ -187,7 +187,7 @@ pub enum AfterGeneration {
     End,
 }
 
-/// Our own end and journal say nothing about a model or an environment.
+/// Returns whether a failure is the model's or the environment's, and not due to our own end or journal.
 fn of_the_other_side(class: FailureClass) -> bool {
     matches!(
         class,
@@ -195,7 +195,7 @@ fn of_the_other_side(class: FailureClass) -> bool {
     )
 }
 
-/// Runs one sample at its own pace to its end, and gives its answer.
+/// Runs one sample at its own pace to its end, and returns its answer.
 ///
 /// # Errors
 /// The model or the environment failed.

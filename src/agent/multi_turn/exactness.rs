@@ -1,4 +1,4 @@
-//! The tokens of a log are those that the model saw and said, at every turn.
+//! Tests that the tokens of a log are those that the model read and generated, at every turn.
 
 use std::sync::{Arc, Mutex};
 
@@ -16,10 +16,10 @@ use crate::model::{
     BytesTokenizer, COMPLETIONS, CompletionsPolicy, Endpoints, ModelClient, ModelRetries,
 };
 
-/// What model and environment say in a turn: tokens that no text becomes again, and a text of any bytes.
+/// The messages of a turn: tokens of the model, which no text encodes to, and text of the environment from any bytes.
 type Said = (Vec<u32>, Vec<u8>);
 
-/// The answer of a rollout, and the prompts that the model saw.
+/// Runs a rollout. Returns its answer and the prompts that the model saw.
 async fn play(prompt: &[u8], turns: &[Said], max_seq_len: u64) -> (Value, Vec<Vec<u32>>) {
     let seen: Arc<Mutex<Vec<Vec<u32>>>> = Arc::default();
     let (sees, said) = (Arc::clone(&seen), turns.to_vec());

@@ -16,23 +16,23 @@ use crate::retry::{Failure, FailureClass};
 /// A batch that is not full begins when no sample has come for this long.
 const LINGER: Duration = Duration::from_millis(20);
 
-/// Gathers samples into batches, and runs these. All of its work ends when it is dropped.
+/// Gathers samples into batches and runs the batches. All of its work ends when it is dropped.
 #[derive(Debug)]
 pub struct Batcher {
     options: Arc<MultiTurnOptions>,
     queue: Mutex<Option<Queue>>,
 }
 
-/// Where samples wait, and the task that takes them into batches.
+/// The channel in which samples wait, and the task that gathers them into batches.
 #[derive(Debug)]
 struct Queue {
     episodes: mpsc::Sender<BatchedEpisode>,
-    /// Ends when it is dropped.
+    /// The task that gathers batches. It ends when this is dropped.
     _task: JoinSet<()>,
 }
 
 impl Batcher {
-    /// Nothing runs before the first sample comes.
+    /// Creates a batcher. Nothing runs before the first sample comes.
     pub fn new(options: Arc<MultiTurnOptions>) -> Self {
         Self {
             options,
@@ -40,7 +40,7 @@ impl Batcher {
         }
     }
 
-    /// Adds a sample. If it gets lost, the receiver of its outcome says so.
+    /// Adds a sample. If the sample gets lost, the receiver of its outcome returns an error.
     pub async fn join(&self, batched: BatchedEpisode) {
         let episodes = self.queue();
         let _ = episodes.send(batched).await;
@@ -48,7 +48,7 @@ impl Batcher {
 
     fn queue(&self) -> mpsc::Sender<BatchedEpisode> {
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        // The runtime of an earlier call may be gone, and its tasks with it.
+        // The runtime of an earlier call may be gone, and so may its tasks.
         if let Some(queue) = queue.as_ref().filter(|queue| !queue.episodes.is_closed()) {
             return queue.episodes.clone();
         }
@@ -67,10 +67,10 @@ impl Batcher {
     }
 }
 
-/// Samples of a batch at most, unless settings say otherwise.
+/// The most samples of a batch, unless settings say otherwise.
 const BATCH_SIZE: usize = 1024;
 
-/// Samples that wait to be taken into a batch, at most.
+/// The most samples that wait for a batch.
 const MOST_ARRIVING: usize = 1024;
 
 async fn gather(
@@ -95,10 +95,10 @@ async fn gather(
     while batches.join_next().await.is_some() {}
 }
 
-/// The answer of a sample as JSON text, or why there is none.
+/// The answer of a sample as JSON text, or its failure.
 pub type Outcome = Result<Vec<u8>, Failure>;
 
-/// A sample in a batch. It is abandoned when nobody waits for the outcome.
+/// A sample in a batch. It is abandoned if nobody waits for the outcome.
 #[derive(Debug)]
 pub struct BatchedEpisode {
     episode: Episode,
@@ -114,7 +114,7 @@ enum Phase {
 }
 
 impl BatchedEpisode {
-    /// A place, and where its outcome comes.
+    /// Creates a place in a batch, and the receiver of its outcome.
     pub fn new(episode: Episode) -> (Self, oneshot::Receiver<Outcome>) {
         let (caller, outcome) = oneshot::channel();
         let batched = Self {
@@ -125,12 +125,12 @@ impl BatchedEpisode {
         (batched, outcome)
     }
 
-    /// Whether nobody waits for it any more.
+    /// Returns whether nobody waits for the outcome any more.
     pub fn is_abandoned(&self) -> bool {
         self.caller.is_closed()
     }
 
-    /// Begins the episode. When the caller goes away, the request in flight ends too.
+    /// Begins the episode. If the caller goes away, the request in flight ends too.
     async fn begin(&mut self, options: &MultiTurnOptions) {
         tokio::select! {
             result = self.episode.begin(options) => self.note(result),
@@ -159,7 +159,7 @@ impl BatchedEpisode {
         matches!(self.state, Phase::Playing)
     }
 
-    /// A caller that has gone does not want it.
+    /// Sends the outcome to the caller, if the caller is still there.
     fn leave(self) {
         let _ = self.caller.send(match self.state {
             Phase::Failed(failure) => Err(failure),
@@ -172,8 +172,8 @@ impl BatchedEpisode {
     }
 }
 
-/// Runs a batch to its end: all of its samples take a turn together. A finished sample leaves, unless the rules let the
-/// whole batch fail; one whose caller went away is left out of the next call.
+/// Runs a batch to its end: all of its samples take each turn together. A finished sample leaves, unless rules fail a
+/// whole batch at once. A sample whose caller went away is left out of the next call.
 pub async fn run_batch(options: &MultiTurnOptions, episodes: Vec<BatchedEpisode>) {
     let mut batch = LockstepBatch {
         options,
@@ -203,12 +203,12 @@ fn playing(episodes: &mut [BatchedEpisode]) -> impl Iterator<Item = &mut Batched
 struct LockstepBatch<'a> {
     options: &'a MultiTurnOptions,
     playing: Vec<BatchedEpisode>,
-    /// Samples that are over, as long as a failure of the others can still fail them.
+    /// The ended samples that a failure of the others can still fail.
     waiting: Vec<BatchedEpisode>,
 }
 
 impl LockstepBatch<'_> {
-    /// Lets the samples leave that are over, and returns whether any are left.
+    /// Removes the ended samples, and returns whether any remain.
     fn sort_out(&mut self) -> bool {
         self.playing.retain(|batched| !batched.is_abandoned());
         let fails_whole = self.options.rules.is_lockstep();
@@ -222,7 +222,7 @@ impl LockstepBatch<'_> {
                 _ => None,
             });
         if let Some(failure) = failure {
-            // What its answer says of one sample is not said of the others.
+            // The answer and its flags are about one sample, not about the others.
             let of_others = Failure {
                 failure_terminal: false,
                 answer: None,
@@ -247,7 +247,7 @@ impl LockstepBatch<'_> {
     }
 }
 
-/// One step of each environment with all of its samples, all environments at the same time.
+/// Takes one step of each environment with all of its samples, in all environments at the same time.
 async fn step(options: &MultiTurnOptions, episodes: &mut [BatchedEpisode]) {
     let mut groups: IndexMap<Arc<str>, Vec<&mut BatchedEpisode>> = IndexMap::new();
     for batched in episodes {
@@ -303,7 +303,7 @@ async fn step_group(options: &MultiTurnOptions, mut episodes: Vec<&mut BatchedEp
 /// The results of the samples of a step.
 type Results = Vec<Result<StepResult, Failure>>;
 
-/// The results of one step; none if all callers went away before it was done.
+/// Returns the results of one step; none if all callers went away before its end.
 async fn step_together(
     environment: &dyn Environment,
     episodes: &mut [&mut BatchedEpisode],

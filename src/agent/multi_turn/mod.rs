@@ -1,7 +1,7 @@
 //! The loop of NeMo RL's rollouts between a model and an environment: generate, step, observe, until the episode ends.
 //!
 //! [`MultiTurnAgent`] runs it for the samples of a sweep, each at its own pace or all of a batch together. A [`Prompt`] is
-//! read from a row, a `Sample` is the state of one episode, and [`Rules`] says how the forms of NeMo RL differ.
+//! read from a row, a `SampleState` is the state of an episode, and [`Rules`] says how versions of NeMo RL differ.
 
 mod episode;
 #[cfg(test)]
@@ -33,24 +33,24 @@ use crate::retry::{Failure, FailureClass};
 
 pub use prompt::{Prompt, PromptError};
 
-/// What a [`MultiTurnAgent`] is made of.
+/// The parts and settings of a [`MultiTurnAgent`].
 #[derive(Debug)]
 pub struct MultiTurnOptions {
     /// The model.
     pub policy: Arc<dyn Policy>,
-    /// What it talks to.
+    /// The environments that the model talks to.
     pub environments: Environments,
     /// Counts the tokens of prompts and observations.
     pub tokenizer: Arc<dyn Tokenizer>,
-    /// Which form of NeMo RL samples follow.
+    /// The version of NeMo RL whose rules samples follow.
     pub rules: Rules,
     /// How far a sample may go.
     pub limits: Limits,
-    /// Tokens of one generation at most, whatever a row asks for.
+    /// The most tokens of one generation, whatever a row asks for.
     pub max_new_tokens: Option<u64>,
-    /// In which order samples take their turns.
+    /// The order in which samples take their turns.
     pub driver: Driver,
-    /// Samples of a batch at most; 1,024 if none. Only lockstep has batches.
+    /// The most samples of a batch; 1,024 by default. Only lockstep has batches.
     pub batch_size: Option<NonZeroUsize>,
     /// Whether a rollout that fails also fails the others of its task.
     pub group: GroupFailure,
@@ -69,7 +69,7 @@ pub struct MultiTurnAgent {
 }
 
 impl MultiTurnAgent {
-    /// An agent that asks these. Nothing is sent before the first rollout.
+    /// Creates an agent. Sends nothing before the first rollout.
     pub fn new(options: MultiTurnOptions) -> Self {
         let options = Arc::new(options);
         let is_lockstep = options.driver == Driver::Lockstep;
@@ -94,7 +94,7 @@ impl MultiTurnAgent {
         let wording = Wording {
             failure: &|class, why| failure_of(request, class, why),
             quote: &|_| String::new(),
-            // Model and environments keep their secrets out of what they say.
+            // The model and the environments keep secrets out of their texts.
             shown: &|text| Secrets::default().shown(text),
         };
         judge(body.into(), true, &wording)
@@ -136,9 +136,9 @@ impl Agent for MultiTurnAgent {
 /// How far a sample may go.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Turns at most.
+    /// The most turns.
     pub max_turns: u32,
-    /// Tokens of a log, from which on it is full.
+    /// The number of tokens at which a log is full.
     pub max_seq_len: u64,
 }
 
@@ -147,16 +147,16 @@ pub struct Limits {
 pub struct Environments(IndexMap<Arc<str>, Arc<dyn Environment>>);
 
 impl Environments {
-    /// These environments.
+    /// Creates a set of these environments.
     pub fn new(environments: impl IntoIterator<Item = (String, Arc<dyn Environment>)>) -> Self {
         let named = environments.into_iter();
         Self(named.map(|(name, it)| (name.into(), it)).collect())
     }
 
-    /// The environment of a task name, and that name. Without a name it is the only one.
+    /// Returns the environment of a task name, and that name. Without a name, returns the only environment.
     ///
     /// # Errors
-    /// No environment has this name; or there is no name, and not exactly one environment.
+    /// No environment has this name, or no name is given and there is not exactly one environment.
     pub fn find(
         &self,
         task_name: Option<&str>,
@@ -189,7 +189,7 @@ impl Environments {
     }
 }
 
-/// Which form of NeMo RL's rollout a sample follows. The forms differ in this, and in nothing else:
+/// The version of NeMo RL's rollout that a sample follows. The versions differ only in this:
 ///
 /// | | `per-sample` | `per-sample-legacy` | `lockstep-legacy` |
 /// |---|---|---|---|
@@ -202,17 +202,17 @@ impl Environments {
 /// | an end in the last turn counts as out of turns | yes | yes | no |
 /// | rewards are added in | 64 bit | 64 bit | 32 bit |
 impl Rules {
-    /// A generation that hit its length limit ends the sample, after its step.
+    /// Returns whether a generation that hit its length limit ends the sample, after its step.
     pub fn generation_limit_truncates(self) -> bool {
         self == Self::PerSample
     }
 
-    /// A generation that fails ends the sample, which is kept as it is.
+    /// Returns whether a generation that fails ends the sample, which is kept as it is.
     pub fn keeps_sample_without_generation(self) -> bool {
         self == Self::PerSampleLegacy
     }
 
-    /// The last column of the table holds.
+    /// Returns whether the last column of the table holds.
     pub fn is_lockstep(self) -> bool {
         self == Self::LockstepLegacy
     }

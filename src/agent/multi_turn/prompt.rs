@@ -3,34 +3,34 @@ use serde_json::{Map, Value};
 
 use crate::model::{Message, joined};
 
-/// What a rollout begins with, taken from its row.
+/// The start of a rollout, read from its row.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Prompt {
-    /// Index of the prompt.
+    /// The index of the prompt.
     pub idx: i64,
     /// The conversation before the first turn.
     pub message_log: Vec<Message>,
-    /// What the environment is told at the first step.
+    /// The metadata that the environment gets at the first step.
     pub extra_env_info: Value,
-    /// Name of the task's kind; none where the row has none.
+    /// The task name, if the row has one.
     pub task_name: Option<String>,
     /// Texts that end the first generation.
     pub stop_strings: Option<Vec<String>>,
-    /// How generations are sampled, as it stands in a request of Chat Completions.
+    /// The sampling parameters of generations, as in a request of Chat Completions.
     pub sampling: Map<String, Value>,
 }
 
-/// Why a row can't be a prompt.
+/// The reason why a row is not a prompt.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PromptError {
-    /// It is not an object.
+    /// The row is not an object.
     #[error("the row is not a JSON object")]
     NotAnObject,
-    /// It has no index.
+    /// The row has no index.
     #[error("the row has neither idx nor _ng_task_index")]
     NoIndex,
-    /// It has no conversation.
+    /// The row has no conversation.
     #[error("the row has neither message_log nor responses_create_params.input")]
     NoMessages,
     /// A field is not what it must be.
@@ -41,7 +41,7 @@ pub enum PromptError {
         /// What it must be.
         expected: &'static str,
     },
-    /// The input holds what is not a message.
+    /// The input holds an item that is not a message.
     #[error(
         "{field} of the row is of type '{kind}'; a multi-turn agent takes messages only, with role and content"
     )]
@@ -53,7 +53,7 @@ pub enum PromptError {
     },
 }
 
-/// What a request of the Responses API says beside sampling. The model's name is the agent's to give,
+/// The fields of a request of the Responses API that are not about sampling. The agent sets the model's name,
 /// and the rest has no meaning without a Responses server.
 const NOT_SAMPLING: [&str; 17] = [
     "background",
@@ -77,7 +77,7 @@ const NOT_SAMPLING: [&str; 17] = [
 
 const MAX_TOKENS: &str = "max_tokens";
 
-/// What is read of a message in a row.
+/// The fields of a message in a row that are read.
 #[derive(Deserialize)]
 struct RowMessage {
     role: String,
@@ -86,10 +86,10 @@ struct RowMessage {
 }
 
 impl Prompt {
-    /// The prompt of a row. `max_new_tokens` bounds what the row asks for in one generation.
+    /// Reads the prompt of a row. `max_new_tokens` bounds the tokens of one generation that the row asks for.
     ///
     /// # Errors
-    /// What the row lacks, or what in it is not what it must be.
+    /// The row lacks a field, or a field is not what it must be.
     pub fn of(row: &Value, max_new_tokens: Option<u64>) -> Result<Self, PromptError> {
         if !row.is_object() {
             return Err(PromptError::NotAnObject);
@@ -140,7 +140,7 @@ fn index(row: &Value) -> Result<i64, PromptError> {
     field(row, name, "an integer")?.ok_or(PromptError::NoIndex)
 }
 
-/// The messages of a `message_log`.
+/// Returns the messages of a `message_log`.
 fn logged(log: &Value) -> Result<Vec<Message>, PromptError> {
     let items = log
         .as_array()
@@ -160,7 +160,7 @@ fn logged(log: &Value) -> Result<Vec<Message>, PromptError> {
     messages.collect()
 }
 
-/// The messages of a request of the Responses API.
+/// Returns the messages of a request of the Responses API.
 fn given(params: &Value) -> Result<Vec<Message>, PromptError> {
     let mut messages = Vec::new();
     if let Some(instructions) = present(params, "instructions") {
@@ -243,7 +243,7 @@ fn sampling(
     Ok(sampling)
 }
 
-/// Settings that servers know beside the API's own: a text, since metadata holds only texts.
+/// Reads the settings beyond the API's own from `metadata.extra_body`, a text because metadata holds only texts.
 fn extra_body(params: &Value) -> Result<Map<String, Value>, PromptError> {
     let Some(extra) = present(params, "metadata").and_then(|it| present(it, "extra_body")) else {
         return Ok(Map::new());

@@ -8,26 +8,26 @@ use crate::config::Rules;
 use crate::environment::StepResult;
 use crate::model::{Encoding, Generation, Message, Tokenizer, text_in};
 
-/// The state of one sample between a model and an environment. It does no I/O: it is given what comes of a turn.
+/// The state of one sample between a model and an environment. It does no I/O: callers pass in the results of a turn.
 #[derive(Debug)]
 pub struct SampleState {
     rules: Rules,
     max_turns: u32,
     max_seq_len: u64,
     log: Vec<Message>,
-    /// Tokens of the log, cut observations with what is left of them.
+    /// The tokens of the log; a cut observation counts with its remaining tokens.
     log_tokens: u64,
     stop_strings: Option<Vec<String>>,
     env_info: Value,
     reward: Reward,
     counts: TokenCounts,
-    /// The model gave nothing more, and the rules keep what there is.
+    /// Whether the model returned no further generation, and the rules keep the sample as it is.
     ended_by_model: bool,
     terminated: bool,
     truncated: bool,
 }
 
-/// What a sample counts.
+/// The counts of a sample.
 #[derive(Debug, Default)]
 struct TokenCounts {
     /// Turns that were begun.
@@ -36,15 +36,15 @@ struct TokenCounts {
     assistant_tokens: u64,
     /// Tokens of observations, without what was cut off.
     env_tokens: u64,
-    /// Of each turn, the tokens that were generated.
+    /// The tokens generated in each turn.
     turn_gen_tokens: Vec<u64>,
-    /// Of each turn, the tokens of the log before it.
+    /// The tokens of the log before each turn.
     turn_input_tokens: Vec<u64>,
     /// Tokens that each worker generated.
     per_worker: BTreeMap<String, u64>,
 }
 
-/// A sum of rewards. Each of them passes through 32 bit.
+/// A sum of rewards. Each reward is rounded to 32 bits first.
 #[derive(Debug, Clone, Copy)]
 enum Reward {
     Wide(f64),
@@ -54,7 +54,7 @@ enum Reward {
 /// Fields of the row that are copied into the answer.
 const KEPT: [&str; 3] = ["_ng_task_index", "_ng_rollout_index", "agent_ref"];
 
-/// A finished sample as it is answered. The names of the counts are those of NeMo RL.
+/// The answer of a finished sample. The names of the counts are those of NeMo RL.
 #[derive(Serialize)]
 struct AnswerBody<'a> {
     #[serde(flatten)]
@@ -75,12 +75,12 @@ struct AnswerBody<'a> {
     turn_input_tokens: &'a [u64],
     turn_total_tokens: Vec<u64>,
     per_worker_token_counts: &'a BTreeMap<String, u64>,
-    /// As a Responses object has them: a sample that was cut short is incomplete, and every turn reads the whole log.
+    /// Status and usage as a Responses object: a sample that was cut short is incomplete; turns read the whole log.
     response: Value,
 }
 
 impl SampleState {
-    /// A sample that has taken no turn. The tokenizer counts the messages whose tokens are unknown.
+    /// Creates a sample that has taken no turn. The tokenizer counts the messages whose tokens are unknown.
     pub fn new(
         prompt: &mut Prompt,
         rules: Rules,
@@ -111,24 +111,24 @@ impl SampleState {
         }
     }
 
-    /// What the environment says before the first turn.
+    /// Adds the environment's observation before the first turn.
     pub fn observed_at_the_start(&mut self, mut observation: Message, tokenizer: &dyn Tokenizer) {
         count(&mut observation, tokenizer);
         self.append_observation(observation);
     }
 
-    /// It takes another turn.
+    /// Returns whether the sample takes another turn.
     pub fn goes_on(&self) -> bool {
         !self.has_ended() && self.counts.turns < self.max_turns
     }
 
-    /// Begins a turn, and gives its number, from 1.
+    /// Begins a turn, and returns its number, from 1.
     pub fn begin_turn(&mut self) -> u32 {
         self.counts.turns += 1;
         self.counts.turns
     }
 
-    /// Takes what the model generated in this turn.
+    /// Adds the model's generation of this turn.
     pub fn generated(&mut self, generation: Generation, tokenizer: &dyn Tokenizer) {
         let known = generation.token_ids.as_ref().map(|ids| ids.len() as u64);
         let tokens = known
@@ -157,10 +157,10 @@ impl SampleState {
         self.ended_by_model = true;
     }
 
-    /// Takes what the environment answered in this turn.
+    /// Adds the environment's answer to this turn.
     ///
     /// # Errors
-    /// It can't be taken, and the sample can't be used any more.
+    /// The answer can't be used, and neither can the sample from then on.
     pub fn stepped(&mut self, result: StepResult, tokenizer: &dyn Tokenizer) -> Result<(), String> {
         self.reward.add(result.reward)?;
         let mut observation = result.observation;
@@ -191,17 +191,17 @@ impl SampleState {
         Ok(())
     }
 
-    /// The conversation so far.
+    /// Returns the conversation so far.
     pub fn log(&self) -> &[Message] {
         &self.log
     }
 
-    /// Texts that end the next generation.
+    /// Returns the texts that end the next generation.
     pub fn stop_strings(&self) -> Option<&[String]> {
         self.stop_strings.as_deref()
     }
 
-    /// What the environment is told at the next step.
+    /// Returns the metadata for the next step of the environment.
     pub fn env_info(&self) -> &Value {
         &self.env_info
     }
@@ -218,7 +218,7 @@ impl SampleState {
         counts && self.counts.turns >= self.max_turns
     }
 
-    /// The answer of a sample that is over, as JSON text.
+    /// Returns the answer of the ended sample, as JSON text.
     pub fn into_answer(self, row: &Value, task_name: &str) -> Vec<u8> {
         let counts = &self.counts;
         let kept = KEPT.into_iter().filter_map(|name| {
@@ -254,7 +254,7 @@ impl SampleState {
                 },
             }),
         };
-        // Every key is a text and nothing here can fail to be written.
+        // Every key is a text, so serialization cannot fail.
         serde_json::to_vec(&body).unwrap_or_default()
     }
 
@@ -270,7 +270,7 @@ impl SampleState {
 }
 
 impl TokenCounts {
-    /// Of each turn, the tokens before it and those generated in it.
+    /// Returns for each turn the tokens before it plus those generated in it.
     fn turn_total_tokens(&self) -> Vec<u64> {
         let turns = self.turn_input_tokens.iter().zip(&self.turn_gen_tokens);
         turns
@@ -295,7 +295,7 @@ impl Reward {
     }
 }
 
-/// Servers may claim any number of tokens.
+/// Adds without overflow: servers may claim any number of tokens.
 fn add(sum: &mut u64, tokens: u64) {
     *sum = sum.saturating_add(tokens);
 }
@@ -312,7 +312,7 @@ fn count(message: &mut Message, tokenizer: &dyn Tokenizer) {
     }
 }
 
-/// Leaves the first `room` tokens. The content keeps its whole text.
+/// Cuts an observation to its first `room` tokens. The content keeps its whole text.
 fn cut(observation: &mut Message, room: u64) {
     observation.token_count = observation.token_count.min(room);
     let room = usize::try_from(room).unwrap_or(usize::MAX);

@@ -13,7 +13,7 @@ use crate::retry::{Failure, FailureClass};
 #[derive(Debug)]
 pub struct TaskGroups {
     policy: GroupFailure,
-    /// The longest time of the rollouts in flight of one task together.
+    /// The longest time for all rollouts in flight of one task together.
     timeout: Option<Duration>,
     groups: Mutex<HashMap<i64, TaskGroup>>,
 }
@@ -22,7 +22,7 @@ pub struct TaskGroups {
 struct TaskGroup {
     began: Instant,
     members: usize,
-    /// The failure that all of them share.
+    /// The failure that all rollouts of the group share.
     failure: watch::Sender<Option<Failure>>,
 }
 
@@ -36,7 +36,7 @@ struct GroupMember<'a> {
 }
 
 impl TaskGroups {
-    /// No rollout is in flight yet.
+    /// Creates a set without rollouts.
     pub fn new(policy: GroupFailure, timeout: Option<Duration>) -> Self {
         Self {
             policy,
@@ -45,10 +45,10 @@ impl TaskGroups {
         }
     }
 
-    /// Waits for a rollout, together with the others of its task.
+    /// Runs a rollout as a member of the group of its task.
     ///
     /// # Errors
-    /// Its own failure, that of another rollout if one fails all, or a timeout of the group.
+    /// The rollout failed, another rollout failed and fails the group, or the group timed out.
     pub async fn run<T>(
         &self,
         key: RolloutKey,
@@ -74,7 +74,7 @@ impl TaskGroups {
             None => Ok(together.await),
         };
         result.unwrap_or_else(|limit| {
-            // A rollout that comes now begins a new group.
+            // The next rollout of the task begins a new group.
             self.forget(&member);
             let limit = humantime::format_duration(limit);
             let why = format!(
@@ -148,7 +148,7 @@ impl Drop for GroupMember<'_> {
     }
 }
 
-/// Waits for the failure that all of the group share.
+/// Waits for the failure that the whole group shares.
 async fn taken_along(failure: &mut watch::Receiver<Option<Failure>>) -> Failure {
     let seen = failure.wait_for(Option::is_some).await;
     match seen.ok().and_then(|failure| failure.clone()) {

@@ -1,4 +1,4 @@
-//! Whole rollouts with a model and an environment that follow a script.
+//! Tests of whole rollouts with a scripted model and a scripted environment.
 
 use std::fs;
 use std::num::NonZeroUsize;
@@ -35,7 +35,7 @@ struct Generate {
     truncated: bool,
     worker: Option<String>,
     error: Option<String>,
-    /// The model never answers.
+    /// Whether the model never answers.
     hangs: bool,
 }
 
@@ -61,7 +61,7 @@ pub struct ScriptedPolicy {
     script: Script,
     /// Rollout and stop strings of every request.
     seen: Mutex<Vec<(i64, Option<Vec<String>>)>>,
-    /// Told when a request hangs.
+    /// Notified when a request hangs.
     hanging: Notify,
 }
 
@@ -104,7 +104,7 @@ impl Policy for ScriptedPolicy {
 #[derive(Debug, Default)]
 pub struct ScriptedEnvironment {
     script: Script,
-    /// Rollouts and what the environment was told, of every step.
+    /// The rollouts and the metadata that the environment got, for every step.
     seen: Mutex<Vec<Vec<(i64, Value)>>>,
 }
 
@@ -135,7 +135,7 @@ impl Environment for ScriptedEnvironment {
     }
 }
 
-/// An agent, and those that it talks to.
+/// An agent with its model and environment.
 struct Played {
     agent: MultiTurnAgent,
     policy: Arc<ScriptedPolicy>,
@@ -212,7 +212,7 @@ impl Played {
         join_all((0..count).map(|index| self.one(index))).await
     }
 
-    /// What the model and the environment saw of a rollout.
+    /// Returns what the model and the environment saw of a rollout.
     fn calls(&self, rollout_index: i64) -> Vec<(Option<Vec<String>>, Value)> {
         let seen = self.policy.seen.lock().unwrap();
         let stops = seen.iter().filter(|(key, _)| *key == rollout_index);
@@ -280,7 +280,7 @@ fn read(path: &Path) -> Value {
     serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
 }
 
-/// The fields of an answer that an expected sample has, by its names.
+/// Returns the fields of an answer that an expected sample has, under its names.
 fn as_expected(
     answer: &Value,
     calls: Vec<(Option<Vec<String>>, Value)>,
@@ -349,7 +349,7 @@ fn all_forms_do_what_the_suite_expects_with_both_drivers() {
                         ("batch_metrics", batch_metrics_legacy(&facts, form))
                     }
                 };
-                // As texts: the order of the keys counts.
+                // Compared as texts, because the order of the keys counts.
                 let metrics = Value::from(metrics).to_string();
                 assert_eq!(
                     metrics,

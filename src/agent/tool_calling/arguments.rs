@@ -2,7 +2,7 @@ use crate::json::quote;
 use crate::python::json::{LoadError, Writer, Written, loads};
 use crate::python::repr_str;
 
-/// The body of a tool's request: the call's arguments, written anew. Empty where they are null.
+/// Returns the body of a tool's request: the call's arguments, rewritten. It is empty if they are null.
 ///
 /// # Errors
 /// The output that the model sees instead, word for word NeMo Gym's: the arguments are not JSON.
@@ -34,7 +34,7 @@ mod tests {
     use super::*;
     use crate::json::MAX_DEPTH;
 
-    /// What NeMo Gym 07d6b0d makes of arguments on Python 3.13: the body of the request, the output
+    /// The result of NeMo Gym 07d6b0d for arguments, on Python 3.13: the body of the request, the output
     /// that the model sees, or an exception that ends the rollout.
     #[derive(Deserialize)]
     struct Case {
@@ -78,7 +78,7 @@ mod tests {
             ),
             ("[NaN, -Infinity, 1e999, true]", "[null,null,null,true]"),
             (r#""\u00e9\/\u001F\n\ud83d\ude00\"""#, r#""é/\u001f\n😀\"""#),
-            // NeMo Gym fails at these.
+            // NeMo Gym fails with these arguments.
             (
                 r#"["\ud800x", "\ud800\ud83d\ude00"]"#,
                 r#"["\ud800x","\ud800😀"]"#,

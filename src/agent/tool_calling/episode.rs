@@ -22,7 +22,7 @@ pub(super) struct ToolRollout<'a> {
     pub(super) row: &'a str,
     pub(super) log: &'a CallLog,
     params: Map<String, Value>,
-    /// The conversation: what the task says, and from `first_output` on what came of it.
+    /// The conversation: the items of the task, then from `first_output` on those of the rollout.
     pub(super) items: Vec<Box<RawValue>>,
     pub(super) first_output: usize,
     usage: UsageSum,
@@ -32,7 +32,7 @@ pub(super) struct ToolRollout<'a> {
 }
 
 impl<'a> ToolRollout<'a> {
-    /// A rollout of `row`.
+    /// Creates a rollout of `row`.
     ///
     /// # Errors
     /// The row has no conversation to begin with.
@@ -76,7 +76,7 @@ impl<'a> ToolRollout<'a> {
         })
     }
 
-    /// The loop of NeMo Gym's `simple_agent`.
+    /// Runs the loop of NeMo Gym's `simple_agent`.
     pub(super) async fn call_tools(mut self) -> Result<Answer, Failure> {
         self.post(
             "seed_session",
@@ -130,7 +130,7 @@ impl<'a> ToolRollout<'a> {
         )
     }
 
-    /// Asks the model, and takes its items into the conversation.
+    /// Asks the model, and adds its items to the conversation.
     pub(super) async fn respond(&mut self) -> Result<ModelResponse, Failure> {
         self.turn += 1;
         let request = ResponseRequest {
@@ -149,7 +149,7 @@ impl<'a> ToolRollout<'a> {
         Ok(response)
     }
 
-    /// Sends something to the resources server.
+    /// Sends a request to the resources server.
     pub(super) async fn post(
         &mut self,
         path: &str,
@@ -166,7 +166,7 @@ impl<'a> ToolRollout<'a> {
         self.agent.resources.at(path).post(post, self.log).await
     }
 
-    /// The row with more fields.
+    /// Returns the row with added fields.
     pub(super) fn with_fields(&self, fields: &[(&str, &str)]) -> Result<String, Failure> {
         json::splice(self.row, fields).map_err(|source| {
             let why = format!("the row is not an object: {source}");
@@ -174,18 +174,18 @@ impl<'a> ToolRollout<'a> {
         })
     }
 
-    /// The last answer of the model with the output of all turns and the sum of their usage.
+    /// Returns the model's last answer with the output of all turns and the sum of their usage.
     pub(super) fn whole_response(&self, last: &ModelResponse) -> Result<String, Failure> {
         let output = array(self.output().iter().map(|item| item.get()));
         self.response_with(last, &output)
     }
 
-    /// The items that came of it so far.
+    /// Returns the items of the rollout so far, without those of the task.
     pub(super) fn output(&self) -> &[Box<RawValue>] {
         self.items.get(self.first_output..).unwrap_or_default()
     }
 
-    /// The last answer of the model with this output and the sum of all usage.
+    /// Returns the model's last answer with this output and the sum of all usage.
     pub(super) fn response_with(
         &self,
         last: &ModelResponse,
@@ -195,7 +195,7 @@ impl<'a> ToolRollout<'a> {
         json::splice(&last.text, &fields).map_err(|source| self.bad_answer(&source.to_string()))
     }
 
-    /// A failure that the model's answer is the cause of.
+    /// Returns a failure that the model's answer caused.
     pub(super) fn bad_answer(&self, why: &str) -> Failure {
         let model = self.agent.model.address();
         Failure {
@@ -219,11 +219,11 @@ fn kind(value: &Value) -> &'static str {
 }
 
 impl ToolRollout<'_> {
-    /// Calls a tool and takes its output into the conversation. Whatever status the tool answers with,
-    /// the model sees its text: a wrong call is the model's to mend.
+    /// Calls a tool and adds its output to the conversation. Whatever status the tool answers with,
+    /// the model sees its text, because the model must correct a wrong call.
     ///
     /// # Errors
-    /// The tool gave no whole answer, or one that is no text. That says nothing about the model.
+    /// The tool returned no complete answer, or one that is not text. That says nothing about the model.
     pub(super) async fn call_tool(&mut self, call: &ToolCall) -> Result<(), Failure> {
         let output = match arguments::body(&call.arguments) {
             Ok(body) => {
@@ -249,14 +249,14 @@ impl ToolRollout<'_> {
 /// Counts that are summed over the turns.
 const SUMMED: [&str; 3] = ["input_tokens", "output_tokens", "total_tokens"];
 
-/// Counts within details that are summed, and that one null makes null for good.
+/// Summed counts within details. One null makes the sum null for good.
 const DETAILS: [(&str, &str); 2] = [
     ("input_tokens_details", "cached_tokens"),
     ("output_tokens_details", "reasoning_tokens"),
 ];
 
-/// The usage of a whole episode: the sum of its turns'. Fields that are not counts of tokens are the
-/// first turn's, as NeMo Gym has it.
+/// The usage of a whole episode, summed over its turns. Fields that are not counts of tokens are the
+/// first turn's, as in NeMo Gym.
 #[derive(Debug, Default)]
 pub(super) struct UsageSum(Option<Map<String, Value>>);
 
@@ -282,7 +282,7 @@ impl UsageSum {
         }
     }
 
-    /// The sum as JSON text.
+    /// Returns the sum as JSON text.
     pub(super) fn text(&self) -> String {
         match &self.0 {
             Some(sum) => serde_json::to_string(sum).unwrap_or_default(),

@@ -12,7 +12,7 @@ use crate::model::ModelResponse;
 use crate::request::RESPONSES_CREATE_PARAMS;
 use crate::retry::{Failure, FailureClass};
 
-/// Field of a step by which a server that supports it knows a step that it was sent before.
+/// The field by which a server that supports it recognizes a step that was sent before.
 const STEP_REQUEST_ID: &str = "_ng_step_request_id";
 
 /// The default of `max_steps`, as in NeMo Gym.
@@ -24,14 +24,14 @@ struct ResetAnswer {
     observation: Option<String>,
 }
 
-/// What a server can do beyond the common, as its answer to `/reset` says.
+/// The optional features of a server, as its answer to `/reset` declares them.
 #[derive(Debug, Clone, Copy, Default)]
 struct Extras {
     supports_step_idempotency: bool,
     supports_explicit_close: bool,
 }
 
-/// An episode that came to its end.
+/// An episode that has ended.
 #[derive(Debug)]
 struct Played {
     last: ModelResponse,
@@ -84,14 +84,14 @@ impl Extras {
 }
 
 impl ToolRollout<'_> {
-    /// The loop of NeMo Gym's `gymnasium_agent`: the server says what the model sees next, and when
+    /// Runs the loop of NeMo Gym's `gymnasium_agent`: the server says what the model sees next, and when
     /// the episode is over.
     pub(super) async fn play(mut self) -> Result<Answer, Failure> {
         let body = Bytes::from(self.row.to_owned());
         let reset = self.post("reset", CallKind::Reset, body).await?;
         let extras = Extras::of(&reset);
         let played = self.steps(&reset, extras).await;
-        // Whatever came of it, the server keeps the episode until it is closed.
+        // In any case, the server keeps the episode until it is closed.
         let closed = if extras.supports_explicit_close {
             self.close().await
         } else {
@@ -186,7 +186,7 @@ impl ToolRollout<'_> {
                 "error_type": failure.class.name(),
                 "message": failure.message,
             });
-            // What is no object has no place for it.
+            // Only an object has room for the warning.
             info =
                 json::splice(&info, &[("cleanup_warning", &warning.to_string())]).unwrap_or(info);
         }
@@ -209,20 +209,20 @@ fn observation(text: Option<String>) -> Option<Box<RawValue>> {
         .and_then(|text| user_message(&text))
 }
 
-/// The fields of a request's parameters, and what they are where they are not given.
+/// The fields of a request's parameters, with their defaults.
 const PARAMS: &str = r#"{"background":null,"include":null,"instructions":null,"max_output_tokens":null,
     "max_tool_calls":null,"metadata":null,"model":null,"parallel_tool_calls":true,"previous_response_id":null,
     "prompt":null,"reasoning":null,"service_tier":null,"store":null,"temperature":null,"text":null,
     "tool_choice":"auto","tools":[],"top_logprobs":null,"top_p":null,"truncation":null,"user":null,"stream":null}"#;
 
-/// The same of a response.
+/// The fields of a response, with their defaults.
 const RESPONSE: &str = r#"{"error":null,"incomplete_details":null,"instructions":null,"metadata":null,
     "temperature":null,"top_p":null,"background":null,"conversation":null,"max_output_tokens":null,
     "max_tool_calls":null,"previous_response_id":null,"prompt":null,"prompt_cache_key":null,"reasoning":null,
     "safety_identifier":null,"service_tier":null,"status":null,"text":null,"top_logprobs":null,"truncation":null,
     "user":null}"#;
 
-/// The text of an array of items with all their fields.
+/// Returns the text of an array of items with all their fields.
 fn full_items(items: &[Box<RawValue>]) -> String {
     array(items.iter().map(|item| full_item(item.get())))
 }
@@ -266,7 +266,7 @@ fn full_part(text: &str) -> String {
     }
 }
 
-/// An object with those fields of `defaults` that it lacks. What is no object stays as it is.
+/// Adds the fields of `defaults` that an object lacks. Any other value stays as it is.
 fn padded(text: &str, defaults: &str) -> String {
     let (Ok(object), Ok(defaults)) = (Object::parse(text), Object::parse(defaults)) else {
         return text.to_owned();

@@ -3,7 +3,7 @@ use serde::Deserialize;
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
 
-/// An item of a model's output, as far as it decides what happens next.
+/// The fields of an output item that decide what happens next.
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct OutputItem {
     #[serde(rename = "type", default)]
@@ -18,7 +18,7 @@ pub(super) struct OutputItem {
     call_id: Option<String>,
 }
 
-/// A call of a tool that the model asks for.
+/// A tool call that the model asks for.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct ToolCall {
     pub(super) name: String,
@@ -26,7 +26,7 @@ pub(super) struct ToolCall {
     pub(super) call_id: String,
 }
 
-/// What a model asks for next.
+/// The next request of a model.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Wish {
     /// These calls, in this order.
@@ -41,7 +41,7 @@ impl Wish {
     /// Reads the items of one answer.
     ///
     /// # Errors
-    /// What is wrong with which item.
+    /// An item is malformed. The text says which one, and why.
     pub(super) fn of(output: &[Box<RawValue>]) -> Result<Self, String> {
         let mut calls = Vec::new();
         let mut has_message = false;
@@ -79,7 +79,7 @@ impl Wish {
 }
 
 /// Returns an item of a model's output as it is sent to the model again: without the `status` of null that some servers
-/// give a reasoning item, since others refuse it.
+/// add to a reasoning item, since others refuse it.
 pub(super) fn heard(item: &RawValue) -> Box<RawValue> {
     let text = item.get();
     if text.contains("\"reasoning\"")
@@ -100,22 +100,22 @@ pub(super) fn heard(item: &RawValue) -> Box<RawValue> {
     item.to_owned()
 }
 
-/// An item as it is kept. A value can always be written.
+/// Serializes an item, which cannot fail.
 pub(super) fn raw(value: &Value) -> Option<Box<RawValue>> {
     RawValue::from_string(value.to_string()).ok()
 }
 
-/// The output of a tool as an item of the conversation.
+/// Returns the output of a tool as an item of the conversation.
 pub(super) fn tool_output(call_id: &str, output: &str) -> Option<Box<RawValue>> {
     raw(&json!({"call_id": call_id, "output": output, "type": "function_call_output"}))
 }
 
-/// A user's message as an item of the conversation.
+/// Returns a user message as an item of the conversation.
 pub(super) fn user_message(text: &str) -> Option<Box<RawValue>> {
     raw(&json!({"content": text, "role": "user"}))
 }
 
-/// JSON texts as the text of an array.
+/// Joins JSON texts into the text of an array.
 pub(super) fn array(items: impl IntoIterator<Item = impl AsRef<str>>) -> String {
     let mut text = String::from("[");
     for (index, item) in items.into_iter().enumerate() {

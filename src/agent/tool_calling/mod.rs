@@ -35,17 +35,17 @@ pub struct ToolCallingAgent {
 /// The settings of a [`ToolCallingAgent`].
 #[derive(Debug, Clone, Default)]
 pub struct ToolCallingOptions {
-    /// What the resources server understands.
+    /// The protocol of the resources server.
     pub protocol: Resources,
-    /// Calls of the model, at most. None: as many as it takes, but 10 where the server is of
-    /// Gymnasium's style.
+    /// The most calls of the model. Default: unlimited, but 10 for servers in
+    /// the style of Gymnasium.
     pub max_steps: Option<u32>,
-    /// The longest time of a call of the resources server.
+    /// The longest time of a call to the resources server.
     pub step_timeout: Option<Duration>,
 }
 
 impl ToolCallingAgent {
-    /// An agent between a model and a resources server.
+    /// Creates an agent between a model and a resources server.
     pub fn new(model: Arc<dyn Responder>, resources: Target, options: ToolCallingOptions) -> Self {
         let address = format!("{} with {}", model.address(), resources.address());
         Self {

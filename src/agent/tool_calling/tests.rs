@@ -1,4 +1,4 @@
-//! Whole rollouts against a scripted model and a scripted resources server.
+//! Tests of whole rollouts against a scripted model and a scripted resources server.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::config::Resources;
 use crate::model::{Endpoints, ModelRetries, ResponsesModel};
 use crate::retry::FailureClass;
 
-/// What a rollout came to, and what its servers were asked.
+/// The reply of a rollout, and the requests that its servers got.
 struct Rollout {
     reply: Reply,
     asked_model: Vec<Received>,
@@ -23,7 +23,7 @@ struct Rollout {
 }
 
 impl Rollout {
-    /// The model gives `outputs` one after the other, the last for ever.
+    /// Runs a rollout whose model returns `outputs` one after the other, then the last one forever.
     async fn play(
         options: ToolCallingOptions,
         outputs: Vec<Value>,

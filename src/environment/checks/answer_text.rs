@@ -1,4 +1,4 @@
-//! What checks look for in an answer's text, and in the metadata of its sample.
+//! Finds what checks need in an answer's text, and in the metadata of its sample.
 
 use regex::{Regex, RegexBuilder};
 use serde::Deserialize;
@@ -6,11 +6,11 @@ use serde_json::Value;
 
 use super::CheckError;
 
-/// Bytes that a compiled expression, or the cache of its search, may take.
+/// The most bytes of a compiled expression, or of the cache of its search.
 const SIZE_LIMIT: usize = 1 << 20;
 const NEST_LIMIT: u32 = 64;
 
-/// Compiles `pattern` within limits, else says why not.
+/// Compiles `pattern` within limits, or returns the reason why it can't.
 pub(super) fn compile(pattern: &str, ignore_case: bool) -> Result<Regex, String> {
     RegexBuilder::new(pattern)
         .case_insensitive(ignore_case)
@@ -39,13 +39,13 @@ impl TryFrom<Option<String>> for Extract {
 }
 
 impl Extract {
-    /// Whether there is an expression.
+    /// Returns whether there is an expression.
     pub(super) fn is_set(&self) -> bool {
         self.0.is_some()
     }
 
-    /// Returns the first group of the last match, or the match itself where the expression has no group: models come to
-    /// their answer at the end. Without an expression it is the whole text.
+    /// Returns the first group of the last match, or the match itself if the expression has no group: models come to
+    /// their answer at the end. Without an expression, returns the whole text.
     pub(super) fn find<'a>(&self, text: &'a str) -> Option<&'a str> {
         let Some(regex) = &self.0 else {
             return Some(text);
@@ -56,10 +56,10 @@ impl Extract {
     }
 }
 
-/// What is in the last complete `\boxed{}` or `\fbox{}` of a text. One pass, however many boxes stay open.
+/// Returns the content of the last complete `\boxed{}` or `\fbox{}` in one pass, however many boxes stay open.
 pub(super) fn last_boxed(text: &str) -> Option<&str> {
     let bytes = text.as_bytes();
-    // Where the content begins of each brace that is open; none for braces of anything else.
+    // For each open brace, the start of its content; none for braces that belong to no box.
     let mut open: Vec<Option<usize>> = Vec::new();
     let mut last: Option<(usize, usize)> = None;
     let mut is_escaped = false;
@@ -116,7 +116,7 @@ pub(super) fn last_fenced<'a>(text: &'a str, label: &str) -> &'a str {
     labelled.or(any).unwrap_or(text).trim()
 }
 
-/// The default of the setting `expected_field`.
+/// Returns the default of the setting `expected_field`.
 pub(super) fn default_field() -> String {
     "expected_answer".to_owned()
 }

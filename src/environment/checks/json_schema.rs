@@ -19,7 +19,7 @@ const PATTERN_SIZE_LIMIT: usize = 1 << 20;
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct JsonSchema {
-    /// The schema, where it is the same for all samples.
+    /// The schema, if it is the same for all samples.
     schema: Option<Value>,
     /// The field of the sample's metadata that has the schema, or its text. Default: `schema`.
     schema_field: Option<String>,
@@ -121,23 +121,23 @@ impl Compiled {
     }
 }
 
-/// How deep a schema, or an answer, may nest.
+/// The deepest nesting of a schema, or of an answer.
 const MAX_DEPTH: usize = 64;
-/// How many levels a validator may be deep in calls: schemas refer to themselves, once for each level of the answer.
+/// The deepest recursion of a validator: schemas refer to themselves, once for each level of the answer.
 /// A level takes less than 2 KiB of stack even without optimisation.
 const MAX_LEVELS: usize = 64 * 1024;
 /// Levels that fit the stack of any thread.
 const FEW_LEVELS: usize = 256;
-/// The stack for as many levels as are allowed. Pages that are not reached take no memory.
+/// The stack for `MAX_LEVELS` levels. Untouched pages take no memory.
 const STACK_BYTES: usize = 256 << 20;
 
-/// How many steps a value may take at one place of an answer.
+/// The most steps of a validator for one value of an answer.
 const MAX_STEPS: u64 = 200_000;
-/// How many references a schema may have where it is unknown what they lead to: at most two to the power of this many
+/// The most references of a schema with unknown targets: at most two to the power of this many
 /// ways go through them.
 const MAX_UNKNOWN: usize = 16;
 
-/// What of a schema says how deep its validator may call itself.
+/// The properties of a schema that bound the recursion of its validator.
 #[derive(Debug, Clone, Copy)]
 struct SchemaShape {
     depth: usize,
@@ -160,7 +160,7 @@ impl SchemaShape {
         Ok(shape)
     }
 
-    /// The most levels for an answer of this depth. Between two references a validator goes down the schema; it can
+    /// Returns the most levels for an answer of this depth. Between references a validator descends the schema; it can
     /// take each reference once without going down the answer.
     fn levels(self, answer_depth: usize) -> usize {
         if self.references == 0 {
@@ -172,7 +172,7 @@ impl SchemaShape {
     }
 }
 
-/// How deep arrays and objects nest, up to [`MAX_DEPTH`].
+/// Returns how deep arrays and objects nest, up to [`MAX_DEPTH`].
 fn depth(value: &Value) -> Option<usize> {
     fn deepest<'a>(mut inner: impl Iterator<Item = &'a Value>, left: usize) -> Option<usize> {
         let left = left.checked_sub(1)?;
@@ -189,7 +189,7 @@ fn depth(value: &Value) -> Option<usize> {
     within(value, MAX_DEPTH)
 }
 
-/// How many references a schema that nests no deeper than [`MAX_DEPTH`] has.
+/// Returns the number of references in a schema that nests no deeper than [`MAX_DEPTH`].
 fn references(value: &Value) -> usize {
     match value {
         Value::Array(items) => items.iter().map(references).sum(),
@@ -205,8 +205,8 @@ fn references(value: &Value) -> usize {
     }
 }
 
-/// Says why not where a validator of this schema could take forever: references that lead to references, two each time,
-/// double the work with each. A validator remembers what it judged for references that lead back to themselves only.
+/// Refuses a schema whose validator could take forever: references that lead to references, two each time,
+/// double the work each time. A validator caches its results only for references that lead back to themselves.
 fn check_steps(schema: &Value) -> Result<(), String> {
     let mut counter = StepCounter {
         schema,
@@ -229,7 +229,7 @@ fn check_steps(schema: &Value) -> Result<(), String> {
 
 struct StepCounter<'a> {
     schema: &'a Value,
-    /// The steps of what references lead to, by its address; 0 while they are being counted.
+    /// The steps of each reference's target, by its address; 0 while they are being counted.
     known: HashMap<*const Value, u64>,
     has_unknown: bool,
 }
@@ -276,7 +276,7 @@ impl StepCounter<'_> {
     }
 }
 
-/// Runs `work`, which calls itself up to `levels` deep, where there is stack for it; none where there is not.
+/// Runs `work`, which recurses up to `levels` deep, with a large enough stack. Returns none if there is no such stack.
 fn with_stack<T: Send>(levels: usize, work: impl FnOnce() -> T + Send) -> Option<T> {
     if levels <= FEW_LEVELS {
         return Some(work());
@@ -409,7 +409,7 @@ mod tests {
         }
     }
 
-    /// The longest ways through schemas that are let through stay within the stack.
+    /// The longest paths through accepted schemas stay within the stack.
     #[test]
     fn chains_of_references_are_within_the_stack_or_refused() {
         let chain = |count: usize, end: Value| {
@@ -457,7 +457,7 @@ mod tests {
         }
     }
 
-    /// Without memory of what was judged, this would take two to the power of 60 steps.
+    /// Without a cache of results, this would take two to the power of 60 steps.
     #[test]
     fn recursion_that_doubles_is_judged_once_for_each_level() {
         let inner = json!({"properties": {"in": {"$ref": "#"}}});

@@ -1,6 +1,6 @@
 //! Built-in verifiers for datasets without an environment server: each compares an answer's text with a field of its sample.
 //!
-//! A [`Check`] judges, and [`Checked`] makes an environment of it. To add one, write its file here and list it in
+//! A [`Check`] judges, and [`Checked`] turns it into an environment. To add one, write its file here and list it in
 //! [`CHECKS`]; the configuration, its errors and its help follow. A sample without a usable expected value is a
 //! [`CheckError`], never a wrong answer.
 
@@ -21,7 +21,7 @@ use super::{Environment, Sample, Step, StepResult, Stepped};
 use crate::model::text_in;
 use crate::retry::{Failure, FailureClass};
 
-/// Every check: its `kind` in the configuration, and how it is read from its settings.
+/// Every check: its `kind` in the configuration, and the function that reads its settings.
 const CHECKS: [(&str, Read); 5] = [
     ("exact-match", read::<exact_match::ExactMatch>),
     ("numeric", read::<numeric::Numeric>),
@@ -33,9 +33,9 @@ const CHECKS: [(&str, Read); 5] = [
     ("json-schema", read::<json_schema::JsonSchema>),
 ];
 
-/// Judges answers as its settings say. It is deserialized from them, and all of them have defaults.
+/// Judges answers. A check is deserialized from its settings, all of which have defaults.
 trait Check: Debug + Send + Sync {
-    /// Refuses settings that no sample could be judged with, and compiles what is the same for all samples.
+    /// Refuses settings with which no sample could be judged, and compiles the parts that all samples share.
     ///
     /// # Errors
     /// [`CheckError::Setting`] for settings that contradict each other or do not compile.
@@ -51,22 +51,22 @@ trait Check: Debug + Send + Sync {
     fn judge(&self, text: &str, metadata: &Value) -> Result<Judgement, CheckError>;
 }
 
-/// What a check says of an answer.
+/// The judgement of a check about an answer.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Judgement {
     /// Whether the answer is right.
     is_right: bool,
-    /// What was judged of the answer's text; none where nothing in it could be an answer.
+    /// The part of the text that was judged; none if nothing in the text could be an answer.
     answer: Option<String>,
 }
 
-/// Why a check cannot judge: its settings or its sample are wrong, not the answer.
+/// The reason why a check cannot judge. Except for `TooCostly`, its settings or its sample are wrong, not the answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 enum CheckError {
-    /// A setting that no sample could be judged with.
+    /// A setting with which no sample could be judged.
     #[error("the setting `{name}` of the check {problem}: correct it in the configuration")]
     Setting {
-        /// Its name.
+        /// The setting's name.
         name: &'static str,
         /// What is wrong with it.
         problem: String,
@@ -79,7 +79,7 @@ enum CheckError {
         /// The field's name.
         field: String,
     },
-    /// The sample has the field, but nothing can be compared with what is in it.
+    /// The sample has the field, but its value can't be compared with an answer.
     #[error("the field `{field}` of the sample's metadata {problem}: correct the data")]
     Unusable {
         /// The field's name.
@@ -102,13 +102,13 @@ fn read<C: Check + DeserializeOwned + 'static>(
     Ok(Box::new(check))
 }
 
-/// The `kind` of every check.
+/// Returns the `kind` of every check.
 pub(super) fn kinds() -> impl Iterator<Item = &'static str> {
     CHECKS.iter().map(|(kind, _)| *kind)
 }
 
-/// A check as an environment: the first answer ends the episode, with reward 1 where it is right and 0 where it is wrong.
-/// It asks nobody.
+/// A check as an environment: the first answer ends the episode, with reward 1 if it is right and 0 if it is wrong.
+/// It sends no requests.
 #[derive(Debug)]
 pub(super) struct Checked {
     kind: &'static str,
@@ -116,7 +116,7 @@ pub(super) struct Checked {
 }
 
 impl Checked {
-    /// The check of a `kind` with these settings; none if there is no such kind.
+    /// Reads the check of a `kind` from its settings; none if there is no such kind.
     ///
     /// # Errors
     /// A setting is unknown, or no sample could be judged with it.

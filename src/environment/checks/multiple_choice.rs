@@ -10,7 +10,7 @@ use super::{Check, CheckError, Judgement};
 /// The answer chooses the expected letter.
 ///
 /// The choice is the letter in the last `\boxed{}`; else what the last phrase such as "the answer is (B)" names; else
-/// the last line, where it is a letter or begins with one as choices do; else a lone letter at the text's end.
+/// the last line, if it is a letter or begins with one as choices do; else a lone letter at the text's end.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct MultipleChoice {
@@ -18,7 +18,7 @@ pub(super) struct MultipleChoice {
     expected_field: String,
     /// The letters that can be chosen. Default: `ABCDEFGHIJ`.
     letters: String,
-    /// The number of the first choice, where the data has numbers instead of letters. Default: numbers are refused.
+    /// The number of the first choice, if the data has numbers instead of letters. Default: numbers are refused.
     first_number: Option<u64>,
     /// A regular expression whose last match has the letter: its first group if it has one. Default: the whole text.
     extract: Extract,
@@ -39,7 +39,7 @@ impl Default for MultipleChoice {
     }
 }
 
-/// A letter on its own, with what may stand around it.
+/// A letter on its own, with the marks and words that may surround it.
 static LONE: LazyLock<Regex> = LazyLock::new(|| {
     regex(
         r#"^[\s*_$"'`(\[{]*(?:(?i:option|choice|answer|final answer)\s*:?[\s*_$"'`(\[{]*)?(?:\\(?:text|textbf|mathrm|mathbf)\s*\{\s*\(?)?([A-Za-z])[\s*_$"'`)\]}.:!]*$"#,
@@ -123,7 +123,7 @@ impl MultipleChoice {
             .or_else(|| self.letter(AT_END.captures(text.trim_end())?))
     }
 
-    /// Returns the letter that a text is, or that of a choice that it quotes.
+    /// Returns the letter of a text that is a letter, or that quotes a choice.
     fn lone(&self, text: &str) -> Option<char> {
         LONE.captures(text)
             .and_then(|captures| self.letter(captures))
@@ -156,7 +156,7 @@ impl MultipleChoice {
     }
 }
 
-/// Whether the next word of a sentence cannot follow a choice.
+/// Returns whether the next word of a sentence cannot follow a choice.
 fn goes_on(after: &str) -> bool {
     const REASONS: [&str; 7] = ["because", "since", "as", "for", "and", "which", "but"];
     let Some(rest) = after.strip_prefix([' ', '\t']) else {

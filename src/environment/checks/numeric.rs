@@ -9,7 +9,7 @@ use super::{Check, CheckError, Judgement};
 
 /// The answer's final number is the expected one.
 ///
-/// The final number is that in the last `\boxed{}`, else what follows the last `####`, else the last number. A box
+/// The final number is the one in the last `\boxed{}`, else the one after the last `####`, else the last number. A box
 /// with anything but one number, such as a root or a pair, has none.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -20,7 +20,7 @@ pub(super) struct Numeric {
     extract: Extract,
     /// How far the answer may be from the expected number. Default: 0.
     tolerance: f64,
-    /// The same as a part of the expected number, 0.01 for one percent; the larger one counts. Default: 0.
+    /// The tolerance as a fraction of the expected number, such as 0.01; the larger tolerance counts. Default: 0.
     relative_tolerance: f64,
 }
 
@@ -84,7 +84,7 @@ fn final_number(text: &str) -> Option<SpelledNumber> {
     marked.or_else(|| numbers(text).pop())
 }
 
-/// The number that a formula is, if it is one.
+/// Returns the number of a formula that is nothing but a number.
 fn only_number(formula: &str) -> Option<SpelledNumber> {
     const OPERATIONS: [&str; 12] = [
         r"\sqrt", r"\pi", r"\log", r"\ln", r"\sin", r"\cos", r"\tan", r"\infty", r"\pm", r"\cup",
@@ -130,9 +130,9 @@ static NUMBER: LazyLock<Regex> = LazyLock::new(|| {
 struct SpelledNumber {
     /// How the text spells it.
     spelled: String,
-    /// The exact value; none of fractions.
+    /// The exact value; none for fractions.
     decimal: Option<Decimal>,
-    /// The value to 64 bits. Of percents the number before the sign.
+    /// The value as a 64-bit float. For percentages, the number before the sign.
     value: f64,
     is_percent: bool,
 }
@@ -146,8 +146,8 @@ struct Decimal {
 }
 
 impl SpelledNumber {
-    /// Whether it equals `expected` to within `tolerance` or, if that is more, `relative` of the expected value.
-    /// Numbers with a percent sign equal those without as they stand or as hundredths.
+    /// Returns whether `self` equals `expected` to within `tolerance` or, if larger, `relative` of the expected value.
+    /// A number with a percent sign also equals its hundredth without the sign.
     fn equals(&self, expected: &Self, tolerance: f64, relative: f64) -> bool {
         if self.is_percent == expected.is_percent {
             return self.is_near(expected, tolerance, relative);
@@ -172,7 +172,7 @@ impl SpelledNumber {
     }
 
     fn is_near(&self, expected: &Self, tolerance: f64, relative: f64) -> bool {
-        // 64 bits are not enough to tell large integers apart.
+        // 64-bit floats cannot tell large integers apart.
         if let (Some(own), Some(other)) = (&self.decimal, &expected.decimal) {
             if own == other {
                 return true;
@@ -181,14 +181,14 @@ impl SpelledNumber {
                 return false;
             }
         }
-        // What arithmetic with 64 bits loses is no difference.
+        // Rounding of 64-bit floats is not a difference.
         let slack = expected.value.abs() * 1e-12;
         let most = tolerance.max(relative * expected.value.abs());
         (self.value - expected.value).abs() <= most + slack
     }
 }
 
-/// The numbers of a text in their order.
+/// Returns the numbers of a text, in order.
 fn numbers(text: &str) -> Vec<SpelledNumber> {
     let text = plain(text);
     let mut numbers = Vec::new();
@@ -210,7 +210,7 @@ fn numbers(text: &str) -> Vec<SpelledNumber> {
     numbers
 }
 
-/// A text without what LaTeX puts into numbers for the eye.
+/// Removes the LaTeX that only formats numbers.
 fn plain(text: &str) -> String {
     let mut text = text.to_owned();
     for (spelling, plain) in [
@@ -231,7 +231,7 @@ fn plain(text: &str) -> String {
     text
 }
 
-/// Whether digits belong to a name, an exponent, an index, a version or a date.
+/// Returns whether digits belong to a name, an exponent, an index, a version or a date.
 fn is_part(before: &str, found: &str, after: &str) -> bool {
     let is_digit = |last: char| last.is_ascii_digit();
     let is_signed = found.starts_with(['-', '+']);

@@ -11,7 +11,7 @@ const DEFAULT_FIELD: &str = "pattern";
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct RegularExpression {
-    /// The expression, where it is the same for all samples.
+    /// The expression, if it is the same for all samples.
     pattern: Option<String>,
     /// The field of the sample's metadata that has the expression. Default: `pattern`.
     pattern_field: Option<String>,

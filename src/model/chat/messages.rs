@@ -1,4 +1,4 @@
-//! Responses items as chat messages.
+//! Converts Responses items to chat messages.
 
 use serde_json::{Map, Value, json};
 
@@ -14,7 +14,7 @@ pub(super) fn messages(input: &[Value]) -> Result<Vec<Value>, ConversionError> {
 }
 
 /// Puts `instructions` first. System and developer messages that follow become part of it, as in NeMo Gym: many chat
-/// templates have a place for one such message only.
+/// templates accept only one such message.
 pub(super) fn instruct(messages: &mut Vec<Value>, instructions: &str) {
     let mut texts = vec![instructions.to_owned()];
     let leading = messages.iter().map_while(|message| {
@@ -84,7 +84,7 @@ impl MessageWriter {
                 )));
             }
         }
-        // A turn's tokens are on its last item, since one answer of the model made them all.
+        // A turn's tokens are on its last item, since one answer of the model produced all its items.
         if let (Some(turn), Some(tokens)) =
             (self.turn.as_mut(), response::tokens_of_item(item.fields))
         {
@@ -108,7 +108,7 @@ impl MessageWriter {
                 self.messages.push(Value::Object(message));
                 Ok(())
             }
-            // Data sets that were written for chat have such messages.
+            // Datasets that were written for chat have such messages.
             "tool" => {
                 let content = tool_content(item, content.unwrap_or(&json!("")))?;
                 self.tool(item.text("tool_call_id")?, content);
@@ -156,7 +156,7 @@ impl MessageWriter {
             .push(json!({"role": "tool", "tool_call_id": call_id, "content": content}));
     }
 
-    /// The turn that reasoning or text goes to: a new one after text, so that two messages stay two. Not after calls,
+    /// Returns the turn for reasoning or text: a new one after text, so that two messages stay two. Not after calls,
     /// whose outputs have to follow their message at once.
     fn turn_before_text(&mut self) -> &mut AssistantTurn {
         let is_said = self.turn.as_ref().is_some_and(|turn| {
@@ -188,7 +188,7 @@ impl MessageWriter {
         if !turn.reasoning.is_empty() {
             let reasoning = Value::String(turn.reasoning.join("\n"));
             message.insert("reasoning_content".to_owned(), reasoning.clone());
-            // What vLLM calls it from 0.16 on.
+            // The name of the field in vLLM from 0.16 on.
             message.insert("reasoning".to_owned(), reasoning);
         }
         if !turn.calls.is_empty() {
@@ -199,7 +199,7 @@ impl MessageWriter {
     }
 }
 
-/// The texts of the reasoning itself, or else of its summary.
+/// Returns the texts of the reasoning itself, or else of its summary.
 fn reasoning(item: InputItem<'_>) -> Result<Vec<String>, ConversionError> {
     for name in ["content", "summary"] {
         let parts = match given(item.fields, name) {
@@ -225,7 +225,7 @@ fn reasoning(item: InputItem<'_>) -> Result<Vec<String>, ConversionError> {
     Ok(Vec::new())
 }
 
-/// What chat has for the content of a message that is not the assistant's.
+/// Converts the content of a message that is not the assistant's.
 fn plain_content(item: InputItem<'_>, value: Option<&Value>) -> Result<Value, ConversionError> {
     match value {
         Some(Value::String(text)) => Ok(Value::String(text.clone())),
@@ -239,7 +239,7 @@ fn plain_content(item: InputItem<'_>, value: Option<&Value>) -> Result<Value, Co
     }
 }
 
-/// The content of a tool's answer: texts, since chat's tool messages have nothing else.
+/// Converts the content of a tool's answer: only texts, since chat's tool messages have nothing else.
 fn tool_content(item: InputItem<'_>, value: &Value) -> Result<Value, ConversionError> {
     match value {
         Value::String(text) => Ok(Value::String(text.clone())),
@@ -258,7 +258,7 @@ fn tool_content(item: InputItem<'_>, value: &Value) -> Result<Value, ConversionE
     }
 }
 
-/// What an assistant said, and what it refused with.
+/// The text of an assistant, and its refusal.
 #[derive(Default)]
 struct AssistantContent {
     text: Option<String>,
@@ -374,7 +374,7 @@ fn text_part(
     Ok(json!({"type": "text", "text": part_text(item, index, part, "text")?}))
 }
 
-/// The URL in a field that is one, or an object with one.
+/// Returns the URL in a field that is a URL, or an object with one.
 fn url_of<'a>(part: &'a Map<String, Value>, name: &str) -> Option<&'a str> {
     let value = part.get(name)?;
     let url = value.get("url").unwrap_or(value).as_str()?;

@@ -1,7 +1,7 @@
-//! OpenAI's Responses said in Chat Completions, and back.
+//! Translates OpenAI's Responses to Chat Completions, and back.
 //!
 //! [`request_from_responses`] writes the body of a chat request for a conversation of Responses items, and
-//! [`response_from_chat`] reads a chat answer as a Responses object. What Chat Completions has no words for is a
+//! [`response_from_chat`] reads a chat answer as a Responses object. What Chat Completions cannot express is a
 //! [`ConversionError`], never left out. Both follow NeMo Gym's `vllm_model` where Responses leaves a choice.
 
 mod messages;
@@ -16,15 +16,15 @@ use serde_json::{Map, Value};
 
 pub use response::response_from_chat;
 
-/// The body for `/v1/chat/completions` that asks what a Responses request asks: `params` are its parameters, `input`
-/// the items of the conversation so far (`input` in `params` is not looked at).
+/// Returns the body for `/v1/chat/completions` for a Responses request with the parameters `params`; `input`
+/// holds the items of the conversation so far (`input` in `params` is ignored).
 ///
 /// Reasoning, text and calls that follow each other become one assistant message. Parameters that neither interface
 /// documents are passed on as they are; `metadata.extra_body` and `metadata.chat_template_kwargs`, texts of JSON
 /// objects, are merged into the body as NeMo Gym does.
 ///
 /// # Errors
-/// What Chat Completions cannot say, and what is malformed, by item or parameter.
+/// The request is malformed, or Chat Completions cannot express it. The error names the item or parameter.
 pub fn request_from_responses(
     params: &Map<String, Value>,
     input: &[Value],
@@ -77,7 +77,7 @@ impl<'a> InputItem<'a> {
         })
     }
 
-    /// The text of a field that has to be there.
+    /// Returns the text of a required field.
     fn text(&self, name: &str) -> Result<&'a str, ConversionError> {
         match self.fields.get(name) {
             Some(Value::String(text)) => Ok(text),
@@ -93,7 +93,7 @@ impl<'a> InputItem<'a> {
         ))
     }
 
-    /// A part of which `what` cannot be said.
+    /// Returns the error for a part that chat cannot express because it is `what`.
     fn part(&self, part: usize, what: impl Display) -> ConversionError {
         let Self { index, kind, .. } = self;
         ConversionError::OnlyResponses(format!(
@@ -107,7 +107,7 @@ fn given<'a>(fields: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
     fields.get(name).filter(|value| !value.is_null())
 }
 
-/// What of a conversation or an answer has no counterpart in the other interface. Indices count from 0, and dots lead into
+/// A part of a conversation or an answer that can't be translated. Indices count from 0, and dots lead into
 /// objects.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConversionError {
@@ -122,12 +122,12 @@ pub enum ConversionError {
     Completion(String),
 }
 
-/// A parameter's value that only Responses has.
+/// Returns the error for a parameter's value that only Responses has.
 fn unsaid(name: &str, problem: impl Display) -> ConversionError {
     ConversionError::OnlyResponses(format!("the parameter `{name}` {problem}"))
 }
 
-/// A parameter that is malformed.
+/// Returns the error for a malformed parameter.
 fn malformed(name: &str, problem: impl Display) -> ConversionError {
     ConversionError::Malformed(format!("the parameter `{name}` {problem}"))
 }

@@ -1,4 +1,4 @@
-//! What a request asks for besides the conversation: sampling, formats, tools and the choice between them.
+//! Converts the parameters of a request besides the conversation: sampling, formats, tools and the choice of tools.
 
 use serde_json::{Map, Value, json};
 
@@ -15,13 +15,13 @@ pub(super) fn write(
     for (name, value) in params {
         match name.as_str() {
             "input" | "instructions" | "model" => {}
-            // Only tools that run at the server, summaries and encrypted reasoning have to do with these.
+            // These only concern tools that run at the server, summaries and encrypted reasoning.
             "max_tool_calls" | "include" => {}
             "tools" if has_tools => set(body, name, tools(value)?),
             "tools" => {}
             "tool_choice" | "parallel_tool_calls" if value.is_null() => {}
             "tool_choice" if has_tools => set(body, name, choice(value)?),
-            // Servers refuse both without tools.
+            // Servers refuse `tool_choice` and `parallel_tool_calls` without tools.
             "tool_choice" if matches!(value.as_str(), Some("auto" | "none")) => {}
             "tool_choice" => {
                 return Err(malformed(name, "asks for a call, but there are no tools"));
@@ -59,8 +59,8 @@ pub(super) fn write(
     Ok(())
 }
 
-/// Merges the objects that NeMo Gym's data sets carry as JSON texts in `metadata`. What the request says itself goes
-/// before `extra_body`.
+/// Merges the objects that NeMo Gym's data sets carry as JSON texts in `metadata`. The request's fields win
+/// over those of `extra_body`.
 pub(super) fn merge_metadata(body: &mut Map<String, Value>) -> Result<(), ConversionError> {
     let Some(Value::Object(metadata)) = body.get("metadata") else {
         return Ok(());
@@ -150,7 +150,7 @@ fn wants_log_probs(params: &Map<String, Value>) -> bool {
     is_included || is_ranked.is_some_and(|count| count > 0)
 }
 
-/// Chat refuses `top_logprobs` in requests that don't ask for log probabilities.
+/// Sets `top_logprobs`, which chat refuses in requests that don't ask for log probabilities.
 fn top_log_probs(body: &mut Map<String, Value>, params: &Map<String, Value>, value: &Value) {
     let is_asked = wants_log_probs(params) || given(params, "logprobs").is_some();
     if is_asked && !value.is_null() {

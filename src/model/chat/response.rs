@@ -1,4 +1,4 @@
-//! A chat answer as a Responses object.
+//! Converts a chat answer to a Responses object.
 
 use serde_json::{Map, Value, json};
 
@@ -27,14 +27,14 @@ const REPEATED: [&str; 18] = [
     "top_p",
 ];
 
-/// The Responses object for a chat answer to a request that had the parameters `params`.
+/// Returns the Responses object for a chat answer to a request with the parameters `params`.
 ///
-/// Of several choices the first counts. Ids are made of the completion's id, so that the same answer is always the
-/// same object. Token ids and log probabilities that the server gave for training are on the last item, as NeMo Gym
-/// has them.
+/// Only the first choice counts. Ids derive from the completion's id, so that the same answer is always the
+/// same object. Token ids and log probabilities that the server sent for training are on the last item, as in NeMo
+/// Gym.
 ///
 /// # Errors
-/// [`ConversionError::Completion`] for what is no answer of a chat model, and for generations that the server gave up.
+/// [`ConversionError::Completion`] if this is no answer of a chat model, or if the server aborted the generation.
 pub fn response_from_chat(
     completion: &Map<String, Value>,
     params: &Map<String, Value>,
@@ -102,7 +102,7 @@ pub fn response_from_chat(
     Ok(response)
 }
 
-/// Some servers answer 200 with an error inside.
+/// Returns the error for an answer without choices. Some servers answer 200 with an error inside.
 fn no_choice(completion: &Map<String, Value>) -> ConversionError {
     let message = completion
         .get("error")
@@ -118,7 +118,7 @@ fn no_choice(completion: &Map<String, Value>) -> ConversionError {
     })
 }
 
-/// The items in the order reasoning, message, calls. `id` is what their ids are made of; a cut answer's message is
+/// Returns the items in the order reasoning, message, calls. Their ids derive from `id`; a cut answer's message is
 /// `incomplete`.
 fn items(
     id: &str,
@@ -190,7 +190,7 @@ fn content(message: &Map<String, Value>) -> Result<String, ConversionError> {
     }
 }
 
-/// The thoughts at the start of a text, and what follows them, white space and all.
+/// Splits a text into the thoughts at its start and the rest, including white space.
 fn split_thoughts(text: &str) -> (Vec<&str>, &str) {
     let mut thoughts = Vec::new();
     let mut rest = text;
@@ -224,7 +224,7 @@ fn calls(id: &str, message: &Map<String, Value>) -> Result<Vec<Value>, Conversio
         let call_id = call.get("id").and_then(Value::as_str);
         items.push(call_item(id, index, call_id, function)?);
     }
-    // What servers wrote before there were several calls.
+    // The older form of servers, for a single call.
     if let (true, Some(function)) = (items.is_empty(), given(message, "function_call")) {
         items.push(call_item(id, 0, None, function)?);
     }
@@ -268,7 +268,7 @@ fn wrong(problem: impl Into<String>) -> ConversionError {
     ConversionError::Completion(problem.into())
 }
 
-/// The `usage` of Responses; null where the server did not count. Details that it did not give are null, as in NeMo
+/// Returns the `usage` of Responses; null if the server did not count. Missing details are null, as in NeMo
 /// Gym: zero would say that nothing was cached.
 fn usage(completion: &Map<String, Value>) -> Value {
     let Some(usage) = completion.get("usage") else {
@@ -306,7 +306,7 @@ const GENERATION: &str = "generation_token_ids";
 const LOG_PROBS: &str = "generation_log_probs";
 const EXPERTS: &str = "routed_experts";
 
-/// The token fields of an item or message that has all of them.
+/// Returns the token fields of an item or message, if it has all of them.
 pub(super) fn tokens_of_item(fields: &Map<String, Value>) -> Option<Map<String, Value>> {
     let mut tokens = Map::new();
     for name in [PROMPT, GENERATION, LOG_PROBS] {
@@ -318,8 +318,8 @@ pub(super) fn tokens_of_item(fields: &Map<String, Value>) -> Option<Map<String, 
     Some(tokens)
 }
 
-/// The token fields of a chat answer, under the names that NeMo Gym's items have for them; empty where the server
-/// gave none. Those of the message itself go first.
+/// Returns the token fields of a chat answer, under the names that NeMo Gym's items use; empty if the server
+/// sent none. The message's own fields take precedence.
 fn tokens_of_answer(
     completion: &Map<String, Value>,
     choice: &Map<String, Value>,
@@ -334,7 +334,7 @@ fn tokens_of_answer(
     let prompt = in_any(&[PROMPT], &[message, choice, completion]);
     let generation = in_any(&[GENERATION, "token_ids"], &[message, choice]);
     let log_probs = in_any(&[LOG_PROBS], &[message, choice]).or_else(|| {
-        // Only ids say that tokens are wanted: log probabilities alone stay with the text.
+        // Only ids show that tokens are wanted: log probabilities alone stay with the text.
         (prompt.is_some() || generation.is_some()).then(|| log_probs_of(choice))?
     });
     if prompt.is_none() && generation.is_none() && log_probs.is_none() {
@@ -369,7 +369,7 @@ fn tokens_of_answer(
     Ok(tokens)
 }
 
-/// Whether log probabilities name tokens by id, as vLLM does to give ids. A reader of the text can't use them.
+/// Returns whether log probabilities name tokens by id, as vLLM can. A reader of the text can't use those.
 fn are_by_id(log_probs: &Value) -> bool {
     log_probs
         .get(0)

@@ -1,4 +1,4 @@
-//! What of a conversation is still there after it went through chat.
+//! Tests that a conversation survives the way through chat and back.
 
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
@@ -80,7 +80,7 @@ proptest! {
         prop_assert_eq!(&body["messages"], &Value::Array(expected));
     }
 
-    /// Nothing that a server sends may bring the process down.
+    /// Nothing that a server sends may crash the process.
     #[test]
     fn any_message_is_an_answer_or_an_error(message in json_value(), choice in json_value()) {
         for choice in [json!({"message": message}), choice] {
