@@ -56,7 +56,7 @@ pub enum AgentError {
     Native {
         /// The agent.
         agent: String,
-        /// What is wrong with its settings.
+        /// The error in its settings.
         reason: String,
     },
     /// A task of a kind that its agent does not take.

@@ -14,7 +14,7 @@ pub enum ConfigError {
     ReadFile {
         /// The path as it was given.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The extension of the configuration file is neither that of TOML nor that of YAML.
@@ -30,7 +30,7 @@ pub enum ConfigError {
         path: PathBuf,
         /// `TOML` or `YAML`.
         format: &'static str,
-        /// What the parser said, with line and column where it knows them.
+        /// The parser's message, with line and column if it knows them.
         message: String,
     },
     /// A key that is no setting.
@@ -40,7 +40,7 @@ pub enum ConfigError {
         key: String,
         /// Where it was given.
         origin: Origin,
-        /// What may have been meant.
+        /// The key that may have been meant.
         hint: String,
     },
     /// A value that the setting cannot have.
@@ -50,7 +50,7 @@ pub enum ConfigError {
         key: String,
         /// Where it was given.
         origin: Origin,
-        /// What was found and what was expected. Never holds a secret.
+        /// The value that was found and the one that was expected. Never holds a secret.
         reason: String,
     },
     /// An option of NeMo Gym that means nothing to a collector.
@@ -64,7 +64,7 @@ pub enum ConfigError {
     /// An argument that does not read as `+key=value`.
     #[error("cannot read the override `{text}`: {reason}")]
     Override {
-        /// The argument, without its value where it has one.
+        /// The argument, without its value if it has one.
         text: String,
         /// Why, and what to write instead.
         reason: String,
@@ -91,9 +91,9 @@ pub enum ConfigError {
     /// A setting that the command cannot do without.
     #[error("{what} is missing; {remedy}")]
     Missing {
-        /// What is missing.
+        /// The missing setting.
         what: &'static str,
-        /// How to give it.
+        /// The way to give it.
         remedy: &'static str,
     },
 }
@@ -121,7 +121,7 @@ pub enum Origin {
     /// No layer sets it.
     #[default]
     Default,
-    /// The configuration file, with the line of the key where it is known (1-based).
+    /// The configuration file, with the line of the key if it is known (from 1).
     File {
         /// The path as it was given.
         path: PathBuf,

@@ -14,7 +14,7 @@ const LEAST: u64 = 64 << 20;
 /// The assumed memory of the machine if the system does not report it.
 const ASSUMED: u64 = 8 << 30;
 
-/// How much of a sweep may be in memory at a time, in bytes.
+/// The division of a sweep's memory, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryPlan {
     /// The whole budget.

@@ -318,7 +318,7 @@ impl OptionSpec {
         ENVIRONMENT_PREFIX.to_owned() + &self.key.to_ascii_uppercase()
     }
 
-    /// Returns the text of `--help`, with the default at its end or where the text has `{}`.
+    /// Returns the text of `--help`, with the default at its end or in place of `{}` in the text.
     fn help_with_default(&self) -> String {
         let default = match &self.default {
             Value::String(text) => text.clone(),

@@ -138,7 +138,7 @@ tokio::task_local! {
     static CONNECT_TIME: Cell<Duration>;
 }
 
-/// Measures how long `call` takes to open its connection; zero where it uses an open one.
+/// Measures how long `call` takes to open its connection; zero if it uses an open one.
 pub(crate) async fn with_connect_time<T>(call: impl Future<Output = T>) -> (T, Duration) {
     let measured = async {
         let result = call.await;

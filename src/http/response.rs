@@ -89,7 +89,7 @@ impl Response {
             self.end().await;
             return Ok(body);
         }
-        // What is announced is a hint, not a promise: a large one is believed only as it arrives.
+        // The announced length is only a hint: memory for a large body is reserved as it arrives.
         let hint = announced.unwrap_or_default().min(64 * 1024 * 1024) as usize;
         let mut body = Vec::with_capacity(hint);
         let mut next = Some(first);

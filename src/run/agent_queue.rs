@@ -32,7 +32,7 @@ struct WaitingRetry {
     row: PendingRow,
 }
 
-/// When the next row of an agent may be sent.
+/// The time at which the next row of an agent may be sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Readiness {
     /// Now. Holds the row's place in the plan.

@@ -36,7 +36,7 @@ const LINGER: Duration = Duration::from_millis(10);
 /// The expected size of an answer decays by this factor with each answer.
 const FORGETTING: f64 = 0.999;
 
-/// How often the driver looks for slow calls.
+/// The interval at which the driver looks for slow calls.
 const SLOW_CHECK: Duration = Duration::from_secs(5);
 
 /// Keeps the calls of one partition in flight and gathers their outcomes.

@@ -69,7 +69,7 @@ impl Servers {
     /// Reads the configuration, a YAML mapping. References such as `${host}` are replaced if they have a value.
     ///
     /// # Errors
-    /// It is not such a mapping.
+    /// The text is not a YAML mapping.
     pub fn parse(yaml: &str) -> Result<Self, String> {
         let config: serde_yaml_ng::Value =
             serde_yaml_ng::from_str(yaml).map_err(|source| source.to_string())?;

@@ -1,5 +1,5 @@
 //! Sessions over runs: their configuration, their memory, and the error of a query that fails. A session with a bound on
-//! its memory fails where there is no place for temporary files.
+//! its memory fails if there is no place for temporary files.
 
 use std::collections::HashMap;
 use std::fmt;

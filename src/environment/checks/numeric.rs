@@ -18,7 +18,7 @@ pub(super) struct Numeric {
     expected_field: String,
     /// A regular expression whose last match has the answer: its first group if it has one. Default: the whole text.
     extract: Extract,
-    /// How far the answer may be from the expected number. Default: 0.
+    /// The largest difference between the answer and the expected number. Default: 0.
     tolerance: f64,
     /// The tolerance as a fraction of the expected number, such as 0.01; the larger tolerance counts. Default: 0.
     relative_tolerance: f64,
@@ -128,7 +128,7 @@ static NUMBER: LazyLock<Regex> = LazyLock::new(|| {
 /// A number that was found in a text.
 #[derive(Debug, Clone, PartialEq)]
 struct SpelledNumber {
-    /// How the text spells it.
+    /// The spelling in the text.
     spelled: String,
     /// The exact value; none for fractions.
     decimal: Option<Decimal>,
