@@ -1,6 +1,6 @@
 -- pass@k, pass@1[avg-of-k] and majority@k of named scores in percent, as NeMo Gym's benchmarks report them.
 --
--- Reads: accepted, scores, answers, score_names (name, metric).
+-- Reads: accepted, answers, named_scores.
 --
 -- Parameters:
 --   num_tasks = 0   tasks that count for majority@k, also ones without rollouts; 0: those that have some
@@ -19,18 +19,10 @@ WITH sizes AS (
     FROM (SELECT agent_name, task_index, count(*) AS num_rollouts FROM accepted GROUP BY agent_name, task_index) AS n
     GROUP BY agent_name
 ),
-named AS (
-    SELECT scores.agent_name, score_names.name, scores.task_index, scores.rollout_scores
-    FROM score_names
-    JOIN scores ON scores.metric = score_names.metric
-    UNION ALL
-    SELECT agent_name, 'no_answer' AS name, task_index, no_answer AS rollout_scores
-    FROM answers
-),
 placed AS (
-    SELECT named.*, sizes.max_k, sizes.num_tasks
+    SELECT named_scores.*, sizes.max_k, sizes.num_tasks
     FROM sizes
-    JOIN named ON named.agent_name = sizes.agent_name
+    JOIN named_scores ON named_scores.agent_name = sizes.agent_name
 ),
 computed AS (
     SELECT

@@ -1,6 +1,6 @@
 -- The mean of named scores over the first rollouts of all tasks, over the second ones, and so on, in percent.
 --
--- Reads: scores, answers, score_names (name, metric).
+-- Reads: named_scores.
 --
 -- Columns:
 --   agent_name   the agent
@@ -10,17 +10,9 @@
 --   std          standard deviation of the means of the runs up to this one; null for the first
 --   stderr       std / sqrt(run)
 
-WITH named AS (
-    SELECT scores.agent_name, score_names.name, scores.task_index, scores.rollout_scores
-    FROM score_names
-    JOIN scores ON scores.metric = score_names.metric
-    UNION ALL
-    SELECT agent_name, 'no_answer' AS name, task_index, no_answer AS rollout_scores
-    FROM answers
-),
-runs AS (
+WITH runs AS (
     SELECT agent_name, name, summary_each(rollout_scores ORDER BY task_index) AS runs
-    FROM named
+    FROM named_scores
     GROUP BY agent_name, name
 ),
 listed AS (

@@ -16,14 +16,13 @@ use std::time::{Duration, Instant};
 use datafusion::common::{DFSchema, DFSchemaRef, Result, exec_datafusion_err};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::logical_expr::LogicalPlan;
-use datafusion::physical_expr::EquivalenceProperties;
-use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType, SchedulingType};
+use datafusion::physical_plan::execution_plan::{EmissionType, SchedulingType};
 use datafusion::physical_plan::metrics::{BaselineMetrics, ExecutionPlanMetricsSet};
 use datafusion::physical_plan::stream::RecordBatchReceiverStream;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, PlanProperties};
 use tokio::sync::Semaphore;
 
-use crate::operator::{Operator, OperatorExec, Step};
+use crate::operator::{self, Operator, OperatorExec, Step};
 use crate::progress::Progress;
 use crate::schema;
 use crate::store::{ParquetSink, RunStore, Writer};
@@ -64,13 +63,9 @@ pub type LandExec = OperatorExec<LandStep>;
 
 impl Operator for LandStep {
     fn properties(&self, input: &Arc<dyn ExecutionPlan>) -> PlanProperties {
-        PlanProperties::new(
-            EquivalenceProperties::new(schema::landed()),
-            input.output_partitioning().clone(),
-            EmissionType::Final,
-            Boundedness::Bounded,
-        )
-        .with_scheduling_type(SchedulingType::Cooperative)
+        let partitioning = input.output_partitioning().clone();
+        operator::bounded(schema::landed(), partitioning, EmissionType::Final)
+            .with_scheduling_type(SchedulingType::Cooperative)
     }
 
     fn execute(

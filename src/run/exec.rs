@@ -4,8 +4,7 @@ use std::sync::Arc;
 use datafusion::common::{DFSchema, DFSchemaRef, Result, exec_datafusion_err};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::logical_expr::LogicalPlan;
-use datafusion::physical_expr::EquivalenceProperties;
-use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType, SchedulingType};
+use datafusion::physical_plan::execution_plan::{EmissionType, SchedulingType};
 use datafusion::physical_plan::metrics::{
     BaselineMetrics, Count, ExecutionPlanMetricsSet, MetricBuilder,
 };
@@ -14,7 +13,7 @@ use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, PlanProp
 
 use super::context::RunContext;
 use super::driver::Driver;
-use crate::operator::{Operator, OperatorExec, Step};
+use crate::operator::{self, Operator, OperatorExec, Step};
 use crate::schema;
 
 /// [`RunExec`] in a logical plan: calls an agent for each row of its input, which has the columns of
@@ -56,13 +55,9 @@ pub type RunExec = OperatorExec<RunStep>;
 
 impl Operator for RunStep {
     fn properties(&self, input: &Arc<dyn ExecutionPlan>) -> PlanProperties {
-        PlanProperties::new(
-            EquivalenceProperties::new(schema::outcomes()),
-            input.output_partitioning().clone(),
-            EmissionType::Incremental,
-            Boundedness::Bounded,
-        )
-        .with_scheduling_type(SchedulingType::Cooperative)
+        let partitioning = input.output_partitioning().clone();
+        operator::bounded(schema::outcomes(), partitioning, EmissionType::Incremental)
+            .with_scheduling_type(SchedulingType::Cooperative)
     }
 
     fn execute(

@@ -14,13 +14,11 @@ use arrow::util::display::{ArrayFormatter, FormatOptions};
 use arrow::util::pretty::pretty_format_batches_with_options;
 use clap::ValueEnum;
 use parquet::arrow::ArrowWriter;
-use parquet::arrow::arrow_writer::ArrowWriterOptions;
-use parquet::basic::{Compression, ZstdLevel};
 use parquet::errors::ParquetError;
-use parquet::file::properties::WriterProperties;
 
 use super::text::count;
 use crate::error::{FAILURE, Fatal};
+use crate::store::plain_parquet;
 
 /// A format of rows. Another one is a name here, a sink below, and a line of [`open_sink`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -304,13 +302,7 @@ struct ParquetSink<'a> {
 
 impl<'a> ParquetSink<'a> {
     fn new(schema: &SchemaRef, output: Box<dyn Write + Send + 'a>) -> Result<Self, ShowError> {
-        let properties = WriterProperties::builder()
-            .set_compression(Compression::ZSTD(ZstdLevel::default()))
-            .build();
-        let options = ArrowWriterOptions::new()
-            .with_properties(properties)
-            .with_skip_arrow_metadata(true);
-        let writer = ArrowWriter::try_new_with_options(output, SchemaRef::clone(schema), options)?;
+        let writer = plain_parquet(output, SchemaRef::clone(schema))?;
         Ok(Self { writer })
     }
 }

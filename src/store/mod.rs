@@ -32,6 +32,7 @@ pub use error::StoreError;
 pub use journal::JournalFile;
 pub use lock::{LockHolder, LockOptions, LockScope, RunLock};
 pub use objects::CheckedParts;
+pub(crate) use part::plain_parquet;
 pub use part::{Compacted, Document, Part, PartWriter, part_name};
 pub use place::RunStore;
 pub(crate) use private::Scratch;

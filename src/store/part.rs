@@ -11,8 +11,8 @@ use std::path::PathBuf;
 use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 use object_store::PutMode;
-use parquet::arrow::AsyncArrowWriter;
 use parquet::arrow::arrow_writer::ArrowWriterOptions;
+use parquet::arrow::{ArrowWriter, AsyncArrowWriter};
 use parquet::basic::{Compression, ZstdLevel};
 use parquet::errors::ParquetError;
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
@@ -150,6 +150,23 @@ fn of_store(error: ParquetError) -> Result<object_store::Error, ParquetError> {
         },
         other => Err(other),
     }
+}
+
+/// Begins a Parquet file for any reader: with ZSTD, and without Arrow's own copy of the schema.
+///
+/// # Errors
+/// Parquet has no such type, or the output fails.
+pub(crate) fn plain_parquet<W: Write + Send>(
+    output: W,
+    schema: SchemaRef,
+) -> Result<ArrowWriter<W>, ParquetError> {
+    let properties = WriterProperties::builder()
+        .set_compression(Compression::ZSTD(ZstdLevel::default()))
+        .build();
+    let options = ArrowWriterOptions::new()
+        .with_properties(properties)
+        .with_skip_arrow_metadata(true);
+    ArrowWriter::try_new_with_options(output, schema, options)
 }
 
 fn properties() -> WriterProperties {

@@ -190,7 +190,11 @@ impl Sweep {
     }
 }
 
-fn make_directory(run: &RunStore) -> Result<(), Error> {
+/// Creates the directory of a run, if it has one.
+///
+/// # Errors
+/// The system refused.
+pub(super) fn make_directory(run: &RunStore) -> Result<(), Error> {
     let Some(path) = run.local_path() else {
         return Ok(());
     };

@@ -9,6 +9,7 @@ use datafusion::common::runtime::SpawnedTask;
 use serde_json::json;
 use tokio::sync::mpsc::{Receiver, channel};
 
+use super::begin::make_directory;
 use super::identity::add_rules;
 use super::prepare::refuse_remains;
 use crate::config::Settings;
@@ -42,18 +43,8 @@ pub async fn import_collection(
     settings: &Settings,
 ) -> Result<ImportReport, Error> {
     let run = RunStore::open(settings.required_output()?, settings.state_dir.as_deref())?;
-    let mut is_new = false;
-    if let Some(path) = run.local_path() {
-        is_new = !path.exists();
-        std::fs::create_dir_all(path).map_err(|source| {
-            StoreError::File {
-                action: "create",
-                path: path.to_owned(),
-                source,
-            }
-            .of_output()
-        })?;
-    }
+    let is_new = run.local_path().is_some_and(|path| !path.exists());
+    make_directory(&run)?;
     let imported = locked(files, &run, settings).await;
     if let (true, Err(_), Some(path)) = (is_new, &imported, run.local_path()) {
         // A directory that is not empty stays, and does no harm.

@@ -8,17 +8,14 @@ use arrow::array::{BooleanArray, RecordBatch};
 use arrow::compute::filter_record_batch;
 use datafusion::common::Result;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
-use datafusion::physical_expr::EquivalenceProperties;
-use datafusion::physical_plan::execution_plan::{
-    Boundedness, EmissionType, SchedulingType, reset_plan_states,
-};
+use datafusion::physical_plan::execution_plan::{EmissionType, SchedulingType, reset_plan_states};
 use datafusion::physical_plan::metrics::ExecutionPlanMetricsSet;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{Distribution, ExecutionPlan, Partitioning, PlanProperties};
 use futures::{StreamExt, stream};
 
 use super::longest_first::{Tasks, longest_first, with_rollouts};
-use crate::operator::{Operator, OperatorExec, Step};
+use crate::operator::{self, Operator, OperatorExec, Step};
 
 /// Reads its input, the table of tasks, several times, and returns it in another order.
 ///
@@ -58,13 +55,9 @@ impl Step for TaskOrder {
 
 impl Operator for TaskOrder {
     fn properties(&self, input: &Arc<dyn ExecutionPlan>) -> PlanProperties {
-        PlanProperties::new(
-            EquivalenceProperties::new(input.schema()),
-            Partitioning::UnknownPartitioning(1),
-            EmissionType::Incremental,
-            Boundedness::Bounded,
-        )
-        .with_scheduling_type(SchedulingType::NonCooperative)
+        let partitioning = Partitioning::UnknownPartitioning(1);
+        operator::bounded(input.schema(), partitioning, EmissionType::Incremental)
+            .with_scheduling_type(SchedulingType::NonCooperative)
     }
 
     fn distribution(&self) -> Distribution {

@@ -6,10 +6,6 @@ use std::path::Path;
 
 use datafusion::error::DataFusionError;
 use futures::TryStreamExt;
-use parquet::arrow::ArrowWriter;
-use parquet::arrow::arrow_writer::ArrowWriterOptions;
-use parquet::basic::{Compression, ZstdLevel};
-use parquet::file::properties::WriterProperties;
 
 use super::report::{
     ComparedRun, ComparisonOptions, ComparisonReport, FlipsFile, MetricOverlap, Overlap,
@@ -20,7 +16,7 @@ use crate::error::Error;
 use crate::measure::report::AgentCoverage;
 use crate::measure::{MetricTable, Source};
 use crate::session::RunTables;
-use crate::store::{RunRecord, RunStore, StoreError};
+use crate::store::{RunRecord, RunStore, StoreError, plain_parquet};
 
 /// Names of an error that a message has room for.
 const MAX_NAMES: usize = 20;
@@ -266,14 +262,7 @@ async fn write(table: MetricTable, path: &Path) -> Result<FlipsFile, Error> {
         .tempfile_in(directory.unwrap_or(Path::new(".")))
         .map_err(failed)?;
     let output = BufWriter::new(file.as_file().try_clone().map_err(failed)?);
-    let properties = WriterProperties::builder()
-        .set_compression(Compression::ZSTD(ZstdLevel::default()))
-        .build();
-    let options = ArrowWriterOptions::new()
-        .with_properties(properties)
-        .with_skip_arrow_metadata(true);
-    let mut writer = ArrowWriter::try_new_with_options(output, table.schema(), options)
-        .map_err(DataFusionError::from)?;
+    let mut writer = plain_parquet(output, table.schema()).map_err(DataFusionError::from)?;
     let mut num_rows = 0;
     let mut rows = table.stream().await?;
     while let Some(batch) = rows.try_next().await? {

@@ -179,7 +179,7 @@ impl PassMajority {
             parameters.insert("answer_key".into(), path.as_str().into());
         }
         register_views(ctx, &parameters).await?;
-        register_names(ctx, &options.scores)?;
+        register_names(ctx, &options.scores).await?;
         let sql = include_str!("../../../queries/nemo_gym/pass_majority.sql");
         let num_tasks = ScalarValue::from(options.num_tasks.unwrap_or(0));
         let at_k = Rows::with_parameters(ctx, sql, &[("num_tasks", num_tasks)], AtK::rows).await?;
@@ -269,7 +269,10 @@ impl PassMajority {
     }
 }
 
-fn register_names(ctx: &SessionContext, scores: &[(String, String)]) -> Result<(), MeasureError> {
+async fn register_names(
+    ctx: &SessionContext,
+    scores: &[(String, String)],
+) -> Result<(), MeasureError> {
     let column = |of: fn(&(String, String)) -> &String| -> ArrayRef {
         Arc::new(scores.iter().map(of).map(Some).collect::<StringViewArray>())
     };
@@ -279,6 +282,10 @@ fn register_names(ctx: &SessionContext, scores: &[(String, String)]) -> Result<(
     ];
     ctx.deregister_table("score_names")?;
     ctx.register_batch("score_names", RecordBatch::try_from_iter(columns)?)?;
+    let named = ctx.sql(include_str!("../../../queries/nemo_gym/named_scores.sql"));
+    let named = named.await?.into_view();
+    ctx.deregister_table("named_scores")?;
+    ctx.register_table("named_scores", named)?;
     Ok(())
 }
 
