@@ -215,22 +215,18 @@ impl FromStr for FaultAt {
             )
         };
         let (place, kind) = text.split_once('=').ok_or_else(bad)?;
-        let indices: Result<Vec<u64>, _> = place
-            .split(':')
-            .map(|index| index.trim().parse().map_err(|_| bad()))
-            .collect();
-        let (task, rollout, attempt) = match indices?.as_slice() {
-            [task] => (*task, None, None),
-            [task, rollout] => (*task, Some(*rollout), None),
-            [task, rollout, attempt] => (*task, Some(*rollout), Some(*attempt)),
-            _ => return Err(bad()),
+        let mut parts = place.split(':');
+        let mut index = || {
+            let index = parts.next().map(|index| index.trim().parse());
+            index.transpose().map_err(|_| bad())
         };
-        Ok(Self {
-            task,
-            rollout,
-            attempt,
+        let at = Self {
+            task: index()?.ok_or_else(bad)?,
+            rollout: index()?,
+            attempt: index()?,
             kind: kind.parse()?,
-        })
+        };
+        parts.next().is_none().then_some(at).ok_or_else(bad)
     }
 }
 

@@ -19,7 +19,7 @@ pub(crate) use self::bad_answer::{Refusal, fail, spoil, truncated};
 pub(crate) use self::row::Row;
 use super::server::endpoint::Endpoint;
 use super::server::http::{Abrupt, Reply, alive, detail, json_of, not_found, read_body};
-use super::server::requests::now_us;
+use super::server::requests::RequestRecord;
 use crate::outcome::MASK_SAMPLE;
 
 #[derive(Debug)]
@@ -50,7 +50,6 @@ impl Agent {
             Ok(body) => body,
             Err(refused) => return Ok(refused),
         };
-        let arrived_at_us = now_us();
         let text = std::str::from_utf8(&body).map_err(|error| error.to_string());
         let row = text.and_then(|text| Row::parse(text).map_err(|error| error.to_string()));
         let row = match row {
@@ -61,7 +60,7 @@ impl Agent {
                 return Ok(detail(StatusCode::UNPROCESSABLE_ENTITY, why));
             }
         };
-        admission.received(row.key(), arrived_at_us, None);
+        admission.received(RequestRecord::arrived(row.key()));
         let profile = self.endpoint.profile();
         let planned = profile.plan(row.key(), row.difficulty());
         let answer = || Ok(write_answer(&row, &planned, &profile).into());

@@ -13,7 +13,7 @@ use super::super::environments::last_turn;
 use super::super::plan::Profile;
 use super::super::server::service::Rejected;
 use super::conversation::Conversation;
-use super::policy::{End, Prompt, Stop, first_stop};
+use super::policy::{End, Prompt, Stop, cut};
 use super::{MODEL_NAME, check_choices, remaining_context, unreadable, usage};
 
 /// The streams of draws of the tokens of an answer, and of their log-probabilities.
@@ -150,29 +150,21 @@ fn beginning(prompt: &str) -> (&str, u64) {
 /// Cuts the tokens and the text as vLLM does: the text before the stop string, and the tokens after the one that
 /// completes it.
 fn end_of(ids: &mut Vec<u32>, text: &mut String, stop: &Stop, most: Option<u64>) -> End {
-    let most = most.and_then(|most| usize::try_from(most).ok());
-    let is_cut = most.is_some_and(|most| most < ids.len());
     let len = |id: &u32| bytes_of(*id).map_or(0, |(_, len)| len);
-    if let Some(most) = most.filter(|_| is_cut) {
-        ids.truncate(most);
-        // The text is ASCII, so every token ends at a character.
-        text.truncate(ids.iter().map(len).sum());
-    }
-    let Some((at, stop)) = first_stop(text.as_bytes(), stop) else {
-        return if is_cut { End::Length } else { End::Done };
-    };
-    let complete = at + stop.len();
+    let most = most.and_then(|most| usize::try_from(most).ok());
+    let kept = most.filter(|most| *most < ids.len());
+    // The text is ASCII, so every token ends at a character.
+    let limit = kept.map(|kept| ids.iter().take(kept).map(len).sum());
+    let end = cut(text, stop, limit);
+    let complete = text.len() + end.stop_string().map_or(0, str::len);
     let mut bytes = 0;
     let before = ids.iter().take_while(|id| {
         let goes_on = bytes < complete;
         bytes += len(id);
         goes_on
     });
-    let kept = before.count();
-    ids.truncate(kept);
-    let stop = stop.to_owned();
-    text.truncate(at);
-    End::Stopped(stop)
+    ids.truncate(before.count());
+    end
 }
 
 /// Makes up the log-probabilities of tokens.

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::super::plan::{CallId, PlannedCall, Profile};
 use super::endpoint::Endpoint;
 use super::http::{Abrupt, Reply, alive, detail, json as reply_json, not_found};
-use super::requests::{Origin, now_us};
+use super::requests::{RequestRecord, now_us};
 
 /// What a server does with its requests.
 pub(crate) trait Service: Send + Sync + 'static {
@@ -162,11 +162,11 @@ impl<S: Service> Server<S> {
         };
         let (path, id) = (head.uri.path(), request_id(&head.headers));
         let key = id.and_then(CallId::parse).map(|id| id.key);
-        let origin = Origin {
-            path: path.into(),
+        admission.received(RequestRecord {
+            path: Some(path.into()),
             request_id: id.map(Into::into),
-        };
-        admission.received(key.unwrap_or_default(), now_us(), Some(origin));
+            ..RequestRecord::arrived(key.unwrap_or_default())
+        });
         let Ok(text) = std::str::from_utf8(&body) else {
             admission.decline(now_us());
             let why = "the body is not UTF-8";
