@@ -3,8 +3,8 @@
 use std::io::Write;
 
 use arrow::datatypes::SchemaRef;
-use arrow::error::ArrowError;
 use arrow::record_batch::RecordBatch;
+use datafusion::error::Result as QueryResult;
 use datafusion::prelude::{SessionContext, col};
 
 use super::error::HealthError;
@@ -56,7 +56,7 @@ pub struct HealthCheck {
     num_records: u64,
 }
 
-type Take = fn(&mut Evidence) -> Result<RecordBatch, ArrowError>;
+type Take = fn(&mut Evidence) -> QueryResult<RecordBatch>;
 
 row! {
     /// A record that gets a verdict.
@@ -211,16 +211,15 @@ impl HealthCheck {
             while let Some(row) = found.next_if(|row| row.record == record.record).await? {
                 let own = row.rule as usize;
                 let (rule, locator, detail) = match row.detail {
-                    Some(detail) => (Some(own), row.locator, detail),
+                    Some(detail) => (own, row.locator, detail),
                     None if unobserved.contains(&own) => continue,
                     None => {
                         unobserved.push(own);
-                        let Some(error) = row.error else { continue };
+                        let (Some(error), Some(broken)) = (row.error, broken) else {
+                            continue;
+                        };
                         (broken, None, broken_down(report.id(own), &error))
                     }
-                };
-                let Some(rule) = rule.filter(|rule| !report.is_ignored(*rule)) else {
-                    continue;
                 };
                 let locator = locator.map(|text| format!(r#","locator":{text}"#));
                 findings.push(format!(
@@ -228,7 +227,7 @@ impl HealthCheck {
                     quote(report.id(rule)),
                     locator.unwrap_or_default()
                 ));
-                report.found(rule);
+                report.count(rule, 1, 0);
             }
             // Rules over all records run last, but are listed in their order.
             unobserved.sort_unstable();
@@ -276,7 +275,7 @@ impl HealthCheck {
             .await?;
         let mut counts = Rows::of(session, FLAG_COUNTS, FlagCount::rows).await?;
         while let Some(count) = counts.next().await? {
-            report.found_of_tasks(count.rule as usize, count.found, count.unobserved);
+            report.count(count.rule as usize, count.found, count.unobserved);
         }
         Ok(())
     }

@@ -96,12 +96,11 @@ impl Row {
             index.transpose()
         };
         let stage = row.get(STAGE_INDEX).filter(|stage| *stage != "null");
+        let stage = stage.map(|text| Index::read(text).ok_or(STAGE_INDEX));
         let indices = Indices {
             task: index(TASK_INDEX)?.unwrap_or(Index::Whole(place.ordinal.into())),
             rollout: index(ROLLOUT_INDEX)?.unwrap_or_default(),
-            stage: stage
-                .map(|text| Index::read(text).ok_or(STAGE_INDEX))
-                .transpose()?,
+            stage: stage.transpose()?,
         };
         let raw = row.get(TRAJECTORY).filter(|raw| *raw != "null");
         let raw = raw.map(|raw| value(raw).unwrap_or_default());
@@ -249,7 +248,11 @@ impl Evidence {
             ),
             replayed_calls: count(replayed),
         });
-        self.rows += 1;
+        self.rows += 1 + trajectory
+            .values()
+            .filter_map(Value::as_array)
+            .map(Vec::len)
+            .sum::<usize>();
         Ok(())
     }
 
@@ -270,7 +273,6 @@ impl Evidence {
                 has_text: Some(has_text),
                 has_tool_call: Some(has_tool_call),
             });
-            self.rows += 1;
         }
         active
     }
@@ -282,14 +284,14 @@ impl Evidence {
                 .is_some_and(|owned| owned.is_complete() && owned.calls.last() == Some(&position));
             let response = call.fields.get("response").filter(|text| !text.is_null());
             let content = response.map_or(Ok(false), has_content);
-            let model = call.model.map(|(kind, name)| format!("{kind}/{name}"));
+            let model = call.name.model.map(|(kind, name)| format!("{kind}/{name}"));
             self.calls.add(CallRow {
                 record: Some(record),
                 position: count(position),
                 owned: place.and_then(count),
                 is_last: Some(is_last),
                 is_observed: Some(owned.is_some()),
-                call_id: call.id.or(call.response_id),
+                call_id: call.name.id(),
                 model_ref: model.as_deref(),
                 started_at: call.fields.get("started_at").and_then(Value::as_f64),
                 status_code: call.status(),
@@ -305,7 +307,6 @@ impl Evidence {
                 has_content: content.ok(),
                 unreadable: content.err(),
             });
-            self.rows += 1;
         }
     }
 
@@ -318,7 +319,6 @@ impl Evidence {
                 call_id: Some(reference.locator()),
                 matches: count(*matches),
             });
-            self.rows += 1;
         }
     }
 
@@ -333,7 +333,6 @@ impl Evidence {
                 invocation_id: said("invocation_id"),
                 detail: said("detail"),
             });
-            self.rows += 1;
         }
     }
 }

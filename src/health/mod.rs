@@ -41,13 +41,9 @@ pub async fn check_files(
             path: path.clone(),
             source,
         };
-        let mut reader = BufReader::new(File::open(path).map_err(failed)?);
-        let mut line = Vec::new();
-        for line_number in 1.. {
-            line.clear();
-            if reader.read_until(b'\n', &mut line).map_err(failed)? == 0 {
-                break;
-            }
+        let reader = BufReader::new(File::open(path).map_err(failed)?);
+        for (line_number, line) in (1..).zip(reader.split(b'\n')) {
+            let line = line.map_err(failed)?;
             let row = line.trim_ascii();
             if !row.is_empty() {
                 check.add(row, number, shown, line_number)?;

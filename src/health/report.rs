@@ -83,29 +83,17 @@ impl HealthReport {
         self.checks.get(rule).map_or("", |check| &check.id)
     }
 
-    pub(super) fn is_ignored(&self, rule: usize) -> bool {
-        self.checks.get(rule).is_none_or(|check| check.is_ignored)
-    }
-
-    pub(super) fn found(&mut self, rule: usize) {
+    pub(super) fn count(&mut self, rule: usize, found: u64, unobserved: u64) {
         if let Some(check) = self.checks.get_mut(rule) {
-            check.found += 1;
-        }
-    }
-
-    pub(super) fn found_of_tasks(&mut self, rule: usize, found: u64, unobserved: u64) {
-        if let Some(check) = self.checks.get_mut(rule) {
-            check.found = found;
-            check.unobserved = unobserved;
+            check.found += found;
+            check.unobserved += unobserved;
         }
     }
 
     /// Counts a rollout; returns its verdict.
     pub(super) fn judged(&mut self, has_findings: bool, unobserved: &[usize]) -> &'static str {
         for rule in unobserved {
-            if let Some(check) = self.checks.get_mut(*rule) {
-                check.unobserved += 1;
-            }
+            self.count(*rule, 0, 1);
         }
         let (count, verdict) = if has_findings {
             (&mut self.unhealthy, "unhealthy")
@@ -137,10 +125,8 @@ impl HealthReport {
     }
 
     fn issues(&self) -> Map<String, Value> {
-        let checks = self.checks.iter();
-        checks
-            .map(|check| (check.id.clone(), check.found.into()))
-            .collect()
+        let found = |check: &CheckCount| (check.id.clone(), check.found.into());
+        self.checks.iter().map(found).collect()
     }
 }
 

@@ -68,11 +68,7 @@ impl Rules {
             .collect();
         files.sort_unstable();
         let rules = files.into_iter().map(|(name, sql)| {
-            let numbered = name.split_once('_');
-            let is_number = |text: &str| text.bytes().all(|digit| digit.is_ascii_digit());
-            let id = numbered
-                .filter(|(number, _)| is_number(number))
-                .map_or(name, |(_, id)| id);
+            let id = name.trim_start_matches(|c: char| c.is_ascii_digit() || c == '_');
             Rule {
                 id: id.to_owned(),
                 scope: scope(sql),
@@ -81,17 +77,11 @@ impl Rules {
             }
         });
         let rules: Vec<Rule> = rules.collect();
-        let is_known = |name: &&&str| rules.iter().any(|rule| rule.id == **name);
-        let unknown: Vec<String> = ignored
-            .iter()
-            .filter(|name| !is_known(name))
-            .map(ToString::to_string)
-            .collect();
+        let known: BTreeSet<&str> = rules.iter().map(|rule| &*rule.id).collect();
+        let unknown: Vec<String> = (&ignored - &known).into_iter().map(str::to_owned).collect();
         if !unknown.is_empty() {
-            return Err(HealthError::Unknown {
-                unknown,
-                known: rules.into_iter().map(|rule| rule.id).collect(),
-            });
+            let known = rules.into_iter().map(|rule| rule.id).collect();
+            return Err(HealthError::Unknown { unknown, known });
         }
         Ok(Self(rules))
     }
@@ -102,8 +92,10 @@ impl Rules {
         ignored.map(|rule| &*rule.id).collect()
     }
 
+    /// The position of a check, unless it is left out.
     pub(super) fn position(&self, id: &str) -> Option<usize> {
-        self.0.iter().position(|rule| rule.id == id)
+        let mut rules = self.0.iter();
+        rules.position(|rule| rule.id == id && !rule.is_ignored)
     }
 
     /// Returns what all rules of the scopes find, in any order. Columns: `subject` (what it is about, a column of
@@ -158,10 +150,8 @@ fn selected(found: DataFrame, subject: &str, scope: Scope, rule: usize) -> Query
 
 fn scope(sql: &str) -> Scope {
     let header = sql.lines().map_while(|line| line.strip_prefix("--"));
-    let named = header
-        .filter_map(|line| line.trim().strip_prefix("Scope: "))
-        .next();
-    match named {
+    let mut scopes = header.filter_map(|line| line.trim().strip_prefix("Scope: "));
+    match scopes.next() {
         Some("records") => Scope::Records,
         Some("tasks") => Scope::Tasks,
         _ => Scope::Record,

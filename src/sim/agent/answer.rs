@@ -58,25 +58,27 @@ pub(crate) fn append_filler(out: &mut Vec<u8>, len: usize, variation: u64) {
     }
 }
 
+/// Begins a verify response: its brace, and the row's fields if they are echoed.
+pub(crate) fn begin_answer(row: &Row, profile: &Profile) -> Vec<u8> {
+    let mut out = vec![b'{'];
+    let fields = row.fields();
+    if profile.echo && !fields.is_empty() {
+        out.extend_from_slice(fields.as_bytes());
+        out.push(b',');
+    }
+    out
+}
+
 /// Writes the verify response to `row`: the row's fields, `response`, `reward`, and what the verifier adds. Filler in the
 /// model's output brings it to the profile's body size, unless it is longer already.
 pub(crate) fn write_answer(row: &Row, planned: &Planned, profile: &Profile) -> Vec<u8> {
-    let fields = if profile.echo {
-        row.fields()
-    } else {
-        "".into()
-    };
+    let mut out = begin_answer(row, profile);
     let tail = tail(row, planned, profile.echo);
     let size = match planned.fault {
         Some(FaultKind::HugeAnswer) => profile.body_size.max(HUGE_BYTES),
         _ => profile.body_size,
     };
-    let mut out = Vec::with_capacity(size.max(fields.len() + tail.len() + 256));
-    out.push(b'{');
-    if !fields.is_empty() {
-        out.extend_from_slice(fields.as_bytes());
-        out.push(b',');
-    }
+    out.reserve(size.saturating_sub(out.len()).max(tail.len() + 256));
     append(
         &mut out,
         format_args!(

@@ -14,7 +14,7 @@ use hyper::{Method, Request, StatusCode};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-pub(crate) use self::answer::{CREATED_AT, append, append_filler, write_answer};
+pub(crate) use self::answer::{CREATED_AT, append, append_filler, begin_answer, write_answer};
 pub(crate) use self::bad_answer::{Refusal, fail, spoil, truncated};
 pub(crate) use self::row::Row;
 use super::server::endpoint::Endpoint;
@@ -45,7 +45,7 @@ impl Agent {
     }
 
     async fn run(&self, body: Incoming) -> Result<Reply, Abrupt> {
-        let mut admission = self.endpoint.admit();
+        let mut admission = self.endpoint.requests().admit();
         let body = match admission.read(body).await {
             Ok(body) => body,
             Err(refused) => return Ok(refused),

@@ -3,7 +3,6 @@
 use std::borrow::Cow;
 
 use indexmap::IndexMap;
-use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
@@ -77,18 +76,6 @@ impl<'a> Row<'a> {
     /// Returns the right answer as the row writes it.
     pub(crate) fn expected_text(&self) -> Option<&'a str> {
         self.get("expected_answer")
-    }
-
-    /// Returns the JSON text of the model's input.
-    pub(crate) fn question(&self) -> &'a str {
-        #[derive(Deserialize)]
-        struct Parameters<'a> {
-            #[serde(borrow)]
-            input: &'a RawValue,
-        }
-        let parameters = self.get("responses_create_params");
-        let parameters = parameters.and_then(|text| serde_json::from_str(text).ok());
-        parameters.map_or("", |Parameters { input }| input.get())
     }
 
     /// Returns the row's fields as JSON text without the braces, byte for byte. If some of them are fields that the

@@ -129,7 +129,7 @@ impl Stepped {
     ) -> Result<(), Rejected> {
         let Some((last, before)) = log
             .split_last()
-            .filter(|(last, _)| last.role() == "assistant")
+            .filter(|(last, _)| last.role == "assistant")
         else {
             let why = format!("the message log of sample {sample} does not end with the assistant");
             return Err(wrong(why));
@@ -139,15 +139,15 @@ impl Stepped {
             parse_number(value.trim_matches('"'))
         };
         let turn = number("turn").unwrap_or(0.0) as u64;
-        let told = before.iter().rfind(|message| message.role() != "assistant");
-        let told = told.map_or(0, |message| last_turn(message.text()));
+        let told = before.iter().rfind(|message| message.role != "assistant");
+        let told = told.map_or(0, |message| last_turn(&message.content));
         if told != turn {
             return Err(wrong(format!(
                 "the message log of sample {sample} is at turn {told}, but its metadata at turn {turn}"
             )));
         }
         let by_chance = || is_right_by_chance(log, profile);
-        let verdict = Verdict::of(last.text(), number("expected_answer"), by_chance);
+        let verdict = Verdict::of(&last.content, number("expected_answer"), by_chance);
         let turn = turn + 1;
         let terminated = verdict.extracted.is_some();
         let content = match (terminated, verdict.correct) {
@@ -174,8 +174,8 @@ impl Stepped {
 
 /// Decides whether an answer is right if no number is expected.
 fn is_right_by_chance(log: &[Item], profile: &Profile) -> bool {
-    let first = log.first().map_or("", Item::text);
-    let last = log.last().map_or("", Item::text);
+    let first = log.first().map_or("", |item| &item.content);
+    let last = log.last().map_or("", |item| &item.content);
     let key = Key {
         task: digest(first.as_bytes()),
         rollout: digest(last.as_bytes()),

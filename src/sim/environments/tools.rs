@@ -3,7 +3,7 @@ use hyper::StatusCode;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::super::agent::{Row, aggregate, append};
+use super::super::agent::{Row, aggregate, append, begin_answer};
 use super::super::plan::Profile;
 use super::super::server::service::{Answer, Call, Rejected, Service};
 use super::sessions::{Episode, Sessions};
@@ -135,13 +135,7 @@ fn calculated(calculation: &Calculation) -> Result<f64, Rejected> {
 fn verified(row: &Row, body: &str, calls: u64, profile: &Profile) -> Result<Answer, Rejected> {
     let response = response_in(body)?;
     let verdict = verify(row, response, profile)?;
-    let mut out = Vec::with_capacity(body.len() + 128);
-    out.push(b'{');
-    let fields = row.fields();
-    if profile.echo && !fields.is_empty() {
-        out.extend_from_slice(fields.as_bytes());
-        out.push(b',');
-    }
+    let mut out = begin_answer(row, profile);
     append(
         &mut out,
         format_args!(

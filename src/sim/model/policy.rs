@@ -234,10 +234,10 @@ static KNOWN: LazyLock<HashMap<String, f64>> = LazyLock::new(|| {
 });
 
 fn question_and_answer(task: &str) -> Option<(String, f64)> {
-    let row = Row::parse(task).ok()?;
-    let messages: Value = serde_json::from_str(row.question()).ok()?;
-    let question = messages[0]["content"].as_str()?.to_owned();
-    Some((question, row.expected()?))
+    let answer = Row::parse(task).ok()?.expected()?;
+    let task: Value = serde_json::from_str(task).ok()?;
+    let question = task["responses_create_params"]["input"][0]["content"].as_str()?;
+    Some((question.to_owned(), answer))
 }
 
 /// Returns the right answer to a question: that of an example task in the text, or the value of a sum such as `3 + 4`.

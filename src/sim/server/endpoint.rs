@@ -83,10 +83,6 @@ impl Endpoint {
         &self.requests
     }
 
-    pub(crate) fn admit(&self) -> Admission {
-        self.requests.admit()
-    }
-
     /// Checks the change and makes it. It is in force when this returns.
     ///
     /// # Errors

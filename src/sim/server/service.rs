@@ -9,7 +9,7 @@ use hyper::header::COOKIE;
 use hyper::{HeaderMap, Method, Request, StatusCode};
 use serde_json::{Value, json};
 
-use super::super::plan::{CallId, PlannedCall, Profile};
+use super::super::plan::{CallId, Profile};
 use super::endpoint::Endpoint;
 use super::http::{Abrupt, Reply, alive, detail, json as reply_json, not_found};
 use super::requests::{RequestRecord, now_us};
@@ -154,7 +154,7 @@ impl<S: Service> Server<S> {
     }
 
     async fn post(&self, request: Request<Incoming>) -> Result<Reply, Abrupt> {
-        let mut admission = self.endpoint.admit();
+        let mut admission = self.endpoint.requests().admit();
         let (head, body) = request.into_parts();
         let body = match admission.read(body).await {
             Ok(body) => body,
@@ -174,7 +174,7 @@ impl<S: Service> Server<S> {
         };
         let profile = self.endpoint.profile();
         let number = self.calls.fetch_add(1, Relaxed);
-        let PlannedCall { fault, latency } = profile.plan_call(self.name, path, id, number);
+        let (fault, latency) = profile.plan_call(self.name, path, id, number);
         let call = Call {
             path,
             headers: &head.headers,
