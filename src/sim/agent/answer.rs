@@ -79,12 +79,11 @@ pub(crate) fn write_answer(row: &Row, planned: &Planned, profile: &Profile) -> V
         _ => profile.body_size,
     };
     out.reserve(size.saturating_sub(out.len()).max(tail.len() + 256));
-    append(
-        &mut out,
-        format_args!(
-            r#""response":{{"id":"resp_{:016x}","created_at":{CREATED_AT:?},"model":"rollstream-sim","object":"response","output":["#,
-            planned.answer_id
-        ),
+    // Writing to memory cannot fail.
+    let _ = write!(
+        out,
+        r#""response":{{"id":"resp_{:016x}","created_at":{CREATED_AT:?},"model":"rollstream-sim","object":"response","output":["#,
+        planned.answer_id
     );
     let missing = size.saturating_sub(out.len() + tail.len());
     let wrapping = REASONING_OPEN.len() + REASONING_CLOSE.len();
@@ -93,12 +92,12 @@ pub(crate) fn write_answer(row: &Row, planned: &Planned, profile: &Profile) -> V
         append_filler(&mut out, missing - wrapping, planned.answer_id);
         out.extend_from_slice(REASONING_CLOSE.as_bytes());
     }
-    out.extend_from_slice(&tail);
+    out.extend_from_slice(tail.as_bytes());
     out
 }
 
 /// Writes everything from the model's message to the end. Its length decides how much filler precedes it.
-fn tail(row: &Row, planned: &Planned, echo: bool) -> Vec<u8> {
+fn tail(row: &Row, planned: &Planned, echo: bool) -> String {
     let expected = row.expected();
     let draws = Draws::from_state(planned.variation);
     let said = last_words(expected, planned.correct, draws);
@@ -110,31 +109,15 @@ fn tail(row: &Row, planned: &Planned, echo: bool) -> Vec<u8> {
         ..
     } = planned;
     let total_tokens = input_tokens + output_tokens;
-    let mut out = Vec::with_capacity(1024);
-    append(
-        &mut out,
-        format_args!(
-            r#"{{"id":"msg_0","type":"message","role":"assistant","status":"completed","content":[{{"type":"output_text","text":"{said}","annotations":[]}}]}}],"parallel_tool_calls":false,"tool_choice":"auto","tools":[],"usage":{{"input_tokens":{input_tokens},"input_tokens_details":{{"cached_tokens":0}},"output_tokens":{output_tokens},"output_tokens_details":{{"reasoning_tokens":0}},"total_tokens":{total_tokens}}}}},"reward":{:?}"#,
-            verdict.reward()
-        ),
-    );
-    if let Some(expected) = row.expected_text().filter(|_| !echo) {
-        append(&mut out, format_args!(r#","expected_answer":{expected}"#));
-    }
-    append(
-        &mut out,
-        format_args!(
-            r#","extracted_answer":{},"accuracy":{},"turns":{turns}}}"#,
-            verdict.extracted_json(),
-            verdict.correct
-        ),
-    );
-    out
-}
-
-pub(crate) fn append(out: &mut Vec<u8>, text: std::fmt::Arguments) {
-    // Writing to memory cannot fail.
-    let _ = out.write_fmt(text);
+    let expected = row.expected_text().filter(|_| !echo);
+    let expected = expected.map(|text| format!(r#","expected_answer":{text}"#));
+    format!(
+        r#"{{"id":"msg_0","type":"message","role":"assistant","status":"completed","content":[{{"type":"output_text","text":"{said}","annotations":[]}}]}}],"parallel_tool_calls":false,"tool_choice":"auto","tools":[],"usage":{{"input_tokens":{input_tokens},"input_tokens_details":{{"cached_tokens":0}},"output_tokens":{output_tokens},"output_tokens_details":{{"reasoning_tokens":0}},"total_tokens":{total_tokens}}}}},"reward":{:?}{},"extracted_answer":{},"accuracy":{},"turns":{turns}}}"#,
+        verdict.reward(),
+        expected.unwrap_or_default(),
+        verdict.extracted_json(),
+        verdict.correct
+    )
 }
 
 #[cfg(test)]

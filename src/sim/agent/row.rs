@@ -78,6 +78,11 @@ impl<'a> Row<'a> {
         self.get("expected_answer")
     }
 
+    /// Returns the JSON text of the response that a row may have.
+    pub(crate) fn response(&self) -> Option<&'a str> {
+        self.get("response")
+    }
+
     /// Returns the row's fields as JSON text without the braces, byte for byte. If some of them are fields that the
     /// answer writes itself, those are left out.
     pub(crate) fn fields(&self) -> Cow<'a, str> {

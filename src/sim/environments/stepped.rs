@@ -10,7 +10,7 @@ use super::super::plan::{Key, Profile, RowDifficulty};
 use super::super::server::service::{Answer, Call, Rejected, Service};
 use super::super::verifier::{Verdict, number as parse_number};
 use super::sessions::{Episode, Sessions};
-use super::{last_turn, observation, response_in, unreadable, verify, wrong};
+use super::{last_turn, observation, unreadable, verify, wrong};
 
 /// An episode of a Gymnasium-style server is truncated after this many steps.
 const MAX_STEPS: u64 = 64;
@@ -49,7 +49,7 @@ impl Service for Gymnasium {
                 ..body.into()
             });
         }
-        let verdict = verify(&row, response_in(call.body)?, profile)?;
+        let verdict = verify(&row, profile)?;
         let steps = self.sessions.with(call, |session| {
             session.episode.check(&episode)?;
             session.steps += 1;

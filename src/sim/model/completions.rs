@@ -37,28 +37,29 @@ struct Request {
 
 /// A prompt: text or token ids, or a list of one of them.
 #[derive(Debug, PartialEq, Deserialize)]
-#[serde(try_from = "Value")]
+#[serde(
+    untagged,
+    expecting = "expected a prompt of text or token ids, one at a time"
+)]
 enum PromptText {
     Text(String),
     Ids(Vec<u32>),
+    One([Box<Self>; 1]),
 }
 
-impl TryFrom<Value> for PromptText {
-    type Error = &'static str;
-
-    fn try_from(prompt: Value) -> Result<Self, Self::Error> {
-        match prompt {
-            Value::String(text) => Ok(Self::Text(text)),
-            Value::Array(mut parts) if matches!(&*parts, [Value::String(_) | Value::Array(_)]) => {
-                Self::try_from(parts.remove(0))
-            }
-            Value::Array(ids) => {
-                let id = |id: &Value| u32::try_from(id.as_u64()?).ok();
-                let ids: Option<Vec<u32>> = ids.iter().map(id).collect();
-                ids.map(Self::Ids)
-                    .ok_or("expected a prompt of text or token ids, one at a time")
-            }
-            _ => Err("expected a prompt of text or token ids"),
+impl PromptText {
+    /// Returns the ids and the bytes of the prompt.
+    fn tokens(self) -> Result<(Vec<u32>, Vec<u8>), Rejected> {
+        match self {
+            Self::Text(text) => Ok((encode(text.as_bytes(), None), text.into_bytes())),
+            Self::Ids(ids) => match decode(&ids) {
+                Ok(text) => Ok((ids, text)),
+                Err(id) => {
+                    let message = format!("token id {id} is not in the vocabulary");
+                    Err(Rejected::openai(message, None))
+                }
+            },
+            Self::One([prompt]) => prompt.tokens(),
         }
     }
 }
@@ -66,20 +67,7 @@ impl TryFrom<Value> for PromptText {
 pub(super) fn answer(body: &str, profile: &Profile) -> Result<Value, Rejected> {
     let request: Request = serde_json::from_str(body).map_err(unreadable)?;
     check_choices(request.stream, request.n)?;
-    let (prompt_ids, text) = match request.prompt {
-        PromptText::Text(text) => {
-            let bytes = text.into_bytes();
-            (encode(&bytes, None), bytes)
-        }
-        PromptText::Ids(ids) => {
-            let unknown = |id| {
-                let message = format!("token id {id} is not in the vocabulary");
-                Rejected::openai(message, None)
-            };
-            let text = decode(&ids).map_err(unknown)?;
-            (ids, text)
-        }
-    };
+    let (prompt_ids, text) = request.prompt.tokens()?;
     let text = String::from_utf8_lossy(&text);
     let ids_digest = prompt_ids.iter().fold(0, |digest, id| {
         Draws::keyed(digest, &[u64::from(*id)]).next_u64()
@@ -290,7 +278,11 @@ mod tests {
     }
 
     fn prompt(json: &str) -> Option<PromptText> {
-        serde_json::from_str(json).ok()
+        let prompt = serde_json::from_str(json).ok()?;
+        match prompt {
+            PromptText::One([prompt]) => Some(*prompt),
+            prompt => Some(prompt),
+        }
     }
 
     #[test]
