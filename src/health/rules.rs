@@ -36,13 +36,16 @@ pub(super) enum Scope {
     Tasks,
 }
 
-/// A check.
-#[derive(Debug, Clone)]
-pub(super) struct Rule {
+/// A check, and what it found.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Rule {
     /// Its name: that of its file, without the number in front.
     pub id: String,
-    pub scope: Scope,
-    pub is_ignored: bool,
+    /// The number of its findings.
+    pub found: u64,
+    pub(super) unobserved: u64,
+    pub(super) scope: Scope,
+    pub(super) is_ignored: bool,
     sql: &'static str,
 }
 
@@ -71,6 +74,8 @@ impl Rules {
             let id = name.trim_start_matches(|c: char| c.is_ascii_digit() || c == '_');
             Rule {
                 id: id.to_owned(),
+                found: 0,
+                unobserved: 0,
                 scope: scope(sql),
                 is_ignored: ignored.contains(id),
                 sql,

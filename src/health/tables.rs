@@ -67,7 +67,6 @@ table! {
         rollout_id: text,
         unreadable: text,
         bad_trajectory: text,
-        trajectory_observed: truth,
         turns_observed: truth,
         calls_observed: truth,
         scope_complete: truth,

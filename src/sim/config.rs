@@ -20,7 +20,7 @@ use crate::error::{Fatal, USAGE};
 use crate::gym::GymChoice;
 
 /// The largest `body_size`, in bytes.
-pub const MAX_BODY_SIZE: usize = 256 << 20;
+const MAX_BODY_SIZE: usize = 256 << 20;
 
 /// A simulation: a head server, its agents, a model and environments. Each setting is a key of the table `[sim]` and,
 /// but for those of single agents and the faults' rates, a flag.

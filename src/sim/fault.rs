@@ -138,11 +138,8 @@ impl FaultRates {
         })
     }
 
-    /// Checks the rates.
-    ///
-    /// # Errors
-    /// A rate is outside 0 to 1, or they sum to more than 1.
-    pub fn check(&self) -> Result<(), String> {
+    /// Checks that the rates are from 0 to 1, and sum to 1 at most.
+    pub(super) fn check(&self) -> Result<(), String> {
         for (kind, rate) in &self.0 {
             check_rate(*kind, *rate)?;
         }

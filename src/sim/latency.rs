@@ -132,10 +132,7 @@ impl From<Latency> for String {
 }
 
 /// Reads a duration: a number and a unit, such as `200ms`; `0` needs no unit.
-///
-/// # Errors
-/// The text is no such duration.
-pub fn parse_duration(text: &str) -> Result<Duration, String> {
+pub(super) fn parse_duration(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text.trim()).map_err(|_| {
         format!(
             "'{text}' is not a duration: write a number and a unit (us, ms, s, m, h), such as 200ms or 1.5s"

@@ -39,11 +39,8 @@ pub struct AgentChange {
 }
 
 impl AgentChange {
-    /// Checks the ranges of the settings.
-    ///
-    /// # Errors
-    /// The first setting that is out of range, by name.
-    pub fn check(&self) -> Result<(), SimError> {
+    /// Names the first setting that is out of range.
+    fn check(&self) -> Result<(), SimError> {
         check_capacity("capacity", self.capacity.flatten())?;
         let faults = self.faults.as_ref().map_or(Ok(()), FaultRates::check);
         faults.map_err(SimError::Setting)
