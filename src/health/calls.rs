@@ -250,9 +250,7 @@ pub(super) fn has_content(response: &Value) -> Result<bool, Unreadable> {
     }
     let choices = match response.get("choices") {
         Some(Value::Array(choices)) => choices.as_slice(),
-        Some(Value::Number(_) | Value::Bool(true))
-            if response.get("choices").is_some_and(is_truthy_value) =>
-        {
+        Some(other @ (Value::Number(_) | Value::Bool(_))) if is_truthy_value(other) => {
             return Err("TypeError");
         }
         _ => &[],
@@ -263,9 +261,10 @@ pub(super) fn has_content(response: &Value) -> Result<bool, Unreadable> {
         }
         match choice.get("message") {
             Some(Value::Object(message)) if has_text_in(message, &["content"]) => return Ok(true),
-            Some(Value::Object(_)) | None => {}
-            Some(message) if is_truthy_value(message) => return Err("AttributeError"),
-            Some(_) => {}
+            Some(other) if !other.is_object() && is_truthy_value(other) => {
+                return Err("AttributeError");
+            }
+            _ => {}
         }
     }
     Ok(has_text_in(response, &["output"]))

@@ -24,7 +24,8 @@ mod verifier;
 
 pub use config::{AgentConfig, OverCapacity, SimConfig, SimError};
 pub use draws::Draws;
-pub use fault::{FaultAt, FaultKind, FaultRate, FaultRates};
+pub(crate) use fault::parse_rate;
+pub use fault::{FaultAt, FaultKind, FaultRates};
 pub use latency::{Latency, parse_size};
 pub use plan::{Key, Planned, Profile, RowDifficulty, oracle};
 pub use server::Sim;

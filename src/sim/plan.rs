@@ -147,14 +147,10 @@ impl Profile {
     /// Says what happens to the request `key`, whose row says that it is `difficulty`. A function of the settings and
     /// the arguments alone: whether the agent is down, or refuses for want of capacity, is not part of it.
     pub fn plan(&self, key: Key, difficulty: RowDifficulty) -> Planned {
-        let Key {
-            task,
-            rollout,
-            attempt,
-        } = key;
+        let (task, rollout) = (key.task, key.rollout);
         let mut of_task = Draws::keyed(self.seed, &[OF_TASK, task]);
         let mut of_rollout = Draws::keyed(self.seed, &[OF_ROLLOUT, task, rollout]);
-        let mut of_attempt = Draws::keyed(self.seed, &[OF_ATTEMPT, task, rollout, attempt]);
+        let mut of_attempt = Draws::keyed(self.seed, &[OF_ATTEMPT, task, rollout, key.attempt]);
 
         let success_probability = self.success_probability(difficulty, of_task.normal());
         let input_tokens = tokens(
@@ -169,7 +165,7 @@ impl Profile {
             of_rollout.normal(),
         );
         let variation = of_rollout.next_u64();
-        let fault = self.fault(key, attempt, of_attempt.unit());
+        let fault = self.fault(key, key.attempt, of_attempt.unit());
         let answer_id = of_attempt.next_u64();
         Planned {
             fault,

@@ -138,7 +138,7 @@ fn beginning(prompt: &str) -> (&str, u64) {
 /// Cuts the tokens and the text as vLLM does: the text before the stop string, and the tokens after the one that
 /// completes it.
 fn end_of(ids: &mut Vec<u32>, text: &mut String, stop: &Stop, most: Option<u64>) -> End {
-    let len = |id: &u32| bytes_of(*id).map_or(0, |(_, len)| len);
+    let len = |id: &u32| bytes_of(*id).map_or(0, <[u8]>::len);
     let most = most.and_then(|most| usize::try_from(most).ok());
     let kept = most.filter(|most| *most < ids.len());
     // The text is ASCII, so every token ends at a character.
@@ -200,14 +200,14 @@ fn encode(text: &[u8], mut draws: Option<&mut Draws>) -> Vec<u32> {
 }
 
 /// Returns the bytes of a token; none if there is no such token.
-fn bytes_of(id: u32) -> Option<([u8; 2], usize)> {
-    match u8::try_from(id) {
-        Ok(byte) => Some(([byte, 0], 1)),
-        Err(_) => {
-            let place = usize::try_from(id - FIRST_PAIR).ok()?;
-            PAIRS.get(place).map(|pair| (**pair, 2))
-        }
-    }
+fn bytes_of(id: u32) -> Option<&'static [u8]> {
+    static TOKENS: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
+        let bytes = (0..=u8::MAX).map(|byte| vec![byte]);
+        bytes
+            .chain(PAIRS.iter().map(|pair| pair.to_vec()))
+            .collect()
+    });
+    TOKENS.get(usize::try_from(id).ok()?).map(Vec::as_slice)
 }
 
 /// Returns the bytes of tokens.
@@ -215,12 +215,8 @@ fn bytes_of(id: u32) -> Option<([u8; 2], usize)> {
 /// # Errors
 /// The first id that is not a token.
 fn decode(ids: &[u32]) -> Result<Vec<u8>, u32> {
-    let mut bytes = Vec::with_capacity(ids.len() + ids.len() / 2);
-    for id in ids {
-        let (token, len) = bytes_of(*id).ok_or(*id)?;
-        bytes.extend(token.into_iter().take(len));
-    }
-    Ok(bytes)
+    let bytes = ids.iter().map(|id| bytes_of(*id).ok_or(*id));
+    Ok(bytes.collect::<Result<Vec<_>, _>>()?.concat())
 }
 
 #[cfg(test)]
@@ -326,8 +322,7 @@ mod tests {
     fn every_token_has_bytes_and_no_other_id_has() {
         let count = FIRST_PAIR + PAIRS.len() as u32;
         for id in 0..count {
-            let (bytes, len) = bytes_of(id).unwrap();
-            assert!(!bytes[..len].is_empty());
+            assert!(!bytes_of(id).unwrap().is_empty());
         }
         assert_eq!(decode(&[65, count, 66]), Err(count));
         assert_eq!(IDS.len(), PAIRS.len(), "no pair is there twice");
