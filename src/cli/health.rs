@@ -73,10 +73,7 @@ impl CheckedRun {
 fn sentence(report: &HealthReport) -> String {
     let mut text = format!(
         "{} rollouts, {} healthy, {} unhealthy, {} unobserved",
-        report.checked(),
-        report.healthy,
-        report.unhealthy,
-        report.unobserved
+        report.checked, report.healthy, report.unhealthy, report.unobserved
     );
     if !report.ignored.is_empty() {
         text.push_str(&format!(" (without {})", report.ignored.join(", ")));

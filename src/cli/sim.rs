@@ -10,7 +10,7 @@ use super::collect::raise_file_limit;
 use super::output::Exit;
 use super::signals::interrupted;
 use crate::error::Error;
-use crate::sim::{FaultRate, Sim, SimConfig};
+use crate::sim::{FaultKind, Sim, SimConfig, parse_rate};
 
 /// The options of `sim`.
 #[derive(Debug, Clone)]
@@ -23,8 +23,8 @@ pub struct SimArgs {
 #[derive(Args)]
 struct OtherArgs {
     /// A fault and its share of all requests, such as error_500=0.05; can be repeated
-    #[arg(long = "fault", value_name = "KIND=RATE")]
-    faults: Vec<FaultRate>,
+    #[arg(long = "fault", value_name = "KIND=RATE", value_parser = parse_rate)]
+    faults: Vec<(FaultKind, f64)>,
     /// Port of the model server [default: a free one]
     #[arg(long, value_name = "PORT")]
     model_port: Option<u16>,
@@ -61,8 +61,7 @@ impl FromArgMatches for SimArgs {
         };
         config.update_from_arg_matches(matches)?;
         let others = OtherArgs::from_arg_matches(matches)?;
-        let rates = others.faults.into_iter();
-        config.faults.0 = rates.map(|FaultRate { kind, rate }| (kind, rate)).collect();
+        config.faults.0 = others.faults.into_iter().collect();
         config.model.port = others.model_port;
         config.tools.port = others.tools_port;
         config.gymnasium.port = others.gymnasium_port;
@@ -142,7 +141,7 @@ mod tests {
     use clap::Parser;
 
     use super::*;
-    use crate::sim::{AgentConfig, FaultKind, OverCapacity};
+    use crate::sim::{AgentConfig, OverCapacity};
 
     #[derive(Parser)]
     struct Cli {

@@ -13,19 +13,18 @@ pub(super) struct Call<'a> {
     pub fields: &'a Fields,
     pub metadata: Option<&'a Fields>,
     tokens: Option<&'a Fields>,
-    pub id: Option<&'a str>,
-    pub response_id: Option<&'a str>,
-    pub model: Option<Model<'a>>,
+    /// All that may refer to it.
+    pub name: Reference<'a>,
 }
 
 /// Type and name of a model server.
 pub(super) type Model<'a> = (&'a str, &'a str);
 
-/// A reference of a turn or an invocation to a call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+/// A reference of a turn or an invocation to a call, or the names of a call.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub(super) struct Reference<'a> {
     call_id: Option<&'a str>,
-    model: Option<Model<'a>>,
+    pub model: Option<Model<'a>>,
     response_id: Option<&'a str>,
 }
 
@@ -37,9 +36,10 @@ impl<'a> Call<'a> {
             fields,
             metadata,
             tokens: object("token_stats"),
-            id: text(fields, "model_call_id"),
-            response_id: metadata.and_then(|metadata| text(metadata, "response_id")),
-            model: metadata.and_then(model),
+            name: Reference {
+                call_id: text(fields, "model_call_id"),
+                ..metadata.map(Reference::new).unwrap_or_default()
+            },
         }
     }
 
@@ -73,30 +73,12 @@ impl<'a> Call<'a> {
 
     /// The identity by which a call that was captured twice is recognized.
     pub(super) fn identity(&self) -> Option<Reference<'a>> {
-        let by_id = self.id.map(|id| Reference {
-            call_id: Some(id),
-            model: None,
-            response_id: None,
+        let Reference { call_id, .. } = self.name;
+        let by_id = call_id.map(|_| Reference {
+            call_id,
+            ..Reference::default()
         });
-        by_id.or_else(|| {
-            Some(Reference {
-                call_id: None,
-                model: self.model,
-                response_id: Some(self.response_id?),
-            })
-        })
-    }
-
-    fn answers(&self, reference: &Reference<'_>) -> bool {
-        match reference.call_id {
-            Some(id) => {
-                self.id == Some(id)
-                    && (reference.model.is_none() || reference.model == self.model)
-                    && (reference.response_id.is_none()
-                        || reference.response_id == self.response_id)
-            }
-            None => self.model == reference.model && self.response_id == reference.response_id,
-        }
+        by_id.or(self.name.response_id.map(|_| self.name))
     }
 }
 
@@ -114,9 +96,21 @@ impl<'a> Reference<'a> {
         }
     }
 
+    pub(super) fn id(&self) -> Option<&'a str> {
+        self.call_id.or(self.response_id)
+    }
+
+    /// Whether it refers to the call with these names. Beside the id of a call, it needs no more.
+    fn is_to(&self, call: &Reference<'_>) -> bool {
+        let has_id = self.call_id.is_some();
+        (!has_id || self.call_id == call.call_id)
+            && (has_id && self.model.is_none() || self.model == call.model)
+            && (has_id && self.response_id.is_none() || self.response_id == call.response_id)
+    }
+
     /// The last part of the call's name, as people know it.
     pub(super) fn locator(&self) -> &'a str {
-        let name = self.call_id.or(self.response_id).unwrap_or_default();
+        let name = self.id().unwrap_or_default();
         name.rsplit(':').next().unwrap_or(name)
     }
 }
@@ -164,9 +158,9 @@ pub(super) struct CallIndex<'a> {
 impl<'a> CallIndex<'a> {
     pub(super) fn new(calls: &'a [Call<'a>]) -> Self {
         let mut by_id: HashMap<&str, Vec<usize>> = HashMap::new();
-        for (position, call) in calls.iter().enumerate() {
-            let response_id = call.response_id.filter(|id| call.id != Some(id));
-            for id in call.id.into_iter().chain(response_id) {
+        for (position, Call { name, .. }) in calls.iter().enumerate() {
+            let response_id = name.response_id.filter(|id| name.call_id != Some(id));
+            for id in name.call_id.into_iter().chain(response_id) {
                 by_id.entry(id).or_default().push(position);
             }
         }
@@ -174,13 +168,12 @@ impl<'a> CallIndex<'a> {
     }
 
     fn of(&self, reference: &Reference<'_>) -> Vec<usize> {
-        let id = reference.call_id.or(reference.response_id);
-        let found = id.and_then(|id| self.by_id.get(id)).into_iter().flatten();
-        let is_it = |position: &usize| {
-            let call = self.calls.get(*position);
-            call.is_some_and(|call| call.answers(reference))
+        let found = reference.id().and_then(|id| self.by_id.get(id));
+        let is_it = |at: &usize| {
+            let call = self.calls.get(*at);
+            call.is_some_and(|call| reference.is_to(&call.name))
         };
-        found.copied().filter(is_it).collect()
+        found.into_iter().flatten().copied().filter(is_it).collect()
     }
 }
 
@@ -257,9 +250,7 @@ pub(super) fn has_content(response: &Value) -> Result<bool, Unreadable> {
     }
     let choices = match response.get("choices") {
         Some(Value::Array(choices)) => choices.as_slice(),
-        Some(Value::Number(_) | Value::Bool(true))
-            if response.get("choices").is_some_and(is_truthy_value) =>
-        {
+        Some(other @ (Value::Number(_) | Value::Bool(_))) if is_truthy_value(other) => {
             return Err("TypeError");
         }
         _ => &[],
@@ -270,9 +261,10 @@ pub(super) fn has_content(response: &Value) -> Result<bool, Unreadable> {
         }
         match choice.get("message") {
             Some(Value::Object(message)) if has_text_in(message, &["content"]) => return Ok(true),
-            Some(Value::Object(_)) | None => {}
-            Some(message) if is_truthy_value(message) => return Err("AttributeError"),
-            Some(_) => {}
+            Some(other) if !other.is_object() && is_truthy_value(other) => {
+                return Err("AttributeError");
+            }
+            _ => {}
         }
     }
     Ok(has_text_in(response, &["output"]))

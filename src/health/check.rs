@@ -3,8 +3,8 @@
 use std::io::Write;
 
 use arrow::datatypes::SchemaRef;
-use arrow::error::ArrowError;
 use arrow::record_batch::RecordBatch;
+use datafusion::error::Result as QueryResult;
 use datafusion::prelude::{SessionContext, col};
 
 use super::error::HealthError;
@@ -47,16 +47,15 @@ impl HealthOptions {
 }
 
 /// A check of rollouts in progress. Their evidence waits in temporary files.
-pub struct HealthCheck {
+pub(super) struct HealthCheck {
     rules: Rules,
     session: SessionContext,
     spool: Spool,
     evidence: Evidence,
     files: Vec<(SpoolFile, Take)>,
-    num_records: u64,
 }
 
-type Take = fn(&mut Evidence) -> Result<RecordBatch, ArrowError>;
+type Take = fn(&mut Evidence) -> QueryResult<RecordBatch>;
 
 row! {
     /// A record that gets a verdict.
@@ -92,11 +91,7 @@ row! {
 }
 
 impl HealthCheck {
-    /// Starts a check.
-    ///
-    /// # Errors
-    /// A check that is to be left out does not exist, or there is no place for temporary files.
-    pub fn new(options: &HealthOptions) -> Result<Self, HealthError> {
+    pub(super) fn new(options: &HealthOptions) -> Result<Self, HealthError> {
         let rules = Rules::new(&options.ignored)?;
         let session = session::measuring(options.memory)?;
         session.register_udf(to_json());
@@ -117,34 +112,11 @@ impl HealthCheck {
             files: files.collect::<Result<_, HealthError>>()?,
             spool,
             evidence: Evidence::default(),
-            num_records: 0,
         })
     }
 
-    /// Adds a row: line `line` of file number `file`, which messages call `shown`.
-    ///
-    /// # Errors
-    /// The row does not say which rollout it is, or temporary files cannot be written.
-    pub fn add(
-        &mut self,
-        row: &[u8],
-        file: usize,
-        shown: &str,
-        line: u64,
-    ) -> Result<(), HealthError> {
-        let place = Place {
-            file,
-            shown,
-            line,
-            ordinal: self.num_records,
-        };
-        let added = self.evidence.add(row, place);
-        added.map_err(|field| HealthError::Index {
-            place: shown.to_owned(),
-            line,
-            field,
-        })?;
-        self.num_records += 1;
+    pub(super) fn add(&mut self, row: &[u8], place: Place<'_>) -> Result<(), HealthError> {
+        self.evidence.add(row, place)?;
         if self.evidence.rows >= HELD {
             self.flush()?;
         }
@@ -160,10 +132,7 @@ impl HealthCheck {
     }
 
     /// Runs all rules, and writes the verdict of each record and the summary.
-    ///
-    /// # Errors
-    /// A rule fails, or the output cannot be written.
-    pub async fn finish(
+    pub(super) async fn finish(
         mut self,
         verdicts: &mut (dyn Write + Send),
         summary: &mut (dyn Write + Send),
@@ -173,7 +142,7 @@ impl HealthCheck {
             file.register(&self.session, &[])?;
         }
         self.view("chains", CHAINS).await?;
-        let mut report = HealthReport::new(&self.rules, self.num_records);
+        let mut report = HealthReport::new(&self.rules, self.evidence.num_records);
         self.judge(&mut report, verdicts).await?;
         self.view("repeats", REPEATS).await?;
         self.judge_tasks(&mut report).await?;
@@ -211,16 +180,15 @@ impl HealthCheck {
             while let Some(row) = found.next_if(|row| row.record == record.record).await? {
                 let own = row.rule as usize;
                 let (rule, locator, detail) = match row.detail {
-                    Some(detail) => (Some(own), row.locator, detail),
+                    Some(detail) => (own, row.locator, detail),
                     None if unobserved.contains(&own) => continue,
                     None => {
                         unobserved.push(own);
-                        let Some(error) = row.error else { continue };
+                        let (Some(error), Some(broken)) = (row.error, broken) else {
+                            continue;
+                        };
                         (broken, None, broken_down(report.id(own), &error))
                     }
-                };
-                let Some(rule) = rule.filter(|rule| !report.is_ignored(*rule)) else {
-                    continue;
                 };
                 let locator = locator.map(|text| format!(r#","locator":{text}"#));
                 findings.push(format!(
@@ -228,7 +196,7 @@ impl HealthCheck {
                     quote(report.id(rule)),
                     locator.unwrap_or_default()
                 ));
-                report.found(rule);
+                report.count(rule, 1, 0);
             }
             // Rules over all records run last, but are listed in their order.
             unobserved.sort_unstable();
@@ -276,7 +244,7 @@ impl HealthCheck {
             .await?;
         let mut counts = Rows::of(session, FLAG_COUNTS, FlagCount::rows).await?;
         while let Some(count) = counts.next().await? {
-            report.found_of_tasks(count.rule as usize, count.found, count.unobserved);
+            report.count(count.rule as usize, count.found, count.unobserved);
         }
         Ok(())
     }

@@ -1,7 +1,6 @@
 use std::io;
 use std::path::PathBuf;
 
-use arrow::error::ArrowError;
 use datafusion::error::DataFusionError;
 
 use crate::error::{FAILURE, Fatal, USAGE};
@@ -57,12 +56,6 @@ pub enum HealthError {
 impl From<DataFusionError> for HealthError {
     fn from(source: DataFusionError) -> Self {
         Self::Measure(source.into())
-    }
-}
-
-impl From<ArrowError> for HealthError {
-    fn from(source: ArrowError) -> Self {
-        DataFusionError::from(source).into()
     }
 }
 

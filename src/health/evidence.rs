@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use serde_json::Value;
 
 use super::calls::{Bindings, Call, CallIndex, Reference, has_content, has_text, has_tool_call};
+use super::error::HealthError;
 use super::shape::{Fields, Unreadable, objects, text, trajectory};
 use super::tables::{
     CallRow, Calls, GapRow, Gaps, Index, Indices, RecordRow, Records, TurnRow, Turns, Unbound,
@@ -36,8 +37,6 @@ pub(super) struct Place<'a> {
     pub shown: &'a str,
     /// Number of the line in its file, from 1.
     pub line: u64,
-    /// Number of the record among those of all files, from 0.
-    pub ordinal: u64,
 }
 
 /// The rows of some records.
@@ -50,6 +49,8 @@ pub(super) struct Evidence {
     pub gaps: Gaps,
     /// The number of rows in all tables.
     pub rows: usize,
+    /// The number of records that were ever added.
+    pub num_records: u64,
 }
 
 /// The readable parts of a line.
@@ -64,11 +65,8 @@ struct Row {
     output_tokens: Option<i64>,
 }
 
-/// The name of an index field that is neither a whole number nor a text.
-pub(super) type WrongIndex = &'static str;
-
 impl Row {
-    fn read(line: &[u8], place: Place<'_>) -> Result<Self, WrongIndex> {
+    fn read(line: &[u8], place: Place<'_>, ordinal: u64) -> Result<Self, HealthError> {
         let row = std::str::from_utf8(line).map_err(|_| "JSONDecodeError");
         let row = row.and_then(|line| {
             Object::parse(line).map_err(|error| match error {
@@ -91,17 +89,21 @@ impl Row {
                 });
             }
         };
-        let index = |name: &'static str| {
-            let index = row.get(name).map(|text| Index::read(text).ok_or(name));
+        let index = |field: &'static str| {
+            let wrong = || HealthError::Index {
+                place: place.shown.to_owned(),
+                line: place.line,
+                field,
+            };
+            let text = row.get(field);
+            let text = text.filter(|text| field != STAGE_INDEX || *text != "null");
+            let index = text.map(|text| Index::read(text).ok_or_else(wrong));
             index.transpose()
         };
-        let stage = row.get(STAGE_INDEX).filter(|stage| *stage != "null");
         let indices = Indices {
-            task: index(TASK_INDEX)?.unwrap_or(Index::Whole(place.ordinal.into())),
+            task: index(TASK_INDEX)?.unwrap_or(Index::Whole(ordinal.into())),
             rollout: index(ROLLOUT_INDEX)?.unwrap_or_default(),
-            stage: stage
-                .map(|text| Index::read(text).ok_or(STAGE_INDEX))
-                .transpose()?,
+            stage: index(STAGE_INDEX)?,
         };
         let raw = row.get(TRAJECTORY).filter(|raw| *raw != "null");
         let raw = raw.map(|raw| value(raw).unwrap_or_default());
@@ -161,14 +163,13 @@ fn count(number: usize) -> Option<i64> {
 
 impl Evidence {
     /// Adds a line.
-    ///
-    /// # Errors
-    /// An index field has a wrong type; its name is returned.
-    pub(super) fn add(&mut self, line: &[u8], place: Place<'_>) -> Result<(), WrongIndex> {
-        let row = Row::read(line, place)?;
+    pub(super) fn add(&mut self, line: &[u8], place: Place<'_>) -> Result<(), HealthError> {
+        let ordinal = self.num_records;
+        self.num_records += 1;
+        let row = Row::read(line, place, ordinal)?;
         let nothing = Fields::new();
         let trajectory = row.observed().unwrap_or(&nothing);
-        let record = key(&row.indices, place.ordinal);
+        let record = key(&row.indices, ordinal);
         let is_observed = row.observed().is_some();
         let calls_observed = is_observed && !has_gap(trajectory, &MISSING_CALLS);
         let scope_complete =
@@ -209,24 +210,20 @@ impl Evidence {
         let is_uncounted = |call: &&&Call<'_>| {
             call.count("prompt_tokens").is_none() || call.count("completion_tokens").is_none()
         };
-        let Indices {
-            task,
-            rollout,
-            stage,
-        } = &row.indices;
-        let own_id = || format!("{}-{}", task.plain(), rollout.plain());
+        let is_successful = |call: &&&Call<'_>| call.is_successful();
+        let indices = &row.indices;
+        let own_id = || format!("{}-{}", indices.task.plain(), indices.rollout.plain());
         let judged = |number: usize| count(if calls_observed { number } else { 0 });
         self.records.add(RecordRow {
             record: Some(&record),
             source_file: Some(place.shown),
             source_line: i64::try_from(place.line).ok(),
-            task: Some(&task.json()),
-            rollout: Some(&rollout.json()),
-            stage: stage.as_ref().map(Index::json).as_deref(),
+            task: Some(&indices.task.json()),
+            rollout: Some(&indices.rollout.json()),
+            stage: indices.stage.as_ref().map(Index::json).as_deref(),
             rollout_id: Some(&row.rollout_id.clone().unwrap_or_else(own_id)),
             unreadable: row.unreadable,
             bad_trajectory: row.bad_trajectory,
-            trajectory_observed: Some(is_observed),
             turns_observed: Some(turns_observed),
             calls_observed: Some(calls_observed),
             scope_complete: Some(scope_complete),
@@ -241,15 +238,11 @@ impl Evidence {
             uncounted_turn_calls: count(turn_calls.iter().filter(is_uncounted).count()),
             input_tokens: row.input_tokens,
             output_tokens: row.output_tokens,
-            successful_turn_calls: count(
-                turn_calls
-                    .iter()
-                    .filter(|call| call.is_successful())
-                    .count(),
-            ),
+            successful_turn_calls: count(turn_calls.iter().filter(is_successful).count()),
             replayed_calls: count(replayed),
         });
-        self.rows += 1;
+        let lists = trajectory.values().filter_map(Value::as_array);
+        self.rows += 1 + lists.map(Vec::len).sum::<usize>();
         Ok(())
     }
 
@@ -270,7 +263,6 @@ impl Evidence {
                 has_text: Some(has_text),
                 has_tool_call: Some(has_tool_call),
             });
-            self.rows += 1;
         }
         active
     }
@@ -282,14 +274,14 @@ impl Evidence {
                 .is_some_and(|owned| owned.is_complete() && owned.calls.last() == Some(&position));
             let response = call.fields.get("response").filter(|text| !text.is_null());
             let content = response.map_or(Ok(false), has_content);
-            let model = call.model.map(|(kind, name)| format!("{kind}/{name}"));
+            let model = call.name.model.map(|(kind, name)| format!("{kind}/{name}"));
             self.calls.add(CallRow {
                 record: Some(record),
                 position: count(position),
                 owned: place.and_then(count),
                 is_last: Some(is_last),
                 is_observed: Some(owned.is_some()),
-                call_id: call.id.or(call.response_id),
+                call_id: call.name.id(),
                 model_ref: model.as_deref(),
                 started_at: call.fields.get("started_at").and_then(Value::as_f64),
                 status_code: call.status(),
@@ -305,7 +297,6 @@ impl Evidence {
                 has_content: content.ok(),
                 unreadable: content.err(),
             });
-            self.rows += 1;
         }
     }
 
@@ -318,7 +309,6 @@ impl Evidence {
                 call_id: Some(reference.locator()),
                 matches: count(*matches),
             });
-            self.rows += 1;
         }
     }
 
@@ -333,7 +323,6 @@ impl Evidence {
                 invocation_id: said("invocation_id"),
                 detail: said("detail"),
             });
-            self.rows += 1;
         }
     }
 }

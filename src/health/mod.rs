@@ -1,6 +1,6 @@
 //! Whether rollouts are what they seem: the health checks of NeMo Gym 0.7.
 //!
-//! [`check_files`] and [`check_run`] give NeMo Gym's rows one by one to a [`HealthCheck`], which makes tables of the
+//! [`check_files`] and [`check_run`] give NeMo Gym's rows one by one to a `HealthCheck`, which makes tables of the
 //! evidence in them. Every file of `queries/health` is a check: a query over these tables, whose rows are its findings.
 //! A rollout with a finding is unhealthy; one that some check had no evidence of is unobserved; the others are healthy.
 //! [`HealthReport`] says how many, and two files say it of each. `check --health` and the end of a collection use it.
@@ -18,10 +18,12 @@ use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 
-pub use check::{HealthCheck, HealthOptions};
+pub use check::HealthOptions;
 pub use error::HealthError;
 pub use report::{HealthReport, QUALITY_SUMMARY, ROLLOUT_VERDICTS};
 
+use self::check::HealthCheck;
+use self::evidence::Place;
 use crate::export::RolloutRows;
 use crate::store::{Document, RunRecord, RunStore};
 
@@ -36,21 +38,17 @@ pub async fn check_files(
     options: &HealthOptions,
 ) -> Result<HealthReport, HealthError> {
     let mut check = HealthCheck::new(options)?;
-    for (number, (path, shown)) in files.iter().enumerate() {
+    for (file, (path, shown)) in files.iter().enumerate() {
         let failed = |source| HealthError::Read {
             path: path.clone(),
             source,
         };
-        let mut reader = BufReader::new(File::open(path).map_err(failed)?);
-        let mut line = Vec::new();
-        for line_number in 1.. {
-            line.clear();
-            if reader.read_until(b'\n', &mut line).map_err(failed)? == 0 {
-                break;
-            }
-            let row = line.trim_ascii();
+        let reader = BufReader::new(File::open(path).map_err(failed)?);
+        for (line, text) in (1..).zip(reader.split(b'\n')) {
+            let text = text.map_err(failed)?;
+            let row = text.trim_ascii();
             if !row.is_empty() {
-                check.add(row, number, shown, line_number)?;
+                check.add(row, Place { file, shown, line })?;
             }
         }
     }
@@ -73,7 +71,8 @@ pub async fn check_run(
     let mut line = 0;
     while let Some(row) = rows.next().await? {
         line += 1;
-        check.add(row.as_bytes(), 0, &shown, line)?;
+        let (file, shown) = (0, &*shown);
+        check.add(row.as_bytes(), Place { file, shown, line })?;
     }
     finish(check, place).await
 }

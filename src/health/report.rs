@@ -6,7 +6,7 @@ use datafusion::prelude::SessionContext;
 use serde_json::{Map, Value, json};
 
 use super::error::HealthError;
-use super::rules::{Rules, Scope};
+use super::rules::{Rule, Rules, Scope};
 use crate::json::quote;
 use crate::session::{Rows, row};
 
@@ -20,7 +20,7 @@ const STATISTICS: &str = include_str!("../../queries/health/report/statistics.sq
 const FAILURES: &str = include_str!("../../queries/health/report/failures_by_status.sql");
 
 /// How many rollouts are healthy, and what was found.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct HealthReport {
     /// Rollouts without a finding that every check had evidence of.
     pub healthy: u64,
@@ -30,82 +30,42 @@ pub struct HealthReport {
     pub unobserved: u64,
     /// Checks that were left out.
     pub ignored: Vec<String>,
-    /// All checks, in their order.
-    pub checks: Vec<CheckCount>,
+    /// All checks, in their order, and what they found.
+    pub checks: Vec<Rule>,
     /// What the summary says of the run as a whole.
     pub run: Value,
     /// The files that were written, as a person names them.
     pub written: Vec<String>,
+    /// Rollouts in all.
+    pub checked: u64,
     pub(super) num_tasks: u64,
-    num_records: u64,
-}
-
-/// What a check found.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CheckCount {
-    /// The check.
-    pub id: String,
-    /// Its findings.
-    pub found: u64,
-    unobserved: u64,
-    is_ignored: bool,
-    is_of_tasks: bool,
 }
 
 impl HealthReport {
-    pub(super) fn new(rules: &Rules, num_records: u64) -> Self {
-        let checks = rules.0.iter().map(|rule| CheckCount {
-            id: rule.id.clone(),
-            found: 0,
-            unobserved: 0,
-            is_ignored: rule.is_ignored,
-            is_of_tasks: rule.scope == Scope::Tasks,
-        });
+    pub(super) fn new(rules: &Rules, checked: u64) -> Self {
         Self {
-            healthy: 0,
-            unhealthy: 0,
-            unobserved: 0,
             ignored: rules.ignored().into_iter().map(str::to_owned).collect(),
-            checks: checks.collect(),
-            run: Value::Null,
-            written: Vec::new(),
-            num_tasks: 0,
-            num_records,
+            checks: rules.0.clone(),
+            checked,
+            ..Self::default()
         }
-    }
-
-    /// Rollouts in all.
-    pub fn checked(&self) -> u64 {
-        self.num_records
     }
 
     pub(super) fn id(&self, rule: usize) -> &str {
         self.checks.get(rule).map_or("", |check| &check.id)
     }
 
-    pub(super) fn is_ignored(&self, rule: usize) -> bool {
-        self.checks.get(rule).is_none_or(|check| check.is_ignored)
-    }
-
-    pub(super) fn found(&mut self, rule: usize) {
+    pub(super) fn count(&mut self, rule: usize, found: u64, unobserved: u64) {
         if let Some(check) = self.checks.get_mut(rule) {
-            check.found += 1;
-        }
-    }
-
-    pub(super) fn found_of_tasks(&mut self, rule: usize, found: u64, unobserved: u64) {
-        if let Some(check) = self.checks.get_mut(rule) {
-            check.found = found;
-            check.unobserved = unobserved;
+            check.found += found;
+            check.unobserved += unobserved;
         }
     }
 
     /// Counts a rollout; returns its verdict.
     pub(super) fn judged(&mut self, has_findings: bool, unobserved: &[usize]) -> &'static str {
         for rule in unobserved {
-            if let Some(check) = self.checks.get_mut(*rule) {
-                check.unobserved += 1;
-            }
+            self.count(*rule, 0, 1);
         }
         let (count, verdict) = if has_findings {
             (&mut self.unhealthy, "unhealthy")
@@ -120,10 +80,10 @@ impl HealthReport {
 
     fn coverage(&self) -> Map<String, Value> {
         let coverage = self.checks.iter().map(|check| {
-            let all = if check.is_of_tasks {
+            let all = if check.scope == Scope::Tasks {
                 self.num_tasks
             } else {
-                self.num_records
+                self.checked
             };
             let counts = if check.is_ignored {
                 json!({"evaluated": 0, "unobserved": 0, "ignored": all})
@@ -137,10 +97,8 @@ impl HealthReport {
     }
 
     fn issues(&self) -> Map<String, Value> {
-        let checks = self.checks.iter();
-        checks
-            .map(|check| (check.id.clone(), check.found.into()))
-            .collect()
+        let found = |check: &Rule| (check.id.clone(), check.found.into());
+        self.checks.iter().map(found).collect()
     }
 }
 
@@ -198,7 +156,7 @@ pub(super) async fn write_summary(
     report.run = json!({
         "ignored_checks": report.ignored,
         "artifacts": {
-            "records": report.num_records,
+            "records": report.checked,
             "captures": sums.captures,
             "coverage": report.coverage(),
         },

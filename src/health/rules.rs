@@ -36,13 +36,16 @@ pub(super) enum Scope {
     Tasks,
 }
 
-/// A check.
-#[derive(Debug, Clone)]
-pub(super) struct Rule {
+/// A check, and what it found.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Rule {
     /// Its name: that of its file, without the number in front.
     pub id: String,
-    pub scope: Scope,
-    pub is_ignored: bool,
+    /// The number of its findings.
+    pub found: u64,
+    pub(super) unobserved: u64,
+    pub(super) scope: Scope,
+    pub(super) is_ignored: bool,
     sql: &'static str,
 }
 
@@ -68,30 +71,22 @@ impl Rules {
             .collect();
         files.sort_unstable();
         let rules = files.into_iter().map(|(name, sql)| {
-            let numbered = name.split_once('_');
-            let is_number = |text: &str| text.bytes().all(|digit| digit.is_ascii_digit());
-            let id = numbered
-                .filter(|(number, _)| is_number(number))
-                .map_or(name, |(_, id)| id);
+            let id = name.trim_start_matches(|c: char| c.is_ascii_digit() || c == '_');
             Rule {
                 id: id.to_owned(),
+                found: 0,
+                unobserved: 0,
                 scope: scope(sql),
                 is_ignored: ignored.contains(id),
                 sql,
             }
         });
         let rules: Vec<Rule> = rules.collect();
-        let is_known = |name: &&&str| rules.iter().any(|rule| rule.id == **name);
-        let unknown: Vec<String> = ignored
-            .iter()
-            .filter(|name| !is_known(name))
-            .map(ToString::to_string)
-            .collect();
+        let known: BTreeSet<&str> = rules.iter().map(|rule| &*rule.id).collect();
+        let unknown: Vec<String> = (&ignored - &known).into_iter().map(str::to_owned).collect();
         if !unknown.is_empty() {
-            return Err(HealthError::Unknown {
-                unknown,
-                known: rules.into_iter().map(|rule| rule.id).collect(),
-            });
+            let known = rules.into_iter().map(|rule| rule.id).collect();
+            return Err(HealthError::Unknown { unknown, known });
         }
         Ok(Self(rules))
     }
@@ -102,8 +97,10 @@ impl Rules {
         ignored.map(|rule| &*rule.id).collect()
     }
 
+    /// The position of a check, unless it is left out.
     pub(super) fn position(&self, id: &str) -> Option<usize> {
-        self.0.iter().position(|rule| rule.id == id)
+        let mut rules = self.0.iter();
+        rules.position(|rule| rule.id == id && !rule.is_ignored)
     }
 
     /// Returns what all rules of the scopes find, in any order. Columns: `subject` (what it is about, a column of
@@ -158,10 +155,8 @@ fn selected(found: DataFrame, subject: &str, scope: Scope, rule: usize) -> Query
 
 fn scope(sql: &str) -> Scope {
     let header = sql.lines().map_while(|line| line.strip_prefix("--"));
-    let named = header
-        .filter_map(|line| line.trim().strip_prefix("Scope: "))
-        .next();
-    match named {
+    let mut scopes = header.filter_map(|line| line.trim().strip_prefix("Scope: "));
+    match scopes.next() {
         Some("records") => Scope::Records,
         Some("tasks") => Scope::Tasks,
         _ => Scope::Record,

@@ -7,8 +7,8 @@ use arrow::array::{
     ArrayRef, BinaryBuilder, BooleanBuilder, Float64Builder, Int64Builder, StringBuilder,
 };
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
-use arrow::error::ArrowError;
 use arrow::record_batch::RecordBatch;
+use datafusion::error::Result as QueryResult;
 
 use crate::json::{quote, unquote};
 
@@ -47,9 +47,9 @@ macro_rules! table {
                 $(self.$column.append_option($column);)*
             }
 
-            pub fn take(&mut self) -> Result<RecordBatch, ArrowError> {
+            pub fn take(&mut self) -> QueryResult<RecordBatch> {
                 let columns: Vec<ArrayRef> = vec![$(Arc::new(self.$column.finish()),)*];
-                RecordBatch::try_new(Self::schema(), columns)
+                Ok(RecordBatch::try_new(Self::schema(), columns)?)
             }
         }
     };
@@ -67,7 +67,6 @@ table! {
         rollout_id: text,
         unreadable: text,
         bad_trajectory: text,
-        trajectory_observed: truth,
         turns_observed: truth,
         calls_observed: truth,
         scope_complete: truth,

@@ -14,12 +14,13 @@ use thiserror::Error;
 
 use super::fault::{FaultAt, FaultRates};
 use super::latency::{self, Latency};
+use super::plan::Profile;
 use super::server::RESERVED_NAMES;
 use crate::error::{Fatal, USAGE};
 use crate::gym::GymChoice;
 
 /// The largest `body_size`, in bytes.
-pub const MAX_BODY_SIZE: usize = 256 << 20;
+const MAX_BODY_SIZE: usize = 256 << 20;
 
 /// A simulation: a head server, its agents, a model and environments. Each setting is a key of the table `[sim]` and,
 /// but for those of single agents and the faults' rates, a flag.
@@ -219,20 +220,7 @@ impl SimConfig {
                 "the simulation has no agents: name at least one, such as agents = [\"sim\"]";
             return Err(SimError::Setting(none.to_owned()));
         }
-        let amounts = [
-            ("difficulty_spread", self.difficulty_spread),
-            ("input_tokens", self.input_tokens),
-            ("input_tokens_spread", self.input_tokens_spread),
-            ("output_tokens", self.output_tokens),
-            ("output_tokens_spread", self.output_tokens_spread),
-        ];
-        within("difficulty", self.difficulty, 1.0, "from 0 to 1")?;
-        for (name, value) in amounts {
-            within(name, value, 1e12, "from 0 to 1e12")?;
-        }
-        check_size("body_size", self.body_size)?;
-        check_capacity("capacity", self.capacity)?;
-        self.faults.check().map_err(SimError::Setting)?;
+        self.check_ranges("")?;
         for (name, agent) in &self.agents {
             if name.is_empty() || name.chars().any(char::is_control) {
                 return Err(SimError::Setting(format!(
@@ -244,40 +232,38 @@ impl SimConfig {
                     "'{name}' is the name of a server that every simulation has: give the agent another name"
                 )));
             }
-            agent.check(&format!("agents.{name}"))?;
+            self.check_own(&format!("agents.{name}."), agent)?;
         }
-        let servers = [
-            ("model", &self.model),
-            ("tools", &self.tools),
-            ("gymnasium", &self.gymnasium),
-            ("environment", &self.environment),
-        ];
-        servers.iter().try_for_each(|(name, own)| own.check(name))
+        self.check_own("model.", &self.model)?;
+        self.check_own("tools.", &self.tools)?;
+        self.check_own("gymnasium.", &self.gymnasium)?;
+        self.check_own("environment.", &self.environment)
     }
-}
 
-impl AgentConfig {
-    fn check(&self, table: &str) -> Result<(), SimError> {
-        let setting = |key: &str| format!("{table}.{key}");
-        within(
-            &setting("difficulty"),
-            self.difficulty.unwrap_or(0.0),
-            1.0,
-            "from 0 to 1",
-        )?;
-        check_size(&setting("body_size"), self.body_size.unwrap_or(0))?;
-        check_capacity(&setting("capacity"), self.capacity)?;
-        let faults = self.faults.as_ref().map_or(Ok(()), FaultRates::check);
-        faults.map_err(SimError::Setting)
+    fn check_own(&self, table: &str, own: &AgentConfig) -> Result<(), SimError> {
+        Profile::with(self, own.clone()).check_ranges(table)
     }
-}
 
-fn within(setting: &str, value: f64, max: f64, range: &'static str) -> Result<(), SimError> {
-    check((0.0..=max).contains(&value), setting, value, range)
-}
-
-fn check_size(setting: &str, bytes: usize) -> Result<(), SimError> {
-    check(bytes <= MAX_BODY_SIZE, setting, bytes, "256 MiB at most")
+    fn check_ranges(&self, table: &str) -> Result<(), SimError> {
+        let name = |setting: &str| format!("{table}{setting}");
+        let (difficulty, size) = (self.difficulty, self.body_size);
+        let is_share = (0.0..=1.0).contains(&difficulty);
+        check(is_share, &name("difficulty"), difficulty, "from 0 to 1")?;
+        for (setting, value) in [
+            ("difficulty_spread", self.difficulty_spread),
+            ("input_tokens", self.input_tokens),
+            ("input_tokens_spread", self.input_tokens_spread),
+            ("output_tokens", self.output_tokens),
+            ("output_tokens_spread", self.output_tokens_spread),
+        ] {
+            let is_amount = (0.0..=1e12).contains(&value);
+            check(is_amount, &name(setting), value, "from 0 to 1e12")?;
+        }
+        let fits = size <= MAX_BODY_SIZE;
+        check(fits, &name("body_size"), size, "256 MiB at most")?;
+        check_capacity(&name("capacity"), self.capacity)?;
+        self.faults.check().map_err(SimError::Setting)
+    }
 }
 
 pub(super) fn check_capacity(setting: &str, capacity: Option<usize>) -> Result<(), SimError> {

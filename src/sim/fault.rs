@@ -138,11 +138,8 @@ impl FaultRates {
         })
     }
 
-    /// Checks the rates.
-    ///
-    /// # Errors
-    /// A rate is outside 0 to 1, or they sum to more than 1.
-    pub fn check(&self) -> Result<(), String> {
+    /// Checks that the rates are from 0 to 1, and sum to 1 at most.
+    pub(super) fn check(&self) -> Result<(), String> {
         for (kind, rate) in &self.0 {
             check_rate(*kind, *rate)?;
         }
@@ -164,29 +161,17 @@ fn check_rate(kind: FaultKind, rate: f64) -> Result<(), String> {
     Err(why)
 }
 
-/// The rate of one fault, written `error_500=0.05`.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct FaultRate {
-    /// The fault.
-    pub kind: FaultKind,
-    /// Its share of all requests, from 0 to 1.
-    pub rate: f64,
-}
-
-impl FromStr for FaultRate {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let bad = || {
-            format!(
-                "'{text}' is not a fault rate: write KIND=RATE with a rate from 0 to 1, such as error_500=0.05"
-            )
-        };
-        let (kind, rate) = text.split_once('=').ok_or_else(bad)?;
-        let (kind, rate) = (kind.parse()?, rate.trim().parse().map_err(|_| bad())?);
-        check_rate(kind, rate)?;
-        Ok(Self { kind, rate })
-    }
+/// Reads the share of all requests that a fault happens to, written `error_500=0.05`.
+pub(crate) fn parse_rate(text: &str) -> Result<(FaultKind, f64), String> {
+    let bad = || {
+        format!(
+            "'{text}' is not a fault and its rate: write KIND=RATE with a rate from 0 to 1, such as error_500=0.05"
+        )
+    };
+    let (kind, rate) = text.split_once('=').ok_or_else(bad)?;
+    let (kind, rate) = (kind.parse()?, rate.trim().parse().map_err(|_| bad())?);
+    check_rate(kind, rate)?;
+    Ok((kind, rate))
 }
 
 /// A fault at an exact place, written `TASK[:ROLLOUT[:ATTEMPT]]=KIND`. It takes precedence over the rates.
@@ -215,22 +200,18 @@ impl FromStr for FaultAt {
             )
         };
         let (place, kind) = text.split_once('=').ok_or_else(bad)?;
-        let indices: Result<Vec<u64>, _> = place
-            .split(':')
-            .map(|index| index.trim().parse().map_err(|_| bad()))
-            .collect();
-        let (task, rollout, attempt) = match indices?.as_slice() {
-            [task] => (*task, None, None),
-            [task, rollout] => (*task, Some(*rollout), None),
-            [task, rollout, attempt] => (*task, Some(*rollout), Some(*attempt)),
-            _ => return Err(bad()),
+        let mut parts = place.split(':');
+        let mut index = || {
+            let index = parts.next().map(|index| index.trim().parse());
+            index.transpose().map_err(|_| bad())
         };
-        Ok(Self {
-            task,
-            rollout,
-            attempt,
+        let at = Self {
+            task: index()?.ok_or_else(bad)?,
+            rollout: index()?,
+            attempt: index()?,
             kind: kind.parse()?,
-        })
+        };
+        parts.next().is_none().then_some(at).ok_or_else(bad)
     }
 }
 
@@ -276,11 +257,8 @@ mod tests {
 
     #[test]
     fn a_rate_is_written_with_its_kind() {
-        let rate = FaultRate {
-            kind: FaultKind::NotJson,
-            rate: 0.25,
-        };
-        assert_eq!("not_json=0.25".parse(), Ok(rate));
+        let rate = (FaultKind::NotJson, 0.25);
+        assert_eq!(parse_rate("not_json=0.25"), Ok(rate));
         for (text, fragment) in [
             ("not_json", "write KIND=RATE"),
             ("not_json=often", "write KIND=RATE"),
@@ -290,7 +268,7 @@ mod tests {
                 "there is no fault 'gremlins'; the faults are error_500",
             ),
         ] {
-            let error = text.parse::<FaultRate>().unwrap_err();
+            let error = parse_rate(text).unwrap_err();
             assert!(error.contains(fragment), "{text}: {error}");
         }
     }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use bytesize::ByteSize;
 use humantime::format_duration;
 use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
+use serde_json::Value;
 
 use super::draws::Draws;
 
@@ -81,28 +82,26 @@ impl FromStr for Latency {
             (name, [median, shape, cap]) => (name, median, shape, Some(cap)),
             _ => return Err(form()),
         };
-        let shape = shape.trim().parse().unwrap_or(f64::NAN);
+        let shape: f64 = shape.trim().parse().unwrap_or(f64::NAN);
         let (median, cap) = (duration(median)?, cap.map(|cap| duration(cap)).transpose()?);
-        let wrong = |rule| Err(format!("in the latency '{text}', {rule}"));
-        match name {
-            "lognormal" if !(shape >= 0.0 && shape.is_finite()) => {
-                wrong("sigma must be a number of at least 0")
-            }
-            "lognormal" => Ok(Self::LogNormal {
-                median,
-                sigma: shape,
-                cap,
-            }),
-            "heavy-tail" if !(shape > 0.0 && shape.is_finite()) => {
-                wrong("alpha must be a number above 0")
-            }
-            "heavy-tail" => Ok(Self::HeavyTail {
-                median,
-                alpha: shape,
-                cap,
-            }),
-            _ => Err(form()),
-        }
+        let (sigma, alpha) = (shape, shape);
+        let (latency, is_good, rule) = match name {
+            "lognormal" => (
+                Self::LogNormal { median, sigma, cap },
+                sigma >= 0.0,
+                "sigma must be a number of at least 0",
+            ),
+            "heavy-tail" => (
+                Self::HeavyTail { median, alpha, cap },
+                alpha > 0.0,
+                "alpha must be a number above 0",
+            ),
+            _ => return Err(form()),
+        };
+        let is_good = is_good && shape.is_finite();
+        is_good
+            .then_some(latency)
+            .ok_or_else(|| format!("in the latency '{text}', {rule}"))
     }
 }
 
@@ -133,10 +132,7 @@ impl From<Latency> for String {
 }
 
 /// Reads a duration: a number and a unit, such as `200ms`; `0` needs no unit.
-///
-/// # Errors
-/// The text is no such duration.
-pub fn parse_duration(text: &str) -> Result<Duration, String> {
+pub(super) fn parse_duration(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text.trim()).map_err(|_| {
         format!(
             "'{text}' is not a duration: write a number and a unit (us, ms, s, m, h), such as 200ms or 1.5s"
@@ -161,19 +157,13 @@ pub(super) fn duration<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D
     parse_duration(&String::deserialize(from)?).map_err(D::Error::custom)
 }
 
-/// A size in bytes: a number, or text with a unit.
-#[derive(Deserialize)]
-#[serde(untagged, expecting = "a size, such as 1000 or \"20KB\"")]
-enum Size {
-    Bytes(usize),
-    Text(String),
-}
-
+/// Reads a size, a number or text with a unit, for serde.
 pub(super) fn size<'de, D: Deserializer<'de>>(from: D) -> Result<usize, D::Error> {
-    match Size::deserialize(from)? {
-        Size::Bytes(bytes) => Ok(bytes),
-        Size::Text(text) => parse_size(&text).map_err(D::Error::custom),
-    }
+    let text = match Value::deserialize(from)? {
+        Value::String(text) => text,
+        other => other.to_string(),
+    };
+    parse_size(&text).map_err(D::Error::custom)
 }
 
 /// Reads a size that may be missing for serde.

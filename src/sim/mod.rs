@@ -22,10 +22,11 @@ mod server;
 mod tests;
 mod verifier;
 
-pub use config::{AgentConfig, MAX_BODY_SIZE, OverCapacity, SimConfig, SimError};
+pub use config::{AgentConfig, OverCapacity, SimConfig, SimError};
 pub use draws::Draws;
-pub use fault::{FaultAt, FaultKind, FaultRate, FaultRates};
-pub use latency::{Latency, parse_duration, parse_size};
+pub(crate) use fault::parse_rate;
+pub use fault::{FaultAt, FaultKind, FaultRates};
+pub use latency::{Latency, parse_size};
 pub use plan::{Key, Planned, Profile, RowDifficulty, oracle};
 pub use server::Sim;
 pub use server::endpoint::AgentChange;

@@ -77,15 +77,6 @@ impl Planned {
     }
 }
 
-/// What a server that is no agent does to a call.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct PlannedCall {
-    /// The fault, if any.
-    pub fault: Option<FaultKind>,
-    /// Time until the answer, without waiting for capacity.
-    pub latency: Duration,
-}
-
 /// The identity of a call, from its `x-request-id`: `T-R-aA-cC`, with `-tN` at its N-th retry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct CallId {
@@ -156,14 +147,10 @@ impl Profile {
     /// Says what happens to the request `key`, whose row says that it is `difficulty`. A function of the settings and
     /// the arguments alone: whether the agent is down, or refuses for want of capacity, is not part of it.
     pub fn plan(&self, key: Key, difficulty: RowDifficulty) -> Planned {
-        let Key {
-            task,
-            rollout,
-            attempt,
-        } = key;
+        let (task, rollout) = (key.task, key.rollout);
         let mut of_task = Draws::keyed(self.seed, &[OF_TASK, task]);
         let mut of_rollout = Draws::keyed(self.seed, &[OF_ROLLOUT, task, rollout]);
-        let mut of_attempt = Draws::keyed(self.seed, &[OF_ATTEMPT, task, rollout, attempt]);
+        let mut of_attempt = Draws::keyed(self.seed, &[OF_ATTEMPT, task, rollout, key.attempt]);
 
         let success_probability = self.success_probability(difficulty, of_task.normal());
         let input_tokens = tokens(
@@ -178,7 +165,7 @@ impl Profile {
             of_rollout.normal(),
         );
         let variation = of_rollout.next_u64();
-        let fault = self.fault(key, attempt, of_attempt.unit());
+        let fault = self.fault(key, key.attempt, of_attempt.unit());
         let answer_id = of_attempt.next_u64();
         Planned {
             fault,
@@ -194,7 +181,7 @@ impl Profile {
         }
     }
 
-    /// Says what happens to a call of `server`. It is drawn by its `x-request-id` and path, so that a retry is drawn
+    /// Returns the fault that happens to a call of `server`, and its latency without waiting for capacity. It is drawn by its `x-request-id` and path, so that a retry is drawn
     /// anew, or, without an id, by `number`, which differs for every call. For
     /// [`SimConfig::fault_attempts`], a retry counts as a further attempt.
     pub(super) fn plan_call(
@@ -203,7 +190,7 @@ impl Profile {
         path: &str,
         id: Option<&str>,
         number: u64,
-    ) -> PlannedCall {
+    ) -> (Option<FaultKind>, Duration) {
         let by = match id {
             Some(id) => digest(id.as_bytes()),
             None => digest(&number.to_le_bytes()),
@@ -221,10 +208,7 @@ impl Profile {
             None => self.faults.pick(unit),
         };
         let fault = fault.filter(|kind| can_happen(*kind, path));
-        PlannedCall {
-            fault,
-            latency: self.latency_of(fault, &mut draws),
-        }
+        (fault, self.latency_of(fault, &mut draws))
     }
 
     /// Logit-normal over tasks: `logistic(logit(1 - difficulty) + spread * z + shift)`.
@@ -561,7 +545,7 @@ mod tests {
         let faults = |ids: &dyn Fn(u64) -> (String, String)| {
             let fault = |n| {
                 let (path, id) = ids(n);
-                profile.plan_call("m", &path, Some(&id), 0).fault.is_some()
+                profile.plan_call("m", &path, Some(&id), 0).0.is_some()
             };
             (0..400).filter(|n| fault(*n)).count()
         };
@@ -571,7 +555,7 @@ mod tests {
         assert!((150..250).contains(&paths), "{paths}");
         let same = faults(&|_| ("/verify".into(), "1-1-a0-c0".into()));
         assert!([0, 400].contains(&same), "{same}");
-        let anonymous = (0..400).filter(|n| profile.plan_call("m", "/x", None, *n).fault.is_some());
+        let anonymous = (0..400).filter(|n| profile.plan_call("m", "/x", None, *n).0.is_some());
         assert!((150..250).contains(&anonymous.count()));
     }
 
@@ -580,7 +564,7 @@ mod tests {
         let profile = profile(
             "faults = { hang = 1.0 }\nfault_attempts = 2\nfault_at = [{ task = 3, kind = 'reset' }]",
         );
-        let fault = |id: &str| profile.plan_call("m", "/x", Some(id), 0).fault;
+        let fault = |id: &str| profile.plan_call("m", "/x", Some(id), 0).0;
         assert_eq!(fault("3-0-a0-c0"), Some(FaultKind::Reset));
         assert_eq!(fault("4-0-a0-c0-t1"), Some(FaultKind::Hang));
         assert_eq!(fault("4-0-a0-c0-t2"), None);
@@ -590,7 +574,7 @@ mod tests {
     #[test]
     fn what_has_no_reward_cannot_lose_it() {
         let profile = profile("faults = { missing_reward = 1.0 }");
-        let fault = |path: &str| profile.plan_call("m", path, Some("1-0-a0-c0"), 0).fault;
+        let fault = |path: &str| profile.plan_call("m", path, Some("1-0-a0-c0"), 0).0;
         assert_eq!(fault("/verify"), Some(FaultKind::MissingReward));
         assert_eq!(fault("/v1/responses"), None);
     }

@@ -71,6 +71,11 @@ impl Verdict {
         f64::from(u8::from(self.correct))
     }
 
+    /// The reward of a turn: 0 as long as there is no answer.
+    pub(super) fn final_reward(&self) -> f64 {
+        self.extracted.map_or(0.0, |_| self.reward())
+    }
+
     /// The answer as JSON text.
     pub(super) fn extracted_json(&self) -> String {
         self.extracted

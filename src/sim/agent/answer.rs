@@ -58,31 +58,32 @@ pub(crate) fn append_filler(out: &mut Vec<u8>, len: usize, variation: u64) {
     }
 }
 
+/// Begins a verify response: its brace, and the row's fields if they are echoed.
+pub(crate) fn begin_answer(row: &Row, profile: &Profile) -> Vec<u8> {
+    let mut out = vec![b'{'];
+    let fields = row.fields();
+    if profile.echo && !fields.is_empty() {
+        out.extend_from_slice(fields.as_bytes());
+        out.push(b',');
+    }
+    out
+}
+
 /// Writes the verify response to `row`: the row's fields, `response`, `reward`, and what the verifier adds. Filler in the
 /// model's output brings it to the profile's body size, unless it is longer already.
 pub(crate) fn write_answer(row: &Row, planned: &Planned, profile: &Profile) -> Vec<u8> {
-    let fields = if profile.echo {
-        row.fields()
-    } else {
-        "".into()
-    };
+    let mut out = begin_answer(row, profile);
     let tail = tail(row, planned, profile.echo);
     let size = match planned.fault {
         Some(FaultKind::HugeAnswer) => profile.body_size.max(HUGE_BYTES),
         _ => profile.body_size,
     };
-    let mut out = Vec::with_capacity(size.max(fields.len() + tail.len() + 256));
-    out.push(b'{');
-    if !fields.is_empty() {
-        out.extend_from_slice(fields.as_bytes());
-        out.push(b',');
-    }
-    append(
-        &mut out,
-        format_args!(
-            r#""response":{{"id":"resp_{:016x}","created_at":{CREATED_AT:?},"model":"rollstream-sim","object":"response","output":["#,
-            planned.answer_id
-        ),
+    out.reserve(size.saturating_sub(out.len()).max(tail.len() + 256));
+    // Writing to memory cannot fail.
+    let _ = write!(
+        out,
+        r#""response":{{"id":"resp_{:016x}","created_at":{CREATED_AT:?},"model":"rollstream-sim","object":"response","output":["#,
+        planned.answer_id
     );
     let missing = size.saturating_sub(out.len() + tail.len());
     let wrapping = REASONING_OPEN.len() + REASONING_CLOSE.len();
@@ -91,12 +92,12 @@ pub(crate) fn write_answer(row: &Row, planned: &Planned, profile: &Profile) -> V
         append_filler(&mut out, missing - wrapping, planned.answer_id);
         out.extend_from_slice(REASONING_CLOSE.as_bytes());
     }
-    out.extend_from_slice(&tail);
+    out.extend_from_slice(tail.as_bytes());
     out
 }
 
 /// Writes everything from the model's message to the end. Its length decides how much filler precedes it.
-fn tail(row: &Row, planned: &Planned, echo: bool) -> Vec<u8> {
+fn tail(row: &Row, planned: &Planned, echo: bool) -> String {
     let expected = row.expected();
     let draws = Draws::from_state(planned.variation);
     let said = last_words(expected, planned.correct, draws);
@@ -108,31 +109,15 @@ fn tail(row: &Row, planned: &Planned, echo: bool) -> Vec<u8> {
         ..
     } = planned;
     let total_tokens = input_tokens + output_tokens;
-    let mut out = Vec::with_capacity(1024);
-    append(
-        &mut out,
-        format_args!(
-            r#"{{"id":"msg_0","type":"message","role":"assistant","status":"completed","content":[{{"type":"output_text","text":"{said}","annotations":[]}}]}}],"parallel_tool_calls":false,"tool_choice":"auto","tools":[],"usage":{{"input_tokens":{input_tokens},"input_tokens_details":{{"cached_tokens":0}},"output_tokens":{output_tokens},"output_tokens_details":{{"reasoning_tokens":0}},"total_tokens":{total_tokens}}}}},"reward":{:?}"#,
-            verdict.reward()
-        ),
-    );
-    if let Some(expected) = row.expected_text().filter(|_| !echo) {
-        append(&mut out, format_args!(r#","expected_answer":{expected}"#));
-    }
-    append(
-        &mut out,
-        format_args!(
-            r#","extracted_answer":{},"accuracy":{},"turns":{turns}}}"#,
-            verdict.extracted_json(),
-            verdict.correct
-        ),
-    );
-    out
-}
-
-pub(crate) fn append(out: &mut Vec<u8>, text: std::fmt::Arguments) {
-    // Writing to memory cannot fail.
-    let _ = out.write_fmt(text);
+    let expected = row.expected_text().filter(|_| !echo);
+    let expected = expected.map(|text| format!(r#","expected_answer":{text}"#));
+    format!(
+        r#"{{"id":"msg_0","type":"message","role":"assistant","status":"completed","content":[{{"type":"output_text","text":"{said}","annotations":[]}}]}}],"parallel_tool_calls":false,"tool_choice":"auto","tools":[],"usage":{{"input_tokens":{input_tokens},"input_tokens_details":{{"cached_tokens":0}},"output_tokens":{output_tokens},"output_tokens_details":{{"reasoning_tokens":0}},"total_tokens":{total_tokens}}}}},"reward":{:?}{},"extracted_answer":{},"accuracy":{},"turns":{turns}}}"#,
+        verdict.reward(),
+        expected.unwrap_or_default(),
+        verdict.extracted_json(),
+        verdict.correct
+    )
 }
 
 #[cfg(test)]

@@ -48,30 +48,29 @@ pub(crate) struct Refusal {
 impl Refusal {
     /// The refusal that a fault stands for; none if it is another kind of fault. `now_us` is in microseconds since 1970.
     pub(crate) fn of_fault(kind: FaultKind, wait: Duration, now_us: u64) -> Option<Self> {
-        let wait_us = u64::try_from(wait.as_micros()).unwrap_or(u64::MAX);
-        let (headers, not_before_us) = match kind {
-            FaultKind::RateLimited429 => return Some(Self::over_capacity(wait, now_us)),
+        let at_us = now_us.saturating_add(u64::try_from(wait.as_micros()).unwrap_or(u64::MAX));
+        Some(match kind {
+            FaultKind::RateLimited429 => Self::over_capacity(wait, now_us),
             FaultKind::Error503 => {
                 let mut refusal = Self::over_capacity(wait, now_us);
                 *refusal.reply.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
-                return Some(refusal);
+                refusal
             }
             FaultKind::RateLimitedDate => {
-                let seconds = now_us.saturating_add(wait_us).div_ceil(SECOND_US);
+                let seconds = at_us.div_ceil(SECOND_US);
                 let date = UNIX_EPOCH + Duration::from_secs(seconds.min(LAST_DATE));
-                let headers = vec![("retry-after", httpdate::fmt_http_date(date))];
-                (headers, seconds.saturating_mul(SECOND_US))
+                let refusal = Self::until(seconds.saturating_mul(SECOND_US));
+                refusal.with("retry-after", httpdate::fmt_http_date(date))
             }
             FaultKind::RateLimitedReset => {
                 // It can say parts of a second.
-                let seconds = format!("{}s", Duration::from_micros(wait_us).as_secs_f64());
-                let reset = ("x-ratelimit-reset-requests", seconds);
-                let headers = vec![("x-ratelimit-remaining-requests", "0".into()), reset];
-                (headers, now_us.saturating_add(wait_us))
+                let seconds = format!("{}s", Duration::from_micros(at_us - now_us).as_secs_f64());
+                Self::until(at_us)
+                    .with("x-ratelimit-remaining-requests", "0".to_owned())
+                    .with("x-ratelimit-reset-requests", seconds)
             }
             _ => return None,
-        };
-        Some(Self::new(headers, not_before_us))
+        })
     }
 
     /// A refusal for want of capacity: 429 and `Retry-After` in whole seconds, rounded up.
@@ -79,21 +78,22 @@ impl Refusal {
         let seconds = wait.as_micros().div_ceil(SECOND_US.into());
         let seconds = u64::try_from(seconds).unwrap_or(u64::MAX);
         let not_before_us = now_us.saturating_add(seconds.saturating_mul(SECOND_US));
-        Self::new(vec![("retry-after", seconds.to_string())], not_before_us)
+        Self::until(not_before_us).with("retry-after", seconds.to_string())
     }
 
-    fn new(headers: Vec<(&'static str, String)>, not_before_us: u64) -> Self {
-        let mut reply = detail(StatusCode::TOO_MANY_REQUESTS, "the simulated agent is busy");
-        for (name, value) in headers {
-            // A number or a date is a header.
-            if let Ok(value) = HeaderValue::try_from(value) {
-                reply.headers_mut().insert(name, value);
-            }
-        }
+    fn until(not_before_us: u64) -> Self {
         Self {
-            reply,
+            reply: detail(StatusCode::TOO_MANY_REQUESTS, "the simulated agent is busy"),
             not_before_us,
         }
+    }
+
+    fn with(mut self, header: &'static str, value: String) -> Self {
+        // A number or a date is a header.
+        if let Ok(value) = HeaderValue::try_from(value) {
+            self.reply.headers_mut().insert(header, value);
+        }
+        self
     }
 }
 

@@ -14,12 +14,12 @@ use hyper::{Method, Request, StatusCode};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-pub(crate) use self::answer::{CREATED_AT, append, append_filler, write_answer};
+pub(crate) use self::answer::{CREATED_AT, append_filler, begin_answer, write_answer};
 pub(crate) use self::bad_answer::{Refusal, fail, spoil, truncated};
 pub(crate) use self::row::Row;
 use super::server::endpoint::Endpoint;
 use super::server::http::{Abrupt, Reply, alive, detail, json_of, not_found, read_body};
-use super::server::requests::now_us;
+use super::server::requests::RequestRecord;
 use crate::outcome::MASK_SAMPLE;
 
 #[derive(Debug)]
@@ -45,12 +45,11 @@ impl Agent {
     }
 
     async fn run(&self, body: Incoming) -> Result<Reply, Abrupt> {
-        let mut admission = self.endpoint.admit();
+        let mut admission = self.endpoint.requests().admit();
         let body = match admission.read(body).await {
             Ok(body) => body,
             Err(refused) => return Ok(refused),
         };
-        let arrived_at_us = now_us();
         let text = std::str::from_utf8(&body).map_err(|error| error.to_string());
         let row = text.and_then(|text| Row::parse(text).map_err(|error| error.to_string()));
         let row = match row {
@@ -61,7 +60,7 @@ impl Agent {
                 return Ok(detail(StatusCode::UNPROCESSABLE_ENTITY, why));
             }
         };
-        admission.received(row.key(), arrived_at_us, None);
+        admission.received(RequestRecord::arrived(row.key()));
         let profile = self.endpoint.profile();
         let planned = profile.plan(row.key(), row.difficulty());
         let answer = || Ok(write_answer(&row, &planned, &profile).into());
@@ -94,25 +93,25 @@ struct Collected {
 pub(crate) fn aggregate(body: &[u8]) -> Result<Value, serde_json::Error> {
     let Collected { verify_responses } = serde_json::from_slice(body)?;
     let mut rewards = Vec::new();
-    let mut per_task: BTreeMap<i64, Vec<Value>> = BTreeMap::new();
-    for response in &verify_responses {
-        if response.get(MASK_SAMPLE) == Some(&Value::Bool(true)) {
-            continue;
-        }
-        let reward = response.get("reward").cloned().unwrap_or_default();
+    let mut per_task: BTreeMap<i64, Vec<&Value>> = BTreeMap::new();
+    let is_masked =
+        |response: &&Map<String, Value>| response.get(MASK_SAMPLE) == Some(&json!(true));
+    for response in verify_responses.iter().filter(|it| !is_masked(it)) {
+        let reward = response.get("reward").unwrap_or(&Value::Null);
         if let Some(task) = response.get("_ng_task_index").and_then(Value::as_i64) {
-            per_task.entry(task).or_default().push(reward.clone());
+            per_task.entry(task).or_default().push(reward);
         }
         rewards.push(reward);
     }
-    let mut metrics = mean_reward(&rewards);
+    let mut metrics = json!({});
+    add_mean(&mut metrics, &rewards);
     if !verify_responses.is_empty() {
-        metrics.insert("sim/answers".into(), json!(verify_responses.len()));
+        metrics["sim/answers"] = json!(verify_responses.len());
     }
-    let group = |(task, rewards): (i64, Vec<Value>)| {
-        let mut group = Map::from_iter([("_ng_task_index".to_owned(), json!(task))]);
-        group.extend(mean_reward(&rewards));
-        group.insert("sim/first_reward".into(), json!(rewards.first()));
+    let group = |(task, rewards): (i64, Vec<&Value>)| {
+        let mut group = json!({ "_ng_task_index": task });
+        add_mean(&mut group, &rewards);
+        group["sim/first_reward"] = json!(rewards.first());
         group
     };
     let group_level_metrics: Vec<_> = per_task.into_iter().map(group).collect();
@@ -123,12 +122,15 @@ pub(crate) fn aggregate(body: &[u8]) -> Result<Value, serde_json::Error> {
     }))
 }
 
-/// The mean of the rewards that are numbers, if there are any.
-fn mean_reward(rewards: &[Value]) -> Map<String, Value> {
-    let rewards: Vec<f64> = rewards.iter().filter_map(Value::as_f64).collect();
-    let mean = rewards.iter().sum::<f64>() / rewards.len() as f64;
-    let mean = (!rewards.is_empty()).then(|| ("mean/reward".to_owned(), json!(mean)));
-    mean.into_iter().collect()
+/// Adds the mean of the rewards that are numbers, if there are any.
+fn add_mean(metrics: &mut Value, rewards: &[&Value]) {
+    let rewards: Vec<f64> = rewards
+        .iter()
+        .filter_map(|reward| reward.as_f64())
+        .collect();
+    if !rewards.is_empty() {
+        metrics["mean/reward"] = json!(rewards.iter().sum::<f64>() / rewards.len() as f64);
+    }
 }
 
 #[cfg(test)]

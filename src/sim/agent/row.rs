@@ -3,7 +3,6 @@
 use std::borrow::Cow;
 
 use indexmap::IndexMap;
-use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
@@ -79,16 +78,9 @@ impl<'a> Row<'a> {
         self.get("expected_answer")
     }
 
-    /// Returns the JSON text of the model's input.
-    pub(crate) fn question(&self) -> &'a str {
-        #[derive(Deserialize)]
-        struct Parameters<'a> {
-            #[serde(borrow)]
-            input: &'a RawValue,
-        }
-        let parameters = self.get("responses_create_params");
-        let parameters = parameters.and_then(|text| serde_json::from_str(text).ok());
-        parameters.map_or("", |Parameters { input }| input.get())
+    /// Returns the JSON text of the response that a row may have.
+    pub(crate) fn response(&self) -> Option<&'a str> {
+        self.get("response")
     }
 
     /// Returns the row's fields as JSON text without the braces, byte for byte. If some of them are fields that the

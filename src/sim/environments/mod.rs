@@ -6,8 +6,6 @@ mod stepped;
 mod tools;
 
 use hyper::StatusCode;
-use serde::Deserialize;
-use serde_json::value::RawValue;
 
 pub(super) use self::stepped::{Environment, Gymnasium};
 pub(super) use self::tools::Tools;
@@ -27,20 +25,12 @@ fn wrong(why: String) -> Rejected {
     Rejected::detail(StatusCode::UNPROCESSABLE_ENTITY, why)
 }
 
-/// Returns the JSON text of the `response` in a body.
-fn response_in(body: &str) -> Result<&RawValue, Rejected> {
-    #[derive(Deserialize)]
-    struct Judged<'a> {
-        #[serde(borrow)]
-        response: &'a RawValue,
-    }
-    let Judged { response } = serde_json::from_str(body).map_err(unreadable)?;
-    Ok(response)
-}
-
-/// Verifies a response to a row. If the row expects no number, chance decides, as for an agent.
-fn verify(row: &Row, response: &RawValue, profile: &Profile) -> Result<Verdict, Rejected> {
-    let said = final_text(response.get()).map_err(unreadable)?;
+/// Verifies the response in a row. If the row expects no number, chance decides, as for an agent.
+fn verify(row: &Row, profile: &Profile) -> Result<Verdict, Rejected> {
+    let response = row.response();
+    let response = response
+        .ok_or_else(|| wrong("the request cannot be read: missing field `response`".to_owned()))?;
+    let said = final_text(response).map_err(unreadable)?;
     let by_chance = || profile.plan(row.key(), row.difficulty()).correct;
     Ok(Verdict::of(&said, row.expected(), by_chance))
 }

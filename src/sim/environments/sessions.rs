@@ -76,28 +76,21 @@ impl<S> Sessions<S> {
     }
 }
 
-/// The task and rollout of a session, as far as the client says.
+/// The task and rollout of a session, as far as the identity of a call and the row in its body say.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Episode {
-    of_call: Option<(u64, u64)>,
-    of_row: Option<(u64, u64)>,
-}
+pub(super) struct Episode([Option<(u64, u64)>; 2]);
 
 impl Episode {
-    /// Reads the identity of a call and the row in its body.
     pub(super) fn of(call: &Call, row: Option<&Row>) -> Self {
         let of_row = row.filter(|row| row.is_numbered()).map(Row::key);
-        Self {
-            of_call: call.id().map(|id| (id.key.task, id.key.rollout)),
-            of_row: of_row.map(|key| (key.task, key.rollout)),
-        }
+        let keys = [call.id().map(|id| id.key), of_row];
+        Self(keys.map(|key| Some((key?.task, key?.rollout))))
     }
 
     /// Checks that a later call belongs to the same episode.
     pub(super) fn check(&self, other: &Self) -> Result<(), Rejected> {
-        let pairs = [(self.of_call, other.of_call), (self.of_row, other.of_row)];
-        for (opened, called) in pairs {
-            if let (Some(opened), Some(called)) = (opened, called)
+        for pair in self.0.into_iter().zip(other.0) {
+            if let (Some(opened), Some(called)) = pair
                 && opened != called
             {
                 let name = |(task, rollout)| format!("task {task}, rollout {rollout}");

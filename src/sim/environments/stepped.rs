@@ -1,5 +1,5 @@
 use indexmap::IndexMap;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
 
@@ -10,7 +10,7 @@ use super::super::plan::{Key, Profile, RowDifficulty};
 use super::super::server::service::{Answer, Call, Rejected, Service};
 use super::super::verifier::{Verdict, number as parse_number};
 use super::sessions::{Episode, Sessions};
-use super::{last_turn, observation, response_in, unreadable, verify, wrong};
+use super::{last_turn, observation, unreadable, verify, wrong};
 
 /// An episode of a Gymnasium-style server is truncated after this many steps.
 const MAX_STEPS: u64 = 64;
@@ -49,7 +49,7 @@ impl Service for Gymnasium {
                 ..body.into()
             });
         }
-        let verdict = verify(&row, response_in(call.body)?, profile)?;
+        let verdict = verify(&row, profile)?;
         let steps = self.sessions.with(call, |session| {
             session.episode.check(&episode)?;
             session.steps += 1;
@@ -60,7 +60,7 @@ impl Service for Gymnasium {
         let is_ended = terminated || truncated;
         let step = json!({
             "observation": (!is_ended).then(|| observation(steps)),
-            "reward": if terminated { verdict.reward() } else { 0.0 },
+            "reward": verdict.final_reward(),
             "terminated": terminated,
             "truncated": truncated,
             "info": { "steps": steps },
@@ -83,15 +83,16 @@ struct Batch {
     rollout_ids: Option<Vec<String>>,
 }
 
-/// The columns of the answer, in their order.
-const COLUMNS: [&str; 6] = [
-    "observations",
-    "metadata",
-    "next_stop_strings",
-    "rewards",
-    "terminateds",
-    "answers",
-];
+/// The answer, in columns.
+#[derive(Default, Serialize)]
+struct Stepped {
+    observations: Vec<Value>,
+    metadata: Vec<Metadata>,
+    next_stop_strings: Vec<Value>,
+    rewards: Vec<f64>,
+    terminateds: Vec<bool>,
+    answers: Vec<Option<String>>,
+}
 
 impl Service for Environment {
     fn post(&self, call: &Call, profile: &Profile) -> Result<Answer, Rejected> {
@@ -107,78 +108,74 @@ impl Service for Environment {
                 batch.metadata.len()
             )));
         }
-        let mut columns = COLUMNS.map(|_| Vec::with_capacity(samples));
+        let mut stepped = Stepped::default();
         let logs = batch.message_log_batch.iter().zip(batch.metadata);
         for (sample, (log, metadata)) in logs.enumerate() {
-            let cells = step(log, metadata.unwrap_or_default(), sample, profile)?;
-            for (column, cell) in columns.iter_mut().zip(cells) {
-                column.push(cell);
-            }
+            stepped.add(log, metadata.unwrap_or_default(), sample, profile)?;
         }
-        let columns = COLUMNS.into_iter().zip(columns).collect::<IndexMap<_, _>>();
-        let body = serde_json::to_vec(&columns).map_err(unreadable)?;
+        let body = serde_json::to_vec(&stepped).map_err(unreadable)?;
         Ok(body.into())
     }
 }
 
-/// Returns the cells of a sample in [`COLUMNS`].
-fn step(
-    log: &[Item],
-    mut metadata: Metadata,
-    sample: usize,
-    profile: &Profile,
-) -> Result<[Box<RawValue>; 6], Rejected> {
-    let Some((last, before)) = log
-        .split_last()
-        .filter(|(last, _)| last.role() == "assistant")
-    else {
-        let why = format!("the message log of sample {sample} does not end with the assistant");
-        return Err(wrong(why));
-    };
-    let number = |name: &str| {
-        let value = metadata.get(name)?.get();
-        parse_number(value.trim_matches('"'))
-    };
-    let turn = number("turn").unwrap_or(0.0) as u64;
-    let told = before.iter().rfind(|message| message.role() != "assistant");
-    let told = told.map_or(0, |message| last_turn(message.text()));
-    if told != turn {
-        return Err(wrong(format!(
-            "the message log of sample {sample} is at turn {told}, but its metadata at turn {turn}"
-        )));
+impl Stepped {
+    /// Steps a sample.
+    fn add(
+        &mut self,
+        log: &[Item],
+        mut metadata: Metadata,
+        sample: usize,
+        profile: &Profile,
+    ) -> Result<(), Rejected> {
+        let Some((last, before)) = log
+            .split_last()
+            .filter(|(last, _)| last.role == "assistant")
+        else {
+            let why = format!("the message log of sample {sample} does not end with the assistant");
+            return Err(wrong(why));
+        };
+        let number = |name: &str| {
+            let value = metadata.get(name)?.get();
+            parse_number(value.trim_matches('"'))
+        };
+        let turn = number("turn").unwrap_or(0.0) as u64;
+        let told = before.iter().rfind(|message| message.role != "assistant");
+        let told = told.map_or(0, |message| last_turn(&message.content));
+        if told != turn {
+            return Err(wrong(format!(
+                "the message log of sample {sample} is at turn {told}, but its metadata at turn {turn}"
+            )));
+        }
+        let by_chance = || is_right_by_chance(log, profile);
+        let verdict = Verdict::of(&last.content, number("expected_answer"), by_chance);
+        let turn = turn + 1;
+        let terminated = verdict.extracted.is_some();
+        let content = match (terminated, verdict.correct) {
+            (false, _) => observation(turn),
+            (true, true) => "That is right.".to_owned(),
+            (true, false) => "That is wrong.".to_owned(),
+        };
+        self.observations
+            .push(json!({"role": "environment", "content": content}));
+        metadata.insert("turn".to_owned(), to_raw_value(&turn).map_err(unreadable)?);
+        self.metadata.push(metadata);
+        self.next_stop_strings.push(match turn % 3 {
+            1 => json!([STOP]),
+            2 => Value::Null,
+            _ => json!([]),
+        });
+        self.rewards.push(verdict.final_reward());
+        self.terminateds.push(terminated);
+        let answer = verdict.extracted.map(|answer| answer.to_string());
+        self.answers.push(answer);
+        Ok(())
     }
-    let by_chance = || is_right_by_chance(log, profile);
-    let verdict = Verdict::of(last.text(), number("expected_answer"), by_chance);
-    let turn = turn + 1;
-    let terminated = verdict.extracted.is_some();
-    let content = match (terminated, verdict.correct) {
-        (false, _) => observation(turn),
-        (true, true) => "That is right.".to_owned(),
-        (true, false) => "That is wrong.".to_owned(),
-    };
-    let stops: Value = match turn % 3 {
-        1 => json!([STOP]),
-        2 => Value::Null,
-        _ => json!([]),
-    };
-    let reward = if terminated { verdict.reward() } else { 0.0 };
-    let answer = verdict.extracted.map(|answer| answer.to_string());
-    let raw = |value: Value| to_raw_value(&value).map_err(unreadable);
-    metadata.insert("turn".to_owned(), raw(json!(turn))?);
-    Ok([
-        raw(json!({"role": "environment", "content": content}))?,
-        to_raw_value(&metadata).map_err(unreadable)?,
-        raw(stops)?,
-        raw(json!(reward))?,
-        raw(json!(terminated))?,
-        raw(json!(answer))?,
-    ])
 }
 
 /// Decides whether an answer is right if no number is expected.
 fn is_right_by_chance(log: &[Item], profile: &Profile) -> bool {
-    let first = log.first().map_or("", Item::text);
-    let last = log.last().map_or("", Item::text);
+    let first = log.first().map_or("", |item| &item.content);
+    let last = log.last().map_or("", |item| &item.content);
     let key = Key {
         task: digest(first.as_bytes()),
         rollout: digest(last.as_bytes()),

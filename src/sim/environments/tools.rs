@@ -3,11 +3,11 @@ use hyper::StatusCode;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::super::agent::{Row, aggregate, append};
+use super::super::agent::{Row, aggregate, begin_answer};
 use super::super::plan::Profile;
 use super::super::server::service::{Answer, Call, Rejected, Service};
 use super::sessions::{Episode, Sessions};
-use super::{response_in, unreadable, verify};
+use super::{unreadable, verify};
 
 /// The tools, as the `tools` of a request to a model have them.
 const TOOLS: &[u8] = br#"[{"type":"function","name":"calculate","description":"Does one operation on two numbers.","parameters":{"type":"object","properties":{"operation":{"type":"string","enum":["add","subtract","multiply","divide"]},"a":{"type":"number"},"b":{"type":"number"}},"required":["operation","a","b"],"additionalProperties":false},"strict":true},{"type":"function","name":"remember","description":"Keeps a note for later.","parameters":{"type":"object","properties":{"note":{"type":"string"}},"required":["note"],"additionalProperties":false},"strict":true},{"type":"function","name":"recall","description":"Tells all notes.","parameters":{"type":"object","properties":{},"required":[],"additionalProperties":false},"strict":true}]"#;
@@ -69,7 +69,7 @@ impl Service for Tools {
                     session.episode.check(&episode)?;
                     Ok(session.calls)
                 })?;
-                verified(&row, call.body, calls, profile)
+                verified(&row, calls, profile)
             }
             "/aggregate_metrics" => aggregate(call.body.as_bytes())
                 .map_err(unreadable)
@@ -132,24 +132,16 @@ fn calculated(calculation: &Calculation) -> Result<f64, Rejected> {
 }
 
 /// Writes the verify response: the row, the response, and what the verifier adds.
-fn verified(row: &Row, body: &str, calls: u64, profile: &Profile) -> Result<Answer, Rejected> {
-    let response = response_in(body)?;
-    let verdict = verify(row, response, profile)?;
-    let mut out = Vec::with_capacity(body.len() + 128);
-    out.push(b'{');
-    let fields = row.fields();
-    if profile.echo && !fields.is_empty() {
-        out.extend_from_slice(fields.as_bytes());
-        out.push(b',');
-    }
-    append(
-        &mut out,
-        format_args!(
-            r#""response":{response},"reward":{:?},"extracted_answer":{},"accuracy":{},"tool_calls":{calls}}}"#,
-            verdict.reward(),
-            verdict.extracted_json(),
-            verdict.correct
-        ),
+fn verified(row: &Row, calls: u64, profile: &Profile) -> Result<Answer, Rejected> {
+    let verdict = verify(row, profile)?;
+    let response = row.response().unwrap_or_default();
+    let mut out = begin_answer(row, profile);
+    let answer = format!(
+        r#""response":{response},"reward":{:?},"extracted_answer":{},"accuracy":{},"tool_calls":{calls}}}"#,
+        verdict.reward(),
+        verdict.extracted_json(),
+        verdict.correct
     );
+    out.extend_from_slice(answer.as_bytes());
     Ok(out.into())
 }

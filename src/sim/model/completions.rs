@@ -13,7 +13,7 @@ use super::super::environments::last_turn;
 use super::super::plan::Profile;
 use super::super::server::service::Rejected;
 use super::conversation::Conversation;
-use super::policy::{End, Prompt, Stop, first_stop};
+use super::policy::{End, Prompt, Stop, cut};
 use super::{MODEL_NAME, check_choices, remaining_context, unreadable, usage};
 
 /// The streams of draws of the tokens of an answer, and of their log-probabilities.
@@ -37,28 +37,29 @@ struct Request {
 
 /// A prompt: text or token ids, or a list of one of them.
 #[derive(Debug, PartialEq, Deserialize)]
-#[serde(try_from = "Value")]
+#[serde(
+    untagged,
+    expecting = "expected a prompt of text or token ids, one at a time"
+)]
 enum PromptText {
     Text(String),
     Ids(Vec<u32>),
+    One([Box<Self>; 1]),
 }
 
-impl TryFrom<Value> for PromptText {
-    type Error = &'static str;
-
-    fn try_from(prompt: Value) -> Result<Self, Self::Error> {
-        match prompt {
-            Value::String(text) => Ok(Self::Text(text)),
-            Value::Array(mut parts) if matches!(&*parts, [Value::String(_) | Value::Array(_)]) => {
-                Self::try_from(parts.remove(0))
-            }
-            Value::Array(ids) => {
-                let id = |id: &Value| u32::try_from(id.as_u64()?).ok();
-                let ids: Option<Vec<u32>> = ids.iter().map(id).collect();
-                ids.map(Self::Ids)
-                    .ok_or("expected a prompt of text or token ids, one at a time")
-            }
-            _ => Err("expected a prompt of text or token ids"),
+impl PromptText {
+    /// Returns the ids and the bytes of the prompt.
+    fn tokens(self) -> Result<(Vec<u32>, Vec<u8>), Rejected> {
+        match self {
+            Self::Text(text) => Ok((encode(text.as_bytes(), None), text.into_bytes())),
+            Self::Ids(ids) => match decode(&ids) {
+                Ok(text) => Ok((ids, text)),
+                Err(id) => {
+                    let message = format!("token id {id} is not in the vocabulary");
+                    Err(Rejected::openai(message, None))
+                }
+            },
+            Self::One([prompt]) => prompt.tokens(),
         }
     }
 }
@@ -66,20 +67,7 @@ impl TryFrom<Value> for PromptText {
 pub(super) fn answer(body: &str, profile: &Profile) -> Result<Value, Rejected> {
     let request: Request = serde_json::from_str(body).map_err(unreadable)?;
     check_choices(request.stream, request.n)?;
-    let (prompt_ids, text) = match request.prompt {
-        PromptText::Text(text) => {
-            let bytes = text.into_bytes();
-            (encode(&bytes, None), bytes)
-        }
-        PromptText::Ids(ids) => {
-            let unknown = |id| {
-                let message = format!("token id {id} is not in the vocabulary");
-                Rejected::openai(message, None)
-            };
-            let text = decode(&ids).map_err(unknown)?;
-            (ids, text)
-        }
-    };
+    let (prompt_ids, text) = request.prompt.tokens()?;
     let text = String::from_utf8_lossy(&text);
     let ids_digest = prompt_ids.iter().fold(0, |digest, id| {
         Draws::keyed(digest, &[u64::from(*id)]).next_u64()
@@ -150,29 +138,21 @@ fn beginning(prompt: &str) -> (&str, u64) {
 /// Cuts the tokens and the text as vLLM does: the text before the stop string, and the tokens after the one that
 /// completes it.
 fn end_of(ids: &mut Vec<u32>, text: &mut String, stop: &Stop, most: Option<u64>) -> End {
+    let len = |id: &u32| bytes_of(*id).map_or(0, <[u8]>::len);
     let most = most.and_then(|most| usize::try_from(most).ok());
-    let is_cut = most.is_some_and(|most| most < ids.len());
-    let len = |id: &u32| bytes_of(*id).map_or(0, |(_, len)| len);
-    if let Some(most) = most.filter(|_| is_cut) {
-        ids.truncate(most);
-        // The text is ASCII, so every token ends at a character.
-        text.truncate(ids.iter().map(len).sum());
-    }
-    let Some((at, stop)) = first_stop(text.as_bytes(), stop) else {
-        return if is_cut { End::Length } else { End::Done };
-    };
-    let complete = at + stop.len();
+    let kept = most.filter(|most| *most < ids.len());
+    // The text is ASCII, so every token ends at a character.
+    let limit = kept.map(|kept| ids.iter().take(kept).map(len).sum());
+    let end = cut(text, stop, limit);
+    let complete = text.len() + end.stop_string().map_or(0, str::len);
     let mut bytes = 0;
     let before = ids.iter().take_while(|id| {
         let goes_on = bytes < complete;
         bytes += len(id);
         goes_on
     });
-    let kept = before.count();
-    ids.truncate(kept);
-    let stop = stop.to_owned();
-    text.truncate(at);
-    End::Stopped(stop)
+    ids.truncate(before.count());
+    end
 }
 
 /// Makes up the log-probabilities of tokens.
@@ -220,14 +200,14 @@ fn encode(text: &[u8], mut draws: Option<&mut Draws>) -> Vec<u32> {
 }
 
 /// Returns the bytes of a token; none if there is no such token.
-fn bytes_of(id: u32) -> Option<([u8; 2], usize)> {
-    match u8::try_from(id) {
-        Ok(byte) => Some(([byte, 0], 1)),
-        Err(_) => {
-            let place = usize::try_from(id - FIRST_PAIR).ok()?;
-            PAIRS.get(place).map(|pair| (**pair, 2))
-        }
-    }
+fn bytes_of(id: u32) -> Option<&'static [u8]> {
+    static TOKENS: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
+        let bytes = (0..=u8::MAX).map(|byte| vec![byte]);
+        bytes
+            .chain(PAIRS.iter().map(|pair| pair.to_vec()))
+            .collect()
+    });
+    TOKENS.get(usize::try_from(id).ok()?).map(Vec::as_slice)
 }
 
 /// Returns the bytes of tokens.
@@ -235,12 +215,8 @@ fn bytes_of(id: u32) -> Option<([u8; 2], usize)> {
 /// # Errors
 /// The first id that is not a token.
 fn decode(ids: &[u32]) -> Result<Vec<u8>, u32> {
-    let mut bytes = Vec::with_capacity(ids.len() + ids.len() / 2);
-    for id in ids {
-        let (token, len) = bytes_of(*id).ok_or(*id)?;
-        bytes.extend(token.into_iter().take(len));
-    }
-    Ok(bytes)
+    let bytes = ids.iter().map(|id| bytes_of(*id).ok_or(*id));
+    Ok(bytes.collect::<Result<Vec<_>, _>>()?.concat())
 }
 
 #[cfg(test)]
@@ -298,7 +274,11 @@ mod tests {
     }
 
     fn prompt(json: &str) -> Option<PromptText> {
-        serde_json::from_str(json).ok()
+        let prompt = serde_json::from_str(json).ok()?;
+        match prompt {
+            PromptText::One([prompt]) => Some(*prompt),
+            prompt => Some(prompt),
+        }
     }
 
     #[test]
@@ -342,8 +322,7 @@ mod tests {
     fn every_token_has_bytes_and_no_other_id_has() {
         let count = FIRST_PAIR + PAIRS.len() as u32;
         for id in 0..count {
-            let (bytes, len) = bytes_of(id).unwrap();
-            assert!(!bytes[..len].is_empty());
+            assert!(!bytes_of(id).unwrap().is_empty());
         }
         assert_eq!(decode(&[65, count, 66]), Err(count));
         assert_eq!(IDS.len(), PAIRS.len(), "no pair is there twice");

@@ -12,9 +12,11 @@ use super::super::draws::{Draws, digest};
 pub(in crate::sim) struct Item {
     #[serde(rename = "type")]
     kind: String,
-    role: String,
+    /// Who says it.
+    pub role: String,
+    /// What is said.
     #[serde(deserialize_with = "text")]
-    content: String,
+    pub content: String,
     #[serde(deserialize_with = "text")]
     name: String,
     #[serde(deserialize_with = "text")]
@@ -30,16 +32,6 @@ struct ToolCall {
 }
 
 impl Item {
-    /// Who says it.
-    pub(in crate::sim) fn role(&self) -> &str {
-        &self.role
-    }
-
-    /// What is said.
-    pub(in crate::sim) fn text(&self) -> &str {
-        &self.content
-    }
-
     fn is_of_model(&self) -> bool {
         self.role == "assistant" || matches!(&*self.kind, "function_call" | "reasoning")
     }

@@ -76,13 +76,17 @@ impl Said {
         match most {
             Some(most) if most < thought => {
                 if let Some(reasoning) = &mut self.reasoning {
-                    cut(reasoning, &Stop::None, Some(most));
+                    let end = end_of_word(reasoning, most);
+                    cut(reasoning, &Stop::None, end);
                 }
                 self.text.clear();
                 End::Length
             }
             _ if !calls_fit => End::Length,
-            most => cut(&mut self.text, stop, most.map(|most| most - thought)),
+            most => {
+                let end = most.and_then(|most| end_of_word(&self.text, most - thought));
+                cut(&mut self.text, stop, end)
+            }
         }
     }
 
@@ -230,10 +234,10 @@ static KNOWN: LazyLock<HashMap<String, f64>> = LazyLock::new(|| {
 });
 
 fn question_and_answer(task: &str) -> Option<(String, f64)> {
-    let row = Row::parse(task).ok()?;
-    let messages: Value = serde_json::from_str(row.question()).ok()?;
-    let question = messages[0]["content"].as_str()?.to_owned();
-    Some((question, row.expected()?))
+    let answer = Row::parse(task).ok()?.expected()?;
+    let task: Value = serde_json::from_str(task).ok()?;
+    let question = task["responses_create_params"]["input"][0]["content"].as_str()?;
+    Some((question.to_owned(), answer))
 }
 
 /// Returns the right answer to a question: that of an example task in the text, or the value of a sum such as `3 + 4`.
@@ -301,43 +305,27 @@ impl End {
     }
 }
 
-/// Cuts a text before the first stop string, or after `most` words, whichever comes first.
-fn cut(text: &mut String, stop: &Stop, most: Option<u64>) -> End {
-    let end = most.and_then(|most| end_of_word(text, most));
-    if let Some(end) = end {
-        text.truncate(end);
+/// Cuts a text before the first stop string, or at its limit, whichever comes first.
+pub(super) fn cut(text: &mut String, stop: &Stop, limit: Option<usize>) -> End {
+    if let Some(limit) = limit {
+        text.truncate(limit);
     }
-    if let Some((at, stop)) = first_stop(text.as_bytes(), stop) {
-        let stop = stop.to_owned();
-        text.truncate(at);
-        return End::Stopped(stop);
-    }
-    end.map_or(End::Done, |_| End::Length)
-}
-
-/// Finds the first stop string and its position.
-pub(super) fn first_stop<'a>(text: &[u8], stop: &'a Stop) -> Option<(usize, &'a str)> {
     let stops = stop.strings().iter().filter(|stop| !stop.is_empty());
-    let places = stops.filter_map(|stop| {
-        let at = memchr::memmem::find(text, stop.as_bytes())?;
-        Some((at, stop.as_str()))
-    });
-    places.min_by_key(|(at, _)| *at)
+    let places = stops.filter_map(|stop| Some((text.find(stop)?, stop)));
+    if let Some((at, stop)) = places.min_by_key(|(at, _)| *at) {
+        text.truncate(at);
+        return End::Stopped(stop.clone());
+    }
+    limit.map_or(End::Done, |_| End::Length)
 }
 
 /// Returns the end of word number `most`, if there are more.
 fn end_of_word(text: &str, most: u64) -> Option<usize> {
-    let most = usize::try_from(most).ok()?;
     let mut words = text.split_ascii_whitespace();
-    let last = match most.checked_sub(1) {
-        Some(before) => words.nth(before)?,
-        None => "",
-    };
+    let last = words.by_ref().take(usize::try_from(most).ok()?).last();
     words.next()?;
-    if most == 0 {
-        return Some(0);
-    }
-    Some(last.as_ptr() as usize + last.len() - text.as_ptr() as usize)
+    let end = |last: &str| last.as_ptr() as usize + last.len() - text.as_ptr() as usize;
+    Some(last.map_or(0, end))
 }
 
 #[cfg(test)]
@@ -526,8 +514,9 @@ mod tests {
 
     fn parts(text: &str, stop: &str, most: Option<u64>) -> (String, End) {
         let stop: Stop = serde_json::from_str(stop).unwrap();
+        let end = most.and_then(|most| end_of_word(text, most));
         let mut text = text.to_owned();
-        let end = cut(&mut text, &stop, most);
+        let end = cut(&mut text, &stop, end);
         (text, end)
     }
 

@@ -39,11 +39,8 @@ pub struct AgentChange {
 }
 
 impl AgentChange {
-    /// Checks the ranges of the settings.
-    ///
-    /// # Errors
-    /// The first setting that is out of range, by name.
-    pub fn check(&self) -> Result<(), SimError> {
+    /// Names the first setting that is out of range.
+    fn check(&self) -> Result<(), SimError> {
         check_capacity("capacity", self.capacity.flatten())?;
         let faults = self.faults.as_ref().map_or(Ok(()), FaultRates::check);
         faults.map_err(SimError::Setting)
@@ -81,10 +78,6 @@ impl Endpoint {
 
     pub(crate) fn requests(&self) -> &Arc<Requests> {
         &self.requests
-    }
-
-    pub(crate) fn admit(&self) -> Admission {
-        self.requests.admit()
     }
 
     /// Checks the change and makes it. It is in force when this returns.
@@ -232,8 +225,8 @@ impl Capacity {
         loop {
             // Nobody closes the semaphore, so there is a permit in the end.
             let permit = Arc::clone(&self.permits).acquire_owned().await.ok();
-            if let Some(slot) = self.keep(permit) {
-                return slot;
+            if let Some(permit) = self.unless_surplus(permit) {
+                return Slot(Arc::clone(self), Some(permit));
             }
         }
     }
@@ -242,26 +235,21 @@ impl Capacity {
     pub(crate) fn free_slot(self: &Arc<Self>) -> Option<Slot> {
         loop {
             let permit = Arc::clone(&self.permits).try_acquire_owned().ok()?;
-            if let Some(slot) = self.keep(Some(permit)) {
-                return Some(slot);
+            if let Some(permit) = self.unless_surplus(Some(permit)) {
+                return Some(Slot(Arc::clone(self), Some(permit)));
             }
         }
     }
 
-    /// Gives the permit back if the limit has fallen meanwhile.
-    fn keep(self: &Arc<Self>, permit: Option<OwnedSemaphorePermit>) -> Option<Slot> {
+    /// Removes the permit if the limit has fallen meanwhile.
+    fn unless_surplus(&self, permit: Option<OwnedSemaphorePermit>) -> Option<OwnedSemaphorePermit> {
         let mut state = self.state();
-        if state.surplus > 0 {
-            state.surplus -= 1;
-            if let Some(permit) = permit {
-                permit.forget();
-            }
-            return None;
+        if state.surplus == 0 {
+            return permit;
         }
-        Some(Slot {
-            capacity: Arc::clone(self),
-            permit,
-        })
+        state.surplus -= 1;
+        permit?.forget();
+        None
     }
 
     fn state(&self) -> MutexGuard<'_, Limit> {
@@ -271,21 +259,12 @@ impl Capacity {
 
 /// The place of one request within a [`Capacity`]. Dropped, it is free for the next.
 #[derive(Debug)]
-pub(crate) struct Slot {
-    capacity: Arc<Capacity>,
-    permit: Option<OwnedSemaphorePermit>,
-}
+pub(crate) struct Slot(Arc<Capacity>, Option<OwnedSemaphorePermit>);
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        let mut state = self.capacity.state();
-        let permit = self.permit.take();
-        if state.surplus > 0 {
-            state.surplus -= 1;
-            if let Some(permit) = permit {
-                permit.forget();
-            }
-        }
+        let Self(capacity, permit) = self;
+        drop(capacity.unless_surplus(permit.take()));
     }
 }
 

@@ -60,25 +60,19 @@ pub(super) struct Listed {
 }
 
 impl Listed {
-    fn kind(&self) -> &'static str {
-        match self.role {
-            Role::Agent => "responses_api_agents",
-            Role::Model => "responses_api_models",
-            Role::Resources => "resources_servers",
-        }
-    }
-
-    /// The name of its implementation: one for all simulated agents, one for each server.
-    fn implementation<'a>(&self, name: &'a str) -> &'a str {
-        match self.role {
-            Role::Agent => "sim_agent",
-            _ => name,
-        }
+    /// How NeMo Gym's configuration says where a server is.
+    fn place(&self) -> Value {
+        json!({"entrypoint": "app.py", "host": self.host, "port": self.port})
     }
 
     fn configuration(&self, name: &str) -> Value {
-        let server = json!({"entrypoint": "app.py", "host": self.host, "port": self.port});
-        json!({ self.kind(): { self.implementation(name): server } })
+        // All simulated agents have one implementation.
+        let (kind, implementation) = match self.role {
+            Role::Agent => ("responses_api_agents", "sim_agent"),
+            Role::Model => ("responses_api_models", name),
+            Role::Resources => ("resources_servers", name),
+        };
+        json!({ kind: { implementation: self.place() } })
     }
 
     /// What the head server says of its process.
@@ -108,24 +102,16 @@ fn configuration(listed: &BTreeMap<String, Listed>, rules: &GymRules) -> Map<Str
     for (name, server) in listed {
         servers.insert(name.clone(), server.configuration(name));
         if rules.servers && server.role == Role::Agent {
-            let relay = json!({
-                "entrypoint": "app.py",
-                "host": server.host,
-                "port": server.port,
-                "agent_server": {"type": "responses_api_agents", "name": name},
-            });
+            let mut relay = server.place();
+            relay["agent_server"] = json!({"type": "responses_api_agents", "name": name});
             let relay = json!({"environment_servers": {"legacy_agent": relay}});
             servers.insert(format!("{name}_environment_server"), relay);
         }
     }
     if let Some(tools) = listed.get(TOOLS) {
-        let agent = json!({
-            "entrypoint": "app.py",
-            "host": tools.host,
-            "port": tools.port,
-            "resources_server": {"type": "resources_servers", "name": TOOLS},
-            "model_server": {"type": "responses_api_models", "name": MODEL},
-        });
+        let mut agent = tools.place();
+        agent["resources_server"] = json!({"type": "resources_servers", "name": TOOLS});
+        agent["model_server"] = json!({"type": "responses_api_models", "name": MODEL});
         let agent = json!({"responses_api_agents": {"simple_agent": agent}});
         servers.insert(TOOL_AGENT.into(), agent);
     }

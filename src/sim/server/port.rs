@@ -2,10 +2,9 @@
 //! it back. An answer that is [`Abrupt`] takes the socket back from hyper.
 
 use std::error::Error;
-use std::future::{Future, poll_fn};
+use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
-use std::pin::Pin;
 use std::time::Duration;
 
 use hyper::Request;
@@ -47,11 +46,8 @@ pub(crate) struct PortSwitch {
     is_down: watch::Receiver<bool>,
 }
 
-#[derive(Debug)]
-struct Order {
-    down: bool,
-    done: oneshot::Sender<Result<(), SimError>>,
-}
+/// Whether the port shall be down, and where to say that it is so.
+type Order = (bool, oneshot::Sender<Result<(), SimError>>);
 
 impl PortSwitch {
     /// Takes the port down or brings it back. When this returns, the port refuses connections and open ones are reset,
@@ -59,8 +55,8 @@ impl PortSwitch {
     pub(crate) async fn set(&self, down: bool) -> Result<(), SimError> {
         let stopped = || SimError::Stopped(self.address);
         let (done, result) = oneshot::channel();
-        let order = Order { down, done };
-        self.orders.send(order).await.map_err(|_| stopped())?;
+        let sent = self.orders.send((down, done)).await;
+        sent.map_err(|_| stopped())?;
         result.await.map_err(|_| stopped())?
     }
 
@@ -121,8 +117,8 @@ impl Port {
                     Err(_) => sleep(ACCEPT_PAUSE).await,
                 },
                 Some(_) = connections.join_next() => {}
-                Some(Order { down, done }) = self.orders.recv() => {
-                    let result = if down { self.close() } else { self.open() };
+                Some((down, done)) = self.orders.recv() => {
+                    let result = self.set(down);
                     if down {
                         reset.send_replace(());
                         while connections.join_next().await.is_some() {}
@@ -139,15 +135,10 @@ impl Port {
         while connections.join_next().await.is_some() {}
     }
 
-    fn close(&mut self) -> Result<(), SimError> {
-        if self.listener.take().is_some() {
+    fn set(&mut self, down: bool) -> Result<(), SimError> {
+        if down && self.listener.take().is_some() {
             self.held = socket(self.address).ok();
-        }
-        Ok(())
-    }
-
-    fn open(&mut self) -> Result<(), SimError> {
-        if self.listener.is_none() {
+        } else if !down && self.listener.is_none() {
             drop(self.held.take());
             self.listener = Some(listen(self.address)?);
         }
@@ -196,17 +187,16 @@ async fn serve<S>(
     // A connection that is gone already fails at its first read.
     let _ = stream.set_nodelay(true);
     let mut connection = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
-    let ended = tokio::select! {
-        biased;
-        ended = finish(&mut connection) => Some(ended),
-        Ok(()) = reset.changed() => return close_with_reset(connection.into_parts().io.into_inner()),
-        _ = stop.changed() => None,
-    };
-    let ended = match ended {
-        Some(ended) => ended,
-        None => {
-            Pin::new(&mut connection).graceful_shutdown();
-            finish(&mut connection).await
+    let mut is_stopping = false;
+    let ended = loop {
+        tokio::select! {
+            biased;
+            ended = poll_fn(|context| connection.poll_without_shutdown(context)) => break ended,
+            Ok(()) = reset.changed() => return close_with_reset(connection.into_parts().io.into_inner()),
+            _ = stop.changed(), if !is_stopping => {
+                is_stopping = true;
+                std::pin::Pin::new(&mut connection).graceful_shutdown();
+            }
         }
     };
     let mut stream = connection.into_parts().io.into_inner();
@@ -228,15 +218,4 @@ async fn serve<S>(
 /// With zero linger, closing a socket sends RST in place of FIN.
 fn close_with_reset(stream: TcpStream) {
     drop(stream.set_zero_linger());
-}
-
-fn finish<S>(
-    connection: &mut http1::Connection<TokioIo<TcpStream>, S>,
-) -> impl Future<Output = hyper::Result<()>>
-where
-    S: Service<Request<Incoming>, Response = Reply> + Unpin,
-    S::Error: Into<Box<dyn Error + Send + Sync>>,
-    S::Future: Unpin,
-{
-    poll_fn(|context| connection.poll_without_shutdown(context))
 }

@@ -47,10 +47,11 @@ pub struct Counts {
 }
 
 /// What became of a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RequestEnd {
     /// Nothing yet: it waits or is worked on.
+    #[default]
     Pending,
     /// An answer that gives a rollout.
     Answered,
@@ -65,7 +66,7 @@ pub enum RequestEnd {
 }
 
 /// The record of a request whose body was read and is a row.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RequestRecord {
     /// Number of the request at this agent, from 0, without gaps.
     pub number: u64,
@@ -94,11 +95,17 @@ pub struct RequestRecord {
     pub request_id: Option<Box<str>>,
 }
 
-/// Path and `x-request-id` of a request to a server.
-#[derive(Debug)]
-pub(crate) struct Origin {
-    pub path: Box<str>,
-    pub request_id: Option<Box<str>>,
+impl RequestRecord {
+    /// The record of a request that arrives now.
+    pub(crate) fn arrived(key: Key) -> Self {
+        Self {
+            task_index: key.task,
+            rollout_index: key.rollout,
+            attempt: key.attempt,
+            arrived_at_us: now_us(),
+            ..Self::default()
+        }
+    }
 }
 
 /// The current time in microseconds since 1970.
@@ -110,14 +117,37 @@ pub(crate) fn now_us() -> u64 {
 }
 
 /// The counts and the records of one agent or server.
-#[derive(Debug, Default)]
-pub(crate) struct Requests(Mutex<State>);
+#[derive(Debug)]
+pub(crate) struct Requests {
+    /// The number of records that are kept.
+    limit: usize,
+    state: Mutex<State>,
+}
 
 #[derive(Debug, Default)]
 struct State {
     counts: Counts,
     working: u64,
-    log: RequestLog,
+    /// The number of the next request.
+    next: u64,
+    records: VecDeque<RequestRecord>,
+}
+
+impl State {
+    /// The position of a record; none if it is forgotten.
+    fn place(&self, number: u64) -> Option<usize> {
+        let back = usize::try_from(self.next.checked_sub(number)?).ok()?;
+        self.records.len().checked_sub(back)
+    }
+}
+
+impl Default for Requests {
+    fn default() -> Self {
+        Self {
+            limit: MAX_REQUESTS,
+            state: Mutex::default(),
+        }
+    }
 }
 
 impl Requests {
@@ -139,16 +169,20 @@ impl Requests {
 
     /// Returns at most `count` records with numbers in `from..to`, in order. Forgotten ones are skipped.
     pub(crate) fn page(&self, from: u64, to: u64, count: usize) -> Vec<RequestRecord> {
-        self.state().log.page(from, to, count)
+        let state = self.state();
+        let records = state.records.iter().skip(state.place(from).unwrap_or(0));
+        let records = records.skip_while(|record| record.number < from);
+        let records = records.take_while(|record| record.number < to);
+        records.take(count).cloned().collect()
     }
 
     /// Returns the number of the next request.
     pub(crate) fn next(&self) -> u64 {
-        self.state().log.next()
+        self.state().next
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -174,12 +208,18 @@ impl Admission {
         read
     }
 
-    /// The request was read at this time, and counts from now on.
-    pub(crate) fn received(&mut self, key: Key, arrived_at_us: u64, origin: Option<Origin>) {
+    /// The request was read, and counts from now on.
+    pub(crate) fn received(&mut self, record: RequestRecord) {
         let mut state = self.requests.state();
         state.counts.requests += 1;
         state.counts.pending += 1;
-        self.open = Some(state.log.open(key, arrived_at_us, origin));
+        if state.records.len() >= self.requests.limit {
+            state.records.pop_front();
+        }
+        let number = state.next;
+        state.next += 1;
+        state.records.push_back(RequestRecord { number, ..record });
+        self.open = Some(number);
     }
 
     /// The request cannot be read, and has no record.
@@ -242,7 +282,8 @@ impl Admission {
             (None, RequestEnd::Abandoned) => counts.abandoned += 1,
             (None, _) => counts.ok += 1,
         }
-        if let Some(record) = state.log.get_mut(number) {
+        let place = state.place(number);
+        if let Some(record) = place.and_then(|place| state.records.get_mut(place)) {
             record.end = end;
             record.fault = fault;
             record.ended_at_us = Some(at_us);
@@ -261,83 +302,18 @@ impl Drop for Admission {
     }
 }
 
-/// The records of the last requests.
-#[derive(Debug)]
-struct RequestLog {
-    limit: usize,
-    /// Number of the first record.
-    first: u64,
-    records: VecDeque<RequestRecord>,
-}
-
-impl Default for RequestLog {
-    fn default() -> Self {
-        Self::new(MAX_REQUESTS)
-    }
-}
-
-impl RequestLog {
-    fn new(limit: usize) -> Self {
-        Self {
-            limit,
-            first: 0,
-            records: VecDeque::new(),
-        }
-    }
-
-    /// Adds a request that has arrived; returns its number.
-    fn open(&mut self, key: Key, arrived_at_us: u64, origin: Option<Origin>) -> u64 {
-        if self.records.len() >= self.limit {
-            self.records.pop_front();
-            self.first += 1;
-        }
-        let number = self.next();
-        let (path, request_id) = origin.map_or((None, None), |origin| {
-            (Some(origin.path), origin.request_id)
-        });
-        self.records.push_back(RequestRecord {
-            number,
-            task_index: key.task,
-            rollout_index: key.rollout,
-            attempt: key.attempt,
-            arrived_at_us,
-            end: RequestEnd::Pending,
-            fault: None,
-            ended_at_us: None,
-            not_before_us: None,
-            path,
-            request_id,
-        });
-        number
-    }
-
-    fn next(&self) -> u64 {
-        self.first + self.records.len() as u64
-    }
-
-    fn place(&self, number: u64) -> Option<usize> {
-        usize::try_from(number.checked_sub(self.first)?).ok()
-    }
-
-    fn get_mut(&mut self, number: u64) -> Option<&mut RequestRecord> {
-        let place = self.place(number)?;
-        self.records.get_mut(place)
-    }
-
-    fn page(&self, from: u64, to: u64, count: usize) -> Vec<RequestRecord> {
-        let Some(place) = self.place(from.max(self.first)) else {
-            return Vec::new();
-        };
-        let records = self.records.iter().skip(place);
-        let records = records.take_while(|record| record.number < to);
-        records.take(count).cloned().collect()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::endpoint::Capacity;
     use super::*;
+
+    /// A record that arrived at 100.
+    fn record(key: Key) -> RequestRecord {
+        RequestRecord {
+            arrived_at_us: 100,
+            ..RequestRecord::arrived(key)
+        }
+    }
 
     fn received(requests: &Arc<Requests>, task: u64) -> Admission {
         let mut admission = requests.admit();
@@ -346,7 +322,7 @@ mod tests {
             rollout: 0,
             attempt: 0,
         };
-        admission.received(key, 100 + task, None);
+        admission.received(record(key));
         admission
     }
 
@@ -416,7 +392,7 @@ mod tests {
 
     fn open(requests: &Arc<Requests>, task: u64) -> Admission {
         let mut admission = requests.admit();
-        admission.received(key(task), 100, None);
+        admission.received(record(key(task)));
         admission
     }
 
@@ -450,11 +426,10 @@ mod tests {
 
     #[test]
     fn the_oldest_are_forgotten_and_their_ends_too() {
-        let state = State {
-            log: RequestLog::new(3),
-            ..State::default()
-        };
-        let log = Arc::new(Requests(Mutex::new(state)));
+        let log = Arc::new(Requests {
+            limit: 3,
+            state: Mutex::default(),
+        });
         let open: Vec<Admission> = (0..5).map(|task| open(&log, task)).collect();
         let numbers: Vec<u64> = open.iter().filter_map(|admission| admission.open).collect();
         assert_eq!(numbers, [0, 1, 2, 3, 4]);
@@ -477,12 +452,12 @@ mod tests {
     #[test]
     fn a_record_is_the_same_when_it_is_read_back() {
         let log = Arc::new(Requests::default());
-        let origin = Origin {
-            path: "/verify".into(),
-            request_id: Some("3-1-a0-c2".into()),
-        };
         let mut admission = log.admit();
-        admission.received(key(u64::MAX), 100, Some(origin));
+        admission.received(RequestRecord {
+            path: Some("/verify".into()),
+            request_id: Some("3-1-a0-c2".into()),
+            ..record(key(u64::MAX))
+        });
         admission.fault(FaultKind::RateLimited429, 200, Some(205));
         let record = log.page(0, 1, 1).remove(0);
         let text = serde_json::to_string(&record).unwrap();

@@ -9,10 +9,10 @@ use hyper::header::COOKIE;
 use hyper::{HeaderMap, Method, Request, StatusCode};
 use serde_json::{Value, json};
 
-use super::super::plan::{CallId, PlannedCall, Profile};
+use super::super::plan::{CallId, Profile};
 use super::endpoint::Endpoint;
 use super::http::{Abrupt, Reply, alive, detail, json as reply_json, not_found};
-use super::requests::{Origin, now_us};
+use super::requests::{RequestRecord, now_us};
 
 /// What a server does with its requests.
 pub(crate) trait Service: Send + Sync + 'static {
@@ -154,7 +154,7 @@ impl<S: Service> Server<S> {
     }
 
     async fn post(&self, request: Request<Incoming>) -> Result<Reply, Abrupt> {
-        let mut admission = self.endpoint.admit();
+        let mut admission = self.endpoint.requests().admit();
         let (head, body) = request.into_parts();
         let body = match admission.read(body).await {
             Ok(body) => body,
@@ -162,11 +162,11 @@ impl<S: Service> Server<S> {
         };
         let (path, id) = (head.uri.path(), request_id(&head.headers));
         let key = id.and_then(CallId::parse).map(|id| id.key);
-        let origin = Origin {
-            path: path.into(),
+        admission.received(RequestRecord {
+            path: Some(path.into()),
             request_id: id.map(Into::into),
-        };
-        admission.received(key.unwrap_or_default(), now_us(), Some(origin));
+            ..RequestRecord::arrived(key.unwrap_or_default())
+        });
         let Ok(text) = std::str::from_utf8(&body) else {
             admission.decline(now_us());
             let why = "the body is not UTF-8";
@@ -174,7 +174,7 @@ impl<S: Service> Server<S> {
         };
         let profile = self.endpoint.profile();
         let number = self.calls.fetch_add(1, Relaxed);
-        let PlannedCall { fault, latency } = profile.plan_call(self.name, path, id, number);
+        let (fault, latency) = profile.plan_call(self.name, path, id, number);
         let call = Call {
             path,
             headers: &head.headers,
