@@ -1,6 +1,6 @@
 //! NeMo Gym's JSONL files as tables.
 //!
-//! [`Import`] reads materialized inputs and rollouts, also in shards, into tables in memory, for `aggregate` and
+//! [`Import`] reads materialized inputs and rollouts, also in shards, into tables in temporary files, for `aggregate` and
 //! `profile`: [`RolloutOptions`] says what a file's rows must have, [`ZeroRows`] adds the rollouts that count as zero,
 //! and [`merge`] writes the lines of many files by key. [`read_collection`] reads all files of a collection, finished or
 //! not, as batches for the tables of a run, for `import` and `collect --resume`. [`ImportError`] says what is wrong with

@@ -1,11 +1,11 @@
-//! Imported rows: cut down to what is measured ([`reduce`], [`verify_response`]), and as batches of a run's tables with
-//! the places where they were read ([`TaskRows`], [`RolloutRows`]).
+//! Imported rows: cut down to what is measured ([`reduce`], [`verify_response`]), and as a run's tables in temporary
+//! files, with the places where they were read ([`TaskRows`], [`RolloutRows`]).
 
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
-use arrow::array::{ArrayRef, AsArray, Int64Array, RecordBatch};
-use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef};
+use arrow::array::{ArrayRef, Int64Array, RecordBatch};
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use bytes::Bytes;
 
 use super::error::{ImportError, RowProblem};
@@ -19,6 +19,8 @@ use crate::outcome::{
 };
 use crate::read::{TaskBatchBuilder, TaskRow};
 use crate::request::{AGENT_REF, ENVIRONMENT_SERVER, agent_ref};
+use crate::schema;
+use crate::session::{Spool, SpoolFile};
 
 /// What a row must have of a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -142,6 +144,8 @@ pub(super) fn outcome(key: RowKey, attempt: u32, agent_name: &str, verdict: Verd
     }
 }
 
+/// The table of all rollouts that were read.
+pub(super) const IMPORTED_ROLLOUTS: &str = "imported_rollouts";
 /// Running number of a row over all files of a table.
 const SOURCE_ROW: &str = "source_row";
 /// Which of the files a row is from, counted from 0.
@@ -151,7 +155,9 @@ const SOURCE_OFFSET: &str = "source_offset";
 /// Bytes of the row; 0 where it is in no file.
 const SOURCE_LENGTH: &str = "source_length";
 
+/// Rows go to the temporary file at this many, or bytes of answers.
 const BATCH_ROWS: usize = 8192;
+const BATCH_BYTES: usize = 8 * 1024 * 1024;
 
 /// Where a row was read.
 #[derive(Debug, Clone, Copy, Default)]
@@ -180,16 +186,23 @@ impl Source {
     }
 }
 
-/// Batches of one of a run's tables, with the columns that say where each row was read.
-#[derive(Default)]
+/// The file of one of a run's tables, with the columns that say where each row was read.
 struct Placed {
     sources: Vec<Source>,
-    /// Rows in all batches.
+    /// Rows in the file.
     rows: i64,
-    batches: Vec<RecordBatch>,
+    file: SpoolFile,
 }
 
 impl Placed {
+    fn begin(spool: &Spool, name: &str, schema: &SchemaRef) -> Result<Self, ImportError> {
+        Ok(Self {
+            sources: Vec::new(),
+            rows: 0,
+            file: spool.begin(name, with_sources(schema))?,
+        })
+    }
+
     fn push(&mut self, batch: &RecordBatch) -> Result<(), ImportError> {
         let signed = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
         let column = |of: fn(&Source) -> u64| -> ArrayRef {
@@ -206,7 +219,7 @@ impl Placed {
             column(|source| source.length as u64),
         ]);
         let schema = with_sources(batch.schema_ref());
-        self.batches.push(RecordBatch::try_new(schema, columns)?);
+        self.file.write(&RecordBatch::try_new(schema, columns)?)?;
         self.rows = end;
         self.sources.clear();
         Ok(())
@@ -214,7 +227,7 @@ impl Placed {
 }
 
 /// The schema of a run's table with the columns that say where each row was read.
-pub(super) fn with_sources(schema: &SchemaRef) -> SchemaRef {
+fn with_sources(schema: &SchemaRef) -> SchemaRef {
     let mut fields = schema.fields().to_vec();
     for name in [SOURCE_ROW, SOURCE_NUMBER, SOURCE_OFFSET, SOURCE_LENGTH] {
         fields.push(Arc::new(Field::new(name, DataType::Int64, false)));
@@ -229,12 +242,12 @@ pub(super) struct TaskRows {
 }
 
 impl TaskRows {
-    pub(super) fn new() -> Self {
-        Self {
+    pub(super) fn begin(spool: &Spool) -> Result<Self, ImportError> {
+        Ok(Self {
             // The requests of a task's rollouts differ in their keys at most, which are left out here.
             tasks: TaskBatchBuilder::deduplicated(),
-            placed: Placed::default(),
-        }
+            placed: Placed::begin(spool, schema::TASKS, &schema::tasks())?,
+        })
     }
 
     pub(super) fn append(&mut self, task: &TaskRow, source: Source) -> Result<(), ImportError> {
@@ -246,9 +259,9 @@ impl TaskRows {
         Ok(())
     }
 
-    pub(super) fn finish(mut self) -> Result<Vec<RecordBatch>, ImportError> {
+    pub(super) fn finish(mut self) -> Result<SpoolFile, ImportError> {
         self.placed.push(&self.tasks.finish()?)?;
-        Ok(self.placed.batches)
+        Ok(self.placed.file)
     }
 }
 
@@ -259,11 +272,11 @@ pub(super) struct RolloutRows {
 }
 
 impl RolloutRows {
-    pub(super) fn new() -> Self {
-        Self {
+    pub(super) fn begin(spool: &Spool) -> Result<Self, ImportError> {
+        Ok(Self {
             outcomes: OutcomeBatchBuilder::new(),
-            placed: Placed::default(),
-        }
+            placed: Placed::begin(spool, IMPORTED_ROLLOUTS, &schema::rollouts())?,
+        })
     }
 
     pub(super) fn append(
@@ -278,7 +291,7 @@ impl RolloutRows {
         let verdict = Verdict::Ok(Answer { body, fields });
         self.outcomes.append(outcome(key, 0, agent_name, verdict))?;
         self.placed.sources.push(source);
-        if self.outcomes.len() == BATCH_ROWS {
+        if self.outcomes.len() >= BATCH_ROWS || self.outcomes.num_bytes() >= BATCH_BYTES {
             self.flush()?;
         }
         Ok(())
@@ -289,27 +302,10 @@ impl RolloutRows {
         self.placed.push(&rollouts)
     }
 
-    pub(super) fn finish(mut self) -> Result<Vec<RecordBatch>, ImportError> {
+    pub(super) fn finish(mut self) -> Result<SpoolFile, ImportError> {
         self.flush()?;
-        Ok(self.placed.batches)
+        Ok(self.placed.file)
     }
-}
-
-/// The batch with its task indices, which are its first column, replaced by their ranks.
-pub(super) fn renumbered(batch: &RecordBatch, ranks: &[i64]) -> Result<RecordBatch, ImportError> {
-    let mut columns = batch.columns().to_vec();
-    if let Some(column) = columns.first_mut() {
-        let rank = |number: i64| {
-            let place = usize::try_from(number).ok();
-            place
-                .and_then(|place| ranks.get(place))
-                .copied()
-                .unwrap_or(number)
-        };
-        let numbers = column.as_primitive::<Int64Type>();
-        *column = Arc::new(numbers.unary::<_, Int64Type>(rank));
-    }
-    Ok(RecordBatch::try_new(batch.schema(), columns)?)
 }
 
 #[cfg(test)]

@@ -6,14 +6,12 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::Path;
 use std::sync::Arc;
 
-use arrow::array::RecordBatch;
-use datafusion::datasource::MemTable;
 use datafusion::prelude::SessionContext;
 
 use super::error::{ImportError, RowProblem};
-use super::keys::{AgentServers, ROLLOUT, RowKey, Runners, TASK, TaskKeys};
+use super::keys::{AgentServers, ROLLOUT, RowKey, Runners, TASK, TaskKeys, renumbered};
 use super::lines::{Line, LineRule, for_each_line};
-use super::rows::{ResponseRule, RolloutRows, Source, TaskRows, reduce, renumbered, with_sources};
+use super::rows::{IMPORTED_ROLLOUTS, ResponseRule, RolloutRows, Source, TaskRows, reduce};
 use super::zeros::{Reading, ZeroRows, Zeros};
 use crate::gym::GymRules;
 use crate::json::Object;
@@ -21,8 +19,8 @@ use crate::outcome::AnswerFields;
 use crate::python::repr_str;
 use crate::read::TaskRow;
 use crate::request::agent_name;
-use crate::schema;
-use crate::session::{Rows, row};
+use crate::schema::{AGENT_NAME, ROLLOUTS, TASK_INDEX, TASKS};
+use crate::session::{Rows, Spool, row};
 use crate::store::EnvironmentServer;
 
 /// Who made the rollouts of a file.
@@ -68,13 +66,14 @@ pub struct RolloutOptions {
 
 /// Reads files into the tables `tasks` and `rollouts`. They have the columns of a run's tables, with
 /// one row of `tasks` for each rollout that was asked for, and say where each row was read. Of an
-/// answer, `result` keeps what metrics can read; its text stays in the file.
-#[derive(Default)]
+/// answer, `result` keeps what metrics can read; its text stays in the file. The rows go to temporary
+/// files as they are read; only keys are held in memory.
 pub struct Import {
+    spool: Spool,
     keys: TaskKeys,
     agent: Option<AgentSource>,
-    tasks: Vec<RecordBatch>,
-    rollouts: Vec<RecordBatch>,
+    tasks: TaskRows,
+    rollouts: RolloutRows,
     with_keys: u64,
     without_keys: u64,
     without_agent: u64,
@@ -82,8 +81,8 @@ pub struct Import {
     zeros: ZeroRows,
 }
 
-/// The result of an import beside its tables.
-#[derive(Debug, Clone, Default, PartialEq)]
+/// The result of an import beside its tables, which can be read as long as this exists.
+#[derive(Debug)]
 pub struct Imported {
     /// Names of the tasks by index, where they are named by strings.
     pub task_names: Option<Vec<String>>,
@@ -97,12 +96,28 @@ pub struct Imported {
     pub servers: BTreeMap<String, EnvironmentServer>,
     /// Notes on missing rollouts.
     pub notes: Vec<String>,
+    _files: Spool,
 }
 
 impl Import {
     /// An import that has read nothing yet.
-    pub fn new() -> Self {
-        Self::default()
+    ///
+    /// # Errors
+    /// There is no place for temporary files.
+    pub fn new() -> Result<Self, ImportError> {
+        let spool = Spool::new()?;
+        Ok(Self {
+            tasks: TaskRows::begin(&spool)?,
+            rollouts: RolloutRows::begin(&spool)?,
+            spool,
+            keys: TaskKeys::default(),
+            agent: None,
+            with_keys: 0,
+            without_keys: 0,
+            without_agent: 0,
+            runners: Runners::default(),
+            zeros: ZeroRows::default(),
+        })
     }
 
     /// Reads materialized inputs. `shown` is the file in messages.
@@ -117,7 +132,6 @@ impl Import {
     ) -> Result<(), ImportError> {
         let none = AgentServers::new();
         let file = Arc::from(shown);
-        let mut rows = TaskRows::new();
         for_each_line(path, shown, LineRule::Text, |line| {
             let row = line.row()?;
             let key = self
@@ -143,10 +157,8 @@ impl Import {
                 task_digest: [0; 16],
                 request,
             };
-            rows.append(&task, Source::of(&line, 0))
-        })?;
-        self.tasks.extend(rows.finish()?);
-        Ok(())
+            self.tasks.append(&task, Source::of(&line, 0))
+        })
     }
 
     /// Reads files of rollouts, each with its name in messages.
@@ -158,7 +170,6 @@ impl Import {
         files: &[(P, String)],
         options: &RolloutOptions,
     ) -> Result<(), ImportError> {
-        let mut rows = RolloutRows::new();
         let rule = if options.is_shard {
             LineRule::Shard
         } else {
@@ -189,7 +200,8 @@ impl Import {
                 if options.zeros.any() {
                     self.zeros.done(number, &agent, key, &row);
                 }
-                rows.append(key, &agent, result, fields, Source::of(&line, number))
+                let source = Source::of(&line, number);
+                self.rollouts.append(key, &agent, result, fields, source)
             })?;
         }
         if options.is_shard && options.rules.servers {
@@ -211,12 +223,12 @@ impl Import {
                         line: 0,
                         problem: RowProblem::NotAnObject,
                     })?;
-                    rows.append(key, &runner, result, fields, Source::nowhere(number))?;
+                    let source = Source::nowhere(number);
+                    self.rollouts.append(key, &runner, result, fields, source)?;
                     self.with_keys += 1;
                 }
             }
         }
-        self.rollouts.extend(rows.finish()?);
         self.agent = Some(options.agent.clone());
         Ok(())
     }
@@ -245,26 +257,27 @@ impl Import {
         key.map_err(|problem| line.problem(problem))
     }
 
-    /// Registers in a session the tables `tasks` and `imported_rollouts`, in memory, and the view
+    /// Registers in a session the tables `tasks` and `imported_rollouts`, and the view
     /// `rollouts` of what counts.
     ///
     /// # Errors
     /// The session has such tables, or does not take them.
     pub async fn register(self, ctx: &SessionContext) -> Result<Imported, ImportError> {
-        let ranks = self.keys.ranks();
-        let tables = [
-            ("tasks", schema::tasks(), self.tasks),
-            ("imported_rollouts", schema::rollouts(), self.rollouts),
+        let (task_names, ranks) = self.keys.ranks().unzip();
+        let columns = [
+            (AGENT_NAME, self.runners.labelled()),
+            (TASK_INDEX, ranks.map(renumbered)),
         ];
-        for (name, schema, mut batches) in tables {
-            for batch in &mut batches {
-                *batch = self.runners.labelled(batch)?;
-                if let Some((_, ranks)) = &ranks {
-                    *batch = renumbered(batch, ranks)?;
+        self.tasks.finish()?.register(ctx, &[])?;
+        self.rollouts.finish()?.register(ctx, &[])?;
+        for name in [TASKS, IMPORTED_ROLLOUTS] {
+            for (column, values) in &columns {
+                if let Some(values) = values {
+                    let table = ctx.table(name).await?.with_column(column, values.clone())?;
+                    ctx.deregister_table(name)?;
+                    ctx.register_table(name, table.into_view())?;
                 }
             }
-            let table = MemTable::try_new(with_sources(&schema), vec![batches])?;
-            ctx.register_table(name, Arc::new(table))?;
         }
         let view = match self.agent {
             Some(AgentSource::Row) => include_str!("../../queries/import/rollouts_of_agents.sql"),
@@ -273,14 +286,15 @@ impl Import {
             }
             Some(AgentSource::Fixed(_)) | None => "SELECT * FROM imported_rollouts",
         };
-        ctx.register_table("rollouts", ctx.sql(view).await?.into_view())?;
+        ctx.register_table(ROLLOUTS, ctx.sql(view).await?.into_view())?;
         Ok(Imported {
-            task_names: ranks.map(|(names, _)| names),
+            task_names,
             num_rollouts: self.with_keys + self.without_keys,
             without_keys: self.without_keys > 0,
             without_agent: self.without_agent,
             servers: self.runners.servers(),
             notes: self.zeros.notes(),
+            _files: self.spool,
         })
     }
 }

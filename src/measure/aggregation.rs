@@ -22,6 +22,7 @@ use crate::import::{
     RolloutOptions, is_shard, is_stamped, merge,
 };
 use crate::python::glob;
+use crate::session;
 use crate::store::{RunRecord, RunStore};
 
 /// What metrics are computed over.
@@ -140,8 +141,8 @@ async fn files(
     }
     measurement.rules = gym.rules(|| is_new);
     check_zeros(measurement, "the files bear none of its stamps")?;
-    let session = SessionContext::new();
-    let mut import = Import::new();
+    let session = session::gathering(measurement.memory)?;
+    let mut import = Import::new()?;
     let options = RolloutOptions {
         is_shard: true,
         keys: KeyRule::AllOrNone,

@@ -18,7 +18,6 @@ use super::nemo_gym::{KeyMetrics, PassMajorityOptions, TaskLabels, aggregate_met
 use super::queries::MetricQueries;
 use super::report::Measured;
 use super::source::Source;
-use super::spool::Spool;
 use super::subsets::Subsets;
 use super::zeros;
 use crate::agent::MetricServers;
@@ -28,7 +27,7 @@ use crate::export::EnvironmentServers;
 use crate::gym::{AGGREGATE_METRICS, GymRules};
 use crate::import::Zeros;
 use crate::schema::{ATTEMPTS, ROLLOUTS};
-use crate::session;
+use crate::session::{self, Spool};
 use crate::store::{Document, EnvironmentServer, PartWriter, RunStore, part_name};
 
 /// How missing rollouts count: those that were planned and are not done.

@@ -6,7 +6,7 @@
 //! | file | what it knows |
 //! |---|---|
 //! | `queries` | [`MetricQueries`]: the SQL files of `queries/metrics` and of a user's folder |
-//! | `families`, `spool` | [`MetricTable`], the views that all metrics are written over, and tables that are computed once |
+//! | `families` | [`MetricTable`], and the views that all metrics are written over |
 //! | `catalog`, `tables` | the metrics as tables; [`MetricTables`] puts them beside those of `rollstream sql` |
 //! | `source`, `subsets`, `zeros` | the tables that are measured, parts of them, and rollouts that count as zero |
 //! | `measurement`, `aggregation`, `report` | [`Measurement`], and what it writes and reports |
@@ -27,7 +27,6 @@ mod nemo_gym;
 mod queries;
 mod report;
 mod source;
-mod spool;
 mod subsets;
 mod tables;
 #[cfg(test)]
@@ -51,7 +50,6 @@ pub use queries::{MetricQueries, MetricQuery, Parameter};
 pub(crate) use report::Measured;
 pub use report::{AgentCoverage, AgentMetric, MetricsReport, PassAt, ProfileReport};
 pub(crate) use source::Source;
-pub use spool::{Spool, SpoolFile};
 pub use tables::MetricTables;
 
 use crate::session::rows;

@@ -142,7 +142,7 @@ async fn shards(case: &Case, output: &Path) -> Result<(), String> {
         return Err(format!("No shards matched input_glob='{pattern}'"));
     }
     let ctx = SessionContext::new();
-    let mut import = Import::new();
+    let mut import = Import::new().map_err(|error| error.to_string())?;
     let rule = RolloutOptions {
         is_shard: true,
         keys: KeyRule::AllOrNone,
@@ -193,7 +193,7 @@ async fn one_agent(case: &Case, output: &Path) -> Result<(), String> {
         .join(name.unwrap_or("verify_responses.jsonl"));
     let shown = path.display().to_string();
     let ctx = SessionContext::new();
-    let mut import = Import::new();
+    let mut import = Import::new().map_err(|error| error.to_string())?;
     let rule = RolloutOptions {
         is_shard: false,
         keys: KeyRule::Optional,

@@ -19,7 +19,8 @@ use super::task_labels::TaskLabels;
 use crate::error::Error;
 use crate::gym::{GymChoice, GymRules};
 use crate::import::{
-    AgentServers, AgentSource, Import, KeyRule, ResponseRule, RolloutOptions, Zeros, is_stamped,
+    AgentServers, AgentSource, Import, Imported, KeyRule, ResponseRule, RolloutOptions, Zeros,
+    is_stamped,
 };
 use crate::json::Object;
 use crate::measure::catalog::MetricCatalog;
@@ -29,6 +30,7 @@ use crate::measure::queries::MetricQueries;
 use crate::measure::rows::{Column, Rows, row};
 use crate::measure::source::{Sessions, Source, by_rules};
 use crate::request::agent_ref;
+use crate::session;
 use crate::store::{Document, RunStore};
 
 /// NeMo Gym's reward profile: a line for each task, an entry for each agent, and how much of what was
@@ -38,6 +40,8 @@ pub struct Profile {
     labels: TaskLabels,
     rules: &'static GymRules,
     completion: CompletionSummary,
+    /// The tables of files can be read as long as this exists.
+    _imported: Option<Imported>,
 }
 
 /// Where a profile goes.
@@ -58,10 +62,10 @@ impl Profile {
     pub async fn of_run(run: &RunStore, gym: GymChoice, memory: usize) -> Result<Self, Error> {
         let (runs, rules) = by_rules(std::slice::from_ref(run), gym).await?;
         let source = Source::Runs(&runs);
-        Self::of(&source, TaskLabels::default(), rules, memory).await
+        Self::of(&source, None, rules, memory).await
     }
 
-    /// Of files of NeMo Gym, by the rules of the version that wrote them, unless others are chosen. Numbers of every rollout are held in memory, and the texts of the inputs.
+    /// Of files of NeMo Gym, by the rules of the version that wrote them, unless others are chosen.
     ///
     /// # Errors
     /// A file can't be read, or its rows are not what they must be.
@@ -73,8 +77,8 @@ impl Profile {
     ) -> Result<Self, Error> {
         let is_stamped = is_stamped(rollouts)?;
         let rules = gym.rules(|| is_stamped);
-        let files = SessionContext::new();
-        let mut import = Import::new();
+        let files = session::gathering(memory)?;
+        let mut import = Import::new()?;
         let shown = |path: &Path| path.display().to_string();
         import.materialized_inputs(materialized_inputs, &shown(materialized_inputs), rules)?;
         let options = RolloutOptions {
@@ -89,23 +93,24 @@ impl Profile {
         import.rollouts(&[(rollouts, shown(rollouts))], &options)?;
         let imported = import.register(&files).await?;
         imported.check_profile(&files).await?;
-        let labels = TaskLabels::from(imported.task_names);
-        Self::of(&Source::Tables(&files), labels, rules, memory).await
+        Self::of(&Source::Tables(&files), Some(imported), rules, memory).await
     }
 
     async fn of(
         source: &Source<'_>,
-        labels: TaskLabels,
+        mut imported: Option<Imported>,
         rules: &'static GymRules,
         memory: usize,
     ) -> Result<Self, Error> {
         let sessions = source.open(memory).await?;
         let completion = CompletionSummary::of(&sessions.gathering, rules).await?;
+        let task_names = imported.as_mut().and_then(|files| files.task_names.take());
         Ok(Self {
             sessions,
-            labels,
+            labels: TaskLabels::from(task_names),
             rules,
             completion,
+            _imported: imported,
         })
     }
 
