@@ -33,6 +33,15 @@ pub struct RowKey {
     pub rollout_index: i64,
 }
 
+impl RowKey {
+    pub(crate) fn new(task_index: i64, rollout_index: i64) -> Self {
+        Self {
+            task_index,
+            rollout_index,
+        }
+    }
+}
+
 /// The tasks of all files of an import.
 #[derive(Debug, Default)]
 pub(super) struct TaskKeys {
@@ -78,10 +87,7 @@ impl TaskKeys {
             self.by_index = true;
             task.parse().map_err(|_| RowProblem::NotAnInteger(TASK))?
         };
-        Ok(RowKey {
-            task_index,
-            rollout_index,
-        })
+        Ok(RowKey::new(task_index, rollout_index))
     }
 
     /// The names by code point and, for each number given so far, the place of its name there; `None` if tasks are
@@ -289,11 +295,7 @@ mod tests {
         let mut keys = TaskKeys::default();
         for (name, number) in [("b", 0), ("a", 1), ("b", 0), ("é", 2), ("B", 3)] {
             let row = format!(r#"{{"_ng_task_index": "{name}", "_ng_rollout_index": 7}}"#);
-            let expected = RowKey {
-                task_index: number,
-                rollout_index: 7,
-            };
-            assert_eq!(key(&mut keys, &row), Ok(expected));
+            assert_eq!(key(&mut keys, &row), Ok(RowKey::new(number, 7)));
         }
         let (names, ranks) = keys.ranks().unwrap();
         assert_eq!(names, ["B", "a", "b", "é"]);

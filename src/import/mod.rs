@@ -13,12 +13,15 @@ mod ledger;
 mod lines;
 mod rows;
 mod tables;
+mod task_labels;
 mod zeros;
 
 pub use collection::{CollectionFiles, CollectionRules, Piece, read_collection};
 pub use error::ImportError;
 pub use keys::{AgentServers, RowKey, is_stamped};
 pub use ledger::{Collection, FailureCounts};
-pub use rows::{ResponseRule, verify_response};
-pub use tables::{AgentSource, Import, Imported, KeyRule, RolloutOptions, merge};
+pub(crate) use rows::outcome;
+pub use rows::verify_response;
+pub use tables::{Import, Imported, RolloutFiles, RolloutOptions, merge};
+pub use task_labels::TaskLabels;
 pub use zeros::{ZeroRows, Zeros, is_shard};

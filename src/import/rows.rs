@@ -24,7 +24,7 @@ use crate::session::{Spool, SpoolFile};
 
 /// What a row must have of a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ResponseRule {
+pub(super) enum ResponseRule {
     /// There must be one.
     Required,
     /// If there is one, it must be an object.
@@ -131,8 +131,8 @@ pub fn verify_response(
     Ok(stripped(&row, response.as_ref(), rules))
 }
 
-/// The outcome of an attempt in a file.
-pub(super) fn outcome(key: RowKey, attempt: u32, agent_name: &str, verdict: Verdict) -> Outcome {
+/// The outcome of an attempt of which no time is known.
+pub(crate) fn outcome(key: RowKey, attempt: u32, agent_name: &str, verdict: Verdict) -> Outcome {
     let key = RolloutKey::new(key.task_index, key.rollout_index, attempt);
     Outcome {
         times: Times {

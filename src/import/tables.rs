@@ -12,50 +12,35 @@ use super::error::{ImportError, RowProblem};
 use super::keys::{AgentServers, ROLLOUT, RowKey, Runners, TASK, TaskKeys, renumbered};
 use super::lines::{Line, LineRule, for_each_line};
 use super::rows::{IMPORTED_ROLLOUTS, ResponseRule, RolloutRows, Source, TaskRows, reduce};
+use super::task_labels::TaskLabels;
 use super::zeros::{Reading, ZeroRows, Zeros};
 use crate::gym::GymRules;
 use crate::json::Object;
 use crate::outcome::AnswerFields;
-use crate::python::repr_str;
 use crate::read::TaskRow;
 use crate::request::agent_name;
 use crate::schema::{AGENT_NAME, ROLLOUTS, TASK_INDEX, TASKS};
 use crate::session::{Rows, Spool, row};
 use crate::store::EnvironmentServer;
 
-/// Who made the rollouts of a file.
+/// What files of rollouts are.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum AgentSource {
-    /// The agent in `agent_ref.name` of each row; rows without one are left out.
-    Row,
-    /// The agent of the materialized input with the same key, whatever the rows say.
-    Inputs,
-    /// One agent, whatever the rows say.
-    Fixed(String),
-}
-
-/// Whether rows must say which task and rollout they are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum KeyRule {
-    /// Each must.
-    Required,
-    /// All or none: rows of both kinds cannot be put in order. Rows without count as task 0, rollout 0.
-    AllOrNone,
-    /// What is missing counts as 0.
-    Optional,
+pub enum RolloutFiles {
+    /// Shards of a collection: only LF ends a line, and blank lines are skipped. All rows say which task and rollout they
+    /// are, or all count as task 0, rollout 0. Rows without the name of an agent in `agent_ref` are left out.
+    Shards,
+    /// The answers to materialized inputs. Each has a key and a response, and is the agent's whom the input with the same
+    /// key names.
+    Results,
+    /// What the server of an agent is shown: keys and responses may be missing.
+    OfAgent(String),
 }
 
 /// How a file of rollouts is read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RolloutOptions {
-    /// Whether the file is a shard: blank lines are skipped, and only LF ends a line.
-    pub is_shard: bool,
-    /// Whether rows must say which task and rollout they are.
-    pub keys: KeyRule,
-    /// What a row must have of a response.
-    pub response: ResponseRule,
-    /// Whose rollouts the rows are.
-    pub agent: AgentSource,
+    /// What the files are.
+    pub files: RolloutFiles,
     /// The rules by which the rows are read.
     pub rules: &'static GymRules,
     /// Environment servers of agents, for rows that name none.
@@ -71,7 +56,8 @@ pub struct RolloutOptions {
 pub struct Import {
     spool: Spool,
     keys: TaskKeys,
-    agent: Option<AgentSource>,
+    /// The query of what counts.
+    view: &'static str,
     tasks: TaskRows,
     rollouts: RolloutRows,
     with_keys: u64,
@@ -84,8 +70,8 @@ pub struct Import {
 /// The result of an import beside its tables, which can be read as long as this exists.
 #[derive(Debug)]
 pub struct Imported {
-    /// Names of the tasks by index, where they are named by strings.
-    pub task_names: Option<Vec<String>>,
+    /// Names of the tasks.
+    pub labels: TaskLabels,
     /// Rows of `rollouts`.
     pub num_rollouts: u64,
     /// Whether some rows do not say which task and rollout they are, and count as 0.
@@ -111,7 +97,7 @@ impl Import {
             rollouts: RolloutRows::begin(&spool)?,
             spool,
             keys: TaskKeys::default(),
-            agent: None,
+            view: "SELECT * FROM imported_rollouts",
             with_keys: 0,
             without_keys: 0,
             without_agent: 0,
@@ -170,32 +156,39 @@ impl Import {
         files: &[(P, String)],
         options: &RolloutOptions,
     ) -> Result<(), ImportError> {
-        let rule = if options.is_shard {
-            LineRule::Shard
-        } else {
-            LineRule::Text
+        let is_shard = options.files == RolloutFiles::Shards;
+        let (lines, response) = match &options.files {
+            RolloutFiles::Shards => (LineRule::Shard, ResponseRule::Stripped),
+            _ if options.rules.lenient_rows => (LineRule::Text, ResponseRule::Any),
+            RolloutFiles::Results => (LineRule::Text, ResponseRule::Required),
+            RolloutFiles::OfAgent(_) => (LineRule::Text, ResponseRule::Optional),
         };
+        match &options.files {
+            RolloutFiles::Shards => {
+                self.view = include_str!("../../queries/import/rollouts_of_agents.sql");
+            }
+            RolloutFiles::Results => {
+                self.view = include_str!("../../queries/import/rollouts_of_inputs.sql");
+            }
+            RolloutFiles::OfAgent(_) => {}
+        }
         for (number, (path, shown)) in files.iter().enumerate() {
-            for_each_line(path.as_ref(), shown, rule, |line| {
+            for_each_line(path.as_ref(), shown, lines, |line| {
                 let row = line.row()?;
                 let key = self.rollout_key(&row, &line, options)?;
-                let response = match (options.rules.lenient_rows, options.response) {
-                    (true, ResponseRule::Required | ResponseRule::Optional) => ResponseRule::Any,
-                    (_, rule) => rule,
-                };
                 let result = reduce(&row, response, options.rules);
                 let result = result.map_err(|problem| line.problem(problem))?;
                 let fields = AnswerFields::parse(&result);
                 let mut fields = fields.map_err(|_| line.problem(RowProblem::NotAnObject))?;
                 fields.masked &= options.rules.masks;
-                let agent = match &options.agent {
-                    AgentSource::Row => {
+                let agent = match &options.files {
+                    RolloutFiles::Shards => {
                         let name = self.runners.of(&row, &options.servers, options.rules);
                         self.without_agent += u64::from(name.is_empty());
                         name
                     }
-                    AgentSource::Inputs => String::new(),
-                    AgentSource::Fixed(name) => name.clone(),
+                    RolloutFiles::Results => String::new(),
+                    RolloutFiles::OfAgent(name) => name.clone(),
                 };
                 if options.zeros.any() {
                     self.zeros.done(number, &agent, key, &row);
@@ -204,7 +197,7 @@ impl Import {
                 self.rollouts.append(key, &agent, result, fields, source)
             })?;
         }
-        if options.is_shard && options.rules.servers {
+        if is_shard && options.rules.servers {
             let mut reading = Reading {
                 keys: &mut self.keys,
                 runners: &mut self.runners,
@@ -229,7 +222,6 @@ impl Import {
                 }
             }
         }
-        self.agent = Some(options.agent.clone());
         Ok(())
     }
 
@@ -239,20 +231,22 @@ impl Import {
         line: &Line<'_>,
         options: &RolloutOptions,
     ) -> Result<RowKey, ImportError> {
-        let is_lenient = options.rules.lenient_rows && options.keys != KeyRule::Required;
+        let needs_keys = options.files == RolloutFiles::Results;
+        let is_lenient = options.rules.lenient_rows && !needs_keys;
         let has_keys = is_lenient || row.contains(TASK) && row.contains(ROLLOUT);
         self.with_keys += u64::from(has_keys);
         self.without_keys += u64::from(!has_keys);
-        if options.keys == KeyRule::AllOrNone && self.with_keys.min(self.without_keys) > 0 {
+        if options.files == RolloutFiles::Shards && self.with_keys.min(self.without_keys) > 0 {
             let spelled = |has_keys| if has_keys { "both" } else { "not both of" };
             return Err(line.problem(RowProblem::MixedKeys {
                 what: spelled(has_keys),
                 earlier: spelled(!has_keys),
             }));
         }
-        let key = match options.keys {
-            KeyRule::Required => self.keys.key(row),
-            KeyRule::AllOrNone | KeyRule::Optional => self.keys.key_or_zero(row),
+        let key = if needs_keys {
+            self.keys.key(row)
+        } else {
+            self.keys.key_or_zero(row)
         };
         key.map_err(|problem| line.problem(problem))
     }
@@ -263,7 +257,7 @@ impl Import {
     /// # Errors
     /// The session has such tables, or does not take them.
     pub async fn register(self, ctx: &SessionContext) -> Result<Imported, ImportError> {
-        let (task_names, ranks) = self.keys.ranks().unzip();
+        let (names, ranks) = self.keys.ranks().unzip();
         let columns = [
             (AGENT_NAME, self.runners.labelled()),
             (TASK_INDEX, ranks.map(renumbered)),
@@ -279,16 +273,9 @@ impl Import {
                 }
             }
         }
-        let view = match self.agent {
-            Some(AgentSource::Row) => include_str!("../../queries/import/rollouts_of_agents.sql"),
-            Some(AgentSource::Inputs) => {
-                include_str!("../../queries/import/rollouts_of_inputs.sql")
-            }
-            Some(AgentSource::Fixed(_)) | None => "SELECT * FROM imported_rollouts",
-        };
-        ctx.register_table(ROLLOUTS, ctx.sql(view).await?.into_view())?;
+        ctx.register_table(ROLLOUTS, ctx.sql(self.view).await?.into_view())?;
         Ok(Imported {
-            task_names,
+            labels: TaskLabels(names),
             num_rollouts: self.with_keys + self.without_keys,
             without_keys: self.without_keys > 0,
             without_agent: self.without_agent,
@@ -354,18 +341,7 @@ impl Imported {
         sql: &str,
     ) -> Result<Option<String>, ImportError> {
         let first = Rows::of(ctx, sql, Key::rows).await?.next().await?;
-        let Some(Key {
-            task_index: task,
-            rollout_index: rollout,
-        }) = first
-        else {
-            return Ok(None);
-        };
-        let names = self.task_names.as_ref();
-        let name = usize::try_from(task).ok();
-        let name = name.and_then(|task| names.and_then(|names| names.get(task)));
-        let task = name.map_or_else(|| task.to_string(), |name| repr_str(name));
-        Ok(Some(format!("({task}, {rollout})")))
+        Ok(first.map(|key| self.labels.key(key.task_index, key.rollout_index)))
     }
 }
 

@@ -44,10 +44,9 @@ pub use measurement::{Measurement, Missing, Price};
 pub(crate) use measurement::{earlier, measure};
 pub use nemo_gym::{
     AggregateMetrics, CompletionSummary, CustomMetrics, KeyMetrics, OwnRepeats, PassMajority,
-    PassMajorityOptions, Profile, ProfileTarget, TaskLabels, write_verify_responses,
+    PassMajorityOptions, Profile, ProfileTarget, write_verify_responses,
 };
 pub use queries::{MetricQueries, MetricQuery, Parameter};
-pub(crate) use report::Measured;
 pub use report::{AgentCoverage, AgentMetric, MetricsReport, PassAt, ProfileReport};
 pub(crate) use source::Source;
 pub use tables::MetricTables;
