@@ -1,7 +1,7 @@
 //! From the tables of a run to its numbers.
 //!
 //! Every metric is a table, and every table a SQL file. A `MetricCatalog` computes them over the tables `tasks`, `rollouts`,
-//! `attempts` and `turns`, wherever these come from: runs, a run that is being collected, or files of NeMo Gym.
+//! `attempts` and `calls`, wherever these come from: runs, a run that is being collected, or files of NeMo Gym.
 //!
 //! | file | what it knows |
 //! |---|---|
