@@ -1,12 +1,12 @@
 //! Imported rows: cut down to what is measured ([`reduce`], [`verify_response`]), and as a run's tables in temporary
-//! files, with the places where they were read ([`TaskRows`], [`RolloutRows`]).
+//! files, with the places where they were read ([`Placed`]).
 
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use arrow::array::{ArrayRef, Int64Array, RecordBatch};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
-use bytes::Bytes;
+use arrow::error::ArrowError;
 
 use super::error::{ImportError, RowProblem};
 use super::keys::{ROLLOUT, RowKey, TASK};
@@ -14,10 +14,8 @@ use super::lines::Line;
 use crate::call::RolloutKey;
 use crate::gym::GymRules;
 use crate::json::{Object, ObjectError};
-use crate::outcome::{
-    Answer, AnswerFields, Outcome, OutcomeBatchBuilder, Times, Verdict, rollouts_of,
-};
-use crate::read::{TaskBatchBuilder, TaskRow};
+use crate::outcome::{Outcome, OutcomeBatchBuilder, Times, Verdict, rollouts_of};
+use crate::read::TaskBatchBuilder;
 use crate::request::{AGENT_REF, ENVIRONMENT_SERVER, agent_ref};
 use crate::schema;
 use crate::session::{Spool, SpoolFile};
@@ -186,29 +184,65 @@ impl Source {
     }
 }
 
-/// The file of one of a run's tables, with the columns that say where each row was read.
-struct Placed {
+/// One of a run's tables in a temporary file, with the columns that say where each row was read. `B` builds its batches.
+pub(super) struct Placed<B> {
+    builder: B,
+    is_full: fn(&B) -> bool,
+    finish: fn(&mut B) -> Result<RecordBatch, ImportError>,
     sources: Vec<Source>,
     /// Rows in the file.
     rows: i64,
     file: SpoolFile,
 }
 
-impl Placed {
-    fn begin(spool: &Spool, name: &str, schema: &SchemaRef) -> Result<Self, ImportError> {
+impl Placed<TaskBatchBuilder> {
+    /// The table `tasks`, with a row for each planned rollout.
+    pub(super) fn tasks(spool: &Spool) -> Result<Self, ImportError> {
         Ok(Self {
+            // The requests of a task's rollouts differ in their keys at most, which are left out here.
+            builder: TaskBatchBuilder::deduplicated(),
+            is_full: TaskBatchBuilder::is_full,
+            finish: |tasks| Ok(tasks.finish()?),
             sources: Vec::new(),
             rows: 0,
-            file: spool.begin(name, with_sources(schema))?,
+            file: spool.begin(schema::TASKS, with_sources(&schema::tasks()))?,
         })
     }
+}
 
-    fn push(&mut self, batch: &RecordBatch) -> Result<(), ImportError> {
-        let signed = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+impl Placed<OutcomeBatchBuilder> {
+    /// The table of all rollouts that are read.
+    pub(super) fn rollouts(spool: &Spool) -> Result<Self, ImportError> {
+        Ok(Self {
+            builder: OutcomeBatchBuilder::new(),
+            is_full: |rows| rows.len() >= BATCH_ROWS || rows.num_bytes() >= BATCH_BYTES,
+            finish: |rows| Ok(rollouts_of(&rows.finish()?)?),
+            sources: Vec::new(),
+            rows: 0,
+            file: spool.begin(IMPORTED_ROLLOUTS, with_sources(&schema::rollouts()))?,
+        })
+    }
+}
+
+impl<B> Placed<B> {
+    pub(super) fn append(
+        &mut self,
+        source: Source,
+        append: impl FnOnce(&mut B) -> Result<(), ArrowError>,
+    ) -> Result<(), ImportError> {
+        append(&mut self.builder)?;
+        self.sources.push(source);
+        if (self.is_full)(&self.builder) {
+            self.flush()?;
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), ImportError> {
+        let batch = (self.finish)(&mut self.builder)?;
         let column = |of: fn(&Source) -> u64| -> ArrayRef {
-            Arc::new(Int64Array::from_iter_values(
-                self.sources.iter().map(of).map(signed),
-            ))
+            let values = self.sources.iter().map(of);
+            Arc::new(Int64Array::from_iter_values(values.map(u64::cast_signed)))
         };
         let end = self.rows + self.sources.len() as i64;
         let mut columns = batch.columns().to_vec();
@@ -224,6 +258,11 @@ impl Placed {
         self.sources.clear();
         Ok(())
     }
+
+    pub(super) fn finish(mut self) -> Result<SpoolFile, ImportError> {
+        self.flush()?;
+        Ok(self.file)
+    }
 }
 
 /// The schema of a run's table with the columns that say where each row was read.
@@ -233,79 +272,6 @@ fn with_sources(schema: &SchemaRef) -> SchemaRef {
         fields.push(Arc::new(Field::new(name, DataType::Int64, false)));
     }
     Arc::new(Schema::new(fields))
-}
-
-/// Rows of `tasks`, one for each planned rollout.
-pub(super) struct TaskRows {
-    tasks: TaskBatchBuilder,
-    placed: Placed,
-}
-
-impl TaskRows {
-    pub(super) fn begin(spool: &Spool) -> Result<Self, ImportError> {
-        Ok(Self {
-            // The requests of a task's rollouts differ in their keys at most, which are left out here.
-            tasks: TaskBatchBuilder::deduplicated(),
-            placed: Placed::begin(spool, schema::TASKS, &schema::tasks())?,
-        })
-    }
-
-    pub(super) fn append(&mut self, task: &TaskRow, source: Source) -> Result<(), ImportError> {
-        self.tasks.append(task)?;
-        self.placed.sources.push(source);
-        if self.tasks.is_full() {
-            self.placed.push(&self.tasks.finish()?)?;
-        }
-        Ok(())
-    }
-
-    pub(super) fn finish(mut self) -> Result<SpoolFile, ImportError> {
-        self.placed.push(&self.tasks.finish()?)?;
-        Ok(self.placed.file)
-    }
-}
-
-/// Rows of `rollouts`.
-pub(super) struct RolloutRows {
-    outcomes: OutcomeBatchBuilder,
-    placed: Placed,
-}
-
-impl RolloutRows {
-    pub(super) fn begin(spool: &Spool) -> Result<Self, ImportError> {
-        Ok(Self {
-            outcomes: OutcomeBatchBuilder::new(),
-            placed: Placed::begin(spool, IMPORTED_ROLLOUTS, &schema::rollouts())?,
-        })
-    }
-
-    pub(super) fn append(
-        &mut self,
-        key: RowKey,
-        agent_name: &str,
-        result: String,
-        fields: AnswerFields,
-        source: Source,
-    ) -> Result<(), ImportError> {
-        let body = Bytes::from(result);
-        let verdict = Verdict::Ok(Answer { body, fields });
-        self.outcomes.append(outcome(key, 0, agent_name, verdict))?;
-        self.placed.sources.push(source);
-        if self.outcomes.len() >= BATCH_ROWS || self.outcomes.num_bytes() >= BATCH_BYTES {
-            self.flush()?;
-        }
-        Ok(())
-    }
-
-    fn flush(&mut self) -> Result<(), ImportError> {
-        let rollouts = rollouts_of(&self.outcomes.finish()?)?;
-        self.placed.push(&rollouts)
-    }
-
-    pub(super) fn finish(mut self) -> Result<SpoolFile, ImportError> {
-        self.flush()?;
-        Ok(self.placed.file)
-    }
 }
 
 #[cfg(test)]

@@ -11,13 +11,13 @@ use datafusion::prelude::SessionContext;
 use super::error::{ImportError, RowProblem};
 use super::keys::{AgentServers, ROLLOUT, RowKey, Runners, TASK, TaskKeys, renumbered};
 use super::lines::{Line, LineRule, for_each_line};
-use super::rows::{IMPORTED_ROLLOUTS, ResponseRule, RolloutRows, Source, TaskRows, reduce};
+use super::rows::{IMPORTED_ROLLOUTS, Placed, ResponseRule, Source, outcome, reduce};
 use super::task_labels::TaskLabels;
 use super::zeros::{Reading, ZeroRows, Zeros};
 use crate::gym::GymRules;
 use crate::json::Object;
-use crate::outcome::AnswerFields;
-use crate::read::TaskRow;
+use crate::outcome::{Answer, OutcomeBatchBuilder, Verdict};
+use crate::read::{TaskBatchBuilder, TaskRow};
 use crate::request::agent_name;
 use crate::schema::{AGENT_NAME, ROLLOUTS, TASK_INDEX, TASKS};
 use crate::session::{Rows, Spool, row};
@@ -58,8 +58,8 @@ pub struct Import {
     keys: TaskKeys,
     /// The query of what counts.
     view: &'static str,
-    tasks: TaskRows,
-    rollouts: RolloutRows,
+    tasks: Placed<TaskBatchBuilder>,
+    rollouts: Placed<OutcomeBatchBuilder>,
     with_keys: u64,
     without_keys: u64,
     without_agent: u64,
@@ -93,8 +93,8 @@ impl Import {
     pub fn new() -> Result<Self, ImportError> {
         let spool = Spool::new()?;
         Ok(Self {
-            tasks: TaskRows::begin(&spool)?,
-            rollouts: RolloutRows::begin(&spool)?,
+            tasks: Placed::tasks(&spool)?,
+            rollouts: Placed::rollouts(&spool)?,
             spool,
             keys: TaskKeys::default(),
             view: "SELECT * FROM imported_rollouts",
@@ -143,7 +143,8 @@ impl Import {
                 task_digest: [0; 16],
                 request,
             };
-            self.tasks.append(&task, Source::of(&line, 0))
+            self.tasks
+                .append(Source::of(&line, 0), |tasks| tasks.append(&task))
         })
     }
 
@@ -157,20 +158,19 @@ impl Import {
         options: &RolloutOptions,
     ) -> Result<(), ImportError> {
         let is_shard = options.files == RolloutFiles::Shards;
-        let (lines, response) = match &options.files {
-            RolloutFiles::Shards => (LineRule::Shard, ResponseRule::Stripped),
-            _ if options.rules.lenient_rows => (LineRule::Text, ResponseRule::Any),
-            RolloutFiles::Results => (LineRule::Text, ResponseRule::Required),
-            RolloutFiles::OfAgent(_) => (LineRule::Text, ResponseRule::Optional),
-        };
-        match &options.files {
+        let (lines, mut response) = match &options.files {
             RolloutFiles::Shards => {
                 self.view = include_str!("../../queries/import/rollouts_of_agents.sql");
+                (LineRule::Shard, ResponseRule::Stripped)
             }
             RolloutFiles::Results => {
                 self.view = include_str!("../../queries/import/rollouts_of_inputs.sql");
+                (LineRule::Text, ResponseRule::Required)
             }
-            RolloutFiles::OfAgent(_) => {}
+            RolloutFiles::OfAgent(_) => (LineRule::Text, ResponseRule::Optional),
+        };
+        if options.rules.lenient_rows && !is_shard {
+            response = ResponseRule::Any;
         }
         for (number, (path, shown)) in files.iter().enumerate() {
             for_each_line(path.as_ref(), shown, lines, |line| {
@@ -178,9 +178,9 @@ impl Import {
                 let key = self.rollout_key(&row, &line, options)?;
                 let result = reduce(&row, response, options.rules);
                 let result = result.map_err(|problem| line.problem(problem))?;
-                let fields = AnswerFields::parse(&result);
-                let mut fields = fields.map_err(|_| line.problem(RowProblem::NotAnObject))?;
-                fields.masked &= options.rules.masks;
+                let answer = Answer::parse(result);
+                let mut answer = answer.map_err(|_| line.problem(RowProblem::NotAnObject))?;
+                answer.fields.masked &= options.rules.masks;
                 let agent = match &options.files {
                     RolloutFiles::Shards => {
                         let name = self.runners.of(&row, &options.servers, options.rules);
@@ -193,8 +193,9 @@ impl Import {
                 if options.zeros.any() {
                     self.zeros.done(number, &agent, key, &row);
                 }
+                let outcome = outcome(key, 0, &agent, Verdict::Ok(answer));
                 let source = Source::of(&line, number);
-                self.rollouts.append(key, &agent, result, fields, source)
+                self.rollouts.append(source, |rows| rows.append(outcome))
             })?;
         }
         if is_shard && options.rules.servers {
@@ -210,14 +211,15 @@ impl Import {
                     .zeros
                     .of_shard(number, path.as_ref(), zeros, &mut reading);
                 for ((runner, key), result) in found? {
-                    let fields = AnswerFields::parse(&result);
-                    let fields = fields.map_err(|_| ImportError::Row {
+                    let answer = Answer::parse(result);
+                    let answer = answer.map_err(|_| ImportError::Row {
                         path: shown.clone(),
                         line: 0,
                         problem: RowProblem::NotAnObject,
                     })?;
+                    let outcome = outcome(key, 0, &runner, Verdict::Ok(answer));
                     let source = Source::nowhere(number);
-                    self.rollouts.append(key, &runner, result, fields, source)?;
+                    self.rollouts.append(source, |rows| rows.append(outcome))?;
                     self.with_keys += 1;
                 }
             }
