@@ -13,8 +13,7 @@ use super::report::{HealthReport, write_summary};
 use super::rules::{BROKEN_CHECK, Rules, Scope, to_json};
 use super::tables::{Calls, Gaps, Records, Turns, Unbound, VerdictRow, Verdicts};
 use crate::json::{quote, unquote};
-use crate::measure::{Spool, SpoolFile};
-use crate::session::{self, Rows, row};
+use crate::session::{self, Rows, Spool, SpoolFile, row};
 
 const CHAINS: &str = include_str!("../../queries/health/views/chains.sql");
 const REPEATS: &str = include_str!("../../queries/health/views/repeats.sql");
@@ -239,9 +238,8 @@ impl HealthCheck {
         report.num_tasks = tasks.count().await? as u64;
         let is_asked = |scope| scope == Scope::Tasks;
         let flags = self.rules.findings(session, "repeats", "task", is_asked);
-        self.spool
-            .keep_frame(session, "flags", flags.await?)
-            .await?;
+        let flags = flags.await?;
+        self.spool.keep(session, "flags", flags, &[]).await?;
         let mut counts = Rows::of(session, FLAG_COUNTS, FlagCount::rows).await?;
         while let Some(count) = counts.next().await? {
             report.count(count.rule as usize, count.found, count.unobserved);

@@ -5,7 +5,11 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, AsArray, RecordBatch, StringViewArray};
+use arrow::array::{ArrayRef, AsArray, StringViewArray};
+use arrow::datatypes::{DataType, Int64Type};
+use datafusion::common::ScalarValue;
+use datafusion::common::utils::take_function_args;
+use datafusion::logical_expr::{ColumnarValue, Expr, Volatility, create_udf, ident};
 use indexmap::{IndexMap, IndexSet};
 
 use super::error::{ImportError, RowProblem};
@@ -14,7 +18,7 @@ use crate::gym::GymRules;
 use crate::json::{Object, unquote};
 pub(super) use crate::request::agent_name;
 use crate::request::{ENVIRONMENT_SERVER, RESULT_TYPE};
-use crate::schema::AGENT_NAME;
+use crate::schema::{AGENT_NAME, TASK_INDEX};
 use crate::store::EnvironmentServer;
 
 pub(super) const TASK: &str = "_ng_task_index";
@@ -27,6 +31,15 @@ pub struct RowKey {
     pub task_index: i64,
     /// Index of the rollout within its task.
     pub rollout_index: i64,
+}
+
+impl RowKey {
+    pub(crate) fn new(task_index: i64, rollout_index: i64) -> Self {
+        Self {
+            task_index,
+            rollout_index,
+        }
+    }
 }
 
 /// The tasks of all files of an import.
@@ -74,10 +87,7 @@ impl TaskKeys {
             self.by_index = true;
             task.parse().map_err(|_| RowProblem::NotAnInteger(TASK))?
         };
-        Ok(RowKey {
-            task_index,
-            rollout_index,
-        })
+        Ok(RowKey::new(task_index, rollout_index))
     }
 
     /// The names by code point and, for each number given so far, the place of its name there; `None` if tasks are
@@ -188,20 +198,69 @@ impl Runners {
         labelled.collect()
     }
 
-    /// The batch with the names of reports in its column `agent_name`.
-    pub(super) fn labelled(&self, batch: &RecordBatch) -> Result<RecordBatch, ImportError> {
-        let labels = self.labels();
-        let mut columns = batch.columns().to_vec();
-        let place = batch.schema().index_of(AGENT_NAME)?;
-        if let Some(column) = columns.get_mut(place) {
-            let names = column.as_string_view().iter().map(|name| {
-                let name = name.unwrap_or_default();
-                Some(labels.get(name).copied().unwrap_or(name))
-            });
-            *column = Arc::new(names.collect::<StringViewArray>()) as ArrayRef;
+    /// The column `agent_name` with the names of reports; `None` if those are what it holds.
+    pub(super) fn labelled(&self) -> Option<Expr> {
+        let labels = self.labels().into_iter();
+        let labels = labels.filter(|(name, label)| name != label);
+        let owned = labels.map(|(name, label)| (name.to_owned(), label.to_owned()));
+        let labels: HashMap<String, String> = owned.collect();
+        if labels.is_empty() {
+            return None;
         }
-        Ok(RecordBatch::try_new(batch.schema(), columns)?)
+        let label = move |column: &ArrayRef| -> ArrayRef {
+            let names = column.as_string_view().iter();
+            let label = |name| labels.get(name).map_or(name, String::as_str);
+            Arc::new(
+                names
+                    .map(|name| name.map(label))
+                    .collect::<StringViewArray>(),
+            )
+        };
+        Some(replaced(AGENT_NAME, DataType::Utf8View, label))
     }
+}
+
+/// The column `task_index` with the ranks of tasks instead of their numbers by first appearance.
+pub(super) fn renumbered(ranks: Vec<i64>) -> Expr {
+    replaced(TASK_INDEX, DataType::Int64, move |column| {
+        let rank = |number: i64| {
+            let place = usize::try_from(number).ok();
+            let rank = place.and_then(|place| ranks.get(place));
+            rank.copied().unwrap_or(number)
+        };
+        Arc::new(
+            column
+                .as_primitive::<Int64Type>()
+                .unary::<_, Int64Type>(rank),
+        )
+    })
+}
+
+/// A column with other values, which are looked up when it is read.
+fn replaced(
+    column: &'static str,
+    kind: DataType,
+    replace: impl Fn(&ArrayRef) -> ArrayRef + Send + Sync + 'static,
+) -> Expr {
+    let replace = move |values: &[ColumnarValue]| {
+        let [values] = take_function_args(column, values)?;
+        Ok(match values {
+            ColumnarValue::Array(values) => ColumnarValue::Array(replace(values)),
+            ColumnarValue::Scalar(value) => {
+                let value = ScalarValue::try_from_array(&replace(&value.to_array()?), 0)?;
+                ColumnarValue::Scalar(value)
+            }
+        })
+    };
+    let kinds = vec![kind.clone()];
+    let function = create_udf(
+        column,
+        kinds,
+        kind,
+        Volatility::Immutable,
+        Arc::new(replace),
+    );
+    function.call(vec![ident(column)])
 }
 
 /// Whether the first row of a file says which environment server it came from, as rows of NeMo Gym do since 0.7.
@@ -236,11 +295,7 @@ mod tests {
         let mut keys = TaskKeys::default();
         for (name, number) in [("b", 0), ("a", 1), ("b", 0), ("é", 2), ("B", 3)] {
             let row = format!(r#"{{"_ng_task_index": "{name}", "_ng_rollout_index": 7}}"#);
-            let expected = RowKey {
-                task_index: number,
-                rollout_index: 7,
-            };
-            assert_eq!(key(&mut keys, &row), Ok(expected));
+            assert_eq!(key(&mut keys, &row), Ok(RowKey::new(number, 7)));
         }
         let (names, ranks) = keys.ranks().unwrap();
         assert_eq!(names, ["B", "a", "b", "é"]);

@@ -1,12 +1,12 @@
-//! Imported rows: cut down to what is measured ([`reduce`], [`verify_response`]), and as batches of a run's tables with
-//! the places where they were read ([`TaskRows`], [`RolloutRows`]).
+//! Imported rows: cut down to what is measured ([`reduce`], [`verify_response`]), and as a run's tables in temporary
+//! files, with the places where they were read ([`Placed`]).
 
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
-use arrow::array::{ArrayRef, AsArray, Int64Array, RecordBatch};
-use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef};
-use bytes::Bytes;
+use arrow::array::{ArrayRef, Int64Array, RecordBatch};
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use arrow::error::ArrowError;
 
 use super::error::{ImportError, RowProblem};
 use super::keys::{ROLLOUT, RowKey, TASK};
@@ -14,15 +14,15 @@ use super::lines::Line;
 use crate::call::RolloutKey;
 use crate::gym::GymRules;
 use crate::json::{Object, ObjectError};
-use crate::outcome::{
-    Answer, AnswerFields, Outcome, OutcomeBatchBuilder, Times, Verdict, rollouts_of,
-};
-use crate::read::{TaskBatchBuilder, TaskRow};
+use crate::outcome::{Outcome, OutcomeBatchBuilder, Times, Verdict, rollouts_of};
+use crate::read::TaskBatchBuilder;
 use crate::request::{AGENT_REF, ENVIRONMENT_SERVER, agent_ref};
+use crate::schema;
+use crate::session::{Spool, SpoolFile};
 
 /// What a row must have of a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ResponseRule {
+pub(super) enum ResponseRule {
     /// There must be one.
     Required,
     /// If there is one, it must be an object.
@@ -129,8 +129,8 @@ pub fn verify_response(
     Ok(stripped(&row, response.as_ref(), rules))
 }
 
-/// The outcome of an attempt in a file.
-pub(super) fn outcome(key: RowKey, attempt: u32, agent_name: &str, verdict: Verdict) -> Outcome {
+/// The outcome of an attempt of which no time is known.
+pub(crate) fn outcome(key: RowKey, attempt: u32, agent_name: &str, verdict: Verdict) -> Outcome {
     let key = RolloutKey::new(key.task_index, key.rollout_index, attempt);
     Outcome {
         times: Times {
@@ -142,6 +142,8 @@ pub(super) fn outcome(key: RowKey, attempt: u32, agent_name: &str, verdict: Verd
     }
 }
 
+/// The table of all rollouts that were read.
+pub(super) const IMPORTED_ROLLOUTS: &str = "imported_rollouts";
 /// Running number of a row over all files of a table.
 const SOURCE_ROW: &str = "source_row";
 /// Which of the files a row is from, counted from 0.
@@ -151,7 +153,9 @@ const SOURCE_OFFSET: &str = "source_offset";
 /// Bytes of the row; 0 where it is in no file.
 const SOURCE_LENGTH: &str = "source_length";
 
+/// Rows go to the temporary file at this many, or bytes of answers.
 const BATCH_ROWS: usize = 8192;
+const BATCH_BYTES: usize = 8 * 1024 * 1024;
 
 /// Where a row was read.
 #[derive(Debug, Clone, Copy, Default)]
@@ -180,22 +184,65 @@ impl Source {
     }
 }
 
-/// Batches of one of a run's tables, with the columns that say where each row was read.
-#[derive(Default)]
-struct Placed {
+/// One of a run's tables in a temporary file, with the columns that say where each row was read. `B` builds its batches.
+pub(super) struct Placed<B> {
+    builder: B,
+    is_full: fn(&B) -> bool,
+    finish: fn(&mut B) -> Result<RecordBatch, ImportError>,
     sources: Vec<Source>,
-    /// Rows in all batches.
+    /// Rows in the file.
     rows: i64,
-    batches: Vec<RecordBatch>,
+    file: SpoolFile,
 }
 
-impl Placed {
-    fn push(&mut self, batch: &RecordBatch) -> Result<(), ImportError> {
-        let signed = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+impl Placed<TaskBatchBuilder> {
+    /// The table `tasks`, with a row for each planned rollout.
+    pub(super) fn tasks(spool: &Spool) -> Result<Self, ImportError> {
+        Ok(Self {
+            // The requests of a task's rollouts differ in their keys at most, which are left out here.
+            builder: TaskBatchBuilder::deduplicated(),
+            is_full: TaskBatchBuilder::is_full,
+            finish: |tasks| Ok(tasks.finish()?),
+            sources: Vec::new(),
+            rows: 0,
+            file: spool.begin(schema::TASKS, with_sources(&schema::tasks()))?,
+        })
+    }
+}
+
+impl Placed<OutcomeBatchBuilder> {
+    /// The table of all rollouts that are read.
+    pub(super) fn rollouts(spool: &Spool) -> Result<Self, ImportError> {
+        Ok(Self {
+            builder: OutcomeBatchBuilder::new(),
+            is_full: |rows| rows.len() >= BATCH_ROWS || rows.num_bytes() >= BATCH_BYTES,
+            finish: |rows| Ok(rollouts_of(&rows.finish()?)?),
+            sources: Vec::new(),
+            rows: 0,
+            file: spool.begin(IMPORTED_ROLLOUTS, with_sources(&schema::rollouts()))?,
+        })
+    }
+}
+
+impl<B> Placed<B> {
+    pub(super) fn append(
+        &mut self,
+        source: Source,
+        append: impl FnOnce(&mut B) -> Result<(), ArrowError>,
+    ) -> Result<(), ImportError> {
+        append(&mut self.builder)?;
+        self.sources.push(source);
+        if (self.is_full)(&self.builder) {
+            self.flush()?;
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), ImportError> {
+        let batch = (self.finish)(&mut self.builder)?;
         let column = |of: fn(&Source) -> u64| -> ArrayRef {
-            Arc::new(Int64Array::from_iter_values(
-                self.sources.iter().map(of).map(signed),
-            ))
+            let values = self.sources.iter().map(of);
+            Arc::new(Int64Array::from_iter_values(values.map(u64::cast_signed)))
         };
         let end = self.rows + self.sources.len() as i64;
         let mut columns = batch.columns().to_vec();
@@ -206,110 +253,25 @@ impl Placed {
             column(|source| source.length as u64),
         ]);
         let schema = with_sources(batch.schema_ref());
-        self.batches.push(RecordBatch::try_new(schema, columns)?);
+        self.file.write(&RecordBatch::try_new(schema, columns)?)?;
         self.rows = end;
         self.sources.clear();
         Ok(())
     }
+
+    pub(super) fn finish(mut self) -> Result<SpoolFile, ImportError> {
+        self.flush()?;
+        Ok(self.file)
+    }
 }
 
 /// The schema of a run's table with the columns that say where each row was read.
-pub(super) fn with_sources(schema: &SchemaRef) -> SchemaRef {
+fn with_sources(schema: &SchemaRef) -> SchemaRef {
     let mut fields = schema.fields().to_vec();
     for name in [SOURCE_ROW, SOURCE_NUMBER, SOURCE_OFFSET, SOURCE_LENGTH] {
         fields.push(Arc::new(Field::new(name, DataType::Int64, false)));
     }
     Arc::new(Schema::new(fields))
-}
-
-/// Rows of `tasks`, one for each planned rollout.
-pub(super) struct TaskRows {
-    tasks: TaskBatchBuilder,
-    placed: Placed,
-}
-
-impl TaskRows {
-    pub(super) fn new() -> Self {
-        Self {
-            // The requests of a task's rollouts differ in their keys at most, which are left out here.
-            tasks: TaskBatchBuilder::deduplicated(),
-            placed: Placed::default(),
-        }
-    }
-
-    pub(super) fn append(&mut self, task: &TaskRow, source: Source) -> Result<(), ImportError> {
-        self.tasks.append(task)?;
-        self.placed.sources.push(source);
-        if self.tasks.is_full() {
-            self.placed.push(&self.tasks.finish()?)?;
-        }
-        Ok(())
-    }
-
-    pub(super) fn finish(mut self) -> Result<Vec<RecordBatch>, ImportError> {
-        self.placed.push(&self.tasks.finish()?)?;
-        Ok(self.placed.batches)
-    }
-}
-
-/// Rows of `rollouts`.
-pub(super) struct RolloutRows {
-    outcomes: OutcomeBatchBuilder,
-    placed: Placed,
-}
-
-impl RolloutRows {
-    pub(super) fn new() -> Self {
-        Self {
-            outcomes: OutcomeBatchBuilder::new(),
-            placed: Placed::default(),
-        }
-    }
-
-    pub(super) fn append(
-        &mut self,
-        key: RowKey,
-        agent_name: &str,
-        result: String,
-        fields: AnswerFields,
-        source: Source,
-    ) -> Result<(), ImportError> {
-        let body = Bytes::from(result);
-        let verdict = Verdict::Ok(Answer { body, fields });
-        self.outcomes.append(outcome(key, 0, agent_name, verdict))?;
-        self.placed.sources.push(source);
-        if self.outcomes.len() == BATCH_ROWS {
-            self.flush()?;
-        }
-        Ok(())
-    }
-
-    fn flush(&mut self) -> Result<(), ImportError> {
-        let rollouts = rollouts_of(&self.outcomes.finish()?)?;
-        self.placed.push(&rollouts)
-    }
-
-    pub(super) fn finish(mut self) -> Result<Vec<RecordBatch>, ImportError> {
-        self.flush()?;
-        Ok(self.placed.batches)
-    }
-}
-
-/// The batch with its task indices, which are its first column, replaced by their ranks.
-pub(super) fn renumbered(batch: &RecordBatch, ranks: &[i64]) -> Result<RecordBatch, ImportError> {
-    let mut columns = batch.columns().to_vec();
-    if let Some(column) = columns.first_mut() {
-        let rank = |number: i64| {
-            let place = usize::try_from(number).ok();
-            place
-                .and_then(|place| ranks.get(place))
-                .copied()
-                .unwrap_or(number)
-        };
-        let numbers = column.as_primitive::<Int64Type>();
-        *column = Arc::new(numbers.unary::<_, Int64Type>(rank));
-    }
-    Ok(RecordBatch::try_new(batch.schema(), columns)?)
 }
 
 #[cfg(test)]

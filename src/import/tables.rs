@@ -6,58 +6,41 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::Path;
 use std::sync::Arc;
 
-use arrow::array::RecordBatch;
-use datafusion::datasource::MemTable;
 use datafusion::prelude::SessionContext;
 
 use super::error::{ImportError, RowProblem};
-use super::keys::{AgentServers, ROLLOUT, RowKey, Runners, TASK, TaskKeys};
+use super::keys::{AgentServers, ROLLOUT, RowKey, Runners, TASK, TaskKeys, renumbered};
 use super::lines::{Line, LineRule, for_each_line};
-use super::rows::{ResponseRule, RolloutRows, Source, TaskRows, reduce, renumbered, with_sources};
+use super::rows::{IMPORTED_ROLLOUTS, Placed, ResponseRule, Source, outcome, reduce};
+use super::task_labels::TaskLabels;
 use super::zeros::{Reading, ZeroRows, Zeros};
 use crate::gym::GymRules;
 use crate::json::Object;
-use crate::outcome::AnswerFields;
-use crate::python::repr_str;
-use crate::read::TaskRow;
+use crate::outcome::{Answer, OutcomeBatchBuilder, Verdict};
+use crate::read::{TaskBatchBuilder, TaskRow};
 use crate::request::agent_name;
-use crate::schema;
-use crate::session::{Rows, row};
+use crate::schema::{AGENT_NAME, ROLLOUTS, TASK_INDEX, TASKS};
+use crate::session::{Rows, Spool, row};
 use crate::store::EnvironmentServer;
 
-/// Who made the rollouts of a file.
+/// What files of rollouts are.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum AgentSource {
-    /// The agent in `agent_ref.name` of each row; rows without one are left out.
-    Row,
-    /// The agent of the materialized input with the same key, whatever the rows say.
-    Inputs,
-    /// One agent, whatever the rows say.
-    Fixed(String),
-}
-
-/// Whether rows must say which task and rollout they are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum KeyRule {
-    /// Each must.
-    Required,
-    /// All or none: rows of both kinds cannot be put in order. Rows without count as task 0, rollout 0.
-    AllOrNone,
-    /// What is missing counts as 0.
-    Optional,
+pub enum RolloutFiles {
+    /// Shards of a collection: only LF ends a line, and blank lines are skipped. All rows say which task and rollout they
+    /// are, or all count as task 0, rollout 0. Rows without the name of an agent in `agent_ref` are left out.
+    Shards,
+    /// The answers to materialized inputs. Each has a key and a response, and is the agent's whom the input with the same
+    /// key names.
+    Results,
+    /// What the server of an agent is shown: keys and responses may be missing.
+    OfAgent(String),
 }
 
 /// How a file of rollouts is read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RolloutOptions {
-    /// Whether the file is a shard: blank lines are skipped, and only LF ends a line.
-    pub is_shard: bool,
-    /// Whether rows must say which task and rollout they are.
-    pub keys: KeyRule,
-    /// What a row must have of a response.
-    pub response: ResponseRule,
-    /// Whose rollouts the rows are.
-    pub agent: AgentSource,
+    /// What the files are.
+    pub files: RolloutFiles,
     /// The rules by which the rows are read.
     pub rules: &'static GymRules,
     /// Environment servers of agents, for rows that name none.
@@ -68,13 +51,15 @@ pub struct RolloutOptions {
 
 /// Reads files into the tables `tasks` and `rollouts`. They have the columns of a run's tables, with
 /// one row of `tasks` for each rollout that was asked for, and say where each row was read. Of an
-/// answer, `result` keeps what metrics can read; its text stays in the file.
-#[derive(Default)]
+/// answer, `result` keeps what metrics can read; its text stays in the file. The rows go to temporary
+/// files as they are read; only keys are held in memory.
 pub struct Import {
+    spool: Spool,
     keys: TaskKeys,
-    agent: Option<AgentSource>,
-    tasks: Vec<RecordBatch>,
-    rollouts: Vec<RecordBatch>,
+    /// The query of what counts.
+    view: &'static str,
+    tasks: Placed<TaskBatchBuilder>,
+    rollouts: Placed<OutcomeBatchBuilder>,
     with_keys: u64,
     without_keys: u64,
     without_agent: u64,
@@ -82,11 +67,11 @@ pub struct Import {
     zeros: ZeroRows,
 }
 
-/// The result of an import beside its tables.
-#[derive(Debug, Clone, Default, PartialEq)]
+/// The result of an import beside its tables, which can be read as long as this exists.
+#[derive(Debug)]
 pub struct Imported {
-    /// Names of the tasks by index, where they are named by strings.
-    pub task_names: Option<Vec<String>>,
+    /// Names of the tasks.
+    pub labels: TaskLabels,
     /// Rows of `rollouts`.
     pub num_rollouts: u64,
     /// Whether some rows do not say which task and rollout they are, and count as 0.
@@ -97,12 +82,28 @@ pub struct Imported {
     pub servers: BTreeMap<String, EnvironmentServer>,
     /// Notes on missing rollouts.
     pub notes: Vec<String>,
+    _files: Spool,
 }
 
 impl Import {
     /// An import that has read nothing yet.
-    pub fn new() -> Self {
-        Self::default()
+    ///
+    /// # Errors
+    /// There is no place for temporary files.
+    pub fn new() -> Result<Self, ImportError> {
+        let spool = Spool::new()?;
+        Ok(Self {
+            tasks: Placed::tasks(&spool)?,
+            rollouts: Placed::rollouts(&spool)?,
+            spool,
+            keys: TaskKeys::default(),
+            view: "SELECT * FROM imported_rollouts",
+            with_keys: 0,
+            without_keys: 0,
+            without_agent: 0,
+            runners: Runners::default(),
+            zeros: ZeroRows::default(),
+        })
     }
 
     /// Reads materialized inputs. `shown` is the file in messages.
@@ -117,7 +118,6 @@ impl Import {
     ) -> Result<(), ImportError> {
         let none = AgentServers::new();
         let file = Arc::from(shown);
-        let mut rows = TaskRows::new();
         for_each_line(path, shown, LineRule::Text, |line| {
             let row = line.row()?;
             let key = self
@@ -143,10 +143,9 @@ impl Import {
                 task_digest: [0; 16],
                 request,
             };
-            rows.append(&task, Source::of(&line, 0))
-        })?;
-        self.tasks.extend(rows.finish()?);
-        Ok(())
+            self.tasks
+                .append(Source::of(&line, 0), |tasks| tasks.append(&task))
+        })
     }
 
     /// Reads files of rollouts, each with its name in messages.
@@ -158,41 +157,48 @@ impl Import {
         files: &[(P, String)],
         options: &RolloutOptions,
     ) -> Result<(), ImportError> {
-        let mut rows = RolloutRows::new();
-        let rule = if options.is_shard {
-            LineRule::Shard
-        } else {
-            LineRule::Text
+        let is_shard = options.files == RolloutFiles::Shards;
+        let (lines, mut response) = match &options.files {
+            RolloutFiles::Shards => {
+                self.view = include_str!("../../queries/import/rollouts_of_agents.sql");
+                (LineRule::Shard, ResponseRule::Stripped)
+            }
+            RolloutFiles::Results => {
+                self.view = include_str!("../../queries/import/rollouts_of_inputs.sql");
+                (LineRule::Text, ResponseRule::Required)
+            }
+            RolloutFiles::OfAgent(_) => (LineRule::Text, ResponseRule::Optional),
         };
+        if options.rules.lenient_rows && !is_shard {
+            response = ResponseRule::Any;
+        }
         for (number, (path, shown)) in files.iter().enumerate() {
-            for_each_line(path.as_ref(), shown, rule, |line| {
+            for_each_line(path.as_ref(), shown, lines, |line| {
                 let row = line.row()?;
                 let key = self.rollout_key(&row, &line, options)?;
-                let response = match (options.rules.lenient_rows, options.response) {
-                    (true, ResponseRule::Required | ResponseRule::Optional) => ResponseRule::Any,
-                    (_, rule) => rule,
-                };
                 let result = reduce(&row, response, options.rules);
                 let result = result.map_err(|problem| line.problem(problem))?;
-                let fields = AnswerFields::parse(&result);
-                let mut fields = fields.map_err(|_| line.problem(RowProblem::NotAnObject))?;
-                fields.masked &= options.rules.masks;
-                let agent = match &options.agent {
-                    AgentSource::Row => {
+                let answer = Answer::parse(result);
+                let mut answer = answer.map_err(|_| line.problem(RowProblem::NotAnObject))?;
+                answer.fields.masked &= options.rules.masks;
+                let agent = match &options.files {
+                    RolloutFiles::Shards => {
                         let name = self.runners.of(&row, &options.servers, options.rules);
                         self.without_agent += u64::from(name.is_empty());
                         name
                     }
-                    AgentSource::Inputs => String::new(),
-                    AgentSource::Fixed(name) => name.clone(),
+                    RolloutFiles::Results => String::new(),
+                    RolloutFiles::OfAgent(name) => name.clone(),
                 };
                 if options.zeros.any() {
                     self.zeros.done(number, &agent, key, &row);
                 }
-                rows.append(key, &agent, result, fields, Source::of(&line, number))
+                let outcome = outcome(key, 0, &agent, Verdict::Ok(answer));
+                let source = Source::of(&line, number);
+                self.rollouts.append(source, |rows| rows.append(outcome))
             })?;
         }
-        if options.is_shard && options.rules.servers {
+        if is_shard && options.rules.servers {
             let mut reading = Reading {
                 keys: &mut self.keys,
                 runners: &mut self.runners,
@@ -205,19 +211,19 @@ impl Import {
                     .zeros
                     .of_shard(number, path.as_ref(), zeros, &mut reading);
                 for ((runner, key), result) in found? {
-                    let fields = AnswerFields::parse(&result);
-                    let fields = fields.map_err(|_| ImportError::Row {
+                    let answer = Answer::parse(result);
+                    let answer = answer.map_err(|_| ImportError::Row {
                         path: shown.clone(),
                         line: 0,
                         problem: RowProblem::NotAnObject,
                     })?;
-                    rows.append(key, &runner, result, fields, Source::nowhere(number))?;
+                    let outcome = outcome(key, 0, &runner, Verdict::Ok(answer));
+                    let source = Source::nowhere(number);
+                    self.rollouts.append(source, |rows| rows.append(outcome))?;
                     self.with_keys += 1;
                 }
             }
         }
-        self.rollouts.extend(rows.finish()?);
-        self.agent = Some(options.agent.clone());
         Ok(())
     }
 
@@ -227,60 +233,57 @@ impl Import {
         line: &Line<'_>,
         options: &RolloutOptions,
     ) -> Result<RowKey, ImportError> {
-        let is_lenient = options.rules.lenient_rows && options.keys != KeyRule::Required;
+        let needs_keys = options.files == RolloutFiles::Results;
+        let is_lenient = options.rules.lenient_rows && !needs_keys;
         let has_keys = is_lenient || row.contains(TASK) && row.contains(ROLLOUT);
         self.with_keys += u64::from(has_keys);
         self.without_keys += u64::from(!has_keys);
-        if options.keys == KeyRule::AllOrNone && self.with_keys.min(self.without_keys) > 0 {
+        if options.files == RolloutFiles::Shards && self.with_keys.min(self.without_keys) > 0 {
             let spelled = |has_keys| if has_keys { "both" } else { "not both of" };
             return Err(line.problem(RowProblem::MixedKeys {
                 what: spelled(has_keys),
                 earlier: spelled(!has_keys),
             }));
         }
-        let key = match options.keys {
-            KeyRule::Required => self.keys.key(row),
-            KeyRule::AllOrNone | KeyRule::Optional => self.keys.key_or_zero(row),
+        let key = if needs_keys {
+            self.keys.key(row)
+        } else {
+            self.keys.key_or_zero(row)
         };
         key.map_err(|problem| line.problem(problem))
     }
 
-    /// Registers in a session the tables `tasks` and `imported_rollouts`, in memory, and the view
+    /// Registers in a session the tables `tasks` and `imported_rollouts`, and the view
     /// `rollouts` of what counts.
     ///
     /// # Errors
     /// The session has such tables, or does not take them.
     pub async fn register(self, ctx: &SessionContext) -> Result<Imported, ImportError> {
-        let ranks = self.keys.ranks();
-        let tables = [
-            ("tasks", schema::tasks(), self.tasks),
-            ("imported_rollouts", schema::rollouts(), self.rollouts),
+        let (names, ranks) = self.keys.ranks().unzip();
+        let columns = [
+            (AGENT_NAME, self.runners.labelled()),
+            (TASK_INDEX, ranks.map(renumbered)),
         ];
-        for (name, schema, mut batches) in tables {
-            for batch in &mut batches {
-                *batch = self.runners.labelled(batch)?;
-                if let Some((_, ranks)) = &ranks {
-                    *batch = renumbered(batch, ranks)?;
+        self.tasks.finish()?.register(ctx, &[])?;
+        self.rollouts.finish()?.register(ctx, &[])?;
+        for name in [TASKS, IMPORTED_ROLLOUTS] {
+            for (column, values) in &columns {
+                if let Some(values) = values {
+                    let table = ctx.table(name).await?.with_column(column, values.clone())?;
+                    ctx.deregister_table(name)?;
+                    ctx.register_table(name, table.into_view())?;
                 }
             }
-            let table = MemTable::try_new(with_sources(&schema), vec![batches])?;
-            ctx.register_table(name, Arc::new(table))?;
         }
-        let view = match self.agent {
-            Some(AgentSource::Row) => include_str!("../../queries/import/rollouts_of_agents.sql"),
-            Some(AgentSource::Inputs) => {
-                include_str!("../../queries/import/rollouts_of_inputs.sql")
-            }
-            Some(AgentSource::Fixed(_)) | None => "SELECT * FROM imported_rollouts",
-        };
-        ctx.register_table("rollouts", ctx.sql(view).await?.into_view())?;
+        ctx.register_table(ROLLOUTS, ctx.sql(self.view).await?.into_view())?;
         Ok(Imported {
-            task_names: ranks.map(|(names, _)| names),
+            labels: TaskLabels(names),
             num_rollouts: self.with_keys + self.without_keys,
             without_keys: self.without_keys > 0,
             without_agent: self.without_agent,
             servers: self.runners.servers(),
             notes: self.zeros.notes(),
+            _files: self.spool,
         })
     }
 }
@@ -340,18 +343,7 @@ impl Imported {
         sql: &str,
     ) -> Result<Option<String>, ImportError> {
         let first = Rows::of(ctx, sql, Key::rows).await?.next().await?;
-        let Some(Key {
-            task_index: task,
-            rollout_index: rollout,
-        }) = first
-        else {
-            return Ok(None);
-        };
-        let names = self.task_names.as_ref();
-        let name = usize::try_from(task).ok();
-        let name = name.and_then(|task| names.and_then(|names| names.get(task)));
-        let task = name.map_or_else(|| task.to_string(), |name| repr_str(name));
-        Ok(Some(format!("({task}, {rollout})")))
+        Ok(first.map(|key| self.labels.key(key.task_index, key.rollout_index)))
     }
 }
 

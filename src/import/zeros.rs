@@ -116,9 +116,9 @@ impl ZeroRows {
     pub fn count_failures(&mut self, shard: usize) {
         let mut uncounted = 0;
         let shard = self.shard(shard);
-        for (key, failure) in &shard.failures {
-            if let Some(text) = &failure.text {
-                let row = Object::parse(text).unwrap_or_default();
+        for (key, failure) in &mut shard.failures {
+            if let Some(text) = failure.text.take() {
+                let row = Object::parse(&text).unwrap_or_default();
                 shard.zeros.insert(key.clone(), of_failure(&row));
             } else {
                 uncounted += 1;
@@ -178,9 +178,11 @@ impl ZeroRows {
         reading: &mut Reading<'_>,
     ) -> Result<Vec<(Key, String)>, ImportError> {
         let beside = |what| with_suffix(&path.with_extension(""), what);
-        reading.rows(&beside(FAILURES), |key, _, line| {
+        let rules = reading.rules;
+        reading.rows(&beside(FAILURES), |key, row, line| {
             if zeros.any() {
-                self.failed(shard, key, line.number, line.text, zeros);
+                let text = reduce(row, ResponseRule::Stripped, rules).unwrap_or_default();
+                self.failed(shard, key, line.number, &text, zeros);
             }
         })?;
         if !zeros.any() {
@@ -192,7 +194,7 @@ impl ZeroRows {
         })?;
         let rows = self.take(shard).map(|(key, text)| {
             let row = Object::parse(&text).unwrap_or_default();
-            let result = reduce(&row, ResponseRule::Stripped, reading.rules);
+            let result = reduce(&row, ResponseRule::Stripped, rules);
             (key, result.unwrap_or_default())
         });
         Ok(rows.collect())

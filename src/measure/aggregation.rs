@@ -12,16 +12,16 @@ use tokio::task::JoinSet;
 
 use super::families::AGENT_STATISTICS;
 use super::measurement::{Measurement, measure};
-use super::nemo_gym::TaskLabels;
 use super::report::{AgentMetric, MetricsReport};
 use super::source::{Source, by_rules};
 use crate::error::Error;
 use crate::gym::GymChoice;
 use crate::import::{
-    AgentServers, AgentSource, Import, ImportError, Imported, KeyRule, ResponseRule,
-    RolloutOptions, is_shard, is_stamped, merge,
+    AgentServers, Import, ImportError, Imported, RolloutFiles, RolloutOptions, is_shard,
+    is_stamped, merge,
 };
 use crate::python::glob;
+use crate::session;
 use crate::store::{RunRecord, RunStore};
 
 /// What metrics are computed over.
@@ -58,7 +58,7 @@ impl Aggregation {
     /// The source can't be read, a metric fails, or the output can't be written.
     pub async fn run(mut self) -> Result<MetricsReport, Error> {
         let mut notes = Vec::new();
-        let measured = match &self.source {
+        let mut report = match &self.source {
             AggregationSource::Runs(runs) => {
                 let (runs, rules) = by_rules(runs, self.gym).await?;
                 self.measurement.rules = rules;
@@ -79,7 +79,7 @@ impl Aggregation {
                         imported.without_agent, imported.num_rollouts
                     ));
                 }
-                self.measurement.labels = TaskLabels::from(imported.task_names);
+                self.measurement.labels = imported.labels;
                 self.measurement.servers = imported.servers;
                 self.measurement.is_stamped = true;
                 notes.extend(imported.notes);
@@ -87,20 +87,9 @@ impl Aggregation {
                 measure(&source, Some(&self.output), &self.measurement).await?
             }
         };
-        notes.extend(measured.notes);
-        if measured.is_renumbered {
-            notes.push(
-                "the runs have tasks or rollouts of the same number: tasks are matched by content and numbered \
-                 anew, and the rollouts of later runs come after those of earlier ones"
-                    .to_owned(),
-            );
-        }
-        Ok(MetricsReport {
-            coverage: measured.coverage,
-            metrics: measured.metrics,
-            notes,
-            written: measured.written,
-        })
+        notes.append(&mut report.notes);
+        report.notes = notes;
+        Ok(report)
     }
 }
 
@@ -140,13 +129,10 @@ async fn files(
     }
     measurement.rules = gym.rules(|| is_new);
     check_zeros(measurement, "the files bear none of its stamps")?;
-    let session = SessionContext::new();
-    let mut import = Import::new();
+    let session = session::gathering(measurement.memory)?;
+    let mut import = Import::new()?;
     let options = RolloutOptions {
-        is_shard: true,
-        keys: KeyRule::AllOrNone,
-        response: ResponseRule::Stripped,
-        agent: AgentSource::Row,
+        files: RolloutFiles::Shards,
         rules: measurement.rules,
         servers: AgentServers::new(),
         zeros: measurement.zeros.clone(),

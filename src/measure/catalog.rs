@@ -21,7 +21,7 @@ use super::error::MeasureError;
 use super::families::{COVERAGE, MetricTable, SCORES, plan, register_views, spool_scores, view};
 use super::queries::MetricQuery;
 use super::source::Sessions;
-use super::spool::Spool;
+use crate::session::Spool;
 
 /// A result that is computed when it is first waited for. Whoever waits moves it on, so that a reader that stops in the
 /// middle of it holds up no other.
@@ -69,7 +69,7 @@ impl MetricCatalog {
             let (spool, parameters) = (Arc::clone(&spool), Arc::clone(&parameters));
             async move {
                 let coverage = view(&measuring, COVERAGE, &parameters).await?;
-                spool.keep(&measuring, coverage, &[]).await
+                coverage.keep(&spool, &measuring, &[]).await
             }
         };
         Ok(Self {
@@ -113,7 +113,7 @@ impl MetricCatalog {
         order: &[&str],
     ) -> Result<(), MeasureError> {
         let table = self.table(query).await?;
-        self.spool.keep(&self.measuring, table, order).await
+        table.keep(&self.spool, &self.measuring, order).await
     }
 }
 

@@ -136,7 +136,10 @@ impl From<DataFusionError> for MeasureError {
             let column = column.clone();
             return Self::Column { column, expected };
         }
-        Self::Tables(Box::new(source))
+        match source {
+            DataFusionError::IoError(source) => Self::Write(source),
+            source => Self::Tables(Box::new(source)),
+        }
     }
 }
 

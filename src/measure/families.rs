@@ -20,9 +20,9 @@ use super::functions;
 use super::measurement::Price;
 use super::queries::{MetricQueries, MetricQuery};
 use super::rows::Decode;
-use super::spool::Spool;
 use crate::outcome::MASK_SAMPLE;
 use crate::schema;
+use crate::session::Spool;
 
 /// Family of the statistics per agent.
 pub const AGENT_STATISTICS: &str = "agent_statistics";
@@ -60,14 +60,6 @@ impl MetricTable {
         })
     }
 
-    pub(super) fn built_in(name: &str, frame: DataFrame) -> Self {
-        Self {
-            name: name.to_owned(),
-            origin: "built in".to_owned(),
-            frame,
-        }
-    }
-
     /// Name of the family.
     pub fn name(&self) -> &str {
         &self.name
@@ -89,6 +81,20 @@ impl MetricTable {
     /// A view of the table, which computes it anew for each query that reads it.
     pub fn into_view(self) -> Arc<dyn TableProvider> {
         self.frame.into_view()
+    }
+
+    /// Computes the table and makes it known to a session under its name, as [`Spool::keep`] does.
+    ///
+    /// # Errors
+    /// The query fails, or the file cannot be written.
+    pub(super) async fn keep(
+        self,
+        spool: &Spool,
+        ctx: &SessionContext,
+        order: &[&str],
+    ) -> Result<(), MeasureError> {
+        let kept = spool.keep(ctx, &self.name, self.frame, order).await;
+        kept.map_err(|source| failed(&self.name, &self.origin, source))
     }
 
     /// Starts the query.
@@ -246,5 +252,5 @@ pub async fn spool_scores(
     source.deregister_table(SCORES)?;
     register_views(source, parameters).await?;
     let table = view(source, SCORES, parameters).await?;
-    spool.keep(ctx, table, &SCORES_ORDER).await
+    table.keep(spool, ctx, &SCORES_ORDER).await
 }

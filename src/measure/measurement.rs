@@ -14,11 +14,10 @@ use futures::TryStreamExt;
 
 use super::catalog::MetricCatalog;
 use super::families::{AGENT_STATISTICS, PRICES, TASK_STATISTICS, price_rows, without_reserved};
-use super::nemo_gym::{KeyMetrics, PassMajorityOptions, TaskLabels, aggregate_metrics};
+use super::nemo_gym::{KeyMetrics, PassMajorityOptions, aggregate_metrics};
 use super::queries::MetricQueries;
-use super::report::Measured;
+use super::report::{MetricsReport, Shown};
 use super::source::Source;
-use super::spool::Spool;
 use super::subsets::Subsets;
 use super::zeros;
 use crate::agent::MetricServers;
@@ -26,9 +25,9 @@ use crate::config::Settings;
 use crate::error::Error;
 use crate::export::EnvironmentServers;
 use crate::gym::{AGGREGATE_METRICS, GymRules};
-use crate::import::Zeros;
+use crate::import::{TaskLabels, Zeros};
 use crate::schema::{ATTEMPTS, ROLLOUTS};
-use crate::session;
+use crate::session::{self, Spool};
 use crate::store::{Document, EnvironmentServer, PartWriter, RunStore, part_name};
 
 /// How missing rollouts count: those that were planned and are not done.
@@ -151,6 +150,8 @@ const METRICS: &str = "metrics";
 /// Column that tells the bounds of a number from what was observed.
 const BOUND: &str = "bound";
 const OBSERVED: &str = "observed";
+const RENUMBERED: &str = "the runs have tasks or rollouts of the same number: tasks are matched by content and numbered \
+                          anew, and the rollouts of later runs come after those of earlier ones";
 /// Column that holds the value of a subset.
 const SUBSET: &str = "subset";
 
@@ -162,7 +163,7 @@ pub(crate) async fn measure(
     source: &Source<'_>,
     out: Option<&RunStore>,
     measurement: &Measurement,
-) -> Result<Measured, Error> {
+) -> Result<MetricsReport, Error> {
     let spool = Spool::new()?;
     let subsets = match &measurement.by {
         Some(by) => Some(Subsets::of(source, by, measurement.memory, &spool).await?),
@@ -196,13 +197,13 @@ async fn compute(
 ) -> Result<(), Error> {
     let sessions = source.open(measurement.memory).await?;
     let (gathering, measuring) = (&sessions.gathering, &sessions.measuring);
-    landed.measured.is_renumbered = sessions.is_renumbered;
+    landed.is_renumbered = sessions.is_renumbered;
     if let (Source::Runs(_), true) = (source, measurement.zeros.any()) {
         let found = zeros::add(gathering, &measurement.zeros, measurement.rules).await?;
         measuring.deregister_table(ROLLOUTS)?;
         measuring.register_table(ROLLOUTS, gathering.table_provider(ROLLOUTS).await?)?;
         if variant.is_whole() {
-            landed.measured.notes.extend(found.notes);
+            landed.notes.extend(found.notes);
         }
     }
     if let (Some(subsets), Some(value)) = (subsets, &variant.subset) {
@@ -249,9 +250,9 @@ async fn compute(
         };
         landed.add(&query.name, &schema, rows, variant).await?;
     }
-    let is_empty = landed.measured.is_empty();
+    let is_empty = landed.shown.is_empty();
     if let Some(out) = landed.out.filter(|_| has_json && !is_empty) {
-        let notes = &mut landed.measured.notes;
+        let notes = &mut landed.notes;
         landed.json = Some(aggregate_metrics(out, measuring, measurement, notes).await?);
     }
     Ok(())
@@ -264,7 +265,10 @@ struct Landed<'a> {
     has_bounds: bool,
     writers: BTreeMap<String, (SchemaRef, PartWriter)>,
     json: Option<Document>,
-    measured: Measured,
+    shown: Shown,
+    notes: Vec<String>,
+    /// Tasks of several runs were renumbered.
+    is_renumbered: bool,
 }
 
 impl<'a> Landed<'a> {
@@ -275,7 +279,9 @@ impl<'a> Landed<'a> {
             has_bounds: measurement.missing == Missing::Bounds,
             writers: BTreeMap::new(),
             json: None,
-            measured: Measured::default(),
+            shown: Shown::default(),
+            notes: Vec::new(),
+            is_renumbered: false,
         }
     }
 
@@ -295,7 +301,7 @@ impl<'a> Landed<'a> {
         let (subsets, bounds) = (self.has_subsets, self.has_bounds);
         while let Some(batch) = rows.try_next().await? {
             if variant.is_whole() {
-                self.measured.look(name, &batch)?;
+                self.shown.look(name, &batch)?;
             }
             let Some((schema, writer)) = self.writers.get_mut(name) else {
                 continue;
@@ -332,23 +338,26 @@ impl<'a> Landed<'a> {
         Arc::new(Schema::new(fields))
     }
 
-    async fn finish(self) -> Result<Measured, Error> {
-        let mut measured = self.measured;
-        measured.join();
+    async fn finish(self) -> Result<MetricsReport, Error> {
+        let mut report = self.shown.report();
+        report.notes = self.notes;
+        if self.is_renumbered {
+            report.notes.push(RENUMBERED.to_owned());
+        }
         for (_, writer) in self.writers.into_values() {
-            measured.written.push(writer.finish().await?.path);
+            report.written.push(writer.finish().await?.path);
         }
         // Last: where this file exists, all tables do.
         if let Some(json) = self.json {
-            measured.written.push(json.finish().await?);
+            report.written.push(json.finish().await?);
         }
-        measured.written.sort();
-        Ok(measured)
+        report.written.sort();
+        Ok(report)
     }
 }
 
 /// What was measured before, if it is still there and nothing has landed since: it would be the same again.
-pub(crate) async fn earlier(run: &RunStore) -> Result<Option<Measured>, Error> {
+pub(crate) async fn earlier(run: &RunStore) -> Result<Option<MetricsReport>, Error> {
     let name = part_name(METRICS, AGENT_STATISTICS);
     // Written last; but measuring can have been cut off after more had landed.
     let measured_at = run.written_at(AGGREGATE_METRICS).await?;
@@ -365,16 +374,15 @@ pub(crate) async fn earlier(run: &RunStore) -> Result<Option<Measured>, Error> {
         return Ok(None);
     }
     let session = SessionContext::new_with_config(session::config());
-    let mut measured = Measured::default();
-    for family in Measured::FAMILIES {
+    let mut shown = Shown::default();
+    for family in Shown::FAMILIES {
         let name = part_name(METRICS, family);
         if run.exists(&name).await? {
             let table = session::any_part(&session, run, &name).await?;
             for batch in table.collect().await? {
-                measured.look(family, &batch)?;
+                shown.look(family, &batch)?;
             }
         }
     }
-    measured.join();
-    Ok(Some(measured))
+    Ok(Some(shown.report()))
 }

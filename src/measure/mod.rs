@@ -1,12 +1,12 @@
 //! From the tables of a run to its numbers.
 //!
 //! Every metric is a table, and every table a SQL file. A `MetricCatalog` computes them over the tables `tasks`, `rollouts`,
-//! `attempts` and `turns`, wherever these come from: runs, a run that is being collected, or files of NeMo Gym.
+//! `attempts` and `calls`, wherever these come from: runs, a run that is being collected, or files of NeMo Gym.
 //!
 //! | file | what it knows |
 //! |---|---|
 //! | `queries` | [`MetricQueries`]: the SQL files of `queries/metrics` and of a user's folder |
-//! | `families`, `spool` | [`MetricTable`], the views that all metrics are written over, and tables that are computed once |
+//! | `families` | [`MetricTable`], and the views that all metrics are written over |
 //! | `catalog`, `tables` | the metrics as tables; [`MetricTables`] puts them beside those of `rollstream sql` |
 //! | `source`, `subsets`, `zeros` | the tables that are measured, parts of them, and rollouts that count as zero |
 //! | `measurement`, `aggregation`, `report` | [`Measurement`], and what it writes and reports |
@@ -27,7 +27,6 @@ mod nemo_gym;
 mod queries;
 mod report;
 mod source;
-mod spool;
 mod subsets;
 mod tables;
 #[cfg(test)]
@@ -45,13 +44,11 @@ pub use measurement::{Measurement, Missing, Price};
 pub(crate) use measurement::{earlier, measure};
 pub use nemo_gym::{
     AggregateMetrics, CompletionSummary, CustomMetrics, KeyMetrics, OwnRepeats, PassMajority,
-    PassMajorityOptions, Profile, ProfileTarget, TaskLabels, write_verify_responses,
+    PassMajorityOptions, Profile, ProfileTarget, write_verify_responses,
 };
 pub use queries::{MetricQueries, MetricQuery, Parameter};
-pub(crate) use report::Measured;
 pub use report::{AgentCoverage, AgentMetric, MetricsReport, PassAt, ProfileReport};
 pub(crate) use source::Source;
-pub use spool::{Spool, SpoolFile};
 pub use tables::MetricTables;
 
 use crate::session::rows;

@@ -14,7 +14,7 @@ static METRICS: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/queries/metrics");
 static VIEWS: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/queries/views");
 
 /// One metric family: a query that gives a table.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct MetricQuery {
     /// Stem of its file, and name of the table that it gives.
     pub name: String,
@@ -38,7 +38,7 @@ impl MetricQuery {
             .filter(|name| !name.is_empty() && name.chars().all(is_allowed))
             .ok_or_else(|| MeasureError::Name { path: path.into() })?;
         let path = is_file.then(|| path.to_owned());
-        let header = Header::parse(&sql).map_err(|line| MeasureError::Header {
+        let header = Self::parse(&sql).map_err(|line| MeasureError::Header {
             name: name.to_owned(),
             origin: origin(path.as_deref()),
             line,
@@ -46,10 +46,8 @@ impl MetricQuery {
         Ok(Self {
             name: name.to_owned(),
             path,
-            description: header.description,
-            parameters: header.parameters,
-            columns: header.columns,
             sql,
+            ..header
         })
     }
 
@@ -238,14 +236,7 @@ fn parse_literal(literal: &str) -> Option<ScalarValue> {
         .or_else(|| literal.parse::<f64>().map(ScalarValue::from).ok())
 }
 
-/// The header of a query.
-#[derive(Debug, Default, PartialEq)]
-struct Header {
-    description: String,
-    parameters: Vec<Parameter>,
-    columns: Vec<(String, String)>,
-}
-
+/// A part of the header of a query.
 #[derive(Clone, Copy, PartialEq)]
 enum Section {
     Description,
@@ -253,8 +244,8 @@ enum Section {
     Columns,
 }
 
-impl Header {
-    /// Reads the comment lines before the first line of SQL.
+impl MetricQuery {
+    /// Reads the header: the comment lines before the first line of SQL.
     ///
     /// # Errors
     /// The line that should be a parameter and is none.
@@ -389,7 +380,7 @@ mod tests {
     fn a_header_says_what_it_answers_its_parameters_and_its_columns() {
         let sql = "-- What it costs.\n-- In dollars.\n--\n-- Parameters:\n--   price = 0.5   of a token,\n\
                    --                 or so\n-- Columns:\n--   agent_name   the agent\n--   cost\nSELECT 1";
-        let header = Header::parse(sql).unwrap();
+        let header = MetricQuery::parse(sql).unwrap();
         assert_eq!(header.description, "What it costs.\nIn dollars.");
         assert_eq!(
             header.parameters,
@@ -407,7 +398,7 @@ mod tests {
     fn a_paragraph_after_the_columns_is_none_of_them() {
         let sql = "-- What it costs.\n--\n-- Columns:\n--   cost   all of it,\n--          or so\n--\n--   count\n\
                    --\n-- It holds little.\n-- Really.\nSELECT 1";
-        let header = Header::parse(sql).unwrap();
+        let header = MetricQuery::parse(sql).unwrap();
         assert_eq!(header.columns[0].1, "all of it, or so");
         assert_eq!(header.columns[1], ("count".into(), String::new()));
         assert_eq!(header.columns.len(), 2);
@@ -419,13 +410,16 @@ mod tests {
 
     #[test]
     fn a_query_needs_no_header() {
-        assert_eq!(Header::parse("SELECT 1 -- Columns:"), Ok(Header::default()));
+        assert_eq!(
+            MetricQuery::parse("SELECT 1 -- Columns:"),
+            Ok(MetricQuery::default())
+        );
     }
 
     #[test]
     fn a_parameter_without_a_value_is_named() {
         let sql = "-- Parameters:\n--   price\nSELECT 1";
-        assert_eq!(Header::parse(sql), Err("price".to_owned()));
+        assert_eq!(MetricQuery::parse(sql), Err("price".to_owned()));
     }
 
     #[test]

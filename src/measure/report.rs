@@ -1,5 +1,5 @@
-//! What measuring reports: [`MetricsReport`] and [`ProfileReport`], and [`Measured`], which is filled from the rows of the
-//! metric tables.
+//! What measuring reports: [`MetricsReport`], which [`Shown`] makes of the rows of the metric tables, and
+//! [`ProfileReport`].
 
 use arrow::record_batch::RecordBatch;
 use serde::Serialize;
@@ -13,7 +13,7 @@ const SPREAD: &str = "spread";
 const PASS_AT_K: &str = "pass_at_k";
 
 /// The result of measuring.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 pub struct MetricsReport {
     /// The coverage of each agent.
     pub coverage: Vec<AgentCoverage>,
@@ -97,16 +97,10 @@ pub struct PassAt {
     pub pass_hat_k: f64,
 }
 
-/// The numbers that are shown, and where all of them were written.
+/// The rows of the families that are shown.
 #[derive(Debug, Default)]
-pub(crate) struct Measured {
-    pub(crate) coverage: Vec<AgentCoverage>,
-    pub(crate) metrics: Vec<AgentMetric>,
-    pub(crate) written: Vec<String>,
-    /// Notes on the numbers.
-    pub(crate) notes: Vec<String>,
-    /// Tasks of several runs were renumbered.
-    pub(crate) is_renumbered: bool,
+pub(super) struct Shown {
+    coverage: Vec<AgentCoverage>,
     statistics: Vec<Statistics>,
     spreads: Vec<Spread>,
     passes: Vec<Pass>,
@@ -150,9 +144,9 @@ row! {
     }
 }
 
-impl Measured {
+impl Shown {
     /// The families that are shown.
-    pub(crate) const FAMILIES: [&str; 4] = [AGENT_STATISTICS, COVERAGE, SPREAD, PASS_AT_K];
+    pub(super) const FAMILIES: [&str; 4] = [AGENT_STATISTICS, COVERAGE, SPREAD, PASS_AT_K];
 
     /// Takes what is shown from the rows of a family. Of a family that a user has replaced by one of
     /// other columns nothing is shown, but for the statistics.
@@ -175,8 +169,8 @@ impl Measured {
     }
 
     /// Puts what several families say of a metric together.
-    pub(super) fn join(&mut self) {
-        for row in self.statistics.drain(..) {
+    pub(super) fn report(self) -> MetricsReport {
+        let metrics = self.statistics.into_iter().map(|row| {
             let is_it = |agent: &str, name: &str| agent == row.agent_name && name == row.metric;
             let mut spreads = self.spreads.iter();
             let spread = spreads.find(|row| is_it(&row.agent_name, &row.metric));
@@ -194,7 +188,7 @@ impl Measured {
             let most = passes.clone().map(|(num_tasks, _)| num_tasks).max();
             let of_all = passes.filter(|(num_tasks, _)| Some(*num_tasks) == most);
             let pass_at = of_all.map(|(_, pass_at)| pass_at);
-            self.metrics.push(AgentMetric {
+            AgentMetric {
                 stderr: spread.and_then(|row| row.stderr),
                 pass_at: pass_at.max_by_key(|pass_at| pass_at.k),
                 agent_name: row.agent_name,
@@ -205,7 +199,12 @@ impl Measured {
                 min: row.min,
                 median: row.median,
                 max: row.max,
-            });
+            }
+        });
+        MetricsReport {
+            metrics: metrics.collect(),
+            coverage: self.coverage,
+            ..MetricsReport::default()
         }
     }
 }

@@ -8,14 +8,13 @@ use datafusion::prelude::SessionContext;
 use super::functions;
 use super::rows::{Column, Rows};
 use super::source::Source;
-use super::spool::Spool;
 use crate::error::Error;
 use crate::json;
 use crate::schema::{
     AGENT_NAME, FIRST_ROLLOUT_INDEX, INFO, INTEGER_METRICS, METRICS, NUM_REPEATS, REQUEST, RESULT,
     ROLLOUT_INDEX, ROLLOUTS, TABLES, TASK_INDEX, TASKS, tasks,
 };
-use crate::session;
+use crate::session::{self, Spool};
 
 /// More subsets than anybody looks at.
 const MAX_SUBSETS: usize = 1_000;
@@ -75,7 +74,7 @@ impl Subsets {
         } else {
             labels
         };
-        spool.keep_frame(&session, LABELS, labels).await?;
+        spool.keep(&session, LABELS, labels, &[]).await?;
         let labels = session.table(LABELS).await?;
         let distinct = labels.clone().select(vec![ident(LABEL)])?.distinct()?;
         let sorted = distinct.sort(vec![ident(LABEL).sort(true, false)])?;

@@ -10,11 +10,10 @@ use datafusion::common::ScalarValue;
 use datafusion::datasource::MemTable;
 use datafusion::prelude::{SessionConfig, SessionContext};
 
-use super::{
-    AggregateMetrics, MeasureError, MetricQueries, MetricTable, TaskLabels, plan, register_views,
-};
+use super::{AggregateMetrics, MeasureError, MetricQueries, MetricTable, plan, register_views};
 use crate::call::RolloutKey;
 use crate::gym::GYM_05;
+use crate::import::TaskLabels;
 use crate::outcome::{Answer, Outcome, OutcomeBatchBuilder, Times, Verdict, rollouts_of};
 use crate::schema;
 

@@ -2,21 +2,19 @@
 //! [`ZeroRows`] counts them from the tables of a session.
 
 use std::collections::BTreeMap;
-use std::time::UNIX_EPOCH;
 
 use datafusion::error::DataFusionError;
 use datafusion::prelude::SessionContext;
 
 use super::rows::{Rows, row};
-use crate::call::RolloutKey;
 use crate::config::{ConfigError, Settings};
 use crate::error::Error;
 use crate::export::failed_attempts;
 use crate::gym::GymRules;
-use crate::import::{RowKey, ZeroRows, Zeros};
+use crate::import::{RowKey, ZeroRows, Zeros, outcome};
 use crate::json::{Object, quote};
 use crate::outcome::resume::FAILURE_CLASS;
-use crate::outcome::{Answer, Outcome, OutcomeBatchBuilder, Times, Verdict, rollouts_of};
+use crate::outcome::{Answer, OutcomeBatchBuilder, Verdict, rollouts_of};
 use crate::retry::gym_class;
 use crate::schema::ROLLOUTS;
 
@@ -68,7 +66,7 @@ pub(crate) async fn add(
     let mut batch = OutcomeBatchBuilder::new();
     for ((agent_name, key), text) in rows.take(0) {
         let answer = Answer::parse(text).map_err(Error::defect)?;
-        let outcome = outcome(&agent_name, key, answer);
+        let outcome = outcome(key, 0, &agent_name, Verdict::Ok(answer));
         batch.append(outcome).map_err(DataFusionError::from)?;
     }
     let num_zeros = batch.len();
@@ -99,7 +97,7 @@ async fn done(session: &SessionContext, rows: &mut ZeroRows) -> Result<(), Error
     let sql = "SELECT agent_name, task_index, rollout_index, result FROM rollouts";
     let mut rollouts = Rows::of(session, sql, Done::rows).await?;
     while let Some(row) = rollouts.next().await? {
-        let key = key(row.task_index, row.rollout_index);
+        let key = RowKey::new(row.task_index, row.rollout_index);
         let answer = Object::parse(&row.result).unwrap_or_default();
         rows.done(0, &row.agent_name, key, &answer);
     }
@@ -127,7 +125,7 @@ async fn failed(
     let attempts = failed_attempts(session, rules).await?;
     let mut attempts = Rows::start(attempts, Failed::rows).await?;
     while let Some(row) = attempts.next().await? {
-        let key = key(row.task_index, row.rollout_index);
+        let key = RowKey::new(row.task_index, row.rollout_index);
         let is_answered = row.outcome == "agent_flagged";
         let answer = row.answer.filter(|_| is_answered).unwrap_or_else(|| {
             let class = gym_class(row.http_status);
@@ -160,27 +158,9 @@ async fn planned(
         let request = Object::parse(&row.request).unwrap_or_default();
         let first = row.first_rollout_index;
         for rollout_index in first..first.saturating_add(row.num_repeats) {
-            let key = key(row.task_index, rollout_index);
+            let key = RowKey::new(row.task_index, rollout_index);
             rows.planned(0, (row.agent_name.clone(), key), &request, zeros);
         }
     }
     Ok(())
-}
-
-fn key(task_index: i64, rollout_index: i64) -> RowKey {
-    RowKey {
-        task_index,
-        rollout_index,
-    }
-}
-
-fn outcome(agent_name: &str, key: RowKey, answer: Answer) -> Outcome {
-    let key = RolloutKey::new(key.task_index, key.rollout_index, 0);
-    Outcome {
-        times: Times {
-            server: Some(std::time::Duration::ZERO),
-            ..Times::default()
-        },
-        ..Outcome::new(key, agent_name, UNIX_EPOCH, Verdict::Ok(answer))
-    }
 }

@@ -11,7 +11,7 @@ use crate::agent::{MetricServerOptions, MetricServers, RecordedAgents};
 use crate::error::Error;
 use crate::expand::{self, AgentCounts};
 use crate::import::Zeros;
-use crate::measure::{self, Live, Measured, Measurement, Price, Source, zeros};
+use crate::measure::{self, Live, Measurement, MetricsReport, Price, Source, zeros};
 use crate::report::{NothingScored, SweepReport};
 use crate::run::StopReason;
 use crate::session::{self, RunTables};
@@ -38,7 +38,9 @@ impl Sweep {
             is_cut_off,
         } = done;
         if is_cut_off {
-            return self.report(written, Measured::default(), elapsed).await;
+            return self
+                .report(written, MetricsReport::default(), elapsed)
+                .await;
         }
         self.note_the_end().await?;
         let is_as_before = self.start.found().is_some_and(|found| found.is_finished)
@@ -67,14 +69,14 @@ impl Sweep {
         let measured = match earlier {
             Some(earlier) => earlier,
             None if self.settings.aggregate => self.measured().await?,
-            None => Measured::default(),
+            None => MetricsReport::default(),
         };
         self.nothing_scored = self.nothing_scored().await?;
         written.push(self.run.display("run.json"));
         self.report(written, measured, elapsed).await
     }
 
-    async fn measured(&self) -> Result<Measured, Error> {
+    async fn measured(&self) -> Result<MetricsReport, Error> {
         if self.settings.agent_metrics {
             tokio::select! {
                 biased;
@@ -93,12 +95,12 @@ impl Sweep {
                         self.run.display("")
                     ));
                 }
-                Ok(Measured::default())
+                Ok(MetricsReport::default())
             }
         }
     }
 
-    async fn measure(&self, asks_servers: bool) -> Result<Measured, Error> {
+    async fn measure(&self, asks_servers: bool) -> Result<MetricsReport, Error> {
         let runs = std::slice::from_ref(&self.run);
         let servers = asks_servers.then(|| {
             // The addresses of a moment ago: a head server may be gone by now.
@@ -233,14 +235,14 @@ impl Sweep {
     async fn leave(&self, done: Done) -> Result<SweepReport, Error> {
         let mut written = done.written;
         written.push(self.run.display("run.json"));
-        self.report(written, Measured::default(), done.elapsed)
+        self.report(written, MetricsReport::default(), done.elapsed)
             .await
     }
 
     pub(super) async fn report(
         &self,
         mut written: Vec<String>,
-        measured: Measured,
+        measured: MetricsReport,
         elapsed: Duration,
     ) -> Result<SweepReport, Error> {
         let progress = self.progress.total();

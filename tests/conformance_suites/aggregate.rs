@@ -8,11 +8,10 @@ use std::sync::Arc;
 use datafusion::prelude::SessionContext;
 use rollstream::gym::GymRules;
 use rollstream::import::{
-    AgentServers, AgentSource, Import, KeyRule, ResponseRule, RolloutOptions, Zeros, is_shard,
-    merge,
+    AgentServers, Import, RolloutFiles, RolloutOptions, TaskLabels, Zeros, is_shard, merge,
 };
 use rollstream::json::{Object, quote};
-use rollstream::measure::{AggregateMetrics, TaskLabels};
+use rollstream::measure::AggregateMetrics;
 use rollstream::python::glob;
 use rollstream::store::EnvironmentServer;
 use rollstream::write_verify_responses;
@@ -142,12 +141,9 @@ async fn shards(case: &Case, output: &Path) -> Result<(), String> {
         return Err(format!("No shards matched input_glob='{pattern}'"));
     }
     let ctx = SessionContext::new();
-    let mut import = Import::new();
+    let mut import = Import::new().map_err(|error| error.to_string())?;
     let rule = RolloutOptions {
-        is_shard: true,
-        keys: KeyRule::AllOrNone,
-        response: ResponseRule::Stripped,
-        agent: AgentSource::Row,
+        files: RolloutFiles::Shards,
         rules: case.rules,
         servers: servers(case, &files)?,
         zeros: zeros(options),
@@ -164,7 +160,7 @@ async fn shards(case: &Case, output: &Path) -> Result<(), String> {
     }
     let unique = imported.check_aggregate(&ctx, true).await;
     unique.map_err(|error| error.to_string())?;
-    let labels = TaskLabels::from(imported.task_names);
+    let labels = imported.labels;
     // Cases of an earlier version have them by agent.
     let by_server = case.json["config"].is_string();
     write_requests(
@@ -193,12 +189,9 @@ async fn one_agent(case: &Case, output: &Path) -> Result<(), String> {
         .join(name.unwrap_or("verify_responses.jsonl"));
     let shown = path.display().to_string();
     let ctx = SessionContext::new();
-    let mut import = Import::new();
+    let mut import = Import::new().map_err(|error| error.to_string())?;
     let rule = RolloutOptions {
-        is_shard: false,
-        keys: KeyRule::Optional,
-        response: ResponseRule::Optional,
-        agent: AgentSource::Fixed(hooks::AGENT.into()),
+        files: RolloutFiles::OfAgent(hooks::AGENT.into()),
         rules: case.rules,
         servers: AgentServers::new(),
         zeros: Zeros::default(),
@@ -210,7 +203,7 @@ async fn one_agent(case: &Case, output: &Path) -> Result<(), String> {
     let imported = imported.map_err(|error| error.to_string())?;
     let unique = imported.check_aggregate(&ctx, false).await;
     unique.map_err(|error| error.to_string())?;
-    let labels = TaskLabels::from(imported.task_names);
+    let labels = imported.labels;
     let metrics = AggregateMetrics::compute(&ctx, &labels, case.rules).await;
     let metrics = metrics.map_err(|error| error.to_string())?;
     let custom = hooks::custom_metrics(&ctx, &metrics, &case.json["options"]).await?;

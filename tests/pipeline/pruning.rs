@@ -14,12 +14,12 @@ use datafusion::prelude::SessionContext;
 use parquet::file::reader::FileReader;
 use parquet::file::serialized_reader::{ReadOptionsBuilder, SerializedFileReader};
 use rollstream::call::RolloutKey;
-use rollstream::measure::{MetricQueries, Spool, functions, plan, register_views, spool_scores};
+use rollstream::measure::{MetricQueries, functions, plan, register_views, spool_scores};
 use rollstream::outcome::{
     Answer, Outcome, OutcomeBatchBuilder, Times, Verdict, attempts_of, rollouts_of,
 };
 use rollstream::schema::{ATTEMPTS, ROLLOUTS};
-use rollstream::session::{self, RunTables};
+use rollstream::session::{self, RunTables, Spool};
 use rollstream::store::{PartWriter, RunStore, part_name};
 
 /// What differs from one machine and moment to another.

@@ -10,9 +10,10 @@ use arrow::util::pretty::pretty_format_batches;
 use datafusion::datasource::MemTable;
 use datafusion::prelude::SessionContext;
 use rollstream::call::RolloutKey;
-use rollstream::measure::{MetricQueries, Spool, plan, register_views, spool_scores};
+use rollstream::measure::{MetricQueries, plan, register_views, spool_scores};
 use rollstream::outcome::{Answer, Outcome, OutcomeBatchBuilder, Times, Verdict, rollouts_of};
-use rollstream::{schema, session};
+use rollstream::schema;
+use rollstream::session::{self, Spool};
 
 /// Rollouts of 200 tasks, 50 each, in the order in which calls of many tasks would be answered.
 fn rollouts() -> Vec<RecordBatch> {

@@ -15,8 +15,7 @@ use crate::measure::families::{MetricTable, plan};
 use crate::measure::functions;
 use crate::measure::queries::MetricQueries;
 use crate::measure::rows::Rows;
-use crate::measure::spool::Spool;
-use crate::session;
+use crate::session::{self, Spool};
 
 /// Two agents that are compared.
 #[derive(Debug, Clone)]
@@ -88,7 +87,7 @@ impl Compared {
         };
         ctx.register_table("chosen", chosen.into_view())?;
         let tests = compared.table("tests").await?;
-        compared.spool.keep(ctx, tests, &[]).await?;
+        tests.keep(&compared.spool, ctx, &[]).await?;
         let flips = compared.table("flips").await?.into_view();
         ctx.register_table("flips", flips)?;
         compared.overlaps = overlaps.collect().await?;
@@ -160,7 +159,7 @@ impl Compared {
         let overlaps = overlaps.collect().await?;
         let differences = plan(ctx, self.queries.get("differences")?, &parameters).await?;
         let order = ["metric", "task_key"];
-        self.spool.keep(ctx, differences, &order).await?;
+        differences.keep(&self.spool, ctx, &order).await?;
         let differences = ctx.table_provider("differences").await?;
         ctx.deregister_table("differences")?;
         Ok((overlaps, differences))

@@ -4,8 +4,8 @@ use datafusion::common::ScalarValue;
 use datafusion::prelude::SessionContext;
 use serde::Serialize;
 
-use super::task_labels::TaskLabels;
 use crate::gym::GymRules;
+use crate::import::TaskLabels;
 use crate::measure::error::MeasureError;
 use crate::measure::rows::{Rows, row};
 

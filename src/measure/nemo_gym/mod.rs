@@ -14,7 +14,6 @@ mod repeats;
 mod reward_profile;
 mod servers;
 mod statistics;
-mod task_labels;
 
 pub use aggregate_metrics::AggregateMetrics;
 pub use completion::CompletionSummary;
@@ -22,7 +21,6 @@ pub use custom::{CustomMetrics, KeyMetrics, PassMajority, PassMajorityOptions};
 pub use repeats::OwnRepeats;
 pub use reward_profile::{Profile, ProfileTarget};
 pub use servers::write_verify_responses;
-pub use task_labels::TaskLabels;
 
 use std::collections::HashMap;
 use std::sync::Arc;

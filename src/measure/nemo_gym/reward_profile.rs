@@ -1,5 +1,5 @@
 //! NeMo Gym's reward profile, `*_reward_profiling.jsonl` and `*_agent_metrics.json`: [`Profile`] is that of a run or of
-//! files, [`RewardProfile`] writes it from the statistics tables.
+//! files, written from the statistics tables.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -15,11 +15,10 @@ use super::groups::{GroupOrder, Groups};
 use super::json_object::JsonObject;
 use super::repeats::Repeats;
 use super::statistics::AgentStatistics;
-use super::task_labels::TaskLabels;
 use crate::error::Error;
 use crate::gym::{GymChoice, GymRules};
 use crate::import::{
-    AgentServers, AgentSource, Import, KeyRule, ResponseRule, RolloutOptions, Zeros, is_stamped,
+    AgentServers, Import, Imported, RolloutFiles, RolloutOptions, TaskLabels, Zeros, is_stamped,
 };
 use crate::json::Object;
 use crate::measure::catalog::MetricCatalog;
@@ -29,6 +28,7 @@ use crate::measure::queries::MetricQueries;
 use crate::measure::rows::{Column, Rows, row};
 use crate::measure::source::{Sessions, Source, by_rules};
 use crate::request::agent_ref;
+use crate::session;
 use crate::store::{Document, RunStore};
 
 /// NeMo Gym's reward profile: a line for each task, an entry for each agent, and how much of what was
@@ -38,6 +38,8 @@ pub struct Profile {
     labels: TaskLabels,
     rules: &'static GymRules,
     completion: CompletionSummary,
+    /// The tables of files can be read as long as this exists.
+    _imported: Option<Imported>,
 }
 
 /// Where a profile goes.
@@ -58,10 +60,10 @@ impl Profile {
     pub async fn of_run(run: &RunStore, gym: GymChoice, memory: usize) -> Result<Self, Error> {
         let (runs, rules) = by_rules(std::slice::from_ref(run), gym).await?;
         let source = Source::Runs(&runs);
-        Self::of(&source, TaskLabels::default(), rules, memory).await
+        Self::of(&source, None, rules, memory).await
     }
 
-    /// Of files of NeMo Gym, by the rules of the version that wrote them, unless others are chosen. Numbers of every rollout are held in memory, and the texts of the inputs.
+    /// Of files of NeMo Gym, by the rules of the version that wrote them, unless others are chosen.
     ///
     /// # Errors
     /// A file can't be read, or its rows are not what they must be.
@@ -73,15 +75,12 @@ impl Profile {
     ) -> Result<Self, Error> {
         let is_stamped = is_stamped(rollouts)?;
         let rules = gym.rules(|| is_stamped);
-        let files = SessionContext::new();
-        let mut import = Import::new();
+        let files = session::gathering(memory)?;
+        let mut import = Import::new()?;
         let shown = |path: &Path| path.display().to_string();
         import.materialized_inputs(materialized_inputs, &shown(materialized_inputs), rules)?;
         let options = RolloutOptions {
-            is_shard: false,
-            keys: KeyRule::Required,
-            response: ResponseRule::Required,
-            agent: AgentSource::Inputs,
+            files: RolloutFiles::Results,
             rules,
             servers: AgentServers::new(),
             zeros: Zeros::default(),
@@ -89,23 +88,24 @@ impl Profile {
         import.rollouts(&[(rollouts, shown(rollouts))], &options)?;
         let imported = import.register(&files).await?;
         imported.check_profile(&files).await?;
-        let labels = TaskLabels::from(imported.task_names);
-        Self::of(&Source::Tables(&files), labels, rules, memory).await
+        Self::of(&Source::Tables(&files), Some(imported), rules, memory).await
     }
 
     async fn of(
         source: &Source<'_>,
-        labels: TaskLabels,
+        imported: Option<Imported>,
         rules: &'static GymRules,
         memory: usize,
     ) -> Result<Self, Error> {
         let sessions = source.open(memory).await?;
         let completion = CompletionSummary::of(&sessions.gathering, rules).await?;
+        let labels = imported.as_ref().map(|files| files.labels.clone());
         Ok(Self {
             sessions,
-            labels,
+            labels: labels.unwrap_or_default(),
             rules,
             completion,
+            _imported: imported,
         })
     }
 
@@ -140,13 +140,14 @@ impl Profile {
         };
         let mut tasks = create("reward_profiling.jsonl")?;
         let mut agents = create("agent_metrics.json")?;
-        let profile = RewardProfile::compute(&self.sessions, &self.labels, self.rules).await?;
-        profile.write_tasks(&mut tasks).await?;
-        profile.write_agents(&mut agents).await?;
+        let statistics = self.statistics().await?;
+        self.write_tasks(statistics.by_agent, &mut tasks).await?;
+        self.write_agents(&statistics.repeats, &mut agents).await?;
         let mut written = vec![tasks.finish().await?, agents.finish().await?];
         if self.rules.repeats {
             let mut repeats = create("repeat_level_metrics.json")?;
-            notes.extend(profile.write_repeats(&mut repeats).await?);
+            write_repeats(&statistics.repeats, &mut repeats)?;
+            notes.extend(statistics.repeats.notes());
             written.push(repeats.finish().await?);
         }
         Ok(written)
@@ -155,15 +156,9 @@ impl Profile {
 
 const INDEX_KEYS: [&str; 2] = ["_ng_task_index", "_ng_rollout_index"];
 
-/// The statistics of a run in the shape of NeMo Gym's reward profile: a line for each task and an
-/// entry for each agent. The rollouts of all agents are one data set, and a task is one whoever
-/// worked on it.
-///
-/// Tasks are written as they are read, one at a time.
-struct RewardProfile<'a> {
-    ctx: &'a SessionContext,
-    labels: &'a TaskLabels,
-    rules: &'static GymRules,
+/// What a profile is written from, beside the tables `task_statistics` and `agent_statistics`. The rollouts of all agents
+/// are one data set, and a task is one whoever worked on it.
+struct Statistics {
     /// Several agents worked on one task, and each has lines of its own.
     by_agent: bool,
     repeats: Repeats,
@@ -213,13 +208,10 @@ async fn forget_agents(ctx: &SessionContext) -> Result<(), DataFusionError> {
     ctx.register_table(TASK_STATISTICS, unsplit).map(drop)
 }
 
-impl<'a> RewardProfile<'a> {
-    /// Computes the statistics over the tables of `sessions`, to which it adds `task_statistics` and `agent_statistics`.
-    async fn compute(
-        sessions: &'a Sessions,
-        labels: &'a TaskLabels,
-        rules: &'static GymRules,
-    ) -> Result<Self, MeasureError> {
+impl Profile {
+    /// Computes the statistics, and adds the tables `task_statistics` and `agent_statistics` to the sessions.
+    async fn statistics(&self) -> Result<Statistics, MeasureError> {
+        let (sessions, rules) = (&self.sessions, self.rules);
         let ctx = &sessions.measuring;
         let queries = MetricQueries::embedded()?;
         let parameters = |split_agents: bool| {
@@ -246,10 +238,7 @@ impl<'a> RewardProfile<'a> {
             forget_agents(ctx).await?;
         }
         let repeats = Repeats::read(ctx, rules).await?;
-        Ok(Self {
-            ctx,
-            labels,
-            rules,
+        Ok(Statistics {
             by_agent,
             repeats,
             _catalogs: catalogs,
@@ -258,17 +247,18 @@ impl<'a> RewardProfile<'a> {
 
     /// Writes a line for each task that has a rollout, by index; for each of its agents, where several worked on one task
     /// and the rules tell them apart.
-    async fn write_tasks(&self, out: &mut impl Write) -> Result<(), MeasureError> {
-        let layout = AgentStatistics::read(self.ctx).await?.run_layout();
-        let order = if self.by_agent {
+    async fn write_tasks(&self, by_agent: bool, out: &mut impl Write) -> Result<(), MeasureError> {
+        let ctx = &self.sessions.measuring;
+        let layout = AgentStatistics::read(ctx).await?.run_layout();
+        let order = if by_agent {
             GroupOrder::TaskAgent
         } else {
             GroupOrder::Task
         };
         let sql = include_str!("../../../queries/nemo_gym/samples.sql");
-        let split_agents = [("split_agents", ScalarValue::from(self.by_agent))];
-        let mut asked = Rows::with_parameters(self.ctx, sql, &split_agents, Sample::rows).await?;
-        let mut groups = Groups::read(self.ctx, self.labels, order, self.rules).await?;
+        let split_agents = [("split_agents", ScalarValue::from(by_agent))];
+        let mut asked = Rows::with_parameters(ctx, sql, &split_agents, Sample::rows).await?;
+        let mut groups = Groups::read(ctx, &self.labels, order, self.rules).await?;
         while let Some(group) = groups.next().await? {
             let is_its = |sample: &Sample| {
                 (sample.task_index, &sample.agent_name) == (group.task_index, &group.agent_name)
@@ -277,25 +267,29 @@ impl<'a> RewardProfile<'a> {
                 table: "tasks",
                 task_index: group.task_index,
             })?;
-            let agent = self.by_agent.then_some(group.agent_name.as_str());
+            let agent = by_agent.then_some(group.agent_name.as_str());
             let (request, expected) = (sample.to_json()?, Some(sample.expected));
-            let line = group.to_json(&layout, self.labels, &request, expected, agent);
+            let line = group.to_json(&layout, &self.labels, &request, expected, agent);
             writeln!(out, "{line}").map_err(MeasureError::Write)?;
         }
         Ok(())
     }
 
     /// Writes a list with an entry for each agent, by name.
-    async fn write_agents(&self, out: &mut impl Write) -> Result<(), MeasureError> {
-        let agents = AgentStatistics::read(self.ctx).await?;
+    async fn write_agents(
+        &self,
+        repeats: &Repeats,
+        out: &mut impl Write,
+    ) -> Result<(), MeasureError> {
+        let agents = AgentStatistics::read(&self.sessions.measuring).await?;
         let layout = agents.run_layout();
-        let order = self.repeats.metrics();
+        let order = repeats.metrics();
         let (mut entries, mut unmeasured) = (Vec::new(), Vec::new());
         for (name, agent) in agents.iter() {
             let mut entry = JsonObject::default();
             layout.write(&agent.statistics, &mut entry);
             entry.raw("agent_ref", &agent_ref(name));
-            let (of_agent, mut more) = (self.repeats.of(name), IndexMap::new());
+            let (of_agent, mut more) = (repeats.of(name), IndexMap::new());
             of_agent.write_across(&order, &mut more);
             of_agent.write_coverage(&mut more);
             let of_kind = if agent.is_measured {
@@ -308,16 +302,14 @@ impl<'a> RewardProfile<'a> {
         entries.append(&mut unmeasured);
         write!(out, "[{}]", entries.join(",")).map_err(MeasureError::Write)
     }
+}
 
-    /// Writes a list with an entry for each repeat of each agent, where the rules have such; gives what is to be known of
-    /// them.
-    async fn write_repeats(&self, out: &mut impl Write) -> Result<Vec<String>, MeasureError> {
-        let entries = self.repeats.iter().flat_map(|(name, of_agent)| {
-            let agent = agent_ref(name);
-            of_agent.to_json(Some(("agent_ref", &agent)))
-        });
-        let entries = entries.collect::<Vec<_>>().join(",");
-        write!(out, "[{entries}]").map_err(MeasureError::Write)?;
-        Ok(self.repeats.notes())
-    }
+/// Writes a list with an entry for each repeat of each agent.
+fn write_repeats(repeats: &Repeats, out: &mut impl Write) -> Result<(), MeasureError> {
+    let entries = repeats.iter().flat_map(|(name, of_agent)| {
+        let agent = agent_ref(name);
+        of_agent.to_json(Some(("agent_ref", &agent)))
+    });
+    let entries = entries.collect::<Vec<_>>().join(",");
+    write!(out, "[{entries}]").map_err(MeasureError::Write)
 }

@@ -6,7 +6,7 @@ use crate::python::repr_str;
 /// Spelling of a task's index in what is written: the index itself, or a string for each index from 0. Tasks are counted by
 /// integers throughout; files of others may name them by strings, which then stand for their rank.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct TaskLabels(Option<Vec<String>>);
+pub struct TaskLabels(pub(super) Option<Vec<String>>);
 
 impl TaskLabels {
     /// As JSON.
@@ -46,11 +46,5 @@ impl TaskLabels {
     fn name(&self, task_index: i64) -> Option<&str> {
         let index = usize::try_from(task_index).ok()?;
         self.0.as_ref()?.get(index).map(String::as_str)
-    }
-}
-
-impl From<Option<Vec<String>>> for TaskLabels {
-    fn from(names: Option<Vec<String>>) -> Self {
-        Self(names)
     }
 }
