@@ -2,12 +2,13 @@ use std::sync::Arc;
 
 use arrow::array::{ArrayRef, RecordBatch, new_null_array};
 use arrow::error::ArrowError;
-use chrono::{SecondsFormat, Utc};
 use datafusion::common::runtime::SpawnedTask;
 use serde_json::json;
 use tokio::sync::mpsc::{Receiver, channel};
 
+use super::begin::make_directory;
 use super::identity::add_rules;
+use super::now;
 use super::prepare::refuse_remains;
 use crate::config::Settings;
 use crate::error::Error;
@@ -17,8 +18,7 @@ use crate::import::{
 };
 use crate::outcome::{attempts_of, rollouts_of};
 use crate::report::ImportReport;
-use crate::schema;
-use crate::schema::{ATTEMPTS, FINISHED_AT, ROLLOUTS, SCHEMA_VERSION, SERVER_MS, TASKS};
+use crate::schema::{self, ATTEMPTS, FINISHED_AT, ROLLOUTS, SCHEMA_VERSION, SERVER_MS, TASKS};
 use crate::store::{
     LockOptions, PartWriter, RunLock, RunRecord, RunState, RunStore, StoreError, part_name,
 };
@@ -43,15 +43,8 @@ pub async fn import_collection(
     let mut is_new = false;
     if let Some(path) = run.local_path() {
         is_new = !path.exists();
-        std::fs::create_dir_all(path).map_err(|source| {
-            StoreError::File {
-                action: "create",
-                path: path.to_owned(),
-                source,
-            }
-            .of_output()
-        })?;
     }
+    make_directory(&run)?;
     let imported = locked(files, &run, settings).await;
     if let (true, Err(_), Some(path)) = (is_new, &imported, run.local_path()) {
         // What is not empty stays, and does no harm.
@@ -158,7 +151,7 @@ fn record(
         "failures": digest(2),
     });
     add_rules(&mut identity, rules);
-    let now = Utc::now().to_rfc3339_opts(SecondsFormat::Millis, true);
+    let now = now();
     Ok(RunRecord {
         schema_version: SCHEMA_VERSION,
         run_id: RunRecord::new_id(),
