@@ -1,8 +1,8 @@
 -- The planned rollouts of each agent.
 --
 -- Reads: tasks.
--- Columns: agent_name, num_planned (rollouts).
-SELECT agent_name, sum(num_repeats) AS num_planned
+-- Columns: agent_name, num_rollouts.
+SELECT agent_name, sum(num_repeats) AS num_rollouts
 FROM tasks
 GROUP BY agent_name
 ORDER BY agent_name

@@ -2,8 +2,8 @@
 --
 -- Reads: attempts.
 -- Parameters: $since and $until (timestamps, both included).
--- Columns: agent_name, num_done.
-SELECT agent_name, count(*) AS num_done
+-- Columns: agent_name, num_rollouts.
+SELECT agent_name, count(*) AS num_rollouts
 FROM attempts
 WHERE outcome = 'ok' AND finished_at BETWEEN $since AND $until
 GROUP BY agent_name

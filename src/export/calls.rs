@@ -109,8 +109,5 @@ impl CallLog {
 }
 
 fn unwritten(source: io::Error) -> ExportError {
-    ExportError::Write {
-        path: std::env::temp_dir(),
-        source,
-    }
+    ExportError::write(&std::env::temp_dir())(source)
 }

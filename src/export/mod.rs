@@ -8,7 +8,7 @@ mod target;
 mod trajectory;
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use datafusion::error::DataFusionError;
 
@@ -46,6 +46,16 @@ pub enum ExportError {
     /// A task of the run is not a request.
     #[error("a task of the run cannot be written: {0}")]
     Request(#[from] RequestError),
+}
+
+impl ExportError {
+    /// Returns what makes the error that a file cannot be written.
+    fn write(path: &Path) -> impl Fn(io::Error) -> Self {
+        move |source| Self::Write {
+            path: path.to_owned(),
+            source,
+        }
+    }
 }
 
 impl From<DataFusionError> for ExportError {

@@ -66,10 +66,7 @@ impl ExportTarget {
                 path.display()
             ))),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(source) => Err(ExportError::Write {
-                path: path.clone(),
-                source,
-            }),
+            Err(source) => Err(ExportError::write(path)(source)),
         }
     }
 
@@ -94,12 +91,9 @@ pub(super) struct Lines {
 
 impl Lines {
     pub(super) fn create(path: &Path) -> Result<Self, ExportError> {
-        let failed = |source| ExportError::Write {
-            path: path.to_owned(),
-            source,
-        };
+        let failed = ExportError::write(path);
         let directory = directory(path);
-        std::fs::create_dir_all(directory).map_err(failed)?;
+        std::fs::create_dir_all(directory).map_err(&failed)?;
         let file = tempfile::Builder::new()
             .prefix(".rollstream-")
             // The process's umask applies, as with any file.
@@ -129,31 +123,25 @@ impl Lines {
 
     /// The error that the file can't be written.
     pub(super) fn failed(&self, source: io::Error) -> ExportError {
-        ExportError::Write {
-            path: self.path.clone(),
-            source,
-        }
+        ExportError::write(&self.path)(source)
     }
 
     /// Moves the file into place; `replaces` says whether an existing one may be replaced.
     pub(super) fn finish(self, replaces: bool) -> Result<(PathBuf, u64), ExportError> {
         let path = self.path;
-        let failed = |source| ExportError::Write {
-            path: path.clone(),
-            source,
-        };
+        let failed = ExportError::write(&path);
         let file = self.file.into_inner();
         let file = file.map_err(|error| failed(error.into_error()))?;
-        file.as_file().sync_all().map_err(failed)?;
+        file.as_file().sync_all().map_err(&failed)?;
         let kept = if replaces {
             file.persist(&path)
         } else {
             file.persist_noclobber(&path)
         };
         match kept {
-            Ok(_) => Ok((path, self.count)),
+            Ok(_) => Ok((path.clone(), self.count)),
             Err(error) if error.error.kind() == io::ErrorKind::AlreadyExists => {
-                Err(ExportError::Exists(path))
+                Err(ExportError::Exists(path.clone()))
             }
             Err(error) => Err(failed(error.error)),
         }

@@ -15,35 +15,27 @@ pub struct SyntaxError {
 /// What makes a text malformed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages say what the variants are")]
 pub enum Problem {
-    /// Nothing but whitespace.
     #[error("there is no JSON value; remove the blank line,")]
     Empty,
-    /// U+FEFF at the start.
     #[error("a UTF-8 byte order mark is not allowed; save the file without it,")]
     ByteOrderMark,
-    /// The text stops inside a value.
     #[error("the text ends in the middle of a value")]
     UnexpectedEnd,
     /// Something else where a value must start; also `NaN` and `Infinity`.
     #[error("expected a JSON value")]
     ExpectedValue,
-    /// Something else where an object's key must start.
     #[error("expected a string key")]
     ExpectedKey,
-    /// No colon after a key.
     #[error("expected ':'")]
     ExpectedColon,
-    /// An array's item is followed by something else.
     #[error("expected ',' or ']'")]
     ExpectedCommaOrBracket,
-    /// An object's field is followed by something else.
     #[error("expected ',' or '}}'")]
     ExpectedCommaOrBrace,
-    /// A comma before the closing bracket.
     #[error("a trailing comma is not allowed")]
     TrailingComma,
-    /// Text after the value.
     #[error("there is more text after the value")]
     TrailingText,
     /// `01`.
@@ -52,7 +44,6 @@ pub enum Problem {
     /// `-`, `1.` or `1e`.
     #[error("expected a digit")]
     ExpectedDigit,
-    /// A number that no 64-bit float can hold.
     #[error("the number is too large for a 64-bit float")]
     Overflow,
     /// U+0000 to U+001F in a string.
@@ -61,10 +52,8 @@ pub enum Problem {
     /// A backslash before something that has no meaning.
     #[error("unknown escape sequence in a string")]
     Escape,
-    /// Half of a surrogate pair.
     #[error("a lone surrogate is not a character")]
     LoneSurrogate,
-    /// More than [`MAX_DEPTH`] levels.
     #[error("the value nests deeper than {MAX_DEPTH} levels")]
     TooDeep,
 }

@@ -126,13 +126,6 @@ struct Scanner<'a> {
 
 type Scanned<T> = Result<(T, usize), LoadError>;
 
-/// Where a scan goes on after a value.
-enum Next {
-    Value(usize),
-    /// Behind the closing bracket.
-    End(usize),
-}
-
 impl Scanner<'_> {
     fn at(&self, at: usize) -> Option<u8> {
         self.bytes.get(at).copied()
@@ -212,9 +205,10 @@ impl Scanner<'_> {
             let (key, after) = self.key(at)?;
             let (value, after) = self.value(after, depth)?;
             fields.insert(key, value);
-            match self.after_value(after, b'}')? {
-                Next::Value(next) => at = next,
-                Next::End(end) => return Ok((Written::Object(fields), end)),
+            let is_closed;
+            (is_closed, at) = self.after_value(after, b'}')?;
+            if is_closed {
+                return Ok((Written::Object(fields), at));
             }
         }
     }
@@ -241,18 +235,19 @@ impl Scanner<'_> {
         loop {
             let (value, after) = self.value(at, depth)?;
             values.push(value);
-            match self.after_value(after, b']')? {
-                Next::Value(next) => at = next,
-                Next::End(end) => return Ok((Written::List(values), end)),
+            let is_closed;
+            (is_closed, at) = self.after_value(after, b']')?;
+            if is_closed {
+                return Ok((Written::List(values), at));
             }
         }
     }
 
-    /// What follows a value in a list or object.
-    fn after_value(&self, at: usize, close: u8) -> Result<Next, LoadError> {
+    /// Whether a list or object is closed after a value, and where the scan goes on.
+    fn after_value(&self, at: usize, close: u8) -> Scanned<bool> {
         let at = self.blank(at);
         match self.at(at) {
-            Some(byte) if byte == close => return Ok(Next::End(at + 1)),
+            Some(byte) if byte == close => return Ok((true, at + 1)),
             Some(b',') => {}
             _ => return Err(self.error("Expecting ',' delimiter", at)),
         }
@@ -264,7 +259,7 @@ impl Scanner<'_> {
             Some(b']') if close == b']' => {
                 Err(self.error("Illegal trailing comma before end of array", at))
             }
-            _ => Ok(Next::Value(next)),
+            _ => Ok((false, next)),
         }
     }
 

@@ -174,25 +174,14 @@ impl Spec {
         if !matches!(spec.kind, None | Some('s')) {
             return spec.refuse_kind("str");
         }
-        let unfit = match spec {
-            Self {
-                sign: Some(' '), ..
-            } => "Space",
-            Self { sign: Some(_), .. } => "Sign",
-            Self {
-                no_negative_zero: true,
-                ..
-            } => "Negative zero coercion (z)",
-            Self {
-                alternate: true, ..
-            } => "Alternate form (#)",
-            Self {
-                align: Align::AfterSign,
-                ..
-            } => "'=' alignment",
-            _ => "",
-        };
-        if !unfit.is_empty() {
+        let unfit = [
+            (spec.sign == Some(' '), "Space"),
+            (spec.sign.is_some(), "Sign"),
+            (spec.no_negative_zero, "Negative zero coercion (z)"),
+            (spec.alternate, "Alternate form (#)"),
+            (spec.align == Align::AfterSign, "'=' alignment"),
+        ];
+        if let Some((_, unfit)) = unfit.into_iter().find(|(is_given, _)| *is_given) {
             return refused(format!("{unfit} not allowed in string format specifier"));
         }
         if let Some(separator) = spec.grouping {

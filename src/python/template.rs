@@ -82,8 +82,10 @@ enum Part {
 struct Field {
     name: String,
     path: Vec<Step>,
-    conversion: Option<Conversion>,
-    spec: SpecText,
+    /// The letter behind `!`: r, s or a.
+    conversion: Option<char>,
+    /// What follows the colon; it may have fields of its own.
+    spec: Template,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -91,20 +93,6 @@ enum Step {
     Attribute(String),
     Key(String),
     Index(usize),
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Conversion {
-    Repr,
-    Str,
-    Ascii,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum SpecText {
-    Plain(String),
-    /// With fields of its own.
-    Filled(Template),
 }
 
 impl Template {
@@ -134,7 +122,7 @@ impl Template {
     }
 
     fn parse_level(text: &str, levels: usize) -> Result<Self, TemplateError> {
-        if levels == 0 {
+        if levels == 0 && text.contains('{') {
             return Err(TemplateError::Nesting);
         }
         let mut parts = Vec::new();
@@ -175,17 +163,15 @@ fn field(text: &str, levels: usize) -> Result<(Field, &str), TemplateError> {
     let (name, path) = path(text.get(..name_end).unwrap_or_default())?;
     let mut rest = text.get(name_end + 1..).unwrap_or_default();
     let mut conversion = None;
-    let mut spec = SpecText::Plain(String::new());
+    let mut spec = Template { parts: Vec::new() };
     let mut has_spec = end == ':';
     if end == '!' {
         let mut following = rest.chars();
         let letter = following.next().ok_or(TemplateError::NoConversion)?;
-        conversion = Some(match letter {
-            'r' => Conversion::Repr,
-            's' => Conversion::Str,
-            'a' => Conversion::Ascii,
-            other => return Err(TemplateError::Conversion(other)),
-        });
+        if !matches!(letter, 'r' | 's' | 'a') {
+            return Err(TemplateError::Conversion(letter));
+        }
+        conversion = Some(letter);
         match following.next() {
             Some('}') => {}
             Some(':') => has_spec = true,
@@ -196,11 +182,7 @@ fn field(text: &str, levels: usize) -> Result<(Field, &str), TemplateError> {
     }
     if has_spec {
         let (text, after) = spec_text(rest)?;
-        spec = if text.contains('{') {
-            SpecText::Filled(Template::parse_level(text, levels - 1)?)
-        } else {
-            SpecText::Plain(text.to_owned())
-        };
+        spec = Template::parse_level(text, levels - 1)?;
         rest = after;
     }
     let field = Field {
@@ -294,14 +276,11 @@ impl Field {
         }
         let value = match self.conversion {
             None => value,
-            Some(Conversion::Repr) => Value::Str(value.repr()),
-            Some(Conversion::Str) => Value::Str(value.text()),
-            Some(Conversion::Ascii) => Value::Str(value.ascii()),
+            Some('r') => Value::Str(value.repr()),
+            Some('a') => Value::Str(value.ascii()),
+            Some(_) => Value::Str(value.text()),
         };
-        match &self.spec {
-            SpecText::Plain(spec) => formatted(&value, spec),
-            SpecText::Filled(template) => formatted(&value, &template.fill(task)?),
-        }
+        formatted(&value, &self.spec.fill(task)?)
     }
 }
 
@@ -506,7 +485,7 @@ mod tests {
             Step::Index(0),
         ];
         assert_eq!(field.path, steps);
-        assert_eq!(field.conversion, Some(Conversion::Repr));
-        assert!(matches!(&field.spec, SpecText::Filled(template) if template.parts.len() == 2));
+        assert_eq!(field.conversion, Some('r'));
+        assert_eq!(field.spec.parts.len(), 2);
     }
 }

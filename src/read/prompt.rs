@@ -58,16 +58,15 @@ impl Fatal for PromptError {
 }
 
 impl Prompt {
-    /// Reads a prompt file.
+    /// Reads the text of a prompt file.
     ///
     /// # Errors
-    /// If it cannot be read, or is not a prompt.
-    pub fn load(path: &Path) -> Result<Self, PromptError> {
-        let text = std::fs::read_to_string(path).map_err(|source| PromptError::Unreadable {
+    /// If it cannot be read.
+    pub fn text(path: &Path) -> Result<String, PromptError> {
+        std::fs::read_to_string(path).map_err(|source| PromptError::Unreadable {
             path: path.display().to_string(),
             source,
-        })?;
-        Self::from_yaml(&text)
+        })
     }
 
     /// Takes the templates from a YAML mapping; keys other than `user` and `system` are ignored.
@@ -154,7 +153,7 @@ mod tests {
             let error = Prompt::from_yaml(text).unwrap_err().to_string();
             assert!(error.contains(expected), "{text}: {error}");
         }
-        let error = Prompt::load(Path::new("/nonexistent/prompt.yaml")).unwrap_err();
+        let error = Prompt::text(Path::new("/nonexistent/prompt.yaml")).unwrap_err();
         assert!(error.to_string().contains("'/nonexistent/prompt.yaml'"));
     }
 }

@@ -25,6 +25,7 @@ pub(super) struct Router {
 }
 
 /// Who gets a row.
+#[derive(Default)]
 pub(super) struct Way {
     /// The name in the row: its agent, its task source or its taskset.
     pub own: Option<Arc<str>>,
@@ -81,8 +82,8 @@ impl Router {
                 own: Some(Arc::from(taskset)),
                 server: Some(Arc::from(server.as_str())),
                 is_task: true,
-                task_source: None,
                 targets: vec![Target::OfServer],
+                ..Way::default()
             });
         }
         let agent = match row::agent_name(row) {
@@ -103,9 +104,9 @@ impl Router {
                 return Ok(Way {
                     own: Some(own),
                     server: Some(server),
-                    is_task: false,
                     task_source,
                     targets: vec![Target::OfServer],
+                    ..Way::default()
                 });
             }
             RoutingMode::Agent => {}
@@ -139,10 +140,9 @@ impl Router {
         };
         Ok(Way {
             own,
-            server: None,
-            is_task: false,
             task_source,
             targets,
+            ..Way::default()
         })
     }
 

@@ -6,7 +6,7 @@ use super::errors::Kind;
 use super::prompt::Prompt;
 use super::task::ReadOptions;
 use crate::config::{InterpolationError, SeedField, resolve};
-use crate::json::{Object, ObjectError, quote, unquote};
+use crate::json::{Object, ObjectError, unquote};
 use crate::python::is_truthy;
 use crate::request::{AGENT_REF, MESSAGE_LOG, RESPONSES_CREATE_PARAMS};
 
@@ -17,8 +17,8 @@ fn invalid(what: impl Into<String>) -> Refusal {
     (Kind::Task, what.into())
 }
 
-/// Reads a line.
-pub(super) fn parse(line: &[u8]) -> Result<Object<'_>, Refusal> {
+/// Reads a line, and sets its input from the prompt, if there is one.
+pub(super) fn parse<'a>(line: &'a [u8], prompt: Option<&Prompt>) -> Result<Object<'a>, Refusal> {
     let text = std::str::from_utf8(line).map_err(|error| {
         let at = error.valid_up_to() + 1;
         (
@@ -26,14 +26,18 @@ pub(super) fn parse(line: &[u8]) -> Result<Object<'_>, Refusal> {
             format!("the line is not UTF-8 from byte {at} on; convert the file to UTF-8"),
         )
     })?;
-    Object::parse(text).map_err(|error| match error {
+    let mut row = Object::parse(text).map_err(|error| match error {
         ObjectError::Syntax(error) => (Kind::Malformed, error.to_string()),
         ObjectError::NotAnObject(_) => invalid(format!("{error}; a task is a JSON object")),
-    })
+    })?;
+    if let Some(prompt) = prompt {
+        fill_prompt(&mut row, prompt)?;
+    }
+    Ok(row)
 }
 
 /// Sets the row's input from the prompt's templates.
-pub(super) fn fill_prompt(row: &mut Object<'_>, prompt: &Prompt) -> Result<(), Refusal> {
+fn fill_prompt(row: &mut Object<'_>, prompt: &Prompt) -> Result<(), Refusal> {
     let mut params = match row.get(RESPONSES_CREATE_PARAMS) {
         Some(params) => parse_params(params)?,
         None => Object::default(),
@@ -160,18 +164,6 @@ impl Overrides {
     }
 }
 
-/// The JSON text of the fields.
-impl std::fmt::Display for Overrides {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let fields: Vec<String> = self
-            .fields
-            .iter()
-            .map(|(name, value)| format!("{}:{value}", quote(name)))
-            .collect();
-        write!(f, "{{{}}}", fields.join(","))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -215,7 +207,7 @@ mod tests {
 
     #[test]
     fn a_line_is_one_object_in_utf8() {
-        let kind = |line: &[u8]| parse(line).err().map(|(kind, _)| kind);
+        let kind = |line: &[u8]| parse(line, None).err().map(|(kind, _)| kind);
         assert_eq!(kind(b"{}"), None);
         assert_eq!(kind(b"[{}]"), Some(Kind::Task));
         assert_eq!(kind(b""), Some(Kind::Malformed));
@@ -275,10 +267,6 @@ mod tests {
         assert_eq!(
             params.to_string(),
             r#"{"reasoning":{"effort":"high"},"input":[],"top_p":null,"new":"high"}"#
-        );
-        assert_eq!(
-            overrides.to_string(),
-            r#"{"reasoning":{"effort":"high"},"top_p":null,"new":"high"}"#
         );
     }
 }

@@ -102,20 +102,22 @@ pub(super) struct Sums {
     first_finished: Option<i64>,
     pub last_finished: Option<i64>,
     times: [Mean; 5],
-    limit: Option<(i64, u32)>,
+    /// When the newest known limit of calls in flight was used, and the limit.
+    pub limit: Option<(i64, u32)>,
 }
 
 impl Sums {
     pub(super) fn add_attempts(&mut self, row: &Attempts) {
         let outcome = self.outcomes.entry(row.outcome.clone()).or_default();
         outcome.attempts += row.num_attempts;
-        if let Some(status) = row.http_status {
+        if let Some(status) = row.http_status.and_then(|status| status.try_into().ok()) {
             *outcome.http_statuses.entry(status).or_default() += row.num_attempts;
         }
         self.first_dispatched = earliest(self.first_dispatched, row.first_dispatched_at);
         self.first_finished = earliest(self.first_finished, row.first_finished_at);
         self.last_finished = self.last_finished.max(row.last_finished_at);
-        self.limit = self.limit.max(row.limit_at.zip(row.concurrency_limit));
+        let limit = row.limit_at.map(|at| (at, row.concurrency_limit));
+        self.limit = self.limit.max(limit);
         let times = [
             (row.permit_wait_ms, row.permit_wait_count),
             (row.rate_wait_ms, row.rate_wait_count),
@@ -126,11 +128,6 @@ impl Sums {
         for (mean, (sum, count)) in self.times.iter_mut().zip(times) {
             mean.add(sum, count);
         }
-    }
-
-    /// Returns the newest limit of calls in flight.
-    pub(super) fn concurrency_limit(&self) -> Option<u32> {
-        self.limit.map(|(_, limit)| limit)
     }
 
     pub(super) fn figures(&self, window: Option<&RateWindow>) -> Figures {
@@ -203,20 +200,13 @@ pub struct RateWindow {
 }
 
 impl RateWindow {
-    /// Returns the last minute before `now`, or the time since the oldest running collector began.
-    pub(super) fn current(now: DateTime<Utc>, began: Option<DateTime<Utc>>) -> Option<Self> {
-        Self::new(began, now, true)
-    }
-
-    /// Returns the last minute of a run that is over.
-    pub(super) fn last(
-        first_dispatched: Option<DateTime<Utc>>,
-        last_finished: Option<DateTime<Utc>>,
+    /// Returns the last minute before `until`, or the time since `began`, if that is less.
+    pub(super) fn new(
+        began: Option<DateTime<Utc>>,
+        until: Option<DateTime<Utc>>,
+        is_current: bool,
     ) -> Option<Self> {
-        Self::new(first_dispatched, last_finished?, false)
-    }
-
-    fn new(began: Option<DateTime<Utc>>, until: DateTime<Utc>, is_current: bool) -> Option<Self> {
+        let until = until?;
         let since = (until - SPAN).max(began.unwrap_or(DateTime::<Utc>::MIN_UTC));
         // There is no window either if another machine's clock is ahead of ours.
         let seconds = (until - since).to_std().ok()?.as_secs_f64();
@@ -260,19 +250,19 @@ mod tests {
 
     #[test]
     fn a_live_run_is_looked_at_over_a_minute_or_since_it_began() {
-        let window = RateWindow::current(at(600), Some(at(0))).unwrap();
+        let window = RateWindow::new(Some(at(0)), Some(at(600)), true).unwrap();
         assert_eq!((window.since, window.until), (at(540), at(600)));
-        let window = RateWindow::current(at(600), Some(at(590))).unwrap();
+        let window = RateWindow::new(Some(at(590)), Some(at(600)), true).unwrap();
         assert_eq!((window.seconds, window.rate(25)), (10.0, 2.5));
-        assert_eq!(RateWindow::current(at(600), Some(at(601))), None);
+        assert_eq!(RateWindow::new(Some(at(601)), Some(at(600)), true), None);
     }
 
     #[test]
     fn a_run_that_is_over_is_looked_at_where_it_ended() {
-        let window = RateWindow::last(Some(at(0)), Some(at(30))).unwrap();
+        let window = RateWindow::new(Some(at(0)), Some(at(30)), false).unwrap();
         assert_eq!((window.since, window.seconds), (at(0), 30.0));
-        let window = RateWindow::last(Some(at(0)), Some(at(300))).unwrap();
+        let window = RateWindow::new(Some(at(0)), Some(at(300)), false).unwrap();
         assert_eq!((window.since, window.is_current), (at(240), false));
-        assert_eq!(RateWindow::last(Some(at(0)), None), None);
+        assert_eq!(RateWindow::new(Some(at(0)), None, false), None);
     }
 }

@@ -11,16 +11,17 @@ use std::fmt;
 use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
+use datafusion::common::ScalarValue;
 use datafusion::prelude::SessionContext;
 use serde::Serialize;
 
 pub use self::figures::{Figures, MeanTimes, OutcomeCount, RateWindow};
 use self::figures::{Sums, rfc3339};
-use self::queries::{Attempts, Done, Errors, Failed, InFlight, Planned, Recent, rows};
+use self::queries::{Attempts, Done, Errors, Failed, Rollouts};
 use crate::config::Settings;
 use crate::error::Error;
 use crate::expand;
-use crate::session::{self, RunTables};
+use crate::session::{self, Rows, RunTables};
 use crate::store::{LockHolder, RunLock, RunRecord, RunState, RunStore, StoreError};
 
 /// How a run is doing. All figures are counted; those in `run.json` are not used.
@@ -96,25 +97,35 @@ impl RunStatus {
         let damaged = damaged.collect();
 
         let mut sums = planned(&session, &settings(run, &record)?).await?;
-        for row in rows::<Done>(&session, queries::DONE, vec![]).await? {
+        let done = Rows::of(&session, queries::DONE, Done::rows).await?;
+        for row in done.collect().await? {
             sums.add(row.agent_name, |sums| {
                 sums.done += row.num_done;
                 sums.reward.add(row.reward_sum, row.num_rewards);
             });
         }
-        for row in rows::<Failed>(&session, queries::FAILED, vec![]).await? {
+        let failed = Rows::of(&session, queries::FAILED, Failed::rows).await?;
+        for row in failed.collect().await? {
             sums.add(row.agent_name, |sums| {
                 *sums.failed.entry(row.outcome.clone()).or_default() += row.num_failed;
             });
         }
-        for row in rows::<Attempts>(&session, queries::ATTEMPTS, vec![]).await? {
+        let attempts = Rows::of(&session, queries::ATTEMPTS, Attempts::rows).await?;
+        for row in attempts.collect().await? {
             sums.add(row.agent_name.clone(), |sums| sums.add_attempts(&row));
         }
         let rate_window = window(state, now, &locks, &sums.total);
         if let Some(window) = &rate_window {
-            let parameters = queries::parameters(window);
-            for row in rows::<Recent>(&session, queries::RECENT, parameters).await? {
-                sums.add(row.agent_name, |sums| sums.recently_done += row.num_done);
+            let time = |time: DateTime<Utc>| {
+                ScalarValue::TimestampMicrosecond(Some(time.timestamp_micros()), Some("UTC".into()))
+            };
+            let span = [("since", time(window.since)), ("until", time(window.until))];
+            let recent =
+                Rows::with_parameters(&session, queries::RECENT, &span, Rollouts::rows).await?;
+            for row in recent.collect().await? {
+                sums.add(row.agent_name, |sums| {
+                    sums.recently_done += row.num_rollouts
+                });
             }
         }
         if let Some(dispatches) = dispatches.filter(|_| state.is_live()) {
@@ -124,9 +135,10 @@ impl RunStatus {
             for agent in sums.agents.values_mut().chain([&mut sums.total]) {
                 agent.in_flight = Some(0);
             }
-            for row in rows::<InFlight>(&session, queries::IN_FLIGHT, vec![]).await? {
+            let in_flight = Rows::of(&session, queries::IN_FLIGHT, Rollouts::rows).await?;
+            for row in in_flight.collect().await? {
                 sums.add(row.agent_name, |sums| {
-                    *sums.in_flight.get_or_insert(0) += row.num_in_flight;
+                    *sums.in_flight.get_or_insert(0) += row.num_rollouts;
                 });
             }
         }
@@ -136,7 +148,7 @@ impl RunStatus {
         let agents = agents.map(|(agent_name, sums)| AgentStatus {
             errors: errors.remove(&agent_name).unwrap_or_default(),
             figures: sums.figures(rate_window.as_ref()),
-            concurrency_limit: sums.concurrency_limit(),
+            concurrency_limit: sums.limit.map(|(_, limit)| limit),
             agent_name,
         });
         Ok(Self {
@@ -183,8 +195,9 @@ fn settings(run: &RunStore, record: &RunRecord) -> Result<Settings, StoreError> 
 /// Returns what is planned for each agent, and prepares the session for the query of failed rollouts.
 async fn planned(session: &SessionContext, settings: &Settings) -> Result<AllSums, Error> {
     let mut sums = AllSums::default();
-    for row in rows::<Planned>(session, queries::PLANNED, vec![]).await? {
-        sums.add(row.agent_name, |sums| sums.planned += row.num_planned);
+    let planned = Rows::of(session, queries::PLANNED, Rollouts::rows).await?;
+    for row in planned.collect().await? {
+        sums.add(row.agent_name, |sums| sums.planned += row.num_rollouts);
     }
     let agents = sums.agents.keys();
     let budgets = agents.map(|name| (name.as_str(), settings.budgets(name)));
@@ -194,12 +207,12 @@ async fn planned(session: &SessionContext, settings: &Settings) -> Result<AllSum
 
 async fn errors(session: &SessionContext) -> Result<BTreeMap<String, Vec<ErrorCount>>, Error> {
     let mut errors: BTreeMap<String, Vec<ErrorCount>> = BTreeMap::new();
-    for row in rows::<Errors>(session, queries::ERRORS, vec![]).await? {
-        let error = row.error.unwrap_or_default();
-        let words: Vec<&str> = error.split_whitespace().collect();
+    let rows = Rows::of(session, queries::ERRORS, Errors::rows).await?;
+    for row in rows.collect().await? {
+        let words: Vec<&str> = row.error.split_whitespace().collect();
         errors.entry(row.agent_name).or_default().push(ErrorCount {
             outcome: row.outcome,
-            http_status: row.http_status,
+            http_status: row.http_status.and_then(|status| status.try_into().ok()),
             attempts: row.num_attempts,
             error: words.join(" "),
         });
@@ -215,10 +228,10 @@ fn window(
 ) -> Option<RateWindow> {
     if state.is_live() {
         let living = locks.iter().filter(|lock| lock.alive);
-        return RateWindow::current(now, living.map(|lock| lock.since).min());
+        return RateWindow::new(living.map(|lock| lock.since).min(), Some(now), true);
     }
     let time = |micros: Option<i64>| micros.and_then(DateTime::from_timestamp_micros);
-    RateWindow::last(time(all.first_dispatched), time(all.last_finished))
+    RateWindow::new(time(all.first_dispatched), time(all.last_finished), false)
 }
 
 /// The state of a run, as others see it.

@@ -14,7 +14,7 @@ use crate::expand;
 use crate::measure::functions::register_json;
 use crate::progress::AgentProgress;
 use crate::schema::TASKS;
-use crate::session::{self, Rows, row};
+use crate::session::{Rows, row};
 use crate::store::{
     Checkpointer, ParquetSink, RunRecord, RunState, RunStore, StoreError, Writer, checkpoint,
 };
@@ -32,11 +32,8 @@ impl Sweep {
             self.run.tidy().await.map_err(StoreError::of_output)?;
             self.check_again().await?;
         } else {
-            is_created = self
-                .record
-                .create(&self.run)
-                .await
-                .map_err(StoreError::of_output)?;
+            let created = self.record.create(&self.run).await;
+            is_created = created.map_err(StoreError::of_output)?;
             if !is_created {
                 self.join().await?;
             }
@@ -78,10 +75,8 @@ impl Sweep {
         }
         self.count().await?;
         if !is_created {
-            self.record
-                .save(&self.run)
-                .await
-                .map_err(StoreError::of_output)?;
+            let saved = self.record.save(&self.run).await;
+            saved.map_err(StoreError::of_output)?;
         }
         Ok(())
     }
@@ -95,12 +90,9 @@ impl Sweep {
             Err(error) => return Err(error.of_output()),
         };
         let Some(record) = record else { return Ok(()) };
-        let is_same = record.run_id == self.record.run_id;
-        if !is_same
-            || self
-                .start
-                .found()
-                .is_some_and(|found| found.identity != record.identity)
+        let found = self.start.found();
+        if record.run_id != self.record.run_id
+            || found.is_some_and(|found| found.identity != record.identity)
         {
             return Err(NotResumable {
                 place: self.run.display(""),
@@ -131,10 +123,8 @@ impl Sweep {
     /// Joins a run that another process has created since this one looked for it, if several share the work.
     async fn join(&mut self) -> Result<(), Error> {
         let place = self.run.display("");
-        let record = RunRecord::load(&self.run)
-            .await
-            .map_err(StoreError::of_output)?;
-        match (record, self.settings.shard) {
+        let record = RunRecord::load(&self.run).await;
+        match (record.map_err(StoreError::of_output)?, self.settings.shard) {
             (Some(record), Some(_)) => {
                 identity::check(&record, &self.record.identity, &place)?;
                 self.record.created_at = record.created_at;
@@ -155,13 +145,13 @@ impl Sweep {
         if !self.settings.agents.values().any(AgentSettings::runs_here) {
             return Ok(());
         }
-        let session = self.session(session::config(), self.share()).await?;
+        let session = self.session(self.settings.shard).await?;
         register_json(&session)?;
         check_task_names(&session, &self.agents).await
     }
 
     async fn count(&mut self) -> Result<(), Error> {
-        let session = self.session(session::config(), self.share()).await?;
+        let session = self.session(self.settings.shard).await?;
         self.counts = expand::counts(&session).await?;
         self.prior = expand::prior(&session).await?;
         if self.run.has_damaged().await? {

@@ -81,10 +81,7 @@ impl Sweep {
         };
         if self.settings.shard.is_none() {
             let report = match done {
-                Ok(done) => tokio::select! {
-                    report = self.finish(done, &lock) => report,
-                    lost = supervisor.watch(&lock) => Err(lost.into()),
-                },
+                Ok(done) => self.finish_watched(done, &lock, &supervisor).await,
                 Err(error) => Err(error),
             };
             lock.release_after(writer).await;

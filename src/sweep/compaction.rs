@@ -145,11 +145,10 @@ async fn merge(
         }
     }
     match writer {
-        Some(writer) => writer
-            .finish()
-            .await
-            .map(|_| true)
-            .map_err(StoreError::of_output),
+        Some(writer) => {
+            let finished = writer.finish().await.map_err(StoreError::of_output);
+            finished.map(|_| true)
+        }
         None => Ok(false),
     }
 }

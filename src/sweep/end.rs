@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::collect::{Done, Supervisor};
-use super::plan::View;
 use super::prepare::parameters;
 use super::{Sweep, groups};
 use crate::agent::{MetricServerOptions, MetricServers, RecordedAgents};
@@ -26,12 +25,21 @@ const MEMORY: usize = 32 * 1024 * 1024;
 const AGENT_METRICS_TIMEOUT: Duration = Duration::from_secs(5 * 60);
 
 impl Sweep {
-    /// Records the end, and measures. The caller holds a lock of the whole run.
-    pub(super) async fn finish(
+    /// [`Self::finish`] until the lock is lost.
+    pub(super) async fn finish_watched(
         &mut self,
         done: Done,
         lock: &RunLock,
+        supervisor: &Supervisor,
     ) -> Result<SweepReport, Error> {
+        tokio::select! {
+            report = self.finish(done, lock) => report,
+            lost = supervisor.watch(lock) => Err(lost.into()),
+        }
+    }
+
+    /// Records the end, and measures. The caller holds a lock of the whole run.
+    async fn finish(&mut self, done: Done, lock: &RunLock) -> Result<SweepReport, Error> {
         let Done {
             mut written,
             elapsed,
@@ -212,10 +220,7 @@ impl Sweep {
             };
             return match self.lock(place, whole).await {
                 Ok(lock) => {
-                    let report = tokio::select! {
-                        report = self.finish(done, &lock) => report,
-                        lost = supervisor.watch(&lock) => Err(lost.into()),
-                    };
+                    let report = self.finish_watched(done, &lock, supervisor).await;
                     lock.release().await;
                     report
                 }
@@ -286,11 +291,7 @@ impl Sweep {
 
     /// Counts the rollouts of the whole run, of which this process may work on a share.
     pub(super) async fn counts_of_all(&self) -> Result<RunCounts, Error> {
-        let view = View {
-            shard: None,
-            ..self.share()
-        };
-        let session = self.session(session::config(), view).await?;
+        let session = self.session(None).await?;
         let counts = expand::counts(&session).await?;
         let sum = |of: fn(&AgentCounts) -> u64| counts.iter().map(of).sum::<u64>();
         Ok(RunCounts {

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use arrow::array::{ArrayRef, RecordBatch, new_null_array};
 use arrow::error::ArrowError;
-use chrono::{SecondsFormat, Utc};
 use datafusion::common::runtime::SpawnedTask;
 use serde_json::json;
 use tokio::sync::mpsc::{Receiver, channel};
 
 use super::begin::make_directory;
 use super::identity::add_rules;
+use super::now;
 use super::prepare::refuse_remains;
 use crate::config::Settings;
 use crate::error::Error;
@@ -20,8 +20,7 @@ use crate::import::{
 };
 use crate::outcome::{attempts_of, rollouts_of};
 use crate::report::ImportReport;
-use crate::schema;
-use crate::schema::{ATTEMPTS, FINISHED_AT, ROLLOUTS, SCHEMA_VERSION, SERVER_MS, TASKS};
+use crate::schema::{self, ATTEMPTS, FINISHED_AT, ROLLOUTS, SCHEMA_VERSION, SERVER_MS, TASKS};
 use crate::store::{
     LockOptions, PartWriter, RunLock, RunRecord, RunState, RunStore, StoreError, part_name,
 };
@@ -151,7 +150,7 @@ fn record(
         "failures": digest(2),
     });
     add_rules(&mut identity, rules);
-    let now = Utc::now().to_rfc3339_opts(SecondsFormat::Millis, true);
+    let now = now();
     Ok(RunRecord {
         schema_version: SCHEMA_VERSION,
         run_id: RunRecord::new_id(),

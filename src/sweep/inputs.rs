@@ -20,7 +20,7 @@ use crate::error::Error;
 use crate::gym::GymRules;
 use crate::python::glob;
 use crate::read::{
-    self, AgentRows, Batches, OpenSource, Overrides, Prompt, PromptError, ReadOptions, ReadSummary,
+    self, AgentRows, Batches, OpenSource, Overrides, Prompt, ReadOptions, ReadSummary,
     ReadTasksError, SourceError, batches, read_tasks,
 };
 use crate::schema::{self, TASKS};
@@ -54,11 +54,8 @@ impl Inputs {
         routing: Option<Routing>,
         servers: Option<Arc<Servers>>,
     ) -> Result<Self, Error> {
-        let prompt = settings
-            .prompt_config
-            .as_deref()
-            .map(prompt_text)
-            .transpose()?;
+        let prompt = settings.prompt_config.as_deref().map(Prompt::text);
+        let prompt = prompt.transpose()?;
         let options = ReadOptions {
             agent_name: settings.agent.clone(),
             routing,
@@ -96,13 +93,6 @@ impl Inputs {
             identity: None,
         })
     }
-}
-
-fn prompt_text(path: &Path) -> Result<String, PromptError> {
-    std::fs::read_to_string(path).map_err(|source| PromptError::Unreadable {
-        path: path.display().to_string(),
-        source,
-    })
 }
 
 /// The inputs that `patterns` name, in order: each pattern becomes the files that match it now.
@@ -176,7 +166,7 @@ impl Inputs {
             // The run ended before it had any tasks.
             settings.required_input()?;
         }
-        let prompt = settings.prompt_config.as_deref().map(prompt_text);
+        let prompt = settings.prompt_config.as_deref().map(Prompt::text);
         let mut given = identity::given(settings, rules, prompt.transpose()?.as_deref());
         // Imported tasks all name their agents, so `--agent`, for tasks that name none, changes nothing.
         if let (Value::Object(given), None) = (&mut given, record.identity.get("agent")) {

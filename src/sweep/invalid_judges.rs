@@ -4,11 +4,10 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, RecordBatch, StringViewArray};
+use arrow::array::{ArrayRef, AsArray, RecordBatch, StringViewArray};
 use arrow::compute::filter_record_batch;
-use arrow::datatypes::{Int64Type, SchemaRef};
-use arrow::error::ArrowError;
-use datafusion::error::DataFusionError;
+use arrow::datatypes::SchemaRef;
+use datafusion::common::Result as QueryResult;
 use datafusion::prelude::{DataFrame, SessionContext};
 use futures::TryStreamExt;
 
@@ -20,14 +19,23 @@ use crate::retry::FailureClass;
 use crate::schema::{
     self, ANSWER, ATTEMPT, ATTEMPTS, ERROR, OUTCOME, RESULT, ROLLOUT_INDEX, ROLLOUTS, TASK_INDEX,
 };
-use crate::session::{self, Rows, row};
+use crate::session::{self, Column, Rows, row};
 use crate::store::{PartWriter, RunStore, StoreError, Writer};
 
 /// Rows of a batch: few, because answers can be large.
 const BATCH_ROWS: usize = 64;
 
-/// The answer, rewritten as that of a failed attempt, by task, rollout and attempt.
-type Moved = HashMap<(i64, i64, i64), String>;
+row! {
+    #[derive(PartialEq, Eq, Hash)]
+    struct Key {
+        task_index: i64,
+        rollout_index: i64,
+        attempt: i64,
+    }
+}
+
+/// The answers that move, each rewritten as that of a failed attempt.
+type Moved = HashMap<Key, String>;
 
 /// Turns rollouts whose judge gave no valid answer into failed attempts, and returns how many there were.
 ///
@@ -65,37 +73,27 @@ pub(super) async fn retry(run: &RunStore, writer: &Writer) -> Result<usize, Erro
     Ok(count)
 }
 
-row! {
-    struct Judged {
-        task_index: i64,
-        rollout_index: i64,
-        attempt: i64,
-        result: String,
-    }
-}
-
-/// Returns task, rollout and attempt of each row in a part of attempts.
-async fn attempted(run: &RunStore, name: &str) -> Result<HashSet<(i64, i64, i64)>, Error> {
+/// Returns the keys of a part of attempts.
+async fn attempted(run: &RunStore, name: &str) -> Result<HashSet<Key>, Error> {
     let rows = part(run, name, &schema::attempts())?;
     let rows = rows.select_columns(&[TASK_INDEX, ROLLOUT_INDEX, ATTEMPT])?;
-    let mut attempted = HashSet::new();
-    for batch in rows.collect().await? {
-        attempted.extend(keys(&batch));
-    }
-    Ok(attempted)
+    let keys = Rows::start(rows, Key::rows).await?.collect().await?;
+    Ok(keys.into_iter().collect())
 }
 
 /// Returns the rollouts of a part whose judge gave no valid answer.
 async fn moved(run: &RunStore, name: &str) -> Result<Moved, Error> {
     let rows = part(run, name, &schema::rollouts())?;
     let rows = rows.select_columns(&[TASK_INDEX, ROLLOUT_INDEX, ATTEMPT, RESULT])?;
-    let mut rows = Rows::start(rows, Judged::rows).await?;
+    let mut batches = rows.execute_stream().await?;
     let mut moved = Moved::new();
-    while let Some(row) = rows.next().await? {
-        let answer = Object::parse(&row.result).unwrap_or_default();
-        if resume::is_judged_invalidly(&answer) {
-            let key = (row.task_index, row.rollout_index, row.attempt);
-            moved.insert(key, resume::migrated(&answer));
+    while let Some(batch) = batches.try_next().await? {
+        let answers = String::read(&batch, RESULT)?;
+        for (key, answer) in Key::rows(&batch)?.into_iter().zip(answers) {
+            let answer = Object::parse(&answer).unwrap_or_default();
+            if resume::is_judged_invalidly(&answer) {
+                moved.insert(key, resume::migrated(&answer));
+            }
         }
     }
     Ok(moved)
@@ -116,15 +114,14 @@ async fn replace(
     table: &'static str,
     file: &str,
     schema: SchemaRef,
-    change: impl Fn(&RecordBatch) -> Result<RecordBatch, ArrowError>,
+    change: impl Fn(&RecordBatch) -> QueryResult<RecordBatch>,
 ) -> Result<(), Error> {
     let name = format!("{table}/{file}");
     let mut rows = part(run, &name, &schema)?.execute_stream().await?;
     let mut writer = PartWriter::new(run, table, &name, schema)?;
     let written = async {
         while let Some(batch) = rows.try_next().await? {
-            let batch = change(&batch).map_err(DataFusionError::from)?;
-            writer.write(&batch).await?;
+            writer.write(&change(&batch)?).await?;
         }
         Ok::<_, Error>(())
     };
@@ -144,44 +141,25 @@ async fn replace(
     }
 }
 
-fn keys(batch: &RecordBatch) -> Vec<(i64, i64, i64)> {
-    let integers = |name: &str| {
-        let column = batch.column_by_name(name);
-        let column = column.and_then(|column| column.as_primitive_opt::<Int64Type>());
-        column.map_or_else(Vec::new, |column| column.values().to_vec())
-    };
-    let keys = integers(TASK_INDEX)
-        .into_iter()
-        .zip(integers(ROLLOUT_INDEX));
-    let keys = keys.zip(integers(ATTEMPT));
-    keys.map(|((task, rollout), attempt)| (task, rollout, attempt))
-        .collect()
-}
-
-fn without(batch: &RecordBatch, moved: &Moved) -> Result<RecordBatch, ArrowError> {
-    let kept = keys(batch).into_iter().map(|key| !moved.contains_key(&key));
-    let kept: BooleanArray = kept.map(Some).collect();
-    filter_record_batch(batch, &kept)
+fn without(batch: &RecordBatch, moved: &Moved) -> QueryResult<RecordBatch> {
+    let keys = Key::rows(batch)?;
+    let kept: Vec<bool> = keys.iter().map(|key| !moved.contains_key(key)).collect();
+    Ok(filter_record_batch(batch, &kept.into())?)
 }
 
 /// Returns the attempts of a batch; those whose answers move become failed ones.
-fn failed(batch: &RecordBatch, moved: &Moved) -> Result<RecordBatch, ArrowError> {
-    let outcomes = batch.schema().index_of(OUTCOME)?;
-    let outcomes = batch.column(outcomes).as_string_view().clone();
-    let keys = keys(batch);
-    let answer = |row: usize| {
-        let is_ok = outcomes.value(row) == OK;
-        keys.get(row)
-            .filter(|_| is_ok)
-            .and_then(|key| moved.get(key))
-    };
+fn failed(batch: &RecordBatch, moved: &Moved) -> QueryResult<RecordBatch> {
+    let outcomes = String::read(batch, OUTCOME)?;
+    let keys = Key::rows(batch)?.into_iter().zip(outcomes);
+    let answers = keys.map(|(key, outcome)| moved.get(&key).filter(|_| outcome == OK));
+    let answers: Vec<Option<&String>> = answers.collect();
     let columns = batch.schema_ref().fields().iter().zip(batch.columns());
     let columns = columns.map(|(field, column)| -> ArrayRef {
         let texts = |of: &dyn Fn(&str) -> String| -> ArrayRef {
-            let before = column.as_string_view();
-            let rows = (0..before.len()).map(|row| match answer(row) {
+            let rows = column.as_string_view().iter().zip(&answers);
+            let rows = rows.map(|(before, answer)| match answer {
                 Some(answer) => Some(of(answer)),
-                None => before.is_valid(row).then(|| before.value(row).to_owned()),
+                None => before.map(str::to_owned),
             });
             Arc::new(rows.collect::<StringViewArray>())
         };
@@ -194,5 +172,5 @@ fn failed(batch: &RecordBatch, moved: &Moved) -> Result<RecordBatch, ArrowError>
             _ => Arc::clone(column),
         }
     });
-    RecordBatch::try_new(batch.schema(), columns.collect())
+    Ok(RecordBatch::try_new(batch.schema(), columns.collect())?)
 }

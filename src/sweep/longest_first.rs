@@ -1,17 +1,18 @@
 //! Orders tasks by the time that their rollouts took in earlier attempts: [`longest_first`].
 
 use std::collections::{BTreeMap, HashMap};
+use std::future::ready;
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, Int64Array, RecordBatch, UInt64Array};
 use arrow::compute::{concat_batches, take_record_batch};
 use arrow::datatypes::{DataType, Int64Type};
-use datafusion::common::{Result, exec_datafusion_err, internal_err};
+use datafusion::common::{DataFusionError, Result, exec_datafusion_err, internal_err};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::execution_plan::reset_plan_states;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
-use futures::{StreamExt, stream};
+use futures::{StreamExt, TryStreamExt, stream};
 
 use crate::schema::{FIRST_ROLLOUT_INDEX, NUM_REPEATS, TASK_INDEX};
 
@@ -32,16 +33,33 @@ pub(super) fn longest_first(
         return input.execute(0, context);
     }
     let schema = input.schema();
-    let reading = Reading {
-        tasks: Passes {
-            input,
-            batch_rows: context.session_config().batch_size(),
-            context,
-            known,
-        },
-        stage: Stage::Survey,
+    let batch_rows = context.session_config().batch_size();
+    let rest = Arc::new(Passes {
+        input,
+        context,
+        known,
+    });
+    let tasks = Arc::clone(&rest);
+    let first = async move {
+        let places = tasks.places().await?;
+        let next = move |(tasks, mut places): (Arc<Passes>, Vec<Place>)| async move {
+            if places.is_empty() {
+                return Ok(None);
+            }
+            let next = places.split_off(places.len().saturating_sub(batch_rows));
+            let batch = tasks.known_rollouts(&next).await?;
+            Ok(Some((batch, (tasks, places))))
+        };
+        Ok::<_, DataFusionError>(stream::try_unfold((tasks, places), next))
     };
-    let rows = stream::try_unfold(reading, Reading::next);
+    let rest = async move {
+        let rows = rest.pass()?;
+        Ok::<_, DataFusionError>(rows.map(move |batch| rest.without_known(&batch?)))
+    };
+    let rows = stream::once(first)
+        .try_flatten()
+        .chain(stream::once(rest).try_flatten())
+        .try_filter(|batch| ready(batch.num_rows() > 0));
     Ok(Box::pin(RecordBatchStreamAdapter::new(schema, rows)))
 }
 
@@ -54,51 +72,11 @@ struct Place {
     rollout_index: i64,
 }
 
-enum Stage {
-    Survey,
-    /// The places of the known rollouts that were not given yet, the next one last.
-    Known(Vec<Place>),
-    Rest(SendableRecordBatchStream),
-}
-
-struct Reading {
-    tasks: Passes,
-    stage: Stage,
-}
-
 /// Reads the tasks from the start, as often as needed.
 struct Passes {
     input: Arc<dyn ExecutionPlan>,
     context: Arc<TaskContext>,
-    batch_rows: usize,
     known: Arc<KnownSeconds>,
-}
-
-impl Reading {
-    async fn next(mut self) -> Result<Option<(RecordBatch, Self)>> {
-        loop {
-            match &mut self.stage {
-                Stage::Survey => self.stage = Stage::Known(self.tasks.places().await?),
-                Stage::Known(places) if places.is_empty() => {
-                    self.stage = Stage::Rest(self.tasks.pass()?);
-                }
-                Stage::Known(places) => {
-                    let next = places.split_off(places.len().saturating_sub(self.tasks.batch_rows));
-                    let batch = self.tasks.known_rollouts(&next).await?;
-                    return Ok(Some((batch, self)));
-                }
-                Stage::Rest(rows) => {
-                    let Some(batch) = rows.next().await.transpose()? else {
-                        return Ok(None);
-                    };
-                    let batch = self.tasks.without_known(&batch)?;
-                    if batch.num_rows() > 0 {
-                        return Ok(Some((batch, self)));
-                    }
-                }
-            }
-        }
-    }
 }
 
 impl Passes {

@@ -1,4 +1,4 @@
-//! The plan of a sweep, from its tasks to the parts that land, and its sessions, each with a [`View`] of the run.
+//! The plan of a sweep, from its tasks to the parts that land, and the sessions that it reads.
 
 use std::sync::Arc;
 use std::thread::available_parallelism;
@@ -36,7 +36,7 @@ impl Sweep {
     /// # Errors
     /// The plan can't be made.
     pub async fn plan(&self) -> Result<SweepPlan, Error> {
-        let session = self.session(session::config(), self.share()).await?;
+        let session = self.session(self.settings.shard).await?;
         let agents = expand::counts(&session).await?;
         let partitions = self.partitions(&agents);
         let session = self.dispatching(self.config(), partitions).await?;
@@ -77,13 +77,8 @@ impl Sweep {
         config: SessionConfig,
         partitions: usize,
     ) -> Result<SessionContext, Error> {
-        let waiting = MemoryPlan::of(&self.settings).waiting;
-        let view = View {
-            dealt: Some(partitions),
-            memory: usize::try_from(waiting).unwrap_or(usize::MAX),
-            ..self.share()
-        };
-        self.session(config, view).await
+        self.session_with(config, self.settings.shard, Some(partitions))
+            .await
     }
 
     /// Returns the physical plan, from the pending rollouts to the parts that land.
@@ -102,38 +97,26 @@ impl Sweep {
         let landed = land.on(run.on(pending)?)?;
         Ok(session.state().create_physical_plan(&landed).await?)
     }
-}
 
-/// What a session sees of a run.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct View {
-    /// The share of the tasks that the session sees; `None` for all.
-    pub(super) shard: Option<Shard>,
-    /// Partitions that the tasks are dealt out to, in the order of dispatch; `None` leaves them as in the input.
-    pub(super) dealt: Option<usize>,
-    /// Bytes of memory that the session may use before it spills to temporary files.
-    pub(super) memory: usize,
-}
-
-impl Sweep {
-    /// Returns the view of this process's share, in the order of the input.
-    pub(super) fn share(&self) -> View {
-        View {
-            shard: self.settings.shard,
-            dealt: None,
-            memory: usize::MAX,
-        }
+    /// Makes a session with a share of the tasks, or all, in the order of the input.
+    pub(super) async fn session(&self, shard: Option<Shard>) -> Result<SessionContext, Error> {
+        self.session_with(session::config(), shard, None).await
     }
 
-    /// Makes a session with the tasks of the sweep, earlier answers, and the views of [`expand`] over them.
-    pub(super) async fn session(
+    /// Makes a session with the tasks of the sweep, earlier answers, and the views of [`expand`] over them. The tasks
+    /// are dealt out to `dealt` partitions, in the order of dispatch; `None` leaves them as in the input.
+    async fn session_with(
         &self,
         config: SessionConfig,
-        view: View,
+        shard: Option<Shard>,
+        dealt: Option<usize>,
     ) -> Result<SessionContext, Error> {
+        // Memory is bounded while answers are collected.
+        let waiting = dealt.map(|_| MemoryPlan::of(&self.settings).waiting);
+        let waiting = waiting.and_then(|bytes| usize::try_from(bytes).ok());
         let state = SessionStateBuilder::new_with_default_features()
             .with_config(config)
-            .with_runtime_env(session::spilling(view.memory)?)
+            .with_runtime_env(session::spilling(waiting.unwrap_or(usize::MAX))?)
             .with_query_planner(Arc::new(Planner))
             .build();
         let session = SessionContext::new_with_state(state);
@@ -145,10 +128,10 @@ impl Sweep {
         };
         for (table, of) in [(TASKS, &spooled), (ROLLOUTS, &landed), (ATTEMPTS, &landed)] {
             let mut rows = of.table(&session, table).await?;
-            if let Some(shard) = view.shard {
+            if let Some(shard) = shard {
                 rows = share(rows, shard)?;
             }
-            if let (TASKS, Some(partitions)) = (table, view.dealt) {
+            if let (TASKS, Some(partitions)) = (table, dealt) {
                 rows = self.dealt(&session, rows, partitions)?;
             }
             session.register_table(table, rows.into_view())?;

@@ -121,12 +121,8 @@ impl Sweep {
         if let Some(servers) = servers {
             check_routes(&settings, &servers, &inputs)?;
         }
-        let names: Vec<String> = inputs
-            .summary
-            .agents
-            .keys()
-            .map(|name| name.to_string())
-            .collect();
+        let names = inputs.summary.agents.keys();
+        let names: Vec<String> = names.map(|name| name.to_string()).collect();
         let environment_servers = match (&head, &existing) {
             (Ok(Some(head)), _) if rules.routing => stamps(head, &names, &settings),
             (_, Some(record)) => record.environment_servers.clone(),
@@ -282,11 +278,8 @@ impl Sweep {
         };
         let tasks = run.checked_parts(schema::TASKS).await;
         if tasks.map_err(StoreError::of_output)?.whole.is_empty() {
-            let rollouts = run
-                .parts(schema::ROLLOUTS)
-                .await
-                .map_err(StoreError::of_output)?;
-            if !rollouts.is_empty() {
+            let rollouts = run.parts(schema::ROLLOUTS).await;
+            if !rollouts.map_err(StoreError::of_output)?.is_empty() {
                 let why = "neither its run.json nor its tasks can be read, so the original settings are unknown; use --overwrite";
                 return Err(refuse(why.to_owned()).into());
             }

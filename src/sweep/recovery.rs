@@ -20,7 +20,7 @@ use crate::progress::Progress;
 use crate::retry::{Failure, FailureClass};
 use crate::schema;
 use crate::session::{self, JournalRows, RunTables, row};
-use crate::store::segment::{Decisions, Key, Ledger, Row};
+use crate::store::segment::{Key, Row};
 use crate::store::{
     CallRecord, JournalFile, LockScope, LoggedCalls, ParquetSink, RunStore, SegmentName,
     StoreError, Writer, checkpoint, part_name,
@@ -211,7 +211,7 @@ impl Recovery<'_> {
                     outcomes.append(outcome).map_err(Error::defect)?;
                 }
                 let batch = outcomes.finish().map_err(Error::defect)?;
-                let decisions = decide(&mut ledger, &batch)?;
+                let decisions = ledger.decide(Row::of(&batch).map_err(Error::defect)?);
                 let transaction = match &mut transaction {
                     Some(begun) => begun,
                     none => none.insert(self.sink.begin(self.writer.segment(0)).await?),
@@ -224,10 +224,6 @@ impl Recovery<'_> {
         }
         Ok(())
     }
-}
-
-fn decide(ledger: &mut Ledger, outcomes: &RecordBatch) -> Result<Decisions, Error> {
-    Ok(ledger.decide(Row::of(outcomes).map_err(Error::defect)?))
 }
 
 /// Locks the journal's directory, so that shards recover one at a time what a process of the whole run left.

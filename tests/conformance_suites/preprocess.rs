@@ -187,7 +187,7 @@ fn options(case: &Case, seed_field: SeedField) -> Result<(ReadOptions, Option<Se
     };
     let prompt = case.json["prompt_config"]
         .as_str()
-        .map(|name| Prompt::load(&case.directory.join(name)));
+        .map(|name| Prompt::from_yaml(&Prompt::text(&case.directory.join(name))?));
     let seed = given["num_repeats_add_seed"]
         .as_bool()
         .unwrap_or(false)

@@ -65,22 +65,27 @@ impl Listed {
         json!({"entrypoint": "app.py", "host": self.host, "port": self.port})
     }
 
-    fn configuration(&self, name: &str) -> Value {
-        // All simulated agents have one implementation.
-        let (kind, implementation) = match self.role {
+    /// The kind of the server in NeMo Gym's terms, and the name of its implementation: all agents have the same.
+    fn kind<'a>(&self, name: &'a str) -> (&'static str, &'a str) {
+        match self.role {
             Role::Agent => ("responses_api_agents", "sim_agent"),
             Role::Model => ("responses_api_models", name),
             Role::Resources => ("resources_servers", name),
-        };
+        }
+    }
+
+    fn configuration(&self, name: &str) -> Value {
+        let (kind, implementation) = self.kind(name);
         json!({ kind: { implementation: self.place() } })
     }
 
     /// What the head server says of its process.
     fn instance(&self, name: &str) -> Value {
+        let (kind, implementation) = self.kind(name);
         json!({
             "process_name": name,
-            "name": self.implementation(name),
-            "server_type": self.kind(),
+            "name": implementation,
+            "server_type": kind,
             "host": self.host,
             "port": self.port,
             "url": self.url,
