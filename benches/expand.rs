@@ -111,6 +111,7 @@ const BUDGETS: Budgets = Budgets {
     rate_limit: 50,
     data: 2,
     attempts: 3,
+    all: u32::MAX,
 };
 
 /// The rows of the plan, as the collector reads them: one partition, one batch at a time.

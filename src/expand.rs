@@ -394,6 +394,7 @@ mod tests {
             rate_limit: u32::MAX,
             data: u32::MAX,
             attempts: u32::MAX,
+            all: u32::MAX,
         };
         let prior = prior(&prepared(&rows, budgets).await).await.unwrap();
         for (rollout, row) in (0..).zip(&rows) {
@@ -414,6 +415,7 @@ mod tests {
                 rate_limit: most(1),
                 data: most(2),
                 attempts: most(3),
+                all: u32::MAX,
             };
             let session = prepared(&rows, budgets).await;
             let failed = session.table("failed_rollouts").await.unwrap();

@@ -26,7 +26,7 @@ use rollstream::http::{HttpClients, HttpSettings};
 use rollstream::land::{LandContext, LandExec, LandStep};
 use rollstream::outcome::AnswerFields;
 use rollstream::progress::{AgentProgress, Progress};
-use rollstream::run::{FailureLimits, Registry, RunContext, RunExec, RunStep, Shutdown};
+use rollstream::run::{FailureLimits, RunContext, RunExec, RunStep, Shutdown};
 use rollstream::schema;
 use rollstream::session;
 use rollstream::store::{DispatchLogs, RunStore, SegmentWriter, StoreError, Writer};
@@ -178,11 +178,11 @@ fn context(
         seed: None,
         lookahead: 4096,
         backoff: settings.backoff(),
-        agent_patience: settings.agent_patience.duration(),
+        agent_patience: Some(settings.agent_patience.duration()),
         failure_limits: FailureLimits::default(),
         dispatch_budget: None,
         dispatches,
-        registry: Registry::default(),
+        registry: Arc::default(),
         progress: Arc::clone(progress),
         shutdown: Shutdown::default(),
     }

@@ -18,7 +18,7 @@ use crate::retry::{Budgets, Failure, FailureClass};
 const BEARER_TOKEN: &str = "ROLLSTREAM_BEARER_TOKEN";
 
 /// The agents of a sweep, by name.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub struct Agents {
     members: HashMap<String, Member>,
 }

@@ -288,6 +288,7 @@ impl Settings {
             rate_limit: or(own.map(|own| own.rate_limit_budget), self.rate_limit_budget),
             data: or(own.map(|own| own.data_budget), self.data_budget),
             attempts: or(own.map(|own| own.max_attempts), self.max_attempts),
+            all: u32::MAX,
         }
     }
 }

@@ -1,21 +1,28 @@
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
+use arrow::array::{ArrayRef, Int64Array, RecordBatch, StringViewArray};
+use datafusion::datasource::memory::MemorySourceConfig;
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_plan::execute_stream;
+use datafusion::prelude::SessionConfig;
 use futures::{Stream, StreamExt, stream};
 use serde_json::Value;
-use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::counts::{RolloutCounts, RolloutStats};
 use super::prompt::{Sampling, TrainingPrompt, row_index};
 use super::{GroupAnswer, GroupPrompt, PromptGroup};
-use crate::agent::{Agent, AgentLimits, Agents, Member, RolloutRequest};
-use crate::call::{CallLog, RolloutKey};
-use crate::config::{AgentKind, GroupFailure, Settings};
+use crate::agent::{Agent, AgentLimits, Agents, Member};
+use crate::call::RolloutKey;
+use crate::config::{AgentKind, GroupFailure, MemoryPlan, Settings};
 use crate::error::Error;
-use crate::request::ATTEMPT_INDEX;
-use crate::retry::{Backoff, Failure, FailureClass};
+use crate::progress::Progress;
+use crate::retry::{Backoff, Budgets, Failure, FailureClass, Prior};
+use crate::run::{FailureLimits, Registry, RunContext, RunExec, RunStep, Shutdown};
+use crate::schema;
+use crate::session::row;
 
 /// Options of a [`RolloutManager`]. The defaults are NeMo RL's.
 #[derive(Debug, Clone)]
@@ -39,7 +46,7 @@ pub struct RolloutOptions {
     pub max_skipped_prompts: u64,
     /// The number of prompts in a row that may fail because of network and servers.
     pub max_consecutive_dropped_prompts: u64,
-    /// The pause after failures of network and servers. It has no jitter.
+    /// The pause after failures of network and servers; that of a single rollout has jitter.
     pub backoff: Backoff,
     /// The most groups in flight in a batch.
     pub max_groups: usize,
@@ -62,6 +69,27 @@ impl Default for RolloutOptions {
                 cap: Duration::from_secs(30),
             },
             max_groups: 64,
+        }
+    }
+}
+
+impl RolloutOptions {
+    /// Returns how many attempts at one rollout may fail within a try of its group. In a group that needs all of its
+    /// rollouts, a failure that another attempt can't mend fails the group at once, and so does any failure of a native
+    /// agent. A row of NeMo Gym is an episode of its own.
+    fn budgets(&self, is_native: bool) -> Budgets {
+        let most = self.max_row_attempts.max(1);
+        let (all, data) = match (self.group, is_native) {
+            (GroupFailure::Each, _) => (most, most),
+            (GroupFailure::All, false) => (most, 1),
+            (GroupFailure::All, true) => (1, 1),
+        };
+        Budgets {
+            infra: all,
+            rate_limit: all,
+            data,
+            attempts: data,
+            all,
         }
     }
 }
@@ -123,10 +151,14 @@ pub enum RolloutError {
 /// ```
 #[derive(Debug)]
 pub struct RolloutManager {
-    member: Member,
+    agents: Agents,
     agent_name: String,
     is_native: bool,
     options: RolloutOptions,
+    memory: MemoryPlan,
+    /// Limits of rate and calls in flight hold over all groups.
+    registry: Arc<Registry>,
+    progress: Arc<Progress>,
     stats: RolloutStats,
 }
 
@@ -139,22 +171,38 @@ impl RolloutManager {
         is_native: bool,
         options: RolloutOptions,
     ) -> Self {
-        let limits = AgentLimits::of(agent_name, &Settings::default());
-        Self::of(agent_name, Member { agent, limits }, is_native, options)
+        let settings = Settings::default();
+        let limits = AgentLimits::of(agent_name, &settings);
+        let mut agents = Agents::default();
+        agents.insert(agent_name, Member { agent, limits });
+        Self::of(agent_name, agents, is_native, &settings, options)
     }
 
-    fn of(agent_name: &str, member: Member, is_native: bool, options: RolloutOptions) -> Self {
+    fn of(
+        agent_name: &str,
+        mut agents: Agents,
+        is_native: bool,
+        settings: &Settings,
+        options: RolloutOptions,
+    ) -> Self {
+        if let Some(mut member) = agents.get(agent_name).cloned() {
+            member.limits.budgets = options.budgets(is_native);
+            agents.insert(agent_name, member);
+        }
         Self {
-            member,
+            agents,
             agent_name: agent_name.to_owned(),
             is_native,
             options,
+            memory: MemoryPlan::of(settings),
+            registry: Arc::default(),
+            progress: Arc::default(),
             stats: RolloutStats::default(),
         }
     }
 
-    /// Creates a manager for an agent of these settings. Their `rollout_timeout` applies; limits and budgets are in
-    /// `options`.
+    /// Creates a manager for an agent of these settings. Their `rollout_timeout` and the agent's limits of calls in
+    /// flight and of rates apply; budgets are in `options`.
     ///
     /// # Errors
     /// The agent can't be set up.
@@ -164,11 +212,9 @@ impl RolloutManager {
         options: RolloutOptions,
     ) -> Result<Self, Error> {
         let agents = Agents::connect(&[agent_name.to_owned()], settings).await?;
-        let member = agents.get(agent_name);
-        let member = member.ok_or_else(|| Error::Usage(format!("no agent '{agent_name}'")))?;
         let own = settings.agents.get(agent_name);
         let is_native = own.is_some_and(|own| own.kind == Some(AgentKind::MultiTurn));
-        Ok(Self::of(agent_name, member.clone(), is_native, options))
+        Ok(Self::of(agent_name, agents, is_native, settings, options))
     }
 
     /// Returns the counts of retries so far.
@@ -206,7 +252,7 @@ impl RolloutManager {
                 infra += 1;
                 if infra < self.options.max_infra_attempts {
                     self.stats.redispatched(&failure);
-                    sleep(self.pause(infra, &failure)).await;
+                    sleep(self.options.backoff.longest(infra)).await;
                     continue;
                 }
                 let most = self.options.max_consecutive_dropped_prompts;
@@ -237,11 +283,6 @@ impl RolloutManager {
         }
     }
 
-    fn pause(&self, failures: u32, failure: &Failure) -> Duration {
-        let asked = failure.retry_after.unwrap_or_default();
-        self.options.backoff.longest(failures).max(asked)
-    }
-
     async fn attempt(&self, prompt: &TrainingPrompt, number: u32) -> Result<PromptGroup, Failure> {
         let group = self.group(prompt, number);
         let Some(limit) = self.options.group_timeout else {
@@ -254,35 +295,40 @@ impl RolloutManager {
         })
     }
 
-    /// Returns whether a failed rollout leaves the others of its group. A row of NeMo Gym is an episode of its own.
-    fn keeps_others(&self) -> bool {
-        self.options.group == GroupFailure::Each || !self.is_native
-    }
-
+    /// Sends all rollouts of a prompt and gathers their answers. Dropping this drops the calls in flight.
     async fn group(&self, prompt: &TrainingPrompt, number: u32) -> Result<PromptGroup, Failure> {
         let count = self.options.num_generations;
-        let mut answers: Vec<Option<(u32, Bytes)>> = vec![None; count];
-        let rows = self.options.max_row_attempts.max(1);
-        let tries = if self.keeps_others() { rows } else { 1 };
-        let mut last: Option<Failure> = None;
-        for number_of_row in 0..tries {
-            let sent: Vec<usize> = (0..count)
-                .filter(|row| answers.get(*row).is_some_and(Option::is_none))
-                .collect();
-            if sent.is_empty() {
-                break;
+        let mut answers: Vec<Option<(u32, String)>> = vec![None; count];
+        let needs_all = self.options.group == GroupFailure::All;
+        let first_attempt = number * self.options.max_row_attempts.max(1);
+        let mut last = None;
+        let mut outcomes = self.run(prompt, first_attempt)?;
+        while let Some(batch) = outcomes.next().await {
+            for ended in batch.and_then(|batch| Ended::rows(&batch)).map_err(data)? {
+                self.stats
+                    .rows_redispatched(u64::from(ended.attempt > first_attempt));
+                let Some(answer) = ended.result else {
+                    let failure = ended.failure();
+                    if needs_all && (ended.terminal || failure.class.leaves_pending()) {
+                        return Err(failure);
+                    }
+                    last = Some(failure);
+                    continue;
+                };
+                let sent_as = usize::try_from(ended.rollout_index).unwrap_or(usize::MAX);
+                let row = if self.is_native {
+                    sent_as
+                } else {
+                    let is_answered = |row: usize| answers.get(row).is_some_and(Option::is_some);
+                    let answer: Value = serde_json::from_str(&answer).map_err(data)?;
+                    row_index(&answer, sent_as, is_answered, count).map_err(data)?
+                };
+                if let Some(place) = answers.get_mut(row) {
+                    *place = Some((ended.attempt, answer));
+                }
             }
-            if number_of_row > 0 {
-                self.stats.rows_redispatched(sent.len() as u64);
-            }
-            if let Some(failure) = &last {
-                sleep(self.pause(number_of_row, failure)).await;
-            }
-            let attempt = number * tries + number_of_row;
-            last = self.send(prompt, &sent, attempt, &mut answers).await?;
         }
         let is_short = answers.iter().any(Option::is_none);
-        let needs_all = self.options.group == GroupFailure::All;
         if let Some(failure) = last.filter(|_| is_short)
             && (needs_all || answers.iter().all(Option::is_none))
         {
@@ -291,88 +337,71 @@ impl RolloutManager {
         self.together(prompt, &answers)
     }
 
-    /// Sends some rows. Returns the last failure that may be retried, if there was one.
-    ///
-    /// # Errors
-    /// A failure that fails the group, whose rollouts in flight are dropped.
-    async fn send(
+    /// Starts the run operator over the rollouts of a prompt, and returns its outcomes.
+    fn run(
         &self,
         prompt: &TrainingPrompt,
-        sent: &[usize],
         attempt: u32,
-        answers: &mut [Option<(u32, Bytes)>],
-    ) -> Result<Option<Failure>, Failure> {
-        let data = |why: String| Failure::new(FailureClass::Data, why);
-        let mut calls = JoinSet::new();
-        for &row in sent {
-            let member = self.member.clone();
-            let request = self.request(prompt, row, attempt)?;
-            calls.spawn(async move { (row, member.run(request).await.result) });
-        }
-        let mut last = None;
-        while let Some(joined) = calls.join_next().await {
-            let (sent_as, result) =
-                joined.map_err(|error| data(format!("a rollout ended in a defect: {error}")))?;
-            match result {
-                Ok(answer) => {
-                    let row = if self.is_native {
-                        sent_as
-                    } else {
-                        let value: Value = serde_json::from_slice(&answer.body)
-                            .map_err(|source| data(source.to_string()))?;
-                        let is_answered =
-                            |row: usize| answers.get(row).is_some_and(Option::is_some);
-                        row_index(&value, sent_as, sent, is_answered, answers.len())
-                            .map_err(data)?
-                    };
-                    if let Some(place) = answers.get_mut(row) {
-                        // Copied, because the rest of the group may wait for the memory that the answer holds.
-                        *place = Some((attempt, Bytes::copy_from_slice(&answer.body)));
-                    }
-                }
-                Err(failure) => {
-                    let needs_all = self.options.group == GroupFailure::All;
-                    if !self.keeps_others() || needs_all && !failure.class.is_transient() {
-                        return Err(failure);
-                    }
-                    last = Some(failure);
-                }
-            }
-        }
-        Ok(last)
+    ) -> Result<SendableRecordBatchStream, Failure> {
+        let prior = Prior {
+            attempt,
+            ..Prior::default()
+        };
+        let rollouts = 0..self.options.num_generations as i64;
+        let calls = self.options.num_generations * self.options.max_groups.max(1);
+        let run = RunContext {
+            agents: self.agents.clone(),
+            pending: BTreeMap::new(),
+            prior: rollouts.map(|row| ((prompt.idx, row), prior)).collect(),
+            seed: None,
+            memory: self.memory,
+            most_calls: calls,
+            lookahead: self.options.num_generations,
+            backoff: self.options.backoff,
+            // The budgets of the prompts decide how long a manager waits for an agent.
+            agent_patience: None,
+            failure_limits: FailureLimits::default(),
+            dispatch_budget: None,
+            dispatches: None,
+            registry: Arc::clone(&self.registry),
+            progress: Arc::clone(&self.progress),
+            shutdown: Shutdown::default(),
+        };
+        let rows = self.rows(prompt)?;
+        let schema = rows.schema();
+        let input = MemorySourceConfig::try_new_exec(&[vec![rows]], schema, None).map_err(data)?;
+        let config = SessionConfig::new().with_extension(Arc::new(run));
+        let context = TaskContext::default().with_session_config(config);
+        let step = RunStep { concurrency: calls };
+        execute_stream(Arc::new(RunExec::new(step, input)), Arc::new(context)).map_err(data)
     }
 
-    fn request(
-        &self,
-        prompt: &TrainingPrompt,
-        row: usize,
-        attempt: u32,
-    ) -> Result<RolloutRequest, Failure> {
-        let sampling = &self.options.sampling;
-        let mut body = if self.is_native {
-            prompt.native_row(row, sampling)
-        } else {
-            let row = prompt.gym_row(&self.agent_name, row, sampling);
-            row.map_err(|why| {
-                let why = format!("prompt {}: {why}", prompt.idx);
-                Failure::new(FailureClass::Data, why)
-            })?
+    /// Returns the rollouts of a prompt as the run operator takes them.
+    fn rows(&self, prompt: &TrainingPrompt) -> Result<RecordBatch, Failure> {
+        let (count, sampling) = (self.options.num_generations, &self.options.sampling);
+        let request = |row| {
+            if self.is_native {
+                return Ok(prompt.native_row(sampling));
+            }
+            prompt.gym_row(&self.agent_name, row, sampling)
         };
-        if let Some(row) = body.as_object_mut().filter(|_| attempt > 0) {
-            row.insert(ATTEMPT_INDEX.into(), attempt.into());
-        }
-        let rollout_index = i64::try_from(row).unwrap_or(i64::MAX);
-        let key = RolloutKey::new(prompt.idx, rollout_index, attempt);
-        Ok(RolloutRequest {
-            body: Bytes::from(body.to_string()),
-            calls: CallLog::new(key, None),
-        })
+        let requests = (0..count).map(|row| Ok(request(row)?.to_string()));
+        let requests: Vec<String> = requests
+            .collect::<Result<_, String>>()
+            .map_err(|why| data(format!("prompt {}: {why}", prompt.idx)))?;
+        let columns: Vec<ArrayRef> = vec![
+            Arc::new(Int64Array::from(vec![prompt.idx; count])),
+            Arc::new(Int64Array::from_iter_values(0..count as i64)),
+            Arc::new(StringViewArray::from(vec![self.agent_name.as_str(); count])),
+            Arc::new(StringViewArray::from_iter_values(requests)),
+        ];
+        RecordBatch::try_new(schema::pending(), columns).map_err(data)
     }
 
     fn together(
         &self,
         prompt: &TrainingPrompt,
-        answers: &[Option<(u32, Bytes)>],
+        answers: &[Option<(u32, String)>],
     ) -> Result<PromptGroup, Failure> {
         let head = GroupPrompt {
             task_index: prompt.idx,
@@ -386,14 +415,40 @@ impl RolloutManager {
         let answers: Vec<GroupAnswer<'_>> = (0..)
             .zip(answers)
             .filter_map(|(rollout_index, answer)| {
-                let (attempt, body) = answer.as_ref()?;
+                let (attempt, text) = answer.as_ref()?;
                 Some(GroupAnswer {
                     key: RolloutKey::new(prompt.idx, rollout_index, *attempt),
-                    text: std::str::from_utf8(body).ok()?,
+                    text,
                 })
             })
             .collect();
-        PromptGroup::new(head, &answers)
-            .map_err(|error| Failure::new(FailureClass::Data, error.to_string()))
+        PromptGroup::new(head, &answers).map_err(data)
     }
+}
+
+row! {
+    /// An attempt at a rollout that has ended.
+    struct Ended {
+        rollout_index: i64,
+        attempt: u32,
+        outcome: String,
+        http_status: Option<i64>,
+        error: String,
+        terminal: bool,
+        result: Option<String>,
+    }
+}
+
+impl Ended {
+    fn failure(&self) -> Failure {
+        let class = FailureClass::of_name(&self.outcome).unwrap_or(FailureClass::Data);
+        Failure {
+            http_status: self.http_status.and_then(|status| status.try_into().ok()),
+            ..Failure::new(class, &*self.error)
+        }
+    }
+}
+
+fn data(why: impl ToString) -> Failure {
+    Failure::new(FailureClass::Data, why.to_string())
 }

@@ -1,7 +1,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::model::Message;
-use crate::request::{AGENT_REF, MESSAGE_LOG, RESPONSES_CREATE_PARAMS, ROLLOUT_INDEX, TASK_INDEX};
+use crate::request::{AGENT_REF, MESSAGE_LOG, RESPONSES_CREATE_PARAMS, TASK_INDEX};
 
 /// The field for the number of a row within its prompt, as in NeMo RL.
 const ROW_INDEX: &str = "_rowidx";
@@ -22,8 +22,8 @@ pub struct TrainingPrompt {
 }
 
 impl TrainingPrompt {
-    /// Returns the row of one rollout for an agent whose turns rollstream runs itself.
-    pub(super) fn native_row(&self, rollout: usize, sampling: &Sampling) -> Value {
+    /// Returns the row for an agent whose turns rollstream runs itself: the same for all rollouts.
+    pub(super) fn native_row(&self, sampling: &Sampling) -> Value {
         let params = sampling.params(&Map::new());
         json!({
             "idx": self.idx,
@@ -33,7 +33,6 @@ impl TrainingPrompt {
             "stop_strings": self.stop_strings,
             RESPONSES_CREATE_PARAMS: params,
             TASK_INDEX: self.idx,
-            ROLLOUT_INDEX: rollout,
         })
     }
 
@@ -68,7 +67,6 @@ impl TrainingPrompt {
         );
         row.insert(ROW_INDEX.into(), rollout.into());
         row.insert(TASK_INDEX.into(), self.idx.into());
-        row.insert(ROLLOUT_INDEX.into(), rollout.into());
         Ok(row.into())
     }
 }
@@ -102,14 +100,13 @@ impl Sampling {
     }
 }
 
-/// Returns which of the `sent` rows an answer is for. An agent need not return the index of the row.
+/// Returns which row an answer is for. An agent need not return the index of the row.
 ///
 /// # Errors
-/// The agent returned an index that was not sent, or that is already answered. The words are NeMo RL's.
+/// The agent returned an index that no row has, or that is already answered. The words are NeMo RL's.
 pub(super) fn row_index(
     answer: &Value,
     sent_as: usize,
-    sent: &[usize],
     is_answered: impl Fn(usize) -> bool,
     rows: usize,
 ) -> Result<usize, String> {
@@ -122,11 +119,6 @@ pub(super) fn row_index(
             })?
         }
     };
-    if !sent.contains(&index) {
-        return Err(format!(
-            "the agent returned row index {index}, which was not dispatched in this attempt ({sent:?})"
-        ));
-    }
     if is_answered(index) {
         return Err(format!("the agent returned duplicate row index {index}"));
     }
@@ -164,18 +156,17 @@ mod tests {
     }
 
     #[test]
-    fn indices_that_were_not_sent_are_rejected() {
+    fn indices_of_no_row_or_an_answered_one_are_rejected() {
         let index = |given: Value| {
             let answer = json!({ "_rowidx": given });
-            row_index(&answer, 1, &[0, 1, 3], |row| row == 3, 5)
+            row_index(&answer, 1, |row| row == 3, 5)
         };
-        assert_eq!(row_index(&json!({}), 1, &[0, 1], |_| false, 5), Ok(1));
+        assert_eq!(row_index(&json!({}), 1, |_| false, 5), Ok(1));
         assert_eq!(index(json!(0)), Ok(0));
         for (given, expected) in [
             (json!(-1), "invalid row index -1 for 5 inputs"),
             (json!(5), "invalid row index 5"),
             (json!("1"), "invalid row index \"1\""),
-            (json!(2), "row index 2, which was not dispatched"),
             (json!(3), "duplicate row index 3"),
         ] {
             let error = index(given).unwrap_err();

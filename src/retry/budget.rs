@@ -49,6 +49,8 @@ pub struct Budgets {
     pub data: u32,
     /// Failures that the agent reported, bounded by `max_attempts`.
     pub attempts: u32,
+    /// Failures of any kind, also those without a connection. A sweep sets no bound: `u32::MAX`.
+    pub all: u32,
 }
 
 /// Counts the failed attempts at a rollout so far, by [`Budget`].
@@ -130,6 +132,12 @@ impl FailureCounts {
             || self.rate_limit >= budgets.rate_limit
             || self.data >= budgets.data
             || self.attempts >= budgets.attempts
+            || self.all() >= budgets.all
+    }
+
+    fn all(&self) -> u32 {
+        let each = [self.rate_limit, self.data, self.attempts, self.unreachable];
+        each.into_iter().fold(self.infra, u32::saturating_add)
     }
 }
 
@@ -142,6 +150,7 @@ mod tests {
         rate_limit: 9,
         data: 1,
         attempts: 3,
+        all: u32::MAX,
     };
 
     #[test]

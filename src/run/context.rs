@@ -29,16 +29,16 @@ pub struct RunContext {
     pub lookahead: usize,
     /// The wait before another attempt at a rollout.
     pub backoff: Backoff,
-    /// The longest wait for an agent that does not answer.
-    pub agent_patience: Duration,
+    /// The longest wait for an agent that does not answer. Without one, calls go on whatever becomes of them.
+    pub agent_patience: Option<Duration>,
     /// The limits of failures beyond which the run stops.
     pub failure_limits: FailureLimits,
     /// The time within which rollouts are sent, if it is bounded.
     pub dispatch_budget: Option<DispatchBudget>,
     /// Logs that note each dispatch before it is sent.
     pub dispatches: Option<Arc<DispatchLogs>>,
-    /// The state that the partitions share.
-    pub registry: Registry,
+    /// The state that all partitions share, also those of other plans that send to the same agents.
+    pub registry: Arc<Registry>,
     /// The sweep's counts.
     pub progress: Arc<Progress>,
     /// The handle that stops the run early.

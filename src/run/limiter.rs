@@ -34,6 +34,8 @@ pub(super) struct Limiter {
     /// The end of the pause that the agent's last `Retry-After` asked for.
     paused_until: Option<Instant>,
     breaker: Breaker,
+    /// Whether the breaker may open.
+    has_breaker: bool,
     /// Whether the agent's rows are no longer sent.
     is_abandoned: bool,
     /// Whether only rate limits or a pause held rows back at the last check.
@@ -120,7 +122,8 @@ impl Limiter {
                 .and_then(|limits| limits.tokens_per_minute)
                 .map_or(u64::MAX, |rate| (rate * MOST_MINUTES) as u64),
             paused_until: None,
-            breaker: Breaker::new(context.agent_patience),
+            breaker: Breaker::new(context.agent_patience.unwrap_or_default()),
+            has_breaker: context.agent_patience.is_some(),
             is_abandoned: false,
             is_held: false,
             rows: 0,
@@ -338,7 +341,8 @@ impl Limiter {
                 }
             }
             Some(failure)
-                if Budget::of(failure.class, reply.http_status) == Some(Budget::Infra) =>
+                if self.has_breaker
+                    && Budget::of(failure.class, reply.http_status) == Some(Budget::Infra) =>
             {
                 let probe = call.grant.probe;
                 self.breaker

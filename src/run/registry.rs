@@ -45,6 +45,8 @@ struct SeatState {
     wants: bool,
     /// Whether the partition waits for a permit, and not for an instant.
     is_starved: bool,
+    /// Whether the partition has ended. The seat is free once its calls have, too.
+    has_ended: bool,
 }
 
 /// Whether the limits on all calls together allow another one.
@@ -304,10 +306,15 @@ impl Seat {
                 state.add(context, &Arc::from(&**name), *pending);
             }
         }
-        let index = state.seats.len();
+        let is_free = |seat: &SeatState| seat.has_ended && seat.in_flight == 0;
+        let free = state.seats.iter().position(is_free);
+        let index = free.unwrap_or(state.seats.len());
         let seat = SeatState::default();
         let wake = Arc::clone(&seat.wake);
-        state.seats.push(seat);
+        match state.seats.get_mut(index) {
+            Some(free) => *free = seat,
+            None => state.seats.push(seat),
+        }
         Self {
             context: Arc::clone(context),
             index,
@@ -339,7 +346,11 @@ impl Seat {
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        self.context.registry.lock().stall(self.index);
+        let mut state = self.context.registry.lock();
+        state.stall(self.index);
+        if let Some(seat) = state.seats.get_mut(self.index) {
+            seat.has_ended = true;
+        }
     }
 }
 
@@ -365,7 +376,8 @@ impl Permit {
         let text = match (learned.change, &reply.result) {
             (Change::None, _) => return,
             (Change::Down, Err(failure)) => {
-                let patience = humantime::format_duration(self.context.agent_patience);
+                let patience =
+                    humantime::format_duration(self.context.agent_patience.unwrap_or_default());
                 let why = &failure.message;
                 format!(
                     "agent '{agent_name}' answers nothing but failures ({why}): its rollouts wait while it is probed, \

@@ -19,7 +19,7 @@ use crate::error::Error;
 use crate::expand::AgentCounts;
 use crate::land::LandContext;
 use crate::report::SweepReport;
-use crate::run::{DispatchBudget, FailureLimits, Registry, RunContext, Shutdown, StopReason};
+use crate::run::{DispatchBudget, FailureLimits, RunContext, Shutdown, StopReason};
 use crate::store::{
     DispatchLogs, LockOptions, LockScope, RunLock, RunState, RunStore, StoreError, Writer,
 };
@@ -190,7 +190,7 @@ impl Sweep {
             most_calls: most_calls(),
             lookahead: if many { LOOKAHEAD_OF_MANY } else { LOOKAHEAD },
             backoff: settings.backoff(),
-            agent_patience: settings.agent_patience.duration(),
+            agent_patience: Some(settings.agent_patience.duration()),
             dispatch_budget: settings.dispatch_budget_s.map(|budget| {
                 let seconds = Duration::from_secs_f64;
                 let margin = settings.drain_margin_s.map(seconds);
@@ -201,7 +201,7 @@ impl Sweep {
                 max_error_rate: settings.max_error_rate,
             },
             dispatches: Some(Arc::clone(&dispatches)),
-            registry: Registry::default(),
+            registry: Arc::default(),
             progress: Arc::clone(&self.progress),
             shutdown: self.shutdown.clone(),
             agents: std::mem::take(&mut self.agents),

@@ -20,7 +20,7 @@ use rollstream::config::{Concurrency, MemoryPlan, Settings};
 use rollstream::outcome::AnswerFields;
 use rollstream::progress::Progress;
 use rollstream::retry::Backoff;
-use rollstream::run::{FailureLimits, Registry, RunContext, RunExec, RunStep, Shutdown};
+use rollstream::run::{FailureLimits, RunContext, RunExec, RunStep, Shutdown};
 use rollstream::schema;
 
 /// Rows that may be queued.
@@ -96,11 +96,11 @@ impl Operator {
                     base: Duration::from_millis(1),
                     cap: Duration::from_millis(1),
                 },
-                agent_patience: self.patience,
+                agent_patience: Some(self.patience),
                 failure_limits: FailureLimits::default(),
                 dispatch_budget: None,
                 dispatches: None,
-                registry: Registry::default(),
+                registry: Arc::default(),
                 progress: Arc::clone(&self.progress),
                 shutdown: self.shutdown.clone(),
             })

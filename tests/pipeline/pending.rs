@@ -86,6 +86,7 @@ const BUDGETS: Budgets = Budgets {
     rate_limit: 2,
     data: 2,
     attempts: 2,
+    all: u32::MAX,
 };
 
 /// The columns of `rollouts` or `attempts` that tell what is done.

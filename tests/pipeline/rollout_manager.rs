@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use futures::StreamExt;
-use rollstream::config::{AgentKind, AgentSettings, GroupFailure, Settings};
+use rollstream::config::{AgentKind, AgentSettings, Concurrency, GroupFailure, Settings};
 use rollstream::group::{RolloutError, Sampling};
 use rollstream::model::Message;
 use rollstream::retry::{Backoff, FailureClass};
@@ -314,4 +314,54 @@ async fn a_row_for_another_agent_is_not_sent_to_the_managers_own() {
     own.extra_env_info["agent_ref"] = json!({"name": "a"});
     assert!(manager.run_rollout(own).await.unwrap().is_complete());
     assert_eq!(sim.requests("a").unwrap().len(), 4);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_limit_of_an_agent_holds_over_all_groups() {
+    let sim = Sim::start(SimConfig {
+        agents: [("a".to_owned(), AgentConfig::default())].into(),
+        latency: Latency::Fixed(Duration::from_millis(5)),
+        ..SimConfig::default()
+    })
+    .await
+    .unwrap();
+    let agent = AgentSettings {
+        concurrency: Some(Concurrency::Fixed(3)),
+        ..AgentSettings::default()
+    };
+    let settings = Settings {
+        head_server: Some(sim.head_url().parse().unwrap()),
+        agents: BTreeMap::from([("a".to_owned(), agent)]),
+        ..Settings::default()
+    };
+    let manager = RolloutManager::connect(&settings, "a", options())
+        .await
+        .unwrap();
+    let groups: Vec<_> = manager.run_batch((0..20).map(gym_prompt)).collect().await;
+    assert!(groups.iter().all(Result::is_ok));
+    let counts = &sim.counters()["a"];
+    assert_eq!((counts.ok, counts.max_in_flight), (80, 3));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_that_no_connection_reaches_costs_a_prompt_its_budget() {
+    let agent = AgentSettings {
+        url: Some("http://127.0.0.1:1".parse().unwrap()),
+        ..AgentSettings::default()
+    };
+    let settings = Settings {
+        agents: BTreeMap::from([("a".to_owned(), agent)]),
+        ..Settings::default()
+    };
+    let manager = RolloutManager::connect(&settings, "a", options())
+        .await
+        .unwrap();
+    let error = manager.run_rollout(gym_prompt(1)).await.unwrap_err();
+    assert!(matches!(error, RolloutError::Exhausted { .. }), "{error}");
+    let counts = manager.counts();
+    assert_eq!(
+        counts.redispatch_total,
+        BTreeMap::from([("infra".to_owned(), 4)])
+    );
+    assert!(counts.row_redispatch_total > 0);
 }
