@@ -2,7 +2,7 @@
 --
 -- Reads: attempts, and the functions failure_budget(outcome, http_status), is_terminal(answer, failure_terminal),
 -- attempt_seconds(answer) and reuses_deliverable(answer). Which failure counts against which budget is decided by
--- failure_budget alone (src/retry/budget.rs).
+-- failure_budget alone (src/retry/after_failure.rs).
 --
 -- Parameters:
 --   retry_terminal_timeouts   whether failures that another attempt can mend are not terminal, whatever the agent said

@@ -268,13 +268,8 @@ fn add_headers<'a>(
     for (header, variable) in variables {
         let purpose = format!("header '{header}' of agent '{name}'");
         let value = header_value(&secret(variable, &purpose)?, variable, &purpose)?;
-        let header = HeaderName::try_from(header.as_str()).map_err(|_| {
-            unusable(
-                variable,
-                &purpose,
-                "is for a header whose name is not a legal one",
-            )
-        })?;
+        let header = HeaderName::try_from(header.as_str())
+            .map_err(|_| unusable(variable, &purpose, "names a header with an invalid name"))?;
         headers.insert(header, value);
     }
     Ok(())

@@ -32,7 +32,7 @@ pub struct CollectArgs {
     /// The options that become settings.
     #[command(flatten)]
     pub sweep: SweepArgs,
-    /// Show the key metrics while it runs, measured so often from what has landed and what the journal holds
+    /// Show the key metrics while it runs, measured at this interval from landed rows and the journal
     #[arg(long, value_name = "TIME", num_args = 0..=1, default_missing_value = "10s", help_heading = "Display")]
     pub live: Option<Span>,
     /// How things are shown.

@@ -25,10 +25,10 @@ options! {
         /// Task file (JSONL, also .gz and .zst): path, glob or object-store URL; repeatable
         #[serde(deserialize_with = "super::fields::one_or_many")]
         input: Vec<String>, flag(Tasks, "-i --input PATH"), gym("input_jsonl_fpath"), identity(Content);
-        /// The run: a directory or an object-store URL; a .jsonl at its end is dropped
+        /// The run: a directory or an object-store URL; a final .jsonl is dropped
         #[serde(deserialize_with = "super::fields::run_location")]
         output: Option<String>, flag(Run, "-o --output RUN");
-        /// End with NeMo Gym's files: NAME.jsonl and what stands beside it; without --output the run is NAME
+        /// Also write NeMo Gym's files: NAME.jsonl and those beside it; without --output the run is NAME
         gym_output: Option<String>,
             flag(Run, "--gym-output NAME.jsonl"), checked(gym_output), gym("output_jsonl_fpath");
         /// Agent for tasks that name none (sim: the built-in one); by the rules of NeMo Gym 0.7, for all tasks
@@ -79,16 +79,16 @@ options! {
         gym: GymChoice, flag(Agents, "--gym VERSION");
         /// Settings of single agents, by agent name.
         agents: BTreeMap<String, AgentSettings>, identity(Content);
-        /// Calls in flight in all [default: {}]; auto finds what each agent takes well
+        /// Calls in flight over all agents [default: {}]; auto finds the best number for each agent
         concurrency: Concurrency = Concurrency::Fixed(256),
             flag(Calls, "--concurrency N|auto"), gym("num_samples_in_parallel");
-        /// Requests to each agent per second, at most
+        /// Most requests per second to each agent
         #[serde(deserialize_with = "super::fields::optional_rate")]
         requests_per_second: Option<f64>, flag(Calls, "--requests-per-second X");
-        /// Tokens of each agent per minute, at most, by the answers' usage
+        /// Most tokens per minute of each agent, by the usage that its answers report
         #[serde(deserialize_with = "super::fields::optional_rate")]
         tokens_per_minute: Option<f64>, flag(Calls, "--tokens-per-minute X");
-        /// Longest time for a rollout, from request to answer, or none
+        /// Longest time from the request of a rollout to its answer, or none
         rollout_timeout: Limit = Limit::ROLLOUT, flag(Calls, "--rollout-timeout TIME");
         /// Longest time to the first byte of an answer [default: none]
         first_byte_timeout: Option<Span>, flag(Calls, "--first-byte-timeout TIME");
@@ -102,7 +102,7 @@ options! {
         ///
         /// In bytes after decompression.
         max_body: Bytes = Bytes::from_mib(256), flag(Calls, "--max-body SIZE");
-        /// Memory for calls, answers and all else; with less, fewer calls are in flight [default: half of the machine's]
+        /// Memory for everything; with less, fewer calls are in flight [default: half of the machine's]
         ///
         /// One answer of `max_body` may come on top.
         memory: Option<Bytes>, flag(Calls, "--memory SIZE");
@@ -119,36 +119,36 @@ options! {
         #[serde(deserialize_with = "super::fields::count")]
         max_attempts: u32 = 3,
             flag(Failures, "--max-attempts N"), gym_variable("NEMO_GYM_MAX_ROLLOUT_ATTEMPTS", count);
-        /// Longest pause before the second attempt, doubled with each
+        /// Longest pause before the second attempt; doubles with each further one
         retry_backoff: Span = Span::from_millis(500), flag(Failures, "--retry-backoff TIME");
-        /// What that pause doubles up to
+        /// Longest pause before any attempt
         retry_backoff_cap: Span = Span::from_secs(60), flag(Failures, "--retry-backoff-cap TIME");
-        /// Wait so long for an agent that answers nothing, then leave its rest pending
+        /// Longest wait for an agent that does not answer; then its other rollouts stay pending
         ///
-        /// An agent that has never answered gets an eighth of that.
+        /// The wait for an agent that has never answered is an eighth of that.
         agent_patience: Span = Span::from_secs(2 * 60), flag(Agents, "--agent-patience TIME");
-        /// Stop when so many rollouts have failed
+        /// Stop when this number of rollouts has failed
         #[serde(deserialize_with = "super::fields::optional_count")]
         max_failures: Option<u64>, flag(Failures, "--max-failures N");
         /// Stop when this share of the rollouts (0 to 1) has failed
         #[serde(deserialize_with = "super::fields::optional_share")]
         max_error_rate: Option<f64>, flag(Failures, "--max-error-rate X");
-        /// Send nothing more after so many seconds; what is in flight ends, the rest stays pending
+        /// Send nothing more after this many seconds; calls in flight end, other rollouts stay pending
         #[serde(deserialize_with = "super::fields::optional_seconds")]
         dispatch_budget_s: Option<f64>, flag(Failures, "--dispatch-budget-s SECONDS"), after("require-complete");
-        /// Send a rollout only while so much of --dispatch-budget-s is left [default: what three quarters of the rollouts
-        /// took]
+        /// Send a rollout only while this many seconds of --dispatch-budget-s are left [default: the time that three
+        /// quarters of the rollouts took]
         ///
-        /// The default holds as soon as five rollouts of this process have ended.
+        /// The default applies once five rollouts of this process have ended.
         #[serde(deserialize_with = "super::fields::optional_seconds")]
         drain_margin_s: Option<f64>, flag(Failures, "--drain-margin-s SECONDS"), after("dispatch-budget-s");
-        /// Send the rollouts first that took longest in earlier attempts
+        /// Send rollouts that took longest in earlier attempts first
         ///
         /// Rollouts without an earlier attempt come last.
         dispatch_longest_first: bool, flag(Calls, "--dispatch-longest-first"), after("concurrency");
-        /// With --resume, try failures again that agents call terminal: timeouts, and faults of the environment
+        /// With --resume, retry failures that agents call terminal: timeouts, and faults of the environment
         retry_terminal_timeouts: bool, flag(Failures, "--retry-terminal-timeouts");
-        /// With --resume, try rollouts again whose judge gave no valid answer (invalid_judge_response)
+        /// With --resume, retry rollouts whose judge gave no valid answer (invalid_judge_response)
         retry_invalid_judge_responses: bool, flag(Failures, "--retry-invalid-judge-responses");
         /// End with an error unless every rollout is done
         require_complete: bool, flag(Failures, "--require-complete");
@@ -163,7 +163,7 @@ options! {
             flag(Run, "--count-missing-rollouts-as-zero"), after("count-failure-classes-as-zero");
         /// Stop the sweep after this time
         deadline: Option<Span>, flag(Failures, "--deadline TIME");
-        /// Wait so long for the calls in flight when stopping
+        /// Longest wait for the calls in flight when stopping
         grace: Span = Span::from_secs(30), flag(Failures, "--grace TIME");
         /// Environment variable that holds the bearer token [default: ROLLSTREAM_BEARER_TOKEN]
         bearer_token_env: Option<VariableName>, flag(Agents, "--bearer-token-env VAR");
@@ -172,13 +172,13 @@ options! {
         headers_env: BTreeMap<String, VariableName>, flag(Agents, "--header-env HEADER=VAR");
         /// Continue an existing run
         resume: bool, flag(Run, "--resume"), gym("resume_from_cache");
-        /// Let a run that is continued get more tasks or more rollouts per task
+        /// Allow more tasks or more rollouts per task when continuing a run
         extend: bool, flag(Run, "--extend");
-        /// Work on one of N shares of the tasks, beside other processes, in the same run
+        /// Work on one of N shares of the tasks; other processes work on the others, in the same run
         shard: Option<Shard>, flag(Run, "--shard I/N");
         /// Take the run over from another process that holds its lock
         break_lock: bool, flag(Run, "--break-lock");
-        /// After so long a silence of this process, others may take the run over [default: 1m, on an object store 3m]
+        /// Silence of this process after which others may take the run over [default: 1m, on an object store 3m]
         lease: Option<Span>, flag(Run, "--lease TIME");
         /// Delete an existing run first
         overwrite: bool, flag(Run, "--overwrite");
@@ -188,16 +188,16 @@ options! {
         ///
         /// On an object store, after an eighth of the time that the sweep has taken, if that is longer.
         part_interval: Span = Span::from_secs(5 * 60), flag(Run, "--part-interval TIME");
-        /// Work in so many partitions at a time [default: one for each core; a small sweep has one]
+        /// Partitions that work at a time [default: one for each core; a small sweep has one]
         ///
         /// From 1 to 256.
         #[serde(deserialize_with = "super::fields::optional_count")]
         partitions: Option<usize>, flag(Run, "--partitions N");
-        /// Copy the journal to the output so often, where that is not local
+        /// Time between copies of the journal to an output that is not local
         checkpoint_interval: Span = Span::from_secs(10), flag(Run, "--checkpoint-interval TIME");
-        /// Local directory for the journal where the output is not local
+        /// Local directory for the journal of an output that is not local
         state_dir: Option<PathBuf>, flag(Run, "--state-dir DIR");
-        /// Show so many failures of each agent, outcome and status as they happen
+        /// Show the first N failures of each agent, outcome and status as they happen
         show_failures: u64 = 1,
             flag(Failures, "--show-failures N"), checked(parses::<u64>), after("max-error-rate");
         /// Compute metrics at the end.
@@ -215,7 +215,7 @@ options! {
         health_check: bool = true,
             off_flag(Run, "--no-health-check", "With --gym-output: do not check the health of rollouts at the end"),
             gym("disable_health_check");
-        /// Checks of the health of rollouts that are left out
+        /// Health checks that are left out
         #[serde(deserialize_with = "super::fields::one_or_many")]
         health_check_ignored_checks: Vec<String>, flag(Run, "--health-check-ignore CHECK,...");
         /// Directory of .sql files that replace or add metrics

@@ -212,7 +212,7 @@ fn failed(error: &reqwest::Error) -> String {
 fn larger_than(headers: usize, bytes: usize) -> String {
     let kib = bytes / 1024;
     format!(
-        "the head of the answer has more than {headers} headers or {kib} KiB, the most that is taken"
+        "the head of the answer has more than {headers} headers or {kib} KiB, which is the limit"
     )
 }
 

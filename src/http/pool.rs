@@ -80,7 +80,7 @@ impl Pool {
                     return Err(problem);
                 }
                 Err(Unanswered::Unsent) => {
-                    return Err(Problem::Connect("it was closed at once".to_owned()));
+                    return Err(Problem::Connect("the server closed it at once".to_owned()));
                 }
             }
         }

@@ -26,7 +26,7 @@ const FIRST_RATIO: f64 = 4.0;
 
 /// The result of turning segments into parts: the bytes of those segments, the parts, the segments that are left, and
 /// the error, if any are.
-struct Compacted {
+struct Turned {
     bytes: u64,
     parts: Vec<Part>,
     left: VecDeque<JournalFile>,
@@ -44,7 +44,7 @@ pub(super) struct Lander {
     ratio: f64,
     /// Segments whose parts could not be written. They are retried with the next segment.
     left: VecDeque<JournalFile>,
-    compactions: JoinSet<Compacted>,
+    compactions: JoinSet<Turned>,
     /// The sync of the segment to the disk, in the background.
     sync: Option<SpawnedTask<Result<(), StoreError>>>,
     /// Cancels the writing of parts when the lander is dropped: another process may hold the run by then.
@@ -214,7 +214,7 @@ impl Lander {
     }
 
     /// Takes the parts, and returns the error if some could not be written. Their answers stay safe in the journal.
-    fn take(&mut self, joined: Result<Compacted, JoinError>) -> Result<Option<StoreError>> {
+    fn take(&mut self, joined: Result<Turned, JoinError>) -> Result<Option<StoreError>> {
         let joined = joined.map_err(defect)?;
         let rollouts = joined
             .parts
@@ -234,8 +234,8 @@ async fn compact_all(
     context: &LandContext,
     segments: VecDeque<JournalFile>,
     abandon: &CancellationToken,
-) -> Compacted {
-    let mut compacted = Compacted {
+) -> Turned {
+    let mut compacted = Turned {
         bytes: 0,
         parts: Vec::new(),
         left: segments,

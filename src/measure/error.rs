@@ -27,7 +27,7 @@ pub enum MeasureError {
     Tables(#[source] Box<DataFusionError>),
     /// A column is not there, or of another type.
     #[error(
-        "a metric query gives no column '{column}' of type {expected}; the files agent_statistics.sql \
+        "a metric query returns no column '{column}' of type {expected}; the files agent_statistics.sql \
          and task_statistics.sql must give the columns that their headers name"
     )]
     Column {

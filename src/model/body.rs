@@ -174,7 +174,7 @@ impl FinishReason<'_> {
     pub(super) fn is_length(&self, posted: &Posted) -> Result<bool, Failure> {
         match self.0.as_deref() {
             Some("abort") => {
-                let why = "the server gave the generation up (finish_reason: abort)";
+                let why = "the server aborted the generation (finish_reason: abort)";
                 Err(posted.refuse(FailureClass::Infra, why))
             }
             reason => Ok(reason == Some("length")),

@@ -48,7 +48,7 @@ pub trait Policy: Debug + Send + Sync {
         log: &CallLog,
     ) -> Result<Generation, Failure>;
 
-    /// Where it is, without secrets, for people to read.
+    /// The address without secrets, for people to read.
     fn address(&self) -> String;
 }
 
@@ -97,7 +97,7 @@ pub trait Responder: Debug + Send + Sync {
         log: &CallLog,
     ) -> Result<ModelResponse, Failure>;
 
-    /// Where it is, without secrets, for people to read.
+    /// The address without secrets, for people to read.
     fn address(&self) -> String;
 }
 

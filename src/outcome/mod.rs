@@ -8,12 +8,12 @@ mod answer;
 mod batch;
 pub mod resume;
 mod row;
-mod tables;
+mod split;
 #[cfg(test)]
 mod tests;
 
 pub use answer::{Answer, AnswerFields, MASK_SAMPLE, MetricValue};
 pub use batch::OutcomeBatchBuilder;
 pub use row::{OK, Outcome, SUPERSEDED, Times, Verdict, Waited};
-pub(crate) use tables::column;
-pub use tables::{attempts_of, calls_of, outcomes_of, rollouts_of};
+pub(crate) use split::column;
+pub use split::{attempts_of, calls_of, outcomes_of, rollouts_of};

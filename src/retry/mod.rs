@@ -9,10 +9,10 @@
 //! The run operator, the model client, the group manager and the object store retry by these rules; SQL asks them
 //! through the function `failure_budget`. This module imports nothing of rollstream.
 
+mod after_failure;
 mod backoff;
-mod budget;
 mod failure;
 
+pub use after_failure::{AfterFailure, Budget, Budgets, FailureCounts, Prior};
 pub use backoff::Backoff;
-pub use budget::{AfterFailure, Budget, Budgets, FailureCounts, Prior};
 pub use failure::{Failure, FailureClass, gym_class};

@@ -285,7 +285,7 @@ impl Driver {
             Ok((_, reply)) => reply,
             Err(error) => Reply::new(Err(Failure::new(
                 FailureClass::Data,
-                format!("the call ended in a defect: {error}"),
+                format!("the call panicked, which is a bug in rollstream: {error}"),
             ))),
         };
         let now = Instant::now();

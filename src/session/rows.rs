@@ -103,7 +103,7 @@ fn column(
 
 /// The error of a query that lacks a column, or has one of another type.
 #[derive(Debug, thiserror::Error)]
-#[error("the query gives no column '{column}' of type {expected}")]
+#[error("the query returns no column '{column}' of type {expected}")]
 pub(crate) struct NoColumn {
     pub(crate) column: String,
     pub(crate) expected: &'static str,

@@ -3,7 +3,7 @@
 //!
 //! Answers go through [`segment`]: rows are written ahead into a segment of the journal, and a segment is committed to a
 //! [`ParquetSink`], once. [`DispatchLogs`] note what is sent, a [`Checkpointer`] keeps a copy of the journal off the
-//! machine, and [`Compacted`] parts replace small ones. `run`, `land`, `sweep` and `session` use it.
+//! machine, and [`PartExchange`] parts replace small ones. `run`, `land`, `sweep` and `session` use it.
 
 mod address;
 pub mod checkpoint;
@@ -33,7 +33,7 @@ pub use journal::JournalFile;
 pub use lock::{LockHolder, LockOptions, LockScope, RunLock};
 pub use objects::CheckedParts;
 pub(crate) use part::plain_parquet;
-pub use part::{Compacted, Document, Part, PartWriter, part_name};
+pub use part::{Document, Part, PartExchange, PartWriter, part_name};
 pub use place::RunStore;
 pub(crate) use private::Scratch;
 pub use private::state_directory;

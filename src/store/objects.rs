@@ -14,7 +14,7 @@ use serde::Serialize;
 use tokio::fs::File;
 use tokio::io::AsyncReadExt;
 
-use super::part::Compacted;
+use super::part::PartExchange;
 use super::patient::Patience;
 use super::place::{JOURNAL, RunStore};
 use super::upload::{Upload, abort_left};
@@ -300,7 +300,7 @@ impl RunStore {
     /// Removes what processes of this machine left that died while they wrote: uploads that they had not ended, and
     /// parts that were to take the place of others.
     pub async fn tidy(&self) -> Result<(), StoreError> {
-        drop(Compacted::begin(self)?);
+        drop(PartExchange::begin(self)?);
         abort_left(self).await
     }
 

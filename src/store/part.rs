@@ -1,5 +1,5 @@
 //! Files of a run, each invisible until it is whole: a [`PartWriter`] writes a Parquet part, a
-//! [`Document`] any other file, and [`Compacted`] replaces small parts.
+//! [`Document`] any other file, and [`PartExchange`] replaces small parts.
 
 use std::collections::HashSet;
 use std::env;
@@ -202,11 +202,11 @@ fn properties() -> WriterProperties {
 /// step: nobody who lists the table sees a row twice or misses one. Whoever listed it before can still read what was
 /// replaced, until this is dropped. Needs a lock of the whole run, and a local disk: an object store has no such step.
 #[derive(Debug)]
-pub struct Compacted {
+pub struct PartExchange {
     disk: LocalStore,
 }
 
-impl Compacted {
+impl PartExchange {
     /// Begins to replace parts of a run; `None` if the run is not on a local disk.
     ///
     /// # Errors
@@ -278,7 +278,7 @@ impl Compacted {
     }
 }
 
-impl Drop for Compacted {
+impl Drop for PartExchange {
     fn drop(&mut self) {
         // On an error, the next writer removes what is left.
         let _ = self.clear();
@@ -375,7 +375,7 @@ mod tests {
             shown.collect::<Vec<_>>()
         };
 
-        let compacted = Compacted::begin(&run).unwrap().unwrap();
+        let compacted = PartExchange::begin(&run).unwrap().unwrap();
         let new = compacted.name(ROLLOUTS, segments[3]);
         run.put(&new, "new").await.unwrap();
         assert_eq!(listed().await, shown(&[&parts[0], &parts[1], &parts[2]]));

@@ -10,7 +10,9 @@ use crate::error::Error;
 use crate::schema;
 use crate::session;
 use crate::store::segment::TABLES;
-use crate::store::{Compacted, PartWriter, RunLock, RunStore, SegmentName, StoreError, part_name};
+use crate::store::{
+    PartExchange, PartWriter, RunLock, RunStore, SegmentName, StoreError, part_name,
+};
 
 /// The most small segments that are left as they are: so few hurt no reader.
 const FEW: usize = 8;
@@ -25,7 +27,7 @@ impl Sweep {
         &self,
         lock: &RunLock,
         written: &mut Vec<String>,
-    ) -> Option<Compacted> {
+    ) -> Option<PartExchange> {
         let compacted = tokio::select! {
             compacted = self.replace_small(lock, written) => compacted,
             () = self.shutdown.aborting() => return None,
@@ -41,8 +43,8 @@ impl Sweep {
         &self,
         lock: &RunLock,
         written: &mut Vec<String>,
-    ) -> Result<Option<Compacted>, Error> {
-        let Some(compacted) = Compacted::begin(&self.run)? else {
+    ) -> Result<Option<PartExchange>, Error> {
+        let Some(compacted) = PartExchange::begin(&self.run)? else {
             return Ok(None);
         };
         let part_size = self.settings.part_size.get();

@@ -364,7 +364,10 @@ fn a_machine_that_slept_through_its_lease_publishes_nothing_more() {
     asleep.signal("CONT");
     let ended = asleep.end().exited_with(1);
     assert!(ended.stderr.contains("lock"), "{ended:#?}");
-    assert_eq!(parts(&place), before, "it published");
+    // The one upload that was under way when the machine fell asleep may end now; `sees_all_once` judges its rows.
+    let mut late = parts(&place);
+    late.retain(|part| !before.contains(part));
+    assert!(late.len() <= 1, "it published {late:?}");
     a.sees_all_once();
     a.collect(&sim, "--resume").run().succeeded();
     is_whole(&place, &[&sim, &others]);

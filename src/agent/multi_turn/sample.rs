@@ -284,7 +284,7 @@ impl Reward {
         let narrow = reward as f32;
         if !narrow.is_finite() {
             return Err(format!(
-                "the environment gave the reward {reward}, which is not a finite number of 32 bit"
+                "the environment gave the reward {reward}, which is not a finite 32-bit number"
             ));
         }
         match self {

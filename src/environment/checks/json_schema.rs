@@ -103,8 +103,7 @@ fn compile(schema: &Value) -> Result<Compiled, String> {
             .build(schema)
             .map_err(|error| format!("is no usable JSON schema ({error})"))
     };
-    let validator =
-        with_stack(shape.levels(0), build).ok_or("takes more stack than there is")??;
+    let validator = with_stack(shape.levels(0), build).ok_or("nests too deeply")??;
     Ok(Compiled { validator, shape })
 }
 

@@ -112,7 +112,7 @@ fn given<'a>(fields: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConversionError {
     /// An item, a part, a tool or a parameter that only Responses has.
-    #[error("{0}, which Chat Completions cannot say: set `model_api = \"responses\"`")]
+    #[error("{0}, which Chat Completions cannot express: set `model_api = \"responses\"`")]
     OnlyResponses(String),
     /// An item or a parameter that is malformed for either interface.
     #[error("{0}: correct it in the task")]

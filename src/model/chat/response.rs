@@ -52,7 +52,7 @@ pub fn response_from_chat(
         Some("content_filter") => Some("content_filter"),
         Some(reason @ ("abort" | "error")) => {
             return Err(wrong(format!(
-                "was given up by the model server (finish_reason `{reason}`)"
+                "was aborted by the model server (finish_reason `{reason}`)"
             )));
         }
         _ => None,
@@ -111,7 +111,7 @@ fn no_choice(completion: &Map<String, Value>) -> ConversionError {
         .and_then(Value::as_str);
     ConversionError::Completion(match message {
         Some(message) => format!(
-            "has no choices but the message \"{}\"",
+            "has no choices, only the message \"{}\"",
             message.chars().take(300).collect::<String>()
         ),
         None => "has no choices".to_owned(),
