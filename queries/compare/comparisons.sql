@@ -6,10 +6,10 @@
 -- Reads: chosen (differences of the metrics that are compared), tests, flips, overlaps, pairs.
 --
 -- Parameters:
---   confidence = 0.95      of the interval; 1 - confidence is the significance level
+--   confidence = 0.95      confidence of the interval; 1 - confidence is the significance level
 --   resamples = 2000       number of bootstrap samples
---   permutations = 10000   random sign patterns of a permutation test
---   power = 0.8            of the minimum detectable effect
+--   permutations = 10000   number of random sign patterns of a permutation test
+--   power = 0.8            statistical power of the minimum detectable effect
 --   seed = 0               seed of the random numbers
 --
 -- Columns:
@@ -21,16 +21,16 @@
 --   without_base               common tasks without a score in the base
 --   without_candidate          common tasks without a score in the candidate
 --   base_mean                  mean of the task means of the base
---   candidate_mean             the same of the candidate
+--   candidate_mean             mean of the task means of the candidate
 --   difference                 candidate_mean - base_mean
 --   stderr                     standard error of the difference
---   ci_low                     bounds of the difference: percentiles of a paired bootstrap over tasks
---   ci_high                    the upper one
+--   ci_low                     lower bound of the difference: percentile of a paired bootstrap over tasks
+--   ci_high                    upper bound of the difference
 --   test                       the test, see tests.sql
---   p_value                    two-sided probability of such a difference or a larger one if there is none
---   p_holm                     the same after Holm's correction for all rows of this table
+--   p_value                    two-sided probability of such a difference or a larger one if the true one is 0
+--   p_holm                     p_value after Holm's correction for all rows of this table
 --   significant                whether p_holm < 1 - confidence
---   mde                        smallest true difference that would be found with the given power by a single test
+--   mde                        smallest true difference that a single test would find with the given power
 --   is_binary                  whether all scores are 0 or 1
 --   gained                     tasks that flipped for the better, see flips.sql
 --   lost                       tasks that flipped for the worse
@@ -109,7 +109,7 @@ tested AS (
 ranked AS (
     SELECT
         *,
-        -- The p-value of rank 1 stands against all m rows, that of rank 2 against m - 1, and so on.
+        -- Holm's correction of m p-values: rank 1 times m, rank 2 times m - 1, and so on.
         p_value * (count(p_value) OVER () + 1 - row_number() OVER (ORDER BY p_value, pair, metric)) AS scaled
     FROM tested
 ),

@@ -10,14 +10,14 @@
 -- Columns:
 --   pair                   number of the pair
 --   metric                 name of the metric
---   task_key               what the task asks
---   base_task_index        the task in the base; null where the base has no score of it
---   candidate_task_index   the task in the candidate; null where the candidate has no score of it
+--   task_key               key of the task
+--   base_task_index        the task in the base; null if the base has no such score
+--   candidate_task_index   the task in the candidate; null if the candidate has no such score
 --   base_count             rollouts of the base that have the metric
---   candidate_count        the same of the candidate
---   base_mean              their mean
---   candidate_mean         the same of the candidate
---   difference             candidate_mean - base_mean; null where a side has no score
+--   candidate_count        rollouts of the candidate that have the metric
+--   base_mean              mean of the base's rollouts
+--   candidate_mean         mean of the candidate's rollouts
+--   difference             candidate_mean - base_mean; null if a side has no score
 --   is_binary              whether all scores of both sides are 0 or 1
 
 WITH common AS (

@@ -5,17 +5,17 @@
 -- Columns:
 --   metric                 name of the metric
 --   candidate              the candidate
---   agent                  its agent
---   task_key               what the task asks
+--   agent                  agent of the candidate
+--   task_key               key of the task
 --   base_task_index        the task in the base
 --   candidate_task_index   the task in the candidate
 --   base_mean              mean of its rollouts in the base
---   candidate_mean         the same of the candidate
---   base_count             number of them
---   candidate_count        the same of the candidate
+--   candidate_mean         mean of its rollouts in the candidate
+--   base_count             number of its rollouts in the base
+--   candidate_count        number of its rollouts in the candidate
 --   difference             candidate_mean - base_mean
---   flip                   of a binary metric 'gained' or 'lost', where a task with a mean of 0.5 or more is solved;
---                          of others 'improved' or 'regressed', for a larger and a smaller mean
+--   flip                   for a binary metric 'gained' or 'lost': a task is solved if its mean is 0.5 or more;
+--                          for others 'improved' or 'regressed': the mean is larger or smaller
 --   pair                   number of the pair
 
 SELECT *

@@ -12,10 +12,10 @@
 --   in_common               tasks that both have
 --   only_in_base            tasks that the candidate does not have
 --   only_in_candidate       tasks that the base does not have
---   base_pooled             tasks of the base that ask what an earlier one asks, and are taken together with it
---   candidate_pooled        the same of the candidate
+--   base_pooled             tasks of the base with the key of an earlier task, with which they are pooled
+--   candidate_pooled        tasks of the candidate with the key of an earlier task, with which they are pooled
 --   base_without_key        tasks of the base that have no key
---   candidate_without_key   the same of the candidate
+--   candidate_without_key   tasks of the candidate that have no key
 
 WITH base AS (
     SELECT task_key, count(*) AS num_tasks

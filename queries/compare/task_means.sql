@@ -5,8 +5,8 @@
 -- Columns:
 --   agent_name   the agent
 --   metric       name of the metric
---   task_key     what the task asks
---   task_index   the task; of several the first
+--   task_key     key of the task
+--   task_index   the task; the first one if tasks are pooled
 --   count        rollouts that have the metric, at least one
 --   mean         their mean
 --   is_binary    whether each of them is 0 or 1
@@ -23,7 +23,7 @@ described AS (
         measured.task_index,
         measured.statistics['count'] AS count,
         measured.statistics['mean'] AS mean,
-        -- Most lists can be told by their smallest and largest score alone.
+        -- For most lists, the smallest and largest score decide.
         CASE
             WHEN measured.statistics['min'] NOT IN (0.0, 1.0) OR measured.statistics['max'] NOT IN (0.0, 1.0)
                 THEN false

@@ -6,9 +6,9 @@
 --   pair        number of the pair
 --   metric      name of the metric
 --   is_binary   whether all scores of both sides are 0 or 1
---   test        of binary metrics with one rollout a task McNemar's test, exact ('mcnemar_exact') while fewer than 25
---               tasks differ, else asymptotic ('mcnemar'); with repeats its form for clusters
---               ('mcnemar_clustered'), if 25 tasks differ or more; of all others 'permutation', which flips signs
+--   test        for binary metrics with one rollout per task McNemar's test, exact ('mcnemar_exact') if fewer than 25
+--               tasks differ, else asymptotic ('mcnemar'); with repeats, if 25 tasks or more differ, a clustered form
+--               ('mcnemar_clustered'); otherwise 'permutation', which flips signs
 
 SELECT
     pair,

@@ -1,8 +1,8 @@
 -- The tasks and rollouts of each agent, and how many are done and failed.
 --
 -- Reads: tasks, rollouts, failed_rollouts.
--- Columns: agent_name, num_tasks, num_rollouts, request_bytes (of all rollouts, about), num_done,
--- num_failed (retries exhausted).
+-- Columns: agent_name, num_tasks, num_rollouts, request_bytes (approximate, of all rollouts), num_done,
+-- num_failed (retries exhausted, or the agent asked for no further attempt).
 SELECT
     planned.agent_name,
     planned.num_tasks,

@@ -1,4 +1,4 @@
--- Rollouts that are not sent again.
+-- Rollouts that are done or have failed, and are not sent again.
 --
 -- Reads: rollouts, failed_rollouts.
 -- Columns: task_index, rollout_index.

@@ -1,8 +1,8 @@
--- Tasks and repeats of a run that its changed input no longer has.
+-- The first five tasks of a run that its changed input no longer has, or has with fewer repeats.
 --
 -- Reads: tasks_before, tasks.
 -- Columns: source_file, source_line (of the run's first line of the task), task_index, num_repeats
--- (before), num_repeats_now (null: the task is not there, or is another).
+-- (before), num_repeats_now (null if the task is missing or has changed).
 SELECT
     earlier.source_file,
     earlier.source_line,

@@ -3,7 +3,7 @@
 -- Reads: failures, budgets, rollouts.
 -- Columns: task_index, rollout_index, agent_name.
 --
--- Budgets are those of now, not of when the attempts were made: with larger ones a resume tries again.
+-- The current budgets apply, not those at the time of the attempts: with larger ones, a resume tries again.
 SELECT
     failures.task_index,
     failures.rollout_index,

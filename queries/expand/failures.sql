@@ -1,4 +1,4 @@
--- The failed attempts of each rollout that has some.
+-- Counts the failed attempts of each rollout that has any.
 --
 -- Reads: attempts, and the functions failure_budget(outcome, http_status), is_terminal(answer, failure_terminal),
 -- attempt_seconds(answer) and reuses_deliverable(answer). Which failure counts against which budget is decided by
@@ -10,9 +10,9 @@
 -- Columns: task_index, rollout_index, agent_name, attempt (number of the next one), infra_failures,
 -- rate_limited_failures, data_failures, flagged_failures (attempts that count against each budget),
 -- failure_terminal (the agent asked for no further attempt), seconds (of the longest attempt), reuses_deliverable (an
--- attempt left a deliverable, which the next one has judged).
+-- attempt left a deliverable, and the next one has it judged).
 --
--- An infra failure without server_ms got no connection, and counts against nothing.
+-- An infra failure without server_ms got no connection, and counts against no budget.
 SELECT
     task_index,
     rollout_index,

@@ -1,4 +1,4 @@
--- Rollouts whose answer is lost although a successful attempt is on record.
+-- The next attempt of each rollout that is neither done nor failed but has attempts on record.
 --
 -- Reads: attempts, done.
 -- Columns: task_index, rollout_index, attempt (number of the next one).

@@ -3,7 +3,7 @@
 -- Reads: tasks, done.
 -- Columns: task_index, rollout_index, agent_name, request.
 --
--- The join holds `done` in memory (two integers a rollout) and streams the other side in its order, so that the
+-- The join holds `done` in memory (two integers per rollout) and streams the other side in its order, so that the
 -- repeats never exist all at once.
 SELECT
     pending.task_index,

@@ -1,4 +1,4 @@
--- The model calls of agents that rollstream runs itself, by attempt and in their order.
+-- The model calls of agents that rollstream runs itself, in the order of attempts and calls.
 --
 -- Reads: calls.
 -- Columns: task_index, rollout_index, attempt, call, retry, name, outcome, http_status, started_at and finished_at

@@ -1,6 +1,6 @@
 -- A check failed on a record.
 --
--- Rules report that themselves, in their column `error`. This one lists only the records that no rule can read.
+-- A rule reports its own failures in its column `error`. This rule lists only the records that no rule can read.
 --
 -- Reads: records.
 SELECT record, NULL AS detail

@@ -1,4 +1,4 @@
--- A turn has neither text nor a call of a tool.
+-- A turn has neither text nor a tool call.
 --
 -- Reads: turns, records.
 SELECT

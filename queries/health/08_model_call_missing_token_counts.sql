@@ -1,4 +1,4 @@
--- The tokens of a call were not counted.
+-- A call lacks token counts.
 --
 -- Reads: calls, records.
 SELECT

@@ -1,6 +1,6 @@
--- A turn or an invocation refers to a call that was not captured, or to several.
+-- A turn or an invocation refers to a call that was not captured, or that was captured several times.
 --
--- A gap that the producer reports counts where no reference shows the same.
+-- A gap that the producer reports counts unless a reference shows the same.
 --
 -- Reads: unbound, gaps, records.
 WITH contradictions AS (

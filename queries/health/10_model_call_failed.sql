@@ -1,4 +1,4 @@
--- A call that a turn or an invocation refers to failed.
+-- A failed call belongs to a turn or an invocation.
 --
 -- Reads: calls, records.
 SELECT

@@ -1,4 +1,4 @@
--- The first row of the inputs whose key an earlier row has.
+-- The first row of the inputs that has the key of an earlier row.
 --
 -- Columns:
 --   task_index      the task

@@ -1,4 +1,4 @@
--- The first rollout of an agent whose key an earlier one of the agent has.
+-- The first rollout that has the key of an earlier rollout of the same agent.
 --
 -- Columns:
 --   task_index      the task

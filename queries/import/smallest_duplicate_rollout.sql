@@ -1,4 +1,4 @@
--- The smallest key that two rollouts of one agent have.
+-- The smallest key that two rollouts of one agent share.
 --
 -- Columns:
 --   task_index      the task

@@ -9,7 +9,7 @@
 --   agent_name     the agent
 --   metric         name of the metric
 --   position       order in which metrics first appear in the agent's rollouts by task and rollout, from 0
---   run_position   the same over the rollouts of all agents
+--   run_position   position over the rollouts of all agents
 --   count          rollouts of the agent that have the metric
 --   num_rollouts   rollouts of the agent
 --   mean           sum / count, summed pairwise in the order of task and rollout
@@ -19,9 +19,9 @@
 --                  one value and all its rollouts have this metric
 --   stderr         standard error of the mean of independent rollouts, std / sqrt(count); with several rollouts a task,
 --                  see stderr of the family spread
---   integer_max, integer_min   exact max and min, if every rollout of the agent has the metric and only integers and
---                  booleans
---   planned, done, failed, pending   rollouts of the agent: how much of the sweep the numbers stand for
+--   integer_max, integer_min   exact max and min, if every rollout of the agent has the metric and has only
+--                  integers and booleans as metrics
+--   planned, done, failed, pending   rollouts of the agent: how much of the sweep the numbers cover
 
 WITH computed AS (
     SELECT

@@ -1,4 +1,4 @@
--- How many of the planned rollouts of each agent are done. Read scores with it: they cover only what is done.
+-- How many of the planned rollouts of each agent are done. Read scores together with it: they cover only what is done.
 --
 -- Parameters: none.
 --
@@ -9,7 +9,7 @@
 --   failed       planned rollouts that failed
 --   pending      planned rollouts that are neither done nor failed
 --   done_share   done / planned
---   masked       rollouts that no metric of quality counts, since their environment masked them
+--   masked       rollouts that quality metrics leave out, since their environment masked them
 
 SELECT
     agent_name,

@@ -8,12 +8,12 @@
 --   agent_name    the agent
 --   metric        name of the metric
 --   k             number of rollouts of a task; all of them for a task with fewer
---   num_tasks     tasks
+--   num_tasks     tasks that have the metric
 --   majority_at_k   mean over tasks of the score of the most frequent pair of answer and score among the first k rollouts
 --                 that have both; the mean score of pairs that tie; 0 if no rollout has both
---   majority_at_k_stderr   its standard error over tasks
+--   majority_at_k_stderr   standard error of majority_at_k over tasks
 --   no_answer     mean over tasks of the share of the first k rollouts without an answer
---   planned, done, failed, pending   rollouts of the agent: how much of the sweep the numbers stand for
+--   planned, done, failed, pending   rollouts of the agent: how much of the sweep the numbers cover
 
 WITH sizes AS (
     SELECT agent_name, max(cardinality(answers)) AS max_k

@@ -1,7 +1,7 @@
 -- pass@k, pass^k, best-of-k and pass@1[avg-of-k] of every metric, for every k up to the number of repeats.
 --
--- Each is computed for a task, then averaged over the tasks that have enough scores. A metric is binary for a task if all of
--- the task's scores are 0 or 1; n is the number of the task's scores, c the number of those that are 1.
+-- Each is computed for a task, then averaged: avg_of_k over all tasks, the others over those with k scores or more.
+-- A metric is binary for a task if the task's scores are all 0 or 1; n is the number of scores, c the number of ones.
 --
 -- Parameters: none.
 --
@@ -12,11 +12,11 @@
 --   num_tasks      tasks with k scores or more
 --   pass_at_k      binary: 1 - C(n - c, k) / C(n, k), the chance that at least one of k is right (Chen et al. 2021);
 --                  others: the maximum of the first k
---   pass_at_k_stderr   its standard error over tasks
+--   pass_at_k_stderr   standard error of pass_at_k over tasks
 --   pass_hat_k     binary: C(c, k) / C(n, k), the chance that all of k are right (Yao et al. 2024); others: null
 --   best_of_k      expected maximum of k scores drawn from those of the task
---   avg_of_k       mean of the first k
---   planned, done, failed, pending   rollouts of the agent: how much of the sweep the numbers stand for
+--   avg_of_k       mean of the first k scores; of all scores for a task with fewer
+--   planned, done, failed, pending   rollouts of the agent: how much of the sweep the numbers cover
 
 WITH sizes AS (
     SELECT agent_name, max(cardinality(rollout_scores)) AS max_k

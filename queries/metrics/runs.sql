@@ -8,7 +8,7 @@
 --   run          place of the rollout among those of its task, from 0
 --   num_tasks    tasks that have the metric in that place
 --   mean         mean over these tasks
---   planned, done, failed, pending   rollouts of the agent: how much of the sweep the numbers stand for
+--   planned, done, failed, pending   rollouts of the agent: how much of the sweep the numbers cover
 
 WITH computed AS (
     SELECT agent_name, metric, summary_each(rollout_scores ORDER BY task_index) AS runs

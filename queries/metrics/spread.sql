@@ -22,9 +22,9 @@
 --                  number of independent rollouts that would give the same stderr
 --   bootstrap_low, bootstrap_high   percentiles of the means of resampled tasks (Efron 1979)
 --   num_runs       runs that have the metric, see the family runs
---   std_across_runs, stderr_across_runs   of the means of the runs
+--   std_across_runs, stderr_across_runs   standard deviation and standard error of the means of the runs
 --   mean_task_std  mean of the standard deviations within tasks that have at least two scores
---   planned, done, failed, pending   rollouts of the agent: how much of the sweep the numbers stand for
+--   planned, done, failed, pending   rollouts of the agent: how much of the sweep the numbers cover
 
 WITH per_task AS (
     SELECT agent_name, metric, task_index, rollout_scores, start, agent_rollouts, list_statistics(rollout_scores) AS task

@@ -19,7 +19,7 @@
 --   std            sqrt(sum((mean - value)^2) / (count - 1)); null for one value, but 0 if every metric of the task has
 --                  one value and all its rollouts have this metric
 --   stderr         standard error of the mean, std / sqrt(count)
---   integer_max, integer_min   exact max and min, if all rollouts that have the metric have only integers and booleans
+--   integer_max, integer_min   exact max and min, if rollouts with the metric have only integer and boolean metrics
 
 WITH computed AS (
     SELECT

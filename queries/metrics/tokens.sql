@@ -9,11 +9,11 @@
 --   agent_name      the agent
 --   num_rollouts    rollouts that are done
 --   input_tokens, output_tokens, total_tokens   sums over the rollouts that report them
---   mean_output_tokens, p50_output_tokens, p99_output_tokens, max_output_tokens   of a rollout; the
+--   mean_output_tokens, p50_output_tokens, p99_output_tokens, max_output_tokens   per rollout; the
 --                   quantiles are estimated (t-digest)
 --   output_tokens_per_second   output tokens / the sum of the latencies of their rollouts
 --   truncated_rate   share of truncated rollouts among those that say whether they are complete
---   cost            of all rollouts, in the currency of the prices
+--   cost            cost of all rollouts, in the currency of the prices
 --   cost_per_rollout   cost / num_rollouts
 
 WITH totals AS (

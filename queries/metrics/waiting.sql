@@ -7,9 +7,9 @@
 --   state          permit (a place among the calls in flight), rate (the agent's rate limits), connect (a connection),
 --                  server (the answer), client (the collector's own work)
 --   num_attempts   attempts with a known time in this state
---   seconds        sum over these attempts
+--   seconds        total time in this state
 --   share          seconds / the time of the agent's attempts in all states
---   mean_ms, max_ms   over attempts
+--   mean_ms, max_ms   mean and maximum over attempts
 --   p50_ms, p95_ms, p99_ms   quantiles over attempts, estimated (t-digest) in bounded memory
 
 WITH states AS (

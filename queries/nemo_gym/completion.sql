@@ -1,14 +1,14 @@
 -- How many of the planned rollouts and tasks are complete.
 --
 -- Parameters:
---   by_agent = false   a task that several agents worked on counts once for each of them
+--   by_agent = false   true: a task that several agents worked on counts once for each of them
 --
 -- Columns:
 --   expected_rollout_rows           planned rollouts
 --   completed_rollout_rows          planned rollouts that are done
 --   missing_rollout_rows            planned rollouts that are missing
 --   extra_rollout_rows              rollouts that were not planned
---   reward_profile_completion_pct   completed of expected, in percent; 100 where nothing is expected
+--   reward_profile_completion_pct   completed as a percentage of expected; 100 if nothing is expected
 --   total_input_rows                tasks
 --   complete_input_rows             tasks with all their rollouts
 --   partial_input_rows              tasks with some of them

@@ -2,9 +2,9 @@
 --
 -- Columns:
 --   agent_name       the agent
---   num_repeats      rollout indices, those of masked rollouts included
+--   num_repeats      distinct rollout indices, including those of masked rollouts
 --   measured         rollouts that are accepted
---   masked           rollouts that are not
+--   masked           rollouts that are masked
 --   measured_tasks   tasks with rollouts that are accepted
 --   tasks            tasks
 

@@ -3,15 +3,15 @@
 -- Reads: accepted, answers, named_scores.
 --
 -- Parameters:
---   num_tasks = 0   tasks that count for majority@k, also ones without rollouts; 0: those that have some
+--   num_tasks = 0   number of tasks for majority@k, including ones without rollouts; 0: the tasks with rollouts
 --
 -- Columns:
 --   agent_name       the agent
 --   name             name of the score; no_answer is 1 where a rollout gave no answer
---   k                how many rollouts of a task are looked at
---   pass_at_k        100 * the sum over tasks by the number of tasks that have k scores; null where none has
---   avg_of_k         the same of the mean of the first k
---   majority_at_k    the same of the score of the most frequent answer, over all tasks; null without answers
+--   k                number of rollouts of a task
+--   pass_at_k        100 * the sum over tasks / the number of tasks that have k scores; null if none has
+--   avg_of_k         100 * the mean over tasks of the mean of the first k scores
+--   majority_at_k    100 * sum over tasks of the most frequent answer's score / number of tasks; null without answers
 --   mean_task_std    mean over tasks of the standard deviation of the first k, not in percent
 
 WITH sizes AS (

@@ -5,8 +5,8 @@
 --   rollout_index   the index
 --   metric          name of the metric
 --   mean, median, std, sem, min, max, p25, p75   of the rollouts that have the metric; std and sem are 0 for one value,
---                   quarters are linear between values
---   ci_low_95, ci_high_95   mean -+ t * sem, with Student's t at 0.975 and one degree of freedom less than there are
+--                   p25 and p75 are interpolated linearly
+--   ci_low_95, ci_high_95   mean -+ t * sem, with Student's t at 0.975 and n - 1 degrees of freedom for n
 --                   values; null for one value
 
 WITH places AS (

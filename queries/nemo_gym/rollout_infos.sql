@@ -1,8 +1,8 @@
 -- The entry of every accepted rollout in a report: keys and numbers, never the answer's text.
 --
 -- Parameters:
---   split_agents = true   rollouts of one agent stand together; with false, those of one task
---   by_task = false       first by task, then by agent
+--   split_agents = true   true: the rollouts of an agent stand together; false: those of a task
+--   by_task = false       true: sorted by task, then by agent
 --
 -- Columns:
 --   agent_name      the agent; empty unless agents are split

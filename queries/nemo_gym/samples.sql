@@ -1,13 +1,13 @@
 -- The request of every task that has an accepted rollout.
 --
 -- Parameters:
---   split_agents = false   a task that several agents worked on stands once for each of them
+--   split_agents = false   true: a row for each agent that worked on a task
 --
 -- Columns:
 --   agent_name   the agent; empty unless agents are split
 --   task_index   the task
---   expected     rollouts that were asked for, without those that are masked
---   request      the request of the first rollout that is there
+--   expected     planned rollouts, without masked ones
+--   request      request of the first accepted rollout
 
 WITH there AS (
     SELECT

@@ -6,7 +6,7 @@
 --   agent_name   the agent
 --   name         name of the score
 --   run          place among the runs that have the score, from 1
---   mean         100 * the sum over tasks by the number of tasks that have the score there
+--   mean         100 * the mean over the tasks that have the score there
 --   std          standard deviation of the means of the runs up to this one; null for the first
 --   stderr       std / sqrt(run)
 

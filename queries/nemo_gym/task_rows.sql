@@ -1,7 +1,7 @@
 -- The statistics of all tasks, in the order in which they are written.
 --
 -- Parameters:
---   by_task = false   first by task, then by agent
+--   by_task = false   true: sorted by task, then by agent; false: by agent, then by task
 --
 -- Columns: those of task_statistics, and run_position, which is zero.
 

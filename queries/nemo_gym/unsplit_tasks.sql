@@ -1,4 +1,4 @@
--- The statistics of tasks of which each has one agent, as if agents had been taken together.
+-- The statistics of tasks by task alone, for a run in which each task has one agent.
 --
 -- Columns: those of task_statistics; agent_name is empty.
 

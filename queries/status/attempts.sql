@@ -3,8 +3,8 @@
 -- Reads: attempts.
 -- Columns: agent_name, outcome, http_status, num_attempts, first_dispatched_at, first_finished_at,
 -- last_finished_at, limit_at (when the newest concurrency_limit was used; all four in microseconds
--- since the epoch), concurrency_limit, and of permit_wait, rate_wait, connect, server and client each
--- NAME_ms (sum of milliseconds) and NAME_count (attempts that know it).
+-- since the epoch), concurrency_limit, and for each of permit_wait, rate_wait, connect, server and client
+-- NAME_ms (sum in milliseconds) and NAME_count (attempts that have it).
 SELECT
     agent_name,
     outcome,

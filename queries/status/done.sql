@@ -3,7 +3,7 @@
 -- Reads: tasks, rollouts.
 -- Columns: agent_name, num_done, num_rewards (rollouts that have a reward and are not masked), reward_sum.
 --
--- Rollouts that were not planned (an import can bring some) are not counted, since nobody waits for them.
+-- Rollouts that were not planned, which an import can bring, are not counted.
 SELECT
     tasks.agent_name,
     count(*) AS num_done,

@@ -22,8 +22,8 @@
 --   start            rollouts of the agent for earlier tasks
 --   agent_rollouts   rollouts of the agent
 --   first_rollout_index, ordinal   the rollout in which the metric first appears, and its place among that rollout's metrics
---   integers         rollouts that have it and hold nothing but integers and booleans
---   integer_max, integer_min       the largest and smallest of those
+--   integers         rollouts that have the metric, and no metrics but integers and booleans
+--   integer_max, integer_min       largest and smallest value of the metric in those
 
 WITH entries AS (
     SELECT agent_name, unnest(map_keys(metrics)) AS metric, unnest(map_values(metrics)) AS value

@@ -35,10 +35,10 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct AggregateArgs {
-    /// Runs, which count as one; or files of rollouts of NeMo Gym, also as globs
+    /// Runs to aggregate as one, or NeMo Gym rollout files, also as globs
     #[arg(value_name = "RUN", required = true)]
     pub runs: Vec<String>,
-    /// Where metrics/ and aggregate_metrics.json go: a directory or an object-store prefix [default: the run, if it is one]
+    /// Directory or object-store prefix for metrics/ and aggregate_metrics.json [default: a single run]
     #[arg(long, short, value_name = "DIR")]
     pub output: Option<String>,
     /// Write the rollouts of all files, sorted, to this file as well
@@ -50,7 +50,7 @@ pub struct AggregateArgs {
     /// Write the tables, but no aggregate_metrics.json, which holds every rollout
     #[arg(long)]
     pub tables_only: bool,
-    /// What follows NeMo Gym.
+    /// NeMo Gym's rules and files.
     #[command(flatten)]
     pub gym: GymAggregateArgs,
     /// Which agents are asked for metrics of their own.
@@ -68,22 +68,22 @@ pub struct AggregateArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "NeMo Gym")]
 pub struct GymAggregateArgs {
-    /// Version of NeMo Gym whose rules hold: 0.5, 0.7, or auto, which takes the one that the runs follow or the files are of
+    /// Version of NeMo Gym whose rules hold: 0.5, 0.7, or auto (the version of the runs or files)
     #[arg(long, value_name = "VERSION", default_value = "auto")]
     pub gym: GymChoice,
-    /// Count rollouts as zero whose last failure is of one of these classes, by NAME_failures.jsonl beside each file
+    /// Count rollouts as zero if NAME_failures.jsonl beside their file gives their last failure one of these classes
     #[arg(long, value_name = "CLASS,...", value_delimiter = ',')]
     pub count_failure_classes_as_zero: Vec<String>,
-    /// Count rollouts as zero that left no row, by NAME_materialized_inputs.jsonl beside each file
+    /// Count rollouts as zero if NAME_materialized_inputs.jsonl beside a file has them, but no other file does
     #[arg(long)]
     pub count_missing_rollouts_as_zero: bool,
-    /// Where NeMo Gym's files go: the rollouts of all files, merged, to NAME.jsonl, and NAME_aggregate_metrics.json
+    /// Write NeMo Gym's files: NAME.jsonl with the merged rollouts of all files, and NAME_aggregate_metrics.json
     #[arg(long, value_name = "NAME.jsonl", value_parser = gym_output, conflicts_with = "merge")]
     pub gym_output: Option<String>,
-    /// With --gym-output: do not check the health of the rollouts, which the rules of 0.7 do
+    /// With --gym-output: skip the health check of the rollouts, which is part of the rules of 0.7
     #[arg(long, requires = "gym_output")]
     pub no_health_check: bool,
-    /// Checks of the health of rollouts that are left out
+    /// Health checks to leave out
     #[arg(
         long,
         value_name = "CHECK,...",
@@ -94,10 +94,10 @@ pub struct GymAggregateArgs {
     /// Leave NAME.jsonl out of --gym-output
     #[arg(long, requires = "gym_output")]
     pub no_merge: bool,
-    /// Report pass@k of this in aggregate_metrics.json as NeMo Gym's benchmarks do, as accuracy=reward
+    /// Report pass@k of this metric in aggregate_metrics.json as NeMo Gym's benchmarks do, such as accuracy=reward
     #[arg(long = "score", value_name = "NAME=METRIC", conflicts_with_all = ["families", "tables_only"])]
     pub scores: Vec<String>,
-    /// Which metrics are key metrics: the largest k of names such as pass@{k}, or a whole name
+    /// Mark key metrics: a whole name, or a pattern such as pass@{k}, which takes the largest k
     #[arg(long = "key-metric", value_name = "PATTERN", conflicts_with_all = ["families", "tables_only"])]
     pub key_metrics: Vec<String>,
 }
@@ -109,17 +109,17 @@ pub struct MetricServerArgs {
     /// Ask each agent's server for its own metrics (POST /aggregate_metrics), and add them to aggregate_metrics.json
     #[arg(long, conflicts_with_all = ["families", "tables_only"])]
     pub agent_metrics: bool,
-    /// Address of an agent's server; repeatable [default: where it was when the run was collected]
+    /// Address of an agent's server; repeatable [default: its address when the run was collected]
     #[arg(
         long = "agent-url",
         value_name = "NAME=URL",
         requires = "agent_metrics"
     )]
     pub agent_urls: Vec<String>,
-    /// NeMo Gym head server, which knows the addresses of the others
+    /// NeMo Gym head server, which knows the addresses of the agents' servers
     #[arg(long, value_name = "URL", requires = "agent_metrics")]
     pub head_server: Option<String>,
-    /// The longest time that an agent's server may take
+    /// Longest time to wait for an agent's server
     #[arg(
         long,
         value_name = "TIME",
@@ -159,11 +159,11 @@ pub(super) async fn aggregate(args: AggregateArgs) -> Result<Exit, Error> {
         (None, AggregationSource::Runs(runs)) if let [run] = runs.as_slice() => run.clone(),
         (None, _) => {
             return Err(Error::Usage(
-                "several runs or files have no place of their own for metrics; name one with --output".into(),
+                "metrics of several runs, or of files, have no default directory; name one with --output".into(),
             ));
         }
     };
-    // Without the statistics there is nothing to make the JSON of.
+    // The JSON is made of statistics, which a selection of families lacks.
     measurement.json = !args.tables_only && args.families.is_empty();
     measurement.zeros = Zeros {
         failure_classes: gym.count_failure_classes_as_zero.clone(),
@@ -195,7 +195,7 @@ pub(super) async fn aggregate(args: AggregateArgs) -> Result<Exit, Error> {
         if gym.gym.rules(|| is_new).health {
             let files = files.to_string_lossy();
             let said = health::check_file(&files, &checks).await;
-            let unknown = |error| format!("{files} is there, its health unknown: {error}");
+            let unknown = |error| format!("wrote {files}, but could not check its health: {error}");
             report.notes.push(said.unwrap_or_else(unknown));
         }
     }
@@ -213,7 +213,7 @@ pub(super) async fn aggregate(args: AggregateArgs) -> Result<Exit, Error> {
     Ok(Exit::Done)
 }
 
-/// The first rows of a family that was asked for.
+/// Shows the first rows of a family that --family names.
 async fn show_family(output: &RunStore, family: &str) -> Result<Option<Exit>, Error> {
     let session = SessionContext::new_with_config(session::config());
     let name = part_name("metrics", family);
@@ -228,10 +228,10 @@ async fn show_family(output: &RunStore, family: &str) -> Result<Option<Exit>, Er
     unless_gone(sink.finish())
 }
 
-/// Rows of a family that are shown.
+/// Shows at most this many rows of a family.
 const SHOWN: RowLimit = RowLimit {
     rows: 40,
-    hint: "its file has them all",
+    hint: "the family's file has all rows",
 };
 
 async fn agent_servers(
@@ -259,7 +259,7 @@ async fn agent_servers(
                 continue;
             };
             recorded.push(RecordedAgents {
-                // Settings of another version say nothing that is needed; the addresses stand beside them.
+                // Settings of another version may not parse; the addresses are recorded separately.
                 settings: serde_json::from_value(record.settings).unwrap_or_default(),
                 addresses: record.agents,
             });
@@ -287,7 +287,7 @@ fn benchmark(args: &AggregateArgs) -> Result<Option<PassMajorityOptions>, Error>
     let scores = scores.iter().map(|text| {
         let (name, metric) = text.split_once('=').unwrap_or((text, text));
         if name.is_empty() || metric.is_empty() {
-            let usage = format!("--score {text}: write NAME=METRIC, as accuracy=reward");
+            let usage = format!("--score {text}: write NAME=METRIC, such as accuracy=reward");
             return Err(Error::Usage(usage));
         }
         Ok((name.to_owned(), metric.to_owned()))

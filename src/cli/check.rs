@@ -23,21 +23,21 @@ Examples:
 A gate is a query: every row that it returns is a violation. A file holds one or more with `;` between them; the comment
 before a query (`-- All is done`) is its name. The tables are those of `rollstream sql`, metric families included.
 
---health asks what the evidence of each rollout says of it, by the checks of NeMo Gym 0.7, and writes
-quality_summary.json and rollout_verdicts.jsonl into the run, or beside the files. It is violated where a rollout is
-unhealthy; NeMo Gym's own `gym eval health-check` ends with 0 then, too.
+--health runs the health checks of NeMo Gym 0.7 on the evidence of each rollout, and writes
+quality_summary.json and rollout_verdicts.jsonl into the run, or beside the files. It is violated if a rollout is
+unhealthy; NeMo Gym's own `gym eval health-check` exits with 0 even then.
 
 Exit codes:
-  0    no gate is violated
-  1    an error, as of the storage
+  0    no gate is violated, and no rollout is unhealthy
+  1    an error, for example of the storage
   2    the command line or the SQL of a gate is wrong
-  4    a gate is violated";
+  4    a gate is violated, or a rollout is unhealthy";
 
 /// The options of `check`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct CheckArgs {
-    /// Runs: directories or object-store prefixes, with a name if need be; for --health alone also files of rollouts
+    /// Runs: directories or object-store prefixes, optionally named; with --health alone also rollout files
     #[arg(value_name = "[NAME=]RUN", required = true)]
     pub runs: Vec<String>,
     /// A file of gates, or a gate itself; may be given several times
@@ -62,7 +62,7 @@ pub struct CheckArgs {
     /// Which metric families are tables.
     #[command(flatten)]
     pub metrics: FamilyArgs,
-    /// How much memory it may use.
+    /// The memory that queries may use.
     #[command(flatten)]
     pub memory: MemoryArgs,
     /// How things are shown.
@@ -75,14 +75,14 @@ pub(super) async fn check(args: CheckArgs) -> Result<Exit, Error> {
     let given = args.gates.iter().map(|given| gates(given));
     let given: Vec<_> = given.collect::<Result<_, _>>()?;
     let memory = args.memory.bytes();
-    // False as soon as nobody reads what is printed.
+    // Becomes false when nobody reads the output any more.
     let mut is_text = !args.display.quiet && !args.display.json;
     let mut verdicts = Vec::new();
     if !given.is_empty() {
         let metrics = metric_tables(&args.metrics, memory)?;
         let context = session::gathering(memory)?;
         let mut session = SqlSession::open(context, &args.runs, metrics).await?;
-        // All gates see the runs at one moment, also when these are being written.
+        // All gates see the same snapshot of the runs, even while the runs are being written.
         session.look().await?;
         for gate in given.into_iter().flatten() {
             let verdict = Verdict::of(gate, &session).await;
@@ -114,7 +114,7 @@ pub(super) async fn check(args: CheckArgs) -> Result<Exit, Error> {
     end(verdicts, passed)
 }
 
-/// The exit code. An error of a gate is worse than a violation: nobody knows what the gate would have found.
+/// Returns the exit code. A gate that fails to run counts more than a violation: its result is unknown.
 fn end(verdicts: Vec<Verdict>, passed: bool) -> Result<Exit, Error> {
     let mut texts = Vec::new();
     let mut is_usage = false;

@@ -62,7 +62,7 @@ impl CollectArgs {
     }
 }
 
-/// `rollstream collect`.
+/// `rollstream collect`: runs a sweep, reports on it, and writes NeMo Gym's files if asked.
 pub(super) async fn collect(args: CollectArgs) -> Result<Exit, Error> {
     let mut settings = args.settings()?;
     let gym_files = settings.gym_output.clone();
@@ -99,7 +99,7 @@ pub(super) async fn collect(args: CollectArgs) -> Result<Exit, Error> {
     if !args.display.quiet {
         unless_gone(show::report(&report, args.display.json))?;
     }
-    // The report comes first: it stands whatever becomes of these files.
+    // The report comes first: it stays valid even if writing these files fails.
     if let (Some(rollouts), Some(place)) = (gym_files, place) {
         gym_output::write(Path::new(&rollouts), &place).await?;
         if let Some(options) = health
@@ -126,18 +126,18 @@ pub(super) async fn collect(args: CollectArgs) -> Result<Exit, Error> {
     }
 }
 
-/// A run that --require-complete wants complete, and is not.
+/// The run is incomplete although --require-complete is set.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "EVAL FAILED: {done}/{planned} samples completed, and --require-complete wants all. Partial artifacts retained at {place}; \
-     go on with --resume"
+    "EVAL FAILED: {done}/{planned} samples completed, but --require-complete is set. Partial results are in {place}; \
+     continue with --resume"
 )]
 struct Incomplete {
     /// Rollouts that are done.
     done: u64,
     /// Rollouts that were asked for.
     planned: u64,
-    /// The run, as a person names it.
+    /// The path or URL of the run, for messages.
     place: String,
 }
 
@@ -147,7 +147,7 @@ impl Fatal for Incomplete {
     }
 }
 
-/// Prints what was decided, and what is odd about the input.
+/// Prints the notes and warnings of a prepared sweep to stderr.
 fn tell(sweep: &Sweep) {
     sweep.notes().iter().for_each(note);
     sweep.warnings().into_iter().for_each(warn);
@@ -172,7 +172,7 @@ pub(super) fn raise_file_limit() {
 /// `rollstream plan`: prints what `collect` would do. Sends nothing and writes nothing.
 pub(super) async fn plan(args: CollectArgs) -> Result<Exit, Error> {
     let mut settings = args.settings()?;
-    // `collect` raises it too, and the plan shows it.
+    // `collect` raises the limit too, and the plan shows it.
     raise_file_limit();
     let _sim = simulate(&mut settings).await?;
     let sweep = Sweep::prepare(settings).await?;
@@ -182,11 +182,11 @@ pub(super) async fn plan(args: CollectArgs) -> Result<Exit, Error> {
     Ok(Exit::Done)
 }
 
-/// The agent that is simulated where no setting gives its address.
+/// The name of the agent that is simulated if no setting gives its address.
 const AGENT: &str = "sim";
 
-/// Starts the simulated agent if the sweep asks for it: `--agent sim`, and no address for it. It serves on free ports
-/// of the loopback until it is dropped.
+/// Starts the simulated agent for `--agent sim`, if no setting gives it an address. It listens on free ports of the
+/// loopback interface until it is dropped.
 async fn simulate(settings: &mut Settings) -> Result<Option<Sim>, Error> {
     let own = settings.agents.get(AGENT);
     let has_address =

@@ -23,12 +23,12 @@ Examples:
   rollstream compare base=runs/1 warm=runs/2 cold=s3://bucket/3 --metric reward --flips flips.parquet
   rollstream compare runs/first#small runs/first#large --task-key id --json
 
-Runs may be finished or still being collected. NAME.jsonl is the run NAME where there is one, else what NeMo Gym collected. Tasks are the same if what they ask is, wherever they stand in the input,
-or with --task-key if a field of theirs is. Each task weighs the same. Of runs with several agents, those of the same name
-are compared, or the two that #AGENT names.
+Runs may be finished or still being collected. NAME.jsonl means the run NAME if it exists, else NeMo Gym's own files.
+Tasks match by their content, or by the field that --task-key names, wherever they are in the input. Each task weighs
+the same. Agents match by name; #AGENT chooses one agent per side.
 
-Tests: McNemar's for scores of 0 and 1 (exact while fewer than 25 tasks differ; with repeats its form for clusters), a
-permutation test that flips signs for others; p-values after Holm's correction for all rows.
+Tests: McNemar's test for scores of 0 and 1 (exact if fewer than 25 tasks differ; the clustered form with repeats), a
+sign-flip permutation test for other scores; p-values with Holm's correction over all rows.
 
 Exit codes: 0 compared, 2 nothing to compare, 1 an error.";
 
@@ -36,25 +36,25 @@ Exit codes: 0 compared, 2 nothing to compare, 1 an error.";
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct CompareArgs {
-    /// What the others are compared with: directory or object-store prefix, or NAME.jsonl of NeMo Gym
+    /// The base of the comparison: a directory, an object-store prefix, or NAME.jsonl of NeMo Gym
     #[arg(
         value_name = "[NAME=]BASE[#AGENT]",
         required_unless_present = "baseline"
     )]
     pub base: Option<String>,
-    /// The others
+    /// The runs to compare with the base
     #[arg(
         value_name = "[NAME=]CANDIDATE[#AGENT]",
         required_unless_present = "candidate_files"
     )]
     pub candidates: Vec<String>,
-    /// The same by the names of NeMo Gym.
+    /// The same arguments under NeMo Gym's names.
     #[command(flatten)]
     pub gym: GymCompareArgs,
-    /// How they are compared.
+    /// How the runs are compared.
     #[command(flatten)]
     pub options: ComparisonOptions,
-    /// How much memory it may use.
+    /// The memory that queries may use.
     #[command(flatten)]
     pub memory: MemoryArgs,
     /// Write the tasks that flipped to this Parquet file
@@ -65,7 +65,7 @@ pub struct CompareArgs {
     pub json: bool,
 }
 
-/// The options of NeMo Gym's `eval compare`, which say the same by other names.
+/// The options of NeMo Gym's `eval compare`: other names for the same arguments.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "NeMo Gym")]
 pub struct GymCompareArgs {
@@ -109,7 +109,7 @@ pub struct GymCompareArgs {
     /// Write compare_report.md and compare_report.json to this directory as well
     #[arg(long, short, value_name = "DIR")]
     pub output_dir: Option<PathBuf>,
-    /// Which of them
+    /// Which of the two reports to write
     #[arg(
         long,
         value_name = "FORMAT",
@@ -123,25 +123,25 @@ pub struct GymCompareArgs {
     pub candidates_agg_metrics: Option<String>,
 }
 
-/// The forms of a report.
+/// The formats of the report files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum ReportFormat {
     /// The text that is shown, as Markdown
     Md,
     /// What --json shows
     Json,
-    /// Each in a file of its own
+    /// Both files
     Both,
 }
 
 fn metrics_file(_: &str) -> Result<String, String> {
     Err(String::from(
-        "the rollouts themselves are compared, and not their aggregate metrics; leave it out",
+        "rollouts are compared directly, not their aggregate metrics; leave this option out",
     ))
 }
 
 impl CompareArgs {
-    /// The base and the candidates, however they were given.
+    /// Returns the base and the candidates, from arguments or from NeMo Gym's options.
     pub(super) fn runs(&self) -> (String, Vec<String>) {
         let named = |place: &str, agent: Option<&String>| match agent.or(self.gym.agent.as_ref()) {
             Some(agent) => format!("{place}#{agent}"),
@@ -246,12 +246,12 @@ async fn found(given: GivenRun, scratch: &Scratch, number: usize) -> Result<Comp
     })
 }
 
-/// Warns of missing rollouts: they may be just those that would change the result.
+/// Warns of missing rollouts, which may change the result.
 fn warn_of_missing(run: &ComparedRun) {
     for agent in run.agents.iter().filter(|agent| agent.missing() > 0) {
         warn(format_args!(
-            "{}: {} of {} rollouts of agent '{}' are missing ({} failed, {} pending); the scores of the others \
-             are compared as they are",
+            "{}: {} of {} rollouts of agent '{}' are missing ({} failed, {} pending); the other scores \
+             are compared without them",
             run.name,
             agent.missing(),
             agent.planned,

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::collect::CollectArgs;
 use crate::config::{ConfigError, Resolved};
 
-/// The settings as text for the standard output: TOML that `--config` reads again, or JSON.
+/// Returns the settings as text for stdout: TOML that `--config` can read, or JSON.
 ///
 /// # Errors
 /// If the settings cannot be resolved.
@@ -19,7 +19,7 @@ pub fn render(args: &CollectArgs) -> Result<String, ConfigError> {
     Ok(to_toml(&resolved))
 }
 
-/// One `key = value   # origin` per line. A setting without a value is a comment, and so is `null`, which TOML lacks.
+/// Formats one `key = value   # origin` per line. Unset settings and `null`, which TOML lacks, become comments.
 pub fn to_toml(resolved: &Resolved) -> String {
     let lines = resolved.entries().into_iter().map(|(key, value, origin)| {
         let setting = match (&value, toml::Value::try_from(&value)) {
@@ -41,7 +41,7 @@ pub fn to_toml(resolved: &Resolved) -> String {
     text
 }
 
-/// `{key: {value, source}}`, with a line end.
+/// Formats `{key: {value, source}}`, with a line end.
 pub fn to_json(resolved: &Resolved) -> String {
     let entries = resolved.entries().into_iter();
     let entries = entries.map(|(key, value, origin)| {
@@ -51,7 +51,7 @@ pub fn to_json(resolved: &Resolved) -> String {
     format!("{:#}\n", Value::Object(entries.collect()))
 }
 
-/// TOML would spread a text with line ends over several lines; JSON's escapes for it are TOML's too.
+/// Keeps a value on one line: a text with line ends is written as JSON, whose escapes are valid in TOML too.
 fn one_line_toml(value: &Value, toml: &toml::Value) -> String {
     match (toml.to_string(), value) {
         (text, Value::String(_)) if text.contains('\n') => value.to_string(),

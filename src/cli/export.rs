@@ -27,10 +27,10 @@ pub struct ExportArgs {
     /// Where the files go: NAME.jsonl, or a directory
     #[arg(long, short, value_name = "PATH")]
     pub output: PathBuf,
-    /// Whose files they are
+    /// Format of the files
     #[arg(long, value_enum, default_value_t = ExportFormat::NemoGym)]
     pub format: ExportFormat,
-    /// Replace files that are there already
+    /// Replace existing files
     #[arg(long)]
     pub overwrite: bool,
     /// How things are shown.
@@ -38,7 +38,7 @@ pub struct ExportArgs {
     pub display: DisplayArgs,
 }
 
-/// What a run is exported as.
+/// The formats of an export.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum ExportFormat {
     /// NAME.jsonl, NAME_materialized_inputs.jsonl and NAME_failures.jsonl

@@ -20,7 +20,7 @@ use crate::show::{Format, RowLimit, ShowError, open_sink};
 pub(super) struct Gate {
     /// Its name in messages.
     pub name: String,
-    /// The query, at the line and column that it has in its file.
+    /// The query, padded so that errors name its line and column in its file.
     pub sql: String,
 }
 
@@ -34,7 +34,7 @@ pub(super) fn gates(given: &str) -> Result<Vec<Gate>, Error> {
     } else if given.contains(char::is_whitespace) {
         given.to_owned()
     } else {
-        // SQL has spaces.
+        // A query contains spaces, so this is meant as a path.
         return Err(usage("there is no such file".into()));
     };
     let gates = of_text(&text).map_err(usage)?;
@@ -52,13 +52,13 @@ fn of_text(text: &str) -> Result<Vec<Gate>, String> {
             sql: statement.in_place(),
         }),
         Item::Command(command) => Err(format!(
-            "'\\{command}' is a command of `rollstream sql`, a gate is a query"
+            "'\\{command}' is a command of `rollstream sql`, not a query; a gate must be a query"
         )),
     };
     Statements::all(text).into_iter().map(gate).collect()
 }
 
-/// The name of a gate: the first line of the comment before the query, or else of the query.
+/// Returns the name of a gate: the first line of the comment before its query, or else of the query.
 fn name(statement: &Statement, lines: &[&str]) -> String {
     let before = lines.get(..statement.line()).unwrap_or_default();
     let is_alone = lines
@@ -84,7 +84,7 @@ fn first_line(text: &str) -> String {
     line.trim().to_owned()
 }
 
-/// Rows of a gate that are shown.
+/// The number of rows of a gate that are shown.
 const MAX_ROWS: usize = 20;
 
 /// The result of a gate.
@@ -92,11 +92,11 @@ const MAX_ROWS: usize = 20;
 pub(super) struct Verdict {
     /// The gate's name.
     pub name: String,
-    /// Its violations, or why they are not known.
+    /// Its violations, or the error of the query.
     pub found: Result<Violations, Error>,
 }
 
-/// The rows that a gate returned: the first of them, and the number of all.
+/// The rows that a gate returned: the first ones, and the total number.
 #[derive(Debug)]
 pub(super) struct Violations {
     pub count: u64,
@@ -121,7 +121,7 @@ impl Verdict {
         matches!(&self.found, Ok(Violations { count: 0, .. }))
     }
 
-    /// The verdict for people: a line, and the rows below it.
+    /// Returns the verdict for people: a line, and the rows below it.
     pub(super) fn text(&self) -> Result<String, ShowError> {
         let name = &self.name;
         let found = match &self.found {
@@ -140,7 +140,7 @@ impl Verdict {
         Ok(format!("FAIL {name}: {violations}\n{table}"))
     }
 
-    /// The verdict for programs.
+    /// Returns the verdict for programs.
     pub(super) fn json(&self) -> Result<Value, Error> {
         let name = &self.name;
         let found = match &self.found {
@@ -190,7 +190,7 @@ async fn count(frame: DataFrame) -> Result<Violations, Error> {
     Ok(found)
 }
 
-/// The error of a query that does not run: a usage error, unless the machine or the store is at fault.
+/// Converts the error of a query: a usage error, unless the machine or the store is at fault.
 fn failed(error: DataFusionError) -> Error {
     let is_of_query = !matches!(
         error.find_root(),

@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::config::{ConfigError, typed_text, typed_value};
 use crate::error::Error;
 
-/// The meaning of a key of NeMo Gym for a command.
+/// What a key of NeMo Gym means to a command.
 #[derive(Debug, Clone, Copy)]
 enum Meaning {
     /// The argument of the command.
@@ -18,7 +18,7 @@ enum Meaning {
     Switch(&'static str),
     /// The option of this name if the value is false.
     Opposite(&'static str),
-    /// No value changes anything.
+    /// Nothing: the key is accepted and ignored.
     Anyway,
 }
 
@@ -73,7 +73,7 @@ const PROFILE: Keys = &[
 /// Translates the `+key=value` and `++key=value` of a command line to options, for commands that have such keys.
 ///
 /// # Errors
-/// The command has no such key, or the key can't have such a value.
+/// The command has no such key, or the value has a wrong type.
 pub fn translated(arguments: impl IntoIterator<Item = OsString>) -> Result<Vec<OsString>, Error> {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
     let command = arguments.get(1).and_then(|command| command.to_str());
@@ -98,7 +98,7 @@ fn options(command: &str, keys: Keys, key: &str, value: &str) -> Result<Vec<OsSt
     let Some((_, meaning)) = keys.iter().find(|(name, _)| *name == key) else {
         let known: Vec<&str> = keys.iter().map(|(name, _)| *name).collect();
         return Err(Error::Usage(format!(
-            "`{command}` does not know +{key}; of NeMo Gym's keys it knows {}",
+            "`{command}` does not know +{key}; the NeMo Gym keys that it knows are {}",
             known.join(", ")
         )));
     };
@@ -110,7 +110,7 @@ fn options(command: &str, keys: Keys, key: &str, value: &str) -> Result<Vec<OsSt
     let is_true = || match typed_value(value).map_err(wrong)? {
         Value::Bool(value) => Ok(value),
         Value::Null => Ok(false),
-        _ => Err(wrong("it is true or false".into())),
+        _ => Err(wrong("the value must be true or false".into())),
     };
     Ok(match meaning {
         Argument => text()?.into_iter().map(OsString::from).collect(),
@@ -124,7 +124,7 @@ fn options(command: &str, keys: Keys, key: &str, value: &str) -> Result<Vec<OsSt
     })
 }
 
-/// The text of a value: items of a list with commas between them; none for `null` and for an empty list.
+/// Returns a value as text, the items of a list with commas between; `None` for `null` and for an empty list.
 fn text(typed: &str) -> Result<Option<String>, String> {
     let is_list = typed.trim_start().starts_with('[');
     let read = if is_list { typed_value } else { typed_text };

@@ -17,7 +17,7 @@ use crate::session::{self, RunTables};
 use crate::store::{RunRecord, RunStore, StoreError};
 use crate::sweep::import_collection;
 
-/// Imports the files that NeMo Gym began if the sweep resumes them, and returns the settings to continue with.
+/// Imports an unfinished NeMo Gym collection if the sweep resumes it, and returns the settings to continue with.
 ///
 /// # Errors
 /// The files can't be resumed, or they exist and the sweep neither resumes nor overwrites them.
@@ -30,7 +30,7 @@ pub(super) async fn resume(settings: Settings) -> Result<Settings, Error> {
     let target = ExportTarget::new(rollouts, &place)?;
     let is_imported = match RunRecord::load(&run).await {
         Ok(Some(record)) => {
-            // An imported run can have fewer rollouts than its file: without torn lines, and answers to be asked again.
+            // An imported run can have fewer rollouts than its file: torn lines and answers to retry are left out.
             if settings.resume && !record.is_imported() {
                 refuse_more(rollouts, &run).await?;
             }
@@ -41,7 +41,7 @@ pub(super) async fn resume(settings: Settings) -> Result<Settings, Error> {
             let report = import_collection(files, &settings.clone().without_rows()).await?;
             report.warnings.iter().for_each(warn);
             note(format_args!(
-                "goes on with {}: {} of {} rollouts are done",
+                "resumes {}: {} of {} rollouts are done",
                 rollouts.display(),
                 report.rollouts.done,
                 report.rollouts.planned
@@ -51,8 +51,8 @@ pub(super) async fn resume(settings: Settings) -> Result<Settings, Error> {
         Ok(None) if !settings.overwrite && !settings.resume => {
             if let Some(file) = target.existing() {
                 return Err(Error::Usage(format!(
-                    "{} is there, and no run at {place} that it belongs to; resume it (--resume, or \
-                     +resume_from_cache=true), replace it (--overwrite), or take another name",
+                    "{} exists, but there is no run at {place}; resume it (--resume, or \
+                     +resume_from_cache=true), replace it (--overwrite), or choose another name",
                     file.display()
                 )));
             }
@@ -66,14 +66,14 @@ pub(super) async fn resume(settings: Settings) -> Result<Settings, Error> {
     }
     if !settings.input.is_empty() {
         note(format_args!(
-            "the rows are those of the collection that is resumed; {} is not read",
+            "the rows come from the resumed collection; {} is not read",
             settings.input.join(", ")
         ));
     }
     Ok(settings.without_rows())
 }
 
-/// Refuses to resume a run whose file has more rollouts than the run: somebody else has added to the file.
+/// Refuses to resume a run whose file has more rollouts than the run: another program has added to the file.
 async fn refuse_more(rollouts: &Path, run: &RunStore) -> Result<(), Error> {
     let Ok(file) = File::open(rollouts) else {
         return Ok(());
@@ -92,8 +92,8 @@ async fn refuse_more(rollouts: &Path, run: &RunStore) -> Result<(), Error> {
     let known = session.table(ROLLOUTS).await?.count().await?;
     if rows > known {
         return Err(Error::Usage(format!(
-            "{} has {rows} rollouts, and the run at {} beside it {known}: somebody else went on with the file. Make a run \
-             of it (`rollstream import {0} --output {1} --overwrite`), or move it away",
+            "{} has {rows} rollouts, but the run at {} has only {known}: another program added to the file. Import it \
+             (`rollstream import {0} --output {1} --overwrite`), or move it away",
             rollouts.display(),
             run.display("")
         )));
@@ -101,7 +101,7 @@ async fn refuse_more(rollouts: &Path, run: &RunStore) -> Result<(), Error> {
     Ok(())
 }
 
-/// Writes a run as NeMo Gym's files. Existing ones are replaced.
+/// Writes a run as NeMo Gym's files, and replaces existing ones.
 pub(super) async fn write(rollouts: &Path, place: &str) -> Result<(), Error> {
     let run = open(place)?;
     let Some(record) = RunRecord::load(&run).await? else {

@@ -1,4 +1,4 @@
-//! The health of rollouts, which `check --health` and the ends of `collect` and `aggregate` check.
+//! Checks the health of rollouts, for `check --health` and at the end of `collect` and `aggregate`.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use crate::import::is_shard;
 use crate::python::glob;
 use crate::store::RunRecord;
 
-/// A run, or files of rollouts, with its health.
+/// A run or rollout files, and the report on their health.
 pub(super) struct CheckedRun {
     given: String,
     report: HealthReport,
@@ -45,7 +45,7 @@ impl CheckedRun {
         self.report.unhealthy == 0
     }
 
-    /// The result for people: a line, the checks that found something, and the files written.
+    /// Returns the result for people: a line, the checks that found something, and the files written.
     pub(super) fn text(&self) -> String {
         let word = if self.is_passed() { "ok  " } else { "FAIL " };
         let sentence = sentence(&self.report);
@@ -59,7 +59,7 @@ impl CheckedRun {
         text
     }
 
-    /// The result for programs.
+    /// Returns the result for programs.
     pub(super) fn json(&self) -> Value {
         json!({
             "run": self.given,
@@ -81,7 +81,7 @@ fn sentence(report: &HealthReport) -> String {
     text
 }
 
-/// Checks the rollouts that a collection ended with, if the rules of its run ask for it. Returns a remark on the result.
+/// Checks the rollouts of a finished collection if the rules of its run ask for it. Returns a note on the result.
 pub(super) async fn check_collected(
     rollouts: &str,
     run: &str,
@@ -89,14 +89,14 @@ pub(super) async fn check_collected(
 ) -> Result<Option<String>, Error> {
     let record = RunRecord::load(&open(run)?).await?;
     if !record.is_some_and(|record| record.rules().health) {
-        let unasked = "no health checks are made by the rules of NeMo Gym 0.5; add --gym 0.7, or use `rollstream check \
+        let unasked = "the rules of NeMo Gym 0.5 include no health checks; add --gym 0.7, or use `rollstream check \
                        --health`";
         return Ok((!options.ignored.is_empty()).then(|| unasked.to_owned()));
     }
     check_file(rollouts, options).await.map(Some)
 }
 
-/// Checks the rollouts of a file, and writes the reports beside it. Returns a remark on the result.
+/// Checks the rollouts of a file, and writes the reports beside it. Returns a note on the result.
 pub(super) async fn check_file(rollouts: &str, options: &HealthOptions) -> Result<String, Error> {
     let files = [(PathBuf::from(rollouts), rollouts.to_owned())];
     let report = check_files(&files, &open(&directory(rollouts))?, options).await?;

@@ -20,7 +20,7 @@ Examples:
   rollstream collect --resume -o runs/rollouts --head-server http://127.0.0.1:11000
 
 It reads NAME.jsonl, NAME_materialized_inputs.jsonl and, if there is one, NAME_failures.jsonl, and leaves them as they
-are. A last line that NeMo Gym was cut off in writing is left out, with a warning.";
+are. A last line that NeMo Gym did not finish writing is left out, with a warning.";
 
 /// The options of `import`.
 #[derive(Debug, Args)]
@@ -38,16 +38,16 @@ pub struct ImportArgs {
     /// The flagged answers, if not NAME_failures.jsonl
     #[arg(long, value_name = "FILE")]
     pub failures: Option<PathBuf>,
-    /// Delete a run that is there already
+    /// Replace an existing run
     #[arg(long)]
     pub overwrite: bool,
-    /// Try failures again that agents call terminal: timeouts, and faults of the environment
+    /// Retry failures that agents call terminal: timeouts, and faults of the environment
     #[arg(long)]
     pub retry_terminal_timeouts: bool,
-    /// Try rollouts again whose judge gave no valid answer (invalid_judge_response)
+    /// Retry rollouts whose judge gave no valid answer (invalid_judge_response)
     #[arg(long)]
     pub retry_invalid_judge_responses: bool,
-    /// Version of NeMo Gym whose rules the run follows: 0.5, 0.7, or auto, which takes the one that the files are of
+    /// Version of NeMo Gym whose rules the run follows: 0.5, 0.7, or auto (the version of the files)
     #[arg(long, value_name = "VERSION", default_value = "auto")]
     pub gym: GymChoice,
     /// How things are shown.
@@ -69,7 +69,7 @@ pub(super) async fn import(args: ImportArgs) -> Result<Exit, Error> {
     Ok(Exit::Done)
 }
 
-/// The settings that matter to an import: where the run goes, and how many failures a rollout may have.
+/// Resolves the settings of an import from the environment and the arguments.
 fn settings(args: &ImportArgs) -> Result<Settings, Error> {
     let output = Argument::Text {
         flag: "--output".to_owned(),

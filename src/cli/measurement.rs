@@ -29,19 +29,19 @@ pub struct MetricArgs {
     /// Where metric families come from, and their parameters.
     #[command(flatten)]
     pub families: FamilyArgs,
-    /// Where the answer stands in what the agent gave back, for majority@k: a path such as extracted_answer or `a.b[0]`
+    /// Path of the final answer in what the agent returned, for majority@k: such as extracted_answer or `a.b[0]`
     #[arg(long, value_name = "PATH")]
     pub answer_key: Option<String>,
-    /// How rollouts count that were asked for and are not there
+    /// How missing rollouts count
     #[arg(long, value_enum, default_value_t = Missing::Drop)]
     pub missing: Missing,
-    /// Measure the rollouts by the values of this, too: a column, or a path into the request or the answer
+    /// Also measure the rollouts by the values of this: a column, or a path into the request or the answer
     #[arg(long, value_name = "NAME")]
     pub by: Option<String>,
-    /// What a million tokens of input and of output cost at an agent
+    /// Price of a million input tokens and of a million output tokens of an agent
     #[arg(long = "price", value_name = "AGENT=INPUT,OUTPUT")]
     pub prices: Vec<String>,
-    /// How much memory it may use.
+    /// The memory that queries may use.
     #[command(flatten)]
     pub memory: MemoryArgs,
 }
@@ -49,13 +49,13 @@ pub struct MetricArgs {
 /// How much memory a query may use before it writes to temporary files.
 #[derive(Debug, Args)]
 pub struct MemoryArgs {
-    /// The memory for what can go to temporary files
+    /// Memory of queries before they write to temporary files
     #[arg(long, value_name = "SIZE", default_value = "256MB")]
     pub memory: Bytes,
 }
 
 impl MemoryArgs {
-    /// The memory in bytes.
+    /// Returns the memory in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.memory.as_usize()
     }
@@ -64,14 +64,14 @@ impl MemoryArgs {
 /// The memory, in bytes, of commands that have no option for it.
 pub(super) const DEFAULT_MEMORY: usize = 256_000_000;
 
-/// The metric families as tables of a session.
+/// Creates the metric families as tables of a session.
 pub(super) fn metric_tables(args: &FamilyArgs, memory: usize) -> Result<MetricTables, Error> {
     let queries = MetricQueries::load(args.queries.as_deref())?;
     let parameters = queries.parameters(&args.parameters)?;
     MetricTables::new(queries, parameters, memory)
 }
 
-/// The measurement that the options ask for.
+/// Creates the measurement that the options ask for.
 pub(super) fn measurement(args: &MetricArgs) -> Result<Measurement, Error> {
     let queries = MetricQueries::load(args.families.queries.as_deref())?;
     let mut parameters = queries.parameters(&args.families.parameters)?;
@@ -97,7 +97,8 @@ fn prices(prices: &[String]) -> Result<BTreeMap<String, Price>, Error> {
         Some((agent.to_owned(), Price { input, output }))
     };
     let usage = |text| {
-        let remedy = "write AGENT=INPUT,OUTPUT, the prices of a million tokens, as alpha=3,15";
+        let remedy =
+            "write AGENT=INPUT,OUTPUT with the prices per million tokens, such as alpha=3,15";
         Error::Usage(format!("--price {text}: {remedy}"))
     };
     let prices = prices.iter();

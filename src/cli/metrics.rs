@@ -21,7 +21,7 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct MetricsArgs {
-    /// The family to show; without it all are listed
+    /// The family to show [default: list all families]
     pub name: Option<String>,
     /// Directory of .sql files that replace or add metrics
     #[arg(long, value_name = "DIR")]
@@ -29,12 +29,12 @@ pub struct MetricsArgs {
     /// Show the SQL as well
     #[arg(long)]
     pub sql: bool,
-    /// Show JSON for programs: of all families an array, of one an object
+    /// Show JSON for programs: an array of all families, or an object for one
     #[arg(long)]
     pub json: bool,
 }
 
-/// `rollstream metrics`: the text that describes the metric families.
+/// `rollstream metrics`: describes the metric families.
 pub(super) fn render(args: &MetricsArgs) -> Result<String, Error> {
     let queries = MetricQueries::load(args.queries.as_deref())?;
     match &args.name {
@@ -69,7 +69,7 @@ fn text(value: &Value) -> Result<String, Error> {
     Ok(text + "\n")
 }
 
-/// A family in a few lines: one for each part that its header has.
+/// Formats a family in a few lines, one for each part of its header.
 fn brief(query: &MetricQuery, sql: bool) -> String {
     let mut lines = vec![title(query)];
     let answer = first_sentence(&query.description);
@@ -92,7 +92,7 @@ fn brief(query: &MetricQuery, sql: bool) -> String {
     text
 }
 
-/// The whole header of a family.
+/// Formats the whole header of a family.
 fn whole(query: &MetricQuery, sql: bool) -> String {
     let mut text = title(query) + "\n";
     if !query.description.is_empty() {

@@ -70,7 +70,7 @@ pub struct Cli {
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Send every task to its agent and land the rollouts, then compute metrics
+    /// Send every task to its agent, write the rollouts as Parquet, and compute metrics
     #[command(after_help = collect::EXAMPLES, after_long_help = format!("{}\n\n{EXIT_CODES}", collect::EXAMPLES))]
     Collect(Box<CollectArgs>),
     /// Print the plan, the counts per agent and an estimate; send nothing
@@ -80,12 +80,12 @@ pub enum Command {
         after_help = "The output is TOML that --config reads again; with --json, {key: {value, source}}."
     )]
     Config(Box<CollectArgs>),
-    /// Ask SQL questions of one or several runs, also while they are being collected
+    /// Query one or several runs with SQL, even while they are being collected
     #[command(after_help = SQL_EXAMPLES)]
     Sql(SqlArgs),
     /// Compute the metrics of one or several runs, or of files of rollouts, as if they were one
     Aggregate(Box<AggregateArgs>),
-    /// Check that runs are as they should be: assertions in SQL, for CI
+    /// Check runs for CI: assertions in SQL, and the health of rollouts
     Check(CheckArgs),
     /// Write NeMo Gym's reward profile of a run, or of the files of a collection
     Profile(ProfileArgs),
@@ -93,9 +93,9 @@ pub enum Command {
     Metrics(MetricsArgs),
     /// Compare runs task by task: differences, intervals, tests, and which tasks flipped
     Compare(Box<CompareArgs>),
-    /// Say how a run is doing, live, dead or finished
+    /// Show how a run is doing, whether live, dead or finished
     Status(StatusArgs),
-    /// Make a run of the files of a NeMo Gym collection, to be finished with `collect --resume`
+    /// Import the files of a NeMo Gym collection as a run, which `collect --resume` can finish
     Import(ImportArgs),
     /// Write a run as the files of a NeMo Gym collection
     Export(ExportArgs),
@@ -116,7 +116,7 @@ pub struct CompletionsArgs {
 }
 
 impl CompletionsArgs {
-    /// The completion script for the shell.
+    /// Returns the completion script for the shell.
     pub(super) fn script(&self) -> Vec<u8> {
         let mut script = Vec::new();
         clap_complete::generate(self.shell, &mut Cli::command(), "rollstream", &mut script);
@@ -124,7 +124,7 @@ impl CompletionsArgs {
     }
 }
 
-/// The guide page that a command line asks for with `help TOPIC`.
+/// Returns the guide page that a command line asks for with `help TOPIC`.
 pub fn guide_page(arguments: impl IntoIterator<Item = OsString>) -> Option<&'static str> {
     let mut arguments = arguments.into_iter().skip(1);
     let is_help = arguments.next()? == "help";

@@ -1,4 +1,4 @@
-//! What every command needs to print and to end: [`Exit`], [`DisplayArgs`], and writers for stdout and stderr.
+//! Output and exit codes of all commands: [`Exit`], [`DisplayArgs`], and writers for stdout and stderr.
 
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -19,12 +19,12 @@ pub struct DisplayArgs {
     /// Show JSON for programs: an event per line, or one document
     #[arg(long)]
     pub json: bool,
-    /// Show no colours (so does the variable NO_COLOR)
+    /// Show no colours (the variable NO_COLOR does the same)
     #[arg(long)]
     pub no_color: bool,
 }
 
-/// How a command ended that did not fail.
+/// How a command that did not fail ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
     /// All is done.
@@ -50,7 +50,7 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// Whether a command has to end after it wrote its output: yes if the reader has closed the pipe, which is no error.
+/// Returns the exit if the command must end because the reader has closed the pipe, which is no error.
 pub(super) fn unless_gone(written: Result<(), ShowError>) -> Result<Option<Exit>, Error> {
     match written {
         Ok(()) => Ok(None),
@@ -67,7 +67,7 @@ pub(super) fn print(text: impl AsRef<[u8]>) -> Result<bool, Error> {
     Ok(unless_gone(written.map_err(ShowError::from))?.is_none())
 }
 
-/// Whether colours are welcome on a terminal.
+/// Whether the user allows colours on a terminal.
 pub(super) fn wants_colors(no_color: bool) -> bool {
     !no_color && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
@@ -77,12 +77,12 @@ pub(super) fn warn(warning: impl Display) {
     say("warning", warning);
 }
 
-/// Writes a remark to stderr that needs no action.
+/// Writes a note to stderr, which needs no action.
 pub(super) fn note(note: impl Display) {
     say("note", note);
 }
 
 fn say(kind: &str, text: impl Display) {
-    // A terminal that has gone need not be told.
+    // The error is ignored: the terminal may be gone.
     let _ = writeln!(io::stderr(), "{kind}: {text}");
 }

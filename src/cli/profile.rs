@@ -21,8 +21,8 @@ Examples:
   rollstream profile s3://bucket/run --allow-partial -o profiles/run
   rollstream profile results/rollouts.jsonl
 
-Of a run it writes reward_profiling.jsonl and agent_metrics.json, of NAME.jsonl NAME_reward_profiling.jsonl and
-NAME_agent_metrics.json; by the rules of NeMo Gym 0.7 repeat_level_metrics.json as well.";
+It writes reward_profiling.jsonl and agent_metrics.json and, by the rules of NeMo Gym 0.7, repeat_level_metrics.json.
+For NAME.jsonl, the names of the files begin with NAME_.";
 
 /// The options of `profile`.
 #[derive(Debug, Args)]
@@ -31,19 +31,19 @@ pub struct ProfileArgs {
     /// The run: a directory or an object-store prefix; or the rollouts of a NeMo Gym collection
     #[arg(value_name = "RUN|NAME.jsonl")]
     pub run: String,
-    /// Where the files go: a directory or an object-store prefix [default: the run, or where NAME.jsonl is]
+    /// Where the files go: a directory or an object-store prefix [default: the run, or the directory of NAME.jsonl]
     #[arg(long, short, value_name = "DIR")]
     pub output: Option<String>,
-    /// Profile what is there, also where rollouts are missing
+    /// Profile the rollouts that exist, even if some are missing
     #[arg(long)]
     pub allow_partial: bool,
     /// The materialized inputs of NAME.jsonl, if not NAME_materialized_inputs.jsonl
     #[arg(long, value_name = "FILE")]
     pub materialized_inputs: Option<PathBuf>,
-    /// Version of NeMo Gym whose rules hold: 0.5, 0.7, or auto, which takes the one that the run follows or the files are of
+    /// Version of NeMo Gym whose rules hold: 0.5, 0.7, or auto (the version of the run or the files)
     #[arg(long, value_name = "VERSION", default_value = "auto")]
     pub gym: GymChoice,
-    /// How much memory it may use.
+    /// The memory that queries may use.
     #[command(flatten)]
     pub memory: MemoryArgs,
     /// How things are shown.
@@ -51,7 +51,7 @@ pub struct ProfileArgs {
     pub display: DisplayArgs,
 }
 
-/// `rollstream profile`: writes NeMo Gym's reward profile of a run, or of its own files.
+/// `rollstream profile`: writes NeMo Gym's reward profile of a run, or of NeMo Gym's own files.
 pub(super) async fn profile(args: ProfileArgs) -> Result<Exit, Error> {
     let memory = args.memory.bytes();
     let (profile, target) = if is_file(&args.run) {
@@ -62,7 +62,7 @@ pub(super) async fn profile(args: ProfileArgs) -> Result<Exit, Error> {
     } else {
         if args.materialized_inputs.is_some() {
             return Err(Error::Usage(
-                "--materialized-inputs is for NAME.jsonl; a run has its tasks".into(),
+                "--materialized-inputs is only for NAME.jsonl; a run contains its tasks".into(),
             ));
         }
         let runs = runs(std::slice::from_ref(&args.run)).await?;
@@ -91,7 +91,7 @@ pub(super) async fn profile(args: ProfileArgs) -> Result<Exit, Error> {
     Ok(Exit::Done)
 }
 
-/// Adds the options of rollstream to an error that names those of NeMo Gym.
+/// Adds rollstream's options to an error that names NeMo Gym's.
 fn with_way_out(error: Error, run: &str) -> Error {
     let Some(missing @ MeasureError::Missing { .. }) = error.cause() else {
         return error;
@@ -102,7 +102,7 @@ fn with_way_out(error: Error, run: &str) -> Error {
         "rollstream collect --resume"
     };
     Error::Usage(format!(
-        "{missing}\n\nHere that is --allow-partial. What is missing is collected with `{finish}`."
+        "{missing}\n\nHere, use --allow-partial. To collect the missing rollouts, start with `{finish}`."
     ))
 }
 
@@ -117,7 +117,7 @@ fn materialized_inputs(rollouts: &Path, args: &ProfileArgs) -> Result<PathBuf, E
     ] {
         if !path.is_file() {
             return Err(Error::Usage(format!(
-                "'{}' is not there; if it has another name, give that as {option}",
+                "'{}' does not exist; if the file has another name, give it as {option}",
                 path.display()
             )));
         }
@@ -135,6 +135,6 @@ fn beside(rollouts: &Path, args: &ProfileArgs) -> Result<ProfileTarget, Error> {
 
 fn prefix(rollouts: &Path) -> Result<String, Error> {
     let stem = rollouts.file_stem().and_then(OsStr::to_str);
-    let no_name = || Error::Usage(format!("'{}' has no name", rollouts.display()));
+    let no_name = || Error::Usage(format!("'{}' has no file name", rollouts.display()));
     stem.map(|stem| format!("{stem}_")).ok_or_else(no_name)
 }

@@ -1,4 +1,4 @@
-//! Runs and files of rollouts as arguments name them.
+//! Opens the runs and the files of rollouts that arguments name.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use super::sql::split;
 use crate::error::Error;
 use crate::store::{RunRecord, RunStore, StoreError};
 
-/// Opens the run at a place. Each warning about what can't be read of it is printed once.
+/// Opens the run at a place. Prints each warning about unreadable files of the run once.
 pub(super) fn open(place: &str) -> Result<RunStore, Error> {
     let said = Mutex::new(BTreeSet::new());
     let run = RunStore::open(place, state_dir().as_deref())?;
@@ -21,7 +21,7 @@ pub(super) fn open(place: &str) -> Result<RunStore, Error> {
     }))
 }
 
-/// The directory of journals of remote runs, if the environment names it.
+/// Returns the directory for the journals of remote runs, if the environment names one.
 pub(super) fn state_dir() -> Option<PathBuf> {
     std::env::var_os("ROLLSTREAM_STATE_DIR").map(PathBuf::from)
 }
@@ -66,7 +66,7 @@ pub(super) struct GivenRun {
     pub agent: Option<String>,
 }
 
-/// Parses `[NAME=]RUN[#AGENT]`. A text that is an existing path as a whole is that path.
+/// Parses `[NAME=]RUN[#AGENT]`. A text that is an existing path is taken as a path.
 pub(super) fn given_run(text: &str) -> Result<GivenRun, Error> {
     parse(text, |place| Path::new(place).exists())
 }

@@ -1,4 +1,4 @@
-//! SIGINT, SIGTERM and SIGHUP.
+//! Handles SIGINT, SIGTERM and SIGHUP.
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -80,7 +80,7 @@ pub(super) fn stop_on_signal(shutdown: Shutdown, grace: Duration) -> Result<Join
     task.spawn(async move {
         signals.next().await;
         let say = |text: &str| {
-            // A terminal that has gone need not be told.
+            // The error is ignored: the terminal may be gone.
             let _ = writeln!(io::stderr(), "{text}");
         };
         let grace = humantime::format_duration(grace);
@@ -92,9 +92,9 @@ pub(super) fn stop_on_signal(shutdown: Shutdown, grace: Duration) -> Result<Join
         say("dropping the calls in flight");
         shutdown.abort();
         signals.next().await;
-        // A store that does not answer can hold up the landing for minutes. All answers are in the journal, and
-        // whoever asks a third time wants the terminal back.
-        say("not waiting for what was answered to land; --resume lands it");
+        // A store that does not answer can delay the landing for minutes. All answers are in the journal, and
+        // a user who interrupts a third time wants the terminal back.
+        say("exiting before all answers are in Parquet; --resume writes them from the journal");
         std::process::exit(130);
     });
     Ok(task)

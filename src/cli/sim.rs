@@ -19,7 +19,7 @@ pub struct SimArgs {
     json: bool,
 }
 
-/// The options that are no setting by themselves.
+/// The options that are not derived from [`SimConfig`].
 #[derive(Args)]
 struct OtherArgs {
     /// A fault and its share of all requests, such as error_500=0.05; can be repeated
@@ -31,7 +31,7 @@ struct OtherArgs {
     /// Port of the resources server, which has tools and a verifier [default: a free one]
     #[arg(long, value_name = "PORT")]
     tools_port: Option<u16>,
-    /// Port of the resources server in the manner of Gymnasium [default: a free one]
+    /// Port of the Gymnasium-style resources server [default: a free one]
     #[arg(long, value_name = "PORT")]
     gymnasium_port: Option<u16>,
     /// Port of the environment that is stepped in batches [default: a free one]
@@ -81,7 +81,7 @@ impl FromArgMatches for SimArgs {
 /// The port of NeMo Gym's own head server.
 const PORT: u16 = 11000;
 
-/// Time that calls in flight get when the server is stopped.
+/// How long calls in flight may take to finish when the server stops.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// `rollstream sim`: serves simulated agents until it is interrupted.
@@ -89,7 +89,7 @@ pub(super) async fn sim(args: SimArgs) -> Result<Exit, Error> {
     raise_file_limit();
     let as_json = args.json;
     let sim = Sim::start(args.config).await?;
-    // Whoever has read the addresses may send a signal at once.
+    // Listens before it prints: the reader of the addresses may send a signal at once.
     let (signal, ()) = tokio::join! {
         biased;
         interrupted(),
@@ -113,7 +113,7 @@ fn tell(sim: &Sim, as_json: bool) {
         text(sim)
     };
     let mut output = io::stdout().lock();
-    // Nobody has to read it.
+    // The error is ignored: nobody has to read the addresses.
     let _ = writeln!(output, "{addresses}").and_then(|()| output.flush());
 }
 
@@ -126,7 +126,7 @@ fn text(sim: &Sim) -> String {
     format!("head server  {}", sim.head_url()) + &agents.collect::<String>() + &servers.concat()
 }
 
-/// The servers that agents are made of, with their addresses.
+/// Returns the servers besides the agents, with their addresses.
 fn servers(sim: &Sim) -> [(&'static str, &str); 4] {
     [
         ("model", sim.model_url()),

@@ -25,16 +25,16 @@ Examples:
 pub struct StatusArgs {
     /// The run: a directory or an object-store prefix
     pub run: String,
-    /// Show it again and again until nobody works on the run any more
+    /// Show the status repeatedly until no process works on the run
     #[arg(long)]
     pub watch: bool,
-    /// The time between two looks
+    /// Time between two updates
     #[arg(long, value_name = "TIME", default_value = "2s", requires = "watch")]
     pub interval: Span,
-    /// Show JSON for programs: one document, or with --watch one a line
+    /// Show JSON for programs: one document, or with --watch one per line
     #[arg(long)]
     pub json: bool,
-    /// Show no colours (so does the variable NO_COLOR)
+    /// Show no colours (the variable NO_COLOR does the same)
     #[arg(long)]
     pub no_color: bool,
 }

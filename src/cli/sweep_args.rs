@@ -1,4 +1,4 @@
-//! [`SweepArgs`]: the options that become settings. Their flags are declared in `config/options.rs` and `config/agent_options.rs`.
+//! [`SweepArgs`]: the options that become settings. `config/options.rs` and `config/agent_options.rs` declare them.
 //!
 //! Flags and `+key=value` overrides can be mixed and the later wins, so the options keep the order in which they were typed.
 //! Derived structs forget that order; this is why clap's traits are implemented by hand here.
@@ -23,7 +23,7 @@ pub struct SweepArgs {
 }
 
 impl SweepArgs {
-    /// The layers of the file and the command line.
+    /// Returns the layers of the file and the command line.
     pub fn layers(&self) -> Layers {
         let layers = Layers::new().arguments(self.arguments.iter().cloned());
         match &self.config {
@@ -43,11 +43,11 @@ impl Args for SweepArgs {
                 .long(CONFIG)
                 .value_name("FILE")
                 .value_parser(value_parser!(PathBuf))
-                .help("Settings in TOML or YAML (so does the variable ROLLSTREAM_CONFIG)")
+                .help("Settings in TOML or YAML (or set the variable ROLLSTREAM_CONFIG)")
                 .long_help(
-                    "Settings in TOML or YAML, by extension (so does the variable ROLLSTREAM_CONFIG). Options win \
-                     over variables ROLLSTREAM_<SETTING>, those over the file; `rollstream config` shows what came \
-                     from where",
+                    "Settings in TOML or YAML, by extension (or set the variable ROLLSTREAM_CONFIG). Options win \
+                     over variables ROLLSTREAM_<SETTING>, those over the file; `rollstream config` shows where each \
+                     comes from",
                 )
                 .help_heading(heading(Group::Run)),
             Arg::new(OVERRIDES)
@@ -97,7 +97,7 @@ impl FromArgMatches for SweepArgs {
         for flag in flags() {
             let uses = uses(matches, flag.name)?;
             if let (Target::Items(key), Some((last, _))) = (&flag.target, uses.last()) {
-                // The whole list takes the place of its last item.
+                // The whole list takes the position of its last item.
                 let last = *last;
                 let items = uses.into_iter().map(|(_, text)| text).collect();
                 typed.push((last, value(flag, key, items)));
@@ -124,7 +124,7 @@ impl FromArgMatches for SweepArgs {
     }
 }
 
-/// Every use of an option on the command line: its position and its text.
+/// Returns every use of an option on the command line: its position and its text.
 fn uses(matches: &ArgMatches, name: &str) -> Result<Vec<(usize, String)>, clap::Error> {
     if matches.value_source(name) != Some(ValueSource::CommandLine) {
         return Ok(Vec::new());
@@ -140,7 +140,7 @@ fn uses(matches: &ArgMatches, name: &str) -> Result<Vec<(usize, String)>, clap::
         .collect()
 }
 
-/// The setting that one use of a flag gives.
+/// Returns the setting that one use of a flag sets.
 fn setting(flag: &Flag, text: &str) -> Result<Argument, String> {
     let (key, text) = match &flag.target {
         Target::Switch(key, truth) => return Ok(value(flag, key, Value::Bool(*truth))),

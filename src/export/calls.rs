@@ -1,4 +1,4 @@
-//! [`CallLog`]: the calls of models that a run made itself, by attempt.
+//! [`CallLog`]: the model calls that rollstream itself made in a run, by attempt.
 
 use std::io;
 
@@ -36,7 +36,7 @@ impl ModelCall {
         (self.task_index, self.rollout_index, self.attempt)
     }
 
-    /// The identity that was sent with it.
+    /// Returns the request id that was sent with the call.
     pub(super) fn id(&self) -> String {
         let (task, rollout, attempt) = self.key();
         let first = self.call - self.retry;
@@ -52,12 +52,12 @@ impl ModelCall {
         self.outcome == "ok"
     }
 
-    /// Why it failed, if it did.
+    /// Returns why it failed, if it did.
     pub(super) fn error(&self) -> Option<&str> {
         (!self.is_ok()).then_some(&self.outcome)
     }
 
-    /// Seconds since the epoch.
+    /// Returns the start in seconds since 1970.
     pub(super) fn started_at(&self) -> f64 {
         seconds(self.started_at)
     }
@@ -95,7 +95,7 @@ impl CallLog {
         Ok(Self(waiting.sorted().map_err(unwritten)?))
     }
 
-    /// The calls of an attempt.
+    /// Returns the calls of an attempt.
     ///
     /// # Errors
     /// The temporary file cannot be read.

@@ -49,7 +49,7 @@ pub enum ExportError {
 }
 
 impl ExportError {
-    /// Returns what makes the error that a file cannot be written.
+    /// Returns a function that turns an I/O error into the error that a file cannot be written.
     fn write(path: &Path) -> impl Fn(io::Error) -> Self {
         move |source| Self::Write {
             path: path.to_owned(),

@@ -26,7 +26,7 @@ use crate::store::{RunRecord, RunStore};
 const ROLLOUTS: &str = include_str!("../../queries/export/rollouts.sql");
 const FAILURES: &str = include_str!("../../queries/export/failures.sql");
 
-/// Rows of a batch: answers can be large.
+/// Rows per batch, few since answers can be large.
 const BATCH_ROWS: usize = 16;
 
 /// Memory in bytes for what can spill to temporary files.
@@ -80,7 +80,7 @@ pub async fn export_nemo_gym(
     })
 }
 
-/// A session with the tables of a run and small batches, since answers are large.
+/// Opens a session with the tables of a run and small batches, since answers are large.
 async fn open(run: &RunStore) -> Result<SessionContext, ExportError> {
     let config = session::config().with_target_partitions(1);
     let session = SessionContext::new_with_config_rt(
@@ -152,7 +152,7 @@ async fn inputs(
     Ok(lines)
 }
 
-/// The field of a request that holds the seed, if a run has seeds. Imported requests contain theirs.
+/// Returns the field of a request that holds the seed, if a run has seeds. Imported requests contain theirs.
 fn seed(record: &RunRecord) -> Option<SeedField> {
     let is_seeded = record.identity.get("num_repeats_add_seed")?.as_bool()?;
     let field = record.identity.get("seed_field").cloned();
@@ -204,7 +204,7 @@ impl Answer {
     }
 }
 
-/// What turns answers into NeMo Gym's rows.
+/// Turns answers into NeMo Gym's rows.
 struct Stamper {
     stamps: StampIndex,
     calls: CallLog,
@@ -230,7 +230,7 @@ impl Stamper {
         })
     }
 
-    /// A row of NeMo Gym's files, or why NeMo Gym could not read it.
+    /// Returns a row of NeMo Gym's files, or why NeMo Gym could not read it.
     fn line(&self, row: &Answer) -> Result<Result<String, ObjectError>, ExportError> {
         let key = row.key();
         if !row.is_answered {
@@ -249,7 +249,7 @@ impl Stamper {
         Ok(answer.and_then(|answer| self.stamps.stamp(&answer, key)))
     }
 
-    /// The row of an attempt without an answer, as NeMo Gym writes it since 0.7.
+    /// Returns the row of an attempt without an answer, as NeMo Gym writes it since 0.7.
     fn failure(&self, row: &Answer) -> String {
         let (status, error) = (row.http_status, row.error.clone());
         let (kind, message) = match (status, row.outcome.as_str()) {
@@ -297,7 +297,7 @@ impl RolloutRows {
         })
     }
 
-    /// The next row; `None` at the end. A row that NeMo Gym could not read stays as it came.
+    /// Returns the next row; `None` at the end. A row that NeMo Gym could not read stays as it came.
     ///
     /// # Errors
     /// The run cannot be read.
@@ -312,7 +312,7 @@ impl RolloutRows {
     }
 }
 
-/// Python's phrase for a status, which in some cases is newer than hyper's.
+/// Returns Python's phrase for a status; some are newer than hyper's.
 fn reason(status: i64) -> &'static str {
     match status {
         413 => "Content Too Large",
@@ -329,7 +329,7 @@ fn reason(status: i64) -> &'static str {
     }
 }
 
-/// The failed attempts of a session's run that belong into NeMo Gym's file of failures.
+/// Returns the failed attempts of a session's run that belong in NeMo Gym's file of failures.
 ///
 /// # Errors
 /// The session lacks the table.

@@ -179,7 +179,7 @@ impl StampIndex {
         });
     }
 
-    /// Must be called when all are added, and before the first look-up.
+    /// Sorts the tasks. Must be called after all are added, before the first look-up.
     fn sort(&mut self) {
         self.tasks.sort_unstable();
     }
@@ -194,7 +194,7 @@ impl StampIndex {
         self.of(key).unwrap_or(&none).stamp(answer, key)
     }
 
-    /// The names of a rollout in its trajectory.
+    /// Returns the names of a rollout in its trajectory.
     pub(super) fn identity(&self, key: Key) -> Identity {
         let none = Stamps::default();
         self.of(key).unwrap_or(&none).identity(key)
@@ -212,7 +212,7 @@ impl StampIndex {
     }
 }
 
-/// Replaces line breaks, which in JSON can only be between values.
+/// Replaces line breaks, which in JSON can only be between values, with spaces.
 pub(super) fn one_line(text: String) -> String {
     if text.contains(['\n', '\r']) {
         return text.replace(['\n', '\r'], " ");

@@ -25,8 +25,8 @@ pub struct ExportTarget {
 }
 
 impl ExportTarget {
-    /// The files that `output` stands for: `NAME.jsonl` and its neighbours, or, in a directory, files with the name of
-    /// the run.
+    /// Returns the files that `output` stands for: `NAME.jsonl` and its neighbours, or, in a directory, files with the
+    /// name of the run.
     ///
     /// # Errors
     /// `output` names no file.
@@ -54,7 +54,7 @@ impl ExportTarget {
         })
     }
 
-    /// Removes metrics that are of other rollouts than those that are written; returns a warning if there were any.
+    /// Removes metrics of other rollouts than those that are written; returns a warning if there were any.
     ///
     /// # Errors
     /// They can't be removed.
@@ -62,7 +62,7 @@ impl ExportTarget {
         let path = &self.aggregate_metrics;
         match std::fs::remove_file(path) {
             Ok(()) => Ok(Some(format!(
-                "'{}' is removed: it was of other rollouts, and these were not measured",
+                "removed '{}': it belonged to other rollouts, and these have no metrics",
                 path.display()
             ))),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -70,7 +70,7 @@ impl ExportTarget {
         }
     }
 
-    /// One of the files that exists already.
+    /// Returns the first of the files that exists already.
     pub fn existing(&self) -> Option<&PathBuf> {
         let files = [
             &self.materialized_inputs,
@@ -82,7 +82,7 @@ impl ExportTarget {
     }
 }
 
-/// A file of lines that appears when it is whole, and not before.
+/// A file of lines that appears only when it is complete.
 pub(super) struct Lines {
     path: PathBuf,
     file: BufWriter<NamedTempFile>,
@@ -114,14 +114,14 @@ impl Lines {
         written.map_err(|source| self.failed(source))
     }
 
-    /// Adds a part of a file that is one line.
+    /// Adds a piece of a file that has only one line.
     pub(super) fn write_piece(&mut self, piece: &[u8]) -> Result<(), ExportError> {
         self.count = 1;
         let written = self.file.write_all(piece);
         written.map_err(|source| self.failed(source))
     }
 
-    /// The error that the file can't be written.
+    /// Returns the error that the file can't be written.
     pub(super) fn failed(&self, source: io::Error) -> ExportError {
         ExportError::write(&self.path)(source)
     }
@@ -179,7 +179,7 @@ impl Waiting {
         self.file.write_all(text)
     }
 
-    /// The texts in the order of their keys, those of one key as they came.
+    /// Returns the texts in the order of their keys, those of one key as they came.
     pub(super) fn sorted(mut self) -> io::Result<SortedTexts> {
         self.places.sort_unstable();
         let file = self.file.into_inner().map_err(|error| error.into_error())?;
@@ -197,7 +197,7 @@ pub(super) struct SortedTexts {
 }
 
 impl SortedTexts {
-    /// The text of a key, if there is one.
+    /// Returns the text of a key, if there is one.
     pub(super) fn get(&self, key: Key) -> io::Result<Option<Vec<u8>>> {
         let place = self.places.binary_search_by_key(&key, |place| place.0);
         let Some((_, offset, length)) = place.ok().and_then(|place| self.places.get(place)) else {
@@ -217,7 +217,7 @@ pub(super) struct SortedLines {
 }
 
 impl SortedLines {
-    /// No lines yet, to be written to `out`.
+    /// Creates a sorter without lines, which writes to `out`.
     pub(super) fn new(out: Lines) -> Result<Self, ExportError> {
         let waiting = Waiting::new(directory(&out.path));
         let waiting = waiting.map_err(|source| out.failed(source))?;

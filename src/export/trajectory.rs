@@ -1,4 +1,4 @@
-//! What agents that rollstream runs itself did, as NeMo Gym records it of its own: `ng_trajectory`, schema 1.0, and
+//! Records what agents that rollstream runs itself did, as NeMo Gym does for its own: `ng_trajectory`, schema 1.0, and
 //! `ng_model_call_capture`.
 
 use std::borrow::Cow;
@@ -144,7 +144,7 @@ fn end(answer: &Value, said: &[Said], call: &mut Value) {
     }
 }
 
-/// The tokens of each turn as the agent counts them, if it does; its response has their sum.
+/// The tokens of each turn, if the agent counts them; its response has their sum.
 struct Counts<'a>(Option<(&'a [Value], &'a [Value])>);
 
 impl<'a> Counts<'a> {
@@ -165,7 +165,7 @@ impl<'a> Counts<'a> {
     }
 }
 
-/// What the model said in each of its turns; `None` if the answer does not show it.
+/// Returns what the model said in each of its turns; `None` if the answer does not show it.
 fn said(answer: &Value, turns: usize) -> Option<Vec<Said>> {
     if let Some(output) = answer.pointer("/response/output").and_then(Value::as_array) {
         return said_in_output(output, turns);
@@ -184,7 +184,7 @@ fn said(answer: &Value, turns: usize) -> Option<Vec<Said>> {
     Some(said.into_iter().skip(first).collect())
 }
 
-/// Turns end where a tool or the environment answers.
+/// Returns what the model said in each turn. A turn ends where a tool or the environment answers.
 fn said_in_output(output: &[Value], turns: usize) -> Option<Vec<Said>> {
     let is_heard = |item: &Value| {
         item["type"] == "function_call_output"

@@ -34,19 +34,19 @@ pub struct RolloutOptions {
     /// Whether a failed rollout fails its group, which is then sent again as a whole. Otherwise the others are kept, and
     /// only the failed ones are sent again.
     pub group: GroupFailure,
-    /// The longest time of one try of a group, including the rows that are sent again within it.
+    /// The time limit of one try of a group, including the retries of its rows.
     pub group_timeout: Option<Duration>,
     /// The number of failures of network and servers after which a prompt has failed.
     pub max_infra_attempts: u32,
     /// The number of failures that the prompt itself seems to cause after which it has failed.
     pub max_data_attempts: u32,
-    /// The most times that a single rollout is sent while the others of its group are kept.
+    /// The largest number of attempts at a single rollout while the others of its group are kept.
     pub max_row_attempts: u32,
     /// The number of prompts that may fail because they seem to cause failures.
     pub max_skipped_prompts: u64,
-    /// The number of prompts in a row that may fail because of network and servers.
+    /// The number of consecutive prompts that may fail because of network and servers.
     pub max_consecutive_dropped_prompts: u64,
-    /// The pause after failures of network and servers; that of a single rollout has jitter.
+    /// The pause after failures of network and servers; the pause of a single rollout has jitter.
     pub backoff: Backoff,
     /// The most groups in flight in a batch.
     pub max_groups: usize,
@@ -76,7 +76,7 @@ impl Default for RolloutOptions {
 impl RolloutOptions {
     /// Returns how many attempts at one rollout may fail within a try of its group. In a group that needs all of its
     /// rollouts, a failure that another attempt can't mend fails the group at once, and so does any failure of a native
-    /// agent. A row of NeMo Gym is an episode of its own.
+    /// agent. A row of NeMo Gym is an independent episode, which is retried alone.
     fn budgets(&self, is_native: bool) -> Budgets {
         let most = self.max_row_attempts.max(1);
         let (all, data) = match (self.group, is_native) {
@@ -107,7 +107,7 @@ pub enum RolloutError {
         failure: Failure,
     },
     /// The prompt failed, and exceeds a budget.
-    #[error("prompt {prompt_idx} failed, and more prompts than {budget} allows: {}", failure.message)]
+    #[error("prompt {prompt_idx} failed, and more prompts have failed than {budget} allows: {}", failure.message)]
     Exhausted {
         /// The prompt.
         prompt_idx: i64,
@@ -118,7 +118,7 @@ pub enum RolloutError {
     },
 }
 
-/// Rolls prompts out in groups, for a trainer. Dropping a call drops everything that it has in flight.
+/// Rolls prompts out in groups, for a trainer. Dropping the future of a method cancels its calls in flight.
 ///
 /// ```
 /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
@@ -156,14 +156,14 @@ pub struct RolloutManager {
     is_native: bool,
     options: RolloutOptions,
     memory: MemoryPlan,
-    /// Limits of rate and calls in flight hold over all groups.
+    /// Holds the limits of rates and of calls in flight, over all groups.
     registry: Arc<Registry>,
     progress: Arc<Progress>,
     stats: RolloutStats,
 }
 
 impl RolloutManager {
-    /// Creates a manager for an agent. `is_native`: rollstream runs the agent's turns, and not a server of NeMo Gym.
+    /// Creates a manager for an agent. `is_native` says that rollstream runs the agent's turns itself, not NeMo Gym.
     /// The default rollout timeout applies.
     pub fn new(
         agent_name: &str,
@@ -290,12 +290,15 @@ impl RolloutManager {
         };
         timeout(limit, group).await.unwrap_or_else(|_| {
             let limit = humantime::format_duration(limit);
-            let why = format!("prompt {}: no whole group within {limit}", prompt.idx);
+            let why = format!(
+                "prompt {}: the group is not complete after {limit}",
+                prompt.idx
+            );
             Err(Failure::new(FailureClass::Timeout, why))
         })
     }
 
-    /// Sends all rollouts of a prompt and gathers their answers. Dropping this drops the calls in flight.
+    /// Sends all rollouts of a prompt and gathers their answers. Dropping the future cancels the calls in flight.
     async fn group(&self, prompt: &TrainingPrompt, number: u32) -> Result<PromptGroup, Failure> {
         let count = self.options.num_generations;
         let mut answers: Vec<Option<(u32, String)>> = vec![None; count];

@@ -55,8 +55,8 @@ impl TrainingPrompt {
         let named = row.get(AGENT_REF).and_then(|named| named.get("name"));
         if let Some(other) = named.and_then(Value::as_str).filter(|name| *name != agent) {
             return Err(format!(
-                "its row is for agent '{other}', and not for '{agent}': give it to a manager of that agent, or take \
-                 agent_ref out of it"
+                "its row names agent '{other}', not '{agent}': give it to a manager of that agent, or remove \
+                 agent_ref from it"
             ));
         }
         let params = row.get(RESPONSES_CREATE_PARAMS).and_then(Value::as_object);
@@ -71,7 +71,7 @@ impl TrainingPrompt {
     }
 }
 
-/// The sampling parameters of rollouts. A parameter that is none is as in the prompt.
+/// The sampling parameters of rollouts. `None` keeps the value of the prompt.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Sampling {
     /// Temperature.
@@ -103,7 +103,7 @@ impl Sampling {
 /// Returns which row an answer is for. An agent need not return the index of the row.
 ///
 /// # Errors
-/// The agent returned an index that no row has, or that is already answered. The words are NeMo RL's.
+/// The agent returned an index that no row has, or that is already answered. The messages are NeMo RL's.
 pub(super) fn row_index(
     answer: &Value,
     sent_as: usize,

@@ -73,7 +73,7 @@ impl PromptGroup {
     /// Creates the group from the answers of a prompt's rollouts.
     ///
     /// # Errors
-    /// One of them is not the answer of an agent.
+    /// An answer can't be read as a rollout.
     pub fn new(prompt: GroupPrompt, answers: &[GroupAnswer<'_>]) -> Result<Self, GroupAnswerError> {
         let mut completions = Vec::with_capacity(answers.len());
         let mut values = Vec::with_capacity(answers.len());

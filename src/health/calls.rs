@@ -1,4 +1,4 @@
-//! The calls of models in a trajectory: which of them turns and invocations refer to ([`Bindings`]), and whether answers and
+//! Model calls in a trajectory: which calls turns and invocations refer to ([`Bindings`]), and whether answers and
 //! responses have content.
 
 use std::collections::{HashMap, HashSet};
@@ -13,7 +13,7 @@ pub(super) struct Call<'a> {
     pub fields: &'a Fields,
     pub metadata: Option<&'a Fields>,
     tokens: Option<&'a Fields>,
-    /// All that may refer to it.
+    /// The names by which the call is referred to.
     pub name: Reference<'a>,
 }
 
@@ -71,7 +71,7 @@ impl<'a> Call<'a> {
         !self.is_failed() && is_good
     }
 
-    /// The identity by which a call that was captured twice is recognized.
+    /// Returns the identity by which a repeated capture of a call is recognized.
     pub(super) fn identity(&self) -> Option<Reference<'a>> {
         let Reference { call_id, .. } = self.name;
         let by_id = call_id.map(|_| Reference {
@@ -100,7 +100,7 @@ impl<'a> Reference<'a> {
         self.call_id.or(self.response_id)
     }
 
-    /// Whether it refers to the call with these names. Beside the id of a call, it needs no more.
+    /// Whether it refers to the call with these names. With a call id, the other names may be missing.
     fn is_to(&self, call: &Reference<'_>) -> bool {
         let has_id = self.call_id.is_some();
         (!has_id || self.call_id == call.call_id)
@@ -108,7 +108,7 @@ impl<'a> Reference<'a> {
             && (has_id && self.response_id.is_none() || self.response_id == call.response_id)
     }
 
-    /// The last part of the call's name, as people know it.
+    /// Returns the last part of the call's name, as people know it.
     pub(super) fn locator(&self) -> &'a str {
         let name = self.id().unwrap_or_default();
         name.rsplit(':').next().unwrap_or(name)
@@ -118,7 +118,7 @@ impl<'a> Reference<'a> {
 /// References without repetition, each with the number of calls that match it.
 pub(super) struct Bindings<'a> {
     pub references: Vec<(Reference<'a>, usize)>,
-    /// Positions of the calls to which a reference leads without ambiguity, in order.
+    /// Positions of the calls that are the only match of a reference, in order.
     pub calls: Vec<usize>,
 }
 
@@ -149,7 +149,7 @@ impl<'a> Bindings<'a> {
     }
 }
 
-/// The calls of a record by the ids that they may be referred to with.
+/// The calls of a record, by the ids that references may use.
 pub(super) struct CallIndex<'a> {
     calls: &'a [Call<'a>],
     by_id: HashMap<&'a str, Vec<usize>>,
@@ -240,7 +240,7 @@ pub(super) fn has_tool_call(value: &Value) -> bool {
 /// Whether a model's response has content.
 ///
 /// # Errors
-/// NeMo Gym raises an exception; its name is returned.
+/// NeMo Gym raises an exception: the error is its name.
 pub(super) fn has_content(response: &Value) -> Result<bool, Unreadable> {
     let Value::Object(response) = response else {
         return Ok(false);

@@ -23,13 +23,13 @@ const RECORDS: &str = "SELECT record, task, rollout, stage, rollout_id, scope_co
 const FLAG_COUNTS: &str = "SELECT rule, count(detail) AS found, count(*) - count(detail) AS unobserved FROM flags \
                            GROUP BY rule";
 
-/// Rows that are kept in memory before they go to temporary files.
+/// The number of rows kept in memory before they go to temporary files.
 const HELD: usize = 4096;
 
 /// Options of a check.
 #[derive(Debug, Clone)]
 pub struct HealthOptions {
-    /// Names of checks that are left out, each or several with commas between.
+    /// Names of checks to leave out; an entry may hold several, with commas between.
     pub ignored: Vec<String>,
     /// Memory in bytes for what can spill to temporary files.
     pub memory: usize,
@@ -39,13 +39,13 @@ impl HealthOptions {
     /// Checks the names of the checks that are left out.
     ///
     /// # Errors
-    /// There is no check of a name.
+    /// No check has one of these names.
     pub fn check(&self) -> Result<(), HealthError> {
         Rules::new(&self.ignored).map(drop)
     }
 }
 
-/// A check of rollouts in progress. Their evidence waits in temporary files.
+/// A health check in progress. The evidence of its rollouts waits in temporary files.
 pub(super) struct HealthCheck {
     rules: Rules,
     session: SessionContext,
@@ -248,7 +248,7 @@ impl HealthCheck {
     }
 }
 
-/// The finding about a rule that failed.
+/// Returns the finding about a rule that failed.
 fn broken_down(rule: &str, error: &str) -> String {
     format!(
         r#"{{"reason":"check raised an unexpected exception","failed_check":{},"error":{}}}"#,

@@ -39,7 +39,7 @@ pub(super) struct Place<'a> {
     pub line: u64,
 }
 
-/// The rows of some records.
+/// The rows of the records since the last flush.
 #[derive(Default)]
 pub(super) struct Evidence {
     pub records: Records,
@@ -144,7 +144,7 @@ impl Row {
         })
     }
 
-    /// The trajectory, unless its producer reports that it is unusable.
+    /// Returns the trajectory, unless its producer reports that it is unusable.
     fn observed(&self) -> Option<&Fields> {
         let trajectory = self.trajectory.as_ref()?;
         (!has_gap(trajectory, &["trajectory_projection_failed"])).then_some(trajectory)

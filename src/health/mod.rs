@@ -1,9 +1,9 @@
-//! Whether rollouts are what they seem: the health checks of NeMo Gym 0.7.
+//! Checks the health of rollouts as NeMo Gym 0.7 does.
 //!
 //! [`check_files`] and [`check_run`] give NeMo Gym's rows one by one to a `HealthCheck`, which makes tables of the
 //! evidence in them. Every file of `queries/health` is a check: a query over these tables, whose rows are its findings.
-//! A rollout with a finding is unhealthy; one that some check had no evidence of is unobserved; the others are healthy.
-//! [`HealthReport`] says how many, and two files say it of each. `check --health` and the end of a collection use it.
+//! A rollout with a finding is unhealthy; one for which a check has no evidence is unobserved; others are healthy.
+//! [`HealthReport`] has the counts, and two files the details. `check --health` and the end of a collection use this.
 
 mod calls;
 mod check;
@@ -55,7 +55,7 @@ pub async fn check_files(
     finish(check, place).await
 }
 
-/// Checks the rollouts of a run as its export has them, and writes the two reports into `place`.
+/// Checks the rollouts of a run as its export would write them, and writes the two reports into `place`.
 ///
 /// # Errors
 /// The run cannot be read, or the reports cannot be written.

@@ -22,11 +22,11 @@ const FAILURES: &str = include_str!("../../queries/health/report/failures_by_sta
 /// How many rollouts are healthy, and what was found.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct HealthReport {
-    /// Rollouts without a finding that every check had evidence of.
+    /// Rollouts without a finding, for which every check had evidence.
     pub healthy: u64,
     /// Rollouts with a finding.
     pub unhealthy: u64,
-    /// Rollouts without a finding that some check had no evidence of.
+    /// Rollouts without a finding, for which some check had no evidence.
     pub unobserved: u64,
     /// Checks that were left out.
     pub ignored: Vec<String>,
@@ -34,9 +34,9 @@ pub struct HealthReport {
     pub checks: Vec<Rule>,
     /// What the summary says of the run as a whole.
     pub run: Value,
-    /// The files that were written, as a person names them.
+    /// The paths or URLs of the files that were written.
     pub written: Vec<String>,
-    /// Rollouts in all.
+    /// The number of all rollouts.
     pub checked: u64,
     pub(super) num_tasks: u64,
 }
@@ -210,7 +210,7 @@ pub(super) async fn write_summary(
     Ok(write!(out, "{end}}}\n}}\n")?)
 }
 
-/// A value over several lines, indented by `spaces`.
+/// Formats a value over several lines, indented by `spaces`.
 fn indented(value: &Value, spaces: usize) -> String {
     // In JSON text a raw line break can only stand between values.
     format!("{value:#}").replace('\n', &format!("\n{:spaces$}", ""))

@@ -22,7 +22,7 @@ use crate::measure::MeasureError;
 
 static RULES: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/queries/health");
 
-/// The check that reports where another one breaks down.
+/// The check that reports that another one failed to run.
 pub(super) const BROKEN_CHECK: &str = "check_execution_error";
 
 /// What a rule looks at, in the order in which findings are listed.
@@ -91,13 +91,13 @@ impl Rules {
         Ok(Self(rules))
     }
 
-    /// The names of the checks that are left out, sorted.
+    /// Returns the names of the checks that are left out, sorted.
     pub(super) fn ignored(&self) -> BTreeSet<&str> {
         let ignored = self.0.iter().filter(|rule| rule.is_ignored);
         ignored.map(|rule| &*rule.id).collect()
     }
 
-    /// The position of a check, unless it is left out.
+    /// Returns the position of a check, unless it is left out.
     pub(super) fn position(&self, id: &str) -> Option<usize> {
         let mut rules = self.0.iter();
         rules.position(|rule| rule.id == id && !rule.is_ignored)

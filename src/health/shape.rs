@@ -12,20 +12,20 @@ pub(super) type Fields = Map<String, Value>;
 /// The form of an object.
 struct Shape {
     fields: &'static [FieldRule],
-    /// Whether fields of other names are left out. Elsewhere they are an error.
+    /// Whether unknown fields are dropped. Otherwise they are an error.
     is_open: bool,
     /// What must hold between the fields.
     holds: fn(&Fields) -> bool,
 }
 
-/// Names of fields with spaces between, their kind, and what they are where they are missing.
+/// The names of fields, separated by spaces, their kind, and what a missing field becomes.
 type FieldRule = (&'static str, Kind, Absent);
 
 /// What a missing field becomes.
 enum Absent {
     /// An error.
     Wrong,
-    /// Null, which it may also be.
+    /// Null. An explicit null is allowed too.
     Null,
     /// A text.
     Default(&'static str),
@@ -187,7 +187,7 @@ static TRAJECTORY: Shape = checked(
     has_identity,
 );
 
-/// Invocations, calls and turns can be told apart, and turns are of this rollout.
+/// Whether invocations, calls and turns are distinct, and turns belong to this rollout.
 fn has_identity(trajectory: &Fields) -> bool {
     let invocations = objects(trajectory, "invocations").map(|found| text(found, "invocation_id"));
     let calls = objects(trajectory, "model_calls").filter_map(|call| text(call, "model_call_id"));
@@ -209,7 +209,7 @@ fn are_distinct<T: std::hash::Hash + Eq>(mut values: impl Iterator<Item = T>) ->
 /// The levels of nesting that NeMo Gym's writer supports.
 const LEVELS: usize = 255;
 
-/// A trajectory in its full form.
+/// Returns a value as a trajectory with all its fields.
 ///
 /// # Errors
 /// The value is not a trajectory, or NeMo Gym could not write it.
@@ -235,13 +235,13 @@ fn is_within(value: &Value, levels: usize) -> bool {
     }
 }
 
-/// The text of a field, unless it is empty or missing.
+/// Returns the text of a field, unless it is empty or missing.
 pub(super) fn text<'a>(fields: &'a Fields, name: &str) -> Option<&'a str> {
     let text = fields.get(name).and_then(Value::as_str);
     text.filter(|text| !text.is_empty())
 }
 
-/// The objects of a list.
+/// Returns the objects of a list.
 pub(super) fn objects<'a>(fields: &'a Fields, name: &str) -> impl Iterator<Item = &'a Fields> {
     let items = fields.get(name).and_then(Value::as_array);
     items.into_iter().flatten().filter_map(Value::as_object)
@@ -317,7 +317,7 @@ impl Kind {
     }
 }
 
-/// A whole number, or what Pydantic converts to one.
+/// Converts a value to a whole number as Pydantic does.
 fn whole(value: &Value) -> Option<Number> {
     match value {
         Value::Number(number) if number.is_f64() => {
@@ -339,7 +339,7 @@ fn whole(value: &Value) -> Option<Number> {
     }
 }
 
-/// A number, or what Pydantic converts to one.
+/// Converts a value to a number as Pydantic does.
 fn number(value: &Value) -> Option<f64> {
     match value {
         Value::Number(number) => number.as_f64(),
@@ -349,7 +349,7 @@ fn number(value: &Value) -> Option<f64> {
     }
 }
 
-/// A boolean, or what Pydantic converts to one.
+/// Converts a value to a boolean as Pydantic does.
 fn flag(value: &Value) -> Option<bool> {
     let text = match value {
         Value::Bool(flag) => return Some(*flag),

@@ -190,7 +190,7 @@ impl Index {
         }
     }
 
-    /// The index as JSON text.
+    /// Returns the index as JSON text.
     pub fn json(&self) -> String {
         match self {
             Self::Whole(number) => number.to_string(),
@@ -198,7 +198,7 @@ impl Index {
         }
     }
 
-    /// The index within a text.
+    /// Returns the index as it appears within a text.
     pub fn plain(&self) -> String {
         match self {
             Self::Whole(number) => number.to_string(),
@@ -217,7 +217,7 @@ impl Index {
                 key.push(1);
                 for byte in text.bytes() {
                     key.push(byte);
-                    // So that the end of a text sorts before every continuation.
+                    // Marks a zero byte, so that the end of a text sorts before every continuation.
                     if byte == 0 {
                         key.push(1);
                     }
@@ -228,7 +228,7 @@ impl Index {
     }
 }
 
-/// Bytes that sort as verdicts do, by task, rollout, stage and place, and that no other record has.
+/// Returns unique bytes that sort as verdicts do: by task, rollout, stage and place.
 pub(super) fn key(indices: &Indices, ordinal: u64) -> Vec<u8> {
     let mut key = Vec::with_capacity(64);
     indices.task.write_key(&mut key);

@@ -20,7 +20,7 @@ use crate::read::{TaskBatchBuilder, TaskRow, task_digest};
 use crate::request::ENVIRONMENT_SERVER;
 use crate::store::InputRecord;
 
-/// The ends of the names of the files beside rollouts.
+/// The suffixes of the files beside the rollouts.
 pub(super) const FAILURES: &str = "_failures.jsonl";
 pub(super) const INPUTS: &str = "_materialized_inputs.jsonl";
 
@@ -40,7 +40,7 @@ impl CollectionFiles {
     /// beside it, unless they are named.
     ///
     /// # Errors
-    /// A file is missing without which NeMo Gym would start over.
+    /// A file without which NeMo Gym would start over is missing.
     pub fn find(
         name: &Path,
         materialized_inputs: Option<PathBuf>,
@@ -83,11 +83,11 @@ pub(super) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
 /// How a collection is read.
 #[derive(Debug, Clone, Copy)]
 pub struct CollectionRules {
-    /// The version whose files they are.
+    /// The rules of the NeMo Gym version that wrote the files.
     pub gym: &'static GymRules,
-    /// Failures that another attempt can mend are not terminal, though agents say so.
+    /// Whether failures that another attempt may fix are retried even if agents call them terminal.
     pub retry_terminal_timeouts: bool,
-    /// Rollouts whose judge gave no valid answer are failed attempts.
+    /// Whether rollouts whose judge gave no valid answer count as failed attempts.
     pub retry_invalid_judge_responses: bool,
 }
 
@@ -95,12 +95,12 @@ pub struct CollectionRules {
 const BATCH_ROWS: usize = 1024;
 const BATCH_BYTES: usize = 8 * 1024 * 1024;
 
-/// What was read.
+/// A piece of what was read.
 #[derive(Debug)]
 pub enum Piece {
     /// Rows of [`crate::schema::tasks`].
     Tasks(RecordBatch),
-    /// All rows of tasks so far are void; they follow again.
+    /// All rows of tasks so far are void; the reader sends them again.
     TasksAgain,
     /// Rows of [`crate::schema::outcomes`].
     Outcomes(RecordBatch),
@@ -205,7 +205,7 @@ impl Reading<'_> {
             }
             Ok(())
         })?;
-        self.torn(&file, torn, "its attempt counts as not made");
+        self.torn(&file, torn, "its attempt does not count");
         let what = "lines are blank or have no key of a rollout; they are left out";
         self.warn(&file, nothing, what);
         let what = "rows have a key that no materialized input has; they are left out";
@@ -274,7 +274,7 @@ impl Reading<'_> {
     }
 }
 
-/// Joins the inputs of a task that differ in nothing but the rollout's index, where they follow each other.
+/// Joins consecutive inputs of a task that differ only in the rollout's index.
 struct Inputs {
     file: Arc<str>,
     open: Option<Open>,
@@ -282,7 +282,7 @@ struct Inputs {
 
 struct Open {
     task: TaskRow,
-    /// Its text with another rollout's index.
+    /// Its row with rollout index 0, to compare with the next line.
     shape: String,
 }
 
@@ -294,8 +294,8 @@ impl Inputs {
         }
     }
 
-    /// Takes a line; gives the task that ended before it. A second reading leaves out the further inputs of a
-    /// rollout that is settled.
+    /// Takes a line; returns the task that ended before it. A second reading leaves out the repeated inputs of a
+    /// settled rollout.
     fn add(
         &mut self,
         line: &Line<'_>,
@@ -348,7 +348,7 @@ impl Inputs {
             .map(|open| open.task))
     }
 
-    /// The last task.
+    /// Returns the last task.
     fn finish(self) -> Option<TaskRow> {
         self.open.map(|open| open.task)
     }

@@ -16,7 +16,7 @@ pub enum ImportError {
     Read {
         /// The file, as given.
         path: String,
-        /// Why.
+        /// The system's error.
         source: io::Error,
     },
     /// A line cannot be used.
@@ -26,21 +26,21 @@ pub enum ImportError {
         path: String,
         /// The line, from 1.
         line: u64,
-        /// What is wrong, and what it must be.
+        /// What is wrong with the line.
         problem: RowProblem,
     },
-    /// A file is missing without which nothing can be resumed.
+    /// A file without which nothing can be resumed is missing.
     #[error(
-        "'{path}' is not there: without it NeMo Gym would start over, and nothing can be imported. Start over with \
-         `rollstream collect --input input.jsonl --output RUN`, or, if the file has another name, say which with {option}"
+        "'{path}' does not exist: without it NeMo Gym would start over, and nothing can be imported. Start over with \
+         `rollstream collect --input input.jsonl --output RUN`, or, if the file has another name, give it as {option}"
     )]
     NoFile {
         /// The file that was looked for.
         path: String,
-        /// What says another name.
+        /// The option or argument that gives another name.
         option: &'static str,
     },
-    /// Nobody takes the rows any more.
+    /// The receiver of the rows is gone.
     #[error("the import was abandoned")]
     Abandoned,
     /// Two input rows with one key.
@@ -83,21 +83,21 @@ pub enum RowProblem {
     /// It is not UTF-8.
     #[error("it is not UTF-8; convert the file first")]
     Encoding,
-    /// The materialized inputs end within it.
+    /// The materialized inputs end within the line.
     #[error(
         "{0}. NeMo Gym writes this file before it sends anything, so either \
-         it is a copy that is not whole (copy it again), or nothing was collected yet (start over with \
-         `rollstream collect --input input.jsonl`). What comes after that line is not known; delete the line to do \
+         it is an incomplete copy (copy it again), or nothing was collected yet (start over with \
+         `rollstream collect --input input.jsonl`). The inputs after that line are unknown; delete the line to do \
          without"
     )]
     Torn(SyntaxError),
-    /// It is longer than a table can hold.
+    /// The line is longer than a table can hold.
     #[error("the line is longer than 1 GiB")]
     TooLong,
     /// It is a list, a string, a number or null.
     #[error("a row must be a JSON object")]
     NotAnObject,
-    /// A key is not there.
+    /// A key is missing.
     #[error("the row has no {0}")]
     NoKey(&'static str),
     /// A key is of a wrong type.
@@ -105,27 +105,29 @@ pub enum RowProblem {
     NotAnInteger(&'static str),
     /// Tasks are named by strings in some rows and by integers in others.
     #[error(
-        "_ng_task_index is {0} here, but not in earlier rows; tasks can only be put in order if all are of a kind"
+        "_ng_task_index is {0} here, but not in earlier rows; tasks can only be sorted if all have the same type"
     )]
     OtherKind(&'static str),
     /// Some rows have keys, others have none.
     #[error(
         "this row has {what} _ng_task_index and _ng_rollout_index, earlier ones have {earlier}; \
-         rows can only be put in order if all of them have both"
+         rows can only be sorted if all of them have both"
     )]
     MixedKeys {
         /// `both`, or `not both of`.
         what: &'static str,
-        /// The same of rows before.
+        /// The same for earlier rows.
         earlier: &'static str,
     },
-    /// A rollout that nobody asked for.
-    #[error("no materialized input has the rollout key {0}; the files are not of one collection")]
+    /// A rollout that was not planned.
+    #[error(
+        "no materialized input has the rollout key {0}; the files are from different collections"
+    )]
     UnknownKey(String),
-    /// No agent.
+    /// The row names no agent.
     #[error("the row has no agent_ref with a name")]
     NoAgent,
-    /// No response.
+    /// The row has no response.
     #[error("the row has no response that is a JSON object")]
     NoResponse,
 }

@@ -1,5 +1,5 @@
-//! Which rollout a row is, and what ran it: [`RowKey`], [`TaskKeys`], which counts tasks that are named by strings, and
-//! [`Runners`], which are environment servers where rows name them (since NeMo Gym 0.7), or else agents.
+//! Identifies the rollout of a row and what ran it: [`RowKey`]; [`TaskKeys`], which numbers tasks named by strings;
+//! and [`Runners`]: the environment servers that rows name (since NeMo Gym 0.7), or else the agents.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -50,8 +50,8 @@ pub(super) struct TaskKeys {
 }
 
 impl TaskKeys {
-    /// The key of a row. A task that is named by a string gets its number by first appearance, until
-    /// [`ranks`](Self::ranks) says its place in order.
+    /// Returns the key of a row. A task named by a string is numbered by first appearance until
+    /// [`ranks`](Self::ranks) gives its rank.
     ///
     /// # Errors
     /// A part is missing or of a wrong type, or the task is of another kind than earlier ones.
@@ -64,7 +64,7 @@ impl TaskKeys {
         self.key_or_zero(row)
     }
 
-    /// The same, with zero for a part that is missing.
+    /// Returns the key of a row, with zero for a missing part.
     ///
     /// # Errors
     /// A part is of a wrong type, or the task is of another kind than earlier ones.
@@ -82,7 +82,7 @@ impl TaskKeys {
             i64::try_from(index).map_err(|_| RowProblem::NotAnInteger(TASK))?
         } else {
             if !self.names.is_empty() {
-                return Err(RowProblem::OtherKind("no string"));
+                return Err(RowProblem::OtherKind("not a string"));
             }
             self.by_index = true;
             task.parse().map_err(|_| RowProblem::NotAnInteger(TASK))?
@@ -90,8 +90,8 @@ impl TaskKeys {
         Ok(RowKey::new(task_index, rollout_index))
     }
 
-    /// The names by code point and, for each number given so far, the place of its name there; `None` if tasks are
-    /// integers.
+    /// Returns the names in order of code points and, for each number given so far, the rank of its name; `None` if
+    /// tasks are integers.
     pub(super) fn ranks(&self) -> Option<(Vec<String>, Vec<i64>)> {
         if self.names.is_empty() {
             return None;
@@ -126,7 +126,7 @@ pub(super) struct Runners(IndexMap<String, Runner>);
 
 #[derive(Debug)]
 struct Runner {
-    /// The agent that it asks.
+    /// The agent that rows name for this runner.
     agent: Option<String>,
     is_server: bool,
 }
@@ -158,7 +158,7 @@ impl Runners {
         name
     }
 
-    /// The only environment server whose rows name an agent.
+    /// Returns the environment server of an agent, if only one server's rows name the agent.
     fn server_of(&self, agent: &str) -> Option<&str> {
         let mut servers = self
             .0
@@ -168,8 +168,8 @@ impl Runners {
         servers.next().is_none().then_some(name.as_str())
     }
 
-    /// The names in reports: that of the agent where it names one runner only, else the runner's own. An agent without
-    /// a server stands for its server, where rows name one.
+    /// Returns the names in reports: an agent's name if it has only one runner, else the runner's own. Rows of an
+    /// agent without a server count to the only server whose rows name the agent.
     pub(super) fn labels(&self) -> HashMap<&str, &str> {
         let alone =
             |name: &str, runner: &Runner| !runner.is_server && self.server_of(name).is_some();
@@ -187,7 +187,7 @@ impl Runners {
         all.collect()
     }
 
-    /// The environment servers by their names in reports.
+    /// Returns the environment servers by their names in reports.
     pub(super) fn servers(&self) -> BTreeMap<String, EnvironmentServer> {
         let labels = self.labels();
         let servers = self.0.iter().filter(|(_, runner)| runner.is_server);
@@ -198,7 +198,7 @@ impl Runners {
         labelled.collect()
     }
 
-    /// The column `agent_name` with the names of reports; `None` if those are what it holds.
+    /// Returns the column `agent_name` with the names of reports; `None` if it already has them.
     pub(super) fn labelled(&self) -> Option<Expr> {
         let labels = self.labels().into_iter();
         let labels = labels.filter(|(name, label)| name != label);
@@ -220,7 +220,7 @@ impl Runners {
     }
 }
 
-/// The column `task_index` with the ranks of tasks instead of their numbers by first appearance.
+/// Returns the column `task_index` with the ranks of tasks in place of their numbers by first appearance.
 pub(super) fn renumbered(ranks: Vec<i64>) -> Expr {
     replaced(TASK_INDEX, DataType::Int64, move |column| {
         let rank = |number: i64| {
@@ -236,7 +236,7 @@ pub(super) fn renumbered(ranks: Vec<i64>) -> Expr {
     })
 }
 
-/// A column with other values, which are looked up when it is read.
+/// Returns a column whose values are replaced when it is read.
 fn replaced(
     column: &'static str,
     kind: DataType,

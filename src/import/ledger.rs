@@ -1,4 +1,4 @@
-//! What is known of every rollout of a collection, a few bytes each ([`Collection`]), and its answers and failures as
+//! Keeps a few bytes about every rollout of a collection ([`Collection`]), and reads its answers and failures as
 //! outcomes of attempts ([`answer`], [`flagged`]).
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -22,9 +22,9 @@ use crate::store::{EnvironmentServer, InputRecord, RunCounts};
 /// What was read of a collection.
 #[derive(Debug, Default)]
 pub struct Collection {
-    /// Materialized inputs, rollouts, failures; of the last none where there is no such file.
+    /// The files that were read: materialized inputs, rollouts and, if there are any, failures.
     pub files: Vec<InputRecord>,
-    /// What is odd about the files, but not an error.
+    /// Warnings about the files.
     pub warnings: Vec<String>,
     /// Rows of the table `tasks`.
     pub num_tasks: u64,
@@ -34,7 +34,7 @@ pub struct Collection {
     pub answers: u64,
     /// Rows of the file of failures, including those of rollouts that were not planned.
     pub failures: u64,
-    /// The environment servers that answers of agents came from.
+    /// The environment servers that answers came from, by agent.
     pub servers: BTreeMap<String, EnvironmentServer>,
     pub(super) agents: IndexSet<String>,
     pub(super) planned: HashMap<RowKey, Rollout>,
@@ -54,18 +54,18 @@ pub(super) struct Failures {
 /// A planned rollout.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rollout {
-    /// Place of its agent's name.
+    /// Position of its agent's name in `agents`.
     agent: usize,
-    /// Materialized inputs with its key.
+    /// Number of materialized inputs with its key.
     inputs: u32,
     pub(super) failures: Failures,
     pub(super) is_done: bool,
 }
 
-/// Failed attempts of a collection, by the budgets of now.
+/// Counts of rollouts with failed attempts, by the current budgets.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct FailureCounts {
-    /// Rollouts that have any.
+    /// Rollouts with failed attempts.
     #[serde(rename = "failed_rollouts")]
     pub rollouts: u64,
     /// Rollouts that must not be retried.
@@ -77,7 +77,7 @@ pub struct FailureCounts {
 }
 
 impl Rollout {
-    /// Whether it is not sent again, whatever the budgets are.
+    /// Whether the rollout is done or must not be retried, whatever the budgets are.
     pub(super) fn is_settled(&self) -> bool {
         self.is_done || self.failures.terminal
     }
@@ -114,14 +114,14 @@ impl Collection {
         is_planned.then_some(attempt)
     }
 
-    /// Name of the agent of a rollout.
+    /// Returns the name of the agent of a rollout.
     pub(super) fn agent_of(&self, key: RowKey) -> &str {
         let rollout = self.planned.get(&key);
         let name = rollout.and_then(|rollout| self.agents.get_index(rollout.agent));
         name.map_or("", String::as_str)
     }
 
-    /// Notes which environment server an answer came from, if its agent's is not known yet.
+    /// Notes which environment server an answer came from, if that of its agent is not known yet.
     pub(super) fn note_server(&mut self, key: RowKey, row: &Object<'_>) {
         let text = |name| row.get(name).and_then(unquote);
         let Some(name) = text(ENVIRONMENT_SERVER) else {
@@ -137,12 +137,12 @@ impl Collection {
         }
     }
 
-    /// Names of all agents.
+    /// Returns the names of all agents.
     pub fn agents(&self) -> impl Iterator<Item = &str> {
         self.agents.iter().map(String::as_str)
     }
 
-    /// Materialized inputs whose key an earlier one has, and which are not sent again.
+    /// Returns the number of repeated materialized inputs that are not sent again, as their rollouts are settled.
     pub(super) fn settled_copies(&self) -> u64 {
         let settled = self.planned.values().filter(|rollout| rollout.is_settled());
         settled.map(|rollout| u64::from(rollout.inputs - 1)).sum()
@@ -154,7 +154,7 @@ impl Collection {
         rollouts.for_each(|rollout| rollout.inputs = 0);
     }
 
-    /// Whether an input stays in the second reading: of those of a settled rollout the first does.
+    /// Whether the second reading keeps an input: of a settled rollout's inputs, only the first.
     pub(super) fn keeps(&mut self, key: RowKey) -> bool {
         let Some(rollout) = self.planned.get_mut(&key) else {
             return false;
@@ -164,7 +164,7 @@ impl Collection {
         keeps
     }
 
-    /// Rollouts by what became of them, with the budgets of `settings`.
+    /// Counts rollouts by their state, with the budgets of `settings`.
     pub fn counts(&self, settings: &Settings) -> RunCounts {
         let budgets = self.budgets(settings);
         let mut counts = RunCounts::default();
@@ -186,7 +186,7 @@ impl Collection {
         counts
     }
 
-    /// Failed attempts, with those of rollouts that were not planned, by the budgets of `settings`.
+    /// Counts rollouts with failed attempts, planned or not, by the budgets of `settings`.
     pub fn failure_counts(&self, settings: &Settings) -> FailureCounts {
         let budgets = self.budgets(settings);
         let planned = self.planned.values().map(|rollout| {
@@ -214,7 +214,7 @@ impl Collection {
 pub(super) enum Found {
     /// An answer.
     Answer(Box<Outcome>),
-    /// A failed attempt, also an answer whose judge gave no valid answer.
+    /// A failed attempt, or an answer whose judge gave no valid answer.
     Failure(Box<Outcome>),
     /// An answer with the key of an earlier one.
     Again,
@@ -285,7 +285,7 @@ pub(super) fn flagged(
     if !row.contains(TASK) || !row.contains(ROLLOUT) {
         return Ok(Found::Nothing);
     }
-    // What is of another type than the keys of the inputs is not one of them.
+    // A key of another type than those of the inputs matches none of them.
     let Ok(key) = keys.key(&row) else {
         return Ok(Found::Nothing);
     };

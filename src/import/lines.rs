@@ -1,5 +1,5 @@
-//! The lines of a file, one at a time: [`for_each_line`], and [`for_each_whole_line`] of a file that another program may
-//! have been cut off in writing.
+//! The lines of a file, one at a time: [`for_each_line`], and [`for_each_whole_line`] for a file whose last line
+//! another program may not have finished.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
@@ -26,16 +26,16 @@ pub(super) enum LineRule {
 pub(super) struct Line<'a> {
     /// The file, as messages call it.
     pub(super) file: &'a str,
-    /// From 1.
+    /// Its number in the file, from 1.
     pub(super) number: u64,
     /// Bytes before it in the file.
     pub(super) offset: u64,
-    /// Without its line end.
+    /// Its text without the line end.
     pub(super) text: &'a str,
 }
 
 impl<'a> Line<'a> {
-    /// The line as a row.
+    /// Parses the line as a row.
     pub(super) fn row(&self) -> Result<Object<'a>, ImportError> {
         Object::parse(self.text).map_err(|error| match error {
             ObjectError::Syntax(source) => self.problem(RowProblem::Malformed(source)),
@@ -43,7 +43,7 @@ impl<'a> Line<'a> {
         })
     }
 
-    /// The error that the line cannot be used.
+    /// Returns the error about a problem of the line.
     pub(super) fn problem(&self, problem: RowProblem) -> ImportError {
         failed(self.file, self.number, problem)
     }

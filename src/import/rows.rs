@@ -20,7 +20,7 @@ use crate::request::{AGENT_REF, ENVIRONMENT_SERVER, agent_ref};
 use crate::schema;
 use crate::session::{Spool, SpoolFile};
 
-/// What a row must have of a response.
+/// What the response of a row must be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ResponseRule {
     /// There must be one.
@@ -41,8 +41,8 @@ const HEAVY: [&str; 4] = [
     "ng_trajectory",
 ];
 
-/// Returns the row without what no metric reads: of the response only the usage stays, of the heavy fields only numbers,
-/// or none if they are stripped.
+/// Returns the row without what no metric reads. A heavy field stays only if it is a scalar other than a string and
+/// the row is not stripped. Of the response, usage stays and, if stripped by 0.7's rules, `incomplete_details`.
 ///
 /// # Errors
 /// The response is not what the rule wants.
@@ -129,7 +129,7 @@ pub fn verify_response(
     Ok(stripped(&row, response.as_ref(), rules))
 }
 
-/// The outcome of an attempt of which no time is known.
+/// Returns the outcome of an attempt whose times are unknown.
 pub(crate) fn outcome(key: RowKey, attempt: u32, agent_name: &str, verdict: Verdict) -> Outcome {
     let key = RolloutKey::new(key.task_index, key.rollout_index, attempt);
     Outcome {
@@ -137,7 +137,7 @@ pub(crate) fn outcome(key: RowKey, attempt: u32, agent_name: &str, verdict: Verd
             server: Some(Duration::ZERO),
             ..Times::default()
         },
-        // The files contain no time. By this instant an export recognizes an imported answer.
+        // The files contain no times. The epoch tells an export that the answer was imported.
         ..Outcome::new(key, agent_name, UNIX_EPOCH, verdict)
     }
 }
@@ -153,7 +153,7 @@ const SOURCE_OFFSET: &str = "source_offset";
 /// Bytes of the row; 0 where it is in no file.
 const SOURCE_LENGTH: &str = "source_length";
 
-/// Rows go to the temporary file at this many, or bytes of answers.
+/// Rows go to the temporary file at this many rows, or bytes of answers.
 const BATCH_ROWS: usize = 8192;
 const BATCH_BYTES: usize = 8 * 1024 * 1024;
 
@@ -166,7 +166,7 @@ pub(super) struct Source {
 }
 
 impl Source {
-    /// The place of a line of file `number`.
+    /// Returns the place of a line of file `number`.
     pub(super) fn of(line: &Line<'_>, number: usize) -> Self {
         Self {
             number,
@@ -175,7 +175,7 @@ impl Source {
         }
     }
 
-    /// The place of a row that is in no file, beside file `number`.
+    /// Returns the place of a row that is in no file, but counts as one of file `number`.
     pub(super) fn nowhere(number: usize) -> Self {
         Self {
             number,
@@ -196,7 +196,7 @@ pub(super) struct Placed<B> {
 }
 
 impl Placed<TaskBatchBuilder> {
-    /// The table `tasks`, with a row for each planned rollout.
+    /// Creates the table `tasks`, with a row for each planned rollout.
     pub(super) fn tasks(spool: &Spool) -> Result<Self, ImportError> {
         Ok(Self {
             // The requests of a task's rollouts differ in their keys at most, which are left out here.
@@ -211,7 +211,7 @@ impl Placed<TaskBatchBuilder> {
 }
 
 impl Placed<OutcomeBatchBuilder> {
-    /// The table of all rollouts that are read.
+    /// Creates the table of all rollouts that are read.
     pub(super) fn rollouts(spool: &Spool) -> Result<Self, ImportError> {
         Ok(Self {
             builder: OutcomeBatchBuilder::new(),
@@ -265,7 +265,7 @@ impl<B> Placed<B> {
     }
 }
 
-/// The schema of a run's table with the columns that say where each row was read.
+/// Returns the schema of a run's table with the columns that say where each row was read.
 fn with_sources(schema: &SchemaRef) -> SchemaRef {
     let mut fields = schema.fields().to_vec();
     for name in [SOURCE_ROW, SOURCE_NUMBER, SOURCE_OFFSET, SOURCE_LENGTH] {

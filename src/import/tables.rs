@@ -23,16 +23,16 @@ use crate::schema::{AGENT_NAME, ROLLOUTS, TASK_INDEX, TASKS};
 use crate::session::{Rows, Spool, row};
 use crate::store::EnvironmentServer;
 
-/// What files of rollouts are.
+/// The kinds of files of rollouts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RolloutFiles {
     /// Shards of a collection: only LF ends a line, and blank lines are skipped. All rows say which task and rollout they
     /// are, or all count as task 0, rollout 0. Rows without the name of an agent in `agent_ref` are left out.
     Shards,
-    /// The answers to materialized inputs. Each has a key and a response, and is the agent's whom the input with the same
-    /// key names.
+    /// The answers to materialized inputs. Each has a key and a response, and belongs to the agent that the input with
+    /// the same key names.
     Results,
-    /// What the server of an agent is shown: keys and responses may be missing.
+    /// The rollouts that an agent's server is shown: keys and responses may be missing.
     OfAgent(String),
 }
 
@@ -56,7 +56,7 @@ pub struct RolloutOptions {
 pub struct Import {
     spool: Spool,
     keys: TaskKeys,
-    /// The query of what counts.
+    /// The query for the rollouts that count.
     view: &'static str,
     tasks: Placed<TaskBatchBuilder>,
     rollouts: Placed<OutcomeBatchBuilder>,
@@ -67,7 +67,7 @@ pub struct Import {
     zeros: ZeroRows,
 }
 
-/// The result of an import beside its tables, which can be read as long as this exists.
+/// The result of an import besides its tables, which can be read as long as this exists.
 #[derive(Debug)]
 pub struct Imported {
     /// Names of the tasks.
@@ -86,7 +86,7 @@ pub struct Imported {
 }
 
 impl Import {
-    /// An import that has read nothing yet.
+    /// Creates an import.
     ///
     /// # Errors
     /// There is no place for temporary files.
@@ -106,10 +106,10 @@ impl Import {
         })
     }
 
-    /// Reads materialized inputs. `shown` is the file in messages.
+    /// Reads materialized inputs. `shown` is the name of the file in messages.
     ///
     /// # Errors
-    /// The file cannot be read, or a row is malformed or has no key, or nobody that ran it.
+    /// The file cannot be read, or a row is malformed, has no key, or does not say what ran it.
     pub fn materialized_inputs(
         &mut self,
         path: &Path,
@@ -129,7 +129,7 @@ impl Import {
             if agent.is_empty() && agent_name(&row).is_none() {
                 return Err(line.problem(RowProblem::NoAgent));
             }
-            // Without what tells the rollouts of a task apart.
+            // Leaves out what differs between the rollouts of a task.
             let mut request = String::new();
             row.write_without(&[TASK, ROLLOUT], &mut request);
             let task = TaskRow {
@@ -139,7 +139,7 @@ impl Import {
                 agent_name: Arc::from(agent),
                 source_file: Arc::clone(&file),
                 source_line: line.number,
-                // Only runs on disk are joined by it.
+                // Only runs on disk are joined by the digest.
                 task_digest: [0; 16],
                 request,
             };
@@ -257,7 +257,7 @@ impl Import {
     /// `rollouts` of what counts.
     ///
     /// # Errors
-    /// The session has such tables, or does not take them.
+    /// The session has such tables already, or refuses them.
     pub async fn register(self, ctx: &SessionContext) -> Result<Imported, ImportError> {
         let (names, ranks) = self.keys.ranks().unzip();
         let columns = [
@@ -305,7 +305,7 @@ impl Imported {
     }
 
     /// Refuses two rollouts of one agent with one key, and rollouts without keys. An aggregation sees
-    /// its rows as inputs, too, hence the name in the message. Of several, the smallest key is named,
+    /// its rows as inputs, too, hence the name in the message. The error names the smallest key,
     /// or, unless `in_key_order`, the first in the files.
     ///
     /// # Errors
@@ -355,7 +355,7 @@ row! {
 }
 
 row! {
-    /// Where a line stands.
+    /// The place of a line.
     struct Place {
         source_number: u64,
         source_offset: u64,

@@ -1,15 +1,15 @@
-//! How the caller names its tasks: [`TaskLabels`].
+//! [`TaskLabels`]: the names of tasks in what is written.
 
 use crate::json::{quote, unquote};
 use crate::python::repr_str;
 
-/// Spelling of a task's index in what is written: the index itself, or a string for each index from 0. Tasks are counted by
-/// integers throughout; files of others may name them by strings, which then stand for their rank.
+/// How a task's index is written: as the index itself, or as a string for each index from 0. Tasks are counted by
+/// integers throughout; imported files may name them by strings, and then the index is the rank of the string.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct TaskLabels(pub(super) Option<Vec<String>>);
 
 impl TaskLabels {
-    /// As JSON.
+    /// Returns the label as JSON.
     pub fn json(&self, task_index: i64) -> String {
         match self.name(task_index) {
             Some(name) => quote(name),
@@ -17,7 +17,7 @@ impl TaskLabels {
         }
     }
 
-    /// As it is, within other text.
+    /// Returns the label as it appears within other text.
     pub fn text(&self, task_index: i64) -> String {
         match self.name(task_index) {
             Some(name) => name.to_owned(),
@@ -25,7 +25,7 @@ impl TaskLabels {
         }
     }
 
-    /// A rollout's key as Python shows it.
+    /// Returns a rollout's key as Python shows it.
     pub fn key(&self, task_index: i64, rollout_index: i64) -> String {
         match self.name(task_index) {
             Some(name) => format!("({}, {rollout_index})", repr_str(name)),

@@ -23,7 +23,7 @@ use crate::request::{AGENT_REF, ENVIRONMENT_SERVER, RESPONSES_CREATE_PARAMS};
 pub struct Zeros {
     /// Rollouts whose last failure is of one of these classes (`_ng_failure_class`).
     pub failure_classes: Vec<String>,
-    /// Whether rollouts count that were materialized, and neither answered nor failed.
+    /// Whether planned rollouts that neither answered nor failed count.
     pub missing: bool,
 }
 
@@ -64,10 +64,10 @@ struct Shard {
 
 #[derive(Debug, Default)]
 struct LastFailure {
-    /// Its place among all failures.
+    /// Its position among all failures.
     place: u64,
     class: Option<String>,
-    /// Its row, kept only where its class counts: failures can be many, and rows large.
+    /// Its row, kept only if its class counts as zero: failures can be many, and rows large.
     text: Option<String>,
 }
 
@@ -150,12 +150,12 @@ impl ZeroRows {
         }
     }
 
-    /// The rows of a shard that count as zero.
+    /// Takes the rows of a shard that count as zero.
     pub fn take(&mut self, shard: usize) -> impl Iterator<Item = (Key, String)> {
         std::mem::take(&mut self.shard(shard).zeros).into_iter()
     }
 
-    /// How many rollouts failed, by the class of their last failure.
+    /// Returns how many rollouts failed, by the class of their last failure.
     pub fn failure_classes(&self) -> BTreeMap<String, u64> {
         let mut classes = BTreeMap::new();
         let shards = self.shards.values();
@@ -166,7 +166,7 @@ impl ZeroRows {
         classes
     }
 
-    /// The rows that count as zero beside a file of rollouts.
+    /// Returns the rows that count as zero, from the files beside a file of rollouts.
     ///
     /// # Errors
     /// A file beside it can't be read, or a row of it is malformed.
@@ -200,7 +200,7 @@ impl ZeroRows {
         Ok(rows.collect())
     }
 
-    /// Notes for the user.
+    /// Returns notes for the user.
     pub fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         if self.nobodys > 0 {
@@ -220,7 +220,7 @@ impl ZeroRows {
         }
         if self.uncounted > 0 {
             notes.push(format!(
-                "{} failed rollouts are in no score{}",
+                "{} failed rollouts are not in any score{}",
                 self.uncounted,
                 match self.materialized {
                     0 => String::new(),
@@ -254,7 +254,7 @@ impl Reading<'_> {
     }
 }
 
-/// Whether a file can be one of rollouts, and not one that stands beside such.
+/// Whether a path can be that of a file of rollouts, and not of one of the files beside it.
 pub fn is_shard(path: &str) -> bool {
     let stem = Path::new(path).file_stem().unwrap_or_default();
     let stem = stem.to_string_lossy();
@@ -262,12 +262,12 @@ pub fn is_shard(path: &str) -> bool {
     !beside.any(|end| stem.ends_with(end.trim_end_matches(".jsonl")))
 }
 
-/// Whether a field can be one that a task brings.
+/// Whether a field may come from the task.
 fn is_of_task(name: &str) -> bool {
     !name.starts_with('_') && name != "response" && name != RESPONSES_CREATE_PARAMS
 }
 
-/// A failure's row without what it says of the failure, with a reward of zero unless it has one.
+/// Returns a failure's row without its failure fields, and with a reward of zero if it has none.
 fn of_failure(row: &Object<'_>) -> String {
     let mut zero = row.clone();
     let is_kept = |name: &str| !name.starts_with("_ng_failure_") && !OF_FAILURES.contains(&name);
@@ -281,7 +281,7 @@ fn of_failure(row: &Object<'_>) -> String {
     zero.to_string()
 }
 
-/// A materialized row as the row of a rollout with a reward of zero.
+/// Returns the row of a materialized rollout with a reward of zero.
 fn of_input(row: &Object<'_>) -> String {
     let mut zero = Object::default();
     for name in [TASK, ROLLOUT, AGENT_REF, ENVIRONMENT_SERVER] {
@@ -293,7 +293,7 @@ fn of_input(row: &Object<'_>) -> String {
     zero.to_string()
 }
 
-/// A row with those fields of its task that real rows have as well.
+/// Returns a row with those fields of its task that answered rollouts have too.
 fn with_fields(text: &str, input: &Object<'_>, known: Option<&IndexSet<String>>) -> String {
     let mut row = Object::parse(text).unwrap_or_default();
     for (name, _, value) in input.iter() {

@@ -1,4 +1,4 @@
-//! Measuring as a whole: an [`Aggregation`] of runs or files, and [`Live`], which measures a run while it is collected.
+//! Computes metrics: an [`Aggregation`] those of runs or files, [`Live`] those of a run while it is collected.
 
 use std::fs::File;
 use std::io::BufWriter;
@@ -31,28 +31,28 @@ pub enum AggregationSource {
     Runs(Vec<RunStore>),
     /// Files of rollouts of NeMo Gym.
     Files {
-        /// Paths and globs, each a list with commas.
+        /// Paths and globs; each entry can be a comma-separated list.
         globs: Vec<String>,
-        /// Where the rows of all files go, sorted by task and rollout.
+        /// The file to which the rows of all files are written, sorted by task and rollout.
         merged: Option<PathBuf>,
     },
 }
 
-/// Metrics over the union of runs, with no merging step before.
+/// Metrics over the union of runs or of files, which need not be merged first.
 #[derive(Debug, Clone)]
 pub struct Aggregation {
-    /// What is measured.
+    /// The runs or files to measure.
     pub source: AggregationSource,
-    /// Where `metrics/` and `aggregate_metrics.json` go.
+    /// The store to which `metrics/` and `aggregate_metrics.json` are written.
     pub output: RunStore,
-    /// The version of NeMo Gym by whose rules it is measured.
+    /// The version of NeMo Gym whose rules apply.
     pub gym: GymChoice,
-    /// Which metrics, and how.
+    /// Which metrics are computed, and how.
     pub measurement: Measurement,
 }
 
 impl Aggregation {
-    /// Computes and writes.
+    /// Computes the metrics and writes them.
     ///
     /// # Errors
     /// The source can't be read, a metric fails, or the output can't be written.
@@ -62,7 +62,7 @@ impl Aggregation {
             AggregationSource::Runs(runs) => {
                 let (runs, rules) = by_rules(runs, self.gym).await?;
                 self.measurement.rules = rules;
-                check_zeros(&self.measurement, "the runs follow those of 0.5")?;
+                check_zeros(&self.measurement, "the runs follow the rules of 0.5")?;
                 for run in runs.iter().filter(|_| rules.servers) {
                     let record = RunRecord::load(run).await?;
                     let servers = record.into_iter().map(|record| record.environment_servers);
@@ -75,7 +75,7 @@ impl Aggregation {
                     files(globs, merged.as_ref(), self.gym, &mut self.measurement).await?;
                 if imported.without_agent > 0 {
                     notes.push(format!(
-                        "{} of {} rollouts name no agent (agent_ref), and are in no metric",
+                        "{} of {} rollouts name no agent (agent_ref), and are left out of all metrics",
                         imported.without_agent, imported.num_rollouts
                     ));
                 }
@@ -96,7 +96,7 @@ impl Aggregation {
 fn check_zeros(measurement: &Measurement, why: &str) -> Result<(), Error> {
     if measurement.zeros.any() && !measurement.rules.servers {
         return Err(Error::Usage(format!(
-            "what is not there is counted as zero by the rules of NeMo Gym 0.7 alone; {why}: add --gym 0.7"
+            "only the rules of NeMo Gym 0.7 count missing or failed rollouts as zero; {why}: add --gym 0.7"
         )));
     }
     Ok(())
@@ -128,7 +128,7 @@ async fn files(
         is_new |= is_stamped(path)?;
     }
     measurement.rules = gym.rules(|| is_new);
-    check_zeros(measurement, "the files bear none of its stamps")?;
+    check_zeros(measurement, "the files lack the stamps of 0.7")?;
     let session = session::gathering(measurement.memory)?;
     let mut import = Import::new()?;
     let options = RolloutOptions {
@@ -149,36 +149,36 @@ async fn files(
     Ok((session, imported))
 }
 
-/// The metrics of a sweep while it runs, the newest ones.
+/// The latest metrics of a sweep while it runs.
 pub type LiveMetrics = watch::Receiver<Arc<[AgentMetric]>>;
 
-/// What is measured while a sweep runs.
+/// The families that are computed while a sweep runs.
 const FAMILIES: [&str; 3] = [AGENT_STATISTICS, "spread", "pass_at_k"];
 
-/// Measuring takes at most this share of the time: a look waits as many times as long as the last one took.
+/// The pause between measurements, as a multiple of the last one's duration: they take less than 1/20 of the time.
 const PAUSES: u32 = 20;
 
-/// Measures a run again and again, from what has landed and what its journal holds, until it is dropped.
+/// Measures a run repeatedly, from its Parquet parts and its journal, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Live {
     _task: JoinSet<()>,
 }
 
 impl Live {
-    /// Begins; a look comes `every` so often, or less where looks take long.
+    /// Starts to measure at intervals of `every`, or longer ones if a measurement takes long.
     pub(crate) fn start(
         run: RunStore,
         mut measurement: Measurement,
         every: Duration,
         metrics: watch::Sender<Arc<[AgentMetric]>>,
     ) -> Result<Self, Error> {
-        // A user's folder may lack a family; the others are shown.
+        // Skips the families that the user's queries lack.
         let families: Vec<&str> = FAMILIES
             .into_iter()
             .filter(|name| measurement.queries.get(name).is_ok())
             .collect();
         measurement.queries = measurement.queries.only(&families)?;
-        // Standard errors are shown, intervals are not.
+        // Only standard errors are shown, not intervals, so one bootstrap sample is enough.
         measurement
             .parameters
             .insert("resamples".into(), 1_i64.into());
@@ -189,8 +189,8 @@ impl Live {
                 tokio::time::sleep(pause).await;
                 let began = Instant::now();
                 let source = Source::Runs(std::slice::from_ref(&run));
-                // What can't be measured now, since a part was just being published or the disk is full,
-                // can be in a while.
+                // A failure may be transient, such as a part that is just being published or a full disk: the next
+                // measurement tries again.
                 if let Ok(measured) = measure(&source, None, &measurement).await
                     && metrics.send(measured.metrics.into()).is_err()
                 {

@@ -1,12 +1,12 @@
-//! Metrics as tables of a catalog. Everything that measures reads them there:
+//! Metrics as tables of a catalog, from which every command reads them:
 //!
 //! ```text
 //!   aggregate, collect, --live, profile, compare ──► MetricCatalog ──► scores, coverage (kept) ──► tasks, rollouts, ...
 //!   sql, check ──► MetricTables ──► a MetricCatalog at each look
 //! ```
 //!
-//! [`MetricCatalog`] computes the tables over those of a run, and [`MetricTables`](super::MetricTables) puts them beside
-//! the tables that a person asks questions of.
+//! [`MetricCatalog`] computes the tables over those of a run. [`MetricTables`](super::MetricTables) adds them to
+//! the tables that a user queries.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -23,8 +23,8 @@ use super::queries::MetricQuery;
 use super::source::Sessions;
 use crate::session::Spool;
 
-/// A result that is computed when it is first waited for. Whoever waits moves it on, so that a reader that stops in the
-/// middle of it holds up no other.
+/// A result that is computed when it is first awaited. Every awaiting reader drives it, so that a reader that stops
+/// half way does not block the others.
 pub(super) type Once<T> = Shared<BoxFuture<'static, Result<T, Arc<MeasureError>>>>;
 
 pub(super) fn once<T: Clone>(
@@ -35,8 +35,8 @@ pub(super) fn once<T: Clone>(
 
 /// The metric families over one set of tables.
 ///
-/// The view of the scores and that of the coverage, which most families read, are computed once, when the first family
-/// needs them. They are kept in temporary files, which last as long as this.
+/// The views `scores` and `coverage`, which most families read, are computed once, when the first family
+/// needs them. They are kept in temporary files, which live as long as the catalog.
 pub(crate) struct MetricCatalog {
     measuring: SessionContext,
     spool: Arc<Spool>,
@@ -46,8 +46,8 @@ pub(crate) struct MetricCatalog {
 }
 
 impl MetricCatalog {
-    /// A catalog over the tables of `sessions`. Nothing is computed yet. A parameter that is not in `parameters` has its
-    /// default.
+    /// Creates a catalog over the tables of `sessions`, and computes nothing yet. A parameter that is not in
+    /// `parameters` has its default.
     pub(crate) async fn new(
         sessions: &Sessions,
         parameters: HashMap<String, ScalarValue>,
@@ -80,14 +80,14 @@ impl MetricCatalog {
         })
     }
 
-    /// The session that has the tables, the views, and what was kept.
+    /// Returns the session with the tables, the views and the kept results.
     pub(crate) fn session(&self) -> &SessionContext {
         &self.measuring
     }
 
-    /// The table of a query, planned over the views that are kept.
+    /// Plans the table of a query over the kept views, and computes those that it reads.
     pub(crate) async fn table(&self, query: &MetricQuery) -> Result<MetricTable, MeasureError> {
-        // What is no SQL is refused when it is planned.
+        // Planning refuses invalid SQL later.
         let read = references(&self.measuring, &query.sql).unwrap_or_default();
         for (view, kept) in &self.kept {
             if read.contains(*view) {
@@ -97,7 +97,7 @@ impl MetricCatalog {
         plan(&self.measuring, query, &self.parameters).await
     }
 
-    /// Computes the views that are kept, if that was not done yet.
+    /// Computes the kept views, unless they are computed already.
     pub(crate) async fn keep_views(&self) -> Result<(), MeasureError> {
         for (_, kept) in &self.kept {
             kept.clone().await.map_err(MeasureError::Shared)?;
@@ -105,8 +105,8 @@ impl MetricCatalog {
         Ok(())
     }
 
-    /// Computes the table of a query once, and makes it known to the session under its name. `order` are the columns that
-    /// it is sorted by.
+    /// Computes the table of a query once, and registers it with the session under its name. `order` names the columns
+    /// that it is sorted by.
     pub(crate) async fn keep(
         &self,
         query: &MetricQuery,
@@ -123,7 +123,7 @@ impl fmt::Debug for MetricCatalog {
     }
 }
 
-/// The tables that a query names.
+/// Returns the names of the tables that a query reads.
 fn references(session: &SessionContext, sql: &str) -> datafusion::common::Result<BTreeSet<String>> {
     let state = session.state();
     let dialect = state.config().options().sql_parser.dialect;

@@ -1,4 +1,4 @@
-//! What can go wrong between the tables and the numbers.
+//! The errors of computing metrics.
 
 use std::path::PathBuf;
 
@@ -9,10 +9,10 @@ use parquet::errors::ParquetError;
 use crate::error::{FAILURE, Fatal, USAGE};
 use crate::session::rows::NoColumn;
 
-/// Why there are no metrics.
+/// An error of computing or writing metrics.
 #[derive(Debug, thiserror::Error)]
 pub enum MeasureError {
-    /// A query does not run.
+    /// A query fails.
     #[error("metric query '{name}' ({origin}) failed: {source}")]
     Query {
         /// The query's name.
@@ -25,7 +25,7 @@ pub enum MeasureError {
     /// The statistics cannot be read.
     #[error("the statistics cannot be read: {0}")]
     Tables(#[source] Box<DataFusionError>),
-    /// A column is not there, or of another type.
+    /// A column is missing, or has another type.
     #[error(
         "a metric query returns no column '{column}' of type {expected}; the files agent_statistics.sql \
          and task_statistics.sql must give the columns that their headers name"
@@ -52,7 +52,7 @@ pub enum MeasureError {
         /// The file.
         path: PathBuf,
     },
-    /// A parameter is given that no query has, or with a value that it can't have.
+    /// A parameter does not exist, or its value is invalid.
     #[error("--param {text}: {why}")]
     Parameter {
         /// What was given.
@@ -60,9 +60,9 @@ pub enum MeasureError {
         /// What is wrong with it.
         why: String,
     },
-    /// A line of a query's header is not understood.
+    /// A line of a query's header can't be parsed.
     #[error(
-        "metric query '{name}' ({origin}): '{line}' is no parameter; write 'name = value   what it is for'"
+        "metric query '{name}' ({origin}): '{line}' is not a parameter; write 'name = value   what it is for'"
     )]
     Header {
         /// The query's name.
@@ -75,7 +75,7 @@ pub enum MeasureError {
     /// No query has this name.
     #[error("there is no metric query '{0}'; `rollstream metrics` lists them")]
     Unknown(String),
-    /// An answer or a request is not what it must be.
+    /// The request of a task is missing or not a JSON object.
     #[error("{table}: the row of task {task_index} holds no JSON object")]
     Row {
         /// The table.

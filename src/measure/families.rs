@@ -1,5 +1,5 @@
-//! Metric queries over the tables of a session: [`plan`] makes a [`MetricTable`] of one, [`register_views`] adds the views
-//! and functions that they are written over.
+//! Plans metric queries over the tables of a session: [`plan`] returns the [`MetricTable`] of one, [`register_views`]
+//! adds the views and functions that they use.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -29,16 +29,16 @@ pub const AGENT_STATISTICS: &str = "agent_statistics";
 /// Family of the statistics per task.
 pub const TASK_STATISTICS: &str = "task_statistics";
 
-/// The table of what tokens cost.
+/// The table of token prices.
 pub const PRICES: &str = "prices";
 /// The view that counts planned, done, failed and pending rollouts.
 pub const COVERAGE: &str = "coverage";
 /// The view that holds every score.
 pub const SCORES: &str = "scores";
-/// What its rows are sorted by.
+/// The columns by which the rows of `scores` are sorted.
 const SCORES_ORDER: [&str; 3] = ["agent_name", "metric", "task_index"];
 
-/// The table that a metric query gives. It is computed when it is read, once.
+/// The table that a metric query returns. It is computed when it is read.
 #[derive(Debug)]
 pub struct MetricTable {
     name: String,
@@ -60,17 +60,17 @@ impl MetricTable {
         })
     }
 
-    /// Name of the family.
+    /// Returns the name of the family.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its columns.
+    /// Returns its columns.
     pub fn schema(&self) -> SchemaRef {
         Arc::new(self.frame.schema().as_arrow().clone())
     }
 
-    /// The table without the rows that `without_reserved` leaves out.
+    /// Returns the table without the rows that [`without_reserved`] removes.
     ///
     /// # Errors
     /// The query cannot be planned.
@@ -78,12 +78,12 @@ impl MetricTable {
         Self::new(self.name, self.origin, without_reserved(self.frame))
     }
 
-    /// A view of the table, which computes it anew for each query that reads it.
+    /// Returns a view of the table, which computes it anew for each query that reads it.
     pub fn into_view(self) -> Arc<dyn TableProvider> {
         self.frame.into_view()
     }
 
-    /// Computes the table and makes it known to a session under its name, as [`Spool::keep`] does.
+    /// Computes the table and registers it with a session under its name, as [`Spool::keep`] does.
     ///
     /// # Errors
     /// The query fails, or the file cannot be written.
@@ -100,7 +100,7 @@ impl MetricTable {
     /// Starts the query.
     ///
     /// # Errors
-    /// The query cannot be planned; what fails later fails in the stream.
+    /// The query cannot be planned. Later errors are in the stream.
     pub async fn stream(self) -> Result<SendableRecordBatchStream, MeasureError> {
         let stream = self.frame.execute_stream().await;
         stream.map_err(|source| failed(&self.name, &self.origin, source))
@@ -115,7 +115,7 @@ impl MetricTable {
         Ok(rows)
     }
 
-    /// Runs the query and holds its rows.
+    /// Runs the query and returns all its rows.
     ///
     /// # Errors
     /// The query fails.
@@ -125,12 +125,12 @@ impl MetricTable {
     }
 }
 
-/// Whether only files of NeMo Gym 0.5 have a metric of this name. The same rule as in `queries/views/scores.sql`.
+/// Returns whether only files of NeMo Gym 0.5 have a metric of this name, as in `queries/views/scores.sql`.
 pub(super) fn is_reserved(name: &str) -> bool {
     name.starts_with('_') || name == MASK_SAMPLE
 }
 
-/// The rows of a table but those of metrics that [`is_reserved`] is true of.
+/// Removes the rows of metrics that are reserved ([`is_reserved`]).
 ///
 /// # Errors
 /// The table can't be planned.
@@ -150,11 +150,11 @@ fn failed(name: &str, origin: &str, source: DataFusionError) -> MeasureError {
     }
 }
 
-/// Plans one query over the tables of a session, which has the functions and views already
+/// Plans one query over the tables of a session, which must have the functions and views
 /// ([`register_views`]). A parameter that is not in `parameters` has its default.
 ///
 /// # Errors
-/// The query is no valid SQL, or is something else than a query.
+/// The SQL is invalid, or is not a query.
 pub async fn plan(
     ctx: &SessionContext,
     query: &MetricQuery,
@@ -188,14 +188,14 @@ pub async fn plan(
 /// A view is computed by each query that reads it.
 ///
 /// # Errors
-/// A table that they need is not there.
+/// A table that they need is missing.
 pub async fn register_views(
     ctx: &SessionContext,
     parameters: &HashMap<String, ScalarValue>,
 ) -> Result<(), MeasureError> {
     functions::register(ctx);
     functions::register_json(ctx)?;
-    // Files of others have no attempts, and most agents no prices.
+    // Imported files have no attempts, and most agents have no prices.
     if !ctx.table_exist(schema::ATTEMPTS)? {
         let none = EmptyTable::new(schema::attempts());
         ctx.register_table(schema::ATTEMPTS, Arc::new(none))?;
@@ -203,7 +203,7 @@ pub async fn register_views(
     if !ctx.table_exist(PRICES)? {
         ctx.register_batch(PRICES, price_rows(&BTreeMap::new())?)?;
     }
-    // In the order of their names, in which each comes after those that it reads.
+    // In the order of their names: each view comes after those that it reads.
     for query in MetricQueries::views()?.iter() {
         if !ctx.table_exist(query.name.as_str())? {
             let view = plan(ctx, query, parameters).await?.into_view();
@@ -213,7 +213,7 @@ pub async fn register_views(
     Ok(())
 }
 
-/// The rows of the table `prices`: what a million tokens cost, by agent.
+/// Returns the rows of the table `prices`: the prices of a million tokens, by agent.
 pub(super) fn price_rows(by_agent: &BTreeMap<String, Price>) -> Result<RecordBatch, ArrowError> {
     let names: StringViewArray = by_agent.keys().map(Some).collect();
     let float = |price: fn(&Price) -> f64| -> ArrayRef {
@@ -226,7 +226,7 @@ pub(super) fn price_rows(by_agent: &BTreeMap<String, Price>) -> Result<RecordBat
     ])
 }
 
-/// One of the views as a table that can be kept.
+/// Returns one of the views as a table.
 ///
 /// # Errors
 /// There is no such view, or a table that it needs is missing.
@@ -238,7 +238,7 @@ pub async fn view(
     plan(ctx, MetricQueries::views()?.get(name)?, parameters).await
 }
 
-/// Computes the view `scores` over the tables of `source` and makes it known to `ctx`, which may be
+/// Computes the view `scores` over the tables of `source` and registers it with `ctx`, which may be
 /// the same session.
 ///
 /// # Errors

@@ -38,21 +38,21 @@ pub enum Missing {
     Drop,
     /// As zero in every metric
     Zero,
-    /// Not at all; but the lowest and highest that each number can become stand beside it
+    /// Not at all; also computes the lowest and highest value that each number can have
     Bounds,
 }
 
 /// What tokens cost.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Price {
-    /// Of a million tokens of input.
+    /// The price of a million input tokens.
     pub input: f64,
-    /// Of a million tokens of output.
+    /// The price of a million output tokens.
     pub output: f64,
 }
 
 impl Price {
-    /// The prices of the agents whose settings have one; a price that is not given is zero.
+    /// Returns the prices of the agents whose settings have one. A price that is not set is zero.
     pub fn of_agents(settings: &Settings) -> BTreeMap<String, Self> {
         let prices = settings.agents.iter().filter_map(|(name, agent)| {
             agent.input_price.or(agent.output_price)?;
@@ -71,38 +71,38 @@ impl Price {
 pub struct Measurement {
     /// The metric families.
     pub queries: MetricQueries,
-    /// Values of their parameters; the others have their defaults.
+    /// Values of the families' parameters; the others keep their defaults.
     pub parameters: HashMap<String, ScalarValue>,
-    /// How missing rollouts count; [`Missing::Drop`] leaves the parameter `missing` its say.
+    /// How missing rollouts count; with [`Missing::Drop`], the parameter `missing` decides.
     pub missing: Missing,
     /// A column, or a path into the requests or answers: the metrics are also computed for each of its values.
     pub by: Option<String>,
     /// What tokens cost, by agent.
     pub prices: BTreeMap<String, Price>,
-    /// Bytes of memory for what can go to temporary files.
+    /// Memory in bytes that queries may use before they spill to temporary files.
     pub memory: usize,
     /// Whether `aggregate_metrics.json` is written, with every rollout in it.
     pub json: bool,
     /// The metrics of a NeMo Gym benchmark, beside the statistics in `aggregate_metrics.json`.
     pub benchmark: Option<PassMajorityOptions>,
-    /// The key metrics in it; empty for the means.
+    /// The key metrics in `aggregate_metrics.json`; empty for the means.
     pub key_metrics: Vec<KeyMetrics>,
     /// The servers that are asked for agents' own metrics; `None` if none is asked.
     pub agent_servers: Option<Arc<MetricServers>>,
-    /// The labels of tasks in it.
+    /// The labels of tasks in `aggregate_metrics.json`.
     pub labels: TaskLabels,
-    /// The environment servers in it, by the agent name of their rollouts.
+    /// The environment servers in `aggregate_metrics.json`, by the agent name of their rollouts.
     pub servers: BTreeMap<String, EnvironmentServer>,
     /// Whether the answers have NeMo Gym's stamps already, as those of its files do.
     pub is_stamped: bool,
-    /// The rules of NeMo Gym that it is written by.
+    /// The rules of NeMo Gym that apply.
     pub rules: &'static GymRules,
     /// Which rollouts without a result count as zero.
     pub zeros: Zeros,
 }
 
 impl Measurement {
-    /// Of families with their defaults.
+    /// Creates a measurement of these families with default settings.
     pub fn new(queries: MetricQueries, memory: usize) -> Self {
         Self {
             queries,
@@ -123,7 +123,7 @@ impl Measurement {
         }
     }
 
-    /// The environment servers, if the rules have them.
+    /// Returns the environment servers, if the rules have them.
     pub(super) fn environment_servers(&self) -> EnvironmentServers {
         self.rules.servers.then(|| self.servers.clone())
     }
@@ -132,7 +132,7 @@ impl Measurement {
 /// The families that `aggregate_metrics.json` is written from.
 const STATISTICS: [&str; 2] = [AGENT_STATISTICS, TASK_STATISTICS];
 
-/// The metrics are computed once for each of these.
+/// A subset and a bound for which the metrics are computed.
 #[derive(Debug, Clone, Default)]
 struct Variant {
     subset: Option<String>,
@@ -147,11 +147,11 @@ impl Variant {
 
 /// Directory of the metric tables within a run.
 const METRICS: &str = "metrics";
-/// Column that tells the bounds of a number from what was observed.
+/// Column that tells bounds from observed numbers.
 const BOUND: &str = "bound";
 const OBSERVED: &str = "observed";
-const RENUMBERED: &str = "the runs have tasks or rollouts of the same number: tasks are matched by content and numbered \
-                          anew, and the rollouts of later runs come after those of earlier ones";
+const RENUMBERED: &str = "the runs use the same task or rollout numbers: tasks are matched by content and renumbered, \
+                          and the rollouts of later runs follow those of earlier ones";
 /// Column that holds the value of a subset.
 const SUBSET: &str = "subset";
 
@@ -216,7 +216,7 @@ async fn compute(
     )?;
     let mut parameters = measurement.parameters.clone();
     let missing = match (measurement.missing, variant.bound) {
-        // The parameter decides, if it was given.
+        // The parameter `missing` decides, if it is given.
         (Missing::Drop, _) => None,
         (Missing::Zero, _) => Some("zero"),
         (Missing::Bounds, Some(OBSERVED) | None) => Some("drop"),
@@ -241,7 +241,7 @@ async fn compute(
     for (query, table) in tables {
         let schema = table.schema();
         let rows = if has_json && STATISTICS.contains(&query.name.as_str()) {
-            // The JSON reads them again: so its numbers can't differ from the table's.
+            // The JSON is written from the kept rows, so its numbers can't differ from the table's.
             catalog.keep(query, &[]).await?;
             let kept = without_reserved(measuring.table(&query.name).await?)?;
             kept.execute_stream().await?
@@ -258,7 +258,7 @@ async fn compute(
     Ok(())
 }
 
-/// The tables as they are written, each a Parquet file of all variants.
+/// Writes the tables: each is a Parquet file with the rows of all variants.
 struct Landed<'a> {
     out: Option<&'a RunStore>,
     has_subsets: bool,
@@ -267,7 +267,7 @@ struct Landed<'a> {
     json: Option<Document>,
     shown: Shown,
     notes: Vec<String>,
-    /// Tasks of several runs were renumbered.
+    /// Whether the tasks of several runs were renumbered.
     is_renumbered: bool,
 }
 
@@ -347,7 +347,7 @@ impl<'a> Landed<'a> {
         for (_, writer) in self.writers.into_values() {
             report.written.push(writer.finish().await?.path);
         }
-        // Last: where this file exists, all tables do.
+        // Written last: if this file exists, all tables do.
         if let Some(json) = self.json {
             report.written.push(json.finish().await?);
         }
@@ -356,10 +356,10 @@ impl<'a> Landed<'a> {
     }
 }
 
-/// What was measured before, if it is still there and nothing has landed since: it would be the same again.
+/// Returns the earlier metrics if they still exist and nothing has landed since, so that they are current.
 pub(crate) async fn earlier(run: &RunStore) -> Result<Option<MetricsReport>, Error> {
     let name = part_name(METRICS, AGENT_STATISTICS);
-    // Written last; but measuring can have been cut off after more had landed.
+    // This file is written last, but more may have landed before measuring was cut off.
     let measured_at = run.written_at(AGGREGATE_METRICS).await?;
     for table in [ROLLOUTS, ATTEMPTS] {
         let parts = run.list(table).await?;

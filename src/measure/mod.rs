@@ -1,20 +1,20 @@
-//! From the tables of a run to its numbers.
+//! Computes the metrics of a run from its tables.
 //!
-//! Every metric is a table, and every table a SQL file. A `MetricCatalog` computes them over the tables `tasks`, `rollouts`,
+//! Every metric is a table that a SQL file defines. A `MetricCatalog` computes it over the tables `tasks`, `rollouts`,
 //! `attempts` and `calls`, wherever these come from: runs, a run that is being collected, or files of NeMo Gym.
 //!
 //! | file | what it knows |
 //! |---|---|
 //! | `queries` | [`MetricQueries`]: the SQL files of `queries/metrics` and of a user's folder |
-//! | `families` | [`MetricTable`], and the views that all metrics are written over |
+//! | `families` | [`MetricTable`], and the views that all metrics read |
 //! | `catalog`, `tables` | the metrics as tables; [`MetricTables`] puts them beside those of `rollstream sql` |
 //! | `source`, `subsets`, `zeros` | the tables that are measured, parts of them, and rollouts that count as zero |
 //! | `measurement`, `aggregation`, `report` | [`Measurement`], and what it writes and reports |
-//! | `nemo_gym` | `aggregate_metrics.json` and the reward profile, as NeMo Gym has them |
-//! | [`compare`] | runs against each other |
+//! | `nemo_gym` | `aggregate_metrics.json` and the reward profile, as NeMo Gym writes them |
+//! | [`compare`] | comparisons of runs |
 //! | [`functions`] | the SQL functions that the queries use |
 //!
-//! The sweep, the command line and the health check use it. It imports neither the sweep nor what shows its numbers.
+//! The sweep, the command line and the health check use this module. It imports neither `sweep` nor `show`.
 
 mod aggregation;
 mod catalog;

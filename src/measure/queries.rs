@@ -1,5 +1,5 @@
-//! The SQL files that define the metrics: [`MetricQueries`], each a [`MetricQuery`]. The comment at the head of a file says
-//! what it answers, its [`Parameter`]s and its columns.
+//! Loads the SQL files that define the metrics: [`MetricQueries`] holds a [`MetricQuery`] for each. The comment at the
+//! head of a file says what the query answers, and lists its [`Parameter`]s and columns.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
@@ -13,16 +13,16 @@ use super::error::MeasureError;
 static METRICS: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/queries/metrics");
 static VIEWS: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/queries/views");
 
-/// One metric family: a query that gives a table.
+/// One metric family: a query that returns a table.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct MetricQuery {
-    /// Stem of its file, and name of the table that it gives.
+    /// The stem of its file name, and the name of its table.
     pub name: String,
-    /// Its file; `None` for one that is built in.
+    /// Its file; `None` for a built-in query.
     pub path: Option<PathBuf>,
     /// What it answers.
     pub description: String,
-    /// What it takes.
+    /// Its parameters.
     pub parameters: Vec<Parameter>,
     /// The columns that its header names, each with its description.
     pub columns: Vec<(String, String)>,
@@ -51,7 +51,7 @@ impl MetricQuery {
         })
     }
 
-    /// Its file, or that it is built in, for messages.
+    /// Returns its file, or `built in`, for messages.
     pub fn origin(&self) -> String {
         origin(self.path.as_deref())
     }
@@ -66,13 +66,13 @@ fn origin(path: Option<&Path>) -> String {
 pub struct MetricQueries(BTreeMap<String, MetricQuery>);
 
 impl MetricQueries {
-    /// Those that are part of the program.
+    /// Returns the built-in families.
     /// Fails if one has a header that is not understood, which would be a defect.
     pub fn embedded() -> Result<Self, MeasureError> {
         Self::of(&METRICS)
     }
 
-    /// The views that the metrics are written over.
+    /// Returns the views that the metric queries read.
     /// Fails if one has a header that is not understood, which would be a defect.
     pub fn views() -> Result<Self, MeasureError> {
         Self::of(&VIEWS)
@@ -88,7 +88,7 @@ impl MetricQueries {
         Ok(queries)
     }
 
-    /// Those that are part of the program, and those of a folder where one is given.
+    /// Returns the built-in families, and those of `directory` if it is given.
     /// Fails if the folder or a file cannot be read, or a file's name or header is not understood.
     pub fn load(directory: Option<&Path>) -> Result<Self, MeasureError> {
         let queries = Self::embedded()?;
@@ -98,7 +98,7 @@ impl MetricQueries {
         }
     }
 
-    /// Adds the `.sql` files of a folder. A file replaces the family of its name.
+    /// Adds the `.sql` files of a folder. A file replaces the family of the same name.
     /// Fails if the folder or a file cannot be read, or a file's name or header is not understood.
     pub fn with_directory(mut self, directory: &Path) -> Result<Self, MeasureError> {
         let failed = |path: &Path| {
@@ -115,10 +115,10 @@ impl MetricQueries {
         Ok(self)
     }
 
-    /// Those of the given names.
+    /// Returns the families with these names.
     ///
     /// # Errors
-    /// There is no family of one of the names.
+    /// A name has no family.
     pub fn only<S: AsRef<str>>(&self, names: &[S]) -> Result<Self, MeasureError> {
         let mut queries = Self::default();
         for name in names {
@@ -127,10 +127,10 @@ impl MetricQueries {
         Ok(queries)
     }
 
-    /// The family of a name.
+    /// Returns the family with this name.
     ///
     /// # Errors
-    /// There is none.
+    /// No family has this name.
     pub fn get(&self, name: &str) -> Result<&MetricQuery, MeasureError> {
         let query = self.0.get(name);
         query.ok_or_else(|| MeasureError::Unknown(name.to_owned()))
@@ -139,7 +139,7 @@ impl MetricQueries {
     /// Parses `NAME=VALUE` texts as parameters of these queries and of the views that they read.
     ///
     /// # Errors
-    /// No query has such a parameter, or the value is of another type than its default.
+    /// No query has such a parameter, or its value has another type than the default.
     pub fn parameters(
         &self,
         texts: &[String],
@@ -165,18 +165,23 @@ impl MetricQueries {
                     .map(|parameter| parameter.name.as_str())
                     .collect();
                 let names: Vec<&str> = names.into_iter().collect();
-                return Err(wrong(format!("there are {}", names.join(", "))));
+                return Err(wrong(format!(
+                    "no such parameter; there are {}",
+                    names.join(", ")
+                )));
             };
             let value = parameter.parse(value).ok_or_else(|| {
                 let default = parameter.literal();
-                wrong(format!("give a value like its default, {default}"))
+                wrong(format!(
+                    "give a value of the same type as the default, {default}"
+                ))
             })?;
             values.insert(name.to_owned(), value);
         }
         Ok(values)
     }
 
-    /// All, by name.
+    /// Returns all families, sorted by name.
     pub fn iter(&self) -> impl Iterator<Item = &MetricQuery> {
         self.0.values()
     }
@@ -202,7 +207,7 @@ pub struct Parameter {
 }
 
 impl Parameter {
-    /// Its default, as SQL writes it.
+    /// Returns the default as a SQL literal.
     pub fn literal(&self) -> String {
         match &self.default {
             ScalarValue::Utf8(Some(text)) => format!("'{}'", text.replace('\'', "''")),
@@ -211,7 +216,7 @@ impl Parameter {
         }
     }
 
-    /// Parses a text as a value of the same type as the default; text needs no quotes.
+    /// Parses a value of the default's type; a string needs no quotes.
     fn parse(&self, text: &str) -> Option<ScalarValue> {
         match (&self.default, parse_literal(text)) {
             (ScalarValue::Utf8(_), Some(value @ ScalarValue::Utf8(_))) => Some(value),
@@ -248,7 +253,7 @@ impl MetricQuery {
     /// Reads the header: the comment lines before the first line of SQL.
     ///
     /// # Errors
-    /// The line that should be a parameter and is none.
+    /// Returns the line that should declare a parameter but does not.
     fn parse(sql: &str) -> Result<Self, String> {
         let mut header = Self::default();
         let mut section = Section::Description;
@@ -287,7 +292,7 @@ impl MetricQuery {
                 self.description.push_str(text);
                 self.description.push('\n');
             }
-            // A line that is indented further than an entry continues the one before.
+            // A line that is indented further than an entry continues the entry before it.
             Section::Parameters if is_continued(line) => {
                 if let Some(last) = self.parameters.last_mut() {
                     continue_with(&mut last.description, text);

@@ -1,4 +1,4 @@
-//! What measuring reports: [`MetricsReport`], which [`Shown`] makes of the rows of the metric tables, and
+//! The results of measuring: [`MetricsReport`], which [`Shown`] builds from the rows of the metric tables, and
 //! [`ProfileReport`].
 
 use arrow::record_batch::RecordBatch;
@@ -19,7 +19,7 @@ pub struct MetricsReport {
     pub coverage: Vec<AgentCoverage>,
     /// The statistics of every metric, per agent.
     pub metrics: Vec<AgentMetric>,
-    /// Notes on the numbers.
+    /// Warnings about the numbers.
     pub notes: Vec<String>,
     /// Paths of what was written.
     pub written: Vec<String>,
@@ -41,27 +41,27 @@ row! {
     pub struct AgentCoverage {
         /// The agent.
         pub agent_name: String,
-        /// Rollouts that were asked for.
+        /// Planned rollouts.
         pub planned: i64,
-        /// Of these, the ones that are done.
+        /// Planned rollouts that are done.
         pub done: i64,
-        /// Of these, the ones that failed for good.
+        /// Planned rollouts that have failed.
         pub failed: i64,
-        /// Of these, the ones that are neither done nor failed.
+        /// Planned rollouts that are neither done nor failed.
         pub pending: i64,
-        /// Done, and in no metric of quality.
+        /// Masked rollouts: done, but left out of quality metrics.
         pub masked: i64,
     }
 }
 
 impl AgentCoverage {
-    /// Rollouts that were planned and are not done.
+    /// Returns the number of planned rollouts that are not done.
     pub fn missing(&self) -> i64 {
         self.failed + self.pending
     }
 }
 
-/// A row of the family `agent_statistics`, with what `spread` and `pass_at_k` say of it.
+/// A row of the family `agent_statistics`, with values of `spread` and `pass_at_k`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct AgentMetric {
     /// The agent.
@@ -82,18 +82,18 @@ pub struct AgentMetric {
     pub median: Option<f64>,
     /// Largest value.
     pub max: Option<f64>,
-    /// Of a metric that is 0 or 1: pass@k and pass^k for the largest k that all tasks have rollouts for.
+    /// For a metric that is 0 or 1: pass@k and pass^k for the largest k that all tasks have rollouts for.
     pub pass_at: Option<PassAt>,
 }
 
 /// A row of the family `pass_at_k`.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct PassAt {
-    /// Rollouts of a task that are looked at.
+    /// The number of rollouts drawn from a task.
     pub k: i64,
-    /// The chance that one of them is right.
+    /// The probability that at least one of them is right.
     pub pass_at_k: f64,
-    /// The chance that all are.
+    /// The probability that all of them are right.
     pub pass_hat_k: f64,
 }
 
@@ -148,8 +148,8 @@ impl Shown {
     /// The families that are shown.
     pub(super) const FAMILIES: [&str; 4] = [AGENT_STATISTICS, COVERAGE, SPREAD, PASS_AT_K];
 
-    /// Takes what is shown from the rows of a family. Of a family that a user has replaced by one of
-    /// other columns nothing is shown, but for the statistics.
+    /// Collects the shown columns from the rows of a family. If a user has replaced a family by one with
+    /// other columns, shows nothing of it; for the statistics, this is an error.
     pub(super) fn look(&mut self, family: &str, batch: &RecordBatch) -> Result<(), MeasureError> {
         match family {
             AGENT_STATISTICS => self.statistics.extend(Statistics::rows(batch)?),
@@ -163,18 +163,18 @@ impl Shown {
         Ok(())
     }
 
-    /// Whether no row of statistics or coverage was seen.
+    /// Returns whether there was no row of statistics or coverage.
     pub(super) fn is_empty(&self) -> bool {
         self.statistics.is_empty() && self.coverage.is_empty()
     }
 
-    /// Puts what several families say of a metric together.
+    /// Combines the numbers of the families into a report.
     pub(super) fn report(self) -> MetricsReport {
         let metrics = self.statistics.into_iter().map(|row| {
             let is_it = |agent: &str, name: &str| agent == row.agent_name && name == row.metric;
             let mut spreads = self.spreads.iter();
             let spread = spreads.find(|row| is_it(&row.agent_name, &row.metric));
-            // A k that only some tasks have rollouts for is not shown: these tasks are easier, or faster.
+            // A k for which only some tasks have rollouts is not shown: these tasks may be easier or faster.
             let passes = self.passes.iter();
             let passes = passes.filter(|row| is_it(&row.agent_name, &row.metric));
             let passes = passes.filter_map(|row| {

@@ -1,4 +1,4 @@
-//! What is measured: [`Source`] opens the tables of runs, or of a session, in two sessions.
+//! Opens the tables to measure: a [`Source`], of runs or of a session, becomes two sessions.
 
 use datafusion::common::Result as QueryResult;
 use datafusion::prelude::SessionContext;
@@ -12,26 +12,26 @@ use crate::store::{RunRecord, RunStore};
 
 /// Where the tables come from.
 pub(crate) enum Source<'a> {
-    /// Runs, as one.
+    /// Runs, read as one.
     Runs(&'a [RunStore]),
-    /// A run as it was at one look.
+    /// A run at one moment.
     Look(&'a RunTables),
-    /// The tables of a session, as the files of NeMo Gym are.
+    /// The tables of a session, such as those of NeMo Gym's files.
     Tables(&'a SessionContext),
 }
 
-/// Two sessions with the same tables: of a run that is being collected, as they were at one and the same moment.
+/// Two sessions with the same tables. Of a run that is being collected, both hold the same state.
 pub(crate) struct Sessions {
-    /// Runs on all cores, and keeps no order: for queries that read all of a run.
+    /// Uses all cores and keeps no order of rows: for queries that read all of a run.
     pub(crate) gathering: SessionContext,
     /// Keeps the order of rows, so that sums do not depend on the number of cores.
     pub(crate) measuring: SessionContext,
-    /// Tasks of several runs were renumbered.
+    /// Whether the tasks of several runs were renumbered.
     pub(crate) is_renumbered: bool,
 }
 
 impl Sessions {
-    /// Of sessions that have the tables already; they may be one.
+    /// Wraps sessions that already have the tables; both may be the same session.
     pub(crate) fn of(gathering: &SessionContext, measuring: &SessionContext) -> Self {
         Self {
             gathering: gathering.clone(),
@@ -42,7 +42,7 @@ impl Sessions {
 }
 
 impl Source<'_> {
-    /// Opens the tables. What can go to temporary files is kept below `memory` bytes.
+    /// Opens the tables. Queries spill to temporary files beyond `memory` bytes.
     pub(crate) async fn open(&self, memory: usize) -> Result<Sessions, MeasureError> {
         let gathering = session::gathering(memory)?;
         let measuring = session::measuring(memory)?;
@@ -62,7 +62,7 @@ impl Source<'_> {
         })
     }
 
-    /// Makes the tables known to a session; says whether tasks had to be numbered anew.
+    /// Registers the tables with a session. Returns whether tasks were renumbered.
     pub(crate) async fn register(&self, session: &SessionContext) -> QueryResult<bool> {
         match self {
             Self::Runs(runs) => register_union(session, runs).await,
@@ -83,8 +83,8 @@ async fn copy_tables(from: &SessionContext, to: &SessionContext) -> QueryResult<
     Ok(())
 }
 
-/// Runs as they are read by the rules that are chosen, or by their own; and those by which what is measured of them is
-/// written: the newest.
+/// Returns the runs with the chosen rules, or each with its own, and the rules by which their metrics are written: the
+/// chosen ones, or the newest of the runs.
 pub(super) async fn by_rules(
     runs: &[RunStore],
     gym: GymChoice,

@@ -1,4 +1,4 @@
-//! Parts of a run, by the value of a column or of a field: [`Subsets`].
+//! Splits a run by the values of a column or a field: [`Subsets`].
 
 use arrow::datatypes::DataType;
 use datafusion::dataframe::DataFrame;
@@ -16,7 +16,7 @@ use crate::schema::{
 };
 use crate::session::{self, Spool};
 
-/// More subsets than anybody looks at.
+/// The largest number of subsets.
 const MAX_SUBSETS: usize = 1_000;
 
 const LABELS: &str = "labels";
@@ -25,9 +25,9 @@ const LABEL: &str = "label";
 /// The rollouts by the values of a column, or of a path into the requests or answers.
 pub(super) struct Subsets {
     values: Vec<String>,
-    /// All rollouts of a task are in one subset.
+    /// Whether all rollouts of a task are in one subset.
     is_of_tasks: bool,
-    /// Which task, or which rollout, is in which subset.
+    /// The subset of each task or of each rollout.
     labels: DataFrame,
 }
 
@@ -58,8 +58,8 @@ impl Subsets {
         }
         let Some((is_of_tasks, table, value)) = found else {
             return Err(Error::Usage(format!(
-                "--by {by}: neither a column of that name nor a task or answer that has it; \
-                 request.PATH and result.PATH look into one of them"
+                "--by {by}: no column has this name, and no task or answer has this field; \
+                 request.PATH and result.PATH look only into tasks or answers"
             )));
         };
         let mut columns = vec![ident(AGENT_NAME), ident(TASK_INDEX)];
@@ -93,12 +93,12 @@ impl Subsets {
         })
     }
 
-    /// What the subsets are called, in order.
+    /// Returns the names of the subsets, sorted.
     pub(super) fn values(&self) -> impl Iterator<Item = &String> {
         self.values.iter()
     }
 
-    /// Leaves in the tables of a session what is in one of the subsets.
+    /// Restricts the tables of a session to one subset.
     pub(super) async fn restrict(
         &self,
         session: &SessionContext,
@@ -130,7 +130,7 @@ impl Subsets {
             self.is_of_tasks,
             tables.iter().find(|(table, _)| *table == ROLLOUTS),
         ) {
-            // The subset of a rollout without an answer is not known.
+            // The subset of a rollout without an answer is unknown: only rollouts with an answer are planned.
             let schema = tasks();
             let planned = schema
                 .fields()
@@ -153,7 +153,7 @@ impl Subsets {
     }
 }
 
-/// Where a value can be looked for, in order: whether it is a task's, the table, and the value as text.
+/// Returns where to look for a value, in order: whether it is a task's, the table, and the value as text.
 async fn candidates(
     session: &SessionContext,
     by: &str,

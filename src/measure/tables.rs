@@ -1,4 +1,4 @@
-//! The metrics of runs beside their other tables, for `rollstream sql` and the gates of `check`: [`MetricTables`].
+//! Adds the metrics of runs to their other tables, for `rollstream sql` and the gates of `check`: [`MetricTables`].
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -33,22 +33,22 @@ use crate::error::Error;
 use crate::schema;
 use crate::session::{self, RunTables};
 
-/// The metric families, and the views that they are written over, as tables of a session.
+/// The metric families, and the views that they read, as tables of a session.
 ///
 /// A `MetricCatalog` computes them when a query reads them, so they hold the numbers that `aggregate` writes.
 pub struct MetricTables {
     queries: MetricQueries,
     views: MetricQueries,
     parameters: HashMap<String, ScalarValue>,
-    /// Bytes for what can go to temporary files.
+    /// Memory in bytes that queries may use before they spill to temporary files.
     memory: usize,
     empty: OnceCell<SessionContext>,
     schemas: Mutex<HashMap<String, SchemaRef>>,
 }
 
 impl MetricTables {
-    /// The tables of `queries`. A parameter that is not in `parameters` has its default. What can go
-    /// to temporary files is kept below `memory` bytes.
+    /// Creates the tables of `queries`. A parameter that is not in `parameters` has its default. Queries spill
+    /// to temporary files beyond `memory` bytes.
     ///
     /// # Errors
     /// A view has a header that is not understood, which would be a defect.
@@ -67,13 +67,13 @@ impl MetricTables {
         })
     }
 
-    /// Whether a table is one of these. A run's own tables keep their names.
+    /// Returns whether this is a metric table. A run's own tables keep their names.
     pub fn has(&self, name: &str) -> bool {
         !schema::TABLES.contains(&name) && self.query(name).is_some()
     }
 
-    /// Puts the tables of a run beside those that are in `schemas` already. Each reads `run`, whatever
-    /// its neighbours read.
+    /// Adds the metric tables of a run to those in `schemas`. They read `run`, whatever the other tables
+    /// of their schema read.
     pub fn beside(
         self: &Arc<Self>,
         run: &RunTables,
@@ -90,8 +90,8 @@ impl MetricTables {
         schemas.into_iter().map(beside).collect()
     }
 
-    /// The query of a table. Of a family and a view of one name, as `coverage`, the family is the one
-    /// that people ask for.
+    /// Returns the query of a table. If a family and a view have the same name, such as `coverage`, returns
+    /// the family.
     fn query(&self, name: &str) -> Option<&MetricQuery> {
         let found = self.queries.get(name).or_else(|_| self.views.get(name));
         found.ok()
@@ -103,7 +103,7 @@ impl MetricTables {
         names.filter(|name| self.has(name))
     }
 
-    /// The columns of a table. They don't depend on a run, so that nothing is read for them.
+    /// Returns the columns of a table. They do not depend on a run, so nothing is read.
     async fn schema(&self, query: &MetricQuery) -> Result<SchemaRef> {
         let mut schemas = self.schemas.lock().await;
         if let Some(schema) = schemas.get(&query.name) {
@@ -142,14 +142,14 @@ fn external(error: impl std::error::Error + Send + Sync + 'static) -> DataFusion
     DataFusionError::External(Box::new(error))
 }
 
-/// What a run held at one look, and what was computed of it since.
+/// The state of a run at one moment, and what has been computed from it.
 #[derive(Debug)]
 struct Look {
     metrics: Arc<MetricTables>,
     catalog: Once<Arc<MetricCatalog>>,
 }
 
-/// It holds no look, which would never be dropped then.
+/// Opens the catalog of a run. Holds no `Look`, which would then hold itself and never be dropped.
 async fn open(
     metrics: Arc<MetricTables>,
     run: RunTables,
@@ -229,7 +229,7 @@ struct Metric {
     look: Arc<Look>,
     name: String,
     schema: SchemaRef,
-    /// Conditions that all rows meet.
+    /// Conditions that the rows must meet.
     filters: Vec<Expr>,
 }
 
@@ -243,7 +243,7 @@ impl TableProvider for Metric {
         TableType::View
     }
 
-    /// What is asked of few metrics or agents is computed for these alone.
+    /// Pushes filters down, so that a query for few metrics or agents computes only these.
     fn supports_filters_pushdown(
         &self,
         filters: &[&Expr],
@@ -276,7 +276,7 @@ impl TableProvider for Metric {
     }
 }
 
-/// Whether a condition can be put to another session: it reads columns and constants alone.
+/// Returns whether another session can evaluate a condition: it reads only columns and constants.
 fn is_plain(filter: &Expr) -> Result<bool> {
     let needs_more = filter.exists(|part| {
         Ok(matches!(
@@ -301,7 +301,7 @@ impl PartitionStream for Metric {
         let (metric, schema) = (self.clone(), Arc::clone(&self.schema));
         let rows = async move {
             let rows = metric.look.rows(&metric.name, metric.filters).await?;
-            // With the look go the temporary files that the rows are read from.
+            // Dropping the look would remove the temporary files that the rows are read from.
             let look = metric.look;
             Ok::<_, DataFusionError>(rows.and_then(move |batch| {
                 let (_, schema) = (&look, Arc::clone(&metric.schema));

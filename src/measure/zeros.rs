@@ -1,5 +1,5 @@
-//! Rollouts of runs that count as zero though they gave no score, by the rules that files of NeMo Gym have:
-//! [`ZeroRows`] counts them from the tables of a session.
+//! Adds the rollouts of runs that count as zero without a score, by the same rules as for files of NeMo Gym:
+//! [`ZeroRows`] finds them in the tables of a session.
 
 use std::collections::BTreeMap;
 
@@ -18,10 +18,10 @@ use crate::outcome::{Answer, OutcomeBatchBuilder, Verdict, rollouts_of};
 use crate::retry::gym_class;
 use crate::schema::ROLLOUTS;
 
-/// Which rollouts count as zero in the metrics at the end of a sweep.
+/// Returns which rollouts count as zero in the metrics at the end of a sweep.
 ///
 /// # Errors
-/// Some do, and the rules count none as zero.
+/// The settings count some as zero, but the rules count none.
 pub(crate) fn of_settings(settings: &Settings, rules: &GymRules) -> Result<Zeros, ConfigError> {
     let zeros = Zeros {
         failure_classes: settings.count_failure_classes_as_zero.clone(),
@@ -38,17 +38,17 @@ pub(crate) fn of_settings(settings: &Settings, rules: &GymRules) -> Result<Zeros
     Err(ConfigError::Gym { key })
 }
 
-/// What counting zeros found in a session.
+/// The result of counting zeros in a session.
 pub(crate) struct Found {
     /// Rollouts that count as zero.
     pub(crate) num_zeros: usize,
     /// Rollouts that failed, by the class of their last failure.
     pub(crate) classes: BTreeMap<String, u64>,
-    /// Notes for a person.
+    /// Warnings for the user.
     pub(crate) notes: Vec<String>,
 }
 
-/// Adds to the rollouts of a session those that count as zero.
+/// Adds the rollouts that count as zero to the rollouts of a session.
 pub(crate) async fn add(
     session: &SessionContext,
     zeros: &Zeros,

@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use crate::python::repr_list;
 
-/// Findings of each kind that are kept; more are only counted.
+/// The number of findings kept of each kind; more are only counted.
 const KEPT: usize = 20;
 
-/// What is wrong with a line. Earlier kinds hide later ones: they are reported first.
+/// What is wrong with a line. A line has only the first kind that fits, and earlier kinds are reported first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Kind {
@@ -32,13 +32,13 @@ pub enum Kind {
 /// One line that cannot become a task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// The row's number over all inputs, the first being 0.
+    /// The row's number over all inputs, from 0.
     pub row: u64,
     /// The name of the input.
     pub file: Arc<str>,
-    /// The line in it, the first being 1.
+    /// The line in the input, from 1.
     pub line: u64,
-    /// What is wrong; for [`Kind::UnlistedAgent`], the agent and what else the row could be listed by.
+    /// What is wrong; for [`Kind::UnlistedAgent`], the names by which `--num-repeats` could list the row.
     pub what: String,
 }
 
@@ -49,7 +49,7 @@ pub struct InputErrors {
     about: Box<About>,
 }
 
-/// What messages need besides the findings. In a box, so that errors stay small.
+/// What messages need besides the findings. Boxed, so that errors stay small.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct About {
     unlisted_agents: BTreeSet<String>,
@@ -68,7 +68,7 @@ struct Group {
 }
 
 impl InputErrors {
-    /// No errors yet. `is_routed` says whether the messages are those of NeMo Gym 0.7.
+    /// Creates a collection without errors. `is_routed` says whether the messages are those of NeMo Gym 0.7.
     pub(super) fn new(is_routed: bool) -> Self {
         let mut errors = Self::default();
         errors.about.is_routed = is_routed;
@@ -80,12 +80,12 @@ impl InputErrors {
         self.about.warnings = warnings;
     }
 
-    /// Warnings besides the errors.
+    /// Returns the warnings besides the errors.
     pub fn warnings(&self) -> &[String] {
         &self.about.warnings
     }
 
-    /// Whether nothing was found.
+    /// Whether there are no errors.
     pub(super) fn is_empty(&self) -> bool {
         self.groups.is_empty()
     }
@@ -109,14 +109,14 @@ impl InputErrors {
         self.about.listed_agents = agents.into_iter().map(str::to_owned).collect();
     }
 
-    /// For each kind that was found: the number of findings, and the first 20 of them.
+    /// Returns, for each kind that was found, the number of findings and the first 20 of them.
     pub fn findings(&self) -> impl Iterator<Item = (Kind, u64, &[Finding])> {
         self.groups
             .iter()
             .map(|(kind, group)| (*kind, group.count, group.kept.as_slice()))
     }
 
-    /// The errors, the most basic first, in NeMo Gym's words; with places only where NeMo Gym gives them.
+    /// Returns the errors in NeMo Gym's words, the most basic first, with places only where NeMo Gym gives them.
     pub fn messages(&self) -> Vec<String> {
         let mut messages = Vec::new();
         for (kind, group) in &self.groups {
@@ -128,7 +128,7 @@ impl InputErrors {
         messages
     }
 
-    /// The message that stands for all findings of a kind, if there is one for all.
+    /// Returns the message that covers all findings of a kind; `None` if each finding has a message of its own.
     fn summary(&self, kind: Kind, group: &Group) -> Option<String> {
         Some(match kind {
             Kind::PromptConflict => format!(
@@ -182,7 +182,7 @@ impl Group {
 }
 
 impl Finding {
-    /// The message about this line, for kinds that have no summary.
+    /// Returns the message about this line, for kinds without a summary.
     fn message(&self, kind: Kind) -> String {
         let Self {
             file, line, what, ..
@@ -195,7 +195,7 @@ impl Finding {
     }
 }
 
-/// What the user can do about a kind of finding.
+/// Returns what the user can do about a kind of finding.
 fn remedy(kind: Kind) -> &'static str {
     match kind {
         Kind::Malformed => {

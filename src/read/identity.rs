@@ -1,4 +1,4 @@
-//! Which lines are the same task: [`Content`] by what a row holds, and [`Identity`], which numbers tasks and rollouts.
+//! Decides which lines are the same task: [`Content`] digests a row, and [`Identity`] numbers tasks and rollouts.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hasher};
@@ -8,7 +8,7 @@ use crate::json::Object;
 use crate::python::{Key, Value};
 use crate::request::{ATTEMPT_INDEX, ROLLOUT_INDEX, TASK_INDEX};
 
-/// Task indices from here down represent values that are not integers of 64 bits.
+/// Task indices from here downwards represent values that are not 64-bit integers.
 const STANDING_FOR_OTHERS: i64 = i64::MIN / 2;
 
 /// The tasks seen so far.
@@ -54,13 +54,13 @@ impl Identity {
 /// The fields that number a task and are no part of its content.
 const INDICES: [&str; 3] = [TASK_INDEX, ROLLOUT_INDEX, ATTEMPT_INDEX];
 
-/// A row's content, and the digest of that.
+/// A row's content and its digest.
 pub(super) struct Content {
     /// The row as JSON text without the fields that number it.
     pub text: String,
     /// The first 128 bits of the text's BLAKE3 hash.
     pub digest: [u8; 16],
-    /// Whether the row has none of the fields that number it, so that the text is all of it.
+    /// Whether the row has no index fields, so that `text` is the whole row.
     pub is_whole_row: bool,
 }
 
@@ -75,7 +75,7 @@ impl Content {
         }
     }
 
-    /// Returns the text of `row`, which has got `task_index` since. Reuses the content's text if possible.
+    /// Returns the text of `row`, which now has `task_index`. Reuses the content's text if possible.
     pub fn numbered(self, row: &Object<'_>, task_index: i64) -> String {
         if !self.is_whole_row {
             return row.to_string();
@@ -88,7 +88,7 @@ impl Content {
     }
 }
 
-/// Returns the digest of a row's content: the same for a task wherever it stands.
+/// Returns the digest of a row's content, which is the same in all lines of a task.
 pub fn task_digest(row: &Object<'_>) -> [u8; 16] {
     Content::of(row).digest
 }
@@ -98,10 +98,10 @@ fn digest(text: &str) -> [u8; 16] {
     hash.as_bytes().first_chunk().copied().unwrap_or_default()
 }
 
-/// The identity of a line: its task's digest, and a hash of its text and of whether it has a line end, of any kind.
+/// The identity of a line: its task's digest, and a hash of its text and of whether a line end follows.
 ///
-/// The hash alone could collide among many millions of lines; it only distinguishes the few that are spelled differently
-/// and are the same task.
+/// The hash alone could collide among many millions of lines; it only tells apart the differently spelled lines of a
+/// task.
 pub(super) type LineKey = ([u8; 16], u64);
 
 pub(super) fn line_key(line: &Line<'_>, task_digest: [u8; 16]) -> LineKey {

@@ -4,16 +4,16 @@ use std::io::{self, Read};
 
 use memchr::memchr2;
 
-/// How much is read at once.
+/// Bytes that are read at once.
 const CHUNK: usize = 256 << 10;
-/// The longest line that is read: far above any request, and a bound on the buffer.
+/// The longest line that is read, in bytes: far above any request, and a bound on the buffer.
 const LONGEST: usize = 1 << 30;
 
 /// One line without its line end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Line<'a> {
     pub text: &'a [u8],
-    /// Its place in the input, the first being 1.
+    /// Its line number in the input, from 1.
     pub number: u64,
     /// Whether a line end followed; the last line may have none.
     pub terminated: bool,
@@ -22,11 +22,11 @@ pub(super) struct Line<'a> {
 /// Why there is no next line.
 #[derive(Debug, thiserror::Error)]
 pub enum LineError {
-    /// The input cannot be read further; also damaged compression.
+    /// The input cannot be read further, or its compression is damaged.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// One line would fill the memory.
-    #[error("it is longer than {LONGEST} bytes; is this a file of JSON lines?")]
+    /// A line is longer than the limit.
+    #[error("the next line is longer than {LONGEST} bytes; is this a file of JSON lines?")]
     TooLong,
 }
 
@@ -38,7 +38,7 @@ pub(super) struct Lines<R> {
     from: usize,
     to: usize,
     ended: bool,
-    /// Whether the previous line ended in CR, so that an LF belongs to it.
+    /// Whether the previous line ended with CR, so that an LF after it belongs to its line end.
     after_return: bool,
     number: u64,
     longest: usize,
@@ -62,7 +62,7 @@ impl<R: Read> Lines<R> {
         }
     }
 
-    /// The number of the line that was returned last.
+    /// Returns the number of the last line that was returned.
     pub fn number(&self) -> u64 {
         self.number
     }

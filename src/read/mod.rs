@@ -1,4 +1,4 @@
-//! From lines of JSON to tasks.
+//! Turns lines of JSON into tasks.
 //!
 //! [`read_tasks`] reads inputs one after another into batches for the table `tasks`: [`TaskReader`] makes one [`TaskRow`]
 //! per line, with the request as it will be sent, who gets it, how often, and which task it is. [`ReadOptions`] say
@@ -6,8 +6,8 @@
 //! kept, so the size of an input does not matter.
 //!
 //! Lines that cannot become tasks are collected in [`InputErrors`], all of them with their places, before anything is
-//! sent. [`ReadError`] is for inputs that end in the middle. [`open`] and [`decoded`] give the text of a file, packed or
-//! not. The sweep reads its inputs with this module, and the import builds its tasks with it.
+//! sent. [`ReadError`] is for inputs that cannot be read to the end. [`open`] and [`decoded`] give the text of a file,
+//! packed or not. The sweep reads its inputs with this module, and the import builds its tasks with it.
 
 mod errors;
 mod identity;

@@ -30,8 +30,8 @@ pub enum PromptError {
     /// The file is not YAML.
     #[error("prompt config is not well-formed YAML: {0}")]
     Yaml(#[from] serde_yaml_ng::Error),
-    /// The file holds something else than named templates.
-    #[error("prompt config must be a mapping with 'user' and perhaps 'system'")]
+    /// The file is not a mapping of named templates.
+    #[error("prompt config must be a mapping with 'user' and optionally 'system'")]
     NotAMapping,
     /// There is no user template.
     #[error("prompt config: user: Field required; add the text of the user message as 'user: ...'")]
@@ -86,7 +86,7 @@ impl Prompt {
         })
     }
 
-    /// The messages for one task, as the JSON text of `responses_create_params.input`.
+    /// Returns the messages for one task, as the JSON text of `responses_create_params.input`.
     ///
     /// # Errors
     /// If a template asks for what the task does not have.

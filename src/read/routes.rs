@@ -1,4 +1,4 @@
-//! [`Router`]: who gets a row, by the rules of NeMo Gym 0.7.
+//! [`Router`]: decides who gets a row, by the rules of NeMo Gym 0.7.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::request::{
 };
 use crate::servers::{Route, Servers};
 
-/// The routing rules, and what was learned while applying them.
+/// The routing rules, with the look-ups and replacements so far.
 pub(super) struct Router {
     routing: Routing,
     servers: Option<Arc<Servers>>,
@@ -48,7 +48,7 @@ pub(super) enum Target {
 }
 
 impl Target {
-    /// The name that is known before any look-up.
+    /// Returns the name of an agent that needs no look-up.
     pub(super) fn name(&self) -> Option<&Arc<str>> {
         match self {
             Self::Agent(name) => Some(name),
@@ -146,7 +146,7 @@ impl Router {
         })
     }
 
-    /// The agent that replaces what a row names.
+    /// Returns the agent that replaces the one that a row names.
     fn mapped(&self, agent: Option<&str>, task_source: Option<&str>) -> Option<Arc<str>> {
         let names = [agent, task_source].into_iter().flatten();
         let mut entries = names.filter_map(|name| self.routing.agent_map.get(name));
@@ -188,7 +188,7 @@ impl Router {
             && !is_named
             && target.name().is_none()
         {
-            // An agent that was looked up comes after the numbers.
+            // A looked-up agent stands behind the numbers in the row.
             if !row.contains(AGENT_REF) && !row.contains(ROLLOUT_INDEX) {
                 row.set(ROLLOUT_INDEX, "0");
             }
@@ -202,7 +202,7 @@ impl Router {
         Ok(self.name(agent, own_server))
     }
 
-    /// The name of who gets a row: its agent, unless that has another environment server.
+    /// Returns the recipient's name: its agent, unless the agent usually has another environment server.
     fn name(&self, agent: Option<Arc<str>>, server: Option<Arc<str>>) -> Arc<str> {
         let is_usual = |agent: &str, server: &str| {
             let servers = self.servers.as_deref();
@@ -222,7 +222,7 @@ impl Router {
             let found = match servers {
                 Some(servers) => servers.agent_of_source(source),
                 None => Err(format!(
-                    "{}: only NeMo Gym's head server knows its agent, and none was reached (--head-server)",
+                    "{}: only NeMo Gym's head server knows its agent, but no head server was reached (--head-server)",
                     repr_str(source)
                 )),
             };
@@ -231,12 +231,12 @@ impl Router {
         found.clone().map_err(|why| (Kind::TaskSource, why))
     }
 
-    /// The number of rows in which another agent replaced the named one.
+    /// Returns the number of rows in which another agent replaced the named one.
     pub(super) fn num_replaced(&self) -> u64 {
         self.replaced.values().sum()
     }
 
-    /// NeMo Gym's warning that agents were replaced, if any were.
+    /// Returns NeMo Gym's warning that agents were replaced, if any were.
     pub(super) fn warning(&self) -> Option<String> {
         let pairs = self.replaced.keys();
         let pairs = pairs.map(|(from, to)| format!("({}, {})", repr_str(from), repr_str(to)));
@@ -255,7 +255,7 @@ impl Router {
     }
 }
 
-/// The name in a field; `None` if it is missing or null.
+/// Returns the name in a field; `None` if it is missing or null.
 fn name_in(row: &Object<'_>, field: &str) -> Result<Option<Arc<str>>, Refusal> {
     match row.get(field) {
         None | Some("null") => Ok(None),
@@ -266,7 +266,7 @@ fn name_in(row: &Object<'_>, field: &str) -> Result<Option<Arc<str>>, Refusal> {
     }
 }
 
-/// The taskset of a row; `None` for a row of the usual kind.
+/// Returns the taskset of a row; `None` for other rows.
 fn taskset(row: &Object<'_>) -> Option<String> {
     let task_id = row.get(TASK_ID).filter(|_| row.contains(TASK_INPUT))?;
     let task_id = Object::parse(task_id).ok()?;

@@ -54,7 +54,7 @@ fn fill_prompt(row: &mut Object<'_>, prompt: &Prompt) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// The name in the row's own `agent_ref`. It may be empty; null counts as missing.
+/// Returns the name in the row's own `agent_ref`. It may be empty; null counts as missing.
 pub(super) fn agent_name(row: &Object<'_>) -> Result<String, Refusal> {
     let missing = || (Kind::NoAgent, String::new());
     let agent_ref = row
@@ -74,7 +74,7 @@ pub(super) fn agent_name(row: &Object<'_>) -> Result<String, Refusal> {
     }
 }
 
-/// Sets the overrides in the row's parameters. Every task needs parameters, unless it has a conversation of its own.
+/// Sets the overrides in the row's parameters. Every task needs parameters, unless it has a `message_log`.
 pub(super) fn apply_overrides(row: &mut Object<'_>, overrides: &Overrides) -> Result<(), Refusal> {
     if !row.contains(RESPONSES_CREATE_PARAMS) && row.contains(MESSAGE_LOG) {
         row.set(RESPONSES_CREATE_PARAMS, "{}");
@@ -95,7 +95,7 @@ pub(super) fn apply_overrides(row: &mut Object<'_>, overrides: &Overrides) -> Re
     Ok(())
 }
 
-/// Refuses options that would change the request of a taskset's row, which belongs to its server.
+/// Refuses options that would change the request of a taskset's row: the request belongs to the taskset's server.
 pub(super) fn refuse_changes(options: &ReadOptions) -> Result<(), Refusal> {
     let refuse = |what: &str| {
         Err(invalid(format!(
@@ -111,7 +111,7 @@ pub(super) fn refuse_changes(options: &ReadOptions) -> Result<(), Refusal> {
     }
 }
 
-/// Replaces `metadata` that is null by an object, if it must carry the seed.
+/// Replaces a null `metadata` with an empty object if it must carry the seed.
 pub(super) fn fill_metadata(row: &mut Object<'_>, seed: Option<SeedField>) -> Result<(), Refusal> {
     let params = row.get(RESPONSES_CREATE_PARAMS).unwrap_or_default();
     if seed != Some(SeedField::MetadataExtraBody) || !params.contains("null") {
@@ -137,8 +137,8 @@ pub struct Overrides {
 }
 
 impl Overrides {
-    /// Takes the fields and resolves the references in them: `${key}` and `${a.b}` refer to another of the fields, `\${`
-    /// is the characters themselves.
+    /// Takes the fields and resolves the references in them: `${key}` and `${a.b}` refer to other fields, and `\${`
+    /// stands for the characters `${`.
     ///
     /// # Errors
     /// If a reference is malformed, leads nowhere, or leads back to itself.
@@ -156,7 +156,7 @@ impl Overrides {
         self.fields.is_empty()
     }
 
-    /// Sets the fields: whole values, in place or at the end.
+    /// Sets each field to its whole value, in place if the field exists, else at the end.
     pub(super) fn apply<'a>(&'a self, params: &mut Object<'a>) {
         for (name, value) in &self.fields {
             params.set(name.as_str(), value.as_str());

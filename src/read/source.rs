@@ -37,7 +37,7 @@ pub enum SourceError {
     },
 }
 
-/// Opens a local file and unpacks it if its name ends in `.gz` or `.zst`.
+/// Opens a local file, and unpacks it as [`decoded`] does.
 ///
 /// # Errors
 /// If there is no such file, it is a directory, or it cannot be read.
@@ -57,7 +57,7 @@ pub fn open(path: &Path) -> Result<Box<dyn Read + Send>, SourceError> {
     decoded(&path.to_string_lossy(), file).map_err(unreadable)
 }
 
-/// Unpacks what `input` gives if `name` ends in `.gz` or `.zst`; several packed files one after another are one.
+/// Unpacks `input` by the extension of `name`: gz, gzip, zst or zstd. Concatenated packed files are read as one.
 ///
 /// # Errors
 /// If the decoder cannot be set up.
@@ -70,18 +70,18 @@ pub fn decoded<R: Read + Send + 'static>(name: &str, input: R) -> io::Result<Box
     })
 }
 
-/// Batches of [`crate::schema::tasks`] as they are read.
+/// Receives batches of [`crate::schema::tasks`] as they are read.
 pub type Batches = Receiver<RecordBatch>;
 
 /// An open input, with its name in error messages.
 pub struct OpenSource {
-    /// As given.
+    /// The name as given.
     pub name: String,
     /// Its lines, decompressed.
     pub reader: Box<dyn Read + Send>,
 }
 
-/// A channel for [`read_tasks`]: at most two batches wait in it.
+/// Creates a channel for [`read_tasks`], which holds at most two batches.
 pub fn batches() -> (Sender<RecordBatch>, Batches) {
     channel(2)
 }
@@ -145,13 +145,13 @@ pub enum ReadTasksError {
     /// A source can't be opened or read.
     #[error(transparent)]
     Source(#[from] SourceError),
-    /// A source ended in the middle.
+    /// A source cannot be read to its end.
     #[error(transparent)]
     Read(#[from] ReadError),
-    /// Lines that are not tasks.
+    /// Some lines are not tasks.
     #[error(transparent)]
     Input(#[from] InputErrors),
-    /// A row that no column can hold.
+    /// A row is too large for a column.
     #[error("a task is too large for a table: {0}")]
     Arrow(#[from] arrow::error::ArrowError),
     /// The receiver of the batches is gone.
@@ -178,8 +178,8 @@ struct Digesting<R> {
 }
 
 impl<R: Read> Read for Digesting<R> {
-    /// Fills the buffer as far as possible: where a limit ends the reading early, the digest must not depend on the
-    /// pieces in which a network delivers.
+    /// Fills the buffer as far as possible: if a limit ends the reading early, the digest must not depend on how
+    /// the network splits the data.
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let mut filled = 0;
         while let Some(rest) = buffer.get_mut(filled..).filter(|rest| !rest.is_empty()) {

@@ -20,7 +20,7 @@ use crate::servers::{Route, Servers};
 pub struct ReadOptions {
     /// The agent for rows without an `agent_ref` of their own; an empty name is none.
     pub agent_name: Option<String>,
-    /// Routes rows by the rules of NeMo Gym 0.7, instead of `agent_name`.
+    /// The routing by the rules of NeMo Gym 0.7, which replaces `agent_name`.
     pub routing: Option<Routing>,
     /// The servers that rows may name, if they are known.
     pub servers: Option<Arc<Servers>>,
@@ -39,36 +39,36 @@ pub struct ReadOptions {
 /// A line as a task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TaskRow {
-    /// The same for all lines of one task: the row's own integer, or the number of tasks before it. Row values of other
-    /// types are represented by indices far below zero.
+    /// The task's index, the same for all its lines: the row's own integer, or the number of tasks before it. Values
+    /// of other types are represented by indices far below zero.
     pub task_index: i64,
     /// The number of the first rollout that this line adds to the task.
     pub first_rollout_index: i64,
-    /// How many rollouts it adds.
+    /// How many rollouts this line adds.
     pub num_repeats: u32,
     /// Who gets the task.
     pub agent_name: Arc<str>,
     /// The name of the input.
     pub source_file: Arc<str>,
-    /// The line in it, the first being 1.
+    /// The line in the input, from 1.
     pub source_line: u64,
-    /// The first 128 bits of the BLAKE3 hash of `request` without its index fields: the same task has it wherever
-    /// it stands.
+    /// The first 128 bits of the BLAKE3 hash of `request` without its index fields: the same for all lines of
+    /// a task.
     pub task_digest: [u8; 16],
-    /// The request as JSON text, with `agent_ref` and `_ng_task_index`; [`RequestTemplate`](crate::request::RequestTemplate) adds what differs from
-    /// rollout to rollout.
+    /// The request as JSON text, with `agent_ref` and `_ng_task_index`. [`crate::request::RequestTemplate`] adds what
+    /// differs between rollouts.
     pub request: String,
 }
 
-/// An input that ended in the middle.
+/// An input that cannot be read to its end.
 #[derive(Debug, thiserror::Error)]
-#[error("'{file}' cannot be read on after line {line}: {source}")]
+#[error("'{file}' cannot be read beyond line {line}: {source}")]
 pub struct ReadError {
     /// The name of the input.
     pub file: Arc<str>,
-    /// The last line that was read, the first being 1.
+    /// The last line that was read, from 1.
     pub line: u64,
-    /// What happened.
+    /// The cause.
     pub source: LineError,
 }
 
@@ -77,17 +77,17 @@ pub struct ReadError {
 pub struct ReadSummary {
     /// The number of lines.
     pub rows: u64,
-    /// What each agent has to do, by name.
+    /// The lines and rollouts of each agent, by name.
     pub agents: BTreeMap<Arc<str>, AgentRows>,
     /// The routes of the rows, if they are routed.
     pub routes: BTreeSet<Route>,
     /// The number of routed lines that name another agent than the one that gets them.
     pub num_replaced: u64,
-    /// Warnings about what the user may not have meant.
+    /// Warnings about input that may not be what the user meant.
     pub warnings: Vec<String>,
 }
 
-/// What one agent has to do.
+/// The lines and rollouts of one agent.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct AgentRows {
     /// The number of lines.
@@ -116,7 +116,7 @@ pub struct TaskBatchBuilder {
 }
 
 impl TaskBatchBuilder {
-    /// A builder that stores equal texts once, for rows that repeat their requests.
+    /// Creates a builder that stores equal texts once, for rows that repeat their requests.
     pub fn deduplicated() -> Self {
         let shared = || StringViewBuilder::new().with_deduplicate_strings();
         Self {
@@ -132,7 +132,7 @@ impl TaskBatchBuilder {
         self.rows == 0
     }
 
-    /// Whether it is time for [`Self::finish`].
+    /// Whether the batch is full, so that [`Self::finish`] should be called.
     pub fn is_full(&self) -> bool {
         self.rows >= BATCH_ROWS || self.bytes >= BATCH_BYTES
     }
@@ -159,7 +159,7 @@ impl TaskBatchBuilder {
         Ok(())
     }
 
-    /// The rows so far as a batch; the builder is empty afterwards.
+    /// Returns the rows so far as a batch, and empties the builder.
     ///
     /// # Errors
     /// The columns do not fit the schema, which would be a defect.

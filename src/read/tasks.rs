@@ -46,7 +46,7 @@ pub struct TaskReader {
     errors: InputErrors,
 }
 
-/// What was planned so far.
+/// The tasks planned so far.
 #[derive(Default)]
 struct Plan {
     identity: Identity,
@@ -91,7 +91,7 @@ impl Plan {
 }
 
 impl TaskReader {
-    /// A reader that has read nothing yet.
+    /// Creates a reader.
     pub fn new(mut options: ReadOptions) -> Self {
         let agent_name = options
             .agent_name
@@ -125,7 +125,7 @@ impl TaskReader {
     }
 
     /// Reads one input to its end or the limit, and gives each task to `emit`. After the first line that cannot
-    /// become a task the rest is only checked.
+    /// become a task, the following lines are only checked.
     ///
     /// # Errors
     /// If the input cannot be read to its end, or `emit` fails.
@@ -176,7 +176,7 @@ impl TaskReader {
     /// Returns the summary.
     ///
     /// # Errors
-    /// If any line could not become a task: all of them.
+    /// If lines could not become tasks; the error has all of them.
     pub fn finish(mut self) -> Result<ReadSummary, InputErrors> {
         let repeats = &self.options.repeats;
         let mut warnings: Vec<String> = self.router.iter().filter_map(Router::warning).collect();
@@ -203,7 +203,7 @@ impl TaskReader {
         })
     }
 
-    /// The tasks of a line if rows are routed: one for each agent that gets it.
+    /// Returns the tasks of a line if rows are routed: one for each agent that gets it.
     fn routed(
         &mut self,
         line: &Line<'_>,
@@ -272,7 +272,7 @@ impl TaskReader {
         Ok(tasks)
     }
 
-    /// The task of a line if rows name their agents.
+    /// Returns the task of a line if rows name their agents.
     fn task(&mut self, line: &Line<'_>, file: &Arc<str>) -> Result<TaskRow, Refusal> {
         let mut row = row::parse(line.text, self.options.prompt.as_ref())?;
         let agent_name = match &self.agent_ref {
@@ -302,7 +302,7 @@ impl TaskReader {
         })
     }
 
-    /// The shared copy of a name that was seen before.
+    /// Returns the shared copy of a name that was seen before, or a new one.
     fn known_name(&self, name: String) -> Arc<str> {
         let known = self.plan.agents.get_key_value(name.as_str());
         known.map_or_else(|| Arc::from(name), |(known, _)| known.clone())
@@ -359,7 +359,7 @@ mod tests {
             .iter()
             .map(|row| (row.task_index, row.first_rollout_index))
             .collect();
-        // The last line has no end, which makes it another line, but not another task content.
+        // The last line has no line end, so it counts as another line, but its task has the same content.
         assert_eq!(indices, [(0, 0), (1, 0), (1, 2), (2, 0)]);
         assert_eq!(rows[0].task_digest, rows[3].task_digest);
         assert_ne!(rows[0].task_digest, rows[1].task_digest);

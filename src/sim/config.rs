@@ -1,5 +1,5 @@
-//! The settings of a simulation: [`SimConfig`], flat keys that a table `[sim]` and flags fill alike, [`AgentConfig`],
-//! what one agent or server has of its own, and [`SimError`].
+//! The settings of a simulation: [`SimConfig`], whose flat keys come from a table `[sim]` or flags; [`AgentConfig`],
+//! the settings of a single agent or server; and [`SimError`].
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -23,7 +23,7 @@ use crate::gym::GymChoice;
 const MAX_BODY_SIZE: usize = 256 << 20;
 
 /// A simulation: a head server, its agents, a model and environments. Each setting is a key of the table `[sim]` and,
-/// but for those of single agents and the faults' rates, a flag.
+/// except for those of single agents and the fault rates, a flag.
 #[derive(Debug, Clone, PartialEq, Deserialize, Args)]
 #[serde(default, deny_unknown_fields)]
 pub struct SimConfig {
@@ -34,10 +34,10 @@ pub struct SimConfig {
     #[arg(long)]
     pub port: u16,
     /// Host under which the head server tells clients to reach the agents
-    // Missing: `host`, or the loopback address where `host` means all addresses.
+    // If missing: `host`, or the loopback address if `host` means all addresses.
     #[arg(long, value_name = "HOST")]
     pub advertise_host: Option<String>,
-    /// Version of NeMo Gym whose head server this is; 0.7 tells of environment servers [default: 0.5]
+    /// Version of NeMo Gym that the head server simulates; 0.7 has environment servers [default: 0.5]
     #[arg(long, value_name = "VERSION")]
     pub gym: GymChoice,
     /// Names of the agents, each on a port of its own
@@ -45,7 +45,7 @@ pub struct SimConfig {
     #[arg(long, value_name = "NAMES", value_parser = agent_names)]
     #[serde(deserialize_with = "agents")]
     pub agents: BTreeMap<String, AgentConfig>,
-    /// Everything that happens is a function of the seed and of task, rollout and attempt
+    /// Seed: what happens depends only on the seed and on task, rollout and attempt
     #[arg(long)]
     pub seed: u64,
     /// Time to an answer: fixed:20ms, `lognormal:MEDIAN,SIGMA[,CAP]` or `heavy-tail:MEDIAN,ALPHA[,CAP]`
@@ -63,7 +63,7 @@ pub struct SimConfig {
     /// Share of wrong answers at the median task, from 0 to 1
     #[arg(long, value_name = "SHARE")]
     pub difficulty: f64,
-    /// How unlike the tasks are: standard deviation of the log-odds of success
+    /// Standard deviation of the log-odds of success over tasks
     #[arg(long, value_name = "LOG-ODDS")]
     pub difficulty_spread: f64,
     /// Mean number of input tokens
@@ -80,11 +80,11 @@ pub struct SimConfig {
     // Over rollouts.
     #[arg(long, value_name = "TOKENS")]
     pub output_tokens_spread: f64,
-    /// Share of requests that each fault happens to, from 0 to 1. The shares sum to 1 at most.
+    /// Share of requests with each fault, from 0 to 1. The shares sum to 1 at most.
     #[arg(skip)]
     pub faults: FaultRates,
     /// A fault at an exact place, such as 3:0=reset; can be repeated
-    // The first that fits takes precedence over all rates.
+    // The first that matches takes precedence over all rates.
     #[arg(long, value_name = "TASK[:ROLLOUT[:ATTEMPT]]=KIND")]
     pub fault_at: Vec<FaultAt>,
     /// Attempts from this number on have no fault, so that retries succeed
@@ -96,7 +96,7 @@ pub struct SimConfig {
     #[arg(long, value_name = "TIME", value_parser = latency::parse_duration)]
     #[serde(deserialize_with = "latency::duration")]
     pub retry_after: Duration,
-    /// What a slow first byte adds to the latency
+    /// Delay that the fault slow_first_byte adds to the latency
     #[arg(long, value_name = "TIME", value_parser = latency::parse_duration)]
     #[serde(deserialize_with = "latency::duration")]
     pub slow_first_byte: Duration,
@@ -184,7 +184,7 @@ impl Default for SimConfig {
     }
 }
 
-/// The settings of one agent or server. A missing setting has the value that is for all.
+/// The settings of one agent or server. A missing setting takes the value in [`SimConfig`].
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AgentConfig {
@@ -224,7 +224,7 @@ impl SimConfig {
         for (name, agent) in &self.agents {
             if name.is_empty() || name.chars().any(char::is_control) {
                 return Err(SimError::Setting(format!(
-                    "'{name}' is no name for a simulated agent: use a name that is not empty and has no control characters"
+                    "'{name}' cannot name a simulated agent: use a non-empty name without control characters"
                 )));
             }
             if RESERVED_NAMES.contains(&name.as_str()) {

@@ -29,12 +29,12 @@ pub(super) fn digest(bytes: &[u8]) -> u64 {
 pub struct Draws(u64);
 
 impl Draws {
-    /// The stream whose state is `seed`.
+    /// Creates the stream whose state is `seed`.
     pub fn from_state(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// The stream that belongs to `parts` under `seed`. The state is folded as
+    /// Creates the stream that belongs to `parts` under `seed`. The state is folded as
     /// `state = mix(state + GAMMA) ^ part`, then mixed once more; streams of other parts, or of the
     /// same parts in another order or number, are unrelated.
     pub fn keyed(seed: u64, parts: &[u64]) -> Self {
@@ -42,26 +42,26 @@ impl Draws {
         Self(mix(parts.iter().fold(seed, fold)))
     }
 
-    /// The next 64 bits.
+    /// Returns the next 64 bits.
     pub fn next_u64(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(GAMMA);
         mix(self.0)
     }
 
-    /// Uniform in the open interval (0, 1): 53 bits, centred in their cell, so that neither a
+    /// Draws uniformly from the open interval (0, 1): 53 bits, centred in their cell, so that neither a
     /// logarithm nor a power of it is infinite.
     pub fn unit(&mut self) -> f64 {
         const CELL: f64 = 1.0 / (1_u64 << 53) as f64;
         ((self.next_u64() >> 11) as f64 + 0.5) * CELL
     }
 
-    /// Standard normal, by Box and Muller; takes two draws.
+    /// Draws from the standard normal distribution, by Box and Muller; takes two draws.
     pub fn normal(&mut self) -> f64 {
         let radius = (-2.0 * self.unit().ln()).sqrt();
         radius * (std::f64::consts::TAU * self.unit()).cos()
     }
 
-    /// Uniform in `0..bound`, or 0 where `bound` is 0. The bias is below `bound / 2^64`.
+    /// Draws uniformly from `0..bound`, or returns 0 if `bound` is 0. The bias is below `bound / 2^64`.
     pub fn below(&mut self, bound: usize) -> usize {
         let wide = u128::from(self.next_u64()) * bound as u128;
         (wide >> 64) as usize

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 macro_rules! fault_kinds {
     ($($(#[doc = $doc:literal])+ $kind:ident = $name:literal,)+) => {
-        /// A way for an agent to fail a `POST /run`, or for a server to fail any `POST`. A fault takes the place of the
+        /// A way for an agent to fail a `POST /run`, or a server any `POST`. A fault replaces, changes or delays the
         /// answer after the planned latency. Faults of a reward happen only where an answer has one; faults of a flag
         /// happen only at an agent and at `POST /verify`.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -80,7 +80,7 @@ fault_kinds! {
 }
 
 impl FaultKind {
-    /// The server makes an answer, then changes or delays it.
+    /// Whether the server makes an answer, then changes or delays it.
     pub(super) fn has_answer(self) -> bool {
         self.gives_rollout()
             || matches!(
@@ -96,7 +96,7 @@ impl FaultKind {
             )
     }
 
-    /// The client gets the right answer, only late or in an unusual size.
+    /// Whether the client gets the right answer, only late or in an unusual size.
     pub fn gives_rollout(self) -> bool {
         matches!(self, Self::SlowFirstByte | Self::HugeAnswer)
     }
@@ -122,7 +122,7 @@ impl FromStr for FaultKind {
     }
 }
 
-/// The share of all requests that each fault happens to, from 0 to 1.
+/// The share of all requests with each fault, from 0 to 1.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct FaultRates(pub BTreeMap<FaultKind, f64>);
@@ -161,7 +161,7 @@ fn check_rate(kind: FaultKind, rate: f64) -> Result<(), String> {
     Err(why)
 }
 
-/// Reads the share of all requests that a fault happens to, written `error_500=0.05`.
+/// Reads the share of all requests with a fault, written `error_500=0.05`.
 pub(crate) fn parse_rate(text: &str) -> Result<(FaultKind, f64), String> {
     let bad = || {
         format!(

@@ -166,7 +166,7 @@ pub(super) fn size<'de, D: Deserializer<'de>>(from: D) -> Result<usize, D::Error
     parse_size(&text).map_err(D::Error::custom)
 }
 
-/// Reads a size that may be missing for serde.
+/// Reads a size that may be missing, for serde.
 pub(super) fn optional_size<'de, D: Deserializer<'de>>(from: D) -> Result<Option<usize>, D::Error> {
     #[derive(Deserialize)]
     struct Read(#[serde(deserialize_with = "size")] usize);

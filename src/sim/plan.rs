@@ -54,7 +54,7 @@ pub struct Planned {
     pub latency: Duration,
     /// The task's chance of success, from 0 to 1.
     pub success_probability: f64,
-    /// The answer is right. The same for all attempts at a rollout.
+    /// Whether the answer is right. The same for all attempts at a rollout.
     pub correct: bool,
     /// 1 if right, else 0.
     pub reward: f64,
@@ -66,12 +66,12 @@ pub struct Planned {
     pub turns: u64,
     /// Chooses the wording and the kind of mistake.
     pub variation: u64,
-    /// Identifies the answer. Every attempt has another.
+    /// Identifies the answer. Every attempt has a different one.
     pub answer_id: u64,
 }
 
 impl Planned {
-    /// The request gives a rollout: a whole answer with a reward and without flags of failure.
+    /// Whether the request gives a rollout: a whole answer with a reward and without flags of failure.
     pub fn gives_rollout(&self) -> bool {
         self.fault.is_none_or(FaultKind::gives_rollout)
     }
@@ -106,7 +106,7 @@ impl CallId {
     }
 }
 
-/// The settings of one agent or server: its own where it has some, else those for all.
+/// The settings of one agent or server: its own if it has some, else those for all.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Profile(pub(super) SimConfig);
 
@@ -181,9 +181,9 @@ impl Profile {
         }
     }
 
-    /// Returns the fault that happens to a call of `server`, and its latency without waiting for capacity. It is drawn by its `x-request-id` and path, so that a retry is drawn
-    /// anew, or, without an id, by `number`, which differs for every call. For
-    /// [`SimConfig::fault_attempts`], a retry counts as a further attempt.
+    /// Returns the fault and the latency of a call of `server`, without waiting for capacity. Both are drawn by the
+    /// `x-request-id` and path of the call, so that a retry is drawn anew; without an id, by `number`, which is
+    /// different for every call. For [`SimConfig::fault_attempts`], a retry counts as a further attempt.
     pub(super) fn plan_call(
         &self,
         server: &str,
@@ -211,7 +211,7 @@ impl Profile {
         (fault, self.latency_of(fault, &mut draws))
     }
 
-    /// Logit-normal over tasks: `logistic(logit(1 - difficulty) + spread * z + shift)`.
+    /// Returns the chance of success, logit-normal over tasks: `logistic(logit(1 - difficulty) + spread * z + shift)`.
     pub(super) fn success_probability(&self, difficulty: RowDifficulty, z: f64) -> f64 {
         let shift = match difficulty {
             RowDifficulty::Easy => ROW_DIFFICULTY_SHIFT,
@@ -222,7 +222,7 @@ impl Profile {
         1.0 / (1.0 + (-(logit + self.difficulty_spread * z + shift)).exp())
     }
 
-    /// The fault of a request that was tried `tries` times before.
+    /// Returns the fault of a request that was tried `tries` times before.
     fn fault(&self, key: Key, tries: u64, unit: f64) -> Option<FaultKind> {
         let exempt = self.fault_attempts.is_some_and(|limit| tries >= limit);
         let here = |at: &&FaultAt| {
@@ -244,7 +244,7 @@ impl Profile {
     }
 }
 
-/// Only some answers have a reward, and only a verify response has flags.
+/// Whether a fault can happen: only some answers have a reward, and only a verify response has flags.
 fn can_happen(kind: FaultKind, path: &str) -> bool {
     match kind {
         FaultKind::MissingReward | FaultKind::NotANumber => matches!(path, "/verify" | "/step"),
@@ -255,7 +255,7 @@ fn can_happen(kind: FaultKind, path: &str) -> bool {
     }
 }
 
-/// A log-normal draw with the given mean and standard deviation, rounded; `z` is standard normal.
+/// Returns a log-normal draw with the given mean and standard deviation, rounded; `z` is standard normal.
 fn tokens(mean: f64, spread: f64, z: f64) -> u64 {
     if mean <= 0.0 {
         return 0;

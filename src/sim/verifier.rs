@@ -49,7 +49,7 @@ pub(super) fn extract_answer(text: &str) -> Option<f64> {
 pub(super) struct Verdict {
     /// The answer in the text.
     pub extracted: Option<f64>,
-    /// The answer is right.
+    /// Whether the answer is right.
     pub correct: bool,
 }
 
@@ -66,17 +66,17 @@ impl Verdict {
         }
     }
 
-    /// 1 if right, else 0.
+    /// Returns 1 if right, else 0.
     pub(super) fn reward(&self) -> f64 {
         f64::from(u8::from(self.correct))
     }
 
-    /// The reward of a turn: 0 as long as there is no answer.
+    /// Returns the reward of a turn: 0 as long as there is no answer.
     pub(super) fn final_reward(&self) -> f64 {
         self.extracted.map_or(0.0, |_| self.reward())
     }
 
-    /// The answer as JSON text.
+    /// Returns the answer as JSON text.
     pub(super) fn extracted_json(&self) -> String {
         self.extracted
             .map_or_else(|| "null".to_owned(), |answer| answer.to_string())

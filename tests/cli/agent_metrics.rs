@@ -132,7 +132,7 @@ fn files_are_shown_to_the_servers_that_are_named() {
     };
     let (_, stderr) = aggregate("--agent-metrics");
     for agent in ["a", "b"] {
-        let part = format!("note: agent '{agent}' gave no metrics of its own");
+        let part = format!("note: agent '{agent}' returned no metrics of its own");
         assert!(
             stderr.contains(&part) && stderr.contains("--agent-url"),
             "{stderr}"
@@ -229,7 +229,7 @@ fn a_server_that_gives_nothing_costs_nothing() {
         (failing, ["HTTP 500", "it <broke>"]),
         (
             nonsense,
-            ["agent_metrics is not what it must be", "expected an object"],
+            ["agent_metrics is not a JSON object", "expected an object"],
         ),
         (format!("http://{gone}"), ["/aggregate_metrics", "refused"]),
     ] {

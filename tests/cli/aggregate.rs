@@ -101,7 +101,7 @@ fn runs_of_the_same_rollouts_are_numbered_anew_with_a_note() {
         .succeeded();
     let report: Value = serde_json::from_str(&ended.stdout).unwrap();
     assert!(
-        ended.stderr.starts_with("note: ") && ended.stderr.contains("numbered anew"),
+        ended.stderr.starts_with("note: ") && ended.stderr.contains("renumbered"),
         "{}",
         ended.stderr
     );
@@ -199,7 +199,7 @@ fn shards_of_nemo_gym_measure_as_nemo_gym_says() {
             .rollstream("aggregate shards/*.jsonl -o out --merge merged.jsonl")
             .run()
             .succeeded();
-        let left_out = "2 of 3 rollouts name no agent (agent_ref), and are in no metric";
+        let left_out = "2 of 3 rollouts name no agent (agent_ref), and are left out of all metrics";
         assert_eq!(
             ended.stderr.contains(left_out),
             case.starts_with("05"),

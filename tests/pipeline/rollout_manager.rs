@@ -309,7 +309,7 @@ async fn a_row_for_another_agent_is_not_sent_to_the_managers_own() {
     elsewhere.extra_env_info["agent_ref"] = json!({"name": "b"});
     let refused = manager.run_rollout(elsewhere).await.unwrap_err();
     let said = refused.to_string();
-    assert!(said.contains("for agent 'b', and not for 'a'"), "{said}");
+    assert!(said.contains("names agent 'b', not 'a'"), "{said}");
     let mut own = gym_prompt(2);
     own.extra_env_info["agent_ref"] = json!({"name": "a"});
     assert!(manager.run_rollout(own).await.unwrap().is_complete());

@@ -1,6 +1,6 @@
 -- The calls of a record as one chain per model.
 --
--- A judge's call after a failed call of the policy does not repair it, hence a chain for each. Without times the last
+-- Each model has its own chain: a judge's call does not repair a failed call of the policy. Without times, the last
 -- call is unknown; such a chain ended on a failure only if all its calls failed.
 --
 -- Reads: calls.

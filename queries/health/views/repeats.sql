@@ -1,4 +1,4 @@
--- The rollouts of a task. Records that claim to be the same count once, and as unobserved if they differ.
+-- The rollouts of a task. Records of the same rollout count once, and as unobserved if their verdicts differ.
 --
 -- Reads: verdicts.
 SELECT

@@ -1,4 +1,4 @@
-//! The tables and the functions of a session, as tables themselves.
+//! Lists the tables and the functions of a session as tables.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -19,7 +19,7 @@ pub(super) struct NamedTable {
     /// Its schema, if that is not the default one.
     pub schema: Option<String>,
     pub name: String,
-    /// The names of its columns; none if it cannot be opened, as a metric family that is no valid SQL.
+    /// The names of its columns; `None` if it cannot be opened, such as a metric family with invalid SQL.
     pub columns: Option<Vec<String>>,
 }
 
@@ -57,8 +57,8 @@ pub(super) async fn all_tables(context: &SessionContext) -> Vec<NamedTable> {
     all
 }
 
-/// Lists every table: its name, its kind and the number of its columns. `SHOW TABLES` knows neither of these, and
-/// DataFusion's table of all columns fails where one metric family does.
+/// Lists every table: its name, its kind and the number of its columns. `SHOW TABLES` lacks the last two, and
+/// DataFusion's table of all columns fails if a single metric family does.
 pub(super) async fn tables(session: &SqlSession) -> Result<DataFrame, Error> {
     let mut tables = all_tables(session.context()).await;
     tables.retain(|table| table.schema.as_deref() != Some("information_schema"));
@@ -85,7 +85,7 @@ pub(super) async fn tables(session: &SqlSession) -> Result<DataFrame, Error> {
     ])
 }
 
-/// Lists the columns of a table, whose name is as SQL would have it.
+/// Lists the columns of a table. `name` is spelled as in SQL.
 pub(super) async fn columns(session: &SqlSession, name: &str) -> Result<DataFrame, Error> {
     let context = session.context();
     let reference = TableReference::parse_str(name);
@@ -112,7 +112,7 @@ fn table(columns: [(&str, ArrayRef); 3]) -> Result<DataFrame, Error> {
     Ok(DataFrame::from_columns(columns.into())?)
 }
 
-/// Describes a type in few words: of a map its keys and values matter, not how it is laid out.
+/// Describes a type briefly: of a map, only the types of keys and values.
 fn type_name(of: &DataType) -> String {
     if let DataType::Map(entries, _) = of
         && let DataType::Struct(fields) = entries.data_type()
@@ -132,11 +132,11 @@ struct Function {
     documentation: Option<Documentation>,
 }
 
-/// What is known of a function.
+/// The result of [`find`].
 pub(super) enum Found {
-    /// Those whose names hold what was asked for, as a table.
+    /// A table of the functions whose names contain what was asked for.
     Listed(DataFrame),
-    /// One, in words.
+    /// The documentation of one function.
     Explained(String),
 }
 
@@ -145,7 +145,7 @@ pub(super) fn names(context: &SessionContext) -> Vec<String> {
     all(context).into_keys().collect()
 }
 
-/// Lists the functions, or explains the one that is meant.
+/// Explains the function `name`, or lists those whose names contain it; without a name, lists all.
 pub(super) fn find(context: &SessionContext, name: Option<&str>) -> Result<Found, Error> {
     let all = all(context);
     let Some(name) = name else {
@@ -167,7 +167,7 @@ fn all(context: &SessionContext) -> BTreeMap<String, Function> {
     let state = context.state();
     let mut all = BTreeMap::new();
     let mut add = |key: &String, name: &str, kind, documentation: Option<&Documentation>| {
-        // The same name can be that of an aggregate and of a window function, which are then the same.
+        // An aggregate function and a window function of the same name are the same function.
         all.entry(key.clone()).or_insert_with(|| Function {
             name: name.to_owned(),
             kind,
@@ -190,7 +190,7 @@ fn all(context: &SessionContext) -> BTreeMap<String, Function> {
 }
 
 fn listed(all: &BTreeMap<String, Function>, part: &str) -> Result<Found, Error> {
-    // An alias is shown only where the name that it stands for is not what was asked for.
+    // Shows an alias only if the function's own name does not contain what was asked for.
     let is_shown = |(key, function): &(&String, &Function)| {
         key.contains(part) && (**key == function.name || !function.name.contains(part))
     };
@@ -251,7 +251,7 @@ fn write_documentation(
     Ok(())
 }
 
-/// The beginning of a text, up to the end of its first sentence, on one line.
+/// Returns the first sentence of a text, on one line.
 pub(in crate::cli) fn first_sentence(text: &str) -> String {
     let words: Vec<&str> = text.split_whitespace().collect();
     let text = words.join(" ");

@@ -3,32 +3,32 @@ use clap::ValueEnum;
 use crate::error::Error;
 use crate::show::Format;
 
-/// What is asked for with `\` or `.` instead of SQL.
+/// A command that begins with `\` or `.`, in place of SQL.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Command {
-    /// The tables, or the columns of one.
+    /// Lists the tables, or the columns of one.
     Describe(Option<String>),
-    /// The functions, or those of a name.
+    /// Lists the functions, or explains one.
     Functions(Option<String>),
-    /// Times on, off, or the other way round.
+    /// Turns timing on or off, or toggles it.
     Timing(Option<bool>),
-    /// The format of answers, or to say which it is.
+    /// Sets the format of answers, or shows it.
     Format(Option<Format>),
-    /// How many rows a table shows, or to say how many.
+    /// Sets how many rows a table shows, or shows the number.
     Limit(Option<usize>),
-    /// What there is to ask for.
+    /// Shows the commands.
     Help,
-    /// To leave.
+    /// Leaves.
     Quit,
 }
 
 /// What `\help` prints.
 pub(super) const HELP: &str = "\
-Statements end with `;`. Each looks at the runs anew. Other commands begin with \\ or . and take a line:
+Statements end with `;`; each reads the runs as they are now. Commands begin with \\ or . and take one line:
   \\d [TABLE]         list the tables, or the columns of one
   \\df [FUNCTION]     list the functions, or explain one
   \\format [FORMAT]   show answers as table, csv, json or ndjson
-  \\limit [ROWS]      show at most so many rows of a table, 0 for all
+  \\limit [ROWS]      show at most ROWS rows of a table, 0 for all
   \\timing [on|off]   say how long each statement takes
   \\help              show this
   \\quit              leave; so does Ctrl-D
@@ -38,21 +38,24 @@ Ctrl-C drops what is being typed, or cancels the statement that is running.
 /// Names of the commands, for completion.
 pub(super) const NAMES: [&str; 7] = ["d", "df", "format", "help", "limit", "quit", "timing"];
 
-/// The formats that answers can be shown in, one after another.
+/// Returns the formats in which answers can be shown.
 pub(super) fn formats() -> impl Iterator<Item = Format> {
     let formats = Format::value_variants().iter().copied();
     formats.filter(|format| format.holds_several())
 }
 
 impl Command {
-    /// Reads a line without its first character.
+    /// Parses a line, given without its first character.
     pub(super) fn parse(line: &str) -> Result<Self, Error> {
         let line = line.trim().trim_end_matches(';');
         let mut words = line.split_whitespace();
         let name = words.next().unwrap_or_default();
         let argument = words.next();
         if let Some(more) = words.next() {
-            return Err(wrong(name, &format!("takes no second word '{more}'")));
+            return Err(wrong(
+                name,
+                &format!("takes at most one argument, not '{more}' too"),
+            ));
         }
         let text = || argument.map(str::to_owned);
         let refused = |takes: &str| wrong(name, &format!("takes {takes}"));

@@ -1,4 +1,4 @@
-//! What a word at the cursor can become.
+//! Completes the word at the cursor.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,13 +10,13 @@ use super::session::is_identifier;
 use super::statements::{is_open, tokens};
 use crate::show::Format;
 
-/// Words of SQL that are typed often.
+/// SQL keywords that are often typed.
 const KEYWORDS: &str = "ALL AND AS ASC BETWEEN BY CASE CAST CROSS DESC DESCRIBE DISTINCT ELSE END EXCEPT EXISTS EXPLAIN \
     FALSE FILTER FROM FULL GROUP HAVING ILIKE IN INNER INTERSECT INTERVAL IS JOIN LEFT LIKE LIMIT NOT \
     NULL NULLS OFFSET ON OR ORDER OUTER OVER PARTITION RIGHT ROWS SELECT SET SHOW TABLES THEN TRUE UNION \
     USING VALUES WHEN WHERE WITH";
 
-/// The names that can be typed, as SQL wants them written.
+/// The names that can be completed, spelled as in SQL.
 #[derive(Debug, Default)]
 pub(super) struct Vocabulary {
     /// Columns by table; tables of a schema are `schema.table`.
@@ -42,7 +42,7 @@ impl Vocabulary {
         self.functions.insert(name.to_owned());
     }
 
-    /// Where the word at the cursor begins, and what can stand in its place.
+    /// Returns where the word at the cursor begins, and its completions.
     pub(super) fn complete(&self, line: &str, cursor: usize) -> (usize, Vec<String>) {
         let before = line.get(..cursor).unwrap_or(line);
         let is_outside = |c: char| !(c.is_alphanumeric() || c == '_' || c == '.');
@@ -100,7 +100,7 @@ impl Vocabulary {
         (start, fitting.collect())
     }
 
-    /// Tables of a schema, and columns of a table, or of what stands for it.
+    /// Returns the tables of a schema, and the columns of a table or its alias.
     fn qualified(&self, qualifier: &str, mentioned: &Mentioned) -> Vec<String> {
         let of_table = |(name, columns): (&String, &Vec<String>)| {
             let last = name.rsplit('.').next();
@@ -116,8 +116,8 @@ impl Vocabulary {
         columns.chain(tables.cloned()).collect()
     }
 
-    /// Columns of the tables that the statement mentions, and if anything was typed whatever else
-    /// can stand anywhere.
+    /// Returns the columns of the tables that the statement mentions and, once a word is begun, tables,
+    /// aliases, functions and keywords.
     fn unqualified(&self, word: &str, mentioned: &Mentioned) -> Vec<String> {
         let is_near = |name: &String| {
             let any = mentioned.tables.is_empty() && !word.is_empty();
@@ -143,7 +143,7 @@ impl Vocabulary {
     }
 }
 
-/// The tables that a statement mentions, and the names that it gives them.
+/// The tables that a statement mentions, and their aliases.
 #[derive(Debug, Default)]
 struct Mentioned {
     tables: BTreeSet<String>,
@@ -205,7 +205,7 @@ fn wants_table(before: &[TokenWithSpan], word: &str) -> bool {
         if [Keyword::FROM, Keyword::JOIN, Keyword::DESCRIBE].contains(&word.keyword))
 }
 
-/// Whether the end is within a comment that goes to the end of its line.
+/// Whether the text ends within a single-line comment.
 fn is_in_comment(read: &[TokenWithSpan], text: &str) -> bool {
     let last = read.last().map(|token| &token.token);
     let is_line = matches!(
@@ -215,7 +215,7 @@ fn is_in_comment(read: &[TokenWithSpan], text: &str) -> bool {
     is_line && !text.ends_with('\n')
 }
 
-/// A name as SQL wants it: in quotes if it is more than a word in small letters.
+/// Spells a name for SQL: quoted unless it is a plain lower-case word.
 fn quoted(name: &str) -> String {
     if is_identifier(name) && !name.contains(|c: char| c.is_ascii_uppercase()) {
         return name.to_owned();
@@ -239,7 +239,7 @@ mod tests {
         vocabulary
     }
 
-    /// What the word at `|` can become, with what stands before it.
+    /// Completes the word at `|`: each result is the text to replace, `>`, and its replacement.
     fn complete(text: &str) -> Vec<String> {
         let cursor = text.find('|').unwrap();
         let line = text.replace('|', "");

@@ -1,4 +1,4 @@
-//! [`Interpreter`]: does one statement or command after another, of a script or of a conversation.
+//! [`Interpreter`]: executes the statements and commands of a script or an interactive session, one by one.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -24,10 +24,10 @@ use crate::error::Error;
 use crate::show::{Format, RowLimit, ShowError, open_sink};
 use crate::store::StoreError;
 
-/// Rows that are written before anything else has its turn: an interrupt need not wait for more.
+/// The number of rows to write before other tasks, such as an interrupt, get a turn.
 const WRITTEN_AT_ONCE: usize = 512;
 
-/// Does statements and commands one after another.
+/// Executes statements and commands one after another.
 pub(super) struct Interpreter {
     session: SqlSession,
     engine: Engine,
@@ -35,11 +35,11 @@ pub(super) struct Interpreter {
     limit: RowLimit,
     times: bool,
     output_file: Option<PathBuf>,
-    /// Answers so far, where there may be one only.
+    /// Whether an answer was written: some outputs hold only one.
     has_answered: bool,
 }
 
-/// Whether to continue: not after a command to leave, nor when nobody reads the output any more.
+/// Whether to continue: not after `\quit`, nor when nobody reads the output any more.
 pub(super) type Flow = ControlFlow<()>;
 
 impl Interpreter {
@@ -60,7 +60,7 @@ impl Interpreter {
         self.limit = limit;
     }
 
-    /// Runs queries on threads of their own from here on, whatever those before do with theirs.
+    /// Runs queries on new threads from here on, since earlier queries may still block theirs.
     pub(super) fn run_apart(&mut self) -> Result<(), Error> {
         self.engine = Engine::start()?;
         Ok(())
@@ -74,7 +74,7 @@ impl Interpreter {
         &mut self.session
     }
 
-    /// Does the next statement or command.
+    /// Executes the next statement or command.
     pub(super) async fn execute(&mut self, item: &Item) -> Result<Flow, Error> {
         match item {
             Item::Statement(statement) => self.statement(statement).await,
@@ -147,7 +147,7 @@ impl Interpreter {
         }
     }
 
-    /// Writes the rows of a query, and says how many were shown.
+    /// Writes the rows of a query, and returns how many were shown.
     async fn answer(&mut self, frame: DataFrame) -> Result<(Flow, usize), Error> {
         let schema = Arc::new(frame.schema().as_arrow().clone());
         let output = self.output()?;
@@ -177,7 +177,7 @@ impl Interpreter {
         if sink.is_full() {
             num_rows = self.limit.rows;
         }
-        // What is left of a query whose rows are not wanted ends here.
+        // Ends a query whose remaining rows are not wanted.
         drop(stream);
         Ok((flow(sink.finish())?, num_rows))
     }
@@ -186,7 +186,7 @@ impl Interpreter {
         let holds_one = self.output_file.is_some() || !self.format.holds_several();
         if holds_one && self.has_answered {
             return Err(Error::Usage(
-                "a file of answers, and Parquet, hold one answer: ask for them one at a time"
+                "an output file and Parquet hold only one answer: run one query at a time"
                     .to_owned(),
             ));
         }
@@ -211,30 +211,30 @@ fn flow(written: Result<(), ShowError>) -> Result<Flow, Error> {
     })
 }
 
-/// Prints something that is no answer.
+/// Prints a message to stderr.
 pub(super) fn tell(text: &str) {
-    // A terminal that has gone need not be told.
+    // The error is ignored: the terminal may be gone.
     let _ = writeln!(io::stderr(), "{text}");
 }
 
-/// Threads that queries run on.
+/// The threads that run queries.
 ///
-/// Some queries compute for minutes before they let go of a thread, also when nobody wants their answer any more. In a
-/// conversation such threads are left to themselves, and others started.
+/// Some queries compute for minutes before they yield a thread, even if nobody wants their answer any more. An
+/// interactive session leaves such threads alone, and starts others.
 #[derive(Default)]
 struct Engine {
-    /// None where queries run on the threads of everything else.
+    /// `None` if queries run on the threads of the main runtime.
     own: Option<Runtime>,
 }
 
 impl Engine {
-    /// Starts threads for queries alone.
+    /// Starts threads that only run queries.
     fn start() -> Result<Self, Error> {
         let own = Runtime::new().map_err(|error| Error::failed("cannot start", error));
         Ok(Self { own: Some(own?) })
     }
 
-    /// Runs a query. It ends with the stream, as soon as it lets go of its threads.
+    /// Runs a query. When the stream is dropped, the query ends as soon as it yields its thread.
     fn run(&self, query: DataFrame) -> SendableRecordBatchStream {
         let schema = Arc::clone(query.schema().inner());
         let mut builder = RecordBatchReceiverStream::builder(schema, 2);
@@ -242,7 +242,7 @@ impl Engine {
         let task = async move {
             let mut rows = query.execute_stream().await?;
             while let Some(batch) = rows.next().await {
-                // A receiver that is gone means that nobody wants the rest.
+                // The receiver is gone: nobody wants the rest.
                 if output.send(batch).await.is_err() {
                     break;
                 }
@@ -263,11 +263,11 @@ impl Drop for Engine {
     }
 }
 
-/// Does the statements and commands of a text.
+/// Executes the statements and commands of a text.
 pub(super) async fn run_text(interpreter: &mut Interpreter, text: &str) -> Result<(), Error> {
     let mut items = Statements::all(text);
     if items.is_empty() {
-        // Whoever asks nothing is told so.
+        // An empty statement fails with an error, so that an empty text does too.
         items.push(Item::Statement(Statement::default()));
     }
     for item in items {
@@ -278,7 +278,7 @@ pub(super) async fn run_text(interpreter: &mut Interpreter, text: &str) -> Resul
     Ok(())
 }
 
-/// Does the statements and commands of the standard input, each as soon as it is complete.
+/// Executes the statements and commands of stdin, each as soon as it is complete.
 pub(super) async fn run_input(interpreter: &mut Interpreter) -> Result<(), Error> {
     let failed = |error: io::Error| Error::usage("cannot read the standard input", error);
     let input = io::stdin().as_fd().try_clone_to_owned().map_err(failed)?;

@@ -1,5 +1,5 @@
-//! `rollstream sql`: one question, a script of them, or a conversation. `SqlSession` has the tables of the runs, which
-//! `check` asks too; an `Interpreter` does what `Statements` reads.
+//! `rollstream sql`: a query, a script, or an interactive session. `SqlSession` has the tables of the runs, which
+//! `check` queries too; an `Interpreter` executes what `Statements` reads.
 
 mod catalog;
 mod command;
@@ -38,12 +38,12 @@ Examples:
   rollstream sql s3://bucket/run -f question.sql --format parquet -o answer.parquet
   rollstream sql runs/first < questions.sql
 
-Without -c and -f it asks for statements, each ending with `;`, or runs those of the standard input one after another
+Without -c and -f it prompts for statements, each ending with `;`, or runs those of the standard input one by one
 and stops at the first that fails. \\help lists the other commands.
 
 Tables: tasks, rollouts (every metric is a column), attempts; with several runs, or a name, each has a column `run`.
-The metric families are tables too, computed when they are read (`rollstream metrics` lists them), and so are scores,
-answers and absent, which they are written over; with several runs each run has its own, as NAME.pass_at_k.
+The metric families are tables too, computed when they are read (`rollstream metrics` lists them), and so are their
+inputs scores, answers and absent; with several runs, each run has its own, such as NAME.pass_at_k.
 Each run's own tables are NAME.tasks, NAME.rollouts and NAME.attempts. The name of a run that is given as a path alone
 is the last part of the path, if that is a word of letters, digits and `_`.";
 
@@ -51,13 +51,13 @@ is the last part of the path, if that is a word of letters, digits and `_`.";
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("query").args(["command", "file"]))]
 pub struct SqlArgs {
-    /// Runs: directories or object-store prefixes, with a name if need be
+    /// Runs: directories or object-store prefixes, optionally named
     #[arg(value_name = "[NAME=]RUN", required = true)]
     pub runs: Vec<String>,
-    /// The question, or several with `;` between them
+    /// One or more statements, with `;` between them
     #[arg(long, short, value_name = "SQL")]
     pub command: Option<String>,
-    /// A file that holds the question or questions
+    /// A file with one or more statements
     #[arg(long, short, value_name = "FILE")]
     pub file: Option<PathBuf>,
     /// The format of the answer
@@ -71,7 +71,7 @@ pub struct SqlArgs {
     pub metrics: FamilyArgs,
 }
 
-/// `rollstream sql`: questions to one or several runs.
+/// `rollstream sql`: queries one or several runs.
 pub(super) async fn sql(args: SqlArgs) -> Result<Exit, Error> {
     let text = match (args.command, &args.file) {
         (Some(text), _) => Some(text),

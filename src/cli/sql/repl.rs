@@ -1,4 +1,4 @@
-//! A conversation at a terminal: statements are typed, completed, remembered and answered.
+//! The interactive session at a terminal: statements are typed, completed, remembered and answered.
 
 use std::fs;
 use std::path::PathBuf;
@@ -24,19 +24,19 @@ use crate::error::Error;
 use crate::show::RowLimit;
 use crate::store::state_directory;
 
-/// Rows of a table that fit into a terminal's memory of what it showed.
+/// Shows few enough rows of a table for a terminal's scrollback.
 const LIMIT: RowLimit = RowLimit {
     rows: 200,
-    hint: "\\limit ROWS shows others, \\limit 0 all",
+    hint: "\\limit ROWS shows more, \\limit 0 all",
 };
 
-/// Name of the file that keeps what was typed.
+/// Name of the history file.
 const HISTORY: &str = "sql_history";
 
 /// Asks for statements and answers them until the user leaves.
 ///
 /// # Errors
-/// The runs can't be read to begin with, or the terminal is gone. What fails later is told.
+/// The runs can't be read at the start, or the terminal is gone. Later errors are printed.
 pub(super) async fn converse(mut interpreter: Interpreter) -> Result<(), Error> {
     interpreter.limit(LIMIT);
     interpreter.run_apart()?;
@@ -47,7 +47,7 @@ pub(super) async fn converse(mut interpreter: Interpreter) -> Result<(), Error> 
     greet(interpreter.session());
     loop {
         editor.know(vocabulary(interpreter.session()).await);
-        // The terminal is waited for on a thread that may wait.
+        // Waiting for the terminal blocks, so it needs a thread of its own.
         let reading = SpawnedTask::spawn_blocking(move || {
             let read = editor.read();
             (editor, read)
@@ -70,13 +70,13 @@ pub(super) async fn converse(mut interpreter: Interpreter) -> Result<(), Error> 
     }
 }
 
-/// Does what was typed, up to what fails or is cancelled.
+/// Executes what was typed, up to the first error or interrupt.
 async fn answer(
     interpreter: &mut Interpreter,
     text: &str,
     interrupts: &mut watch::Receiver<u64>,
 ) -> Result<Flow, Error> {
-    // What came while typing was not for this.
+    // Ignores interrupts that came while typing.
     interrupts.mark_unchanged();
     for item in Statements::all(text) {
         let done = tokio::select! {
@@ -116,7 +116,7 @@ async fn vocabulary(session: &SqlSession) -> Vocabulary {
         vocabulary.add_function(&name);
     }
     for table in catalog::all_tables(context).await {
-        // A table that can't be opened can't be completed either; a question to it says why.
+        // A table that can't be opened can't be completed either; a query of it says why.
         if let Some(columns) = &table.columns {
             let columns = columns.iter().map(String::as_str);
             vocabulary.add_table(table.schema.as_deref(), &table.name, columns);
@@ -131,29 +131,29 @@ fn terminal(error: ReadlineError) -> Error {
 
 const PROMPT: &str = "sql> ";
 
-/// Things typed that are remembered.
+/// The number of entries in the history.
 const MAX_REMEMBERED: usize = 10_000;
 
 /// The terminal, where statements are typed.
 struct LineEditor {
     editor: Editor<Assistant, DefaultHistory>,
     history: PathBuf,
-    /// Whether what is typed still goes to the file.
+    /// Whether entries are still written to the history file.
     remembers: bool,
 }
 
-/// What came from the terminal.
+/// What was read from the terminal.
 enum Read {
     /// Statements, or a command.
     Text(String),
-    /// Ctrl-C: something that is not to be.
+    /// Ctrl-C: the input is dropped.
     Dropped,
     /// Ctrl-D.
     End,
 }
 
 impl LineEditor {
-    /// Takes the terminal, and from the file what was typed before.
+    /// Opens the terminal, and loads the history.
     fn open(history: PathBuf) -> Result<Self, ReadlineError> {
         let config = Config::builder()
             .max_history_size(MAX_REMEMBERED)?
@@ -164,7 +164,7 @@ impl LineEditor {
             .build();
         let mut editor = Editor::with_config(config)?;
         editor.set_helper(Some(Assistant::default()));
-        // There need not be such a file, and one that can't be read is none.
+        // A missing or unreadable history counts as empty.
         let _ = editor.load_history(&history);
         Ok(Self {
             editor,
@@ -173,14 +173,14 @@ impl LineEditor {
         })
     }
 
-    /// What can be completed from here on.
+    /// Sets the names that can be completed.
     fn know(&mut self, vocabulary: Vocabulary) {
         if let Some(assistant) = self.editor.helper_mut() {
             assistant.vocabulary = vocabulary;
         }
     }
 
-    /// Waits for what is typed next.
+    /// Waits for the next input.
     fn read(&mut self) -> Result<Read, ReadlineError> {
         match self.editor.readline(PROMPT) {
             Ok(text) => Ok(Read::Text(text)),
@@ -190,7 +190,7 @@ impl LineEditor {
         }
     }
 
-    /// Keeps what was typed, on the disk as well. Says once if that can't be.
+    /// Adds to the history and its file. If the file cannot be written, returns a warning, but only once.
     fn remember(&mut self, text: &str) -> Option<String> {
         let is_new = self.editor.add_history_entry(text.trim()).unwrap_or(false);
         if !is_new || !self.remembers {
@@ -209,7 +209,7 @@ impl LineEditor {
     }
 }
 
-/// What helps while typing.
+/// Completes and validates what is typed.
 #[derive(Default)]
 struct Assistant {
     vocabulary: Vocabulary,

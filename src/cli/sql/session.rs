@@ -13,7 +13,7 @@ use crate::measure::MetricTables;
 use crate::measure::functions;
 use crate::session::{self, MetricNames, NamedRun, RunTables};
 
-/// The session that questions are put to.
+/// The session that runs queries.
 pub(in crate::cli) struct SqlSession {
     context: SessionContext,
     runs: Vec<NamedRun>,
@@ -22,7 +22,7 @@ pub(in crate::cli) struct SqlSession {
 }
 
 impl SqlSession {
-    /// Finds the runs. Their tables, and those of `metrics`, are there when they were looked at.
+    /// Finds the runs. Their tables, and those of `metrics`, exist after `look`.
     pub(in crate::cli) async fn open(
         context: SessionContext,
         given: &[String],
@@ -47,15 +47,15 @@ impl SqlSession {
         })
     }
 
-    /// Looks at the runs: from here on their tables are what the runs hold now. Every statement is
-    /// put to tables of its own look.
+    /// Looks at the runs: from here on, their tables have what the runs hold now. In `rollstream sql`, every statement
+    /// gets a look of its own.
     pub(in crate::cli) async fn look(&mut self) -> Result<(), Error> {
         let tables = session::register_wide(&self.context, &self.runs, &mut self.names).await?;
         self.add_metrics(&tables)
     }
 
-    /// Adds the metric tables: of one run to the default schema, of several to that of each, because
-    /// rollouts of the same number would be mixed otherwise.
+    /// Adds the metric tables: for one run to the default schema, for several to the schema of each, since equally
+    /// numbered rollouts would be mixed otherwise.
     fn add_metrics(&self, tables: &[RunTables]) -> Result<(), Error> {
         let options = self.context.state().config().options().catalog.clone();
         let Some(catalog) = self.context.catalog(&options.default_catalog) else {
@@ -114,7 +114,7 @@ struct NamedPlace {
 /// Schemas that a session has already.
 const TAKEN: [&str; 2] = ["public", "information_schema"];
 
-/// Reads what was given.
+/// Parses the runs that the command line gives.
 fn given_runs(given: &[String]) -> Result<Vec<NamedPlace>, Error> {
     named(given, |place| Path::new(place).exists())
 }
@@ -147,7 +147,7 @@ fn named(given: &[String], exists: impl Fn(&str) -> bool) -> Result<Vec<NamedPla
             && is_taken(schema)
         {
             return Err(Error::Usage(format!(
-                "a run cannot be called '{name}', which is a schema of its own; give it another name"
+                "a run cannot be called '{name}', the name of a built-in schema; give it another name"
             )));
         }
         if runs.iter().any(|run| run.label.eq_ignore_ascii_case(label)) {
@@ -158,7 +158,7 @@ fn named(given: &[String], exists: impl Fn(&str) -> bool) -> Result<Vec<NamedPla
                 }
             }));
         }
-        // A name that was given goes before one that a path happens to end with.
+        // A given name takes precedence over the last part of a path.
         let is_free = |schema: &String| {
             name.is_some() || (given.len() > 1 && count(schema) == 1 && !is_taken(schema))
         };
@@ -171,7 +171,7 @@ fn named(given: &[String], exists: impl Fn(&str) -> bool) -> Result<Vec<NamedPla
     Ok(runs)
 }
 
-/// The name before a run, and the rest.
+/// Splits a text into the name before a run, and the run.
 pub(in crate::cli) fn split(text: &str) -> Option<(&str, &str)> {
     let (name, place) = text.split_once('=')?;
     is_identifier(name).then_some((name, place))

@@ -1,4 +1,4 @@
-//! Where statements end: [`Statements`] takes lines and gives [`Item`]s.
+//! Splits input into statements and commands: [`Statements`] takes lines and returns [`Item`]s.
 
 use std::collections::HashSet;
 
@@ -16,22 +16,22 @@ pub(in crate::cli) enum Item {
     Command(String),
 }
 
-/// SQL, and where it stands in what was read.
+/// SQL, and its position in the input.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(in crate::cli) struct Statement {
-    /// Without the `;` at its end.
+    /// The SQL, without the `;` at its end.
     pub text: String,
     /// A line end for each line before it, and a space for each character before it on its first line.
     margin: String,
 }
 
 impl Statement {
-    /// Lines before it.
+    /// Returns the number of lines before it.
     pub(in crate::cli) fn line(&self) -> usize {
         self.margin.matches('\n').count()
     }
 
-    /// The text at its place, so that an error names lines and columns of the whole.
+    /// Returns the text at its position, so that an error names lines and columns of the whole input.
     pub(in crate::cli) fn in_place(&self) -> String {
         let Self { text, margin } = self;
         format!("{margin}{text}")
@@ -56,20 +56,20 @@ impl Statements {
         items
     }
 
-    /// Whether nothing is begun that wants more lines.
+    /// Whether the text needs no more lines.
     pub(super) fn is_complete(text: &str) -> bool {
         let mut statements = Self::default();
         for line in text.lines() {
             statements.push(line);
         }
         statements.is_blank() || {
-            // What can never be read is not waited for: it is to be shown what is wrong with it.
+            // A text that no line can mend is complete too, so that its error is shown.
             let failed = tokens(&statements.buffer).1;
             failed.is_some_and(|error| !is_open(&error)) || is_leaving(&statements.buffer)
         }
     }
 
-    /// Adds a line, without its end, and returns what is complete with it.
+    /// Adds a line, without its end, and returns the items that it completes.
     pub(in crate::cli) fn push(&mut self, line: &str) -> Vec<Item> {
         if self.starts_with_comment() && self.is_blank() {
             self.drop_to(self.buffer.len());
@@ -86,7 +86,7 @@ impl Statements {
         items
     }
 
-    /// Returns what is left when no more lines come: the last statement needs no `;`.
+    /// Returns what is left at the end of the input: the last statement needs no `;`.
     pub(in crate::cli) fn finish(mut self) -> Option<Item> {
         if self.is_blank() {
             return None;
@@ -142,18 +142,18 @@ impl Statements {
     }
 }
 
-/// The command that a line holds, without its first character: as psql writes them, or as sqlite
-/// and DuckDB do.
+/// Returns the command on a line, without its first character: `\` as in psql, or `.` as in sqlite
+/// and DuckDB.
 fn command(line: &str) -> Option<&str> {
     line.strip_prefix(['\\', '.'])
 }
 
-/// What leaves other shells without a `\` or a `;`.
+/// Whether a text is `exit` or `quit`, which other shells accept without a `\` or a `;`.
 pub(super) fn is_leaving(text: &str) -> bool {
     ["exit", "quit"].contains(&text.trim())
 }
 
-/// The tokens of a text, up to what can't be read.
+/// Returns the tokens of a text up to the first error, and that error.
 pub(super) fn tokens(text: &str) -> (Vec<TokenWithSpan>, Option<TokenizerError>) {
     let mut tokens = Vec::new();
     let dialect = GenericDialect {};
@@ -174,7 +174,7 @@ fn tokens_are_blank(text: &str) -> bool {
     failed.is_none() && tokens.iter().all(is_space)
 }
 
-/// The byte offsets of each `;` between statements.
+/// Returns the byte offset of each `;` between statements.
 fn ends(text: &str) -> Vec<usize> {
     let ends = tokens(text).0.into_iter();
     let ends = ends.filter(|token| token.token == Token::SemiColon);
@@ -195,7 +195,7 @@ fn ends(text: &str) -> Vec<usize> {
     characters.map(|(offset, _)| offset).collect()
 }
 
-/// The margin behind a text that has this one.
+/// Returns the margin after a text, given the margin before it.
 fn after(mut margin: String, text: &str) -> String {
     for character in text.chars() {
         if character == '\n' {

@@ -32,7 +32,7 @@ pub struct ComparedPair {
     pub means: TaskMeans,
 }
 
-/// Pairs that have been joined task by task. What is asked of it is computed then.
+/// Pairs whose tasks are joined. Results are computed when they are asked for.
 pub struct Compared {
     ctx: SessionContext,
     spool: Spool,
@@ -95,17 +95,17 @@ impl Compared {
         Ok(compared)
     }
 
-    /// Of each pair: which tasks are in common.
+    /// Returns the overlap of each pair's tasks.
     pub fn overlaps(&self) -> &[OverlapCounts] {
         &self.overlaps
     }
 
-    /// The metrics of all pairs, whether they are compared or not.
+    /// Returns the metrics of all pairs, whether they are compared or not.
     pub fn metrics(&self) -> &[MetricOverlap] {
         &self.metrics
     }
 
-    /// Compares.
+    /// Compares the pairs, metric by metric.
     ///
     /// # Errors
     /// The query fails.
@@ -118,7 +118,7 @@ impl Compared {
             .collect())
     }
 
-    /// The tasks that flipped.
+    /// Returns the table of the tasks that flipped.
     ///
     /// # Errors
     /// The query cannot be planned.
@@ -130,7 +130,7 @@ impl Compared {
         plan(&self.ctx, self.queries.get(name)?, &self.parameters).await
     }
 
-    /// The overlap of a pair, and the differences of its tasks.
+    /// Returns the overlap of a pair and the table of its tasks' differences.
     async fn join(
         &self,
         number: usize,
@@ -173,7 +173,7 @@ fn union(before: Option<DataFrame>, rows: DataFrame) -> Result<DataFrame, DataFu
     }
 }
 
-/// Who is compared, by the number of the pair.
+/// Returns the table `pairs`: the candidate and agents of each pair, by its number.
 fn names(pairs: &[ComparedPair]) -> Result<RecordBatch, MeasureError> {
     let texts = |of: fn(&ComparedPair) -> &str| -> ArrayRef {
         Arc::new(

@@ -1,5 +1,5 @@
-//! Runs against each other, over the tasks that they have in common: [`TaskMeans`] is what is compared
-//! of a run, [`ComparedPair`] two agents, and [`Compared`] what came of it, from the queries of
+//! Compares runs over the tasks that they have in common: [`TaskMeans`] is the data of one run,
+//! [`ComparedPair`] names two agents, and [`Compared`] is the result, from the queries of
 //! `queries/compare`.
 
 mod compared;

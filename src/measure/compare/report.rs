@@ -10,34 +10,34 @@ use crate::measure::rows::row;
 /// How runs are compared.
 #[derive(Debug, Clone, PartialEq, Serialize, Args)]
 pub struct ComparisonOptions {
-    /// Compare this metric alone; can be given several times
+    /// Compare only this metric; can be given several times
     #[arg(long = "metric", value_name = "NAME")]
     pub metrics: Vec<String>,
-    /// Join tasks by this field of theirs instead of by all they ask, such as `id` or `source.id`
+    /// Match tasks by this field, such as `id` or `source.id`, instead of by their whole content
     #[arg(long, value_name = "PATH", value_parser = field_path)]
     pub task_key: Option<String>,
-    /// Confidence of the intervals; a difference is significant below 1 less this
+    /// Confidence of the intervals; a difference is significant if its p-value is below 1 minus this
     #[arg(long, value_name = "SHARE", default_value_t = 0.95, value_parser = share)]
     pub confidence: f64,
-    /// Bootstrap samples of each interval
+    /// Number of bootstrap samples of each interval
     #[arg(long, value_name = "N", default_value_t = 2000, value_parser = value_parser!(u32).range(1..=MAX_DRAWS))]
     pub resamples: u32,
-    /// Random flips of signs of each permutation test
+    /// Number of random sign patterns of each permutation test
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = value_parser!(u32).range(1..=MAX_DRAWS))]
     pub permutations: u32,
-    /// Power with which the minimum detectable effect (MDE) is found
+    /// Power at which the minimum detectable effect (MDE) is computed
     #[arg(long, value_name = "SHARE", default_value_t = 0.8, value_parser = share)]
     pub power: f64,
-    /// Seed of what is random: the same seed, the same numbers
+    /// Seed of the random numbers: the same seed gives the same results
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub seed: u64,
-    /// Bytes of memory for what can go to temporary files.
+    /// Memory in bytes that queries may use before they spill to temporary files.
     #[arg(skip)]
     #[serde(skip)]
     pub memory: usize,
 }
 
-/// Most draws: more take long and change nothing that is shown.
+/// The largest number of draws: more take long and change nothing that is shown.
 const MAX_DRAWS: i64 = 1_000_000;
 
 fn field_path(text: &str) -> Result<String, String> {
@@ -77,15 +77,15 @@ pub struct ComparisonReport {
     pub base: ComparedRun,
     /// The others, in the order given.
     pub candidates: Vec<ComparedRun>,
-    /// How they are compared.
+    /// The options of the comparison.
     pub options: ComparisonOptions,
-    /// Which tasks they have in common: one for each pair of agents.
+    /// The overlap of the tasks of each pair of agents.
     pub overlaps: Vec<Overlap>,
     /// Each metric of each pair, the reward first.
     pub comparisons: Vec<MetricComparison>,
-    /// Metrics that no common task has on both sides.
+    /// Metrics without a score on both sides of any common task.
     pub left_out: Vec<MetricOverlap>,
-    /// The tasks that flipped, where they were asked for.
+    /// The file of the tasks that flipped, if it was asked for.
     pub flips: Option<FlipsFile>,
 }
 
@@ -100,7 +100,7 @@ pub struct ComparedRun {
     pub agents: Vec<AgentCoverage>,
 }
 
-/// How far two agents worked on the same tasks.
+/// The overlap of the tasks of two agents.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Overlap {
     /// The candidate.
@@ -109,26 +109,26 @@ pub struct Overlap {
     pub base_agent: String,
     /// Agent of the candidate.
     pub candidate_agent: String,
-    /// In tasks.
+    /// The numbers of tasks.
     #[serde(flatten)]
     pub counts: OverlapCounts,
 }
 
 row! {
-    /// How far two agents worked on the same tasks, in tasks.
+    /// The overlap of the tasks of two agents, as numbers of tasks.
     #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
     pub struct OverlapCounts {
-        /// Both have them.
+        /// Tasks that both agents have.
         pub in_common: u64,
-        /// The candidate does not have them.
+        /// Tasks that the candidate does not have.
         pub only_in_base: u64,
-        /// The base does not have them.
+        /// Tasks that the base does not have.
         pub only_in_candidate: u64,
-        /// Of the base: they ask what an earlier one asks, and are taken together with it.
+        /// Tasks of the base with the key of an earlier task, with which they are pooled.
         pub base_pooled: u64,
         /// The same of the candidate.
         pub candidate_pooled: u64,
-        /// Of the base: they do not have the field that tells tasks apart, and are left out.
+        /// Tasks of the base that lack the key field and are left out.
         pub base_without_key: u64,
         /// The same of the candidate.
         pub candidate_without_key: u64,
@@ -154,12 +154,12 @@ row! {
         pub without_base: u64,
         /// Common tasks that have no score in the candidate.
         pub without_candidate: u64,
-        /// Mean over the tasks of the mean of their rollouts. NaN, as the other two, where the sum is too large
+        /// Mean over the tasks of the mean of their rollouts. Like the next two fields, NaN if the sum is too large
         /// for a double.
         pub base_mean: f64,
         /// The same of the candidate.
         pub candidate_mean: f64,
-        /// The mean of the candidate less that of the base.
+        /// The mean of the candidate minus that of the base.
         pub difference: f64,
         /// Standard error of the difference, clustered by task; none for one task.
         pub stderr: Option<f64>,
@@ -167,20 +167,20 @@ row! {
         pub ci_low: Option<f64>,
         /// Upper bound of the difference.
         pub ci_high: Option<f64>,
-        /// What the p-value is of: `mcnemar_exact`, `mcnemar`, `mcnemar_clustered` or `permutation`.
+        /// The test that gave the p-value: `mcnemar_exact`, `mcnemar`, `mcnemar_clustered` or `permutation`.
         pub test: String,
-        /// Probability of such a difference or a larger one, either way, if there is none.
+        /// Two-sided probability of such a difference or a larger one, if there is no true difference.
         pub p_value: Option<f64>,
-        /// The same after Holm's correction for all rows of the report.
+        /// The p-value after Holm's correction for all rows of the report.
         pub p_holm: Option<f64>,
-        /// Whether that is below 1 less the confidence.
+        /// Whether `p_holm` is below 1 minus the confidence.
         pub significant: bool,
-        /// Smallest true difference that a single test would find with the power asked for.
+        /// Smallest true difference that a single test would find with the given power.
         pub mde: Option<f64>,
         /// Whether all scores are 0 or 1.
         pub is_binary: bool,
-        /// Tasks that flipped for the better: solved by the candidate alone, or of a metric that is not
-        /// binary, with a larger mean.
+        /// Tasks that flipped for the better: only the candidate solves them or, for a metric that is not
+        /// binary, its mean is larger.
         pub gained: u64,
         /// Tasks that flipped for the worse.
         pub lost: u64,
@@ -188,7 +188,7 @@ row! {
 }
 
 impl MetricComparison {
-    /// Leaves out what is no number or infinite, for which JSON has no word.
+    /// Replaces numbers that are not finite by NaN or `None`, since JSON has neither.
     pub(super) fn finite(mut self) -> Self {
         for number in [
             &mut self.base_mean,
@@ -214,7 +214,7 @@ impl MetricComparison {
 }
 
 row! {
-    /// A metric that a side of a pair has on common tasks, and on how many.
+    /// A metric that a side of a pair has, and the numbers of common tasks that have it.
     #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
     pub struct MetricOverlap {
         /// The metric.
@@ -238,8 +238,8 @@ row! {
 /// A Parquet file of tasks that flipped.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct FlipsFile {
-    /// Where it is.
+    /// The path of the file.
     pub path: String,
-    /// Its rows.
+    /// The number of its rows.
     pub num_rows: u64,
 }

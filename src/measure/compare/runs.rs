@@ -18,7 +18,7 @@ use crate::measure::{MetricTable, Source};
 use crate::session::RunTables;
 use crate::store::{RunRecord, RunStore, StoreError, plain_parquet};
 
-/// Names of an error that a message has room for.
+/// The largest number of names in an error message.
 const MAX_NAMES: usize = 20;
 
 /// A run that is compared.
@@ -26,26 +26,26 @@ const MAX_NAMES: usize = 20;
 pub struct CompareRun {
     /// Its name in the report.
     pub name: String,
-    /// The agent, where only one of the run's is meant.
+    /// The agent to compare; `None` for all agents of the run.
     pub agent: Option<String>,
-    /// Where it is, as it was given.
+    /// The location of the run, as the user gave it.
     pub place: String,
-    /// Its tables.
+    /// The store of the run.
     pub run: RunStore,
 }
 
-/// A side, looked at.
+/// A side of the comparison, with its task means.
 struct Side {
     compared: ComparedRun,
     means: TaskMeans,
 }
 
 /// Compares runs with a base, over the tasks that they have in common. Writes the tasks that flipped to
-/// `flips`, a local Parquet file, where that is given. Runs may be being collected meanwhile.
+/// `flips`, a local Parquet file, if given. The runs may still be in progress.
 ///
 /// # Errors
-/// [`Error::Usage`] where there is nothing to compare: an agent or a metric is not there, several
-/// agents can't be told apart, or no task or metric is in common. Else a run can't be read, or `flips`
+/// [`Error::Usage`] if there is nothing to compare: an agent or a metric does not exist, it is unclear which
+/// agents to pair, or no task or metric is in common. Other errors: a run can't be read, or `flips`
 /// can't be written.
 pub async fn compare(
     base: &CompareRun,
@@ -86,7 +86,7 @@ pub async fn compare(
     let comparisons = compared.comparisons().await?;
     if comparisons.is_empty() {
         return Err(Error::Usage(format!(
-            "nothing to compare: no metric has a score on both sides of any common task. Of {}; `rollstream status` \
+            "nothing to compare: no metric has scores on both sides of a common task (of {}); `rollstream status` \
              says what the runs lack",
             names(left_out.iter().map(|metric| metric.metric.as_str()))
         )));
@@ -113,7 +113,7 @@ pub async fn compare(
     })
 }
 
-/// Measures a run for the comparison, once even if it is given twice.
+/// Measures a run for the comparison, only once if it is given twice.
 async fn look(
     given: &CompareRun,
     options: &ComparisonOptions,
@@ -216,8 +216,8 @@ fn nothing_in_common(
     let (of_base, of_candidate) = (counts.only_in_base, counts.only_in_candidate);
     Error::Usage(match &options.task_key {
         None => format!(
-            "{base} and {candidate} have no task in common: they ask {of_base} and {of_candidate} different tasks. Tasks \
-             are the same if all they ask is; if their prompts differ, name a field that tells them apart, as in \
+            "{base} and {candidate} have no task in common: they have {of_base} and {of_candidate} tasks. Tasks \
+             match if their whole content does; if their prompts differ, name a field that identifies a task, as in \
              --task-key id"
         ),
         Some(path) => format!(
@@ -228,14 +228,14 @@ fn nothing_in_common(
     })
 }
 
-/// Metrics that were asked for, or all, that can't be compared.
+/// Returns the metrics that can't be compared, among those asked for or, without a choice, among all.
 fn left_out(compared: &Compared, options: &ComparisonOptions) -> Result<Vec<MetricOverlap>, Error> {
     let metrics = compared.metrics();
     let is_there = |name: &String| metrics.iter().any(|metric| metric.metric == *name);
     if let Some(missing) = options.metrics.iter().find(|name| !is_there(name)) {
         let known = names(metrics.iter().map(|metric| metric.metric.as_str()));
         return Err(Error::Usage(format!(
-            "no run has the metric '{missing}' on a common task; there are {known}"
+            "no run has the metric '{missing}' on a common task; the metrics are {known}"
         )));
     }
     let left_out = metrics.iter().filter(|metric| {
@@ -245,7 +245,7 @@ fn left_out(compared: &Compared, options: &ComparisonOptions) -> Result<Vec<Metr
     Ok(left_out.cloned().collect())
 }
 
-/// Writes a file, which appears under its name when it is complete.
+/// Writes a table to a file, which appears under its name when it is complete.
 async fn write(table: MetricTable, path: &Path) -> Result<FlipsFile, Error> {
     let failed = |source| StoreError::File {
         action: "write",
@@ -257,7 +257,7 @@ async fn write(table: MetricTable, path: &Path) -> Result<FlipsFile, Error> {
         .filter(|parent| !parent.as_os_str().is_empty());
     let file = tempfile::Builder::new()
         .prefix(".rollstream-")
-        // Less what the process's umask takes away, as with any file.
+        // The process's umask applies, as for any file.
         .permissions(Permissions::from_mode(0o666))
         .tempfile_in(directory.unwrap_or(Path::new(".")))
         .map_err(failed)?;

@@ -14,22 +14,22 @@ use crate::measure::source::Sessions;
 const TASK_KEYS: &str = "task_keys";
 const TASK_MEANS: &str = "task_means";
 
-/// What a run is compared by: how much of it is there, the keys of its tasks, and each task's mean of
+/// The data by which a run is compared: its coverage, the keys of its tasks, and each task's mean of
 /// each metric.
 #[derive(Debug, Clone)]
 pub struct TaskMeans {
     pub(super) coverage: Vec<AgentCoverage>,
     pub(super) keys: Arc<dyn TableProvider>,
     pub(super) means: Arc<dyn TableProvider>,
-    /// What is kept of the tables lasts as long as this.
+    /// Keeps the temporary files of the tables alive.
     _catalog: Arc<MetricCatalog>,
 }
 
 impl TaskMeans {
-    /// Computes them over the tables of a run, `tasks`, `rollouts` and `attempts`: the scores over those
-    /// of `gathering`, a session on all cores, and the rest over those of `measuring`, which keeps the
-    /// order of rows. Both get more tables. `task_key` is the path of the field of a request that tells tasks apart; none
-    /// for all that they ask.
+    /// Computes the means over the tables `tasks`, `rollouts` and `attempts` of a run: the scores in
+    /// `gathering`, a session on all cores, and the rest in `measuring`, which keeps the
+    /// order of rows. Registers more tables with both. `task_key` is the path of the request field that identifies a
+    /// task; `None` stands for the digest of all that a task asks.
     ///
     /// # Errors
     /// A query fails.

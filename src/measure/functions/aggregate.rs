@@ -48,7 +48,7 @@ impl<G: GroupStates> AggregateFunction<G> {
     fn groups(&self, args: &AccumulatorArgs) -> Result<G> {
         if args.is_distinct {
             return not_impl_err!(
-                "{0}(DISTINCT ...); take {0} of a subquery with DISTINCT",
+                "{0}(DISTINCT ...); apply {0} to a subquery with DISTINCT",
                 self.name
             );
         }
@@ -110,7 +110,7 @@ impl<G: GroupStates> AggregateUDFImpl for Udaf<G> {
         }
     }
 
-    /// Without a reverse the planner drops the order of the call, too.
+    /// Without a reverse, the planner also drops the order of the call.
     fn reverse_expr(&self) -> ReversedUDAF {
         ReversedUDAF::Identical
     }
@@ -337,7 +337,7 @@ impl<A: Aggregate> GroupsAccumulator for Groups<A> {
     }
 }
 
-/// Whether the call's `FILTER`, if it has one, is true of a row.
+/// Returns whether a row passes the `FILTER` of the call, if there is one.
 pub(super) fn is_selected(filter: Option<&BooleanArray>, row: usize) -> bool {
     filter.is_none_or(|filter| filter.is_valid(row) && filter.value(row))
 }

@@ -20,7 +20,7 @@ use super::sums::Compensated;
 ///
 /// If every score is 0 or 1, the unbiased estimator `1 - C(wrong, k) / C(n, k)` (M. Chen et al.,
 /// "Evaluating Large Language Models Trained on Code", 2021, equation 1), with the quotient rounded
-/// once; otherwise the maximum of the first k scores, as NeMo Gym has it. A null list gives null.
+/// once; otherwise the maximum of the first k scores, as in NeMo Gym. A null list gives null.
 pub fn pass_at_each_k() -> ScalarUDF {
     ScalarFunction::udf(
         DOC_SECTION_MATH,
@@ -71,8 +71,8 @@ fn one_right(n: u64, right: u64) -> Vec<f64> {
     AllAmong::new(n, n - right).map(|none| 1.0 - none).collect()
 }
 
-/// Returns a list for each row, of its scores that are not null. `binary` gives that of `n` scores of 0 and 1 by the number
-/// of right ones; `others` writes that of other scores.
+/// Returns a list for each row, computed from its scores that are not null. `binary` returns the list for `n` scores
+/// of 0 and 1 by the number of right ones; `others` writes the list for other scores.
 fn each_k(
     columns: &[ArrayRef],
     binary: impl Fn(u64, u64) -> Vec<f64>,
@@ -128,7 +128,7 @@ pub fn best_of_each_k() -> ScalarUDF {
 }
 
 fn expected_maxima(scores: &mut [f64], list: &mut Float64Builder) -> Option<()> {
-    // Every mean adds in the order of the rollouts.
+    // The mean is summed in the order of the rollouts, before the scores are sorted.
     let sum: Compensated = scores.iter().copied().collect();
     list.append_value(sum.total() / scores.len() as f64);
     scores.sort_unstable_by(|a, b| b.total_cmp(a));
@@ -181,7 +181,7 @@ pub fn std_of_each_first_k() -> ScalarUDF {
     )
 }
 
-/// Beyond this many scores one pass replaces a new sum for each k; the results agree within a few bits.
+/// Beyond this many scores, one pass over them replaces a sum for each k; the results agree within a few bits.
 const TWO_PASSES: usize = 1_000;
 
 fn std(moments: &Moments, scores: &[f64]) -> Option<f64> {
@@ -216,8 +216,8 @@ fn first_scores(
     })
 }
 
-/// Returns a list for each row, with the number that `next` gives for each k from 1 to the row's `max_k`, from the row, k
-/// and the score in that position. It begins a row when k is 0; a row is null if it gives nothing or an argument is null.
+/// Returns a list for each row: for each k from 1 to the row's `max_k`, the number that `next` returns for the row, k
+/// and the score at k. A call with k = 0 begins a row; it is null if the call returns `None` or an argument is null.
 fn each_first_k(
     function: &str,
     [values, max_k]: [&ArrayRef; 2],

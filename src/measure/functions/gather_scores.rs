@@ -34,14 +34,14 @@ pub fn gather_scores() -> AggregateUDF {
     let map = |value| DataType::Map(schema::map_entries(value), false);
     AggregateFunction {
         name: "gather_scores",
-        about: "Of the rollouts of a group, a struct for every metric with a list of its scores.",
+        about: "For the rollouts of a group, a struct for every metric with the list of its scores.",
         arguments: vec![
             integer("rollout_index", "Order of the scores."),
             argument("metrics", map(DataType::Float64), "Scores by name."),
             argument(
                 "integer_metrics",
                 map(DataType::Int64),
-                "The same as integers; null unless all are.",
+                "The scores as integers; null unless all are integers.",
             ),
         ],
         returns: list_of(DataType::Struct(fields())),
@@ -81,7 +81,7 @@ impl Gathered {
         Ok(())
     }
 
-    /// The state columns: rollout indices, and the structs.
+    /// Returns the state columns: rollout indices, and the structs.
     fn emit(&mut self, emit_to: EmitTo) -> Result<(ListArray, ListArray)> {
         let groups = emit_to.take_needed(&mut self.groups);
         let bytes: usize = groups.iter().map(Group::bytes).sum();
@@ -220,7 +220,7 @@ fn entries(map: &MapArray, row: usize) -> Range<usize> {
     entries.unwrap_or_default()
 }
 
-/// Returns the integers of a row and where they begin, if it has one for each of its metrics.
+/// Returns the integers of a row and the position of its first, if each of its metrics has one.
 fn integers_of(map: &MapArray, row: usize, metrics: usize) -> Option<(&Int64Array, usize)> {
     let entries = entries(map, row);
     (entries.len() == metrics).then(|| (map.values().as_primitive::<Int64Type>(), entries.start))

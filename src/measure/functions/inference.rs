@@ -72,7 +72,7 @@ pub(super) fn checked(function: &str, p: f64) -> Result<f64> {
     if (0.0..=1.0).contains(&p) {
         Ok(p)
     } else {
-        exec_err!("{function}: {p} is no probability; give 0 to 1")
+        exec_err!("{function}: {p} is not a probability; give a number from 0 to 1")
     }
 }
 
@@ -187,7 +187,7 @@ fn chi_squared_above(x: f64, df: f64) -> Result<f64> {
     Ok(gamma_above(0.5 * df, 0.5 * x.max(0.0)))
 }
 
-/// Fewer degrees of freedom than this are refused as zero.
+/// Fewer degrees of freedom than this are refused, as zero is.
 const LEAST: f64 = 1e-9;
 
 fn checked_freedom(function: &str, df: f64) -> Result<f64> {
@@ -243,13 +243,13 @@ pub fn binomial_test_p() -> ScalarUDF {
     )
 }
 
-/// This many trials take about a second.
+/// The largest number of trials; it takes about a second.
 const MAX_TRIALS: i64 = 100_000_000;
 
 fn two_sided([successes, trials]: [i64; 2]) -> Result<f64> {
     if !(0..=trials).contains(&successes) || trials > MAX_TRIALS {
         return exec_err!(
-            "binomial_test_p: {successes} successes in {trials} trials; give 0 to trials successes in at most {MAX_TRIALS} trials"
+            "binomial_test_p: {successes} successes in {trials} trials; give 0 <= successes <= trials <= {MAX_TRIALS}"
         );
     }
     let fewer = successes.min(trials - successes);
@@ -329,7 +329,7 @@ fn interval([successes, trials, confidence]: [f64; 3]) -> Result<Option<[f64; 2]
     let confidence = checked_confidence("wilson_interval", confidence)?;
     if !(0.0..=trials).contains(&successes) || trials.is_infinite() {
         return exec_err!(
-            "wilson_interval: {successes} successes in {trials} trials; give 0 to trials successes"
+            "wilson_interval: {successes} successes in {trials} trials; give 0 <= successes <= trials"
         );
     }
     if trials == 0.0 {

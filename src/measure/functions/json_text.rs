@@ -46,7 +46,7 @@ fn function(name: &'static str, about: &str, compute: Compute) -> ScalarUDF {
         about,
         vec![
             text("json", "JSON text."),
-            text("path", "A path as a.b[0].c."),
+            text("path", "A path such as a.b[0].c."),
         ],
         DataType::Utf8View,
         compute,
@@ -116,7 +116,7 @@ fn answer_texts(columns: &[ArrayRef]) -> Result<ArrayRef> {
 fn canonical(answer: &str) -> Result<Option<String>> {
     let value: Value = serde_json::from_str(answer).map_err(|e| {
         exec_datafusion_err!(
-            "answer_text: {} is no JSON ({e}); give JSON text, with quotes around a string",
+            "answer_text: {} is not JSON ({e}); give JSON text, with quotes around a string",
             shown(answer)
         )
     })?;
@@ -299,7 +299,7 @@ mod tests {
         let message = |answer: &str| canonical(answer).unwrap_err().to_string();
         assert!(message("[1]").contains("point the answer's path at"));
         assert!(message(r#"{"a": 1}"#).contains("a list or an object"));
-        assert!(message("paris").contains("paris is no JSON"));
+        assert!(message("paris").contains("paris is not JSON"));
         assert!(message(&"x".repeat(500)).len() < 300);
     }
 

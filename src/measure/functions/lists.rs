@@ -100,7 +100,7 @@ pub fn list_quantiles() -> ScalarUDF {
         "list_quantiles",
         "Quantiles of a list, interpolated linearly.",
         vec![
-            numbers("values", "Numbers in any order; nulls are passed over."),
+            numbers("values", "Numbers in any order; nulls are ignored."),
             numbers("probabilities", "Between 0 and 1."),
         ],
         list_of(DataType::Float64),

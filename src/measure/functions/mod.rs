@@ -8,7 +8,7 @@
 //! | [`normal_quantile`], [`student_t_quantile`], [`chi_squared_sf`], [`binomial_test_p`], [`wilson_interval`]: tests and intervals | `inference` |
 //! | [`bootstrap_interval`], [`sign_flip_p`]: tests and intervals by random samples | `resampling` |
 //! | [`exact_sum`]: a sum that is rounded once | `sums` |
-//! | [`json_at`], [`json_text_at`], [`answer_text`], [`task_content`]: what JSON text says | `json_text` |
+//! | [`json_at`], [`json_text_at`], [`answer_text`], [`task_content`]: values and digests of JSON text | `json_text` |
 //!
 //! A new function is a function that returns its UDF, and a line in [`register`]. The operators on JSON text
 //! (`result ->> 'answer'`) and the `json_get` functions are those of `datafusion-functions-json`.

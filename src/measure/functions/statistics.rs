@@ -35,7 +35,7 @@ pub fn list_statistics() -> ScalarUDF {
 
 /// `statistics(values DOUBLE[], start BIGINT, length BIGINT) -> STRUCT(count, mean, max, min, median,
 /// std, is_binary)`: the [`list_statistics`] of an array of `length` scores that arrives in parts. The list of
-/// a row begins at `start`; what no row covers is missing. The order and the partitions of the rows do not
+/// a row begins at `start`; positions that no row covers are missing. The order and the partitions of the rows do not
 /// change any bit.
 ///
 /// It holds 8 bytes for each of the `length` scores.
@@ -134,7 +134,7 @@ impl Builder {
     }
 }
 
-/// Returns the middle one of at least one score, or the mean of the two middle ones.
+/// Returns the median of at least one score: the middle one, or the mean of the two middle ones.
 fn median(scores: &mut [f64]) -> f64 {
     let middle = scores.len() / 2;
     let is_even = scores.len().is_multiple_of(2);

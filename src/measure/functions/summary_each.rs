@@ -26,7 +26,7 @@ pub fn summary_each() -> AggregateUDF {
     AggregateFunction {
         name: "summary_each",
         about: "Count, sum, mean and sample standard deviation of the elements of lists, position by position.",
-        arguments: vec![numbers("list", "A list; null elements and missing ones are passed over.")],
+        arguments: vec![numbers("list", "A list; null and missing elements are ignored.")],
         returns: list_of(DataType::Struct(fields())),
         state: saved(),
         in_order: true,

@@ -290,7 +290,7 @@ pub fn exact_sum() -> AggregateUDF {
     AggregateFunction {
         name: "exact_sum",
         about: "The exact sum, rounded once: the same for any order of the rows.",
-        arguments: vec![number("value", "A number; nulls are passed over.")],
+        arguments: vec![number("value", "A number; nulls are ignored.")],
         returns: DataType::Float64,
         state: saved(),
         in_order: false,

@@ -24,11 +24,11 @@ use crate::measure::source::Sessions;
 use crate::request::agent_ref;
 use crate::store::EnvironmentServer;
 
-/// The sample of every task: an aggregation sees answers, and no requests.
+/// The sample of every task: an aggregation sees answers but no requests.
 const SAMPLE: &str = r#"{"agent_ref":{"name":"agent"}}"#;
 
-/// The statistics of a run in the shape of NeMo Gym's `*_aggregate_metrics.json`: per agent its
-/// metrics, the ones that matter most, and those of its tasks with every rollout. Each agent's
+/// Writes the statistics of a run in the form of NeMo Gym's `*_aggregate_metrics.json`: for each agent its
+/// metrics, its key metrics, and those of its tasks with every rollout. Each agent's
 /// rollouts are a data set of their own.
 ///
 /// Tasks are written as they are read, one at a time.
@@ -40,12 +40,12 @@ pub struct AggregateMetrics<'a> {
     servers: BTreeMap<String, EnvironmentServer>,
     statistics: OnceCell<AgentStatistics>,
     repeats: OnceCell<Repeats>,
-    /// What is kept of its tables lasts as long as this.
+    /// Keeps the temporary files of its tables alive.
     _catalog: Option<MetricCatalog>,
 }
 
 impl<'a> AggregateMetrics<'a> {
-    /// Of the tables of a session: `rollouts`, and the families `agent_statistics` and
+    /// Creates the writer over tables of a session: `rollouts`, and the families `agent_statistics` and
     /// `task_statistics`.
     pub fn new(ctx: &'a SessionContext, labels: &'a TaskLabels, rules: &'static GymRules) -> Self {
         Self {
@@ -60,24 +60,24 @@ impl<'a> AggregateMetrics<'a> {
         }
     }
 
-    /// The rules that it is written by.
+    /// Returns the rules that the file follows.
     pub fn rules(&self) -> &'static GymRules {
         self.rules
     }
 
-    /// With metrics of a benchmark's own beside the statistics: by agent.
+    /// Adds a benchmark's own metrics, by agent, to the statistics.
     pub fn with_custom(mut self, custom: HashMap<String, CustomMetrics>) -> Self {
         self.custom = custom;
         self
     }
 
-    /// With the environment servers that agents stand for, by agent.
+    /// Sets the environment servers that agents stand for, by agent name.
     pub fn with_servers(mut self, servers: BTreeMap<String, EnvironmentServer>) -> Self {
         self.servers = servers;
         self
     }
 
-    /// Computes the families over the tables `tasks` and `rollouts` of a session, to which it adds them.
+    /// Computes the families over the tables `tasks` and `rollouts` of a session, and adds them to it.
     /// Fails if the tables cannot be read.
     pub async fn compute(
         ctx: &'a SessionContext,
@@ -97,7 +97,7 @@ impl<'a> AggregateMetrics<'a> {
         })
     }
 
-    /// Writes a list with an entry for each agent, by name; returns notes on the numbers.
+    /// Writes a list with an entry for each agent, sorted by name. Returns warnings about the numbers.
     /// Fails if the tables cannot be read, or the output not be written.
     pub async fn write(&self, out: &mut impl Write) -> Result<Vec<String>, MeasureError> {
         let agents = self.agent_statistics().await?;
@@ -128,8 +128,8 @@ impl<'a> AggregateMetrics<'a> {
         Ok(repeats.notes())
     }
 
-    /// Writes the entry of one agent as an agent server answers it: the same without its name, and
-    /// the tasks first. All is empty if the agent has no rollouts.
+    /// Writes the entry of one agent in the form that an agent server returns: without its name, and with
+    /// the tasks first. Its parts are empty if the agent has no rollouts.
     /// Fails if the tables cannot be read, or the output not be written.
     pub async fn write_agent(&self, name: &str, out: &mut impl Write) -> Result<(), MeasureError> {
         let agents = self.agent_statistics().await?;
@@ -148,7 +148,7 @@ impl<'a> AggregateMetrics<'a> {
         put(out, "}\n")
     }
 
-    /// The name of an entry: its agent, unless another entry has the same agent; then its environment server.
+    /// Returns the name of an entry: the agent's, or the environment server's if another entry has the same agent.
     fn label<'b>(&'b self, name: &'b str, mut all: impl Iterator<Item = &'b str>) -> &'b str {
         let server = self.servers.get(name);
         let agent_of = |name: &'b str| {
@@ -164,13 +164,13 @@ impl<'a> AggregateMetrics<'a> {
         }
     }
 
-    /// The statistics of all agents; read once, since each agent's metrics are looked at several times.
+    /// Returns the statistics of all agents. Reads them once, since each agent's are used several times.
     async fn agent_statistics(&self) -> Result<&AgentStatistics, MeasureError> {
         let read = || AgentStatistics::read(self.ctx);
         self.statistics.get_or_try_init(read).await
     }
 
-    /// The repeats of all agents, read once.
+    /// Returns the repeats of all agents. Reads them once.
     async fn repeats(&self) -> Result<&Repeats, MeasureError> {
         let read = || Repeats::read(self.ctx, self.rules);
         self.repeats.get_or_try_init(read).await
@@ -262,7 +262,7 @@ impl<'a> AggregateMetrics<'a> {
         }
     }
 
-    /// The metrics of an agent's rollouts, without those of a benchmark.
+    /// Returns the metrics of an agent's rollouts, without a benchmark's own.
     fn statistics(&self, agent: &Agent, repeats: &AgentRepeats) -> IndexMap<String, String> {
         let mut object = JsonObject::default();
         agent.layout.write(&agent.statistics, &mut object);
@@ -272,14 +272,14 @@ impl<'a> AggregateMetrics<'a> {
         metrics
     }
 
-    /// The agents that have rollouts, by name.
+    /// Returns the names of the agents that have rollouts, sorted.
     /// Fails if the tables cannot be read.
     pub async fn agents(&self) -> Result<Vec<String>, MeasureError> {
         let agents = self.agent_statistics().await?;
         Ok(agents.iter().map(|(name, _)| name.to_owned()).collect())
     }
 
-    /// The metrics of an agent's repeats in which a benchmark differs from ours. `said` holds all that it reports.
+    /// Returns the metrics of an agent's repeats in which a benchmark's report, `said`, differs from ours.
     /// Fails if the tables cannot be read.
     pub async fn own_repeats(
         &self,
@@ -289,7 +289,7 @@ impl<'a> AggregateMetrics<'a> {
         Ok(self.repeats().await?.of(name).own(said))
     }
 
-    /// The metrics of an agent by name, as JSON text: those that key metrics are chosen of.
+    /// Returns the metrics of an agent, by name as JSON text, from which key metrics are chosen.
     /// Fails if the tables cannot be read.
     pub async fn agent_metrics(
         &self,
@@ -306,7 +306,7 @@ impl<'a> AggregateMetrics<'a> {
 struct Entry {
     /// Its metrics and key metrics.
     metrics: String,
-    /// What follows the tasks.
+    /// The fields that follow the tasks.
     rest: String,
 }
 

@@ -10,28 +10,28 @@ use crate::measure::error::MeasureError;
 use crate::measure::rows::{Rows, row};
 
 row! {
-    /// The rollouts that were asked for, against those that are done.
+    /// The numbers of planned rollouts and of those that are done.
     #[derive(Debug, Clone, PartialEq, Serialize)]
     pub struct CompletionSummary {
-        /// Rollouts that were asked for.
+        /// Planned rollouts.
         pub expected_rollout_rows: i64,
-        /// Of these, the ones that are done.
+        /// Planned rollouts that are done.
         pub completed_rollout_rows: i64,
-        /// Of these, the ones that are missing.
+        /// Planned rollouts that are missing.
         pub missing_rollout_rows: i64,
-        /// Rollouts that nobody asked for.
+        /// Rollouts that were not planned.
         pub extra_rollout_rows: i64,
-        /// Completed of expected, in percent; 100 where nothing is expected.
+        /// Completed rollouts as a percentage of expected ones; 100 if none are expected.
         pub reward_profile_completion_pct: f64,
         /// Tasks.
         pub total_input_rows: i64,
         /// Tasks with all their rollouts.
         pub complete_input_rows: i64,
-        /// Tasks with some of their rollouts.
+        /// Tasks with some of their rollouts, but not all.
         pub partial_input_rows: i64,
-        /// Tasks with none.
+        /// Tasks with none of their rollouts.
         pub missing_input_rows: i64,
-        /// Rollouts that are masked, if the rules mask rollouts.
+        /// Masked rollouts; `None` if the rules do not mask rollouts.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub masked_rollout_rows: Option<i64>,
     }
@@ -53,10 +53,10 @@ row! {
 }
 
 impl CompletionSummary {
-    /// Compares the views `tasks` and `rollouts` of a session.
+    /// Counts the planned and the existing rollouts in the tables `tasks` and `rollouts` of a session.
     ///
     /// # Errors
-    /// They cannot be read.
+    /// The tables cannot be read.
     pub async fn of(ctx: &SessionContext, rules: &'static GymRules) -> Result<Self, MeasureError> {
         let sql = include_str!("../../../queries/nemo_gym/completion.sql");
         let by_agent = [("by_agent", ScalarValue::from(rules.lines_by_agent))];
@@ -70,7 +70,7 @@ impl CompletionSummary {
         Ok(summary)
     }
 
-    /// Refuses rollouts that nobody asked for and, unless `allow_partial`, rollouts that are missing.
+    /// Fails if there are unplanned rollouts or, unless `allow_partial`, missing ones.
     ///
     /// # Errors
     /// There are such rollouts, or the tables cannot be read.

@@ -20,11 +20,11 @@ use crate::measure::rows::{Rows, row};
 /// that a benchmark defines on the agent's server, or [`PassMajority`].
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct CustomMetrics {
-    /// Of the agent.
+    /// Metrics of the agent.
     pub agent: IndexMap<String, String>,
-    /// Of its tasks, by index.
+    /// Metrics of its tasks, by task index.
     pub tasks: BTreeMap<i64, IndexMap<String, String>>,
-    /// Of its repeats.
+    /// Metrics of its repeats.
     pub repeats: OwnRepeats,
     /// The key metrics of the agent; `None` if these are the means.
     pub key: Option<IndexMap<String, String>>,
@@ -33,20 +33,20 @@ pub struct CustomMetrics {
 /// Which metrics are the key metrics of an agent.
 #[derive(Debug, Clone, PartialEq)]
 pub enum KeyMetrics {
-    /// Those of these names, if they exist.
+    /// The metrics with these names, if they exist.
     Names(Vec<String>),
-    /// Of a family of names with a `{k}` in it, those with the largest k.
+    /// The metrics with the largest k among those whose names follow a pattern with `{k}`.
     HighestK {
-        /// What the names begin with, up to the slash before the score's name: `pass@{k}`.
+        /// The beginning of the names, up to the slash before the score's name, such as `pass@{k}`.
         pattern: String,
-        /// Only these scores.
+        /// The scores to choose from; `None` for all.
         score_names: Option<Vec<String>>,
-        /// Not these scores.
+        /// The scores to leave out.
         exclude_names: Vec<String>,
     },
 }
 
-/// Ends of names that say how sure a number is, and are no scores.
+/// Ends of the names of statistics of spread, which are not scores.
 const NO_SCORES: [&str; 3] = [
     "std_dev_across_runs",
     "std_err_across_runs",
@@ -54,7 +54,7 @@ const NO_SCORES: [&str; 3] = [
 ];
 
 impl KeyMetrics {
-    /// Chooses among metrics, in their order.
+    /// Returns the key metrics among `metrics`.
     pub fn select(&self, metrics: &IndexMap<String, String>) -> IndexMap<String, String> {
         match self {
             Self::Names(names) => {
@@ -88,7 +88,7 @@ fn owned((name, value): (&String, &String)) -> (String, String) {
     (name.clone(), value.clone())
 }
 
-/// The k and the score of a name that follows a pattern; 0 for a pattern without k.
+/// Returns the k and the score of a name that follows a pattern; k is 0 for a pattern without `{k}`.
 fn k_and_score<'a>(pattern: &str, name: &'a str) -> Option<(u64, &'a str)> {
     if NO_SCORES.iter().any(|end| name.ends_with(end)) {
         return None;
@@ -105,16 +105,16 @@ fn k_and_score<'a>(pattern: &str, name: &'a str) -> Option<(u64, &'a str)> {
     ))
 }
 
-/// Which scores, and what of them.
+/// The scores that [`PassMajority`] covers, and what it computes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PassMajorityOptions {
-    /// Names of scores, each with the metric that it is.
+    /// Names of scores, each with the name of its metric.
     pub scores: Vec<(String, String)>,
     /// Path of the answer within an agent's result; with it, majority@k and `no_answer` are computed.
     pub answer_key: Option<String>,
-    /// Also the mean over tasks of the standard deviation within a task.
+    /// Whether to add the mean over tasks of the standard deviation within a task.
     pub add_avg_sample_std_dev: bool,
-    /// Tasks in all, where some may have no rollout.
+    /// The number of all tasks, where some may have no rollout.
     pub num_tasks: Option<i64>,
 }
 
@@ -129,7 +129,7 @@ impl Default for PassMajorityOptions {
     }
 }
 
-/// The metrics of an agent by their names in NeMo Gym, in percent, as JSON text.
+/// The metrics of an agent as JSON text, under NeMo Gym's names and in percent.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct PassMajority {
     /// `pass@{k}/{score}` and so on, for every k up to the most rollouts that a task has; the means of
@@ -137,7 +137,7 @@ pub struct PassMajority {
     pub metrics: IndexMap<String, String>,
     /// The names of the scores.
     pub score_names: Vec<String>,
-    /// The most rollouts that a task has.
+    /// The largest number of rollouts of a task.
     pub max_k: i64,
 }
 
@@ -166,7 +166,7 @@ row! {
 
 impl PassMajority {
     /// Computes the metrics of every agent over the tables `tasks` and `rollouts` of a session, and
-    /// `scores` if it is there.
+    /// `scores` if that table exists.
     ///
     /// # Errors
     /// The tables cannot be read, or an answer is a list or an object.
@@ -236,7 +236,7 @@ impl PassMajority {
         metrics.insert("per_sample_aggregate".into(), of_runs);
         for k in 2..=max_k {
             for name in &names {
-                // Beyond the last run the first k are all there are.
+                // For a k beyond the last run, the first k runs are all runs.
                 let among = runs.iter().filter(|run| run.name == **name && run.run <= k);
                 let Some(last) = among.max_by_key(|run| run.run) else {
                     continue;

@@ -1,5 +1,5 @@
-//! The rollouts of a task together with the task's statistics: [`Groups`] joins the two tables as
-//! they stream by, one [`Group`] at a time.
+//! Joins the rollouts of a task with the task's statistics: [`Groups`] reads the two tables as
+//! streams, one [`Group`] at a time.
 
 use datafusion::common::ScalarValue;
 use datafusion::prelude::SessionContext;
@@ -15,7 +15,7 @@ use crate::measure::families::is_reserved;
 use crate::measure::rows::{Rows, row};
 use crate::request::agent_ref;
 
-/// How an account starts that brings a number under the name of our own id.
+/// The start of a rollout's entry that has a number under the name of our id.
 const OWN_ID: &str = "{\"rollout_id\":";
 
 /// The rollouts of one task, or of one agent at one task.
@@ -24,7 +24,7 @@ pub(super) struct Group {
     pub(super) agent_name: String,
     pub(super) task_index: i64,
     num_rollouts: i64,
-    /// Their accounts as JSON objects, separated by commas.
+    /// The entries of the rollouts as JSON objects, separated by commas.
     infos: String,
     statistics: Vec<Statistic>,
 }
@@ -38,18 +38,18 @@ row! {
     }
 }
 
-/// What groups are of, and their order.
+/// What a group contains, and the order of the groups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum GroupOrder {
-    /// The tasks of each agent.
+    /// A group for each agent and task, sorted by agent.
     AgentTask,
-    /// The agents of each task.
+    /// A group for each agent and task, sorted by task.
     TaskAgent,
-    /// Tasks, whoever worked on them.
+    /// A group for each task, with the rollouts of all agents.
     Task,
 }
 
-/// Groups of rollouts, ascending.
+/// Groups of rollouts, in ascending order.
 pub(super) struct Groups<'a> {
     infos: Rows<Info>,
     statistics: Rows<Statistic>,
@@ -58,7 +58,7 @@ pub(super) struct Groups<'a> {
 }
 
 impl<'a> Groups<'a> {
-    /// Starts reading. The table `task_statistics` must have been made for the same groups.
+    /// Starts reading. The table `task_statistics` must have the same groups.
     pub(super) async fn read(
         ctx: &SessionContext,
         labels: &'a TaskLabels,
@@ -79,7 +79,7 @@ impl<'a> Groups<'a> {
         })
     }
 
-    /// The next group.
+    /// Returns the next group.
     pub(super) async fn next(&mut self) -> Result<Option<Group>, MeasureError> {
         let Some(first) = self.infos.next().await? else {
             return Ok(None);
@@ -106,7 +106,7 @@ impl<'a> Groups<'a> {
         }
     }
 
-    /// Passes over the groups of agents whose names come before.
+    /// Skips the groups of agents whose names sort before `agent`.
     pub(super) async fn skip_to(&mut self, agent: &str) -> Result<(), MeasureError> {
         let before = |info: &Info| info.agent_name.as_str() < agent;
         while self.infos.next_if(before).await?.is_some() {}
@@ -115,7 +115,7 @@ impl<'a> Groups<'a> {
         Ok(())
     }
 
-    /// The next group, if it is one of the agent.
+    /// Returns the next group if it is one of `agent`.
     pub(super) async fn next_of(&mut self, agent: &str) -> Result<Option<Group>, MeasureError> {
         match self.infos.peek().await? {
             Some(info) if info.agent_name == agent => self.next().await,
@@ -132,7 +132,7 @@ impl Group {
     fn append(&mut self, labels: &TaskLabels, info: &Info, rules: &GymRules) {
         let mut object = JsonObject::default();
         let rest = match info.info.strip_prefix(OWN_ID) {
-            // A number of that name in the answer takes the place of ours.
+            // The answer's number under this name replaces our id.
             Some(number) => {
                 let (number, rest) = number.split_at(number.find([',', '}']).unwrap_or_default());
                 object.raw("rollout_id", number);
@@ -159,9 +159,9 @@ impl Group {
         self.num_rollouts += 1;
     }
 
-    /// The group as a JSON object: its statistics, a sample of what was asked, how much of it is
-    /// there, and every rollout. `agent` says whether its agent is named; `expected` is nothing where the rollouts that
-    /// are there are all that was asked for.
+    /// Returns the group as a JSON object: its statistics, a sample request, how complete it is, and every
+    /// rollout. `agent` is the agent's name, if it is to be written. `expected` is the number of planned rollouts;
+    /// `None` means that all of them are there.
     pub(super) fn to_json(
         &self,
         layout: &Layout,

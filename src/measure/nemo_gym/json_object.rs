@@ -4,16 +4,16 @@ use indexmap::IndexMap;
 
 use crate::json::{Object, quote};
 
-/// An object in the making.
+/// A JSON object under construction.
 #[derive(Debug, Default)]
 pub(super) struct JsonObject(String);
 
-/// A float as JSON text: `null` unless it is finite.
+/// Returns a float as JSON text: `null` unless it is finite.
 pub(super) fn number(value: f64) -> String {
     serde_json::Value::from(value).to_string()
 }
 
-/// The fields of an object that are wanted, as JSON text by name.
+/// Returns the wanted fields of an object, as JSON text by name.
 pub(super) fn fields(
     object: &Object<'_>,
     is_wanted: impl Fn(&str, &str) -> bool,
@@ -26,7 +26,7 @@ pub(super) fn fields(
 }
 
 impl From<String> for JsonObject {
-    /// Goes on with an object that is JSON text without spaces around it.
+    /// Continues an object from its JSON text, which must have no spaces around it.
     fn from(mut object: String) -> Self {
         object.pop();
         Self(match object.as_str() {
@@ -50,7 +50,7 @@ impl JsonObject {
         self.raw(name, &value.to_string());
     }
 
-    /// Adds a float: `null` if it is infinite, no field at all if it is not a number.
+    /// Adds a float: `null` if it is infinite, no field if it is NaN.
     pub(super) fn float(&mut self, name: &str, value: f64) {
         if !value.is_nan() {
             self.raw(name, &number(value));
@@ -68,7 +68,7 @@ impl JsonObject {
         }
     }
 
-    /// The object's text with more fields: in place of those of the same name, else at the end.
+    /// Returns the object's text with more fields. A field replaces the one of the same name, or is appended.
     pub(super) fn merged(self, fields: &IndexMap<String, String>) -> String {
         let text = self.finish();
         let mut object = Object::parse(&text).unwrap_or_default();
@@ -78,7 +78,7 @@ impl JsonObject {
         object.to_string()
     }
 
-    /// The fields as JSON text by name.
+    /// Returns the fields as JSON text, by name.
     pub(super) fn into_fields(self) -> IndexMap<String, String> {
         fields(
             &Object::parse(&self.finish()).unwrap_or_default(),
@@ -86,7 +86,7 @@ impl JsonObject {
         )
     }
 
-    /// The object's text.
+    /// Returns the object's text.
     pub(super) fn finish(self) -> String {
         if self.0.is_empty() {
             return "{}".to_owned();

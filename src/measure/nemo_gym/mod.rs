@@ -1,8 +1,8 @@
-//! Metrics in the files and by the names of NeMo Gym: [`AggregateMetrics`] writes `aggregate_metrics.json`, and [`Profile`]
-//! the reward profile, from the tables of the catalog.
+//! Writes NeMo Gym's metric files from the tables of the catalog: [`AggregateMetrics`] for
+//! `aggregate_metrics.json`, and [`Profile`] for the reward profile.
 //!
-//! The queries are in `queries/nemo_gym`. [`servers`] asks agents for metrics of their own, [`custom`] has those of
-//! benchmarks.
+//! The queries are in `queries/nemo_gym`. [`servers`] asks the servers of agents for their own metrics; [`custom`] has
+//! the metrics of benchmarks.
 
 mod aggregate_metrics;
 mod completion;
@@ -33,7 +33,7 @@ use crate::gym::AGGREGATE_METRICS;
 use crate::measure::measurement::Measurement;
 use crate::store::{Document, RunStore};
 
-/// Writes `aggregate_metrics.json`, with every rollout in it; it is not there until it is finished.
+/// Writes `aggregate_metrics.json`, with every rollout. The file appears when the returned document is finished.
 /// Warnings are appended to `notes`.
 pub(in crate::measure) async fn aggregate_metrics(
     run: &RunStore,
@@ -50,7 +50,7 @@ pub(in crate::measure) async fn aggregate_metrics(
     Ok(document)
 }
 
-/// The metrics that benchmarks report, by agent. Warnings on agents without metrics of their own are appended to `notes`.
+/// Returns the metrics that benchmarks report, by agent. Appends warnings about agents without own metrics to `notes`.
 async fn custom_metrics(
     session: &SessionContext,
     metrics: &AggregateMetrics<'_>,
@@ -83,7 +83,7 @@ async fn custom_metrics(
             .await?
             {
                 Ok(None) if servers.must_have() => notes.push(format!(
-                    "agent '{agent}' has no metrics of its own: its server knows no /aggregate_metrics"
+                    "agent '{agent}' has no metrics of its own: its server has no /aggregate_metrics"
                 )),
                 Ok(None) => {}
                 Ok(Some(own)) => {
@@ -96,7 +96,7 @@ async fn custom_metrics(
                     of_agent.repeats = own_repeats;
                 }
                 Err(why) => notes.push(format!(
-                    "agent '{agent}' gave no metrics of its own; all others are there: {why}"
+                    "agent '{agent}' returned no metrics of its own; all other metrics are written: {why}"
                 )),
             }
         }

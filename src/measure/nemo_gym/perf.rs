@@ -1,4 +1,4 @@
-//! Summaries of the turns, tokens and times that NeMo Gym observed of an agent's rollouts: [`perf_summaries`].
+//! Summarizes the turns, tokens and times that NeMo Gym recorded for an agent's rollouts: [`perf_summaries`].
 
 use std::collections::BTreeMap;
 
@@ -21,12 +21,12 @@ struct Numbers {
 struct Summary {
     records: usize,
     with_tokens: usize,
-    /// Those of each of [`FIELDS`].
+    /// The numbers of each of [`FIELDS`].
     numbers: [Numbers; FIELDS.len()],
 }
 
-/// What is summarised: a field of a rollout, the names of its statistics with `{}` in the place of the statistic, and which
-/// of these are written.
+/// The summarized fields of a rollout: the field, the names of its statistics with `{}` for the statistic, and
+/// the statistics that are written.
 const FIELDS: [(&str, &str, &[&str]); 7] = [
     ("prompt_tokens", "{}_prompt_tokens", TOKENS),
     ("cached_prompt_tokens", "{}_cached_prompt_tokens", TOKENS),
@@ -45,7 +45,7 @@ const FIELDS: [(&str, &str, &[&str]); 7] = [
     ),
 ];
 const TOKENS: &[&str] = &["mean", "median", "total"];
-/// Not a field: the tokens of a rollout by its turns.
+/// Not a field: the completion tokens of a rollout per turn.
 const PER_TURN: &str = "tokens_per_turn";
 
 row! {
@@ -55,8 +55,8 @@ row! {
     }
 }
 
-/// The summary of every agent of which something was observed, as a JSON object. `num_rollouts` says how many rollouts an
-/// agent has.
+/// Returns the summary of each agent with recorded figures, as a JSON object. `num_rollouts` returns the number of an
+/// agent's rollouts.
 pub(super) async fn perf_summaries(
     ctx: &SessionContext,
     num_rollouts: impl Fn(&str) -> i64,
@@ -77,7 +77,7 @@ pub(super) async fn perf_summaries(
         .collect())
 }
 
-/// Reads a number; as in Python, a truth value is one.
+/// Returns a number, or a boolean as 0 or 1 as Python does.
 fn float(value: &Value) -> Option<f64> {
     match value {
         Value::Bool(value) => Some(f64::from(u8::from(*value))),
@@ -102,7 +102,7 @@ impl Numbers {
         }
     }
 
-    /// As exact as Python's `fsum` and `sum` have it.
+    /// Returns the sum, precise enough to round as Python's `fsum` and `sum` do.
     fn total(&self) -> DoubleDouble {
         let values = self.values.iter();
         values.fold(DoubleDouble::default(), |sum, value| {
@@ -110,7 +110,7 @@ impl Numbers {
         })
     }
 
-    /// Of the population, rounded once, as Python's `pstdev` is.
+    /// Returns the population's standard deviation, rounded once as Python's `pstdev` is.
     fn std(&self) -> f64 {
         let count = self.values.len() as f64;
         let mean = self.total().divided_by(count);

@@ -1,5 +1,5 @@
-//! The repeats of a data set: the first rollouts of all its tasks, the second ones, and so on, and how much they differ.
-//! [`Repeats`] writes what NeMo Gym has of them since 0.7, and how many rollouts were masked.
+//! The repeats of a data set: the first rollouts of all its tasks, the second ones, and so on, and their spread.
+//! [`Repeats`] writes the metrics of repeats that NeMo Gym has since 0.7, and the number of masked rollouts.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,11 +12,11 @@ use crate::measure::error::MeasureError;
 use crate::measure::functions::{median, pairwise_sum, quantile, t_quantile};
 use crate::measure::rows::{Rows, row};
 
-/// Between the name of a statistic and that of a metric of repeats.
+/// Separates the name of a statistic from that of the repeats' metric.
 const ACROSS: &str = "_across_repeats/";
 
-/// Metrics of repeats that are statistics themselves begin or end so, or have these names, as far as others than the mean
-/// can come up: of these there are no statistics across repeats.
+/// Beginnings, ends and names of the metrics that are statistics other than means themselves. They get no statistics
+/// across repeats.
 const NO_PREFIXES: [&str; 11] = [
     "max/",
     "min/",
@@ -57,7 +57,7 @@ const NO_NAMES: [&str; 4] = [
     "token_usage_version",
 ];
 
-/// Metrics of a benchmark's own for each repeat, by rollout index; nothing for what is no number there.
+/// A benchmark's own metrics of each repeat, by rollout index; `None` for a value that is not a number.
 pub type OwnRepeats = BTreeMap<i64, IndexMap<String, Option<f64>>>;
 
 /// The repeats of all agents, by name.
@@ -67,18 +67,18 @@ pub(super) struct Repeats(BTreeMap<String, AgentRepeats>);
 /// The repeats of one agent.
 #[derive(Debug, Default, Clone)]
 pub(super) struct AgentRepeats {
-    /// Rollout indices, also those of masked rollouts alone.
+    /// The number of rollout indices, including those of masked rollouts only.
     pub(super) num_repeats: i64,
-    /// Rollouts that are accepted.
+    /// The number of accepted rollouts.
     pub(super) measured: i64,
-    /// Rollouts that are masked.
+    /// The number of masked rollouts.
     pub(super) masked: i64,
     measured_tasks: i64,
     tasks: i64,
     repeats: Vec<Repeat>,
 }
 
-/// The rollouts of one index.
+/// The rollouts with the same index.
 #[derive(Debug, Clone)]
 struct Repeat {
     rollout_index: i64,
@@ -124,7 +124,7 @@ row! {
 }
 
 impl Repeats {
-    /// Reads the repeats from the tables and views of a session; there are none if the rules have none.
+    /// Reads the repeats from the tables and views of a session. Returns none if the rules have no repeats.
     pub(super) async fn read(ctx: &SessionContext, rules: &GymRules) -> Result<Self, MeasureError> {
         if !rules.repeats {
             return Ok(Self::default());
@@ -150,7 +150,7 @@ impl Repeats {
                 metrics: IndexMap::new(),
             });
         }
-        // One repeat is compared with none.
+        // A single repeat has nothing to be compared with.
         for agent in all.values_mut() {
             if agent.repeats.len() == 1 {
                 agent.repeats.clear();
@@ -187,24 +187,24 @@ impl Repeats {
         Ok(Self(all))
     }
 
-    /// The repeats of an agent.
+    /// Returns the repeats of an agent.
     pub(super) fn of(&self, agent: &str) -> AgentRepeats {
         self.0.get(agent).cloned().unwrap_or_default()
     }
 
-    /// By name.
+    /// Iterates over the agents and their repeats, by name.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&str, &AgentRepeats)> {
         self.0.iter().map(|(name, agent)| (name.as_str(), agent))
     }
 
-    /// The metrics of all agents' repeats, as they first appear.
+    /// Returns the metrics of all agents' repeats, in the order of their first appearance.
     pub(super) fn metrics(&self) -> Vec<&str> {
         let repeats = self.0.values().flat_map(|agent| &agent.repeats);
         let names: IndexSet<&String> = repeats.flat_map(|repeat| repeat.metrics.keys()).collect();
         names.into_iter().map(String::as_str).collect()
     }
 
-    /// Notes on repeats that do not have the same tasks.
+    /// Returns warnings about repeats that lack tasks.
     pub(super) fn notes(&self) -> Vec<String> {
         let uneven = self.0.iter().filter_map(|(name, agent)| {
             let repeats = agent.repeats.iter();
@@ -222,7 +222,7 @@ impl Repeats {
 }
 
 impl AgentRepeats {
-    /// Adds `coverage/...`, where rollouts are masked.
+    /// Adds the `coverage/...` counts if any rollouts are masked.
     pub(super) fn write_coverage(&self, metrics: &mut IndexMap<String, String>) {
         if self.masked == 0 {
             return;
@@ -237,7 +237,7 @@ impl AgentRepeats {
         }
     }
 
-    /// Adds the statistics of each metric over the repeats; those in `first` come first, in this order.
+    /// Adds the statistics of each metric across the repeats. The metrics in `first` come first, in that order.
     pub(super) fn write_across(&self, first: &[&str], metrics: &mut IndexMap<String, String>) {
         let first = first.iter().map(|name| (*name, Vec::new()));
         let mut values: IndexMap<&str, Vec<f64>> = first.collect();
@@ -252,8 +252,8 @@ impl AgentRepeats {
         }
     }
 
-    /// What a benchmark says of the repeats otherwise than we do, where `said` is all that it says of them, by rollout
-    /// index: its own metrics, and nothing for those that it leaves out.
+    /// Returns the metrics in which a benchmark's report on the repeats, `said`, differs from ours, by rollout index:
+    /// its own values, and `None` for those that it leaves out.
     pub(super) fn own(&self, said: &OwnRepeats) -> OwnRepeats {
         let of = |repeat: &Repeat, name: &String| {
             let of_repeat = said.get(&repeat.rollout_index)?;
@@ -281,8 +281,8 @@ impl AgentRepeats {
         own.collect()
     }
 
-    /// Puts a benchmark's own metrics in place of those of the same name, here and in the agent's `metrics`. One that is
-    /// no number in some repeat, or in `own` over all rollouts, is taken out.
+    /// Replaces metrics by a benchmark's own of the same name, here and in the agent's `metrics`. Removes one that is
+    /// not a number in some repeat, or in `own`, over all rollouts.
     pub(super) fn replace(
         &mut self,
         of_repeats: &OwnRepeats,
@@ -318,7 +318,7 @@ impl AgentRepeats {
         self.write_across(&[], metrics);
     }
 
-    /// The metrics of each repeat as JSON objects, each with `head` as its first field.
+    /// Returns the metrics of each repeat as a JSON object, with `head` as its first field if given.
     pub(super) fn to_json(&self, head: Option<(&str, &str)>) -> Vec<String> {
         let entries = self.repeats.iter().map(|repeat| {
             let mut object = JsonObject::default();
@@ -337,7 +337,7 @@ impl AgentRepeats {
     }
 }
 
-/// Whether two programs mean the same number.
+/// Returns whether two numbers are equal up to rounding errors.
 pub(super) fn is_same(ours: f64, theirs: f64) -> bool {
     (ours - theirs).abs() <= 1e-9 * ours.abs() + 1e-12
 }
@@ -348,7 +348,7 @@ fn is_primary(name: &str) -> bool {
     !begins && !ends && !NO_NAMES.contains(&name) && !name.contains(ACROSS)
 }
 
-/// Statistics of at least one number, as those of a repeat are made.
+/// Returns the statistics of at least one number, computed as those within a repeat are.
 fn across(mut values: Vec<f64>) -> Vec<(&'static str, f64)> {
     let count = values.len() as f64;
     let sum = |term: &dyn Fn(f64) -> f64| {

@@ -1,5 +1,5 @@
-//! NeMo Gym's reward profile, `*_reward_profiling.jsonl` and `*_agent_metrics.json`: [`Profile`] is that of a run or of
-//! files, written from the statistics tables.
+//! NeMo Gym's reward profile, `*_reward_profiling.jsonl` and `*_agent_metrics.json`: [`Profile`] writes that of a run
+//! or of files from the statistics tables.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -31,29 +31,29 @@ use crate::request::agent_ref;
 use crate::session;
 use crate::store::{Document, RunStore};
 
-/// NeMo Gym's reward profile: a line for each task, an entry for each agent, and how much of what was
-/// asked for is there.
+/// NeMo Gym's reward profile: a line for each task, an entry for each agent, and how many of the planned
+/// rollouts are done.
 pub struct Profile {
     sessions: Sessions,
     labels: TaskLabels,
     rules: &'static GymRules,
     completion: CompletionSummary,
-    /// The tables of files can be read as long as this exists.
+    /// Keeps the tables of imported files readable.
     _imported: Option<Imported>,
 }
 
-/// Where a profile goes.
+/// Where a profile is written.
 #[derive(Debug, Clone)]
 pub struct ProfileTarget {
     /// A run, or any directory or object-store prefix.
     pub place: RunStore,
-    /// What the names of the files begin with: nothing in a run, `NAME_` beside `NAME.jsonl`.
+    /// The prefix of the file names: empty in a run, `NAME_` beside `NAME.jsonl`.
     pub prefix: String,
 }
 
 impl Profile {
-    /// Of a run, live or finished: what has landed and what is in the journal. By the rules of the run, unless others
-    /// are chosen. `memory` bytes are kept of what can go to temporary files.
+    /// Reads a run, live or finished, from its Parquet parts and its journal. The rules of the run apply, unless `gym`
+    /// names others. Queries spill to temporary files beyond `memory` bytes.
     ///
     /// # Errors
     /// The run can't be read.
@@ -63,10 +63,10 @@ impl Profile {
         Self::of(&source, None, rules, memory).await
     }
 
-    /// Of files of NeMo Gym, by the rules of the version that wrote them, unless others are chosen.
+    /// Reads files of NeMo Gym. The rules of the version that wrote them apply, unless `gym` names others.
     ///
     /// # Errors
-    /// A file can't be read, or its rows are not what they must be.
+    /// A file can't be read, or has invalid rows.
     pub async fn of_files(
         rollouts: &Path,
         materialized_inputs: &Path,
@@ -109,12 +109,12 @@ impl Profile {
         })
     }
 
-    /// How many of the rollouts are done.
+    /// Returns how many of the rollouts are done.
     pub fn completion(&self) -> &CompletionSummary {
         &self.completion
     }
 
-    /// Refuses rollouts that nobody asked for and, unless `allow_partial`, rollouts that are missing.
+    /// Fails if there are unplanned rollouts or, unless `allow_partial`, missing ones.
     ///
     /// # Errors
     /// There are such rollouts, or the tables can't be read.
@@ -123,12 +123,12 @@ impl Profile {
         Ok(self.completion.check(ctx, labels, allow_partial).await?)
     }
 
-    /// Writes `reward_profiling.jsonl`, `agent_metrics.json` and, where the rules have it, `repeat_level_metrics.json`, and
-    /// says how a person names them. Each is there when it is whole, and not before. `notes` gets what is to be known of
-    /// the numbers.
+    /// Writes `reward_profiling.jsonl`, `agent_metrics.json` and, if the rules have it, `repeat_level_metrics.json`;
+    /// returns their paths. Each file appears only when it is complete. Warnings about the numbers are appended to
+    /// `notes`.
     ///
     /// # Errors
-    /// The tables can't be read, or a file not be written.
+    /// The tables can't be read, or a file can't be written.
     pub async fn write(
         &self,
         target: &ProfileTarget,
@@ -156,13 +156,13 @@ impl Profile {
 
 const INDEX_KEYS: [&str; 2] = ["_ng_task_index", "_ng_rollout_index"];
 
-/// What a profile is written from, beside the tables `task_statistics` and `agent_statistics`. The rollouts of all agents
-/// are one data set, and a task is one whoever worked on it.
+/// The data of a profile besides the tables `task_statistics` and `agent_statistics`. The rollouts of all agents are
+/// one data set, and a task is one task, whichever agents worked on it.
 struct Statistics {
-    /// Several agents worked on one task, and each has lines of its own.
+    /// Whether several agents worked on one task and each has its own lines.
     by_agent: bool,
     repeats: Repeats,
-    /// What is kept of its tables lasts as long as these.
+    /// Keep the temporary files of the tables alive.
     _catalogs: Vec<MetricCatalog>,
 }
 
@@ -176,7 +176,7 @@ row! {
 }
 
 impl Sample {
-    /// The request without what tells the rollouts of a task apart.
+    /// Returns the request without the indices, in which the rollouts of a task differ.
     fn to_json(&self) -> Result<String, MeasureError> {
         let request = Object::parse(&self.request).map_err(|_| MeasureError::Row {
             table: "tasks",
@@ -193,14 +193,14 @@ impl Sample {
     }
 }
 
-/// Whether several agents worked on one task.
+/// Returns whether several agents worked on one task.
 async fn has_shared_tasks(ctx: &SessionContext) -> Result<bool, MeasureError> {
     let sql = include_str!("../../../queries/nemo_gym/shared_tasks.sql");
     let tasks = Rows::of(ctx, sql, |batch| i64::read(batch, "task_index")).await?;
     Ok(!tasks.collect().await?.is_empty())
 }
 
-/// Lets the statistics of tasks stand by task alone.
+/// Clears the agents' names in the statistics of tasks, which are then by task alone.
 async fn forget_agents(ctx: &SessionContext) -> Result<(), DataFusionError> {
     let sql = include_str!("../../../queries/nemo_gym/unsplit_tasks.sql");
     let unsplit = ctx.sql(sql).await?.into_view();
@@ -223,7 +223,7 @@ impl Profile {
         let of_agents = MetricCatalog::new(sessions, parameters(true)).await?;
         of_agents.keep_views().await?;
         of_agents.keep(queries.get(AGENT_STATISTICS)?, &[]).await?;
-        // Where each task has one agent, its scores are the same, whether agents are split or not.
+        // If each task has one agent, its scores do not depend on whether agents are split.
         let is_shared = has_shared_tasks(&sessions.gathering).await?;
         let by_agent = is_shared && rules.lines_by_agent;
         let tasks = queries.get(TASK_STATISTICS)?;
@@ -245,8 +245,8 @@ impl Profile {
         })
     }
 
-    /// Writes a line for each task that has a rollout, by index; for each of its agents, where several worked on one task
-    /// and the rules tell them apart.
+    /// Writes a line for each task that has a rollout, sorted by index. With `by_agent`, a task has a line for each of
+    /// its agents.
     async fn write_tasks(&self, by_agent: bool, out: &mut impl Write) -> Result<(), MeasureError> {
         let ctx = &self.sessions.measuring;
         let layout = AgentStatistics::read(ctx).await?.run_layout();
@@ -275,7 +275,7 @@ impl Profile {
         Ok(())
     }
 
-    /// Writes a list with an entry for each agent, by name.
+    /// Writes a list with an entry for each agent, by name. Agents without accepted rollouts come last.
     async fn write_agents(
         &self,
         repeats: &Repeats,

@@ -26,10 +26,10 @@ use crate::json::Object;
 use crate::measure::measurement::Measurement;
 use crate::store::StoreError;
 
-/// Rows of a batch: answers can be large.
+/// Rows per batch: few, because answers can be large.
 const BATCH_ROWS: usize = 64;
 
-/// Fields of every group that are no metrics.
+/// Fields of every group that are not metrics.
 const GROUP_FIELDS: [&str; 7] = [
     TASK,
     "sample",
@@ -41,18 +41,18 @@ const GROUP_FIELDS: [&str; 7] = [
 ];
 const TASK: &str = "_ng_task_index";
 
-/// Fields of every repeat that are no metrics.
+/// Fields of every repeat that are not metrics.
 const REPEAT_FIELDS: [&str; 3] = [ROLLOUT, "sample_count", "missing_count"];
 const ROLLOUT: &str = "_ng_rollout_index";
 
 const KINDS: [&str; 5] = ["mean/", "max/", "min/", "median/", "std/"];
 
-/// Asks the server of an agent for its metrics over the rollouts of a session. Those that
-/// `statistics` has, the agent's own by name, are left out, unless the rules say that servers prevail. A server that has none gives none.
+/// Asks the server of an agent for its metrics over the rollouts of a session. Leaves out the metrics that
+/// `statistics` has, unless the rules say that servers prevail. Returns `None` for a server without metrics.
 ///
 /// # Errors
-/// The rollouts can't be read, or there is no place for a temporary file. That the server gives none is
-/// no error: the inner result says why.
+/// The rollouts can't be read, or there is no place for a temporary file. If only the server fails, the inner
+/// result says why.
 pub(super) async fn ask(
     servers: &MetricServers,
     session: &SessionContext,
@@ -77,7 +77,7 @@ pub(super) async fn ask(
     let left_out = write_verify_responses(session, agent, labels, rules, stamps, &mut body).await?;
     if left_out > 0 {
         notes.push(format!(
-            "the server of agent '{agent}' is not shown {left_out} of its answers, which NeMo Gym could not read"
+            "the server of agent '{agent}' does not get {left_out} of its answers: NeMo Gym could not read them"
         ));
     }
     let mut body: File = body
@@ -89,8 +89,8 @@ pub(super) async fn ask(
     Ok(answer.and_then(|answer| answer.map(parse).transpose()))
 }
 
-/// Writes what the server of an agent is asked: `{"verify_responses": [...]}`, by task and rollout. Each answer has
-/// what `stamps` have of it. Gives how many are left out since NeMo Gym could not read them.
+/// Writes the request to the server of an agent: `{"verify_responses": [...]}`, by task and rollout. Each answer gets
+/// its `stamps`. Returns the number of answers left out because NeMo Gym could not read them.
 ///
 /// # Errors
 /// The rollouts can't be read, or `out` not be written.
@@ -110,7 +110,7 @@ pub async fn write_verify_responses(
     let config = session
         .copied_config()
         .with_batch_size(BATCH_ROWS)
-        // Else the tables would be gone.
+        // Otherwise the session would lose its tables.
         .with_create_default_catalog_and_schema(false);
     let state = SessionStateBuilder::new_from_existing(session.state()).with_config(config);
     let session = SessionContext::new_with_state(state.build());
@@ -162,7 +162,7 @@ fn function(
             let stamped = stamps.stamp(result, (task, rollout, attempts.value(row)));
             let response = stamped
                 .and_then(|result| verify_response(&result, &task_index, rollout, &agent, rules));
-            // NeMo Gym could not read such an answer either; an export names it.
+            // Drops an answer that NeMo Gym could not read either; an export reports it.
             response.ok()
         });
         let responses: StringViewArray = responses.collect();
@@ -182,7 +182,7 @@ fn function(
     )
 }
 
-/// Reads the metrics of a server's answer that the statistics lack.
+/// Parses a server's answer, and keeps the metrics that the statistics lack or that prevail over them.
 fn parse(
     answer: &str,
     statistics: &IndexMap<String, String>,
@@ -220,7 +220,7 @@ fn parse(
     }
     let list = |name: &'static str| -> Result<Vec<&RawValue>, String> {
         let list = field(name).map(serde_json::from_str).transpose();
-        let list = list.map_err(|error| format!("{name} is no list: {error}"))?;
+        let list = list.map_err(|error| format!("{name} is not a list: {error}"))?;
         Ok(list.unwrap_or_default())
     };
     for repeat in list("repeat_level_metrics")? {
@@ -256,7 +256,7 @@ fn parse(
 }
 
 fn object<'a>(text: &'a str, what: &str) -> Result<Object<'a>, String> {
-    Object::parse(text).map_err(|error| format!("{what} is not what it must be: {error}"))
+    Object::parse(text).map_err(|error| format!("{what} is not a JSON object: {error}"))
 }
 
 #[cfg(test)]
@@ -301,8 +301,8 @@ mod tests {
     #[test]
     fn an_answer_of_another_shape_is_refused_by_what_is_wrong() {
         for (answer, part) in [
-            ("<html>", "its answer is not what it must be"),
-            ("[]", "its answer is not what it must be"),
+            ("<html>", "its answer is not a JSON object"),
+            ("[]", "its answer is not a JSON object"),
             ("{}", "no agent_metrics"),
             (r#"{"agent_metrics": []}"#, "agent_metrics is not"),
             (r#"{"agent_metrics": {"x": NaN}}"#, "its answer is not"),
@@ -312,7 +312,7 @@ mod tests {
             ),
             (
                 r#"{"agent_metrics": {}, "group_level_metrics": {}}"#,
-                "group_level_metrics is no list",
+                "group_level_metrics is not a list",
             ),
             (
                 r#"{"agent_metrics": {}, "repeat_level_metrics": [{"mean/x": 1}]}"#,

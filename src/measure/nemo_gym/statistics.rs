@@ -1,4 +1,4 @@
-//! The statistics tables as they are written to JSON: [`Statistic`] is a row, [`Layout`] the order of
+//! Writes the statistics tables as JSON: a [`Statistic`] is a row, and a [`Layout`] holds the order of
 //! the metrics and whether extremes are integers.
 
 use std::collections::{BTreeMap, HashMap};
@@ -10,11 +10,11 @@ use crate::measure::error::MeasureError;
 use crate::measure::rows::{Rows, row};
 
 row! {
-    /// A metric of an agent, or of a task.
+    /// The statistics of a metric, of an agent or of a task.
     #[derive(Debug)]
     pub(super) struct Statistic {
         pub(super) agent_name: String,
-        /// Zero where it is the agent's.
+        /// The task; zero for the statistics of an agent.
         pub(super) task_index: i64,
         metric: String,
         position: i64,
@@ -36,15 +36,15 @@ row! {
     }
 }
 
-/// What holds for all objects of one data set.
+/// The form that all objects of one data set share.
 #[derive(Debug, Default)]
 pub(super) struct Layout {
     positions: HashMap<String, i64>,
-    /// Every rollout has every metric, and all of them are integers.
+    /// Whether every rollout has every metric, and all values are integers.
     integers: bool,
 }
 
-/// The statistics per agent, which are few.
+/// The statistics of all agents, which are few.
 #[derive(Debug)]
 pub(super) struct AgentStatistics {
     agents: BTreeMap<String, Agent>,
@@ -53,10 +53,10 @@ pub(super) struct AgentStatistics {
 /// One agent's statistics.
 #[derive(Debug, Default)]
 pub(super) struct Agent {
-    /// One of its rollouts is accepted.
+    /// Whether one of its rollouts is accepted.
     pub(super) is_measured: bool,
     pub(super) statistics: Vec<Statistic>,
-    /// With the agent's rollouts as the data set.
+    /// The layout with the agent's rollouts as the data set.
     pub(super) layout: Layout,
     run_positions: HashMap<String, i64>,
 }
@@ -93,19 +93,19 @@ impl AgentStatistics {
         Ok(Self { agents })
     }
 
-    /// Of one agent, if it has rollouts.
+    /// Returns the statistics of one agent, if it has rollouts.
     pub(super) fn get(&self, name: &str) -> Option<&Agent> {
         self.agents.get(name)
     }
 
-    /// By code points of the name.
+    /// Iterates over the agents, sorted by the code points of their names.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&str, &Agent)> {
         self.agents
             .iter()
             .map(|(name, agent)| (name.as_str(), agent))
     }
 
-    /// With the rollouts of all agents as one data set.
+    /// Returns the layout with the rollouts of all agents as one data set.
     pub(super) fn run_layout(&self) -> Layout {
         let mut positions = HashMap::new();
         for agent in self.agents.values() {
@@ -148,7 +148,7 @@ impl Layout {
     }
 }
 
-/// Name of a statistic, its value, and the same as an integer where it can be one.
+/// The name of a statistic, and its value as a float and, where it can be one, as an integer.
 type Kind = (&'static str, fn(&Statistic) -> (Option<f64>, Option<i64>));
 
 const MEAN: Kind = ("mean", |of| (of.mean, None));

@@ -31,7 +31,7 @@ const DEPTH: usize = 100_000;
 const NOT_JSON: &str = "<!doctype html><html><head><title>Bad gateway</title></head>\
     <body><h1>Bad gateway</h1><p>The upstream did not answer.</p></body></html>\n";
 
-/// The last second of the year 9999, since 1970: later dates cannot be written.
+/// The last second of the year 9999, in seconds since 1970: later dates cannot be written.
 const LAST_DATE: u64 = 253_402_300_799;
 
 const SECOND_US: u64 = 1_000_000;
@@ -46,7 +46,7 @@ pub(crate) struct Refusal {
 }
 
 impl Refusal {
-    /// The refusal that a fault stands for; none if it is another kind of fault. `now_us` is in microseconds since 1970.
+    /// Returns the refusal for a fault; `None` if the fault is not a refusal. `now_us` is in microseconds since 1970.
     pub(crate) fn of_fault(kind: FaultKind, wait: Duration, now_us: u64) -> Option<Self> {
         let at_us = now_us.saturating_add(u64::try_from(wait.as_micros()).unwrap_or(u64::MAX));
         Some(match kind {
@@ -63,7 +63,7 @@ impl Refusal {
                 refusal.with("retry-after", httpdate::fmt_http_date(date))
             }
             FaultKind::RateLimitedReset => {
-                // It can say parts of a second.
+                // This header can hold fractions of a second.
                 let seconds = format!("{}s", Duration::from_micros(at_us - now_us).as_secs_f64());
                 Self::until(at_us)
                     .with("x-ratelimit-remaining-requests", "0".to_owned())
@@ -73,7 +73,7 @@ impl Refusal {
         })
     }
 
-    /// A refusal for want of capacity: 429 and `Retry-After` in whole seconds, rounded up.
+    /// Returns a refusal for lack of capacity: 429 and `Retry-After` in whole seconds, rounded up.
     pub(crate) fn over_capacity(wait: Duration, now_us: u64) -> Self {
         let seconds = wait.as_micros().div_ceil(SECOND_US.into());
         let seconds = u64::try_from(seconds).unwrap_or(u64::MAX);
@@ -89,7 +89,7 @@ impl Refusal {
     }
 
     fn with(mut self, header: &'static str, value: String) -> Self {
-        // A number or a date is a header.
+        // A number or a date is always a valid header value.
         if let Ok(value) = HeaderValue::try_from(value) {
             self.reply.headers_mut().insert(header, value);
         }
@@ -97,12 +97,12 @@ impl Refusal {
     }
 }
 
-/// Does what a fault does that takes the place of an answer and is no [`Refusal`].
+/// Carries out a fault that replaces the answer and is no [`Refusal`].
 pub(crate) async fn fail(kind: FaultKind) -> Result<Reply, Abrupt> {
     match kind {
         FaultKind::BadRequest400 => Ok(detail(
             StatusCode::BAD_REQUEST,
-            "the simulated agent does not like the request",
+            "the simulated agent rejects the request",
         )),
         FaultKind::Fin => Err(Abrupt::Fin),
         FaultKind::Reset => Err(Abrupt::Reset),

@@ -88,8 +88,8 @@ struct Collected {
     verify_responses: Vec<Map<String, Value>>,
 }
 
-/// Returns the metrics of the responses in a request: the mean reward, over all responses and per task, and two metrics
-/// of its own, the number of responses and the first reward of a task.
+/// Returns the metrics of the responses in a request: the mean reward, over all responses and per task, and two that
+/// NeMo Gym lacks: the number of responses and the first reward of each task.
 pub(crate) fn aggregate(body: &[u8]) -> Result<Value, serde_json::Error> {
     let Collected { verify_responses } = serde_json::from_slice(body)?;
     let mut rewards = Vec::new();

@@ -54,7 +54,7 @@ impl<'a> Row<'a> {
         }
     }
 
-    /// The row has a task index.
+    /// Whether the row has a task index.
     pub(crate) fn is_numbered(&self) -> bool {
         self.fields.contains_key(TASK_INDEX)
     }

@@ -15,12 +15,12 @@ use super::plan::Profile;
 use super::server::service::Rejected;
 use super::verifier::Verdict;
 
-/// A request cannot be read.
+/// Returns the rejection of a request that cannot be read.
 fn unreadable(error: serde_json::Error) -> Rejected {
     wrong(format!("the request cannot be read: {error}"))
 }
 
-/// A request contradicts itself.
+/// Returns the rejection of a request that contradicts itself.
 fn wrong(why: String) -> Rejected {
     Rejected::detail(StatusCode::UNPROCESSABLE_ENTITY, why)
 }

@@ -10,10 +10,10 @@ use super::super::agent::Row;
 use super::super::draws::Draws;
 use super::super::server::service::{Call, Rejected};
 
-/// The name of the cookie, as NeMo Gym's servers have it.
+/// The name of the session cookie of NeMo Gym's servers.
 const COOKIE: &str = "session";
 
-/// The stream of draws of the names of sessions.
+/// The stream of draws for the names of sessions.
 const OF_SESSION: u64 = 10;
 
 /// A server keeps this many sessions. Beyond that it forgets the older half.
@@ -54,7 +54,7 @@ impl<S> Sessions<S> {
         format!("{COOKIE}={name:016x}; Path=/; HttpOnly; SameSite=lax")
     }
 
-    /// Works on the session of a call.
+    /// Calls `work` with the session of a call.
     pub(super) fn with<T>(
         &self,
         call: &Call,
@@ -68,7 +68,7 @@ impl<S> Sessions<S> {
         let mut sessions = self.sessions();
         let name = u64::from_str_radix(&cookie, 16).ok();
         let session = name.and_then(|name| sessions.get_mut(&name));
-        work(session.ok_or_else(|| refused("the cookie 'session' names no session"))?)
+        work(session.ok_or_else(|| refused("the cookie 'session' matches no session"))?)
     }
 
     fn sessions(&self) -> MutexGuard<'_, IndexMap<u64, S>> {
@@ -95,7 +95,7 @@ impl Episode {
             {
                 let name = |(task, rollout)| format!("task {task}, rollout {rollout}");
                 let why = format!(
-                    "the session is that of {}, but the request is of {}: a cookie belongs to one episode",
+                    "the session belongs to {}, but the request to {}: a cookie is only for one episode",
                     name(opened),
                     name(called)
                 );

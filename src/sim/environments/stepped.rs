@@ -15,7 +15,7 @@ use super::{last_turn, observation, unreadable, verify, wrong};
 /// An episode of a Gymnasium-style server is truncated after this many steps.
 const MAX_STEPS: u64 = 64;
 
-/// The first observation of every other task.
+/// The first observation of tasks with an odd index.
 const HINT: &str = "Take the numbers one by one.";
 
 /// The stop string of a generation after every third turn: a word that the model uses.
@@ -70,7 +70,7 @@ impl Service for Gymnasium {
 }
 
 /// An environment that is stepped in batches by `POST /step`. It has no state: the turn of an episode is in its
-/// metadata, and a request whose metadata contradict its message log is wrong.
+/// metadata, and a request whose metadata contradict its message log is rejected.
 #[derive(Debug)]
 pub(in crate::sim) struct Environment;
 
@@ -119,7 +119,7 @@ impl Service for Environment {
 }
 
 impl Stepped {
-    /// Steps a sample.
+    /// Steps the episode of one sample.
     fn add(
         &mut self,
         log: &[Item],
@@ -172,7 +172,7 @@ impl Stepped {
     }
 }
 
-/// Decides whether an answer is right if no number is expected.
+/// Decides by chance whether an answer is right, if no number is expected.
 fn is_right_by_chance(log: &[Item], profile: &Profile) -> bool {
     let first = log.first().map_or("", |item| &item.content);
     let last = log.last().map_or("", |item| &item.content);

@@ -9,7 +9,7 @@ use super::super::server::service::{Answer, Call, Rejected, Service};
 use super::sessions::{Episode, Sessions};
 use super::{unreadable, verify};
 
-/// The tools, as the `tools` of a request to a model have them.
+/// The tools, in the format of the `tools` in a request to a model.
 const TOOLS: &[u8] = br#"[{"type":"function","name":"calculate","description":"Does one operation on two numbers.","parameters":{"type":"object","properties":{"operation":{"type":"string","enum":["add","subtract","multiply","divide"]},"a":{"type":"number"},"b":{"type":"number"}},"required":["operation","a","b"],"additionalProperties":false},"strict":true},{"type":"function","name":"remember","description":"Keeps a note for later.","parameters":{"type":"object","properties":{"note":{"type":"string"}},"required":["note"],"additionalProperties":false},"strict":true},{"type":"function","name":"recall","description":"Tells all notes.","parameters":{"type":"object","properties":{},"required":[],"additionalProperties":false},"strict":true}]"#;
 
 /// A session keeps this many notes; older ones are forgotten.
@@ -127,7 +127,7 @@ fn calculated(calculation: &Calculation) -> Result<f64, Rejected> {
         Operation::Multiply => a * b,
         Operation::Divide => a / b,
     };
-    let wrong = || Rejected::detail(StatusCode::BAD_REQUEST, "the result is no number");
+    let wrong = || Rejected::detail(StatusCode::BAD_REQUEST, "the result is not a number");
     result.is_finite().then_some(result).ok_or_else(wrong)
 }
 

@@ -1,4 +1,4 @@
-//! `POST /v1/completions`, with a prompt of text or of token ids, and token ids out as vLLM has them. A byte is a token
+//! `POST /v1/completions`, with a prompt of text or of token ids. It returns token ids as vLLM does. A byte is a token
 //! with its own value as id, and some pairs of bytes are tokens too, so a text has several tokenisations.
 
 use std::collections::HashMap;

@@ -36,7 +36,7 @@ impl Item {
         self.role == "assistant" || matches!(&*self.kind, "function_call" | "reasoning")
     }
 
-    /// Calls `hear` with who says something, and what: the same for the same thing in either API.
+    /// Calls `hear` with the speaker and the text of what is said, the same in either API.
     fn said(&self, mut hear: impl FnMut(&str, &str)) {
         match &*self.kind {
             "function_call" => hear(&self.name, &self.arguments),
@@ -77,7 +77,7 @@ pub(super) fn text<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Erro
     }
 }
 
-/// Reads a list of messages or items; text is what the user says.
+/// Reads a list of messages or items; a text alone is a message of the user.
 pub(super) fn items<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Item>, D::Error> {
     match Value::deserialize(from)? {
         Value::String(content) => Ok(vec![Item {
@@ -89,7 +89,7 @@ pub(super) fn items<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Item>, D::
     }
 }
 
-/// What the model makes of a conversation.
+/// What the model reads from a conversation.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Conversation<'a> {
     /// What the user said first.
@@ -98,7 +98,7 @@ pub(super) struct Conversation<'a> {
     pub digest: u64,
     /// How often the model has spoken.
     pub turns: u64,
-    /// Words of the prompt.
+    /// The number of words of the prompt.
     pub tokens: u64,
 }
 

@@ -66,8 +66,8 @@ struct Request {
 }
 
 impl Request {
-    /// The seed of the request, or the one in `metadata.extra_body`, which is JSON text: the API of responses has no
-    /// place for one.
+    /// Returns the seed of the request, or the one in `metadata.extra_body` (JSON text), since the Responses API lacks
+    /// a field for it.
     fn seed(&self) -> Option<i64> {
         self.seed.or_else(|| {
             let body = self.metadata["extra_body"].as_str()?;
@@ -117,7 +117,7 @@ impl Generated {
         self.request.model.as_deref().unwrap_or(MODEL_NAME)
     }
 
-    /// The answer of `/v1/chat/completions`.
+    /// Returns the answer of `/v1/chat/completions`.
     fn chat(&self) -> Value {
         let said = &self.said;
         let calls_tools = !said.calls.is_empty();
@@ -157,7 +157,7 @@ impl Generated {
         })
     }
 
-    /// The answer of `/v1/responses`.
+    /// Returns the answer of `/v1/responses`.
     fn response(&self) -> Value {
         let said = &self.said;
         let id = said.id;
@@ -211,7 +211,7 @@ impl Generated {
     }
 }
 
-/// The `usage` of a chat or a completion.
+/// Returns the `usage` of a chat or a completion.
 fn usage(prompt_tokens: u64, completion_tokens: u64) -> Value {
     json!({
         "prompt_tokens": prompt_tokens,
@@ -220,7 +220,7 @@ fn usage(prompt_tokens: u64, completion_tokens: u64) -> Value {
     })
 }
 
-/// The request cannot be read.
+/// Returns the rejection of a request that cannot be read.
 fn unreadable(error: serde_json::Error) -> Rejected {
     Rejected::openai(format!("the request cannot be read: {error}"), None)
 }
@@ -238,7 +238,7 @@ fn check_choices(stream: Option<bool>, n: Option<u64>) -> Result<(), Rejected> {
     ))
 }
 
-/// Returns the limit of tokens of an answer: `most`, or what the context leaves after a prompt of so many tokens.
+/// Returns the token limit of an answer: `most`, or what the context leaves after the prompt.
 ///
 /// # Errors
 /// The prompt and `most` do not fit into the context.

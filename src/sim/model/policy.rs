@@ -12,13 +12,13 @@ use super::super::plan::{Profile, RowDifficulty};
 use super::super::verifier::{last_words, number};
 use super::conversation::{Conversation, words};
 
-/// The streams of draws: one of a question for all conversations that begin with it, one of a conversation for all its
-/// turns, and one of a turn.
+/// The streams of draws: per question, for all conversations that begin with it; per conversation, for all its
+/// turns; and per turn.
 const OF_QUESTION: u64 = 5;
 const OF_CONVERSATION: u64 = 6;
 const OF_TURN: u64 = 7;
 
-/// The most turns that are drawn.
+/// The largest number of turns that is drawn.
 const MOST_TURNS: usize = 4;
 
 /// What the model is asked.
@@ -28,7 +28,7 @@ pub(super) struct Prompt<'a> {
     pub conversation: Conversation<'a>,
     /// The tools that it may call.
     pub tools: &'a [Tool],
-    /// It may make several calls at once.
+    /// Whether it may make several calls at once.
     pub parallel: bool,
     /// The request's seed.
     pub seed: Option<u64>,
@@ -37,7 +37,7 @@ pub(super) struct Prompt<'a> {
 /// What the model says.
 #[derive(Debug, PartialEq)]
 pub(super) struct Said {
-    /// Its reasoning before that.
+    /// Its reasoning before the text or the calls.
     pub reasoning: Option<String>,
     /// The text, which needs no escapes in JSON; empty if it calls tools.
     pub text: String,
@@ -65,7 +65,7 @@ impl Said {
         self.reasoning_tokens() + words(&self.text) + calls
     }
 
-    /// Cuts it before the first stop string, or after `most` tokens, whichever comes first. Calls
+    /// Cuts the answer before the first stop string, or after `most` tokens, whichever comes first. Calls
     /// that do not fit are dropped.
     pub(super) fn limit(&mut self, stop: &Stop, most: Option<u64>) -> End {
         let calls_fit = self.calls.is_empty() || most.is_none_or(|most| self.tokens() <= most);
@@ -167,19 +167,19 @@ pub(super) struct Tool {
 }
 
 impl Tool {
-    /// Its name; a tool that is not a function has none.
+    /// Returns its name; `None` for a tool that is not a function.
     fn name(&self) -> Option<&str> {
         let function = self.function.as_deref().unwrap_or(self);
         function.name.as_deref()
     }
 
-    /// The JSON schema of its parameters.
+    /// Returns the JSON schema of its parameters.
     fn parameters(&self) -> &Value {
         &self.function.as_deref().unwrap_or(self).parameters
     }
 }
 
-/// Returns arguments that a JSON schema allows, as far as it goes with types, `enum`, `required`, nested objects and
+/// Returns arguments that a JSON schema allows. It understands types, `enum`, `required`, nested objects and
 /// lists.
 fn arguments(schema: &Value, draws: &mut Draws) -> Value {
     match value(schema, draws) {
@@ -289,7 +289,7 @@ pub(super) enum End {
 }
 
 impl End {
-    /// The `finish_reason` of a chat or a completion.
+    /// Returns the `finish_reason` of a chat or a completion.
     pub(super) fn reason(&self) -> &'static str {
         match self {
             Self::Length => "length",

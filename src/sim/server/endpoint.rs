@@ -47,12 +47,12 @@ impl AgentChange {
     }
 }
 
-/// Tells `null` from a missing value.
+/// Reads a value so that `null` and a missing value differ, for serde.
 fn given<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Option<usize>>, D::Error> {
     Option::deserialize(from).map(Some)
 }
 
-/// One agent or server, as far as all are alike.
+/// What all agents and servers have in common.
 #[derive(Debug)]
 pub(crate) struct Endpoint {
     profile: RwLock<Arc<Profile>>,
@@ -257,7 +257,7 @@ impl Capacity {
     }
 }
 
-/// The place of one request within a [`Capacity`]. Dropped, it is free for the next.
+/// The place of one request within a [`Capacity`]. Dropping it frees the place for the next request.
 #[derive(Debug)]
 pub(crate) struct Slot(Arc<Capacity>, Option<OwnedSemaphorePermit>);
 

@@ -60,12 +60,12 @@ pub(super) struct Listed {
 }
 
 impl Listed {
-    /// How NeMo Gym's configuration says where a server is.
+    /// Returns where the server is, in the format of NeMo Gym's configuration.
     fn place(&self) -> Value {
         json!({"entrypoint": "app.py", "host": self.host, "port": self.port})
     }
 
-    /// The kind of the server in NeMo Gym's terms, and the name of its implementation: all agents have the same.
+    /// Returns the server's kind in NeMo Gym's terms, and the name of its implementation: all agents have the same.
     fn kind<'a>(&self, name: &'a str) -> (&'static str, &'a str) {
         match self.role {
             Role::Agent => ("responses_api_agents", "sim_agent"),
@@ -79,7 +79,7 @@ impl Listed {
         json!({ kind: { implementation: self.place() } })
     }
 
-    /// What the head server says of its process.
+    /// Returns the server's entry in `/server_instances`.
     fn instance(&self, name: &str) -> Value {
         let (kind, implementation) = self.kind(name);
         json!({
@@ -243,7 +243,7 @@ async fn changed(endpoint: &Endpoint, body: Incoming) -> Reply {
         Err(refused) => return refused,
     };
     let refused = |error: String| detail(StatusCode::UNPROCESSABLE_ENTITY, error);
-    // A struct could also be read from a list, a map cannot.
+    // A list could be read as a struct, but not as a map.
     let object = serde_json::from_slice::<Map<String, Value>>(&body);
     let change = object.and_then(|object| serde_json::from_value(Value::Object(object)));
     let change: AgentChange = match change {

@@ -65,12 +65,12 @@ pub(crate) async fn read_body(body: Incoming) -> Result<Bytes, Reply> {
     }
 }
 
-/// 200 with JSON.
+/// Returns status 200 with JSON.
 pub(crate) fn json(body: impl Into<Bytes>) -> Reply {
     reply(StatusCode::OK, JSON, body.into())
 }
 
-/// 200 with a streamed body.
+/// Returns status 200 with a streamed body.
 pub(crate) fn streamed<B>(content_type: &'static str, body: B) -> Reply
 where
     B: Body<Data = Bytes, Error = Infallible> + Send + 'static,
@@ -81,18 +81,18 @@ where
     reply
 }
 
-/// 200 with a page of HTML.
+/// Returns status 200 with a page of HTML.
 pub(crate) fn html(body: &'static str) -> Reply {
     reply(StatusCode::OK, HTML, Bytes::from_static(body.as_bytes()))
 }
 
-/// An error in the shape of NeMo Gym's servers: `{"detail": ...}`.
+/// Returns an error in the format of NeMo Gym's servers: `{"detail": ...}`.
 pub(crate) fn detail(status: StatusCode, why: impl ToString) -> Reply {
     let body = serde_json::json!({ "detail": why.to_string() });
     reply(status, JSON, body.to_string().into())
 }
 
-/// Every server's answer to `GET /`.
+/// Returns every server's answer to `GET /`.
 pub(crate) fn alive() -> Reply {
     json(Bytes::from_static(br#"{"status":"ok"}"#))
 }
@@ -101,7 +101,7 @@ pub(crate) fn not_found() -> Reply {
     detail(StatusCode::NOT_FOUND, "Not Found")
 }
 
-/// 200 with a value as JSON, or 500 if it cannot be written.
+/// Returns status 200 with a value as JSON, or 500 if it cannot be written.
 pub(crate) fn json_of(value: &impl serde::Serialize) -> Reply {
     match serde_json::to_vec(value) {
         Ok(body) => json(body),

@@ -87,47 +87,47 @@ impl Sim {
         })
     }
 
-    /// Address of the model server, without `/v1`.
+    /// Returns the address of the model server, without `/v1`.
     pub fn model_url(&self) -> &str {
         self.head.url(MODEL)
     }
 
-    /// Address of the resources server.
+    /// Returns the address of the resources server.
     pub fn tools_url(&self) -> &str {
         self.head.url(TOOLS)
     }
 
-    /// Address of the Gymnasium-style server.
+    /// Returns the address of the Gymnasium-style server.
     pub fn gymnasium_url(&self) -> &str {
         self.head.url(GYMNASIUM)
     }
 
-    /// Address of the environment server.
+    /// Returns the address of the environment server.
     pub fn environment_url(&self) -> &str {
         self.head.url(ENVIRONMENT)
     }
 
-    /// Address of the head server, such as `http://127.0.0.1:11000`.
+    /// Returns the address of the head server, such as `http://127.0.0.1:11000`.
     pub fn head_url(&self) -> &str {
         &self.head_url
     }
 
-    /// Address of an agent.
+    /// Returns the address of an agent.
     pub fn agent_url(&self, name: &str) -> Option<String> {
         self.agent_urls().remove(name)
     }
 
-    /// Addresses of all agents, by name.
+    /// Returns the addresses of all agents, by name.
     pub fn agent_urls(&self) -> BTreeMap<String, String> {
         self.head.agent_urls()
     }
 
-    /// Counts of the requests so far, by agent.
+    /// Returns the counts of the requests so far, by agent.
     pub fn counters(&self) -> BTreeMap<String, Counts> {
         self.head.counts(true)
     }
 
-    /// Counts of the requests so far, by server that is no agent: `sim_model`, `sim_tools`,
+    /// Returns the counts of the requests so far, by server that is not an agent: `sim_model`, `sim_tools`,
     /// `sim_gymnasium` and `sim_environment`.
     pub fn server_counters(&self) -> BTreeMap<String, Counts> {
         self.head.counts(false)

@@ -46,7 +46,7 @@ pub(crate) struct PortSwitch {
     is_down: watch::Receiver<bool>,
 }
 
-/// Whether the port shall be down, and where to say that it is so.
+/// Whether the port must be down, and where to report that it is.
 type Order = (bool, oneshot::Sender<Result<(), SimError>>);
 
 impl PortSwitch {
@@ -90,7 +90,7 @@ impl Port {
         Ok((port, switch))
     }
 
-    /// The address on which it listens.
+    /// Returns the address on which the port listens.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
@@ -124,13 +124,13 @@ impl Port {
                         while connections.join_next().await.is_some() {}
                     }
                     self.is_down.send_replace(self.listener.is_none());
-                    // The sender may have left.
+                    // The sender may be gone.
                     let _ = done.send(result);
                 }
                 _ = stop.changed() => break,
             }
         }
-        // While the last answers are given, nothing listens and no order is taken.
+        // While the last requests are answered, nothing listens and no order is accepted.
         drop(self);
         while connections.join_next().await.is_some() {}
     }
@@ -174,7 +174,7 @@ async fn accept(listener: Option<&TcpListener>) -> io::Result<TcpStream> {
 /// Time that a client has to take the bytes of a raw answer.
 const RAW_DEADLINE: Duration = Duration::from_secs(10);
 
-/// Serves a connection until it ends, is told to stop, when it answers the current request, or is told to reset.
+/// Serves a connection until it ends or must stop or reset. If told to stop, it answers the current request first.
 async fn serve<S>(
     stream: TcpStream,
     service: S,
@@ -205,7 +205,7 @@ async fn serve<S>(
     match cause.and_then(|source| source.downcast_ref()) {
         Some(Abrupt::Reset) => close_with_reset(stream),
         Some(Abrupt::Raw(bytes)) => {
-            // The client may leave before it has them all.
+            // The client may leave before it has all the bytes.
             tokio::select! {
                 _ = timeout(RAW_DEADLINE, stream.write_all(bytes)) => drop(stream.shutdown().await),
                 Ok(()) = reset.changed() => close_with_reset(stream),

@@ -36,7 +36,7 @@ pub struct Counts {
     pub refused: u64,
     /// Requests whose connection ended before the answer: the client left, or the agent went down.
     pub abandoned: u64,
-    /// Requests without an end so far. `requests` is the sum of this and all counts above.
+    /// Requests that have not ended yet. `requests` is the sum of this and all counts above.
     pub pending: u64,
     /// Requests being received, waiting, worked on or hanging now.
     pub in_flight: u64,
@@ -96,7 +96,7 @@ pub struct RequestRecord {
 }
 
 impl RequestRecord {
-    /// The record of a request that arrives now.
+    /// Creates the record of a request that arrives now.
     pub(crate) fn arrived(key: Key) -> Self {
         Self {
             task_index: key.task,
@@ -108,7 +108,7 @@ impl RequestRecord {
     }
 }
 
-/// The current time in microseconds since 1970.
+/// Returns the current time in microseconds since 1970.
 pub(crate) fn now_us() -> u64 {
     let since = SystemTime::now()
         .duration_since(UNIX_EPOCH)
@@ -134,7 +134,7 @@ struct State {
 }
 
 impl State {
-    /// The position of a record; none if it is forgotten.
+    /// Returns the position of a record; `None` if it is forgotten.
     fn place(&self, number: u64) -> Option<usize> {
         let back = usize::try_from(self.next.checked_sub(number)?).ok()?;
         self.records.len().checked_sub(back)
@@ -190,7 +190,7 @@ impl Requests {
 #[derive(Debug)]
 pub(crate) struct Admission {
     requests: Arc<Requests>,
-    /// The number of the record without an end.
+    /// The number of the record that has not ended.
     open: Option<u64>,
     slot: Option<Slot>,
 }
@@ -208,7 +208,7 @@ impl Admission {
         read
     }
 
-    /// The request was read, and counts from now on.
+    /// Notes that the request was read. It counts from now on.
     pub(crate) fn received(&mut self, record: RequestRecord) {
         let mut state = self.requests.state();
         state.counts.requests += 1;
@@ -222,19 +222,19 @@ impl Admission {
         self.open = Some(number);
     }
 
-    /// The request cannot be read, and has no record.
+    /// Notes that the request cannot be read. It has no record.
     pub(crate) fn reject(&self) {
         let counts = &mut self.requests.state().counts;
         counts.requests += 1;
         counts.rejected += 1;
     }
 
-    /// The request was received, and is wrong.
+    /// Notes that the request, which was received, is wrong.
     pub(crate) fn decline(&mut self, at_us: u64) {
         self.end(RequestEnd::Rejected, None, at_us, None);
     }
 
-    /// Work on the request begins, in a slot that it keeps until its end.
+    /// Notes that work on the request begins, in a slot that it keeps until its end.
     pub(crate) fn begin_work(&mut self, slot: Slot) {
         self.slot = Some(slot);
         let mut state = self.requests.state();
@@ -242,12 +242,12 @@ impl Admission {
         state.counts.max_working = state.counts.max_working.max(state.working);
     }
 
-    /// The request gets a good answer.
+    /// Notes that the request gets a good answer.
     pub(crate) fn answer(&mut self, at_us: u64) {
         self.end(RequestEnd::Answered, None, at_us, None);
     }
 
-    /// The request meets with a fault, which may tell the client when to retry.
+    /// Notes that a fault happens to the request, which may tell the client when to retry.
     pub(crate) fn fault(&mut self, kind: FaultKind, at_us: u64, not_before_us: Option<u64>) {
         let end = match not_before_us {
             Some(_) => RequestEnd::Refused,
@@ -257,7 +257,7 @@ impl Admission {
         self.end(end, Some(kind), at_us, not_before_us);
     }
 
-    /// The request is refused for want of capacity.
+    /// Notes that the request is refused for lack of capacity.
     pub(crate) fn refuse(&mut self, at_us: u64, not_before_us: u64) {
         self.end(RequestEnd::Refused, None, at_us, Some(not_before_us));
     }

@@ -40,7 +40,7 @@ pub(crate) struct Call<'a> {
 }
 
 impl Call<'_> {
-    /// Returns its identity, if it has one.
+    /// Returns the identity of the call, if it has one.
     pub(crate) fn id(&self) -> Option<CallId> {
         CallId::parse(request_id(self.headers)?)
     }
@@ -87,7 +87,7 @@ pub(crate) struct Rejected {
 }
 
 impl Rejected {
-    /// Has the shape of NeMo Gym's servers.
+    /// Creates a rejection in the format of NeMo Gym's servers.
     pub(crate) fn detail(status: StatusCode, why: impl ToString) -> Self {
         let body = json!({ "detail": why.to_string() });
         Self { status, body }
@@ -97,7 +97,7 @@ impl Rejected {
         Self::detail(StatusCode::NOT_FOUND, "Not Found")
     }
 
-    /// Has status 400 and the shape of OpenAI's API.
+    /// Creates a rejection with status 400 in the format of OpenAI's API.
     pub(crate) fn openai(message: impl ToString, code: Option<&str>) -> Self {
         let error = json!({
             "message": message.to_string(),
