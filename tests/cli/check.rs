@@ -118,13 +118,21 @@ fn a_gate_that_is_wrong_is_named_and_the_others_are_still_asked() {
         );
     }
     assert!(ended.stderr.contains("gate 'Typing': "), "{ended:?}");
-    assert!(ended.stderr.contains("No field named rewrd"), "{ended:?}");
+    assert!(
+        ended
+            .stderr
+            .contains("there is no column 'rewrd'; did you mean `reward`?"),
+        "{ended:?}"
+    );
     assert!(ended.stderr.contains("gate 'Late': "), "{ended:?}");
 
     let ended = check(&folder, "base --json", &["gates.sql"]).exited_with(2);
     let document: Value = serde_json::from_str(&ended.stdout).unwrap();
     let text = document["gates"][0]["error"].as_str().unwrap();
-    assert!(text.contains("No field named rewrd"), "{text}");
+    assert!(
+        text.contains("there is no column 'rewrd'; did you mean `reward`?"),
+        "{text}"
+    );
     assert_eq!(document["gates"][3]["violations"], 1);
     assert_eq!(document["passed"], false);
 }

@@ -108,6 +108,9 @@ fn tables_and_columns_are_listed() {
     }
     let ended = run(&folder, "", "\\d nothing");
     ended.exited_with(2).complaining(&["no table 'nothing'"]);
+    let ended = run(&folder, "", "\\d rolouts");
+    let meant = ["no table 'rolouts'; did you mean `rollouts`?"];
+    ended.exited_with(2).complaining(&meant);
 }
 
 #[test]
@@ -131,6 +134,9 @@ fn functions_are_listed_and_explained() {
     );
     let ended = run(&folder, "", "\\df nothing");
     ended.exited_with(2).complaining(&["no function 'nothing'"]);
+    let ended = run(&folder, "", "\\df avgg");
+    let meant = ["no function 'avgg'; did you mean `avg`?"];
+    ended.exited_with(2).complaining(&meant);
 }
 
 #[test]
