@@ -332,9 +332,9 @@ pub(super) async fn given_fields(
 ) -> Result<BTreeSet<String>, MeasureError> {
     let requests = session.table(TASKS).await?.select_columns(&[REQUEST])?;
     let requests = requests.limit(0, Some(ASKED_TASKS))?;
-    let requests = Rows::start(requests, |batch| String::read(batch, REQUEST)).await?;
+    let mut requests = Rows::start(requests, |batch| String::read(batch, REQUEST)).await?;
     let mut names = BTreeSet::new();
-    for request in requests.collect().await? {
+    while let Some(request) = requests.next().await? {
         // A request that is no object has no fields.
         let fields = Object::parse(&request).unwrap_or_default();
         for name in fields.names() {

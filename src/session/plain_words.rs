@@ -97,6 +97,10 @@ fn planned(text: &str) -> String {
     if let Some(name) = table_of(text) {
         return format!("there is no table '{name}'");
     }
+    let function = text.strip_prefix("table function '");
+    if let Some(name) = function.and_then(|text| text.strip_suffix("' not found")) {
+        return format!("there is no table function '{name}'");
+    }
     if text.starts_with("No SQL statements") {
         return "there is no SQL statement".to_owned();
     }

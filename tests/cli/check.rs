@@ -144,7 +144,7 @@ fn wrong_usage_is_exit_code_2() {
     for (options, gate, complaint) in [
         ("base", "nowhere.sql", "there is no such file"),
         ("base", "empty.sql", "there is no query"),
-        ("base", "DROP TABLE rollouts", "not supported"),
+        ("base", "DROP TABLE rollouts", "only queries are supported"),
         ("nowhere", "SELECT 1", "there is no run at nowhere"),
         ("base --param nosuch=1", "SELECT 1", "--param nosuch=1"),
         ("base --queries nowhere", "SELECT 1", "'nowhere'"),
