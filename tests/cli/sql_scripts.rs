@@ -45,7 +45,7 @@ fn the_first_error_ends_a_script_with_its_exit_code_and_its_place() {
     let ended = ended.exited_with(1);
     assert_eq!(ended.stdout, "n\n1\nInt64(2)\n2\n");
     assert!(ended.stderr.starts_with("error: "), "{ended:?}");
-    assert!(ended.stderr.contains("Line: 3, Column: 12"), "{ended:?}");
+    assert!(ended.stderr.contains("(line 3, column 12)"), "{ended:?}");
     assert_eq!(ended.stderr.lines().count(), 1, "{ended:?}");
 
     let ended = run(&folder, "", "\\nosuch\nselect 1;");
