@@ -48,7 +48,7 @@ SELECT
     base.mean AS base_mean,
     candidate.mean AS candidate_mean,
     CASE
-        WHEN abs(candidate.mean - base.mean) <= 1e-12 * greatest(abs(candidate.mean), abs(base.mean)) THEN 0.0
+        WHEN abs(candidate.mean - base.mean) < 1e-12 * greatest(abs(candidate.mean), abs(base.mean)) THEN 0.0
         ELSE candidate.mean - base.mean
     END AS difference,
     base.is_binary AND candidate.is_binary AS is_binary
