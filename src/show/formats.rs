@@ -376,7 +376,7 @@ impl RowSink for RecordSink<'_> {
             writeln!(self.output, "-- row {} --", count(self.num_shown as u64))?;
             for (name, formatter) in names.iter().zip(&formatters) {
                 let value = formatter.value(row).to_string();
-                let mut lines = value.split('\n').map(one_line);
+                let mut lines = value.lines().map(one_line);
                 let first = lines.next().unwrap_or_default();
                 writeln!(
                     self.output,
@@ -599,7 +599,7 @@ mod tests {
                 "{text}"
             );
         }
-        assert!(fitted(Format::Table, 40).contains("| word word word\u{2026} | x           |"));
+        assert!(fitted(Format::Table, 40).contains("| word word word wo\u{2026} | x           |"));
     }
 
     #[test]

@@ -128,7 +128,7 @@ mod tests {
         for (line, complaint) in [
             ("y", "'\\y'; \\help"),
             ("", "\\help"),
-            ("format xml", "table, csv"),
+            ("format xml", "table, record, csv"),
             ("limit -1", "a number of rows"),
             ("timing maybe", "on or off"),
             ("d a b", "at most one argument, not 'b'"),
