@@ -34,6 +34,7 @@ mod cli {
     mod interrupts;
     mod live;
     mod metrics;
+    mod model_agent;
     mod multi_turn;
     mod open_files;
     mod places;

@@ -21,6 +21,7 @@ use crate::sweep::Sweep;
 pub(super) const EXAMPLES: &str = "\
 Examples:
   rollstream collect -i tasks.jsonl -o runs/first --agent sim --num-repeats 4
+  rollstream collect -i questions.jsonl -o runs/a --model-url http://127.0.0.1:8000/v1 --model NAME --check numeric
   rollstream collect -i 'tasks/*.jsonl.zst' -o s3://bucket/run --head-server http://gym:11000
   rollstream collect -i tasks.jsonl -o runs/a --agent-url a=http://10.0.0.7:8000 --set responses_create_params.temperature=0.6
   rollstream collect --config sweep.toml --resume

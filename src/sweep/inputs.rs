@@ -15,7 +15,7 @@ use tokio::runtime::Handle;
 use tokio_util::io::{StreamReader, SyncIoBridge};
 
 use super::identity;
-use crate::config::{Routing, Settings};
+use crate::config::{AgentSettings, Routing, Settings};
 use crate::error::Error;
 use crate::gym::GymRules;
 use crate::python::glob;
@@ -65,6 +65,7 @@ impl Inputs {
             seed: settings.num_repeats_add_seed.then_some(settings.seed_field),
             overrides: Overrides::new(&settings.responses_create_params)?,
             prompt: prompt.as_deref().map(Prompt::from_yaml).transpose()?,
+            plain_questions: settings.agents.values().any(AgentSettings::runs_here),
         };
         let names = expand(settings.required_input()?)?;
         let runtime = Handle::current();

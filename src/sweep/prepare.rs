@@ -34,6 +34,19 @@ pub(super) fn parameters(
     Ok(queries.parameters(&texts.collect::<Vec<_>>())?)
 }
 
+/// Returns the only agent that the settings know, for the rows that name none. A run that began without such an agent
+/// goes on without it.
+fn sole_agent(settings: &Settings, existing: Option<&RunRecord>) -> Option<String> {
+    let mut agents = settings.agents.iter();
+    let (Some((name, own)), None, None) = (agents.next(), agents.next(), &settings.head_server)
+    else {
+        return None;
+    };
+    let is_known = own.url.is_some() || own.runs_here();
+    let began_without = existing.is_some_and(|record| record.identity["agent"].is_null());
+    (is_known && !began_without).then(|| name.clone())
+}
+
 /// Refuses rows that NeMo Gym's servers would not take, but for agents that have a `url` or run within rollstream.
 fn check_routes(settings: &Settings, servers: &Servers, inputs: &Inputs) -> Result<(), Error> {
     let routes = inputs.summary.routes.iter().filter(|route| {
@@ -101,6 +114,9 @@ impl Sweep {
             (None, Ok(Some(head))) => head.has_environment_servers(),
             (None, _) => false,
         });
+        if !rules.routing && settings.agent.is_none() {
+            settings.agent = sole_agent(&settings, existing.as_ref());
+        }
         let (routing, head) = match (Routing::of(&settings, rules), head) {
             (Ok(routing), head) => (routing, head),
             // The head server failed, so the rules are unknown. That is the error to show, not one of the settings.
@@ -204,7 +220,7 @@ impl Sweep {
         if is_rebuilt {
             sweep.rebuild().await?;
         }
-        sweep.check_task_names().await?;
+        sweep.check_tasks().await?;
         Ok(sweep)
     }
 }
