@@ -5,6 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::thread::spawn;
 
+use rollstream::sim::SimConfig;
 use serde_json::{Value, json};
 
 use crate::common::{Folder, Program, Simulated, instant, sums};
@@ -129,7 +130,10 @@ fn rewards(folder: &Folder) -> Vec<String> {
 
 #[test]
 fn questions_and_answers_are_all_that_is_needed() {
-    let servers = Simulated::start(instant(["unused"]));
+    let servers = Simulated::start(SimConfig {
+        turns: Some(1),
+        ..instant(["unused"])
+    });
     let url = servers.sim().model_url().trim_end_matches("/v1").to_owned();
     for (count, url) in [
         (1, format!("{url}/v1")),
@@ -314,7 +318,7 @@ fn the_model_judges_itself_unless_another_endpoint_is_named() {
     let folder = questions([json!({"question": "2 + 3?", "answer": 5})]);
     let options = format!("{} --judge-model j", model.url_option());
     let program = collect(&folder, &options).env("ROLLSTREAM_BEARER_TOKEN", "sk-model");
-    let ended = program.run().exited_with(1);
+    let ended = program.run().exited_with(3);
     for part in ["it gave no score from 0 to 1", "No idea."] {
         assert!(ended.stderr.contains(part), "{}", ended.stderr);
     }
