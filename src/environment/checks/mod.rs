@@ -154,11 +154,8 @@ impl Checked {
         let answer = messages.last().map(|said| text_in(&said.content));
         let answer = answer.unwrap_or_default();
         let judgement = self.judge_text(&answer, metadata, row).map_err(|error| {
-            let rollout = sample.log.key();
             let kind = &self.kind;
-            let why = format!(
-                "rollout {rollout}, turn {turn}, task_name '{task_name}' ({kind}): {error}"
-            );
+            let why = format!("{error} ({kind}, turn {turn}, task_name '{task_name}')");
             Failure::new(FailureClass::Data, why)
         })?;
         Ok(StepResult {
@@ -346,7 +343,7 @@ mod tests {
     async fn a_sample_that_cannot_be_judged_is_a_failure_and_not_wrong() {
         let failure = step(Value::Null, json!({})).await.unwrap_err();
         assert_eq!(failure.class, FailureClass::Data);
-        for part in ["rollout 3-7", "task_name 'math'", "`expected_answer`"] {
+        for part in ["turn 2", "task_name 'math'", "`expected_answer`"] {
             assert!(failure.message.contains(part), "{failure:?}");
         }
     }
