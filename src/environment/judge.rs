@@ -104,9 +104,7 @@ impl Judge {
             ..
         } = sample.step;
         let refuse = |why: String| {
-            let rollout = sample.log.key();
-            let judge = self.policy.address();
-            let why = format!("rollout {rollout}: the judge at {judge}: {why}");
+            let why = format!("{why} (judge at {})", self.policy.address());
             Failure::new(FailureClass::Data, why)
         };
         let expected = self
@@ -127,7 +125,7 @@ impl Judge {
             let end: String = said.chars().rev().take(80).collect();
             let end: String = end.chars().rev().collect();
             refuse(format!(
-                "it gave no score from 0 to 1, and ended with {end:?}"
+                "the judge gave no score from 0 to 1, and ended with {end:?}"
             ))
         })?;
         Ok(StepResult {

@@ -319,7 +319,7 @@ fn the_model_judges_itself_unless_another_endpoint_is_named() {
     let options = format!("{} --judge-model j", model.url_option());
     let program = collect(&folder, &options).env("ROLLSTREAM_BEARER_TOKEN", "sk-model");
     let ended = program.run().exited_with(3);
-    for part in ["it gave no score from 0 to 1", "No idea."] {
+    for part in ["the judge gave no score from 0 to 1", "No idea."] {
         assert!(ended.stderr.contains(part), "{}", ended.stderr);
     }
     assert!(
