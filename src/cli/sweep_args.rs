@@ -258,6 +258,8 @@ mod tests {
             let text = match flag.target {
                 Target::Named(_) | Target::OfAgent(_) => "x=1",
                 Target::Parameter => "responses_create_params.x=1",
+                // Tests run beside it.
+                Target::File(_) => "Cargo.toml",
                 _ => "1",
             };
             let (name, argument) = (flag.name, setting(flag, text).unwrap());
