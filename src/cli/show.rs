@@ -15,7 +15,7 @@ use super::sql::SqlSession;
 use crate::error::Error;
 use crate::session::{self, Rows};
 use crate::show::{ShowError, TranscriptStyle, tasks, transcript};
-use crate::transcript::{Key, Reader, Select, Transcript, Walk};
+use crate::transcript::{Key, MAX_SELECTED, Reader, Select, Transcript, Walk};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -227,8 +227,15 @@ impl Viewer {
                 shelf.at + 1
             )));
         }
+        if num_keys == MAX_SELECTED {
+            let run = quoted(&self.args.run);
+            note(format_args!(
+                "only the first {num_keys} rollouts; `rollstream sql {run}` finds all"
+            ));
+        }
         if self.args.all || (self.args.json && self.args.rollout.is_none()) {
-            return self.print_all(&shelf.keys).await;
+            let keys = shelf.keys.get(shelf.at..).unwrap_or_default();
+            return self.print_all(keys).await;
         }
         loop {
             let key = shelf.keys.get(shelf.at).copied();
@@ -507,9 +514,13 @@ async fn where_true(run: &str, select: &Select, condition: &str) -> Result<Vec<K
     let context = SessionContext::new_with_config(session::config());
     let mut session = SqlSession::open(context, &[run.to_owned()], metrics).await?;
     session.look().await?;
+    let refused = |error: Error| {
+        let context = format!("--where {condition}");
+        Error::usage(context, error.to_string())
+    };
     let planned = session.plan(&select.query(Some(condition))).await;
-    let planned = planned.map_err(|error| Error::usage(format!("--where {condition}"), error))?;
-    let rows = Rows::start(planned, Key::rows).await?;
+    let rows = Rows::start(planned.map_err(refused)?, Key::rows).await;
+    let rows = rows.map_err(|error| refused(error.into()))?;
     Ok(rows.collect().await?)
 }
 

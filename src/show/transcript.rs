@@ -133,7 +133,9 @@ impl Page<'_> {
         let mut facts = vec![match of.state {
             RolloutState::Done => format!("reward {}", number_or_dash(of.reward)),
             RolloutState::Failed => "failed".to_owned(),
-            RolloutState::Pending if of.attempts.is_empty() => "not sent yet".to_owned(),
+            RolloutState::Pending if of.attempts.is_empty() => {
+                "pending, and no attempt has ended".to_owned()
+            }
             RolloutState::Pending => "pending".to_owned(),
         }];
         if of.truncated {
@@ -209,7 +211,7 @@ impl Page<'_> {
 
     /// Writes names and values. A text of several lines stands below its name.
     fn pairs(&mut self, fields: &Map<String, Value>) -> io::Result<()> {
-        for (name, value) in fields {
+        for (name, value) in fields.iter().filter(|(_, value)| !value.is_null()) {
             let name = one_line(name);
             let value = match value {
                 Value::String(text) => Cow::Borrowed(text.as_str()),

@@ -151,10 +151,25 @@ const EXPECTED: [&str; 8] = [
     "target",
 ];
 
-/// Whether a field of a task says what the right answer is.
-pub(super) fn is_expected(name: &str) -> bool {
-    let name = name.to_ascii_lowercase();
-    EXPECTED.iter().any(|word| name.contains(word))
+/// The fields with what only the environment gets to see.
+const HIDDEN_FROM_AGENT: [&str; 2] = ["extra_env_info", "verifier_metadata"];
+
+/// Splits the fields of a task into those that say what the right answer is, and the others.
+pub(super) fn expected(fields: Map<String, Value>) -> (Map<String, Value>, Map<String, Value>) {
+    let is_expected = |name: &str| {
+        let name = name.to_ascii_lowercase();
+        EXPECTED.iter().any(|word| name.contains(word))
+    };
+    let fields = fields.into_iter();
+    let (mut expected, others): (Map<_, _>, Map<_, _>) =
+        fields.partition(|(name, _)| is_expected(name));
+    for outer in HIDDEN_FROM_AGENT {
+        let inner = others.get(outer).and_then(Value::as_object);
+        let found = inner.into_iter().flatten();
+        let found = found.filter(|(name, _)| is_expected(name));
+        expected.extend(found.map(|(name, value)| (format!("{outer}.{name}"), value.clone())));
+    }
+    (expected, others)
 }
 
 /// Returns the last message of a user in a request, or what there is instead.

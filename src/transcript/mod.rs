@@ -5,7 +5,7 @@ mod conversation;
 mod reader;
 
 pub use conversation::{Item, Kind};
-pub use reader::{Key, Reader, Select, TaskLine, Walk};
+pub use reader::{Key, MAX_SELECTED, Reader, Select, TaskLine, Walk};
 
 use serde::Serialize;
 use serde_json::{Map, Value};

@@ -21,7 +21,7 @@ const TASKS: &str = include_str!("../../queries/transcript/tasks.sql");
 const FAILURES: &str = include_str!("../../queries/transcript/failures.sql");
 
 /// The most rollouts of a selection: their keys are held in memory.
-const MAX_SELECTED: usize = 100_000;
+pub const MAX_SELECTED: usize = 100_000;
 
 /// Characters of a prompt that the list of tasks has room for.
 const QUESTION: usize = 200;
@@ -258,9 +258,7 @@ impl Reader {
         let answered = answered.next().await?;
         let request = Object::parse(&asked.request).unwrap_or_default();
         let prompt = conversation::prompt(&request);
-        let (expected, task) = conversation::fields(&request, None)
-            .into_iter()
-            .partition(|(name, _)| conversation::is_expected(name));
+        let (expected, task) = conversation::expected(conversation::fields(&request, None));
         let mut transcript = Transcript {
             task_index,
             rollout_index,

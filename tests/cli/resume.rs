@@ -121,7 +121,7 @@ fn tasks_come_from_the_standard_input() {
         .rollstream("collect -i - --agent sim -o other")
         .stdin(File::open(broken).unwrap())
         .run();
-    ended.exited_with(2).complaining(&["stdin:1"]);
+    ended.exited_with(2).complaining(&["'stdin' at line 1"]);
 }
 
 #[test]

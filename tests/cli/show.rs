@@ -123,7 +123,7 @@ fn sql_chooses_rollouts() {
     );
     assert_eq!(keys("extracted_answer = 5"), []);
     let of_tasks =
-        "task_index IN (SELECT task_index FROM tasks WHERE request->>'expected_answer' = '4')";
+        "task_index IN (SELECT task_index FROM tasks WHERE (request->>'expected_answer') = '4')";
     assert_eq!(keys(of_tasks), [(1, 0)]);
     let ended = folder
         .rollstream("show run --where")
@@ -235,16 +235,16 @@ fn a_run_in_a_bucket_is_read_and_listed() {
             .env("AWS_SECRET_ACCESS_KEY", SECRET_KEY);
         program.run().succeeded().stdout
     };
-    run("collect -i tasks.jsonl --agent sim -q -o s3://bucket/deep/run");
-    let shown = run("show s3://bucket/deep/run 1 0");
+    run("collect -i tasks.jsonl --agent sim -q -o s3://sweeps/deep/run");
+    let shown = run("show s3://sweeps/deep/run 1 0");
     assert!(shown.contains("What is 2 + 3?"), "{shown}");
     assert!(
-        shown.ends_with("previous: rollstream show s3://bucket/deep/run 0\n"),
+        shown.ends_with("previous: rollstream show s3://sweeps/deep/run 0\n"),
         "{shown}"
     );
-    let listed = run("ls s3://bucket/");
+    let listed = run("ls s3://sweeps/");
     assert!(
-        listed.contains("s3://bucket/deep/run  finished  2 of 2"),
+        listed.contains("s3://sweeps/deep/run  finished  2 of 2"),
         "{listed}"
     );
 }
