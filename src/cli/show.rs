@@ -126,6 +126,7 @@ pub(super) async fn show(args: ShowArgs) -> Result<Exit, Error> {
     let style = TranscriptStyle {
         colors: is_terminal && wants_colors(args.no_color),
         width: width.into(),
+        wraps: is_terminal,
         full: args.full,
     };
     let mut viewer = Viewer {
