@@ -27,9 +27,12 @@ use crate::store::{RunRecord, RunStore, part_name};
 const EXAMPLES: &str = "\
 Examples:
   rollstream aggregate runs/first --missing bounds --by difficulty
-  rollstream aggregate runs/a s3://bucket/b -o runs/both --answer-key extracted_answer
-  rollstream aggregate 'results/shard-*.jsonl' -o results --score accuracy=reward --key-metric 'pass@{k}'
-  rollstream aggregate runs/first --agent-metrics --head-server http://gym:11000";
+  rollstream aggregate runs/a s3://bucket/b -o runs/both \\
+      --answer-key extracted_answer
+  rollstream aggregate 'results/shard-*.jsonl' -o results \\
+      --score accuracy=reward --key-metric 'pass@{k}'
+  rollstream aggregate runs/first --agent-metrics \\
+      --head-server http://gym:11000";
 
 /// The options of `aggregate`.
 #[derive(Debug, Args)]

@@ -26,7 +26,7 @@ use crate::error::Error;
 use crate::export::EnvironmentServers;
 use crate::gym::{AGGREGATE_METRICS, GymRules};
 use crate::import::{TaskLabels, Zeros};
-use crate::schema::{ATTEMPTS, ROLLOUTS};
+use crate::schema::ROLLOUTS;
 use crate::session::{self, Spool};
 use crate::store::{Document, EnvironmentServer, PartWriter, RunStore, part_name};
 
@@ -361,16 +361,11 @@ pub(crate) async fn earlier(run: &RunStore) -> Result<Option<MetricsReport>, Err
     let name = part_name(METRICS, AGENT_STATISTICS);
     // This file is written last, but more may have landed before measuring was cut off.
     let measured_at = run.written_at(AGGREGATE_METRICS).await?;
-    for table in [ROLLOUTS, ATTEMPTS] {
-        let parts = run.list(table).await?;
-        if parts
-            .iter()
-            .any(|part| measured_at <= Some(part.last_modified))
-        {
-            return Ok(None);
-        }
-    }
-    if measured_at.is_none() || !run.exists(&name).await? {
+    let is_current = match measured_at {
+        Some(measured_at) => !run.has_landed_since(measured_at).await?,
+        None => false,
+    };
+    if !is_current || !run.exists(&name).await? {
         return Ok(None);
     }
     let session = SessionContext::new_with_config(session::config());

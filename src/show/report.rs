@@ -1,13 +1,14 @@
 //! What a sweep would do, did and measured, for people or as JSON.
 
 use std::io::{self, Write};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use super::text::{self, Table, number_or_dash};
 use super::{ShowError, status};
 use crate::report::{
-    AgentMetric, MetricsReport, PassAt, ProfileReport, StopReason, SweepPlan, SweepReport,
+    AgentMetric, Estimate, MetricsReport, PassAt, ProfileReport, StopReason, SweepPlan, SweepReport,
 };
 use crate::store::RunState;
 
@@ -22,7 +23,9 @@ pub fn event(kind: &str, fields: &Value) -> String {
 }
 
 /// Prints what a sweep would do.
-pub fn plan(plan: &SweepPlan, as_json: bool) -> Result<(), ShowError> {
+///
+/// `verbose`: the physical plan, too.
+pub fn plan(plan: &SweepPlan, as_json: bool, verbose: bool) -> Result<(), ShowError> {
     let mut output = io::stdout().lock();
     if as_json {
         let agents: Vec<Value> = plan
@@ -44,13 +47,23 @@ pub fn plan(plan: &SweepPlan, as_json: bool) -> Result<(), ShowError> {
             "num_pending": plan.num_pending(),
             "agents": agents,
             "partitions": plan.partitions,
+            "estimate": plan.estimate,
             "physical_plan": plan.physical,
         });
         writeln!(output, "{value:#}")?;
         return Ok(());
     }
-    writeln!(output, "{}", plan.physical.trim_end())?;
-    writeln!(output)?;
+    let planned: u64 = plan.agents.iter().map(|agent| agent.num_rollouts).sum();
+    // Rollouts that are done are not sent again; their requests count as average ones.
+    let bytes = plan.request_bytes() as f64 * plan.num_pending() as f64 / planned.max(1) as f64;
+    writeln!(
+        output,
+        "{} of {} rollouts would be sent, about {} of requests; nothing was.",
+        text::count(plan.num_pending()),
+        text::count(planned),
+        bytesize::ByteSize(bytes as u64),
+    )?;
+    writeln!(output, "{}\n", time_and_cost(&plan.estimate))?;
     let mut table = Table::new([
         "agent", "address", "tasks", "rollouts", "done", "failed", "pending",
     ]);
@@ -69,16 +82,31 @@ pub fn plan(plan: &SweepPlan, as_json: bool) -> Result<(), ShowError> {
         ]);
     }
     writeln!(output, "{table}")?;
-    let planned: u64 = plan.agents.iter().map(|agent| agent.num_rollouts).sum();
-    // Rollouts that are done are not sent again; their requests count as average ones.
-    let bytes = plan.request_bytes() as f64 * plan.num_pending() as f64 / planned.max(1) as f64;
-    writeln!(
-        output,
-        "{} rollouts would be sent, about {} of requests; nothing was.",
-        text::count(plan.num_pending()),
-        bytesize::ByteSize(bytes as u64),
-    )?;
+    if verbose {
+        writeln!(output, "\n{}", plan.physical.trim_end())?;
+    }
     Ok(())
+}
+
+fn time_and_cost(estimate: &Estimate) -> String {
+    let span = |seconds: f64| text::duration(Duration::from_secs_f64(seconds.min(1e9)));
+    let done = text::count(estimate.num_done);
+    let cost = estimate.cost.map_or_else(String::new, |cost| {
+        format!(", and about {cost:.2} for tokens")
+    });
+    match estimate.seconds {
+        Some(seconds) if estimate.num_done > 0 => format!(
+            "They would take about {}{cost}, going by the {done} that are done.",
+            span(seconds)
+        ),
+        _ if estimate.least_seconds > 0.0 => format!(
+            "They would take {} or longer, at this number of requests per second.",
+            span(estimate.least_seconds)
+        ),
+        _ => "How long they take is not known before some are done: `collect --dispatch-budget-s 60` sends for a minute, \
+              and `plan --resume` then says."
+            .to_owned(),
+    }
 }
 
 /// Prints what a sweep did: a table of key metrics per agent, its counts, and the paths of what it wrote.

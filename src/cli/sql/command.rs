@@ -125,7 +125,7 @@ mod tests {
             ("format xml", "table, csv"),
             ("limit -1", "a number of rows"),
             ("timing maybe", "on or off"),
-            ("d a b", "second word 'b'"),
+            ("d a b", "at most one argument, not 'b'"),
         ] {
             let error = Command::parse(line).unwrap_err();
             assert!(error.to_string().contains(complaint), "{line}: {error}");

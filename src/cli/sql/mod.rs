@@ -31,20 +31,25 @@ use crate::show::Format;
 pub(super) const SQL_EXAMPLES: &str = "\
 Examples:
   rollstream sql runs/first
-  rollstream sql runs/first -c 'select agent_name, avg(reward) from rollouts group by 1'
-  rollstream sql runs/a runs/b -c 'select run, count(*) from attempts group by 1' --format csv
-  rollstream sql base=runs/a cand=s3://bucket/b -c 'select count(*) from base.rollouts join cand.rollouts using (task_index)'
-  rollstream sql runs/first -c 'select metric, k, pass_at_k, pass_hat_k from pass_at_k where k > 1'
-  rollstream sql s3://bucket/run -f question.sql --format parquet -o answer.parquet
+  rollstream sql runs/first \\
+      -c 'select agent_name, avg(reward) from rollouts group by 1'
+  rollstream sql runs/a runs/b \\
+      -c 'select run, count(*) from attempts group by 1' --format csv
+  rollstream sql base=runs/a cand=s3://bucket/b \\
+      -c 'select count(*) from base.tasks join cand.tasks using (task_digest)'
+  rollstream sql runs/first \\
+      -c 'select metric, k, pass_at_k, pass_hat_k from pass_at_k where k > 1'
+  rollstream sql s3://bucket/run -f question.sql --format parquet \\
+      -o answer.parquet
   rollstream sql runs/first < questions.sql
 
-Without -c and -f it prompts for statements, each ending with `;`, or runs those of the standard input one by one
+Without -c and -f it prompts for statements, each ending with `;`, or runs those of the standard input one by one \
 and stops at the first that fails. \\help lists the other commands.
 
-Tables: tasks, rollouts (every metric is a column), attempts; with several runs, or a name, each has a column `run`.
-The metric families are tables too, computed when they are read (`rollstream metrics` lists them), and so are their
-inputs scores, answers and absent; with several runs, each run has its own, such as NAME.pass_at_k.
-Each run's own tables are NAME.tasks, NAME.rollouts and NAME.attempts. The name of a run that is given as a path alone
+Tables: tasks, rollouts (every metric is a column), attempts; with several runs, or a name, each has a column `run`. \
+The metric families are tables too, computed when they are read (`rollstream metrics` lists them), and so are their \
+inputs scores, answers and absent; with several runs, each run has its own, such as NAME.pass_at_k. \
+Each run's own tables are NAME.tasks, NAME.rollouts and NAME.attempts. The name of a run that is given as a path alone \
 is the last part of the path, if that is a word of letters, digits and `_`.";
 
 /// The options of `sql`.
