@@ -18,6 +18,7 @@ mod ls;
 mod measurement;
 mod metrics;
 mod output;
+mod pager;
 mod profile;
 mod resume;
 mod runs;

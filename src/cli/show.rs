@@ -1,14 +1,14 @@
 //! `rollstream show`: tasks and rollouts to read in the terminal.
 
 use std::io::{self, IsTerminal, Write};
-use std::process::{Command, Stdio};
 
 use clap::Args;
-use console::{Key as Pressed, Term};
+use console::Term;
 use datafusion::prelude::SessionContext;
 
 use super::measurement::{DEFAULT_MEMORY, FamilyArgs, metric_tables};
 use super::output::{Exit, note, unless_gone, wants_colors};
+use super::pager::{Step, ask, page};
 use super::runs::open_recorded;
 use super::signals;
 use super::sql::SqlSession;
@@ -144,14 +144,6 @@ pub(super) async fn show(args: ShowArgs) -> Result<Exit, Error> {
     viewer.rollouts().await
 }
 
-/// Where a reader goes from a rollout.
-enum Step {
-    Next,
-    Previous,
-    Full,
-    Leave,
-}
-
 /// The rollouts to go through.
 struct Shelf {
     keys: Vec<Key>,
@@ -180,7 +172,7 @@ impl Viewer {
             }
             return Ok(Exit::Done);
         }
-        let written = self.page(|output, style| tasks(output, &lines, style));
+        let written = page(self.is_terminal, |output| tasks(output, &lines, self.style));
         if let Some(exit) = unless_gone(written)? {
             return Ok(exit);
         }
@@ -377,8 +369,8 @@ impl Viewer {
         if self.args.json {
             return write_json(found);
         }
-        self.page(|output, style| {
-            transcript(output, found, style)?;
+        page(self.is_terminal, |output| {
+            transcript(output, found, self.style)?;
             if !self.is_interactive {
                 writeln!(output, "\n{}", self.footer(shelf))?;
             }
@@ -419,59 +411,6 @@ impl Viewer {
         lines.extend(previous.map(|command| format!("previous: {command}")));
         lines.join("\n")
     }
-
-    /// Writes to a pager at a terminal, and to the standard output elsewhere.
-    fn page(
-        &self,
-        write: impl Fn(&mut dyn Write, TranscriptStyle) -> Result<(), ShowError>,
-    ) -> Result<(), ShowError> {
-        let pager = self.is_terminal.then(pager).flatten();
-        if let Some(mut command) = pager
-            && let Ok(mut child) = command.stdin(Stdio::piped()).spawn()
-        {
-            let written = match child.stdin.take() {
-                Some(input) => {
-                    let mut input = io::BufWriter::new(input);
-                    write(&mut input, self.style).and_then(|()| Ok(input.flush()?))
-                }
-                None => Ok(()),
-            };
-            let is_missing = child.wait()?.code() == Some(NOT_FOUND);
-            return match written {
-                _ if is_missing => write(&mut io::stdout().lock(), self.style),
-                // The user left the pager before its end.
-                Err(error) if error.is_broken_pipe() => Ok(()),
-                written => written,
-            };
-        }
-        let mut output = io::BufWriter::new(io::stdout().lock());
-        write(&mut output, self.style)?;
-        Ok(output.flush()?)
-    }
-}
-
-/// The exit code of a shell that does not find its command.
-const NOT_FOUND: i32 = 127;
-
-/// The user's pager; none if `PAGER` is empty.
-fn pager() -> Option<Command> {
-    match std::env::var("PAGER") {
-        Ok(text) if text.trim().is_empty() => None,
-        Ok(text) => {
-            let mut shell = Command::new("sh");
-            shell.arg("-c").arg(text);
-            Some(shell)
-        }
-        Err(_) => {
-            let mut less = Command::new("less");
-            less.arg("-R");
-            if std::env::var_os("LESS").is_none() {
-                // Leaves at the end of a text that fits the screen, and does not clear it.
-                less.arg("-FX");
-            }
-            Some(less)
-        }
-    }
 }
 
 fn write_json(value: &impl serde::Serialize) -> Result<(), ShowError> {
@@ -479,30 +418,6 @@ fn write_json(value: &impl serde::Serialize) -> Result<(), ShowError> {
     serde_json::to_writer(&mut output, value).map_err(io::Error::from)?;
     writeln!(output)?;
     Ok(output.flush()?)
-}
-
-/// Waits for a key.
-fn ask(position: &str) -> Step {
-    let terminal = Term::stderr();
-    // Without a terminal there is nobody to ask.
-    let _ = terminal.write_str(&format!(
-        "{position}: n next, p previous, f in full, q leave "
-    ));
-    let step = loop {
-        match terminal.read_key() {
-            Ok(Pressed::Char('n' | ' ' | 'j') | Pressed::ArrowRight | Pressed::Enter) => {
-                break Step::Next;
-            }
-            Ok(Pressed::Char('p' | 'k') | Pressed::ArrowLeft) => break Step::Previous,
-            Ok(Pressed::Char('f')) => break Step::Full,
-            Ok(Pressed::Char('q' | '\u{4}') | Pressed::Escape | Pressed::CtrlC) | Err(_) => {
-                break Step::Leave;
-            }
-            Ok(_) => {}
-        }
-    };
-    let _ = terminal.write_line("");
-    step
 }
 
 /// Returns the rollouts for which a condition is true, over the tables that `rollstream sql` has.
