@@ -30,8 +30,8 @@ Examples:
   rollstream export runs/rollouts -o rollouts.csv
   rollstream export runs/rollouts --format jsonl -o - | head -1
 
-By default it writes NAME.jsonl, NAME_materialized_inputs.jsonl and NAME_failures.jsonl, sorted by task and rollout. The
-other formats write the table `rollouts` with a column for every metric as one file, or with `-o -` to the standard
+By default it writes NAME.jsonl, NAME_materialized_inputs.jsonl and NAME_failures.jsonl, sorted by task and rollout. \
+The other formats write the table `rollouts` with a column for every metric as one file, or with `-o -` to the standard \
 output. The name of a `.csv` or `.parquet` file says its format. CSV leaves out the columns that hold JSON and maps.";
 
 /// The options of `export`.

@@ -17,8 +17,8 @@ Examples:
   rollstream resume runs/first
   rollstream resume s3://bucket/run --live
 
-It sends what is pending, with the settings and to the addresses that run.json has on record. The tasks are those of the
-run: its input is not read again. Secrets come from the environment variables that the settings name. To change a
+It sends what is pending, with the settings and to the addresses that run.json has on record. The tasks are those of \
+the run: its input is not read again. Secrets come from the environment variables that the settings name. To change a \
 setting, use `rollstream collect --resume`.";
 
 /// The options of `resume`.

@@ -19,19 +19,19 @@ use crate::transcript::{Key, MAX_SELECTED, Reader, Select, Transcript, Walk};
 
 const EXAMPLES: &str = "\
 Examples:
-  rollstream show runs/first                      the tasks, the one with the lowest mean reward first
-  rollstream show runs/first 14                   the rollouts of task 14, one after another
-  rollstream show runs/first 14 2                 rollout 2 of task 14
-  rollstream show runs/first --worst              the rollouts with the lowest rewards
+  rollstream show runs/first               the tasks, lowest mean reward first
+  rollstream show runs/first 14            the rollouts of task 14, one by one
+  rollstream show runs/first 14 2          rollout 2 of task 14
+  rollstream show runs/first --worst       the rollouts with the lowest rewards
   rollstream show runs/first --failed --where \"error LIKE '%timeout%'\"
-  rollstream show s3://bucket/run --where 'reward = 0 AND output_tokens > 4000'
-  rollstream show runs/first --where 'reward = 0' --all --json | jq '.items[-1].text'
+  rollstream show runs/first --where 'reward = 0 AND output_tokens > 4000'
+  rollstream show s3://bucket/run 3 --all --json | jq '.items[-1].text'
 
-On a terminal it shows one rollout in a pager ($PAGER, or less -R), and then waits for a key: n for the next, p for the
-previous, f for the same in full, q to leave. Elsewhere it prints one rollout and the commands for the next and the
+On a terminal it shows one rollout in a pager ($PAGER, or less -R), and then waits for a key: n for the next, p for the \
+previous, f for the same in full, q to leave. Elsewhere it prints one rollout and the commands for the next and the \
 previous one.
 
-The columns of --where are those of `rollouts`, with every metric, or with --failed those of `attempts`
+The columns of --where are those of `rollouts`, with every metric, or with --failed those of `attempts` \
 (`rollstream help sql`).";
 
 /// The options of `show`.
