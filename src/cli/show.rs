@@ -14,7 +14,7 @@ use super::signals;
 use super::sql::SqlSession;
 use crate::error::Error;
 use crate::session::{self, Rows};
-use crate::show::{ShowError, TranscriptStyle, tasks, transcript};
+use crate::show::{ShowError, TranscriptStyle, tasks, terminal_width, transcript};
 use crate::transcript::{Key, MAX_SELECTED, Reader, Select, Transcript, Walk};
 
 const EXAMPLES: &str = "\
@@ -120,12 +120,10 @@ pub(super) async fn show(args: ShowArgs) -> Result<Exit, Error> {
     let (run, _) = open_recorded(&args.run).await?;
     let reader = Reader::open(run).await?;
     let is_terminal = io::stdout().is_terminal() && !args.json;
-    let width = Term::stdout()
-        .size_checked()
-        .map_or(100, |(_, width)| width);
+    let width = terminal_width(io::stdout()).unwrap_or(100);
     let style = TranscriptStyle {
         colors: is_terminal && wants_colors(args.no_color),
-        width: width.into(),
+        width,
         wraps: is_terminal,
         full: args.full,
     };

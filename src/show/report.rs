@@ -1,5 +1,6 @@
 //! What a sweep would do, did and measured, for people or as JSON.
 
+use std::collections::BTreeSet;
 use std::io::{self, Write};
 use std::time::Duration;
 
@@ -117,7 +118,8 @@ pub fn report(report: &SweepReport, as_json: bool) -> Result<(), ShowError> {
         return Ok(());
     }
     if !report.metrics.is_empty() {
-        writeln!(output, "{}", metrics_table(&report.metrics))?;
+        let scores = report.metrics.iter().filter(|metric| metric.is_score);
+        writeln!(output, "{}", metrics_table(scores, None))?;
     }
     let counts = report.rollouts;
     if let Some(status) = &report.status {
@@ -156,15 +158,29 @@ pub fn report(report: &SweepReport, as_json: bool) -> Result<(), ShowError> {
     Ok(())
 }
 
-/// Prints what was measured: a table per agent and metric, and the share of the rollouts that it covers.
-pub fn metrics(report: &MetricsReport, as_json: bool) -> Result<(), ShowError> {
+/// Prints what was measured: a table per agent and metric, and the share of the rollouts that it covers. Numbers that are
+/// not scores are left out, unless `shows_all`.
+pub fn metrics(report: &MetricsReport, as_json: bool, shows_all: bool) -> Result<(), ShowError> {
     let mut output = io::stdout().lock();
     if as_json {
         writeln!(output, "{:#}", json!(report))?;
         return Ok(());
     }
+    let is_shown = |metric: &&AgentMetric| shows_all || metric.is_score;
     if !report.metrics.is_empty() {
-        writeln!(output, "{}", metrics_table(&report.metrics))?;
+        let by = report.by.as_deref();
+        let shown = report.metrics.iter().filter(is_shown);
+        writeln!(output, "{}", metrics_table(shown, by))?;
+    }
+    let hidden = report.metrics.iter().filter(|metric| !is_shown(metric));
+    let hidden: BTreeSet<&str> = hidden.map(|metric| metric.metric.as_str()).collect();
+    if !hidden.is_empty() {
+        let names: Vec<&str> = hidden.into_iter().collect();
+        writeln!(
+            output,
+            "not scores, shown with --all: {}\n",
+            names.join(", ")
+        )?;
     }
     for agent in &report.coverage {
         let masked = match agent.masked.unsigned_abs() {
@@ -197,11 +213,18 @@ pub fn profile(report: &ProfileReport, as_json: bool) -> Result<(), ShowError> {
     Ok(())
 }
 
-fn metrics_table(metrics: &[AgentMetric]) -> Table {
-    let mut table = Table::new([
-        "agent", "metric", "mean", "stderr", "std", "min", "median", "max", "count", "pass@k",
-        "pass^k",
-    ]);
+/// Returns a row for each metric. `by` names the column of the subsets.
+fn metrics_table<'a>(
+    metrics: impl Iterator<Item = &'a AgentMetric> + Clone,
+    by: Option<&str>,
+) -> Table {
+    let has_bounds = metrics.clone().any(|metric| metric.bound.is_some());
+    let bound = has_bounds.then_some("bound");
+    let header = [
+        "mean", "stderr", "std", "min", "median", "max", "count", "pass@k", "pass^k",
+    ];
+    let names = ["agent", "metric"].into_iter().chain(by).chain(bound);
+    let mut table = Table::new(names.chain(header));
     for metric in metrics {
         let pass = |value: fn(&PassAt) -> f64, sign: char| {
             let pass = metric.pass_at.filter(|pass| pass.k > 1);
@@ -209,9 +232,12 @@ fn metrics_table(metrics: &[AgentMetric]) -> Table {
                 pass.map(|pass| format!("{} ({sign}{})", text::number(value(&pass)), pass.k));
             text.unwrap_or_default()
         };
-        table.row([
-            metric.agent_name.clone(),
-            metric.metric.clone(),
+        let subset = metric.subset.as_deref().unwrap_or("(all)");
+        let bound = metric.bound.unwrap_or_default();
+        let names = [metric.agent_name.clone(), metric.metric.clone()];
+        let names = names.into_iter().chain(by.map(|_| subset.to_owned()));
+        let names = names.chain(has_bounds.then(|| bound.to_owned()));
+        table.row(names.chain([
             number_or_dash(metric.mean),
             number_or_dash(metric.stderr),
             number_or_dash(metric.std),
@@ -221,7 +247,7 @@ fn metrics_table(metrics: &[AgentMetric]) -> Table {
             text::count(metric.count),
             pass(|pass| pass.pass_at_k, '@'),
             pass(|pass| pass.pass_hat_k, '^'),
-        ]);
+        ]));
     }
     table
 }
