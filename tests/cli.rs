@@ -43,7 +43,9 @@ mod cli {
     mod profile;
     mod progress;
     mod quickstart;
+    mod resume;
     mod secrets;
+    mod show;
     mod sim;
     mod sim_servers;
     mod sql;

@@ -33,6 +33,9 @@ use crate::store::{
 /// Name of the one part that a sweep's tasks become.
 const PART: &str = "tasks";
 
+/// The name of an input that stands for the standard input.
+const STDIN: &str = "-";
+
 const SUMMARY: &str = include_str!("../../queries/expand/summary.sql");
 
 /// The input of a sweep, read and checked.
@@ -128,6 +131,12 @@ fn open(name: &str, runtime: &Handle) -> Result<OpenSource, SourceError> {
         name: name.to_owned(),
         reader,
     };
+    if name == STDIN {
+        return Ok(OpenSource {
+            name: "stdin".to_owned(),
+            reader: Box::new(io::stdin()),
+        });
+    }
     if !name.contains("://") {
         return read::open(Path::new(name)).map(open);
     }
