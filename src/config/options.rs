@@ -94,10 +94,10 @@ options! {
         first_byte_timeout: Option<Span>, flag(Calls, "--first-byte-timeout TIME");
         /// Longest time to open a connection
         connect_timeout: Span = Span::from_secs(10), flag(Calls, "--connect-timeout TIME");
-        /// Longest silence on a connection
+        /// Longest silence on a connection; raise it for agents that take longer to answer
         ///
         /// The time before the first byte of an answer counts too.
-        read_timeout: Span = Span::from_secs(6 * 60 * 60), flag(Calls, "--read-timeout TIME");
+        read_timeout: Span = Span::from_secs(30 * 60), flag(Calls, "--read-timeout TIME");
         /// Largest answer
         ///
         /// In bytes after decompression.
