@@ -215,18 +215,19 @@ impl AgentQueue {
     }
 
     /// Takes the row that [`Self::readiness`] said may be sent now. `wants_fresh`: rather one that has not failed
-    /// before, from the end of the queue, because its neighbours may fail for the same reason.
+    /// before, from anywhere in the queue, because neighbours may fail for the same reason.
     pub(super) fn pick(&mut self, now: Instant, wants_fresh: bool) -> Option<(Picked, Waited)> {
         let is_retry = self.retry_due(now) && (!wants_fresh || self.first.is_empty());
         let (row, since, held_before) = if is_retry {
             let ((due, _), retry) = self.retries.pop_first()?;
             (Picked::Retry(retry.row), due, retry.held_before)
         } else {
-            let queued = if wants_fresh {
-                self.first.pop_back()?
+            let place = if wants_fresh {
+                fastrand::usize(..self.first.len().max(1))
             } else {
-                self.first.pop_front()?
+                0
             };
+            let queued = self.first.remove(place)?;
             let (since, held_before) = (queued.since, queued.held_before);
             (Picked::First(queued), since, held_before)
         };

@@ -13,6 +13,9 @@ use crate::retry::{Backoff, Failure};
 /// because a task can be what makes an agent fail.
 const FAILED_TASKS: u64 = 8;
 
+/// This many first failures are reason to look whether others fail, too.
+const SUSPICIOUS: u64 = 3;
+
 /// The most first failures that are remembered.
 const MOST_FAILED: usize = 4096;
 
@@ -91,8 +94,19 @@ enum State {
         /// The tasks of first failures since the last good answer, by the number of the call.
         failed: BTreeMap<u64, i64>,
         unreachable: u32,
+        suspicion: Suspicion,
     },
     Broken(Broken),
+}
+
+/// What the first failures since the last good answer say of an agent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Suspicion {
+    None,
+    /// It may be down, but too few tasks have failed to tell.
+    Few,
+    /// It is down.
+    Down,
 }
 
 #[derive(Debug)]
@@ -124,8 +138,28 @@ impl State {
         Self::Closed {
             failed: BTreeMap::new(),
             unreachable: 0,
+            suspicion: Suspicion::None,
         }
     }
+}
+
+/// Judges the first failures since the last good answer, if `sent` first calls were sent in all and `usual` fail for
+/// each good answer. The agent is down if the latest failures are more than half of the first calls that were sent
+/// meanwhile, more than is usual, and of enough tasks.
+fn suspected(failed: &BTreeMap<u64, i64>, sent: u64, usual: u64) -> Suspicion {
+    let mut tasks = HashSet::new();
+    let latest_first = (1_u64..).zip(failed.iter().rev());
+    let suspicions = latest_first.map(|(count, (number, task))| {
+        tasks.insert(*task);
+        let least = count / (1 + usual);
+        let are_most = count > (sent - number + 1) / 2;
+        match least.min(tasks.len() as u64) {
+            FAILED_TASKS.. if are_most => Suspicion::Down,
+            _ if are_most && least >= SUSPICIOUS => Suspicion::Few,
+            _ => Suspicion::None,
+        }
+    });
+    suspicions.max().unwrap_or(Suspicion::None)
 }
 
 impl Breaker {
@@ -168,18 +202,22 @@ impl Breaker {
             State::Closed {
                 failed,
                 unreachable,
+                suspicion,
             } => {
-                failed.extend(call.number.map(|number| (number, call.task_index)));
-                if failed.len() > MOST_FAILED {
-                    failed.pop_first();
-                }
                 *unreachable = if cause == Cause::Unreachable {
                     *unreachable + 1
                 } else {
                     0
                 };
-                let is_unreachable = *unreachable >= UNREACHABLE;
-                if is_unreachable || call.number.is_some() && self.is_outage() {
+                if let Some(number) = call.number {
+                    failed.insert(number, call.task_index);
+                    if failed.len() > MOST_FAILED {
+                        failed.pop_first();
+                    }
+                    let usual = self.explained.checked_div(self.answers).unwrap_or(0);
+                    *suspicion = suspected(failed, self.numbers, usual);
+                }
+                if *unreachable >= UNREACHABLE || *suspicion == Suspicion::Down {
                     self.state = State::Broken(Broken {
                         since: now,
                         failed_probes: 0,
@@ -197,24 +235,6 @@ impl Breaker {
             }
             State::Broken(_) => {}
         }
-    }
-
-    /// Returns whether the first failures since the last good answer are the agent's. They are if the latest of them
-    /// are of enough tasks, more than half of all first calls that were sent meanwhile, and more than is usual.
-    fn is_outage(&self) -> bool {
-        let State::Closed { failed, .. } = &self.state else {
-            return true;
-        };
-        let usual = self.explained.checked_div(self.answers).unwrap_or(0);
-        let mut tasks = HashSet::new();
-        let latest_first = (1_u64..).zip(failed.iter().rev());
-        latest_first.into_iter().any(|(count, (number, task))| {
-            tasks.insert(*task);
-            let sent = self.numbers - number + 1;
-            tasks.len() as u64 >= FAILED_TASKS
-                && count >= FAILED_TASKS * (1 + usual)
-                && count > sent / 2
-        })
     }
 
     /// Returns whether a call may be sent at `now`. `has_fresh`: rollouts wait that have not failed before.
@@ -254,10 +274,13 @@ impl Breaker {
         has_fresh || is_gone || !self.has_answered()
     }
 
-    /// Returns whether the next probe should be a rollout that has not failed before. Every other one is: either kind
-    /// may be what always fails.
+    /// Returns whether the next call should be for a rollout that has not failed before: if the agent may be down, and
+    /// for every other probe, because either kind of rollout may be what always fails.
     pub(super) fn wants_fresh(&self) -> bool {
-        matches!(&self.state, State::Broken(broken) if broken.failed_probes % 2 == 0)
+        match &self.state {
+            State::Closed { suspicion, .. } => *suspicion == Suspicion::Few,
+            State::Broken(broken) => broken.failed_probes % 2 == 0,
+        }
     }
 
     /// Closes the breaker though the agent has not answered well.
@@ -362,8 +385,11 @@ mod tests {
     #[test]
     fn one_task_that_always_fails_never_opens_it() {
         let (mut breaker, now) = (Breaker::new(PATIENCE), Instant::now());
+        assert!(!breaker.wants_fresh());
         fail(&mut breaker, now, std::iter::repeat_n(7, 1000));
         assert_eq!(breaker.admission(now, true), Admission::Open);
+        // Rollouts of other tasks show whether it is the task.
+        assert!(breaker.wants_fresh());
         assert_eq!(breaker.open_since(), None);
     }
 

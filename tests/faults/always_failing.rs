@@ -5,11 +5,13 @@ use std::io::{self, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::sleep;
+use std::time::Duration;
 
 use super::ledger::Ledger;
 use super::raw_agent::{ANSWER, Asked, RawAgent, folder, ok};
 use super::scene::REPEATS;
-use crate::common::{Ended, Folder};
+use crate::common::{Ended, Folder, Program};
 
 const TASKS: u64 = 42;
 const ROLLOUTS: u64 = TASKS * REPEATS;
@@ -29,6 +31,33 @@ fn place(asked: &Asked) -> u64 {
     index("_ng_task_index") * REPEATS + index("_ng_rollout_index")
 }
 
+/// An agent that answers with this status to the rollouts that `fails` names, once it has answered all others.
+fn failing_last(code: u16, fails: impl Fn(u64) -> bool + Send + Sync + 'static) -> RawAgent {
+    let answered = AtomicUsize::new(0);
+    let well = (0..ROLLOUTS).filter(|place| !fails(*place)).count();
+    RawAgent::start(move |asked, stream| {
+        if !fails(place(asked)) {
+            ok(stream, "", ANSWER.as_bytes())?;
+            answered.fetch_add(1, Ordering::SeqCst);
+            return Ok(());
+        }
+        while answered.load(Ordering::SeqCst) < well {
+            // Only spares the processor.
+            sleep(Duration::from_millis(1));
+        }
+        // The answers before are on their way, and come first.
+        sleep(Duration::from_millis(200));
+        status(stream, code)
+    })
+}
+
+/// A sweep whose retries come late enough for the first failures of others to come before.
+fn collect(agent: &RawAgent, folder: &Folder, options: &str) -> Program {
+    let program = folder.rollstream("collect -i tasks.jsonl --num-repeats 4 -o run --agent raw");
+    let program = program.args("--disable-aggregation --retry-backoff 300ms");
+    program.args(&format!("--agent-url raw={} {options}", agent.url()))
+}
+
 /// An agent that answers with this status to the rollouts that `fails` names.
 fn failing(code: u16, fails: impl Fn(u64) -> bool + Send + Sync + 'static) -> RawAgent {
     RawAgent::start(move |asked, stream| {
@@ -44,7 +73,6 @@ fn failing(code: u16, fails: impl Fn(u64) -> bool + Send + Sync + 'static) -> Ra
 #[track_caller]
 fn failed_after(folder: &Folder, attempts: usize, fails: impl Fn(u64) -> bool) {
     let ledger = Ledger::read(&folder.path("run"));
-    ledger.is_consistent();
     let by_rollout = ledger.by_rollout();
     assert_eq!(by_rollout.len() as u64, ROLLOUTS);
     for ((task, rollout), of_rollout) in by_rollout {
@@ -88,19 +116,7 @@ fn rollouts_that_always_fail_are_charged_whatever_the_status() {
 #[test]
 fn rollouts_that_fail_later_than_all_others_are_charged() {
     let fails = |place: u64| place % 9 == 3;
-    let answered = Arc::new(AtomicUsize::new(0));
-    let well = ROLLOUTS as usize - (0..ROLLOUTS).filter(|place| fails(*place)).count();
-    let agent = RawAgent::start(move |asked, stream| {
-        if !fails(place(asked)) {
-            answered.fetch_add(1, Ordering::SeqCst);
-            return ok(stream, "", ANSWER.as_bytes());
-        }
-        while answered.load(Ordering::SeqCst) < well {
-            // Only spares the processor.
-            std::thread::sleep(std::time::Duration::from_millis(1));
-        }
-        status(stream, 504)
-    });
+    let agent = failing_last(504, fails);
     let folder = folder(TASKS);
     let ended = agent.collect(&folder, "").run().exited_with(3);
     said(&ended, "probed", false);
@@ -110,10 +126,11 @@ fn rollouts_that_fail_later_than_all_others_are_charged() {
 #[test]
 fn where_all_that_is_left_always_fails_it_is_charged_after_a_while() {
     let fails = |place: u64| place >= ROLLOUTS / 2;
-    let agent = failing(500, fails);
+    let agent = failing_last(500, fails);
     let folder = folder(TASKS);
-    let options = "--concurrency 4 --agent-patience 4s";
-    let ended = agent.collect(&folder, options).run().exited_with(3);
+    let options = "--agent-patience 4s";
+    let ended = collect(&agent, &folder, options).run().exited_with(3);
+    said(&ended, "for up to 500ms", true);
     said(&ended, "its budget is spent", true);
     failed_after(&folder, 5, fails);
 }
@@ -136,7 +153,7 @@ fn an_agent_behind_a_proxy_that_goes_away_costs_no_rollout_its_budget() {
         is_down.store(false, Ordering::SeqCst);
         let folder = folder(TASKS);
         let options = format!("--concurrency {concurrency}");
-        let running = agent.collect(&folder, &options).start();
+        let running = collect(&agent, &folder, &options).start();
         if concurrency == 8 {
             is_down.store(true, Ordering::SeqCst);
         }
@@ -153,7 +170,7 @@ fn an_agent_that_never_answers_well_is_left_after_an_eighth_of_the_patience() {
     let agent = failing(500, |_| true);
     let folder = folder(TASKS);
     let options = "--concurrency 8 --agent-patience 3s";
-    let ended = agent.collect(&folder, options).run().exited_with(3);
+    let ended = collect(&agent, &folder, options).run().exited_with(3);
     said(&ended, DOWN, true);
     said(&ended, "for up to 375ms", true);
     said(&ended, "an eighth of --agent-patience 3s", true);
@@ -173,8 +190,10 @@ fn an_agent_whose_first_answers_all_fail_in_the_same_way_is_left_early() {
         }
     });
     let folder = folder(TASKS);
-    let collect = |options: &str| agent.collect(&folder, options).args("--concurrency 4");
-    let ended = collect("").run().exited_with(3);
+    let ended = agent
+        .collect(&folder, "--concurrency 4")
+        .run()
+        .exited_with(3);
     let why = ended.stderr.find("HTTP 422");
     let verdict = ended
         .stderr
@@ -189,5 +208,6 @@ fn an_agent_whose_first_answers_all_fail_in_the_same_way_is_left_early() {
     assert!((20..=60).contains(&asked), "{asked}");
 
     is_mended.store(true, Ordering::SeqCst);
-    collect("--resume --data-budget 3").run().succeeded();
+    let resumed = agent.collect(&folder, "--resume --data-budget 3");
+    resumed.run().succeeded();
 }
