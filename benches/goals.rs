@@ -156,7 +156,7 @@ impl Settings {
 fn main() -> anyhow::Result<()> {
     let cli = Cli::parse();
     // All processes inherit it: a call in flight is a connection, at both ends.
-    rlimit::increase_nofile_limit(u64::MAX)?;
+    rollstream::http::raise_open_files();
     if let Some(done) = cli.row.as_ref().and_then(Row::work) {
         return done;
     }

@@ -60,7 +60,7 @@ struct Scene<'a> {
 
 fn main() -> anyhow::Result<()> {
     let cli = Cli::parse();
-    rlimit::increase_nofile_limit(u64::MAX)?;
+    rollstream::http::raise_open_files();
     let turns = cli.turns.to_string();
     let sim = SimServer::start(&["--latency", "fixed:0s", "--turns", &turns])?;
     let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/example_tool_tasks.jsonl");

@@ -123,7 +123,7 @@ impl Cli {
 fn main() -> anyhow::Result<()> {
     let cli = Cli::parse();
     // Inherited by all the processes: a call in flight is a connection, at both its ends.
-    rlimit::increase_nofile_limit(u64::MAX)?;
+    rollstream::http::raise_open_files();
     let duration = cli.quick(
         cli.duration,
         Duration::from_secs(1800),

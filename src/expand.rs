@@ -31,6 +31,8 @@ const UNANSWERED: &str = include_str!("../queries/expand/unanswered.sql");
 const LOST: &str = include_str!("../queries/expand/lost.sql");
 const PENDING: &str = include_str!("../queries/expand/pending.sql");
 const TASK_NAMES: &str = include_str!("../queries/expand/task_names.sql");
+const FAILED_CLASSES: &str = include_str!("../queries/expand/failed_classes.sql");
+const MEANS: &str = include_str!("../queries/expand/means.sql");
 const COUNTS: &str = include_str!("../queries/expand/counts.sql");
 
 row! {
@@ -49,6 +51,36 @@ row! {
         pub num_done: u64,
         /// Rollouts that failed for good.
         pub num_failed: u64,
+    }
+}
+
+row! {
+    /// The failed rollouts of an agent that have one class.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct FailedClass {
+        /// The agent.
+        pub agent_name: String,
+        /// The class of their last failure.
+        pub class: String,
+        /// Rollouts that failed for good.
+        pub num_rollouts: u64,
+    }
+}
+
+row! {
+    /// The means over the rollouts of an agent that are done.
+    #[derive(Debug, Clone, PartialEq)]
+    pub struct AgentMeans {
+        /// The agent.
+        pub agent_name: String,
+        /// Number of the rollouts.
+        pub num_done: u64,
+        /// Seconds from request to answer.
+        pub seconds: Option<f64>,
+        /// Tokens of the input; none if no answer says.
+        pub input_tokens: Option<f64>,
+        /// Tokens of the output; none if no answer says.
+        pub output_tokens: Option<f64>,
     }
 }
 
@@ -295,6 +327,28 @@ pub async fn unanswered(session: &SessionContext) -> Result<DataFrame> {
 /// The session lacks a view, or a table can't be read.
 pub async fn counts(session: &SessionContext) -> Result<Vec<AgentCounts>> {
     Rows::of(session, COUNTS, AgentCounts::rows)
+        .await?
+        .collect()
+        .await
+}
+
+/// The failed rollouts of each agent, by the class of their last failure.
+///
+/// # Errors
+/// The session lacks a table, or it can't be read.
+pub async fn failed_classes(session: &SessionContext) -> Result<Vec<FailedClass>> {
+    Rows::of(session, FAILED_CLASSES, FailedClass::rows)
+        .await?
+        .collect()
+        .await
+}
+
+/// What the rollouts that are done took on average, for each agent that has any.
+///
+/// # Errors
+/// The session lacks a table, or it can't be read.
+pub async fn means(session: &SessionContext) -> Result<Vec<AgentMeans>> {
+    Rows::of(session, MEANS, AgentMeans::rows)
         .await?
         .collect()
         .await

@@ -66,13 +66,12 @@ pub struct AgentProgress {
 
 impl AgentProgress {
     /// Returns the counts at the start of a process, of which earlier ones left `done` rollouts
-    /// answered and `failed` failed.
-    pub fn before(planned: u64, done: u64, failed: u64) -> Self {
-        let failed = (failed > 0).then(|| ("terminal".to_owned(), failed));
+    /// answered and `failed` failed, by class.
+    pub fn before(planned: u64, done: u64, failed: BTreeMap<String, u64>) -> Self {
         Self {
             planned,
             done,
-            failed: failed.into_iter().collect(),
+            failed,
             ..Self::default()
         }
     }

@@ -29,6 +29,21 @@ pub struct SweepPlan {
     pub agents: Vec<AgentCounts>,
     /// Address of each agent.
     pub addresses: BTreeMap<String, String>,
+    /// What the pending rollouts will take.
+    pub estimate: Estimate,
+}
+
+/// What the pending rollouts will take if they are as those that are done.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Estimate {
+    /// Rollouts that are done and that the estimate is made from.
+    pub num_done: u64,
+    /// Seconds that the sweep will take; none if some agent has no rollout that is done.
+    pub seconds: Option<f64>,
+    /// Seconds that it will take at least, because of the limits of requests per second.
+    pub least_seconds: f64,
+    /// The price of their tokens; none unless the prices and the tokens of all agents are known.
+    pub cost: Option<f64>,
 }
 
 impl SweepPlan {

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use anyhow::{anyhow, ensure};
 use clap::Args;
-use rlimit::Resource;
 use tempfile::TempDir;
 
 use super::Settings;
@@ -49,7 +48,7 @@ struct Held {
 impl InFlight {
     pub fn measure(&self, settings: &Settings, report: &mut Report) -> anyhow::Result<()> {
         let wanted = settings.size(self.rollouts, 65_536, 2_048);
-        let files = Resource::NOFILE.get()?.1;
+        let files = rollstream::http::raise_open_files();
         let most = files.saturating_sub(OTHER_FILES);
         let rollouts = wanted.min(usize::try_from(most)?);
         ensure!(rollouts > FEW, "a process may only have {files} files open");
@@ -117,7 +116,7 @@ impl InFlight {
     }
 
     fn sweep(&self, rollouts: usize, concurrency: usize, latency: &str) -> anyhow::Result<Held> {
-        let files = Resource::NOFILE.get()?.1;
+        let files = rollstream::http::raise_open_files();
         let of_address = usize::try_from(files.saturating_sub(OTHER_FILES).min(OF_ADDRESS))?;
         let num_agents = concurrency.div_ceil(of_address);
         let start = |number: usize| {

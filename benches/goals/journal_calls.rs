@@ -76,7 +76,7 @@ impl Calls {
         let progress = Arc::new(Progress::default());
         progress.begin([(
             AGENT.to_owned(),
-            AgentProgress::before(rollouts as u64, 0, 0),
+            AgentProgress::before(rollouts as u64, 0, BTreeMap::new()),
         )]);
         let writer = Arc::new(Writer::unlocked(1));
         let dispatches = DispatchLogs::new(run.journal_dir(), Arc::clone(&writer));

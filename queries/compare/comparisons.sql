@@ -22,7 +22,7 @@
 --   without_candidate          common tasks without a score in the candidate
 --   base_mean                  mean of the task means of the base
 --   candidate_mean             mean of the task means of the candidate
---   difference                 candidate_mean - base_mean
+--   difference                 mean of the differences of the tasks; like the bounds, 0 if it is only the rounding of a sum
 --   stderr                     standard error of the difference
 --   ci_low                     lower bound of the difference: percentile of a paired bootstrap over tasks
 --   ci_high                    upper bound of the difference
@@ -45,6 +45,7 @@ WITH summed AS (
         exact_sum(base_mean) FILTER (WHERE difference IS NOT NULL) AS base_sum,
         exact_sum(candidate_mean) FILTER (WHERE difference IS NOT NULL) AS candidate_sum,
         exact_sum(difference) AS difference_sum,
+        1e-12 * max(abs(difference)) AS rounding,
         exact_sum(difference * difference) AS square_sum,
         stddev_samp(difference) AS std
     FROM chosen
@@ -132,10 +133,10 @@ SELECT
     overlaps.in_common - candidate_tasks AS without_candidate,
     base_sum / num_tasks AS base_mean,
     candidate_sum / num_tasks AS candidate_mean,
-    difference_sum / num_tasks AS difference,
+    CASE WHEN abs(difference_sum) < rounding THEN 0.0 ELSE difference_sum / num_tasks END AS difference,
     stderr,
-    bounds['low'] AS ci_low,
-    bounds['high'] AS ci_high,
+    CASE WHEN abs(bounds['low']) < rounding THEN 0.0 ELSE bounds['low'] END AS ci_low,
+    CASE WHEN abs(bounds['high']) < rounding THEN 0.0 ELSE bounds['high'] END AS ci_high,
     test,
     p_value,
     p_holm,

@@ -17,7 +17,7 @@
 --   candidate_count        rollouts of the candidate that have the metric
 --   base_mean              mean of the base's rollouts
 --   candidate_mean         mean of the candidate's rollouts
---   difference             candidate_mean - base_mean; null if a side has no score
+--   difference             candidate_mean - base_mean, 0 if they differ only by rounding; null if a side has no score
 --   is_binary              whether all scores of both sides are 0 or 1
 
 WITH common AS (
@@ -47,7 +47,10 @@ SELECT
     candidate.count AS candidate_count,
     base.mean AS base_mean,
     candidate.mean AS candidate_mean,
-    candidate.mean - base.mean AS difference,
+    CASE
+        WHEN abs(candidate.mean - base.mean) < 1e-12 * greatest(abs(candidate.mean), abs(base.mean)) THEN 0.0
+        ELSE candidate.mean - base.mean
+    END AS difference,
     base.is_binary AND candidate.is_binary AS is_binary
 FROM base
 FULL JOIN candidate ON candidate.metric = base.metric AND candidate.task_key = base.task_key

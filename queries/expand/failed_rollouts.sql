@@ -1,13 +1,14 @@
 -- Rollouts that have failed: one of their budgets is spent, or the agent asked for no further attempt.
 --
 -- Reads: failures, budgets, rollouts.
--- Columns: task_index, rollout_index, agent_name.
+-- Columns: task_index, rollout_index, agent_name, last_outcome.
 --
 -- The current budgets apply, not those at the time of the attempts: with larger ones, a resume tries again.
 SELECT
     failures.task_index,
     failures.rollout_index,
-    failures.agent_name
+    failures.agent_name,
+    failures.last_outcome
 FROM failures
 INNER JOIN budgets ON failures.agent_name = budgets.agent_name
 LEFT ANTI JOIN rollouts

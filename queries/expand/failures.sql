@@ -8,7 +8,7 @@
 --   retry_terminal_timeouts   whether failures that another attempt can mend are not terminal, whatever the agent said
 --
 -- Columns: task_index, rollout_index, agent_name, attempt (number of the next one), infra_failures,
--- rate_limited_failures, data_failures, flagged_failures (attempts that count against each budget),
+-- rate_limited_failures, data_failures, flagged_failures (attempts that count against each budget), last_outcome,
 -- failure_terminal (the agent asked for no further attempt), seconds (of the longest attempt), reuses_deliverable (an
 -- attempt left a deliverable, and the next one has it judged).
 --
@@ -22,6 +22,7 @@ SELECT
     count(*) FILTER (WHERE budget = 'rate_limit') AS rate_limited_failures,
     count(*) FILTER (WHERE budget = 'data') AS data_failures,
     count(*) FILTER (WHERE budget = 'attempts') AS flagged_failures,
+    last_value(outcome ORDER BY attempt) AS last_outcome,
     bool_or(CASE WHEN $retry_terminal_timeouts THEN is_terminal(answer, failure_terminal) ELSE failure_terminal END)
         AS failure_terminal,
     max(coalesce(CASE WHEN budget = 'attempts' THEN attempt_seconds(answer) ELSE NULL END, server_ms / 1000))
@@ -33,6 +34,7 @@ FROM (
         rollout_index,
         agent_name,
         attempt,
+        outcome,
         failure_terminal,
         server_ms,
         answer,

@@ -17,7 +17,7 @@
 --   median         middle value, or the mean of the two middle ones
 --   std            sqrt(sum((mean - value)^2) / (count - 1)); null for one value, but 0 if every metric of the agent has
 --                  one value and all its rollouts have this metric
---   stderr         standard error of the mean of independent rollouts, std / sqrt(count); with several rollouts a task,
+--   stderr_iid     standard error of the mean of independent rollouts, std / sqrt(count); with several rollouts a task,
 --                  see stderr of the family spread
 --   integer_max, integer_min   exact max and min, if every rollout of the agent has the metric and has only
 --                  integers and booleans as metrics
@@ -69,7 +69,7 @@ SELECT
     statistics['min'] AS min,
     statistics['median'] AS median,
     known_std AS std,
-    known_std / sqrt(count) AS stderr,
+    known_std / sqrt(count) AS stderr_iid,
     CASE WHEN integers = num_rollouts THEN integer_max END AS integer_max,
     CASE WHEN integers = num_rollouts THEN integer_min END AS integer_min,
     coverage.planned,

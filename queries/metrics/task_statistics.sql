@@ -18,7 +18,7 @@
 --   median         middle value, or the mean of the two middle ones
 --   std            sqrt(sum((mean - value)^2) / (count - 1)); null for one value, but 0 if every metric of the task has
 --                  one value and all its rollouts have this metric
---   stderr         standard error of the mean, std / sqrt(count)
+--   stderr_iid     standard error of the mean, std / sqrt(count)
 --   integer_max, integer_min   exact max and min, if rollouts with the metric have only integer and boolean metrics
 
 WITH computed AS (
@@ -70,7 +70,7 @@ SELECT
     statistics['min'] AS min,
     statistics['median'] AS median,
     std,
-    std / sqrt(count) AS stderr,
+    std / sqrt(count) AS stderr_iid,
     CASE WHEN integers = count THEN integer_max END AS integer_max,
     CASE WHEN integers = count THEN integer_min END AS integer_min
 FROM asked

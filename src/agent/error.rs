@@ -45,7 +45,8 @@ pub enum AgentError {
     Route(String),
     /// No address is known for an agent.
     #[error(
-        "no address is known for agent {agents}. Give --head-server URL, or --agent-url NAME=URL for each; `--agent sim` needs neither"
+        "no address is known for agent {agents}. If NeMo Gym serves it, name its head server (--head-server \
+         http://127.0.0.1:11000 unless it was moved); else give --agent-url NAME=URL for each. `--agent sim` needs neither"
     )]
     NoAddress {
         /// The agents.

@@ -27,9 +27,12 @@ use crate::store::{RunRecord, RunStore, part_name};
 const EXAMPLES: &str = "\
 Examples:
   rollstream aggregate runs/first --missing bounds --by difficulty
-  rollstream aggregate runs/a s3://bucket/b -o runs/both --answer-key extracted_answer
-  rollstream aggregate 'results/shard-*.jsonl' -o results --score accuracy=reward --key-metric 'pass@{k}'
-  rollstream aggregate runs/first --agent-metrics --head-server http://gym:11000";
+  rollstream aggregate runs/a s3://bucket/b -o runs/both \\
+      --answer-key extracted_answer
+  rollstream aggregate 'results/shard-*.jsonl' -o results \\
+      --score accuracy=reward --key-metric 'pass@{k}'
+  rollstream aggregate runs/first --agent-metrics \\
+      --head-server http://gym:11000";
 
 /// The options of `aggregate`.
 #[derive(Debug, Args)]
@@ -47,6 +50,9 @@ pub struct AggregateArgs {
     /// Compute this metric family and no others; may be given several times
     #[arg(long = "family", value_name = "NAME")]
     pub families: Vec<String>,
+    /// Show all numbers of the answers, also those that are not scores: constants, answers, token counts
+    #[arg(long)]
+    pub all: bool,
     /// Write the tables, but no aggregate_metrics.json, which holds every rollout
     #[arg(long)]
     pub tables_only: bool,
@@ -203,7 +209,7 @@ pub(super) async fn aggregate(args: AggregateArgs) -> Result<Exit, Error> {
     if args.display.quiet {
         return Ok(Exit::Done);
     }
-    unless_gone(show::metrics(&report, args.display.json))?;
+    unless_gone(show::metrics(&report, args.display.json, args.all))?;
     let shown = args.families.iter().filter(|_| !args.display.json);
     for family in shown {
         if let Some(exit) = show_family(&output, family).await? {
@@ -219,7 +225,11 @@ async fn show_family(output: &RunStore, family: &str) -> Result<Option<Exit>, Er
     let name = part_name("metrics", family);
     let table = session::any_part(&session, output, &name).await?;
     let schema = Arc::new(table.schema().as_arrow().clone());
-    let mut sink = show::open_sink(Format::Table, &schema, Box::new(io::stdout()), SHOWN)?;
+    let limit = RowLimit {
+        width: show::terminal_width(io::stdout()),
+        ..SHOWN
+    };
+    let mut sink = show::open_sink(Format::Table, &schema, Box::new(io::stdout()), limit)?;
     for batch in table.limit(0, Some(SHOWN.rows + 1))?.collect().await? {
         if let Some(exit) = unless_gone(sink.write(&batch))? {
             return Ok(Some(exit));
@@ -231,6 +241,7 @@ async fn show_family(output: &RunStore, family: &str) -> Result<Option<Exit>, Er
 /// Shows at most this many rows of a family.
 const SHOWN: RowLimit = RowLimit {
     rows: 40,
+    width: None,
     hint: "the family's file has all rows",
 };
 

@@ -15,16 +15,18 @@ use crate::session;
 const EXAMPLES: &str = "\
 Examples:
   rollstream check runs/first --gate gates.sql
-  rollstream check runs/first --gate 'SELECT * FROM coverage WHERE pending > 0' -q
+  rollstream check runs/first \\
+      --gate 'SELECT * FROM coverage WHERE pending > 0' -q
   rollstream check base=runs/a cand=runs/b --gate gates.sql --json
-  rollstream check runs/first --health --ignore-checks model_call_missing_token_counts
+  rollstream check runs/first --health \\
+      --ignore-checks model_call_missing_token_counts
   rollstream check results/rollouts.jsonl --health
 
-A gate is a query: every row that it returns is a violation. A file holds one or more with `;` between them; the comment
+A gate is a query: every row that it returns is a violation. A file holds one or more with `;` between them; the comment \
 before a query (`-- All is done`) is its name. The tables are those of `rollstream sql`, metric families included.
 
---health runs the health checks of NeMo Gym 0.7 on the evidence of each rollout, and writes
-quality_summary.json and rollout_verdicts.jsonl into the run, or beside the files. It is violated if a rollout is
+--health runs the health checks of NeMo Gym 0.7 on the evidence of each rollout, and writes \
+quality_summary.json and rollout_verdicts.jsonl into the run, or beside the files. It is violated if a rollout is \
 unhealthy; NeMo Gym's own `gym eval health-check` exits with 0 even then.
 
 Exit codes:

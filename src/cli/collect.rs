@@ -13,6 +13,7 @@ use super::{gym_output, health};
 use crate::config::{ConfigError, Resolved, Settings, Span};
 use crate::error::{Error, FAILURE, Fatal};
 use crate::health::HealthOptions;
+use crate::http::raise_open_files;
 use crate::show::{self, ProgressDisplay, ProgressMode};
 use crate::sim::{Sim, SimConfig};
 use crate::store::RunState;
@@ -21,10 +22,14 @@ use crate::sweep::Sweep;
 pub(super) const EXAMPLES: &str = "\
 Examples:
   rollstream collect -i tasks.jsonl -o runs/first --agent sim --num-repeats 4
-  rollstream collect -i 'tasks/*.jsonl.zst' -o s3://bucket/run --head-server http://gym:11000
-  rollstream collect -i tasks.jsonl -o runs/a --agent-url a=http://10.0.0.7:8000 --set responses_create_params.temperature=0.6
+  rollstream collect -i 'tasks/*.jsonl.zst' -o s3://bucket/run \\
+      --head-server http://gym:11000
+  rollstream collect -i tasks.jsonl -o runs/a \\
+      --agent-url a=http://10.0.0.7:8000 \\
+      --set responses_create_params.temperature=0.6
   rollstream collect --config sweep.toml --resume
-  rollstream collect +agent_name=a +input_jsonl_fpath=x.jsonl +output_jsonl_fpath=y.jsonl +num_repeats=4";
+  rollstream collect +agent_name=a +input_jsonl_fpath=x.jsonl \\
+      +output_jsonl_fpath=y.jsonl +num_repeats=4";
 
 /// The options of `collect`, `plan` and `config`.
 #[derive(Debug, Args)]
@@ -74,7 +79,7 @@ pub(super) async fn collect(args: CollectArgs) -> Result<Exit, Error> {
     };
     health.check()?;
     let health = (settings.aggregate && settings.health_check).then_some(health);
-    raise_file_limit();
+    raise_open_files();
     let grace = settings.grace.duration();
     let _sim = simulate(&mut settings).await?;
     let settings = gym_output::resume(settings).await?;
@@ -164,21 +169,16 @@ fn mode(display: &DisplayArgs) -> ProgressMode {
     }
 }
 
-/// Raises the limit of open files as far as the system allows: every call in flight is an open connection.
-pub(super) fn raise_file_limit() {
-    let _ = rlimit::increase_nofile_limit(u64::MAX);
-}
-
 /// `rollstream plan`: prints what `collect` would do. Sends nothing and writes nothing.
 pub(super) async fn plan(args: CollectArgs) -> Result<Exit, Error> {
     let mut settings = args.settings()?;
     // `collect` raises the limit too, and the plan shows it.
-    raise_file_limit();
+    raise_open_files();
     let _sim = simulate(&mut settings).await?;
     let sweep = Sweep::prepare(settings).await?;
     tell(&sweep);
     let plan = sweep.plan().await?;
-    unless_gone(show::plan(&plan, args.display.json))?;
+    unless_gone(show::plan(&plan, args.display.json, args.display.verbose))?;
     Ok(Exit::Done)
 }
 
@@ -210,6 +210,7 @@ mod tests {
     fn quiet_wins_over_json() {
         let display = |quiet, json| DisplayArgs {
             quiet,
+            verbose: false,
             json,
             no_color: false,
         };

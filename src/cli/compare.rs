@@ -20,14 +20,15 @@ use crate::sweep::import_collection;
 const EXAMPLES: &str = "\
 Examples:
   rollstream compare runs/base runs/candidate
-  rollstream compare base=runs/1 warm=runs/2 cold=s3://bucket/3 --metric reward --flips flips.parquet
+  rollstream compare base=runs/1 warm=runs/2 cold=s3://bucket/3 \\
+      --metric reward --flips flips.parquet
   rollstream compare runs/first#small runs/first#large --task-key id --json
 
-Runs may be finished or still being collected. NAME.jsonl means the run NAME if it exists, else NeMo Gym's own files.
-Tasks match by their content, or by the field that --task-key names, wherever they are in the input. Each task weighs
+Runs may be finished or still being collected. NAME.jsonl means the run NAME if it exists, else NeMo Gym's own files. \
+Tasks match by their content, or by the field that --task-key names, wherever they are in the input. Each task weighs \
 the same. Agents match by name; #AGENT chooses one agent per side.
 
-Tests: McNemar's test for scores of 0 and 1 (exact if fewer than 25 tasks differ; the clustered form with repeats), a
+Tests: McNemar's test for scores of 0 and 1 (exact if fewer than 25 tasks differ; the clustered form with repeats), a \
 sign-flip permutation test for other scores; p-values with Holm's correction over all rows.
 
 Exit codes: 0 compared, 2 nothing to compare, 1 an error.";

@@ -261,7 +261,7 @@ SELECT 3
         for (given, complaint) in [
             ("nowhere/gates.sql", "no such file"),
             ("-- a comment", "there is no query"),
-            ("\\d rollouts", "a gate is a query"),
+            ("\\d rollouts", "a gate must be a query"),
             ("", "no such file"),
         ] {
             let error = gates(given).unwrap_err();

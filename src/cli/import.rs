@@ -17,9 +17,10 @@ use crate::sweep::import_collection;
 const EXAMPLES: &str = "\
 Examples:
   rollstream import results/rollouts.jsonl -o runs/rollouts
-  rollstream collect --resume -o runs/rollouts --head-server http://127.0.0.1:11000
+  rollstream collect --resume -o runs/rollouts \\
+      --head-server http://127.0.0.1:11000
 
-It reads NAME.jsonl, NAME_materialized_inputs.jsonl and, if there is one, NAME_failures.jsonl, and leaves them as they
+It reads NAME.jsonl, NAME_materialized_inputs.jsonl and, if there is one, NAME_failures.jsonl, and leaves them as they \
 are. A last line that NeMo Gym did not finish writing is left out, with a warning.";
 
 /// The options of `import`.

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::sql::first_sentence;
 use crate::error::Error;
-use crate::measure::{MeasureError, MetricQueries, MetricQuery, Parameter};
+use crate::measure::{MetricQueries, MetricQuery, Parameter};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -39,9 +39,7 @@ pub(super) fn render(args: &MetricsArgs) -> Result<String, Error> {
     let queries = MetricQueries::load(args.queries.as_deref())?;
     match &args.name {
         Some(name) => {
-            let query = queries
-                .get(name)
-                .map_err(|error| unknown(&error, &queries))?;
+            let query = queries.get(name)?;
             if args.json {
                 text(&as_json(query, args.sql))
             } else {
@@ -57,11 +55,6 @@ pub(super) fn render(args: &MetricsArgs) -> Result<String, Error> {
             Ok(all.join("\n"))
         }
     }
-}
-
-fn unknown(error: &MeasureError, queries: &MetricQueries) -> Error {
-    let names: Vec<&str> = queries.iter().map(|query| query.name.as_str()).collect();
-    Error::Usage(format!("{error}; there are {}", names.join(", ")))
 }
 
 fn text(value: &Value) -> Result<String, Error> {

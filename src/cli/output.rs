@@ -16,6 +16,9 @@ pub struct DisplayArgs {
     /// Show errors only
     #[arg(long, short)]
     pub quiet: bool,
+    /// Show more: whole errors, and the physical plan
+    #[arg(long, short, conflicts_with = "quiet")]
+    pub verbose: bool,
     /// Show JSON for programs: an event per line, or one document
     #[arg(long)]
     pub json: bool,

@@ -21,7 +21,7 @@ Examples:
   rollstream profile s3://bucket/run --allow-partial -o profiles/run
   rollstream profile results/rollouts.jsonl
 
-It writes reward_profiling.jsonl and agent_metrics.json and, by the rules of NeMo Gym 0.7, repeat_level_metrics.json.
+It writes reward_profiling.jsonl and agent_metrics.json and, by the rules of NeMo Gym 0.7, repeat_level_metrics.json. \
 For NAME.jsonl, the names of the files begin with NAME_.";
 
 /// The options of `profile`.

@@ -6,10 +6,10 @@ use std::time::Duration;
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 use serde_json::{Map, Value, json};
 
-use super::collect::raise_file_limit;
 use super::output::Exit;
 use super::signals::interrupted;
 use crate::error::Error;
+use crate::http::raise_open_files;
 use crate::sim::{FaultKind, Sim, SimConfig, parse_rate};
 
 /// The options of `sim`.
@@ -86,7 +86,7 @@ const GRACE: Duration = Duration::from_secs(1);
 
 /// `rollstream sim`: serves simulated agents until it is interrupted.
 pub(super) async fn sim(args: SimArgs) -> Result<Exit, Error> {
-    raise_file_limit();
+    raise_open_files();
     let as_json = args.json;
     let sim = Sim::start(args.config).await?;
     // Listens before it prints: the reader of the addresses may send a signal at once.

@@ -17,7 +17,8 @@ const EXAMPLES: &str = "\
 Examples:
   rollstream status runs/first
   rollstream status s3://bucket/run --watch --interval 10s
-  rollstream status runs/first --json | jq '.agents[] | {agent_name, done, pending, errors}'";
+  rollstream status runs/first --json | jq \\
+      '.agents[] | {agent_name, done, pending, errors}'";
 
 /// The options of `status`.
 #[derive(Debug, Args)]

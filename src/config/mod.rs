@@ -28,7 +28,7 @@ pub use layers::{
     Argument, BEARER_TOKEN_VARIABLE, CONFIG_VARIABLE, InterpolationError, KeyPath, Layers,
     PREFIX as ENVIRONMENT_PREFIX, Resolved,
 };
-pub(crate) use layers::{resolve, typed_text, typed_value, value_at};
+pub(crate) use layers::{resolve, similar, suggestion, typed_text, typed_value, value_at};
 pub use memory::MemoryPlan;
 pub use names::{SeedField, ServerUrl, VariableName};
 pub use options::Settings;

@@ -122,7 +122,7 @@ impl Rules {
             let found = found.map_err(|source| MeasureError::Query {
                 name: rule.id.clone(),
                 origin: "built in".to_owned(),
-                source: Box::new(source),
+                error: Box::new(source),
             })?;
             all = all.union(found)?;
         }

@@ -27,3 +27,14 @@ pub(crate) use pool::with_connect_time;
 pub use response::Response;
 pub use retry_after::{headers_that_matter, retry_after};
 pub use room::Holder;
+
+/// Raises the limit of open files as far as the system allows, and returns it. Every call in flight is a connection,
+/// and a connection is an open file.
+pub fn raise_open_files() -> u64 {
+    rlimit::increase_nofile_limit(u64::MAX).unwrap_or_else(|_| open_files())
+}
+
+/// Returns how many files this process may have open.
+pub fn open_files() -> u64 {
+    rlimit::Resource::NOFILE.get_soft().unwrap_or(u64::MAX)
+}

@@ -31,8 +31,8 @@ pub enum ImportError {
     },
     /// A file without which nothing can be resumed is missing.
     #[error(
-        "'{path}' does not exist: without it NeMo Gym would start over, and nothing can be imported. Start over with \
-         `rollstream collect --input input.jsonl --output RUN`, or, if the file has another name, give it as {option}"
+        "'{path}' does not exist, and a collection can't be imported or resumed without it. If the file has another name, \
+         give it as {option}; if there is none, collect again with `rollstream collect --input input.jsonl --output RUN`"
     )]
     NoFile {
         /// The file that was looked for.

@@ -7,24 +7,25 @@ use datafusion::error::DataFusionError;
 use parquet::errors::ParquetError;
 
 use crate::error::{FAILURE, Fatal, USAGE};
+use crate::session::plain;
 use crate::session::rows::NoColumn;
 
 /// An error of computing or writing metrics.
 #[derive(Debug, thiserror::Error)]
 pub enum MeasureError {
     /// A query fails.
-    #[error("metric query '{name}' ({origin}) failed: {source}")]
+    #[error("metric query '{name}' ({origin}) failed: {}", plain(.error))]
     Query {
         /// The query's name.
         name: String,
         /// Its file, or that it is built in.
         origin: String,
         /// The error of the engine.
-        source: Box<DataFusionError>,
+        error: Box<DataFusionError>,
     },
     /// The statistics cannot be read.
-    #[error("the statistics cannot be read: {0}")]
-    Tables(#[source] Box<DataFusionError>),
+    #[error("the statistics cannot be read: {}", plain(.0))]
+    Tables(Box<DataFusionError>),
     /// A column is missing, or has another type.
     #[error(
         "a metric query returns no column '{column}' of type {expected}; the files agent_statistics.sql \
@@ -73,8 +74,13 @@ pub enum MeasureError {
         line: String,
     },
     /// No query has this name.
-    #[error("there is no metric query '{0}'; `rollstream metrics` lists them")]
-    Unknown(String),
+    #[error("there is no metric family '{name}'; {hint}")]
+    Unknown {
+        /// What was given.
+        name: String,
+        /// The family that may be meant, or else all of them.
+        hint: String,
+    },
     /// The request of a task is missing or not a JSON object.
     #[error("{table}: the row of task {task_index} holds no JSON object")]
     Row {
@@ -152,7 +158,7 @@ impl Fatal for MeasureError {
             | Self::Name { .. }
             | Self::Missing { .. }
             | Self::Extra { .. }
-            | Self::Unknown(_) => USAGE,
+            | Self::Unknown { .. } => USAGE,
             _ => FAILURE,
         }
     }

@@ -146,7 +146,7 @@ fn failed(name: &str, origin: &str, source: DataFusionError) -> MeasureError {
     MeasureError::Query {
         name: name.to_owned(),
         origin: origin.to_owned(),
-        source: Box::new(source),
+        error: Box::new(source),
     }
 }
 

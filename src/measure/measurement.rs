@@ -1,6 +1,6 @@
 //! What is measured, and how: a [`Measurement`] of a [`Source`] becomes Parquet tables and `aggregate_metrics.json`.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, StringViewArray};
@@ -16,7 +16,7 @@ use super::catalog::MetricCatalog;
 use super::families::{AGENT_STATISTICS, PRICES, TASK_STATISTICS, price_rows, without_reserved};
 use super::nemo_gym::{KeyMetrics, PassMajorityOptions, aggregate_metrics};
 use super::queries::MetricQueries;
-use super::report::{MetricsReport, Shown};
+use super::report::{MetricsReport, OBSERVED, Shown, Variant, given_fields, report};
 use super::source::Source;
 use super::subsets::Subsets;
 use super::zeros;
@@ -26,7 +26,7 @@ use crate::error::Error;
 use crate::export::EnvironmentServers;
 use crate::gym::{AGGREGATE_METRICS, GymRules};
 use crate::import::{TaskLabels, Zeros};
-use crate::schema::{ATTEMPTS, ROLLOUTS};
+use crate::schema::ROLLOUTS;
 use crate::session::{self, Spool};
 use crate::store::{Document, EnvironmentServer, PartWriter, RunStore, part_name};
 
@@ -132,24 +132,10 @@ impl Measurement {
 /// The families that `aggregate_metrics.json` is written from.
 const STATISTICS: [&str; 2] = [AGENT_STATISTICS, TASK_STATISTICS];
 
-/// A subset and a bound for which the metrics are computed.
-#[derive(Debug, Clone, Default)]
-struct Variant {
-    subset: Option<String>,
-    bound: Option<&'static str>,
-}
-
-impl Variant {
-    fn is_whole(&self) -> bool {
-        self.subset.is_none() && self.bound.is_none_or(|bound| bound == OBSERVED)
-    }
-}
-
 /// Directory of the metric tables within a run.
 const METRICS: &str = "metrics";
 /// Column that tells bounds from observed numbers.
 const BOUND: &str = "bound";
-const OBSERVED: &str = "observed";
 const RENUMBERED: &str = "the runs use the same task or rollout numbers: tasks are matched by content and renumbered, \
                           and the rollouts of later runs follow those of earlier ones";
 /// Column that holds the value of a subset.
@@ -198,6 +184,10 @@ async fn compute(
     let sessions = source.open(measurement.memory).await?;
     let (gathering, measuring) = (&sessions.gathering, &sessions.measuring);
     landed.is_renumbered = sessions.is_renumbered;
+    landed.shown.push(Shown::of(variant.clone()));
+    if variant.is_whole() {
+        landed.given = given_fields(gathering).await?;
+    }
     if let (Source::Runs(_), true) = (source, measurement.zeros.any()) {
         let found = zeros::add(gathering, &measurement.zeros, measurement.rules).await?;
         measuring.deregister_table(ROLLOUTS)?;
@@ -250,7 +240,7 @@ async fn compute(
         };
         landed.add(&query.name, &schema, rows, variant).await?;
     }
-    let is_empty = landed.shown.is_empty();
+    let is_empty = landed.shown.iter().all(Shown::is_empty);
     if let Some(out) = landed.out.filter(|_| has_json && !is_empty) {
         let notes = &mut landed.notes;
         landed.json = Some(aggregate_metrics(out, measuring, measurement, notes).await?);
@@ -261,11 +251,14 @@ async fn compute(
 /// Writes the tables: each is a Parquet file with the rows of all variants.
 struct Landed<'a> {
     out: Option<&'a RunStore>,
-    has_subsets: bool,
+    by: Option<String>,
     has_bounds: bool,
     writers: BTreeMap<String, (SchemaRef, PartWriter)>,
     json: Option<Document>,
-    shown: Shown,
+    /// What is shown of each variant so far.
+    shown: Vec<Shown>,
+    /// The names of the fields of the tasks.
+    given: BTreeSet<String>,
     notes: Vec<String>,
     /// Whether the tasks of several runs were renumbered.
     is_renumbered: bool,
@@ -275,11 +268,12 @@ impl<'a> Landed<'a> {
     fn new(out: Option<&'a RunStore>, measurement: &Measurement) -> Self {
         Self {
             out,
-            has_subsets: measurement.by.is_some(),
+            by: measurement.by.clone(),
             has_bounds: measurement.missing == Missing::Bounds,
             writers: BTreeMap::new(),
             json: None,
-            shown: Shown::default(),
+            shown: Vec::new(),
+            given: BTreeSet::new(),
             notes: Vec::new(),
             is_renumbered: false,
         }
@@ -298,10 +292,10 @@ impl<'a> Landed<'a> {
             let writer = PartWriter::new(out, METRICS, &part, Arc::clone(&schema))?;
             self.writers.insert(name.to_owned(), (schema, writer));
         }
-        let (subsets, bounds) = (self.has_subsets, self.has_bounds);
+        let (subsets, bounds) = (self.by.is_some(), self.has_bounds);
         while let Some(batch) = rows.try_next().await? {
-            if variant.is_whole() {
-                self.shown.look(name, &batch)?;
+            if let Some(shown) = self.shown.last_mut() {
+                shown.look(name, &batch)?;
             }
             let Some((schema, writer)) = self.writers.get_mut(name) else {
                 continue;
@@ -328,7 +322,7 @@ impl<'a> Landed<'a> {
     fn schema(&self, schema: &SchemaRef) -> SchemaRef {
         let constant = |name| Arc::new(Field::new(name, DataType::Utf8View, true));
         let mut fields = Vec::new();
-        if self.has_subsets {
+        if self.by.is_some() {
             fields.push(constant(SUBSET));
         }
         if self.has_bounds {
@@ -339,7 +333,8 @@ impl<'a> Landed<'a> {
     }
 
     async fn finish(self) -> Result<MetricsReport, Error> {
-        let mut report = self.shown.report();
+        let mut report = report(self.shown, &self.given);
+        report.by = self.by;
         report.notes = self.notes;
         if self.is_renumbered {
             report.notes.push(RENUMBERED.to_owned());
@@ -361,16 +356,11 @@ pub(crate) async fn earlier(run: &RunStore) -> Result<Option<MetricsReport>, Err
     let name = part_name(METRICS, AGENT_STATISTICS);
     // This file is written last, but more may have landed before measuring was cut off.
     let measured_at = run.written_at(AGGREGATE_METRICS).await?;
-    for table in [ROLLOUTS, ATTEMPTS] {
-        let parts = run.list(table).await?;
-        if parts
-            .iter()
-            .any(|part| measured_at <= Some(part.last_modified))
-        {
-            return Ok(None);
-        }
-    }
-    if measured_at.is_none() || !run.exists(&name).await? {
+    let is_current = match measured_at {
+        Some(measured_at) => !run.has_landed_since(measured_at).await?,
+        None => false,
+    };
+    if !is_current || !run.exists(&name).await? {
         return Ok(None);
     }
     let session = SessionContext::new_with_config(session::config());
@@ -384,5 +374,9 @@ pub(crate) async fn earlier(run: &RunStore) -> Result<Option<MetricsReport>, Err
             }
         }
     }
-    Ok(Some(shown.report()))
+    Source::Runs(std::slice::from_ref(run))
+        .register(&session)
+        .await?;
+    let given = given_fields(&session).await?;
+    Ok(Some(report(vec![shown], &given)))
 }

@@ -9,6 +9,7 @@ use datafusion::common::ScalarValue;
 use include_dir::{Dir, include_dir};
 
 use super::error::MeasureError;
+use crate::config::suggestion;
 
 static METRICS: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/queries/metrics");
 static VIEWS: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/queries/views");
@@ -133,7 +134,10 @@ impl MetricQueries {
     /// No family has this name.
     pub fn get(&self, name: &str) -> Result<&MetricQuery, MeasureError> {
         let query = self.0.get(name);
-        query.ok_or_else(|| MeasureError::Unknown(name.to_owned()))
+        query.ok_or_else(|| MeasureError::Unknown {
+            name: name.to_owned(),
+            hint: suggestion(name, self.0.keys().map(String::as_str)),
+        })
     }
 
     /// Parses `NAME=VALUE` texts as parameters of these queries and of the views that they read.
@@ -164,11 +168,8 @@ impl MetricQueries {
                     .iter()
                     .map(|parameter| parameter.name.as_str())
                     .collect();
-                let names: Vec<&str> = names.into_iter().collect();
-                return Err(wrong(format!(
-                    "no such parameter; there are {}",
-                    names.join(", ")
-                )));
+                let hint = suggestion(name, names.into_iter());
+                return Err(wrong(format!("no such parameter; {hint}")));
             };
             let value = parameter.parse(value).ok_or_else(|| {
                 let default = parameter.literal();
@@ -370,7 +371,10 @@ mod tests {
             "SELECT 1 AS one"
         );
         assert_eq!(after.get("mine").unwrap().description, "Mine.");
-        assert!(matches!(after.get("README"), Err(MeasureError::Unknown(_))));
+        assert!(matches!(
+            after.get("README"),
+            Err(MeasureError::Unknown { .. })
+        ));
     }
 
     #[test]

@@ -478,7 +478,7 @@ mod tests {
             .unwrap_err();
         assert_eq!(
             error.to_string(),
-            "'in.jsonl.gz' cannot be read on after line 1: bad block"
+            "'in.jsonl.gz' cannot be read beyond line 1: bad block"
         );
     }
 

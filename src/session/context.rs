@@ -2,6 +2,7 @@
 //! its memory fails if there is no place for temporary files.
 
 use std::collections::HashMap;
+use std::error::Error as StdError;
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,6 +15,7 @@ use datafusion::execution::memory_pool::{
 use datafusion::execution::runtime_env::{RuntimeEnv, RuntimeEnvBuilder};
 use datafusion::prelude::{SessionConfig, SessionContext};
 
+use super::plain;
 use crate::error::{Error, FAILURE, Fatal};
 use crate::store::{RunStore, StoreError};
 
@@ -55,16 +57,34 @@ pub fn spilling(memory: usize) -> Result<Arc<RuntimeEnv>> {
         .build_arc()
 }
 
-/// A query that failed.
-#[derive(Debug, thiserror::Error)]
-#[error("{}", message(.0))]
-pub(crate) struct QueryError(#[source] DataFusionError);
+/// A query that failed, in plain words.
+#[derive(Debug)]
+pub(crate) struct QueryError {
+    error: DataFusionError,
+    /// What else to say: which name may have been meant.
+    hint: String,
+}
 
-/// Returns the engine's text, without its layers around an error of ours, which help nobody.
-fn message(error: &DataFusionError) -> String {
-    match error {
-        DataFusionError::External(inner) => inner.to_string(),
-        other => other.strip_backtrace(),
+impl QueryError {
+    /// An error of which there is more to say.
+    pub(crate) fn with_hint(error: DataFusionError, hint: String) -> Self {
+        Self { error, hint }
+    }
+}
+
+impl fmt::Display for QueryError {
+    fn fmt(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
+        write!(formatter, "{}{}", plain(&self.error), self.hint)
+    }
+}
+
+impl StdError for QueryError {
+    /// The cause of an error of ours. The engine's own errors have none that says more in plain words.
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        match self.error.find_root() {
+            DataFusionError::External(inner) => Some(inner.as_ref()),
+            _ => None,
+        }
     }
 }
 
@@ -80,10 +100,12 @@ impl From<DataFusionError> for Error {
         match error {
             DataFusionError::External(inner) => match inner.downcast::<StoreError>() {
                 Ok(store) => (*store).into(),
-                Err(other) => QueryError(DataFusionError::External(other)).into(),
+                Err(other) => {
+                    QueryError::with_hint(DataFusionError::External(other), String::new()).into()
+                }
             },
             DataFusionError::Context(_, inner) => Self::from(*inner),
-            other => QueryError(other).into(),
+            other => QueryError::with_hint(other, String::new()).into(),
         }
     }
 }

@@ -6,6 +6,7 @@
 
 mod context;
 mod metric_names;
+mod plain_words;
 pub(crate) mod rows;
 mod spool;
 mod tables;
@@ -14,6 +15,7 @@ mod wide;
 pub(crate) use context::QueryError;
 pub use context::{config, gathering, measuring, register_store, spilling};
 pub use metric_names::MetricNames;
+pub(crate) use plain_words::{missing_table, plain};
 pub(crate) use rows::{Column, Rows, row};
 pub use spool::{Spool, SpoolFile};
 pub use tables::{JournalRows, RunTables, any_part, dispatches, part};

@@ -125,7 +125,8 @@ fn with_metrics(rollouts: DataFrame, names: &BTreeSet<String>) -> Result<DataFra
         if is_heavy { &mut last } else { &mut columns }.push(ident(field.name()));
     }
     for name in names {
-        if SAME_AS_COLUMN.contains(&name.as_str()) {
+        // What an agent echoes of its row is no metric: the numbers of its collector.
+        if SAME_AS_COLUMN.contains(&name.as_str()) || name.starts_with('_') {
             continue;
         }
         let metric = ident(schema::METRICS).field(name.as_str());

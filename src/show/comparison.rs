@@ -60,8 +60,11 @@ fn write(text: &mut String, report: &ComparisonReport) -> fmt::Result {
     )?;
     write_left_out(text, report)?;
     if let Some(flips) = &report.flips {
-        let rows = text::count(flips.num_rows);
-        writeln!(text, "{rows} flips of tasks are in {}", flips.path)?;
+        let flipped = match flips.num_rows {
+            1 => "1 flip is".to_owned(),
+            rows => format!("{} flips are", text::count(rows)),
+        };
+        writeln!(text, "{flipped} in {}", flips.path)?;
     }
     Ok(())
 }

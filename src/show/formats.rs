@@ -1,11 +1,13 @@
 //! The output formats of rows: a table for people, CSV, JSON and Parquet, each a [`RowSink`].
 
 use std::io::Write;
+use std::path::Path;
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, StringArray};
+use arrow::compute::concat_batches;
 use arrow::csv;
-use arrow::datatypes::SchemaRef;
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use arrow::error::ArrowError;
 use arrow::json;
 use arrow::json::writer::{JsonArray, JsonFormat, LineDelimited};
@@ -16,7 +18,7 @@ use clap::ValueEnum;
 use parquet::arrow::ArrowWriter;
 use parquet::errors::ParquetError;
 
-use super::text::count;
+use super::text::{count, one_line};
 use crate::error::{FAILURE, Fatal};
 use crate::store::plain_parquet;
 
@@ -25,6 +27,8 @@ use crate::store::plain_parquet;
 pub enum Format {
     /// A table for people
     Table,
+    /// One row at a time, with a line for each column
+    Record,
     /// Comma-separated values with a header line
     Csv,
     /// One JSON array
@@ -39,6 +43,17 @@ impl Format {
     /// Whether one output can hold several answers, one after another.
     pub fn holds_several(self) -> bool {
         self != Self::Parquet
+    }
+
+    /// The format that the extension of a file's name tells.
+    pub fn of_file(path: &Path) -> Option<Self> {
+        match path.extension()?.to_str()?.to_ascii_lowercase().as_str() {
+            "csv" => Some(Self::Csv),
+            "json" => Some(Self::Json),
+            "jsonl" | "ndjson" => Some(Self::Ndjson),
+            "parquet" => Some(Self::Parquet),
+            _ => None,
+        }
     }
 
     /// The name on the command line.
@@ -98,7 +113,7 @@ impl ShowError {
     }
 }
 
-/// Opens a sink that writes to `output`. Only a table for people has a limit of rows.
+/// Opens a sink that writes to `output`. Only the formats for people have a limit of rows.
 ///
 /// # Errors
 /// The schema has a type that the format cannot hold.
@@ -110,6 +125,7 @@ pub fn open_sink<'a>(
 ) -> Result<Box<dyn RowSink + 'a>, ShowError> {
     Ok(match format {
         Format::Table => Box::new(TableSink::new(schema, output, limit)),
+        Format::Record => Box::new(RecordSink::new(output, limit)),
         Format::Csv => Box::new(CsvSink::new(schema, output)?),
         Format::Json => Box::new(JsonSink::<JsonArray>::new(output, b"\n")),
         Format::Ndjson => Box::new(JsonSink::<LineDelimited>::new(output, b"")),
@@ -123,19 +139,44 @@ const MAX_ROWS: usize = 1000;
 /// Rows of one table if all are wanted: its widths are known only when it is complete.
 const BLOCK_ROWS: usize = 10_000;
 
-/// How many rows a table shows.
+/// Rows that a terminal shows by default.
+const TERMINAL_ROWS: usize = 40;
+
+/// How much of an answer people see.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RowLimit {
     /// Rows; 0 for all, in several tables if they are many.
     pub rows: usize,
-    /// How to get the others, for the line below a table that is not complete.
+    /// Columns of the terminal that a table must fit; none if it may have any width.
+    pub width: Option<usize>,
+    /// How to get the rest, for the line below what is not complete.
     pub hint: &'static str,
+}
+
+impl RowLimit {
+    /// The limit on a terminal of `width` columns.
+    pub fn of_terminal(width: usize) -> Self {
+        Self {
+            rows: TERMINAL_ROWS,
+            width: Some(width),
+            hint: "--format record shows whole rows, --format csv all of them",
+        }
+    }
+
+    /// Returns how many of `rows` more rows are shown.
+    fn take(&self, shown: usize, rows: usize) -> usize {
+        match self.rows {
+            0 => rows,
+            limit => rows.min(limit.saturating_sub(shown)),
+        }
+    }
 }
 
 impl Default for RowLimit {
     fn default() -> Self {
         Self {
             rows: MAX_ROWS,
+            width: None,
             hint: "--format csv, json, ndjson or parquet gives all",
         }
     }
@@ -150,6 +191,10 @@ struct TableSink<'a> {
     num_held: usize,
     is_begun: bool,
     has_more: bool,
+    /// The number of columns that are shown, if not all are.
+    first_columns: Option<usize>,
+    /// Whether a value was cut.
+    is_cut: bool,
 }
 
 impl<'a> TableSink<'a> {
@@ -162,11 +207,16 @@ impl<'a> TableSink<'a> {
             num_held: 0,
             is_begun: false,
             has_more: false,
+            first_columns: None,
+            is_cut: false,
         }
     }
 
     fn print(&mut self) -> Result<(), ShowError> {
         let options = FormatOptions::default().with_null("NULL");
+        if let Some(width) = self.limit.width {
+            self.fit(width, &options)?;
+        }
         let table = pretty_format_batches_with_options(&self.held, &options)?;
         writeln!(self.output, "{table}")?;
         self.is_begun = true;
@@ -174,14 +224,78 @@ impl<'a> TableSink<'a> {
         self.num_held = 0;
         Ok(())
     }
+
+    /// Replaces the rows by texts that fit a terminal: long ones are cut, and columns without room left out.
+    fn fit(&mut self, width: usize, options: &FormatOptions<'_>) -> Result<(), ShowError> {
+        let rows = concat_batches(&self.schema, &self.held)?;
+        let mut columns = Vec::new();
+        for (field, column) in self.schema.fields().iter().zip(rows.columns()) {
+            let formatter = ArrayFormatter::try_new(column, options)?;
+            let cells = (0..column.len()).map(|row| one_line(&formatter.value(row).to_string()));
+            columns.push((one_line(field.name()), cells.collect::<Vec<String>>()));
+        }
+        let widths: Vec<Widths> = columns.iter().map(Widths::of).collect();
+        let fits = |shown: usize, most: usize| {
+            let shown = widths.iter().take(shown);
+            // A column takes three more for its border, and the last border one.
+            shown.map(|column| column.cut(most) + 3).sum::<usize>() < width
+        };
+        let all = columns.len();
+        let shown = (1..=all).rev().find(|shown| fits(*shown, LEAST_WIDTH));
+        let shown = shown.unwrap_or(1);
+        // What is left is for the longest values; a lone column that does not fit is cut to the terminal.
+        let most = (LEAST_WIDTH..=width).rev().find(|most| fits(shown, *most));
+        let most = most.unwrap_or(width.saturating_sub(4).max(1));
+        self.first_columns = (shown < all).then_some(shown).or(self.first_columns);
+        let mut fitted = Vec::new();
+        let mut fields = Vec::new();
+        for ((name, cells), column) in columns.into_iter().zip(&widths).take(shown) {
+            let room = column.cut(most).min(width.saturating_sub(4).max(1));
+            self.is_cut |= room < column.widest;
+            let cells = cells.iter().map(|cell| Some(cut(cell, room)));
+            fitted.push(Arc::new(cells.collect::<StringArray>()) as ArrayRef);
+            fields.push(Field::new(cut(&name, room), DataType::Utf8, true));
+        }
+        let schema = Arc::new(Schema::new(fields));
+        self.held = vec![RecordBatch::try_new(schema, fitted)?];
+        Ok(())
+    }
+}
+
+/// The width to which every column may be cut before columns are left out.
+const LEAST_WIDTH: usize = 16;
+
+/// The widths of a column in characters.
+struct Widths {
+    name: usize,
+    widest: usize,
+}
+
+impl Widths {
+    fn of((name, cells): &(String, Vec<String>)) -> Self {
+        let name = name.chars().count();
+        let widths = cells.iter().map(|cell| cell.chars().count());
+        let widest = widths.max().unwrap_or_default().max(name);
+        Self { name, widest }
+    }
+
+    /// Returns the width if values are cut to `most` characters. The name stays whole.
+    fn cut(&self, most: usize) -> usize {
+        self.widest.min(most.max(self.name))
+    }
+}
+
+fn cut(text: &str, width: usize) -> String {
+    if text.chars().count() <= width {
+        return text.to_owned();
+    }
+    let kept = text.chars().take(width.saturating_sub(1));
+    kept.chain(['\u{2026}']).collect()
 }
 
 impl RowSink for TableSink<'_> {
     fn write(&mut self, rows: &RecordBatch) -> Result<(), ShowError> {
-        let taken = match self.limit.rows {
-            0 => rows.num_rows(),
-            limit => rows.num_rows().min(limit - self.num_held),
-        };
+        let taken = self.limit.take(self.num_held, rows.num_rows());
         self.has_more |= taken < rows.num_rows();
         if taken > 0 {
             self.num_held += taken;
@@ -205,10 +319,93 @@ impl RowSink for TableSink<'_> {
         if !self.held.is_empty() {
             self.print()?;
         }
+        let rows = self.has_more.then(|| first_rows(&self.limit));
+        let columns = self.first_columns.map(|shown| {
+            let all = self.schema.fields().len();
+            format!("the first {shown} of {all} columns")
+        });
+        let cut = self.is_cut.then(|| "long values are cut".to_owned());
+        let left_out: Vec<String> = [rows, columns, cut].into_iter().flatten().collect();
+        if !left_out.is_empty() {
+            let left_out = left_out.join(", ");
+            writeln!(self.output, "{left_out}; {}", self.limit.hint)?;
+        }
+        Ok(self.output.flush()?)
+    }
+}
+
+fn first_rows(limit: &RowLimit) -> String {
+    let rows = count(limit.rows as u64);
+    format!("the first {rows} rows, there are more")
+}
+
+/// One row at a time: a line with its number, then one for each column, with the whole value.
+struct RecordSink<'a> {
+    output: Box<dyn Write + Send + 'a>,
+    limit: RowLimit,
+    num_shown: usize,
+    has_more: bool,
+}
+
+impl<'a> RecordSink<'a> {
+    fn new(output: Box<dyn Write + Send + 'a>, limit: RowLimit) -> Self {
+        Self {
+            output,
+            limit,
+            num_shown: 0,
+            has_more: false,
+        }
+    }
+}
+
+impl RowSink for RecordSink<'_> {
+    fn write(&mut self, rows: &RecordBatch) -> Result<(), ShowError> {
+        let taken = self.limit.take(self.num_shown, rows.num_rows());
+        self.has_more |= taken < rows.num_rows();
+        let options = FormatOptions::default().with_null("NULL");
+        let schema = rows.schema_ref();
+        let names = schema.fields().iter().map(|field| one_line(field.name()));
+        let names: Vec<String> = names.collect();
+        let formatters = rows.columns().iter();
+        let formatters = formatters.map(|column| ArrayFormatter::try_new(column, &options));
+        let formatters: Vec<ArrayFormatter<'_>> = formatters.collect::<Result<_, _>>()?;
+        let widths = names.iter().map(|name| name.chars().count());
+        let width = widths.max().unwrap_or_default();
+        for row in 0..taken {
+            self.num_shown += 1;
+            writeln!(self.output, "-- row {} --", count(self.num_shown as u64))?;
+            for (name, formatter) in names.iter().zip(&formatters) {
+                let value = formatter.value(row).to_string();
+                let mut lines = value.lines().map(one_line);
+                let first = lines.next().unwrap_or_default();
+                writeln!(
+                    self.output,
+                    "{}",
+                    format!("{name:width$}  {first}").trim_end()
+                )?;
+                for line in lines {
+                    writeln!(
+                        self.output,
+                        "{}",
+                        format!("{:width$}  {line}", "").trim_end()
+                    )?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn is_full(&self) -> bool {
+        self.has_more
+    }
+
+    fn finish(mut self: Box<Self>) -> Result<(), ShowError> {
+        if self.num_shown == 0 {
+            writeln!(self.output, "no rows")?;
+        }
         if self.has_more {
-            let rows = count(self.limit.rows as u64);
             let RowLimit { hint, .. } = self.limit;
-            writeln!(self.output, "the first {rows} rows, there are more; {hint}")?;
+            writeln!(self.output, "{}; {hint}", first_rows(&self.limit))?;
         }
         Ok(self.output.flush()?)
     }
@@ -337,6 +534,7 @@ mod tests {
         let mut text = Vec::new();
         let limit = RowLimit {
             rows: limit,
+            width: None,
             hint: "ask",
         };
         let mut sink = open_sink(
@@ -370,5 +568,48 @@ mod tests {
         assert!(!is_full);
         assert_eq!(rows, 18_000 + 2);
         assert_eq!(shown(0, &[]).0.lines().count(), 4);
+    }
+
+    fn fitted(format: Format, width: usize) -> String {
+        let column = |text: &str| -> ArrayRef { Arc::new(StringArray::from(vec![text])) };
+        let rows = RecordBatch::try_from_iter([
+            ("n", column("1")),
+            ("text", column(&"word\n".repeat(20))),
+            ("a_long_name", column("x")),
+        ]);
+        let (rows, limit) = (rows.unwrap(), RowLimit::of_terminal(width));
+        let mut text = Vec::new();
+        let mut sink = open_sink(format, &rows.schema(), Box::new(&mut text), limit).unwrap();
+        sink.write(&rows).unwrap();
+        sink.finish().unwrap();
+        String::from_utf8(text).unwrap()
+    }
+
+    #[test]
+    fn a_table_fits_its_terminal_and_says_what_it_leaves_out() {
+        for width in [1, 5, 12, 24, 30, 40, 80, 200] {
+            let text = fitted(Format::Table, width);
+            let lines = text.lines().filter(|line| line.starts_with(['|', '+']));
+            let widest = lines.map(|line| line.chars().count()).max();
+            assert!(widest <= Some(width.max(5)), "{width}: {text}");
+            assert_eq!(text.contains("columns"), width < 40, "{text}");
+            assert_eq!(
+                text.contains("long values are cut"),
+                (24..200).contains(&width),
+                "{text}"
+            );
+        }
+        assert!(fitted(Format::Table, 40).contains("| word word word wo\u{2026} | x           |"));
+    }
+
+    #[test]
+    fn a_record_shows_whole_values() {
+        let text = fitted(Format::Record, 20);
+        let word = "             word\n";
+        let lines = format!(
+            "-- row 1 --\nn            1\ntext         word\n{}\na_long_name  x\n",
+            word.repeat(19)
+        );
+        assert_eq!(text, lines);
     }
 }

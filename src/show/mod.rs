@@ -14,3 +14,4 @@ pub use formats::{Format, RowLimit, RowSink, ShowError, open_sink};
 pub use progress_bar::{ProgressDisplay, ProgressMode};
 pub use report::{event, metrics, plan, profile, report};
 pub use status::{StatusForm, StatusView};
+pub use text::terminal_width;

@@ -1,13 +1,15 @@
 //! What a sweep would do, did and measured, for people or as JSON.
 
+use std::collections::BTreeSet;
 use std::io::{self, Write};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use super::text::{self, Table, number_or_dash};
 use super::{ShowError, status};
 use crate::report::{
-    AgentMetric, MetricsReport, PassAt, ProfileReport, StopReason, SweepPlan, SweepReport,
+    AgentMetric, Estimate, MetricsReport, PassAt, ProfileReport, StopReason, SweepPlan, SweepReport,
 };
 use crate::store::RunState;
 
@@ -22,7 +24,9 @@ pub fn event(kind: &str, fields: &Value) -> String {
 }
 
 /// Prints what a sweep would do.
-pub fn plan(plan: &SweepPlan, as_json: bool) -> Result<(), ShowError> {
+///
+/// `verbose`: the physical plan, too.
+pub fn plan(plan: &SweepPlan, as_json: bool, verbose: bool) -> Result<(), ShowError> {
     let mut output = io::stdout().lock();
     if as_json {
         let agents: Vec<Value> = plan
@@ -44,13 +48,23 @@ pub fn plan(plan: &SweepPlan, as_json: bool) -> Result<(), ShowError> {
             "num_pending": plan.num_pending(),
             "agents": agents,
             "partitions": plan.partitions,
+            "estimate": plan.estimate,
             "physical_plan": plan.physical,
         });
         writeln!(output, "{value:#}")?;
         return Ok(());
     }
-    writeln!(output, "{}", plan.physical.trim_end())?;
-    writeln!(output)?;
+    let planned: u64 = plan.agents.iter().map(|agent| agent.num_rollouts).sum();
+    // Rollouts that are done are not sent again; their requests count as average ones.
+    let bytes = plan.request_bytes() as f64 * plan.num_pending() as f64 / planned.max(1) as f64;
+    writeln!(
+        output,
+        "{} of {} rollouts would be sent, about {} of requests; nothing was.",
+        text::count(plan.num_pending()),
+        text::count(planned),
+        bytesize::ByteSize(bytes as u64),
+    )?;
+    writeln!(output, "{}\n", time_and_cost(&plan.estimate))?;
     let mut table = Table::new([
         "agent", "address", "tasks", "rollouts", "done", "failed", "pending",
     ]);
@@ -69,16 +83,31 @@ pub fn plan(plan: &SweepPlan, as_json: bool) -> Result<(), ShowError> {
         ]);
     }
     writeln!(output, "{table}")?;
-    let planned: u64 = plan.agents.iter().map(|agent| agent.num_rollouts).sum();
-    // Rollouts that are done are not sent again; their requests count as average ones.
-    let bytes = plan.request_bytes() as f64 * plan.num_pending() as f64 / planned.max(1) as f64;
-    writeln!(
-        output,
-        "{} rollouts would be sent, about {} of requests; nothing was.",
-        text::count(plan.num_pending()),
-        bytesize::ByteSize(bytes as u64),
-    )?;
+    if verbose {
+        writeln!(output, "\n{}", plan.physical.trim_end())?;
+    }
     Ok(())
+}
+
+fn time_and_cost(estimate: &Estimate) -> String {
+    let span = |seconds: f64| text::duration(Duration::from_secs_f64(seconds.min(1e9)));
+    let done = text::count(estimate.num_done);
+    let cost = estimate.cost.map_or_else(String::new, |cost| {
+        format!(", and about {cost:.2} for tokens")
+    });
+    match estimate.seconds {
+        Some(seconds) if estimate.num_done > 0 => format!(
+            "They would take about {}{cost}, going by the {done} that are done.",
+            span(seconds)
+        ),
+        _ if estimate.least_seconds > 0.0 => format!(
+            "They would take {} or longer, at this number of requests per second.",
+            span(estimate.least_seconds)
+        ),
+        _ => "How long they take is not known before some are done: `collect --dispatch-budget-s 60` sends for a minute, \
+              and `plan --resume` then says."
+            .to_owned(),
+    }
 }
 
 /// Prints what a sweep did: a table of key metrics per agent, its counts, and the paths of what it wrote.
@@ -89,7 +118,8 @@ pub fn report(report: &SweepReport, as_json: bool) -> Result<(), ShowError> {
         return Ok(());
     }
     if !report.metrics.is_empty() {
-        writeln!(output, "{}", metrics_table(&report.metrics))?;
+        let scores = report.metrics.iter().filter(|metric| metric.is_score);
+        writeln!(output, "{}", metrics_table(scores, None))?;
     }
     let counts = report.rollouts;
     if let Some(status) = &report.status {
@@ -128,15 +158,29 @@ pub fn report(report: &SweepReport, as_json: bool) -> Result<(), ShowError> {
     Ok(())
 }
 
-/// Prints what was measured: a table per agent and metric, and the share of the rollouts that it covers.
-pub fn metrics(report: &MetricsReport, as_json: bool) -> Result<(), ShowError> {
+/// Prints what was measured: a table per agent and metric, and the share of the rollouts that it covers. Numbers that are
+/// not scores are left out, unless `shows_all`.
+pub fn metrics(report: &MetricsReport, as_json: bool, shows_all: bool) -> Result<(), ShowError> {
     let mut output = io::stdout().lock();
     if as_json {
         writeln!(output, "{:#}", json!(report))?;
         return Ok(());
     }
+    let is_shown = |metric: &&AgentMetric| shows_all || metric.is_score;
     if !report.metrics.is_empty() {
-        writeln!(output, "{}", metrics_table(&report.metrics))?;
+        let by = report.by.as_deref();
+        let shown = report.metrics.iter().filter(is_shown);
+        writeln!(output, "{}", metrics_table(shown, by))?;
+    }
+    let hidden = report.metrics.iter().filter(|metric| !is_shown(metric));
+    let hidden: BTreeSet<&str> = hidden.map(|metric| metric.metric.as_str()).collect();
+    if !hidden.is_empty() {
+        let names: Vec<&str> = hidden.into_iter().collect();
+        writeln!(
+            output,
+            "not scores, shown with --all: {}\n",
+            names.join(", ")
+        )?;
     }
     for agent in &report.coverage {
         let masked = match agent.masked.unsigned_abs() {
@@ -169,11 +213,18 @@ pub fn profile(report: &ProfileReport, as_json: bool) -> Result<(), ShowError> {
     Ok(())
 }
 
-fn metrics_table(metrics: &[AgentMetric]) -> Table {
-    let mut table = Table::new([
-        "agent", "metric", "mean", "stderr", "std", "min", "median", "max", "count", "pass@k",
-        "pass^k",
-    ]);
+/// Returns a row for each metric. `by` names the column of the subsets.
+fn metrics_table<'a>(
+    metrics: impl Iterator<Item = &'a AgentMetric> + Clone,
+    by: Option<&str>,
+) -> Table {
+    let has_bounds = metrics.clone().any(|metric| metric.bound.is_some());
+    let bound = has_bounds.then_some("bound");
+    let header = [
+        "mean", "stderr", "std", "min", "median", "max", "count", "pass@k", "pass^k",
+    ];
+    let names = ["agent", "metric"].into_iter().chain(by).chain(bound);
+    let mut table = Table::new(names.chain(header));
     for metric in metrics {
         let pass = |value: fn(&PassAt) -> f64, sign: char| {
             let pass = metric.pass_at.filter(|pass| pass.k > 1);
@@ -181,9 +232,12 @@ fn metrics_table(metrics: &[AgentMetric]) -> Table {
                 pass.map(|pass| format!("{} ({sign}{})", text::number(value(&pass)), pass.k));
             text.unwrap_or_default()
         };
-        table.row([
-            metric.agent_name.clone(),
-            metric.metric.clone(),
+        let subset = metric.subset.as_deref().unwrap_or("(all)");
+        let bound = metric.bound.unwrap_or_default();
+        let names = [metric.agent_name.clone(), metric.metric.clone()];
+        let names = names.into_iter().chain(by.map(|_| subset.to_owned()));
+        let names = names.chain(has_bounds.then(|| bound.to_owned()));
+        table.row(names.chain([
             number_or_dash(metric.mean),
             number_or_dash(metric.stderr),
             number_or_dash(metric.std),
@@ -193,7 +247,7 @@ fn metrics_table(metrics: &[AgentMetric]) -> Table {
             text::count(metric.count),
             pass(|pass| pass.pass_at_k, '@'),
             pass(|pass| pass.pass_hat_k, '^'),
-        ]);
+        ]));
     }
     table
 }

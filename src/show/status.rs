@@ -124,6 +124,12 @@ fn write(text: &mut String, status: &RunStatus, colors: bool) -> fmt::Result {
             "Nobody works on it; `rollstream collect --resume` goes on."
         )?;
     }
+    if status.state != ObservedState::Running && status.has_old_metrics {
+        writeln!(
+            text,
+            "Its metrics are older than its rollouts; `rollstream aggregate` computes them again."
+        )?;
+    }
     writeln!(text, "\n{}", agents(status))?;
     if total.attempts > 0 {
         writeln!(

@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::os::fd::AsFd;
 use std::time::Duration;
 
 use comfy_table::{Cell, CellAlignment};
 use indicatif::HumanCount;
+use rustix::termios::tcgetwinsize;
 
 use crate::report::AgentCoverage;
 
@@ -65,6 +67,12 @@ pub(super) fn coverage(agent: &AgentCoverage) -> String {
 /// Replaces control characters, line breaks included.
 pub(super) fn one_line(text: &str) -> String {
     text.replace(char::is_control, " ")
+}
+
+/// Returns the number of columns of a terminal; none if the output is none.
+pub fn terminal_width(output: impl AsFd) -> Option<usize> {
+    let size = tcgetwinsize(output).ok()?;
+    (size.ws_col > 0).then_some(size.ws_col.into())
 }
 
 /// A table without lines: columns a space or two apart, numbers to the right.

@@ -405,7 +405,7 @@ mod tests {
     fn what_is_out_of_range_is_named() {
         for (text, fragment) in [
             ("agents = []", "has no agents"),
-            ("agents = [\"\"]", "is no name"),
+            ("agents = [\"\"]", "cannot name"),
             (
                 "agents = [\"sim_model\"]",
                 "'sim_model' is the name of a server",

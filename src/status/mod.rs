@@ -21,6 +21,7 @@ use self::queries::{Attempts, Done, Errors, Failed, Rollouts};
 use crate::config::Settings;
 use crate::error::Error;
 use crate::expand;
+use crate::gym::AGGREGATE_METRICS;
 use crate::session::{self, Rows, RunTables};
 use crate::store::{LockHolder, RunLock, RunRecord, RunState, RunStore, StoreError};
 
@@ -44,6 +45,8 @@ pub struct RunStatus {
     pub damaged: Vec<String>,
     /// The locks on it, held or left behind.
     pub locks: Vec<LockStatus>,
+    /// Whether rollouts have landed since the metrics were computed.
+    pub has_old_metrics: bool,
     /// The figures of all agents.
     pub total: Figures,
     /// Each agent, by name.
@@ -160,6 +163,10 @@ impl RunStatus {
             rate_window,
             damaged,
             locks,
+            has_old_metrics: match run.written_at(AGGREGATE_METRICS).await? {
+                Some(measured_at) => run.has_landed_since(measured_at).await?,
+                None => false,
+            },
             total: sums.total.figures(rate_window.as_ref()),
             agents: agents.collect(),
         })

@@ -164,6 +164,17 @@ impl RunStore {
         listed.map_err(self.failed("list", relative))
     }
 
+    /// Returns whether a part of rollouts or attempts was written at that time or later.
+    pub async fn has_landed_since(&self, time: DateTime<Utc>) -> Result<bool, StoreError> {
+        for table in [schema::ROLLOUTS, schema::ATTEMPTS] {
+            let parts = self.list(table).await?;
+            if parts.iter().any(|part| time <= part.last_modified) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     /// Deletes an object, if it exists.
     pub async fn delete(&self, path: &Path) -> Result<(), StoreError> {
         let deleted = if_there(self.object_store().delete(path).await);

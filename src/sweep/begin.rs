@@ -157,9 +157,11 @@ impl Sweep {
         if self.run.has_damaged().await? {
             expand::add_lost(&session, &mut self.prior).await?;
         }
+        let failed = expand::failed_classes(&session).await?;
         self.progress.begin(self.counts.iter().map(|agent| {
-            let before =
-                AgentProgress::before(agent.num_rollouts, agent.num_done, agent.num_failed);
+            let own = failed.iter().filter(|of| of.agent_name == agent.agent_name);
+            let failed = own.map(|of| (of.class.clone(), of.num_rollouts)).collect();
+            let before = AgentProgress::before(agent.num_rollouts, agent.num_done, failed);
             (agent.agent_name.clone(), before)
         }));
         Ok(())

@@ -9,7 +9,6 @@ use arrow::array::AsArray;
 use datafusion::execution::SendableRecordBatchStream;
 use datafusion::physical_plan::execute_stream;
 use futures::{FutureExt, StreamExt};
-use rlimit::Resource;
 use tokio::time::sleep_until;
 
 use super::longest_first::KnownSeconds;
@@ -17,6 +16,7 @@ use super::{Sweep, now};
 use crate::config::{AgentSettings, Concurrency, MemoryPlan, Settings};
 use crate::error::Error;
 use crate::expand::AgentCounts;
+use crate::http::open_files;
 use crate::land::LandContext;
 use crate::report::SweepReport;
 use crate::run::{DispatchBudget, FailureLimits, RunContext, Shutdown, StopReason};
@@ -310,8 +310,7 @@ impl Supervisor {
 
 /// Calls that may be in flight at a time: each is a connection, and a connection is an open file.
 fn most_calls() -> usize {
-    let limit = Resource::NOFILE.get_soft().unwrap_or(u64::MAX);
-    usize::try_from(limit.saturating_sub(OTHERS).max(1)).unwrap_or(usize::MAX)
+    usize::try_from(open_files().saturating_sub(OTHERS).max(1)).unwrap_or(usize::MAX)
 }
 
 /// Warns if the system allows fewer calls in flight than `--concurrency` asks for.

@@ -19,9 +19,6 @@ use crate::schema::{
 use crate::session::{self, Rows, RunTables, row};
 use crate::store::{PartWriter, RunStore, part_name};
 
-/// Name of the one part of the table.
-const PART: &str = "groups";
-
 /// Bytes of answers in a batch of groups.
 const BATCH_BYTES: usize = 16 * 1024 * 1024;
 
@@ -52,7 +49,8 @@ pub(super) async fn write(
     let frame = sorted(&session, &tables, ROLLOUTS, agents, ROLLOUT_INDEX).await?;
     let columns = [TASK_INDEX, AGENT_NAME, ROLLOUT_INDEX, ATTEMPT, RESULT];
     let mut answers = Rows::start(frame.select_columns(&columns)?, Answer::rows).await?;
-    let name = part_name(GROUPS, PART);
+    // The one part of the table has its name.
+    let name = part_name(GROUPS, GROUPS);
     let mut writer = PartWriter::new(run, GROUPS, &name, group::groups())?;
     let mut report = GroupReport::default();
     let mut ready = Vec::new();

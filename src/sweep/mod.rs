@@ -184,9 +184,6 @@ impl Sweep {
     /// Returns warnings on the input, and on a concurrency that the system does not allow.
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = self.inputs.summary.warnings.clone();
-        if self.inputs.summary.rows == 0 {
-            warnings.push("the input has no tasks".to_owned());
-        }
         let replaced = self.inputs.summary.num_replaced;
         if replaced > 0 {
             warnings.push(format!(

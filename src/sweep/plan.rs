@@ -17,12 +17,13 @@ use datafusion::prelude::{SessionConfig, SessionContext, col, lit};
 use super::Sweep;
 use super::by_task::{self, ByTask};
 use super::task_order::TaskOrder;
+use crate::agent::AgentLimits;
 use crate::config::{MemoryPlan, Shard};
 use crate::error::Error;
-use crate::expand::{self, AgentCounts, Terminal};
+use crate::expand::{self, AgentCounts, AgentMeans, Terminal};
 use crate::land::LandStep;
 use crate::operator::{Step, StepPlanner};
-use crate::report::SweepPlan;
+use crate::report::{Estimate, SweepPlan};
 use crate::run::RunStep;
 use crate::schema::{ATTEMPTS, ROLLOUTS, TASK_INDEX, TASKS};
 use crate::session::{self, RunTables};
@@ -41,12 +42,51 @@ impl Sweep {
         let partitions = self.partitions(&agents);
         let session = self.dispatching(self.config(), partitions).await?;
         let plan = self.physical(&session).await?;
+        let means = expand::means(&session).await?;
         Ok(SweepPlan {
+            estimate: self.estimate(&agents, &means),
             partitions,
             physical: displayable(plan.as_ref()).indent(false).to_string(),
             agents,
             addresses: self.agents.addresses(),
         })
+    }
+
+    /// Returns what the pending rollouts will take. All calls that may be in flight are taken to be.
+    fn estimate(&self, counts: &[AgentCounts], means: &[AgentMeans]) -> Estimate {
+        let mut estimate = Estimate {
+            num_done: means.iter().map(|mean| mean.num_done).sum(),
+            seconds: Some(0.0),
+            cost: Some(0.0),
+            ..Estimate::default()
+        };
+        let calls = self.settings.concurrency.most() as f64;
+        let mut slowest: f64 = 0.0;
+        for agent in counts.iter().filter(|agent| agent.num_pending() > 0) {
+            let pending = agent.num_pending() as f64;
+            let limits = AgentLimits::of(&agent.agent_name, &self.settings);
+            let own_calls = limits.concurrency.map_or(calls, |own| own.most() as f64);
+            if let Some(rate) = limits.requests_per_second {
+                estimate.least_seconds = estimate.least_seconds.max(pending / rate);
+            }
+            let mean = means
+                .iter()
+                .find(|mean| mean.agent_name == agent.agent_name);
+            let seconds = mean.and_then(|mean| Some(pending * mean.seconds?));
+            let prices = self.settings.agents.get(&agent.agent_name);
+            let cost = mean.zip(prices).and_then(|(mean, prices)| {
+                let input = mean.input_tokens? * prices.input_price?;
+                let output = mean.output_tokens? * prices.output_price?;
+                Some(pending * (input + output) / 1e6)
+            });
+            slowest = slowest.max(seconds.unwrap_or_default() / own_calls.min(calls));
+            let add = |sum: Option<f64>, more: Option<f64>| Some(sum? + more?);
+            estimate.seconds = add(estimate.seconds, seconds.map(|seconds| seconds / calls));
+            estimate.cost = add(estimate.cost, cost);
+        }
+        let least = slowest.max(estimate.least_seconds);
+        estimate.seconds = estimate.seconds.map(|seconds| seconds.max(least));
+        estimate
     }
 
     /// Returns the number of partitions of the plan. The run does not record it: a resume may have another.

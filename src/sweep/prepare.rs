@@ -118,6 +118,11 @@ impl Sweep {
             }
             _ => Inputs::read(&settings, routing, servers.clone()).await?,
         };
+        if inputs.summary.rows == 0 {
+            let given = settings.input.join(", ");
+            let why = format!("the input has no tasks ({given}): see --input and --limit");
+            return Err(Error::Usage(why));
+        }
         if let Some(servers) = servers {
             check_routes(&settings, &servers, &inputs)?;
         }
@@ -196,11 +201,12 @@ impl Sweep {
         sweep.progress.show_failures(sweep.settings.show_failures);
         // Done rollouts are counted later, under the lock.
         let agents = sweep.inputs.summary.agents.iter();
-        sweep
-            .progress
-            .begin(agents.map(|(name, rows)| {
-                (name.to_string(), AgentProgress::before(rows.rollouts, 0, 0))
-            }));
+        sweep.progress.begin(agents.map(|(name, rows)| {
+            (
+                name.to_string(),
+                AgentProgress::before(rows.rollouts, 0, BTreeMap::new()),
+            )
+        }));
         if is_rebuilt {
             sweep.rebuild().await?;
         }

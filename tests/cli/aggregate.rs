@@ -320,8 +320,16 @@ fn subsets_are_measured_by_a_field_of_the_task() {
         "--num-repeats 4 --no-agent-metrics",
     );
     let whole = folder.read("run/aggregate_metrics.json");
-    let command = folder.rollstream("aggregate run --by topic -q");
-    command.run().succeeded();
+    let shown = folder.rollstream("aggregate run --by topic").run();
+    let shown = shown.succeeded().stdout;
+    let slices: Vec<Vec<&str>> = shown
+        .lines()
+        .map(|line| line.split_whitespace().take(3).collect())
+        .collect();
+    assert_eq!(slices[0], ["agent", "metric", "topic"], "{shown}");
+    for (line, slice) in slices[1..4].iter().zip(["(all)", "easy", "hard"]) {
+        assert_eq!(line, &["sim", "reward", slice], "{shown}");
+    }
     assert_eq!(folder.read("run/aggregate_metrics.json"), whole);
     let landed = folder.landed("run");
     let rows = folder.parquet("run/metrics/agent_statistics.parquet");
@@ -348,6 +356,74 @@ fn subsets_are_measured_by_a_field_of_the_task() {
         .map(|row| row["task_index"].as_i64().unwrap())
         .collect();
     assert_eq!(hard, [1, 3, 4]);
+}
+
+/// The first words of the lines of a table, up to the first empty line.
+fn metrics_of(shown: &str) -> Vec<&str> {
+    let lines = shown.lines().skip(1).take_while(|line| !line.is_empty());
+    lines
+        .filter_map(|line| line.split_whitespace().nth(1))
+        .collect()
+}
+
+#[test]
+fn scores_are_shown_first_and_other_numbers_when_asked_for() {
+    let tasks = sums(6).into_iter().enumerate().map(|(place, task)| {
+        let task = task.with("_private", place).with("year", 1990 + place);
+        task.with("limit", 5)
+    });
+    let folder = Folder::with_tasks(tasks);
+    collect(&folder, "tasks.jsonl", "run", "--num-repeats 4");
+    let shown = folder.rollstream("aggregate run").run().succeeded().stdout;
+    assert_eq!(
+        metrics_of(&shown),
+        ["reward", "accuracy", "turns"],
+        "{shown}"
+    );
+    let row = |name: &str| {
+        let mut lines = shown.lines();
+        lines.find(|line| line.contains(name)).unwrap()
+    };
+    assert!(row("reward").contains("(@4)") && !row("turns").contains("(@4)"));
+    let left_out = "not scores, shown with --all: expected_answer, extracted_answer, input_tokens, limit, output_tokens, \
+                    total_tokens, year\n";
+    assert!(shown.contains(left_out), "{shown}");
+    let all = folder.rollstream("aggregate run --all").run();
+    let all = all.succeeded().stdout;
+    let names = metrics_of(&all);
+    assert_eq!(names[..3], ["reward", "accuracy", "turns"]);
+    for name in ["limit", "year", "expected_answer", "output_tokens"] {
+        assert!(names.contains(&name), "{all}");
+    }
+    assert!(!all.contains("_private"), "{all}");
+    let columns =
+        "select column_name from information_schema.columns where table_name = 'rollouts'";
+    let columns = folder.sql("run", columns);
+    assert!(columns.contains(&"year".to_owned()), "{columns:?}");
+    assert!(
+        !columns.iter().any(|name| name.starts_with('_')),
+        "{columns:?}"
+    );
+    // The files have all that they had.
+    let rows = folder.parquet("run/metrics/agent_statistics.parquet");
+    assert!(rows.iter().any(|row| row["metric"] == "year"));
+    assert!(
+        rows.iter()
+            .all(|row| row.get("stderr").is_none() && !row["stderr_iid"].is_null())
+    );
+}
+
+#[test]
+fn every_bound_is_shown() {
+    let folder = with_failures();
+    let shown = folder.rollstream("aggregate run --missing bounds").run();
+    let shown = shown.succeeded().stdout;
+    for bound in ["observed", "low", "high"] {
+        assert!(
+            shown.contains(&format!(" sim    reward    {bound} ")),
+            "{bound}: {shown}"
+        );
+    }
 }
 
 #[test]

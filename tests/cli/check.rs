@@ -118,13 +118,21 @@ fn a_gate_that_is_wrong_is_named_and_the_others_are_still_asked() {
         );
     }
     assert!(ended.stderr.contains("gate 'Typing': "), "{ended:?}");
-    assert!(ended.stderr.contains("No field named rewrd"), "{ended:?}");
+    assert!(
+        ended
+            .stderr
+            .contains("there is no column 'rewrd'; did you mean `reward`?"),
+        "{ended:?}"
+    );
     assert!(ended.stderr.contains("gate 'Late': "), "{ended:?}");
 
     let ended = check(&folder, "base --json", &["gates.sql"]).exited_with(2);
     let document: Value = serde_json::from_str(&ended.stdout).unwrap();
     let text = document["gates"][0]["error"].as_str().unwrap();
-    assert!(text.contains("No field named rewrd"), "{text}");
+    assert!(
+        text.contains("there is no column 'rewrd'; did you mean `reward`?"),
+        "{text}"
+    );
     assert_eq!(document["gates"][3]["violations"], 1);
     assert_eq!(document["passed"], false);
 }
@@ -136,7 +144,7 @@ fn wrong_usage_is_exit_code_2() {
     for (options, gate, complaint) in [
         ("base", "nowhere.sql", "there is no such file"),
         ("base", "empty.sql", "there is no query"),
-        ("base", "DROP TABLE rollouts", "not supported"),
+        ("base", "DROP TABLE rollouts", "only queries are supported"),
         ("nowhere", "SELECT 1", "there is no run at nowhere"),
         ("base --param nosuch=1", "SELECT 1", "--param nosuch=1"),
         ("base --queries nowhere", "SELECT 1", "'nowhere'"),

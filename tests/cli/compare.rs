@@ -148,8 +148,8 @@ fn people_see_a_table_and_what_was_left_out() {
         "hard: 29 tasks in common, 1 only in the base, 2 only in the candidate\n",
         "each task weighs the same",
         "95 % CI",
-        "p < 0.05 after Holm's correction for ",
-        "flips of tasks are in flips.parquet\n",
+        "p < 0.05 after Holm's correction for 1 comparison",
+        "flips are in flips.parquet\n",
     ] {
         assert!(ended.stdout.contains(part), "{part}: {}", ended.stdout);
     }
@@ -160,14 +160,54 @@ fn people_see_a_table_and_what_was_left_out() {
         .skip(1)
         .map_while(|line| line.split_whitespace().next())
         .collect();
-    assert_eq!(metrics[..2], ["reward", "accuracy"]);
-    assert!(metrics.contains(&"output_tokens"), "{metrics:?}");
+    assert_eq!(metrics, ["reward"]);
+    let all = folder.rollstream("compare base other --all").run();
+    let all = all.succeeded().stdout;
+    assert!(
+        all.contains("\n accuracy  ") && all.contains("\n output_tokens  "),
+        "{all}"
+    );
 
     let again = |line: &str| folder.rollstream(line).run().succeeded().stdout;
     assert_eq!(
         again("compare base other --seed 3"),
         again("compare base other --seed 3")
     );
+}
+
+#[test]
+fn a_difference_by_rounding_alone_is_none() {
+    let folder = Folder::new();
+    // The same scores in another order, which sum up to other last digits.
+    for (name, scores) in [("a", [0.1, 0.2, 0.3]), ("b", [0.3, 0.2, 0.1])] {
+        let row = |task: usize, rollout: usize, reward: f64| {
+            json!({
+                "_ng_task_index": task, "_ng_rollout_index": rollout, "agent_ref": {"name": "x"},
+                "reward": reward, "responses_create_params": {"input": format!("task {task}")},
+                "response": {}
+            })
+        };
+        let rows = (0..3).flat_map(|task| {
+            let scores = scores.into_iter().enumerate();
+            scores.map(move |(rollout, reward)| row(task, rollout, reward))
+        });
+        let lines: String = rows.map(|row| format!("{row}\n")).collect();
+        folder.write(&format!("{name}.jsonl"), &lines);
+        let inputs = (0..3).flat_map(|task| (0..3).map(move |rollout| row(task, rollout, 0.0)));
+        let inputs: String = inputs.map(|row| format!("{row}\n")).collect();
+        folder.write(&format!("{name}_materialized_inputs.jsonl"), &inputs);
+    }
+    let report = json(&folder, "a.jsonl b.jsonl --flips flips.parquet");
+    let row = &report["comparisons"][0];
+    assert_ne!(
+        row["base_mean"], row["candidate_mean"],
+        "shows nothing: {row:#}"
+    );
+    for number in ["difference", "ci_low", "ci_high"] {
+        assert_eq!(row[number], 0.0, "{row:#}");
+    }
+    assert_eq!((&row["gained"], &row["lost"]), (&json!(0), &json!(0)));
+    assert_eq!(report["flips"]["num_rows"], 0);
 }
 
 /// What a value is made of: types in place of values, and of arrays their first element.
@@ -399,6 +439,11 @@ fn what_cannot_be_compared_is_refused_with_what_to_do() {
             "run x=run --metric nothing",
             ["the metric 'nothing'", "'reward'"],
         ),
+        (
+            "run x=run --metric rewrad",
+            ["the metric 'rewrad'", "did you mean `reward`?"],
+        ),
+        ("run x=run --metric reward --all", ["--metric", "--all"]),
         ("run x=run --confidence 95", ["--confidence", "0.95"]),
         ("run x=run --task-key a..b", ["--task-key", "a.b"]),
     ] {

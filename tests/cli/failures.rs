@@ -133,11 +133,14 @@ fn the_exit_code_is_still_3_when_what_failed_for_good_is_all_that_is_missing() {
         .stdout;
     let plan: serde_json::Value = serde_json::from_str(&plan).unwrap();
     assert_eq!(plan["num_pending"], 0, "{plan:#}");
-    assert!(
-        ended.stdout.contains("7 of 8 rollouts done, 1 failed"),
-        "{}",
-        ended.stdout
-    );
+    let counts = "7 of 8 rollouts done, 1 failed (1 agent_flagged)";
+    assert!(ended.stdout.contains(counts), "{}", ended.stdout);
+    // The class is that of the last failure, also where another process saw it.
+    let again = folder
+        .rollstream("collect --config sweep.toml --resume --infra-budget 6 --data-budget 3")
+        .run()
+        .exited_with(3);
+    assert!(again.stdout.contains(counts), "{}", again.stdout);
 }
 
 #[test]

@@ -499,7 +499,7 @@ fn files_that_nemo_gym_began_are_gone_on_with_and_never_replaced_unasked() {
         let command = folder.rollstream(GYM_SPELLING).args(options);
         let refused = command.run().exited_with(2);
         refused.complaining(&[
-            "out/x_materialized_inputs.jsonl is there",
+            "out/x_materialized_inputs.jsonl exists",
             "--resume",
             "--overwrite",
         ]);

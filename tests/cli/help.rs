@@ -73,3 +73,39 @@ fn shells_learn_the_commands_and_options() {
         );
     }
 }
+
+/// Examples can be copied from a narrow terminal, and no paragraph is broken twice.
+#[test]
+fn examples_and_paragraphs_fit_a_terminal_of_80_columns() {
+    for command in [
+        "aggregate",
+        "check",
+        "collect",
+        "compare",
+        "export",
+        "import",
+        "metrics",
+        "profile",
+        "sql",
+        "status",
+    ] {
+        let folder = Folder::new();
+        let help = |columns: &str| {
+            let help = folder.rollstream(&format!("{command} -h"));
+            help.env("COLUMNS", columns).run().succeeded().stdout
+        };
+        let (narrow, wide) = (help("80"), help("110"));
+        let (_, narrow) = narrow.split_once("\nExamples:\n").unwrap();
+        let (_, wide) = wide.split_once("\nExamples:\n").unwrap();
+        let (examples, prose) = narrow.split_once("\n\n").unwrap_or((narrow, ""));
+        assert!(wide.starts_with(examples.trim_end()), "{command}: {narrow}");
+        // A line ends where the next word had no room, or with its paragraph.
+        for paragraph in prose.split("\n\n").filter(|text| !text.contains("\n  ")) {
+            let lines: Vec<&str> = paragraph.trim_end().lines().collect();
+            for pair in lines.windows(2) {
+                let next = pair[1].split(' ').next().unwrap();
+                assert!(pair[0].len() + next.len() >= 79, "{command}: {paragraph}");
+            }
+        }
+    }
+}

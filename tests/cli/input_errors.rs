@@ -37,6 +37,19 @@ fn a_missing_file() {
 }
 
 #[test]
+fn an_input_without_tasks() {
+    let folder = good();
+    folder.write("empty.jsonl", "");
+    let parts = ["the input has no tasks", "empty.jsonl", "--input"];
+    refuses(&folder, "-a sim -o run -i empty.jsonl", &parts);
+    refuses(
+        &folder,
+        "-a sim -o run -i tasks.jsonl --limit -1",
+        &["the input has no tasks", "--limit"],
+    );
+}
+
+#[test]
 fn a_directory_in_place_of_a_file() {
     let folder = good();
     std::fs::create_dir(folder.path("tasks")).unwrap();

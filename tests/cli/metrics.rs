@@ -66,7 +66,7 @@ fn one_family_is_shown_whole() {
 fn what_is_not_there_is_said_to_be_missing() {
     let folder = Folder::new();
     let ended = folder.rollstream("metrics nothing").run().exited_with(2);
-    ended.complaining(&["no metric query 'nothing'", "agent_statistics"]);
+    ended.complaining(&["no metric family 'nothing'", "agent_statistics"]);
     let ended = folder.rollstream("metrics --queries nowhere").run();
     ended
         .exited_with(2)

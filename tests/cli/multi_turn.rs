@@ -96,6 +96,11 @@ fn every_prompt_is_a_group_with_all_its_completions() {
     );
     let landed = folder.landed("run");
     let groups = folder.parquet("run/groups");
+    let query = "select count(*), sum(num_rollouts) from groups";
+    let rollouts = groups.iter().map(|group| group["num_rollouts"].as_i64());
+    let rollouts: i64 = rollouts.flatten().sum();
+    let counted = format!("{},{rollouts}", groups.len());
+    assert_eq!(folder.sql("run", query), [counted]);
     let tasks: Vec<_> = groups
         .iter()
         .map(|group| group["task_index"].as_i64().unwrap())

@@ -122,7 +122,7 @@ fn the_plan_of_a_resume_owes_what_is_missing() {
         .collect();
     assert_eq!(table[2..], ["3", "6", "4", "0", "2"]);
     assert!(
-        ended.stdout.contains("\n2 rollouts would be sent"),
+        ended.stdout.starts_with("2 of 6 rollouts would be sent"),
         "{}",
         ended.stdout
     );
@@ -140,4 +140,39 @@ fn what_collect_refuses_plan_refuses_too() {
     ended
         .exited_with(2)
         .complaining(&["Malformed JSON in 'bad.jsonl' at line 1"]);
+}
+
+#[test]
+fn a_plan_says_how_long_the_rest_takes_and_what_it_costs() {
+    let folder = Folder::with_tasks(sums(6));
+    folder.write(
+        "sweep.toml",
+        "input = \"tasks.jsonl\"\noutput = \"run\"\nagent = \"sim\"\nconcurrency = 2\n[agents.sim]\ninput_price = 1000\n\
+         output_price = 1000\n[sim]\nlatency = \"fixed:20ms\"\n",
+    );
+    let plan = |options: &str| {
+        let plan = folder.rollstream("plan --config sweep.toml").args(options);
+        plan.run().succeeded().stdout
+    };
+    let new = plan("");
+    assert!(new.starts_with("6 of 6 rollouts would be sent"), "{new}");
+    assert!(new.contains("not known before some are done"), "{new}");
+    assert!(!new.contains("RunExec"), "{new}");
+    assert!(plan("--verbose").contains("RunExec"));
+    let held = plan("--requests-per-second 0.5");
+    assert!(held.contains("They would take 12s or longer"), "{held}");
+
+    let collect = folder.rollstream("collect --config sweep.toml");
+    collect.run().succeeded();
+    let rest = "--resume --extend --num-repeats 1000";
+    let known = plan(rest);
+    assert!(known.starts_with("5,994 of 6,000 rollouts"), "{known}");
+    assert!(known.contains("going by the 6 that are done"), "{known}");
+    let json: Value = serde_json::from_str(&plan(&format!("{rest} --json"))).unwrap();
+    // 5,994 rollouts of 20 ms or more, two at a time.
+    assert!(json["estimate"]["seconds"].as_f64() >= Some(59.0), "{json}");
+    let tokens = "select avg(input_tokens + output_tokens) from rollouts";
+    let tokens: f64 = folder.sql("run", tokens)[0].parse().unwrap();
+    let cost = json["estimate"]["cost"].as_f64().unwrap();
+    assert!((cost - 5.994 * tokens).abs() < 1e-6 * cost, "{cost}");
 }

@@ -289,7 +289,10 @@ fn what_cannot_be_profiled_is_said_with_the_way_out() {
     folder.write("y_materialized_inputs.jsonl", &(input(0) + &input(1)));
     for (line, parts) in [
         ("profile nowhere", ["there is no run", "nowhere"]),
-        ("profile z.jsonl", ["'z.jsonl' is not there", "NAME.jsonl"]),
+        (
+            "profile z.jsonl",
+            ["'z.jsonl' does not exist", "NAME.jsonl"],
+        ),
         (
             "profile x.jsonl",
             [

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use parquet::file::reader::{FileReader, SerializedFileReader};
 
-use crate::common::{Folder, sums, task};
+use crate::common::{Folder, Program, sums, task};
 
 /// Two runs, `a` of 2 tasks and `b` of 3, two rollouts each.
 fn two_runs() -> Folder {
@@ -207,12 +207,155 @@ fn bad_questions_are_answered_with_what_is_wrong() {
             .exited_with(1)
             .complaining(parts);
     };
-    refused("selec 1", &["SQL", "found: selec", "Line: 1, Column: 1"]);
+    refused(
+        "selec 1",
+        &["expected an SQL statement, found selec (line 1, column 1)"],
+    );
     refused(
         "select rewrd from rollouts",
-        &["No field named rewrd", "rollouts.reward"],
+        &["there is no column 'rewrd'; did you mean `reward`?"],
     );
-    refused("select * from rolouts", &["rolouts", "not found"]);
+    refused(
+        "select * from rolouts",
+        &["there is no table 'rolouts'; did you mean `rollouts`?"],
+    );
+    refused(
+        "select * from zzz",
+        &["there is no table 'zzz'; there are ", "groups", "pass_at_k"],
+    );
+    refused(
+        "select avgg(reward) from rollouts",
+        &["there is no function 'avgg'; did you mean `avg`?"],
+    );
+    refused(
+        "select sum(agent_name) from rollouts",
+        &["there is no function sum(Utf8View); there are sum(Decimal), "],
+    );
+    let ended = folder
+        .rollstream("sql a b -c")
+        .arg("select * from b.rolouts");
+    ended.run().complaining(&["did you mean `b.rollouts`?"]);
+    for (line, parts) in [
+        (
+            "sql a --param resample=2 -c 1",
+            ["no such parameter", "`resamples`"],
+        ),
+        ("metrics spred", ["no metric family 'spred'", "`spread`"]),
+        (
+            "aggregate a --family coverge",
+            ["no metric family 'coverge'", "`coverage`"],
+        ),
+    ] {
+        folder
+            .rollstream(line)
+            .run()
+            .exited_with(2)
+            .complaining(&parts);
+    }
+    for internal in ["datafusion", "Planning", "ParserError", "Error during"] {
+        for query in [
+            "selec 1",
+            "select a",
+            "select * from x",
+            "select * from a.b.c.d.e",
+        ] {
+            let ended = folder.rollstream("sql a -c").arg(query).run();
+            assert!(!ended.stderr.contains(internal), "{}", ended.stderr);
+        }
+    }
+}
+
+#[test]
+fn the_name_of_the_output_file_tells_its_format() {
+    let folder = two_runs();
+    for (name, content) in [
+        ("t.csv", "n\n1\n"),
+        ("t.json", "[{\"n\":1}]\n"),
+        ("t.jsonl", "{\"n\":1}\n"),
+        ("T.NDJSON", "{\"n\":1}\n"),
+        ("t.txt", "+---+\n| n |\n+---+\n| 1 |\n+---+\n"),
+    ] {
+        assert_eq!(
+            answer(&folder, &format!("a -o {name}"), "select 1 as n"),
+            ""
+        );
+        assert_eq!(folder.read(name), content, "{name}");
+    }
+    answer(&folder, "a -o t.parquet", "select 1 as n");
+    assert_eq!(folder.parquet("t.parquet"), [serde_json::json!({"n": 1})]);
+    answer(&folder, "a --format csv -o t.json", "select 1 as n");
+    assert_eq!(folder.read("t.json"), "n\n1\n");
+}
+
+/// What a terminal of so many columns shows.
+fn on_terminal(folder: &Folder, columns: u32, query: &str) -> String {
+    let line = format!(
+        r#"script -qec 'stty cols {columns} rows 24; "$ROLLSTREAM" sql a -c "$QUERY"' /dev/null"#
+    );
+    let program = Program::shell(&folder.path(""), &line);
+    let program = program.env("ROLLSTREAM", env!("CARGO_BIN_EXE_rollstream"));
+    let ended = program.env("QUERY", query).run().succeeded();
+    ended.stdout.replace('\r', "")
+}
+
+#[test]
+fn a_terminal_shows_a_table_that_fits_it() {
+    let folder = two_runs();
+    for columns in [120, 80, 50] {
+        let shown = on_terminal(&folder, columns, "select * from rollouts");
+        let widest = shown.lines().map(|line| line.chars().count()).max();
+        let last = shown.lines().last().unwrap_or_default();
+        let table = shown.lines().filter(|line| line.starts_with(['|', '+']));
+        let widest_of_table = table.map(|line| line.chars().count()).max();
+        assert!(
+            widest_of_table <= Some(columns as usize),
+            "{widest:?}\n{shown}"
+        );
+        assert!(shown.contains("| task_index |"), "{shown}");
+        assert!(
+            last.contains(" columns") && last.contains("--format record"),
+            "{last}"
+        );
+    }
+    let shown = on_terminal(&folder, 80, "select * from generate_series(1, 100)");
+    assert_eq!(shown.lines().count(), 40 + 5, "{shown}");
+    assert!(
+        shown.contains("the first 40 rows, there are more; "),
+        "{shown}"
+    );
+    // What fits is shown as it is elsewhere.
+    assert_eq!(
+        on_terminal(&folder, 80, QUESTION),
+        answer(&folder, "a", QUESTION)
+    );
+}
+
+#[test]
+fn rows_are_shown_one_at_a_time() {
+    let folder = two_runs();
+    let shown = answer(&folder, "a --format record", QUESTION);
+    let rows =
+        "-- row 1 --\nn     1\ntext  a,b\nx     0.5\n-- row 2 --\nn     2\ntext  NULL\nx     1.0\n";
+    assert_eq!(shown, rows);
+    let script = folder.write(
+        "script.sql",
+        &format!("\\x\n{QUESTION};\n\\x off\n{QUESTION};\n"),
+    );
+    let script = std::fs::File::open(script).unwrap();
+    let ended = folder.rollstream("sql a").stdin(script).run().succeeded();
+    assert_eq!(
+        ended.stdout,
+        format!("{rows}{}", answer(&folder, "a", QUESTION))
+    );
+}
+
+#[test]
+fn groups_are_a_table_also_of_runs_that_have_none() {
+    let folder = two_runs();
+    assert_eq!(folder.sql("a", "select count(*) from groups"), ["0"]);
+    let of_both = "select count(*) from groups union all select count(*) from b.groups";
+    assert_eq!(folder.sql("a b", of_both), ["0", "0"]);
+    assert_eq!(folder.sql("a b", "select count(run) from groups"), ["0"]);
 }
 
 #[test]
@@ -264,7 +407,7 @@ fn several_questions_are_answered_one_after_another() {
     let ended = folder.rollstream("sql a -c").arg(" -- nothing").run();
     ended
         .exited_with(1)
-        .complaining(&["No SQL statements were provided"]);
+        .complaining(&["there is no SQL statement"]);
 }
 
 #[test]
@@ -292,7 +435,9 @@ fn questions_cannot_change_anything() {
         "copy rollouts to 'x.parquet'",
     ] {
         let ended = folder.rollstream("sql a -c").arg(statement).run();
-        ended.exited_with(1).complaining(&["not supported"]);
+        ended
+            .exited_with(1)
+            .complaining(&["only queries are supported"]);
     }
     assert!(!folder.has("x.parquet"));
     for statement in ["explain select 1", "show tables", "describe rollouts"] {

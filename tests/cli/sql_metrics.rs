@@ -133,7 +133,7 @@ fn of_several_runs_each_has_its_own() {
         .run();
     ended
         .exited_with(1)
-        .complaining(&["pass_at_k", "not found"]);
+        .complaining(&["there is no table 'pass_at_k'"]);
     let question = "SELECT count(*) FROM x.spread AS a JOIN spread AS b USING (agent_name, metric) \
                     WHERE a.metric = 'reward' AND a.mean = b.mean";
     assert_eq!(folder.sql("x=run", question), ["1"]);

@@ -45,7 +45,7 @@ fn the_first_error_ends_a_script_with_its_exit_code_and_its_place() {
     let ended = ended.exited_with(1);
     assert_eq!(ended.stdout, "n\n1\nInt64(2)\n2\n");
     assert!(ended.stderr.starts_with("error: "), "{ended:?}");
-    assert!(ended.stderr.contains("Line: 3, Column: 12"), "{ended:?}");
+    assert!(ended.stderr.contains("(line 3, column 12)"), "{ended:?}");
     assert_eq!(ended.stderr.lines().count(), 1, "{ended:?}");
 
     let ended = run(&folder, "", "\\nosuch\nselect 1;");
@@ -108,6 +108,9 @@ fn tables_and_columns_are_listed() {
     }
     let ended = run(&folder, "", "\\d nothing");
     ended.exited_with(2).complaining(&["no table 'nothing'"]);
+    let ended = run(&folder, "", "\\d rolouts");
+    let meant = ["no table 'rolouts'; did you mean `rollouts`?"];
+    ended.exited_with(2).complaining(&meant);
 }
 
 #[test]
@@ -131,6 +134,9 @@ fn functions_are_listed_and_explained() {
     );
     let ended = run(&folder, "", "\\df nothing");
     ended.exited_with(2).complaining(&["no function 'nothing'"]);
+    let ended = run(&folder, "", "\\df avgg");
+    let meant = ["no function 'avgg'; did you mean `avg`?"];
+    ended.exited_with(2).complaining(&meant);
 }
 
 #[test]

@@ -301,3 +301,25 @@ fn a_place_that_is_no_run_is_said_to_be_none() {
     let ended = folder.rollstream("status run --interval 1s").run();
     ended.exited_with(2).complaining(&["--watch"]);
 }
+
+#[test]
+fn metrics_that_are_older_than_the_rollouts_are_said_to_be() {
+    let folder = Folder::with_tasks(sums(3));
+    let old = |is_old: bool| {
+        let status = folder.rollstream("status run").run().succeeded().stdout;
+        assert_eq!(status.contains("Its metrics are older"), is_old, "{status}");
+        let status = folder.rollstream("status run --json").run().succeeded();
+        let status: Value = serde_json::from_str(&status.stdout).unwrap();
+        assert_eq!(status["has_old_metrics"], is_old, "{status}");
+    };
+    let collect = "collect -i tasks.jsonl --agent sim -o run --num-repeats";
+    folder.rollstream(collect).arg("1").run().succeeded();
+    old(false);
+    let more = folder.rollstream(collect);
+    more.args("2 --extend --resume --disable-aggregation")
+        .run()
+        .succeeded();
+    old(true);
+    folder.rollstream("aggregate run").run().succeeded();
+    old(false);
+}

@@ -5,6 +5,14 @@ use rollstream::measure::compare::{ComparisonOptions, MetricComparison, OverlapC
 
 use super::run::{Asked, asked, compare, joined, request};
 
+/// The usual options, for all metrics.
+fn everything() -> ComparisonOptions {
+    ComparisonOptions {
+        all: true,
+        ..ComparisonOptions::default()
+    }
+}
+
 fn reward(rewards: &[f64]) -> Vec<String> {
     let answer = |reward| format!(r#"{{"reward":{reward}}}"#);
     rewards.iter().map(answer).collect()
@@ -49,7 +57,7 @@ async fn tasks_are_joined_wherever_they_stand() {
     ];
     candidate[1].request = sampled("c");
     candidate[4].request = sampled("a");
-    let options = ComparisonOptions::default();
+    let options = everything();
     let compared = joined(&base, &candidate, &options).await;
     assert_eq!(
         compared.overlaps(),
@@ -104,7 +112,7 @@ fn pairs(counts: &[(f64, f64, usize)]) -> (Vec<Asked>, Vec<Asked>) {
 
 #[tokio::test]
 async fn scores_of_0_and_1_are_tested_by_mcnemar() {
-    let options = ComparisonOptions::default();
+    let options = everything();
     let (base, candidate) = pairs(&[(0.0, 1.0, 9), (1.0, 0.0, 2), (1.0, 1.0, 20), (0.0, 0.0, 9)]);
     let rows = compare(&base, &candidate, &options).await;
     // Twice the probability of at most 2 heads in 11 throws.
@@ -135,7 +143,7 @@ async fn scores_of_0_and_1_are_tested_by_mcnemar() {
 
 #[tokio::test]
 async fn repeats_are_tested_as_clusters_and_flip_at_a_half() {
-    let options = ComparisonOptions::default();
+    let options = everything();
     let tasks = |rewards: &dyn Fn(usize) -> Vec<f64>| -> Vec<Asked> {
         (0..40)
             .map(|n| scored(&n.to_string(), &rewards(n)))
@@ -187,7 +195,7 @@ async fn p_values_are_corrected_by_holm_over_all_rows() {
             })
             .collect()
     };
-    let options = ComparisonOptions::default();
+    let options = everything();
     let (base, candidate) = (tasks(false), tasks(true));
     let rows = compare(&base, &candidate, &options).await;
     let names: Vec<&str> = rows.iter().map(|row| row.metric.as_str()).collect();
@@ -212,6 +220,7 @@ async fn p_values_are_corrected_by_holm_over_all_rows() {
 
     let chosen = ComparisonOptions {
         metrics: vec!["c".into(), "a".into()],
+        all: false,
         ..options
     };
     let rows = compare(&base, &candidate, &chosen).await;
@@ -227,7 +236,7 @@ async fn the_settings_reach_the_numbers() {
             .collect()
     };
     let (base, candidate) = (tasks(0.1), tasks(0.15));
-    let default = ComparisonOptions::default();
+    let default = everything();
     let usual = compare(&base, &candidate, &default).await;
     assert_eq!(compare(&base, &candidate, &default).await, usual);
     let with =
@@ -273,7 +282,7 @@ async fn tasks_that_are_the_same_are_taken_together() {
         scored("a", &[1.0]),
     ];
     let candidate = [scored("a", &[1.0]), scored("b", &[0.0])];
-    let compared = joined(&base, &candidate, &ComparisonOptions::default()).await;
+    let compared = joined(&base, &candidate, &everything()).await;
     assert_eq!(
         compared.overlaps(),
         [OverlapCounts {
@@ -299,7 +308,7 @@ async fn what_one_side_lacks_is_counted_and_not_compared() {
         asked("b", &[]),
         asked("c", &[r#"{"reward":0,"x":1,"new":1}"#]),
     ];
-    let compared = joined(&base, &candidate, &ComparisonOptions::default()).await;
+    let compared = joined(&base, &candidate, &everything()).await;
     let metrics = compared.metrics().iter();
     let counts: Vec<(&str, u64, u64, u64)> = metrics
         .map(|m| {
@@ -351,7 +360,7 @@ async fn a_field_can_tell_tasks_apart_in_place_of_what_they_ask() {
     let candidate = [with_id("B", "\"2\"", 1.0), with_id("A", "1", 0.0)];
     let options = ComparisonOptions {
         task_key: Some("source.id".into()),
-        ..ComparisonOptions::default()
+        ..everything()
     };
     let compared = joined(&base, &candidate, &options).await;
     assert_eq!(
@@ -375,7 +384,7 @@ async fn a_field_can_tell_tasks_apart_in_place_of_what_they_ask() {
 #[tokio::test]
 async fn scores_beyond_all_sums_are_no_error() {
     let (base, candidate) = pairs(&[(-1.7e308, 1.7e308, 3), (0.0, 1.0, 1)]);
-    let rows = compare(&base, &candidate, &ComparisonOptions::default()).await;
+    let rows = compare(&base, &candidate, &everything()).await;
     assert_eq!((rows[0].num_tasks, rows[0].gained), (4, 4));
     assert!(
         rows[0].base_mean.is_nan() && !rows[0].significant,

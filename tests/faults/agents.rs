@@ -18,7 +18,7 @@ pub struct Agents {
 impl Agents {
     pub fn start(config: SimConfig) -> Self {
         // Every call in flight is a connection that is held here.
-        let _ = rlimit::increase_nofile_limit(u64::MAX);
+        rollstream::http::raise_open_files();
         let runtime = Runtime::new().unwrap();
         let sim = runtime.block_on(Sim::start(config)).unwrap();
         Self { sim, runtime }

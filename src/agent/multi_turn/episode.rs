@@ -142,11 +142,14 @@ impl Episode {
         taken.map_err(|error| self.step_failed(Failure::new(FailureClass::Data, error)))
     }
 
-    /// Returns the failure of a step, with the name of the sample.
+    /// Returns the failure of a step, with the name of the sample after its cause: a table may cut the end off.
     pub fn step_failed(&self, failure: Failure) -> Failure {
-        let environment = &self.task_name;
-        let what = format!("step of environment '{environment}' failed");
-        self.failed(failure, &what)
+        if !of_the_other_side(failure.class) {
+            return failure;
+        }
+        let (cause, environment, key) = (&failure.message, &self.task_name, self.calls.key());
+        let message = format!("{cause} (step of environment '{environment}', rollout {key})");
+        Failure { message, ..failure }
     }
 
     /// Returns the answer of the ended rollout, as JSON text.

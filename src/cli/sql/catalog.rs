@@ -12,6 +12,7 @@ use datafusion::logical_expr::Documentation;
 use datafusion::prelude::SessionContext;
 
 use super::session::SqlSession;
+use crate::config::{similar, suggestion};
 use crate::error::Error;
 
 /// A table of the session.
@@ -21,6 +22,30 @@ pub(super) struct NamedTable {
     pub name: String,
     /// The names of its columns; `None` if it cannot be opened, such as a metric family with invalid SQL.
     pub columns: Option<Vec<String>>,
+}
+
+impl NamedTable {
+    /// Its name, after that of its schema.
+    fn full_name(&self) -> String {
+        match &self.schema {
+            Some(schema) => format!("{schema}.{}", self.name),
+            None => self.name.clone(),
+        }
+    }
+
+    /// Whether it is about runs, and not about tables.
+    fn is_of_runs(&self) -> bool {
+        self.schema.as_deref() != Some("information_schema")
+    }
+}
+
+/// Returns which table may be meant by a name that no table has.
+pub(super) async fn table_hint(context: &SessionContext, name: &str) -> String {
+    let tables = all_tables(context).await;
+    let tables = tables.iter().filter(|table| table.is_of_runs());
+    let names: Vec<String> = tables.map(NamedTable::full_name).collect();
+    let hint = suggestion(name, names.iter().map(String::as_str));
+    format!("; {hint}")
 }
 
 /// Finds every table, those of the default schema first.
@@ -61,11 +86,7 @@ pub(super) async fn all_tables(context: &SessionContext) -> Vec<NamedTable> {
 /// DataFusion's table of all columns fails if a single metric family does.
 pub(super) async fn tables(session: &SqlSession) -> Result<DataFrame, Error> {
     let mut tables = all_tables(session.context()).await;
-    tables.retain(|table| table.schema.as_deref() != Some("information_schema"));
-    let name = |table: &NamedTable| match &table.schema {
-        Some(schema) => format!("{schema}.{}", table.name),
-        None => table.name.clone(),
-    };
+    tables.retain(NamedTable::is_of_runs);
     let kind = |table: &NamedTable| {
         if session.metrics().has(&table.name) {
             "metric"
@@ -73,7 +94,7 @@ pub(super) async fn tables(session: &SqlSession) -> Result<DataFrame, Error> {
             "view"
         }
     };
-    let names: StringArray = tables.iter().map(|table| Some(name(table))).collect();
+    let names: StringArray = tables.iter().map(|table| Some(table.full_name())).collect();
     let kinds: StringArray = tables.iter().map(|table| Some(kind(table))).collect();
     let columns = tables.iter().map(|table| table.columns.as_ref());
     let columns = columns.map(|columns| columns.map(|columns| columns.len() as u64));
@@ -90,9 +111,8 @@ pub(super) async fn columns(session: &SqlSession, name: &str) -> Result<DataFram
     let context = session.context();
     let reference = TableReference::parse_str(name);
     if !context.table_exist(reference.clone())? {
-        return Err(Error::Usage(format!(
-            "there is no table '{name}'; \\d lists them"
-        )));
+        let hint = table_hint(context, name).await;
+        return Err(Error::Usage(format!("there is no table '{name}'{hint}")));
     }
     let schema = context.table_provider(reference).await?.schema();
     let fields = || schema.fields().iter();
@@ -158,8 +178,12 @@ pub(super) fn find(context: &SessionContext, name: Option<&str>) -> Result<Found
     if all.keys().any(|known| known.contains(&wanted)) {
         return listed(&all, &wanted);
     }
+    let hint = match similar(&wanted, all.keys().map(String::as_str)) {
+        Some(near) => format!("did you mean `{near}`?"),
+        None => "\\df lists them".to_owned(),
+    };
     Err(Error::Usage(format!(
-        "there is no function '{name}'; \\df lists them"
+        "there is no function '{name}'; {hint}"
     )))
 }
 

@@ -16,6 +16,8 @@ pub(super) enum Command {
     Format(Option<Format>),
     /// Sets how many rows a table shows, or shows the number.
     Limit(Option<usize>),
+    /// Shows one row at a time or tables again, or toggles between them.
+    Record(Option<bool>),
     /// Shows the commands.
     Help,
     /// Leaves.
@@ -27,7 +29,8 @@ pub(super) const HELP: &str = "\
 Statements end with `;`; each reads the runs as they are now. Commands begin with \\ or . and take one line:
   \\d [TABLE]         list the tables, or the columns of one
   \\df [FUNCTION]     list the functions, or explain one
-  \\format [FORMAT]   show answers as table, csv, json or ndjson
+  \\x [on|off]        show one row at a time, with a line for each column
+  \\format [FORMAT]   show answers as table, record, csv, json or ndjson
   \\limit [ROWS]      show at most ROWS rows of a table, 0 for all
   \\timing [on|off]   say how long each statement takes
   \\help              show this
@@ -36,7 +39,7 @@ Ctrl-C drops what is being typed, or cancels the statement that is running.
 ";
 
 /// Names of the commands, for completion.
-pub(super) const NAMES: [&str; 7] = ["d", "df", "format", "help", "limit", "quit", "timing"];
+pub(super) const NAMES: [&str; 8] = ["d", "df", "format", "help", "limit", "quit", "timing", "x"];
 
 /// Returns the formats in which answers can be shown.
 pub(super) fn formats() -> impl Iterator<Item = Format> {
@@ -59,15 +62,17 @@ impl Command {
         }
         let text = || argument.map(str::to_owned);
         let refused = |takes: &str| wrong(name, &format!("takes {takes}"));
+        let switch = || match argument {
+            None => Ok(None),
+            Some("on") => Ok(Some(true)),
+            Some("off") => Ok(Some(false)),
+            Some(_) => Err(refused("on or off")),
+        };
         match name {
             "d" | "dt" | "tables" => Ok(Self::Describe(text())),
             "df" => Ok(Self::Functions(text())),
-            "timing" | "timer" => match argument {
-                None => Ok(Self::Timing(None)),
-                Some("on") => Ok(Self::Timing(Some(true))),
-                Some("off") => Ok(Self::Timing(Some(false))),
-                Some(_) => Err(refused("on or off")),
-            },
+            "timing" | "timer" => switch().map(Self::Timing),
+            "x" => switch().map(Self::Record),
             "format" | "mode" => match argument {
                 None => Ok(Self::Format(None)),
                 Some(given) => match formats().find(|format| format.name() == given) {
@@ -112,6 +117,7 @@ mod tests {
         assert_eq!(of("df avg"), Command::Functions(Some("avg".into())));
         assert_eq!(of("timing"), Command::Timing(None));
         assert_eq!(of("timing off"), Command::Timing(Some(false)));
+        assert_eq!(of("x"), Command::Record(None));
         assert_eq!(of("format csv"), Command::Format(Some(Format::Csv)));
         assert_eq!(of("limit 0"), Command::Limit(Some(0)));
         assert_eq!((of("?"), of("q")), (Command::Help, Command::Quit));
@@ -120,12 +126,12 @@ mod tests {
     #[test]
     fn what_is_no_command_is_said_to_be_none() {
         for (line, complaint) in [
-            ("x", "'\\x'; \\help"),
+            ("y", "'\\y'; \\help"),
             ("", "\\help"),
-            ("format xml", "table, csv"),
+            ("format xml", "table, record, csv"),
             ("limit -1", "a number of rows"),
             ("timing maybe", "on or off"),
-            ("d a b", "second word 'b'"),
+            ("d a b", "at most one argument, not 'b'"),
         ] {
             let error = Command::parse(line).unwrap_err();
             assert!(error.to_string().contains(complaint), "{line}: {error}");

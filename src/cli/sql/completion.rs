@@ -90,7 +90,7 @@ impl Vocabulary {
                 "d" => self.tables.keys().cloned().collect(),
                 "df" => self.functions.iter().cloned().collect(),
                 "format" => formats().map(Format::name).collect(),
-                "timing" => vec!["off".to_owned(), "on".to_owned()],
+                "timing" | "x" => vec!["off".to_owned(), "on".to_owned()],
                 _ => Vec::new(),
             }
         };

@@ -21,7 +21,7 @@ use super::session::SqlSession;
 use super::statements::{Item, Statement, Statements};
 use crate::cli::output::unless_gone;
 use crate::error::Error;
-use crate::show::{Format, RowLimit, ShowError, open_sink};
+use crate::show::{Format, RowLimit, ShowError, open_sink, terminal_width};
 use crate::store::StoreError;
 
 /// The number of rows to write before other tasks, such as an interrupt, get a turn.
@@ -32,7 +32,10 @@ pub(super) struct Interpreter {
     session: SqlSession,
     engine: Engine,
     format: Format,
-    limit: RowLimit,
+    /// The most rows of a table; `None` until it is set, for what fits the output.
+    max_rows: Option<usize>,
+    /// How to see more, if not by options.
+    hint: Option<&'static str>,
     times: bool,
     output_file: Option<PathBuf>,
     /// Whether an answer was written: some outputs hold only one.
@@ -48,16 +51,31 @@ impl Interpreter {
             session,
             engine: Engine::default(),
             format,
-            limit: RowLimit::default(),
+            max_rows: None,
+            hint: None,
             times: false,
             output_file,
             has_answered: false,
         }
     }
 
-    /// Limits the rows that a table shows.
-    pub(super) fn limit(&mut self, limit: RowLimit) {
-        self.limit = limit;
+    /// Sets how the user is told to see more.
+    pub(super) fn hint(&mut self, hint: &'static str) {
+        self.hint = Some(hint);
+    }
+
+    /// Returns how much is shown of an answer. A terminal may have changed its width since the last one.
+    fn limit(&self) -> RowLimit {
+        let width = match self.output_file {
+            Some(_) => None,
+            None => terminal_width(io::stdout()),
+        };
+        let usual = width.map_or_else(RowLimit::default, RowLimit::of_terminal);
+        RowLimit {
+            rows: self.max_rows.unwrap_or(usual.rows),
+            hint: self.hint.unwrap_or(usual.hint),
+            ..usual
+        }
     }
 
     /// Runs queries on new threads from here on, since earlier queries may still block theirs.
@@ -123,6 +141,16 @@ impl Interpreter {
                 });
                 Ok(Flow::Continue(()))
             }
+            Command::Record(wanted) => {
+                let is_on = wanted.unwrap_or(self.format != Format::Record);
+                self.format = if is_on { Format::Record } else { Format::Table };
+                tell(if is_on {
+                    "answers are shown one row at a time"
+                } else {
+                    "answers are shown as tables"
+                });
+                Ok(Flow::Continue(()))
+            }
             Command::Format(Some(format)) => {
                 self.format = format;
                 Ok(Flow::Continue(()))
@@ -132,11 +160,11 @@ impl Interpreter {
                 Ok(Flow::Continue(()))
             }
             Command::Limit(Some(rows)) => {
-                self.limit.rows = rows;
+                self.max_rows = Some(rows);
                 Ok(Flow::Continue(()))
             }
             Command::Limit(None) => {
-                tell(&match self.limit.rows {
+                tell(&match self.limit().rows {
                     0 => "all rows of a table are shown".to_owned(),
                     rows => format!("at most {rows} rows of a table are shown"),
                 });
@@ -151,7 +179,8 @@ impl Interpreter {
     async fn answer(&mut self, frame: DataFrame) -> Result<(Flow, usize), Error> {
         let schema = Arc::new(frame.schema().as_arrow().clone());
         let output = self.output()?;
-        let mut sink = match open_sink(self.format, &schema, output, self.limit) {
+        let limit = self.limit();
+        let mut sink = match open_sink(self.format, &schema, output, limit) {
             Ok(sink) => sink,
             Err(error) => {
                 unless_gone(Err(error))?;
@@ -175,7 +204,7 @@ impl Interpreter {
             num_rows += batch.num_rows();
         }
         if sink.is_full() {
-            num_rows = self.limit.rows;
+            num_rows = limit.rows;
         }
         // Ends a query whose remaining rows are not wanted.
         drop(stream);

@@ -21,14 +21,10 @@ use super::statements::{Statements, is_leaving};
 use crate::cli::runs::state_dir;
 use crate::cli::signals;
 use crate::error::Error;
-use crate::show::RowLimit;
 use crate::store::state_directory;
 
-/// Shows few enough rows of a table for a terminal's scrollback.
-const LIMIT: RowLimit = RowLimit {
-    rows: 200,
-    hint: "\\limit ROWS shows more, \\limit 0 all",
-};
+/// How to see more at the prompt.
+const HINT: &str = "\\limit 0 shows all rows, \\x whole ones";
 
 /// Name of the history file.
 const HISTORY: &str = "sql_history";
@@ -38,7 +34,7 @@ const HISTORY: &str = "sql_history";
 /// # Errors
 /// The runs can't be read at the start, or the terminal is gone. Later errors are printed.
 pub(super) async fn converse(mut interpreter: Interpreter) -> Result<(), Error> {
-    interpreter.limit(LIMIT);
+    interpreter.hint(HINT);
     interpreter.run_apart()?;
     interpreter.session_mut().look().await?;
     let history = state_directory(state_dir().as_deref())?.join(HISTORY);

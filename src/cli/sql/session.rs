@@ -3,15 +3,22 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use arrow::record_batch::RecordBatch;
+use datafusion::common::TableReference;
 use datafusion::dataframe::DataFrame;
+use datafusion::error::DataFusionError;
 use datafusion::execution::context::SQLOptions;
+use datafusion::logical_expr::{Expr, ident, lit};
 use datafusion::prelude::SessionContext;
 
+use super::catalog::table_hint;
 use crate::cli::runs::open_recorded;
 use crate::error::Error;
+use crate::group::{GROUPS, groups};
 use crate::measure::MetricTables;
 use crate::measure::functions;
-use crate::session::{self, MetricNames, NamedRun, RunTables};
+use crate::session::{self, MetricNames, NamedRun, QueryError, RunTables};
+use crate::store::part_name;
 
 /// The session that runs queries.
 pub(in crate::cli) struct SqlSession {
@@ -51,7 +58,32 @@ impl SqlSession {
     /// gets a look of its own.
     pub(in crate::cli) async fn look(&mut self) -> Result<(), Error> {
         let tables = session::register_wide(&self.context, &self.runs, &mut self.names).await?;
+        self.add_groups().await?;
         self.add_metrics(&tables)
+    }
+
+    /// Adds the table of groups, which a sweep writes when it ends. A run without groups has none in it.
+    async fn add_groups(&self) -> Result<(), Error> {
+        let with_run = self.runs.len() > 1 || self.runs.iter().any(|run| run.schema.is_some());
+        let mut all: Option<DataFrame> = None;
+        for NamedRun { label, schema, run } in &self.runs {
+            let name = part_name(GROUPS, GROUPS);
+            let groups = if run.exists(&name).await? {
+                session::part(&self.context, run, &name, &groups())?
+            } else {
+                self.context.read_batch(RecordBatch::new_empty(groups()))?
+            };
+            if let Some(schema) = schema {
+                let own = TableReference::partial(schema.as_str(), GROUPS);
+                let groups = groups.clone().into_view();
+                self.context.register_table(own, groups)?;
+            }
+            all = Some(union(all, groups, with_run.then_some(label))?);
+        }
+        if let Some(all) = all {
+            self.context.register_table(GROUPS, all.into_view())?;
+        }
+        Ok(())
     }
 
     /// Adds the metric tables: for one run to the default schema, for several to the schema of each, since equally
@@ -81,10 +113,17 @@ impl SqlSession {
         let only_queries = SQLOptions::new()
             .with_allow_ddl(false)
             .with_allow_dml(false);
-        Ok(self
-            .context
-            .sql_with_options(statement, only_queries)
-            .await?)
+        let planned = self.context.sql_with_options(statement, only_queries).await;
+        match planned {
+            Ok(frame) => Ok(frame),
+            Err(error) => {
+                let hint = match session::missing_table(&error) {
+                    Some(name) => table_hint(&self.context, name).await,
+                    None => return Err(error.into()),
+                };
+                Err(QueryError::with_hint(error, hint).into())
+            }
+        }
     }
 
     pub(super) fn context(&self) -> &SessionContext {
@@ -97,6 +136,23 @@ impl SqlSession {
 
     pub(super) fn metrics(&self) -> &MetricTables {
         &self.metrics
+    }
+}
+
+/// Adds the rows of a run, with its label in the column `run` if it has one.
+fn union(
+    before: Option<DataFrame>,
+    rows: DataFrame,
+    label: Option<&String>,
+) -> Result<DataFrame, DataFusionError> {
+    let columns = rows.schema().fields().iter();
+    let columns = columns.map(|field| ident(field.name()));
+    let label = label.map(|label| lit(label.as_str()).alias("run"));
+    let columns: Vec<Expr> = label.into_iter().chain(columns).collect();
+    let rows = rows.select(columns)?;
+    match before {
+        Some(before) => before.union(rows),
+        None => Ok(rows),
     }
 }
 

@@ -121,15 +121,24 @@ fn within(keys: &[&str], options: &[OptionSpec]) -> Result<Kind, String> {
     }
 }
 
-/// A hint for a wrong name: the most similar one, or else all names.
-pub(super) fn suggestion<'a>(wrong: &str, known: impl Iterator<Item = &'a str>) -> String {
-    let known: Vec<&str> = known.collect();
+/// The name that is most like a wrong one, if one is like it.
+pub(crate) fn similar<'a>(
+    wrong: &str,
+    known: impl IntoIterator<Item = &'a str>,
+) -> Option<&'a str> {
     let wrong = wrong.to_lowercase().replace('-', "_");
     let likeness = |name: &str| strsim::jaro_winkler(&wrong, &name.to_lowercase());
-    let scores = known.iter().map(|name| (likeness(name), *name));
-    match scores.max_by(|a, b| a.0.total_cmp(&b.0)) {
-        Some((score, name)) if score > 0.8 => format!("did you mean `{name}`?"),
-        _ => format!("there are {}", known.join(", ")),
+    let scores = known.into_iter().map(|name| (likeness(name), name));
+    let (score, name) = scores.max_by(|a, b| a.0.total_cmp(&b.0))?;
+    (score > 0.8).then_some(name)
+}
+
+/// A hint for a wrong name: the most similar one, or else all names.
+pub(crate) fn suggestion<'a>(wrong: &str, known: impl Iterator<Item = &'a str>) -> String {
+    let known: Vec<&str> = known.collect();
+    match similar(wrong, known.iter().copied()) {
+        Some(name) => format!("did you mean `{name}`?"),
+        None => format!("there are {}", known.join(", ")),
     }
 }
 

@@ -25,6 +25,7 @@ pub(crate) use hydra::{text as typed_text, value as typed_value};
 pub use interpolation::InterpolationError;
 pub(crate) use interpolation::{resolve, value_at};
 pub use keys::KeyPath;
+pub(crate) use keys::{similar, suggestion};
 
 /// One setting on the command line. Of two for the same key, the later wins.
 #[derive(Debug, Clone, PartialEq)]

@@ -149,11 +149,8 @@ impl Checked {
             judgement => judgement,
         };
         let judgement = judgement.map_err(|error| {
-            let rollout = sample.log.key();
             let kind = &self.kind;
-            let why = format!(
-                "rollout {rollout}, turn {turn}, task_name '{task_name}' ({kind}): {error}"
-            );
+            let why = format!("{error} ({kind}, turn {turn}, task_name '{task_name}')");
             Failure::new(FailureClass::Data, why)
         })?;
         Ok(StepResult {
@@ -323,7 +320,7 @@ mod tests {
     async fn a_sample_that_cannot_be_judged_is_a_failure_and_not_wrong() {
         let failure = step(Value::Null, json!({})).await.unwrap_err();
         assert_eq!(failure.class, FailureClass::Data);
-        for part in ["rollout 3-7", "task_name 'math'", "`expected_answer`"] {
+        for part in ["turn 2", "task_name 'math'", "`expected_answer`"] {
             assert!(failure.message.contains(part), "{failure:?}");
         }
     }

@@ -78,12 +78,12 @@ impl Compared {
         let overlaps = Rows::start(overlaps, OverlapCounts::rows).await?;
         let metrics = compared.table("metrics").await?;
         let metrics = metrics.rows(MetricOverlap::rows).await?;
-        let chosen = match options.metrics.as_slice() {
-            [] => all,
-            metrics => {
-                let metrics = metrics.iter().map(|metric| lit(metric.as_str())).collect();
-                all.filter(col("metric").in_list(metrics, false))?
-            }
+        let chosen = if options.all {
+            all
+        } else {
+            let metrics = options.metrics.iter();
+            let metrics = metrics.map(|metric| lit(metric.as_str())).collect();
+            all.filter(col("metric").in_list(metrics, false))?
         };
         ctx.register_table("chosen", chosen.into_view())?;
         let tests = compared.table("tests").await?;

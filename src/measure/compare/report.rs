@@ -6,13 +6,17 @@ use serde::Serialize;
 use crate::json;
 use crate::measure::report::AgentCoverage;
 use crate::measure::rows::row;
+use crate::schema::REWARD;
 
 /// How runs are compared.
 #[derive(Debug, Clone, PartialEq, Serialize, Args)]
 pub struct ComparisonOptions {
-    /// Compare only this metric; can be given several times
-    #[arg(long = "metric", value_name = "NAME")]
+    /// Compare this metric; can be given several times
+    #[arg(long = "metric", value_name = "NAME", default_value = REWARD)]
     pub metrics: Vec<String>,
+    /// Compare all metrics, in place of those of --metric
+    #[arg(long, conflicts_with = "metrics")]
+    pub all: bool,
     /// Match tasks by this field, such as `id` or `source.id`, instead of by their whole content
     #[arg(long, value_name = "PATH", value_parser = field_path)]
     pub task_key: Option<String>,
@@ -55,10 +59,18 @@ fn share(text: &str) -> Result<f64, String> {
     }
 }
 
+impl ComparisonOptions {
+    /// Whether a metric is to be compared.
+    pub(super) fn wants(&self, metric: &str) -> bool {
+        self.all || self.metrics.iter().any(|name| name == metric)
+    }
+}
+
 impl Default for ComparisonOptions {
     fn default() -> Self {
         Self {
-            metrics: Vec::new(),
+            metrics: vec![REWARD.to_owned()],
+            all: false,
             task_key: None,
             confidence: 0.95,
             resamples: 2000,

@@ -12,6 +12,7 @@ use super::report::{
     OverlapCounts,
 };
 use super::{Compared, ComparedPair, TaskMeans};
+use crate::config::similar;
 use crate::error::Error;
 use crate::measure::report::AgentCoverage;
 use crate::measure::{MetricTable, Source};
@@ -232,16 +233,20 @@ fn nothing_in_common(
 fn left_out(compared: &Compared, options: &ComparisonOptions) -> Result<Vec<MetricOverlap>, Error> {
     let metrics = compared.metrics();
     let is_there = |name: &String| metrics.iter().any(|metric| metric.metric == *name);
-    if let Some(missing) = options.metrics.iter().find(|name| !is_there(name)) {
-        let known = names(metrics.iter().map(|metric| metric.metric.as_str()));
+    let mut asked = options.metrics.iter().filter(|_| !options.all);
+    if let Some(missing) = asked.find(|name| !is_there(name)) {
+        let known = metrics.iter().map(|metric| metric.metric.as_str());
+        let hint = similar(missing, known.clone());
+        let hint = hint.map(|name| format!("; did you mean `{name}`?"));
         return Err(Error::Usage(format!(
-            "no run has the metric '{missing}' on a common task; the metrics are {known}"
+            "no run has the metric '{missing}' on a common task{}; --metric takes {}",
+            hint.unwrap_or_default(),
+            names(known)
         )));
     }
-    let left_out = metrics.iter().filter(|metric| {
-        let is_chosen = options.metrics.is_empty() || options.metrics.contains(&metric.metric);
-        is_chosen && metric.num_tasks == 0
-    });
+    let is_left_out =
+        |metric: &&MetricOverlap| options.wants(&metric.metric) && metric.num_tasks == 0;
+    let left_out = metrics.iter().filter(is_left_out);
     Ok(left_out.cloned().collect())
 }
 

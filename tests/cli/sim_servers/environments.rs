@@ -96,7 +96,7 @@ async fn who_loses_cookies_is_found_out() {
     let (status, why) = other.refused(url, "/recall", &json!({})).await;
     assert_eq!(status, 409);
     assert!(
-        why.contains("that of task 3, rollout 1, but the request is of task 3, rollout 2"),
+        why.contains("belongs to task 3, rollout 1, but the request to task 3, rollout 2"),
         "{why}"
     );
     of_other["response"] = json!({"output": []});
