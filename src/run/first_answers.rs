@@ -6,6 +6,9 @@ use crate::retry::FailureClass;
 /// This many first answers that fail in the same way are enough; fewer if the agent has fewer rollouts.
 const ENOUGH: u64 = 20;
 
+/// This many are reason to look whether other tasks fail, too.
+const SUSPICIOUS: u64 = 3;
+
 /// They must be of this many tasks: fewer tasks may be what is wrong.
 const TASKS: usize = 8;
 
@@ -31,6 +34,11 @@ impl FirstAnswers {
             http_status: None,
             do_differ: false,
         }
+    }
+
+    /// Returns whether the agent may be unable to work, but too few answers failed to tell.
+    pub(super) fn are_suspicious(&self) -> bool {
+        !self.do_differ && self.count >= SUSPICIOUS
     }
 
     /// Notes a reply to a task; `is_first` unless its rollout had failed before. Returns the number of answers that

@@ -245,7 +245,7 @@ impl Limiter {
 
     /// Returns whether the next row should be one that has not failed before.
     pub(super) fn wants_fresh(&self) -> bool {
-        self.breaker.wants_fresh()
+        self.breaker.wants_fresh() || self.first_answers.are_suspicious()
     }
 
     /// Notes rollouts that are finished, or stay pending for another process.
