@@ -30,7 +30,6 @@ const PRIOR: &str = include_str!("../queries/expand/prior.sql");
 const UNANSWERED: &str = include_str!("../queries/expand/unanswered.sql");
 const LOST: &str = include_str!("../queries/expand/lost.sql");
 const PENDING: &str = include_str!("../queries/expand/pending.sql");
-const TASK_NAMES: &str = include_str!("../queries/expand/task_names.sql");
 const FAILED_CLASSES: &str = include_str!("../queries/expand/failed_classes.sql");
 const MEANS: &str = include_str!("../queries/expand/means.sql");
 const COUNTS: &str = include_str!("../queries/expand/counts.sql");
@@ -137,15 +136,6 @@ pub async fn prepare<'a>(
     let done = session.sql(DONE).await?;
     session.register_table("done", done.into_view())?;
     Ok(())
-}
-
-/// The kinds of tasks of each agent, and where the first of each stands. The session has the functions that
-/// read JSON.
-///
-/// # Errors
-/// The session lacks the tasks.
-pub async fn task_names(session: &SessionContext) -> Result<DataFrame> {
-    session.sql(TASK_NAMES).await
 }
 
 fn budgets_table<'a>(budgets: impl IntoIterator<Item = (&'a str, Budgets)>) -> Result<RecordBatch> {

@@ -49,6 +49,7 @@
 //! | [`run`] | step: the operator that keeps calls in flight |
 //! | [`land`] | step: the operator that writes answers durably |
 //! | [`status`] | how a run is doing, from its files alone |
+//! | [`transcript`] | a rollout as people read it: prompt, turns, scores, attempts |
 //! | [`group`] | all rollouts of a prompt as one record, for a trainer |
 //! | [`import`], [`export`] | from files of NeMo Gym to a run, and back |
 //! | [`measure`] | step: metrics, comparisons, NeMo Gym's metric files |
@@ -96,6 +97,7 @@ pub mod sim;
 pub mod status;
 pub mod store;
 mod sweep;
+pub mod transcript;
 
 pub use error::Error;
 pub use group::{PromptGroup, RolloutManager, RolloutOptions, TrainingPrompt};

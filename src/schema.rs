@@ -105,7 +105,7 @@ pub const INFO: &str = "info";
 pub const CALL: &str = "call";
 /// Number of the turn that a call belongs to, from 1; 0 before the first.
 pub const TURN: &str = "turn";
-/// Purpose of a call: `model`, `tool`, `step`, `verify`, `seed_session`, `reset` or `close`.
+/// Purpose of a call: `model`, `tool`, `step`, `verify`, `seed_session`, `reset`, `close` or `judge`.
 pub const KIND: &str = "kind";
 /// Model, tool or task name of a call; null if the collector ended before it noted the name.
 pub const NAME: &str = "name";

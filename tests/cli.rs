@@ -34,6 +34,7 @@ mod cli {
     mod interrupts;
     mod live;
     mod metrics;
+    mod model_agent;
     mod multi_turn;
     mod open_files;
     mod places;
@@ -42,7 +43,9 @@ mod cli {
     mod profile;
     mod progress;
     mod quickstart;
+    mod resume;
     mod secrets;
+    mod show;
     mod sim;
     mod sim_servers;
     mod sql;

@@ -60,17 +60,13 @@ pub enum AgentError {
         /// The error in its settings.
         reason: String,
     },
-    /// A task of a kind that its agent does not take.
-    #[error("{place}:{line}: agent '{agent}': {reason}")]
-    TaskName {
-        /// The agent.
-        agent: String,
-        /// The file.
-        place: String,
-        /// The line, from 1.
-        line: i64,
-        /// What is wrong.
-        reason: String,
+    /// Tasks that their agents do not take.
+    #[error("{}", tasks(findings, *count))]
+    Tasks {
+        /// The first of them, each with file, line, agent and reason.
+        findings: Vec<String>,
+        /// How many there are.
+        count: usize,
     },
     /// An environment variable holds no secret, or none that can be used.
     #[error("environment variable {variable}, named for {purpose}, {reason}")]
@@ -82,6 +78,15 @@ pub enum AgentError {
         /// What is wrong.
         reason: &'static str,
     },
+}
+
+/// Formats tasks that can't be rolled out.
+fn tasks(findings: &[String], count: usize) -> String {
+    let more = match count - findings.len() {
+        0 => String::new(),
+        more => format!("\nand {more} more rows like these"),
+    };
+    format!("{}{more}\nNothing was sent.", findings.join("\n"))
 }
 
 impl Fatal for AgentError {

@@ -41,12 +41,12 @@ pub trait Agent: Debug + Send + Sync {
     /// Sends one rollout and waits for its answer or failure.
     async fn run(&self, request: RolloutRequest) -> Reply;
 
-    /// Checks that the agent accepts tasks of this name, or tasks without a name. Called before anything is sent.
+    /// Checks that the agent accepts a task, whose request is this JSON text. Called before anything is sent.
     ///
     /// # Errors
-    /// The agent does not accept them. The text says why, with the name.
-    fn check_task_name(&self, task_name: Option<&str>) -> Result<(), String> {
-        let _ = task_name;
+    /// The agent does not accept it. The text says why.
+    fn check_task(&self, request: &str) -> Result<(), String> {
+        let _ = request;
         Ok(())
     }
 

@@ -5,17 +5,19 @@ use std::sync::Arc;
 
 use super::head_server::ServerOf;
 use super::multi_turn::{Environments, Limits, MultiTurnAgent, MultiTurnOptions};
-use super::registry::{environment_headers, headers};
+use super::registry::{add_bearer_token, environment_headers, headers, key_of};
 use super::{Agent, AgentError, HeadServer, ToolCallingAgent, ToolCallingOptions};
 use crate::call::Target;
-use crate::config::{AgentKind, AgentSettings, ModelApi, Settings, Span};
-use crate::environment;
+use crate::config::{AgentKind, AgentSettings, ModelApi, ServerUrl, Settings, Span, VariableName};
+use crate::environment::{self, Environment, EnvironmentError, Shared};
 use crate::http::HttpClients;
 use crate::model::{
     CHAT_COMPLETIONS, COMPLETIONS, ChatPolicy, CompletionsPolicy, Endpoints, ModelClient,
     ModelRetries, Policy, Responder, ResponsesModel, tokenizer,
 };
 use crate::servers::Servers;
+use serde::Deserialize;
+use serde_json::Value;
 
 /// The default of `max_turns`.
 const MAX_TURNS: u32 = 10;
@@ -131,18 +133,15 @@ impl Native<'_> {
             ));
         }
         let tokenizer = tokenizer(spec).map_err(|error| self.refuse(&error.to_string()))?;
-        let step_timeout = own.step_timeout.map(Span::duration);
-        let headers = environment_headers(self.name, self.own)?;
         let mut environments = Vec::new();
         for (task_name, settings) in &own.environments {
-            let refuse = |error: environment::EnvironmentError| self.refuse(&error.to_string());
-            let environment =
-                environment::environment(task_name, settings, &headers, self.http, step_timeout);
-            environments.push((task_name.clone(), environment.map_err(refuse)?));
+            let environment = self.environment(task_name, settings, &endpoints)?;
+            environments.push((task_name.clone(), environment));
         }
         if environments.is_empty() {
             return Err(self.refuse(&format!(
-                "it has no environments; add [agents.{}.environments.TASK_NAME]",
+                "it has no environments, so nothing scores its answers; give --check KIND or --judge-model NAME, or add \
+                 [agents.{}.environments.TASK_NAME]",
                 self.name
             )));
         }
@@ -163,9 +162,47 @@ impl Native<'_> {
         })))
     }
 
+    fn environment(
+        &self,
+        task_name: &str,
+        settings: &Value,
+        model: &Arc<Endpoints>,
+    ) -> Result<Arc<dyn Environment>, AgentError> {
+        let wrong = |source| {
+            let name = task_name.to_owned();
+            self.refuse(&EnvironmentError::Settings { name, source }.to_string())
+        };
+        let mut settings = settings.clone();
+        let fields = settings.as_object_mut();
+        let variable = fields.and_then(|fields| fields.shift_remove("bearer_token_env"));
+        let variable = variable.map(VariableName::deserialize).transpose();
+        let variable = variable.map_err(wrong)?;
+        let url = settings.get("url").map(ServerUrl::deserialize).transpose();
+        let url = url.map_err(wrong)?;
+        let variable = match &variable {
+            Some(variable) => Some(&**variable),
+            None => key_of(url.as_slice()),
+        };
+        let mut headers = environment_headers(self.name, self.own)?;
+        add_bearer_token(&mut headers, variable, self.name)?;
+        let shared = Shared {
+            headers: &headers,
+            http: self.http,
+            model,
+            retries: ModelRetries {
+                deadline: self.own.step_timeout.map(Span::duration),
+                ..self.retries()
+            },
+        };
+        environment::environment(task_name, &settings, &shared)
+            .map_err(|error| self.refuse(&error.to_string()))
+    }
+
     fn endpoints(&self, addresses: &[String]) -> Result<Arc<Endpoints>, AgentError> {
         if addresses.is_empty() {
-            return Err(self.refuse("nothing says where its model is: set model_url"));
+            return Err(
+                self.refuse("nothing says where its model is: set model_url (--model-url URL)")
+            );
         }
         let headers = headers(self.name, self.own, self.settings)?;
         Endpoints::new(self.model_name(), addresses, &headers, self.http)

@@ -8,7 +8,7 @@ use tokio::time::timeout;
 use super::native::{self, Native};
 use super::{Agent, AgentError, HeadServer, NemoGymAgent, Reply, RolloutRequest};
 use crate::config::{
-    AgentKind, AgentSettings, Concurrency, MemoryPlan, Settings, Span, VariableName,
+    AgentKind, AgentSettings, Concurrency, MemoryPlan, ServerUrl, Settings, Span, VariableName,
 };
 use crate::gym::GymRules;
 use crate::http::{HttpClients, HttpSettings};
@@ -16,6 +16,9 @@ use crate::retry::{Budgets, Failure, FailureClass};
 
 /// The environment variable with the bearer token for all agents, unless settings name another.
 const BEARER_TOKEN: &str = "ROLLSTREAM_BEARER_TOKEN";
+
+/// The environment variable with the key of OpenAI's API.
+const OPENAI_KEY: &str = "OPENAI_API_KEY";
 
 /// The agents of a sweep, by name.
 #[derive(Debug, Default, Clone)]
@@ -242,22 +245,43 @@ pub(super) fn headers(
     settings: &Settings,
 ) -> Result<HeaderMap, AgentError> {
     let mut headers = HeaderMap::new();
-    let named = own.bearer_token_env.as_ref();
-    let token = match named.or(settings.bearer_token_env.as_ref()) {
-        Some(variable) => {
-            let purpose = format!("the bearer token of agent '{name}'");
-            Some(secret(variable, &purpose)?)
-        }
-        None => std::env::var(BEARER_TOKEN).ok(),
+    let variable = own.bearer_token_env.as_ref();
+    let variable = variable.or(settings.bearer_token_env.as_ref());
+    let variable = match variable.map(|variable| &**variable) {
+        None if std::env::var_os(BEARER_TOKEN).is_some() => Some(BEARER_TOKEN),
+        None => key_of(&own.model_url),
+        named => named,
     };
-    if let Some(token) = token {
-        let purpose = format!("agent '{name}'");
-        let value = header_value(&format!("Bearer {token}"), BEARER_TOKEN, &purpose)?;
-        headers.insert(AUTHORIZATION, value);
-    }
+    add_bearer_token(&mut headers, variable, name)?;
     let own = settings.headers_env.iter().chain(&own.headers_env);
     add_headers(&mut headers, own, name)?;
     Ok(headers)
+}
+
+/// Adds the bearer token that an environment variable holds, if one is named.
+pub(super) fn add_bearer_token(
+    headers: &mut HeaderMap,
+    variable: Option<&str>,
+    name: &str,
+) -> Result<(), AgentError> {
+    let Some(variable) = variable else {
+        return Ok(());
+    };
+    let purpose = format!("the bearer token of agent '{name}'");
+    let token = secret(variable, &purpose)?;
+    let value = header_value(&format!("Bearer {token}"), variable, &purpose)?;
+    headers.insert(AUTHORIZATION, value);
+    Ok(())
+}
+
+/// Returns the variable with the key of these model servers, if it is set: OpenAI's key is for OpenAI alone.
+pub(super) fn key_of(urls: &[ServerUrl]) -> Option<&'static str> {
+    let is_openai = |url: &ServerUrl| {
+        let rest = url.as_str().strip_prefix("https://api.openai.com");
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    };
+    let is_meant = !urls.is_empty() && urls.iter().all(is_openai);
+    (is_meant && std::env::var_os(OPENAI_KEY).is_some()).then_some(OPENAI_KEY)
 }
 
 fn add_headers<'a>(

@@ -61,11 +61,13 @@ pub enum CallKind {
     Verify,
     /// Ends an episode of an environment.
     Close,
+    /// Asks a model to score an answer.
+    Judge,
 }
 
 impl CallKind {
     /// Every kind, in the order of its number in the journal.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::SeedSession,
         Self::Model,
         Self::Tool,
@@ -73,6 +75,7 @@ impl CallKind {
         Self::Step,
         Self::Verify,
         Self::Close,
+        Self::Judge,
     ];
 
     /// Returns the name of the kind in the `kind` column.
@@ -85,6 +88,7 @@ impl CallKind {
             Self::Step => "step",
             Self::Verify => "verify",
             Self::Close => "close",
+            Self::Judge => "judge",
         }
     }
 }

@@ -22,6 +22,8 @@ use crate::sweep::Sweep;
 pub(super) const EXAMPLES: &str = "\
 Examples:
   rollstream collect -i tasks.jsonl -o runs/first --agent sim --num-repeats 4
+  rollstream collect -i questions.jsonl -o runs/a \\
+      --model-url http://127.0.0.1:8000/v1 --model NAME --check numeric
   rollstream collect -i 'tasks/*.jsonl.zst' -o s3://bucket/run \\
       --head-server http://gym:11000
   rollstream collect -i tasks.jsonl -o runs/a \\
@@ -69,7 +71,16 @@ impl CollectArgs {
 
 /// `rollstream collect`: runs a sweep, reports on it, and writes NeMo Gym's files if asked.
 pub(super) async fn collect(args: CollectArgs) -> Result<Exit, Error> {
-    let mut settings = args.settings()?;
+    let settings = args.settings()?;
+    carry_out(settings, args.live, &args.display).await
+}
+
+/// Runs a sweep, reports on it, and writes NeMo Gym's files if asked.
+pub(super) async fn carry_out(
+    mut settings: Settings,
+    live: Option<Span>,
+    display: &DisplayArgs,
+) -> Result<Exit, Error> {
     let gym_files = settings.gym_output.clone();
     let require_complete = settings.require_complete;
     let place = settings.output.clone();
@@ -90,10 +101,10 @@ pub(super) async fn collect(args: CollectArgs) -> Result<Exit, Error> {
     };
     tell(&sweep);
     let _signals = stop_on_signal(sweep.shutdown(), grace)?;
-    let live = args.live.map(|every| sweep.measure_live(every.duration()));
-    let display = ProgressDisplay::start(sweep.progress(), live, mode(&args.display));
+    let live = live.map(|every| sweep.measure_live(every.duration()));
+    let shown = ProgressDisplay::start(sweep.progress(), live, mode(display));
     let report = sweep.collect().await;
-    display.finish(report.is_ok()).await;
+    shown.finish(report.is_ok()).await;
     let report = report?;
     let exit = match report.state {
         RunState::Interrupted => Exit::Interrupted,
@@ -101,8 +112,8 @@ pub(super) async fn collect(args: CollectArgs) -> Result<Exit, Error> {
         _ if report.rollouts.failed > 0 || report.rollouts.pending > 0 => Exit::SomeFailed,
         _ => Exit::Done,
     };
-    if !args.display.quiet {
-        unless_gone(show::report(&report, args.display.json))?;
+    if !display.quiet {
+        unless_gone(show::report(&report, display.json))?;
     }
     // The report comes first: it stays valid even if writing these files fails.
     if let (Some(rollouts), Some(place)) = (gym_files, place) {
@@ -111,7 +122,7 @@ pub(super) async fn collect(args: CollectArgs) -> Result<Exit, Error> {
             && matches!(exit, Exit::Done | Exit::SomeFailed)
         {
             match health::check_collected(&rollouts, &place, &options).await {
-                Ok(said) if !args.display.quiet => said.iter().for_each(note),
+                Ok(said) if !display.quiet => said.iter().for_each(note),
                 Ok(_) => {}
                 Err(error) => warn(format!("{rollouts} is there, its health unknown: {error}")),
             }
@@ -183,22 +194,22 @@ pub(super) async fn plan(args: CollectArgs) -> Result<Exit, Error> {
 }
 
 /// The name of the agent that is simulated if no setting gives its address.
-const AGENT: &str = "sim";
+pub(super) const SIMULATED: &str = "sim";
 
 /// Starts the simulated agent for `--agent sim`, if no setting gives it an address. It listens on free ports of the
 /// loopback interface until it is dropped.
 async fn simulate(settings: &mut Settings) -> Result<Option<Sim>, Error> {
-    let own = settings.agents.get(AGENT);
+    let own = settings.agents.get(SIMULATED);
     let has_address =
         settings.head_server.is_some() || own.is_some_and(|agent| agent.url.is_some());
-    if settings.agent.as_deref() != Some(AGENT) || has_address {
+    if settings.agent.as_deref() != Some(SIMULATED) || has_address {
         return Ok(None);
     }
     let config: SimConfig = serde_json::from_value(settings.sim.clone().into())
         .map_err(|error| Error::usage("[sim]", error))?;
     let sim = Sim::start(config).await?;
-    settings.agents.entry(AGENT.to_owned()).or_default().url =
-        sim.agent_url(AGENT).and_then(|url| url.parse().ok());
+    settings.agents.entry(SIMULATED.to_owned()).or_default().url =
+        sim.agent_url(SIMULATED).and_then(|url| url.parse().ok());
     Ok(Some(sim))
 }
 

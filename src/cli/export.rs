@@ -1,21 +1,38 @@
 //! `rollstream export`.
 
-use std::path::PathBuf;
+use std::ffi::OsStr;
+use std::fs::{self, Permissions};
+use std::io::{self, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
+use datafusion::dataframe::DataFrame;
+use futures::TryStreamExt;
 use serde_json::json;
 
-use super::output::{DisplayArgs, Exit, print, warn};
+use super::measurement::{DEFAULT_MEMORY, FamilyArgs, metric_tables};
+use super::output::{DisplayArgs, Exit, print, unless_gone, warn};
 use super::runs::open_recorded;
+use super::sql::SqlSession;
 use crate::error::Error;
-use crate::export::{ExportReport, ExportTarget, export_nemo_gym};
+use crate::export::{ExportError, ExportReport, ExportTarget, export_nemo_gym};
+use crate::schema;
+use crate::session;
+use crate::show::{Format, RowLimit, ShowError, open_sink};
 
 const EXAMPLES: &str = "\
 Examples:
   rollstream export runs/rollouts -o results/rollouts.jsonl
   rollstream export s3://bucket/run -o results/
 
-It writes NAME.jsonl, NAME_materialized_inputs.jsonl and NAME_failures.jsonl, sorted by task and rollout.";
+  rollstream export runs/rollouts -o rollouts.csv
+  rollstream export runs/rollouts --format jsonl -o - | head -1
+
+By default it writes NAME.jsonl, NAME_materialized_inputs.jsonl and NAME_failures.jsonl, sorted by task and rollout. \
+The other formats write the table `rollouts` with a column for every metric as one file, or with `-o -` to the standard \
+output. The name of a `.csv` or `.parquet` file says its format. CSV leaves out the columns that hold JSON and maps.";
 
 /// The options of `export`.
 #[derive(Debug, Args)]
@@ -24,12 +41,12 @@ pub struct ExportArgs {
     /// The run: a directory or an object-store prefix
     #[arg(value_name = "RUN")]
     pub run: String,
-    /// Where the files go: NAME.jsonl, or a directory
+    /// Where the files go: a file, a directory, or `-` for the standard output
     #[arg(long, short, value_name = "PATH")]
     pub output: PathBuf,
-    /// Format of the files
-    #[arg(long, value_enum, default_value_t = ExportFormat::NemoGym)]
-    pub format: ExportFormat,
+    /// Format of the files [default: by the name of the output, or else nemo-gym]
+    #[arg(long, value_enum)]
+    pub format: Option<ExportFormat>,
     /// Replace existing files
     #[arg(long)]
     pub overwrite: bool,
@@ -43,20 +60,141 @@ pub struct ExportArgs {
 pub enum ExportFormat {
     /// NAME.jsonl, NAME_materialized_inputs.jsonl and NAME_failures.jsonl
     NemoGym,
+    /// The table `rollouts` as comma-separated values
+    Csv,
+    /// The table `rollouts` as Parquet
+    Parquet,
+    /// The table `rollouts`, one JSON object per line
+    Jsonl,
 }
+
+impl ExportFormat {
+    /// Returns the format that a file's name says.
+    fn of(output: &Path) -> Self {
+        match output.extension().and_then(OsStr::to_str) {
+            Some("csv") => Self::Csv,
+            Some("parquet") => Self::Parquet,
+            _ => Self::NemoGym,
+        }
+    }
+
+    /// Returns the format of the one file of a table, and its extension.
+    fn of_table(self) -> Option<(Format, &'static str)> {
+        match self {
+            Self::NemoGym => None,
+            Self::Csv => Some((Format::Csv, "csv")),
+            Self::Parquet => Some((Format::Parquet, "parquet")),
+            Self::Jsonl => Some((Format::Ndjson, "jsonl")),
+        }
+    }
+}
+
+/// The columns that a line of CSV has no room for.
+const NESTED: [&str; 5] = [
+    schema::METRICS,
+    schema::INTEGER_METRICS,
+    schema::PERF,
+    schema::INFO,
+    schema::RESULT,
+];
 
 /// `rollstream export`: writes a run as the files of another tool.
 pub(super) async fn export(args: ExportArgs) -> Result<Exit, Error> {
     let (run, record) = open_recorded(&args.run).await?;
+    let format = args
+        .format
+        .unwrap_or_else(|| ExportFormat::of(&args.output));
+    if let Some((format, extension)) = format.of_table() {
+        return export_table(&args, format, extension).await;
+    }
     let target = ExportTarget::new(&args.output, &args.run)?;
-    let report = match args.format {
-        ExportFormat::NemoGym => export_nemo_gym(&run, &record, &target, args.overwrite).await?,
-    };
+    let report = export_nemo_gym(&run, &record, &target, args.overwrite).await?;
     report.warnings.iter().for_each(warn);
     if !args.display.quiet {
         print(text(&report, args.display.json))?;
     }
     Ok(Exit::Done)
+}
+
+/// Writes the table of rollouts as one file, or to the standard output.
+async fn export_table(args: &ExportArgs, format: Format, extension: &str) -> Result<Exit, Error> {
+    let families = FamilyArgs {
+        queries: None,
+        parameters: Vec::new(),
+    };
+    let context = session::measuring(DEFAULT_MEMORY)?;
+    let metrics = metric_tables(&families, DEFAULT_MEMORY)?;
+    let mut session = SqlSession::open(context, std::slice::from_ref(&args.run), metrics).await?;
+    session.look().await?;
+    let frame = session
+        .plan("SELECT * FROM rollouts ORDER BY task_index, rollout_index")
+        .await?;
+    let frame = if format == Format::Csv {
+        frame.drop_columns(&NESTED)?
+    } else {
+        frame
+    };
+    if args.output == Path::new("-") {
+        return match write_rows(frame, format, Box::new(io::stdout())).await? {
+            Ok(_) => Ok(Exit::Done),
+            Err(error) => Ok(unless_gone(Err(error))?.unwrap_or(Exit::Done)),
+        };
+    }
+    let mut path = args.output.clone();
+    if path.is_dir() {
+        let name = args.run.trim_end_matches('/').rsplit('/').next();
+        let name = name.filter(|name| !matches!(*name, "" | "." | ".."));
+        path = path.join(format!("{}.{extension}", name.unwrap_or("rollouts")));
+    }
+    let failed = |source| ExportError::Write {
+        path: path.clone(),
+        source,
+    };
+    if path.exists() && !args.overwrite {
+        return Err(ExportError::Exists(path).into());
+    }
+    let parent = path.parent().filter(|parent| *parent != Path::new(""));
+    let parent = parent.unwrap_or(Path::new("."));
+    fs::create_dir_all(parent).map_err(failed)?;
+    // It appears only when it is complete.
+    let file = tempfile::Builder::new()
+        .prefix(".rollstream-")
+        .permissions(Permissions::from_mode(0o666))
+        .tempfile_in(parent)
+        .map_err(failed)?;
+    let output = file.as_file().try_clone().map_err(failed)?;
+    let num_rows = write_rows(frame, format, Box::new(io::BufWriter::new(output))).await??;
+    file.persist(&path).map_err(|error| failed(error.error))?;
+    let report = ExportReport {
+        files: vec![(path, num_rows)],
+        warnings: Vec::new(),
+    };
+    if !args.display.quiet {
+        print(text(&report, args.display.json))?;
+    }
+    Ok(Exit::Done)
+}
+
+/// Writes the rows of a query, and returns their number.
+async fn write_rows(
+    frame: DataFrame,
+    format: Format,
+    output: Box<dyn Write + Send>,
+) -> Result<Result<u64, ShowError>, Error> {
+    let schema = Arc::new(frame.schema().as_arrow().clone());
+    let mut sink = match open_sink(format, &schema, output, RowLimit::default()) {
+        Ok(sink) => sink,
+        Err(error) => return Ok(Err(error)),
+    };
+    let mut rows = frame.execute_stream().await?;
+    let mut num_rows = 0;
+    while let Some(batch) = rows.try_next().await? {
+        num_rows += batch.num_rows() as u64;
+        if let Err(error) = sink.write(&batch) {
+            return Ok(Err(error));
+        }
+    }
+    Ok(sink.finish().map(|()| num_rows))
 }
 
 fn text(report: &ExportReport, as_json: bool) -> String {

@@ -14,11 +14,15 @@ mod gym_keys;
 mod gym_output;
 mod health;
 mod import;
+mod ls;
 mod measurement;
 mod metrics;
 mod output;
+mod pager;
 mod profile;
+mod resume;
 mod runs;
+mod show;
 mod signals;
 mod sim;
 pub mod sql;
@@ -35,9 +39,12 @@ use collect::CollectArgs;
 use compare::CompareArgs;
 use export::ExportArgs;
 use import::ImportArgs;
+use ls::LsArgs;
 use metrics::MetricsArgs;
 use output::print;
 use profile::ProfileArgs;
+use resume::ResumeArgs;
+use show::ShowArgs;
 use sim::SimArgs;
 use sql::{SQL_EXAMPLES, SqlArgs};
 use status::StatusArgs;
@@ -73,6 +80,8 @@ pub enum Command {
     /// Send every task to its agent, write the rollouts as Parquet, and compute metrics
     #[command(after_help = collect::EXAMPLES, after_long_help = format!("{}\n\n{EXIT_CODES}", collect::EXAMPLES))]
     Collect(Box<CollectArgs>),
+    /// Send what is pending of a run, with the settings that it has on record
+    Resume(ResumeArgs),
     /// Print the plan, the counts per agent and an estimate; send nothing
     Plan(Box<CollectArgs>),
     /// Print the resolved settings and where each came from
@@ -83,6 +92,8 @@ pub enum Command {
     /// Query one or several runs with SQL, even while they are being collected
     #[command(after_help = SQL_EXAMPLES)]
     Sql(SqlArgs),
+    /// Read rollouts in the terminal: prompt, turns, tool calls, answer, reward, and why some failed
+    Show(ShowArgs),
     /// Compute the metrics of one or several runs, or of files of rollouts, as if they were one
     Aggregate(Box<AggregateArgs>),
     /// Check runs for CI: assertions in SQL, and the health of rollouts
@@ -93,6 +104,8 @@ pub enum Command {
     Metrics(MetricsArgs),
     /// Compare runs task by task: differences, intervals, tests, and which tasks flipped
     Compare(Box<CompareArgs>),
+    /// List the runs below a directory: state, counts, mean reward, and when they were made
+    Ls(LsArgs),
     /// Show how a run is doing, whether live, dead or finished
     Status(StatusArgs),
     /// Import the files of a NeMo Gym collection as a run, which `collect --resume` can finish
@@ -138,14 +151,17 @@ pub fn guide_page(arguments: impl IntoIterator<Item = OsString>) -> Option<&'sta
 pub async fn run(cli: Cli) -> Result<Exit, Error> {
     match cli.command {
         Command::Collect(args) => collect::collect(*args).await,
+        Command::Resume(args) => resume::resume(args).await,
         Command::Plan(args) => collect::plan(*args).await,
         Command::Config(args) => print(config::render(&args)?).map(|_| Exit::Done),
         Command::Sql(args) => sql::sql(args).await,
+        Command::Show(args) => show::show(args).await,
         Command::Aggregate(args) => aggregate::aggregate(*args).await,
         Command::Check(args) => check::check(args).await,
         Command::Profile(args) => profile::profile(args).await,
         Command::Metrics(args) => print(metrics::render(&args)?).map(|_| Exit::Done),
         Command::Compare(args) => compare::compare(*args).await,
+        Command::Ls(args) => ls::ls(args).await,
         Command::Status(args) => status::status(args).await,
         Command::Import(args) => import::import(args).await,
         Command::Export(args) => export::export(args).await,

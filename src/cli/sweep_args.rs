@@ -84,6 +84,7 @@ fn argument(flag: &Flag) -> Arg {
 fn heading(group: Group) -> &'static str {
     match group {
         Group::Tasks => "Tasks",
+        Group::Model => "A model as the agent",
         Group::Agents => "Agents",
         Group::Calls => "Calls",
         Group::Failures => "Failures",
@@ -144,10 +145,16 @@ fn uses(matches: &ArgMatches, name: &str) -> Result<Vec<(usize, String)>, clap::
 fn setting(flag: &Flag, text: &str) -> Result<Argument, String> {
     let (key, text) = match &flag.target {
         Target::Switch(key, truth) => return Ok(value(flag, key, Value::Bool(*truth))),
+        Target::Text(key) => return Ok(value(flag, key, text.into())),
+        Target::File(key) => {
+            let read = std::fs::read_to_string(text);
+            let read = read.map_err(|error| format!("cannot read the file '{text}': {error}"))?;
+            return Ok(value(flag, key, read.into()));
+        }
         Target::Value(key) | Target::Items(key) => (key.clone(), text),
         Target::Named(key) => {
             let (name, text) = name_and_value(text)?;
-            (KeyPath::new([*key, name]), text)
+            (key.child(name), text)
         }
         Target::OfAgent(key) => {
             let (name, text) = name_and_value(text)?;
@@ -251,6 +258,8 @@ mod tests {
             let text = match flag.target {
                 Target::Named(_) | Target::OfAgent(_) => "x=1",
                 Target::Parameter => "responses_create_params.x=1",
+                // Tests run beside it.
+                Target::File(_) => "Cargo.toml",
                 _ => "1",
             };
             let (name, argument) = (flag.name, setting(flag, text).unwrap());

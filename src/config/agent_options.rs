@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::option_spec::{Identity, OptionSpec, options};
+use super::option_spec::{Identity, OptionSpec, Target, options};
 use super::{Concurrency, Limit, ServerUrl, Span, VariableName};
 
 /// The kinds of agents that rollstream runs itself.
@@ -59,11 +59,13 @@ options! {
         /// Headers for the agent, over those for all: header name to the environment variable that holds the value.
         #[serde(deserialize_with = "super::fields::headers")]
         headers_env: BTreeMap<String, VariableName>;
-        /// The addresses of the model's servers.
+        /// Model endpoint, OpenAI-style, with or without /v1: ask it the questions of the input; repeatable
+        ///
+        /// Of several servers of the same model, the least busy healthy one is asked.
         #[serde(deserialize_with = "super::fields::one_or_many_of")]
-        model_url: Vec<ServerUrl>, only(HERE);
-        /// The model's name, as its servers know it.
-        model: Option<String>, only(HERE), identity(Identity::Value);
+        model_url: Vec<ServerUrl>, model_flag("--model-url URL"), only(HERE);
+        /// Name of the model, as its endpoint knows it
+        model: Option<String>, model_flag("--model NAME"), only(HERE), identity(Identity::Value);
         /// The API of the model's servers.
         model_api: Option<ModelApi>, only(HERE), identity(Identity::Value);
         /// How often a call of the model is retried after a failure of network or server, within one attempt.
@@ -100,8 +102,22 @@ options! {
         step_timeout: Option<Span>, only(HERE);
         /// The longest time for all rollouts of a prompt together.
         group_timeout: Option<Span>, only(MULTI_TURN);
-        /// The environments by task name, not interpreted here.
-        environments: Map<String, Value>, only(MULTI_TURN), identity(Identity::Content);
+        /// The environments by task name, not interpreted here; `_default` is for all other task names.
+        environments: Map<String, Value>,
+            check_flag("--check KIND", &["kind"], Target::Text,
+                "Score its answers: exact-match, numeric, multiple-choice, regular-expression or json-schema; \
+                 `rollstream help native` says which fields the rows need"),
+            check_flag("--check-option NAME=VALUE", &[], Target::Named,
+                "A setting of the check, such as tolerance=0.01 or expected_field=gold; repeatable"),
+            check_flag("--judge-model NAME", &["model"], Target::Text,
+                "Score its answers by this model, from 0 to 1, instead of a check"),
+            check_flag("--judge-url URL", &["url"], Target::Text,
+                "Endpoint of the judge [default: that of --model-url]"),
+            check_flag("--judge-rubric FILE", &["rubric"], Target::File,
+                "Text file that tells the judge how to grade [default: agreement with the expected answer]"),
+            check_flag("--judge-token-env VAR", &["bearer_token_env"], Target::Text,
+                "Environment variable that holds the bearer token of --judge-url"),
+            only(MULTI_TURN), identity(Identity::Content);
         /// Headers for the environments and the resources server: header name to the environment variable that holds the
         /// value. The bearer token and the other headers of the agent are for its model alone.
         #[serde(deserialize_with = "super::fields::headers")]

@@ -35,3 +35,9 @@ pub use options::Settings;
 pub use quantity::{Bytes, Concurrency, Limit, Shard, Span};
 pub use repeats::{DEFAULT_AGENT, Repeats};
 pub use routing::{Routing, RoutingMode};
+
+/// The agent that `--model-url` and `--check` set up.
+pub const MODEL_AGENT: &str = "model";
+
+/// The environment for task names that no other one is for.
+pub const DEFAULT_ENVIRONMENT: &str = DEFAULT_AGENT;

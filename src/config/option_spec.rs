@@ -17,7 +17,10 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::fields::{OptionValue, any, named, parameter_and_value};
-use super::{AgentKind, AgentSettings, ENVIRONMENT_PREFIX, KeyPath, Settings};
+use super::{
+    AgentKind, AgentSettings, DEFAULT_ENVIRONMENT, ENVIRONMENT_PREFIX, KeyPath, MODEL_AGENT,
+    Settings,
+};
 
 /// Declares a struct of options. The first paragraph of a field's documentation is the text of `--help`.
 macro_rules! options {
@@ -158,6 +161,7 @@ pub(crate) type Check = fn(&str) -> Result<(), String>;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Group {
     Tasks,
+    Model,
     Agents,
     Calls,
     Failures,
@@ -171,10 +175,14 @@ pub(crate) enum Target {
     Value(KeyPath),
     /// A list; every use of the flag adds one item.
     Items(KeyPath),
+    /// A text that is taken as it is, where values of other kinds are possible.
+    Text(KeyPath),
+    /// The text of a file, whose path is the flag's value.
+    File(KeyPath),
     /// A truth value, without a text.
     Switch(KeyPath, bool),
-    /// `NAME=VALUE` sets `KEY.NAME`.
-    Named(&'static str),
+    /// `NAME=VALUE` sets `NAME` below the path.
+    Named(KeyPath),
     /// `NAME=VALUE` sets `agents.NAME.KEY`.
     OfAgent(&'static str),
     /// `responses_create_params.KEY=VALUE` sets just that.
@@ -211,7 +219,7 @@ impl OptionSpec {
         let target = match (self.kind, &self.default) {
             (_, Value::Bool(_)) => Target::Switch(path, true),
             (Kind::Texts, _) => Target::Items(path),
-            (Kind::Table | Kind::Tree, _) => Target::Named(self.key),
+            (Kind::Table | Kind::Tree, _) => Target::Named(path),
             _ => Target::Value(path),
         };
         let (help, check) = (self.help_with_default(), self.check);
@@ -230,6 +238,36 @@ impl OptionSpec {
         let (help, check) = (self.help.clone(), self.named_check);
         let target = Target::OfAgent(self.key);
         self.push(Group::Agents, form, help, target, check)
+    }
+
+    /// Rule: it has a flag that sets it for the agent of `--model-url`.
+    pub(super) fn model_flag(self, form: &'static str) -> Self {
+        let path = KeyPath::new(["agents", MODEL_AGENT, self.key]);
+        let target = if self.kind == Kind::Texts {
+            Target::Items(path)
+        } else {
+            Target::Value(path)
+        };
+        let help = self.help.clone();
+        self.push(Group::Model, form, help, target, any)
+    }
+
+    /// Rule: it has a flag for the check of the agent of `--model-url`; `path` leads from the check to the setting.
+    pub(super) fn check_flag(
+        self,
+        form: &'static str,
+        path: &[&str],
+        target: fn(KeyPath) -> Target,
+        help: &str,
+    ) -> Self {
+        let root = ["agents", MODEL_AGENT, self.key, DEFAULT_ENVIRONMENT];
+        let target = target(KeyPath::new(root.iter().chain(path).copied()));
+        let check = if matches!(target, Target::Named(_)) {
+            self.check
+        } else {
+            any
+        };
+        self.push(Group::Model, form, help.to_owned(), target, check)
     }
 
     /// Rule: its flag sets single request parameters.

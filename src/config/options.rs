@@ -22,7 +22,7 @@ use crate::retry::{Backoff, Budgets};
 options! {
     /// The options of a run. They hold no secrets, only the names of environment variables that hold them.
     pub struct Settings {
-        /// Task file (JSONL, also .gz and .zst): path, glob or object-store URL; repeatable
+        /// Task file (JSONL, also .gz and .zst): path, glob, object-store URL or - for stdin; repeatable
         #[serde(deserialize_with = "super::fields::one_or_many")]
         input: Vec<String>, flag(Tasks, "-i --input PATH"), gym("input_jsonl_fpath"), identity(Content);
         /// The run: a directory or an object-store URL; a final .jsonl is dropped

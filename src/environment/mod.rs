@@ -1,10 +1,11 @@
 //! Environments, which answer a model: an [`Environment`] takes a step with each sample of a batch.
 //!
 //! [`StepServer`] is asked once for a whole batch. [`EpisodeServer`] knows one episode at a time.
-//! The checks in `checks` send nothing: they are for datasets without an environment server. [`environment`] sets any up from
-//! its settings; the multi-turn agent uses them.
+//! The checks in `checks` send nothing: they are for datasets without an environment server. `Judge` asks a model to score
+//! answers. [`environment`] sets any up from its settings; the multi-turn agent uses them.
 
 mod checks;
+mod judge;
 mod nemo_gym;
 #[cfg(test)]
 mod scene;
@@ -12,7 +13,6 @@ mod step_server;
 
 use std::fmt::Debug;
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use reqwest::header::HeaderMap;
@@ -20,10 +20,11 @@ use serde::{Deserialize, de};
 use serde_json::Value;
 
 use self::checks::Checked;
+use self::judge::{Judge, JudgeSettings};
 use crate::call::{CallLog, CookieJar, Target};
 use crate::config::{Resources, ServerUrl};
 use crate::http::HttpClients;
-use crate::model::{Message, OBSERVATION_ROLE};
+use crate::model::{Endpoints, Message, ModelError, ModelRetries, OBSERVATION_ROLE};
 use crate::retry::Failure;
 
 pub use nemo_gym::EpisodeServer;
@@ -39,6 +40,16 @@ pub trait Environment: Debug + Send + Sync {
     async fn begin(&self, row: &Value, log: &CallLog) -> Result<Begun, Failure> {
         let _ = (row, log);
         Ok(Begun::default())
+    }
+
+    /// Checks that the environment can score the answers to a task. Sends nothing. `metadata` is the row's
+    /// `extra_env_info`.
+    ///
+    /// # Errors
+    /// The row lacks what the environment needs. The text says what, and what to do.
+    fn check_task(&self, metadata: &Value, row: &Value) -> Result<(), String> {
+        let _ = (metadata, row);
+        Ok(())
     }
 
     /// Takes one step with every sample of a batch. The results are in the order of the samples.
@@ -127,6 +138,9 @@ impl StepResult {
 /// The kinds of environments that are servers.
 const SERVERS: [&str; 3] = ["step", "resources", "gymnasium"];
 
+/// The kind of environment that asks a model to score.
+const JUDGE: &str = "judge";
+
 /// The settings of a server.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -157,26 +171,45 @@ pub enum EnvironmentError {
         /// The reason.
         reason: String,
     },
+    /// The judge's model can't be asked.
+    #[error("the judge of task_name '{name}': {source}")]
+    Judge {
+        /// The task name.
+        name: String,
+        /// What is wrong.
+        source: ModelError,
+    },
+}
+
+/// What environments share with the agent that uses them.
+#[derive(Debug)]
+pub struct Shared<'a> {
+    /// Headers that go with every request.
+    pub headers: &'a HeaderMap,
+    /// The connections.
+    pub http: &'a HttpClients,
+    /// The agent's model, which judges where no other is named.
+    pub model: &'a Arc<Endpoints>,
+    /// Retries of a judge's calls; the deadline is that of every request.
+    pub retries: ModelRetries,
 }
 
 /// Sets up the environment of the tasks named `name` from its settings: `kind`, and the settings of that kind. Nothing is
-/// sent. `headers` go with every request, and `step_deadline` is the longest time of each.
+/// sent.
 ///
 /// # Errors
 /// There is no such kind, a setting is wrong, or an address can't be used.
 pub fn environment(
     name: &str,
     settings: &Value,
-    headers: &HeaderMap,
-    http: &HttpClients,
-    step_deadline: Option<Duration>,
+    shared: &Shared<'_>,
 ) -> Result<Arc<dyn Environment>, EnvironmentError> {
     let wrong = |source| EnvironmentError::Settings {
         name: name.to_owned(),
         source,
     };
     let kinds = || {
-        let names = SERVERS.into_iter().chain(checks::kinds());
+        let names = SERVERS.into_iter().chain([JUDGE]).chain(checks::kinds());
         let mut names: Vec<String> = names.map(|kind| format!("'{kind}'")).collect();
         let last = names.pop().unwrap_or_default();
         format!("{} or {last}", names.join(", "))
@@ -188,12 +221,21 @@ pub fn environment(
     if let Some(check) = Checked::read(kind, settings) {
         return Ok(Arc::new(check.map_err(wrong)?));
     }
+    if kind == JUDGE {
+        let settings = JudgeSettings::deserialize(settings).map_err(wrong)?;
+        let judge = Judge::new(settings, shared).map_err(|source| EnvironmentError::Judge {
+            name: name.to_owned(),
+            source,
+        })?;
+        return Ok(Arc::new(judge));
+    }
     if !SERVERS.contains(&kind) {
         let why = format!("there is no environment of kind '{kind}'; use {}", kinds());
         return Err(wrong(de::Error::custom(why)));
     }
     let ServerSettings { url, .. } = ServerSettings::deserialize(settings).map_err(wrong)?;
-    let target = Target::new(url.as_str(), headers.clone(), http.clone());
+    let step_deadline = shared.retries.deadline;
+    let target = Target::new(url.as_str(), shared.headers.clone(), shared.http.clone());
     let target = target.map_err(|reason| EnvironmentError::Address {
         name: name.to_owned(),
         url: url.to_string(),
@@ -224,7 +266,15 @@ mod tests {
     use crate::call::scripted::http;
 
     fn set_up(settings: &Value) -> Result<Arc<dyn Environment>, EnvironmentError> {
-        environment("math", settings, &HeaderMap::new(), &http(), None)
+        let (headers, http) = (HeaderMap::new(), http());
+        let model = Endpoints::new("m", &["http://m:1/v1".to_owned()], &headers, &http).unwrap();
+        let shared = Shared {
+            headers: &headers,
+            http: &http,
+            model: &model,
+            retries: ModelRetries::default(),
+        };
+        environment("math", settings, &shared)
     }
 
     #[test]
@@ -240,6 +290,11 @@ mod tests {
                 "numeric (built in)",
             ),
             (json!({"kind": "json-schema"}), "json-schema (built in)"),
+            (json!({"kind": "judge"}), "http://m:1/v1/chat/completions"),
+            (
+                json!({"kind": "judge", "url": "http://j:1", "model": "j"}),
+                "http://j:1/v1/chat/completions",
+            ),
         ] {
             assert_eq!(set_up(&settings).unwrap().address(), address);
         }

@@ -43,6 +43,7 @@ pub struct ModelClient {
     targets: Vec<Target>,
     name: Arc<str>,
     retries: ModelRetries,
+    kind: CallKind,
 }
 
 impl ModelClient {
@@ -59,7 +60,14 @@ impl ModelClient {
             endpoints,
             name: name.into(),
             retries,
+            kind: CallKind::Model,
         }
+    }
+
+    /// Sets the purpose of its calls.
+    #[must_use]
+    pub fn of_kind(self, kind: CallKind) -> Self {
+        Self { kind, ..self }
     }
 
     /// Returns the name of the model, as it is sent; empty if none is sent.
@@ -88,7 +96,7 @@ impl ModelClient {
         log: &CallLog,
         until: Option<Instant>,
     ) -> Result<Posted, Failure> {
-        let mut call = CallSpec::new(turn, CallKind::Model, Arc::clone(&self.name));
+        let mut call = CallSpec::new(turn, self.kind, Arc::clone(&self.name));
         let ModelRetries {
             retries,
             backoff,
@@ -120,6 +128,7 @@ impl ModelClient {
             };
             if !failure.class.is_transient() {
                 chosen.succeeded();
+                failure.message.push_str(advice(failure.http_status));
                 return Err(failure);
             }
             let now = Instant::now();
@@ -141,6 +150,18 @@ impl ModelClient {
             sleep(wait).await;
             call = again;
         }
+    }
+}
+
+/// Returns what to do about a status that no other request of this kind would change.
+fn advice(status: Option<u16>) -> &'static str {
+    match status {
+        Some(401 | 403) => {
+            "; name the environment variable that holds the key of the endpoint: --bearer-token-env, or \
+             --judge-token-env for a judge"
+        }
+        Some(404 | 405) => "; check the address and the name of the model",
+        _ => "",
     }
 }
 

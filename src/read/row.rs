@@ -6,7 +6,7 @@ use super::errors::Kind;
 use super::prompt::Prompt;
 use super::task::ReadOptions;
 use crate::config::{InterpolationError, SeedField, resolve};
-use crate::json::{Object, ObjectError, unquote};
+use crate::json::{Object, ObjectError, quote, unquote};
 use crate::python::is_truthy;
 use crate::request::{AGENT_REF, MESSAGE_LOG, RESPONSES_CREATE_PARAMS};
 
@@ -17,8 +17,8 @@ fn invalid(what: impl Into<String>) -> Refusal {
     (Kind::Task, what.into())
 }
 
-/// Reads a line, and sets its input from the prompt, if there is one.
-pub(super) fn parse<'a>(line: &'a [u8], prompt: Option<&Prompt>) -> Result<Object<'a>, Refusal> {
+/// Reads a line, and sets its input from the prompt, if there is one, or from its question, if rows may be just that.
+pub(super) fn parse<'a>(line: &'a [u8], options: &ReadOptions) -> Result<Object<'a>, Refusal> {
     let text = std::str::from_utf8(line).map_err(|error| {
         let at = error.valid_up_to() + 1;
         (
@@ -30,10 +30,58 @@ pub(super) fn parse<'a>(line: &'a [u8], prompt: Option<&Prompt>) -> Result<Objec
         ObjectError::Syntax(error) => (Kind::Malformed, error.to_string()),
         ObjectError::NotAnObject(_) => invalid(format!("{error}; a task is a JSON object")),
     })?;
-    if let Some(prompt) = prompt {
+    if let Some(prompt) = &options.prompt {
         fill_prompt(&mut row, prompt)?;
     }
+    if options.plain_questions {
+        fill_question(&mut row)?;
+    }
     Ok(row)
+}
+
+/// The fields that hold the question of a plain row; the first one that a row has counts.
+const QUESTIONS: [&str; 5] = ["messages", "prompt", "question", "problem", "input"];
+
+/// The fields that hold the choices of a plain row.
+const CHOICES: [&str; 2] = ["choices", "options"];
+
+/// Sets the row's input from its question, unless the row has a request or a conversation already.
+fn fill_question(row: &mut Object<'_>) -> Result<(), Refusal> {
+    if row.contains(RESPONSES_CREATE_PARAMS) || row.contains(MESSAGE_LOG) {
+        return Ok(());
+    }
+    let value = |name: &&str| row.get(name).filter(|text| *text != "null");
+    let Some(name) = QUESTIONS.iter().find(|name| value(name).is_some()) else {
+        let names = QUESTIONS.map(|name| format!("`{name}`")).join(", ");
+        return Err(invalid(format!(
+            "it has no question: add a field {names} or {RESPONSES_CREATE_PARAMS}, or make one of other fields with \
+             --prompt-config"
+        )));
+    };
+    let question = value(name).unwrap_or_default();
+    let input = match unquote(question) {
+        Some(text) if text.trim().is_empty() => {
+            return Err(invalid(format!("its `{name}` is empty")));
+        }
+        Some(text) => {
+            let lists = CHOICES.iter().find_map(value);
+            let choices = lists.and_then(|list| serde_json::from_str::<Vec<String>>(list).ok());
+            let letters = 'A'..='Z';
+            let choices = choices.iter().flatten().zip(letters);
+            let lines = choices.map(|(choice, letter)| format!("\n{letter}) {choice}"));
+            match lines.collect::<String>() {
+                lines if lines.is_empty() => question.to_owned(),
+                lines => quote(&format!("{text}\n{lines}")),
+            }
+        }
+        None if question.starts_with('[') => question.to_owned(),
+        None => {
+            let what = format!("its `{name}` is neither a text nor a list of messages");
+            return Err(invalid(what));
+        }
+    };
+    row.set(RESPONSES_CREATE_PARAMS, format!("{{\"input\":{input}}}"));
+    Ok(())
 }
 
 /// Sets the row's input from the prompt's templates.
@@ -207,7 +255,8 @@ mod tests {
 
     #[test]
     fn a_line_is_one_object_in_utf8() {
-        let kind = |line: &[u8]| parse(line, None).err().map(|(kind, _)| kind);
+        let options = ReadOptions::default();
+        let kind = |line: &[u8]| parse(line, &options).err().map(|(kind, _)| kind);
         assert_eq!(kind(b"{}"), None);
         assert_eq!(kind(b"[{}]"), Some(Kind::Task));
         assert_eq!(kind(b""), Some(Kind::Malformed));
@@ -255,6 +304,54 @@ mod tests {
             Err(Kind::Task)
         );
         assert_eq!(filled("{}"), Err(Kind::Prompt));
+    }
+
+    #[test]
+    fn a_plain_question_becomes_a_request() {
+        let filled = |row: &str| {
+            let mut row = Object::parse(row).unwrap();
+            fill_question(&mut row)
+                .map(|()| {
+                    row.get(RESPONSES_CREATE_PARAMS)
+                        .unwrap_or("none")
+                        .to_owned()
+                })
+                .map_err(|(_, what)| what)
+        };
+        for (row, expected) in [
+            (
+                r#"{"question":"2 + 3?","answer":5}"#,
+                r#"{"input":"2 + 3?"}"#,
+            ),
+            (
+                r#"{"input":"b","prompt":"a","question":null}"#,
+                r#"{"input":"a"}"#,
+            ),
+            (
+                r#"{"messages":[{"role":"user","content":"a"}]}"#,
+                r#"{"input":[{"role":"user","content":"a"}]}"#,
+            ),
+            (
+                r#"{"question":"Which?","choices":["x","y"]}"#,
+                r#"{"input":"Which?\n\nA) x\nB) y"}"#,
+            ),
+            (
+                r#"{"question":"Which?","options":[1]}"#,
+                r#"{"input":"Which?"}"#,
+            ),
+            (r#"{"responses_create_params":{},"question":"a"}"#, "{}"),
+            (r#"{"message_log":[],"question":"a"}"#, "none"),
+        ] {
+            assert_eq!(filled(row).unwrap(), expected, "{row}");
+        }
+        for (row, expected) in [
+            ("{}", "it has no question"),
+            (r#"{"question":" "}"#, "its `question` is empty"),
+            (r#"{"question":5}"#, "its `question` is neither"),
+        ] {
+            let what = filled(row).unwrap_err();
+            assert!(what.starts_with(expected), "{what}");
+        }
     }
 
     #[test]

@@ -34,6 +34,8 @@ pub struct ReadOptions {
     pub overrides: Overrides,
     /// The templates from which every row's `responses_create_params.input` is made.
     pub prompt: Option<Prompt>,
+    /// Whether a row may be just a question with its answer; then it gets the `responses_create_params` that ask it.
+    pub plain_questions: bool,
 }
 
 /// A line as a task.

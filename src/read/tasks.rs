@@ -212,7 +212,7 @@ impl TaskReader {
         let Some(router) = &mut self.router else {
             return Ok(Vec::new());
         };
-        let mut row = row::parse(line.text, self.options.prompt.as_ref())?;
+        let mut row = row::parse(line.text, &self.options)?;
         let mut way = router.way(&mut row)?;
         if way.is_task {
             row::refuse_changes(&self.options)?;
@@ -274,7 +274,7 @@ impl TaskReader {
 
     /// Returns the task of a line if rows name their agents.
     fn task(&mut self, line: &Line<'_>, file: &Arc<str>) -> Result<TaskRow, Refusal> {
-        let mut row = row::parse(line.text, self.options.prompt.as_ref())?;
+        let mut row = row::parse(line.text, &self.options)?;
         let agent_name = match &self.agent_ref {
             Some((name, agent_ref)) if !row.contains(AGENT_REF) => {
                 row.set(AGENT_REF, agent_ref.clone());

@@ -1,5 +1,5 @@
 //! What people and programs see: [`ProgressDisplay`] while a sweep runs, [`report()`] when it is done, [`StatusView`] for
-//! how a run is doing, [`comparison()`] for runs against each other, and [`RowSink`] for the rows of a query in one of the
+//! how a run is doing, [`comparison()`] for runs against each other, [`transcript()`] for a rollout to read, and [`RowSink`] for the rows of a query in one of the
 //! [`Format`]s. Whatever prints fails if standard output is gone. Used by the command line.
 
 mod comparison;
@@ -8,10 +8,12 @@ mod progress_bar;
 mod report;
 mod status;
 mod text;
+mod transcript;
 
 pub use comparison::{comparison, comparison_markdown};
 pub use formats::{Format, RowLimit, RowSink, ShowError, open_sink};
 pub use progress_bar::{ProgressDisplay, ProgressMode};
 pub use report::{event, metrics, plan, profile, report};
-pub use status::{StatusForm, StatusView};
+pub use status::{StatusForm, StatusView, runs};
 pub use text::terminal_width;
+pub use transcript::{TranscriptStyle, tasks, transcript};

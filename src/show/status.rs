@@ -146,6 +146,38 @@ fn write(text: &mut String, status: &RunStatus, colors: bool) -> fmt::Result {
     Ok(())
 }
 
+/// Formats runs as a table, one line each.
+pub fn runs(runs: &[RunStatus]) -> String {
+    let mut table = Table::new([
+        "run", "state", "done", "failed", "pending", "reward", "agents", "begun",
+    ]);
+    for run in runs {
+        let total = &run.total;
+        let agents = run.agents.iter();
+        let agents: Vec<&str> = agents.map(|agent| agent.agent_name.as_str()).collect();
+        let done = format!(
+            "{} of {}",
+            text::count(total.done),
+            text::count(total.planned)
+        );
+        table.row([
+            run.place.clone(),
+            run.state.to_string(),
+            done,
+            text::count(total.failed),
+            text::count(total.pending),
+            text::number_or_dash(total.mean_reward),
+            agents.join(", "),
+            run.created_at
+                .chars()
+                .take(16)
+                .collect::<String>()
+                .replace('T', " "),
+        ]);
+    }
+    table.to_string()
+}
+
 fn write_rate(text: &mut String, status: &RunStatus) -> fmt::Result {
     let (Some(window), Some(rate)) = (&status.rate_window, status.total.rollouts_per_second) else {
         return Ok(());

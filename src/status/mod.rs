@@ -188,7 +188,10 @@ impl AllSums {
 }
 
 /// Returns the settings of the last collector.
-fn settings(run: &RunStore, record: &RunRecord) -> Result<Settings, StoreError> {
+///
+/// # Errors
+/// Another version of rollstream wrote them, and they can't be read.
+pub fn settings(run: &RunStore, record: &RunRecord) -> Result<Settings, StoreError> {
     serde_json::from_value(record.settings.clone()).map_err(|error| StoreError::Record {
         object: run.display("run.json"),
         source: format!(

@@ -37,6 +37,6 @@ pub use part::{Document, Part, PartExchange, PartWriter, part_name};
 pub use place::RunStore;
 pub(crate) use private::Scratch;
 pub use private::state_directory;
-pub use record::{EnvironmentServer, GYM, InputRecord, RunCounts, RunRecord, RunState};
+pub use record::{EnvironmentServer, GYM, InputRecord, RUN_JSON, RunCounts, RunRecord, RunState};
 pub use segment::{OpenSegment, ParquetSink, SegmentName, SegmentWriter};
 pub use writer::Writer;

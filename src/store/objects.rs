@@ -164,6 +164,20 @@ impl RunStore {
         listed.map_err(self.failed("list", relative))
     }
 
+    /// Lists what is directly in a directory: the names of its files, and of its directories.
+    pub async fn entries(&self, relative: &str) -> Result<(Vec<String>, Vec<String>), StoreError> {
+        let listed = self.object_store();
+        let listed = listed.list_with_delimiter(Some(&self.path(relative))).await;
+        let listed = listed.map_err(self.failed("list", relative))?;
+        let name = |path: &Path| path.filename().map(str::to_owned);
+        let files = listed.objects.iter().map(|object| &object.location);
+        let folders = listed.common_prefixes.iter();
+        Ok((
+            files.filter_map(name).collect(),
+            folders.filter_map(name).collect(),
+        ))
+    }
+
     /// Returns whether a part of rollouts or attempts was written at that time or later.
     pub async fn has_landed_since(&self, time: DateTime<Utc>) -> Result<bool, StoreError> {
         for table in [schema::ROLLOUTS, schema::ATTEMPTS] {

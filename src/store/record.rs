@@ -12,7 +12,7 @@ use crate::gym::GymRules;
 use crate::schema::SCHEMA_VERSION;
 
 /// Name of the record within a run.
-const RUN_JSON: &str = "run.json";
+pub const RUN_JSON: &str = "run.json";
 
 /// Key of NeMo Gym's version in the identity of a run. A run without it follows 0.5.
 pub const GYM: &str = "gym";

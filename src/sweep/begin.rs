@@ -7,14 +7,13 @@ use datafusion::prelude::SessionContext;
 use super::identity::{self, NotResumable};
 use super::recovery::{Recovery, forget_copies, is_left};
 use super::{Found, Start, Sweep, invalid_judges};
-use crate::agent::{AgentError, Agents};
+use crate::agent::AgentError;
 use crate::config::AgentSettings;
 use crate::error::Error;
 use crate::expand;
-use crate::measure::functions::register_json;
 use crate::progress::AgentProgress;
 use crate::schema::TASKS;
-use crate::session::{Rows, row};
+use crate::session::{self, Rows, RunTables, row};
 use crate::store::{
     Checkpointer, ParquetSink, RunRecord, RunState, RunStore, StoreError, Writer, checkpoint,
 };
@@ -140,14 +139,38 @@ impl Sweep {
         }
     }
 
-    /// Refuses tasks whose name their agent does not take, if any agent runs within rollstream.
-    pub(super) async fn check_task_names(&self) -> Result<(), Error> {
-        if !self.settings.agents.values().any(AgentSettings::runs_here) {
+    /// Refuses tasks that their agents do not take, if any agent runs within rollstream. The tasks that a run already
+    /// has were checked before.
+    pub(super) async fn check_tasks(&self) -> Result<(), Error> {
+        let is_read = self.inputs.identity.is_none();
+        if !is_read || !self.settings.agents.values().any(AgentSettings::runs_here) {
             return Ok(());
         }
-        let session = self.session(self.settings.shard).await?;
-        register_json(&session)?;
-        check_task_names(&session, &self.agents).await
+        let session = session::config().with_target_partitions(1);
+        let session = SessionContext::new_with_config(session);
+        let tasks = RunTables::look(self.inputs.spool.store()).await?;
+        let tasks = tasks.table(&session, TASKS).await?;
+        let columns = ["agent_name", "request", "source_file", "source_line"];
+        let mut tasks = Rows::start(tasks.select_columns(&columns)?, Task::rows).await?;
+        let (mut findings, mut count) = (Vec::new(), 0);
+        while let Some(task) = tasks.next().await? {
+            let agent = self.agents.get(&task.agent_name);
+            let Some(Err(reason)) = agent.map(|member| member.agent.check_task(&task.request))
+            else {
+                continue;
+            };
+            count += 1;
+            if findings.len() < SHOWN {
+                findings.push(format!(
+                    "{}:{}: agent '{}': {reason}",
+                    task.source_file, task.source_line, task.agent_name
+                ));
+            }
+        }
+        if findings.is_empty() {
+            return Ok(());
+        }
+        Err(AgentError::Tasks { findings, count }.into())
     }
 
     async fn count(&mut self) -> Result<(), Error> {
@@ -201,28 +224,13 @@ pub(super) fn make_directory(run: &RunStore) -> Result<(), Error> {
 }
 
 row! {
-    struct TaskName {
+    struct Task {
         agent_name: String,
-        task_name: Option<String>,
+        request: String,
         source_file: String,
         source_line: i64,
     }
 }
 
-/// Refuses a task whose name its agent does not take. `session` has the tasks.
-async fn check_task_names(session: &SessionContext, agents: &Agents) -> Result<(), Error> {
-    let mut names = Rows::start(expand::task_names(session).await?, TaskName::rows).await?;
-    while let Some(row) = names.next().await? {
-        let Some(member) = agents.get(&row.agent_name) else {
-            continue;
-        };
-        let taken = member.agent.check_task_name(row.task_name.as_deref());
-        taken.map_err(|reason| AgentError::TaskName {
-            agent: row.agent_name,
-            place: row.source_file,
-            line: row.source_line,
-            reason,
-        })?;
-    }
-    Ok(())
-}
+/// The most tasks that an error names.
+const SHOWN: usize = 5;

@@ -143,7 +143,12 @@ impl Sweep {
             }
         };
         let elapsed = began.elapsed();
-        self.record.finished_at = Some(now());
+        let unchanged = self
+            .start
+            .found()
+            .filter(|found| pending == 0 && found.is_finished);
+        let earlier = unchanged.and_then(|found| found.finished_at.clone());
+        self.record.finished_at = Some(earlier.unwrap_or_else(now));
         let written = match landed {
             Ok(written) => written,
             Err(error) => {

@@ -65,7 +65,8 @@ pub(super) fn add_rules(identity: &mut Value, rules: &GymRules) {
     }
 }
 
-/// Returns the settings that decide the requests of agents within rollstream. Addresses of servers are not among them.
+/// Returns the settings that decide the requests of agents within rollstream. Addresses and secrets of servers are not
+/// among them.
 fn native(settings: &Settings) -> Option<Value> {
     let agents = settings.agents.iter();
     let agents = agents.filter(|(_, agent)| agent.runs_here());
@@ -75,6 +76,7 @@ fn native(settings: &Settings) -> Option<Value> {
         for environment in environments.into_iter().flat_map(Map::values_mut) {
             if let Some(fields) = environment.as_object_mut() {
                 fields.remove("url");
+                fields.remove("bearer_token_env");
             }
         }
         let options = AgentSettings::options().iter();

@@ -15,7 +15,7 @@ use tokio::runtime::Handle;
 use tokio_util::io::{StreamReader, SyncIoBridge};
 
 use super::identity;
-use crate::config::{Routing, Settings};
+use crate::config::{AgentSettings, Routing, Settings};
 use crate::error::Error;
 use crate::gym::GymRules;
 use crate::python::glob;
@@ -32,6 +32,9 @@ use crate::store::{
 
 /// Name of the one part that a sweep's tasks become.
 const PART: &str = "tasks";
+
+/// The name of an input that stands for the standard input.
+const STDIN: &str = "-";
 
 const SUMMARY: &str = include_str!("../../queries/expand/summary.sql");
 
@@ -65,6 +68,7 @@ impl Inputs {
             seed: settings.num_repeats_add_seed.then_some(settings.seed_field),
             overrides: Overrides::new(&settings.responses_create_params)?,
             prompt: prompt.as_deref().map(Prompt::from_yaml).transpose()?,
+            plain_questions: settings.agents.values().any(AgentSettings::runs_here),
         };
         let names = expand(settings.required_input()?)?;
         let runtime = Handle::current();
@@ -127,6 +131,12 @@ fn open(name: &str, runtime: &Handle) -> Result<OpenSource, SourceError> {
         name: name.to_owned(),
         reader,
     };
+    if name == STDIN {
+        return Ok(OpenSource {
+            name: "stdin".to_owned(),
+            reader: Box::new(io::stdin()),
+        });
+    }
     if !name.contains("://") {
         return read::open(Path::new(name)).map(open);
     }

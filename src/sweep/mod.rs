@@ -123,6 +123,8 @@ struct Found {
     identity: Value,
     /// The run was already complete.
     is_finished: bool,
+    /// When it was last finished or interrupted.
+    finished_at: Option<String>,
 }
 
 impl Found {
@@ -131,6 +133,7 @@ impl Found {
         Self {
             identity: record.identity.clone(),
             is_finished: false,
+            finished_at: None,
         }
     }
 }

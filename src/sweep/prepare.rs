@@ -34,6 +34,37 @@ pub(super) fn parameters(
     Ok(queries.parameters(&texts.collect::<Vec<_>>())?)
 }
 
+/// Returns the only agent that the settings know, for the rows that name none. A run that began without such an agent
+/// goes on without it.
+fn sole_agent(settings: &Settings, existing: Option<&RunRecord>) -> Option<String> {
+    let mut agents = settings.agents.iter();
+    let (Some((name, own)), None, None) = (agents.next(), agents.next(), &settings.head_server)
+    else {
+        return None;
+    };
+    let is_known = own.url.is_some() || own.runs_here();
+    let began_without = existing.is_some_and(|record| record.identity["agent"].is_null());
+    (is_known && !began_without).then(|| name.clone())
+}
+
+/// Gives agents elsewhere the addresses that the run has on record, if the settings name no others.
+fn use_recorded_addresses(record: &RunRecord, settings: &mut Settings) {
+    if settings.head_server.is_some() {
+        return;
+    }
+    let here = record.identity.get("agents");
+    for (name, address) in &record.agents {
+        let ran_here = here.is_some_and(|agents| agents.get(name).is_some());
+        let is_told = settings
+            .agents
+            .get(name)
+            .is_some_and(|own| own.url.is_some() || own.runs_here());
+        if let (false, false, Ok(url)) = (ran_here, is_told, address.parse()) {
+            settings.agents.entry(name.clone()).or_default().url = Some(url);
+        }
+    }
+}
+
 /// Refuses rows that NeMo Gym's servers would not take, but for agents that have a `url` or run within rollstream.
 fn check_routes(settings: &Settings, servers: &Servers, inputs: &Inputs) -> Result<(), Error> {
     let routes = inputs.summary.routes.iter().filter(|route| {
@@ -95,12 +126,18 @@ impl Sweep {
             Existing::Run(record) if !replaces => Some(*record),
             _ => None,
         };
+        if let Some(record) = &existing {
+            use_recorded_addresses(record, &mut settings);
+        }
         let head = HeadServer::of(&settings).await;
         let rules = settings.gym.rules(|| match (&existing, &head) {
             (Some(record), _) => record.rules() == &GYM_07,
             (None, Ok(Some(head))) => head.has_environment_servers(),
             (None, _) => false,
         });
+        if !rules.routing && settings.agent.is_none() {
+            settings.agent = sole_agent(&settings, existing.as_ref());
+        }
         let (routing, head) = match (Routing::of(&settings, rules), head) {
             (Ok(routing), head) => (routing, head),
             // The head server failed, so the rules are unknown. That is the error to show, not one of the settings.
@@ -142,6 +179,7 @@ impl Sweep {
                 let found = Found {
                     identity: record.identity.clone(),
                     is_finished: record.state == RunState::Finished,
+                    finished_at: record.finished_at.clone(),
                 };
                 if !settings.extend {
                     identity::check(record, &identity, &run.display(""))?;
@@ -155,6 +193,7 @@ impl Sweep {
             None if is_rebuilt => Start::Extended(Found {
                 identity: identity.clone(),
                 is_finished: false,
+                finished_at: None,
             }),
             None if replaces => Start::Replaced,
             None => Start::New,
@@ -210,7 +249,7 @@ impl Sweep {
         if is_rebuilt {
             sweep.rebuild().await?;
         }
-        sweep.check_task_names().await?;
+        sweep.check_tasks().await?;
         Ok(sweep)
     }
 }

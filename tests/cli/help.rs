@@ -84,8 +84,11 @@ fn examples_and_paragraphs_fit_a_terminal_of_80_columns() {
         "compare",
         "export",
         "import",
+        "ls",
         "metrics",
         "profile",
+        "resume",
+        "show",
         "sql",
         "status",
     ] {

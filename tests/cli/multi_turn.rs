@@ -194,14 +194,17 @@ fn a_task_that_no_environment_serves_is_named_before_anything_is_sent() {
     let servers = Simulated::start(instant(["unused"]));
     folder.write("talker.toml", &talker(&servers, ""));
     let row = |task_name: Value| json!({"message_log": [{"role": "user", "content": "What is 2 + 3?"}], "task_name": task_name});
-    for (name, shown) in [(json!("chess"), "'chess'"), (json!(5), "'5'")] {
+    for (name, shown) in [
+        (json!("chess"), "'chess'. There are: game"),
+        (json!(5), "task_name of the row is not a text"),
+    ] {
         let rows = format!("{}\n{}\n", row(json!("game")), row(name));
         folder.write("rows.jsonl", &rows);
         let ended = folder
             .rollstream("collect --config talker.toml --input rows.jsonl --output run")
             .run();
         assert_eq!(ended.code, Some(2), "{}", ended.stderr);
-        for part in ["rows.jsonl:2", "agent 'talker'", shown, "There are: game"] {
+        for part in ["rows.jsonl:2", "agent 'talker'", shown] {
             assert!(ended.stderr.contains(part), "{part}: {}", ended.stderr);
         }
     }

@@ -202,6 +202,7 @@ fn options(case: &Case, seed_field: SeedField) -> Result<(ReadOptions, Option<Se
         seed,
         overrides,
         prompt: prompt.transpose().map_err(|error| error.to_string())?,
+        plain_questions: false,
     };
     Ok((options, seed))
 }

@@ -44,7 +44,7 @@ impl Episode {
             row,
             prompt_idx: prompt.idx,
             sampling: prompt.sampling,
-            task_name: Arc::clone(task_name),
+            task_name,
             environment: Arc::clone(environment),
             calls: request.calls.clone(),
             cookies: CookieJar::default(),

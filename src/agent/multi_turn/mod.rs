@@ -25,7 +25,7 @@ use self::episode::{Episode, run_sample};
 use self::lockstep::{BatchedEpisode, Batcher};
 use self::task_groups::TaskGroups;
 use super::{Agent, Answer, Reply, RolloutRequest, Wording, judge};
-use crate::config::{Driver, GroupFailure, Rules};
+use crate::config::{DEFAULT_ENVIRONMENT, Driver, GroupFailure, Rules};
 use crate::environment::Environment;
 use crate::http::Secrets;
 use crate::model::{Policy, Tokenizer};
@@ -124,8 +124,12 @@ impl Agent for MultiTurnAgent {
         }
     }
 
-    fn check_task_name(&self, task_name: Option<&str>) -> Result<(), String> {
-        self.options.environments.find(task_name).map(|_| ())
+    fn check_task(&self, request: &str) -> Result<(), String> {
+        let row = serde_json::from_str(request).map_err(|error| error.to_string())?;
+        let options = &self.options;
+        let prompt = Prompt::of(&row, options.max_new_tokens).map_err(|error| error.to_string())?;
+        let (_, environment) = options.environments.find(prompt.task_name.as_deref())?;
+        environment.check_task(&prompt.extra_env_info, &row)
     }
 
     fn address(&self) -> &str {
@@ -153,18 +157,27 @@ impl Environments {
         Self(named.map(|(name, it)| (name.into(), it)).collect())
     }
 
-    /// Returns the environment of a task name, and that name. Without a name, returns the only environment.
+    /// Returns the environment of a task name, and that name. Without a name, returns the only environment. The
+    /// environment [`DEFAULT_ENVIRONMENT`] is for tasks that no other one is for.
     ///
     /// # Errors
     /// No environment has this name, or no name is given and there is not exactly one environment.
     pub fn find(
         &self,
         task_name: Option<&str>,
-    ) -> Result<(&Arc<str>, &Arc<dyn Environment>), String> {
+    ) -> Result<(Arc<str>, &Arc<dyn Environment>), String> {
         let found = match task_name {
             Some(name) => self.0.get_key_value(name),
             None => self.0.first().filter(|_| self.0.len() == 1),
         };
+        let found = found.map(|(name, environment)| (Arc::clone(name), environment));
+        let found = found.or_else(|| {
+            let (name, environment) = self.0.get_key_value(DEFAULT_ENVIRONMENT)?;
+            Some((
+                task_name.map_or_else(|| Arc::clone(name), Arc::from),
+                environment,
+            ))
+        });
         found.ok_or_else(|| {
             let known = self.known();
             match task_name {

@@ -20,6 +20,8 @@ pub struct SampleState {
     stop_strings: Option<Vec<String>>,
     env_info: Value,
     reward: Reward,
+    /// The part of the last answer that the environment judged.
+    extracted_answer: Option<String>,
     counts: TokenCounts,
     /// Whether the model returned no further generation, and the rules keep the sample as it is.
     ended_by_model: bool,
@@ -61,6 +63,8 @@ struct AnswerBody<'a> {
     kept: serde_json::Map<String, Value>,
     task_name: &'a str,
     reward: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    extracted_answer: Option<&'a str>,
     message_log: &'a [Message],
     env_extras: &'a Value,
     final_stop_strings: Option<&'a [String]>,
@@ -104,6 +108,7 @@ impl SampleState {
             } else {
                 Reward::Wide(0.0)
             },
+            extracted_answer: None,
             counts: TokenCounts::default(),
             ended_by_model: false,
             terminated: false,
@@ -163,6 +168,7 @@ impl SampleState {
     /// The answer can't be used, and neither can the sample from then on.
     pub fn stepped(&mut self, result: StepResult, tokenizer: &dyn Tokenizer) -> Result<(), String> {
         self.reward.add(result.reward)?;
+        self.extracted_answer = result.answer;
         let mut observation = result.observation;
         count(&mut observation, tokenizer);
         let whole = self.log_tokens.saturating_add(observation.token_count);
@@ -231,6 +237,7 @@ impl SampleState {
             kept: kept.collect(),
             task_name,
             reward: self.reward(),
+            extracted_answer: self.extracted_answer.as_deref(),
             message_log: &self.log,
             env_extras: &self.env_info,
             final_stop_strings: self.stop_strings.as_deref(),

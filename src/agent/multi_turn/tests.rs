@@ -712,7 +712,7 @@ fn environments(names: &[&str]) -> Environments {
 #[test]
 fn a_row_without_a_name_gets_the_only_one() {
     let one = environments(&["math"]);
-    assert_eq!(&**one.find(None).unwrap().0, "math");
+    assert_eq!(&*one.find(None).unwrap().0, "math");
     let error = environments(&["math", "code"]).find(None).unwrap_err();
     assert!(
         error.to_string().ends_with("There are: code, math"),

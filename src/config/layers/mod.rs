@@ -19,7 +19,7 @@ use overrides::Overrides;
 use tree::{Assignment, Tree, leaves};
 
 use super::fields::run_beside;
-use super::{ConfigError, Origin, Settings};
+use super::{AgentKind, ConfigError, DEFAULT_ENVIRONMENT, MODEL_AGENT, Origin, Settings};
 pub use environment::{BEARER_TOKEN_VARIABLE, CONFIG_VARIABLE, PREFIX};
 pub(crate) use hydra::{text as typed_text, value as typed_value};
 pub use interpolation::InterpolationError;
@@ -134,6 +134,7 @@ impl Layers {
             notes: overrides.notes(),
         };
         resolved.place_files()?;
+        resolved.complete_model()?;
         resolved.check()?;
         Ok(resolved)
     }
@@ -209,6 +210,61 @@ impl Resolved {
             let note = "the sweep does not end with NeMo Gym's files, which need a NAME.jsonl on a local disk; \
                         `rollstream export` writes them at any time";
             self.notes.push(note.to_owned());
+        }
+        Ok(())
+    }
+
+    /// Completes the agent of `--model-url`: it talks to a model, it gets the tasks, and a judge's settings make a judge.
+    fn complete_model(&mut self) -> Result<(), ConfigError> {
+        let path = KeyPath::new(["agents", MODEL_AGENT]);
+        let conflict = |one: &KeyPath, other: &KeyPath, remedy| {
+            let named = |key: &KeyPath| {
+                let is_below = |(path, origin): (&KeyPath, &Origin)| {
+                    path.is_within(key).then(|| format!("`{key}` ({origin})"))
+                };
+                let found = self.origins.iter().find_map(is_below);
+                found.unwrap_or_else(|| format!("`{key}`"))
+            };
+            Err(ConfigError::Conflict {
+                one: named(one),
+                other: named(other),
+                remedy,
+            })
+        };
+        let Some(own) = self.settings.agents.get_mut(MODEL_AGENT) else {
+            return Ok(());
+        };
+        let is_set =
+            !own.model_url.is_empty() || own.model.is_some() || !own.environments.is_empty();
+        if own.kind.is_some() || !is_set {
+            return Ok(());
+        }
+        own.kind = Some(AgentKind::MultiTurn);
+        if let Some(Value::Object(check)) = own.environments.get_mut(DEFAULT_ENVIRONMENT) {
+            let of_judge = ["model", "rubric", "url"];
+            let of_judge = of_judge.into_iter().find(|key| check.contains_key(*key));
+            match (check.get("kind"), of_judge) {
+                (None, Some(_)) => {
+                    check.insert("kind".to_owned(), "judge".into());
+                }
+                // Other kinds have addresses, too.
+                (Some(kind), Some(key)) if kind != "judge" && key != "url" => {
+                    let check = path.child("environments").child(DEFAULT_ENVIRONMENT);
+                    let remedy =
+                        "an answer is scored by a check or by a judge: leave one of them out";
+                    return conflict(&check.child("kind"), &check.child(key), remedy);
+                }
+                _ => {}
+            }
+        }
+        match self.settings.agent.as_deref() {
+            None | Some("") => self.settings.agent = Some(MODEL_AGENT.to_owned()),
+            Some(MODEL_AGENT) => {}
+            Some(_) => {
+                let remedy = "--model-url and the options beside it are for an agent named 'model': leave out the other \
+                              agent, or give these settings to it, under [agents.NAME]";
+                return conflict(&KeyPath::new(["agent"]), &path, remedy);
+            }
         }
         Ok(())
     }

@@ -116,24 +116,48 @@ pub(super) fn last_fenced<'a>(text: &'a str, label: &str) -> &'a str {
     labelled.or(any).unwrap_or(text).trim()
 }
 
-/// Returns the default of the setting `expected_field`.
-pub(super) fn default_field() -> String {
-    "expected_answer".to_owned()
+/// The names of the field with the expected answer, the first one first. A check may name another field.
+const ANSWERS: [&str; 4] = ["expected_answer", "answer", "target", "ground_truth"];
+
+/// The setting of a check that names the field with the expected answer.
+pub(super) const EXPECTED_FIELD: &str = "expected_field";
+
+/// Returns the default of the setting `expected_field`, which stands for all usual names.
+pub(in crate::environment) fn default_field() -> String {
+    ANSWERS[0].to_owned()
 }
 
-/// Returns a field of the sample's metadata that is not null.
-pub(super) fn field<'a>(metadata: &'a Value, name: &str) -> Result<&'a Value, CheckError> {
-    metadata
-        .get(name)
-        .filter(|value| !value.is_null())
-        .ok_or_else(|| CheckError::Missing {
-            field: name.to_owned(),
-        })
+/// Returns a field of the sample's metadata that is not null, and its name. `setting` is the setting that gave `name`.
+pub(super) fn field<'a>(
+    metadata: &'a Value,
+    name: &'a str,
+    setting: &'static str,
+) -> Result<(&'a str, &'a Value), CheckError> {
+    let names = if name == ANSWERS[0] {
+        ANSWERS.as_slice()
+    } else {
+        std::slice::from_ref(&name)
+    };
+    let known = names.iter().filter_map(|name| {
+        let value = metadata.get(name).filter(|value| !value.is_null())?;
+        Some((*name, value))
+    });
+    known.into_iter().next().ok_or_else(|| {
+        let names: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
+        CheckError::Missing {
+            fields: names.join(", "),
+            setting,
+        }
+    })
 }
 
-/// Returns the expected texts: a list has several; numbers and booleans are spelled as in JSON.
-pub(super) fn expected_texts(metadata: &Value, name: &str) -> Result<Vec<String>, CheckError> {
-    let value = field(metadata, name)?;
+/// Returns the expected texts and the name of their field: a list has several; numbers and booleans are spelled as in
+/// JSON.
+pub(in crate::environment) fn expected_texts<'a>(
+    metadata: &'a Value,
+    name: &'a str,
+) -> Result<(&'a str, Vec<String>), CheckError> {
+    let (name, value) = field(metadata, name, EXPECTED_FIELD)?;
     let list = match value {
         Value::Array(list) if list.is_empty() => {
             return Err(unusable(name, "is an empty list"));
@@ -141,7 +165,8 @@ pub(super) fn expected_texts(metadata: &Value, name: &str) -> Result<Vec<String>
         Value::Array(list) => list.as_slice(),
         _ => std::slice::from_ref(value),
     };
-    list.iter()
+    let texts = list
+        .iter()
         .map(|value| match value {
             Value::String(text) => Ok(text.clone()),
             Value::Number(_) | Value::Bool(_) => Ok(value.to_string()),
@@ -150,7 +175,8 @@ pub(super) fn expected_texts(metadata: &Value, name: &str) -> Result<Vec<String>
                 "is neither a text nor a number, nor a list of those",
             )),
         })
-        .collect()
+        .collect::<Result<_, _>>()?;
+    Ok((name, texts))
 }
 
 pub(super) fn unusable(field: &str, problem: impl Into<String>) -> CheckError {

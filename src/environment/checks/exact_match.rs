@@ -42,7 +42,7 @@ impl ExactMatch {
 
 impl Check for ExactMatch {
     fn judge(&self, text: &str, metadata: &Value) -> Result<Judgement, CheckError> {
-        let expected = expected_texts(metadata, &self.expected_field)?;
+        let (_, expected) = expected_texts(metadata, &self.expected_field)?;
         let Some(answer) = self.extract.find(text) else {
             return Ok(Judgement::default());
         };

@@ -77,7 +77,8 @@ impl JsonSchema {
     fn of_sample(&self, metadata: &Value) -> Result<Compiled, CheckError> {
         let name = self.schema_field.as_deref().unwrap_or(DEFAULT_FIELD);
         let parsed;
-        let schema = match field(metadata, name)? {
+        let (_, value) = field(metadata, name, "schema_field")?;
+        let schema = match value {
             Value::String(text) => {
                 parsed = serde_json::from_str::<Value>(text).map_err(|error| {
                     unusable(name, format!("is not the text of JSON ({error})"))

@@ -4,7 +4,7 @@
 //! [`CHECKS`]; the configuration, its errors and its help follow. A sample without a usable expected value is a
 //! [`CheckError`], never a wrong answer.
 
-mod answer_text;
+pub(super) mod answer_text;
 mod exact_match;
 mod json_schema;
 mod multiple_choice;
@@ -62,7 +62,7 @@ struct Judgement {
 
 /// The reason why a check cannot judge. Except for `TooCostly`, its settings or its sample are wrong, not the answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-enum CheckError {
+pub(super) enum CheckError {
     /// A setting with which no sample could be judged.
     #[error("the setting `{name}` of the check {problem}: correct it in the configuration")]
     Setting {
@@ -73,14 +73,17 @@ enum CheckError {
     },
     /// The sample does not have the field.
     #[error(
-        "the sample's metadata has no field `{field}`: add it to the data, or name another field in the check"
+        "neither the row nor its extra_env_info has {fields}: add it to the data, or name the field of the data that has \
+         it (--check-option {setting}=FIELD)"
     )]
     Missing {
-        /// The field's name.
-        field: String,
+        /// The names under which it was looked for.
+        fields: String,
+        /// The setting that names another field.
+        setting: &'static str,
     },
     /// The sample has the field, but its value can't be compared with an answer.
-    #[error("the field `{field}` of the sample's metadata {problem}: correct the data")]
+    #[error("the field `{field}` {problem}: correct the data")]
     Unusable {
         /// The field's name.
         field: String,
@@ -129,6 +132,16 @@ impl Checked {
         Some(read(settings).map(|check| Self { kind, check }))
     }
 
+    /// Judges the text of an answer by the metadata of its sample; a plain dataset has the expected answer in the row.
+    fn judge_text(
+        &self,
+        text: &str,
+        metadata: &Value,
+        row: &Value,
+    ) -> Result<Judgement, CheckError> {
+        or_in_row(metadata, row, |from| self.check.judge(text, from))
+    }
+
     fn judge(&self, sample: &Sample<'_>) -> Result<StepResult, Failure> {
         let Step {
             messages,
@@ -140,15 +153,7 @@ impl Checked {
         } = sample.step;
         let answer = messages.last().map(|said| text_in(&said.content));
         let answer = answer.unwrap_or_default();
-        // A plain dataset has the expected answer in the row itself.
-        let judgement = match self.check.judge(&answer, metadata) {
-            Err(error @ CheckError::Missing { .. }) => match self.check.judge(&answer, row) {
-                Err(CheckError::Missing { .. }) => Err(error),
-                judgement => judgement,
-            },
-            judgement => judgement,
-        };
-        let judgement = judgement.map_err(|error| {
+        let judgement = self.judge_text(&answer, metadata, row).map_err(|error| {
             let kind = &self.kind;
             let why = format!("{error} ({kind}, turn {turn}, task_name '{task_name}')");
             Failure::new(FailureClass::Data, why)
@@ -160,8 +165,26 @@ impl Checked {
     }
 }
 
+/// Calls `find` with the metadata of a sample; if the expected value is missing there, with the row.
+pub(super) fn or_in_row<'a, T>(
+    metadata: &'a Value,
+    row: &'a Value,
+    find: impl Fn(&'a Value) -> Result<T, CheckError>,
+) -> Result<T, CheckError> {
+    match find(metadata) {
+        Err(CheckError::Missing { .. }) => find(row),
+        found => found,
+    }
+}
+
 #[async_trait]
 impl Environment for Checked {
+    fn check_task(&self, metadata: &Value, row: &Value) -> Result<(), String> {
+        // Every check reads the expected value before it looks at the answer.
+        let judgement = self.judge_text("", metadata, row);
+        judgement.map(drop).map_err(|error| error.to_string())
+    }
+
     async fn step(&self, samples: &mut [Sample<'_>]) -> Stepped {
         Ok(samples.iter().map(|sample| self.judge(sample)).collect())
     }

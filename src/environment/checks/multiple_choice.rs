@@ -4,7 +4,7 @@ use regex::Regex;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::answer_text::{Extract, default_field, field, last_boxed, unusable};
+use super::answer_text::{EXPECTED_FIELD, Extract, default_field, field, last_boxed, unusable};
 use super::{Check, CheckError, Judgement};
 
 /// The answer chooses the expected letter.
@@ -91,8 +91,8 @@ impl Check for MultipleChoice {
 
 impl MultipleChoice {
     fn expected(&self, metadata: &Value) -> Result<char, CheckError> {
-        let name = &self.expected_field;
-        match field(metadata, name)? {
+        let (name, value) = field(metadata, &self.expected_field, EXPECTED_FIELD)?;
+        match value {
             Value::String(text) => self.lone(text).ok_or_else(|| {
                 unusable(name, format!("is not one of the letters {}", self.letters))
             }),

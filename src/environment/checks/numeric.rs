@@ -52,8 +52,8 @@ impl Check for Numeric {
     }
 
     fn judge(&self, text: &str, metadata: &Value) -> Result<Judgement, CheckError> {
-        let field = &self.expected_field;
-        let expected = expected_texts(metadata, field)?
+        let (field, expected) = expected_texts(metadata, &self.expected_field)?;
+        let expected = expected
             .iter()
             .map(|text| final_number(text).ok_or_else(|| unusable(field, "has no number")))
             .collect::<Result<Vec<SpelledNumber>, _>>()?;

@@ -75,7 +75,8 @@ impl Check for RegularExpression {
             Some(pattern) => pattern,
             None => {
                 let name = self.pattern_field.as_deref().unwrap_or(DEFAULT_FIELD);
-                let text = field(metadata, name)?
+                let (_, value) = field(metadata, name, "pattern_field")?;
+                let text = value
                     .as_str()
                     .ok_or_else(|| unusable(name, "is not the text of a regular expression"))?;
                 let compiled = self.compile(text);

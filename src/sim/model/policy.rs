@@ -96,7 +96,7 @@ impl Said {
 }
 
 impl Prompt<'_> {
-    /// Returns what the model says. With tools, it calls some of them in every turn of the conversation, and answers
+    /// Returns what the model says. A judge that is asked for a score gives one. With tools, it calls some of them in every turn of the conversation, and answers
     /// after that; without tools, it answers in the last turn.
     pub(super) fn said(&self, profile: &Profile) -> Said {
         let Conversation {
@@ -139,6 +139,8 @@ impl Prompt<'_> {
             said.calls = calls.collect();
         } else if tools.is_empty() && spoken + 1 < turns {
             said.text = some_words(&mut of_turn, 60);
+        } else if start.contains("`SCORE: `") {
+            said.text = format!("It was read with care.\nSCORE: {}", u8::from(correct));
         } else {
             said.text = last_words(right_answer(start), correct, of_turn);
         }

@@ -1,0 +1,74 @@
+//! `rollstream resume`: `collect --resume` with the settings that the run itself has on record.
+
+use std::net::TcpStream;
+
+use clap::Args;
+
+use super::collect::{SIMULATED, carry_out};
+use super::output::{DisplayArgs, Exit};
+use super::runs::open_recorded;
+use crate::config::{ServerUrl, Settings, Span};
+use crate::error::Error;
+use crate::schema::TASKS;
+use crate::status;
+
+const EXAMPLES: &str = "\
+Examples:
+  rollstream resume runs/first
+  rollstream resume s3://bucket/run --live
+
+It sends what is pending, with the settings and to the addresses that run.json has on record. The tasks are those of \
+the run: its input is not read again. Secrets come from the environment variables that the settings name. To change a \
+setting, use `rollstream collect --resume`.";
+
+/// The options of `resume`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct ResumeArgs {
+    /// The run: a directory or an object-store prefix
+    pub run: String,
+    /// Show the key metrics while it runs, measured at this interval from landed rows and the journal
+    #[arg(long, value_name = "TIME", num_args = 0..=1, default_missing_value = "10s", help_heading = "Display")]
+    pub live: Option<Span>,
+    /// How things are shown.
+    #[command(flatten)]
+    pub display: DisplayArgs,
+}
+
+/// `rollstream resume`: goes on with a run.
+pub(super) async fn resume(args: ResumeArgs) -> Result<Exit, Error> {
+    let (run, record) = open_recorded(&args.run).await?;
+    let mut settings = status::settings(&run, &record)?;
+    if !run.parts(TASKS).await?.is_empty() {
+        settings.input = Vec::new();
+        settings.prompt_config = None;
+    }
+    forget_simulated(&mut settings);
+    let settings = Settings {
+        output: Some(args.run),
+        resume: true,
+        overwrite: false,
+        extend: false,
+        break_lock: false,
+        shard: None,
+        ..settings
+    };
+    carry_out(settings, args.live, &args.display).await
+}
+
+/// Drops the address of a simulated agent that ended with its collector, so that it is simulated again.
+fn forget_simulated(settings: &mut Settings) {
+    let simulated = settings.agents.get_mut(SIMULATED);
+    if let Some(agent) = simulated
+        && agent.url.as_ref().is_some_and(is_gone)
+    {
+        agent.url = None;
+    }
+}
+
+/// Whether an address of this machine's loopback interface has no server any more.
+fn is_gone(url: &ServerUrl) -> bool {
+    let place = url.as_str().strip_prefix("http://127.0.0.1:");
+    let port = place.and_then(|port| port.parse::<u16>().ok());
+    port.is_some_and(|port| TcpStream::connect(("127.0.0.1", port)).is_err())
+}

@@ -1,0 +1,415 @@
+//! A rollout as people read it, and the list of tasks to choose one from. Control characters of an answer are shown, never
+//! sent to the terminal. Long texts are cut unless all is wanted.
+
+use std::borrow::Cow;
+use std::io::{self, Write};
+use std::time::Duration;
+
+use console::{measure_text_width, truncate_str};
+use serde_json::{Map, Value};
+
+use super::ShowError;
+use super::text::{count, duration, number, number_or_dash, one_line};
+use crate::json;
+use crate::transcript::{Attempt, Item, Kind, RolloutState, TaskLine, Transcript};
+
+/// Bytes of a text that are shown.
+const MAX_TEXT: usize = 16 << 10;
+
+/// Lines of a text that are shown.
+const MAX_LINES: usize = 300;
+
+/// Bytes of a rollout that are shown.
+const MAX_SHOWN: usize = 256 << 10;
+
+/// How a rollout is shown.
+#[derive(Debug, Clone, Copy)]
+pub struct TranscriptStyle {
+    /// Whether there are colours.
+    pub colors: bool,
+    /// Columns of the terminal.
+    pub width: usize,
+    /// Whether lines are broken between words where the terminal ends.
+    pub wraps: bool,
+    /// Whether long texts are shown whole.
+    pub full: bool,
+}
+
+/// Colours, as the terminal numbers them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Paint {
+    Plain,
+    Bold,
+    Dim,
+    Red,
+    Green,
+    Yellow,
+    Blue,
+    Magenta,
+    Cyan,
+}
+
+impl Paint {
+    fn code(self) -> &'static str {
+        match self {
+            Self::Plain => "0",
+            Self::Bold => "1",
+            Self::Dim => "2",
+            Self::Red => "1;31",
+            Self::Green => "1;32",
+            Self::Yellow => "1;33",
+            Self::Blue => "1;34",
+            Self::Magenta => "1;35",
+            Self::Cyan => "1;36",
+        }
+    }
+}
+
+/// Writes a rollout.
+///
+/// # Errors
+/// The output is full or gone.
+pub fn transcript(
+    output: &mut dyn Write,
+    transcript: &Transcript,
+    style: TranscriptStyle,
+) -> Result<(), ShowError> {
+    let mut page = Page {
+        output,
+        style,
+        shown: 0,
+    };
+    Ok(page.write(transcript)?)
+}
+
+struct Page<'a> {
+    output: &'a mut dyn Write,
+    style: TranscriptStyle,
+    /// Bytes of texts that were written.
+    shown: usize,
+}
+
+impl Page<'_> {
+    fn write(&mut self, of: &Transcript) -> io::Result<()> {
+        self.head(of)?;
+        for (position, item) in of.items.iter().enumerate() {
+            if self.shown > MAX_SHOWN && !self.style.full {
+                let rest = of.items.get(position..).unwrap_or_default();
+                let bytes: usize = rest.iter().map(|item| item.text.len()).sum();
+                let rest = count(rest.len() as u64);
+                self.more(&format!("{rest} more items, {}", size(bytes)))?;
+                break;
+            }
+            self.item(item)?;
+        }
+        self.fields("expected", Paint::Magenta, &of.expected)?;
+        if of.state == RolloutState::Done {
+            let reward = number_or_dash(of.reward);
+            let paint = match of.reward {
+                Some(reward) if reward > 0.0 => Paint::Green,
+                Some(_) => Paint::Red,
+                None => Paint::Yellow,
+            };
+            self.heading(&format!("reward {reward}"), paint)?;
+            self.pairs(&of.scores)?;
+        } else {
+            self.fields("failed answer", Paint::Red, &of.scores)?;
+        }
+        self.fields("task", Paint::Dim, &of.task)?;
+        let is_plain = |attempt: &Attempt| attempt.outcome == "ok";
+        if of.attempts.len() > 1 || !of.attempts.iter().all(is_plain) {
+            self.heading("attempts", Paint::Yellow)?;
+            for attempt in &of.attempts {
+                self.attempt(attempt)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn head(&mut self, of: &Transcript) -> io::Result<()> {
+        let title = format!(
+            "task {}, rollout {} of agent {}",
+            of.task_index, of.rollout_index, of.agent_name
+        );
+        self.painted(&one_line(&title), Paint::Bold)?;
+        let mut facts = vec![match of.state {
+            RolloutState::Done => format!("reward {}", number_or_dash(of.reward)),
+            RolloutState::Failed => "failed".to_owned(),
+            RolloutState::Pending if of.attempts.is_empty() => {
+                "pending, and no attempt has ended".to_owned()
+            }
+            RolloutState::Pending => "pending".to_owned(),
+        }];
+        if of.truncated {
+            facts.push("truncated".to_owned());
+        }
+        if of.masked {
+            facts.push("masked".to_owned());
+        }
+        let tokens = |tokens: Option<i64>| tokens.map(|tokens| count(tokens.unsigned_abs()));
+        let (input, answer) = (tokens(of.input_tokens), tokens(of.output_tokens));
+        facts.extend(input.map(|tokens| format!("{tokens} tokens in")));
+        facts.extend(answer.map(|tokens| format!("{tokens} tokens out")));
+        facts.extend(of.latency_ms.and_then(seconds));
+        facts.push(format!("{}:{}", of.source_file, of.source_line));
+        writeln!(self.output, "{}", one_line(&facts.join(", ")))?;
+        if !of.tools.is_empty() {
+            let tools = format!("tools: {}", of.tools.join(", "));
+            writeln!(self.output, "{}", one_line(&tools))?;
+        }
+        Ok(())
+    }
+
+    fn item(&mut self, item: &Item) -> io::Result<()> {
+        let id = item.call_id.as_deref().unwrap_or_default();
+        let (title, paint) = match item.kind {
+            Kind::Message => (item.name.clone(), role_paint(&item.name)),
+            Kind::Reasoning => ("reasoning".to_owned(), Paint::Dim),
+            Kind::FunctionCall => (format!("call {} {id}", item.name), Paint::Yellow),
+            Kind::FunctionCallOutput => (format!("output {} {id}", item.name), Paint::Blue),
+            Kind::Other => (item.name.clone(), Paint::Dim),
+        };
+        let words: Vec<&str> = title.split_whitespace().collect();
+        self.heading(&words.join(" "), paint)?;
+        let arguments = match item.kind {
+            Kind::FunctionCall if item.text.len() <= MAX_TEXT => json::value(&item.text),
+            _ => None,
+        };
+        match (arguments, item.kind) {
+            (Some(Value::Object(arguments)), _) => self.pairs(&arguments),
+            (_, Kind::Reasoning) => self.text(&item.text, Paint::Dim),
+            _ => self.text(&item.text, Paint::Plain),
+        }
+    }
+
+    fn attempt(&mut self, attempt: &Attempt) -> io::Result<()> {
+        let status = attempt.http_status.map(|status| format!("HTTP {status}"));
+        let time = attempt.server_ms.and_then(seconds);
+        let facts: Vec<String> = [Some(attempt.outcome.clone()), status, time]
+            .into_iter()
+            .flatten()
+            .collect();
+        let last = if attempt.terminal { ", the last" } else { "" };
+        let line = format!(
+            "{}  {}  {}{last}",
+            attempt.attempt,
+            attempt.dispatched_at,
+            facts.join(", ")
+        );
+        writeln!(self.output, "{}", one_line(&line))?;
+        match &attempt.error {
+            Some(error) => self.text(error, Paint::Plain),
+            None => Ok(()),
+        }
+    }
+
+    fn fields(&mut self, title: &str, paint: Paint, fields: &Map<String, Value>) -> io::Result<()> {
+        if fields.is_empty() {
+            return Ok(());
+        }
+        self.heading(title, paint)?;
+        self.pairs(fields)
+    }
+
+    /// Writes names and values. A text of several lines stands below its name.
+    fn pairs(&mut self, fields: &Map<String, Value>) -> io::Result<()> {
+        for (name, value) in fields.iter().filter(|(_, value)| !value.is_null()) {
+            let name = one_line(name);
+            let value = match value {
+                Value::String(text) => Cow::Borrowed(text.as_str()),
+                other => Cow::Owned(other.to_string()),
+            };
+            let between = if value.contains('\n') { ":\n" } else { ": " };
+            write!(self.output, "{name}{between}")?;
+            self.text(&value, Paint::Plain)?;
+        }
+        Ok(())
+    }
+
+    fn heading(&mut self, title: &str, paint: Paint) -> io::Result<()> {
+        let title = one_line(title);
+        let title = truncate_str(&title, self.style.width.saturating_sub(6).max(10), "…");
+        let rule = self.style.width.min(100);
+        let rule = rule.saturating_sub(measure_text_width(&title) + 4);
+        writeln!(self.output)?;
+        self.painted(&format!("── {title} {}", "─".repeat(rule)), paint)
+    }
+
+    fn painted(&mut self, line: &str, paint: Paint) -> io::Result<()> {
+        if self.style.colors && paint != Paint::Plain {
+            writeln!(self.output, "\x1b[{}m{line}\x1b[0m", paint.code())
+        } else {
+            writeln!(self.output, "{line}")
+        }
+    }
+
+    /// Writes a text, or its beginning.
+    fn text(&mut self, text: &str, paint: Paint) -> io::Result<()> {
+        let (head, rest) = if self.style.full {
+            (text, 0)
+        } else {
+            beginning(text)
+        };
+        self.shown += head.len();
+        for line in head.lines() {
+            let line = visible(line);
+            if self.style.wraps {
+                for piece in wrapped(&line, self.style.width) {
+                    self.painted(piece, paint)?;
+                }
+            } else {
+                self.painted(&line, paint)?;
+            }
+        }
+        if rest > 0 {
+            self.more(&format!("{} more", size(rest)))?;
+        }
+        Ok(())
+    }
+
+    fn more(&mut self, what: &str) -> io::Result<()> {
+        self.painted(&format!("… {what}; --full shows all"), Paint::Yellow)
+    }
+}
+
+fn role_paint(role: &str) -> Paint {
+    match role {
+        "user" => Paint::Green,
+        "assistant" => Paint::Cyan,
+        "tool" | "environment" => Paint::Blue,
+        _ => Paint::Magenta,
+    }
+}
+
+fn size(bytes: usize) -> String {
+    bytesize::ByteSize(bytes as u64).to_string()
+}
+
+fn seconds(milliseconds: f64) -> Option<String> {
+    let time = Duration::try_from_secs_f64(milliseconds / 1000.0);
+    time.ok().map(duration)
+}
+
+/// Returns the beginning of a text, and the number of bytes behind it.
+fn beginning(text: &str) -> (&str, usize) {
+    let lines = memchr::memchr_iter(b'\n', text.as_bytes()).nth(MAX_LINES - 1);
+    let end = lines.unwrap_or(text.len()).min(MAX_TEXT);
+    let head = text.get(..text.floor_char_boundary(end)).unwrap_or(text);
+    (head, text.len() - head.len())
+}
+
+/// Breaks a line between words into pieces that fit a width. A longer word stays whole.
+fn wrapped(line: &str, width: usize) -> Vec<&str> {
+    let mut pieces = Vec::new();
+    let (mut start, mut end, mut used) = (0, 0, 0);
+    for word in line.split_inclusive(' ') {
+        if used > 0 && used + measure_text_width(word.trim_end()) > width {
+            pieces.extend(line.get(start..end));
+            (start, used) = (end, 0);
+        }
+        used += measure_text_width(word);
+        end += word.len();
+    }
+    pieces.extend(line.get(start..));
+    pieces
+}
+
+/// Whether a character could do something to a terminal, or hide what stands around it.
+fn is_unsafe(character: char) -> bool {
+    let is_direction = matches!(character, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    (character.is_control() && character != '\t') || is_direction
+}
+
+/// Writes out what a terminal would obey: `\u{1b}`.
+fn visible(line: &str) -> Cow<'_, str> {
+    if !line.contains(is_unsafe) {
+        return Cow::Borrowed(line);
+    }
+    let mut shown = String::with_capacity(line.len());
+    for character in line.chars() {
+        if is_unsafe(character) {
+            shown.extend(character.escape_default());
+        } else {
+            shown.push(character);
+        }
+    }
+    Cow::Owned(shown)
+}
+
+/// Writes the list of tasks, the one with the lowest mean reward first.
+///
+/// # Errors
+/// The output is full or gone.
+pub fn tasks(
+    output: &mut dyn Write,
+    tasks: &[TaskLine],
+    style: TranscriptStyle,
+) -> Result<(), ShowError> {
+    let agents = tasks
+        .iter()
+        .map(|task| measure_text_width(&task.agent_name));
+    let agent = agents.max().unwrap_or_default().clamp(5, 20);
+    let head = format!(
+        "{:>8}  {:<agent$}  {:>8}  {:>9}  {:>6}  prompt",
+        "task", "agent", "reward", "done", "failed"
+    );
+    let room = style
+        .width
+        .saturating_sub(head.len() - "prompt".len())
+        .max(10);
+    let mut page = Page {
+        output,
+        style,
+        shown: 0,
+    };
+    page.painted(&head, Paint::Bold)?;
+    for task in tasks {
+        let name = visible(&task.agent_name).into_owned();
+        let name = truncate_str(&name, agent, "…");
+        let name = console::pad_str(&name, agent, console::Alignment::Left, None);
+        let question = visible(&task.question).into_owned();
+        writeln!(
+            page.output,
+            "{:>8}  {name}  {:>8}  {:>9}  {:>6}  {}",
+            task.task_index,
+            task.mean_reward.map_or_else(|| "-".to_owned(), number),
+            format!("{}/{}", task.num_done, task.num_rollouts),
+            task.num_failed,
+            truncate_str(&question, room, "…").trim_end()
+        )?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_terminal_would_obey_is_written_out() {
+        assert_eq!(
+            visible("a\x1b[2Jb\tc\u{9b}31m\u{202e}\r"),
+            "a\\u{1b}[2Jb\tc\\u{9b}31m\\u{202e}\\r"
+        );
+        assert_eq!(visible("plain ü"), "plain ü");
+    }
+
+    #[test]
+    fn a_line_is_broken_between_words() {
+        assert_eq!(wrapped("a line of words", 7), ["a line ", "of ", "words"]);
+        assert_eq!(wrapped("indivisible, so", 5), ["indivisible, ", "so"]);
+        assert_eq!(wrapped("", 5), [""]);
+    }
+
+    #[test]
+    fn a_long_text_is_cut_between_characters_and_after_some_lines() {
+        let (head, rest) = beginning("short\n");
+        assert_eq!((head, rest), ("short\n", 0));
+        let long = "ü".repeat(MAX_TEXT);
+        let (head, rest) = beginning(&long);
+        assert_eq!((head.len(), head.len() + rest), (MAX_TEXT, long.len()));
+        let lines = "x\n".repeat(MAX_LINES + 5);
+        let (head, rest) = beginning(&lines);
+        assert_eq!((head.lines().count(), rest), (MAX_LINES, 11));
+    }
+}

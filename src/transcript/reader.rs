@@ -1,0 +1,344 @@
+//! [`Reader`]: finds rollouts in the tables of a run, and reads one of them.
+
+use std::sync::Arc;
+
+use arrow::array::StringViewArray;
+use arrow::datatypes::DataType;
+use datafusion::common::Result;
+use datafusion::common::cast::as_string_view_array;
+use datafusion::logical_expr::{ColumnarValue, Volatility, create_udf};
+use datafusion::prelude::SessionContext;
+use serde_json::Map;
+
+use super::conversation::{self, Item};
+use super::{Attempt, RolloutState, Transcript};
+use crate::error::Error;
+use crate::json::Object;
+use crate::session::{self, Rows, RunTables, row};
+use crate::store::RunStore;
+
+const TASKS: &str = include_str!("../../queries/transcript/tasks.sql");
+const FAILURES: &str = include_str!("../../queries/transcript/failures.sql");
+
+/// The most rollouts of a selection: their keys are held in memory.
+pub const MAX_SELECTED: usize = 100_000;
+
+/// Characters of a prompt that the list of tasks has room for.
+const QUESTION: usize = 200;
+
+row! {
+    /// A rollout of a run.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct Key {
+        /// Index of the task.
+        pub task_index: i64,
+        /// Index of the rollout within its task.
+        pub rollout_index: i64,
+    }
+}
+
+row! {
+    /// A task, and how its rollouts did.
+    #[derive(Debug, Clone, PartialEq, serde::Serialize)]
+    pub struct TaskLine {
+        /// Index of the task.
+        pub task_index: i64,
+        /// The agent.
+        pub agent_name: String,
+        /// Rollouts that the sweep asks for.
+        pub num_rollouts: u64,
+        /// Rollouts that have an answer.
+        pub num_done: u64,
+        /// Rollouts that failed for good.
+        pub num_failed: u64,
+        /// The mean reward of those that are done, without masked ones.
+        pub mean_reward: Option<f64>,
+        /// The beginning of the prompt.
+        pub question: String,
+    }
+}
+
+row! {
+    struct Neighbours {
+        previous: Option<i64>,
+        next: Option<i64>,
+    }
+}
+
+row! {
+    struct Asked {
+        agent_name: String,
+        source_file: String,
+        source_line: i64,
+        request: String,
+    }
+}
+
+row! {
+    struct Answered {
+        reward: Option<f64>,
+        input_tokens: Option<i64>,
+        output_tokens: Option<i64>,
+        started_at: Option<String>,
+        latency_ms: Option<f64>,
+        truncated: bool,
+        masked: bool,
+        result: String,
+    }
+}
+
+row! {
+    struct LastAnswer {
+        answer: String,
+    }
+}
+
+/// Which rollouts are shown, and in which order.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Select {
+    /// Only those of this task.
+    pub task_index: Option<i64>,
+    /// Those that have no answer because their last attempt failed.
+    pub failed: bool,
+    /// The lowest reward first.
+    pub worst: bool,
+}
+
+impl Select {
+    /// Returns the query for the keys. `condition` is over the columns of `rollouts`, or of `attempts` if those that
+    /// failed are wanted.
+    pub fn query(&self, condition: Option<&str>) -> String {
+        let (with, from) = if self.failed {
+            (format!("WITH failures AS (\n{FAILURES})\n"), "failures")
+        } else {
+            (String::new(), "rollouts")
+        };
+        let task = self.task_index.map(|task| format!("task_index = {task}"));
+        // A line break ends a comment at the end of the condition.
+        let given = condition.map(|condition| format!("({condition}\n)"));
+        let conditions: Vec<String> = task.into_iter().chain(given).collect();
+        let conditions = if conditions.is_empty() {
+            String::new()
+        } else {
+            format!("WHERE {}", conditions.join(" AND "))
+        };
+        let order = if self.worst && !self.failed {
+            "reward ASC NULLS LAST, "
+        } else {
+            ""
+        };
+        format!(
+            "{with}SELECT task_index, rollout_index FROM {from} {conditions} \
+             ORDER BY {order}task_index, rollout_index LIMIT {MAX_SELECTED}"
+        )
+    }
+}
+
+/// The rollouts of one task, and the tasks beside it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Walk {
+    /// The rollouts in order, done or not.
+    pub keys: Vec<Key>,
+    /// The task before it.
+    pub previous: Option<i64>,
+    /// The task after it.
+    pub next: Option<i64>,
+}
+
+/// Reads rollouts from the tables of a run.
+pub struct Reader {
+    run: RunStore,
+    session: SessionContext,
+}
+
+impl Reader {
+    /// Looks at a run.
+    ///
+    /// # Errors
+    /// The store failed.
+    pub async fn open(run: RunStore) -> Result<Self, Error> {
+        let session = Self::look_at(&run).await?;
+        Ok(Self { run, session })
+    }
+
+    /// Looks at the run again: it may be growing.
+    ///
+    /// # Errors
+    /// The store failed.
+    pub async fn look(&mut self) -> Result<(), Error> {
+        self.session = Self::look_at(&self.run).await?;
+        Ok(())
+    }
+
+    async fn look_at(run: &RunStore) -> Result<SessionContext, Error> {
+        let mut config = session::config()
+            .with_target_partitions(1)
+            .with_batch_size(64);
+        // The answers are large, and only those of the rollout that is asked for are decoded.
+        config.options_mut().execution.parquet.pushdown_filters = true;
+        let session = SessionContext::new_with_config(config);
+        RunTables::look(run).await?.register(&session).await?;
+        register_questions(&session);
+        Ok(session)
+    }
+
+    /// Returns the tasks, the one with the lowest mean reward first.
+    ///
+    /// # Errors
+    /// The tables can't be read.
+    pub async fn tasks(&self) -> Result<Vec<TaskLine>, Error> {
+        let rows = Rows::of(&self.session, TASKS, TaskLine::rows).await?;
+        Ok(rows.collect().await?)
+    }
+
+    /// Returns the rollouts of a selection.
+    ///
+    /// # Errors
+    /// The tables can't be read.
+    pub async fn select(&self, select: &Select) -> Result<Vec<Key>, Error> {
+        let rows = Rows::of(&self.session, &select.query(None), Key::rows).await?;
+        Ok(rows.collect().await?)
+    }
+
+    /// Returns the rollouts of a task; none if there is no such task.
+    ///
+    /// # Errors
+    /// The tables can't be read.
+    pub async fn task(&self, task: i64) -> Result<Walk, Error> {
+        let keys = format!(
+            "SELECT DISTINCT task_index, rollout_index FROM (
+                SELECT task_index, unnest(range(first_rollout_index, first_rollout_index + num_repeats)) AS rollout_index
+                FROM tasks WHERE task_index = {task}
+            ) AS planned ORDER BY rollout_index"
+        );
+        let neighbours = format!(
+            "SELECT max(task_index) FILTER (WHERE task_index < {task}) AS previous,
+                min(task_index) FILTER (WHERE task_index > {task}) AS next FROM tasks"
+        );
+        let keys = Rows::of(&self.session, &keys, Key::rows).await?;
+        let keys = keys.collect().await?;
+        let mut neighbours = Rows::of(&self.session, &neighbours, Neighbours::rows).await?;
+        let neighbours = neighbours.next().await?;
+        Ok(Walk {
+            keys,
+            previous: neighbours.as_ref().and_then(|found| found.previous),
+            next: neighbours.and_then(|found| found.next),
+        })
+    }
+
+    /// Reads a rollout; `None` if there is no such task.
+    ///
+    /// # Errors
+    /// The tables can't be read.
+    pub async fn read(&self, key: Key) -> Result<Option<Transcript>, Error> {
+        let Key {
+            task_index,
+            rollout_index,
+        } = key;
+        let this = format!("task_index = {task_index} AND rollout_index = {rollout_index}");
+        let asked = format!(
+            "SELECT agent_name, source_file, source_line, request FROM tasks WHERE task_index = {task_index}
+                AND first_rollout_index <= {rollout_index} AND {rollout_index} < first_rollout_index + num_repeats"
+        );
+        let attempts = format!(
+            "SELECT attempt, outcome, http_status, error, terminal, dispatched_at, server_ms
+            FROM attempts WHERE {this} ORDER BY attempt"
+        );
+        let answered = format!(
+            "SELECT reward, input_tokens, output_tokens, started_at, latency_ms, truncated, masked, result
+            FROM rollouts WHERE {this}"
+        );
+        let mut asked = Rows::of(&self.session, &asked, Asked::rows).await?;
+        let Some(asked) = asked.next().await? else {
+            return Ok(None);
+        };
+        let attempts = Rows::of(&self.session, &attempts, Attempt::rows).await?;
+        let attempts = attempts.collect().await?;
+        let mut answered = Rows::of(&self.session, &answered, Answered::rows).await?;
+        let answered = answered.next().await?;
+        let request = Object::parse(&asked.request).unwrap_or_default();
+        let prompt = conversation::prompt(&request);
+        let (expected, task) = conversation::expected(conversation::fields(&request, None));
+        let mut transcript = Transcript {
+            task_index,
+            rollout_index,
+            agent_name: asked.agent_name,
+            state: RolloutState::Pending,
+            reward: None,
+            input_tokens: None,
+            output_tokens: None,
+            started_at: None,
+            latency_ms: None,
+            truncated: false,
+            masked: false,
+            source_file: asked.source_file,
+            source_line: asked.source_line,
+            tools: conversation::tools(&request),
+            items: Vec::new(),
+            expected,
+            task,
+            scores: Map::new(),
+            attempts,
+        };
+        if let Some(answered) = answered {
+            transcript.state = RolloutState::Done;
+            transcript.reward = answered.reward;
+            transcript.input_tokens = answered.input_tokens;
+            transcript.output_tokens = answered.output_tokens;
+            transcript.started_at = answered.started_at;
+            transcript.latency_ms = answered.latency_ms;
+            transcript.truncated = answered.truncated;
+            transcript.masked = answered.masked;
+            transcript.add_answer(&answered.result, &request, prompt);
+            return Ok(Some(transcript));
+        }
+        if transcript.attempts.iter().any(|attempt| attempt.terminal) {
+            transcript.state = RolloutState::Failed;
+        }
+        let last = format!(
+            "SELECT answer FROM attempts WHERE {this} AND answer IS NOT NULL ORDER BY attempt DESC LIMIT 1"
+        );
+        let mut last = Rows::of(&self.session, &last, LastAnswer::rows).await?;
+        match last.next().await? {
+            Some(last) => transcript.add_answer(&last.answer, &request, prompt),
+            None => transcript.items = prompt,
+        }
+        Ok(Some(transcript))
+    }
+}
+
+impl Transcript {
+    fn add_answer(&mut self, text: &str, request: &Object<'_>, mut prompt: Vec<Item>) {
+        let Ok(answer) = Object::parse(text) else {
+            let text = crate::json::unquote(text).unwrap_or(text.into());
+            prompt.push(Item::other("answer", text));
+            self.items = prompt;
+            return;
+        };
+        self.scores = conversation::fields(&answer, Some(request));
+        self.items = conversation::answer(&answer, prompt);
+    }
+}
+
+/// Registers `question(request)`: the beginning of a request's prompt, in one line.
+fn register_questions(session: &SessionContext) {
+    let function = |columns: &[ColumnarValue]| {
+        let columns = ColumnarValue::values_to_arrays(columns)?;
+        let requests = as_string_view_array(&columns[0])?.iter();
+        let questions = requests.map(|request| {
+            let question = conversation::question(request?)?;
+            let words = question.split_whitespace().flat_map(|word| [" ", word]);
+            let letters = words.skip(1).flat_map(str::chars);
+            Some(letters.take(QUESTION).collect::<String>())
+        });
+        let questions = questions.collect::<StringViewArray>();
+        Ok(ColumnarValue::Array(Arc::new(questions)))
+    };
+    session.register_udf(create_udf(
+        "question",
+        vec![DataType::Utf8View],
+        DataType::Utf8View,
+        Volatility::Immutable,
+        Arc::new(function),
+    ));
+}
