@@ -29,6 +29,7 @@ mod preload;
 
 mod faults {
     mod agents;
+    mod always_failing;
     mod bad_answers;
     mod calls;
     mod capacity;

@@ -94,10 +94,10 @@ options! {
         first_byte_timeout: Option<Span>, flag(Calls, "--first-byte-timeout TIME");
         /// Longest time to open a connection
         connect_timeout: Span = Span::from_secs(10), flag(Calls, "--connect-timeout TIME");
-        /// Longest silence on a connection
+        /// Longest silence on a connection; raise it for agents that answer later
         ///
         /// The time before the first byte of an answer counts too.
-        read_timeout: Span = Span::from_secs(6 * 60 * 60), flag(Calls, "--read-timeout TIME");
+        read_timeout: Span = Span::from_secs(30 * 60), flag(Calls, "--read-timeout TIME");
         /// Largest answer
         ///
         /// In bytes after decompression.
@@ -125,7 +125,7 @@ options! {
         retry_backoff_cap: Span = Span::from_secs(60), flag(Failures, "--retry-backoff-cap TIME");
         /// Longest wait for an agent that does not answer; then its other rollouts stay pending
         ///
-        /// The wait for an agent that has never answered is an eighth of that.
+        /// The wait for an agent that has never answered well is an eighth of that.
         agent_patience: Span = Span::from_secs(2 * 60), flag(Agents, "--agent-patience TIME");
         /// Stop when this number of rollouts has failed
         #[serde(deserialize_with = "super::fields::optional_count")]

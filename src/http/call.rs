@@ -176,7 +176,9 @@ pub enum Problem {
     #[error("{}", broken(.0))]
     Broken(#[source] hyper::Error),
     /// Nothing was received for too long.
-    #[error("nothing was received within --read-timeout")]
+    #[error(
+        "nothing was received within --read-timeout, which must be longer if answers may take that long"
+    )]
     Silent,
     /// The answer did not begin in time.
     #[error("no answer began within --first-byte-timeout")]

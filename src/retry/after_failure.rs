@@ -97,6 +97,17 @@ pub enum AfterFailure {
 }
 
 impl FailureCounts {
+    /// Whether every attempt so far got no connection, or there was none.
+    pub fn is_untried(&self) -> bool {
+        let unreachable = self.unreachable;
+        let none = Self::default();
+        *self
+            == Self {
+                unreachable,
+                ..none
+            }
+    }
+
     /// Counts a failed attempt and decides what follows. Without `budgets` nothing is retried.
     pub fn record(
         &mut self,

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::context::RunContext;
-use super::limiter::Limiter;
+use super::limiter::{Limiter, Verdict};
 use super::row::{CachedTemplate, PendingRow, QueuedRow};
 use crate::outcome::Waited;
 
@@ -16,6 +16,8 @@ pub(super) struct AgentQueue {
     first: VecDeque<QueuedRow>,
     /// Retries, keyed by the instant at which they are due and their place in the plan.
     retries: BTreeMap<(Instant, u64), WaitingRetry>,
+    /// The rows of rollouts that have not failed before.
+    fresh: usize,
     template: Option<CachedTemplate>,
     /// Finished rollouts that were not reported to the limiter yet.
     finished: u64,
@@ -45,8 +47,8 @@ pub(super) enum Readiness {
     OthersTurn,
     /// When a row is queued.
     Empty,
-    /// Never: the agent has not answered for this long. Its rows stay pending.
-    Abandoned(Duration),
+    /// The wait for an agent that was down is over. If it is abandoned, its rows stay pending.
+    Judged(Verdict),
 }
 
 /// A row that may be sent.
@@ -61,6 +63,14 @@ impl Picked {
         match self {
             Self::First(row) => row.task_index(),
             Self::Retry(row) => row.key.task_index,
+        }
+    }
+
+    /// Returns whether the rollout has not failed before.
+    pub(super) fn is_fresh(&self) -> bool {
+        match self {
+            Self::First(row) => row.is_fresh,
+            Self::Retry(row) => row.failures.is_untried(),
         }
     }
 
@@ -80,6 +90,7 @@ impl AgentQueue {
             agent,
             first: VecDeque::new(),
             retries: BTreeMap::new(),
+            fresh: 0,
             template: None,
             finished: 0,
             held: Duration::ZERO,
@@ -98,11 +109,13 @@ impl AgentQueue {
 
     pub(super) fn push(&mut self, mut row: QueuedRow) {
         row.held_before = self.held;
+        self.fresh += usize::from(row.is_fresh);
         self.first.push_back(row);
     }
 
     pub(super) fn retry(&mut self, row: PendingRow, due: Instant) {
         let held_before = self.held;
+        self.fresh += usize::from(row.failures.is_untried());
         let place = (due, row.order);
         self.retries
             .insert(place, WaitingRetry { held_before, row });
@@ -111,6 +124,7 @@ impl AgentQueue {
     pub(super) fn clear(&mut self) {
         self.first.clear();
         self.retries.clear();
+        self.fresh = 0;
     }
 
     /// Notes that a rollout is finished, or stays pending for another process.
@@ -125,6 +139,7 @@ impl AgentQueue {
         }
         limiter.finished(std::mem::take(&mut self.finished));
         limiter.set_rows(seat, self.len(), self.num_ready(now));
+        limiter.set_fresh(seat, self.fresh);
     }
 
     /// Returns the number of rows that could be sent but for the limits. All due retries count as one.
@@ -158,9 +173,11 @@ impl AgentQueue {
         if self.len() == 0 {
             return Readiness::Empty;
         }
-        if let Some(silent) = limiter.abandon(now) {
-            self.clear();
-            return Readiness::Abandoned(silent);
+        if let Some(verdict) = limiter.judge(now) {
+            if limiter.is_abandoned() {
+                self.clear();
+            }
+            return Readiness::Judged(verdict);
         }
         if !limiter.has_room() {
             return Readiness::Starved;
@@ -197,16 +214,24 @@ impl AgentQueue {
         first.map(|(due, _)| due)
     }
 
-    /// Takes the row that [`Self::readiness`] said may be sent now.
-    pub(super) fn pick(&mut self, now: Instant) -> Option<(Picked, Waited)> {
-        let (row, since, held_before) = if self.retry_due(now) {
+    /// Takes the row that [`Self::readiness`] said may be sent now. `wants_fresh`: rather one that has not failed
+    /// before, from anywhere in the queue, because neighbours may fail for the same reason.
+    pub(super) fn pick(&mut self, now: Instant, wants_fresh: bool) -> Option<(Picked, Waited)> {
+        let is_retry = self.retry_due(now) && (!wants_fresh || self.first.is_empty());
+        let (row, since, held_before) = if is_retry {
             let ((due, _), retry) = self.retries.pop_first()?;
             (Picked::Retry(retry.row), due, retry.held_before)
         } else {
-            let queued = self.first.pop_front()?;
+            let place = if wants_fresh {
+                fastrand::usize(..self.first.len().max(1))
+            } else {
+                0
+            };
+            let queued = self.first.remove(place)?;
             let (since, held_before) = (queued.since, queued.held_before);
             (Picked::First(queued), since, held_before)
         };
+        self.fresh -= usize::from(row.is_fresh());
         let waited = now.saturating_duration_since(since);
         let held = self.held.saturating_sub(held_before).min(waited);
         let waited = Waited {

@@ -192,12 +192,10 @@ impl Driver {
         let most = self.concurrency.saturating_sub(self.dispatches.len());
         let wave = self.queue.wave(now, most);
         self.wake = wave.next;
-        for (agent, silent) in wave.abandoned {
-            let silent = silent.as_secs();
-            self.context.progress.notice(format!(
-                "agent '{agent}' has not answered for {silent} s (--agent-patience): the rest of its rollouts stays \
-                 pending; --resume tries again"
-            ));
+        for (agent, verdict) in wave.judged {
+            let patience = self.context.agent_patience.unwrap_or_default();
+            let text = format!("agent '{agent}' {}", verdict.text(patience));
+            self.context.progress.notice(text);
         }
         if wave.rows.is_empty() {
             return;

@@ -1,8 +1,9 @@
 use std::time::{Duration, Instant};
 
 use super::adaptive_concurrency::{AdaptiveLimit, Sample};
-use super::circuit_breaker::{Admission, Breaker};
+use super::circuit_breaker::{Admission, Breaker, Cause, FailedCall};
 use super::context::RunContext;
+use super::first_answers::FirstAnswers;
 use super::rate_limit::{LeakyBucket, TokenEstimate};
 use crate::agent::{AgentLimits, Reply};
 use crate::config::Concurrency;
@@ -34,8 +35,9 @@ pub(super) struct Limiter {
     /// The end of the pause that the agent's last `Retry-After` asked for.
     paused_until: Option<Instant>,
     breaker: Breaker,
-    /// Whether the breaker may open.
+    /// Whether the agent may be abandoned.
     has_breaker: bool,
+    first_answers: FirstAnswers,
     /// Whether the agent's rows are no longer sent.
     is_abandoned: bool,
     /// Whether only rate limits or a pause held rows back at the last check.
@@ -59,6 +61,8 @@ struct Share {
     rows: usize,
     /// The waiting rows that could be sent but for the limits.
     ready: usize,
+    /// The waiting rows of rollouts that have not failed before.
+    fresh: usize,
     in_flight: usize,
     /// The calls sent. A partition that gets its first rows starts from the lowest count of the others.
     sent: u64,
@@ -68,9 +72,11 @@ struct Share {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Grant {
     /// Whether the call probes an agent whose circuit breaker is open.
-    pub(super) probe: bool,
+    probe: bool,
     /// The tokens that were reserved for the call.
-    pub(super) reserved_tokens: f64,
+    reserved_tokens: f64,
+    /// The number of the call, if its rollout has not failed before.
+    number: Option<u64>,
 }
 
 /// A call that ended.
@@ -81,15 +87,66 @@ pub(super) struct Ended {
     pub(super) grant: Grant,
 }
 
-/// The change of the circuit breaker at the end of a call.
+/// What the end of a call changed for its agent.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Change {
     #[default]
     None,
-    /// The breaker opened: the agent is down.
-    Down,
+    /// The breaker opened: the agent is down. It is probed for this long.
+    Down { cause: Cause, patience: Duration },
     /// The breaker closed: the agent answers again.
     Back,
+    /// The agent is abandoned, because this many first answers failed in the same way.
+    Misconfigured { answers: u64 },
+}
+
+/// What follows from the silence of an agent whose breaker was open for as long as it may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// The agent is abandoned: its rows are no longer sent.
+    Abandoned {
+        cause: Cause,
+        /// The time since the breaker opened.
+        silent: Duration,
+        has_answered: bool,
+    },
+    /// Only rows are left that failed before: they are sent until they have failed for good.
+    Released,
+}
+
+impl Verdict {
+    /// Returns what it says of an agent, given the `--agent-patience`.
+    pub(super) fn text(self, patience: Duration) -> String {
+        let (cause, silent, has_answered) = match self {
+            Self::Abandoned {
+                cause,
+                silent,
+                has_answered,
+            } => (cause, silent, has_answered),
+            Self::Released => {
+                return "answers, and every rollout that is left fails: each is tried until its budget is spent"
+                    .to_owned();
+            }
+        };
+        let what = match cause {
+            Cause::Unreachable => "could not be reached",
+            Cause::Gateway | Cause::Agent => "has answered nothing but failures",
+        };
+        let patience = humantime::format_duration(patience);
+        let bound = if has_answered {
+            format!("--agent-patience {patience}")
+        } else {
+            format!("an eighth of --agent-patience {patience}, because it never answered well")
+        };
+        let silent = match silent.as_secs() {
+            0 => Duration::from_millis(silent.as_millis() as u64),
+            seconds => Duration::from_secs(seconds),
+        };
+        format!(
+            "{what} for {} ({bound}): the rest of its rollouts stays pending; --resume tries again",
+            humantime::format_duration(silent)
+        )
+    }
 }
 
 impl Limiter {
@@ -124,6 +181,7 @@ impl Limiter {
             paused_until: None,
             breaker: Breaker::new(context.agent_patience.unwrap_or_default()),
             has_breaker: context.agent_patience.is_some(),
+            first_answers: FirstAnswers::of(outstanding),
             is_abandoned: false,
             is_held: false,
             rows: 0,
@@ -168,6 +226,26 @@ impl Limiter {
                 ..before
             };
         }
+    }
+
+    /// Notes how many of the waiting rows of a partition are of rollouts that have not failed before.
+    pub(super) fn set_fresh(&mut self, seat: usize, fresh: usize) {
+        if let Some(share) = self.share_mut(seat) {
+            share.fresh = fresh;
+        }
+    }
+
+    fn has_fresh(&self) -> bool {
+        self.shares.iter().any(|share| share.fresh > 0)
+    }
+
+    fn admission(&self, now: Instant) -> Admission {
+        self.breaker.admission(now, self.has_fresh())
+    }
+
+    /// Returns whether the next row should be one that has not failed before.
+    pub(super) fn wants_fresh(&self) -> bool {
+        self.breaker.wants_fresh() || self.first_answers.are_suspicious()
     }
 
     /// Notes rollouts that are finished, or stay pending for another process.
@@ -216,15 +294,27 @@ impl Limiter {
         self.is_held = is_held;
     }
 
-    /// Abandons an agent that has not answered for too long. Returns the length of that silence.
-    pub(super) fn abandon(&mut self, now: Instant) -> Option<Duration> {
-        if self.is_abandoned || self.breaker.admission(now) != Admission::Abandon {
+    /// Ends the wait for an agent that has not answered well for too long.
+    pub(super) fn judge(&mut self, now: Instant) -> Option<Verdict> {
+        if self.is_abandoned || self.admission(now) != Admission::Over {
             return None;
         }
-        let since = self.breaker.open_since().unwrap_or(now);
+        let (since, cause) = (self.breaker.open_since()?, self.breaker.cause()?);
+        if !self.breaker.is_at_fault(self.has_fresh()) {
+            self.breaker.release();
+            return Some(Verdict::Released);
+        }
+        self.abandon();
+        Some(Verdict::Abandoned {
+            cause,
+            silent: now.saturating_duration_since(since),
+            has_answered: self.breaker.has_answered(),
+        })
+    }
+
+    fn abandon(&mut self) {
         self.is_abandoned = true;
         self.outstanding = 0;
-        Some(now.saturating_duration_since(since))
     }
 
     pub(super) fn has_room(&self) -> bool {
@@ -233,7 +323,7 @@ impl Limiter {
 
     /// Returns when rate limits, pauses and the circuit breaker let a call through: `now` or earlier if at once.
     pub(super) fn opens_at(&self, now: Instant) -> Instant {
-        let admitted = match self.breaker.admission(now) {
+        let admitted = match self.admission(now) {
             Admission::Until(then) => then,
             _ => now,
         };
@@ -274,9 +364,9 @@ impl Limiter {
         self.ceiling.saturating_sub(self.in_flight) > claims
     }
 
-    /// Grants a call, which is sent at once.
-    pub(super) fn take(&mut self, now: Instant, seat: usize) -> Grant {
-        let probe = self.breaker.admission(now) == Admission::Probe;
+    /// Grants a call, which is sent at once. `is_fresh`: its rollout has not failed before.
+    pub(super) fn take(&mut self, now: Instant, seat: usize, is_fresh: bool) -> Grant {
+        let probe = self.admission(now) == Admission::Probe;
         if probe {
             self.breaker.probing(now);
         }
@@ -295,6 +385,7 @@ impl Limiter {
         Grant {
             probe,
             reserved_tokens,
+            number: is_fresh.then(|| self.breaker.number()),
         }
     }
 
@@ -333,6 +424,9 @@ impl Limiter {
             self.paused_until = self.paused_until.max(Some(now + wait));
         }
         self.adapt(now, in_flight, call.began, reply);
+        if !self.has_breaker {
+            return Change::None;
+        }
         let was_open = self.breaker.is_open();
         match failure {
             Some(failure) if failure.class == FailureClass::Interrupted => {
@@ -341,19 +435,35 @@ impl Limiter {
                 }
             }
             Some(failure)
-                if self.has_breaker
-                    && Budget::of(failure.class, reply.http_status) == Some(Budget::Infra) =>
+                if Budget::of(failure.class, reply.http_status) == Some(Budget::Infra) =>
             {
-                let probe = call.grant.probe;
-                self.breaker
-                    .failed(now, call.task_index, failure.unreachable, probe);
+                let failed = FailedCall {
+                    task_index: call.task_index,
+                    number: call.grant.number,
+                    cause: Cause::of(failure, reply.http_status),
+                    is_probe: call.grant.probe,
+                };
+                self.breaker.failed(now, failed);
             }
             _ => self.breaker.answered(),
         }
-        match (was_open, self.breaker.is_open()) {
-            _ if self.is_abandoned => Change::None,
-            (false, true) => Change::Down,
-            (true, false) => Change::Back,
+        if self.is_abandoned {
+            return Change::None;
+        }
+        let (is_first, sent) = (call.grant.number.is_some(), self.breaker.numbers());
+        let answers = self
+            .first_answers
+            .add(call.task_index, is_first, sent, reply);
+        if let Some(answers) = answers {
+            self.abandon();
+            return Change::Misconfigured { answers };
+        }
+        match (was_open, self.breaker.cause()) {
+            (false, Some(cause)) => Change::Down {
+                cause,
+                patience: self.breaker.patience(self.has_fresh()),
+            },
+            (true, None) => Change::Back,
             _ => Change::None,
         }
     }

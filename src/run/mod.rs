@@ -19,6 +19,7 @@ mod circuit_breaker;
 mod context;
 mod driver;
 mod exec;
+mod first_answers;
 mod limiter;
 mod queue;
 mod rate_limit;

@@ -8,7 +8,7 @@ use indexmap::IndexMap;
 
 use super::agent_queue::{AgentQueue, Picked, Readiness};
 use super::context::RunContext;
-use super::limiter::Ended;
+use super::limiter::{Ended, Verdict};
 use super::registry::{Permit, Room, Seat, State};
 use super::row::{Dispatch, PendingBatch, PendingRow, QueuedRow};
 use crate::call::CallJournal;
@@ -38,8 +38,8 @@ pub(super) struct Wave {
     pub(super) rows: Vec<Granted>,
     /// The next instant at which more rows may be sent, if no call ends and no row is queued before.
     pub(super) next: Option<Instant>,
-    /// The abandoned agents, each with the time for which it has not answered.
-    pub(super) abandoned: Vec<(Arc<str>, Duration)>,
+    /// The agents that were down, each with what follows now that the wait for it is over.
+    pub(super) judged: Vec<(Arc<str>, Verdict)>,
 }
 
 /// A row that may be sent, and the permit for its call.
@@ -111,9 +111,9 @@ impl Queue {
         let batch = Arc::new(PendingBatch::new(batch, held)?);
         let since = Instant::now();
         for (row, name) in batch.agent_names().enumerate() {
-            let order = self.pushed;
+            let queued = QueuedRow::new(&batch, row, self.pushed, since, &self.context);
             if let Some(rows) = self.agent(name) {
-                rows.push(QueuedRow::new(&batch, row, order, since));
+                rows.push(queued);
             }
             self.pushed += 1;
         }
@@ -175,7 +175,7 @@ impl Queue {
                     break true;
                 }
             }
-            let look = self.look(now, &mut state, &mut wave.abandoned);
+            let look = self.look(now, &mut state, &mut wave.judged);
             let Some(agent) = look.first else {
                 wave.next = look.next;
                 break look.is_starved;
@@ -185,7 +185,7 @@ impl Queue {
             };
             wave.rows.push(granted);
         };
-        if !wave.abandoned.is_empty() {
+        if !wave.judged.is_empty() {
             state.wake_all();
         }
         let wants = self.report(now, &mut state);
@@ -220,7 +220,7 @@ impl Queue {
         &mut self,
         now: Instant,
         state: &mut State,
-        abandoned: &mut Vec<(Arc<str>, Duration)>,
+        judged: &mut Vec<(Arc<str>, Verdict)>,
     ) -> Look {
         let mut look = Look::default();
         let mut first: Option<(usize, u64, usize)> = None;
@@ -243,7 +243,7 @@ impl Queue {
                     look.next = Some(look.next.map_or(then, |next| next.min(then)));
                 }
                 Readiness::Empty => {}
-                Readiness::Abandoned(silent) => abandoned.push((Arc::clone(&rows.name), silent)),
+                Readiness::Judged(verdict) => judged.push((Arc::clone(&rows.name), verdict)),
             }
         }
         look.first = first.map(|(_, _, place)| place);
@@ -252,9 +252,10 @@ impl Queue {
 
     fn take(&mut self, now: Instant, state: &mut State, agent: usize) -> Option<Granted> {
         let (_, rows) = self.agents.get_index_mut(agent)?;
-        let (row, waited) = rows.pick(now)?;
+        let wants_fresh = state.limiter(rows.agent)?.wants_fresh();
+        let (row, waited) = rows.pick(now, wants_fresh)?;
         let memory = row.memory();
-        let grant = state.take(now, self.seat.index(), rows.agent, memory)?;
+        let grant = state.take(now, self.seat.index(), rows.agent, memory, row.is_fresh())?;
         let call = Ended {
             task_index: row.task_index(),
             began: now,

@@ -5,6 +5,7 @@ use std::time::Instant;
 use indexmap::IndexMap;
 use tokio::sync::Notify;
 
+use super::circuit_breaker::Cause;
 use super::context::RunContext;
 use super::limiter::{Change, Ended, Grant, Limiter, SLACK};
 use crate::agent::Reply;
@@ -167,8 +168,9 @@ impl State {
         seat: usize,
         agent: usize,
         memory: u64,
+        is_fresh: bool,
     ) -> Option<Grant> {
-        let grant = self.limiter(agent)?.take(now, seat);
+        let grant = self.limiter(agent)?.take(now, seat, is_fresh);
         self.in_flight += 1;
         self.in_flight_bytes += memory;
         if let Some(seat) = self.seats.get_mut(seat) {
@@ -373,18 +375,27 @@ impl Permit {
         if let Some(limit) = learned.limit {
             progress.set_concurrency_limit(agent_name, limit);
         }
-        let text = match (learned.change, &reply.result) {
-            (Change::None, _) => return,
-            (Change::Down, Err(failure)) => {
-                let patience =
-                    humantime::format_duration(self.context.agent_patience.unwrap_or_default());
-                let why = &failure.message;
+        let failure = reply.result.as_ref().err();
+        let why = failure.map_or("", |failure| &failure.message);
+        let text = match learned.change {
+            Change::None => return,
+            Change::Down { cause, patience } => {
+                let what = match cause {
+                    Cause::Unreachable => "can't be reached",
+                    Cause::Gateway | Cause::Agent => "answers nothing but failures",
+                };
+                let patience = humantime::format_duration(patience);
                 format!(
-                    "agent '{agent_name}' answers nothing but failures ({why}): its rollouts wait while it is probed, \
-                     for up to {patience} (--agent-patience), or an eighth of that if it has never answered"
+                    "agent '{agent_name}' {what} ({why}): its rollouts wait while it is probed, for up to {patience} \
+                     (--agent-patience)"
                 )
             }
-            (Change::Down | Change::Back, _) => format!("agent '{agent_name}' answers again"),
+            Change::Back => format!("agent '{agent_name}' answers again"),
+            Change::Misconfigured { answers } => format!(
+                "{why}. All of the first {answers} answers of agent '{agent_name}' failed in this way: nothing more is \
+                 sent to it, and the rest of its rollouts stays pending. Check its settings and the tasks; then \
+                 --resume tries again, or --overwrite starts over"
+            ),
         };
         progress.notice(text);
     }

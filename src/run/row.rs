@@ -18,7 +18,7 @@ use crate::json::Object;
 use crate::outcome::resume::REUSE_DELIVERABLE;
 use crate::outcome::{Outcome, Times, Verdict, Waited};
 use crate::request::RequestTemplate;
-use crate::retry::{Failure, FailureClass, FailureCounts};
+use crate::retry::{Failure, FailureClass, FailureCounts, Prior};
 use crate::schema;
 use crate::store::DispatchRecord;
 
@@ -84,6 +84,8 @@ pub(super) struct QueuedRow {
     pub(super) since: Instant,
     /// The time for which rate limits and pauses had held back the agent's rows at `since`.
     pub(super) held_before: Duration,
+    /// Whether no earlier process has tried the rollout and failed.
+    pub(super) is_fresh: bool,
     batch: Arc<PendingBatch>,
     row: usize,
 }
@@ -97,19 +99,40 @@ pub(super) struct CachedTemplate {
 }
 
 impl QueuedRow {
-    pub(super) fn new(batch: &Arc<PendingBatch>, row: usize, order: u64, since: Instant) -> Self {
-        Self {
+    pub(super) fn new(
+        batch: &Arc<PendingBatch>,
+        row: usize,
+        order: u64,
+        since: Instant,
+        context: &RunContext,
+    ) -> Self {
+        let mut queued = Self {
             order,
             since,
             held_before: Duration::ZERO,
+            is_fresh: true,
             batch: Arc::clone(batch),
             row,
-        }
+        };
+        queued.is_fresh = queued.prior(context).failures.is_untried();
+        queued
+    }
+
+    /// Returns the earlier attempts at the rollout.
+    fn prior(&self, context: &RunContext) -> Prior {
+        let prior = context.prior.get(&self.key());
+        prior.copied().unwrap_or_default()
+    }
+
+    /// Returns the indices of task and rollout.
+    fn key(&self) -> (i64, i64) {
+        let index = |column: &[i64]| column.get(self.row).copied().unwrap_or_default();
+        let batch = &self.batch;
+        (index(&batch.task_index), index(&batch.rollout_index))
     }
 
     pub(super) fn task_index(&self) -> i64 {
-        let task_index = self.batch.task_index.get(self.row);
-        task_index.copied().unwrap_or_default()
+        self.key().0
     }
 
     /// Bytes that its call takes while it is in flight.
@@ -130,11 +153,8 @@ impl QueuedRow {
         context: &RunContext,
         cache: &mut Option<CachedTemplate>,
     ) -> PendingRow {
-        let task_index = self.task_index();
-        let rollout_index = self.batch.rollout_index.get(self.row);
-        let rollout_index = rollout_index.copied().unwrap_or_default();
-        let prior = context.prior.get(&(task_index, rollout_index));
-        let prior = prior.copied().unwrap_or_default();
+        let (task_index, rollout_index) = self.key();
+        let prior = self.prior(context);
         PendingRow {
             key: RolloutKey::new(task_index, rollout_index, prior.attempt),
             agent_name: Arc::clone(agent_name),

@@ -10,7 +10,7 @@ fn an_agent_that_comes_back_is_waited_for() {
         .agents
         .until("it runs", |agents| agents.num_requests() >= rollouts() / 4);
     scene.agents.set_down("sim", true);
-    let said = running.until_it_says("answers nothing but failures");
+    let said = running.until_it_says("can't be reached");
     assert!(
         said.contains("agent 'sim'") && said.contains("--agent-patience"),
         "{said}"

@@ -52,7 +52,7 @@ fn an_agent_that_fails_and_one_that_hangs_hold_up_nobody_else() {
     // Nothing ends a call that hangs: all of the third was done meanwhile.
     let hung = scene.agents.counts("hung");
     assert_eq!((hung.abandoned, hung.ok), (0, 0));
-    running.until_it_says("agent 'bad' has not answered");
+    running.until_it_says("agent 'bad' has answered nothing but failures");
     assert_eq!(scene.agents.counts("hung").abandoned, 0);
     running.signal("INT");
     running.until_it_says("stopping");

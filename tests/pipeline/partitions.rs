@@ -429,7 +429,7 @@ async fn an_agent_that_is_down_is_found_out_and_abandoned_once() {
             .filter(|notice| notice.contains(text))
             .count()
     };
-    assert_eq!(said("answers nothing but failures"), 1, "{notices:?}");
-    assert_eq!(said("has not answered for"), 1, "{notices:?}");
+    assert_eq!(said("can't be reached"), 1, "{notices:?}");
+    assert_eq!(said("could not be reached for"), 1, "{notices:?}");
     assert_eq!(notices.len(), 2, "{notices:?}");
 }

@@ -491,7 +491,7 @@ mod tests {
             "num_repeats.b=2 --num-repeats",
             "responses_create_params.a.b=null --responses-create-params.a",
             "agents.a.url=\"http://h\" --agents.a.url",
-            "read_timeout=\"6h\" default",
+            "read_timeout=\"30m\" default",
         ] {
             assert!(
                 entries.iter().any(|entry| entry == line),
