@@ -81,8 +81,10 @@ pub struct SweepReport {
     pub nothing_scored: Option<NothingScored>,
     /// Paths of what was written.
     pub written: Vec<String>,
-    /// Wall time of the calls.
+    /// Time from the first call of this process to the last that landed; zero if none was sent.
     pub elapsed: Duration,
+    /// Rollouts that this process finished per second, in the last minute of this time.
+    pub rollouts_per_second: f64,
 }
 
 /// No rollout of a run gave a result, and none counts as zero.

@@ -54,5 +54,6 @@ mod cli {
     mod sql_scripts;
     mod sql_while_running;
     mod status;
+    mod terminal;
     mod tool_calling;
 }

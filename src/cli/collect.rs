@@ -100,9 +100,9 @@ pub(super) async fn carry_out(
         stopped = interrupted() => return stopped.map(|()| Exit::Interrupted),
     };
     tell(&sweep);
-    let _signals = stop_on_signal(sweep.shutdown(), grace)?;
     let live = live.map(|every| sweep.measure_live(every.duration()));
     let shown = ProgressDisplay::start(sweep.progress(), live, mode(display));
+    let _signals = stop_on_signal(sweep.shutdown(), grace, shown.messages())?;
     let report = sweep.collect().await;
     shown.finish(report.is_ok()).await;
     let report = report?;

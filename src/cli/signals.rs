@@ -1,6 +1,5 @@
 //! Handles SIGINT, SIGTERM and SIGHUP.
 
-use std::io::{self, Write};
 use std::time::Duration;
 
 use tokio::runtime::Builder;
@@ -10,6 +9,7 @@ use tokio::task::JoinSet;
 
 use crate::error::Error;
 use crate::run::{Shutdown, StopReason};
+use crate::show::Messages;
 
 /// A listener for SIGINT and SIGTERM. It also catches SIGHUP and ignores it: a sweep outlives its terminal.
 struct Signals {
@@ -74,27 +74,29 @@ fn listen(kind: SignalKind) -> Result<Signal, Error> {
 
 /// Stops a sweep on the first signal, drops the calls in flight on the second, and ends the process on the third.
 /// `grace` is the time that the sweep gives the calls in flight. Dropping the returned value stops listening.
-pub(super) fn stop_on_signal(shutdown: Shutdown, grace: Duration) -> Result<JoinSet<()>, Error> {
+pub(super) fn stop_on_signal(
+    shutdown: Shutdown,
+    grace: Duration,
+    messages: Messages,
+) -> Result<JoinSet<()>, Error> {
     let mut signals = Signals::listen()?;
     let mut task = JoinSet::new();
     task.spawn(async move {
         signals.next().await;
-        let say = |text: &str| {
-            // The error is ignored: the terminal may be gone.
-            let _ = writeln!(io::stderr(), "{text}");
-        };
         let grace = humantime::format_duration(grace);
-        say(&format!(
+        messages.say(&format!(
             "stopping: waiting up to {grace} for the calls in flight; interrupt again to drop them"
         ));
         shutdown.stop(StopReason::Signal);
         signals.next().await;
-        say("dropping the calls in flight");
+        messages.say("dropping the calls in flight");
         shutdown.abort();
         signals.next().await;
         // A store that does not answer can delay the landing for minutes. All answers are in the journal, and
         // a user who interrupts a third time wants the terminal back.
-        say("exiting before all answers are in Parquet; --resume writes them from the journal");
+        messages.say(
+            "exiting before all answers are in Parquet; --resume writes them from the journal",
+        );
         std::process::exit(130);
     });
     Ok(task)

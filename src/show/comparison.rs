@@ -157,7 +157,15 @@ fn table(report: &ComparisonReport) -> Table {
         "MDE",
     ];
     let of = has_pairs.then_some("of");
-    let mut table = Table::new(of.into_iter().chain(header));
+    let mut table = Table::new(of.into_iter().chain(header)).least(&[
+        "MDE",
+        "test",
+        "gained",
+        "lost",
+        "tasks",
+        "base",
+        "candidate",
+    ]);
     for row in &report.comparisons {
         let (candidate, base) = (&row.candidate, &row.base_agent);
         let of = has_pairs.then(|| pair(report, candidate, base, &row.candidate_agent));

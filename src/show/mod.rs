@@ -12,7 +12,7 @@ mod transcript;
 
 pub use comparison::{comparison, comparison_markdown};
 pub use formats::{Format, RowLimit, RowSink, ShowError, open_sink};
-pub use progress_bar::{ProgressDisplay, ProgressMode};
+pub use progress_bar::{Messages, ProgressDisplay, ProgressMode};
 pub use report::{event, metrics, plan, profile, report};
 pub use status::{StatusForm, StatusView, runs};
 pub use text::terminal_width;

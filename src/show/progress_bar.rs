@@ -12,7 +12,7 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::report::event;
 use super::text;
-use crate::progress::{AgentProgress, Progress};
+use crate::progress::{AgentProgress, Phase, Progress, Rates};
 use crate::report::AgentMetric;
 
 /// Most agents that get a line of their own on a terminal.
@@ -20,9 +20,6 @@ const MAX_AGENTS: usize = 12;
 
 /// Most metrics that are shown while a sweep runs.
 const MAX_METRICS: usize = 12;
-
-/// Time constant of the smoothed rate, in seconds.
-const SMOOTHING: f64 = 10.0;
 
 /// The newest metrics of a running sweep.
 type LiveMetrics = watch::Receiver<Arc<[AgentMetric]>>;
@@ -49,12 +46,29 @@ pub struct ProgressDisplay {
     task: JoinSet<()>,
     progress: Arc<Progress>,
     mode: ProgressMode,
+    messages: Messages,
+}
+
+/// Writes messages to standard error, above the bars of a display if it has any.
+#[derive(Debug, Clone)]
+pub struct Messages(Option<MultiProgress>);
+
+impl Messages {
+    /// Writes a message. The error is ignored: the terminal may be gone.
+    pub fn say(&self, text: &str) {
+        let text = text::wrapped(text, 2, text::terminal_width(io::stderr()));
+        let _ = match &self.0 {
+            Some(screen) => screen.println(text).and_then(|()| to_line_start()),
+            None => writeln!(io::stderr(), "{text}"),
+        };
+    }
 }
 
 impl ProgressDisplay {
     /// Begins to show the progress, and new metrics when there are some.
     pub fn start(progress: Arc<Progress>, live: Option<LiveMetrics>, mode: ProgressMode) -> Self {
         let mut task = JoinSet::new();
+        let mut messages = Messages(None);
         let observer = Observer::new(Arc::clone(&progress), live);
         match mode {
             ProgressMode::Quiet => {}
@@ -65,14 +79,23 @@ impl ProgressDisplay {
                 task.spawn(print_every(Duration::from_secs(1), observer, mode));
             }
             ProgressMode::Terminal { colors } => {
-                task.spawn(draw_bars(observer, colors));
+                let target = ProgressDrawTarget::stderr_with_hz(10);
+                let screen = MultiProgress::with_draw_target(target);
+                messages.0 = Some(screen.clone());
+                task.spawn(draw_bars(observer, screen, colors));
             }
         }
         Self {
             task,
             progress,
             mode,
+            messages,
         }
+    }
+
+    /// Returns what writes messages while the display is there, and after it.
+    pub fn messages(&self) -> Messages {
+        self.messages.clone()
     }
 
     /// Ends the display. Lines and JSON events end with the last state if the sweep ended well. When this
@@ -81,7 +104,10 @@ impl ProgressDisplay {
         self.task.shutdown().await;
         print_notices(&self.progress.take_notices(), self.mode);
         if ended_well {
-            Observer::new(self.progress, None).look().print(self.mode);
+            let last = Observer::new(self.progress, None).look();
+            // It is finished, and no longer finishing.
+            let phase = Phase::Sending;
+            Snapshot { phase, ..last }.print(self.mode);
         }
     }
 }
@@ -95,7 +121,10 @@ fn print_notices(notices: &[String], mode: ProgressMode) {
                 let event = event("notice", &json!({ "text": notice }));
                 writeln!(io::stdout(), "{event}")
             }
-            _ => writeln!(io::stderr(), "warning: {notice}"),
+            _ => {
+                Messages(None).say(&format!("warning: {notice}"));
+                Ok(())
+            }
         };
     }
 }
@@ -105,7 +134,8 @@ struct Snapshot {
     total: AgentProgress,
     agents: Vec<(String, AgentProgress)>,
     in_flight: usize,
-    rate: f64,
+    phase: Phase,
+    rates: Rates,
     /// Warnings since the snapshot before.
     notices: Vec<String>,
     /// Metrics measured since the snapshot before.
@@ -141,28 +171,90 @@ impl Snapshot {
         metrics.filter(is_key).take(MAX_METRICS)
     }
 
+    /// The time until nothing is pending at this rate; none for a sweep that stops.
     fn eta(&self) -> Option<Duration> {
-        Duration::try_from_secs_f64(self.total.pending() as f64 / self.rate).ok()
+        if self.phase != Phase::Sending {
+            return None;
+        }
+        Duration::try_from_secs_f64(self.total.pending() as f64 / self.rates.rollouts).ok()
     }
 
-    fn numbers(&self) -> String {
-        let eta = self.eta().map_or_else(|| "-".to_owned(), text::duration);
+    /// What the sweep is doing, the most important first.
+    fn activity(&self) -> Vec<String> {
+        let in_flight = text::count(self.in_flight as u64);
+        match self.phase {
+            Phase::Sending => {
+                let eta = self.eta().map_or_else(|| "-".to_owned(), text::duration);
+                vec![
+                    format!("{:.1}/s", self.rates.rollouts),
+                    format!("ETA {eta}"),
+                    format!("{in_flight} in flight"),
+                ]
+            }
+            Phase::Stopping(until) => {
+                let calls = if self.in_flight == 1 { "call" } else { "calls" };
+                let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+                let left = left.map(|left| format!("{} at most", text::duration(left)));
+                let waits = format!("stopping: waits for {in_flight} {calls}");
+                [waits].into_iter().chain(left).collect()
+            }
+            Phase::Dropping => vec!["stopping: drops the calls".to_owned()],
+            Phase::Finishing => vec!["finishing: writes Parquet and metrics".to_owned()],
+        }
+    }
+
+    /// The failures, and the attempts that were retried.
+    fn trouble(&self) -> Vec<String> {
         let retries = match self.total.num_retries() {
-            0 => String::new(),
-            1 => ", 1 retry".to_owned(),
-            retries => format!(", {} retries", HumanCount(retries)),
+            0 => None,
+            1 => Some("1 retry".to_owned()),
+            retries => Some(format!("{} retries", text::count(retries))),
         };
-        format!(
-            "{:.1}/s, ETA {eta}, {} in flight, {}{retries}",
-            self.rate,
-            HumanCount(self.in_flight as u64),
-            text::failures(&self.total.failed),
-        )
+        let failures = text::failures(&self.total.failed);
+        [failures].into_iter().chain(retries).collect()
+    }
+
+    /// What the calls cost and how fast they are, as far as it is known.
+    fn speed(&self) -> Vec<String> {
+        let cost = self.cost().map(|cost| {
+            let digits = if cost < 1.0 { 4 } else { 2 };
+            format!("cost {cost:.digits$}")
+        });
+        let latency = self.rates.latency.map(|(median, high)| {
+            let [median, high] = [median, high].map(|time| format!("{time:.2}s"));
+            format!("latency p50 {median} p95 {high}")
+        });
+        let tokens = self.rates.output_tokens.map(|rate| {
+            let rate = text::count(rate.round() as u64);
+            format!("{rate} output tokens/s")
+        });
+        [cost, latency, tokens].into_iter().flatten().collect()
+    }
+
+    fn cost(&self) -> Option<f64> {
+        let costs = self.agents.iter().filter_map(|(_, agent)| agent.cost());
+        costs.reduce(|a, b| a + b)
+    }
+
+    /// The lines below the bar.
+    fn lines(&self, width: usize) -> impl Iterator<Item = String> {
+        let has_trouble = self.total.num_failed() + self.total.num_retries() > 0;
+        let trouble = has_trouble.then(|| text::fitting(self.trouble(), width));
+        let speed = self.speed();
+        let speed = (!speed.is_empty()).then(|| text::fitting(speed, width));
+        let agents = self.agents.iter().take(MAX_AGENTS);
+        let agents = agents.flat_map(move |(name, agent)| {
+            let line = text::wrapped(&agent_line(name, agent), 2, Some(width));
+            line.lines().map(str::to_owned).collect::<Vec<_>>()
+        });
+        trouble.into_iter().chain(speed).chain(agents)
     }
 
     fn text(&self) -> String {
         let (done, planned) = (HumanCount(self.total.done), HumanCount(self.total.planned));
-        let mut line = format!("{done}/{planned} rollouts, {}", self.numbers());
+        let numbers = [self.activity(), self.trouble(), self.speed()].concat();
+        let numbers = numbers.join(", ");
+        let mut line = format!("{done}/{planned} rollouts, {numbers}");
         for (name, agent) in &self.agents {
             line.push_str(" | ");
             line.push_str(&agent_line(name, agent));
@@ -174,14 +266,31 @@ impl Snapshot {
         let agents = self.agents.iter().map(|(name, agent)| {
             let mut counts = counts(agent);
             counts.insert("concurrency_limit".into(), json!(agent.concurrency_limit));
-            counts.insert("mean_reward".into(), json!(agent.mean_reward()));
+            counts.insert("mean_reward".into(), json!(agent.rewards.mean()));
+            let now = agent.rewards_now.mean();
+            counts.insert("mean_reward_of_this_process".into(), json!(now));
+            counts.insert("num_scored_tasks".into(), json!(agent.num_scored_tasks));
+            counts.insert("num_tasks".into(), json!(agent.num_tasks));
             (name.clone(), Value::Object(counts))
         });
+        let state = match self.phase {
+            Phase::Sending => "sending",
+            Phase::Stopping(_) => "stopping",
+            Phase::Dropping => "dropping",
+            Phase::Finishing => "finishing",
+        };
         let mut event = counts(&self.total);
+        event.insert("state".into(), json!(state));
         event.insert("in_flight".into(), json!(self.in_flight));
-        event.insert("rollouts_per_second".into(), json!(self.rate));
+        event.insert("rollouts_per_second".into(), json!(self.rates.rollouts));
         let eta = self.eta().map(|eta| eta.as_secs_f64());
         event.insert("eta_seconds".into(), json!(eta));
+        let tokens = self.rates.output_tokens;
+        event.insert("output_tokens_per_second".into(), json!(tokens));
+        let latency = self.rates.latency;
+        let latency = latency.map(|(median, high)| json!({ "p50": median, "p95": high }));
+        event.insert("latency_seconds".into(), json!(latency));
+        event.insert("cost".into(), json!(self.cost()));
         event.insert("agents".into(), Value::Object(agents.collect()));
         Value::Object(event)
     }
@@ -202,16 +311,29 @@ fn counts(agent: &AgentProgress) -> Map<String, Value> {
         .collect()
 }
 
-/// The line of an agent: its pending rollouts, mean reward so far and, if it adapts, the limit of calls in flight.
+/// The line of an agent: its pending rollouts, the mean reward of the run so far and, on a resume, of this process,
+/// and the limit of calls in flight where it adapts.
 fn agent_line(name: &str, agent: &AgentProgress) -> String {
-    let reward = agent
-        .mean_reward()
-        .map_or_else(|| "-".to_owned(), |mean| format!("{mean:.4}"));
-    let limit = agent
-        .concurrency_limit
-        .map_or_else(String::new, |limit| format!(", limit {limit}"));
-    let pending = HumanCount(agent.pending());
-    format!("{name}: {pending} left, mean reward {reward}{limit}")
+    let number =
+        |mean: Option<f64>| mean.map_or_else(|| "-".to_owned(), |mean| format!("{mean:.4}"));
+    let mut line = format!(
+        "{}: {} left, mean reward {}",
+        text::one_line(name),
+        text::count(agent.pending()),
+        number(agent.rewards.mean())
+    );
+    if agent.num_tasks > 0 && agent.rewards.count > 0 {
+        let [scored, tasks] = [agent.num_scored_tasks, agent.num_tasks].map(text::count);
+        line.push_str(&format!(" over {scored} of {tasks} tasks"));
+    }
+    if agent.is_resumed() {
+        let now = number(agent.rewards_now.mean());
+        line.push_str(&format!(", {now} in this process"));
+    }
+    if let Some(limit) = agent.concurrency_limit {
+        line.push_str(&format!(", limit {limit}"));
+    }
+    line
 }
 
 /// The line of a metric: `sim reward 0.5595 ± 0.0564, pass@4 0.8571, 168 rollouts`.
@@ -232,49 +354,28 @@ fn metric_line(metric: &AgentMetric) -> String {
     text::one_line(&line)
 }
 
-/// Takes snapshots of a progress. The rate is that of the time since the last one, smoothed, so it
-/// follows a server that slows down.
+/// Takes snapshots of a progress.
 struct Observer {
     progress: Arc<Progress>,
     live: Option<LiveMetrics>,
-    last: Option<(Instant, u64)>,
-    rate: f64,
 }
 
 impl Observer {
     fn new(progress: Arc<Progress>, live: Option<LiveMetrics>) -> Self {
-        Self {
-            progress,
-            live,
-            last: None,
-            rate: 0.0,
-        }
+        Self { progress, live }
     }
 
     fn look(&mut self) -> Snapshot {
-        let total = self.progress.total();
-        let finished = total.done_now + total.failed_now;
-        let now = Instant::now();
-        let all = now.duration_since(self.progress.started()).as_secs_f64();
-        self.rate = match self.last {
-            Some((since, before)) if all > SMOOTHING => {
-                let seconds = now.duration_since(since).as_secs_f64();
-                let rate = finished.saturating_sub(before) as f64 / seconds.max(1e-3);
-                self.rate + (rate - self.rate) * (1.0 - (-seconds / SMOOTHING).exp())
-            }
-            // Too early for a trend: the mean since the beginning.
-            _ => finished as f64 / all.max(1e-3),
-        };
-        self.last = Some((now, finished));
         let metrics = self.live.as_mut().and_then(|live| {
             let is_new = live.has_changed().unwrap_or(false);
             is_new.then(|| Arc::clone(&live.borrow_and_update()))
         });
         Snapshot {
-            total,
+            total: self.progress.total(),
             agents: self.progress.by_agent().into_iter().collect(),
             in_flight: self.progress.in_flight(),
-            rate: self.rate,
+            phase: self.progress.phase(),
+            rates: self.progress.rates(),
             notices: self.progress.take_notices(),
             metrics,
         }
@@ -291,51 +392,71 @@ async fn print_every(period: Duration, mut observer: Observer, mode: ProgressMod
     }
 }
 
-async fn draw_bars(mut observer: Observer, colors: bool) {
-    let screen = MultiProgress::with_draw_target(ProgressDrawTarget::stderr_with_hz(10));
+/// Width of a terminal that does not tell it.
+const DEFAULT_WIDTH: usize = 80;
+
+async fn draw_bars(mut observer: Observer, screen: MultiProgress, colors: bool) {
     let _cleared = Cleared(screen.clone());
     let bar = screen.add(ProgressBar::new(observer.progress.total().planned));
-    let template = if colors {
-        "{bar:30.cyan/blue} {human_pos}/{human_len} {wide_msg}"
-    } else {
-        "{bar:30} {human_pos}/{human_len} {wide_msg}"
-    };
-    if let Ok(style) = ProgressStyle::with_template(template) {
-        bar.set_style(style);
-    }
-    let add_line = || {
-        let line = screen.add(ProgressBar::no_length());
-        if let Ok(style) = ProgressStyle::with_template("  {wide_msg}") {
-            line.set_style(style);
-        }
-        line
-    };
-    let names = observer.progress.by_agent().into_keys().take(MAX_AGENTS);
-    let agents: Vec<(String, ProgressBar)> = names.map(|name| (name, add_line())).collect();
-    let mut metrics: Vec<ProgressBar> = Vec::new();
+    let (mut lines, mut metrics): (Vec<ProgressBar>, Vec<String>) = (Vec::new(), Vec::new());
+    let messages = Messages(Some(screen.clone()));
+    let mut length_of_bar = 0;
     let mut ticks = interval(Duration::from_millis(200));
     loop {
         ticks.tick().await;
         let now = observer.look();
-        for (place, metric) in now.key_metrics().enumerate() {
-            if metrics.len() == place {
-                metrics.push(add_line());
-            }
-            if let Some(line) = metrics.get(place) {
-                line.set_message(metric_line(metric));
-            }
-        }
         for notice in &now.notices {
-            let _ = screen.println(format!("warning: {notice}"));
+            messages.say(&format!("warning: {notice}"));
         }
+        let width = text::terminal_width(io::stderr()).unwrap_or(DEFAULT_WIDTH);
+        let length = (width / 4).clamp(4, 30);
+        if length != length_of_bar
+            && let Ok(style) = ProgressStyle::with_template(&template(length, colors))
+        {
+            bar.set_style(style);
+            length_of_bar = length;
+        }
+        let [done, planned] = [now.total.done, now.total.planned].map(text::count);
+        let room = width.saturating_sub(length + done.len() + planned.len() + 3);
+        bar.set_length(now.total.planned);
         bar.set_position(now.total.done);
-        bar.set_message(now.numbers());
-        for (name, line) in &agents {
-            if let Some((_, agent)) = now.agents.iter().find(|(agent, _)| agent == name) {
-                line.set_message(agent_line(name, agent));
+        bar.set_message(text::fitting(now.activity(), room));
+        if now.metrics.is_some() {
+            metrics = now.key_metrics().map(metric_line).collect();
+        }
+        for (place, text) in now
+            .lines(width.saturating_sub(2))
+            .chain(metrics.clone())
+            .enumerate()
+        {
+            if lines.len() == place {
+                lines.push(add_line(&screen));
+            }
+            if let Some(line) = lines.get(place) {
+                line.set_message(text);
             }
         }
+        let _ = to_line_start();
     }
+}
+
+fn add_line(screen: &MultiProgress) -> ProgressBar {
+    let line = screen.add(ProgressBar::no_length());
+    if let Ok(style) = ProgressStyle::with_template("  {wide_msg}") {
+        line.set_style(style);
+    }
+    line
+}
+
+/// Moves the cursor away from the end of the last line of the bars. There, the `^C` that a terminal shows would begin a
+/// line of its own, and a bar that is out of date would stay above.
+fn to_line_start() -> io::Result<()> {
+    write!(io::stderr(), "\r")
+}
+
+fn template(length: usize, colors: bool) -> String {
+    let color = if colors { ".cyan/blue" } else { "" };
+    format!("{{bar:{length}{color}}} {{human_pos}}/{{human_len}} {{wide_msg}}")
 }
 
 /// Clears the bars when the task that draws them ends, however it ends.
@@ -343,7 +464,7 @@ struct Cleared(MultiProgress);
 
 impl Drop for Cleared {
     fn drop(&mut self) {
-        // A terminal that has gone needs no clearing.
+        // A terminal that is gone needs no clearing.
         let _ = self.0.clear();
     }
 }

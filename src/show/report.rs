@@ -67,7 +67,8 @@ pub fn plan(plan: &SweepPlan, as_json: bool, verbose: bool) -> Result<(), ShowEr
     writeln!(output, "{}\n", time_and_cost(&plan.estimate))?;
     let mut table = Table::new([
         "agent", "address", "tasks", "rollouts", "done", "failed", "pending",
-    ]);
+    ])
+    .least(&["tasks", "address"]);
     for agent in &plan.agents {
         table.row([
             agent.agent_name.clone(),
@@ -87,6 +88,42 @@ pub fn plan(plan: &SweepPlan, as_json: bool, verbose: bool) -> Result<(), ShowEr
         writeln!(output, "\n{}", plan.physical.trim_end())?;
     }
     Ok(())
+}
+
+/// Formats the end of a sweep: the verdict, the metrics, what failed and why, where it is, and what to do next.
+fn end(report: &SweepReport, width: Option<usize>) -> String {
+    let mut text = text::wrapped(&verdict(report), 2, width) + "\n";
+    if let Some(why) = why_stopped(report) {
+        text.push_str(&format!("{why}\n"));
+    }
+    if !report.metrics.is_empty() {
+        let scores = report.metrics.iter().filter(|metric| metric.is_score);
+        text.push_str(&format!("\n{}", metrics_table(scores, None)));
+    }
+    if let Some(status) = &report.status {
+        if status.agents.len() > 1 {
+            text.push_str(&format!("\n{}", status::counts(status)));
+        }
+        text.push_str(&status::failures(status, width));
+    }
+    let place = text::one_line(report.place.trim_end_matches('/'));
+    text.push_str(&format!("\nresults: {place}\n"));
+    if let Some(groups) = &report.groups {
+        let (committed, skipped) = (text::count(groups.committed), text::count(groups.skipped));
+        text.push_str(&format!(
+            "groups: {committed} committed, {skipped} skipped\n"
+        ));
+    }
+    let place = quoted(&place);
+    for (command, what) in next_commands(report) {
+        let command = format!("  rollstream {}", command.replace("RUN", &place));
+        let comment = format!("{command:42}  # {what}");
+        // Half a remark is worth nothing.
+        let fits = width.is_none_or(|width| comment.chars().count() <= width);
+        let line = if fits { comment } else { command };
+        text.push_str(&format!("{line}\n"));
+    }
+    text
 }
 
 fn time_and_cost(estimate: &Estimate) -> String {
@@ -110,52 +147,83 @@ fn time_and_cost(estimate: &Estimate) -> String {
     }
 }
 
-/// Prints what a sweep did: a table of key metrics per agent, its counts, and the paths of what it wrote.
+/// Prints the end of a sweep: the verdict, the metrics, what failed and why, and what to do next.
 pub fn report(report: &SweepReport, as_json: bool) -> Result<(), ShowError> {
     let mut output = io::stdout().lock();
     if as_json {
         writeln!(output, "{}", event("finished", &summary(report)))?;
-        return Ok(());
+    } else {
+        let width = text::terminal_width(io::stdout());
+        write!(output, "{}", end(report, width))?;
     }
-    if !report.metrics.is_empty() {
-        let scores = report.metrics.iter().filter(|metric| metric.is_score);
-        writeln!(output, "{}", metrics_table(scores, None))?;
-    }
+    Ok(())
+}
+
+/// `finished in 0.2s (840.0 rollouts/s): 168 of 168 rollouts done, 0 failed, 0 pending`
+fn verdict(report: &SweepReport) -> String {
     let counts = report.rollouts;
-    if let Some(status) = &report.status {
-        writeln!(output, "{}", status::counts(status))?;
-        writeln!(output, "{}", status::failures(status))?;
-    }
-    writeln!(
-        output,
-        "{} in {}: {} of {} rollouts done, {}, {} pending",
+    let rate = if report.rollouts_per_second > 0.0 {
+        let elapsed = text::duration(report.elapsed);
+        format!(
+            " in {elapsed} ({:.1} rollouts/s)",
+            report.rollouts_per_second
+        )
+    } else {
+        String::new()
+    };
+    format!(
+        "{}{rate}: {} of {} rollouts done, {}, {} pending",
         report.state,
-        text::duration(report.elapsed),
         text::count(counts.done),
         text::count(counts.planned),
         text::failures(&report.total.failed),
         text::count(counts.pending),
-    )?;
-    if let Some(groups) = &report.groups {
-        let (committed, skipped) = (text::count(groups.committed), text::count(groups.skipped));
-        writeln!(output, "groups: {committed} committed, {skipped} skipped")?;
-    }
-    for path in &report.written {
-        writeln!(output, "  {path}")?;
-    }
-    let why = match (report.state, report.stopped_by) {
-        (RunState::Finished, _) => return Ok(()),
+    )
+}
+
+fn why_stopped(report: &SweepReport) -> Option<&'static str> {
+    Some(match (report.state, report.stopped_by) {
+        (RunState::Finished, _) => return None,
         (_, Some(StopReason::DispatchBudget)) => {
-            "Its --dispatch-budget-s is spent: the rest was not sent. "
+            "Its --dispatch-budget-s is spent: the rest was not sent."
         }
-        (_, Some(StopReason::Deadline)) => "Its --deadline has passed. ",
-        (_, Some(StopReason::MaxFailures)) => "--max-failures rollouts failed. ",
-        (_, Some(StopReason::MaxErrorRate)) => "More than --max-error-rate of it failed. ",
-        (RunState::Incomplete, _) => "Some rollouts are still pending. ",
-        _ => "",
-    };
-    writeln!(output, "{why}Go on with the same command and --resume.")?;
-    Ok(())
+        (_, Some(StopReason::Deadline)) => "Its --deadline has passed.",
+        (_, Some(StopReason::MaxFailures)) => "--max-failures rollouts failed.",
+        (_, Some(StopReason::MaxErrorRate)) => "More than --max-error-rate of it failed.",
+        (RunState::Incomplete, _) => "Some rollouts are still pending.",
+        _ => return None,
+    })
+}
+
+/// Commands that are useful now, and what each does.
+fn next_commands(report: &SweepReport) -> Vec<(&'static str, String)> {
+    let mut commands = Vec::new();
+    if report.rollouts.pending > 0 {
+        let pending = text::count(report.rollouts.pending);
+        commands.push((
+            "resume RUN",
+            format!("sends the {pending} that are pending"),
+        ));
+    }
+    if report.rollouts.failed > 0 {
+        commands.push(("show RUN --failed", "shows what failed".to_owned()));
+    }
+    if report.rollouts.done > 0 {
+        commands.push(("show RUN --worst", "shows the worst answers".to_owned()));
+        let compare = "compares it with another run";
+        commands.push(("compare RUN OTHER", compare.to_owned()));
+    }
+    commands
+}
+
+/// Quotes a path for the shell, where it needs that.
+fn quoted(path: &str) -> String {
+    let is_plain = |c: char| c.is_alphanumeric() || "/._-+=:@%,".contains(c);
+    if path.chars().all(is_plain) {
+        path.to_owned()
+    } else {
+        format!("'{}'", path.replace('\'', "'\\''"))
+    }
 }
 
 /// Prints what was measured: a table per agent and metric, and the share of the rollouts that it covers. Numbers that are
@@ -220,11 +288,20 @@ fn metrics_table<'a>(
 ) -> Table {
     let has_bounds = metrics.clone().any(|metric| metric.bound.is_some());
     let bound = has_bounds.then_some("bound");
+    let first = metrics.clone().next().map(|metric| &metric.agent_name);
+    let has_several = metrics
+        .clone()
+        .any(|metric| Some(&metric.agent_name) != first);
+    let least: &[&str] = if has_several {
+        &["min", "max", "median", "std", "count", "pass^k", "pass@k"]
+    } else {
+        &["min", "max", "median", "std", "count", "agent", "pass^k"]
+    };
     let header = [
-        "mean", "stderr", "std", "min", "median", "max", "count", "pass@k", "pass^k",
+        "mean", "stderr", "pass@k", "pass^k", "count", "std", "min", "median", "max",
     ];
     let names = ["agent", "metric"].into_iter().chain(by).chain(bound);
-    let mut table = Table::new(names.chain(header));
+    let mut table = Table::new(names.chain(header)).least(least);
     for metric in metrics {
         let pass = |value: fn(&PassAt) -> f64, sign: char| {
             let pass = metric.pass_at.filter(|pass| pass.k > 1);
@@ -240,13 +317,13 @@ fn metrics_table<'a>(
         table.row(names.chain([
             number_or_dash(metric.mean),
             number_or_dash(metric.stderr),
+            pass(|pass| pass.pass_at_k, '@'),
+            pass(|pass| pass.pass_hat_k, '^'),
+            text::count(metric.count),
             number_or_dash(metric.std),
             number_or_dash(metric.min),
             number_or_dash(metric.median),
             number_or_dash(metric.max),
-            text::count(metric.count),
-            pass(|pass| pass.pass_at_k, '@'),
-            pass(|pass| pass.pass_hat_k, '^'),
         ]));
     }
     table
@@ -259,8 +336,20 @@ fn summary(report: &SweepReport) -> Value {
         "rollouts": report.rollouts,
         "failed": report.total.failed,
         "elapsed_seconds": report.elapsed.as_secs_f64(),
+        "rollouts_per_second": report.rollouts_per_second,
         "metrics": report.metrics,
         "groups": report.groups,
         "written": report.written,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_quoted_for_the_shell() {
+        assert_eq!(quoted("s3://bucket/run-1"), "s3://bucket/run-1");
+        assert_eq!(quoted("my run's"), "'my run'\\''s'");
+    }
 }

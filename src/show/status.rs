@@ -9,10 +9,8 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use super::ShowError;
 use super::text::{self, Table, one_line};
 use crate::outcome::{OK, SUPERSEDED};
+use crate::retry::FailureClass;
 use crate::status::{Figures, LockStatus, ObservedState, RunStatus};
-
-/// Most characters of an error in a table.
-const MAX_ERROR: usize = 120;
 
 /// How the status of a run is shown, on standard output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -103,8 +101,8 @@ fn people(status: &RunStatus, colors: bool) -> String {
 
 fn write(text: &mut String, status: &RunStatus, colors: bool) -> fmt::Result {
     let total = &status.total;
-    writeln!(
-        text,
+    let width = text::terminal_width(io::stdout());
+    let verdict = format!(
         "{} {}: {} of {} rollouts done{}, {}, {} pending",
         state(status.state, colors),
         one_line(&status.place),
@@ -113,7 +111,8 @@ fn write(text: &mut String, status: &RunStatus, colors: bool) -> fmt::Result {
         percentage(total.done, total.planned),
         text::failures(&total.failed_by_class),
         text::count(total.pending),
-    )?;
+    );
+    writeln!(text, "{}", text::wrapped(&verdict, 2, width))?;
     write_rate(text, status)?;
     for lock in &status.locks {
         write_lock(text, lock)?;
@@ -132,18 +131,15 @@ fn write(text: &mut String, status: &RunStatus, colors: bool) -> fmt::Result {
     }
     writeln!(text, "\n{}", agents(status))?;
     if total.attempts > 0 {
-        writeln!(
-            text,
+        let attempts = format!(
             "{} attempts: {}",
             text::count(total.attempts),
             outcomes(total)
-        )?;
-        writeln!(text, "\n{}", times(status))?;
+        );
+        writeln!(text, "{}", text::wrapped(&attempts, 2, width))?;
+        write!(text, "\n{}", times(status))?;
     }
-    if num_failures(total) > 0 {
-        writeln!(text, "{}", failures(status))?;
-    }
-    Ok(())
+    write!(text, "{}", failures(status, width))
 }
 
 /// Formats runs as a table, one line each.
@@ -227,7 +223,8 @@ fn agents(status: &RunStatus) -> Table {
         "rollouts/s",
         "ETA",
         "mean reward",
-    ]);
+    ])
+    .least(&["limit", "in flight", "rollouts/s", "planned", "ETA"]);
     let mut row = |name: &str, figures: &Figures, limit: Option<u32>| {
         let or_dash = |value: Option<String>| value.unwrap_or_else(|| "-".to_owned());
         table.row([
@@ -260,7 +257,8 @@ fn times(status: &RunStatus) -> Table {
         "connect",
         "server",
         "client",
-    ]);
+    ])
+    .least(&["client", "connect", "rate wait"]);
     for agent in &status.agents {
         let times = &agent.figures.mean_times;
         table.row([
@@ -290,34 +288,60 @@ pub(super) fn counts(status: &RunStatus) -> Table {
     table
 }
 
-/// Failures per agent and error. The last row of an agent counts those whose error is not among the frequent ones.
-pub(super) fn failures(status: &RunStatus) -> Table {
-    let mut table = Table::new(["failures of", "class", "HTTP", "attempts", "error"]);
+/// What failed and why, a line for each kind of error; empty if nothing did.
+pub(super) fn failures(status: &RunStatus, width: Option<usize>) -> String {
+    let mut lines = Vec::new();
     for agent in &status.agents {
+        let name = one_line(&agent.agent_name);
         let mut others = num_failures(&agent.figures);
         for error in &agent.errors {
             others = others.saturating_sub(error.attempts);
-            table.row([
-                agent.agent_name.clone(),
-                error.outcome.clone(),
-                error
-                    .http_status
-                    .map_or_else(|| "-".to_owned(), |status| status.to_string()),
-                text::count(error.attempts),
-                shortened(&error.error),
-            ]);
+            let what = attempts(error.attempts);
+            let why = in_words(&error.outcome);
+            let http = error.http_status.filter(|status| *status != 200);
+            let http = http.map_or_else(String::new, |status| format!(" (HTTP {status})"));
+            let error = one_line(&error.error);
+            lines.push(format!("  {what} of {name}: {why}{http}: {error}"));
         }
         if others > 0 {
-            table.row([
-                agent.agent_name.clone(),
-                String::new(),
-                String::new(),
-                text::count(others),
-                "other errors".to_owned(),
-            ]);
+            lines.push(format!("  {} of {name}: other errors", attempts(others)));
         }
     }
-    table
+    if lines.is_empty() {
+        return String::new();
+    }
+    let heading = match status.total.failed {
+        0 if status.total.pending > 0 => "Attempts that failed:".to_owned(),
+        0 => "Attempts that failed and were retried:".to_owned(),
+        1 => "1 rollout failed. Attempts that failed:".to_owned(),
+        failed => format!(
+            "{} rollouts failed. Attempts that failed:",
+            text::count(failed)
+        ),
+    };
+    let lines = lines
+        .iter()
+        .map(|line| text::wrapped(line, 4, width) + "\n");
+    format!("\n{heading}\n{}", lines.collect::<String>())
+}
+
+fn attempts(count: u64) -> String {
+    match count {
+        1 => "1 attempt".to_owned(),
+        _ => format!("{} attempts", text::count(count)),
+    }
+}
+
+/// Says in words what a class of failures is.
+fn in_words(class: &str) -> &str {
+    match FailureClass::of_name(class) {
+        Some(FailureClass::Infra) => "the network or the server failed",
+        Some(FailureClass::Data) => "the request was refused, or its answer is unusable",
+        Some(FailureClass::Timeout) => "it took too long",
+        Some(FailureClass::AgentFlagged) => "the agent reported a failure",
+        Some(FailureClass::NotPersisted) => "the agent discarded its answer",
+        Some(FailureClass::Interrupted) | None => class,
+    }
 }
 
 /// Counts the attempts that failed. One that was interrupted did not.
@@ -396,13 +420,6 @@ fn milliseconds(value: Option<f64>) -> String {
     }
 }
 
-fn shortened(error: &str) -> String {
-    match error.char_indices().nth(MAX_ERROR) {
-        None => error.to_owned(),
-        Some((end, _)) => format!("{}…", error.get(..end).unwrap_or_default()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -418,13 +435,6 @@ mod tests {
     fn only_a_terminal_gets_colours() {
         assert_eq!(state(ObservedState::Died, false), "died");
         assert_eq!(state(ObservedState::Died, true), "\x1b[1;31mdied\x1b[0m");
-    }
-
-    #[test]
-    fn a_long_error_is_cut_between_characters() {
-        let short = "ü".repeat(MAX_ERROR);
-        assert_eq!(shortened(&short), short);
-        assert_eq!(shortened(&format!("{short}ü")), format!("{short}…"));
     }
 
     #[test]

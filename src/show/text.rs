@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::io;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use comfy_table::{Cell, CellAlignment};
+use comfy_table::{Cell, CellAlignment, ColumnConstraint, ContentArrangement};
 use indicatif::HumanCount;
 use rustix::termios::tcgetwinsize;
 
@@ -75,16 +76,66 @@ pub fn terminal_width(output: impl AsFd) -> Option<usize> {
     (size.ws_col > 0).then_some(size.ws_col.into())
 }
 
-/// A table without lines: columns a space or two apart, numbers to the right.
-pub(super) struct Table(comfy_table::Table);
+/// Joins the parts for which a line has room; the first is always there.
+pub(super) fn fitting(parts: impl IntoIterator<Item = String>, width: usize) -> String {
+    let mut parts = parts.into_iter();
+    let mut line = parts.next().unwrap_or_default();
+    for part in parts {
+        if line.chars().count() + 2 + part.chars().count() <= width {
+            line.push_str(", ");
+            line.push_str(&part);
+        }
+    }
+    line
+}
+
+/// Breaks a text into lines of a width, all but the first indented. Without a width it stays as it is.
+pub(super) fn wrapped(text: &str, indent: usize, width: Option<usize>) -> String {
+    let Some(width) = width else {
+        return text.to_owned();
+    };
+    let (mut lines, mut length) = (String::new(), 0);
+    for (place, word) in text.split(' ').enumerate() {
+        let wanted = word.chars().count();
+        if length > indent && length + 1 + wanted > width {
+            lines.push('\n');
+            lines.push_str(&" ".repeat(indent));
+            length = indent;
+        } else if place > 0 {
+            lines.push(' ');
+            length += 1;
+        }
+        lines.push_str(word);
+        length += wanted;
+    }
+    lines
+}
+
+/// A table without lines: columns a space or two apart, numbers to the right. On a terminal it is no wider than that.
+pub(super) struct Table {
+    table: comfy_table::Table,
+    header: Vec<String>,
+    least: &'static [&'static str],
+}
 
 impl Table {
     pub(super) fn new<'a>(header: impl IntoIterator<Item = &'a str>) -> Self {
+        let header: Vec<String> = header.into_iter().map(str::to_owned).collect();
         let mut table = comfy_table::Table::new();
         table
             .load_preset(comfy_table::presets::NOTHING)
-            .set_header(header.into_iter().map(Cell::new));
-        Self(table)
+            .set_header(header.iter().map(Cell::new));
+        Self {
+            table,
+            header,
+            least: &[],
+        }
+    }
+
+    /// Names the columns that a narrow terminal can do without, the least important first.
+    pub(super) fn least(mut self, columns: &'static [&'static str]) -> Self {
+        self.least = columns;
+        self
     }
 
     pub(super) fn row(&mut self, cells: impl IntoIterator<Item = String>) {
@@ -100,21 +151,100 @@ impl Table {
             };
             Cell::new(cell).set_alignment(alignment)
         });
-        self.0.add_row(cells);
+        self.table.add_row(cells);
+    }
+
+    /// Returns the lines for a terminal: it leaves out columns, and then breaks the cells of the others.
+    fn fitted(&self, width: usize) -> Vec<String> {
+        let mut table = self.table.clone();
+        let widths = table.column_max_content_widths();
+        let padded = widths.iter().map(|width| usize::from(*width) + 2);
+        // Spaces at the end of a line are not printed.
+        let mut needed = padded.sum::<usize>().saturating_sub(1);
+        let mut left_out = Vec::new();
+        for name in self.least {
+            let place = self.header.iter().position(|header| header == name);
+            let Some((place, column)) =
+                place.and_then(|place| Some((place, table.column_mut(place)?)))
+            else {
+                continue;
+            };
+            if needed <= width {
+                break;
+            }
+            column.set_constraint(ColumnConstraint::Hidden);
+            needed -= widths.get(place).map_or(0, |width| usize::from(*width) + 2);
+            left_out.push(*name);
+        }
+        if needed > width {
+            table
+                .set_content_arrangement(ContentArrangement::Dynamic)
+                .set_width(u16::try_from(width + 1).unwrap_or(u16::MAX));
+        }
+        let mut lines: Vec<String> = table.lines().collect();
+        if !left_out.is_empty() {
+            let note = format!(" (no room for {})", left_out.join(", "));
+            lines.extend(wrapped(&note, 2, Some(width)).lines().map(str::to_owned));
+        }
+        lines
     }
 }
 
 impl fmt::Display for Table {
     fn fmt(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
-        self.0
-            .lines()
-            .try_for_each(|line| writeln!(formatter, "{}", line.trim_end()))
+        let lines = match terminal_width(io::stdout()) {
+            Some(width) => self.fitted(width),
+            None => self.table.lines().collect(),
+        };
+        let mut lines = lines.iter();
+        lines.try_for_each(|line| writeln!(formatter, "{}", line.trim_end()))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_table_leaves_out_columns_and_then_breaks_cells() {
+        let mut table = Table::new(["name", "value", "extra", "more"]).least(&["extra", "more"]);
+        table.row(["a fine metric", "0.5", "17", "18"].map(str::to_owned));
+        let widest = |width| {
+            table
+                .fitted(width)
+                .iter()
+                .map(|line| line.trim_end().len())
+                .max()
+        };
+        assert_eq!(table.fitted(80).len(), 2);
+        assert_eq!(table.fitted(34).len(), 2);
+        let lines = table.fitted(29);
+        assert!(
+            lines[0].ends_with("more ") && !lines[0].contains("extra"),
+            "{lines:?}"
+        );
+        assert_eq!(lines[2], " (no room for extra)");
+        let lines = table.fitted(14);
+        assert!(lines.len() > 4 && lines[1].contains("a fine"), "{lines:?}");
+        for width in [14, 20, 29, 34] {
+            assert!(
+                widest(width) <= Some(width),
+                "{width}: {:?}",
+                table.fitted(width)
+            );
+        }
+    }
+
+    #[test]
+    fn lines_hold_what_they_have_room_for() {
+        let parts = || ["one", "fourteen", "two"].map(str::to_owned);
+        assert_eq!(fitting(parts(), 80), "one, fourteen, two");
+        assert_eq!(fitting(parts(), 9), "one, two");
+        assert_eq!(fitting(parts(), 2), "one");
+        assert_eq!(wrapped("one two three", 2, Some(8)), "one two\n  three");
+        assert_eq!(wrapped("  one two", 4, Some(7)), "  one\n    two");
+        assert_eq!(wrapped("one two three", 2, None), "one two three");
+    }
 
     #[test]
     fn counts_and_times_read_well() {

@@ -27,7 +27,7 @@ pub struct Figures {
     pub failed_by_class: BTreeMap<String, u64>,
     /// Mean reward of the rollouts that are done.
     pub mean_reward: Option<f64>,
-    /// Rollouts done per second in the [`RateWindow`]; none without one.
+    /// Rollouts per second that were done or failed in the [`RateWindow`]; none without one.
     pub rollouts_per_second: Option<f64>,
     /// Seconds until nothing is pending at this rate; none if no collector is running, or
     /// nothing gets done.
@@ -94,7 +94,7 @@ pub(super) struct Sums {
     pub planned: u64,
     pub done: u64,
     pub failed: BTreeMap<String, u64>,
-    pub recently_done: u64,
+    pub recently_finished: u64,
     pub in_flight: Option<u64>,
     pub reward: Mean,
     outcomes: BTreeMap<String, OutcomeCount>,
@@ -133,7 +133,7 @@ impl Sums {
     pub(super) fn figures(&self, window: Option<&RateWindow>) -> Figures {
         let failed = self.failed.values().sum();
         let pending = self.planned.saturating_sub(self.done + failed);
-        let rate = window.map(|window| window.rate(self.recently_done));
+        let rate = window.map(|window| window.rate(self.recently_finished));
         let live_rate = rate.filter(|_| window.is_some_and(|window| window.is_current));
         let classes = FailureClass::ALL.map(FailureClass::name);
         let mut outcomes: BTreeMap<String, OutcomeCount> = std::iter::once(OK)
@@ -200,7 +200,8 @@ pub struct RateWindow {
 }
 
 impl RateWindow {
-    /// Returns the last minute before `until`, or the time since `began`, if that is less.
+    /// Returns the last minute before `until`, or the time since `began`, if that is less. A running sweep computes its
+    /// own rate over the same window.
     pub(super) fn new(
         began: Option<DateTime<Utc>>,
         until: Option<DateTime<Utc>>,
@@ -218,8 +219,8 @@ impl RateWindow {
         })
     }
 
-    fn rate(&self, num_done: u64) -> f64 {
-        num_done as f64 / self.seconds
+    fn rate(&self, num_finished: u64) -> f64 {
+        num_finished as f64 / self.seconds
     }
 }
 

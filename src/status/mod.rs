@@ -17,7 +17,7 @@ use serde::Serialize;
 
 pub use self::figures::{Figures, MeanTimes, OutcomeCount, RateWindow};
 use self::figures::{Sums, rfc3339};
-use self::queries::{Attempts, Done, Errors, Failed, Rollouts};
+use self::queries::{Attempts, Began, Done, Errors, Failed, Rollouts};
 use crate::config::Settings;
 use crate::error::Error;
 use crate::expand;
@@ -117,17 +117,17 @@ impl RunStatus {
         for row in attempts.collect().await? {
             sums.add(row.agent_name.clone(), |sums| sums.add_attempts(&row));
         }
-        let rate_window = window(state, now, &locks, &sums.total);
+        let rate_window = window(&session, &record, state, now, &locks, &sums.total).await?;
         if let Some(window) = &rate_window {
-            let time = |time: DateTime<Utc>| {
-                ScalarValue::TimestampMicrosecond(Some(time.timestamp_micros()), Some("UTC".into()))
-            };
-            let span = [("since", time(window.since)), ("until", time(window.until))];
+            let span = [
+                ("since", timestamp(window.since)),
+                ("until", timestamp(window.until)),
+            ];
             let recent =
                 Rows::with_parameters(&session, queries::RECENT, &span, Rollouts::rows).await?;
             for row in recent.collect().await? {
                 sums.add(row.agent_name, |sums| {
-                    sums.recently_done += row.num_rollouts
+                    sums.recently_finished += row.num_rollouts
                 });
             }
         }
@@ -230,18 +230,45 @@ async fn errors(session: &SessionContext) -> Result<BTreeMap<String, Vec<ErrorCo
     Ok(errors)
 }
 
-fn window(
+/// Returns the window of the rates. It begins no earlier than the first call of the processes that work on the run or, if
+/// none does, of the last process that did.
+async fn window(
+    session: &SessionContext,
+    record: &RunRecord,
     state: ObservedState,
     now: DateTime<Utc>,
     locks: &[LockStatus],
     all: &Sums,
-) -> Option<RateWindow> {
-    if state.is_live() {
-        let living = locks.iter().filter(|lock| lock.alive);
-        return RateWindow::new(living.map(|lock| lock.since).min(), Some(now), true);
+) -> Result<Option<RateWindow>, Error> {
+    let living = locks
+        .iter()
+        .filter(|lock| lock.alive)
+        .map(|lock| lock.since);
+    let started = if state.is_live() {
+        living.min()
+    } else {
+        let started = record.started_at.as_ref().unwrap_or(&record.created_at);
+        DateTime::parse_from_rfc3339(started)
+            .ok()
+            .map(|time| time.to_utc())
+    };
+    let mut began = None;
+    if let Some(started) = started {
+        let since = [("since", timestamp(started))];
+        let mut rows = Rows::with_parameters(session, queries::BEGAN, &since, Began::rows).await?;
+        began = rows.next().await?.and_then(|row| row.first_dispatched_at);
     }
     let time = |micros: Option<i64>| micros.and_then(DateTime::from_timestamp_micros);
-    RateWindow::new(time(all.first_dispatched), time(all.last_finished), false)
+    Ok(if state.is_live() {
+        RateWindow::new(time(began).or(started), Some(now), true)
+    } else {
+        let began = began.or(all.first_dispatched);
+        RateWindow::new(time(began), time(all.last_finished), false)
+    })
+}
+
+fn timestamp(time: DateTime<Utc>) -> ScalarValue {
+    ScalarValue::TimestampMicrosecond(Some(time.timestamp_micros()), Some("UTC".into()))
 }
 
 /// The state of a run, as others see it.

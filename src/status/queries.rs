@@ -6,6 +6,7 @@ pub(super) const PLANNED: &str = include_str!("../../queries/status/planned.sql"
 pub(super) const DONE: &str = include_str!("../../queries/status/done.sql");
 pub(super) const FAILED: &str = include_str!("../../queries/status/failed.sql");
 pub(super) const ATTEMPTS: &str = include_str!("../../queries/status/attempts.sql");
+pub(super) const BEGAN: &str = include_str!("../../queries/status/began.sql");
 pub(super) const RECENT: &str = include_str!("../../queries/status/recent.sql");
 pub(super) const IN_FLIGHT: &str = include_str!("../../queries/status/in_flight.sql");
 pub(super) const ERRORS: &str = include_str!("../../queries/status/errors.sql");
@@ -56,6 +57,12 @@ row! {
         pub(super) server_count: u64,
         pub(super) client_ms: Option<f64>,
         pub(super) client_count: u64,
+    }
+}
+
+row! {
+    pub(super) struct Began {
+        pub(super) first_dispatched_at: Option<i64>,
     }
 }
 

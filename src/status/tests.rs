@@ -52,6 +52,7 @@ impl Written {
             rollstream_version: "0.0.0".to_owned(),
             state,
             created_at: "2026-01-02T03:04:05.000Z".to_owned(),
+            started_at: None,
             finished_at: None,
             identity: json!({}),
             settings: serde_json::to_value(settings).unwrap(),

@@ -32,6 +32,9 @@ pub struct RunRecord {
     pub state: RunState,
     /// When the sweep was first started, RFC 3339.
     pub created_at: String,
+    /// When the last process began to send what was pending, RFC 3339; none before the first resume.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<String>,
     /// When it was last finished or interrupted, RFC 3339.
     pub finished_at: Option<String>,
     /// The settings that decide what is sent. A resume must have the same.

@@ -6,11 +6,12 @@ use datafusion::prelude::SessionContext;
 
 use super::identity::{self, NotResumable};
 use super::recovery::{Recovery, forget_copies, is_left};
-use super::{Found, Start, Sweep, invalid_judges};
+use super::{Found, Start, Sweep, invalid_judges, now};
 use crate::agent::AgentError;
 use crate::config::AgentSettings;
 use crate::error::Error;
 use crate::expand;
+use crate::measure::Price;
 use crate::progress::AgentProgress;
 use crate::schema::TASKS;
 use crate::session::{self, Rows, RunTables, row};
@@ -74,6 +75,9 @@ impl Sweep {
         }
         self.count().await?;
         if !is_created {
+            if self.counts.iter().any(|agent| agent.num_pending() > 0) {
+                self.record.started_at = Some(now());
+            }
             let saved = self.record.save(&self.run).await;
             saved.map_err(StoreError::of_output)?;
         }
@@ -181,12 +185,21 @@ impl Sweep {
             expand::add_lost(&session, &mut self.prior).await?;
         }
         let failed = expand::failed_classes(&session).await?;
+        let prices = Price::of_agents(&self.settings);
         self.progress.begin(self.counts.iter().map(|agent| {
             let own = failed.iter().filter(|of| of.agent_name == agent.agent_name);
             let failed = own.map(|of| (of.class.clone(), of.num_rollouts)).collect();
-            let before = AgentProgress::before(agent.num_rollouts, agent.num_done, failed);
-            (agent.agent_name.clone(), before)
+            let price = prices.get(&agent.agent_name);
+            let progress = AgentProgress {
+                num_tasks: agent.num_tasks,
+                prices: price.map(|price| [price.input, price.output]),
+                ..AgentProgress::before(agent.num_rollouts, agent.num_done, failed)
+            };
+            (agent.agent_name.clone(), progress)
         }));
+        if self.counts.iter().any(|agent| agent.num_done > 0) {
+            expand::earlier(&session, self.rules.masks, &self.progress).await?;
+        }
         Ok(())
     }
 

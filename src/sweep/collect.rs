@@ -18,6 +18,7 @@ use crate::error::Error;
 use crate::expand::AgentCounts;
 use crate::http::open_files;
 use crate::land::LandContext;
+use crate::progress::{Phase, Progress};
 use crate::report::SweepReport;
 use crate::run::{DispatchBudget, FailureLimits, RunContext, Shutdown, StopReason};
 use crate::store::{
@@ -44,7 +45,6 @@ const NEVER: Duration = Duration::from_secs(100 * 365 * 86_400);
 #[derive(Debug, Default)]
 pub(super) struct Done {
     pub(super) written: Vec<String>,
-    pub(super) elapsed: Duration,
     /// Whether it was aborted before anything was sent.
     pub(super) is_cut_off: bool,
 }
@@ -67,7 +67,8 @@ impl Sweep {
             async move { shutdown.aborting().await }.boxed()
         };
         self.run = self.run.waited_for(patience, tell, enough);
-        let supervisor = Supervisor::new(&self.settings, self.shutdown.clone());
+        let (shutdown, progress) = (self.shutdown.clone(), self.progress());
+        let supervisor = Supervisor::new(&self.settings, shutdown, progress);
         let writer = match lock.writer().await {
             Ok(writer) => Arc::new(writer),
             Err(error) => {
@@ -133,7 +134,6 @@ impl Sweep {
             // A later resume recovers what this one did not.
             () = shutdown.aborting() => return Ok(Done { is_cut_off: true, ..Done::default() }),
         }
-        let began = Instant::now();
         let pending: u64 = self.counts.iter().map(AgentCounts::num_pending).sum();
         let landed = match pending {
             0 => Ok(Vec::new()),
@@ -142,7 +142,7 @@ impl Sweep {
                 self.dataflow(writer).await
             }
         };
-        let elapsed = began.elapsed();
+        self.progress.enter(Phase::Finishing);
         let unchanged = self
             .start
             .found()
@@ -164,7 +164,6 @@ impl Sweep {
         self.clean_up(writer).await?;
         Ok(Done {
             written,
-            elapsed,
             is_cut_off: false,
         })
     }
@@ -274,17 +273,19 @@ pub(super) struct Supervisor {
     deadline: Option<tokio::time::Instant>,
     grace: Duration,
     shutdown: Shutdown,
+    progress: Arc<Progress>,
 }
 
 impl Supervisor {
     /// Starts the clock.
-    pub(super) fn new(settings: &Settings, shutdown: Shutdown) -> Self {
+    pub(super) fn new(settings: &Settings, shutdown: Shutdown, progress: Arc<Progress>) -> Self {
         let deadline = settings.deadline.map(|deadline| deadline.duration());
         Self {
             deadline: deadline
                 .and_then(|deadline| tokio::time::Instant::now().checked_add(deadline)),
             grace: settings.grace.duration().min(NEVER),
             shutdown,
+            progress,
         }
     }
 
@@ -293,7 +294,7 @@ impl Supervisor {
         tokio::select! {
             lost = lock.keep() => lost,
             never = self.end_in_time() => match never {},
-            never = self.cut_off() => match never {},
+            never = self.end_calls() => match never {},
         }
     }
 
@@ -305,10 +306,19 @@ impl Supervisor {
         pending().await
     }
 
-    async fn cut_off(&self) -> Infallible {
+    /// Ends the calls in flight after the grace time, and says what the sweep waits for.
+    async fn end_calls(&self) -> Infallible {
+        self.shutdown.stopping().await;
+        self.progress.enter(Phase::Stopping(None));
         self.shutdown.cutting_off().await;
-        tokio::time::sleep(self.grace).await;
+        let until = Instant::now().checked_add(self.grace);
+        self.progress.enter(Phase::Stopping(until));
+        tokio::select! {
+            () = tokio::time::sleep(self.grace) => {}
+            () = self.shutdown.aborting() => {}
+        }
         self.shutdown.abort();
+        self.progress.enter(Phase::Dropping);
         pending().await
     }
 }

@@ -42,13 +42,10 @@ impl Sweep {
     async fn finish(&mut self, done: Done, lock: &RunLock) -> Result<SweepReport, Error> {
         let Done {
             mut written,
-            elapsed,
             is_cut_off,
         } = done;
         if is_cut_off {
-            return self
-                .report(written, MetricsReport::default(), elapsed)
-                .await;
+            return self.report(written, MetricsReport::default()).await;
         }
         self.note_the_end().await?;
         let is_as_before = self.start.found().is_some_and(|found| found.is_finished)
@@ -81,7 +78,7 @@ impl Sweep {
         };
         self.nothing_scored = self.nothing_scored().await?;
         written.push(self.run.display("run.json"));
-        self.report(written, measured, elapsed).await
+        self.report(written, measured).await
     }
 
     async fn measured(&self) -> Result<MetricsReport, Error> {
@@ -240,15 +237,13 @@ impl Sweep {
     async fn leave(&self, done: Done) -> Result<SweepReport, Error> {
         let mut written = done.written;
         written.push(self.run.display("run.json"));
-        self.report(written, MetricsReport::default(), done.elapsed)
-            .await
+        self.report(written, MetricsReport::default()).await
     }
 
     pub(super) async fn report(
         &self,
         mut written: Vec<String>,
         measured: MetricsReport,
-        elapsed: Duration,
     ) -> Result<SweepReport, Error> {
         let progress = self.progress.total();
         let place = written.pop();
@@ -269,7 +264,8 @@ impl Sweep {
             nothing_scored: self.nothing_scored.clone(),
             metrics: measured.metrics,
             written,
-            elapsed,
+            elapsed: self.progress.worked(),
+            rollouts_per_second: self.progress.rates().rollouts,
         })
     }
 

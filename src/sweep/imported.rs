@@ -157,6 +157,7 @@ fn record(
         rollstream_version: env!("CARGO_PKG_VERSION").to_owned(),
         state,
         created_at: now.clone(),
+        started_at: None,
         finished_at: Some(now),
         identity,
         settings: serde_json::to_value(settings).map_err(Error::defect)?,

@@ -209,6 +209,9 @@ impl Sweep {
             created_at: existing
                 .as_ref()
                 .map_or(now, |record| record.created_at.clone()),
+            started_at: existing
+                .as_ref()
+                .and_then(|record| record.started_at.clone()),
             finished_at: None,
             identity,
             settings: serde_json::to_value(&settings).map_err(Error::defect)?,

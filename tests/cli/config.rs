@@ -190,7 +190,7 @@ fn the_options_of_nemo_gym_do_what_its_users_mean() {
     let said = "note: +route_failures_to_sidecar changes nothing: a failure never ends a sweep";
     assert!(ended.stderr.contains(said), "{}", ended.stderr);
     assert!(
-        ended.stdout.contains("8 of 8 rollouts done") && ended.stdout.contains("y/run.json"),
+        ended.stdout.contains("8 of 8 rollouts done") && ended.stdout.contains("results: y\n"),
         "{}",
         ended.stdout
     );

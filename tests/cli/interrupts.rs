@@ -77,7 +77,11 @@ fn a_second_interrupt_drops_the_calls_in_flight_and_resume_makes_them_again() {
         "{}",
         ended.stdout
     );
-    assert!(ended.stdout.contains("--resume"), "{}", ended.stdout);
+    assert!(
+        ended.stdout.contains("rollstream resume run"),
+        "{}",
+        ended.stdout
+    );
     let run = folder.json("run/run.json");
     assert_eq!(
         (&run["state"], &run["rollouts"]["pending"]),

@@ -165,7 +165,7 @@ fn a_finished_run_says_who_failed_and_why() {
         ended.stdout
     );
     assert!(
-        has(&["failing", "infra", "500", "8", "POST http://"]),
+        has(&["8 attempts of failing: the network or the server failed (HTTP 500): POST http://"]),
         "{}",
         ended.stdout
     );

@@ -7,8 +7,10 @@ mod landed;
 mod program;
 mod simulated;
 mod task;
+mod terminal;
 
 pub use folder::Folder;
 pub use program::{Ended, Program, Running};
 pub use simulated::{Simulated, instant, quick_and_slow};
 pub use task::{Task, sums, task};
+pub use terminal::{BROKEN, Terminal};

@@ -6,6 +6,8 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread::{JoinHandle, sleep, spawn};
 use std::time::{Duration, Instant};
 
+use super::Terminal;
+
 /// Far longer than anything takes: a test that fails must not hang.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -62,6 +64,11 @@ impl Program {
     pub fn stdin(mut self, input: impl Into<Stdio>) -> Self {
         self.0.stdin(input);
         self
+    }
+
+    /// Starts it on a terminal of so many columns.
+    pub fn on_terminal(self, columns: u16) -> Terminal {
+        Terminal::start(&self.0, columns)
     }
 
     pub fn start(mut self) -> Running {
@@ -139,7 +146,7 @@ impl Running {
 }
 
 /// Kills the program where it is still running.
-struct Guard(Child);
+pub(super) struct Guard(pub(super) Child);
 
 impl Drop for Guard {
     fn drop(&mut self) {

@@ -1,16 +1,20 @@
 //! Live counts of a running sweep: the steps update [`Progress`], the progress bar and the final
 //! report read it.
 
+mod recent;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use arrow::array::{
-    Array, AsArray, BooleanArray, Float64Array, Int32Array, Int64Array, RecordBatch,
-    StringViewArray,
+    Array, ArrowPrimitiveType, AsArray, BooleanArray, Float64Array, Int32Array, Int64Array,
+    PrimitiveArray, RecordBatch, StringViewArray,
 };
 
+pub use self::recent::Rates;
+use self::recent::{Landed, Recent};
 use crate::gym::GymRules;
 use crate::outcome::OK;
 use crate::retry::FailureClass;
@@ -26,7 +30,10 @@ pub struct Progress {
 
 #[derive(Debug)]
 struct State {
-    started: Instant,
+    phase: Phase,
+    recent: Recent,
+    /// Tasks of which a rollout has a reward, by agent.
+    scored: BTreeMap<String, TaskSet>,
     agents: BTreeMap<String, AgentProgress>,
     /// Rewards of masked rollouts are left out.
     masks: bool,
@@ -40,6 +47,70 @@ struct State {
 
 /// Beyond this many notices the oldest ones are dropped.
 const MAX_NOTICES: usize = 100;
+
+/// What a sweep is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Phase {
+    /// It sends what is pending.
+    Sending,
+    /// It sends nothing more, and waits for the calls in flight, until then if there is a limit.
+    Stopping(Option<Instant>),
+    /// It drops the calls in flight.
+    Dropping,
+    /// All answers are there. It writes them as Parquet, and measures.
+    Finishing,
+}
+
+/// Rewards of rollouts, without those of masked ones.
+#[derive(Debug, Default, Clone, Copy, PartialEq)]
+pub struct Rewards {
+    /// How many there are.
+    pub count: u64,
+    /// Their sum.
+    pub sum: f64,
+}
+
+impl Rewards {
+    /// Returns their mean; none if there are none.
+    pub fn mean(&self) -> Option<f64> {
+        (self.count > 0).then(|| self.sum / self.count as f64)
+    }
+
+    fn add(&mut self, other: Self) {
+        self.count += other.count;
+        self.sum += other.sum;
+    }
+}
+
+/// What earlier processes collected of a task.
+#[derive(Debug, Default, Clone, PartialEq)]
+pub struct EarlierTask {
+    /// The agent that answered.
+    pub agent_name: String,
+    /// The task.
+    pub task_index: i64,
+    /// The rewards of its rollouts.
+    pub rewards: Rewards,
+    /// Their input tokens.
+    pub input_tokens: u64,
+    /// Their output tokens.
+    pub output_tokens: u64,
+}
+
+/// A set of tasks, 64 in an entry.
+#[derive(Debug, Default)]
+struct TaskSet(BTreeMap<i64, u64>);
+
+impl TaskSet {
+    /// Adds a task; returns whether it is new.
+    fn insert(&mut self, task: i64) -> bool {
+        let bits = self.0.entry(task.div_euclid(64)).or_default();
+        let bit = 1 << task.rem_euclid(64);
+        let is_new = *bits & bit == 0;
+        *bits |= bit;
+        is_new
+    }
+}
 
 /// Counts of one agent: `planned = done + failed + pending`.
 #[derive(Debug, Default, Clone, PartialEq)]
@@ -58,10 +129,20 @@ pub struct AgentProgress {
     pub failed_attempts: BTreeMap<String, u64>,
     /// Current limit of calls in flight, where it adapts.
     pub concurrency_limit: Option<usize>,
-    /// Number of rewards of this process, without those of masked rollouts.
-    pub num_rewards: u64,
-    /// Sum of these rewards.
-    pub reward_sum: f64,
+    /// Tasks that the sweep asks of the agent; 0 if not known.
+    pub num_tasks: u64,
+    /// Tasks of which a rollout has a reward.
+    pub num_scored_tasks: u64,
+    /// The rewards of the run.
+    pub rewards: Rewards,
+    /// Those that this process collected.
+    pub rewards_now: Rewards,
+    /// Input tokens of the rollouts of the run that are done.
+    pub input_tokens: u64,
+    /// Their output tokens.
+    pub output_tokens: u64,
+    /// The prices of a million input tokens and of a million output tokens, if known.
+    pub prices: Option<[f64; 2]>,
 }
 
 impl AgentProgress {
@@ -102,9 +183,15 @@ impl AgentProgress {
         }
     }
 
-    /// Mean of the rewards so far; none before the first.
-    pub fn mean_reward(&self) -> Option<f64> {
-        (self.num_rewards > 0).then(|| self.reward_sum / self.num_rewards as f64)
+    /// Returns what the rollouts that are done cost; none if the prices are not known.
+    pub fn cost(&self) -> Option<f64> {
+        let [input, output] = self.prices?;
+        Some((self.input_tokens as f64 * input + self.output_tokens as f64 * output) / 1e6)
+    }
+
+    /// Whether an earlier process collected a part of the rewards.
+    pub fn is_resumed(&self) -> bool {
+        self.rewards.count > self.rewards_now.count
     }
 }
 
@@ -113,7 +200,9 @@ impl Default for Progress {
         Self {
             in_flight: AtomicUsize::new(0),
             state: Mutex::new(State {
-                started: Instant::now(),
+                phase: Phase::Sending,
+                recent: Recent::default(),
+                scored: BTreeMap::new(),
                 agents: BTreeMap::new(),
                 masks: false,
                 notices: VecDeque::new(),
@@ -125,16 +214,47 @@ impl Default for Progress {
 }
 
 impl Progress {
-    /// Starts the clock, with these counts.
+    /// Begins with these counts.
     pub fn begin(&self, agents: impl IntoIterator<Item = (String, AgentProgress)>) {
-        let mut state = self.state();
-        state.agents = agents.into_iter().collect();
-        state.started = Instant::now();
+        self.state().agents = agents.into_iter().collect();
     }
 
-    /// When the sweep began.
-    pub fn started(&self) -> Instant {
-        self.state().started
+    /// Adds what earlier processes collected of a task. Their rollouts are counted as done already.
+    pub fn found(&self, earlier: EarlierTask) {
+        let mut state = self.state();
+        let is_new = earlier.rewards.count > 0
+            && state.is_newly_scored(&earlier.agent_name, earlier.task_index);
+        if let Some(agent) = state.agents.get_mut(&earlier.agent_name) {
+            agent.num_scored_tasks += u64::from(is_new);
+            agent.rewards.add(earlier.rewards);
+            agent.input_tokens += earlier.input_tokens;
+            agent.output_tokens += earlier.output_tokens;
+        }
+    }
+
+    /// Notes what the sweep is doing now. A sweep that finishes its work does not stop any more.
+    pub fn enter(&self, phase: Phase) {
+        let mut state = self.state();
+        if state.phase != Phase::Finishing {
+            state.phase = phase;
+        }
+    }
+
+    /// What the sweep is doing.
+    pub fn phase(&self) -> Phase {
+        self.state().phase
+    }
+
+    /// The rates of the last minute: until now while calls are made, else until the last of them landed.
+    pub fn rates(&self) -> Rates {
+        let state = self.state();
+        let now = (state.phase != Phase::Finishing).then(Instant::now);
+        state.recent.rates(now)
+    }
+
+    /// Time from the first call of this process to the last that landed.
+    pub fn worked(&self) -> Duration {
+        self.state().recent.worked()
     }
 
     /// Calls in flight now.
@@ -144,7 +264,9 @@ impl Progress {
 
     /// Counts a call that was sent.
     pub fn dispatched(&self) {
-        self.in_flight.fetch_add(1, Ordering::Relaxed);
+        if self.in_flight.fetch_add(1, Ordering::Relaxed) == 0 {
+            self.state().recent.begin(Instant::now());
+        }
     }
 
     /// Counts a call that came back or was dropped.
@@ -187,9 +309,18 @@ impl Progress {
         };
         let mut state = self.state();
         let masked = columns.masked.filter(|_| state.masks);
+        let mut landed = Landed {
+            at: Instant::now(),
+            finished: 0,
+            output_tokens: None,
+            latencies: Vec::new(),
+        };
         for row in 0..outcomes.num_rows() {
             let (name, class) = (columns.agents.value(row), columns.classes.value(row));
             state.notice_failure(&columns, row);
+            let is_masked = masked.is_some_and(|masked| masked.value(row));
+            let reward = valid(columns.rewards, row).filter(|_| class == OK && !is_masked);
+            let is_new = reward.is_some() && state.is_newly_scored(name, columns.tasks.value(row));
             if !state.agents.contains_key(name) {
                 let agent = (name.to_owned(), AgentProgress::default());
                 state.agents.extend([agent]);
@@ -200,19 +331,32 @@ impl Progress {
             if class == OK {
                 agent.done += 1;
                 agent.done_now += 1;
-                let is_masked = masked.is_some_and(|masked| masked.value(row));
-                if columns.rewards.is_valid(row) && !is_masked {
-                    agent.num_rewards += 1;
-                    agent.reward_sum += columns.rewards.value(row);
+                agent.num_scored_tasks += u64::from(is_new);
+                if let Some(sum) = reward {
+                    agent.rewards.add(Rewards { count: 1, sum });
+                    agent.rewards_now.add(Rewards { count: 1, sum });
                 }
+                let tokens = |column: Option<&Int64Array>| {
+                    column.and_then(|column| valid(column, row)?.try_into().ok())
+                };
+                agent.input_tokens += tokens(columns.input_tokens).unwrap_or(0);
+                if let Some(tokens) = tokens(columns.output_tokens) {
+                    agent.output_tokens += tokens;
+                    landed.output_tokens = Some(landed.output_tokens.unwrap_or(0) + tokens);
+                }
+                let server = columns.server_ms.and_then(|column| valid(column, row));
+                landed.latencies.extend(server.map(|ms| ms / 1000.0));
+                landed.finished += 1;
             } else if class != FailureClass::Interrupted.name() {
                 *agent.failed_attempts.entry(class.to_owned()).or_default() += 1;
                 if columns.terminal.value(row) {
                     agent.failed_now += 1;
                     *agent.failed.entry(class.to_owned()).or_default() += 1;
+                    landed.finished += 1;
                 }
             }
         }
+        state.recent.add(landed);
     }
 
     /// Returns the counts of every agent.
@@ -228,8 +372,12 @@ impl Progress {
             total.done += agent.done;
             total.done_now += agent.done_now;
             total.failed_now += agent.failed_now;
-            total.num_rewards += agent.num_rewards;
-            total.reward_sum += agent.reward_sum;
+            total.num_tasks += agent.num_tasks;
+            total.num_scored_tasks += agent.num_scored_tasks;
+            total.rewards.add(agent.rewards);
+            total.rewards_now.add(agent.rewards_now);
+            total.input_tokens += agent.input_tokens;
+            total.output_tokens += agent.output_tokens;
             for (class, count) in &agent.failed {
                 *total.failed.entry(class.clone()).or_default() += count;
             }
@@ -251,6 +399,17 @@ impl State {
             self.notices.pop_front();
         }
         self.notices.push_back(text);
+    }
+
+    /// Whether this is the first reward of a task. Notes that it has one.
+    fn is_newly_scored(&mut self, agent_name: &str, task: i64) -> bool {
+        if let Some(scored) = self.scored.get_mut(agent_name) {
+            return scored.insert(task);
+        }
+        self.scored
+            .entry(agent_name.to_owned())
+            .or_default()
+            .insert(task)
     }
 
     /// Makes a notice of a failure that is among the first of its kind.
@@ -287,6 +446,13 @@ struct Columns<'a> {
     terminal: &'a BooleanArray,
     rewards: &'a Float64Array,
     masked: Option<&'a BooleanArray>,
+    input_tokens: Option<&'a Int64Array>,
+    output_tokens: Option<&'a Int64Array>,
+    server_ms: Option<&'a Float64Array>,
+}
+
+fn valid<T: ArrowPrimitiveType>(column: &PrimitiveArray<T>, row: usize) -> Option<T::Native> {
+    column.is_valid(row).then(|| column.value(row))
 }
 
 impl<'a> Columns<'a> {
@@ -302,6 +468,10 @@ impl<'a> Columns<'a> {
             terminal: column(schema::TERMINAL)?.as_boolean_opt()?,
             rewards: column(schema::REWARD)?.as_primitive_opt()?,
             masked: column(schema::MASKED).and_then(|column| column.as_boolean_opt()),
+            input_tokens: column(schema::INPUT_TOKENS).and_then(|column| column.as_primitive_opt()),
+            output_tokens: column(schema::OUTPUT_TOKENS)
+                .and_then(|column| column.as_primitive_opt()),
+            server_ms: column(schema::SERVER_MS).and_then(|column| column.as_primitive_opt()),
         })
     }
 }
