@@ -152,7 +152,7 @@ fn suspected(failed: &BTreeMap<u64, i64>, sent: u64, usual: u64) -> Suspicion {
     let suspicions = latest_first.map(|(count, (number, task))| {
         tasks.insert(*task);
         let least = count / (1 + usual);
-        let are_most = count > (sent - number + 1) / 2;
+        let are_most = count > (sent - number).div_ceil(2);
         match least.min(tasks.len() as u64) {
             FAILED_TASKS.. if are_most => Suspicion::Down,
             _ if are_most && least >= SUSPICIOUS => Suspicion::Few,
