@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 use datafusion::common::ScalarValue;
 use datafusion::prelude::SessionContext;
 use serde::Serialize;
@@ -164,7 +164,11 @@ impl RunStatus {
             damaged,
             locks,
             has_old_metrics: match run.written_at(AGGREGATE_METRICS).await? {
-                Some(measured_at) => run.has_landed_since(measured_at).await?,
+                // A store may tell times in whole seconds.
+                Some(measured_at) => {
+                    let later = measured_at + TimeDelta::nanoseconds(1);
+                    run.has_landed_since(later).await?
+                }
                 None => false,
             },
             total: sums.total.figures(rate_window.as_ref()),
@@ -260,7 +264,9 @@ async fn window(
     }
     let time = |micros: Option<i64>| micros.and_then(DateTime::from_timestamp_micros);
     Ok(if state.is_live() {
-        RateWindow::new(time(began).or(started), Some(now), true)
+        // Another machine's clock may be ahead of ours.
+        let began = time(began).filter(|began| *began <= now);
+        RateWindow::new(began.or(started), Some(now), true)
     } else {
         let began = began.or(all.first_dispatched);
         RateWindow::new(time(began), time(all.last_finished), false)

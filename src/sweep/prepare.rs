@@ -153,13 +153,16 @@ impl Sweep {
             Some(record) if settings.input.is_empty() && !settings.extend => {
                 Inputs::of_run(&mut settings, rules, &run, record).await?
             }
-            _ => Inputs::read(&settings, routing, servers.clone()).await?,
+            _ => {
+                let inputs = Inputs::read(&settings, routing, servers.clone()).await?;
+                if inputs.summary.rows == 0 {
+                    let given = settings.input.join(", ");
+                    let why = format!("the input has no tasks ({given}): see --input and --limit");
+                    return Err(Error::Usage(why));
+                }
+                inputs
+            }
         };
-        if inputs.summary.rows == 0 {
-            let given = settings.input.join(", ");
-            let why = format!("the input has no tasks ({given}): see --input and --limit");
-            return Err(Error::Usage(why));
-        }
         if let Some(servers) = servers {
             check_routes(&settings, &servers, &inputs)?;
         }

@@ -547,6 +547,6 @@ fn files_that_nemo_gym_began_are_gone_on_with_and_never_replaced_unasked() {
     folder.write("out/x.jsonl", &more);
     let command = folder.rollstream(GYM_SPELLING);
     let refused = command.args("+resume_from_cache=true").run().exited_with(2);
-    refused.complaining(&["9 rollouts", "beside it 8"]);
+    refused.complaining(&["9 rollouts", "has only 8"]);
     assert_eq!(folder.read("out/x.jsonl"), more);
 }

@@ -254,7 +254,7 @@ fn a_collection_without_a_file_is_started_over() {
         .rollstream("import x -o run")
         .run()
         .exited_with(2)
-        .complaining(&["'x.jsonl'", "start over", "collect --input"]);
+        .complaining(&["'x.jsonl'", "collect again", "collect --input"]);
     folder.write("x.jsonl", "");
     folder
         .rollstream("import x -o run --materialized-inputs y.jsonl")

@@ -296,7 +296,7 @@ fn what_cannot_be_profiled_is_said_with_the_way_out() {
         (
             "profile x.jsonl",
             [
-                "'x_materialized_inputs.jsonl' is not there",
+                "'x_materialized_inputs.jsonl' does not exist",
                 "--materialized-inputs FILE",
             ],
         ),

@@ -12,19 +12,20 @@ const EXAMPLE_TASKS: &str = concat!(
 );
 
 #[test]
-fn the_first_command_ends_with_a_table_of_metrics_and_the_paths() {
+fn the_first_command_ends_with_its_verdict_a_table_and_what_to_do_next() {
     let folder = Folder::new();
     let command =
         folder.rollstream("collect --agent sim --num-repeats 4 --output runs/first --input");
     let ended = command.arg(EXAMPLE_TASKS).run().succeeded();
 
     let mut lines = ended.stdout.lines();
-    let header: Vec<&str> = lines.next().unwrap().split_whitespace().collect();
+    let header = lines.find(|line| line.starts_with(" agent ")).unwrap();
+    let header: Vec<&str> = header.split_whitespace().collect();
     assert_eq!(
         header,
         [
-            "agent", "metric", "mean", "stderr", "std", "min", "median", "max", "count", "pass@k",
-            "pass^k"
+            "agent", "metric", "mean", "stderr", "pass@k", "pass^k", "count", "std", "min",
+            "median", "max"
         ]
     );
     let reward: Vec<&str> = lines
@@ -52,27 +53,15 @@ fn the_first_command_ends_with_a_table_of_metrics_and_the_paths() {
         "{progress:?}"
     );
 
-    let paths: Vec<&str> = ended
-        .stdout
-        .lines()
-        .filter_map(|line| line.strip_prefix("  "))
-        .collect();
     for part in [
-        "rollouts/",
-        "attempts/",
-        "metrics/",
-        "aggregate_metrics.json",
-        "run.json",
+        "results: runs/first\n",
+        "rollstream show runs/first --worst",
+        "rollstream compare runs/first",
     ] {
-        assert!(
-            paths
-                .iter()
-                .any(|path| path.starts_with(&format!("runs/first/{part}"))),
-            "{part}: {paths:?}"
-        );
+        assert!(ended.stdout.contains(part), "{part}: {}", ended.stdout);
     }
-    for path in paths {
-        assert!(folder.has(path), "{path}");
+    for file in ["aggregate_metrics.json", "metrics", "rollouts", "run.json"] {
+        assert!(folder.has(&format!("runs/first/{file}")), "{file}");
     }
     assert!(folder.json("runs/first/aggregate_metrics.json").is_array());
     assert!(!folder.has("runs/first/journal"));
