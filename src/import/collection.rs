@@ -385,7 +385,7 @@ mod tests {
         let text = error.to_string();
         for part in [
             "x_materialized_inputs.jsonl",
-            "start over",
+            "collect again",
             "collect --input",
         ] {
             assert!(text.contains(part), "{text}");

@@ -607,7 +607,7 @@ mod tests {
         let text = fitted(Format::Record, 20);
         let word = "             word\n";
         let lines = format!(
-            "-- row 1 --\nn            1\ntext         word\n{}\na_long_name  x\n",
+            "-- row 1 --\nn            1\ntext         word\n{}a_long_name  x\n",
             word.repeat(19)
         );
         assert_eq!(text, lines);
