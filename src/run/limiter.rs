@@ -181,7 +181,10 @@ impl Limiter {
             paused_until: None,
             breaker: Breaker::new(context.agent_patience.unwrap_or_default()),
             has_breaker: context.agent_patience.is_some(),
-            first_answers: FirstAnswers::of(outstanding),
+            first_answers: FirstAnswers::of(
+                outstanding,
+                limits.is_some_and(|limits| limits.budgets.data > 1),
+            ),
             is_abandoned: false,
             is_held: false,
             rows: 0,
