@@ -38,7 +38,7 @@ fn messages_stand_above_the_progress_and_a_stopping_sweep_says_what_it_waits_for
         let shown = terminal.until_it_shows("2 in flight");
         assert!(shown.contains("0/8 0.0/s, ETA -, 2 in flight"), "{shown}");
 
-        terminal.press("\x03");
+        terminal.interrupt();
         let shown = terminal.until("stopping", |shown| {
             shown.contains("stopping: waits for 2 calls") && !shown.contains("ETA")
         });
@@ -53,7 +53,7 @@ fn messages_stand_above_the_progress_and_a_stopping_sweep_says_what_it_waits_for
         assert_eq!(shown.matches("0/8").count(), 1, "{shown}");
         assert!(columns < 80 || shown.contains("59m"), "{shown}");
 
-        terminal.press("\x03");
+        terminal.interrupt();
         let (code, shown) = terminal.end();
         assert_eq!(code, Some(130));
         assert!(!shown.contains("0/8"), "{shown}");
@@ -89,7 +89,7 @@ fn a_resume_shows_the_mean_reward_of_the_run_beside_its_own() {
             !shown.contains("in this process") && !shown.contains(BROKEN),
             "{shown}"
         );
-        terminal.press("\x03");
+        terminal.interrupt();
         assert_eq!(terminal.end().0, Some(130));
         let before = mean("select avg(reward) from rollouts");
 
@@ -99,7 +99,7 @@ fn a_resume_shows_the_mean_reward_of_the_run_beside_its_own() {
             in_one_line(shown).contains("over 5 of 6 tasks, ")
         });
         assert!(!shown.contains(BROKEN), "{shown}");
-        terminal.press("\x03");
+        terminal.interrupt();
         assert_eq!(terminal.end().0, Some(130));
         let all = mean("select avg(reward) from rollouts");
         let own = mean("select avg(reward) from rollouts where task_index in (3, 4)");
@@ -128,7 +128,7 @@ fn cost_latency_and_tokens_are_shown_where_there_is_room() {
             "{cost}: {shown}"
         );
         assert_eq!(shown.contains("output tokens/s"), columns > 60, "{shown}");
-        terminal.press("\x03");
+        terminal.interrupt();
         assert_eq!(terminal.end().0, Some(130));
     }
 }
@@ -187,7 +187,7 @@ fn the_end_of_a_sweep_and_its_status_have_the_same_rate() {
     let sim = hangs_at(&[4, 5]);
     let mut terminal = collect(&sim, "").on_terminal(80);
     terminal.until_it_shows("8/12");
-    terminal.press("\x03");
+    terminal.interrupt();
     terminal.end();
 
     // Of this process, and not of the time since the first one began.

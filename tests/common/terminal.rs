@@ -96,6 +96,22 @@ impl Terminal {
         }
     }
 
+    /// Presses Ctrl-C between two drawings of the bars: while one is drawn, the `^C` that the terminal shows breaks a line.
+    pub fn interrupt(&mut self) {
+        let deadline = Instant::now() + PATIENCE;
+        let mut screen = self.screen.0.lock().unwrap();
+        while screen.column != 0 {
+            let left = deadline.saturating_duration_since(Instant::now());
+            assert!(
+                !left.is_zero(),
+                "the cursor never rests at the beginning of a line"
+            );
+            screen = self.screen.1.wait_timeout(screen, left).unwrap().0;
+        }
+        drop(screen);
+        self.press("\x03");
+    }
+
     /// Presses keys.
     pub fn press(&mut self, keys: &str) {
         self.keyboard.write_all(keys.as_bytes()).unwrap();

@@ -79,14 +79,14 @@ fn is_compacted(copy: &Spoiled) {
 fn small_parts_become_few_at_the_end() {
     let scene = extended();
     let copy = copy(&scene, "copy");
-    let ended = collect(&scene, "copy").run().succeeded();
+    let ended = collect(&scene, "copy").arg("--json").run().succeeded();
     is_compacted(&copy);
     let run = copy.path();
     for part in TABLES.iter().flat_map(|table| parts(&run, table)) {
         assert!(ended.stdout.contains(name(&part)), "{ended:#?}");
     }
     // What is said to be written is there.
-    let words = ended.stdout.split_whitespace();
+    let words = ended.stdout.split('"');
     for part in words.filter(|word| word.ends_with(".parquet")) {
         assert!(scene.folder.has(part), "{part} is not there: {ended:#?}");
     }
