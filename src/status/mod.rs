@@ -164,10 +164,14 @@ impl RunStatus {
             damaged,
             locks,
             has_old_metrics: match run.written_at(AGGREGATE_METRICS).await? {
-                // A store may tell times in whole seconds.
                 Some(measured_at) => {
-                    let later = measured_at + TimeDelta::nanoseconds(1);
-                    run.has_landed_since(later).await?
+                    // An object store tells the time of one object in whole seconds, and those of a list in parts of them.
+                    let step = if run.local_path().is_some() {
+                        TimeDelta::nanoseconds(1)
+                    } else {
+                        TimeDelta::seconds(1)
+                    };
+                    run.has_landed_since(measured_at + step).await?
                 }
                 None => false,
             },
