@@ -70,7 +70,7 @@ impl MetricTable {
         Arc::new(self.frame.schema().as_arrow().clone())
     }
 
-    /// Returns the table without the rows that [`without_reserved`] removes.
+    /// Returns the table without the rows that `without_reserved` removes.
     ///
     /// # Errors
     /// The query cannot be planned.
