@@ -21,6 +21,8 @@ mod room;
 #[cfg(test)]
 mod tests;
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
 pub use call::{Call, Problem, Secrets, describe};
 pub use clients::{ClientError, Destination, HttpClients, HttpSettings};
 pub(crate) use pool::with_connect_time;
@@ -31,10 +33,17 @@ pub use room::Holder;
 /// Raises the limit of open files as far as the system allows, and returns it. Every call in flight is a connection,
 /// and a connection is an open file.
 pub fn raise_open_files() -> u64 {
-    rlimit::increase_nofile_limit(u64::MAX).unwrap_or_else(|_| open_files())
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        ..limit
+    };
+    // A system that refuses leaves the limit as it is.
+    let _ = setrlimit(Resource::Nofile, raised);
+    open_files()
 }
 
 /// Returns how many files this process may have open.
 pub fn open_files() -> u64 {
-    rlimit::Resource::NOFILE.get_soft().unwrap_or(u64::MAX)
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
