@@ -20,7 +20,7 @@ use datafusion::prelude::SessionContext;
 use crate::config::Settings;
 use crate::json::{Object, unquote};
 use crate::outcome::resume::{self, FAILURE_CLASS};
-use crate::progress::{EarlierTask, Progress, Rewards};
+use crate::progress::{EarlierTask, Progress};
 use crate::retry::{Budget, Budgets, FailureClass, FailureCounts, Prior};
 use crate::session::{Rows, row};
 
@@ -203,35 +203,15 @@ pub async fn prior(session: &SessionContext) -> Result<HashMap<(i64, i64), Prior
     Ok(prior)
 }
 
-row! {
-    struct EarlierRow {
-        agent_name: String,
-        task_index: i64,
-        num_rewards: u64,
-        reward_sum: Option<f64>,
-        input_tokens: u64,
-        output_tokens: u64,
-    }
-}
-
 /// Adds what earlier processes collected to the progress. `masks` leaves out the rewards of masked rollouts.
 ///
 /// # Errors
 /// The session lacks a view, or a table can't be read.
 pub async fn earlier(session: &SessionContext, masks: bool, progress: &Progress) -> Result<()> {
     let masks = [("masks", ScalarValue::from(masks))];
-    let mut rows = Rows::with_parameters(session, EARLIER, &masks, EarlierRow::rows).await?;
+    let mut rows = Rows::with_parameters(session, EARLIER, &masks, EarlierTask::rows).await?;
     while let Some(row) = rows.next().await? {
-        progress.found(EarlierTask {
-            agent_name: row.agent_name,
-            task_index: row.task_index,
-            rewards: Rewards {
-                count: row.num_rewards,
-                sum: row.reward_sum.unwrap_or_default(),
-            },
-            input_tokens: row.input_tokens,
-            output_tokens: row.output_tokens,
-        });
+        progress.found(&row);
     }
     Ok(())
 }

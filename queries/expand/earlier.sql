@@ -7,7 +7,7 @@ SELECT
     agent_name,
     task_index,
     count(CASE WHEN masked AND $masks THEN NULL ELSE reward END) AS num_rewards,
-    sum(CASE WHEN masked AND $masks THEN NULL ELSE reward END) AS reward_sum,
+    coalesce(sum(CASE WHEN masked AND $masks THEN NULL ELSE reward END), 0.0) AS reward_sum,
     sum(input_tokens) AS input_tokens,
     sum(output_tokens) AS output_tokens
 FROM rollouts

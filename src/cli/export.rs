@@ -1,6 +1,5 @@
 //! `rollstream export`.
 
-use std::ffi::OsStr;
 use std::fs::{self, Permissions};
 use std::io::{self, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -12,14 +11,12 @@ use datafusion::dataframe::DataFrame;
 use futures::TryStreamExt;
 use serde_json::json;
 
-use super::measurement::{DEFAULT_MEMORY, FamilyArgs, metric_tables};
 use super::output::{DisplayArgs, Exit, print, unless_gone, warn};
 use super::runs::open_recorded;
 use super::sql::SqlSession;
 use crate::error::Error;
 use crate::export::{ExportError, ExportReport, ExportTarget, export_nemo_gym};
 use crate::schema;
-use crate::session;
 use crate::show::{Format, RowLimit, ShowError, open_sink};
 
 const EXAMPLES: &str = "\
@@ -71,9 +68,9 @@ pub enum ExportFormat {
 impl ExportFormat {
     /// Returns the format that a file's name says.
     fn of(output: &Path) -> Self {
-        match output.extension().and_then(OsStr::to_str) {
-            Some("csv") => Self::Csv,
-            Some("parquet") => Self::Parquet,
+        match Format::of_file(output) {
+            Some(Format::Csv) => Self::Csv,
+            Some(Format::Parquet) => Self::Parquet,
             _ => Self::NemoGym,
         }
     }
@@ -118,14 +115,7 @@ pub(super) async fn export(args: ExportArgs) -> Result<Exit, Error> {
 
 /// Writes the table of rollouts as one file, or to the standard output.
 async fn export_table(args: &ExportArgs, format: Format, extension: &str) -> Result<Exit, Error> {
-    let families = FamilyArgs {
-        queries: None,
-        parameters: Vec::new(),
-    };
-    let context = session::measuring(DEFAULT_MEMORY)?;
-    let metrics = metric_tables(&families, DEFAULT_MEMORY)?;
-    let mut session = SqlSession::open(context, std::slice::from_ref(&args.run), metrics).await?;
-    session.look().await?;
+    let session = SqlSession::of_run(&args.run).await?;
     let frame = session
         .plan("SELECT * FROM rollouts ORDER BY task_index, rollout_index")
         .await?;

@@ -12,7 +12,7 @@ use crate::measure::MetricQueries;
 use crate::measure::{Measurement, MetricTables, Missing, Price};
 
 /// Where metric families come from, and their parameters.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub struct FamilyArgs {
     /// A directory whose `.sql` files add to the built-in metric families or replace them
     #[arg(long, value_name = "DIR")]

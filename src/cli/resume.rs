@@ -1,6 +1,7 @@
 //! `rollstream resume`: `collect --resume` with the settings that the run itself has on record.
 
-use std::net::TcpStream;
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::time::Duration;
 
 use clap::Args;
 
@@ -56,6 +57,9 @@ pub(super) async fn resume(args: ResumeArgs) -> Result<Exit, Error> {
     carry_out(settings, args.live, &args.display).await
 }
 
+/// A server of this machine takes a connection within this time.
+const PATIENCE: Duration = Duration::from_secs(1);
+
 /// Drops the address of a simulated agent that ended with its collector, so that it is simulated again.
 fn forget_simulated(settings: &mut Settings) {
     let simulated = settings.agents.get_mut(SIMULATED);
@@ -70,5 +74,8 @@ fn forget_simulated(settings: &mut Settings) {
 fn is_gone(url: &ServerUrl) -> bool {
     let place = url.as_str().strip_prefix("http://127.0.0.1:");
     let port = place.and_then(|port| port.parse::<u16>().ok());
-    port.is_some_and(|port| TcpStream::connect(("127.0.0.1", port)).is_err())
+    port.is_some_and(|port| {
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        TcpStream::connect_timeout(&address, PATIENCE).is_err()
+    })
 }

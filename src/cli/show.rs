@@ -4,17 +4,15 @@ use std::io::{self, IsTerminal, Write};
 
 use clap::Args;
 use console::Term;
-use datafusion::prelude::SessionContext;
 
-use super::measurement::{DEFAULT_MEMORY, FamilyArgs, metric_tables};
 use super::output::{Exit, note, unless_gone, wants_colors};
 use super::pager::{Step, ask, page};
 use super::runs::open_recorded;
 use super::signals;
 use super::sql::SqlSession;
 use crate::error::Error;
-use crate::session::{self, Rows};
-use crate::show::{ShowError, TranscriptStyle, tasks, terminal_width, transcript};
+use crate::session::Rows;
+use crate::show::{ShowError, TranscriptStyle, quoted, tasks, terminal_width, transcript};
 use crate::transcript::{Key, MAX_SELECTED, Reader, Select, Transcript, Walk};
 
 const EXAMPLES: &str = "\
@@ -104,15 +102,6 @@ impl ShowArgs {
         words.push(format!("--at {at}"));
         self.command(&words.join(" "))
     }
-}
-
-/// Quotes a word for a shell.
-fn quoted(word: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=@%+,".contains(c);
-    if !word.is_empty() && word.chars().all(is_plain) {
-        return word.to_owned();
-    }
-    format!("'{}'", word.replace('\'', r"'\''"))
 }
 
 /// `rollstream show`: lists the tasks of a run, or shows rollouts. Writes nothing to it.
@@ -420,14 +409,7 @@ fn write_json(value: &impl serde::Serialize) -> Result<(), ShowError> {
 
 /// Returns the rollouts for which a condition is true, over the tables that `rollstream sql` has.
 async fn where_true(run: &str, select: &Select, condition: &str) -> Result<Vec<Key>, Error> {
-    let families = FamilyArgs {
-        queries: None,
-        parameters: Vec::new(),
-    };
-    let metrics = metric_tables(&families, DEFAULT_MEMORY)?;
-    let context = SessionContext::new_with_config(session::config());
-    let mut session = SqlSession::open(context, &[run.to_owned()], metrics).await?;
-    session.look().await?;
+    let session = SqlSession::of_run(run).await?;
     let refused = |error: Error| {
         let context = format!("--where {condition}");
         Error::usage(context, error.to_string())
@@ -436,16 +418,4 @@ async fn where_true(run: &str, select: &Select, condition: &str) -> Result<Vec<K
     let rows = Rows::start(planned.map_err(refused)?, Key::rows).await;
     let rows = rows.map_err(|error| refused(error.into()))?;
     Ok(rows.collect().await?)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_word_is_quoted_where_a_shell_would_change_it() {
-        assert_eq!(quoted("s3://bucket/run-1"), "s3://bucket/run-1");
-        assert_eq!(quoted("it's 1"), r"'it'\''s 1'");
-        assert_eq!(quoted(""), "''");
-    }
 }

@@ -356,10 +356,7 @@ pub(crate) async fn earlier(run: &RunStore) -> Result<Option<MetricsReport>, Err
     let name = part_name(METRICS, AGENT_STATISTICS);
     // This file is written last, but more may have landed before measuring was cut off.
     let measured_at = run.written_at(AGGREGATE_METRICS).await?;
-    let is_current = match measured_at {
-        Some(measured_at) => !run.has_landed_since(measured_at).await?,
-        None => false,
-    };
+    let is_current = measured_at.is_some() && measured_at > run.landed_at().await?;
     if !is_current || !run.exists(&name).await? {
         return Ok(None);
     }

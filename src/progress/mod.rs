@@ -13,12 +13,13 @@ use arrow::array::{
     PrimitiveArray, RecordBatch, StringViewArray,
 };
 
-pub use self::recent::Rates;
 use self::recent::{Landed, Recent};
+pub use self::recent::{Rates, SPAN};
 use crate::gym::GymRules;
 use crate::outcome::OK;
 use crate::retry::FailureClass;
 use crate::schema;
+use crate::session::row;
 use crate::store::RunCounts;
 
 /// Live counts of a sweep, shared by its steps.
@@ -82,19 +83,23 @@ impl Rewards {
     }
 }
 
-/// What earlier processes collected of a task.
-#[derive(Debug, Default, Clone, PartialEq)]
-pub struct EarlierTask {
-    /// The agent that answered.
-    pub agent_name: String,
-    /// The task.
-    pub task_index: i64,
-    /// The rewards of its rollouts.
-    pub rewards: Rewards,
-    /// Their input tokens.
-    pub input_tokens: u64,
-    /// Their output tokens.
-    pub output_tokens: u64,
+row! {
+    /// What earlier processes collected of a task.
+    #[derive(Debug, Default, Clone, PartialEq)]
+    pub struct EarlierTask {
+        /// The agent that answered.
+        pub agent_name: String,
+        /// The task.
+        pub task_index: i64,
+        /// Rollouts with a reward.
+        pub num_rewards: u64,
+        /// The sum of their rewards.
+        pub reward_sum: f64,
+        /// Input tokens of its rollouts.
+        pub input_tokens: u64,
+        /// Output tokens of its rollouts.
+        pub output_tokens: u64,
+    }
 }
 
 /// A set of tasks, 64 in an entry.
@@ -220,13 +225,16 @@ impl Progress {
     }
 
     /// Adds what earlier processes collected of a task. Their rollouts are counted as done already.
-    pub fn found(&self, earlier: EarlierTask) {
+    pub fn found(&self, earlier: &EarlierTask) {
         let mut state = self.state();
-        let is_new = earlier.rewards.count > 0
+        let is_new = earlier.num_rewards > 0
             && state.is_newly_scored(&earlier.agent_name, earlier.task_index);
         if let Some(agent) = state.agents.get_mut(&earlier.agent_name) {
             agent.num_scored_tasks += u64::from(is_new);
-            agent.rewards.add(earlier.rewards);
+            agent.rewards.add(Rewards {
+                count: earlier.num_rewards,
+                sum: earlier.reward_sum,
+            });
             agent.input_tokens += earlier.input_tokens;
             agent.output_tokens += earlier.output_tokens;
         }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 /// Length of the window of the rates.
-const SPAN: Duration = Duration::from_secs(60);
+pub const SPAN: Duration = Duration::from_secs(60);
 
 /// What lands within this time is counted together.
 const SLOT: Duration = Duration::from_millis(250);

@@ -114,7 +114,7 @@ fn end(report: &SweepReport, width: Option<usize>) -> String {
             "groups: {committed} committed, {skipped} skipped\n"
         ));
     }
-    let place = quoted(&place);
+    let place = text::quoted(&place);
     for (command, what) in next_commands(report) {
         let command = format!("  rollstream {}", command.replace("RUN", &place));
         let comment = format!("{command:42}  # {what}");
@@ -214,16 +214,6 @@ fn next_commands(report: &SweepReport) -> Vec<(&'static str, String)> {
         commands.push(("compare RUN OTHER", compare.to_owned()));
     }
     commands
-}
-
-/// Quotes a path for the shell, where it needs that.
-fn quoted(path: &str) -> String {
-    let is_plain = |c: char| c.is_alphanumeric() || "/._-+=:@%,".contains(c);
-    if path.chars().all(is_plain) {
-        path.to_owned()
-    } else {
-        format!("'{}'", path.replace('\'', "'\\''"))
-    }
 }
 
 /// Prints what was measured: a table per agent and metric, and the share of the rollouts that it covers. Numbers that are
@@ -341,15 +331,4 @@ fn summary(report: &SweepReport) -> Value {
         "groups": report.groups,
         "written": report.written,
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn paths_are_quoted_for_the_shell() {
-        assert_eq!(quoted("s3://bucket/run-1"), "s3://bucket/run-1");
-        assert_eq!(quoted("my run's"), "'my run'\\''s'");
-    }
 }

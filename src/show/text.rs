@@ -7,6 +7,7 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use comfy_table::{Cell, CellAlignment, ColumnConstraint, ContentArrangement};
+use console::measure_text_width;
 use indicatif::HumanCount;
 use rustix::termios::tcgetwinsize;
 
@@ -70,6 +71,15 @@ pub(super) fn one_line(text: &str) -> String {
     text.replace(char::is_control, " ")
 }
 
+/// Quotes a word for a shell, where it needs that.
+pub fn quoted(word: &str) -> String {
+    let is_plain = |c: char| c.is_alphanumeric() || "-_./:=@%+,".contains(c);
+    if !word.is_empty() && word.chars().all(is_plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
 /// Returns the number of columns of a terminal; none if the output is none.
 pub fn terminal_width(output: impl AsFd) -> Option<usize> {
     let size = tcgetwinsize(output).ok()?;
@@ -94,21 +104,28 @@ pub(super) fn wrapped(text: &str, indent: usize, width: Option<usize>) -> String
     let Some(width) = width else {
         return text.to_owned();
     };
-    let (mut lines, mut length) = (String::new(), 0);
-    for (place, word) in text.split(' ').enumerate() {
-        let wanted = word.chars().count();
-        if length > indent && length + 1 + wanted > width {
-            lines.push('\n');
-            lines.push_str(&" ".repeat(indent));
-            length = indent;
-        } else if place > 0 {
-            lines.push(' ');
-            length += 1;
+    let pieces = pieces(text, width, width.saturating_sub(indent));
+    let lines: Vec<&str> = pieces.into_iter().map(str::trim_end).collect();
+    lines.join(&format!("\n{}", " ".repeat(indent)))
+}
+
+/// Breaks a line between words into pieces: one that fits the first width, and others that fit the second. A longer word
+/// stays whole, and so does the indentation before it.
+pub(super) fn pieces(line: &str, first: usize, others: usize) -> Vec<&str> {
+    let mut pieces = Vec::new();
+    let (mut start, mut end, mut used) = (0, 0, 0);
+    for word in line.split_inclusive(' ') {
+        let width = if pieces.is_empty() { first } else { others };
+        let before = line.get(start..end).unwrap_or_default();
+        if !before.trim().is_empty() && used + measure_text_width(word.trim_end()) > width {
+            pieces.push(before);
+            (start, used) = (end, 0);
         }
-        lines.push_str(word);
-        length += wanted;
+        used += measure_text_width(word);
+        end += word.len();
     }
-    lines
+    pieces.extend(line.get(start..));
+    pieces
 }
 
 /// A table without lines: columns a space or two apart, numbers to the right. On a terminal it is no wider than that.
@@ -244,6 +261,21 @@ mod tests {
         assert_eq!(wrapped("one two three", 2, Some(8)), "one two\n  three");
         assert_eq!(wrapped("  one two", 4, Some(7)), "  one\n    two");
         assert_eq!(wrapped("one two three", 2, None), "one two three");
+    }
+
+    #[test]
+    fn a_line_is_broken_between_words() {
+        assert_eq!(pieces("a line of words", 7, 7), ["a line ", "of ", "words"]);
+        assert_eq!(pieces("indivisible, so", 5, 5), ["indivisible, ", "so"]);
+        assert_eq!(pieces("", 5, 5), [""]);
+    }
+
+    #[test]
+    fn a_word_is_quoted_where_a_shell_would_change_it() {
+        assert_eq!(quoted("s3://bucket/run-1"), "s3://bucket/run-1");
+        assert_eq!(quoted("it's 1"), r"'it'\''s 1'");
+        assert_eq!(quoted("my run's"), r"'my run'\''s'");
+        assert_eq!(quoted(""), "''");
     }
 
     #[test]

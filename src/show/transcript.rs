@@ -9,7 +9,7 @@ use console::{measure_text_width, truncate_str};
 use serde_json::{Map, Value};
 
 use super::ShowError;
-use super::text::{count, duration, number, number_or_dash, one_line};
+use super::text::{count, duration, number, number_or_dash, one_line, pieces};
 use crate::json;
 use crate::transcript::{Attempt, Item, Kind, RolloutState, TaskLine, Transcript};
 
@@ -254,7 +254,7 @@ impl Page<'_> {
         for line in head.lines() {
             let line = visible(line);
             if self.style.wraps {
-                for piece in wrapped(&line, self.style.width) {
+                for piece in pieces(&line, self.style.width, self.style.width) {
                     self.painted(piece, paint)?;
                 }
             } else {
@@ -296,22 +296,6 @@ fn beginning(text: &str) -> (&str, usize) {
     let end = lines.unwrap_or(text.len()).min(MAX_TEXT);
     let head = text.get(..text.floor_char_boundary(end)).unwrap_or(text);
     (head, text.len() - head.len())
-}
-
-/// Breaks a line between words into pieces that fit a width. A longer word stays whole.
-fn wrapped(line: &str, width: usize) -> Vec<&str> {
-    let mut pieces = Vec::new();
-    let (mut start, mut end, mut used) = (0, 0, 0);
-    for word in line.split_inclusive(' ') {
-        if used > 0 && used + measure_text_width(word.trim_end()) > width {
-            pieces.extend(line.get(start..end));
-            (start, used) = (end, 0);
-        }
-        used += measure_text_width(word);
-        end += word.len();
-    }
-    pieces.extend(line.get(start..));
-    pieces
 }
 
 /// Whether a character could do something to a terminal, or hide what stands around it.
@@ -392,13 +376,6 @@ mod tests {
             "a\\u{1b}[2Jb\tc\\u{9b}31m\\u{202e}\\r"
         );
         assert_eq!(visible("plain ü"), "plain ü");
-    }
-
-    #[test]
-    fn a_line_is_broken_between_words() {
-        assert_eq!(wrapped("a line of words", 7), ["a line ", "of ", "words"]);
-        assert_eq!(wrapped("indivisible, so", 5), ["indivisible, ", "so"]);
-        assert_eq!(wrapped("", 5), [""]);
     }
 
     #[test]

@@ -1,13 +1,13 @@
 //! The figures of an agent, and the window over which its rate is computed.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use chrono::{DateTime, SecondsFormat, Utc};
 use serde::{Serialize, Serializer};
 
 use super::queries::Attempts;
 use crate::outcome::OK;
+use crate::progress::SPAN;
 use crate::retry::FailureClass;
 
 /// The figures of an agent, or of all: `planned = done + failed + pending`.
@@ -180,9 +180,6 @@ impl Sums {
 fn earliest(a: Option<i64>, b: Option<i64>) -> Option<i64> {
     a.into_iter().chain(b).min()
 }
-
-/// Length of the window of a rate.
-const SPAN: Duration = Duration::from_secs(60);
 
 /// The window over which rates are computed.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use chrono::{DateTime, TimeDelta, Utc};
+use chrono::{DateTime, Utc};
 use datafusion::common::ScalarValue;
 use datafusion::prelude::SessionContext;
 use serde::Serialize;
@@ -147,6 +147,7 @@ impl RunStatus {
         }
         let mut errors = errors(&session).await?;
 
+        let measured_at = run.written_at(AGGREGATE_METRICS).await?;
         let agents = sums.agents.into_iter();
         let agents = agents.map(|(agent_name, sums)| AgentStatus {
             errors: errors.remove(&agent_name).unwrap_or_default(),
@@ -163,18 +164,8 @@ impl RunStatus {
             rate_window,
             damaged,
             locks,
-            has_old_metrics: match run.written_at(AGGREGATE_METRICS).await? {
-                Some(measured_at) => {
-                    // An object store tells the time of one object in whole seconds, and those of a list in parts of them.
-                    let step = if run.local_path().is_some() {
-                        TimeDelta::nanoseconds(1)
-                    } else {
-                        TimeDelta::seconds(1)
-                    };
-                    run.has_landed_since(measured_at + step).await?
-                }
-                None => false,
-            },
+            // Times of the same second may be equal: then the metrics are taken for the later ones.
+            has_old_metrics: measured_at.is_some() && run.landed_at().await? > measured_at,
             total: sums.total.figures(rate_window.as_ref()),
             agents: agents.collect(),
         })

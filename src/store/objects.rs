@@ -8,7 +8,7 @@ use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt, stream};
 use object_store::path::Path;
 use object_store::{
-    Error, GetResult, ObjectMeta, ObjectStoreExt, PutMode, PutPayload, Result as Stored,
+    Error, GetResult, ListResult, ObjectMeta, ObjectStoreExt, PutMode, PutPayload, Result as Stored,
 };
 use serde::Serialize;
 use tokio::fs::File;
@@ -81,16 +81,26 @@ impl RunStore {
         if_there(found).map_err(self.failed("read", relative))
     }
 
-    /// Returns the time at which an object was written, `None` where there is no such object.
-    pub async fn written_at(&self, relative: &str) -> Result<Option<DateTime<Utc>>, StoreError> {
-        let found = if_there(self.object_store().head(&self.path(relative)).await);
-        let found = found.map_err(self.failed("look for", relative))?;
-        Ok(found.map(|object| object.last_modified))
+    /// Returns the time at which a file directly in the run was written, `None` where there is no such file. The time is
+    /// that of a list, as in [`Self::landed_at`]: the head of an object may tell it in whole seconds.
+    pub async fn written_at(&self, name: &str) -> Result<Option<DateTime<Utc>>, StoreError> {
+        let (path, listed) = (self.path(name), self.listed("").await?);
+        let found = listed.objects.iter().find(|file| file.location == path);
+        Ok(found.map(|file| file.last_modified))
+    }
+
+    /// Returns the time at which the newest part of rollouts or attempts was written, `None` where there is none.
+    pub async fn landed_at(&self) -> Result<Option<DateTime<Utc>>, StoreError> {
+        let mut parts = self.list(schema::ROLLOUTS).await?;
+        parts.append(&mut self.list(schema::ATTEMPTS).await?);
+        Ok(parts.iter().map(|part| part.last_modified).max())
     }
 
     /// Whether there is an object.
     pub async fn exists(&self, relative: &str) -> Result<bool, StoreError> {
-        Ok(self.written_at(relative).await?.is_some())
+        let found = if_there(self.object_store().head(&self.path(relative)).await);
+        let found = found.map_err(self.failed("look for", relative))?;
+        Ok(found.is_some())
     }
 
     /// Writes an object whole.
@@ -166,9 +176,7 @@ impl RunStore {
 
     /// Lists what is directly in a directory: the names of its files, and of its directories.
     pub async fn entries(&self, relative: &str) -> Result<(Vec<String>, Vec<String>), StoreError> {
-        let listed = self.object_store();
-        let listed = listed.list_with_delimiter(Some(&self.path(relative))).await;
-        let listed = listed.map_err(self.failed("list", relative))?;
+        let listed = self.listed(relative).await?;
         let name = |path: &Path| path.filename().map(str::to_owned);
         let files = listed.objects.iter().map(|object| &object.location);
         let folders = listed.common_prefixes.iter();
@@ -178,15 +186,10 @@ impl RunStore {
         ))
     }
 
-    /// Returns whether a part of rollouts or attempts was written at that time or later.
-    pub async fn has_landed_since(&self, time: DateTime<Utc>) -> Result<bool, StoreError> {
-        for table in [schema::ROLLOUTS, schema::ATTEMPTS] {
-            let parts = self.list(table).await?;
-            if parts.iter().any(|part| time <= part.last_modified) {
-                return Ok(true);
-            }
-        }
-        Ok(false)
+    async fn listed(&self, relative: &str) -> Result<ListResult, StoreError> {
+        let listed = self.object_store();
+        let listed = listed.list_with_delimiter(Some(&self.path(relative))).await;
+        listed.map_err(self.failed("list", relative))
     }
 
     /// Deletes an object, if it exists.

@@ -22,6 +22,7 @@ use crate::config::{MemoryPlan, Shard};
 use crate::error::Error;
 use crate::expand::{self, AgentCounts, AgentMeans, Terminal};
 use crate::land::LandStep;
+use crate::measure::Price;
 use crate::operator::{Step, StepPlanner};
 use crate::report::{Estimate, SweepPlan};
 use crate::run::RunStep;
@@ -61,6 +62,7 @@ impl Sweep {
             ..Estimate::default()
         };
         let calls = self.settings.concurrency.most() as f64;
+        let prices = Price::of_agents(&self.settings);
         let mut slowest: f64 = 0.0;
         for agent in counts.iter().filter(|agent| agent.num_pending() > 0) {
             let pending = agent.num_pending() as f64;
@@ -73,10 +75,10 @@ impl Sweep {
                 .iter()
                 .find(|mean| mean.agent_name == agent.agent_name);
             let seconds = mean.and_then(|mean| Some(pending * mean.seconds?));
-            let prices = self.settings.agents.get(&agent.agent_name);
-            let cost = mean.zip(prices).and_then(|(mean, prices)| {
-                let input = mean.input_tokens? * prices.input_price?;
-                let output = mean.output_tokens? * prices.output_price?;
+            let price = prices.get(&agent.agent_name);
+            let cost = mean.zip(price).and_then(|(mean, price)| {
+                let input = mean.input_tokens? * price.input;
+                let output = mean.output_tokens? * price.output;
                 Some(pending * (input + output) / 1e6)
             });
             slowest = slowest.max(seconds.unwrap_or_default() / own_calls.min(calls));

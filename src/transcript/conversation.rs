@@ -6,6 +6,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use crate::json::{Object, unquote, value};
+use crate::request::{AGENT_REF, MESSAGE_LOG, RESPONSES_CREATE_PARAMS};
 
 /// A kind of item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -58,19 +59,14 @@ impl Item {
     }
 }
 
-/// The field with the parameters of the request.
-const PARAMETERS: &str = "responses_create_params";
-/// The field with the messages of a conversation.
-const MESSAGES: &str = "message_log";
-
 /// Returns the conversation before the first turn.
 pub(super) fn prompt(request: &Object<'_>) -> Vec<Item> {
     let mut items = Vec::new();
-    if let Some(messages) = request.get(MESSAGES) {
+    if let Some(messages) = request.get(MESSAGE_LOG) {
         add_all(messages, &mut items);
         return items;
     }
-    let parameters = request.get(PARAMETERS);
+    let parameters = request.get(RESPONSES_CREATE_PARAMS);
     if let Some(parameters) = parameters.and_then(|text| Object::parse(text).ok()) {
         let instructions = parameters.get("instructions").map(content);
         if let Some(instructions) = instructions.filter(|text| !text.is_empty()) {
@@ -85,7 +81,7 @@ pub(super) fn prompt(request: &Object<'_>) -> Vec<Item> {
 
 /// Returns the names of the tools that a request offers.
 pub(super) fn tools(request: &Object<'_>) -> Vec<String> {
-    let parameters = request.get(PARAMETERS);
+    let parameters = request.get(RESPONSES_CREATE_PARAMS);
     let parameters = parameters.and_then(|text| Object::parse(text).ok());
     let tools = parameters.as_ref().and_then(|fields| fields.get("tools"));
     let tools = tools.and_then(|tools| serde_json::from_str::<Vec<&RawValue>>(tools).ok());
@@ -103,7 +99,7 @@ pub(super) fn tools(request: &Object<'_>) -> Vec<String> {
 
 /// Adds the turns of an answer to the prompt. A log of messages has the prompt already.
 pub(super) fn answer(answer: &Object<'_>, mut prompt: Vec<Item>) -> Vec<Item> {
-    if let Some(messages) = answer.get(MESSAGES) {
+    if let Some(messages) = answer.get(MESSAGE_LOG) {
         let mut items = Vec::new();
         add_all(messages, &mut items);
         return items;
@@ -119,10 +115,10 @@ pub(super) fn answer(answer: &Object<'_>, mut prompt: Vec<Item>) -> Vec<Item> {
 
 /// The fields of rows and answers that are shown elsewhere, or tell people nothing.
 const HIDDEN: [&str; 5] = [
-    PARAMETERS,
-    MESSAGES,
+    RESPONSES_CREATE_PARAMS,
+    MESSAGE_LOG,
     "response",
-    "agent_ref",
+    AGENT_REF,
     crate::schema::REWARD,
 ];
 

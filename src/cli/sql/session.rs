@@ -12,6 +12,7 @@ use datafusion::logical_expr::{Expr, ident, lit};
 use datafusion::prelude::SessionContext;
 
 use super::catalog::table_hint;
+use crate::cli::measurement::{DEFAULT_MEMORY, FamilyArgs, metric_tables};
 use crate::cli::runs::open_recorded;
 use crate::error::Error;
 use crate::group::{GROUPS, groups};
@@ -52,6 +53,15 @@ impl SqlSession {
             names: MetricNames::default(),
             metrics: Arc::new(metrics),
         })
+    }
+
+    /// Opens one run with the built-in metric families, and looks at it.
+    pub(in crate::cli) async fn of_run(run: &str) -> Result<Self, Error> {
+        let context = session::measuring(DEFAULT_MEMORY)?;
+        let metrics = metric_tables(&FamilyArgs::default(), DEFAULT_MEMORY)?;
+        let mut session = Self::open(context, &[run.to_owned()], metrics).await?;
+        session.look().await?;
+        Ok(session)
     }
 
     /// Looks at the runs: from here on, their tables have what the runs hold now. In `rollstream sql`, every statement
