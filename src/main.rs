@@ -28,7 +28,7 @@ fn main() -> ExitCode {
     let cli = match cli::translated(std::env::args_os()) {
         Ok(arguments) => Cli::parse_from(arguments),
         Err(error) => {
-            eprintln!("error: {}", error.report());
+            cli::complain(&error);
             return ExitCode::from(error.exit_code());
         }
     };
@@ -46,7 +46,7 @@ fn main() -> ExitCode {
     let code = match runtime.block_on(cli::run(cli)) {
         Ok(exit) => exit.into(),
         Err(error) => {
-            eprintln!("error: {}", error.report());
+            cli::complain(&error);
             ExitCode::from(error.exit_code())
         }
     };

@@ -93,7 +93,7 @@ pub struct SweepReport {
     "None of the {dispatched} dispatched rollouts produced a result {}.{} Inspect the table attempts of {place}; the run has no \
      score to report.",
     repr_dict(classes),
-    drained_note(*drained)
+    drained_note(*drained, place)
 )]
 pub struct NothingScored {
     /// Rollouts that were pending when the sweep began.
@@ -112,11 +112,12 @@ impl Fatal for NothingScored {
     }
 }
 
-fn drained_note(drained: u64) -> String {
+fn drained_note(drained: u64, place: &str) -> String {
     match drained {
         0 => String::new(),
         _ => format!(
-            " {drained} of them were never started because --dispatch-budget-s ran out; --resume sends them."
+            " {drained} of them were never started because --dispatch-budget-s ran out; `rollstream resume {place}` sends \
+             them."
         ),
     }
 }

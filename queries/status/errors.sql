@@ -1,7 +1,7 @@
 -- The three most frequent errors of each agent, the most frequent first.
 --
 -- Reads: attempts.
--- Columns: agent_name, outcome, http_status, error (of one of the attempts), num_attempts.
+-- Columns: agent_name, outcome, http_status, error (the whole one of one of the attempts), num_attempts.
 --
 -- Errors that differ only in words with a digit (a port, a time, a request id) count as the same error.
 SELECT agent_name, outcome, http_status, error, num_attempts
@@ -22,7 +22,7 @@ FROM (
             outcome,
             http_status,
             regexp_replace(substr(error, 1, 300), '[[:alnum:]_.-]*[0-9][[:alnum:]_.-]*', '#', 'g') AS kind,
-            min(substr(error, 1, 300)) AS error,
+            min(error) AS error,
             count(*) AS num_attempts
         FROM attempts
         WHERE outcome NOT IN ('ok', 'interrupted', 'superseded')

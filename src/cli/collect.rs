@@ -113,7 +113,7 @@ pub(super) async fn carry_out(
         _ => Exit::Done,
     };
     if !display.quiet {
-        unless_gone(show::report(&report, display.json))?;
+        unless_gone(show::report(&report, display.json, display.verbose))?;
     }
     // The report comes first: it stays valid even if writing these files fails.
     if let (Some(rollouts), Some(place)) = (gym_files, place) {
@@ -146,7 +146,7 @@ pub(super) async fn carry_out(
 #[derive(Debug, thiserror::Error)]
 #[error(
     "EVAL FAILED: {done}/{planned} samples completed, but --require-complete is set. Partial results are in {place}; \
-     continue with --resume"
+     `rollstream resume {place}` continues"
 )]
 struct Incomplete {
     /// Rollouts that are done.

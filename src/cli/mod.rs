@@ -51,9 +51,10 @@ use status::StatusArgs;
 
 use crate::error::Error;
 use crate::guide;
+use crate::show::{terminal_width, wrapped_page};
 
 pub use gym_keys::translated;
-pub use output::Exit;
+pub use output::{Exit, complain};
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -61,9 +62,9 @@ Exit codes:
   1    an error
   2    the command line, a setting or the input is wrong; nothing was sent
   3    finished, but some rollouts failed for good, or are still pending
-  4    `collect`: stopped by --deadline, --max-failures or --max-error-rate; `--resume` continues
+  4    stopped by --deadline, --max-failures or --max-error-rate; `rollstream resume` continues
        `check`: a gate is violated
-  130  interrupted; `--resume` continues";
+  130  interrupted; `rollstream resume` continues";
 
 /// Collects rollouts of language-model agents: JSONL in, Parquet and metrics out.
 #[derive(Debug, Parser)]
@@ -138,10 +139,12 @@ impl CompletionsArgs {
 }
 
 /// Returns the guide page that a command line asks for with `help TOPIC`.
-pub fn guide_page(arguments: impl IntoIterator<Item = OsString>) -> Option<&'static str> {
+pub fn guide_page(arguments: impl IntoIterator<Item = OsString>) -> Option<String> {
     let mut arguments = arguments.into_iter().skip(1);
     let is_help = arguments.next()? == "help";
-    guide::page(arguments.next().filter(|_| is_help)?.to_str()?)
+    let page = guide::page(arguments.next().filter(|_| is_help)?.to_str()?)?;
+    let width = terminal_width(std::io::stdout());
+    Some(width.map_or_else(|| page.to_owned(), |width| wrapped_page(page, width)))
 }
 
 /// Runs the command.

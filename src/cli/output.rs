@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use clap::Args;
 
 use crate::error::Error;
-use crate::show::ShowError;
+use crate::show::{ShowError, terminal_width, wrapped};
 
 /// How things are shown. These are not settings.
 #[derive(Debug, Clone, Args)]
@@ -75,6 +75,11 @@ pub(super) fn wants_colors(no_color: bool) -> bool {
     !no_color && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
+/// Writes an error and its causes to stderr.
+pub fn complain(error: &Error) {
+    say("error", error.report());
+}
+
 /// Writes a warning to stderr.
 pub(super) fn warn(warning: impl Display) {
     say("warning", warning);
@@ -86,6 +91,7 @@ pub(super) fn note(note: impl Display) {
 }
 
 fn say(kind: &str, text: impl Display) {
+    let text = wrapped(&format!("{kind}: {text}"), 2, terminal_width(io::stderr()));
     // The error is ignored: the terminal may be gone.
-    let _ = writeln!(io::stderr(), "{kind}: {text}");
+    let _ = writeln!(io::stderr(), "{text}");
 }

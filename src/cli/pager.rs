@@ -73,7 +73,7 @@ pub(super) fn ask(position: &str) -> Step {
     let terminal = Term::stderr();
     // Without a terminal there is nobody to ask.
     let _ = terminal.write_str(&format!(
-        "{position}: n next, p previous, f in full, q leave "
+        "{position}\nn next, p previous, f in full, q leave "
     ));
     let step = loop {
         match terminal.read_key() {

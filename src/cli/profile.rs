@@ -97,9 +97,9 @@ fn with_way_out(error: Error, run: &str) -> Error {
         return error;
     };
     let finish = if is_file(run) {
-        "rollstream import"
+        "rollstream import".to_owned()
     } else {
-        "rollstream collect --resume"
+        format!("rollstream resume {}", show::quoted(run))
     };
     Error::Usage(format!(
         "{missing}\n\nHere, use --allow-partial. To collect the missing rollouts, start with `{finish}`."

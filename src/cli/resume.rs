@@ -19,7 +19,7 @@ Examples:
   rollstream resume s3://bucket/run --live
 
 It sends what is pending, with the settings and to the addresses that run.json has on record. The tasks are those of \
-the run: its input is not read again. Secrets come from the environment variables that the settings name. To change a \
+the run: its input is read again only if they are damaged. Secrets come from the environment variables that the settings name. To change a \
 setting, use `rollstream collect --resume`.";
 
 /// The options of `resume`.
@@ -40,7 +40,8 @@ pub struct ResumeArgs {
 pub(super) async fn resume(args: ResumeArgs) -> Result<Exit, Error> {
     let (run, record) = open_recorded(&args.run).await?;
     let mut settings = status::settings(&run, &record)?;
-    if !run.parts(TASKS).await?.is_empty() {
+    let tasks = run.checked_parts(TASKS).await?;
+    if tasks.damaged.is_empty() && !tasks.whole.is_empty() {
         settings.input = Vec::new();
         settings.prompt_config = None;
     }

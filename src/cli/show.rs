@@ -68,7 +68,7 @@ pub struct ShowArgs {
     /// Print all of the rollouts, one after another
     #[arg(long)]
     pub all: bool,
-    /// Show long texts whole
+    /// Show long texts whole, and all fields of an answer
     #[arg(long)]
     pub full: bool,
     /// Show JSON for programs: one line per rollout, or per task
@@ -367,12 +367,13 @@ impl Viewer {
 
     fn position(&self, shelf: &Shelf) -> String {
         let (at, all) = (shelf.at + 1, shelf.keys.len());
-        match shelf.keys.get(shelf.at) {
-            Some(key) if shelf.beside.is_some() => {
-                format!("rollout {at} of {all} of task {}", key.task_index)
-            }
-            _ => format!("rollout {at} of {all}"),
-        }
+        let key = shelf.keys.get(shelf.at);
+        key.map_or_else(String::new, |key| {
+            format!(
+                "task {}, rollout {} ({at} of {all})",
+                key.task_index, key.rollout_index
+            )
+        })
     }
 
     /// Says how to see the neighbours.

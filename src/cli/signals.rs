@@ -95,7 +95,7 @@ pub(super) fn stop_on_signal(
         // A store that does not answer can delay the landing for minutes. All answers are in the journal, and
         // a user who interrupts a third time wants the terminal back.
         messages.say(
-            "exiting before all answers are in Parquet; --resume writes them from the journal",
+            "exiting before all answers are in Parquet; `rollstream resume` writes them from the journal",
         );
         std::process::exit(130);
     });

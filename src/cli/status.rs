@@ -10,7 +10,7 @@ use super::runs::open;
 use super::signals::interrupted;
 use crate::config::Span;
 use crate::error::Error;
-use crate::show::{StatusForm, StatusView};
+use crate::show::{Look, StatusForm, StatusView};
 use crate::status::RunStatus;
 
 const EXAMPLES: &str = "\
@@ -35,6 +35,9 @@ pub struct StatusArgs {
     /// Show JSON for programs: one document, or with --watch one per line
     #[arg(long)]
     pub json: bool,
+    /// Show whole errors
+    #[arg(long, short)]
+    pub verbose: bool,
     /// Show no colours (the variable NO_COLOR does the same)
     #[arg(long)]
     pub no_color: bool,
@@ -74,12 +77,15 @@ pub(super) async fn status(args: StatusArgs) -> Result<Exit, Error> {
 
 fn form(args: &StatusArgs) -> StatusForm {
     let is_terminal = io::stdout().is_terminal();
-    let colors = is_terminal && wants_colors(args.no_color);
+    let look = Look {
+        colors: is_terminal && wants_colors(args.no_color),
+        verbose: args.verbose,
+    };
     match (args.watch, args.json) {
         // A program has no use for a screen that is drawn again and again.
         (true, as_json) if as_json || !is_terminal => StatusForm::JsonLines,
-        (true, _) => StatusForm::Screen { colors },
+        (true, _) => StatusForm::Screen(look),
         (false, true) => StatusForm::Json,
-        (false, false) => StatusForm::Text { colors },
+        (false, false) => StatusForm::Text(look),
     }
 }

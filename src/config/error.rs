@@ -80,7 +80,10 @@ pub enum ConfigError {
         remedy: &'static str,
     },
     /// A setting that needs the rules of another version of NeMo Gym.
-    #[error("`{key}` needs the rules of NeMo Gym 0.7; give --gym 0.7, or leave it out")]
+    #[error(
+        "`{key}` needs the rules of NeMo Gym 0.7; name its head server (--head-server http://127.0.0.1:11000 unless it was moved), \
+         give --gym 0.7, or leave it out"
+    )]
     Gym {
         /// The setting.
         key: &'static str,

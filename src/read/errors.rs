@@ -205,8 +205,12 @@ fn remedy(kind: Kind) -> &'static str {
         Kind::Prompt => {
             "Name fields that every row has in the prompt config, or add them to these rows."
         }
-        Kind::Task => "Correct or remove these lines.",
-        Kind::NoAgent => "Name one agent for them with --agent, or an agent_ref.name in each.",
+        Kind::Task => {
+            "Correct or remove these lines. Questions for a model need --model-url, --model and --check."
+        }
+        Kind::NoAgent => {
+            "Name one agent for them with --agent, or an agent_ref.name in each; --model-url asks a model itself."
+        }
         Kind::TaskSource => {
             "Start NeMo Gym with the servers that the task sources name, or send their rows elsewhere with --agent-map."
         }

@@ -143,7 +143,7 @@ impl Verdict {
             seconds => Duration::from_secs(seconds),
         };
         format!(
-            "{what} for {} ({bound}): the rest of its rollouts stays pending; --resume tries again",
+            "{what} for {} ({bound}): the rest of its rollouts stays pending; `rollstream resume` tries again",
             humantime::format_duration(silent)
         )
     }

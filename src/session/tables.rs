@@ -73,9 +73,10 @@ impl RunTables {
             for part in &of_table.damaged {
                 run.tell(|| {
                     format!(
-                        "{} is damaged, and its rows are missing; `rollstream collect --resume` keeps it aside and \
-                         repairs what it can",
-                        run.display_path(part)
+                        "{} is damaged, and its rows are missing; `rollstream resume {}` keeps it aside and repairs what \
+                         it can",
+                        run.display_path(part),
+                        run.display("")
                     )
                 });
             }
@@ -130,8 +131,9 @@ impl RunTables {
         if let (schema::TASKS, Some(parts)) = (table, self.parts.get(table))
             && let Some(part) = parts.damaged.first()
         {
+            let place = self.run.display("");
             let part = self.run.display_path(part);
-            return Err(StoreError::DamagedTasks { part }.into());
+            return Err(StoreError::DamagedTasks { place, part }.into());
         }
         let parts = self.parts(table);
         let mut frames = Vec::new();

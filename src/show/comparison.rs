@@ -15,7 +15,7 @@ pub fn comparison(report: &ComparisonReport, as_json: bool) -> Result<(), ShowEr
     let text = if as_json {
         serde_json::to_string_pretty(report).map_err(io::Error::from)? + "\n"
     } else {
-        people(report)
+        text::wrapped(&people(report), 2, text::terminal_width(io::stdout()))
     };
     let mut output = io::stdout().lock();
     output.write_all(text.as_bytes())?;

@@ -18,7 +18,7 @@ use clap::ValueEnum;
 use parquet::arrow::ArrowWriter;
 use parquet::errors::ParquetError;
 
-use super::text::{count, one_line};
+use super::text::{count, one_line, wrapped};
 use crate::error::{FAILURE, Fatal};
 use crate::store::plain_parquet;
 
@@ -241,20 +241,21 @@ impl<'a> TableSink<'a> {
             shown.map(|column| column.cut(most) + 3).sum::<usize>() < width
         };
         let all = columns.len();
-        let shown = (1..=all).rev().find(|shown| fits(*shown, LEAST_WIDTH));
+        let shown = (1..=all).rev().find(|shown| fits(*shown, 0));
         let shown = shown.unwrap_or(1);
         // What is left is for the longest values; a lone column that does not fit is cut to the terminal.
-        let most = (LEAST_WIDTH..=width).rev().find(|most| fits(shown, *most));
+        let most = (0..=width).rev().find(|most| fits(shown, *most));
         let most = most.unwrap_or(width.saturating_sub(4).max(1));
         self.first_columns = (shown < all).then_some(shown).or(self.first_columns);
         let mut fitted = Vec::new();
         let mut fields = Vec::new();
         for ((name, cells), column) in columns.into_iter().zip(&widths).take(shown) {
             let room = column.cut(most).min(width.saturating_sub(4).max(1));
-            self.is_cut |= room < column.widest;
-            let cells = cells.iter().map(|cell| Some(cut(cell, room)));
-            fitted.push(Arc::new(cells.collect::<StringArray>()) as ArrayRef);
-            fields.push(Field::new(cut(&name, room), DataType::Utf8, true));
+            let values = cells.iter().map(|cell| Some(cut(cell, room)));
+            let values = values.collect::<StringArray>();
+            self.is_cut |= values.iter().flatten().ne(&cells);
+            fitted.push(Arc::new(values) as ArrayRef);
+            fields.push(Field::new(header(&name, room), DataType::Utf8, true));
         }
         let schema = Arc::new(Schema::new(fields));
         self.held = vec![RecordBatch::try_new(schema, fitted)?];
@@ -262,27 +263,47 @@ impl<'a> TableSink<'a> {
     }
 }
 
-/// The width to which every column may be cut before columns are left out.
+/// The width to which every value may be cut before columns are left out.
 const LEAST_WIDTH: usize = 16;
 
 /// The widths of a column in characters.
 struct Widths {
-    name: usize,
+    /// Below it, words of the name or too much of the values are cut.
+    least: usize,
     widest: usize,
 }
 
 impl Widths {
     fn of((name, cells): &(String, Vec<String>)) -> Self {
-        let name = name.chars().count();
-        let widths = cells.iter().map(|cell| cell.chars().count());
-        let widest = widths.max().unwrap_or_default().max(name);
-        Self { name, widest }
+        let length = |text: &str| text.chars().count();
+        let cells = cells.iter().map(|cell| length(cell)).max();
+        let cells = cells.unwrap_or_default();
+        let words = name.split_inclusive('_').map(length).max();
+        Self {
+            least: cells.min(LEAST_WIDTH).max(words.unwrap_or_default()),
+            widest: cells.max(length(name)),
+        }
     }
 
-    /// Returns the width if values are cut to `most` characters. The name stays whole.
+    /// Returns the width if the column is cut to `most` characters.
     fn cut(&self, most: usize) -> usize {
-        self.widest.min(most.max(self.name))
+        self.widest.min(most.max(self.least))
     }
+}
+
+/// Breaks the name of a column between its words.
+fn header(name: &str, width: usize) -> String {
+    let (mut lines, mut used) = (String::new(), 0);
+    for word in name.split_inclusive('_') {
+        let length = word.chars().count();
+        if used > 0 && used + length > width {
+            lines.push('\n');
+            used = 0;
+        }
+        lines.push_str(&cut(word, width));
+        used += length;
+    }
+    lines
 }
 
 fn cut(text: &str, width: usize) -> String {
@@ -327,8 +348,8 @@ impl RowSink for TableSink<'_> {
         let cut = self.is_cut.then(|| "long values are cut".to_owned());
         let left_out: Vec<String> = [rows, columns, cut].into_iter().flatten().collect();
         if !left_out.is_empty() {
-            let left_out = left_out.join(", ");
-            writeln!(self.output, "{left_out}; {}", self.limit.hint)?;
+            let note = format!("{}; {}", left_out.join(", "), self.limit.hint);
+            writeln!(self.output, "{}", wrapped(&note, 2, self.limit.width))?;
         }
         Ok(self.output.flush()?)
     }
@@ -592,13 +613,15 @@ mod tests {
             let lines = text.lines().filter(|line| line.starts_with(['|', '+']));
             let widest = lines.map(|line| line.chars().count()).max();
             assert!(widest <= Some(width.max(5)), "{width}: {text}");
-            assert_eq!(text.contains("columns"), width < 40, "{text}");
-            assert_eq!(
-                text.contains("long values are cut"),
-                (24..200).contains(&width),
-                "{text}"
-            );
+            assert_eq!(text.contains("columns"), width < 32, "{text}");
+            let is_cut = text.contains('\u{2026}');
+            assert_eq!(is_cut, (24..200).contains(&width), "{text}");
         }
+        let broken = fitted(Format::Table, 32);
+        assert!(
+            broken.contains("| a_    |\n") && broken.contains("| name  |\n"),
+            "{broken}"
+        );
         assert!(fitted(Format::Table, 40).contains("| word word word wo\u{2026} | x           |"));
     }
 

@@ -4,6 +4,7 @@ use std::io::{self, Write};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use console::truncate_str;
 use indicatif::{HumanCount, MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::{Map, Value, json};
 use tokio::sync::watch;
@@ -56,7 +57,9 @@ pub struct Messages(Option<MultiProgress>);
 impl Messages {
     /// Writes a message. The error is ignored: the terminal may be gone.
     pub fn say(&self, text: &str) {
-        let text = text::wrapped(text, 2, text::terminal_width(io::stderr()));
+        // A line that ends at the edge of the terminal would be taken for two.
+        let width = text::terminal_width(io::stderr()).map(|width| width.saturating_sub(1));
+        let text = text::wrapped(text, 2, width);
         let _ = match &self.0 {
             Some(screen) => screen.println(text).and_then(|()| to_line_start()),
             None => writeln!(io::stderr(), "{text}"),
@@ -149,8 +152,8 @@ impl Snapshot {
         match mode {
             ProgressMode::Quiet | ProgressMode::Terminal { .. } => {}
             ProgressMode::Lines => {
-                for metric in self.key_metrics() {
-                    let _ = writeln!(io::stderr(), "{}", metric_line(metric));
+                for metric in key_metrics(&self.metrics) {
+                    let _ = writeln!(io::stderr(), "{}", metric_line(metric, usize::MAX));
                 }
                 let _ = writeln!(io::stderr(), "{}", self.text());
             }
@@ -162,13 +165,6 @@ impl Snapshot {
                 let _ = writeln!(io::stdout(), "{}", event("progress", &self.json()));
             }
         }
-    }
-
-    /// The metrics that are scores: the reward, and what is 0 or 1.
-    fn key_metrics(&self) -> impl Iterator<Item = &AgentMetric> {
-        let metrics = self.metrics.iter().flat_map(|metrics| metrics.iter());
-        let is_key = |metric: &&AgentMetric| metric.metric == "reward" || metric.pass_at.is_some();
-        metrics.filter(is_key).take(MAX_METRICS)
     }
 
     /// The time until nothing is pending at this rate; none for a sweep that stops.
@@ -314,21 +310,20 @@ fn counts(agent: &AgentProgress) -> Map<String, Value> {
 /// The line of an agent: its pending rollouts, the mean reward of the run so far and, on a resume, of this process,
 /// and the limit of calls in flight where it adapts.
 fn agent_line(name: &str, agent: &AgentProgress) -> String {
-    let number =
-        |mean: Option<f64>| mean.map_or_else(|| "-".to_owned(), |mean| format!("{mean:.4}"));
+    let mean = agent.rewards.mean();
     let mut line = format!(
         "{}: {} left, mean reward {}",
         text::one_line(name),
         text::count(agent.pending()),
-        number(agent.rewards.mean())
+        mean.map_or_else(|| "-".to_owned(), |mean| format!("{mean:.4}"))
     );
     if agent.num_tasks > 0 && agent.rewards.count > 0 {
         let [scored, tasks] = [agent.num_scored_tasks, agent.num_tasks].map(text::count);
         line.push_str(&format!(" over {scored} of {tasks} tasks"));
     }
-    if agent.is_resumed() {
-        let now = number(agent.rewards_now.mean());
-        line.push_str(&format!(", {now} in this process"));
+    let now = agent.rewards_now.mean().filter(|_| agent.is_resumed());
+    if let Some(now) = now {
+        line.push_str(&format!(", {now:.4} in this process"));
     }
     if let Some(limit) = agent.concurrency_limit {
         line.push_str(&format!(", limit {limit}"));
@@ -336,22 +331,25 @@ fn agent_line(name: &str, agent: &AgentProgress) -> String {
     line
 }
 
-/// The line of a metric: `sim reward 0.5595 ± 0.0564, pass@4 0.8571, 168 rollouts`.
-fn metric_line(metric: &AgentMetric) -> String {
+/// The metrics that are scores: the reward, and what is 0 or 1.
+fn key_metrics(metrics: &Option<Arc<[AgentMetric]>>) -> impl Iterator<Item = &AgentMetric> {
+    let metrics = metrics.iter().flat_map(|metrics| metrics.iter());
+    let is_key = |metric: &&AgentMetric| metric.metric == "reward" || metric.pass_at.is_some();
+    metrics.filter(is_key).take(MAX_METRICS)
+}
+
+/// The line of a metric: `sim reward 0.5595 ± 0.0564 (standard error), pass@4 0.8571, 168 rollouts`.
+fn metric_line(metric: &AgentMetric, width: usize) -> String {
     let mean = text::number_or_dash(metric.mean);
     let mut line = format!("{} {} {mean}", metric.agent_name, metric.metric);
     if let Some(stderr) = metric.stderr {
-        line.push_str(&format!(" \u{b1} {}", text::number(stderr)));
+        line.push_str(&format!(" ± {} (standard error)", text::number(stderr)));
     }
-    if let Some(pass) = metric.pass_at.filter(|pass| pass.k > 1) {
-        line.push_str(&format!(
-            ", pass@{} {}",
-            pass.k,
-            text::number(pass.pass_at_k)
-        ));
-    }
-    line.push_str(&format!(", {} rollouts", HumanCount(metric.count)));
-    text::one_line(&line)
+    let pass = metric.pass_at.filter(|pass| pass.k > 1);
+    let pass = pass.map(|pass| format!("pass@{} {}", pass.k, text::number(pass.pass_at_k)));
+    let count = format!("{} rollouts", text::count(metric.count));
+    let parts = [Some(line), pass, Some(count)].into_iter().flatten();
+    text::fitting(parts.map(|part| text::one_line(&part)), width)
 }
 
 /// Takes snapshots of a progress.
@@ -398,7 +396,7 @@ const DEFAULT_WIDTH: usize = 80;
 async fn draw_bars(mut observer: Observer, screen: MultiProgress, colors: bool) {
     let _cleared = Cleared(screen.clone());
     let bar = screen.add(ProgressBar::new(observer.progress.total().planned));
-    let (mut lines, mut metrics): (Vec<ProgressBar>, Vec<String>) = (Vec::new(), Vec::new());
+    let (mut lines, mut metrics) = (Vec::new(), None);
     let messages = Messages(Some(screen.clone()));
     let mut length_of_bar = 0;
     let mut ticks = interval(Duration::from_millis(200));
@@ -409,6 +407,8 @@ async fn draw_bars(mut observer: Observer, screen: MultiProgress, colors: bool) 
             messages.say(&format!("warning: {notice}"));
         }
         let width = text::terminal_width(io::stderr()).unwrap_or(DEFAULT_WIDTH);
+        // A line that ends at the edge of the terminal leaves its remains there.
+        let width = width.saturating_sub(1);
         let length = (width / 4).clamp(4, 30);
         if length != length_of_bar
             && let Ok(style) = ProgressStyle::with_template(&template(length, colors))
@@ -422,19 +422,17 @@ async fn draw_bars(mut observer: Observer, screen: MultiProgress, colors: bool) 
         bar.set_position(now.total.done);
         bar.set_message(text::fitting(now.activity(), room));
         if now.metrics.is_some() {
-            metrics = now.key_metrics().map(metric_line).collect();
+            metrics = now.metrics.clone();
         }
-        for (place, text) in now
-            .lines(width.saturating_sub(2))
-            .chain(metrics.clone())
-            .enumerate()
-        {
-            if lines.len() == place {
-                lines.push(add_line(&screen));
-            }
-            if let Some(line) = lines.get(place) {
-                line.set_message(text);
-            }
+        let room = width.saturating_sub(2);
+        let measured = key_metrics(&metrics).map(|metric| metric_line(metric, room));
+        let texts: Vec<String> = now.lines(room).chain(measured).collect();
+        lines.resize_with(lines.len().max(texts.len()), || add_line(&screen));
+        for line in lines.drain(texts.len()..) {
+            screen.remove(&line);
+        }
+        for (line, text) in lines.iter().zip(texts) {
+            line.set_message(truncate_str(&text, room, "…").into_owned());
         }
         let _ = to_line_start();
     }
@@ -442,7 +440,7 @@ async fn draw_bars(mut observer: Observer, screen: MultiProgress, colors: bool) 
 
 fn add_line(screen: &MultiProgress) -> ProgressBar {
     let line = screen.add(ProgressBar::no_length());
-    if let Ok(style) = ProgressStyle::with_template("  {wide_msg}") {
+    if let Ok(style) = ProgressStyle::with_template("  {msg}") {
         line.set_style(style);
     }
     line
@@ -456,7 +454,7 @@ fn to_line_start() -> io::Result<()> {
 
 fn template(length: usize, colors: bool) -> String {
     let color = if colors { ".cyan/blue" } else { "" };
-    format!("{{bar:{length}{color}}} {{human_pos}}/{{human_len}} {{wide_msg}}")
+    format!("{{bar:{length}{color}}} {{human_pos}}/{{human_len}} {{msg}}")
 }
 
 /// Clears the bars when the task that draws them ends, however it ends.

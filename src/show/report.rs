@@ -57,14 +57,15 @@ pub fn plan(plan: &SweepPlan, as_json: bool, verbose: bool) -> Result<(), ShowEr
     let planned: u64 = plan.agents.iter().map(|agent| agent.num_rollouts).sum();
     // Rollouts that are done are not sent again; their requests count as average ones.
     let bytes = plan.request_bytes() as f64 * plan.num_pending() as f64 / planned.max(1) as f64;
-    writeln!(
-        output,
-        "{} of {} rollouts would be sent, about {} of requests; nothing was.",
+    let summary = format!(
+        "{} of {} rollouts would be sent, about {} of requests; nothing was.\n{}",
         text::count(plan.num_pending()),
         text::count(planned),
         bytesize::ByteSize(bytes as u64),
-    )?;
-    writeln!(output, "{}\n", time_and_cost(&plan.estimate))?;
+        time_and_cost(&plan.estimate)
+    );
+    let width = text::terminal_width(io::stdout());
+    writeln!(output, "{}\n", text::wrapped(&summary, 2, width))?;
     let mut table = Table::new([
         "agent", "address", "tasks", "rollouts", "done", "failed", "pending",
     ])
@@ -91,10 +92,10 @@ pub fn plan(plan: &SweepPlan, as_json: bool, verbose: bool) -> Result<(), ShowEr
 }
 
 /// Formats the end of a sweep: the verdict, the metrics, what failed and why, where it is, and what to do next.
-fn end(report: &SweepReport, width: Option<usize>) -> String {
+fn end(report: &SweepReport, width: Option<usize>, verbose: bool) -> String {
     let mut text = text::wrapped(&verdict(report), 2, width) + "\n";
     if let Some(why) = why_stopped(report) {
-        text.push_str(&format!("{why}\n"));
+        text.push_str(&(text::wrapped(why, 2, width) + "\n"));
     }
     if !report.metrics.is_empty() {
         let scores = report.metrics.iter().filter(|metric| metric.is_score);
@@ -104,7 +105,7 @@ fn end(report: &SweepReport, width: Option<usize>) -> String {
         if status.agents.len() > 1 {
             text.push_str(&format!("\n{}", status::counts(status)));
         }
-        text.push_str(&status::failures(status, width));
+        text.push_str(&status::failures(status, width, verbose));
     }
     let place = text::one_line(report.place.trim_end_matches('/'));
     text.push_str(&format!("\nresults: {place}\n"));
@@ -148,13 +149,15 @@ fn time_and_cost(estimate: &Estimate) -> String {
 }
 
 /// Prints the end of a sweep: the verdict, the metrics, what failed and why, and what to do next.
-pub fn report(report: &SweepReport, as_json: bool) -> Result<(), ShowError> {
+///
+/// `verbose`: whole errors.
+pub fn report(report: &SweepReport, as_json: bool, verbose: bool) -> Result<(), ShowError> {
     let mut output = io::stdout().lock();
     if as_json {
         writeln!(output, "{}", event("finished", &summary(report)))?;
     } else {
         let width = text::terminal_width(io::stdout());
-        write!(output, "{}", end(report, width))?;
+        write!(output, "{}", end(report, width, verbose))?;
     }
     Ok(())
 }
@@ -233,12 +236,10 @@ pub fn metrics(report: &MetricsReport, as_json: bool, shows_all: bool) -> Result
     let hidden = report.metrics.iter().filter(|metric| !is_shown(metric));
     let hidden: BTreeSet<&str> = hidden.map(|metric| metric.metric.as_str()).collect();
     if !hidden.is_empty() {
-        let names: Vec<&str> = hidden.into_iter().collect();
-        writeln!(
-            output,
-            "not scores, shown with --all: {}\n",
-            names.join(", ")
-        )?;
+        let names = hidden.into_iter().collect::<Vec<_>>().join(", ");
+        let note = format!("not scores, shown with --all: {names}");
+        let width = text::terminal_width(io::stdout());
+        writeln!(output, "{}\n", text::wrapped(&note, 2, width))?;
     }
     for agent in &report.coverage {
         let masked = match agent.masked.unsigned_abs() {
@@ -283,15 +284,21 @@ fn metrics_table<'a>(
         .clone()
         .any(|metric| Some(&metric.agent_name) != first);
     let least: &[&str] = if has_several {
-        &["min", "max", "median", "std", "count", "pass^k", "pass@k"]
+        &[
+            BAR, "min", "max", "median", "std", "count", "pass^k", "pass@k",
+        ]
     } else {
-        &["min", "max", "median", "std", "count", "agent", "pass^k"]
+        &[
+            BAR, "min", "max", "median", "std", "count", "agent", "pass^k",
+        ]
     };
+    let has_bars = text::terminal_width(io::stdout()).is_some_and(|width| width >= WIDTH_OF_BARS);
+    let bars = has_bars.then_some(BAR);
     let header = [
         "mean", "stderr", "pass@k", "pass^k", "count", "std", "min", "median", "max",
     ];
     let names = ["agent", "metric"].into_iter().chain(by).chain(bound);
-    let mut table = Table::new(names.chain(header)).least(least);
+    let mut table = Table::new(names.chain(header).chain(bars)).least(least);
     for metric in metrics {
         let pass = |value: fn(&PassAt) -> f64, sign: char| {
             let pass = metric.pass_at.filter(|pass| pass.k > 1);
@@ -304,7 +311,7 @@ fn metrics_table<'a>(
         let names = [metric.agent_name.clone(), metric.metric.clone()];
         let names = names.into_iter().chain(by.map(|_| subset.to_owned()));
         let names = names.chain(has_bounds.then(|| bound.to_owned()));
-        table.row(names.chain([
+        let numbers = [
             number_or_dash(metric.mean),
             number_or_dash(metric.stderr),
             pass(|pass| pass.pass_at_k, '@'),
@@ -314,9 +321,27 @@ fn metrics_table<'a>(
             number_or_dash(metric.min),
             number_or_dash(metric.median),
             number_or_dash(metric.max),
-        ]));
+        ];
+        table.row(names.chain(numbers).chain(bars.map(|_| bar(metric))));
     }
     table
+}
+
+/// The name of the column of bars.
+const BAR: &str = "mean, 0 to 1";
+
+/// Columns that a terminal must have for a column of bars.
+const WIDTH_OF_BARS: usize = 100;
+
+/// Draws a mean of values between 0 and 1.
+fn bar(metric: &AgentMetric) -> String {
+    let is_share = metric.min >= Some(0.0) && metric.max.is_some_and(|max| max <= 1.0);
+    let mean = metric.mean.filter(|_| is_share);
+    mean.map_or_else(String::new, |mean| {
+        let shares = [mean, 1.0 - mean].map(|share| (share * 1e6) as u64);
+        let [full, empty] = text::shares(shares, BAR.len());
+        "█".repeat(full) + &"░".repeat(empty)
+    })
 }
 
 fn summary(report: &SweepReport) -> Value {

@@ -16,19 +16,22 @@ use crate::status::{Figures, LockStatus, ObservedState, RunStatus};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StatusForm {
     /// For people.
-    Text {
-        /// With colours.
-        colors: bool,
-    },
+    Text(Look),
     /// For people, on a terminal, each in place of the one before.
-    Screen {
-        /// With colours.
-        colors: bool,
-    },
+    Screen(Look),
     /// One JSON document on several lines.
     Json,
     /// One JSON document a line.
     JsonLines,
+}
+
+/// What people see of a status.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Look {
+    /// With colours.
+    pub colors: bool,
+    /// With whole errors.
+    pub verbose: bool,
 }
 
 /// Shows the status of a run, once or again and again.
@@ -41,7 +44,7 @@ pub struct StatusView {
 impl StatusView {
     /// Creates a view that shows nothing yet.
     pub fn new(form: StatusForm) -> Self {
-        let screen = matches!(form, StatusForm::Screen { .. }).then(|| {
+        let screen = matches!(form, StatusForm::Screen(_)).then(|| {
             let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stdout());
             if let Ok(style) = ProgressStyle::with_template("{msg}") {
                 bar.set_style(style);
@@ -54,8 +57,8 @@ impl StatusView {
     /// Shows a status.
     pub fn show(&mut self, status: &RunStatus) -> Result<(), ShowError> {
         match (self.form, &self.screen) {
-            (StatusForm::Screen { colors }, Some(screen)) => {
-                screen.set_message(people(status, colors).trim_end().to_owned());
+            (StatusForm::Screen(look), Some(screen)) => {
+                screen.set_message(people(status, look).trim_end().to_owned());
                 Ok(())
             }
             (form, _) => print(status, form),
@@ -82,7 +85,7 @@ impl Drop for StatusView {
 
 fn print(status: &RunStatus, form: StatusForm) -> Result<(), ShowError> {
     let text = match form {
-        StatusForm::Text { colors } | StatusForm::Screen { colors } => people(status, colors),
+        StatusForm::Text(look) | StatusForm::Screen(look) => people(status, look),
         StatusForm::Json => serde_json::to_string_pretty(status).map_err(io::Error::from)? + "\n",
         StatusForm::JsonLines => serde_json::to_string(status).map_err(io::Error::from)? + "\n",
     };
@@ -92,61 +95,81 @@ fn print(status: &RunStatus, form: StatusForm) -> Result<(), ShowError> {
 }
 
 /// Formats a status for people.
-fn people(status: &RunStatus, colors: bool) -> String {
+fn people(status: &RunStatus, look: Look) -> String {
     let mut text = String::new();
+    let width = text::terminal_width(io::stdout());
     // Writing to a String cannot fail.
-    let _ = write(&mut text, status, colors);
-    text
+    let _ = write(&mut text, status, look, width);
+    text::wrapped(&text, 2, width)
 }
 
-fn write(text: &mut String, status: &RunStatus, colors: bool) -> fmt::Result {
+fn write(text: &mut String, status: &RunStatus, look: Look, width: Option<usize>) -> fmt::Result {
     let total = &status.total;
-    let width = text::terminal_width(io::stdout());
-    let verdict = format!(
+    writeln!(
+        text,
         "{} {}: {} of {} rollouts done{}, {}, {} pending",
-        state(status.state, colors),
+        state(status.state, look.colors),
         one_line(&status.place),
         text::count(total.done),
         text::count(total.planned),
         percentage(total.done, total.planned),
         text::failures(&total.failed_by_class),
         text::count(total.pending),
-    );
-    writeln!(text, "{}", text::wrapped(&verdict, 2, width))?;
+    )?;
+    if let Some(width) = width.filter(|width| *width >= WIDTH_OF_BARS) {
+        let counts = [total.done, total.failed, total.pending];
+        writeln!(text, "{}", bar(counts, width / 2, look.colors))?;
+    }
     write_rate(text, status)?;
     for lock in &status.locks {
         write_lock(text, lock)?;
     }
-    if status.state != ObservedState::Running && total.pending > 0 {
-        writeln!(
-            text,
-            "Nobody works on it; `rollstream collect --resume` goes on."
-        )?;
-    }
-    if status.state != ObservedState::Running && status.has_old_metrics {
-        writeln!(
-            text,
-            "Its metrics are older than its rollouts; `rollstream aggregate` computes them again."
-        )?;
+    if status.state != ObservedState::Running {
+        let run = text::quoted(&one_line(&status.place));
+        if total.pending > 0 {
+            writeln!(
+                text,
+                "Nobody works on it; `rollstream resume {run}` goes on."
+            )?;
+        }
+        if status.has_old_metrics {
+            writeln!(
+                text,
+                "Its metrics are older than its rollouts; `rollstream aggregate {run}` computes them again."
+            )?;
+        }
     }
     writeln!(text, "\n{}", agents(status))?;
     if total.attempts > 0 {
-        let attempts = format!(
+        writeln!(
+            text,
             "{} attempts: {}",
             text::count(total.attempts),
             outcomes(total)
-        );
-        writeln!(text, "{}", text::wrapped(&attempts, 2, width))?;
+        )?;
         write!(text, "\n{}", times(status))?;
     }
-    write!(text, "{}", failures(status, width))
+    write!(text, "{}", failures(status, width, look.verbose))
+}
+
+/// Columns that a terminal must have for bars.
+const WIDTH_OF_BARS: usize = 70;
+
+/// Draws what is done, failed and pending.
+fn bar(counts: [u64; 3], length: usize, colors: bool) -> String {
+    let cells = text::shares(counts, length);
+    let parts = [("█", 32), ("▓", 31), ("░", 2)].into_iter().zip(cells);
+    let parts = parts.filter(|(_, cells)| *cells > 0);
+    let painted = parts.map(|((cell, color), cells)| painted(&cell.repeat(cells), color, colors));
+    painted.collect()
 }
 
 /// Formats runs as a table, one line each.
 pub fn runs(runs: &[RunStatus]) -> String {
     let mut table = Table::new([
         "run", "state", "done", "failed", "pending", "reward", "agents", "begun",
-    ]);
+    ])
+    .least(&["begun", "agents", "pending", "failed", "reward"]);
     for run in runs {
         let total = &run.total;
         let agents = run.agents.iter();
@@ -288,8 +311,11 @@ pub(super) fn counts(status: &RunStatus) -> Table {
     table
 }
 
-/// What failed and why, a line for each kind of error; empty if nothing did.
-pub(super) fn failures(status: &RunStatus, width: Option<usize>) -> String {
+/// Bytes of an error that are shown unless all are wanted.
+const MAX_ERROR: usize = 300;
+
+/// What failed and why, a line for each kind of error; empty if nothing did. `verbose`: whole errors.
+pub(super) fn failures(status: &RunStatus, width: Option<usize>, verbose: bool) -> String {
     let mut lines = Vec::new();
     for agent in &status.agents {
         let name = one_line(&agent.agent_name);
@@ -300,7 +326,11 @@ pub(super) fn failures(status: &RunStatus, width: Option<usize>) -> String {
             let why = in_words(&error.outcome);
             let http = error.http_status.filter(|status| *status != 200);
             let http = http.map_or_else(String::new, |status| format!(" (HTTP {status})"));
-            let error = one_line(&error.error);
+            let mut error = one_line(&error.error);
+            if error.len() > MAX_ERROR && !verbose {
+                error.truncate(error.floor_char_boundary(MAX_ERROR));
+                error.push_str("… (--verbose shows all)");
+            }
             lines.push(format!("  {what} of {name}: {why}{http}: {error}"));
         }
         if others > 0 {
@@ -388,10 +418,14 @@ fn state(state: ObservedState, colors: bool) -> String {
         ObservedState::Incomplete | ObservedState::Stopped | ObservedState::Interrupted => 33,
         ObservedState::Died | ObservedState::Failed => 31,
     };
+    painted(&state.to_string(), color, colors)
+}
+
+fn painted(text: &str, color: u8, colors: bool) -> String {
     if colors {
-        format!("\x1b[1;{color}m{state}\x1b[0m")
+        format!("\x1b[1;{color}m{text}\x1b[0m")
     } else {
-        state.to_string()
+        text.to_owned()
     }
 }
 

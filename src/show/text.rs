@@ -66,6 +66,20 @@ pub(super) fn coverage(agent: &AgentCoverage) -> String {
     format!("{name}: {done} of {planned} rollouts done, {failed} failed, {pending} pending")
 }
 
+/// Returns how many of `length` cells of a bar each count gets: its share, and one at least if it is not zero.
+pub(super) fn shares<const N: usize>(counts: [u64; N], length: usize) -> [usize; N] {
+    let all = counts.iter().sum::<u64>().max(1) as f64;
+    let least = counts.map(|count| usize::from(count > 0));
+    let spare = length.saturating_sub(least.iter().sum()) as f64;
+    let (mut sum, mut end) = (0, 0);
+    std::array::from_fn(|part| {
+        sum += counts[part];
+        // Rounded where two parts meet, so that the cells add up.
+        let begin = std::mem::replace(&mut end, (sum as f64 / all * spare).round() as usize);
+        least[part] + end - begin
+    })
+}
+
 /// Replaces control characters, line breaks included.
 pub(super) fn one_line(text: &str) -> String {
     text.replace(char::is_control, " ")
@@ -99,14 +113,42 @@ pub(super) fn fitting(parts: impl IntoIterator<Item = String>, width: usize) -> 
     line
 }
 
-/// Breaks a text into lines of a width, all but the first indented. Without a width it stays as it is.
-pub(super) fn wrapped(text: &str, indent: usize, width: Option<usize>) -> String {
+/// Breaks the lines of a text to a width; what does not fit is indented. Without a width it stays as it is.
+pub fn wrapped(text: &str, indent: usize, width: Option<usize>) -> String {
     let Some(width) = width else {
         return text.to_owned();
     };
-    let pieces = pieces(text, width, width.saturating_sub(indent));
-    let lines: Vec<&str> = pieces.into_iter().map(str::trim_end).collect();
-    lines.join(&format!("\n{}", " ".repeat(indent)))
+    let broken = text.split('\n').map(|line| {
+        let pieces = pieces(line, width, width.saturating_sub(indent));
+        let lines: Vec<&str> = pieces.into_iter().map(str::trim_end).collect();
+        lines.join(&format!("\n{}", " ".repeat(indent)))
+    });
+    broken.collect::<Vec<_>>().join("\n")
+}
+
+/// Breaks a page of Markdown to a width. Blocks of code stay as they are.
+pub fn wrapped_page(page: &str, width: usize) -> String {
+    let mut blocks: Vec<(String, bool)> = Vec::new();
+    let (mut is_code, mut goes_on) = (false, false);
+    for line in page.lines() {
+        let is_fence = line.starts_with("```");
+        is_code ^= is_fence;
+        let is_text = !is_code && !is_fence && !line.is_empty() && !line.starts_with(['|', '#']);
+        let is_item = line.starts_with("- ");
+        match blocks.last_mut() {
+            Some((block, _)) if is_text && goes_on && !is_item => {
+                block.push(' ');
+                block.push_str(line.trim_start());
+            }
+            _ => blocks.push((line.to_owned(), is_code)),
+        }
+        goes_on = is_text;
+    }
+    let broken = blocks.into_iter().map(|(block, is_code)| {
+        let indent = 2 * usize::from(block.starts_with(['-', '|']));
+        wrapped(&block, indent, Some(width).filter(|_| !is_code)) + "\n"
+    });
+    broken.collect()
 }
 
 /// Breaks a line between words into pieces: one that fits the first width, and others that fit the second. A longer word
@@ -117,15 +159,24 @@ pub(super) fn pieces(line: &str, first: usize, others: usize) -> Vec<&str> {
     for word in line.split_inclusive(' ') {
         let width = if pieces.is_empty() { first } else { others };
         let before = line.get(start..end).unwrap_or_default();
-        if !before.trim().is_empty() && used + measure_text_width(word.trim_end()) > width {
+        if !before.trim().is_empty() && used + columns(word.trim_end()) > width {
             pieces.push(before);
             (start, used) = (end, 0);
         }
-        used += measure_text_width(word);
+        used += columns(word);
         end += word.len();
     }
     pieces.extend(line.get(start..));
     pieces
+}
+
+/// Returns the columns that a text takes on a terminal.
+fn columns(text: &str) -> usize {
+    if text.is_ascii() && !text.contains('\x1b') {
+        text.len()
+    } else {
+        measure_text_width(text)
+    }
 }
 
 /// A table without lines: columns a space or two apart, numbers to the right. On a terminal it is no wider than that.
@@ -253,6 +304,16 @@ mod tests {
     }
 
     #[test]
+    fn every_part_of_a_bar_shows() {
+        assert_eq!(shares([50, 25, 25], 20), [10, 5, 5]);
+        assert_eq!(shares([1, 1, 1], 10), [3, 4, 3]);
+        assert_eq!(shares([1, 0, 999_999], 10), [1, 0, 9]);
+        assert_eq!(shares([7, 0, 0], 10), [10, 0, 0]);
+        assert_eq!(shares([0, 0], 10), [0, 0]);
+        assert_eq!(shares([999_999, 1, 0], 10), [9, 1, 0]);
+    }
+
+    #[test]
     fn lines_hold_what_they_have_room_for() {
         let parts = || ["one", "fourteen", "two"].map(str::to_owned);
         assert_eq!(fitting(parts(), 80), "one, fourteen, two");
@@ -268,6 +329,13 @@ mod tests {
         assert_eq!(pieces("a line of words", 7, 7), ["a line ", "of ", "words"]);
         assert_eq!(pieces("indivisible, so", 5, 5), ["indivisible, ", "so"]);
         assert_eq!(pieces("", 5, 5), [""]);
+    }
+
+    #[test]
+    fn a_page_is_broken_between_words_but_for_its_code() {
+        let page = "# A title\n\none two\nthree four\n\n- five six\n  seven\n- 8\n\n```sh\nnine ten eleven\n```\ntwelve\n";
+        let broken = "# A title\n\none two three\nfour\n\n- five six\n  seven\n- 8\n\n```sh\nnine ten eleven\n```\ntwelve\n";
+        assert_eq!(wrapped_page(page, 13), broken);
     }
 
     #[test]

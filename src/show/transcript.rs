@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 
 use super::ShowError;
 use super::text::{count, duration, number, number_or_dash, one_line, pieces};
+use crate::config::DEFAULT_ENVIRONMENT;
 use crate::json;
 use crate::transcript::{Attempt, Item, Kind, RolloutState, TaskLine, Transcript};
 
@@ -100,7 +101,10 @@ impl Page<'_> {
                 self.more(&format!("{rest} more items, {}", size(bytes)))?;
                 break;
             }
-            self.item(item)?;
+            // An environment that only scores says nothing.
+            if item.name != "environment" || !item.text.is_empty() {
+                self.item(item)?;
+            }
         }
         self.fields("expected", Paint::Magenta, &of.expected)?;
         if of.state == RolloutState::Done {
@@ -111,7 +115,7 @@ impl Page<'_> {
                 None => Paint::Yellow,
             };
             self.heading(&format!("reward {reward}"), paint)?;
-            self.pairs(&of.scores)?;
+            self.pairs(self.telling(&of.scores))?;
         } else {
             self.fields("failed answer", Paint::Red, &of.scores)?;
         }
@@ -131,9 +135,11 @@ impl Page<'_> {
             "task {}, rollout {} of agent {}",
             of.task_index, of.rollout_index, of.agent_name
         );
-        self.painted(&one_line(&title), Paint::Bold)?;
+        self.line(&one_line(&title), Paint::Bold)?;
         let mut facts = vec![match of.state {
-            RolloutState::Done => format!("reward {}", number_or_dash(of.reward)),
+            RolloutState::Done => {
+                format!("reward {}{}", number_or_dash(of.reward), compared(of))
+            }
             RolloutState::Failed => "failed".to_owned(),
             RolloutState::Pending if of.attempts.is_empty() => {
                 "pending, and no attempt has ended".to_owned()
@@ -152,12 +158,12 @@ impl Page<'_> {
         facts.extend(answer.map(|tokens| format!("{tokens} tokens out")));
         facts.extend(of.latency_ms.and_then(seconds));
         facts.push(format!("{}:{}", of.source_file, of.source_line));
-        writeln!(self.output, "{}", one_line(&facts.join(", ")))?;
-        if !of.tools.is_empty() {
-            let tools = format!("tools: {}", of.tools.join(", "));
-            writeln!(self.output, "{}", one_line(&tools))?;
+        self.line(&one_line(&facts.join(", ")), Paint::Plain)?;
+        if of.tools.is_empty() {
+            return Ok(());
         }
-        Ok(())
+        let tools = format!("tools: {}", of.tools.join(", "));
+        self.line(&one_line(&tools), Paint::Plain)
     }
 
     fn item(&mut self, item: &Item) -> io::Result<()> {
@@ -176,7 +182,7 @@ impl Page<'_> {
             _ => None,
         };
         match (arguments, item.kind) {
-            (Some(Value::Object(arguments)), _) => self.pairs(&arguments),
+            (Some(Value::Object(arguments)), _) => self.pairs(arguments.iter()),
             (_, Kind::Reasoning) => self.text(&item.text, Paint::Dim),
             _ => self.text(&item.text, Paint::Plain),
         }
@@ -196,7 +202,7 @@ impl Page<'_> {
             attempt.dispatched_at,
             facts.join(", ")
         );
-        writeln!(self.output, "{}", one_line(&line))?;
+        self.line(&one_line(&line), Paint::Plain)?;
         match &attempt.error {
             Some(error) => self.text(error, Paint::Plain),
             None => Ok(()),
@@ -204,7 +210,8 @@ impl Page<'_> {
     }
 
     fn fields(&mut self, title: &str, paint: Paint, fields: &Map<String, Value>) -> io::Result<()> {
-        if fields.is_empty() {
+        let mut fields = self.telling(fields).peekable();
+        if fields.peek().is_none() {
             return Ok(());
         }
         self.heading(title, paint)?;
@@ -212,8 +219,11 @@ impl Page<'_> {
     }
 
     /// Writes names and values. A text of several lines stands below its name.
-    fn pairs(&mut self, fields: &Map<String, Value>) -> io::Result<()> {
-        for (name, value) in fields.iter().filter(|(_, value)| !value.is_null()) {
+    fn pairs<'a>(
+        &mut self,
+        fields: impl Iterator<Item = (&'a String, &'a Value)>,
+    ) -> io::Result<()> {
+        for (name, value) in fields {
             let name = one_line(name);
             let value = match value {
                 Value::String(text) => Cow::Borrowed(text.as_str()),
@@ -226,6 +236,22 @@ impl Page<'_> {
         Ok(())
     }
 
+    /// Returns the fields without those that tell people nothing.
+    fn telling<'a>(
+        &self,
+        fields: &'a Map<String, Value>,
+    ) -> impl Iterator<Item = (&'a String, &'a Value)> + use<'a> {
+        let full = self.style.full;
+        fields.iter().filter(move |(name, value)| match value {
+            _ if full => true,
+            Value::Null => false,
+            Value::Array(items) if items.is_empty() => false,
+            Value::Object(fields) if fields.is_empty() => false,
+            value if *name == "task_name" => *value != DEFAULT_ENVIRONMENT,
+            _ => !COUNTERS.contains(&name.as_str()),
+        })
+    }
+
     fn heading(&mut self, title: &str, paint: Paint) -> io::Result<()> {
         let title = one_line(title);
         let title = truncate_str(&title, self.style.width.saturating_sub(6).max(10), "…");
@@ -233,6 +259,15 @@ impl Page<'_> {
         let rule = rule.saturating_sub(measure_text_width(&title) + 4);
         writeln!(self.output)?;
         self.painted(&format!("── {title} {}", "─".repeat(rule)), paint)
+    }
+
+    /// Writes a line, which is broken between words where the terminal ends.
+    fn line(&mut self, line: &str, paint: Paint) -> io::Result<()> {
+        if !self.style.wraps {
+            return self.painted(line, paint);
+        }
+        let mut pieces = pieces(line, self.style.width, self.style.width).into_iter();
+        pieces.try_for_each(|piece| self.painted(piece.trim_end(), paint))
     }
 
     fn painted(&mut self, line: &str, paint: Paint) -> io::Result<()> {
@@ -252,14 +287,7 @@ impl Page<'_> {
         };
         self.shown += head.len();
         for line in head.lines() {
-            let line = visible(line);
-            if self.style.wraps {
-                for piece in pieces(&line, self.style.width, self.style.width) {
-                    self.painted(piece, paint)?;
-                }
-            } else {
-                self.painted(&line, paint)?;
-            }
+            self.line(&visible(line), paint)?;
         }
         if rest > 0 {
             self.more(&format!("{} more", size(rest)))?;
@@ -271,6 +299,38 @@ impl Page<'_> {
         self.painted(&format!("… {what}; --full shows all"), Paint::Yellow)
     }
 }
+
+/// Says what was answered and what was expected, if each is one short text.
+fn compared(of: &Transcript) -> String {
+    let short = |value: &Value| {
+        let text = value
+            .as_str()
+            .map_or_else(|| value.to_string(), str::to_owned);
+        (text.len() <= 40).then(|| one_line(&text))
+    };
+    let mut expected = of.expected.values();
+    let expected = expected.next().filter(|_| of.expected.len() == 1);
+    let extracted = of.scores.get("extracted_answer");
+    let extracted = extracted.filter(|value| !value.is_null());
+    match (extracted.and_then(short), expected.and_then(short)) {
+        (Some(answer), Some(expected)) => format!(" (answered {answer}, expected {expected})"),
+        _ => String::new(),
+    }
+}
+
+/// The fields of answers that count what the transcript shows.
+const COUNTERS: [&str; 10] = [
+    "assistant_tokens",
+    "env_tokens",
+    "max_turns_reached",
+    "terminated",
+    "total_tokens",
+    "truncated",
+    "turn_count",
+    "turn_gen_tokens",
+    "turn_input_tokens",
+    "turn_total_tokens",
+];
 
 fn role_paint(role: &str) -> Paint {
     match role {
@@ -310,12 +370,11 @@ fn visible(line: &str) -> Cow<'_, str> {
         return Cow::Borrowed(line);
     }
     let mut shown = String::with_capacity(line.len());
-    for character in line.chars() {
-        if is_unsafe(character) {
-            shown.extend(character.escape_default());
-        } else {
-            shown.push(character);
-        }
+    for piece in line.split_inclusive(is_unsafe) {
+        let plain = piece.strip_suffix(is_unsafe);
+        shown.push_str(plain.unwrap_or(piece));
+        let last = piece.chars().next_back().filter(|_| plain.is_some());
+        shown.extend(last.into_iter().flat_map(char::escape_default));
     }
     Cow::Owned(shown)
 }
@@ -329,35 +388,51 @@ pub fn tasks(
     tasks: &[TaskLine],
     style: TranscriptStyle,
 ) -> Result<(), ShowError> {
-    let agents = tasks
-        .iter()
-        .map(|task| measure_text_width(&task.agent_name));
-    let agent = agents.max().unwrap_or_default().clamp(5, 20);
+    let names = tasks.iter().map(|task| task.agent_name.as_str());
+    let has_several = names.clone().any(|name| Some(name) != names.clone().next());
+    let widest = names.map(measure_text_width).max().unwrap_or_default();
+    // A lone agent needs no column.
+    let agent = if has_several {
+        widest.clamp(5, 20.min(style.width / 5))
+    } else {
+        0
+    };
+    let padded = |name: &str| {
+        let name = truncate_str(name, agent, "…");
+        let name = console::pad_str(&name, agent + 2, console::Alignment::Left, None);
+        if agent == 0 {
+            String::new()
+        } else {
+            name.into_owned()
+        }
+    };
+    let of_done = |task: &TaskLine| format!("{}/{}", task.num_done, task.num_rollouts);
+    let done = tasks.iter().map(|task| of_done(task).len()).max();
+    let done = done.unwrap_or_default().max(4);
     let head = format!(
-        "{:>8}  {:<agent$}  {:>8}  {:>9}  {:>6}  prompt",
-        "task", "agent", "reward", "done", "failed"
+        "{:>6}  {}{:>6}  {:>done$}  {:>6}  ",
+        "task",
+        padded("agent"),
+        "reward",
+        "done",
+        "failed"
     );
-    let room = style
-        .width
-        .saturating_sub(head.len() - "prompt".len())
-        .max(10);
+    let room = style.width.saturating_sub(head.len()).max(10);
     let mut page = Page {
         output,
         style,
         shown: 0,
     };
-    page.painted(&head, Paint::Bold)?;
+    page.painted(&format!("{head}prompt"), Paint::Bold)?;
     for task in tasks {
-        let name = visible(&task.agent_name).into_owned();
-        let name = truncate_str(&name, agent, "…");
-        let name = console::pad_str(&name, agent, console::Alignment::Left, None);
-        let question = visible(&task.question).into_owned();
+        let question = visible(&task.question);
         writeln!(
             page.output,
-            "{:>8}  {name}  {:>8}  {:>9}  {:>6}  {}",
+            "{:>6}  {}{:>6}  {:>done$}  {:>6}  {}",
             task.task_index,
+            padded(&visible(&task.agent_name)),
             task.mean_reward.map_or_else(|| "-".to_owned(), number),
-            format!("{}/{}", task.num_done, task.num_rollouts),
+            of_done(task),
             task.num_failed,
             truncate_str(&question, room, "…").trim_end()
         )?;

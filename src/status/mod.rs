@@ -76,7 +76,7 @@ pub struct ErrorCount {
     pub http_status: Option<u16>,
     /// Number of attempts. Errors that differ only in words with a digit count as one.
     pub attempts: u64,
-    /// The error of one of them: one line of at most 300 characters.
+    /// The whole error of one of them, in one line.
     pub error: String,
 }
 
@@ -278,17 +278,17 @@ fn timestamp(time: DateTime<Utc>) -> ScalarValue {
 pub enum ObservedState {
     /// A live collector holds a lock on it.
     Running,
-    /// Its collector died; `--resume` continues it.
+    /// Its collector died; `rollstream resume` continues it.
     Died,
     /// Nothing is pending.
     Finished,
-    /// Some agent did not answer, or asked to discard an answer; `--resume` continues it.
+    /// Some agent did not answer, or asked to discard an answer; `rollstream resume` continues it.
     Incomplete,
-    /// A limit stopped it; `--resume` continues it.
+    /// A limit stopped it; `rollstream resume` continues it.
     Stopped,
-    /// A signal stopped it; `--resume` continues it.
+    /// A signal stopped it; `rollstream resume` continues it.
     Interrupted,
-    /// An error stopped it; `--resume` continues it.
+    /// An error stopped it; `rollstream resume` continues it.
     Failed,
 }
 
@@ -361,6 +361,14 @@ impl LockStatus {
             alive: holder.alive,
         }
     }
+}
+
+/// Returns the state of a run.
+///
+/// # Errors
+/// There is no run, its record is of another version, or the store failed.
+pub async fn state(run: &RunStore) -> Result<ObservedState, Error> {
+    Ok(observe(run, Utc::now()).await?.1)
 }
 
 /// Reads the record of a run, its state and its locks.

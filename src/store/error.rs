@@ -62,7 +62,7 @@ pub enum StoreError {
     /// The disk of the journal is nearly full.
     #[error(
         "the disk of the journal '{path}' has {free} left, and the answers in flight may need {needed}: nothing more \
-         is sent. What was answered is safe; make space and go on with --resume"
+         is sent. What was answered is safe; make space and go on with `rollstream resume`"
     )]
     DiskFull {
         /// The directory.
@@ -149,16 +149,17 @@ pub enum StoreError {
     },
     /// The table of tasks can't be read.
     #[error(
-        "{part} is damaged and can't be read. `rollstream collect --resume` with the same --input and options writes it \
-         anew"
+        "{part} is damaged and can't be read. `rollstream resume {place}` writes it anew from its input"
     )]
     DamagedTasks {
+        /// The run.
+        place: String,
         /// The part.
         part: String,
     },
     /// There is a run already.
     #[error(
-        "there is a run at {place} already ({state}). Continue it with --resume, replace it with --overwrite, or choose another --output"
+        "there is a run at {place} already ({state}). Continue it with `rollstream resume {place}` (or --resume, to change settings), replace it with --overwrite, or choose another --output"
     )]
     Exists {
         /// Where it is.
@@ -207,7 +208,7 @@ pub enum StoreError {
     },
     /// The lock of the run is no longer ours.
     #[error(
-        "the lock of {place} is lost: {why}. This process stopped, so that no two write; what has landed is kept. Continue with --resume when nobody else writes to it"
+        "the lock of {place} is lost: {why}. This process stopped, so that no two write; what has landed is kept. Continue with `rollstream resume {place}` when nobody else writes to it"
     )]
     LockLost {
         /// Where the run is.
@@ -241,7 +242,7 @@ fn reason(error: &object_store::Error) -> String {
     let said = said.trim_end_matches('.');
     format!(
         "the store refuses the credentials: {said}. Renew or correct them in the environment, then try again; a sweep \
-         goes on with --resume, and nothing that was answered is lost"
+         goes on with `rollstream resume`, and nothing that was answered is lost"
     )
 }
 

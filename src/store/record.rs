@@ -87,11 +87,11 @@ pub enum RunState {
     Finished,
     /// Rollouts are pending: an agent failed or discarded its answer, or the dispatch budget ran out. Resume it.
     Incomplete,
-    /// A limit stopped it: a deadline, or too many failures; `--resume` continues it.
+    /// A limit stopped it: a deadline, or too many failures; `rollstream resume` continues it.
     Stopped,
-    /// A signal stopped it; `--resume` continues it.
+    /// A signal stopped it; `rollstream resume` continues it.
     Interrupted,
-    /// An error of its own stopped it; `--resume` continues it.
+    /// An error of its own stopped it; `rollstream resume` continues it.
     Failed,
 }
 

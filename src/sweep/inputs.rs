@@ -26,6 +26,7 @@ use crate::read::{
 use crate::schema::{self, TASKS};
 use crate::servers::Servers;
 use crate::session::{self, Rows, RunTables, row};
+use crate::status;
 use crate::store::{
     Address, InputRecord, PartWriter, RunRecord, RunStore, Scratch, StoreError, part_name,
 };
@@ -188,6 +189,11 @@ impl Inputs {
         settings.interleave_repeats = recorded(record, "interleave_repeats")?;
         settings.environment_routing_mode = recorded(record, "environment_routing_mode")?;
         settings.environment_server_name = recorded(record, "environment_server_name")?;
+        // Of the collector that read the tasks, for the record.
+        if let Ok(recorded) = status::settings(run, record) {
+            settings.input = recorded.input;
+            settings.prompt_config = recorded.prompt_config;
+        }
 
         let session = SessionContext::new_with_config(session::config().with_target_partitions(1));
         let tasks = RunTables::look(run).await?;

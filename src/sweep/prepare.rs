@@ -16,6 +16,7 @@ use crate::progress::AgentProgress;
 use crate::run::Shutdown;
 use crate::schema::{self, SCHEMA_VERSION};
 use crate::servers::{Route, Servers};
+use crate::status;
 use crate::store::{EnvironmentServer, RunCounts, RunRecord, RunState, RunStore, StoreError};
 use datafusion::common::ScalarValue;
 
@@ -290,8 +291,8 @@ async fn existing(run: &RunStore, settings: &Settings) -> Result<Existing, Error
         Ok(Some(record)) if takes_over || settings.shard.is_some() => {
             Ok(Existing::Run(Box::new(record)))
         }
-        Ok(Some(record)) => {
-            let state = record.state.to_string();
+        Ok(Some(_)) => {
+            let state = status::state(run).await?.to_string();
             let place = run.display("");
             Err(StoreError::Exists { place, state }.into())
         }

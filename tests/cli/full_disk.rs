@@ -52,9 +52,11 @@ fn a_full_disk_stops_a_sweep_before_anything_is_lost() {
     let collect =
         "collect -i tasks.jsonl --agent sim --num-repeats 4 --concurrency 32 -o small/run -q";
     let ended = folder.rollstream(collect).args(&sim.options()).run();
-    ended
-        .exited_with(1)
-        .complaining(&["small/run/journal", "nothing more is sent", "--resume"]);
+    ended.exited_with(1).complaining(&[
+        "small/run/journal",
+        "nothing more is sent",
+        "rollstream resume",
+    ]);
     let answered = sim.requests();
     assert!(answered > 100 && answered < 2000, "{answered}");
     // What was in flight was waited for and kept.
@@ -82,9 +84,11 @@ fn a_disk_that_may_not_hold_the_first_answers_is_found_before_anything_is_sent()
     });
     let collect = "collect -i tasks.jsonl --agent sim --concurrency 102 -o small/run -q";
     let ended = folder.rollstream(collect).args(&sim.options()).run();
-    ended
-        .exited_with(1)
-        .complaining(&["small/run/journal", "nothing more is sent", "--resume"]);
+    ended.exited_with(1).complaining(&[
+        "small/run/journal",
+        "nothing more is sent",
+        "rollstream resume",
+    ]);
     assert_eq!(sim.requests(), 0);
 
     disk.grow("64m");

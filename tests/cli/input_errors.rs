@@ -255,9 +255,13 @@ fn an_agent_whose_address_nobody_knows() {
         .exited_with(2);
     ended.complaining(&[
         "no address is known for agent 'nobody'",
-        "--head-server",
+        "--head-server http://127.0.0.1:11000",
         "--agent-url",
     ]);
+    // Of which version NeMo Gym is, its head server says.
+    let agents = "collect +agent_map={_default:a} +input_jsonl_fpath=tasks.jsonl -o run";
+    let ended = folder.rollstream(agents).run().exited_with(2);
+    ended.complaining(&["--head-server http://127.0.0.1:11000", "--gym 0.7"]);
     assert_eq!(folder.content(), before);
 }
 

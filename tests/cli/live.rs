@@ -21,6 +21,7 @@ fn key_metrics_are_shown_before_the_sweep_is_over() {
     let running = folder.rollstream(collect).args(&sim.options()).start();
     let line = running.until_it_says(", 10 rollouts");
     assert!(line.starts_with("quick "), "{line}");
+    assert!(line.contains(" (standard error)"), "{line}");
     running.signal("INT");
     running.until_it_says("stopping");
     running.signal("INT");

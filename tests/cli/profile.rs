@@ -198,7 +198,7 @@ fn missing_rollouts_are_refused_unless_they_are_allowed() {
     ended.exited_with(2).complaining(&[
         "Missing rollout results for 3 materialized input rows. Missing rollout keys: [(0, 1), (2, 0), (2, 1)].",
         "--allow-partial",
-        "rollstream collect --resume",
+        "rollstream resume run",
     ]);
     assert!(!folder.has("run/reward_profiling.jsonl"));
 

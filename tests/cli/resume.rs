@@ -2,7 +2,7 @@
 
 use std::fs::File;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::common::{Folder, Simulated, instant, sums};
 
@@ -29,6 +29,7 @@ fn a_run_goes_on_with_what_it_has_on_record() {
     let after = folder.json("runs/a/run.json");
     assert_eq!(before["finished_at"], after["finished_at"]);
     assert_eq!(after["settings"]["concurrency"], 3);
+    assert_eq!(after["settings"]["input"], json!(["tasks.jsonl"]));
     assert_eq!(simulated.requests(), 8);
 
     for table in ["rollouts", "attempts"] {
@@ -43,6 +44,27 @@ fn a_run_goes_on_with_what_it_has_on_record() {
         .rollstream("resume runs/b")
         .run()
         .complaining(&["runs/b"]);
+}
+
+#[test]
+fn damaged_tasks_are_read_again_from_the_input_on_record() {
+    let folder = Folder::with_tasks(sums(4));
+    folder
+        .rollstream("collect -i tasks.jsonl -a sim -o run -q")
+        .run()
+        .succeeded();
+    let tasks = folder.path("run/tasks/tasks.parquet");
+    std::fs::write(&tasks, "PAR1").unwrap();
+    let remedy = "`rollstream resume run`";
+    let status = folder.rollstream("status run").run().exited_with(1);
+    assert!(status.stderr.contains(remedy), "{}", status.stderr);
+    let ended = folder.rollstream("resume run").run().succeeded();
+    assert!(
+        ended.stdout.contains("4 of 4 rollouts done"),
+        "{}",
+        ended.stdout
+    );
+    assert_eq!(folder.sql("run", "select count(*) from tasks"), ["4"]);
 }
 
 #[test]

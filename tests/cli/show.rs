@@ -59,7 +59,7 @@ fn without_a_task_it_lists_them_the_worst_first() {
     let tasks: Vec<&str> = tasks.flatten().collect();
     assert_eq!(tasks, ["task", "1", "0", "2"], "{list}");
     assert!(
-        list.contains("0.7500        2/2       0  What is 0 + 3?"),
+        list.contains("     0  0.7500   2/2       0  What is 0 + 3?"),
         "{list}"
     );
     let lines = shown(&folder, "show run --json");
@@ -92,7 +92,7 @@ fn it_leads_from_one_rollout_to_the_next() {
     let worst = shown(&folder, "show run --worst");
     assert!(worst.contains("task 1, rollout 0"), "{worst}");
     assert!(
-        worst.ends_with("rollout 1 of 4\nnext:     rollstream show run --worst --at 2\n"),
+        worst.ends_with("(1 of 4)\nnext:     rollstream show run --worst --at 2\n"),
         "{worst}"
     );
     let next = shown(&folder, "show run --worst --at 2");
@@ -209,7 +209,7 @@ fn a_rollout_that_failed_has_its_attempts() {
     );
     assert!(failed.contains("── attempts ─"), "{failed}");
     assert!(failed.contains("agent_flagged"), "{failed}");
-    assert!(failed.contains("rollout 1 of 1\n"), "{failed}");
+    assert!(failed.contains("task 2, rollout 0 (1 of 1)\n"), "{failed}");
     let lines = folder
         .rollstream("show run --json --failed --where")
         .arg("outcome = 'agent_flagged'")

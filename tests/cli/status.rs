@@ -172,6 +172,34 @@ fn a_finished_run_says_who_failed_and_why() {
 }
 
 #[test]
+fn errors_are_cut_unless_the_whole_is_wanted() {
+    let folder = Folder::with_tasks(sums(2));
+    let sim = Simulated::start(instant(["sim"]));
+    let agent = sim.sim().agent_url("sim").unwrap();
+    let url = format!("--agent-url sim={agent}{}", "/nothing-here".repeat(30));
+    let collect = "collect -i tasks.jsonl -a sim -o run --data-budget 1 --overwrite";
+    let collect = |more: &str| {
+        let ended = folder.rollstream(collect).args(&url).args(more).run();
+        ended.exited_with(3).stdout
+    };
+    let status = |more: &str| {
+        let status = folder.rollstream("status run").args(more).run();
+        status.succeeded().stdout
+    };
+    for (cut, whole) in [(collect(""), collect("-v")), (status(""), status("-v"))] {
+        let end = "nothing-here/run: HTTP 404 Not Found";
+        assert!(
+            cut.contains("… (--verbose shows all)\n") && !cut.contains(end),
+            "{cut}"
+        );
+        assert!(
+            !whole.contains("--verbose") && whole.contains(end),
+            "{whole}"
+        );
+    }
+}
+
+#[test]
 fn a_run_that_was_killed_has_died_and_says_what_is_left() {
     let (folder, sim) = (folder("slow"), Simulated::start(quick_and("slow", slow())));
     let mut running = folder.rollstream(COLLECT).args(&sim.options()).start();
@@ -194,6 +222,13 @@ fn a_run_that_was_killed_has_died_and_says_what_is_left() {
     );
     let ended = folder.rollstream("status run --watch").run().succeeded();
     assert_eq!(ended.stdout.lines().count(), 1, "{}", ended.stdout);
+    let ended = folder.rollstream("status run").run().succeeded();
+    let remedy = "Nobody works on it; `rollstream resume run` goes on.";
+    assert!(ended.stdout.contains(remedy), "{}", ended.stdout);
+    let again = folder.rollstream(COLLECT).args(&sim.options()).run();
+    again
+        .exited_with(2)
+        .complaining(&["already (died)", "`rollstream resume run`"]);
 
     let again = Simulated::start(instant(["quick", "slow"]));
     let resume = folder.rollstream(COLLECT).args(&again.options());

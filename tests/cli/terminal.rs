@@ -210,3 +210,71 @@ fn the_end_of_a_sweep_and_its_status_have_the_same_rate() {
     );
     assert!((rollouts - 4.0).abs() < 1e-6, "{status}");
 }
+
+#[test]
+fn tables_fit_the_terminal() {
+    let folder = Folder::with_tasks(sums(12));
+    let mut config = instant(["sim"]);
+    config.fault_at = vec![FaultAt {
+        task: 0,
+        rollout: None,
+        attempt: None,
+        kind: FaultKind::FailureTerminal,
+    }];
+    let sim = Simulated::start(config);
+    for run in ["runs/first", "runs/one-with-a-long-name"] {
+        let collect = folder.rollstream("collect -i tasks.jsonl --agent sim -q -o");
+        collect.arg(run).args(&sim.options()).run().exited_with(3);
+    }
+    for columns in WIDTHS {
+        let shown = |line: &str| {
+            let program = folder.rollstream(line).env("PAGER", "");
+            let mut terminal = program.on_terminal(columns);
+            if line.starts_with("show") {
+                terminal.until_it_shows("task to read");
+                terminal.press("\r");
+            }
+            let (code, shown) = terminal.end();
+            assert_eq!(code, Some(0), "{shown}");
+            assert!(!shown.contains(BROKEN), "{line}: {shown}");
+            shown
+        };
+        let listed = shown("ls runs");
+        for run in ["runs/first", "runs/one-with-a-long-name"] {
+            let is_whole = |line: &str| line.contains(run) && line.contains("11 of 12");
+            assert!(listed.lines().any(is_whole), "{listed}");
+        }
+        let tasks = shown("show runs/first");
+        assert!(tasks.contains("   0/1       1  What is"), "{tasks}");
+
+        // Bars are for terminals that have room for them.
+        let status = shown("status runs/first");
+        let bars = status.lines().filter(|line| line.starts_with("███"));
+        assert_eq!(bars.count(), usize::from(columns >= 80), "{status}");
+        let metrics = shown("aggregate runs/first");
+        assert_eq!(metrics.contains("mean, 0 to 1"), columns > 100, "{metrics}");
+        assert_eq!(metrics.contains('█'), columns > 100, "{metrics}");
+    }
+    let plain = folder.rollstream("status runs/first").run().succeeded();
+    assert!(!plain.stdout.contains('█'), "{}", plain.stdout);
+}
+
+#[test]
+fn errors_and_pages_are_broken_between_words() {
+    let folder = Folder::with_tasks(sums(1));
+    let collect = "collect -i tasks.jsonl --agent sim -q -o a-run-with-a-name";
+    folder.rollstream(collect).run().succeeded();
+    for columns in WIDTHS {
+        let (code, shown) = folder.rollstream(collect).on_terminal(columns).end();
+        assert_eq!(code, Some(2));
+        let remedy = "Continue it with `rollstream resume a-run-with-a-name`";
+        assert!(in_one_line(&shown).contains(remedy), "{shown}");
+        assert!(!shown.contains(BROKEN), "{shown}");
+        let (_, page) = folder.rollstream("help gates").on_terminal(columns).end();
+        let mut is_code = false;
+        for line in page.lines() {
+            is_code ^= line.starts_with("```");
+            assert!(is_code || !line.contains(BROKEN), "{line}");
+        }
+    }
+}

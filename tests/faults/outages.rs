@@ -38,7 +38,7 @@ fn an_agent_that_does_not_come_back_leaves_its_rest_pending() {
     scene.agents.set_down("sim", true);
     let said = running.until_it_says("stays pending");
     assert!(
-        said.contains("agent 'sim'") && said.contains("--resume"),
+        said.contains("agent 'sim'") && said.contains("rollstream resume"),
         "{said}"
     );
     running.end().exited_with(3);
