@@ -3,10 +3,12 @@
 use clap::Args;
 use serde_json::json;
 
+use super::doubts;
 use super::gate::{Verdict, gates};
 use super::health::CheckedRun;
 use super::measurement::{FamilyArgs, MemoryArgs, metric_tables};
-use super::output::{DisplayArgs, Exit, print};
+use super::output::{DisplayArgs, Exit, print, warn};
+use super::runs::is_file;
 use super::sql::SqlSession;
 use crate::error::Error;
 use crate::health::HealthOptions;
@@ -22,12 +24,15 @@ Examples:
       --ignore-checks model_call_missing_token_counts
   rollstream check results/rollouts.jsonl --health
 
-A gate is a query: every row that it returns is a violation. A file holds one or more with `;` between them; the comment \
+A gate is a query: every row that it returns is a violation, whatever is in it. A file holds one or more with `;` between them; the comment \
 before a query (`-- All is done`) is its name. The tables are those of `rollstream sql`, metric families included.
 
 --health runs the health checks of NeMo Gym 0.7 on the evidence of each rollout, and writes \
 quality_summary.json and rollout_verdicts.jsonl into the run, or beside the files. It is violated if a rollout is \
 unhealthy; NeMo Gym's own `gym eval health-check` exits with 0 even then.
+
+It warns of a run that is not complete, and of a gate that names a metric that no row has. To fail on a significant \
+difference from a base, use `rollstream compare --fail-if-worse`.
 
 Exit codes:
   0    no gate is violated, and no rollout is unhealthy
@@ -80,14 +85,19 @@ pub(super) async fn check(args: CheckArgs) -> Result<Exit, Error> {
     // Becomes false when nobody reads the output any more.
     let mut is_text = !args.display.quiet && !args.display.json;
     let mut verdicts = Vec::new();
-    if !given.is_empty() {
+    // The health of files can be checked, and gates need runs.
+    let is_needed = |run: &&String| !given.is_empty() || !is_file(run);
+    let runs: Vec<String> = args.runs.iter().filter(is_needed).cloned().collect();
+    if !runs.is_empty() {
         let metrics = metric_tables(&args.metrics, memory)?;
         let context = session::gathering(memory)?;
-        let mut session = SqlSession::open(context, &args.runs, metrics).await?;
+        let mut session = SqlSession::open(context, &runs, metrics).await?;
         // All gates see the same snapshot of the runs, even while the runs are being written.
         session.look().await?;
+        doubts::of_runs(&session).await?.into_iter().for_each(warn);
         for gate in given.into_iter().flatten() {
             let verdict = Verdict::of(gate, &session).await;
+            verdict.warnings().for_each(warn);
             is_text = is_text && print(verdict.text()?)?;
             verdicts.push(verdict);
         }
@@ -120,10 +130,11 @@ pub(super) async fn check(args: CheckArgs) -> Result<Exit, Error> {
 fn end(verdicts: Vec<Verdict>, passed: bool) -> Result<Exit, Error> {
     let mut texts = Vec::new();
     let mut is_usage = false;
-    for Verdict { name, found } in verdicts {
-        if let Err(error) = found {
+    for verdict in verdicts {
+        let name = verdict.short_name();
+        if let Err(error) = verdict.found {
             is_usage |= error.exit_code() == 2;
-            texts.push(format!("gate '{name}': {error}"));
+            texts.push(format!("{name}: {error}"));
         }
     }
     match texts.join("\n") {

@@ -200,9 +200,9 @@ pub(super) const SIMULATED: &str = "sim";
 /// loopback interface until it is dropped.
 async fn simulate(settings: &mut Settings) -> Result<Option<Sim>, Error> {
     let own = settings.agents.get(SIMULATED);
-    let has_address =
-        settings.head_server.is_some() || own.is_some_and(|agent| agent.url.is_some());
-    if settings.agent.as_deref() != Some(SIMULATED) || has_address {
+    let is_known = own.is_some_and(|agent| agent.url.is_some() || agent.runs_here());
+    let is_known = is_known || settings.head_server.is_some();
+    if settings.agent.as_deref() != Some(SIMULATED) || is_known {
         return Ok(None);
     }
     let config: SimConfig = serde_json::from_value(settings.sim.clone().into())

@@ -12,7 +12,7 @@ use crate::config::Settings;
 use crate::error::Error;
 use crate::import::CollectionFiles;
 use crate::measure::compare::{self, CompareRun};
-use crate::measure::compare::{ComparedRun, ComparisonOptions, ComparisonReport};
+use crate::measure::compare::{ComparedRun, ComparisonOptions, ComparisonReport, MetricComparison};
 use crate::show;
 use crate::store::{RunRecord, Scratch, StoreError};
 use crate::sweep::import_collection;
@@ -31,7 +31,14 @@ the same. Agents match by name; #AGENT chooses one agent per side.
 Tests: McNemar's test for scores of 0 and 1 (exact if fewer than 25 tasks differ; the clustered form with repeats), a \
 sign-flip permutation test for other scores; p-values with Holm's correction over all rows.
 
-Exit codes: 0 compared, 2 nothing to compare, 1 an error.";
+--fail-if-worse makes it a gate for CI: a candidate is worse if its mean of a compared metric is lower than that of the \
+base, and the difference is significant. No significant difference is no proof that there is none: see the MDE.
+
+Exit codes:
+  0    compared
+  1    an error, for example of the storage
+  2    the command line is wrong, or there is nothing to compare
+  4    a candidate is significantly worse, with --fail-if-worse";
 
 /// The options of `compare`.
 #[derive(Debug, Args)]
@@ -58,6 +65,9 @@ pub struct CompareArgs {
     /// The memory that queries may use.
     #[command(flatten)]
     pub memory: MemoryArgs,
+    /// Exit with 4 if a candidate's mean is significantly lower than that of the base in a compared metric
+    #[arg(long)]
+    pub fail_if_worse: bool,
     /// Write the tasks that flipped to this Parquet file
     #[arg(long, value_name = "FILE")]
     pub flips: Option<PathBuf>,
@@ -199,7 +209,12 @@ pub(super) async fn compare(args: CompareArgs) -> Result<Exit, Error> {
     if let Some(directory) = &args.gym.output_dir {
         write(&report, directory, args.gym.report_format)?;
     }
-    Ok(Exit::Done)
+    let is_worse = report.comparisons.iter().any(MetricComparison::is_worse);
+    Ok(if args.fail_if_worse && is_worse {
+        Exit::Violated
+    } else {
+        Exit::Done
+    })
 }
 
 /// Writes the report to the files in which users of NeMo Gym look for it.

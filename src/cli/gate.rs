@@ -1,7 +1,7 @@
 //! [`Gate`]: a query whose rows are violations, and the [`Verdict`] on it.
 
-use std::fs;
 use std::path::Path;
+use std::{fs, io};
 
 use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
@@ -10,10 +10,11 @@ use datafusion::error::DataFusionError;
 use futures::TryStreamExt;
 use serde_json::{Value, json};
 
+use super::doubts;
 use super::sql::{Item, SqlSession, Statement, Statements};
 use crate::error::{Error, USAGE};
 use crate::session::QueryError;
-use crate::show::{Format, RowLimit, ShowError, open_sink};
+use crate::show::{Format, RowLimit, ShowError, cut, open_sink, terminal_width};
 
 /// A query whose rows are violations.
 #[derive(Debug, PartialEq, Eq)]
@@ -87,6 +88,12 @@ fn first_line(text: &str) -> String {
 /// The number of rows of a gate that are shown.
 const MAX_ROWS: usize = 20;
 
+/// Characters of a gate's name in a message. The name may be a query.
+const NAME_WIDTH: usize = 60;
+
+/// Characters of the line about a gate where there is no terminal.
+const LINE_WIDTH: usize = 120;
+
 /// The result of a gate.
 #[derive(Debug)]
 pub(super) struct Verdict {
@@ -94,6 +101,8 @@ pub(super) struct Verdict {
     pub name: String,
     /// Its violations, or the error of the query.
     pub found: Result<Violations, Error>,
+    /// Why it may not mean what it says.
+    doubts: Vec<String>,
 }
 
 /// The rows that a gate returned: the first ones, and the total number.
@@ -107,14 +116,31 @@ pub(super) struct Violations {
 impl Verdict {
     /// Runs the query of a gate.
     pub(super) async fn of(gate: Gate, session: &SqlSession) -> Self {
-        let found = match session.plan(&gate.sql).await {
-            Ok(frame) => count(frame).await,
-            Err(error) => Err(wrong(error)),
+        let (found, doubts) = match session.plan(&gate.sql).await {
+            Ok(frame) => {
+                // A query that fails says so itself.
+                let doubts = doubts::of_gate(session, &frame).await;
+                (count(frame).await, doubts.unwrap_or_default())
+            }
+            Err(error) => (Err(wrong(error)), Vec::new()),
         };
         Self {
             name: gate.name,
             found,
+            doubts,
         }
+    }
+
+    /// Returns what speaks against its result.
+    pub(super) fn warnings(&self) -> impl Iterator<Item = String> {
+        let name = self.short_name();
+        let doubts = self.doubts.iter();
+        doubts.map(move |doubt| format!("{name}: {doubt}"))
+    }
+
+    /// Returns its name for messages: `gate 'Nothing is pending'`.
+    pub(super) fn short_name(&self) -> String {
+        format!("gate '{}'", cut(&self.name, NAME_WIDTH))
     }
 
     pub(super) fn is_passed(&self) -> bool {
@@ -123,21 +149,27 @@ impl Verdict {
 
     /// Returns the verdict for people: a line, and the rows below it.
     pub(super) fn text(&self) -> Result<String, ShowError> {
-        let name = &self.name;
+        let width = terminal_width(io::stdout());
+        let line = |word: &str, rest: &str| {
+            let others = word.chars().count() + 1 + rest.chars().count();
+            let room = width.unwrap_or(LINE_WIDTH).saturating_sub(others);
+            format!("{word} {}{rest}\n", cut(&self.name, room.max(1)))
+        };
         let found = match &self.found {
             Ok(found) => found,
-            Err(error) => return Ok(format!("ERROR {name}: {error}\n")),
+            // What is wrong with it goes to the standard error.
+            Err(_) => return Ok(line("ERROR", "")),
         };
         let violations = match found.count {
-            0 => return Ok(format!("ok  {name}\n")),
+            0 => return Ok(line("ok ", "")),
             1 => "1 violation".to_owned(),
             count if count > MAX_ROWS as u64 => {
                 format!("{count} violations, the first {MAX_ROWS}:")
             }
             count => format!("{count} violations"),
         };
-        let table = found.written(Format::Table)?;
-        Ok(format!("FAIL {name}: {violations}\n{table}"))
+        let table = found.written(Format::Table, width)?;
+        Ok(line("FAIL", &format!(": {violations}")) + &table)
     }
 
     /// Returns the verdict for programs.
@@ -147,18 +179,20 @@ impl Verdict {
             Ok(found) => found,
             Err(error) => return Ok(json!({"name": name, "error": error.to_string()})),
         };
-        let rows = found.written(Format::Json)?;
+        let rows = found.written(Format::Json, None)?;
         let rows: Value = serde_json::from_str(&rows).map_err(Error::defect)?;
         Ok(json!({"name": name, "violations": found.count, "rows": rows}))
     }
 }
 
 impl Violations {
-    fn written(&self, format: Format) -> Result<String, ShowError> {
+    /// Formats the rows; a table fits a terminal of `width` columns.
+    fn written(&self, format: Format, width: Option<usize>) -> Result<String, ShowError> {
         let mut written = Vec::new();
         let all = RowLimit {
             rows: 0,
-            ..RowLimit::default()
+            width,
+            hint: "--json shows whole rows",
         };
         let mut sink = open_sink(format, &self.schema, Box::new(&mut written), all)?;
         for rows in &self.rows {

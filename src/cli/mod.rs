@@ -8,6 +8,7 @@ mod check;
 mod collect;
 mod compare;
 mod config;
+mod doubts;
 mod export;
 mod gate;
 mod gym_keys;

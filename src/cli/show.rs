@@ -413,7 +413,8 @@ async fn where_true(run: &str, select: &Select, condition: &str) -> Result<Vec<K
     let session = SqlSession::of_run(run).await?;
     let refused = |error: Error| {
         let context = format!("--where {condition}");
-        Error::usage(context, error.to_string())
+        let of_tasks = "fields of a task: task_index IN (SELECT task_index FROM tasks WHERE (request->>'FIELD') = 'VALUE')";
+        Error::usage(context, format!("{error}\n  {of_tasks}"))
     };
     let planned = session.plan(&select.query(Some(condition))).await;
     let rows = Rows::start(planned.map_err(refused)?, Key::rows).await;

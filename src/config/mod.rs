@@ -36,7 +36,7 @@ pub use quantity::{Bytes, Concurrency, Limit, Shard, Span};
 pub use repeats::{DEFAULT_AGENT, Repeats};
 pub use routing::{Routing, RoutingMode};
 
-/// The agent that `--model-url` and `--check` set up.
+/// The agent that `--model-url` and `--check` set up, before it gets the name of its model.
 pub const MODEL_AGENT: &str = "model";
 
 /// The environment for task names that no other one is for.

@@ -22,7 +22,7 @@ use serde_json::Value;
 use self::checks::Checked;
 use self::judge::{Judge, JudgeSettings};
 use crate::call::{CallLog, CookieJar, Target};
-use crate::config::{Resources, ServerUrl};
+use crate::config::{Resources, ServerUrl, similar};
 use crate::http::HttpClients;
 use crate::model::{Endpoints, Message, ModelError, ModelRetries, OBSERVATION_ROLE};
 use crate::retry::Failure;
@@ -230,7 +230,12 @@ pub fn environment(
         return Ok(Arc::new(judge));
     }
     if !SERVERS.contains(&kind) {
-        let why = format!("there is no environment of kind '{kind}'; use {}", kinds());
+        let names = checks::kinds().chain([JUDGE]).chain(SERVERS);
+        let hint = match similar(kind, names) {
+            Some(name) => format!("did you mean '{name}'?"),
+            None => format!("use {}", kinds()),
+        };
+        let why = format!("there is no check or environment of kind '{kind}'; {hint}");
         return Err(wrong(de::Error::custom(why)));
     }
     let ServerSettings { url, .. } = ServerSettings::deserialize(settings).map_err(wrong)?;
@@ -305,7 +310,7 @@ mod tests {
         for (settings, expected) in [
             (
                 json!({"kind": "steps"}),
-                "no environment of kind 'steps'; use 'step'",
+                "no check or environment of kind 'steps'; did you mean 'step'?",
             ),
             (json!({"url": "http://e"}), "needs a kind"),
             (json!({"kind": "step"}), "missing field `url`"),

@@ -136,7 +136,9 @@ impl Verdict {
         let bound = if has_answered {
             format!("--agent-patience {patience}")
         } else {
-            format!("an eighth of --agent-patience {patience}, because it never answered well")
+            format!(
+                "an agent that never answered well gets an eighth of --agent-patience {patience}"
+            )
         };
         let silent = match silent.as_secs() {
             0 => Duration::from_millis(silent.as_millis() as u64),

@@ -87,7 +87,9 @@ fn of_schema(error: &SchemaError) -> String {
         }
         SchemaError::AmbiguousReference { field } => {
             let name = &field.name;
-            format!("the column '{name}' is in several tables; write TABLE.{name}")
+            format!(
+                "the column '{name}' is in several tables; write TABLE.{name}, such as rollouts.{name}"
+            )
         }
         other => other.to_string(),
     }
@@ -134,6 +136,10 @@ fn planned(text: &str) -> String {
     }
     if let Some((_, rest)) = text.split_once("While expanding wildcard, ") {
         return rest.to_owned();
+    }
+    if text.contains("'json_as_text' at position 2") && text.contains("got Boolean") {
+        return "`->>` binds weaker than a comparison: put it into brackets, as in (request->>'field') = 'value'"
+            .to_owned();
     }
     text.replace("datafusion.public.", "")
 }
@@ -193,7 +199,7 @@ mod tests {
             ),
             (
                 "select task_index from rollouts join tasks on true",
-                "the column 'task_index' is in several tables; write TABLE.task_index",
+                "the column 'task_index' is in several tables; write TABLE.task_index, such as rollouts.task_index",
             ),
             ("select * from rolouts", "there is no table 'rolouts'"),
             ("select * from a.rolouts", "there is no table 'a.rolouts'"),

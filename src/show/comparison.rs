@@ -6,6 +6,7 @@ use std::io::{self, Write as _};
 use super::ShowError;
 use super::text::{self, Table, number_or_dash};
 use crate::report::{ComparedRun, ComparisonReport, MetricComparison, Overlap};
+use crate::schema::REWARD;
 
 /// Most metrics on a line.
 const MAX_NAMES: usize = 10;
@@ -35,6 +36,10 @@ fn people(report: &ComparisonReport) -> String {
 }
 
 fn write(text: &mut String, report: &ComparisonReport) -> fmt::Result {
+    for overlap in &report.overlaps {
+        write_verdict(text, report, overlap)?;
+    }
+    writeln!(text)?;
     write_run(text, "base", &report.base)?;
     for candidate in &report.candidates {
         write_run(text, "candidate", candidate)?;
@@ -58,6 +63,10 @@ fn write(text: &mut String, report: &ComparisonReport) -> fmt::Result {
         "* p < {alpha} after Holm's correction for {comparisons}. MDE: the difference that a single test finds with power {}.",
         report.options.power,
     )?;
+    writeln!(
+        text,
+        "gained, lost: tasks whose mean rose or fell across 0.5, or at all where scores are not 0 or 1."
+    )?;
     write_left_out(text, report)?;
     if let Some(flips) = &report.flips {
         let flipped = match flips.num_rows {
@@ -67,6 +76,46 @@ fn write(text: &mut String, report: &ComparisonReport) -> fmt::Result {
         writeln!(text, "{flipped} in {}", flips.path)?;
     }
     Ok(())
+}
+
+/// Says in words what follows from the numbers: a line for each significant difference, and one for the others.
+fn write_verdict(text: &mut String, report: &ComparisonReport, overlap: &Overlap) -> fmt::Result {
+    let name = text::one_line(&pair_of(report, overlap));
+    let rows = report.comparisons.iter().filter(|row| {
+        row.candidate == overlap.candidate && row.candidate_agent == overlap.candidate_agent
+    });
+    let (significant, others): (Vec<_>, Vec<_>) = rows.partition(|row| row.significant);
+    let confidence = short(100.0 * report.options.confidence);
+    let numbers = |row: &MetricComparison| {
+        let p = row.p_holm.map(|p| format!(", p {}", probability(p)));
+        let (difference, interval) = (signed(row.difference), interval(row));
+        let p = p.unwrap_or_default();
+        format!("{difference} ({confidence} % CI {interval}{p})")
+    };
+    for row in significant {
+        let word = match (row.metric.as_str(), row.is_worse()) {
+            (REWARD, true) => "worse",
+            (REWARD, false) => "better",
+            (_, true) => "lower",
+            (_, false) => "higher",
+        };
+        let (metric, numbers) = (text::one_line(&row.metric), numbers(row));
+        writeln!(text, "{name} is {word} in {metric}: {numbers}")?;
+    }
+    let line = match others.as_slice() {
+        [] => return Ok(()),
+        [row] => format!(
+            "no significant difference in {}: {name} has {}",
+            text::one_line(&row.metric),
+            numbers(row)
+        ),
+        _ => {
+            let metrics = others.iter().map(|row| row.metric.as_str());
+            let metrics = listed(&metrics.collect::<Vec<_>>());
+            format!("{name} shows no significant difference in {metrics}")
+        }
+    };
+    writeln!(text, "{line}")
 }
 
 fn write_run(text: &mut String, role: &str, run: &ComparedRun) -> fmt::Result {
@@ -163,6 +212,8 @@ fn table(report: &ComparisonReport) -> Table {
         "gained",
         "lost",
         "tasks",
+        &interval,
+        "p (Holm)",
         "base",
         "candidate",
     ]);
@@ -174,18 +225,21 @@ fn table(report: &ComparisonReport) -> Table {
     table
 }
 
-fn cells(row: &MetricComparison) -> [String; 11] {
-    let interval = match (row.ci_low, row.ci_high) {
+fn interval(row: &MetricComparison) -> String {
+    match (row.ci_low, row.ci_high) {
         (Some(low), Some(high)) => format!("{} to {}", signed(low), signed(high)),
         _ => "-".to_owned(),
-    };
+    }
+}
+
+fn cells(row: &MetricComparison) -> [String; 11] {
     let mark = if row.significant { " *" } else { "" };
     [
         row.metric.clone(),
         text::number(row.base_mean),
         text::number(row.candidate_mean),
         signed(row.difference) + mark,
-        interval,
+        interval(row),
         row.p_holm.map_or_else(|| "-".to_owned(), probability),
         row.test.replace('_', " "),
         text::count(row.num_tasks),
@@ -209,23 +263,23 @@ fn write_left_out(text: &mut String, report: &ComparisonReport) -> fmt::Result {
         if metrics.is_empty() {
             continue;
         }
-        let shown = metrics
-            .iter()
-            .take(MAX_NAMES)
-            .copied()
-            .collect::<Vec<_>>()
-            .join(", ");
-        let more = match metrics.len().saturating_sub(MAX_NAMES) {
-            0 => String::new(),
-            more => format!(" and {more} more"),
-        };
+        let (pair, metrics) = (pair_of(report, overlap), listed(&metrics));
         writeln!(
             text,
-            "{}: not on both sides of any common task: {shown}{more}",
-            pair_of(report, overlap),
+            "{pair}: not on both sides of any common task: {metrics}"
         )?;
     }
     Ok(())
+}
+
+/// Lists the first metrics, and says how many more there are.
+fn listed(metrics: &[&str]) -> String {
+    let first: Vec<&str> = metrics.iter().take(MAX_NAMES).copied().collect();
+    let first = first.join(", ");
+    match metrics.len().saturating_sub(MAX_NAMES) {
+        0 => first,
+        more => format!("{first} and {more} more"),
+    }
 }
 
 fn tasks(count: u64) -> String {

@@ -18,7 +18,7 @@ use clap::ValueEnum;
 use parquet::arrow::ArrowWriter;
 use parquet::errors::ParquetError;
 
-use super::text::{count, one_line, wrapped};
+use super::text::{count, cut, one_line, wrapped};
 use crate::error::{FAILURE, Fatal};
 use crate::store::plain_parquet;
 
@@ -304,14 +304,6 @@ fn header(name: &str, width: usize) -> String {
         used += length;
     }
     lines
-}
-
-fn cut(text: &str, width: usize) -> String {
-    if text.chars().count() <= width {
-        return text.to_owned();
-    }
-    let kept = text.chars().take(width.saturating_sub(1));
-    kept.chain(['\u{2026}']).collect()
 }
 
 impl RowSink for TableSink<'_> {

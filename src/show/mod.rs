@@ -15,5 +15,5 @@ pub use formats::{Format, RowLimit, RowSink, ShowError, open_sink};
 pub use progress_bar::{Messages, ProgressDisplay, ProgressMode};
 pub use report::{event, metrics, plan, profile, report};
 pub use status::{Look, StatusForm, StatusView, runs};
-pub use text::{quoted, terminal_width, wrapped, wrapped_page};
+pub use text::{cut, quoted, terminal_width, wrapped, wrapped_page};
 pub use transcript::{TranscriptStyle, tasks, transcript};

@@ -109,10 +109,10 @@ fn end(report: &SweepReport, width: Option<usize>, verbose: bool) -> String {
     }
     let place = text::one_line(report.place.trim_end_matches('/'));
     text.push_str(&format!("\nresults: {place}\n"));
-    if let Some(groups) = &report.groups {
+    if let Some(groups) = report.groups.as_ref().filter(|groups| groups.skipped > 0) {
         let (committed, skipped) = (text::count(groups.committed), text::count(groups.skipped));
         text.push_str(&format!(
-            "groups: {committed} committed, {skipped} skipped\n"
+            "groups for a trainer: {committed} prompts written, {skipped} left out because rollouts of them are missing\n"
         ));
     }
     let place = text::quoted(&place);

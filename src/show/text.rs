@@ -85,6 +85,15 @@ pub(super) fn one_line(text: &str) -> String {
     text.replace(char::is_control, " ")
 }
 
+/// Cuts a text to a width in characters, with `…` at its end if it is longer.
+pub fn cut(text: &str, width: usize) -> String {
+    if text.chars().count() <= width {
+        return text.to_owned();
+    }
+    let kept = text.chars().take(width.saturating_sub(1));
+    kept.chain(['…']).collect()
+}
+
 /// Quotes a word for a shell, where it needs that.
 pub fn quoted(word: &str) -> String {
     let is_plain = |c: char| c.is_alphanumeric() || "-_./:=@%+,".contains(c);
@@ -183,7 +192,7 @@ fn columns(text: &str) -> usize {
 pub(super) struct Table {
     table: comfy_table::Table,
     header: Vec<String>,
-    least: &'static [&'static str],
+    least: Vec<String>,
 }
 
 impl Table {
@@ -196,13 +205,13 @@ impl Table {
         Self {
             table,
             header,
-            least: &[],
+            least: Vec::new(),
         }
     }
 
     /// Names the columns that a narrow terminal can do without, the least important first.
-    pub(super) fn least(mut self, columns: &'static [&'static str]) -> Self {
-        self.least = columns;
+    pub(super) fn least(mut self, columns: &[&str]) -> Self {
+        self.least = columns.iter().map(|column| (*column).to_owned()).collect();
         self
     }
 
@@ -230,7 +239,7 @@ impl Table {
         // Spaces at the end of a line are not printed.
         let mut needed = padded.sum::<usize>().saturating_sub(1);
         let mut left_out = Vec::new();
-        for name in self.least {
+        for name in &self.least {
             let place = self.header.iter().position(|header| header == name);
             let Some((place, column)) =
                 place.and_then(|place| Some((place, table.column_mut(place)?)))
@@ -242,7 +251,7 @@ impl Table {
             }
             column.set_constraint(ColumnConstraint::Hidden);
             needed -= widths.get(place).map_or(0, |width| usize::from(*width) + 2);
-            left_out.push(*name);
+            left_out.push(name.as_str());
         }
         if needed > width {
             table
@@ -251,7 +260,7 @@ impl Table {
         }
         let mut lines: Vec<String> = table.lines().collect();
         if !left_out.is_empty() {
-            let note = format!(" (no room for {})", left_out.join(", "));
+            let note = format!(" (a wider terminal also shows {})", left_out.join(", "));
             lines.extend(wrapped(&note, 2, Some(width)).lines().map(str::to_owned));
         }
         lines
@@ -291,7 +300,7 @@ mod tests {
             lines[0].ends_with("more ") && !lines[0].contains("extra"),
             "{lines:?}"
         );
-        assert_eq!(lines[2], " (no room for extra)");
+        assert_eq!(lines[2..].join(""), " (a wider terminal also shows  extra)");
         let lines = table.fitted(14);
         assert!(lines.len() > 4 && lines[1].contains("a fine"), "{lines:?}");
         for width in [14, 20, 29, 34] {

@@ -8,7 +8,7 @@ use super::identity::{self, NotResumable};
 use super::inputs::Inputs;
 use super::{Found, Start, Sweep, now};
 use crate::agent::{AgentError, Agents, HeadServer};
-use crate::config::{ConfigError, Routing, Settings};
+use crate::config::{ConfigError, MODEL_AGENT, Routing, Settings};
 use crate::error::Error;
 use crate::gym::{GYM_07, GymChoice};
 use crate::measure::{MetricQueries, zeros};
@@ -46,6 +46,21 @@ fn sole_agent(settings: &Settings, existing: Option<&RunRecord>) -> Option<Strin
     let is_known = own.url.is_some() || own.runs_here();
     let began_without = existing.is_some_and(|record| record.identity["agent"].is_null());
     (is_known && !began_without).then(|| name.clone())
+}
+
+/// Calls the agent of a model what it is called in the run: `model` in those of earlier versions.
+fn use_recorded_name(record: &RunRecord, settings: &mut Settings) {
+    let (Some(here), Some(name)) = (record.identity.get("agents"), &settings.agent) else {
+        return;
+    };
+    let was = here.get(MODEL_AGENT).and_then(|own| own["model"].as_str());
+    if was == Some(name)
+        && here.get(name).is_none()
+        && let Some(own) = settings.agents.remove(name)
+    {
+        settings.agents.insert(MODEL_AGENT.to_owned(), own);
+        settings.agent = Some(MODEL_AGENT.to_owned());
+    }
 }
 
 /// Gives agents elsewhere the addresses that the run has on record, if the settings name no others.
@@ -128,6 +143,7 @@ impl Sweep {
             _ => None,
         };
         if let Some(record) = &existing {
+            use_recorded_name(record, &mut settings);
             use_recorded_addresses(record, &mut settings);
         }
         let head = HeadServer::of(&settings).await;

@@ -100,7 +100,7 @@ pub struct Select {
     pub task_index: Option<i64>,
     /// Those that have no answer because their last attempt failed.
     pub failed: bool,
-    /// The lowest reward first.
+    /// The lowest reward first; of the same rewards, those of the task with the lowest mean.
     pub worst: bool,
 }
 
@@ -122,14 +122,20 @@ impl Select {
         } else {
             format!("WHERE {}", conditions.join(" AND "))
         };
-        let order = if self.worst && !self.failed {
-            "reward ASC NULLS LAST, "
-        } else {
-            ""
-        };
+        let selected = format!("SELECT task_index, rollout_index FROM {from} {conditions}");
+        let end = format!("task_index, rollout_index LIMIT {MAX_SELECTED}");
+        if !self.worst || self.failed {
+            return format!("{with}{selected} ORDER BY {end}");
+        }
+        // Among equal rewards, first those of the tasks that are solved least often.
         format!(
-            "{with}SELECT task_index, rollout_index FROM {from} {conditions} \
-             ORDER BY {order}task_index, rollout_index LIMIT {MAX_SELECTED}"
+            "SELECT task_index, rollout_index
+            FROM ({selected}) AS selected
+            JOIN (
+                SELECT task_index, rollout_index, reward, avg(reward) OVER (PARTITION BY task_index) AS mean_reward
+                FROM rollouts
+            ) AS scored USING (task_index, rollout_index)
+            ORDER BY reward ASC NULLS LAST, mean_reward ASC NULLS LAST, {end}"
         )
     }
 }

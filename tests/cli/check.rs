@@ -1,8 +1,9 @@
 //! Assertions in SQL about runs.
 
+use rollstream::sim::{FaultAt, FaultKind};
 use serde_json::{Value, json};
 
-use crate::common::{Ended, Folder, sums};
+use crate::common::{BROKEN, Ended, Folder, Simulated, instant, sums};
 
 /// A run of 3 tasks with two rollouts each, and one with four.
 fn two_runs() -> Folder {
@@ -57,9 +58,8 @@ fn every_gate_is_named_and_every_violation_shown() {
          +------------+---------------+\n\
          ok  SELECT metric FROM agent_statistics WHERE metric = 'no such metric'\n"
     );
-    assert_eq!(ended.stderr, "");
-    let ended = check(&folder, "base -q", &["gates.sql"]).exited_with(4);
-    assert_eq!((ended.stdout.as_str(), ended.stderr.as_str()), ("", ""));
+    let quiet = check(&folder, "base -q", &["gates.sql"]).exited_with(4);
+    assert_eq!((quiet.stdout, quiet.stderr), (String::new(), ended.stderr));
 }
 
 #[test]
@@ -106,17 +106,14 @@ fn a_gate_that_is_wrong_is_named_and_the_others_are_still_asked() {
          -- Fine\nSELECT 1 WHERE false;\n-- Violated\nSELECT 1 AS n",
     );
     let ended = check(&folder, "base", &["gates.sql"]).exited_with(2);
-    for said in [
-        "ERROR Typing: ",
-        "ERROR Late: ",
+    let lines: Vec<&str> = ended.stdout.lines().take(4).collect();
+    let expected = [
+        "ERROR Typing",
+        "ERROR Late",
         "ok  Fine",
         "FAIL Violated: 1 violation",
-    ] {
-        assert!(
-            ended.stdout.lines().any(|line| line.starts_with(said)),
-            "{ended:?}"
-        );
-    }
+    ];
+    assert_eq!(lines, expected, "{ended:?}");
     assert!(ended.stderr.contains("gate 'Typing': "), "{ended:?}");
     assert!(
         ended
@@ -135,6 +132,115 @@ fn a_gate_that_is_wrong_is_named_and_the_others_are_still_asked() {
     );
     assert_eq!(document["gates"][3]["violations"], 1);
     assert_eq!(document["passed"], false);
+}
+
+#[test]
+fn a_run_that_is_not_complete_is_warned_of() {
+    let folder = Folder::with_tasks(sums(5));
+    let mut config = instant(["a"]);
+    config.fault_at = vec![FaultAt {
+        task: 1,
+        rollout: None,
+        attempt: None,
+        kind: FaultKind::Error500,
+    }];
+    let sim = Simulated::start(config);
+    let collect = "collect -i tasks.jsonl --agent a --num-repeats 2 -q --infra-budget 1 -o part";
+    let collect = folder.rollstream(collect).args(&sim.options());
+    collect.run().exited_with(3);
+    let whole = "collect -i tasks.jsonl --agent sim -q -o whole";
+    folder.rollstream(whole).run().succeeded();
+    let warning = "8 of 10 rollouts are done; the gates see only these\n";
+    for (options, label) in [
+        ("part", "part"),
+        ("part -q", "part"),
+        ("it=part", "it"),
+        ("whole part --json", "part"),
+    ] {
+        let ended = check(&folder, options, &["SELECT 1 WHERE false"]).succeeded();
+        assert_eq!(ended.stderr, format!("warning: {label}: {warning}"));
+    }
+    let health = folder.rollstream("check part --health").run();
+    assert_eq!(health.stderr, format!("warning: part: {warning}"));
+    let ended = check(&folder, "whole", &["SELECT 1 WHERE false"]).succeeded();
+    assert_eq!(ended.stderr, "");
+}
+
+#[test]
+fn a_gate_that_cannot_mean_what_it_says_is_warned_of() {
+    let folder = two_runs();
+    for (runs, gate, warning) in [
+        (
+            "base",
+            "SELECT * FROM agent_statistics WHERE metric = 'rewards' AND mean < 0.9",
+            "no row has metric = 'rewards'; did you mean `reward`?",
+        ),
+        (
+            "base",
+            "SELECT metric FROM (SELECT metric, mean FROM spread) s WHERE s.metric IN ('reward', 'acuracy') AND mean < 0",
+            "no row has metric = 'acuracy'; did you mean `accuracy`?",
+        ),
+        (
+            "b=base c=cand",
+            "SELECT b.mean FROM b.agent_statistics b JOIN c.agent_statistics c USING (agent_name, metric)
+             WHERE 'turn' = b.metric",
+            "no row has metric = 'turn'; did you mean `turns`?",
+        ),
+        (
+            "base",
+            "SELECT agent_name FROM rollouts WHERE NOT EXISTS
+             (SELECT 1 FROM pass_at_k p WHERE p.metric = 'x' OR p.agent_name = rollouts.agent_name)",
+            "no row has metric = 'x'; there are accuracy, ",
+        ),
+    ] {
+        let ended = check(&folder, runs, &[gate]).succeeded();
+        let lines: Vec<&str> = ended.stderr.lines().collect();
+        assert_eq!(lines.len(), 1, "{ended:?}");
+        let begin = format!("warning: gate '{}", &gate[..20]);
+        assert!(
+            lines[0].starts_with(&begin) && lines[0].contains(warning),
+            "{ended:?}"
+        );
+    }
+    let gate = "SELECT avg(reward) >= 0 AS is_good FROM rollouts";
+    let ended = check(&folder, "base", &[gate]).exited_with(4);
+    for part in ["returns true or false", "each row is a violation", "HAVING"] {
+        assert!(ended.stderr.contains(part), "{ended:?}");
+    }
+    let ended = check(
+        &folder,
+        "base",
+        &[
+            "SELECT metric FROM spread WHERE metric = 'reward' AND mean < 0 OR metric = 'turns' AND mean < 0",
+        ],
+    );
+    assert_eq!(ended.succeeded().stderr, "");
+}
+
+#[test]
+fn verdicts_fit_their_terminal() {
+    let folder = two_runs();
+    let gates = [
+        "SELECT agent_name, task_index, rollout_index, reward, result FROM rollouts ORDER BY task_index, rollout_index",
+        "SELECT metric, mean FROM agent_statistics WHERE metric = 'reward' AND mean < 0",
+        "SELECT nothing, agent_name, task_index, rollout_index, reward, result FROM rollouts",
+    ];
+    for columns in [50, 100] {
+        let program = folder.rollstream("check base");
+        let program = gates
+            .iter()
+            .fold(program, |program, gate| program.arg("--gate").arg(gate));
+        let (code, shown) = program.on_terminal(columns).end();
+        assert_eq!(code, Some(2), "{shown}");
+        let lines = shown.lines();
+        let verdicts: Vec<&str> = lines
+            .take_while(|line| !line.starts_with("error"))
+            .collect();
+        assert!(!verdicts.concat().contains(BROKEN), "{shown}");
+        assert!(shown.contains("\u{2026}: 6 violations"), "{shown}");
+        assert!(shown.contains("--json shows whole rows"), "{shown}");
+        assert_eq!(shown.matches("'nothing'").count(), 1, "{shown}");
+    }
 }
 
 #[test]

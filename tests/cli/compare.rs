@@ -9,7 +9,7 @@ use parquet::record::{Row, RowAccessor};
 use rollstream::sim::{AgentConfig, FaultKind, FaultRates, SimConfig};
 use serde_json::{Value, json};
 
-use crate::common::{Folder, Simulated, Task, instant, quick_and_slow, sums, task};
+use crate::common::{BROKEN, Folder, Simulated, Task, instant, quick_and_slow, sums, task};
 
 /// Far longer than anything takes.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -173,6 +173,56 @@ fn people_see_a_table_and_what_was_left_out() {
         again("compare base other --seed 3"),
         again("compare base other --seed 3")
     );
+}
+
+#[test]
+fn the_verdict_comes_first_and_can_fail_a_build() {
+    let folder = Folder::with_tasks(sums(60));
+    let options = "tasks.jsonl --agent sim +sim.difficulty";
+    for (run, difficulty) in [("base", "0.5"), ("bad", "0.9"), ("good", "0.1")] {
+        collect(&folder, &format!("{options}={difficulty} -o {run}"));
+    }
+    let compared = |line: &str, code: i32, verdict: &str| {
+        let ended = folder.rollstream("compare").args(line).run();
+        let ended = ended.exited_with(code);
+        assert!(ended.stdout.starts_with(verdict), "{}", ended.stdout);
+    };
+    compared("base bad", 0, "bad is worse in reward: -0.");
+    compared("base bad --fail-if-worse", 4, "bad is worse in reward: -0.");
+    compared(
+        "base good bad --fail-if-worse",
+        4,
+        "good is better in reward: +0.",
+    );
+    compared(
+        "base good --fail-if-worse",
+        0,
+        "good is better in reward: +0.",
+    );
+    compared("base bad --json --fail-if-worse", 4, "{");
+    let same =
+        "no significant difference in reward: same has 0 (95 % CI 0 to 0, p 1.0000)\n\nbase base:";
+    compared("base same=base --fail-if-worse", 0, same);
+    let several = "same shows no significant difference in reward, accuracy\n";
+    let metrics = "--metric reward --metric accuracy";
+    compared(&format!("base same=base {metrics}"), 0, several);
+
+    for columns in [50, 80] {
+        let program = folder.rollstream("compare base good");
+        let (_, shown) = program.on_terminal(columns).end();
+        assert!(!shown.contains(BROKEN), "{shown}");
+        let header = shown.lines().find(|line| line.starts_with(" metric "));
+        let header: Vec<&str> = header.unwrap().split_whitespace().take(4).collect();
+        assert_eq!(
+            header,
+            ["metric", "base", "candidate", "difference"],
+            "{shown}"
+        );
+        assert!(
+            shown.contains("(a wider terminal also shows MDE, test"),
+            "{shown}"
+        );
+    }
 }
 
 #[test]

@@ -144,7 +144,7 @@ fn questions_and_answers_are_all_that_is_needed() {
         let options = format!("--model-url {url} --model sim --check numeric --num-repeats 2");
         let line = format!("plan -i questions.jsonl -o run {options}");
         let planned = folder.rollstream(&line).run().succeeded();
-        assert!(planned.stdout.contains("model"), "{}", planned.stdout);
+        assert!(planned.stdout.contains(" sim "), "{}", planned.stdout);
         assert!(!folder.has("run"));
         let ended = collect(&folder, &options).run().succeeded();
         let rollouts = 2 * count;
@@ -173,6 +173,54 @@ fn questions_and_answers_are_all_that_is_needed() {
             .succeeded();
         assert_eq!(servers.sim().requests("sim_model").unwrap().len(), asked);
     }
+}
+
+#[test]
+fn the_agent_has_the_name_of_its_model() {
+    let model = Endpoint::saying(|_| "It is 3.".to_owned());
+    let folder = questions((1..=3).map(sum));
+    folder.write("m.toml", &format!(
+        "[agents.model]\nmodel_url = '{}'\nmodel = 'lab/m-1.5:b'\n[agents.model.environments._default]\nkind = 'numeric'\n",
+        model.url
+    ));
+    let line = |more: &str| folder.rollstream("collect -i questions.jsonl").args(more);
+    let agents =
+        |run: &str| folder.sql(run, "select agent_name, count(*) from rollouts group by 1");
+    let flags = format!(
+        "--model-url {} --model lab/m-1.5:b --check numeric",
+        model.url
+    );
+    let more = "--agent-concurrency lab/m-1.5:b=1";
+    line(&flags).args(more).args("-o flags").run().succeeded();
+    line("--config m.toml -o file").run().succeeded();
+    line(&flags)
+        .args("--agent model -o named")
+        .run()
+        .succeeded();
+    assert_eq!(agents("flags"), ["lab/m-1.5:b,3"]);
+    assert_eq!(agents("file"), ["lab/m-1.5:b,3"]);
+    assert_eq!(agents("named"), ["model,3"]);
+    let ended = folder.rollstream("compare flags file#lab/m-1.5:b").run();
+    assert!(ended.succeeded().stdout.contains("lab/m-1.5:b: 3 of 3"));
+
+    // Earlier versions called the agent `model`: such runs are resumed under that name.
+    assert_eq!(model.asked().len(), 9);
+    for run in ["flags", "named"] {
+        let resume = line(&flags).args("--limit 3 --resume -o");
+        let limit = resume.args(run).run().exited_with(2);
+        limit.complaining(&["'limit' was null and is 3"]);
+        line(&flags).args("--resume -o").args(run).run().succeeded();
+        let extended = line(&flags).args("--num-repeats 2 --resume --extend -o");
+        extended.args(run).run().succeeded();
+        folder.rollstream("resume").args(run).run().succeeded();
+    }
+    assert_eq!(model.asked().len(), 15);
+    assert_eq!(agents("named"), ["model,6"]);
+    let other = line(&flags.replace("m-1.5", "m-2")).args("--resume -o named");
+    other
+        .run()
+        .exited_with(2)
+        .complaining(&["cannot resume", "'agents' was"]);
 }
 
 #[test]
@@ -345,9 +393,9 @@ fn rows_that_cannot_be_asked_or_scored_are_named_before_anything_is_sent() {
                 json!({"question": "2 + 3?", "answer": "five"}),
             ],
             vec![
-                "questions.jsonl:2: agent 'model': neither the row nor its extra_env_info has `expected_answer`, `answer`",
+                "questions.jsonl:2: agent 'm': neither the row nor its extra_env_info has `expected_answer`, `answer`",
                 "--check-option expected_field=FIELD",
-                "questions.jsonl:3: agent 'model': the field `answer` has no number: correct the data",
+                "questions.jsonl:3: agent 'm': the field `answer` has no number: correct the data",
                 "Nothing was sent.",
             ],
         ),
@@ -388,7 +436,7 @@ fn rows_that_cannot_be_asked_or_scored_are_named_before_anything_is_sent() {
         (
             "numbers",
             vec![sum(1)],
-            vec!["no environment of kind 'numbers'", "'numeric'"],
+            vec!["no check or environment of kind 'numbers'; did you mean 'numeric'?"],
         ),
     ] {
         let folder = questions(rows);
@@ -411,8 +459,15 @@ fn rows_that_cannot_be_asked_or_scored_are_named_before_anything_is_sent() {
 #[test]
 fn options_that_make_no_agent_say_what_is_missing() {
     let folder = questions([sum(1)]);
-    let url = "--model-url http://127.0.0.1:1";
+    let url = "--model-url http://127.0.0.1:1 --model m";
     for (options, parts) in [
+        (
+            "--model-url http://127.0.0.1:1 --check numeric".to_owned(),
+            vec![
+                "the name of the model (--model NAME) is missing",
+                "/v1/models",
+            ],
+        ),
         (
             url.to_owned(),
             vec![
@@ -431,7 +486,7 @@ fn options_that_make_no_agent_say_what_is_missing() {
         ),
         (
             format!("{url} --check numeric --agent math"),
-            vec!["`agent` (--agent)", "(--check)", "agent named 'model'"],
+            vec!["`agent` (--agent)", "(--check)", "an agent of their own"],
         ),
         (
             format!("{url} --judge-model j --judge-rubric nowhere.txt"),

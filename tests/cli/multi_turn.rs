@@ -85,15 +85,9 @@ fn every_prompt_is_a_group_with_all_its_completions() {
     let folder = Folder::new();
     let servers = Simulated::start(instant(["unused"]));
     folder.write("talker.toml", &talker(&servers, ""));
-    let ended = folder
-        .rollstream("collect --config talker.toml --output run")
-        .run()
-        .succeeded();
-    assert!(
-        ended.stdout.contains("groups: 42 committed, 0 skipped"),
-        "{}",
-        ended.stdout
-    );
+    let collect = "collect --config talker.toml --output run";
+    let ended = folder.rollstream(collect).run().succeeded();
+    assert!(!ended.stdout.contains("groups"), "{}", ended.stdout);
     let landed = folder.landed("run");
     let groups = folder.parquet("run/groups");
     let query = "select count(*), sum(num_rollouts) from groups";

@@ -129,9 +129,44 @@ fn sql_chooses_rollouts() {
         .rollstream("show run --where")
         .arg("rewrad = 0")
         .run();
-    ended
-        .exited_with(2)
-        .complaining(&["--where rewrad = 0", "rewrad"]);
+    ended.exited_with(2).complaining(&[
+        "--where rewrad = 0",
+        "rewrad",
+        "fields of a task: task_index IN (SELECT",
+    ]);
+}
+
+#[test]
+fn of_equal_rewards_the_worst_are_those_of_the_worst_task() {
+    let folder = Folder::new();
+    let row = |task: u64, rollout: u64, reward: u64| {
+        let row = json!({
+            "responses_create_params": {"input": format!("task {task}")}, "agent_ref": {"name": "x"},
+            "_ng_task_index": task, "_ng_rollout_index": rollout, "reward": reward, "response": {},
+        });
+        format!("{row}\n")
+    };
+    let rewards = [[0, 1, 1], [1, 1, 1], [0, 0, 1]];
+    let rows = (0..).zip(rewards).flat_map(|(task, rewards)| {
+        (0..)
+            .zip(rewards)
+            .map(move |(rollout, reward)| row(task, rollout, reward))
+    });
+    let rows: String = rows.collect();
+    folder.write("x.jsonl", &rows);
+    folder.write("x_materialized_inputs.jsonl", &rows);
+    folder.rollstream("import x -o run").run().succeeded();
+    let keys = |options: &str| -> Vec<String> {
+        let lines = shown(&folder, &format!("show run --json --worst {options}"));
+        let lines = lines.lines();
+        let values = lines.map(|line| serde_json::from_str::<Value>(line).unwrap());
+        let keys =
+            values.map(|value| format!("{}.{}", value["task_index"], value["rollout_index"]));
+        keys.collect()
+    };
+    assert_eq!(keys("")[..5], ["2.0", "2.1", "0.0", "2.2", "0.1"]);
+    assert_eq!(keys("--where reward=0"), ["2.0", "2.1", "0.0"]);
+    assert_eq!(keys("0")[..1], ["0.0"]);
 }
 
 #[test]

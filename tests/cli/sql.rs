@@ -197,6 +197,27 @@ fn the_question_can_be_in_a_file_and_the_answer_too() {
 }
 
 #[test]
+fn a_column_that_a_join_merges_needs_no_table_in_a_condition() {
+    let folder = two_runs();
+    let direct = folder.sql("a", "select count(*) from rollouts where task_index = 1");
+    assert_ne!(direct, ["0"]);
+    for query in [
+        "select count(*) from rollouts join tasks using (task_index) where task_index = 1",
+        "select count(*) from rollouts r left join tasks t using (task_index) where 1 = task_index",
+        "select count(*) from (select * from rollouts) as r join tasks using (task_index)
+         where task_index in (select task_index from attempts where task_index < 2) and task_index > 0",
+        "with found as (select * from a.rollouts inner join a.tasks using (task_index) where task_index = 1)
+         select count(*) from found",
+    ] {
+        assert_eq!(folder.sql("a=a", query), direct, "{query}");
+    }
+    let several = "select 1 from rollouts join tasks using (task_index) where agent_name = 'x'";
+    let ended = folder.rollstream("sql a -c").arg(several).run();
+    let hint = "the column 'agent_name' is in several tables; write TABLE.agent_name, such as rollouts.agent_name";
+    ended.exited_with(1).complaining(&[hint]);
+}
+
+#[test]
 fn bad_questions_are_answered_with_what_is_wrong() {
     let folder = two_runs();
     let refused = |query: &str, parts: &[&str]| {
@@ -230,6 +251,10 @@ fn bad_questions_are_answered_with_what_is_wrong() {
     refused(
         "select sum(agent_name) from rollouts",
         &["there is no function sum(Utf8View); there are sum(Decimal), "],
+    );
+    refused(
+        "select 1 from tasks where request->>'difficulty' = 'hard'",
+        &["`->>` binds weaker", "(request->>'field') = 'value'"],
     );
     let ended = folder
         .rollstream("sql a b -c")

@@ -165,7 +165,11 @@ fn the_end_of_a_sweep_fits_the_terminal() {
         .collect();
         assert!(places.is_sorted(), "{shown}");
         assert_eq!(shown.contains(" median "), columns > 100, "{shown}");
-        assert_eq!(text.contains("(no room for "), columns < 100, "{shown}");
+        assert_eq!(
+            text.contains("(a wider terminal also shows "),
+            columns < 100,
+            "{shown}"
+        );
         assert!(shown.contains(" pass@k"), "{shown}");
 
         let (_, shown) = folder.rollstream("status run").on_terminal(columns).end();

@@ -173,7 +173,11 @@ fn an_agent_that_never_answers_well_is_left_after_an_eighth_of_the_patience() {
     let ended = collect(&agent, &folder, options).run().exited_with(3);
     said(&ended, DOWN, true);
     said(&ended, "for up to 375ms", true);
-    said(&ended, "an eighth of --agent-patience 3s", true);
+    said(
+        &ended,
+        "an agent that never answered well gets an eighth of --agent-patience 3s",
+        true,
+    );
     said(&ended, "for 0s", false);
     assert_eq!(folder.json("run/run.json")["rollouts"]["failed"], 0);
 }

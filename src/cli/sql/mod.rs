@@ -8,6 +8,7 @@ mod interpreter;
 mod repl;
 mod session;
 mod statements;
+mod using;
 
 use std::fs;
 use std::io::{self, IsTerminal};

@@ -8,10 +8,11 @@ use datafusion::common::TableReference;
 use datafusion::dataframe::DataFrame;
 use datafusion::error::DataFusionError;
 use datafusion::execution::context::SQLOptions;
-use datafusion::logical_expr::{Expr, ident, lit};
+use datafusion::logical_expr::{Expr, LogicalPlan, ident, lit};
 use datafusion::prelude::SessionContext;
 
 use super::catalog::table_hint;
+use super::using::name_tables;
 use crate::cli::measurement::{DEFAULT_MEMORY, FamilyArgs, metric_tables};
 use crate::cli::runs::open_recorded;
 use crate::error::Error;
@@ -74,7 +75,7 @@ impl SqlSession {
 
     /// Adds the table of groups, which a sweep writes when it ends. A run without groups has none in it.
     async fn add_groups(&self) -> Result<(), Error> {
-        let with_run = self.runs.len() > 1 || self.runs.iter().any(|run| run.schema.is_some());
+        let with_run = self.has_labels();
         let mut all: Option<DataFrame> = None;
         for NamedRun { label, schema, run } in &self.runs {
             let name = part_name(GROUPS, GROUPS);
@@ -124,16 +125,53 @@ impl SqlSession {
             .with_allow_ddl(false)
             .with_allow_dml(false);
         let planned = self.context.sql_with_options(statement, only_queries).await;
-        match planned {
-            Ok(frame) => Ok(frame),
-            Err(error) => {
-                let hint = match session::missing_table(&error) {
-                    Some(name) => table_hint(&self.context, name).await,
-                    None => return Err(error.into()),
-                };
-                Err(QueryError::with_hint(error, hint).into())
-            }
+        let error = match planned {
+            Ok(frame) => return Ok(frame),
+            Err(error) => error,
+        };
+        if let Some(frame) = self.plan_named(statement, &only_queries).await {
+            return Ok(frame);
         }
+        let Some(name) = session::missing_table(&error) else {
+            return Err(error.into());
+        };
+        let hint = table_hint(&self.context, name).await;
+        Err(QueryError::with_hint(error, hint).into())
+    }
+
+    /// Plans a statement that the engine only understands with names of tables.
+    async fn plan_named(&self, statement: &str, options: &SQLOptions) -> Option<DataFrame> {
+        let state = self.context.state();
+        let dialect = state.config().options().sql_parser.dialect;
+        let mut statement = state.sql_to_statement(statement, &dialect).ok()?;
+        if !name_tables(&mut statement) {
+            return None;
+        }
+        let plan = state.statement_to_plan(statement).await.ok()?;
+        options.verify_plan(&plan).ok()?;
+        Some(self.frame(plan))
+    }
+
+    /// Returns a plan as a query of this session.
+    pub(in crate::cli) fn frame(&self, plan: LogicalPlan) -> DataFrame {
+        DataFrame::new(self.context.state(), plan)
+    }
+
+    /// Returns the label of each run, with the condition for its rows in the tables of all runs.
+    pub(in crate::cli) fn labels(&self) -> impl Iterator<Item = (&str, String)> {
+        let is_alone = !self.has_labels();
+        self.runs.iter().map(move |NamedRun { label, .. }| {
+            let condition = format!("WHERE run = '{}'", label.replace('\'', "''"));
+            (
+                label.as_str(),
+                if is_alone { String::new() } else { condition },
+            )
+        })
+    }
+
+    /// Whether the tables of all runs have a column `run`.
+    fn has_labels(&self) -> bool {
+        self.runs.len() > 1 || self.runs.iter().any(|run| run.schema.is_some())
     }
 
     pub(super) fn context(&self) -> &SessionContext {

@@ -19,7 +19,7 @@ use overrides::Overrides;
 use tree::{Assignment, Tree, leaves};
 
 use super::fields::run_beside;
-use super::{AgentKind, ConfigError, DEFAULT_ENVIRONMENT, MODEL_AGENT, Origin, Settings};
+use super::{AgentKind, ConfigError, DEFAULT_ENVIRONMENT, Origin, Settings};
 pub use environment::{BEARER_TOKEN_VARIABLE, CONFIG_VARIABLE, PREFIX};
 pub(crate) use hydra::{text as typed_text, value as typed_value};
 pub use interpolation::InterpolationError;
@@ -126,6 +126,7 @@ impl Layers {
                 tree.assign(assignment)?;
             }
         }
+        let model_agent = tree.name_model();
         let (settings, origins) = tree.finish()?;
         environment::refuse_unknown(&environment.unknown, &settings)?;
         let mut resolved = Resolved {
@@ -134,7 +135,7 @@ impl Layers {
             notes: overrides.notes(),
         };
         resolved.place_files()?;
-        resolved.complete_model()?;
+        resolved.complete_model(&model_agent)?;
         resolved.check()?;
         Ok(resolved)
     }
@@ -215,8 +216,8 @@ impl Resolved {
     }
 
     /// Completes the agent of `--model-url`: it talks to a model, it gets the tasks, and a judge's settings make a judge.
-    fn complete_model(&mut self) -> Result<(), ConfigError> {
-        let path = KeyPath::new(["agents", MODEL_AGENT]);
+    fn complete_model(&mut self, name: &str) -> Result<(), ConfigError> {
+        let path = KeyPath::new(["agents", name]);
         let conflict = |one: &KeyPath, other: &KeyPath, remedy| {
             let named = |key: &KeyPath| {
                 let is_below = |(path, origin): (&KeyPath, &Origin)| {
@@ -231,13 +232,20 @@ impl Resolved {
                 remedy,
             })
         };
-        let Some(own) = self.settings.agents.get_mut(MODEL_AGENT) else {
+        let Some(own) = self.settings.agents.get_mut(name) else {
             return Ok(());
         };
         let is_set =
             !own.model_url.is_empty() || own.model.is_some() || !own.environments.is_empty();
         if own.kind.is_some() || !is_set {
             return Ok(());
+        }
+        if !own.model_url.is_empty() && own.model.as_deref().is_none_or(str::is_empty) {
+            return Err(ConfigError::Missing {
+                what: "the name of the model (--model NAME)",
+                remedy: "the endpoint of --model-url must be told which of its models is asked; `curl URL/v1/models` lists \
+                         them",
+            });
         }
         own.kind = Some(AgentKind::MultiTurn);
         if let Some(Value::Object(check)) = own.environments.get_mut(DEFAULT_ENVIRONMENT) {
@@ -258,10 +266,10 @@ impl Resolved {
             }
         }
         match self.settings.agent.as_deref() {
-            None | Some("") => self.settings.agent = Some(MODEL_AGENT.to_owned()),
-            Some(MODEL_AGENT) => {}
+            None | Some("") => self.settings.agent = Some(name.to_owned()),
+            Some(agent) if agent == name => {}
             Some(_) => {
-                let remedy = "--model-url and the options beside it are for an agent named 'model': leave out the other \
+                let remedy = "--model-url and the options beside it are an agent of their own: leave out the other \
                               agent, or give these settings to it, under [agents.NAME]";
                 return conflict(&KeyPath::new(["agent"]), &path, remedy);
             }

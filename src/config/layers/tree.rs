@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::keys::{self, EXPECTED_TABLE};
 use crate::config::option_spec::Kind;
-use crate::config::{ConfigError, KeyPath, Origin, Settings};
+use crate::config::{ConfigError, KeyPath, MODEL_AGENT, Origin, Settings};
 
 /// One value for one key, and its origin.
 #[derive(Debug, Clone, PartialEq)]
@@ -74,6 +74,39 @@ impl Tree {
             }
         })?;
         Ok((settings, self.origins))
+    }
+
+    /// Names the agent of `--model-url` after its model, and returns its name. It keeps [`MODEL_AGENT`] if it has a kind,
+    /// if it is called so elsewhere, or if the name is that of an agent with an address.
+    pub(super) fn name_model(&mut self) -> String {
+        let path = KeyPath::new(["agents", MODEL_AGENT]);
+        let agent = |name: &str| self.values.get("agents")?.get(name);
+        let field = |name: &str, key: &str| agent(name)?.get(key).filter(|value| !value.is_null());
+        let model = field(MODEL_AGENT, "model").and_then(Value::as_str);
+        let chosen = self.values.get("agent").and_then(Value::as_str);
+        let repeats = self.values.get("num_repeats");
+        let is_free = |model: &&str| {
+            let names = [(MODEL_AGENT, "kind"), (model, "kind"), (model, "url")];
+            !model.is_empty()
+                && names
+                    .into_iter()
+                    .all(|(name, key)| field(name, key).is_none())
+                && chosen.is_none_or(|chosen| chosen.is_empty() || chosen == *model)
+                && repeats.is_none_or(|repeats| repeats.get(MODEL_AGENT).is_none())
+        };
+        let (Some(model), Some(own)) = (model.filter(is_free), agent(MODEL_AGENT)) else {
+            return MODEL_AGENT.to_owned();
+        };
+        let (model, own) = (model.to_owned(), own.clone());
+        let origins = self.origins.clone();
+        self.remove(&path);
+        for (place, value) in leaves(path, own) {
+            let origin = origins.get(&place).unwrap_or(&Origin::Default);
+            let below = place.keys().iter().skip(2).map(String::as_str);
+            let keys = ["agents", &model].into_iter().chain(below);
+            self.insert(KeyPath::new(keys), value, origin);
+        }
+        model
     }
 
     fn insert(&mut self, path: KeyPath, value: Value, origin: &Origin) {

@@ -200,6 +200,11 @@ row! {
 }
 
 impl MetricComparison {
+    /// Whether the mean of the candidate is significantly lower than that of the base.
+    pub fn is_worse(&self) -> bool {
+        self.significant && self.difference < 0.0
+    }
+
     /// Replaces numbers that are not finite by NaN or `None`, since JSON has neither.
     pub(super) fn finite(mut self) -> Self {
         for number in [
