@@ -8,9 +8,11 @@ use clap::Args;
 use super::collect::{SIMULATED, carry_out};
 use super::output::{DisplayArgs, Exit};
 use super::runs::open_recorded;
+use crate::agent::AgentError;
 use crate::config::{ServerUrl, Settings, Span};
 use crate::error::Error;
 use crate::schema::TASKS;
+use crate::show::quoted;
 use crate::status;
 
 const EXAMPLES: &str = "\
@@ -55,7 +57,14 @@ pub(super) async fn resume(args: ResumeArgs) -> Result<Exit, Error> {
         shard: None,
         ..settings
     };
-    carry_out(settings, args.live, &args.display).await
+    let resumed = carry_out(settings, args.live, &args.display).await;
+    resumed.map_err(|error| match error.cause() {
+        Some(unknown @ AgentError::NoAddress { .. }) => Error::Usage(format!(
+            "{unknown}. `rollstream collect --resume --output {}` takes these options",
+            quoted(&run.display(""))
+        )),
+        _ => error,
+    })
 }
 
 /// A server of this machine takes a connection within this time.

@@ -9,6 +9,9 @@ use crate::python::repr_list;
 /// The number of findings kept of each kind; more are only counted.
 const KEPT: usize = 20;
 
+/// The number of findings shown of those that are all the same.
+const SHOWN: usize = 5;
+
 /// What is wrong with a line. A line has only the first kind that fits, and earlier kinds are reported first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
@@ -172,12 +175,17 @@ impl Group {
     fn rows(&self) -> String {
         let rows = self.kept.iter().map(|finding| finding.row.to_string());
         let rows = rows.collect::<Vec<_>>().join(", ");
-        let more = if self.not_kept() > 0 { ", ..." } else { "" };
-        format!("[{rows}{more}]")
+        let more = self.count > self.kept.len() as u64;
+        format!("[{rows}{}]", if more { ", ..." } else { "" })
     }
 
-    fn not_kept(&self) -> u64 {
-        self.count - self.kept.len() as u64
+    /// Returns the findings that people see: few if they are all the same.
+    fn shown(&self) -> &[Finding] {
+        let mut whats = self.kept.iter().map(|finding| &finding.what);
+        let first = whats.next();
+        let is_same = whats.all(|what| Some(what) == first);
+        let most = if is_same { SHOWN } else { KEPT };
+        self.kept.get(..most).unwrap_or(&self.kept)
     }
 }
 
@@ -227,7 +235,8 @@ impl fmt::Display for InputErrors {
             if let Some(summary) = self.summary(*kind, group) {
                 writeln!(f, "{summary}")?;
             }
-            for finding in &group.kept {
+            let shown = group.shown();
+            for finding in shown {
                 let Finding {
                     file, line, what, ..
                 } = finding;
@@ -240,8 +249,9 @@ impl fmt::Display for InputErrors {
                     }
                 }
             }
-            if group.not_kept() > 0 {
-                writeln!(f, "  and {} more", group.not_kept())?;
+            let more = group.count - shown.len() as u64;
+            if more > 0 {
+                writeln!(f, "  and {more} more")?;
             }
             write!(f, "{}", remedy(*kind))?;
         }
@@ -306,7 +316,7 @@ mod tests {
             shown.contains("rows [0, 1, ") && shown.contains("19, ...]"),
             "{shown}"
         );
-        assert!(shown.contains("and 980 more"), "{shown}");
+        assert!(shown.contains("and 995 more"), "{shown}");
         assert_eq!(
             errors
                 .findings()

@@ -9,6 +9,9 @@ const ENOUGH: u64 = 20;
 /// This many are reason to look whether other tasks fail, too.
 const SUSPICIOUS: u64 = 3;
 
+/// The HTTP status of a key that is missing or wrong.
+const UNAUTHORIZED: u16 = 401;
+
 /// They must be of this many tasks: fewer tasks may be what is wrong.
 const TASKS: usize = 8;
 
@@ -73,8 +76,16 @@ impl FirstAnswers {
         } else {
             self.needs_retry = false;
         }
-        let are_enough = self.count >= self.enough && self.count > sent / 2;
-        (are_enough && self.tasks.len() >= TASKS && !self.needs_retry).then_some(self.count)
+        // A key that is refused is wrong for every task and every retry.
+        let is_unauthorized = status == Some(UNAUTHORIZED);
+        let enough = if is_unauthorized {
+            self.enough.min(SUSPICIOUS)
+        } else {
+            self.enough
+        };
+        let is_general = self.tasks.len() >= TASKS && !self.needs_retry;
+        let are_enough = self.count >= enough && self.count > sent / 2;
+        (are_enough && (is_general || is_unauthorized)).then_some(self.count)
     }
 }
 
@@ -114,6 +125,15 @@ mod tests {
         assert_eq!(answers.collect::<Vec<_>>(), [9]);
         let mut one = FirstAnswers::of(100, true);
         assert!((0..100).all(|sent| both(&mut one, 7, sent, &bad(0)).is_none()));
+    }
+
+    #[test]
+    fn a_refused_key_is_found_at_once() {
+        let refused = |_| reply(FailureClass::Data, 401);
+        assert_eq!(abandoned(100, 1, refused), Some(3));
+        let mut few = FirstAnswers::of(2, true);
+        let answers = (0..2).filter_map(|task| few.add(task, true, 2, &refused(0)));
+        assert_eq!(answers.collect::<Vec<_>>(), [2]);
     }
 
     #[test]

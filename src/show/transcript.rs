@@ -9,7 +9,7 @@ use console::{measure_text_width, truncate_str};
 use serde_json::{Map, Value};
 
 use super::ShowError;
-use super::text::{count, duration, number, number_or_dash, one_line, pieces};
+use super::text::{count, duration, number_or_dash, one_line, pieces};
 use crate::config::DEFAULT_ENVIRONMENT;
 use crate::json;
 use crate::transcript::{Attempt, Item, Kind, RolloutState, TaskLine, Transcript};
@@ -391,32 +391,21 @@ pub fn tasks(
     let names = tasks.iter().map(|task| task.agent_name.as_str());
     let has_several = names.clone().any(|name| Some(name) != names.clone().next());
     let widest = names.map(measure_text_width).max().unwrap_or_default();
-    // A lone agent needs no column.
-    let agent = if has_several {
-        widest.clamp(5, 20.min(style.width / 5))
-    } else {
-        0
-    };
-    let padded = |name: &str| {
-        let name = truncate_str(name, agent, "…");
-        let name = console::pad_str(&name, agent + 2, console::Alignment::Left, None);
-        if agent == 0 {
-            String::new()
-        } else {
-            name.into_owned()
-        }
-    };
+    let agent = widest.min(20).min(style.width / 6).max(5);
     let of_done = |task: &TaskLine| format!("{}/{}", task.num_done, task.num_rollouts);
-    let done = tasks.iter().map(|task| of_done(task).len()).max();
-    let done = done.unwrap_or_default().max(4);
-    let head = format!(
-        "{:>6}  {}{:>6}  {:>done$}  {:>6}  ",
-        "task",
-        padded("agent"),
-        "reward",
-        "done",
-        "failed"
-    );
+    let widest = tasks.iter().map(|task| of_done(task).len()).max();
+    let widest = widest.unwrap_or_default().max(4);
+    let line = |[task, name, reward, done, failed]: [&str; 5]| {
+        // A lone agent needs no column.
+        let name = if has_several {
+            let name = truncate_str(name, agent, "…");
+            console::pad_str(&name, agent + 2, console::Alignment::Left, None).into_owned()
+        } else {
+            String::new()
+        };
+        format!("{task:>6}  {name}{reward:>6}  {done:>widest$}  {failed:>6}  ")
+    };
+    let head = line(["task", "agent", "reward", "done", "failed"]);
     let room = style.width.saturating_sub(head.len()).max(10);
     let mut page = Page {
         output,
@@ -425,17 +414,16 @@ pub fn tasks(
     };
     page.painted(&format!("{head}prompt"), Paint::Bold)?;
     for task in tasks {
+        let begin = line([
+            &task.task_index.to_string(),
+            &visible(&task.agent_name),
+            &number_or_dash(task.mean_reward),
+            &of_done(task),
+            &task.num_failed.to_string(),
+        ]);
         let question = visible(&task.question);
-        writeln!(
-            page.output,
-            "{:>6}  {}{:>6}  {:>done$}  {:>6}  {}",
-            task.task_index,
-            padded(&visible(&task.agent_name)),
-            task.mean_reward.map_or_else(|| "-".to_owned(), number),
-            of_done(task),
-            task.num_failed,
-            truncate_str(&question, room, "…").trim_end()
-        )?;
+        let question = truncate_str(&question, room, "…");
+        writeln!(page.output, "{begin}{}", question.trim_end())?;
     }
     Ok(())
 }

@@ -153,6 +153,10 @@ fn an_unfinished_collection_is_finished() {
     // The import leaves the files alone.
     assert_eq!(folder.read("x.jsonl"), rollouts);
 
+    // NeMo Gym's files have no addresses.
+    let ended = folder.rollstream("resume rest").run().exited_with(2);
+    let remedy = "`rollstream collect --resume --output rest` takes these options";
+    ended.complaining(&["no address is known for agent 'sim'", remedy]);
     folder
         .rollstream("collect --resume -o rest --agent sim")
         .run()

@@ -561,6 +561,32 @@ fn an_endpoint_that_refuses_is_quoted_with_what_to_do() {
 }
 
 #[test]
+fn rollouts_wait_for_a_key_that_is_refused() {
+    let model = Endpoint::start(|asked| {
+        let is_right = asked.key.as_deref() == Some("Bearer sk-right");
+        let (right, wrong) = ((200, "It is 3."), (401, "no such key"));
+        let (status, said) = if is_right { right } else { wrong };
+        (status, said.to_owned())
+    });
+    let folder = questions((1..=5).map(sum));
+    let options = format!("{} --check numeric --retry-backoff 60s", model.url_option());
+    let ended = collect(&folder, &options).run().exited_with(3);
+    let counted = "0 of 5 rollouts done, 0 failed, 5 pending";
+    assert!(ended.stdout.contains(counted), "{ended:#?}");
+    for part in ["HTTP 401", "no such key", "--bearer-token-env", "resume"] {
+        assert!(ended.stderr.contains(part), "{part}: {ended:#?}");
+    }
+    let refused = model.asked().len();
+    assert!(refused <= 5, "{refused}");
+    let resume = folder.rollstream("resume run");
+    resume
+        .env("ROLLSTREAM_BEARER_TOKEN", "sk-right")
+        .run()
+        .succeeded();
+    assert_eq!(model.asked().len(), refused + 5);
+}
+
+#[test]
 fn a_sole_agent_is_the_agent() {
     let servers = Simulated::start(instant(["a"]));
     let folder = Folder::with_tasks(sums(3));
