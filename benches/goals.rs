@@ -23,6 +23,7 @@ mod rows {
     pub mod scheduling;
     pub mod start;
     pub mod throughput;
+    pub mod view;
 
     use super::Settings;
 }
@@ -68,12 +69,14 @@ enum Row {
     Resume(rows::resume::Resume),
     /// Time and memory of the metrics of a run, beside DuckDB over the same files
     Metrics(rows::metrics::Metrics),
+    /// Time until a page of the viewer is there, and the memory of the viewer
+    View(rows::view::View),
     /// Time to start and size of the program
     Binary(rows::binary::Binary),
 }
 
 impl Row {
-    const NAMES: [&str; 10] = [
+    const NAMES: [&str; 11] = [
         "throughput",
         "in-flight",
         "scheduling",
@@ -83,6 +86,7 @@ impl Row {
         "journal",
         "resume",
         "metrics",
+        "view",
         "binary",
     ];
 
@@ -115,6 +119,7 @@ impl Row {
             Self::Journal(row) => row.measure(settings, report),
             Self::Resume(row) => row.measure(settings, report),
             Self::Metrics(row) => row.measure(settings, report),
+            Self::View(row) => row.measure(settings, report),
             Self::Binary(row) => row.measure(settings, report),
         }
     }

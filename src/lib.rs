@@ -24,8 +24,8 @@
 //! ```
 //!
 //! [`Sweep`] puts the steps into one plan; the command line is built on it. The table lists the modules bottom-up:
-//! a module imports only modules above it, no step imports another, and only the command line imports
-//! `show` or `sim`. `tests/imports.rs` enforces this.
+//! a module imports only modules above it, no step imports another, and only the command line and the viewer
+//! import `show`, the command line alone `sim`. `tests/imports.rs` enforces this.
 //!
 //! | module | what it knows |
 //! |---|---|
@@ -53,9 +53,11 @@
 //! | [`group`] | all rollouts of a prompt as one record, for a trainer |
 //! | [`import`], [`export`] | from files of NeMo Gym to a run, and back |
 //! | [`measure`] | step: metrics, comparisons, NeMo Gym's metric files |
+//! | `query` | the tables of runs as people query them |
 //! | [`report`] | what a command did |
 //! | [`health`] | the health checks of rollouts |
 //! | [`show`] | step: all that people see |
+//! | `view` | runs as pages in a browser, and as a file |
 //! | `sweep` | the steps as one plan: begin, resume, extend, replace |
 //! | [`sim`] | agents to try all this with |
 //! | [`cli`] | the commands |
@@ -84,6 +86,7 @@ pub mod operator;
 pub mod outcome;
 pub mod progress;
 pub mod python;
+mod query;
 pub mod read;
 pub mod report;
 pub mod request;
@@ -98,6 +101,7 @@ pub mod status;
 pub mod store;
 mod sweep;
 pub mod transcript;
+mod view;
 
 pub use error::Error;
 pub use group::{PromptGroup, RolloutManager, RolloutOptions, TrainingPrompt};

@@ -14,6 +14,7 @@
 --                  others: the maximum of the first k
 --   pass_at_k_stderr   standard error of pass_at_k over tasks
 --   pass_hat_k     binary: C(c, k) / C(n, k), the chance that all of k are right (Yao et al. 2024); others: null
+--   pass_hat_k_stderr   standard error of pass_hat_k over tasks
 --   best_of_k      expected maximum of k scores drawn from those of the task
 --   avg_of_k       mean of the first k scores; of all scores for a task with fewer
 --   planned, done, failed, pending   rollouts of the agent: how much of the sweep the numbers cover
@@ -56,6 +57,7 @@ SELECT
     pass_at['mean'] AS pass_at_k,
     pass_at['std'] / sqrt(pass_at['count']) AS pass_at_k_stderr,
     pass_hat['mean'] AS pass_hat_k,
+    pass_hat['std'] / sqrt(pass_hat['count']) AS pass_hat_k_stderr,
     best_of['mean'] AS best_of_k,
     avg_of['mean'] AS avg_of_k,
     coverage.planned,

@@ -1,5 +1,7 @@
 //! `rollstream check`: assertions in SQL and the health of rollouts, for CI.
 
+use std::sync::Arc;
+
 use clap::Args;
 use serde_json::json;
 
@@ -8,10 +10,10 @@ use super::gate::{Verdict, gates};
 use super::health::CheckedRun;
 use super::measurement::{FamilyArgs, MemoryArgs, metric_tables};
 use super::output::{DisplayArgs, Exit, print, warn};
-use super::runs::is_file;
-use super::sql::SqlSession;
+use super::runs::{is_file, named_runs};
 use crate::error::Error;
 use crate::health::HealthOptions;
+use crate::query::SqlSession;
 use crate::session;
 
 const EXAMPLES: &str = "\
@@ -91,7 +93,8 @@ pub(super) async fn check(args: CheckArgs) -> Result<Exit, Error> {
     if !runs.is_empty() {
         let metrics = metric_tables(&args.metrics, memory)?;
         let context = session::gathering(memory)?;
-        let mut session = SqlSession::open(context, &runs, metrics).await?;
+        let runs = named_runs(&runs).await?;
+        let mut session = SqlSession::new(context, runs, Arc::new(metrics))?;
         // All gates see the same snapshot of the runs, even while the runs are being written.
         session.look().await?;
         doubts::of_runs(&session).await?.into_iter().for_each(warn);

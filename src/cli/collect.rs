@@ -1,15 +1,15 @@
 //! `rollstream collect` and `rollstream plan`.
 
 use std::io::{self, IsTerminal};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use super::measurement::DEFAULT_MEMORY;
+use super::measurement::{DEFAULT_MEMORY, FamilyArgs};
 use super::output::{DisplayArgs, Exit, note, unless_gone, wants_colors, warn};
 use super::signals::{interrupted, stop_on_signal};
 use super::sweep_args::SweepArgs;
-use super::{gym_output, health};
+use super::{gym_output, health, view};
 use crate::config::{ConfigError, Resolved, Settings, Span};
 use crate::error::{Error, FAILURE, Fatal};
 use crate::health::HealthOptions;
@@ -39,9 +39,20 @@ pub struct CollectArgs {
     /// The options that become settings.
     #[command(flatten)]
     pub sweep: SweepArgs,
+    /// What is shown.
+    #[command(flatten)]
+    pub shown: ShownArgs,
+}
+
+/// What is shown of a sweep while it runs, and when it has ended.
+#[derive(Debug, Args)]
+pub struct ShownArgs {
     /// Show the key metrics while it runs, measured at this interval from landed rows and the journal
     #[arg(long, value_name = "TIME", num_args = 0..=1, default_missing_value = "10s", help_heading = "Display")]
     pub live: Option<Span>,
+    /// Write what the browser shows of the run to this file at the end, as `rollstream report` does
+    #[arg(long, value_name = "FILE.html", help_heading = "Display")]
+    pub report: Option<PathBuf>,
     /// How things are shown.
     #[command(flatten)]
     pub display: DisplayArgs,
@@ -62,7 +73,7 @@ impl CollectArgs {
     /// Resolves the settings, and prints remarks on the overrides to stderr.
     fn settings(&self) -> Result<Settings, ConfigError> {
         let resolved = self.resolve()?;
-        if !self.display.quiet {
+        if !self.shown.display.quiet {
             resolved.notes.iter().for_each(note);
         }
         Ok(resolved.settings)
@@ -72,15 +83,12 @@ impl CollectArgs {
 /// `rollstream collect`: runs a sweep, reports on it, and writes NeMo Gym's files if asked.
 pub(super) async fn collect(args: CollectArgs) -> Result<Exit, Error> {
     let settings = args.settings()?;
-    carry_out(settings, args.live, &args.display).await
+    carry_out(settings, &args.shown).await
 }
 
 /// Runs a sweep, reports on it, and writes NeMo Gym's files if asked.
-pub(super) async fn carry_out(
-    mut settings: Settings,
-    live: Option<Span>,
-    display: &DisplayArgs,
-) -> Result<Exit, Error> {
+pub(super) async fn carry_out(mut settings: Settings, shown: &ShownArgs) -> Result<Exit, Error> {
+    let ShownArgs { live, display, .. } = shown;
     let gym_files = settings.gym_output.clone();
     let require_complete = settings.require_complete;
     let place = settings.output.clone();
@@ -101,10 +109,10 @@ pub(super) async fn carry_out(
     };
     tell(&sweep);
     let live = live.map(|every| sweep.measure_live(every.duration()));
-    let shown = ProgressDisplay::start(sweep.progress(), live, mode(display));
-    let _signals = stop_on_signal(sweep.shutdown(), grace, shown.messages())?;
+    let progress = ProgressDisplay::start(sweep.progress(), live, mode(display));
+    let _signals = stop_on_signal(sweep.shutdown(), grace, progress.messages())?;
     let report = sweep.collect().await;
-    shown.finish(report.is_ok()).await;
+    progress.finish(report.is_ok()).await;
     let report = report?;
     let exit = match report.state {
         RunState::Interrupted => Exit::Interrupted,
@@ -114,6 +122,9 @@ pub(super) async fn carry_out(
     };
     if !display.quiet {
         unless_gone(show::report(&report, display.json, display.verbose))?;
+    }
+    if let (Some(file), Some(place)) = (&shown.report, &place) {
+        view::write(file, std::slice::from_ref(place), &FamilyArgs::default()).await?;
     }
     // The report comes first: it stays valid even if writing these files fails.
     if let (Some(rollouts), Some(place)) = (gym_files, place) {
@@ -189,7 +200,11 @@ pub(super) async fn plan(args: CollectArgs) -> Result<Exit, Error> {
     let sweep = Sweep::prepare(settings).await?;
     tell(&sweep);
     let plan = sweep.plan().await?;
-    unless_gone(show::plan(&plan, args.display.json, args.display.verbose))?;
+    unless_gone(show::plan(
+        &plan,
+        args.shown.display.json,
+        args.shown.display.verbose,
+    ))?;
     Ok(Exit::Done)
 }
 

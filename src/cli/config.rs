@@ -13,7 +13,7 @@ use crate::config::{ConfigError, Resolved};
 /// If the settings cannot be resolved.
 pub fn render(args: &CollectArgs) -> Result<String, ConfigError> {
     let resolved = args.resolve()?;
-    if args.display.json {
+    if args.shown.display.json {
         return Ok(to_json(&resolved));
     }
     Ok(to_toml(&resolved))

@@ -9,9 +9,9 @@ use datafusion::common::{Column, Result};
 use datafusion::dataframe::DataFrame;
 use datafusion::logical_expr::{BinaryExpr, Expr, LogicalPlan, Operator};
 
-use super::sql::SqlSession;
 use crate::config::suggestion;
 use crate::error::Error;
+use crate::query::SqlSession;
 use crate::session::{Rows, row};
 
 /// The column that names a metric in the metric families.

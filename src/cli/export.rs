@@ -12,8 +12,7 @@ use futures::TryStreamExt;
 use serde_json::json;
 
 use super::output::{DisplayArgs, Exit, print, unless_gone, warn};
-use super::runs::open_recorded;
-use super::sql::SqlSession;
+use super::runs::{open_recorded, session_of};
 use crate::error::Error;
 use crate::export::{ExportError, ExportReport, ExportTarget, export_nemo_gym};
 use crate::schema;
@@ -115,7 +114,7 @@ pub(super) async fn export(args: ExportArgs) -> Result<Exit, Error> {
 
 /// Writes the table of rollouts as one file, or to the standard output.
 async fn export_table(args: &ExportArgs, format: Format, extension: &str) -> Result<Exit, Error> {
-    let session = SqlSession::of_run(&args.run).await?;
+    let session = session_of(&args.run).await?;
     let frame = session
         .plan("SELECT * FROM rollouts ORDER BY task_index, rollout_index")
         .await?;

@@ -11,8 +11,9 @@ use futures::TryStreamExt;
 use serde_json::{Value, json};
 
 use super::doubts;
-use super::sql::{Item, SqlSession, Statement, Statements};
+use super::sql::{Item, Statement, Statements};
 use crate::error::{Error, USAGE};
+use crate::query::SqlSession;
 use crate::session::QueryError;
 use crate::show::{Format, RowLimit, ShowError, cut, open_sink, terminal_width};
 

@@ -29,6 +29,7 @@ mod sim;
 pub mod sql;
 mod status;
 mod sweep_args;
+mod view;
 
 use std::ffi::OsString;
 
@@ -49,6 +50,7 @@ use show::ShowArgs;
 use sim::SimArgs;
 use sql::{SQL_EXAMPLES, SqlArgs};
 use status::StatusArgs;
+use view::{ReportArgs, ViewArgs};
 
 use crate::error::Error;
 use crate::guide;
@@ -96,6 +98,10 @@ pub enum Command {
     Sql(SqlArgs),
     /// Read rollouts in the terminal: prompt, turns, tool calls, answer, reward, and why some failed
     Show(ShowArgs),
+    /// Look at one or several runs in the browser: charts, tasks, transcripts, search, comparison, SQL
+    View(ViewArgs),
+    /// Write what the browser shows of one or several runs to one HTML file, to send around
+    Report(ReportArgs),
     /// Compute the metrics of one or several runs, or of files of rollouts, as if they were one
     Aggregate(Box<AggregateArgs>),
     /// Check runs for CI: assertions in SQL, and the health of rollouts
@@ -160,6 +166,8 @@ pub async fn run(cli: Cli) -> Result<Exit, Error> {
         Command::Config(args) => print(config::render(&args)?).map(|_| Exit::Done),
         Command::Sql(args) => sql::sql(args).await,
         Command::Show(args) => show::show(args).await,
+        Command::View(args) => view::view(args).await,
+        Command::Report(args) => view::report(args).await,
         Command::Aggregate(args) => aggregate::aggregate(*args).await,
         Command::Check(args) => check::check(args).await,
         Command::Profile(args) => profile::profile(args).await,

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use clap::Args;
 
 use crate::error::Error;
-use crate::show::{ShowError, terminal_width, wrapped};
+use crate::show::{ShowError, terminal_width, visible_lines, wrapped};
 
 /// How things are shown. These are not settings.
 #[derive(Debug, Clone, Args)]
@@ -91,7 +91,8 @@ pub(super) fn note(note: impl Display) {
 }
 
 fn say(kind: &str, text: impl Display) {
-    let text = wrapped(&format!("{kind}: {text}"), 2, terminal_width(io::stderr()));
+    let text = visible_lines(&format!("{kind}: {text}"));
+    let text = wrapped(&text, 2, terminal_width(io::stderr()));
     // The error is ignored: the terminal may be gone.
     let _ = writeln!(io::stderr(), "{text}");
 }

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::collect::{SIMULATED, carry_out};
-use super::output::{DisplayArgs, Exit};
+use super::collect::{SIMULATED, ShownArgs, carry_out};
+use super::output::Exit;
 use super::runs::open_recorded;
 use crate::agent::AgentError;
-use crate::config::{ServerUrl, Settings, Span};
+use crate::config::{ServerUrl, Settings};
 use crate::error::Error;
 use crate::schema::TASKS;
 use crate::show::quoted;
@@ -30,12 +30,9 @@ setting, use `rollstream collect --resume`.";
 pub struct ResumeArgs {
     /// The run: a directory or an object-store prefix
     pub run: String,
-    /// Show the key metrics while it runs, measured at this interval from landed rows and the journal
-    #[arg(long, value_name = "TIME", num_args = 0..=1, default_missing_value = "10s", help_heading = "Display")]
-    pub live: Option<Span>,
-    /// How things are shown.
+    /// What is shown.
     #[command(flatten)]
-    pub display: DisplayArgs,
+    pub shown: ShownArgs,
 }
 
 /// `rollstream resume`: goes on with a run.
@@ -57,7 +54,7 @@ pub(super) async fn resume(args: ResumeArgs) -> Result<Exit, Error> {
         shard: None,
         ..settings
     };
-    let resumed = carry_out(settings, args.live, &args.display).await;
+    let resumed = carry_out(settings, &args.shown).await;
     resumed.map_err(|error| match error.cause() {
         Some(unknown @ AgentError::NoAddress { .. }) => Error::Usage(format!(
             "{unknown}. `rollstream collect --resume --output {}` takes these options",

@@ -7,9 +7,8 @@ use console::Term;
 
 use super::output::{Exit, note, unless_gone, wants_colors};
 use super::pager::{Step, ask, page};
-use super::runs::open_recorded;
+use super::runs::{open_recorded, session_of};
 use super::signals;
-use super::sql::SqlSession;
 use crate::error::Error;
 use crate::session::Rows;
 use crate::show::{ShowError, TranscriptStyle, quoted, tasks, terminal_width, transcript};
@@ -410,7 +409,7 @@ fn write_json(value: &impl serde::Serialize) -> Result<(), ShowError> {
 
 /// Returns the rollouts for which a condition is true, over the tables that `rollstream sql` has.
 async fn where_true(run: &str, select: &Select, condition: &str) -> Result<Vec<Key>, Error> {
-    let session = SqlSession::of_run(run).await?;
+    let session = session_of(run).await?;
     let refused = |error: Error| {
         let context = format!("--where {condition}");
         let of_tasks = "fields of a task: task_index IN (SELECT task_index FROM tasks WHERE (request->>'FIELD') = 'VALUE')";

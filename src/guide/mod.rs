@@ -19,6 +19,7 @@ pages! {
     agents "agents"
     native "native"
     metrics "metrics"
+    viewing "viewing"
     comparing "comparing"
     sql "sql"
     gates "gates"

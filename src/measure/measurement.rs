@@ -26,7 +26,7 @@ use crate::error::Error;
 use crate::export::EnvironmentServers;
 use crate::gym::{AGGREGATE_METRICS, GymRules};
 use crate::import::{TaskLabels, Zeros};
-use crate::schema::ROLLOUTS;
+use crate::schema::{METRICS, ROLLOUTS};
 use crate::session::{self, Spool};
 use crate::store::{Document, EnvironmentServer, PartWriter, RunStore, part_name};
 
@@ -132,8 +132,6 @@ impl Measurement {
 /// The families that `aggregate_metrics.json` is written from.
 const STATISTICS: [&str; 2] = [AGENT_STATISTICS, TASK_STATISTICS];
 
-/// Directory of the metric tables within a run.
-const METRICS: &str = "metrics";
 /// Column that tells bounds from observed numbers.
 const BOUND: &str = "bound";
 const RENUMBERED: &str = "the runs use the same task or rollout numbers: tasks are matched by content and renumbered, \
@@ -376,4 +374,15 @@ pub(crate) async fn earlier(run: &RunStore) -> Result<Option<MetricsReport>, Err
         .await?;
     let given = given_fields(&session).await?;
     Ok(Some(report(vec![shown], &given)))
+}
+
+/// Computes the metrics of the tables of a session, in which the metric families are tables too.
+pub(crate) async fn metrics_of(session: &SessionContext) -> Result<MetricsReport, Error> {
+    let mut shown = Shown::default();
+    for family in Shown::FAMILIES {
+        for batch in session.table(family).await?.collect().await? {
+            shown.look(family, &batch)?;
+        }
+    }
+    Ok(report(vec![shown], &given_fields(session).await?))
 }

@@ -41,7 +41,7 @@ pub use families::{
     spool_scores,
 };
 pub use measurement::{Measurement, Missing, Price};
-pub(crate) use measurement::{earlier, measure};
+pub(crate) use measurement::{earlier, measure, metrics_of};
 pub use nemo_gym::{
     AggregateMetrics, CompletionSummary, CustomMetrics, KeyMetrics, OwnRepeats, PassMajority,
     PassMajorityOptions, Profile, ProfileTarget, write_verify_responses,

@@ -78,6 +78,16 @@ fn write(text: &mut String, report: &ComparisonReport) -> fmt::Result {
     Ok(())
 }
 
+/// Says in words what follows from a comparison.
+pub(crate) fn verdict(report: &ComparisonReport) -> String {
+    let mut text = String::new();
+    for overlap in &report.overlaps {
+        // Writing to a String cannot fail.
+        let _ = write_verdict(&mut text, report, overlap);
+    }
+    text
+}
+
 /// Says in words what follows from the numbers: a line for each significant difference, and one for the others.
 fn write_verdict(text: &mut String, report: &ComparisonReport, overlap: &Overlap) -> fmt::Result {
     let name = text::one_line(&pair_of(report, overlap));
@@ -294,7 +304,8 @@ fn signed(value: f64) -> String {
     format!("{sign}{}", text::number(value))
 }
 
-fn probability(p: f64) -> String {
+/// Formats a probability with the digits that mean something.
+pub(crate) fn probability(p: f64) -> String {
     if p < 1e-4 {
         "<0.0001".to_owned()
     } else {

@@ -18,7 +18,7 @@ use clap::ValueEnum;
 use parquet::arrow::ArrowWriter;
 use parquet::errors::ParquetError;
 
-use super::text::{count, cut, one_line, wrapped};
+use super::text::{count, cut, one_line, visible_lines, wrapped};
 use crate::error::{FAILURE, Fatal};
 use crate::store::plain_parquet;
 
@@ -218,7 +218,7 @@ impl<'a> TableSink<'a> {
             self.fit(width, &options)?;
         }
         let table = pretty_format_batches_with_options(&self.held, &options)?;
-        writeln!(self.output, "{table}")?;
+        writeln!(self.output, "{}", visible_lines(&table.to_string()))?;
         self.is_begun = true;
         self.held.clear();
         self.num_held = 0;

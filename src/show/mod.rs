@@ -11,9 +11,11 @@ mod text;
 mod transcript;
 
 pub use comparison::{comparison, comparison_markdown};
+pub(crate) use comparison::{probability, verdict};
 pub use formats::{Format, RowLimit, RowSink, ShowError, open_sink};
 pub use progress_bar::{Messages, ProgressDisplay, ProgressMode};
 pub use report::{event, metrics, plan, profile, report};
 pub use status::{Look, StatusForm, StatusView, runs};
+pub(crate) use text::{count, duration, number, visible_lines};
 pub use text::{cut, quoted, terminal_width, wrapped, wrapped_page};
 pub use transcript::{TranscriptStyle, tasks, transcript};

@@ -57,9 +57,10 @@ pub struct Messages(Option<MultiProgress>);
 impl Messages {
     /// Writes a message. The error is ignored: the terminal may be gone.
     pub fn say(&self, text: &str) {
+        let text = text::visible_lines(text);
         // A line that ends at the edge of the terminal would be taken for two.
         let width = text::terminal_width(io::stderr()).map(|width| width.saturating_sub(1));
-        let text = text::wrapped(text, 2, width);
+        let text = text::wrapped(&text, 2, width);
         let _ = match &self.0 {
             Some(screen) => screen.println(text).and_then(|()| to_line_start()),
             None => writeln!(io::stderr(), "{text}"),

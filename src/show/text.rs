@@ -1,5 +1,6 @@
 //! Numbers, times and tables as people read them.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
@@ -14,12 +15,12 @@ use rustix::termios::tcgetwinsize;
 use crate::report::AgentCoverage;
 
 /// Formats a count with separators: `1,234,567`.
-pub(super) fn count(value: u64) -> String {
+pub(crate) fn count(value: u64) -> String {
     HumanCount(value).to_string()
 }
 
 /// Formats a metric with the digits that a table has room for.
-pub(super) fn number(value: f64) -> String {
+pub(crate) fn number(value: f64) -> String {
     let size = value.abs();
     if value.fract() == 0.0 && size < 1e15 {
         format!("{value:.0}")
@@ -36,7 +37,7 @@ pub(super) fn number_or_dash(value: Option<f64>) -> String {
 }
 
 /// Formats a time: `1h02m`, `3m20s`, `4.2s`.
-pub(super) fn duration(time: Duration) -> String {
+pub(crate) fn duration(time: Duration) -> String {
     let seconds = time.as_secs();
     match seconds {
         0..10 => format!("{:.1}s", time.as_secs_f64()),
@@ -80,9 +81,36 @@ pub(super) fn shares<const N: usize>(counts: [u64; N], length: usize) -> [usize;
     })
 }
 
-/// Replaces control characters, line breaks included.
+/// Puts a text into one line, and writes out what a terminal would obey.
 pub(super) fn one_line(text: &str) -> String {
-    text.replace(char::is_control, " ")
+    visible(&text.replace(['\n', '\r', '\t'], " ")).into_owned()
+}
+
+/// Writes out what a terminal would obey in every line of a text.
+pub(crate) fn visible_lines(text: &str) -> String {
+    let lines: Vec<_> = text.split('\n').map(visible).collect();
+    lines.join("\n")
+}
+
+/// Whether a character could do something to a terminal, or hide what stands around it.
+fn is_unsafe(character: char) -> bool {
+    let is_direction = matches!(character, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    (character.is_control() && character != '\t') || is_direction
+}
+
+/// Writes out what a terminal would obey: `\u{1b}`.
+pub(crate) fn visible(line: &str) -> Cow<'_, str> {
+    if !line.contains(is_unsafe) {
+        return Cow::Borrowed(line);
+    }
+    let mut shown = String::with_capacity(line.len());
+    for piece in line.split_inclusive(is_unsafe) {
+        let plain = piece.strip_suffix(is_unsafe);
+        shown.push_str(plain.unwrap_or(piece));
+        let last = piece.chars().next_back().filter(|_| plain.is_some());
+        shown.extend(last.into_iter().flat_map(char::escape_default));
+    }
+    Cow::Owned(shown)
 }
 
 /// Cuts a text to a width in characters, with `…` at its end if it is longer.
@@ -331,6 +359,15 @@ mod tests {
         assert_eq!(wrapped("one two three", 2, Some(8)), "one two\n  three");
         assert_eq!(wrapped("  one two", 4, Some(7)), "  one\n    two");
         assert_eq!(wrapped("one two three", 2, None), "one two three");
+    }
+
+    #[test]
+    fn what_a_terminal_would_obey_is_written_out() {
+        assert_eq!(
+            visible("a\x1b[2Jb\tc\u{9b}31m\u{202e}\r"),
+            "a\\u{1b}[2Jb\tc\\u{9b}31m\\u{202e}\\r"
+        );
+        assert_eq!(visible("plain ü"), "plain ü");
     }
 
     #[test]

@@ -9,7 +9,7 @@ use console::{measure_text_width, truncate_str};
 use serde_json::{Map, Value};
 
 use super::ShowError;
-use super::text::{count, duration, number_or_dash, one_line, pieces};
+use super::text::{count, duration, number_or_dash, one_line, pieces, visible};
 use crate::config::DEFAULT_ENVIRONMENT;
 use crate::json;
 use crate::transcript::{Attempt, Item, Kind, RolloutState, TaskLine, Transcript};
@@ -358,27 +358,6 @@ fn beginning(text: &str) -> (&str, usize) {
     (head, text.len() - head.len())
 }
 
-/// Whether a character could do something to a terminal, or hide what stands around it.
-fn is_unsafe(character: char) -> bool {
-    let is_direction = matches!(character, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    (character.is_control() && character != '\t') || is_direction
-}
-
-/// Writes out what a terminal would obey: `\u{1b}`.
-fn visible(line: &str) -> Cow<'_, str> {
-    if !line.contains(is_unsafe) {
-        return Cow::Borrowed(line);
-    }
-    let mut shown = String::with_capacity(line.len());
-    for piece in line.split_inclusive(is_unsafe) {
-        let plain = piece.strip_suffix(is_unsafe);
-        shown.push_str(plain.unwrap_or(piece));
-        let last = piece.chars().next_back().filter(|_| plain.is_some());
-        shown.extend(last.into_iter().flat_map(char::escape_default));
-    }
-    Cow::Owned(shown)
-}
-
 /// Writes the list of tasks, the one with the lowest mean reward first.
 ///
 /// # Errors
@@ -431,15 +410,6 @@ pub fn tasks(
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_a_terminal_would_obey_is_written_out() {
-        assert_eq!(
-            visible("a\x1b[2Jb\tc\u{9b}31m\u{202e}\r"),
-            "a\\u{1b}[2Jb\tc\\u{9b}31m\\u{202e}\\r"
-        );
-        assert_eq!(visible("plain ü"), "plain ü");
-    }
 
     #[test]
     fn a_long_text_is_cut_between_characters_and_after_some_lines() {

@@ -5,7 +5,8 @@ mod conversation;
 mod reader;
 
 pub use conversation::{Item, Kind};
-pub use reader::{Key, MAX_SELECTED, Reader, Select, TaskLine, Walk};
+pub(crate) use reader::Said;
+pub use reader::{Key, MAX_SELECTED, Prompt, Reader, Select, TaskLine, Walk};
 
 use serde::Serialize;
 use serde_json::{Map, Value};

@@ -1,14 +1,17 @@
 //! [`Reader`]: finds rollouts in the tables of a run, and reads one of them.
 
+use std::collections::HashMap;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use arrow::array::StringViewArray;
 use arrow::datatypes::DataType;
 use datafusion::common::Result;
 use datafusion::common::cast::as_string_view_array;
+use datafusion::execution::SendableRecordBatchStream;
 use datafusion::logical_expr::{ColumnarValue, Volatility, create_udf};
 use datafusion::prelude::SessionContext;
-use serde_json::Map;
+use serde_json::{Map, Value};
 
 use super::conversation::{self, Item};
 use super::{Attempt, RolloutState, Transcript};
@@ -65,6 +68,42 @@ row! {
     }
 }
 
+/// What a rollout was asked.
+pub struct Prompt {
+    /// The agent.
+    pub agent_name: String,
+    /// The input file of the task, as given.
+    pub source_file: String,
+    /// The line of the task in its input file, from 1.
+    pub source_line: i64,
+    /// The conversation before the first turn.
+    pub items: Vec<Item>,
+    /// The fields of the task that say what the right answer is.
+    pub expected: Map<String, Value>,
+}
+
+/// The end of an answer.
+pub(crate) struct Said {
+    /// The last item of the conversation.
+    pub text: String,
+    /// The other fields of the answer: scores, and what was extracted from it.
+    pub scores: Map<String, Value>,
+}
+
+row! {
+    struct ResultRow {
+        rollout_index: i64,
+        result: String,
+    }
+}
+
+row! {
+    struct Question {
+        task_index: i64,
+        question: String,
+    }
+}
+
 row! {
     struct Asked {
         agent_name: String,
@@ -88,8 +127,18 @@ row! {
 }
 
 row! {
-    struct LastAnswer {
-        answer: String,
+    struct Text {
+        text: String,
+    }
+}
+
+impl Key {
+    /// The condition that is true of this rollout alone.
+    pub(crate) fn condition(self) -> String {
+        format!(
+            "task_index = {} AND rollout_index = {}",
+            self.task_index, self.rollout_index
+        )
     }
 }
 
@@ -232,6 +281,122 @@ impl Reader {
         })
     }
 
+    /// Returns the beginning of the prompts of some tasks, in one line each. `tasks` is a list of their indices as SQL
+    /// has it.
+    ///
+    /// # Errors
+    /// The tables can't be read.
+    pub(crate) async fn questions(&self, tasks: &str) -> Result<HashMap<i64, String>, Error> {
+        if tasks.is_empty() {
+            return Ok(HashMap::new());
+        }
+        let sql = format!(
+            "SELECT task_index, question(request) AS question FROM tasks WHERE task_index IN ({tasks})"
+        );
+        let rows = Rows::of(&self.session, &sql, Question::rows).await?;
+        let rows = rows.collect().await?.into_iter();
+        Ok(rows.map(|row| (row.task_index, row.question)).collect())
+    }
+
+    /// Returns the texts of all tasks or rollouts: index of the task, of the rollout, and a column of text. Few of them
+    /// are in memory at a time.
+    ///
+    /// # Errors
+    /// The tables can't be read.
+    pub(crate) async fn texts(
+        &self,
+        table: &str,
+        rollout: &str,
+        text: &str,
+    ) -> Result<SendableRecordBatchStream, Error> {
+        let sql = format!("SELECT task_index, {rollout}, {text} FROM {table}");
+        Ok(self.session.sql(&sql).await?.execute_stream().await?)
+    }
+
+    /// Returns the answer of a rollout as it came; `None` if there is none.
+    ///
+    /// # Errors
+    /// The tables can't be read.
+    pub async fn result(&self, key: Key) -> Result<Option<String>, Error> {
+        let sql = format!(
+            "SELECT result AS text FROM rollouts WHERE {}",
+            key.condition()
+        );
+        let mut rows = Rows::of(&self.session, &sql, Text::rows).await?;
+        Ok(rows.next().await?.map(|row| row.text))
+    }
+
+    /// Returns what rollouts of a task said last, by the index of the rollout.
+    ///
+    /// # Errors
+    /// The tables can't be read.
+    pub(crate) async fn said(
+        &self,
+        task_index: i64,
+        rollouts: RangeInclusive<i64>,
+    ) -> Result<HashMap<i64, Said>, Error> {
+        let (first, last) = rollouts.into_inner();
+        let key = Key {
+            task_index,
+            rollout_index: first,
+        };
+        let asked = self.asked(key).await?.map(|asked| asked.request);
+        let request = Object::parse(asked.as_deref().unwrap_or_default()).unwrap_or_default();
+        let sql = format!(
+            "SELECT rollout_index, result FROM rollouts WHERE task_index = {task_index}
+                AND rollout_index BETWEEN {first} AND {last}"
+        );
+        let mut said = HashMap::new();
+        let mut rows = Rows::of(&self.session, &sql, ResultRow::rows).await?;
+        while let Some(row) = rows.next().await? {
+            let Ok(answer) = Object::parse(&row.result) else {
+                continue;
+            };
+            let items = conversation::answer(&answer, Vec::new());
+            let last = Said {
+                text: items
+                    .into_iter()
+                    .next_back()
+                    .map_or_else(String::new, |item| item.text),
+                scores: conversation::fields(&answer, Some(&request)),
+            };
+            said.insert(row.rollout_index, last);
+        }
+        Ok(said)
+    }
+
+    async fn asked(&self, key: Key) -> Result<Option<Asked>, Error> {
+        let Key {
+            task_index,
+            rollout_index,
+        } = key;
+        let asked = format!(
+            "SELECT agent_name, source_file, source_line, request FROM tasks WHERE task_index = {task_index}
+                AND first_rollout_index <= {rollout_index} AND {rollout_index} < first_rollout_index + num_repeats"
+        );
+        let mut asked = Rows::of(&self.session, &asked, Asked::rows).await?;
+        Ok(asked.next().await?)
+    }
+
+    /// Reads what a rollout was asked; `None` if there is no such task.
+    ///
+    /// # Errors
+    /// The tables can't be read.
+    pub async fn prompt(&self, key: Key) -> Result<Option<Prompt>, Error> {
+        let Some(asked) = self.asked(key).await? else {
+            return Ok(None);
+        };
+        let request = Object::parse(&asked.request).unwrap_or_default();
+        let (expected, _) = conversation::expected(conversation::fields(&request, None));
+        Ok(Some(Prompt {
+            items: conversation::prompt(&request),
+            expected,
+            agent_name: asked.agent_name,
+            source_file: asked.source_file,
+            source_line: asked.source_line,
+        }))
+    }
+
     /// Reads a rollout; `None` if there is no such task.
     ///
     /// # Errors
@@ -241,11 +406,7 @@ impl Reader {
             task_index,
             rollout_index,
         } = key;
-        let this = format!("task_index = {task_index} AND rollout_index = {rollout_index}");
-        let asked = format!(
-            "SELECT agent_name, source_file, source_line, request FROM tasks WHERE task_index = {task_index}
-                AND first_rollout_index <= {rollout_index} AND {rollout_index} < first_rollout_index + num_repeats"
-        );
+        let this = key.condition();
         let attempts = format!(
             "SELECT attempt, outcome, http_status, error, terminal, dispatched_at, server_ms
             FROM attempts WHERE {this} ORDER BY attempt"
@@ -254,8 +415,7 @@ impl Reader {
             "SELECT reward, input_tokens, output_tokens, started_at, latency_ms, truncated, masked, result
             FROM rollouts WHERE {this}"
         );
-        let mut asked = Rows::of(&self.session, &asked, Asked::rows).await?;
-        let Some(asked) = asked.next().await? else {
+        let Some(asked) = self.asked(key).await? else {
             return Ok(None);
         };
         let attempts = Rows::of(&self.session, &attempts, Attempt::rows).await?;
@@ -302,11 +462,11 @@ impl Reader {
             transcript.state = RolloutState::Failed;
         }
         let last = format!(
-            "SELECT answer FROM attempts WHERE {this} AND answer IS NOT NULL ORDER BY attempt DESC LIMIT 1"
+            "SELECT answer AS text FROM attempts WHERE {this} AND answer IS NOT NULL ORDER BY attempt DESC LIMIT 1"
         );
-        let mut last = Rows::of(&self.session, &last, LastAnswer::rows).await?;
+        let mut last = Rows::of(&self.session, &last, Text::rows).await?;
         match last.next().await? {
-            Some(last) => transcript.add_answer(&last.answer, &request, prompt),
+            Some(last) => transcript.add_answer(&last.text, &request, prompt),
             None => transcript.items = prompt,
         }
         Ok(Some(transcript))

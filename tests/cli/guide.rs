@@ -77,6 +77,7 @@ pages! {
     agents "agents"
     native "native"
     metrics "metrics"
+    viewing "viewing"
     comparing "comparing"
     sql "sql"
     gates "gates"

@@ -173,7 +173,7 @@ fn a_folder_adds_families_and_one_that_is_wrong_fails_alone() {
     for line in [
         "best,metric,1",
         "wrong,metric,",
-        "pass_at_k,metric,13",
+        "pass_at_k,metric,14",
         "rollouts,view,",
     ] {
         assert!(

@@ -5,82 +5,15 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, BooleanArray, StringArray, UInt64Array};
-use arrow::datatypes::{DataType, SchemaRef};
+use arrow::datatypes::DataType;
 use datafusion::common::TableReference;
 use datafusion::dataframe::DataFrame;
 use datafusion::logical_expr::Documentation;
 use datafusion::prelude::SessionContext;
 
-use super::session::SqlSession;
-use crate::config::{similar, suggestion};
+use crate::config::similar;
 use crate::error::Error;
-
-/// A table of the session.
-pub(super) struct NamedTable {
-    /// Its schema, if that is not the default one.
-    pub schema: Option<String>,
-    pub name: String,
-    /// The names of its columns; `None` if it cannot be opened, such as a metric family with invalid SQL.
-    pub columns: Option<Vec<String>>,
-}
-
-impl NamedTable {
-    /// Its name, after that of its schema.
-    fn full_name(&self) -> String {
-        match &self.schema {
-            Some(schema) => format!("{schema}.{}", self.name),
-            None => self.name.clone(),
-        }
-    }
-
-    /// Whether it is about runs, and not about tables.
-    fn is_of_runs(&self) -> bool {
-        self.schema.as_deref() != Some("information_schema")
-    }
-}
-
-/// Returns which table may be meant by a name that no table has.
-pub(super) async fn table_hint(context: &SessionContext, name: &str) -> String {
-    let tables = all_tables(context).await;
-    let tables = tables.iter().filter(|table| table.is_of_runs());
-    let names: Vec<String> = tables.map(NamedTable::full_name).collect();
-    let hint = suggestion(name, names.iter().map(String::as_str));
-    format!("; {hint}")
-}
-
-/// Finds every table, those of the default schema first.
-pub(super) async fn all_tables(context: &SessionContext) -> Vec<NamedTable> {
-    let options = context.state().config().options().catalog.clone();
-    let catalog = context.catalog(&options.default_catalog);
-    let schemas = catalog.iter().flat_map(|catalog| catalog.schema_names());
-    let mut all = Vec::new();
-    for schema in schemas {
-        let tables = catalog.as_ref().and_then(|catalog| catalog.schema(&schema));
-        let Some(tables) = tables else { continue };
-        for name in tables.table_names() {
-            let table = tables
-                .table(&name)
-                .await
-                .ok()
-                .flatten()
-                .map(|table| table.schema());
-            let columns = |table: SchemaRef| {
-                table
-                    .fields()
-                    .iter()
-                    .map(|field| field.name().clone())
-                    .collect()
-            };
-            all.push(NamedTable {
-                schema: Some(schema.clone()).filter(|schema| *schema != options.default_schema),
-                columns: table.map(columns),
-                name,
-            });
-        }
-    }
-    all.sort_by(|one, other| (&one.schema, &one.name).cmp(&(&other.schema, &other.name)));
-    all
-}
+use crate::query::{NamedTable, SqlSession, all_tables, table_hint};
 
 /// Lists every table: its name, its kind and the number of its columns. `SHOW TABLES` lacks the last two, and
 /// DataFusion's table of all columns fails if a single metric family does.

@@ -6,8 +6,8 @@ use datafusion::sql::sqlparser::keywords::Keyword;
 use datafusion::sql::sqlparser::tokenizer::{Token, TokenWithSpan, Whitespace};
 
 use super::command::{NAMES, formats};
-use super::session::is_identifier;
 use super::statements::{is_open, tokens};
+use crate::cli::runs::is_identifier;
 use crate::show::Format;
 
 /// SQL keywords that are often typed.

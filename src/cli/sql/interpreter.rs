@@ -17,10 +17,10 @@ use tokio::runtime::{Handle, Runtime};
 
 use super::catalog::{self, Found};
 use super::command::{Command, HELP};
-use super::session::SqlSession;
 use super::statements::{Item, Statement, Statements};
 use crate::cli::output::unless_gone;
 use crate::error::Error;
+use crate::query::SqlSession;
 use crate::show::{Format, RowLimit, ShowError, open_sink, terminal_width};
 use crate::store::StoreError;
 

@@ -1,31 +1,30 @@
-//! `rollstream sql`: a query, a script, or an interactive session. `SqlSession` has the tables of the runs, which
-//! `check` queries too; an `Interpreter` executes what `Statements` reads.
+//! `rollstream sql`: a query, a script, or an interactive session. An `Interpreter` executes what `Statements` reads.
 
 mod catalog;
 mod command;
 mod completion;
 mod interpreter;
 mod repl;
-mod session;
 mod statements;
-mod using;
 
 use std::fs;
 use std::io::{self, IsTerminal};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use clap::{ArgGroup, Args};
 
 use datafusion::prelude::SessionContext;
 
 pub(super) use catalog::first_sentence;
-pub(super) use session::{SqlSession, split};
 pub(super) use statements::{Item, Statement, Statements};
 
 use self::interpreter::Interpreter;
 use super::measurement::{DEFAULT_MEMORY, FamilyArgs, metric_tables};
 use super::output::Exit;
+use super::runs::named_runs;
 use crate::error::Error;
+use crate::query::SqlSession;
 use crate::session as sessions;
 use crate::show::Format;
 
@@ -89,7 +88,7 @@ pub(super) async fn sql(args: SqlArgs) -> Result<Exit, Error> {
     };
     let metrics = metric_tables(&args.metrics, DEFAULT_MEMORY)?;
     let context = SessionContext::new_with_config(sessions::config());
-    let session = SqlSession::open(context, &args.runs, metrics).await?;
+    let session = SqlSession::new(context, named_runs(&args.runs).await?, Arc::new(metrics))?;
     let of_file = args.output_file.as_deref().and_then(Format::of_file);
     let format = args.format.or(of_file).unwrap_or(Format::Table);
     let mut interpreter = Interpreter::new(session, format, args.output_file);

@@ -16,11 +16,11 @@ use tokio::sync::watch;
 use super::catalog;
 use super::completion::Vocabulary;
 use super::interpreter::{Flow, Interpreter, tell};
-use super::session::SqlSession;
 use super::statements::{Statements, is_leaving};
 use crate::cli::runs::state_dir;
 use crate::cli::signals;
 use crate::error::Error;
+use crate::query::{SqlSession, all_tables};
 use crate::store::state_directory;
 
 /// How to see more at the prompt.
@@ -111,7 +111,7 @@ async fn vocabulary(session: &SqlSession) -> Vocabulary {
     for name in catalog::names(context) {
         vocabulary.add_function(&name);
     }
-    for table in catalog::all_tables(context).await {
+    for table in all_tables(context).await {
         // A table that can't be opened can't be completed either; a query of it says why.
         if let Some(columns) = &table.columns {
             let columns = columns.iter().map(String::as_str);

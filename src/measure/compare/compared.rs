@@ -105,6 +105,12 @@ impl Compared {
         &self.metrics
     }
 
+    /// Returns a session with the tables `chosen`, the differences of every task that the pairs have in common in the
+    /// metrics that are compared, and `flips`.
+    pub(crate) fn session(&self) -> &SessionContext {
+        &self.ctx
+    }
+
     /// Compares the pairs, metric by metric.
     ///
     /// # Errors

@@ -12,6 +12,7 @@ pub use report::{
     ComparedRun, ComparisonOptions, ComparisonReport, FlipsFile, MetricComparison, MetricOverlap,
     Overlap, OverlapCounts,
 };
+pub(crate) use runs::compared;
 pub use runs::{CompareRun, compare};
 pub use task_means::TaskMeans;
 

@@ -54,6 +54,22 @@ pub async fn compare(
     options: &ComparisonOptions,
     flips: Option<&Path>,
 ) -> Result<ComparisonReport, Error> {
+    let (mut report, compared) = compared(base, candidates, options).await?;
+    if let Some(path) = flips {
+        report.flips = Some(write(compared.flips().await?, path).await?);
+    }
+    Ok(report)
+}
+
+/// Compares runs with a base. Returns the tables of the comparison, too.
+///
+/// # Errors
+/// As [`compare`].
+pub(crate) async fn compared(
+    base: &CompareRun,
+    candidates: &[CompareRun],
+    options: &ComparisonOptions,
+) -> Result<(ComparisonReport, Compared), Error> {
     let mut known = BTreeMap::new();
     let base = look(base, options, &mut known).await?;
     let mut sides = Vec::new();
@@ -92,10 +108,6 @@ pub async fn compare(
             names(left_out.iter().map(|metric| metric.metric.as_str()))
         )));
     }
-    let flips = match flips {
-        Some(path) => Some(write(compared.flips().await?, path).await?),
-        None => None,
-    };
     let overlaps = pairs.iter().zip(compared.overlaps());
     let overlaps = overlaps.map(|(pair, counts)| Overlap {
         candidate: pair.candidate.clone(),
@@ -103,15 +115,16 @@ pub async fn compare(
         candidate_agent: pair.candidate_agent.clone(),
         counts: *counts,
     });
-    Ok(ComparisonReport {
+    let report = ComparisonReport {
         base: base.compared,
         overlaps: overlaps.collect(),
         candidates: sides.into_iter().map(|side| side.compared).collect(),
         options: options.clone(),
         comparisons,
         left_out,
-        flips,
-    })
+        flips: None,
+    };
+    Ok((report, compared))
 }
 
 /// Measures a run for the comparison, only once if it is given twice.
