@@ -6,7 +6,7 @@
 //! kept, so the size of an input does not matter.
 //!
 //! Lines that cannot become tasks are collected in [`InputErrors`], all of them with their places, before anything is
-//! sent. [`ReadError`] is for inputs that cannot be read to the end. [`open`] and [`decoded`] give the text of a file,
+//! sent. [`ReadError`] is for inputs that cannot be read to the end. [`open()`] and [`decoded`] give the text of a file,
 //! packed or not. The sweep reads its inputs with this module, and the import builds its tasks with it.
 
 mod errors;

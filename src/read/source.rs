@@ -1,4 +1,4 @@
-//! From inputs, packed or not, to batches of tasks: [`open`] opens one, [`read_tasks`] reads all of them.
+//! From inputs, packed or not, to batches of tasks: [`open()`] opens one, [`read_tasks`] reads all of them.
 
 use std::ffi::OsStr;
 use std::fs::File;

@@ -36,6 +36,9 @@ pub struct Item {
     pub call_id: Option<String>,
     /// The text.
     pub text: String,
+    /// The images that stand in it as data: `data:image/...`.
+    #[serde(skip)]
+    pub images: Vec<String>,
 }
 
 impl Item {
@@ -45,6 +48,7 @@ impl Item {
             name: name.into(),
             call_id: None,
             text: text.into(),
+            images: Vec::new(),
         }
     }
 
@@ -58,6 +62,9 @@ impl Item {
         Self::new(Kind::Other, name, text)
     }
 }
+
+/// What an image that stands in a text as data begins with.
+const IMAGE: &str = "data:image/";
 
 /// Returns the conversation before the first turn.
 pub(super) fn prompt(request: &Object<'_>) -> Vec<Item> {
@@ -210,6 +217,7 @@ fn add(json: &str, items: &mut Vec<Item>) {
         }),
         "function_call_output" => items.push(Item {
             call_id: call_id("call_id"),
+            images: item.get("output").map(images).unwrap_or_default(),
             ..Item::new(Kind::FunctionCallOutput, string("name"), text("output"))
         }),
         "reasoning" => {
@@ -226,6 +234,7 @@ fn add(json: &str, items: &mut Vec<Item>) {
         }
         "" | "message" if role == "tool" => items.push(Item {
             call_id: call_id("tool_call_id"),
+            images: item.get("content").map(images).unwrap_or_default(),
             ..Item::new(Kind::FunctionCallOutput, string("name"), text("content"))
         }),
         "" | "message" if !role.is_empty() => add_message(&item, &role, items),
@@ -243,7 +252,10 @@ fn add_message(message: &Object<'_>, role: &str, items: &mut Vec<Item>) {
     let calls = message.get("tool_calls").and_then(list).unwrap_or_default();
     let said = text("content");
     if !said.is_empty() || calls.is_empty() {
-        items.push(Item::message(role, said));
+        items.push(Item {
+            images: message.get("content").map(images).unwrap_or_default(),
+            ..Item::message(role, said)
+        });
     }
     for call in calls {
         let call = Object::parse(call.get()).unwrap_or_default();
@@ -274,6 +286,26 @@ fn content(json: &str) -> String {
         }
         None => json.to_owned(),
     }
+}
+
+/// Returns the images of a content that stand in it as data, as the Responses API or a chat has them.
+fn images(json: &str) -> Vec<String> {
+    if !json.contains(IMAGE) {
+        return Vec::new();
+    }
+    let image = |part: &RawValue| {
+        let part = Object::parse(part.get()).ok()?;
+        let image = part.get("image_url")?;
+        let named = Object::parse(image).ok();
+        let named = named.as_ref().and_then(|image| image.get("url"));
+        let url = unquote(named.unwrap_or(image))?;
+        url.starts_with(IMAGE).then(|| url.into_owned())
+    };
+    list(json)
+        .unwrap_or_default()
+        .into_iter()
+        .filter_map(image)
+        .collect()
 }
 
 fn part_of(json: &str) -> String {
@@ -338,6 +370,26 @@ mod tests {
             item(Kind::Other, "", "7"),
         ];
         assert_eq!(of(&request, &answer), expected);
+    }
+
+    #[test]
+    fn images_that_stand_in_a_content_are_kept() {
+        let response = json!([
+            {"type": "input_text", "text": "look"},
+            {"type": "input_image", "image_url": "data:image/png;base64,AA=="},
+            {"type": "input_image", "image_url": "https://example.com/x.png"},
+        ]);
+        let chat =
+            json!([{"type": "image_url", "image_url": {"url": "data:image/gif;base64,BB=="}}]);
+        assert_eq!(
+            images(&response.to_string()),
+            ["data:image/png;base64,AA=="]
+        );
+        assert_eq!(images(&chat.to_string()), ["data:image/gif;base64,BB=="]);
+        assert_eq!(
+            images("\"data:image/png;base64,AA==\""),
+            Vec::<String>::new()
+        );
     }
 
     #[test]

@@ -155,7 +155,7 @@ impl ViewedRun {
 }
 
 impl Look {
-    /// Returns a session with `tasks`: a row for each task, as [`tasks::TABLE`] describes it.
+    /// Returns a session with `tasks`: a row for each task, as `queries/view/tasks.sql` describes it.
     pub(super) async fn tasks(&self) -> Result<&SessionContext, Error> {
         let made = async {
             let context = session::gathering(MEMORY)?;

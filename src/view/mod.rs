@@ -6,7 +6,7 @@
 //!                                                  └──► overview, tasks, rollout, search, compare, sql ──► html, chart
 //! ```
 //!
-//! [`serve`] answers a browser; [`report`] writes the same sections to one file. Both only read the runs.
+//! A [`Viewer`] answers a browser; [`report()`] writes the same sections to one file. Both only read the runs.
 
 mod chart;
 mod compare;

@@ -26,6 +26,9 @@ use crate::transcript::{Item, Key};
 /// Bytes of a text in a transcript: a report is sent around.
 const TEXT: usize = 8_000;
 
+/// Bytes of an image in a transcript.
+const IMAGE: usize = 50_000;
+
 /// Items of a transcript.
 const ITEMS: usize = 40;
 
@@ -151,6 +154,8 @@ async fn transcripts(look: &Look) -> Result<Markup, Error> {
         let cut = |item: &Item| {
             let mut item = item.clone();
             item.text.truncate(item.text.floor_char_boundary(TEXT));
+            item.images.retain(|image| image.len() <= IMAGE);
+            item.images.truncate(1);
             item
         };
         items.iter().take(ITEMS).map(cut).collect()

@@ -19,6 +19,9 @@ const SHOWN: usize = 20_000;
 /// Bytes of all texts of a page.
 const SHOWN_IN_ALL: usize = 400_000;
 
+/// Bytes of an image that a page has in it.
+const MAX_IMAGE: usize = 4_000_000;
+
 /// Bytes of a text that is tried as JSON, to lay it out.
 const MAX_JSON: usize = 100_000;
 
@@ -46,6 +49,9 @@ pub(super) fn conversation(items: &[Item], whole: impl Fn(usize) -> Option<Strin
                         Kind::FunctionCall => { h3 { "calls " (text(&item.name)) } (body(shown)) }
                         Kind::FunctionCallOutput => { h3 { "output " (text(&item.name)) } (body(shown)) }
                         Kind::Message | Kind::Other => { h3 { (text(&item.name)) } (body(shown)) }
+                    }
+                    @for image in &item.images {
+                        @if image.len() <= MAX_IMAGE { (with_images(image)) } @else { p class="more" { "an image of " (size(image.len() * 3 / 4)) } }
                     }
                     @if rest > 0 {
                         p class="more" {

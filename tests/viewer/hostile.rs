@@ -47,7 +47,15 @@ fn answer(task: u64) -> Option<Vec<Value>> {
             let output = json!({"type": "function_call_output", "output": format!("{{\"a\": {deep}}}"), "call_id": HOSTILE});
             vec![call, output, json!({"type": HOSTILE, "x": 1})]
         }
-        3 => vec![message(&format!("```<b>\n{HOSTILE}\n``` {{\"a\": ["))],
+        3 => {
+            let code = message(&format!("```<b>\n{HOSTILE}\n``` {{\"a\": ["));
+            let image = |url: &str| json!({"type": "input_image", "image_url": url});
+            let images = [image(PNG), image(SVG), image("http://evil.example/i.png")];
+            vec![
+                code,
+                json!({"type": "message", "role": "user", "content": images}),
+            ]
+        }
         _ => return None,
     })
 }
@@ -165,6 +173,9 @@ fn nothing_that_agents_and_users_write_runs() {
         browser.ask("document.querySelector('.assistant img').naturalWidth"),
         1
     );
+    browser.open(viewer.at("1/tasks/3/0"));
+    let images = "document.querySelectorAll('main img').length";
+    assert_eq!(browser.ask(images), 1, "the PNG, and no other");
     browser.open(viewer.at("1/tasks/4/0"));
     assert!(
         browser
