@@ -19,6 +19,9 @@ const SHOWN: usize = 20_000;
 /// Bytes of all texts of a page.
 const SHOWN_IN_ALL: usize = 400_000;
 
+/// Calls of a rollout on a page.
+const MAX_CALLS: usize = 500;
+
 /// Bytes of an image that a page has in it.
 const MAX_IMAGE: usize = 4_000_000;
 
@@ -209,7 +212,8 @@ pub(super) async fn rollout(
         .await?;
     let calls = format!(
         "SELECT attempt, kind, name, outcome, error, CAST(started_at AS BIGINT) AS started, latency_ms, input_tokens,
-            output_tokens, http_status FROM calls WHERE {this} ORDER BY attempt, call LIMIT 500"
+            output_tokens, http_status FROM calls WHERE {this} ORDER BY attempt, call LIMIT {}",
+        MAX_CALLS + 1
     );
     let calls = Rows::start(look.session.plan(&calls).await?, Call::rows)
         .await?
@@ -263,10 +267,11 @@ pub(super) async fn rollout(
         @if !calls.is_empty() {
             section id="calls" {
                 h2 { "Calls" }
-                (waterfall("Calls over time", &stretches(&calls)))
+                @if calls.len() > MAX_CALLS { p class="note" { "The first " (MAX_CALLS) ". The table " code { "calls" } " has all." } }
+                (waterfall("Calls over time", &stretches(calls.get(..MAX_CALLS).unwrap_or(&calls))))
                 div class="scroll" { table {
                     thead { tr { th { "attempt" } th { "call" } th { "outcome" } th { "status" } th { "ms" } th { "input tokens" } th { "output tokens" } th { "error" } } }
-                    tbody { @for call in &calls {
+                    tbody { @for call in calls.iter().take(MAX_CALLS) {
                         tr class=(if call.outcome == OK { "" } else { "bad" }) {
                             td class="n" { (call.attempt) }
                             td { (call.kind) " " (text(call.name.as_deref().unwrap_or_default())) }
