@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 use std::fmt::Display;
 use std::net::TcpStream;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread::sleep;
@@ -21,6 +22,9 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const OPTIONS: &str = "--headless=new --no-sandbox --disable-gpu --disable-dev-shm-usage --disable-extensions \
     --disable-background-networking --disable-component-update --no-first-run --force-color-profile=srgb --hide-scrollbars \
     --remote-debugging-port=0";
+
+/// How often a browser is started until it listens.
+const STARTS: usize = 3;
 
 /// The browser with its one page; killed when it is dropped.
 pub struct Browser {
@@ -49,13 +53,19 @@ impl Browser {
             is_there.unwrap().success(),
             "there is no browser `{program}`: install the package `chromium`, or name a Chromium in the variable CHROMIUM"
         );
-        let profile = Folder::new();
-        let line = format!("exec \"$CHROMIUM\" {OPTIONS} --user-data-dir=profile about:blank");
-        let running = Program::shell(&profile.path(""), &line)
-            .env("PATH", &std::env::var("PATH").unwrap_or_default())
-            .env("CHROMIUM", &program)
-            .start();
-        let line = running.until_it_says("DevTools listening on ");
+        let start = || {
+            let profile = Folder::new();
+            let line = format!("exec \"$CHROMIUM\" {OPTIONS} --user-data-dir=profile about:blank");
+            let running = Program::shell(&profile.path(""), &line)
+                .env("PATH", &std::env::var("PATH").unwrap_or_default())
+                .env("CHROMIUM", &program)
+                .start();
+            let line = running.until_it_says("DevTools listening on ");
+            (profile, running, line)
+        };
+        // Now and then Chromium crashes while it starts, if several start at once.
+        let started = (1..STARTS).find_map(|_| catch_unwind(AssertUnwindSafe(start)).ok());
+        let (profile, running, line) = started.unwrap_or_else(start);
         let address = line.rsplit(' ').next().unwrap().trim();
         let host = address.split('/').nth(2).unwrap();
         let stream = TcpStream::connect(host).unwrap();
