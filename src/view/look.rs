@@ -16,7 +16,7 @@ use crate::measure::{MetricTables, MetricsReport, earlier, metrics_of};
 use crate::query::SqlSession;
 use crate::schema::METRICS;
 use crate::session::{self, NamedRun, Spool};
-use crate::store::{JournalFile, RunRecord, RunStore, StoreError, part_name};
+use crate::store::{JournalFile, RunLock, RunRecord, RunStore, StoreError, part_name};
 use crate::transcript::Reader;
 
 /// Time for which a look at a run on a disk is taken for the present.
@@ -137,11 +137,14 @@ impl ViewedRun {
         latest.as_ref().map(|(look, _)| look.version)
     }
 
-    /// A number that changes whenever the files of the run do.
+    /// A number that changes whenever the files of the run do, or a process that works on it ends.
     async fn version(&self) -> Result<u64, Error> {
         let mut hasher = FixedState::default().build_hasher();
         for file in self.run.list("").await? {
             (file.location.as_ref(), file.size, file.last_modified).hash(&mut hasher);
+        }
+        for holder in RunLock::holders(&self.run).await? {
+            holder.alive.hash(&mut hasher);
         }
         if let Some(identified) = RunRecord::load(&self.run).await? {
             let run = self.run.identified(&identified.run_id);

@@ -56,3 +56,28 @@ fn an_overview_moves_while_rollouts_land() {
     let ended = viewer.interrupt().succeeded();
     assert_eq!(ended.stdout.lines().count(), 1, "{ended:#?}");
 }
+
+#[test]
+fn a_page_says_that_the_collector_died() {
+    let folder = folder(1);
+    let (_hold, held) = channel::<()>();
+    let held = Mutex::new(held);
+    let agent = RawAgent::start(move |_, stream| {
+        let _ = held.lock().unwrap().recv();
+        ok(stream, "", ANSWER.as_bytes())
+    });
+    let mut sweep = agent.collect(&folder, "").start();
+    let deadline = Instant::now() + Duration::from_secs(120);
+    while agent.asked().is_empty() {
+        assert!(sweep.is_running() && Instant::now() < deadline);
+    }
+    let viewer = Viewer::start(&folder, "run");
+    let mut browser = Browser::start();
+    browser.open(viewer.at(""));
+    let state = |state: &str| {
+        format!("document.querySelector('#state .state').innerText.startsWith('{state}')")
+    };
+    browser.until(&state("running"));
+    sweep.signal("KILL");
+    browser.until(&state("died"));
+}
