@@ -1,18 +1,27 @@
--- The tasks of a run, the one with the lowest mean reward first.
+-- The tasks of a run, and how their rollouts did.
 --
--- Reads: tasks, rollouts, attempts, and the function question(request).
--- Columns: task_index, agent_name, num_rollouts, num_done, num_failed, mean_reward (null if no rollout has one that
--- counts), question (the beginning of the prompt).
+-- Reads: tasks, rollouts, attempts. `$metrics` is replaced by the mean of every other metric.
+--
+-- Columns:
+--   task_index, agent_name
+--   planned, done, failed, pending   rollouts of the task
+--   mean, spread     mean and standard deviation of the rewards, without masked ones
+--   pass_rate        share of these rewards that are 1 or more
+--   attempts         attempts at its rollouts
+--   input_tokens, output_tokens   sums over its rollouts
+--   latency_ms       mean latency of its rollouts
+--   the mean of every other metric, under its name
 SELECT
     planned.task_index,
     planned.agent_name,
-    planned.num_rollouts,
-    coalesce(done.num_done, 0) AS num_done,
-    coalesce(failed.num_failed, 0) AS num_failed,
-    done.mean_reward,
-    planned.question
+    planned.planned,
+    coalesce(answered.done, 0) AS done,
+    coalesce(given_up.failed, 0) AS failed,
+    planned.planned - coalesce(answered.done, 0) - coalesce(given_up.failed, 0) AS pending,
+    coalesce(tried.attempts, 0) AS attempts,
+    answered.* EXCLUDE (task_index, agent_name, done)
 FROM (
-    SELECT task_index, agent_name, sum(num_repeats) AS num_rollouts, min(question(request)) AS question
+    SELECT task_index, agent_name, sum(num_repeats) AS planned
     FROM tasks
     GROUP BY task_index, agent_name
 ) AS planned
@@ -20,22 +29,32 @@ LEFT JOIN (
     SELECT
         task_index,
         agent_name,
-        count(*) AS num_done,
-        avg(reward) FILTER (WHERE NOT coalesce(masked, FALSE)) AS mean_reward
+        count(*) AS done,
+        avg(reward) FILTER (WHERE NOT coalesce(masked, FALSE)) AS mean,
+        stddev(reward) FILTER (WHERE NOT coalesce(masked, FALSE)) AS spread,
+        avg(CASE WHEN reward >= 1 THEN 1.0 ELSE 0.0 END)
+            FILTER (WHERE reward IS NOT NULL AND NOT coalesce(masked, FALSE)) AS pass_rate,
+        sum(input_tokens) AS input_tokens,
+        sum(output_tokens) AS output_tokens,
+        avg(latency_ms) AS latency_ms
+        $metrics
     FROM rollouts
     GROUP BY task_index, agent_name
-) AS done
-    ON planned.task_index = done.task_index
-    AND planned.agent_name = done.agent_name
+) AS answered
+    ON planned.task_index = answered.task_index AND planned.agent_name = answered.agent_name
 LEFT JOIN (
-    SELECT attempts.task_index, attempts.agent_name, count(DISTINCT attempts.rollout_index) AS num_failed
+    SELECT task_index, agent_name, count(*) AS attempts
+    FROM attempts
+    GROUP BY task_index, agent_name
+) AS tried
+    ON planned.task_index = tried.task_index AND planned.agent_name = tried.agent_name
+LEFT JOIN (
+    SELECT attempts.task_index, attempts.agent_name, count(DISTINCT attempts.rollout_index) AS failed
     FROM attempts
     LEFT ANTI JOIN rollouts
         ON attempts.task_index = rollouts.task_index
         AND attempts.rollout_index = rollouts.rollout_index
     WHERE attempts.terminal
     GROUP BY attempts.task_index, attempts.agent_name
-) AS failed
-    ON planned.task_index = failed.task_index
-    AND planned.agent_name = failed.agent_name
-ORDER BY done.mean_reward ASC NULLS LAST, planned.task_index
+) AS given_up
+    ON planned.task_index = given_up.task_index AND planned.agent_name = given_up.agent_name

@@ -140,11 +140,10 @@ impl Page<'_> {
             RolloutState::Done => {
                 format!("reward {}{}", number_or_dash(of.reward), compared(of))
             }
-            RolloutState::Failed => "failed".to_owned(),
             RolloutState::Pending if of.attempts.is_empty() => {
                 "pending, and no attempt has ended".to_owned()
             }
-            RolloutState::Pending => "pending".to_owned(),
+            state => state.name().to_owned(),
         }];
         if of.truncated {
             facts.push("truncated".to_owned());

@@ -5,8 +5,8 @@ mod conversation;
 mod reader;
 
 pub use conversation::{Item, Kind};
-pub(crate) use reader::Said;
 pub use reader::{Key, MAX_SELECTED, Prompt, Reader, Select, TaskLine, Walk};
+pub(crate) use reader::{Said, TASKS};
 
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -23,6 +23,17 @@ pub enum RolloutState {
     Failed,
     /// It was not sent yet, is in flight, or will be retried.
     Pending,
+}
+
+impl RolloutState {
+    /// Returns how it is called.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Done => "done",
+            Self::Failed => "failed",
+            Self::Pending => "pending",
+        }
+    }
 }
 
 /// A rollout: what was asked and answered, and how it was scored.

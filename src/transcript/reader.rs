@@ -20,7 +20,9 @@ use crate::json::Object;
 use crate::session::{self, Rows, RunTables, row};
 use crate::store::RunStore;
 
-const TASKS: &str = include_str!("../../queries/transcript/tasks.sql");
+/// The query for the tasks of a run, in which `$metrics` stands for more columns.
+pub(crate) const TASKS: &str = include_str!("../../queries/transcript/tasks.sql");
+const QUESTIONS: &str = include_str!("../../queries/transcript/questions.sql");
 const FAILURES: &str = include_str!("../../queries/transcript/failures.sql");
 
 /// The most rollouts of a selection: their keys are held in memory.
@@ -242,7 +244,9 @@ impl Reader {
     /// # Errors
     /// The tables can't be read.
     pub async fn tasks(&self) -> Result<Vec<TaskLine>, Error> {
-        let rows = Rows::of(&self.session, TASKS, TaskLine::rows).await?;
+        let counts = TASKS.replace("$metrics", "");
+        let sql = QUESTIONS.replace("$counts", &counts);
+        let rows = Rows::of(&self.session, &sql, TaskLine::rows).await?;
         Ok(rows.collect().await?)
     }
 

@@ -8,7 +8,7 @@ use tokio::sync::Mutex;
 
 use super::chart::{Chart, Dot, short};
 use super::html::{Links, maybe, pages, query, text};
-use super::look::Look;
+use super::look::{Look, MEMORY};
 use super::rollout::{conversation, fields};
 use super::server::Out;
 use super::site::{Asked, Site};
@@ -30,9 +30,6 @@ const PAGE: usize = 50;
 
 /// Rollouts of each side beside each other.
 const BESIDE: usize = 8;
-
-/// Memory of a comparison before it writes to temporary files, in bytes.
-const MEMORY: usize = 64_000_000;
 
 /// Comparisons that are kept: their tables are temporary files.
 const MAX_KEPT: usize = 8;

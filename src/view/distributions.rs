@@ -12,7 +12,7 @@ use super::tasks::NAME;
 use crate::error::Error;
 use crate::query::quoted_name;
 use crate::schema::REWARD;
-use crate::session::{Rows, row};
+use crate::session::row;
 use crate::show::{count, number};
 
 /// Bars of a histogram.
@@ -64,10 +64,7 @@ pub(super) async fn heat(look: &Look, links: &Links) -> Result<Markup, Error> {
     let cells = HEAT
         .replace("$tasks", &keys)
         .replace("$columns", &HEAT_COLUMNS.to_string());
-    let rows = Rows::start(look.session.plan(&cells).await?, HeatRow::rows)
-        .await?
-        .collect()
-        .await?;
+    let rows = look.rows(&cells, HeatRow::rows).await?;
     let rewards = rows.iter().filter_map(|row| row.reward);
     let (low, high) = range(rewards).unwrap_or_default();
     let cells = rows.iter().filter_map(|row| {
@@ -183,11 +180,8 @@ pub(super) async fn histograms(look: &Look) -> Result<Markup, Error> {
         "SELECT min({LATENCY}) AS min_latency, max({LATENCY}) AS max_latency, min({TOKENS}) AS min_tokens,
             max({TOKENS}) AS max_tokens FROM rollouts"
     );
-    let extent = Rows::start(look.session.plan(&sql).await?, Extents::rows)
-        .await?
-        .next()
-        .await?;
-    if let Some(extent) = extent {
+    let extent = look.rows(&sql, Extents::rows).await?;
+    if let [extent] = extent.as_slice() {
         for (title, value, x_title, low, high) in [
             (
                 "Latency of rollouts",
@@ -238,10 +232,7 @@ async fn histogram(
         "SELECT agent_name, CAST(least(floor((v - {low:?}) / {width:?}), {last}) AS BIGINT) AS bin, count(*) AS num_rollouts
          FROM (SELECT agent_name, CAST({value} AS DOUBLE) AS v FROM rollouts) WHERE v IS NOT NULL GROUP BY 1, 2 ORDER BY 1, 2"
     );
-    let rows = Rows::start(look.session.plan(&bins).await?, BinRow::rows)
-        .await?
-        .collect()
-        .await?;
+    let rows = look.rows(&bins, BinRow::rows).await?;
     let mut agents: Vec<&str> = rows.iter().map(|row| row.agent_name.as_str()).collect();
     agents.dedup();
     let mut bars: BTreeMap<i64, Bar> = BTreeMap::new();

@@ -15,7 +15,8 @@ use crate::error::Error;
 use crate::measure::{MetricTables, MetricsReport, earlier, metrics_of};
 use crate::query::SqlSession;
 use crate::schema::METRICS;
-use crate::session::{self, NamedRun, Spool};
+use crate::session::rows::Decode;
+use crate::session::{self, NamedRun, Rows, Spool};
 use crate::store::{JournalFile, RunLock, RunRecord, RunStore, StoreError, part_name};
 use crate::transcript::Reader;
 
@@ -26,7 +27,7 @@ const FRESH: Duration = Duration::from_secs(1);
 const FRESH_REMOTE: Duration = Duration::from_secs(10);
 
 /// The memory of a run's queries before they write to temporary files, in bytes.
-const MEMORY: usize = 64_000_000;
+pub(super) const MEMORY: usize = 64_000_000;
 
 /// The most bytes of made sections that a look keeps.
 const MAX_KEPT: usize = 8_000_000;
@@ -158,7 +159,13 @@ impl ViewedRun {
 }
 
 impl Look {
-    /// Returns a session with `tasks`: a row for each task, as `queries/view/tasks.sql` describes it.
+    /// Returns the rows of a query over the tables of the run.
+    pub(super) async fn rows<T>(&self, sql: &str, decode: Decode<T>) -> Result<Vec<T>, Error> {
+        let rows = Rows::start(self.session.plan(sql).await?, decode).await?;
+        Ok(rows.collect().await?)
+    }
+
+    /// Returns a session with `tasks`: a row for each task, as `queries/transcript/tasks.sql` describes it.
     pub(super) async fn tasks(&self) -> Result<&SessionContext, Error> {
         let made = async {
             let context = session::gathering(MEMORY)?;

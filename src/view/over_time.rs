@@ -51,11 +51,12 @@ row! {
 pub(super) async fn over_time(look: &Look) -> Result<Markup, Error> {
     let span = "SELECT CAST(min(dispatched_at) AS BIGINT) AS begin,
         CAST(greatest(max(finished_at), max(dispatched_at)) AS BIGINT) AS end FROM attempts";
-    let mut span = Rows::start(look.session.plan(span).await?, Span::rows).await?;
-    let Some(Span {
-        begin: Some(begin),
-        end: Some(end),
-    }) = span.next().await?
+    let [
+        Span {
+            begin: Some(begin),
+            end: Some(end),
+        },
+    ] = look.rows(span, Span::rows).await?[..]
     else {
         return Ok(html! {});
     };

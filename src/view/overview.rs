@@ -31,9 +31,13 @@ pub(super) const MAX_CHARTS: usize = 12;
 pub(super) async fn runs(site: &Site, out: &Out) -> Result<(), Error> {
     let mut rows = String::new();
     for number in 1..=site.runs.len() {
-        let row = match site.look(number).await {
-            Ok(look) => {
-                let status = RunStatus::of(&look.run).await?;
+        let looked = async {
+            let look = site.look(number).await?;
+            let status = RunStatus::of(&look.run).await?;
+            Ok((look, status))
+        };
+        let row = match looked.await {
+            Ok((look, status)) => {
                 let total = &status.total;
                 html! {
                     tr {

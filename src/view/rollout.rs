@@ -6,10 +6,9 @@ use serde_json::{Map, Value};
 use super::chart::{Stretch, waterfall};
 use super::html::{Links, maybe, text};
 use super::look::Look;
-
 use crate::error::Error;
 use crate::outcome::OK;
-use crate::session::{Rows, row};
+use crate::session::row;
 use crate::show::{count, number};
 use crate::transcript::{Item, Key, Kind, RolloutState};
 
@@ -181,16 +180,8 @@ row! {
 }
 
 /// The page of a rollout; `None` if there is no such rollout.
-pub(super) async fn rollout(
-    look: &Look,
-    links: &Links,
-    task: i64,
-    index: i64,
-) -> Result<Option<Markup>, Error> {
-    let key = Key {
-        task_index: task,
-        rollout_index: index,
-    };
+pub(super) async fn rollout(look: &Look, links: &Links, key: Key) -> Result<Option<Markup>, Error> {
+    let (task, index) = (key.task_index, key.rollout_index);
     let reader = look.reader().await?;
     let Some(read) = reader.read(key).await? else {
         return Ok(None);
@@ -201,30 +192,20 @@ pub(super) async fn rollout(
         let place = place?.checked_add_signed(step)?;
         links.rollout(look.number, task, others.get(place)?.rollout_index)
     };
-    let this = format!("task_index = {task} AND rollout_index = {index}");
+    let this = key.condition();
     let times = format!(
         "SELECT attempt, CAST(dispatched_at AS BIGINT) AS dispatched, permit_wait_ms, rate_wait_ms, connect_ms, server_ms,
             client_ms FROM attempts WHERE {this} ORDER BY attempt"
     );
-    let times = Rows::start(look.session.plan(&times).await?, Times::rows)
-        .await?
-        .collect()
-        .await?;
+    let times = look.rows(&times, Times::rows).await?;
     let calls = format!(
         "SELECT attempt, kind, name, outcome, error, CAST(started_at AS BIGINT) AS started, latency_ms, input_tokens,
             output_tokens, http_status FROM calls WHERE {this} ORDER BY attempt, call LIMIT {}",
         MAX_CALLS + 1
     );
-    let calls = Rows::start(look.session.plan(&calls).await?, Call::rows)
-        .await?
-        .collect()
-        .await?;
+    let calls = look.rows(&calls, Call::rows).await?;
     let address = |rest: &str| links.of_run(look.number, &format!("tasks/{task}/{index}/{rest}"));
-    let state = match read.state {
-        RolloutState::Done => "done",
-        RolloutState::Failed => "failed",
-        RolloutState::Pending => "pending",
-    };
+    let state = read.state.name();
     Ok(Some(html! {
         h1 { a href=[links.task(look.number, task)] { "Task " (task) } ", rollout " (index) }
         p class="state" {
@@ -342,25 +323,12 @@ fn stretches(calls: &[Call]) -> Vec<Stretch> {
 }
 
 /// The answer of a rollout as it came; `None` if there is none.
-pub(super) async fn raw(look: &Look, task: i64, index: i64) -> Result<Option<String>, Error> {
-    let key = Key {
-        task_index: task,
-        rollout_index: index,
-    };
+pub(super) async fn raw(look: &Look, key: Key) -> Result<Option<String>, Error> {
     look.reader().await?.result(key).await
 }
 
 /// The whole text of an item of a conversation; `None` if there is no such item.
-pub(super) async fn item(
-    look: &Look,
-    task: i64,
-    index: i64,
-    item: usize,
-) -> Result<Option<String>, Error> {
-    let key = Key {
-        task_index: task,
-        rollout_index: index,
-    };
+pub(super) async fn item(look: &Look, key: Key, item: usize) -> Result<Option<String>, Error> {
     let read = look.reader().await?.read(key).await?;
     Ok(read
         .and_then(|mut read| (item < read.items.len()).then(|| read.items.swap_remove(item).text)))

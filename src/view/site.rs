@@ -14,6 +14,7 @@ use super::look::{Look, ViewedRun};
 use super::server::{Answer, Out};
 use super::{compare, overview, rollout, search, sql, tasks};
 use crate::error::Error;
+use crate::transcript::Key;
 
 const HTML: &str = "text/html; charset=utf-8";
 
@@ -109,6 +110,12 @@ impl Site {
         };
         let label = run.label.clone();
         let index = |text: &str| text.parse::<i64>().ok();
+        let key = |task: &str, rollout: &str| {
+            Some(Key {
+                task_index: index(task)?,
+                rollout_index: index(rollout)?,
+            })
+        };
         match path {
             [] => self.page(&label, Some(number), move |site, out| async move {
                 let look = site.look(number).await?;
@@ -143,30 +150,26 @@ impl Site {
                 };
                 self.whole(&format!("Task {task} of {label}"), number, made.await)
             }
-            ["tasks", task, rollout]
-                if let (Some(task), Some(index)) = (index(task), index(rollout)) =>
-            {
+            ["tasks", task, rollout] if let Some(key) = key(task, rollout) => {
                 let made = async {
                     let look = self.look(number).await?;
-                    rollout::rollout(&look, &self.links, task, index).await
+                    rollout::rollout(&look, &self.links, key).await
                 };
-                let title = format!("Rollout {task}/{index} of {label}");
+                let title = format!(
+                    "Rollout {}/{} of {label}",
+                    key.task_index, key.rollout_index
+                );
                 self.whole(&title, number, made.await)
             }
-            ["tasks", task, rollout, "raw"]
-                if let (Some(task), Some(index)) = (index(task), index(rollout)) =>
-            {
-                let made =
-                    async { rollout::raw(self.look(number).await?.as_ref(), task, index).await };
+            ["tasks", task, rollout, "raw"] if let Some(key) = key(task, rollout) => {
+                let made = async { rollout::raw(self.look(number).await?.as_ref(), key).await };
                 self.raw("application/json", made.await)
             }
             ["tasks", task, rollout, "item", item]
-                if let (Some(task), Some(index), Ok(item)) =
-                    (index(task), index(rollout), item.parse()) =>
+                if let (Some(key), Ok(item)) = (key(task, rollout), item.parse()) =>
             {
-                let made = async {
-                    rollout::item(self.look(number).await?.as_ref(), task, index, item).await
-                };
+                let made =
+                    async { rollout::item(self.look(number).await?.as_ref(), key, item).await };
                 self.raw("text/plain; charset=utf-8", made.await)
             }
             _ => self.missing("There is no such page."),

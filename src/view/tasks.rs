@@ -1,6 +1,8 @@
 //! The list of tasks, to sort and filter, and the page of one task with all its rollouts.
 
-use arrow::array::RecordBatch;
+use std::sync::Arc;
+
+use arrow::compute::concat_batches;
 use arrow::util::display::{ArrayFormatter, FormatOptions};
 use datafusion::execution::context::SQLOptions;
 use maud::{Markup, PreEscaped, html};
@@ -15,12 +17,11 @@ use crate::query::{SqlSession, quoted_name};
 use crate::schema;
 use crate::session::{QueryError, Rows, row};
 use crate::show::{count, number, visible_lines};
-use crate::transcript::{Key, Said};
+use crate::transcript::{Key, Said, TASKS};
 
 /// The name of the table of tasks.
 pub(super) const NAME: &str = "tasks";
 
-const TABLE: &str = include_str!("../../queries/view/tasks.sql");
 const OF_TASK: &str = include_str!("../../queries/view/rollouts_of_task.sql");
 
 /// Tasks of a page.
@@ -48,7 +49,7 @@ pub(super) async fn table(session: &SqlSession) -> Result<String, Error> {
         let name = quoted_name(field.name());
         format!(", avg(CAST({name} AS DOUBLE)) AS {name}")
     });
-    Ok(TABLE.replace("$metrics", &metrics.collect::<String>()))
+    Ok(TASKS.replace("$metrics", &metrics.collect::<String>()))
 }
 
 row! {
@@ -82,7 +83,7 @@ pub(super) async fn list(
     };
     out.put(form.into_string()).await;
     let session = look.tasks().await?;
-    let schema = session.table(NAME).await?.schema().clone();
+    let schema = Arc::clone(session.table(NAME).await?.schema().inner());
     let columns: Vec<&str> = schema
         .fields()
         .iter()
@@ -116,29 +117,16 @@ pub(super) async fn list(
         (page - 1) * PAGE
     ));
     let rows = rows.await?.collect().await?;
+    let rows = concat_batches(&schema, &rows).map_err(Error::defect)?;
     let total = planned(format!("SELECT count(*) AS total FROM {NAME} {chosen}")).await?;
     let total = Rows::start(total, Total::rows)
         .await?
         .next()
         .await?
         .map_or(0, |row| row.total);
-    let found: usize = rows.iter().map(RecordBatch::num_rows).sum();
-    let keys = rows
-        .iter()
-        .map(TaskKey::rows)
-        .collect::<Result<Vec<_>, _>>()?;
-    let keys: Vec<i64> = keys
-        .into_iter()
-        .flatten()
-        .map(|row| row.task_index)
-        .collect();
-    let shown = keys
-        .iter()
-        .take(PAGE)
-        .map(i64::to_string)
-        .collect::<Vec<_>>()
-        .join(", ");
-    let questions = look.reader().await?.questions(&shown).await?;
+    let keys = TaskKey::rows(&rows.slice(0, rows.num_rows().min(PAGE)))?;
+    let shown: Vec<String> = keys.iter().map(|row| row.task_index.to_string()).collect();
+    let questions = look.reader().await?.questions(&shown.join(", ")).await?;
     let address = |sort: &str, order: &str, page: usize| {
         let page = if page > 1 {
             page.to_string()
@@ -153,18 +141,15 @@ pub(super) async fn list(
         ]);
         links.of_run(look.number, &format!("tasks{query}"))
     };
-    let format = FormatOptions::new().with_null("–");
     let mut lines = String::new();
-    let mut left = PAGE;
-    for batch in &rows {
-        let values: Vec<ArrayFormatter> = batch
-            .columns()
-            .iter()
-            .map(|column| ArrayFormatter::try_new(column, &format))
-            .collect::<Result<_, _>>()
-            .map_err(Error::defect)?;
-        for line in 0..batch.num_rows().min(left) {
-            let task = keys.get(PAGE - left + line).copied().unwrap_or_default();
+    {
+        // A formatter can't wait for the page to be sent.
+        let format = FormatOptions::new().with_null("–");
+        let values = rows.columns().iter();
+        let values = values.map(|column| ArrayFormatter::try_new(column, &format));
+        let values: Vec<ArrayFormatter> =
+            values.collect::<Result<_, _>>().map_err(Error::defect)?;
+        for (line, TaskKey { task_index: task }) in keys.into_iter().enumerate() {
             let row = html! {
                 tr {
                     @for (column, value) in columns.iter().zip(&values) {
@@ -183,7 +168,6 @@ pub(super) async fn list(
             };
             lines.push_str(&row.into_string());
         }
-        left = left.saturating_sub(batch.num_rows());
     }
     let table = html! {
         p { (count(total)) " tasks" }
@@ -200,7 +184,7 @@ pub(super) async fn list(
             } }
             tbody { (PreEscaped(lines)) }
         } }
-        (pages(page, found > PAGE, |page| address(sort, asked.get("order"), page)))
+        (pages(page, rows.num_rows() > PAGE, |page| address(sort, asked.get("order"), page)))
     };
     out.put(table.into_string()).await;
     Ok(())
@@ -221,11 +205,8 @@ row! {
 
 /// Returns the rollouts of a task.
 pub(super) async fn rollouts(look: &Look, task: i64) -> Result<Vec<RolloutRow>, Error> {
-    let rows = look
-        .session
-        .plan(&OF_TASK.replace("$task", &task.to_string()))
-        .await?;
-    Ok(Rows::start(rows, RolloutRow::rows).await?.collect().await?)
+    let sql = OF_TASK.replace("$task", &task.to_string());
+    look.rows(&sql, RolloutRow::rows).await
 }
 
 /// The page of a task; `None` if there is no such task.
