@@ -1,4 +1,4 @@
-//! The command line: [`Cli`] is what clap reads, and [`run`] runs it. `main` is the only user.
+//! The command line: [`Cli`] is what clap reads, and [`main`] runs it.
 //!
 //! Each command is one file, with its options and its `--help`. The options of `collect` are declared in
 //! [`crate::config`]; `sweep_args` makes flags of them. Commands share `output`, `runs` and `measurement`.
@@ -31,19 +31,25 @@ mod status;
 mod sweep_args;
 mod view;
 
+use std::env::args_os;
 use std::ffi::OsString;
+use std::io::Write;
+use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
+use tokio::runtime::Builder;
 
 use aggregate::AggregateArgs;
 use check::CheckArgs;
 use collect::CollectArgs;
 use compare::CompareArgs;
 use export::ExportArgs;
+use gym_keys::translated;
 use import::ImportArgs;
 use ls::LsArgs;
 use metrics::MetricsArgs;
-use output::print;
+use output::{Exit, complain, print};
 use profile::ProfileArgs;
 use resume::ResumeArgs;
 use show::ShowArgs;
@@ -55,9 +61,6 @@ use view::{ReportArgs, ViewArgs};
 use crate::error::Error;
 use crate::guide;
 use crate::show::{terminal_width, wrapped_page};
-
-pub use gym_keys::translated;
-pub use output::{Exit, complain};
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -145,8 +148,47 @@ impl CompletionsArgs {
     }
 }
 
+/// A blocking thread ends after it was idle for this long. A resume has one for each part that it reads, and a thread
+/// that stays holds on to the memory that it worked with.
+const IDLE: Duration = Duration::from_millis(50);
+
+/// The whole program. It is no `async` function: a crate that awaits one compiles all that it awaits anew.
+pub fn main() -> ExitCode {
+    if let Some(page) = guide_page(args_os()) {
+        // A reader that has seen enough is no error.
+        let _ = std::io::stdout().write_all(page.as_bytes());
+        return ExitCode::SUCCESS;
+    }
+    let failed = |error: Error| {
+        complain(&error);
+        ExitCode::from(error.exit_code())
+    };
+    let cli = match translated(args_os()) {
+        Ok(arguments) => Cli::parse_from(arguments),
+        Err(error) => return failed(error),
+    };
+    let runtime = Builder::new_multi_thread()
+        .enable_all()
+        .thread_keep_alive(IDLE)
+        .build();
+    let runtime = match runtime {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("error: cannot start: {error}");
+            return ExitCode::from(1);
+        }
+    };
+    let code = match runtime.block_on(run(cli)) {
+        Ok(exit) => exit.into(),
+        Err(error) => failed(error),
+    };
+    // What still runs on blocking threads has nobody left to answer to.
+    runtime.shutdown_background();
+    code
+}
+
 /// Returns the guide page that a command line asks for with `help TOPIC`.
-pub fn guide_page(arguments: impl IntoIterator<Item = OsString>) -> Option<String> {
+fn guide_page(arguments: impl IntoIterator<Item = OsString>) -> Option<String> {
     let mut arguments = arguments.into_iter().skip(1);
     let is_help = arguments.next()? == "help";
     let page = guide::page(arguments.next().filter(|_| is_help)?.to_str()?)?;
@@ -158,7 +200,7 @@ pub fn guide_page(arguments: impl IntoIterator<Item = OsString>) -> Option<Strin
 ///
 /// # Errors
 /// The command failed; [`Error::exit_code`] gives the exit code.
-pub async fn run(cli: Cli) -> Result<Exit, Error> {
+async fn run(cli: Cli) -> Result<Exit, Error> {
     match cli.command {
         Command::Collect(args) => collect::collect(*args).await,
         Command::Resume(args) => resume::resume(args).await,
