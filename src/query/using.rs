@@ -11,28 +11,24 @@ use datafusion::sql::sqlparser::ast::{
 
 /// Names the table of such columns in all queries of a statement. Returns whether there were any.
 pub(super) fn name_tables(statement: &mut Statement) -> bool {
-    let mut queries = Queries { is_changed: false };
+    let mut visitor = Visitor::default();
     if let Statement::Statement(statement) = statement {
         // It never breaks off.
-        let _ = statement.visit(&mut queries);
+        let _ = statement.visit(&mut visitor);
     }
-    queries.is_changed
+    visitor.is_changed
 }
 
-struct Queries {
+/// Visits queries, and within them conditions. It is one type for both, since each is a visit of the whole grammar that
+/// takes seconds to compile.
+#[derive(Default)]
+struct Visitor {
+    /// The condition that is visited; `None` for queries.
+    condition: Option<Condition>,
     is_changed: bool,
 }
 
-impl VisitorMut for Queries {
-    type Break = ();
-
-    fn pre_visit_query(&mut self, query: &mut Query) -> ControlFlow<()> {
-        self.within(&mut query.body);
-        ControlFlow::Continue(())
-    }
-}
-
-impl Queries {
+impl Visitor {
     fn within(&mut self, body: &mut SetExpr) {
         match body {
             SetExpr::Select(select) => self.is_changed |= name_table(select) == Some(true),
@@ -74,14 +70,16 @@ fn name_table(select: &mut Select) -> Option<bool> {
     let columns = columns
         .iter()
         .map(|name| name.0.last()?.as_ident().cloned());
-    let mut condition = Condition {
-        table,
-        columns: columns.collect::<Option<_>>()?,
-        depth: 0,
+    let mut visitor = Visitor {
+        condition: Some(Condition {
+            table,
+            columns: columns.collect::<Option<_>>()?,
+            depth: 0,
+        }),
         is_changed: false,
     };
-    let _ = select.selection.visit(&mut condition);
-    Some(condition.is_changed)
+    let _ = select.selection.visit(&mut visitor);
+    Some(visitor.is_changed)
 }
 
 /// A condition in which columns get the name of their table, but for its subqueries.
@@ -89,28 +87,36 @@ struct Condition {
     table: Vec<Ident>,
     columns: Vec<Ident>,
     depth: usize,
-    is_changed: bool,
 }
 
-impl VisitorMut for Condition {
+impl VisitorMut for Visitor {
     type Break = ();
 
-    fn pre_visit_query(&mut self, _: &mut Query) -> ControlFlow<()> {
-        self.depth += 1;
+    fn pre_visit_query(&mut self, query: &mut Query) -> ControlFlow<()> {
+        match &mut self.condition {
+            Some(condition) => condition.depth += 1,
+            None => self.within(&mut query.body),
+        }
         ControlFlow::Continue(())
     }
 
     fn post_visit_query(&mut self, _: &mut Query) -> ControlFlow<()> {
-        self.depth -= 1;
+        if let Some(condition) = &mut self.condition {
+            condition.depth -= 1;
+        }
         ControlFlow::Continue(())
     }
 
     fn pre_visit_expr(&mut self, part: &mut Expr) -> ControlFlow<()> {
         if let Expr::Identifier(name) = part
-            && self.depth == 0
-            && self.columns.iter().any(|column| column.value == name.value)
+            && let Some(Condition {
+                table,
+                columns,
+                depth: 0,
+            }) = &self.condition
+            && columns.iter().any(|column| column.value == name.value)
         {
-            let parts = self.table.iter().chain([&*name]).cloned();
+            let parts = table.iter().chain([&*name]).cloned();
             *part = Expr::CompoundIdentifier(parts.collect());
             self.is_changed = true;
         }

@@ -25,8 +25,7 @@ pub(crate) struct Rows<T> {
 impl<T> Rows<T> {
     /// Starts a query.
     pub(crate) async fn of(ctx: &SessionContext, sql: &str, decode: Decode<T>) -> Result<Self> {
-        let frame = ctx.sql(sql).await?;
-        Self::start(frame, decode).await
+        Self::with_parameters(ctx, sql, &[], decode).await
     }
 
     /// Starts a query that takes parameters.
@@ -36,20 +35,22 @@ impl<T> Rows<T> {
         parameters: &[(&str, ScalarValue)],
         decode: Decode<T>,
     ) -> Result<Self> {
-        let values = parameters.to_vec();
-        let frame = ctx.sql(sql).await;
-        let frame = frame.and_then(|frame| frame.with_param_values(values));
-        Self::start(frame?, decode).await
+        let stream = started(ctx, sql, parameters).await?;
+        Ok(Self::of_stream(stream, decode))
     }
 
     /// Starts a query that was planned.
     pub(crate) async fn start(frame: DataFrame, decode: Decode<T>) -> Result<Self> {
-        let stream = frame.execute_stream().await;
-        Ok(Self {
-            stream: stream?,
+        let stream = frame.execute_stream().await?;
+        Ok(Self::of_stream(stream, decode))
+    }
+
+    fn of_stream(stream: SendableRecordBatchStream, decode: Decode<T>) -> Self {
+        Self {
+            stream,
             decode,
             ready: VecDeque::new(),
-        })
+        }
     }
 
     /// Looks at the next row.
@@ -79,12 +80,25 @@ impl<T> Rows<T> {
 
     /// Returns all remaining rows.
     pub(crate) async fn collect(mut self) -> Result<Vec<T>> {
-        let mut rows = Vec::new();
-        while let Some(row) = self.next().await? {
-            rows.push(row);
+        let mut rows = Vec::from(self.ready);
+        while let Some(batch) = self.stream.next().await {
+            rows.extend((self.decode)(&batch?)?);
         }
         Ok(rows)
     }
+}
+
+/// Starts a query. It is no method of [`Rows`], to be compiled once and not for each type of row.
+async fn started(
+    ctx: &SessionContext,
+    sql: &str,
+    parameters: &[(&str, ScalarValue)],
+) -> Result<SendableRecordBatchStream> {
+    let mut frame = ctx.sql(sql).await?;
+    if !parameters.is_empty() {
+        frame = frame.with_param_values(parameters.to_vec())?;
+    }
+    frame.execute_stream().await
 }
 
 fn column(
