@@ -18,6 +18,7 @@ mod rows {
     pub mod landing;
     pub mod memory;
     pub mod metrics;
+    pub mod queries;
     pub mod resume;
     mod resume_place;
     pub mod scheduling;
@@ -69,6 +70,8 @@ enum Row {
     Resume(rows::resume::Resume),
     /// Time and memory of the metrics of a run, beside DuckDB over the same files
     Metrics(rows::metrics::Metrics),
+    /// Time and memory of `sql` over a run, and of `ls` over a folder of runs
+    Queries(rows::queries::Queries),
     /// Time until a page of the viewer is there, and the memory of the viewer
     View(rows::view::View),
     /// Time to start and size of the program
@@ -76,7 +79,7 @@ enum Row {
 }
 
 impl Row {
-    const NAMES: [&str; 11] = [
+    const NAMES: [&str; 12] = [
         "throughput",
         "in-flight",
         "scheduling",
@@ -86,6 +89,7 @@ impl Row {
         "journal",
         "resume",
         "metrics",
+        "queries",
         "view",
         "binary",
     ];
@@ -119,6 +123,7 @@ impl Row {
             Self::Journal(row) => row.measure(settings, report),
             Self::Resume(row) => row.measure(settings, report),
             Self::Metrics(row) => row.measure(settings, report),
+            Self::Queries(row) => row.measure(settings, report),
             Self::View(row) => row.measure(settings, report),
             Self::Binary(row) => row.measure(settings, report),
         }
