@@ -25,16 +25,29 @@ pub use scan::{MAX_DEPTH, validate};
 
 /// Returns the JSON text of a string: only quotes, backslashes and control characters are escaped.
 pub fn quote(string: &str) -> String {
-    serde_json::Value::from(string).to_string()
+    let mut text = String::with_capacity(string.len() + 2);
+    write_quoted(string, &mut text);
+    text
+}
+
+/// Appends the JSON text of a string.
+pub fn write_quoted(string: &str, out: &mut String) {
+    if string.bytes().any(is_escaped) {
+        out.push_str(&serde_json::Value::from(string).to_string());
+    } else {
+        out.extend(["\"", string, "\""]);
+    }
+}
+
+/// Whether a byte of a string is escaped in its JSON text.
+fn is_escaped(byte: u8) -> bool {
+    matches!(byte, b'\\' | b'"' | 0..0x20)
 }
 
 /// Returns the string that a JSON text stands for; `None` if the text is not one well-formed string.
 pub fn unquote(text: &str) -> Option<Cow<'_, str>> {
     let inner = text.strip_prefix('"')?.strip_suffix('"')?;
-    if inner
-        .bytes()
-        .any(|byte| matches!(byte, b'\\' | b'"' | 0..0x20))
-    {
+    if inner.bytes().any(is_escaped) {
         return serde_json::from_str(text).ok().map(Cow::Owned);
     }
     Some(Cow::Borrowed(inner))

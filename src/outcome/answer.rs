@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
-use crate::json::quote;
+use crate::json::write_quoted;
 use crate::python::is_truthy;
 
 /// A field of an answer, by which an environment says that the reward is not meaningful for the agent.
@@ -371,22 +371,12 @@ fn info(fields: &Values<'_>, usage: &Values<'_>) -> String {
     let mut text = String::with_capacity(32 * size + 2);
     for (name, number) in &numbers {
         text.push(if text.is_empty() { '{' } else { ',' });
-        push_quoted(&mut text, name);
+        write_quoted(name, &mut text);
         text.push(':');
         text.push_str(number);
     }
     text.push_str(if text.is_empty() { "{}" } else { "}" });
     text
-}
-
-/// Appends a name as JSON. Most names need no escapes.
-fn push_quoted(text: &mut String, name: &str) {
-    let is_plain = |byte: &u8| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\\');
-    if name.as_bytes().iter().all(is_plain) {
-        text.extend(["\"", name, "\""]);
-    } else {
-        text.push_str(&quote(name));
-    }
 }
 
 /// Returns a number as it is written, and a boolean as 0 or 1.

@@ -1,22 +1,32 @@
 //! Joins the rollouts of a task with the task's statistics: [`Groups`] reads the two tables as
 //! streams, one [`Group`] at a time.
 
+use std::mem;
+
 use datafusion::common::ScalarValue;
 use datafusion::prelude::SessionContext;
+use memchr::memmem;
 
 use super::completion::percent;
 use super::json_object::JsonObject;
 use super::statistics::{Layout, Statistic};
 use crate::gym::GymRules;
 use crate::import::TaskLabels;
-use crate::json::{Object, quote};
+use crate::json::{Object, write_quoted};
 use crate::measure::error::MeasureError;
 use crate::measure::families::is_reserved;
 use crate::measure::rows::{Rows, row};
+use crate::outcome::MASK_SAMPLE;
 use crate::request::agent_ref;
 
 /// The start of a rollout's entry that has a number under the name of our id.
 const OWN_ID: &str = "{\"rollout_id\":";
+
+/// Whether the text of an entry may have a field of a reserved name ([`is_reserved`]).
+fn may_be_reserved(text: &str) -> bool {
+    let has = |start: &str| memmem::find(text.as_bytes(), start.as_bytes()).is_some();
+    has("\"_") || has(MASK_SAMPLE)
+}
 
 /// The rollouts of one task, or of one agent at one task.
 #[derive(Debug)]
@@ -130,32 +140,34 @@ impl Group {
     }
 
     fn append(&mut self, labels: &TaskLabels, info: &Info, rules: &GymRules) {
-        let mut object = JsonObject::default();
+        if self.num_rollouts > 0 {
+            self.infos.push(',');
+        }
+        let mut object = JsonObject::behind(mem::take(&mut self.infos));
         let rest = match info.info.strip_prefix(OWN_ID) {
             // The answer's number under this name replaces our id.
             Some(number) => {
                 let (number, rest) = number.split_at(number.find([',', '}']).unwrap_or_default());
                 object.raw("rollout_id", number);
-                format!("{{{}", rest.trim_start_matches(','))
+                rest.trim_start_matches(',')
             }
             None => {
                 let id = format!("{}:{}", labels.text(info.task_index), info.rollout_index);
-                object.raw("rollout_id", &quote(&id));
-                info.info.clone()
+                write_quoted(&id, object.field("rollout_id"));
+                info.info.strip_prefix('{').unwrap_or_default()
             }
         };
         object.raw("_ng_task_index", &labels.json(info.task_index));
         object.integer("_ng_rollout_index", info.rollout_index);
-        if rules.reserved {
-            object.append(&rest);
+        if rules.reserved || !may_be_reserved(rest) {
+            object.append(rest.strip_suffix('}').unwrap_or_default());
         } else {
+            let rest = format!("{{{rest}");
             let numbers = Object::parse(&rest).unwrap_or_default();
             let numbers = numbers.iter().filter(|(name, ..)| !is_reserved(name));
-            numbers.for_each(|(name, _, value)| object.raw(name, value));
+            numbers.for_each(|(_, quoted, value)| object.quoted(quoted).push_str(value));
         }
-        self.infos
-            .push_str(if self.num_rollouts == 0 { "" } else { "," });
-        self.infos.push_str(&object.finish());
+        self.infos = object.finish();
         self.num_rollouts += 1;
     }
 
@@ -185,7 +197,9 @@ impl Group {
             "reward_profile_completion_pct",
             percent(self.num_rollouts, expected),
         );
-        object.raw("rollout_infos", &format!("[{}]", self.infos));
+        object
+            .field("rollout_infos")
+            .extend(["[", &self.infos, "]"]);
         object.finish()
     }
 }

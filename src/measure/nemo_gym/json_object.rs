@@ -1,16 +1,39 @@
 //! JSON objects written field by field: [`JsonObject`].
 
+use std::fmt::{Display, Write};
+
 use indexmap::IndexMap;
+use serde_json::Number;
 
-use crate::json::{Object, quote};
+use crate::json::{Object, write_quoted};
 
-/// A JSON object under construction.
+/// A JSON object under construction, which may stand behind other text.
 #[derive(Debug, Default)]
-pub(super) struct JsonObject(String);
+pub(super) struct JsonObject {
+    text: String,
+    /// The place in the text at which the object begins.
+    start: usize,
+}
 
 /// Returns a float as JSON text: `null` unless it is finite.
 pub(super) fn number(value: f64) -> String {
-    serde_json::Value::from(value).to_string()
+    let mut text = String::new();
+    write_number(value, &mut text);
+    text
+}
+
+/// Appends a float as JSON text: `null` unless it is finite.
+pub(super) fn write_number(value: f64, out: &mut String) {
+    match Number::from_f64(value) {
+        Some(number) => write(number, out),
+        None => out.push_str("null"),
+    }
+}
+
+/// Appends a value as it is displayed.
+pub(super) fn write(value: impl Display, out: &mut String) {
+    // Writing into a string does not fail.
+    let _ = write!(out, "{value}");
 }
 
 /// Returns the wanted fields of an object, as JSON text by name.
@@ -27,44 +50,64 @@ pub(super) fn fields(
 
 impl From<String> for JsonObject {
     /// Continues an object from its JSON text, which must have no spaces around it.
-    fn from(mut object: String) -> Self {
-        object.pop();
-        Self(match object.as_str() {
-            "{" => String::new(),
-            _ => object,
-        })
+    fn from(mut text: String) -> Self {
+        text.pop();
+        if text == "{" {
+            text.clear();
+        }
+        Self { text, start: 0 }
     }
 }
 
 impl JsonObject {
+    /// Begins an object at the end of a text.
+    pub(super) fn behind(text: String) -> Self {
+        let start = text.len();
+        Self { text, start }
+    }
+
+    fn separate(&mut self) {
+        let is_first = self.text.len() == self.start;
+        self.text.push(if is_first { '{' } else { ',' });
+    }
+
+    /// Begins a field. Its value must be appended to the returned text.
+    pub(super) fn field(&mut self, name: &str) -> &mut String {
+        self.separate();
+        write_quoted(name, &mut self.text);
+        self.text.push(':');
+        &mut self.text
+    }
+
+    /// Begins a field whose name is JSON text.
+    pub(super) fn quoted(&mut self, name: &str) -> &mut String {
+        self.separate();
+        self.text.extend([name, ":"]);
+        &mut self.text
+    }
+
     /// Adds a field whose value is JSON text.
     pub(super) fn raw(&mut self, name: &str, value: &str) {
-        self.0.push(if self.0.is_empty() { '{' } else { ',' });
-        self.0.push_str(&quote(name));
-        self.0.push(':');
-        self.0.push_str(value);
+        self.field(name).push_str(value);
     }
 
     /// Adds an integer.
     pub(super) fn integer(&mut self, name: &str, value: i64) {
-        self.raw(name, &value.to_string());
+        write(value, self.field(name));
     }
 
     /// Adds a float: `null` if it is infinite, no field if it is NaN.
     pub(super) fn float(&mut self, name: &str, value: f64) {
         if !value.is_nan() {
-            self.raw(name, &number(value));
+            write_number(value, self.field(name));
         }
     }
 
-    /// Adds the fields of an object that is JSON text without spaces around it.
-    pub(super) fn append(&mut self, object: &str) {
-        let fields = object
-            .strip_prefix('{')
-            .and_then(|rest| rest.strip_suffix('}'));
-        if let Some(fields) = fields.filter(|fields| !fields.is_empty()) {
-            self.0.push(if self.0.is_empty() { '{' } else { ',' });
-            self.0.push_str(fields);
+    /// Adds fields that are JSON text: those of an object without spaces or braces around them.
+    pub(super) fn append(&mut self, fields: &str) {
+        if !fields.is_empty() {
+            self.separate();
+            self.text.push_str(fields);
         }
     }
 
@@ -86,12 +129,13 @@ impl JsonObject {
         )
     }
 
-    /// Returns the object's text.
-    pub(super) fn finish(self) -> String {
-        if self.0.is_empty() {
-            return "{}".to_owned();
+    /// Returns the text with the object at its end.
+    pub(super) fn finish(mut self) -> String {
+        if self.text.len() == self.start {
+            self.text.push('{');
         }
-        self.0 + "}"
+        self.text.push('}');
+        self.text
     }
 }
 
@@ -113,9 +157,10 @@ mod tests {
     #[test]
     fn fields_of_another_object_are_taken_over() {
         let mut object = JsonObject::default();
-        object.append("{}");
-        object.append(r#"{"a":{}}"#);
-        object.append(r#"{"b":1,"c":2}"#);
-        assert_eq!(object.finish(), r#"{"a":{},"b":1,"c":2}"#);
+        object.append("");
+        object.append(r#""a":{}"#);
+        object.append(r#""b":1,"c":2"#);
+        let object = JsonObject::behind(object.finish() + ",");
+        assert_eq!(object.finish(), r#"{"a":{},"b":1,"c":2},{}"#);
     }
 }

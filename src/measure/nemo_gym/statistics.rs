@@ -1,11 +1,13 @@
 //! Writes the statistics tables as JSON: a [`Statistic`] is a row, and a [`Layout`] holds the order of
 //! the metrics and whether extremes are integers.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 
 use datafusion::prelude::SessionContext;
 
-use super::json_object::JsonObject;
+use super::json_object::{JsonObject, write, write_number};
+use crate::json::quote;
 use crate::measure::error::MeasureError;
 use crate::measure::rows::{Rows, row};
 
@@ -39,9 +41,24 @@ row! {
 /// The form that all objects of one data set share.
 #[derive(Debug, Default)]
 pub(super) struct Layout {
-    positions: HashMap<String, i64>,
+    metrics: HashMap<String, Metric>,
     /// Whether every rollout has every metric, and all values are integers.
     integers: bool,
+}
+
+/// A metric of a [`Layout`].
+#[derive(Debug, Clone)]
+struct Metric {
+    position: i64,
+    /// The names of its statistics as JSON text, in the order of [`KINDS`].
+    names: [String; KINDS.len()],
+}
+
+impl Metric {
+    fn new(name: &str, position: i64) -> Self {
+        let names = KINDS.map(|(kind, _)| quote(&format!("{kind}/{name}")));
+        Self { position, names }
+    }
 }
 
 /// The statistics of all agents, which are few.
@@ -82,7 +99,7 @@ impl AgentStatistics {
         {
             let agent = agents.entry(row.agent_name.clone()).or_default();
             let metric = &row.metric;
-            agent.layout.positions.insert(metric.clone(), row.position);
+            agent.layout.insert(metric, row.position);
             agent.run_positions.insert(metric.clone(), row.run_position);
             agent.statistics.push(row);
         }
@@ -107,41 +124,53 @@ impl AgentStatistics {
 
     /// Returns the layout with the rollouts of all agents as one data set.
     pub(super) fn run_layout(&self) -> Layout {
-        let mut positions = HashMap::new();
+        let mut layout = Layout::default();
         for agent in self.agents.values() {
-            positions.extend(agent.run_positions.clone());
+            for (metric, position) in &agent.run_positions {
+                layout.insert(metric, *position);
+            }
         }
         let mut agents = self.agents.values().filter(|agent| agent.is_measured);
-        let integers =
-            agents.all(|agent| agent.layout.integers && agent.statistics.len() == positions.len());
-        Layout {
-            positions,
-            integers,
-        }
+        layout.integers = agents
+            .all(|agent| agent.layout.integers && agent.statistics.len() == layout.metrics.len());
+        layout
     }
 }
 
 impl Layout {
-    /// Adds the statistics of one agent or task, statistic by statistic.
+    fn insert(&mut self, metric: &str, position: i64) {
+        let known = Metric::new(metric, position);
+        self.metrics.insert(metric.to_owned(), known);
+    }
+
+    /// Adds the statistics of one agent or task, statistic by statistic. Metrics that the layout lacks come first.
     pub(super) fn write(&self, statistics: &[Statistic], object: &mut JsonObject) {
-        self.write_kinds(&KINDS, statistics, object);
+        self.write_kinds(KINDS.len(), statistics, object);
     }
 
     /// Adds the means alone: the default key metrics of an agent.
     pub(super) fn write_means(&self, statistics: &[Statistic], object: &mut JsonObject) {
-        self.write_kinds(&[MEAN], statistics, object);
+        self.write_kinds(1, statistics, object);
     }
 
-    fn write_kinds(&self, kinds: &[Kind], statistics: &[Statistic], object: &mut JsonObject) {
-        let mut ordered: Vec<&Statistic> = statistics.iter().collect();
-        ordered.sort_by_key(|statistic| self.positions.get(&statistic.metric));
-        for (kind, value) in kinds {
-            for statistic in &ordered {
-                let name = format!("{kind}/{}", statistic.metric);
+    /// Adds the first `count` of the [`KINDS`].
+    fn write_kinds(&self, count: usize, statistics: &[Statistic], object: &mut JsonObject) {
+        let named = statistics.iter().map(|statistic| {
+            let metric = self.metrics.get(&statistic.metric).map(Cow::Borrowed);
+            let unknown = || Cow::Owned(Metric::new(&statistic.metric, i64::MIN));
+            (metric.unwrap_or_else(unknown), statistic)
+        });
+        let mut ordered: Vec<(Cow<'_, Metric>, &Statistic)> = named.collect();
+        ordered.sort_by_key(|(metric, _)| metric.position);
+        for (place, (_, value)) in KINDS.iter().enumerate().take(count) {
+            for (metric, statistic) in &ordered {
+                let Some(name) = metric.names.get(place) else {
+                    continue;
+                };
                 match value(statistic) {
-                    (_, Some(integer)) if self.integers => object.integer(&name, integer),
-                    (Some(float), _) => object.float(&name, float),
-                    (None, _) => {}
+                    (_, Some(integer)) if self.integers => write(integer, object.quoted(name)),
+                    (Some(float), _) if !float.is_nan() => write_number(float, object.quoted(name)),
+                    _ => {}
                 }
             }
         }
@@ -151,9 +180,9 @@ impl Layout {
 /// The name of a statistic, and its value as a float and, where it can be one, as an integer.
 type Kind = (&'static str, fn(&Statistic) -> (Option<f64>, Option<i64>));
 
-const MEAN: Kind = ("mean", |of| (of.mean, None));
+/// The means come first.
 const KINDS: [Kind; 5] = [
-    MEAN,
+    ("mean", |of| (of.mean, None)),
     ("max", |of| (of.max, of.integer_max)),
     ("min", |of| (of.min, of.integer_min)),
     ("median", |of| (of.median, None)),
