@@ -10,7 +10,7 @@
 --                   values; null for one value
 
 WITH places AS (
-    SELECT agent_name, task_index, array_agg(rollout_index ORDER BY rollout_index) AS rollout_indices
+    SELECT agent_name, task_index, ordered_numbers(CAST(rollout_index AS DOUBLE) ORDER BY rollout_index) AS rollout_indices
     FROM accepted
     GROUP BY agent_name, task_index
 ),
@@ -25,7 +25,7 @@ listed AS (
     JOIN scores ON scores.agent_name = places.agent_name AND scores.task_index = places.task_index
 ),
 gathered AS (
-    SELECT agent_name, metric, rollout_index, array_agg(score ORDER BY task_index) AS scores
+    SELECT agent_name, metric, rollout_index, ordered_numbers(score ORDER BY task_index) AS scores
     FROM listed
     WHERE score IS NOT NULL
     GROUP BY agent_name, metric, rollout_index

@@ -8,6 +8,7 @@
 //! | [`normal_quantile`], [`student_t_quantile`], [`chi_squared_sf`], [`binomial_test_p`], [`wilson_interval`]: tests and intervals | `inference` |
 //! | [`bootstrap_interval`], [`sign_flip_p`]: tests and intervals by random samples | `resampling` |
 //! | [`exact_sum`]: a sum that is rounded once | `sums` |
+//! | [`ordered_numbers`]: the numbers of a group as a list | `ordered_rows` |
 //! | [`json_at`], [`json_text_at`], [`answer_text`], [`task_content`]: values and digests of JSON text | `json_text` |
 //!
 //! A new function is a function that returns its UDF, and a line in [`register`]. The operators on JSON text
@@ -43,6 +44,7 @@ pub use inference::{
 pub use json_text::{answer_text, json_at, json_text_at, task_content};
 pub use lists::list_quantiles;
 pub(super) use lists::{median, quantile};
+pub use ordered_rows::ordered_numbers;
 pub use resampling::{bootstrap_interval, sign_flip_p};
 pub use statistics::{list_statistics, statistics};
 pub use summary_each::summary_each;
@@ -58,6 +60,7 @@ pub fn register(ctx: &SessionContext) {
         bootstrap_interval,
         exact_sum,
         gather_scores,
+        ordered_numbers,
         sign_flip_p,
         statistics,
         summary_each,

@@ -1,16 +1,49 @@
 //! Aggregate functions that need all rows of a group at once ([`OfRows`]), in the order of the call's `ORDER BY`
-//! ([`InOrder`]).
+//! ([`InOrder`]); and the simplest of them, `ordered_numbers`.
 
 use std::fmt::Debug;
 
 use arrow::array::{Array, ArrayRef, AsArray, Float64Array};
 use arrow::compute::SortOptions;
+use arrow::datatypes::DataType;
 use arrow::row::{RowConverter, Rows, SortField};
 use datafusion::common::{Result, ScalarValue, exec_datafusion_err, exec_err};
+use datafusion::logical_expr::AggregateUDF;
 use datafusion::logical_expr::function::AccumulatorArgs;
 use datafusion::physical_expr::expressions::Literal;
 
-use super::aggregate::{Aggregate, Groups, save_numbers, saved_numbers};
+use super::aggregate::{Aggregate, AggregateFunction, Groups, save_numbers, saved, saved_numbers};
+use super::lists::lists;
+use super::scalar::{list_of, number};
+
+/// `ordered_numbers(number DOUBLE [ORDER BY ...]) -> DOUBLE[]`: the numbers of a group as a list, without nulls.
+/// `array_agg` with an order takes ten times as long.
+pub fn ordered_numbers() -> AggregateUDF {
+    AggregateFunction {
+        name: "ordered_numbers",
+        about: "The numbers of a group as a list, without nulls; with ORDER BY in the call faster than array_agg.",
+        arguments: vec![number("number", "An element of the list.")],
+        returns: list_of(DataType::Float64),
+        state: saved(),
+        in_order: true,
+        groups: |args| Ok(InOrder::groups(Numbers, args)),
+    }
+    .udaf()
+}
+
+#[derive(Debug, Clone)]
+struct Numbers;
+
+impl OfRows<1> for Numbers {
+    fn evaluate(&self, groups: impl Iterator<Item = Vec<[f64; 1]>>) -> Result<ArrayRef> {
+        let groups: Vec<_> = groups.collect();
+        lists(groups.len(), |row, list| {
+            let numbers = groups.get(row).map(|rows| rows.as_flattened());
+            list.append_slice(numbers.unwrap_or_default());
+            Ok(Some(()))
+        })
+    }
+}
 
 /// Computes a value from all rows of a group, each of `N` numbers.
 pub(super) trait OfRows<const N: usize>: Clone + Debug + Send + Sync + 'static {
