@@ -35,6 +35,11 @@ WITH computed AS (
         integer_min
     FROM scores
 ),
+sizes AS (
+    SELECT agent_name, task_index, count(*) AS num_metrics, max(statistics['std']) AS largest_std
+    FROM computed
+    GROUP BY agent_name, task_index
+),
 asked AS (
     SELECT agent_name, task_index, sum(num_repeats) AS planned
     FROM tasks
@@ -42,29 +47,42 @@ asked AS (
 ),
 placed AS (
     SELECT
+        sizes.agent_name,
+        sizes.task_index,
+        sum(num_metrics) OVER (ORDER BY sizes.agent_name, sizes.task_index ROWS UNBOUNDED PRECEDING) - num_metrics AS start,
+        largest_std,
+        planned
+    FROM asked
+    RIGHT JOIN sizes ON sizes.agent_name = asked.agent_name AND sizes.task_index = asked.task_index
+),
+-- Numbering all rows and subtracting those of earlier tasks is much faster than a window for each task.
+numbered AS (
+    SELECT
         *,
-        row_number() OVER (PARTITION BY agent_name, task_index ORDER BY first_rollout_index, ordinal) AS place,
-        max(statistics['std']) OVER (PARTITION BY agent_name, task_index) AS largest_std
+        CAST(row_number() OVER (ORDER BY agent_name, task_index, first_rollout_index, ordinal) AS BIGINT) AS number
     FROM computed
 ),
 known AS (
     SELECT
-        *,
+        numbered.*,
+        number - start - 1 AS position,
+        planned,
         statistics['count'] AS count,
         CASE
             WHEN largest_std IS NULL AND statistics['count'] = num_rollouts THEN 0.0
             ELSE statistics['std']
         END AS std
     FROM placed
+    JOIN numbered ON numbered.agent_name = placed.agent_name AND numbered.task_index = placed.task_index
 )
 SELECT
-    known.agent_name,
-    known.task_index,
+    agent_name,
+    task_index,
     metric,
-    CAST(place - 1 AS BIGINT) AS position,
+    position,
     count,
     num_rollouts,
-    asked.planned,
+    planned,
     statistics['mean'] AS mean,
     statistics['max'] AS max,
     statistics['min'] AS min,
@@ -73,6 +91,6 @@ SELECT
     std / sqrt(count) AS stderr_iid,
     CASE WHEN integers = count THEN integer_max END AS integer_max,
     CASE WHEN integers = count THEN integer_min END AS integer_min
-FROM asked
-RIGHT JOIN known ON known.agent_name = asked.agent_name AND known.task_index = asked.task_index
-ORDER BY agent_name, task_index, position
+FROM known
+-- The same order as by position, in which the rows are already.
+ORDER BY agent_name, task_index, first_rollout_index, ordinal

@@ -1,4 +1,4 @@
--- The statistics of all tasks, in the order in which they are written.
+-- The statistics of all tasks, in the order in which the tasks are written.
 --
 -- Parameters:
 --   by_task = false   true: sorted by task, then by agent; false: by agent, then by task
@@ -7,4 +7,4 @@
 
 SELECT *, 0 AS run_position
 FROM task_statistics
-ORDER BY CASE WHEN $by_task THEN task_index ELSE 0 END, agent_name, task_index, position
+ORDER BY CASE WHEN $by_task THEN task_index ELSE 0 END, agent_name, task_index
