@@ -138,7 +138,7 @@ impl HealthCheck {
     ) -> Result<HealthReport, HealthError> {
         self.flush()?;
         for (file, _) in std::mem::take(&mut self.files) {
-            file.register(&self.session, &[])?;
+            file.register(&self.session)?;
         }
         self.view("chains", CHAINS).await?;
         let mut report = HealthReport::new(&self.rules, self.evidence.num_records);
@@ -228,7 +228,7 @@ impl HealthCheck {
             }
         }
         kept.write(&held.take()?)?;
-        Ok(kept.register(&self.session, &[])?)
+        Ok(kept.register(&self.session)?)
     }
 
     /// Runs the rules of tasks, and keeps their findings as the table `flags`.
@@ -239,7 +239,7 @@ impl HealthCheck {
         let is_asked = |scope| scope == Scope::Tasks;
         let flags = self.rules.findings(session, "repeats", "task", is_asked);
         let flags = flags.await?;
-        self.spool.keep(session, "flags", flags, &[]).await?;
+        self.spool.keep(session, "flags", flags).await?;
         let mut counts = Rows::of(session, FLAG_COUNTS, FlagCount::rows).await?;
         while let Some(count) = counts.next().await? {
             report.count(count.rule as usize, count.found, count.unobserved);

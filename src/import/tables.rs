@@ -264,8 +264,8 @@ impl Import {
             (AGENT_NAME, self.runners.labelled()),
             (TASK_INDEX, ranks.map(renumbered)),
         ];
-        self.tasks.finish()?.register(ctx, &[])?;
-        self.rollouts.finish()?.register(ctx, &[])?;
+        self.tasks.finish()?.register(ctx)?;
+        self.rollouts.finish()?.register(ctx)?;
         for name in [TASKS, IMPORTED_ROLLOUTS] {
             for (column, values) in &columns {
                 if let Some(values) = values {

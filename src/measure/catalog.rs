@@ -69,7 +69,7 @@ impl MetricCatalog {
             let (spool, parameters) = (Arc::clone(&spool), Arc::clone(&parameters));
             async move {
                 let coverage = view(&measuring, COVERAGE, &parameters).await?;
-                coverage.keep(&spool, &measuring, &[]).await
+                coverage.keep(&spool, &measuring).await
             }
         };
         Ok(Self {
@@ -105,15 +105,10 @@ impl MetricCatalog {
         Ok(())
     }
 
-    /// Computes the table of a query once, and registers it with the session under its name. `order` names the columns
-    /// that it is sorted by.
-    pub(crate) async fn keep(
-        &self,
-        query: &MetricQuery,
-        order: &[&str],
-    ) -> Result<(), MeasureError> {
+    /// Computes the table of a query once, and registers it with the session under its name.
+    pub(crate) async fn keep(&self, query: &MetricQuery) -> Result<(), MeasureError> {
         let table = self.table(query).await?;
-        table.keep(&self.spool, &self.measuring, order).await
+        table.keep(&self.spool, &self.measuring).await
     }
 }
 

@@ -35,8 +35,6 @@ pub const PRICES: &str = "prices";
 pub const COVERAGE: &str = "coverage";
 /// The view that holds every score.
 pub const SCORES: &str = "scores";
-/// The columns by which the rows of `scores` are sorted.
-const SCORES_ORDER: [&str; 3] = ["agent_name", "metric", "task_index"];
 
 /// The table that a metric query returns. It is computed when it is read.
 #[derive(Debug)]
@@ -91,9 +89,8 @@ impl MetricTable {
         self,
         spool: &Spool,
         ctx: &SessionContext,
-        order: &[&str],
     ) -> Result<(), MeasureError> {
-        let kept = spool.keep(ctx, &self.name, self.frame, order).await;
+        let kept = spool.keep(ctx, &self.name, self.frame).await;
         kept.map_err(|source| failed(&self.name, &self.origin, source))
     }
 
@@ -252,5 +249,5 @@ pub async fn spool_scores(
     source.deregister_table(SCORES)?;
     register_views(source, parameters).await?;
     let table = view(source, SCORES, parameters).await?;
-    table.keep(spool, ctx, &SCORES_ORDER).await
+    table.keep(spool, ctx).await
 }

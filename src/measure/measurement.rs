@@ -1,7 +1,9 @@
 //! What is measured, and how: a [`Measurement`] of a [`Source`] becomes Parquet tables and `aggregate_metrics.json`.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::num::NonZero;
 use std::sync::Arc;
+use std::thread;
 
 use arrow::array::{ArrayRef, StringViewArray};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
@@ -9,11 +11,15 @@ use arrow::record_batch::RecordBatch;
 use datafusion::common::ScalarValue;
 use datafusion::error::DataFusionError;
 use datafusion::execution::SendableRecordBatchStream;
+use datafusion::physical_plan::common::spawn_buffered;
 use datafusion::prelude::SessionContext;
-use futures::TryStreamExt;
+use futures::future::{try_join, try_join_all};
+use futures::{StreamExt, TryStreamExt, stream};
 
 use super::catalog::MetricCatalog;
-use super::families::{AGENT_STATISTICS, PRICES, TASK_STATISTICS, price_rows, without_reserved};
+use super::families::{
+    AGENT_STATISTICS, COVERAGE, MetricTable, PRICES, TASK_STATISTICS, price_rows, without_reserved,
+};
 use super::nemo_gym::{KeyMetrics, PassMajorityOptions, aggregate_metrics};
 use super::queries::MetricQueries;
 use super::report::{MetricsReport, OBSERVED, Shown, Variant, given_fields, report};
@@ -27,7 +33,7 @@ use crate::export::EnvironmentServers;
 use crate::gym::{AGGREGATE_METRICS, GymRules};
 use crate::import::{TaskLabels, Zeros};
 use crate::schema::{METRICS, ROLLOUTS};
-use crate::session::{self, Spool};
+use crate::session::{self, AHEAD, Spool};
 use crate::store::{Document, EnvironmentServer, PartWriter, RunStore, part_name};
 
 /// How missing rollouts count: those that were planned and are not done.
@@ -131,6 +137,8 @@ impl Measurement {
 
 /// The families that `aggregate_metrics.json` is written from.
 const STATISTICS: [&str; 2] = [AGENT_STATISTICS, TASK_STATISTICS];
+/// Those, and the one that says whether there is anything to write.
+const OF_JSON: [&str; 3] = [AGENT_STATISTICS, TASK_STATISTICS, COVERAGE];
 
 /// Column that tells bounds from observed numbers.
 const BOUND: &str = "bound";
@@ -222,27 +230,47 @@ async fn compute(
         // The queries of the JSON read the views.
         catalog.keep_views().await?;
     }
-    let mut tables = Vec::new();
+    let (mut first, mut others) = (Vec::new(), Vec::new());
     for query in measurement.queries.iter() {
-        tables.push((query, catalog.table(query).await?));
-    }
-    for (query, table) in tables {
-        let schema = table.schema();
-        let rows = if has_json && STATISTICS.contains(&query.name.as_str()) {
-            // The JSON is written from the kept rows, so its numbers can't differ from the table's.
-            catalog.keep(query, &[]).await?;
-            let kept = without_reserved(measuring.table(&query.name).await?)?;
-            kept.execute_stream().await?
+        let table = catalog.table(query).await?;
+        let family = landed.begin(&table, variant)?;
+        if has_json && OF_JSON.contains(&query.name.as_str()) {
+            first.push((query, family, table));
         } else {
-            table.unreserved()?.stream().await?
+            others.push((family, table));
+        }
+    }
+    // A family uses one core, since it reads rows in their order. As many as there are cores are computed at a time.
+    let cores = thread::available_parallelism().map_or(1, NonZero::get);
+    let others = stream::iter(others)
+        .map(|(family, table)| family.computed(table))
+        .buffer_unordered(cores)
+        .try_collect();
+    let (out, notes) = (landed.out.filter(|_| has_json), &mut landed.notes);
+    let with_json = async {
+        let families = first.into_iter().map(async |(query, family, table)| {
+            if !STATISTICS.contains(&family.name.as_str()) {
+                return family.computed(table).await;
+            }
+            // The JSON is written from the kept rows, so its numbers can't differ from the table's.
+            catalog.keep(query).await?;
+            let kept = without_reserved(measuring.table(&query.name).await?)?;
+            family.landed(kept.execute_stream().await?).await
+        });
+        let families: Vec<Family> = try_join_all(families).await?;
+        let is_empty = families.iter().all(|family| family.shown.is_empty());
+        let json = match out.filter(|_| !is_empty) {
+            Some(out) => Some(aggregate_metrics(out, measuring, measurement, notes).await?),
+            None => None,
         };
-        landed.add(&query.name, &schema, rows, variant).await?;
-    }
-    let is_empty = landed.shown.iter().all(Shown::is_empty);
-    if let Some(out) = landed.out.filter(|_| has_json && !is_empty) {
-        let notes = &mut landed.notes;
-        landed.json = Some(aggregate_metrics(out, measuring, measurement, notes).await?);
-    }
+        Ok((families, json))
+    };
+    let ((families, json), others): (_, Vec<Family>) = try_join(with_json, others).await?;
+    families
+        .into_iter()
+        .chain(others)
+        .for_each(|family| landed.end(family));
+    landed.json = landed.json.take().or(json);
     Ok(())
 }
 
@@ -251,7 +279,8 @@ struct Landed<'a> {
     out: Option<&'a RunStore>,
     by: Option<String>,
     has_bounds: bool,
-    writers: BTreeMap<String, (SchemaRef, PartWriter)>,
+    /// The files of the families, by name.
+    files: BTreeMap<String, (SchemaRef, PartWriter)>,
     json: Option<Document>,
     /// What is shown of each variant so far.
     shown: Vec<Shown>,
@@ -268,7 +297,7 @@ impl<'a> Landed<'a> {
             out,
             by: measurement.by.clone(),
             has_bounds: measurement.missing == Missing::Bounds,
-            writers: BTreeMap::new(),
+            files: BTreeMap::new(),
             json: None,
             shown: Vec::new(),
             given: BTreeSet::new(),
@@ -277,44 +306,33 @@ impl<'a> Landed<'a> {
         }
     }
 
-    async fn add(
-        &mut self,
-        name: &str,
-        schema: &SchemaRef,
-        mut rows: SendableRecordBatchStream,
-        variant: &Variant,
-    ) -> Result<(), Error> {
-        if let (Some(out), false) = (self.out, self.writers.contains_key(name)) {
-            let schema = self.schema(schema);
-            let part = part_name(METRICS, name);
+    /// Begins the rows of a family in a variant.
+    fn begin(&mut self, table: &MetricTable, variant: &Variant) -> Result<Family, Error> {
+        let name = table.name().to_owned();
+        let mut file = self.files.remove(&name);
+        if let (Some(out), None) = (self.out, &file) {
+            let schema = self.schema(&table.schema());
+            let part = part_name(METRICS, &name);
             let writer = PartWriter::new(out, METRICS, &part, Arc::clone(&schema))?;
-            self.writers.insert(name.to_owned(), (schema, writer));
+            file = Some((schema, writer));
         }
-        let (subsets, bounds) = (self.by.is_some(), self.has_bounds);
-        while let Some(batch) = rows.try_next().await? {
-            if let Some(shown) = self.shown.last_mut() {
-                shown.look(name, &batch)?;
-            }
-            let Some((schema, writer)) = self.writers.get_mut(name) else {
-                continue;
-            };
-            let constant = |value: Option<&str>| -> ArrayRef {
-                let values = std::iter::repeat_n(value, batch.num_rows());
-                Arc::new(values.collect::<StringViewArray>())
-            };
-            let mut columns = Vec::new();
-            if subsets {
-                columns.push(constant(variant.subset.as_deref()));
-            }
-            if bounds {
-                columns.push(constant(variant.bound));
-            }
-            columns.extend(batch.columns().iter().cloned());
-            let batch = RecordBatch::try_new(Arc::clone(schema), columns);
-            let batch = batch.map_err(DataFusionError::from)?;
-            writer.write(&batch).await?;
+        let subset = self.by.is_some().then(|| variant.subset.clone());
+        let bound = self.has_bounds.then(|| variant.bound.map(str::to_owned));
+        Ok(Family {
+            name,
+            file,
+            constants: subset.into_iter().chain(bound).collect(),
+            shown: Shown::of(variant.clone()),
+        })
+    }
+
+    /// Ends what [`Landed::begin`] began.
+    fn end(&mut self, family: Family) {
+        if let Some(shown) = self.shown.last_mut() {
+            shown.append(family.shown);
         }
-        Ok(())
+        let file = family.file.map(|file| (family.name, file));
+        self.files.extend(file);
     }
 
     fn schema(&self, schema: &SchemaRef) -> SchemaRef {
@@ -337,7 +355,7 @@ impl<'a> Landed<'a> {
         if self.is_renumbered {
             report.notes.push(RENUMBERED.to_owned());
         }
-        for (_, writer) in self.writers.into_values() {
+        for (_, writer) in self.files.into_values() {
             report.written.push(writer.finish().await?.path);
         }
         // Written last: if this file exists, all tables do.
@@ -346,6 +364,42 @@ impl<'a> Landed<'a> {
         }
         report.written.sort();
         Ok(report)
+    }
+}
+
+/// A family whose rows are landing.
+struct Family {
+    name: String,
+    /// The schema of its file, and the file; `None` if nothing is written.
+    file: Option<(SchemaRef, PartWriter)>,
+    /// What the first columns of all rows hold: the subset and the bound.
+    constants: Vec<Option<String>>,
+    shown: Shown,
+}
+
+impl Family {
+    /// Computes the rows on a task of its own, and lands them.
+    async fn computed(self, table: MetricTable) -> Result<Self, Error> {
+        let rows = table.unreserved()?.stream().await?;
+        self.landed(spawn_buffered(rows, AHEAD)).await
+    }
+
+    async fn landed(mut self, mut rows: SendableRecordBatchStream) -> Result<Self, Error> {
+        while let Some(batch) = rows.try_next().await? {
+            self.shown.look(&self.name, &batch)?;
+            let Some((schema, writer)) = &mut self.file else {
+                continue;
+            };
+            let constants = self.constants.iter().map(|value| -> ArrayRef {
+                let values = std::iter::repeat_n(value.as_deref(), batch.num_rows());
+                Arc::new(values.collect::<StringViewArray>())
+            });
+            let columns = constants.chain(batch.columns().iter().cloned()).collect();
+            let batch = RecordBatch::try_new(Arc::clone(schema), columns);
+            let batch = batch.map_err(DataFusionError::from)?;
+            writer.write(&batch).await?;
+        }
+        Ok(self)
     }
 }
 

@@ -210,6 +210,14 @@ impl Shown {
         }
     }
 
+    /// Adds the rows of another family.
+    pub(super) fn append(&mut self, mut other: Self) {
+        self.coverage.append(&mut other.coverage);
+        self.statistics.append(&mut other.statistics);
+        self.spreads.append(&mut other.spreads);
+        self.passes.append(&mut other.passes);
+    }
+
     /// Returns whether there was no row of statistics or coverage.
     pub(super) fn is_empty(&self) -> bool {
         self.statistics.is_empty() && self.coverage.is_empty()

@@ -74,7 +74,7 @@ impl Subsets {
         } else {
             labels
         };
-        spool.keep(&session, LABELS, labels, &[]).await?;
+        spool.keep(&session, LABELS, labels).await?;
         let labels = session.table(LABELS).await?;
         let distinct = labels.clone().select(vec![ident(LABEL)])?.distinct()?;
         let sorted = distinct.sort(vec![ident(LABEL).sort(true, false)])?;

@@ -17,6 +17,7 @@ pub use context::{config, gathering, measuring, register_store, spilling};
 pub use metric_names::MetricNames;
 pub(crate) use plain_words::{missing_table, plain};
 pub(crate) use rows::{Column, Rows, row};
+pub(crate) use spool::AHEAD;
 pub use spool::{Spool, SpoolFile};
 pub use tables::{JournalRows, RunTables, any_part, dispatches, part};
 pub use wide::{NamedRun, register_union, register_wide};

@@ -11,7 +11,11 @@ use datafusion::datasource::file_format::parquet::ParquetFormat;
 use datafusion::datasource::listing::{
     ListingOptions, ListingTable, ListingTableConfig, ListingTableUrl,
 };
-use datafusion::prelude::{DataFrame, SessionContext, col};
+use datafusion::logical_expr::SortExpr;
+use datafusion::physical_expr::expressions::Column;
+use datafusion::physical_plan::common::spawn_buffered;
+use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, execute_stream};
+use datafusion::prelude::{DataFrame, SessionContext, ident};
 use futures::TryStreamExt;
 use parquet::arrow::ArrowWriter;
 use parquet::basic::{Compression, ZstdLevel};
@@ -25,6 +29,23 @@ use crate::store::Scratch;
 const GROUP_ROWS: usize = 16 * 1024;
 /// Bytes of a row group, for rows that are long texts.
 const GROUP_BYTES: usize = 16 * 1024 * 1024;
+
+/// Batches that a query computes ahead of its reader, at most.
+pub(crate) const AHEAD: usize = 2;
+
+/// Returns the columns that the rows of a plan are sorted by; none if it has several partitions.
+fn order(plan: &dyn ExecutionPlan) -> Vec<SortExpr> {
+    let sorted = plan.output_ordering().into_iter().flatten();
+    let columns = sorted.map_while(|key| {
+        let column = key.expr.downcast_ref::<Column>()?;
+        let options = key.options;
+        Some(ident(column.name()).sort(!options.descending, options.nulls_first))
+    });
+    match plan.output_partitioning().partition_count() {
+        1 => columns.collect(),
+        _ => Vec::new(),
+    }
+}
 
 /// Temporary files that hold tables of a session. Dropping it removes them.
 #[derive(Debug)]
@@ -43,24 +64,21 @@ impl Spool {
     }
 
     /// Computes a query's rows and makes them known to a session as a table, in the place of one that is
-    /// called so. The session need not be the one that computes them. `order` are the columns that they
-    /// are sorted by.
+    /// called so. The session need not be the one that computes them. It knows by what columns they are sorted.
     ///
     /// # Errors
     /// The rows cannot be computed, or the file not be written.
-    pub async fn keep(
-        &self,
-        ctx: &SessionContext,
-        name: &str,
-        rows: DataFrame,
-        order: &[&str],
-    ) -> Result<()> {
+    pub async fn keep(&self, ctx: &SessionContext, name: &str, rows: DataFrame) -> Result<()> {
         let mut file = self.begin(name, Arc::new(rows.schema().as_arrow().clone()))?;
-        let mut rows = rows.execute_stream().await?;
+        let context = Arc::new(rows.task_ctx());
+        let plan = rows.create_physical_plan().await?;
+        let order = order(plan.as_ref());
+        // The next rows are computed while some are written.
+        let mut rows = spawn_buffered(execute_stream(plan, context)?, AHEAD);
         while let Some(batch) = rows.try_next().await? {
             file.write(&batch)?;
         }
-        file.register(ctx, order)
+        file.register_sorted(ctx, order)
     }
 
     /// Begins a table whose rows come as they are found.
@@ -104,11 +122,15 @@ impl SpoolFile {
         Ok(self.writer.write(rows)?)
     }
 
-    /// Makes the table known to a session, sorted by the columns `order`.
+    /// Makes the table known to a session.
     ///
     /// # Errors
     /// The file cannot be written.
-    pub fn register(self, ctx: &SessionContext, order: &[&str]) -> Result<()> {
+    pub fn register(self, ctx: &SessionContext) -> Result<()> {
+        self.register_sorted(ctx, Vec::new())
+    }
+
+    fn register_sorted(self, ctx: &SessionContext, order: Vec<SortExpr>) -> Result<()> {
         let Self {
             name,
             path,
@@ -116,9 +138,8 @@ impl SpoolFile {
             writer,
         } = self;
         writer.close()?;
-        let order = order.iter().map(|name| col(*name).sort(true, false));
         let options = ListingOptions::new(Arc::new(ParquetFormat::default()))
-            .with_file_sort_order(vec![order.collect()]);
+            .with_file_sort_order(vec![order]);
         // A path that is read as text could be taken for a pattern.
         let url = Url::from_file_path(&path)
             .map_err(|()| exec_datafusion_err!("'{}' is not absolute", path.display()))?;

@@ -173,7 +173,7 @@ impl Look {
                 .session
                 .plan(&tasks::table(&self.session).await?)
                 .await?;
-            self.spool.keep(&context, tasks::NAME, table, &[]).await?;
+            self.spool.keep(&context, tasks::NAME, table).await?;
             Ok(context)
         };
         self.tasks.get_or_try_init(|| made).await

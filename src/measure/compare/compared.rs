@@ -87,7 +87,7 @@ impl Compared {
         };
         ctx.register_table("chosen", chosen.into_view())?;
         let tests = compared.table("tests").await?;
-        tests.keep(&compared.spool, ctx, &[]).await?;
+        tests.keep(&compared.spool, ctx).await?;
         let flips = compared.table("flips").await?.into_view();
         ctx.register_table("flips", flips)?;
         compared.overlaps = overlaps.collect().await?;
@@ -164,8 +164,7 @@ impl Compared {
         let overlaps = plan(ctx, self.queries.get("overlaps")?, &parameters).await?;
         let overlaps = overlaps.collect().await?;
         let differences = plan(ctx, self.queries.get("differences")?, &parameters).await?;
-        let order = ["metric", "task_key"];
-        differences.keep(&self.spool, ctx, &order).await?;
+        differences.keep(&self.spool, ctx).await?;
         let differences = ctx.table_provider("differences").await?;
         ctx.deregister_table("differences")?;
         Ok((overlaps, differences))

@@ -43,11 +43,8 @@ impl TaskMeans {
         let catalog = MetricCatalog::new(&Sessions::of(gathering, measuring), parameters).await?;
         catalog.keep_views().await?;
         let queries = queries()?;
-        for (name, order) in [
-            (TASK_KEYS, ["agent_name", "task_index"].as_slice()),
-            (TASK_MEANS, &["agent_name", "metric", "task_key"]),
-        ] {
-            catalog.keep(queries.get(name)?, order).await?;
+        for name in [TASK_KEYS, TASK_MEANS] {
+            catalog.keep(queries.get(name)?).await?;
         }
         let planned = "SELECT * FROM coverage WHERE planned > 0 ORDER BY agent_name";
         let coverage = Rows::of(measuring, planned, AgentCoverage::rows).await?;

@@ -89,7 +89,7 @@ impl<'a> AggregateMetrics<'a> {
         let catalog = MetricCatalog::new(&Sessions::of(ctx, ctx), parameters).await?;
         catalog.keep_views().await?;
         for name in [TASK_STATISTICS, AGENT_STATISTICS] {
-            catalog.keep(queries.get(name)?, &[]).await?;
+            catalog.keep(queries.get(name)?).await?;
         }
         Ok(Self {
             _catalog: Some(catalog),

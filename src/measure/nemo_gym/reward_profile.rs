@@ -222,7 +222,7 @@ impl Profile {
         };
         let of_agents = MetricCatalog::new(sessions, parameters(true)).await?;
         of_agents.keep_views().await?;
-        of_agents.keep(queries.get(AGENT_STATISTICS)?, &[]).await?;
+        of_agents.keep(queries.get(AGENT_STATISTICS)?).await?;
         // If each task has one agent, its scores do not depend on whether agents are split.
         let is_shared = has_shared_tasks(&sessions.gathering).await?;
         let by_agent = is_shared && rules.lines_by_agent;
@@ -232,7 +232,7 @@ impl Profile {
             catalogs.push(MetricCatalog::new(sessions, parameters(false)).await?);
         }
         if let Some(of_tasks) = catalogs.last() {
-            of_tasks.keep(tasks, &[]).await?;
+            of_tasks.keep(tasks).await?;
         }
         if !is_shared {
             forget_agents(ctx).await?;
