@@ -4,7 +4,7 @@
 //!
 //! ```sh
 //! pip install duckdb
-//! cargo bench --bench goals -- metrics --python python3     # 10,000 x 16 of 20 KB and 100,000 x 100 of few bytes
+//! cargo bench --bench goals -- metrics --python python3     # 10,000 x 16 of 20 KB; 50,000 x 4 and 100,000 x 100 of few bytes
 //! ```
 
 use std::path::Path;
@@ -39,7 +39,7 @@ const MANY: i64 = 1_000_000;
 /// Time and memory of the metrics of a run, beside DuckDB over the same files.
 #[derive(Debug, Clone, Args)]
 pub struct Metrics {
-    /// Tasks [default: 10000 and, of 100 rollouts with 300 bytes, 100000; 1000 with --quick]
+    /// Tasks [default: 10000 and, of 4 and 100 rollouts with 300 bytes, 50000 and 100000; 1000 with --quick]
     #[arg(long, value_name = "N")]
     tasks: Option<i64>,
     /// Rollouts of a task
@@ -81,6 +81,7 @@ impl Work {
     /// Of time in seconds and memory in MB, at the size that the goals are for.
     fn goals(self, size: Size) -> (Option<Goal>, Option<Goal>) {
         match (self, size.rollouts()) {
+            (Self::Json, 200_000) => (Some(Goal::RatioAtMost(4.0)), None),
             (Self::Families, MANY..) => (Some(Goal::AtMost(60.0)), Some(Goal::AtMost(2147.0))),
             (Self::Profile, 160_000) => (Some(Goal::AtMost(1.0)), None),
             _ => (None, None),
@@ -117,15 +118,15 @@ impl Metrics {
             repeats: self.repeats_of_a_task,
             body_size: self.body_size,
         };
-        let many = Size {
-            tasks: 100_000,
-            repeats: 100,
+        let small = |tasks, repeats| Size {
+            tasks,
+            repeats,
             body_size: 300,
         };
         let sizes = match (self.tasks, settings.options.quick) {
             (Some(tasks), _) => vec![of(tasks)],
             (None, true) => vec![of(1_000)],
-            (None, false) => vec![of(10_000), many],
+            (None, false) => vec![of(10_000), small(50_000, 4), small(100_000, 100)],
         };
         for size in sizes {
             let mut growth = Growth::default();
