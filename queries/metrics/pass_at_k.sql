@@ -20,7 +20,7 @@
 --   planned, done, failed, pending   rollouts of the agent: how much of the sweep the numbers cover
 
 WITH sizes AS (
-    SELECT agent_name, max(cardinality(rollout_scores)) AS max_k
+    SELECT agent_name, max(num_rollouts) AS max_k
     FROM scores
     GROUP BY agent_name
 ),
@@ -28,11 +28,11 @@ computed AS (
     SELECT
         scores.agent_name,
         scores.metric,
-        CAST(sizes.max_k AS BIGINT) AS max_k,
+        sizes.max_k,
         summary_each(pass_at_each_k(scores.rollout_scores) ORDER BY scores.task_index) AS pass_at,
         summary_each(pass_hat_each_k(scores.rollout_scores) ORDER BY scores.task_index) AS pass_hat,
         summary_each(best_of_each_k(scores.rollout_scores) ORDER BY scores.task_index) AS best_of,
-        summary_each(mean_of_each_first_k(scores.rollout_scores, CAST(sizes.max_k AS BIGINT)) ORDER BY scores.task_index)
+        summary_each(mean_of_each_first_k(scores.rollout_scores, sizes.max_k) ORDER BY scores.task_index)
             AS avg_of
     FROM sizes
     JOIN scores ON scores.agent_name = sizes.agent_name

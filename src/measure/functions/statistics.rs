@@ -96,11 +96,11 @@ impl Builder {
         let min = scores.clone().reduce(|a, b| if b < a { b } else { a });
         let is_binary = scores.clone().all(|score| score == 0.0 || score == 1.0);
         let statistics = max.zip(min).map(|(max, min)| {
-            let mean = pairwise_sum(len, |at| score(at).unwrap_or(0.0)) / count as f64;
-            let squares = |at| score(at).map_or(0.0, |score| (mean - score) * (mean - score));
-            let std = (count > 1)
-                .then(|| (pairwise_sum(len, squares) / (count - 1) as f64).sqrt())
-                .filter(|std| !std.is_nan());
+            let (mean, std) = if count == len {
+                mean_and_std(len, count, |at| self.scratch.get(at).copied())
+            } else {
+                mean_and_std(len, count, score)
+            };
             Statistics {
                 mean,
                 max,
@@ -132,6 +132,18 @@ impl Builder {
         ];
         StructArray::new(fields(), columns, None)
     }
+}
+
+/// Returns mean and standard deviation of `count` scores among `len`; `None` is a missing score.
+fn mean_and_std(
+    len: usize,
+    count: usize,
+    score: impl Fn(usize) -> Option<f64>,
+) -> (f64, Option<f64>) {
+    let mean = pairwise_sum(len, |at| score(at).unwrap_or(0.0)) / count as f64;
+    let squares = |at| score(at).map_or(0.0, |score| (mean - score) * (mean - score));
+    let std = (count > 1).then(|| (pairwise_sum(len, squares) / (count - 1) as f64).sqrt());
+    (mean, std.filter(|std| !std.is_nan()))
 }
 
 /// Returns the median of at least one score: the middle one, or the mean of the two middle ones.
