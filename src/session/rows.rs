@@ -9,13 +9,16 @@ use arrow::datatypes::{DataType, Field, Float64Type, Int64Type};
 use datafusion::common::{Result, ScalarValue};
 use datafusion::error::DataFusionError;
 use datafusion::execution::SendableRecordBatchStream;
+use datafusion::physical_plan::common::spawn_buffered;
 use datafusion::prelude::{DataFrame, SessionContext};
 use futures::StreamExt;
+
+use super::AHEAD;
 
 /// Reads the rows of a batch.
 pub(crate) type Decode<T> = fn(&RecordBatch) -> Result<Vec<T>>;
 
-/// The rows of a query; one batch is held at a time.
+/// The rows of a query; one batch is held at a time, and those that [`Rows::ahead`] computes.
 pub(crate) struct Rows<T> {
     stream: SendableRecordBatchStream,
     decode: Decode<T>,
@@ -51,6 +54,12 @@ impl<T> Rows<T> {
             decode,
             ready: VecDeque::new(),
         }
+    }
+
+    /// Computes the next batches on a task of its own, while the rows of one are read.
+    pub(crate) fn ahead(mut self) -> Self {
+        self.stream = spawn_buffered(self.stream, AHEAD);
+        self
     }
 
     /// Looks at the next row.

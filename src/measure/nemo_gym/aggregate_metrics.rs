@@ -100,11 +100,12 @@ impl<'a> AggregateMetrics<'a> {
     /// Writes a list with an entry for each agent, sorted by name. Returns warnings about the numbers.
     /// Fails if the tables cannot be read, or the output not be written.
     pub async fn write(&self, out: &mut impl Write) -> Result<Vec<String>, MeasureError> {
+        // The groups are sorted while the rest is read.
+        let mut groups =
+            Groups::read(self.ctx, self.labels, GroupOrder::AgentTask, self.rules).await?;
         let agents = self.agent_statistics().await?;
         let repeats = self.repeats().await?;
         let perf = self.perf(repeats).await?;
-        let mut groups =
-            Groups::read(self.ctx, self.labels, GroupOrder::AgentTask, self.rules).await?;
         let mut before = "[";
         for (name, agent) in agents.iter() {
             let entry = self.entry(name, agent, repeats, &perf);

@@ -81,9 +81,10 @@ impl<'a> Groups<'a> {
         let sql = include_str!("../../../queries/nemo_gym/rollout_infos.sql");
         let infos = Rows::with_parameters(ctx, sql, &parameters, Info::rows).await?;
         let sql = include_str!("../../../queries/nemo_gym/task_rows.sql");
+        let statistics = Rows::with_parameters(ctx, sql, &[by_task], Statistic::rows).await?;
         Ok(Self {
-            infos,
-            statistics: Rows::with_parameters(ctx, sql, &[by_task], Statistic::rows).await?,
+            infos: infos.ahead(),
+            statistics: statistics.ahead(),
             labels,
             rules,
         })

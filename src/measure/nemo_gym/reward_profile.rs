@@ -8,6 +8,7 @@ use std::path::Path;
 use datafusion::common::ScalarValue;
 use datafusion::error::DataFusionError;
 use datafusion::prelude::SessionContext;
+use futures::future::try_join;
 use indexmap::IndexMap;
 
 use super::completion::CompletionSummary;
@@ -163,7 +164,7 @@ struct Statistics {
     by_agent: bool,
     repeats: Repeats,
     /// Keep the temporary files of the tables alive.
-    _catalogs: Vec<MetricCatalog>,
+    _catalogs: (MetricCatalog, Option<MetricCatalog>),
 }
 
 row! {
@@ -222,17 +223,21 @@ impl Profile {
         };
         let of_agents = MetricCatalog::new(sessions, parameters(true)).await?;
         of_agents.keep_views().await?;
-        of_agents.keep(queries.get(AGENT_STATISTICS)?).await?;
         // If each task has one agent, its scores do not depend on whether agents are split.
         let is_shared = has_shared_tasks(&sessions.gathering).await?;
         let by_agent = is_shared && rules.lines_by_agent;
-        let tasks = queries.get(TASK_STATISTICS)?;
-        let mut catalogs = vec![of_agents];
+        let (agents, tasks) = (
+            queries.get(AGENT_STATISTICS)?,
+            queries.get(TASK_STATISTICS)?,
+        );
+        let mut of_tasks = None;
         if is_shared && !by_agent {
-            catalogs.push(MetricCatalog::new(sessions, parameters(false)).await?);
-        }
-        if let Some(of_tasks) = catalogs.last() {
-            of_tasks.keep(tasks).await?;
+            of_agents.keep(agents).await?;
+            let unsplit = MetricCatalog::new(sessions, parameters(false)).await?;
+            unsplit.keep(tasks).await?;
+            of_tasks = Some(unsplit);
+        } else {
+            try_join(of_agents.keep(agents), of_agents.keep(tasks)).await?;
         }
         if !is_shared {
             forget_agents(ctx).await?;
@@ -241,7 +246,7 @@ impl Profile {
         Ok(Statistics {
             by_agent,
             repeats,
-            _catalogs: catalogs,
+            _catalogs: (of_agents, of_tasks),
         })
     }
 
@@ -249,16 +254,16 @@ impl Profile {
     /// its agents.
     async fn write_tasks(&self, by_agent: bool, out: &mut impl Write) -> Result<(), MeasureError> {
         let ctx = &self.sessions.measuring;
-        let layout = AgentStatistics::read(ctx).await?.run_layout();
         let order = if by_agent {
             GroupOrder::TaskAgent
         } else {
             GroupOrder::Task
         };
+        let mut groups = Groups::read(ctx, &self.labels, order, self.rules).await?;
+        let layout = AgentStatistics::read(ctx).await?.run_layout();
         let sql = include_str!("../../../queries/nemo_gym/samples.sql");
         let split_agents = [("split_agents", ScalarValue::from(by_agent))];
         let mut asked = Rows::with_parameters(ctx, sql, &split_agents, Sample::rows).await?;
-        let mut groups = Groups::read(ctx, &self.labels, order, self.rules).await?;
         while let Some(group) = groups.next().await? {
             let is_its = |sample: &Sample| {
                 (sample.task_index, &sample.agent_name) == (group.task_index, &group.agent_name)
