@@ -43,8 +43,8 @@ ranked AS (
         *,
         statistics['count'] AS count,
         statistics['std'] AS std,
-        row_number() OVER (PARTITION BY agent_name ORDER BY first_task, first_rollout, first_ordinal) AS first,
-        row_number() OVER (ORDER BY first_task, first_rollout, agent_name, first_ordinal) AS run_first
+        row_number() OVER (PARTITION BY agent_name ORDER BY first_task, first_rollout, first_ordinal, metric) AS first,
+        row_number() OVER (ORDER BY first_task, first_rollout, agent_name, first_ordinal, metric) AS run_first
     FROM computed
 ),
 ordered AS (

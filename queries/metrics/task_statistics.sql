@@ -59,7 +59,7 @@ placed AS (
 numbered AS (
     SELECT
         *,
-        CAST(row_number() OVER (ORDER BY agent_name, task_index, first_rollout_index, ordinal) AS BIGINT) AS number
+        CAST(row_number() OVER (ORDER BY agent_name, task_index, first_rollout_index, ordinal, metric) AS BIGINT) AS number
     FROM computed
 ),
 known AS (
